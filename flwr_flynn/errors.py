@@ -1,0 +1,39 @@
+"""Every error this package raises on purpose.
+
+All derive from `FlyNNError`. Those about a value that was handed in are also `ValueError`, so that code written against
+scikit-learn catches them unchanged. No message carries a value of the data.
+"""
+
+from __future__ import annotations
+
+
+class FlyNNError(Exception):
+    """Base class of the errors that `flwr_flynn` raises on purpose."""
+
+
+class SpecError(FlyNNError, ValueError):
+    """A hash specification is malformed, or two specifications do not fit together."""
+
+
+class DataError(FlyNNError, ValueError):
+    """Points or labels cannot be used as they are: wrong shape or type, NaN, infinity, an unknown label."""
+
+
+class CountsError(FlyNNError, ValueError):
+    """An array is not a count matrix that any set of hashes could have made, or two count matrices do not combine."""
+
+
+class PayloadError(FlyNNError, ValueError):
+    """A message from another party is malformed or inconsistent; nothing of it was used."""
+
+
+class ModelFileError(FlyNNError, ValueError):
+    """A model file is truncated, altered, of an unknown version, or not a model file."""
+
+
+class ConfigError(FlyNNError, ValueError):
+    """A run or node setting is missing, unknown, or out of range."""
+
+
+class AggregationError(FlyNNError, RuntimeError):
+    """Fewer parties were counted than the run requires, so there is no model."""

@@ -1,0 +1,520 @@
+"""The fruit-fly hash: a specification every party expands to the same sparse matrix, and the hash it defines.
+
+h(x) = the `hash_nnz` largest entries of M x, higher value first, then lower row index (paper, Equation 2). M has
+`hash_dim` rows; each is a uniform `row_nnz`-subset of the `n_features` columns, of ones or, if `signed`, of +1 and -1.
+
+>>> import numpy as np
+>>> hasher = FlyHash(HashSpec(n_features=4, hash_dim=12, row_nnz=2, hash_nnz=3, seed=7))
+>>> hasher.active(np.array([[4, 0, 0, 1], [0, 5, 2, 0]]))
+array([[1, 2, 5],
+       [3, 4, 7]], dtype=int32)
+
+The rows
+--------
+Nothing but integer arithmetic on (seed, row), so they are the same on every machine and with every NumPy, rows can be
+drawn in parallel, and a larger `hash_dim` extends a smaller one:
+
+- Random words: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) with key
+  (seed mod 2**32, seed div 2**32) and counter (i, row, stream, 0), i = 0, 1, ...; each block gives its four words in order.
+- Columns, stream 0: Floyd's subset algorithm. For j = d - s, ..., d - 1: draw t uniform on 0..j; take t, or j if t is taken.
+- Uniform on 0..j: Lemire's multiply and shift, 32 bits, rejecting the words that would bias it.
+- Signs, stream 1: bit k of the words (lowest first) is set if the k-th smallest column of the row carries -1.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+from numba import njit
+
+from flwr_flynn.blocks import Preparation
+from flwr_flynn.errors import DataError, SpecError
+
+Array = npt.NDArray[Any]
+
+_MAX_DIM = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class HashSpec:
+    """All that defines a fruit-fly hash; equal specifications give equal bits on every machine.
+
+    Parameters
+    ----------
+    n_features : int
+        Columns of the data, d.
+    hash_dim : int
+        Rows of the lifting matrix, m.
+    row_nnz : int
+        Non-zero entries in each row of the lifting matrix, s; 1 <= s <= d.
+    hash_nnz : int
+        Ones in a hash, rho; 1 <= rho <= m.
+    seed : int
+        0 <= seed < 2**64.
+    signed : bool, default=False
+        Draw each non-zero entry as +1 or -1 rather than 1 (not in the paper).
+    center, scale : sequence of n_features finite floats, optional
+        Public vectors: points enter the hash as (x - center) * scale; every scale is positive (not in the paper).
+
+    Raises
+    ------
+    SpecError
+        A field has the wrong type or is out of range; the message names it.
+
+    Examples
+    --------
+    >>> spec = HashSpec(n_features=64, hash_dim=16384, row_nnz=19, hash_nnz=32, seed=7)
+    >>> HashSpec.from_dict(spec.to_dict()) == spec
+    True
+    """
+
+    n_features: int
+    hash_dim: int
+    row_nnz: int
+    hash_nnz: int
+    seed: int
+    signed: bool = False
+    center: tuple[float, ...] | None = None
+    scale: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        bounds = {"n_features": _MAX_DIM, "hash_dim": _MAX_DIM, "row_nnz": None, "hash_nnz": None, "seed": 2**64 - 1}
+        limits = {"row_nnz": "n_features", "hash_nnz": "hash_dim"}
+        for name, bound in bounds.items():
+            value = getattr(self, name)
+            if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
+                raise SpecError(f"{name}: expected a whole number, got {type(value).__name__}")
+            lowest = 0 if name == "seed" else 1
+            highest = getattr(self, limits[name]) if bound is None else bound
+            if not lowest <= value <= highest:
+                meaning = f" ({limits[name]})" if bound is None else ""
+                raise SpecError(f"{name}: expected {lowest} to {highest}{meaning}, got {value}")
+            object.__setattr__(self, name, int(value))
+        if not isinstance(self.signed, bool | np.bool_):
+            raise SpecError(f"signed: expected True or False, got {type(self.signed).__name__}")
+        object.__setattr__(self, "signed", bool(self.signed))
+        for name in ("center", "scale"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, self._vector(name))
+
+    def _vector(self, name: str) -> tuple[float, ...]:
+        value = getattr(self, name)
+        if isinstance(value, str | bytes) or not hasattr(value, "__len__"):
+            raise SpecError(f"{name}: expected {self.n_features} floats, got {type(value).__name__}")
+        if len(value) != self.n_features:
+            raise SpecError(f"{name}: expected {self.n_features} floats (n_features), got {len(value)}")
+        try:
+            vector = np.asarray(value, np.float64)
+        except (TypeError, ValueError):
+            raise SpecError(f"{name}: expected {self.n_features} floats, got something else") from None
+        if vector.ndim != 1 or not np.isfinite(vector).all():
+            raise SpecError(f"{name}: expected {self.n_features} finite floats")
+        if name == "scale" and not (vector > 0).all():
+            raise SpecError("scale: expected positive numbers only")
+        return tuple(vector.tolist())
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain Python values that JSON can hold."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> HashSpec:
+        """The specification that `to_dict` described.
+
+        Raises
+        ------
+        SpecError
+            Not a mapping, a field is missing or unknown, or a value is refused.
+        """
+        if not isinstance(values, Mapping):
+            raise SpecError(f"spec: expected a mapping, got {type(values).__name__}")
+        known = {field.name for field in fields(cls)}
+        required = {"n_features", "hash_dim", "row_nnz", "hash_nnz", "seed"}
+        unknown = sorted(str(name)[:40] for name in set(values) - known)
+        if unknown:
+            raise SpecError(f"spec: unknown field {', '.join(unknown[:5])}")
+        missing = sorted(required - set(values))
+        if missing:
+            raise SpecError(f"spec: missing field {', '.join(missing)}")
+        return cls(**values)
+
+    def difference(self, other: HashSpec) -> list[str]:
+        """Names of the fields in which two specifications differ."""
+        return [field.name for field in fields(self) if getattr(self, field.name) != getattr(other, field.name)]
+
+    @classmethod
+    def suggest(
+        cls,
+        n_features: int,
+        n_examples: int | None = None,
+        n_classes: int | None = None,
+        noise_sigma: float | None = None,
+        *,
+        seed: int = 0,
+        signed: bool = False,
+        center: tuple[float, ...] | None = None,
+        scale: tuple[float, ...] | None = None,
+    ) -> HashSpec:
+        """Sizes for data of this shape.
+
+        Parameters
+        ----------
+        n_features : int
+            Columns of the data.
+        n_examples, n_classes : int, optional
+            Training points of all parties together, and classes; public figures, rough ones will do.
+        noise_sigma : float, optional
+            Standard deviation of the noise that the summed counts would carry per unit of L2 sensitivity. Fewer, larger
+            counts stand out from noise better than many small ones, so rho grows with it. Needs the other two.
+        seed, signed, center, scale
+            Passed on.
+
+        Notes
+        -----
+        - s: 0.4 d, at least 2, at most 40. The paper's best s/d fall from .5 in few dimensions to .025 on images.
+        - m: 256 d, between 2048 and 16384: accuracy rises with m everywhere, as do time, memory and bytes; and at most
+          2**23 / L, which keeps the counts of all classes within 64 MiB.
+        - rho: 64 for every 16384 of m, at least 16. With noise: (m L sigma / n)**2, at least 16, at most m / 20, by which
+          the size of a count and that of its noise balance.
+        """
+        if isinstance(n_features, bool) or not isinstance(n_features, int | np.integer) or n_features < 1:
+            raise SpecError(f"n_features: expected a positive whole number, got {n_features!r}")
+        hash_dim = min(max(256 * int(n_features), 2048), 16384)
+        if n_classes is not None:
+            hash_dim = max(min(hash_dim, 2**23 // max(int(n_classes), 1)), 256)
+        hash_nnz = max(hash_dim // 256, 16)
+        if noise_sigma is not None:
+            if n_examples is None or n_classes is None:
+                raise SpecError("noise_sigma: needs n_examples and n_classes as well")
+            ideal = (hash_dim * n_classes * noise_sigma / max(n_examples, 1)) ** 2
+            hash_nnz = int(min(max(ideal, 16), hash_dim // 20))
+        row_nnz = min(int(n_features), max(2, min(-(-2 * int(n_features) // 5), 40)))
+        return cls(int(n_features), hash_dim, row_nnz, hash_nnz, seed, signed, center, scale)
+
+
+class FlyHash:
+    """The hash that a specification defines.
+
+    Parameters
+    ----------
+    spec : HashSpec
+
+    Attributes
+    ----------
+    spec : HashSpec or None
+        None if the rows came from elsewhere (`from_rows`).
+    n_features, hash_dim, row_nnz, hash_nnz : int
+    rows : (hash_dim, row_nnz) int32 array
+        Column indices of the non-zero entries of M, each row ascending. Read-only.
+    signs : (hash_dim, row_nnz) int8 array or None
+        The entries themselves, +1 and -1, if signed. Read-only.
+    fingerprint : str
+        SHA-256, in hexadecimal, over the specification and the rows.
+    """
+
+    def __init__(self, spec: HashSpec) -> None:
+        if not isinstance(spec, HashSpec):
+            raise SpecError(f"spec: expected a HashSpec, got {type(spec).__name__}")
+        rows = _draw_rows(np.uint64(spec.seed), spec.hash_dim, spec.n_features, spec.row_nnz)
+        signs = _draw_signs(np.uint64(spec.seed), spec.hash_dim, spec.row_nnz) if spec.signed else None
+        self._set(spec, rows, signs, spec.n_features, spec.hash_nnz)
+
+    @classmethod
+    def from_rows(cls, rows: npt.ArrayLike, n_features: int, hash_nnz: int, signs: npt.ArrayLike | None = None) -> FlyHash:
+        """The hash of somebody else's lifting matrix. It has no seed, so it cannot be sent as a specification.
+
+        Parameters
+        ----------
+        rows : (m, s) integers
+            Column indices of the non-zero entries, each row strictly ascending, 0 <= index < n_features.
+        n_features, hash_nnz : int
+        signs : (m, s) of +1 and -1, optional
+            The entries; all ones if left out.
+
+        Raises
+        ------
+        SpecError
+            The rows do not describe such a matrix.
+        """
+        columns = np.array(rows)
+        if columns.ndim != 2 or columns.dtype.kind not in "iu" or 0 in columns.shape:
+            raise SpecError(f"rows: expected an (m, s) array of integers, got {columns.dtype} of shape {columns.shape}")
+        m, s = columns.shape
+        HashSpec(n_features, m, s, hash_nnz, seed=0)  # the same bounds hold
+        if int(columns.min()) < 0 or int(columns.max()) >= n_features:
+            raise SpecError(f"rows: expected column indices 0 to {n_features - 1}")
+        columns = columns.astype(np.int32)
+        if not (np.diff(columns, axis=1) > 0).all():
+            raise SpecError("rows: expected each row strictly ascending")
+        entries = None
+        if signs is not None:
+            entries = np.array(signs)
+            if entries.shape != columns.shape or not np.isin(entries, (-1, 1)).all():
+                raise SpecError(f"signs: expected +1 and -1 of shape {columns.shape}, got shape {entries.shape}")
+            entries = entries.astype(np.int8)
+        hasher = cls.__new__(cls)
+        hasher._set(None, columns, entries, n_features, hash_nnz)
+        return hasher
+
+    def _set(self, spec: HashSpec | None, rows: Array, signs: Array | None, n_features: int, hash_nnz: int) -> None:
+        self.spec = spec
+        self.rows, self.signs = rows, signs
+        self.n_features, self.hash_nnz = int(n_features), int(hash_nnz)
+        self.hash_dim, self.row_nnz = rows.shape
+        rows.flags.writeable = False
+        columns = rows
+        if signs is not None:
+            signs.flags.writeable = False
+            columns = rows.astype(np.int64) + (signs < 0) * self.n_features  # where the negated columns stand
+        reach = self.n_features * (1 if signs is None else 2)
+        # Unsigned spares the kernels Numba's wrap-around checks; half the width is half the memory traffic.
+        self._columns = np.ascontiguousarray(columns, np.uint16 if reach <= 2**16 else np.uint32)
+        center, scale = (None, None) if spec is None else (spec.center, spec.scale)
+        self._preparation = Preparation(
+            self.n_features,
+            self.row_nnz,
+            signs is not None,
+            None if center is None else np.array(center),
+            None if scale is None else np.array(scale),
+        )
+        self.fingerprint = self._fingerprint()
+
+    def _fingerprint(self) -> str:
+        digest = hashlib.sha256(b"flynn hash 1")
+        seed = b"" if self.spec is None else struct.pack("<Q", self.spec.seed)
+        digest.update(struct.pack("<4Q2B", self.n_features, *self.rows.shape, self.hash_nnz, self.signs is not None, len(seed)))
+        digest.update(seed)
+        for vector in (self._preparation.center, self._preparation.scale):
+            digest.update(struct.pack("<B", vector is not None))
+            if vector is not None:
+                digest.update((vector + 0.0).astype("<f8").tobytes())  # -0.0 + 0.0 is 0.0
+        digest.update(self.rows.astype("<i4").data)
+        if self.signs is not None:
+            digest.update(self.signs.data)
+        return digest.hexdigest()
+
+    def __repr__(self) -> str:
+        return f"FlyHash({self.spec!r})" if self.spec is not None else f"<FlyHash of given rows, m={self.hash_dim}>"
+
+    def __reduce__(self) -> tuple[Callable[..., FlyHash], tuple[Any, ...]]:
+        if self.spec is not None:
+            return flynn_hash, (self.spec,)
+        return FlyHash.from_rows, (self.rows, self.n_features, self.hash_nnz, self.signs)
+
+    def active(self, X: npt.ArrayLike | sp.sparray | sp.spmatrix, n_jobs: int | None = None) -> npt.NDArray[np.int32]:
+        """Active bits of each point.
+
+        Parameters
+        ----------
+        X : (n, n_features) array or scipy sparse
+            Any real dtype; finite.
+        n_jobs : int, optional
+            Threads: None for one, -1 for all that this process may use. The result does not depend on it.
+
+        Returns
+        -------
+        (n, hash_nnz) int32 array
+            The bits that are one, ascending.
+
+        Raises
+        ------
+        DataError
+            Wrong shape or type, NaN, infinity, or sums that would overflow float32.
+        """
+        points = self._points(X)
+        out = np.empty((points.shape[0], self.hash_nnz), np.int32)
+
+        def work(first: int, last: int) -> None:
+            self._winners(points[first:last], out[first:last])
+
+        self._over_chunks(points.shape[0], work, n_jobs)
+        return out
+
+    def count(
+        self,
+        X: npt.ArrayLike | sp.sparray | sp.spmatrix,
+        y: npt.ArrayLike,
+        n_classes: int,
+        n_jobs: int | None = None,
+    ) -> npt.NDArray[np.int64]:
+        """How often each bit fires per class: the training of Algorithm 1, without keeping the hashes.
+
+        Parameters
+        ----------
+        X, n_jobs
+            As for `active`.
+        y : (n,) integers
+            Class of each point, 0 <= y < n_classes.
+        n_classes : int
+
+        Returns
+        -------
+        (n_classes, hash_dim) int64 array
+        """
+        points = self._points(X)
+        labels = np.asarray(y)
+        if labels.shape != (points.shape[0],) or (labels.dtype.kind not in "iu" and labels.size):
+            raise DataError(f"y: expected {points.shape[0]} class numbers, got {labels.dtype} of shape {labels.shape}")
+        if labels.size and not 0 <= int(labels.min()) <= int(labels.max()) < n_classes:
+            raise DataError(f"y: expected class numbers 0 to {n_classes - 1}")
+        labels = labels.astype(np.int64)
+        counts = np.zeros((n_classes, self.hash_dim), np.int64)
+        one_at_a_time = threading.Lock()  # integer sums have no order, so threads may take turns as they come
+
+        def work(first: int, last: int) -> None:
+            active = np.empty((last - first, self.hash_nnz), np.int32)
+            self._winners(points[first:last], active)
+            with one_at_a_time:
+                _add_counts(counts, labels[first:last], active)
+
+        self._over_chunks(points.shape[0], work, n_jobs)
+        return counts
+
+    def _points(self, X: Any) -> Any:
+        """X as a two-dimensional array or CSR matrix of a real dtype."""
+        if sp.issparse(X):
+            points: Any = sp.csr_array(X)
+        else:
+            points = np.asarray(X)
+        if points.ndim != 2 or points.shape[1] != self.n_features:
+            raise DataError(f"X: expected (n, {self.n_features}) points, got shape {points.shape}")
+        if points.dtype.kind not in "biuf":
+            raise DataError(f"X: expected real numbers, got dtype {points.dtype}")
+        return points
+
+    def _winners(self, chunk: Any, out: npt.NDArray[np.int32]) -> None:
+        for where, block in self._preparation.blocks(chunk):
+            if isinstance(where, slice):
+                block.winners(self._columns, self.hash_nnz, out[where])
+            else:
+                part = np.empty((len(where), self.hash_nnz), np.int32)
+                block.winners(self._columns, self.hash_nnz, part)
+                out[where] = part
+
+    def _over_chunks(self, n: int, work: Callable[[int, int], None], n_jobs: int | None) -> None:
+        step = self._preparation.chunk_size
+        chunks: Iterator[tuple[int, int]] = ((first, min(first + step, n)) for first in range(0, n, step))
+        threads = min(n_threads(n_jobs), -(-n // step))
+        if threads <= 1:
+            for first, last in chunks:
+                work(first, last)
+            return
+        with ThreadPoolExecutor(threads) as pool:
+            try:
+                for _ in pool.map(lambda chunk: work(*chunk), chunks):
+                    pass
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+
+@lru_cache(maxsize=8)
+def flynn_hash(spec: HashSpec) -> FlyHash:
+    """`FlyHash(spec)`, kept: a process that meets the same specification again does not draw it again."""
+    return FlyHash(spec)
+
+
+def n_threads(n_jobs: int | None) -> int:
+    """Threads to use: None is one; -1 is every processor this process may use, -2 all but one, and so on.
+
+    The processors a process may use are those of its affinity mask, but no more than OMP_NUM_THREADS, by which Ray tells
+    its workers how many they were given.
+    """
+    if n_jobs is None:
+        return 1
+    if isinstance(n_jobs, bool) or not isinstance(n_jobs, int | np.integer) or n_jobs == 0:
+        raise ValueError(f"n_jobs: expected None or a whole number other than 0, got {n_jobs!r}")
+    if n_jobs > 0:
+        return int(n_jobs)
+    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    if given.isdigit() and int(given) > 0:
+        mine = min(mine, int(given))
+    return max(1, mine + 1 + int(n_jobs))
+
+
+@njit(nogil=True, cache=True)
+def _add_counts(counts, labels, active):  # type: ignore[no-untyped-def]
+    for point in range(active.shape[0]):
+        row = counts[labels[point]]
+        for k in range(active.shape[1]):
+            row[np.uint64(active[point, k])] += 1
+
+
+@njit(nogil=True, cache=True)
+def _philox(words, seed, block, row, stream):  # type: ignore[no-untyped-def]
+    """Philox4x32-10 of counter (block, row, stream, 0) and key `seed`, into four words."""
+    low32 = np.uint64(0xFFFFFFFF)
+    shift = np.uint64(32)
+    c0, c1, c2, c3 = np.uint64(block), np.uint64(row), np.uint64(stream), np.uint64(0)
+    k0, k1 = seed & low32, seed >> shift
+    for _ in range(10):
+        p0, p1 = np.uint64(0xD2511F53) * c0, np.uint64(0xCD9E8D57) * c2
+        c0, c1, c2, c3 = (p1 >> shift) ^ c1 ^ k0, p1 & low32, (p0 >> shift) ^ c3 ^ k1, p0 & low32
+        k0 = (k0 + np.uint64(0x9E3779B9)) & low32
+        k1 = (k1 + np.uint64(0xBB67AE85)) & low32
+    words[0], words[1], words[2], words[3] = c0, c1, c2, c3
+
+
+@njit(nogil=True, cache=True)
+def _draw_rows(seed, hash_dim, n_features, row_nnz):  # type: ignore[no-untyped-def]
+    """Column indices of every row, ascending: stream 0 of the module's description."""
+    rows = np.empty((hash_dim, row_nnz), np.int32)
+    words = np.empty(4, np.uint64)
+    taken = np.zeros((n_features + 63) // 64, np.uint64)
+    low32, shift, one = np.uint64(0xFFFFFFFF), np.uint64(32), np.uint64(1)
+    for row in range(hash_dim):
+        block, used = 0, 4
+        for j in range(n_features - row_nnz, n_features):
+            size = np.uint64(j + 1)
+            while True:
+                if used == 4:
+                    _philox(words, seed, block, row, 0)
+                    block, used = block + 1, 0
+                product = words[used] * size
+                used += 1
+                # 2**32 mod size low words per result would be one too many; Lemire, ACM TOMACS 29 (2019).
+                if (product & low32) >= (np.uint64(2**32) - size) % size:
+                    break
+            column = product >> shift
+            if taken[column >> np.uint64(6)] >> (column & np.uint64(63)) & one:
+                column = np.uint64(j)
+            taken[column >> np.uint64(6)] |= one << (column & np.uint64(63))
+        k = 0
+        for word in range(taken.shape[0]):
+            bits = taken[word]
+            taken[word] = 0
+            column = 64 * word
+            while bits:
+                if bits & one:
+                    rows[row, k] = column
+                    k += 1
+                bits >>= one
+                column += 1
+    return rows
+
+
+@njit(nogil=True, cache=True)
+def _draw_signs(seed, hash_dim, row_nnz):  # type: ignore[no-untyped-def]
+    """+1 or -1 for every entry of every row: stream 1 of the module's description."""
+    signs = np.empty((hash_dim, row_nnz), np.int8)
+    words = np.empty(4, np.uint64)
+    for row in range(hash_dim):
+        for k in range(row_nnz):
+            if k % 128 == 0:
+                _philox(words, seed, k // 128, row, 1)
+            bit = words[k % 128 // 32] >> np.uint64(k % 32) & np.uint64(1)
+            signs[row, k] = -1 if bit else 1
+    return signs

@@ -1,0 +1,85 @@
+"""FlyNN in plain Python: slow, and as close to the paper and DESIGN's tie rule as words can be."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def philox(counter, key):
+    """Philox4x32-10 as printed in Salmon et al. (2011), on Python integers."""
+    c, (k0, k1) = list(counter), key
+    for _ in range(10):
+        low, high = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+        c = [(high >> 32) ^ c[1] ^ k0, high % 2**32, (low >> 32) ^ c[3] ^ k1, low % 2**32]
+        k0, k1 = (k0 + 0x9E3779B9) % 2**32, (k1 + 0xBB67AE85) % 2**32
+    return c
+
+
+def words(seed, row, stream):
+    """The endless stream of 32-bit words of one row."""
+    block = 0
+    while True:
+        yield from philox((block, row, stream, 0), (seed % 2**32, seed >> 32))
+        block += 1
+
+
+def draw_row(seed, row, n_features, row_nnz):
+    """Floyd's subset algorithm over unbiased uniform integers."""
+    stream, chosen = words(seed, row, 0), set()
+    for j in range(n_features - row_nnz, n_features):
+        word = next(stream)
+        while word * (j + 1) % 2**32 < 2**32 % (j + 1):
+            word = next(stream)
+        column = word * (j + 1) >> 32
+        chosen.add(j if column in chosen else column)
+    return sorted(chosen)
+
+
+def draw_signs(seed, row, row_nnz):
+    stream, signs = words(seed, row, 1), []
+    while len(signs) < row_nnz:
+        word = next(stream)
+        signs += [-1 if word >> bit & 1 else 1 for bit in range(32)]
+    return signs[:row_nnz]
+
+
+def sums(x, rows, signs=None, center=None, scale=None):
+    """The m sums of one point, in the arithmetic of the specification."""
+    whole = center is None and scale is None and all(float(v).is_integer() for v in x.tolist())
+    s = rows.shape[1]
+    if whole and max((abs(int(v)) for v in x.tolist()), default=0) <= 2 ** (((2**63 - 1) // s).bit_length() - 1):
+        values = [int(v) for v in x.tolist()]
+        zero = 0
+    else:
+        exact = x.astype(np.float64)
+        exact = exact - (0.0 if center is None else np.array(center))
+        exact = exact * (1.0 if scale is None else np.array(scale))
+        values = list(exact.astype(np.float32))
+        zero = None
+    totals = []
+    for i, row in enumerate(rows):
+        total = zero
+        for k, column in enumerate(row):
+            value = values[column] if signs is None or signs[i, k] > 0 else -values[column]
+            total = value if total is None else total + value
+        totals.append(total)
+    return totals
+
+
+def active(X, rows, hash_nnz, signs=None, center=None, scale=None):
+    """Winner takes all: higher value first, then lower row index."""
+    hashes = []
+    for x in X:
+        totals = sums(x, rows, signs, center, scale)
+        ranked = sorted(range(len(totals)), key=lambda i: (-totals[i], i))
+        hashes.append(sorted(ranked[:hash_nnz]))
+    return np.array(hashes, np.int32).reshape(len(X), hash_nnz)
+
+
+def count(hashes, y, n_classes, hash_dim):
+    """Algorithm 1, lines 4-7, as counts: C[y, h(x)] += 1."""
+    counts = np.zeros((n_classes, hash_dim), np.int64)
+    for bits, label in zip(hashes, y, strict=True):
+        for bit in bits:
+            counts[label, bit] += 1
+    return counts
