@@ -6,14 +6,16 @@ Which arithmetic a point gets is part of the hash (DESIGN: "Arithmetic") and dep
   integer sums;
 - else (x - center) * scale in float64, rounded once to float32, and float32 sums in ascending order of the columns.
 
-Which *dtype* carries it is not: a narrower one is used only where it gives the same winners. Adding a constant to every
-value moves all sums of unsigned rows alike, so such points may be shifted to start at zero first.
+Which *dtype* carries it is not: a narrower one is used only where it gives the same winners. Two observations help.
+Adding a constant to every entry that a row can pick moves all sums alike: so values are shifted to start at zero, those of
+signed rows (which pick x or -x) too. And most rows lose by a wide margin: so float32 points travel as small whole numbers
+of known error, and the few rows that come close are added again from the float32 values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -46,30 +48,74 @@ class Preparation:
         fitting = _CHUNK_BYTES // (8 * self.n_features)
         return int(min(max(fitting // 64 * 64, 64), 1024))
 
-    def blocks(self, chunk: Array | sp.csr_array) -> Iterator[tuple[Array | slice, Block]]:
-        """Blocks of a chunk of points, each with the positions of its points in the chunk.
-
-        Usually one for the whole chunk; two where some points are whole numbers too large for float32 and others are not
-        whole.
-        """
+    def winners(self, chunk: Array | sp.csr_array, columns: Array, hash_nnz: int, out: Array) -> None:
+        """Write the active bits of the points of a chunk to `out`, (n, hash_nnz) int32."""
         X = _dense(chunk)
-        everything = slice(0, len(X))
+        if len(X) == 0:
+            return
         if self.center is not None or self.scale is not None:
-            yield everything, self._float_block(X)
+            self._float_winners(X, columns, hash_nnz, out)
             return
-        whole, largest = _whole_points(X, 2 ** ((2**63 - 1) // self.row_nnz).bit_length() // 2)
+        whole, largest = _whole_points(X, 2 ** (((2**63 - 1) // self.row_nnz).bit_length() - 1))
         if whole.all():
-            yield everything, self._whole_block(X, largest)
-            return
-        too_wide = np.flatnonzero(whole)
-        if largest * self.row_nnz > _FLOAT32_EXACT and len(too_wide):
-            yield too_wide, self._whole_block(X[too_wide], largest)
-            rest = np.flatnonzero(~whole)
-            yield rest, self._float_block(X[rest])
+            self._whole_winners(X, largest, columns, hash_nnz, out)
+        elif largest * self.row_nnz <= _FLOAT32_EXACT:  # float32 sums of the whole points are exact as well
+            self._float_winners(X, columns, hash_nnz, out)
         else:
-            yield everything, self._float_block(X)
+            for members, winners in ((whole, partial(self._whole_winners, largest=largest)), (~whole, self._float_winners)):
+                part = np.empty((int(members.sum()), hash_nnz), np.int32)
+                winners(X[members], columns=columns, hash_nnz=hash_nnz, out=part)
+                out[members] = part
 
-    def _float_block(self, X: Array) -> Block:
+    def _whole_winners(self, X: Array, largest: int, columns: Array, hash_nnz: int, out: Array) -> None:
+        """Winners of whole numbers of magnitude up to `largest`, by exact integer sums."""
+        low, high = (-largest, largest) if self.signed else (int(X.min()), int(X.max()))
+        span = high - low
+        width = span * self.row_nnz + 1
+        if width <= _COUNTING_WIDTH:
+            dtype = "int8" if width <= 2**7 else "uint8" if span <= 255 else "int16"
+            data = _transpose(X if low == 0 else X.astype(np.int64) - low, dtype, span if self.signed else None)
+            _counting(data, columns, hash_nnz, len(X), width, 0, None, None, out)
+        elif largest * self.row_nnz <= _FLOAT32_EXACT:
+            self._float_winners(X, columns, hash_nnz, out)
+        else:
+            _general(_transpose(X, "int64", 0 if self.signed else None), columns, hash_nnz, len(X), out)
+
+    def _float_winners(self, X: Array, columns: Array, hash_nnz: int, out: Array) -> None:
+        """Winners by float32 sums."""
+        X = np.ascontiguousarray(self._float32(X))
+        left = np.arange(len(X))  # points not yet done
+        # How many typical spreads of a point's sums lie between their mean and the winners, roughly.
+        depth = np.sqrt(2.0 * np.log(len(columns) / hash_nnz + 1.0))
+        for dtype in ("uint8", "int16"):
+            levels = (2**15 - 1) // self.row_nnz
+            levels = min(levels, 255) if dtype == "uint8" else levels if levels >= 2 * 255 else 0
+            if not levels or not len(left):
+                continue
+            points = X[left]
+            approximation = np.empty(points.shape, dtype)
+            slack = np.empty(len(points), np.int64)
+            crowding = np.empty(len(points))
+            kernels.approximate(points, self.row_nnz, self.signed, levels, approximation, slack, crowding)
+            good = crowding * depth < 1.0  # else e times as many rows would have to be looked at
+            if not good.any():
+                continue
+            points, approximation, slack = points[good], approximation[good], slack[good]
+            exact = np.concatenate([points, -points], axis=1) if self.signed else points
+            data = _transpose(approximation, dtype, levels if self.signed else None)
+            part = np.empty((len(points), hash_nnz), np.int32)
+            width = levels * self.row_nnz + 1
+            shift = max(0, width.bit_length() - 10)
+            failed = _counting(data, columns, hash_nnz, len(points), width, shift, slack, exact, part)
+            done = left[good]
+            out[done[~failed]] = part[~failed]
+            left = np.concatenate([left[~good], done[failed]])
+        if len(left):
+            part = np.empty((len(left), hash_nnz), np.int32)
+            _general(_transpose(X[left], "float32", 0 if self.signed else None), columns, hash_nnz, len(left), part)
+            out[left] = part
+
+    def _float32(self, X: Array) -> Array:
         with np.errstate(over="ignore"):  # an overflow shows as infinity, which is refused below
             if self.center is not None or self.scale is not None:
                 X = X.astype(np.float64)
@@ -83,50 +129,7 @@ class Preparation:
         reach = float(np.abs(X).max(initial=0.0)) * self.row_nnz
         if not reach < float(np.finfo(np.float32).max):
             raise DataError(f"X: {self.row_nnz} of the largest values overflow float32 when added; rescale the columns")
-        return Block(_transpose(X, "float32", self.signed), len(X), None)
-
-    def _whole_block(self, X: Array, largest: int) -> Block:
-        if self.signed:
-            low, high = -largest, largest
-        else:
-            low, high = (int(X.min(initial=0)), int(X.max(initial=0))) if X.size else (0, 0)
-        width = (high - low) * self.row_nnz + 1
-        if not self.signed and high - low <= 255 and 128 < width <= 2**15:
-            dtype = "uint8"
-        elif width <= (255 if self.signed else 128):
-            dtype = "int8"
-        elif width <= (2**16 - 1 if self.signed else 2**15):
-            dtype = "int16"
-        elif largest * self.row_nnz <= _FLOAT32_EXACT:
-            return Block(_transpose(X.astype(np.float32), "float32", self.signed), len(X), None)
-        else:
-            return Block(_transpose(X.astype(np.int64), "int64", self.signed), len(X), None)
-        if self.signed:
-            return Block(_transpose(X, dtype, True), len(X), (low * self.row_nnz, width))
-        if low:
-            X = X.astype(np.int64) - low
-        return Block(_transpose(X, dtype, False), len(X), (0, width))
-
-
-@dataclass(frozen=True)
-class Block:
-    """Points of one arithmetic: (n_blocks, columns, lanes), and the range of their sums where it is known."""
-
-    data: Array
-    n_points: int
-    sums_range: tuple[int, int] | None  # (lowest, number of values)
-
-    def winners(self, columns: Array, hash_nnz: int, out: Array) -> None:
-        """Write the active bits of the points to `out`, (n_points, hash_nnz) int32."""
-        dtype = kernels.accumulator(self.data.dtype)
-        sums = np.empty(self.data.shape[2], dtype)
-        if self.sums_range is not None and self.sums_range[1] <= _COUNTING_WIDTH:
-            low, width = self.sums_range
-            kernels.winners_counting(self.data, columns, hash_nnz, self.n_points, low, width, sums, out)
-        else:
-            lowest = -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
-            floor = np.array([lowest], dtype)
-            kernels.winners(self.data, columns, hash_nnz, self.n_points, floor, sums, out)
+        return X
 
 
 def _dense(chunk: Array | sp.csr_array) -> Array:
@@ -146,8 +149,6 @@ def _dense(chunk: Array | sp.csr_array) -> Array:
 
 def _whole_points(X: Array, bound: int) -> tuple[npt.NDArray[np.bool_], int]:
     """Which points are all whole numbers of at most `bound`, and the largest magnitude among those."""
-    if X.size == 0:
-        return np.ones(len(X), np.bool_), 0
     if X.dtype.kind == "f":
         magnitude = np.abs(X).max(axis=1)
         whole = (magnitude <= bound) & (np.rint(X) == X).all(axis=1)
@@ -159,8 +160,39 @@ def _whole_points(X: Array, bound: int) -> tuple[npt.NDArray[np.bool_], int]:
     return whole, int(np.abs(X[whole].astype(np.int64)).max(initial=0))
 
 
-def _transpose(X: Array, dtype: str, signed: bool) -> Array:
-    """(n, d) -> (n_blocks, d or 2 d, lanes): lanes side by side, negated columns after the others when signed."""
+def _counting(
+    data: Array,
+    columns: Array,
+    hash_nnz: int,
+    n_points: int,
+    width: int,
+    shift: int,
+    slack: Array | None,
+    exact: Array | None,
+    out: Array,
+) -> Array:
+    """`kernels.winners_counting`; returns which points it left undone."""
+    n_blocks, _, lanes = data.shape
+    failed = np.zeros(n_points, np.bool_)
+    slacks = np.zeros(n_blocks * lanes, np.int64)
+    if slack is not None:
+        slacks[:n_points] = slack
+    if exact is None:
+        exact = np.empty((0, 0), np.float32)
+    sums = np.empty(lanes, kernels.accumulator(data.dtype))
+    kernels.winners_counting(data, columns, hash_nnz, n_points, width, shift, slacks, exact, sums, out, failed)
+    return failed
+
+
+def _general(data: Array, columns: Array, hash_nnz: int, n_points: int, out: Array) -> None:
+    """`kernels.winners`."""
+    sums = np.empty(data.shape[2], data.dtype)
+    extremes = (-np.inf, np.inf) if data.dtype.kind == "f" else (np.iinfo(data.dtype).min, np.iinfo(data.dtype).max)
+    kernels.winners(data, columns, hash_nnz, n_points, np.array(extremes, data.dtype), sums, out)
+
+
+def _transpose(X: Array, dtype: str, total: int | None) -> Array:
+    """(n, d) -> (n_blocks, d, lanes), lanes side by side; with a `total`, (n_blocks, 2 d, lanes), `total` - X after X."""
     n, d = X.shape
     lanes = kernels.LANES[dtype]
     n_blocks = -(-n // lanes)
@@ -168,15 +200,15 @@ def _transpose(X: Array, dtype: str, signed: bool) -> Array:
         padded = np.zeros((n_blocks * lanes, d), X.dtype)
         padded[:n] = X
         X = padded
-    out = _aligned((n_blocks, 2 * d if signed else d, lanes), dtype)
+    out = _aligned((n_blocks, d if total is None else 2 * d, lanes), dtype)
     if dtype == "uint8":  # the second half of the lanes sits in the high bytes of the first
         half = lanes // 2
-        pairs = out.reshape(n_blocks, d, half, 2)
+        pairs = out[:, :d].reshape(n_blocks, d, half, 2)
         pairs[...] = X.reshape(n_blocks, 2, half, d).transpose(0, 3, 2, 1)
     else:
         out[:, :d] = X.reshape(n_blocks, lanes, d).transpose(0, 2, 1)
-    if signed:
-        np.negative(out[:, :d], out=out[:, d:])
+    if total is not None:
+        np.subtract(out.dtype.type(total), out[:, :d], out=out[:, d:])
     return out
 
 

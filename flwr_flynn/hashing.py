@@ -395,13 +395,7 @@ class FlyHash:
         return points
 
     def _winners(self, chunk: Any, out: npt.NDArray[np.int32]) -> None:
-        for where, block in self._preparation.blocks(chunk):
-            if isinstance(where, slice):
-                block.winners(self._columns, self.hash_nnz, out[where])
-            else:
-                part = np.empty((len(where), self.hash_nnz), np.int32)
-                block.winners(self._columns, self.hash_nnz, part)
-                out[where] = part
+        self._preparation.winners(chunk, self._columns, self.hash_nnz, out)
 
     def _over_chunks(self, n: int, work: Callable[[int, int], None], n_jobs: int | None) -> None:
         step = self._preparation.chunk_size

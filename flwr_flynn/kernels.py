@@ -22,6 +22,9 @@ int16      int16     other whole numbers whose sums fit 16 bits
 float32    float32   everything else
 int64      int64     whole numbers whose sums float32 would round
 =========  ========  ==========================================================================
+
+Points that are not whole numbers mostly travel as uint8 or int16 too, as an approximation with a known error: see
+`winners_counting`.
 """
 
 from __future__ import annotations
@@ -189,96 +192,6 @@ def _like(typingctx, value, array):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def winners_counting(blocks, columns, hash_nnz, n_points, low, width, sums, out):  # type: ignore[no-untyped-def]
-    """Active bits of points whose sums are whole numbers in a known, narrow range.
-
-    Each lane keeps a histogram with one cell per number. Its threshold is the hash_nnz-th largest sum so far, at every
-    moment, so as few sums as possible are looked at.
-
-    Parameters
-    ----------
-    blocks : (n_blocks, n_columns, lanes) array
-        The points, column by column; lanes = `LANES` of the dtype. Unused lanes of the last block must be zero.
-    columns : (m, s) uint16 or uint32 array
-        For each row of M the columns to add, in the order in which they are added.
-    hash_nnz : int
-        Winners per point.
-    n_points : int
-        Points in all blocks.
-    low, width : int
-        Every sum s satisfies low <= s < low + width, and low - 1 fits the dtype of the sums.
-    sums : (lanes,) array
-        Work space; its dtype is that of the sums.
-    out : (n_points, hash_nnz) int32 array
-        Receives the active bits, ascending.
-    """
-    n_blocks, _, lanes = blocks.shape
-    one, value_bits, value_mask = np.uint64(1), np.uint64(16), np.uint64(0xFFFF)
-    m = np.uint64(columns.shape[0])
-    capacity = np.uint64(min(columns.shape[0], 4 * hash_nnz + 64))
-    cells = np.uint64(width)
-    threshold = np.empty_like(sums)
-    lanes_above = np.empty(1, np.uint64)
-    entries = np.empty(np.uint64(lanes) * capacity, np.uint64)  # accepted (row, sum - low), per lane in row order
-    end = np.empty(lanes, np.uint64)  # where the lane's entries end
-    histogram = np.empty(np.uint64(lanes) * cells, np.int32)
-    above = np.empty(lanes, np.int64)  # sums so far above the threshold, always fewer than hash_nnz
-
-    for block in range(n_blocks):
-        points = blocks[block]
-        threshold[:] = low - 1
-        histogram[:] = 0
-        above[:] = 0
-        for lane in range(lanes):
-            end[lane] = np.uint64(lane) * capacity
-        row = _next_hit(points, columns, np.uint64(0), threshold, sums, lanes_above)
-        while row < m:
-            bits = lanes_above[0]
-            while bits != np.uint64(0):
-                lane = _lowest_bit(bits)
-                bits &= bits - one
-                value = np.uint64(np.int64(sums[lane]) - low)
-                n = end[lane]
-                entries[n] = (row << value_bits) | value
-                n += one
-                histogram[lane * cells + value] += 1
-                count = above[lane] + 1
-                if count >= hash_nnz:
-                    cut = np.int64(threshold[lane]) - low
-                    while count >= hash_nnz:
-                        cut += 1
-                        count -= histogram[lane * cells + np.uint64(cut)]
-                    threshold[lane] = cut + low
-                above[lane] = count
-                if n == (lane + one) * capacity and capacity < m:
-                    cut = np.int64(threshold[lane]) - low
-                    ties = hash_nnz - count
-                    n = lane * capacity
-                    for i in range(n, n + capacity):
-                        value = entries[i] & value_mask
-                        if np.int64(value) > cut:
-                            entries[n] = entries[i]
-                            n += one
-                        elif np.int64(value) == cut and ties > 0:
-                            ties -= 1
-                            entries[n] = entries[i]
-                            n += one
-                end[lane] = n
-            row = _next_hit(points, columns, row + one, threshold, sums, lanes_above)
-        for lane in range(min(lanes, n_points - block * lanes)):
-            cut = np.int64(threshold[lane]) - low
-            ties = hash_nnz - above[lane]
-            k = 0
-            for i in range(np.uint64(lane) * capacity, end[lane]):
-                value = np.int64(entries[i] & value_mask)
-                if value > cut or (value == cut and ties > 0):
-                    if value == cut:
-                        ties -= 1
-                    out[block * lanes + lane, k] = entries[i] >> value_bits
-                    k += 1
-
-
-@njit(nogil=True, cache=True)
 def _kth_largest(values, n, k):  # type: ignore[no-untyped-def]
     """The k-th largest (k >= 1) of values[:n], which it reorders. Hoare's selection, median of three."""
     low, high = 0, n - 1
@@ -326,6 +239,190 @@ def _keep_best(values, rows, n, k, scratch):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
+def approximate(X, row_nnz, signed, levels, out, slack, crowding):  # type: ignore[no-untyped-def]
+    """Points as whole numbers 0 .. levels, each point on a scale of its own, with what that does to sums.
+
+    Parameters
+    ----------
+    X : (n, d) float32 array
+    row_nnz, signed
+        Of the hash.
+    levels : int
+    out : (n, d) integer array
+        Receives (x - low) / step, rounded; low is the smallest value, or minus the largest magnitude if signed, so that
+        the negated value is approximated by levels - out.
+    slack : (n,) int64 array
+        Receives how many steps a sum must lie below another to be smaller for certain, whatever was rounded: here, and in
+        float32 when the exact sums are added.
+    crowding : (n,) float64 array
+        Receives the slack in standard deviations of the point's sums.
+    """
+    n, d = X.shape
+    for i in range(n):
+        x = X[i]
+        low, high, total, squares = np.float64(x[0]), np.float64(x[0]), 0.0, 0.0
+        for j in range(d):
+            value = np.float64(x[j])
+            low = min(low, value)
+            high = max(high, value)
+            total += value
+            squares += value * value
+        largest = max(-low, high)
+        if signed:
+            low, high = -largest, largest
+        step = (high - low) / levels if high > low else 1.0
+        error = 0.0
+        for j in range(d):
+            value = np.float64(x[j])
+            level = min(max(np.rint((value - low) / step), 0.0), np.float64(levels))
+            error = max(error, abs(value - (low + level * step)))
+            out[i, j] = np.int64(level)
+        # Rounding in float32: a sum of s terms is off by at most (s - 1) u times the sum of magnitudes, u = 2**-24.
+        bound = row_nnz * error + row_nnz * row_nnz * 2.0**-23 * largest
+        steps = min(np.floor(2.0 * bound / step), 2.0**30) + 2.0  # one for "at least", one for rounding on this page
+        slack[i] = np.int64(steps)
+        variance = squares / d if signed else max(squares / d - (total / d) ** 2, 0.0)
+        spread = np.sqrt(row_nnz * variance)
+        crowding[i] = steps * step / spread if spread > 0.0 else np.inf
+
+
+@njit(nogil=True, cache=True)
+def winners_counting(
+    blocks, columns, hash_nnz, n_points, width, shift, slack, exact, sums, out, failed
+):  # type: ignore[no-untyped-def]
+    """Active bits of points given as small whole numbers, or by approximation of points that are not.
+
+    Each lane keeps a histogram of its sums, and so knows at every moment where the hash_nnz-th largest one lies: few sums
+    are ever looked at. Whole numbers are done then. Where `blocks` only approximates the points, sums within `slack` of
+    that one are kept too, added again from the exact values at the end, and selected by those: the approximation
+    decides which rows are looked at, never which of them win.
+
+    Parameters
+    ----------
+    blocks : (n_blocks, n_columns, lanes) array
+        The points, column by column; lanes = `LANES` of the dtype.
+    columns : (m, s) uint16 or uint32 array
+        For each row of M the columns to add, in the order in which they are added.
+    hash_nnz : int
+        Winners per point.
+    n_points : int
+        Points in all blocks.
+    width : int
+        All sums lie in 0 .. width - 1; at most 2**16.
+    shift : int
+        A cell of the histogram holds 2**shift sums; 0 unless `blocks` approximates.
+    slack : (n_blocks * lanes,) int64 array
+        A row whose sum is at least this far below the hash_nnz-th largest one cannot win; 0 where sums are exact.
+    exact : (n_points, n_columns) float32 array
+        The points themselves, where `blocks` approximates; anything of that type otherwise.
+    sums : (lanes,) array
+        Work space; its dtype is that of the sums.
+    out : (n_points, hash_nnz) int32 array
+        Receives the active bits, ascending.
+    failed : (n_points,) bool array
+        Set for the points that too many rows come close to winning for; these are left undone.
+    """
+    n_blocks, _, lanes = blocks.shape
+    row_nnz = columns.shape[1]
+    one, value_bits, value_mask = np.uint64(1), np.uint64(16), np.uint64(0xFFFF)
+    m = np.uint64(columns.shape[0])
+    capacity = np.uint64(min(columns.shape[0], 4 * hash_nnz + 64))
+    cell_shift = np.uint64(shift)
+    cells = np.uint64(((width - 1) >> shift) + 1)
+    threshold = np.empty_like(sums)
+    lanes_above = np.empty(1, np.uint64)
+    entries = np.empty(np.uint64(lanes) * capacity, np.uint64)  # accepted (row, sum), per lane in row order
+    end = np.empty(lanes, np.uint64)  # where the lane's entries end
+    histogram = np.empty(np.uint64(lanes) * cells, np.int32)
+    level = np.empty(lanes, np.int64)  # the hash_nnz-th largest sum so far lies in this cell
+    above = np.empty(lanes, np.int64)  # sums so far in higher cells, always fewer than hash_nnz
+    values = np.empty(capacity, np.float32)
+    rows = np.empty(capacity, np.int32)
+    scratch = np.empty(capacity, np.float32)
+
+    for block in range(n_blocks):
+        points = blocks[block]
+        slacks = slack[block * lanes : (block + 1) * lanes]
+        threshold[:] = -1
+        histogram[:] = 0
+        level[:] = -1
+        above[:] = 0
+        for i in range(lanes):
+            end[i] = np.uint64(i) * capacity
+            if block * lanes + i >= n_points:
+                threshold[i] = width - 1
+        row = _next_hit(points, columns, np.uint64(0), threshold, sums, lanes_above)
+        while row < m:
+            bits = lanes_above[0]
+            while bits != np.uint64(0):
+                lane = _lowest_bit(bits)
+                bits &= bits - one
+                value = np.uint64(sums[lane])
+                n = end[lane]
+                entries[n] = (row << value_bits) | value
+                n += one
+                cell = value >> cell_shift
+                histogram[lane * cells + cell] += 1
+                if np.int64(cell) > level[lane]:
+                    count = above[lane] + 1
+                    if count >= hash_nnz:
+                        rank = level[lane]
+                        while count >= hash_nnz:
+                            rank += 1
+                            count -= histogram[lane * cells + np.uint64(rank)]
+                        level[lane] = rank
+                        # Among equal exact sums the first ones win: later ones need not be looked at.
+                        threshold[lane] = max((rank << shift) - slacks[lane], -1)
+                    above[lane] = count
+                if n == (lane + one) * capacity and capacity < m:
+                    cut = np.int64(threshold[lane])
+                    ties = hash_nnz - above[lane] if slacks[lane] == 0 else 0
+                    n = lane * capacity
+                    for i in range(n, n + capacity):
+                        sum_ = np.int64(entries[i] & value_mask)
+                        if sum_ > cut or (sum_ == cut and ties > 0):
+                            if sum_ == cut:
+                                ties -= 1
+                            entries[n] = entries[i]
+                            n += one
+                    if n >= (lane + one) * capacity - (capacity >> np.uint64(3)):
+                        threshold[lane] = np.int64(width) - 1
+                        level[lane] = -2
+                end[lane] = n
+            row = _next_hit(points, columns, row + one, threshold, sums, lanes_above)
+        for lane in range(min(lanes, n_points - block * lanes)):
+            point = block * lanes + lane
+            cut = np.int64(threshold[lane])
+            first = np.uint64(lane) * capacity
+            if level[lane] == -2:
+                failed[point] = True
+            elif slacks[lane] == 0:
+                ties = hash_nnz - above[lane]
+                k = 0
+                for i in range(first, end[lane]):
+                    sum_ = np.int64(entries[i] & value_mask)
+                    if sum_ > cut or (sum_ == cut and ties > 0):
+                        if sum_ == cut:
+                            ties -= 1
+                        out[point, k] = entries[i] >> value_bits
+                        k += 1
+            else:
+                x = exact[point]
+                k = 0
+                for i in range(first, end[lane]):
+                    if np.int64(entries[i] & value_mask) > cut:
+                        candidate = entries[i] >> value_bits
+                        total = x[columns[candidate, 0]]
+                        for j in range(1, row_nnz):
+                            total += x[columns[candidate, np.uint64(j)]]
+                        values[k] = total
+                        rows[k] = candidate
+                        k += 1
+                _keep_best(values, rows, k, hash_nnz, scratch)
+                out[point] = rows[:hash_nnz]
+
+
+@njit(nogil=True, cache=True)
 def _bucket(value, origin, density):  # type: ignore[no-untyped-def]
     """Histogram bucket of a sum: never decreasing in `value`, whatever the rounding."""
     position = (np.float64(value) - origin) * density
@@ -335,8 +432,8 @@ def _bucket(value, origin, density):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def winners(blocks, columns, hash_nnz, n_points, floor, sums, out):  # type: ignore[no-untyped-def]
-    """Active bits of any points: `winners_counting` for sums of any kind or range.
+def winners(blocks, columns, hash_nnz, n_points, extremes, sums, out):  # type: ignore[no-untyped-def]
+    """Active bits of any points: for sums that `winners_counting` has no histogram for.
 
     A lane takes the sums of its first rows as they come. When its list is full for the first time, it is cut down to the
     hash_nnz best and a histogram over the range just above them takes over. Buckets are wider than one value here: the
@@ -345,9 +442,9 @@ def winners(blocks, columns, hash_nnz, n_points, floor, sums, out):  # type: ign
     Parameters
     ----------
     blocks, columns, hash_nnz, n_points, sums, out
-        As in `winners_counting`; unused lanes may hold anything finite.
-    floor : (1,) array of the dtype of the sums
-        A value below every sum.
+        As in `winners_counting`; any dtype.
+    extremes : (2,) array of the dtype of the sums
+        A value below every sum and one that no sum exceeds.
     """
     n_blocks, _, lanes = blocks.shape
     one = np.uint64(1)
@@ -369,7 +466,8 @@ def winners(blocks, columns, hash_nnz, n_points, floor, sums, out):  # type: ign
 
     for block in range(n_blocks):
         points = blocks[block]
-        threshold[:] = floor[0]
+        threshold[:] = extremes[0]
+        threshold[max(n_points - block * lanes, 0) :] = extremes[1]
         length[:] = 0
         counting[:] = False
         row = _next_hit(points, columns, np.uint64(0), threshold, sums, lanes_above)

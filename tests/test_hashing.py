@@ -123,6 +123,26 @@ def test_selection_survives_rows_in_the_worst_order(order, dtype):
     np.testing.assert_array_equal(hasher.active(x), oracle.active(x, hasher.rows, 5))
 
 
+FLOATS = {
+    "normal": lambda g: g.normal(size=(66, 20)),
+    "heavy tails": lambda g: g.standard_cauchy((66, 20)) ** 3,
+    "one giant": lambda g: np.where(np.arange(20) == 3, 1e20, g.normal(size=(66, 20))),
+    "far from zero": lambda g: 1e6 + g.normal(size=(66, 20)),
+    "nearly equal": lambda g: 1.0 + 1e-7 * g.integers(0, 3, (66, 20)),
+    "few levels": lambda g: g.integers(0, 3, (66, 20)) / 3,
+    "tiny": lambda g: 1e-42 * g.normal(size=(66, 20)),
+    "mixed kinds of point": lambda g: g.normal(size=(66, 20)) * 10.0 ** g.integers(-30, 30, (66, 1)),
+}
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("kind", FLOATS)
+def test_approximation_never_decides_a_winner(kind, signed):
+    X = FLOATS[kind](np.random.default_rng(8)).astype(np.float32)
+    hasher = FlyHash(HashSpec(20, 3000, 6, 5, seed=2, signed=signed))
+    np.testing.assert_array_equal(hasher.active(X), oracle.active(X, hasher.rows, 5, hasher.signs))
+
+
 @settings(max_examples=100, deadline=None)
 @given(cases(), st.integers(0, 4))
 def test_winners_do_not_depend_on_batch_order_layout_threads_or_sparsity(case, cut):
