@@ -398,9 +398,11 @@ class FlyHash:
         self._preparation.winners(chunk, self._columns, self.hash_nnz, out)
 
     def _over_chunks(self, n: int, work: Callable[[int, int], None], n_jobs: int | None) -> None:
-        step = self._preparation.chunk_size
+        threads = n_threads(n_jobs)
+        # Whole blocks, and several chunks for each thread, so that none of them waits long for another's last one.
+        step = min(self._preparation.chunk_size, -(-n // (256 * threads)) * 64) or 64
         chunks: Iterator[tuple[int, int]] = ((first, min(first + step, n)) for first in range(0, n, step))
-        threads = min(n_threads(n_jobs), -(-n // step))
+        threads = min(threads, -(-n // step))
         if threads <= 1:
             for first, last in chunks:
                 work(first, last)

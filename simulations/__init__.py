@@ -1,0 +1,1 @@
+"""Experiments with flwr_flynn. `python -m simulations` lists them."""

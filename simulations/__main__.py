@@ -1,0 +1,27 @@
+"""`python -m simulations EXPERIMENT [options]`; `--help` behind an experiment lists its options."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+EXPERIMENTS = {
+    "bench": "speed of hashing, training and prediction, beside a lean SciPy implementation and the hardware's limit",
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Run one experiment; returns the exit status."""
+    if not arguments or arguments[0] not in EXPERIMENTS:
+        print(__doc__, *(f"\n  {name:12} {what}" for name, what in EXPERIMENTS.items()), sep="\n")
+        return 0 if arguments in ([], ["--help"], ["-h"]) else 2
+    try:
+        import_module(f"simulations.{arguments[0]}").main(arguments[1:])
+    except KeyboardInterrupt:
+        print("\ninterrupted; what was finished is in the output folder", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

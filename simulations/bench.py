@@ -1,0 +1,282 @@
+"""How fast the hash is, beside what a user would otherwise run and beside the limit of the machine.
+
+One run measures every figure and its baseline in turn, several times, and keeps the best of each: on a shared machine only
+ratios from the same minute mean anything. Shapes and hyper-parameters are those of the paper's scaling experiment (its
+tables on data sets and hyper-parameters for scaling). Baselines:
+
+- lean SciPy: CSR times dense in batches, argpartition, bincount (`simulations.baselines`);
+- scikit-learn's KNeighborsClassifier, brute force as at these dimensions it must be, for prediction;
+- the roofline: the time that reading the same operands takes, at the rate at which this machine adds up a buffer of the
+  size of a block of points, in the narrowest type that holds the sums.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from flwr_flynn import ClassCounts, FlyHash, HashSpec, kernels
+from flwr_flynn.blocks import _transpose
+from flwr_flynn.hashing import n_threads
+from simulations.baselines import lean_count, lean_matrix, lean_rows
+from simulations.results import output_folder, parser, write_csv
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One row of the paper's scaling tables."""
+
+    name: str
+    file: str  # of the data folder, without .npz
+    n_features: int
+    n_classes: int
+    hash_dim: int
+    row_fraction: float
+    hash_nnz: int
+
+    @property
+    def spec(self) -> HashSpec:
+        row_nnz = int(self.row_fraction * self.n_features)
+        return HashSpec(self.n_features, self.hash_dim, row_nnz, self.hash_nnz, seed=0)
+
+
+SHAPES = [
+    Shape("Digits", "digits", 64, 10, 256 * 64, 0.3, 32),
+    Shape("Letters", "letters", 16, 26, 1447 * 16, 0.5, 221),
+    Shape("MNIST", "mnist", 784, 10, 217 * 784, 0.025, 17),
+    Shape("Fashion-MNIST", "fashion_mnist", 784, 10, 138 * 784, 0.105, 8),
+    Shape("CIFAR-10", "cifar10", 1024, 10, 217 * 1024, 0.0267, 26),
+    Shape("CIFAR-100", "cifar100", 1024, 100, 217 * 1024, 0.0267, 26),
+]
+
+
+def points(shape: Shape, folder: Path | None, n: int) -> tuple[Array, Array, str]:
+    """n points as they come (whole numbers) and their classes; a stand-in of the same shape where there is no file."""
+    if shape.name == "Digits":
+        from sklearn.datasets import load_digits
+
+        X, y = load_digits(return_X_y=True)
+        return X[:n].astype(np.uint8), y[:n], "bundled"
+    if folder is not None and (folder / f"{shape.file}.npz").exists():
+        with np.load(folder / f"{shape.file}.npz") as data:
+            return data["X"][:n], data["y"][:n], "real"
+    # Smooth grey pictures: neighbouring pixels alike, like photographs; letters are 16 numbers of 0 to 15.
+    generator = np.random.default_rng(0)
+    if shape.n_features == 16:
+        return generator.integers(0, 16, (n, 16), np.uint8), np.arange(n) % shape.n_classes, "stand-in"
+    side = int(shape.n_features**0.5)
+    coarse = generator.normal(size=(n, side // 4, side // 4))
+    picture = np.kron(coarse, np.ones((1, 4, 4))) + 0.5 * generator.normal(size=(n, side, side))
+    grey = (120 + 50 * picture).clip(0, 255).astype(np.uint8).reshape(n, -1)
+    return grey, np.arange(n) % shape.n_classes, "stand-in"
+
+
+def best_in_turn(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """Seconds of each call, best of `repeats`, the calls taking turns."""
+    best = dict.fromkeys(calls, float("inf"))
+    for _ in range(repeats):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call()
+            best[name] = min(best[name], time.perf_counter() - start)
+    return best
+
+
+@njit(nogil=True, cache=True)
+def _add_up(buffer: Array, times: int) -> int:
+    total = np.int64(0)
+    for _ in range(times):
+        for i in range(buffer.shape[0]):
+            total += buffer[i]
+        buffer[0] = total  # so that no turn can be left out
+    return total
+
+
+def bytes_per_second(block_bytes: int) -> float:
+    """The rate at which one thread adds up a buffer of the size of a block, and so of whatever cache that fits."""
+    buffer = np.ones(max(block_bytes // 8, 64), np.int64)
+    times = max(1, 2**24 // buffer.size)
+    _add_up(buffer, 1)
+    return buffer.nbytes * times / best_in_turn({"": lambda: _add_up(buffer, times)}, 5)[""]
+
+
+@njit(nogil=True)
+def _project(block: Array, columns: Array, threshold: Array, sums: Array, lanes_above: Array) -> int:
+    return kernels._next_hit(block, columns, np.uint64(0), threshold, sums, lanes_above)
+
+
+def projection(hasher: FlyHash, X: Array, dtype: str) -> Callable[[], object]:
+    """One block of points through all rows, with thresholds that nothing passes: adds and comparisons alone."""
+    lanes = kernels.LANES[dtype]
+    block = _transpose(X[:lanes], dtype, None)[0]
+    total = kernels.accumulator(dtype)
+    top = np.inf if total.kind == "f" else np.iinfo(total).max
+    threshold, sums, lanes_above = np.full(lanes, top, total), np.empty(lanes, total), np.empty(1, np.uint64)
+    _project(block, hasher._columns, threshold, sums, lanes_above)
+    return lambda: _project(block, hasher._columns, threshold, sums, lanes_above)
+
+
+def hashing(shape: Shape, options: Any) -> dict[str, Any]:
+    """One row of the table: generation of M, hash and count, and the limit."""
+    spec = shape.spec
+    n, n_lean = (512, 100) if options.quick else (4096, 200)
+    X, y, source = points(shape, options.data, n)
+    X32 = (X / 255).astype(np.float32) if X.max() > 16 else X.astype(np.float32)
+    hasher = FlyHash(spec)
+    matrix = lean_matrix(hasher)
+    everything = n_threads(-1)
+    for warm in (X[:64], X32[:64]):
+        hasher.count(warm, y[:64], shape.n_classes)
+    calls: dict[str, Callable[[], object]] = {
+        "lean": lambda: lean_count(matrix, X[:n_lean], y[:n_lean], shape.n_classes, spec.hash_nnz),
+        "ours": lambda: hasher.count(X, y, shape.n_classes),
+        "float32": lambda: hasher.count(X32, y, shape.n_classes),
+        "all": lambda: hasher.count(X, y, shape.n_classes, n_jobs=everything),
+    }
+    seconds = best_in_turn(calls, 2 if options.quick else 5)
+    rows = min(spec.hash_dim, 2000)
+    drawn = best_in_turn(
+        {
+            "ours": lambda: FlyHash(spec),
+            "choice": lambda: lean_rows(spec.n_features, rows, spec.row_nnz),
+        },
+        2,
+    )
+    narrow = "int8" if int(X.max()) * spec.row_nnz < 2**7 else "uint8"
+    kinds = {"narrow": narrow, "int16": "int16", "float32": "float32"}
+    adds = best_in_turn({kind: projection(hasher, X, dtype) for kind, dtype in kinds.items()}, 10)
+    row: dict[str, Any] = {
+        "shape": shape.name,
+        "data": source,
+        "d": spec.n_features,
+        "m": spec.hash_dim,
+        "s": spec.row_nnz,
+        "rho": spec.hash_nnz,
+        "lean us/point": seconds["lean"] / n_lean * 1e6,
+        "ours us/point": seconds["ours"] / len(X) * 1e6,
+        "float32 us/point": seconds["float32"] / len(X) * 1e6,
+    }
+    row["x lean"] = row["lean us/point"] / row["ours us/point"]
+    row["float32 x lean"] = row["lean us/point"] / row["float32 us/point"]
+    row[f"x with {everything} threads"] = seconds["ours"] / seconds["all"]
+    row["M ms"] = drawn["ours"] * 1e3
+    row["M x choice"] = drawn["choice"] / rows * spec.hash_dim / drawn["ours"]
+    row["ns"] = seconds["ours"] / (len(X) * spec.hash_dim) * 1e9  # per point and row of M, as all that follow
+    for kind, dtype in kinds.items():
+        lanes, size = kernels.LANES[dtype], np.dtype(dtype).itemsize
+        rate = bytes_per_second(spec.n_features * lanes * size)
+        row[f"{kind} adds ns"] = adds[kind] / (lanes * spec.hash_dim) * 1e9
+        row[f"{kind} roofline ns"] = spec.row_nnz * size / rate * 1e9
+    return row
+
+
+def prediction(shape: Shape, options: Any) -> dict[str, Any]:
+    """Prediction of a trained model beside scikit-learn's nearest neighbours on the same training points."""
+    from sklearn.neighbors import KNeighborsClassifier
+
+    n_train, n_test = (500, 100) if options.quick else (5000, 500)
+    X, y, _ = points(shape, options.data, n_train + n_test)
+    train = slice(0, len(X) - n_test)
+    hasher = FlyHash(shape.spec)
+    counts = ClassCounts.from_data(hasher, X[train], y[train], shape.n_classes)
+    test = X[train.stop :]
+    active = hasher.active(test)
+    neighbours = KNeighborsClassifier(5, algorithm="brute", n_jobs=1).fit(X[train].astype(np.float32), y[train])
+    counts.scores(active, 0.9)
+    seconds = best_in_turn(
+        {
+            "knn": lambda: neighbours.predict(test.astype(np.float32)),
+            "ours": lambda: counts.scores(hasher.active(test), 0.9),
+            "scores": lambda: counts.scores(active, 0.9),
+        },
+        2 if options.quick else 5,
+    )
+    return {
+        "shape": shape.name,
+        "n train": train.stop,
+        "predict us/point": seconds["ours"] / n_test * 1e6,
+        "of it scores": seconds["scores"] / n_test * 1e6,
+        "kNN us/point": seconds["knn"] / n_test * 1e6,
+        "x kNN": seconds["knn"] / seconds["ours"],
+    }
+
+
+_MEMORY = """
+import sys, numpy as np
+from flwr_flynn import FlyHash, HashSpec
+n, spec, n_classes = int(sys.argv[1]), HashSpec(*map(int, sys.argv[2:7])), int(sys.argv[7])
+X = np.random.default_rng(0).integers(0, 256, (n, spec.n_features), np.uint8)
+y = np.arange(n) % n_classes
+hasher = FlyHash(spec)
+hasher.count(X[:1], y[:1], n_classes)
+def memory(field):
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(field)) * 1024
+open("/proc/self/clear_refs", "w").write("5")  # the peak starts again from here
+before = memory("VmRSS")
+counts = hasher.count(X, y, n_classes, n_jobs=-1)
+print(memory("VmHWM") - before - counts.nbytes)
+"""
+
+
+def memory(shape: Shape, n: int) -> int:
+    """Bytes that hash and count need beyond points and counts, as a process of its own sees it."""
+    arguments = (n, *list(shape.spec.to_dict().values())[:5], shape.n_classes)
+    done = subprocess.run(
+        [sys.executable, "-c", _MEMORY, *map(str, arguments)], capture_output=True, text=True, check=True
+    )
+    return int(done.stdout)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+    return str(value)
+
+
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """Bars: how many times faster than lean SciPy, one thread."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
+    place = np.arange(len(rows))
+    for offset, key, label in ((-0.2, "x lean", "whole numbers"), (0.2, "float32 x lean", "float32")):
+        bars = axes.bar(place + offset, [row[key] for row in rows], 0.4, label=label)
+        axes.bar_label(bars, fmt="%.0f")
+    axes.set_xticks(place, [f"{row['shape']}\n({row['data']})" for row in rows])
+    axes.set_ylabel("times as fast as lean SciPy, one thread")
+    axes.set_title("Hash and count at the paper's hyper-parameters")
+    axes.margins(y=0.15)
+    axes.legend()
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+    print(f"written: {path}")
+
+
+def main(arguments: list[str]) -> None:
+    """Measure, print, write."""
+    options = parser("bench", __doc__).parse_args(arguments)
+    folder = output_folder(options)
+    rows: list[dict[str, Any]] = []
+    for number, shape in enumerate(SHAPES, 1):
+        print(f"[{number}/{len(SHAPES)}] {shape.name} ...", flush=True)
+        rows.append(hashing(shape, options) | prediction(shape, options))
+        write_csv(folder / "bench.csv", rows)
+    for row in rows:
+        print("\n" + "\n".join(f"{name:>28}: {_text(value)}" for name, value in row.items()))
+    for n in (1000, 8000) if options.quick else (4000, 32000):
+        print(f"memory beyond points and counts, MNIST shape, {n} points: {memory(SHAPES[2], n) / 2**20:.1f} MiB")
+    draw(rows, folder / "bench.png")
