@@ -7,9 +7,9 @@ Which arithmetic a point gets is part of the hash (DESIGN: "Arithmetic") and dep
 - else (x - center) * scale in float64, rounded once to float32, and float32 sums in ascending order of the columns.
 
 Which *dtype* carries it is not: a narrower one is used only where it gives the same winners. Two observations help.
-Adding a constant to every entry that a row can pick moves all sums alike: so values are shifted to start at zero, those of
-signed rows (which pick x or -x) too. And most rows lose by a wide margin: so float32 points travel as small whole numbers
-of known error, and the few rows that come close are added again from the float32 values.
+Adding a constant to every entry that a row can pick moves all sums alike: so values are shifted to start at zero, those
+of signed rows (which pick x or -x) too. And most rows lose by a wide margin: so float32 points travel as small whole
+numbers of known error, and the few rows that come close are added again from the float32 values.
 """
 
 from __future__ import annotations
@@ -62,7 +62,10 @@ class Preparation:
         elif largest * self.row_nnz <= _FLOAT32_EXACT:  # float32 sums of the whole points are exact as well
             self._float_winners(X, columns, hash_nnz, out)
         else:
-            for members, winners in ((whole, partial(self._whole_winners, largest=largest)), (~whole, self._float_winners)):
+            for members, winners in (
+                (whole, partial(self._whole_winners, largest=largest)),
+                (~whole, self._float_winners),
+            ):
                 part = np.empty((int(members.sum()), hash_nnz), np.int32)
                 winners(X[members], columns=columns, hash_nnz=hash_nnz, out=part)
                 out[members] = part
@@ -134,7 +137,7 @@ class Preparation:
 
 def _dense(chunk: Array | sp.csr_array) -> Array:
     """The chunk as a dense array of a real dtype, free of NaN and infinity."""
-    X: Array = chunk.toarray() if sp.issparse(chunk) else chunk
+    X: Array = chunk if isinstance(chunk, np.ndarray) else chunk.toarray()
     if X.dtype == np.bool_:
         X = X.view(np.uint8)
     if X.dtype.kind == "f":
@@ -151,12 +154,12 @@ def _whole_points(X: Array, bound: int) -> tuple[npt.NDArray[np.bool_], int]:
     """Which points are all whole numbers of at most `bound`, and the largest magnitude among those."""
     if X.dtype.kind == "f":
         magnitude = np.abs(X).max(axis=1)
-        whole = (magnitude <= bound) & (np.rint(X) == X).all(axis=1)
+        whole: npt.NDArray[np.bool_] = (magnitude <= bound) & (np.rint(X) == X).all(axis=1)
         return whole, int(magnitude[whole].max(initial=0.0))
     largest = max(-int(X.min()), int(X.max()))
     if largest <= bound:
         return np.ones(len(X), np.bool_), largest
-    whole = ((X <= bound) & (X >= -bound)).all(axis=1)
+    whole = np.asarray(((X <= bound) & (X >= -bound)).all(axis=1))
     return whole, int(np.abs(X[whole].astype(np.int64)).max(initial=0))
 
 
@@ -192,7 +195,7 @@ def _general(data: Array, columns: Array, hash_nnz: int, n_points: int, out: Arr
 
 
 def _transpose(X: Array, dtype: str, total: int | None) -> Array:
-    """(n, d) -> (n_blocks, d, lanes), lanes side by side; with a `total`, (n_blocks, 2 d, lanes), `total` - X after X."""
+    """(n, d) -> (n_blocks, d, lanes), lanes side by side; with a `total`, d more columns hold its difference from X."""
     n, d = X.shape
     lanes = kernels.LANES[dtype]
     n_blocks = -(-n // lanes)

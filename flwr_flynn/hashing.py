@@ -15,8 +15,10 @@ Nothing but integer arithmetic on (seed, row), so they are the same on every mac
 drawn in parallel, and a larger `hash_dim` extends a smaller one:
 
 - Random words: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) with key
-  (seed mod 2**32, seed div 2**32) and counter (i, row, stream, 0), i = 0, 1, ...; each block gives its four words in order.
-- Columns, stream 0: Floyd's subset algorithm. For j = d - s, ..., d - 1: draw t uniform on 0..j; take t, or j if t is taken.
+  (seed mod 2**32, seed div 2**32) and counter (i, row, stream, 0), i = 0, 1, ...; each block gives its four words in
+  order.
+- Columns, stream 0: Floyd's subset algorithm. For j = d - s, ..., d - 1: draw t uniform on 0..j; take t, or j if t is
+  taken.
 - Uniform on 0..j: Lemire's multiply and shift, 32 bits, rejecting the words that would bias it.
 - Signs, stream 1: bit k of the words (lowest first) is set if the k-th smallest column of the row carries -1.
 """
@@ -186,8 +188,8 @@ class HashSpec:
         - s: 0.4 d, at least 2, at most 40. The paper's best s/d fall from .5 in few dimensions to .025 on images.
         - m: 256 d, between 2048 and 16384: accuracy rises with m everywhere, as do time, memory and bytes; and at most
           2**23 / L, which keeps the counts of all classes within 64 MiB.
-        - rho: 64 for every 16384 of m, at least 16. With noise: (m L sigma / n)**2, at least 16, at most m / 20, by which
-          the size of a count and that of its noise balance.
+        - rho: 64 for every 16384 of m, at least 16. With noise: (m L sigma / n)**2, at least 16, at most m / 20, by
+          which the size of a count and that of its noise balance.
         """
         if isinstance(n_features, bool) or not isinstance(n_features, int | np.integer) or n_features < 1:
             raise SpecError(f"n_features: expected a positive whole number, got {n_features!r}")
@@ -232,7 +234,9 @@ class FlyHash:
         self._set(spec, rows, signs, spec.n_features, spec.hash_nnz)
 
     @classmethod
-    def from_rows(cls, rows: npt.ArrayLike, n_features: int, hash_nnz: int, signs: npt.ArrayLike | None = None) -> FlyHash:
+    def from_rows(
+        cls, rows: npt.ArrayLike, n_features: int, hash_nnz: int, signs: npt.ArrayLike | None = None
+    ) -> FlyHash:
         """The hash of somebody else's lifting matrix. It has no seed, so it cannot be sent as a specification.
 
         Parameters
@@ -294,7 +298,9 @@ class FlyHash:
     def _fingerprint(self) -> str:
         digest = hashlib.sha256(b"flynn hash 1")
         seed = b"" if self.spec is None else struct.pack("<Q", self.spec.seed)
-        digest.update(struct.pack("<4Q2B", self.n_features, *self.rows.shape, self.hash_nnz, self.signs is not None, len(seed)))
+        digest.update(
+            struct.pack("<4Q2B", self.n_features, *self.rows.shape, self.hash_nnz, self.signs is not None, len(seed))
+        )
         digest.update(seed)
         for vector in (self._preparation.center, self._preparation.scale):
             digest.update(struct.pack("<B", vector is not None))
@@ -425,8 +431,8 @@ def flynn_hash(spec: HashSpec) -> FlyHash:
 def n_threads(n_jobs: int | None) -> int:
     """Threads to use: None is one; -1 is every processor this process may use, -2 all but one, and so on.
 
-    The processors a process may use are those of its affinity mask, but no more than OMP_NUM_THREADS, by which Ray tells
-    its workers how many they were given.
+    The processors a process may use are those of its affinity mask, but no more than OMP_NUM_THREADS, by which Ray
+    tells its workers how many they were given.
     """
     if n_jobs is None:
         return 1

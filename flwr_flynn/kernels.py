@@ -1,15 +1,15 @@
 """The compiled loops of the hash.
 
-A hash is the `hash_nnz` largest of m sums, each over s columns of one point. Points are taken LANES at a time and stored
-column by column, so that one vector instruction adds the same column of all of them; a row of M then costs s vector adds
-and one comparison with the lanes' running thresholds. Only sums above their threshold are looked at again, and the
-(n, m) matrix of sums never exists.
+A hash is the `hash_nnz` largest of m sums, each over s columns of one point. Points are taken LANES at a time and
+stored column by column, so that one vector instruction adds the same column of all of them; a row of M then costs s
+vector adds and one comparison with the lanes' running thresholds. Only sums above their threshold are looked at again,
+and the (n, m) matrix of sums never exists.
 
 Selection, per lane: rows come in ascending order, so a sum that merely equals the threshold has already lost to earlier
 rows (higher value first, then lower row index), and "greater than" is the whole test. Accepted sums go to a short list
-and into a histogram that tells when the threshold may rise; when the list is full, it is cut down to the `hash_nnz` best.
-All of it works on exact values and stable order, so neither the histogram's resolution nor the size of the list can
-change a result.
+and into a histogram that tells when the threshold may rise; when the list is full, it is cut down to the `hash_nnz`
+best. All of it works on exact values and stable order, so neither the histogram's resolution nor the size of the list
+can change a result.
 
 Five kinds of block, by dtype of the block and of the sums:
 
@@ -54,12 +54,12 @@ def accumulator(block_dtype: npt.DTypeLike) -> np.dtype[Any]:
 def _next_hit(typingctx, points, columns, row, threshold, sums, lanes_above):  # type: ignore[no-untyped-def]
     """From `row` on, the first row of M of which some lane's sum exceeds its threshold; m if there is none.
 
-    Stores that row's sums in `sums` and the bits of the lanes above in `lanes_above[0]`. `points` holds one vector of lanes
-    per column, `columns` is (m, s). Written in LLVM because a Numba loop keeps the accumulators in memory; LLVM splits the
-    vectors into whatever registers the machine has.
+    Stores that row's sums in `sums` and the bits of the lanes above in `lanes_above[0]`. `points` holds one vector of
+    lanes per column, `columns` is (m, s). Written in LLVM because a Numba loop keeps the accumulators in memory; LLVM
+    splits the vectors into whatever registers the machine has.
 
-    uint8 points have int16 sums: lane i of the first half is byte 2 i and lane i of the second half byte 2 i + 1. Read as
-    16-bit words a column is even + 256 odd, so the total of the words and the total of their high bytes give both
+    uint8 points have int16 sums: lane i of the first half is byte 2 i and lane i of the second half byte 2 i + 1. Read
+    as 16-bit words a column is even + 256 odd, so the total of the words and the total of their high bytes give both
     sums, exactly: each total is taken modulo 2**16 and the sums fit in 15 bits.
     """
     signature = types.uint64(points, columns, types.uint64, threshold, sums, lanes_above)
@@ -252,8 +252,8 @@ def approximate(X, row_nnz, signed, levels, out, slack, crowding):  # type: igno
         Receives (x - low) / step, rounded; low is the smallest value, or minus the largest magnitude if signed, so that
         the negated value is approximated by levels - out.
     slack : (n,) int64 array
-        Receives how many steps a sum must lie below another to be smaller for certain, whatever was rounded: here, and in
-        float32 when the exact sums are added.
+        Receives how many steps a sum must lie below another to be smaller for certain, whatever was rounded: here, and
+        in float32 when the exact sums are added.
     crowding : (n,) float64 array
         Receives the slack in standard deviations of the point's sums.
     """
@@ -287,15 +287,13 @@ def approximate(X, row_nnz, signed, levels, out, slack, crowding):  # type: igno
 
 
 @njit(nogil=True, cache=True)
-def winners_counting(
-    blocks, columns, hash_nnz, n_points, width, shift, slack, exact, sums, out, failed
-):  # type: ignore[no-untyped-def]
+def winners_counting(blocks, columns, hash_nnz, n_points, width, shift, slack, exact, sums, out, failed):  # type: ignore[no-untyped-def]
     """Active bits of points given as small whole numbers, or by approximation of points that are not.
 
-    Each lane keeps a histogram of its sums, and so knows at every moment where the hash_nnz-th largest one lies: few sums
-    are ever looked at. Whole numbers are done then. Where `blocks` only approximates the points, sums within `slack` of
-    that one are kept too, added again from the exact values at the end, and selected by those: the approximation
-    decides which rows are looked at, never which of them win.
+    Each lane keeps a histogram of its sums, and so knows at every moment where the hash_nnz-th largest one lies: few
+    sums are ever looked at. Whole numbers are done then. Where `blocks` only approximates the points, sums within
+    `slack` of that one are kept too, added again from the exact values at the end, and selected by those: the
+    approximation decides which rows are looked at, never which of them win.
 
     Parameters
     ----------
@@ -435,9 +433,10 @@ def _bucket(value, origin, density):  # type: ignore[no-untyped-def]
 def winners(blocks, columns, hash_nnz, n_points, extremes, sums, out):  # type: ignore[no-untyped-def]
     """Active bits of any points: for sums that `winners_counting` has no histogram for.
 
-    A lane takes the sums of its first rows as they come. When its list is full for the first time, it is cut down to the
-    hash_nnz best and a histogram over the range just above them takes over. Buckets are wider than one value here: the
-    threshold stays below all of the bucket that holds the hash_nnz-th largest sum, and the last cut is made by selection.
+    A lane takes the sums of its first rows as they come. When its list is full for the first time, it is cut down to
+    the hash_nnz best and a histogram over the range just above them takes over. Buckets are wider than one value here:
+    the threshold stays below all of the bucket that holds the hash_nnz-th largest sum, and the last cut is made by
+    selection.
 
     Parameters
     ----------

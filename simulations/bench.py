@@ -1,8 +1,8 @@
 """How fast the hash is, beside what a user would otherwise run and beside the limit of the machine.
 
-One run measures every figure and its baseline in turn, several times, and keeps the best of each: on a shared machine only
-ratios from the same minute mean anything. Shapes and hyper-parameters are those of the paper's scaling experiment (its
-tables on data sets and hyper-parameters for scaling). Baselines:
+One run measures every figure and its baseline in turn, several times, and keeps the best of each: on a shared machine
+only ratios from the same minute mean anything. Shapes and hyper-parameters are those of the paper's scaling experiment
+(its tables on data sets and hyper-parameters for scaling). Baselines:
 
 - lean SciPy: CSR times dense in batches, argpartition, bincount (`simulations.baselines`);
 - scikit-learn's KNeighborsClassifier, brute force as at these dimensions it must be, for prediction;

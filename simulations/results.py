@@ -13,7 +13,9 @@ def parser(experiment: str, description: str | None) -> ArgumentParser:
     """An argument parser with the options that all experiments share."""
     options = ArgumentParser(prog=f"python -m simulations {experiment}", description=description)
     options.add_argument("--quick", action="store_true", help="fewer and smaller cases, about a minute")
-    options.add_argument("--data", type=Path, help="folder of .npz data sets with X and y; stand-ins are made without it")
+    options.add_argument(
+        "--data", type=Path, help="folder of .npz data sets with X and y; stand-ins are made without it"
+    )
     options.add_argument("--output", type=Path, help=f"folder for the results (default: ./results/{experiment})")
     options.set_defaults(experiment=experiment)
     return options

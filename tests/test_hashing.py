@@ -188,7 +188,18 @@ def test_winners_do_not_change_when_a_point_is_scaled_by_a_power_of_two(case, ex
 def test_every_dtype_that_holds_the_points_gives_the_same_winners(case):
     spec, X = case
     hasher = FlyHash(spec)
-    for dtype in (bool, np.int8, np.uint16, np.int32, np.int64, np.uint64, np.float16, np.float32, np.float64, np.longdouble):
+    for dtype in (
+        bool,
+        np.int8,
+        np.uint16,
+        np.int32,
+        np.int64,
+        np.uint64,
+        np.float16,
+        np.float32,
+        np.float64,
+        np.longdouble,
+    ):
         np.testing.assert_array_equal(hasher.active(X.astype(dtype)), hasher.active(X))
 
 
@@ -255,7 +266,7 @@ def test_rows_and_signs_follow_the_written_generator(seed, d, s):
 def test_rows_are_ascending_subsets_that_depend_on_seed_and_row_alone(spec):
     hasher = FlyHash(spec)
     assert hasher.rows.shape == (spec.hash_dim, spec.row_nnz)
-    assert hasher.rows.min() >= 0 and hasher.rows.max() < 9
+    assert 0 <= hasher.rows.min() <= hasher.rows.max() < 9
     assert (np.diff(hasher.rows, axis=1) > 0).all()
     longer = FlyHash(HashSpec(9, spec.hash_dim + 5, spec.row_nnz, spec.hash_nnz, spec.seed, spec.signed))
     np.testing.assert_array_equal(longer.rows[: spec.hash_dim], hasher.rows)
@@ -284,10 +295,7 @@ def test_signs_are_fair_and_independent_of_position():
 
 
 def test_rows_are_the_same_in_another_process():
-    code = (
-        "from flwr_flynn import FlyHash, HashSpec;"
-        "print(FlyHash(HashSpec(10, 300, 3, 7, seed=5)).fingerprint)"
-    )
+    code = "from flwr_flynn import FlyHash, HashSpec;print(FlyHash(HashSpec(10, 300, 3, 7, seed=5)).fingerprint)"
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert other.stdout.strip() == FlyHash(SPEC).fingerprint
 
@@ -343,7 +351,14 @@ def test_from_dict_refuses_what_is_not_a_spec(values):
 
 def test_fingerprints_tell_specs_apart():
     base = SPEC.to_dict()
-    changes = [{"hash_dim": 301}, {"row_nnz": 4}, {"hash_nnz": 8}, {"seed": 6}, {"signed": True}, {"center": (0.0,) * 10}]
+    changes = [
+        {"hash_dim": 301},
+        {"row_nnz": 4},
+        {"hash_nnz": 8},
+        {"seed": 6},
+        {"signed": True},
+        {"center": (0.0,) * 10},
+    ]
     variants = [SPEC, *(HashSpec(**{**base, **change}) for change in changes)]
     assert len({FlyHash(spec).fingerprint for spec in variants}) == len(variants)
     minus = HashSpec(**{**base, "center": (-0.0,) * 10})
@@ -381,9 +396,7 @@ def test_given_rows_hash_like_drawn_ones():
     assert pickle.loads(pickle.dumps(drawn)).fingerprint == drawn.fingerprint
 
 
-@pytest.mark.parametrize(
-    "rows", [[0, 1], [[0.5]], np.empty((0, 2), int), [[1, 0]], [[1, 1]], [[0, 10]], [[-1, 0]]]
-)
+@pytest.mark.parametrize("rows", [[0, 1], [[0.5]], np.empty((0, 2), int), [[1, 0]], [[1, 1]], [[0, 10]], [[-1, 0]]])
 def test_bad_rows_are_refused(rows):
     with pytest.raises(SpecError):
         FlyHash.from_rows(rows, n_features=10, hash_nnz=1)
