@@ -29,6 +29,10 @@ Points that are not whole numbers mostly travel as uint8 or int16 too, as an app
 
 from __future__ import annotations
 
+import os
+import tempfile
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -48,6 +52,36 @@ def accumulator(block_dtype: npt.DTypeLike) -> np.dtype[Any]:
     """Dtype of the sums of a block of `block_dtype`."""
     dtype = np.dtype(block_dtype)
     return np.dtype(np.int16) if dtype == np.uint8 else dtype
+
+
+_called: set[Hashable] = set()
+
+
+@contextmanager
+def first_call(kernel: Hashable) -> Iterator[None]:
+    """Around a call of a kernel: let one process of this user at a time make its first one.
+
+    A kernel is compiled when it is first called, and kept on disk. Of many workers that start together the first one
+    compiles and the others wait, instead of all compiling the same at the same time. Where locking fails they just do.
+    """
+    if kernel in _called:
+        yield
+        return
+    descriptor = -1
+    try:
+        import fcntl  # not on Windows
+
+        path = os.path.join(tempfile.gettempdir(), f"flwr-flynn-{os.getuid()}.lock")
+        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except (ImportError, OSError):
+        pass
+    try:
+        yield
+        _called.add(kernel)
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)  # releases the lock
 
 
 @intrinsic
