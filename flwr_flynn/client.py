@@ -1,0 +1,244 @@
+"""A party: it counts its points for the server, and tries the model that comes back on those it held out.
+
+Whatever goes wrong comes back as a reply without counts and with a reason. (An exception would reach the
+server without its sender, see the strategy.) Reasons name fields, shapes and numbers of points, never a value
+of the data.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from logging import ERROR, WARNING
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+from flwr.client import NumPyClient
+from flwr.common import NDArrays, Scalar
+from flwr.common.logger import log
+
+from flwr_flynn import payload
+from flwr_flynn.classifier import FlyNNClassifier
+from flwr_flynn.counts import ClassCounts
+from flwr_flynn.errors import ConfigError, DataError, FlyNNError, PayloadError
+from flwr_flynn.metrics import confusion, confusion_to_bytes
+from flwr_flynn.terms import Terms
+
+Metrics = dict[str, Scalar]
+
+
+class FlyNNClient(NumPyClient):
+    """Flower client that takes part with the points of one party.
+
+    Parameters
+    ----------
+    X : array-like or scipy sparse of shape (n, d)
+        Points to train on. n may be 0: such a party sends zeros, and is counted.
+    y : array-like of shape (n,)
+        Their labels, strings or integers.
+    X_test, y_test : like `X` and `y`, optional
+        Points to try the federated model on. Without them the party takes the model, and reports nothing on
+        it.
+    name : str, optional
+        What the server's log and report call this party; its node id by default.
+    memory_limit : int, default=4 GiB
+        Bytes. A hash that would need more for its rows and counts is refused before anything is allocated.
+    n_jobs : int, optional
+        Threads for hashing: None for one, -1 for all.
+    on_model : callable, optional
+        Called with the federated model, a `FlyNNClassifier`, when it arrives; for example
+        ``lambda model: model.save("model.npz")``. From then on the party predicts alone.
+
+    Raises
+    ------
+    ConfigError
+        `memory_limit` is not a positive number of bytes. The data are looked at when the server asks for
+        them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_flynn import HashSpec
+    >>> from flwr_flynn.terms import Terms
+    >>> client = FlyNNClient(np.array([[0.0, 1.0], [1.0, 0.0]]), ["cat", "dog"], name="Basel")
+    >>> terms = Terms(HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=7), ["cat", "dog"])
+    >>> (fingerprint, counts), n_examples, metrics = client.fit([], terms.to_config())
+    >>> counts.sum(axis=1), n_examples, metrics["flynn-party"]
+    (array([2, 2], dtype=uint64), 2, 'Basel')
+
+    In a ``client_fn``: ``return FlyNNClient(X, y).to_client()``.
+    """
+
+    def __init__(
+        self,
+        X: Any,
+        y: npt.ArrayLike,
+        *,
+        X_test: Any = None,
+        y_test: npt.ArrayLike | None = None,
+        name: str | None = None,
+        memory_limit: int = 4 * 2**30,
+        n_jobs: int | None = None,
+        on_model: Callable[[FlyNNClassifier], object] | None = None,
+    ) -> None:
+        if isinstance(memory_limit, bool) or not isinstance(memory_limit, int) or memory_limit < 1:
+            raise ConfigError(f"memory_limit: expected a positive number of bytes, got {memory_limit!r}")
+        if (X_test is None) != (y_test is None):
+            raise ConfigError("X_test, y_test: expected both or neither, got one of them")
+        self.X = X
+        self.y = y
+        self.X_test = X_test
+        self.y_test = y_test
+        self.name = name
+        self.memory_limit = memory_limit
+        self.n_jobs = n_jobs
+        self.on_model = on_model
+
+    def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, Metrics]:
+        """Count the party's points by the terms in `config`.
+
+        Parameters
+        ----------
+        parameters : list of arrays
+            Not used: counting starts from nothing.
+        config : dict
+            The run's terms, see `terms.Terms`.
+
+        Returns
+        -------
+        arrays : list of arrays
+            The counts as `payload.encode` writes them; empty if the party refuses.
+        num_examples : int
+            Points counted.
+        metrics : dict
+            ``flynn-party`` (the name, if it has one) and ``flynn-seconds``, or ``flynn-refused``, the reason.
+        """
+        start = time.perf_counter()
+        try:
+            counts = self._count(config)
+            message = payload.encode(counts)
+        except Exception as error:  # noqa: BLE001 - see `_refusal`
+            return [], 0, self._refusal("counting", error)
+        return message, counts.n_examples, self._signed({"flynn-seconds": time.perf_counter() - start})
+
+    def evaluate(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[float, int, Metrics]:
+        """Take the federated model, and try it on the points held out.
+
+        Parameters
+        ----------
+        parameters : list of arrays
+            The summed counts as `payload.encode` writes them.
+        config : dict
+            The run's terms, and how to read the counts: ``flynn-decay`` and ``flynn-rule``.
+
+        Returns
+        -------
+        loss : float
+            1 - accuracy; 0.0 without points held out.
+        num_examples : int
+            Points held out.
+        metrics : dict
+            ``flynn-confusion``, the confusion matrix (see `metrics.confusion_to_bytes`), and ``accuracy``;
+            neither without points held out. Or ``flynn-refused``, the reason.
+        """
+        try:
+            matrix = self._try_model(parameters, config)
+        except Exception as error:  # noqa: BLE001 - see `_refusal`
+            return 0.0, 0, self._refusal("the evaluation", error)
+        if matrix is None:
+            return 0.0, 0, self._signed({})
+        n_examples = int(matrix.sum())
+        accuracy = float(np.trace(matrix) / n_examples)
+        figures: Metrics = {"flynn-confusion": confusion_to_bytes(matrix), "accuracy": accuracy}
+        return 1 - accuracy, n_examples, self._signed(figures)
+
+    def _count(self, config: dict[str, Scalar]) -> ClassCounts:
+        X = _points(self.X, "X")
+        terms = self._terms(config, X.shape[1])
+        codes = _codes(terms, X, self.y, "y")
+        return ClassCounts.from_data(terms.hasher, X, codes, terms.n_classes, n_jobs=self.n_jobs)
+
+    def _try_model(self, parameters: NDArrays, config: dict[str, Scalar]) -> npt.NDArray[np.int64] | None:
+        terms = self._terms(config, _points(self.X, "X").shape[1])
+        model = _received_model(terms, parameters, config)
+        if self.on_model is not None:
+            self.on_model(model)
+        if self.X_test is None or self.y_test is None:
+            return None
+        X = _points(self.X_test, "X_test")
+        true = _codes(terms, X, self.y_test, "y_test")
+        if not len(true):
+            return None
+        return confusion(true, terms.codes(model.predict(X)), terms.n_classes)
+
+    def _terms(self, config: dict[str, Scalar], n_features: int) -> Terms:
+        """The run's terms, once it is clear that the party can afford them and means the same hash."""
+        terms = Terms.from_config(config, n_features)
+        needed = memory_needed(terms)
+        if needed > self.memory_limit:
+            raise PayloadError(
+                f"memory: hash_dim {terms.spec.hash_dim}, row_nnz {terms.spec.row_nnz} and {terms.n_classes} "
+                f"classes need about {needed / 2**20:.1f} MiB, this party allows {self.memory_limit / 2**20:.1f}"
+            )
+        terms.agree_on_rows(config)
+        return terms
+
+    def _signed(self, metrics: Metrics) -> Metrics:
+        return metrics if self.name is None else {**metrics, "flynn-party": self.name}
+
+    def _refusal(self, what: str, error: Exception) -> Metrics:
+        """What the server learns of an error: the text of our own, which hold no data; of others the kind."""
+        if isinstance(error, FlyNNError):
+            reason = str(error)
+            log(WARNING, "FlyNN: %s refused: %s", what, reason)
+        else:
+            reason = f"failed with {type(error).__name__}"
+            log(ERROR, "FlyNN: %s failed", what, exc_info=error)
+        return self._signed({"flynn-refused": reason})
+
+
+def memory_needed(terms: Terms) -> int:
+    """About how many bytes a party needs for the rows and the counts of a run, its points not included.
+
+    Parameters
+    ----------
+    terms : Terms
+
+    Returns
+    -------
+    int
+        24 bytes for every entry of the rows (the rows, the form in which the kernel reads them, their signs,
+        and what drawing them takes), 24 for every count (the sum, the message, a copy between them) and 16
+        for every cell of the confusion matrix.
+    """
+    rows = terms.spec.hash_dim * terms.spec.row_nnz
+    counts = terms.n_classes * terms.spec.hash_dim
+    return 24 * rows + 24 * counts + 16 * terms.n_classes**2
+
+
+def _received_model(terms: Terms, parameters: NDArrays, config: dict[str, Scalar]) -> FlyNNClassifier:
+    """The classifier that the server's counts make."""
+    counts = payload.decode(parameters, terms.hasher, terms.n_classes, mode=terms.mode)
+    decay, rule = config.get("flynn-decay"), config.get("flynn-rule")
+    if not isinstance(decay, float) or not isinstance(rule, str):
+        raise PayloadError("flynn-decay, flynn-rule: expected a float and a string, got something else")
+    return FlyNNClassifier.from_counts(
+        terms.spec, counts, list(terms.classes), decay=decay, rule=rule, feature_names=terms.feature_names
+    )
+
+
+def _points(X: Any, name: str) -> Any:
+    """`X` as an array or a sparse matrix with two dimensions."""
+    points = X if sp.issparse(X) else np.asarray(X)
+    if points.ndim != 2:
+        raise DataError(f"{name}: expected shape (points, features), got {points.ndim} dimension(s)")
+    return points
+
+
+def _codes(terms: Terms, X: Any, y: npt.ArrayLike, name: str) -> npt.NDArray[np.int64]:
+    codes = terms.codes(y)
+    if len(codes) != X.shape[0]:
+        raise DataError(f"{name}: expected {X.shape[0]} labels, one for every point, got {len(codes)}")
+    return codes

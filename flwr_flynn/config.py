@@ -1,0 +1,387 @@
+"""Run settings and node settings: one table of keys, checked before anything runs.
+
+The run's settings come from ``[tool.flwr.app.config]`` in pyproject.toml and from ``flwr run --run-config``;
+a party's own from ``flower-supernode --node-config``. Both reach an app as flat mappings of scalars. Each
+field of `RunConfig` and `NodeConfig` below is one key (``hash_dim`` is spelled ``hash-dim`` outside), with
+its default, its bounds and its meaning; the table in README.md and the defaults in pyproject.toml are tested
+against it.
+
+>>> RunConfig.parse({"alpha": 0.3}).alpha
+0.3
+>>> RunConfig.parse({"alpha": -1})
+Traceback (most recent call last):
+flwr_flynn.errors.ConfigError: run-config alpha: expected a number above 0, got -1
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, TypeVar
+
+from flwr_flynn.errors import ConfigError, SpecError
+from flwr_flynn.hashing import HashSpec
+
+PARTITIONERS = (
+    "iid",
+    "dirichlet",
+    "inner-dirichlet",
+    "pathological",
+    "shard",
+    "distribution",
+    "continuous",
+    "linear",
+    "square",
+    "exponential",
+    "size",
+    "natural-id",
+    "grouped-natural-id",
+)
+RULES = ("balanced", "novelty", "bayes")
+CLASS_ASSIGNMENTS = ("random", "deterministic", "first-deterministic")
+GROUP_MODES = ("allow-smaller", "allow-bigger", "drop-reminder", "strict")
+
+_MAX_SEED = 2**63 - 1  # TOML integers are 64-bit and signed
+
+Self = TypeVar("Self", bound="_Settings")
+
+
+def _key(
+    default: Any,
+    meaning: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    choices: tuple[str, ...] | None = None,
+    required: bool = False,
+) -> Any:
+    """One setting: its default, what it means, and the values it takes."""
+    bounds = {
+        "low": low,
+        "high": high,
+        "above": above,
+        "below": below,
+        "choices": choices,
+        "required": required,
+    }
+    return field(default=default, metadata={"meaning": meaning, **bounds})
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """Fields that can be read from a flat mapping of scalars."""
+
+    source: ClassVar[str]  # how messages call the mapping
+
+    @classmethod
+    def parse(cls: type[Self], raw: Mapping[str, Any]) -> Self:
+        """Check a mapping of settings against the table of keys.
+
+        Parameters
+        ----------
+        raw : mapping of str to bool, int, float or str
+            What Flower hands to an app. Keys that are not in the table are left to whoever declared them.
+
+        Raises
+        ------
+        ConfigError
+            One line: the key, what was expected, what came.
+        """
+        values = {}
+        for spec in fields(cls):
+            key = spec.name.replace("_", "-")
+            if key in raw:
+                values[spec.name] = _checked(cls.source, key, raw[key], spec.default, spec.metadata)
+            elif spec.metadata["required"]:
+                raise ConfigError(f"{cls.source} {key}: missing; {spec.metadata['meaning']}")
+        settings = cls(**values)
+        settings._check_together()
+        return settings
+
+    def _check_together(self) -> None:
+        """Check what no single key can tell."""
+
+    @classmethod
+    def table(cls) -> list[tuple[str, Any, str]]:
+        """Every key with its default and its meaning, in order."""
+        return [(f.name.replace("_", "-"), f.default, f.metadata["meaning"]) for f in fields(cls)]
+
+
+def _checked(source: str, key: str, value: Any, default: Any, meta: Mapping[str, Any]) -> Any:
+    """`value` in the type of `default` and within its bounds, or a ConfigError of one line."""
+
+    def refuse(expected: str) -> ConfigError:
+        shown = json.dumps(value) if isinstance(value, (bool, int, float, str)) else type(value).__name__
+        return ConfigError(f"{source} {key}: expected {expected}, got {shown[:80]}")
+
+    if isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise refuse("true or false")
+        return value
+    if isinstance(default, str):
+        # `classes=1,2` and `decay=0.8` are natural to type, and TOML reads the second as a number.
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            value = str(value)
+        choices = meta["choices"]
+        if not isinstance(value, str) or (choices and value not in choices):
+            raise refuse(f"one of {', '.join(choices)}" if choices else "a string")
+        return value.strip()
+    kind, number = ("an integer", int) if isinstance(default, int) else ("a number", float)
+    expected = kind + _bounds(meta)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise refuse(expected)
+    if number is int and value != int(value):
+        raise refuse(expected)
+    if not _within(value, meta):
+        raise refuse(expected)
+    return number(value)
+
+
+def _bounds(meta: Mapping[str, Any]) -> str:
+    """The bounds of a number in words: `` above 0``, `` from 0 to 1``."""
+    words = []
+    if meta["above"] is not None:
+        words.append(f"above {meta['above']:g}")
+    if meta["low"] is not None:
+        open_ended = meta["high"] is None and meta["below"] is None
+        words.append(f"of at least {meta['low']:g}" if open_ended else f"from {meta['low']:g}")
+    if meta["high"] is not None:
+        words.append(f"to {meta['high']:g}")
+    if meta["below"] is not None:
+        words.append(f"below {meta['below']:g}")
+    return " " + " ".join(words) if words else ""
+
+
+def _within(value: float, meta: Mapping[str, Any]) -> bool:
+    return (
+        (meta["above"] is None or value > meta["above"])
+        and (meta["low"] is None or value >= meta["low"])
+        and (meta["high"] is None or value <= meta["high"])
+        and (meta["below"] is None or value < meta["below"])
+    )
+
+
+@dataclass(frozen=True)
+class RunConfig(_Settings):
+    """What `flwr run` was asked to do.
+
+    Every field is one key, with underscores spelled as hyphens. 0 and "" mean "not given".
+    """
+
+    source = "run-config"
+
+    # The data (in a simulation; a deployed party has its own, see NodeConfig)
+    dataset: str = _key(
+        "digits",
+        "`digits`, `synthetic`, `openml:ID`, or the path of a `.csv`, `.parquet` or `.npz` file",
+    )
+    label: str = _key("", "the label column of a file; not given: `label` (CSV, Parquet) or `y` (NPZ)")
+    synthetic_examples: int = _key(1000, "`synthetic`: number of points", low=1, high=10**8)
+    synthetic_features: int = _key(50, "`synthetic`: number of features", low=2, high=10**6)
+    synthetic_informative: int = _key(
+        25, "`synthetic`: number of features that tell the classes apart", low=1
+    )
+    synthetic_classes: int = _key(5, "`synthetic`: number of classes", low=2, high=10**5)
+    test_fraction: float = _key(0.2, "share of the points held out for the evaluation", low=0, below=1)
+    split_seed: int = _key(
+        0, "seed of the held-out rule, of the partitioner and of `synthetic`", low=0, high=_MAX_SEED
+    )
+
+    # How a simulation deals the data out
+    partitioner: str = _key(
+        "dirichlet", "one of flwr-datasets' partitioners, see below", choices=PARTITIONERS
+    )
+    alpha: float = _key(0.1, "`dirichlet`, `inner-dirichlet`: concentration; small is skewed", above=0)
+    self_balancing: bool = _key(False, "`dirichlet`: even out the sizes")
+    min_partition_size: int = _key(0, "`dirichlet`: smallest share; an empty party is a valid party", low=0)
+    classes_per_party: int = _key(2, "`pathological`, `distribution`: classes at each party", low=1)
+    class_assignment: str = _key(
+        "random", "`pathological`: how classes are assigned", choices=CLASS_ASSIGNMENTS
+    )
+    shards_per_party: int = _key(
+        2, "`shard`: shards at each party; 0: deal out every shard of `shard-size`", low=0
+    )
+    shard_size: int = _key(0, "`shard`: points in a shard; 0: as many as `shards-per-party` allows", low=0)
+    keep_incomplete_shard: bool = _key(False, "`shard`: deal out the last, smaller shard too")
+    distribution_sigma: float = _key(2.0, "`distribution`: sigma of the log-normal sizes", low=0, high=20)
+    preassigned: int = _key(5, "`distribution`: points of each class a party has at least", low=0)
+    strictness: float = _key(1.0, "`continuous`: 1 sorts by the feature, 0 is IID", low=0, high=1)
+    partition_by: str = _key(
+        "",
+        "`continuous`: feature to sort by; the natural-id ones: the file's column of ids, not a feature then",
+    )
+    group_size: int = _key(5, "`grouped-natural-id`: ids in a group", low=1)
+    group_mode: str = _key(
+        "allow-smaller", "`grouped-natural-id`: what to do with the rest", choices=GROUP_MODES
+    )
+    partition_sizes: str = _key("", "`size`, `inner-dirichlet`: sizes with commas between; not given: equal")
+
+    # The hash and the read-out
+    seed: int = _key(0, "seed of the hash: every party expands it to the same rows", low=0, high=_MAX_SEED)
+    hash_dim: int = _key(0, "rows of the lifting matrix (m); 0: chosen from the data's size", low=0)
+    row_nnz: int = _key(0, "ones in a row (s); 0: chosen", low=0)
+    hash_nnz: int = _key(0, "winners, ones in a hash (rho); 0: chosen", low=0)
+    signed: bool = _key(False, "draw each one of a row as +1 or -1")
+    center: str = _key(
+        "", "public centre taken from the points: one number, or one per feature with commas between"
+    )
+    scale: str = _key("", "public factor after the centre: one number above 0, or one per feature")
+    decay: str = _key("auto", "gamma of the read-out, from 0 to below 1; `auto`: chosen from the counts")
+    rule: str = _key("balanced", "read-out", choices=RULES)
+
+    # The federation
+    rounds: int = _key(
+        1, "rounds; those after the first ask only the parties not yet counted", low=1, high=1000
+    )
+    timeout: float = _key(
+        600.0, "seconds to wait for the parties, and for a round's replies; 0: as long as it takes", low=0
+    )
+    min_available: int = _key(
+        0, "parties to wait for before the first round; 0: all of the simulation", low=0
+    )
+    min_parties: int = _key(0, "parties that must be counted in the end; 0: `min-available`", low=0)
+    n_features: int = _key(0, "deployment: number of features, which the server cannot see", low=0)
+    n_examples: int = _key(0, "deployment: about how many points there are in all, if public", low=0)
+    classes: str = _key("", "deployment: class list with commas between, or a JSON list")
+    check_pooled: bool = _key(True, "simulation: train on the pooled data too and compare the counts")
+    output_dir: str = _key(
+        "", "folder for `model.npz` and `metrics.json`; not given: `flynn/<run id>` under FLWR_HOME"
+    )
+
+    def _check_together(self) -> None:
+        if self.min_available and self.min_parties > self.min_available:
+            raise ConfigError(
+                f"run-config min-parties: expected at most min-available = {self.min_available}, "
+                f"got {self.min_parties}"
+            )
+        if self.decay != "auto":
+            self.decay_value()
+
+    def decay_value(self) -> float | str:
+        """`decay` as the strategy takes it: ``"auto"`` or a number in [0, 1)."""
+        if self.decay == "auto":
+            return "auto"
+        try:
+            value = float(self.decay)
+        except ValueError:
+            value = math.nan
+        if not 0 <= value < 1:
+            raise ConfigError(
+                'run-config decay: expected "auto" or a number from 0 below 1, got '
+                + json.dumps(self.decay[:80])
+            )
+        return value
+
+    def class_list(self) -> list[str | int]:
+        """`classes` as a list: integers where every entry is one, strings otherwise."""
+        return _class_list(self.classes)
+
+    def sizes(self) -> list[int] | None:
+        """`partition_sizes` as a list, or None where none are given."""
+        if not self.partition_sizes:
+            return None
+        try:
+            sizes = [int(part) for part in self.partition_sizes.split(",")]
+        except ValueError:
+            sizes = []
+        if not sizes or min(sizes) < 1:
+            raise ConfigError(
+                "run-config partition-sizes: expected integers of at least 1 with commas between, got "
+                + json.dumps(self.partition_sizes[:80])
+            )
+        return sizes
+
+    def hash_spec(self, n_features: int, n_examples: int | None, n_classes: int) -> HashSpec:
+        """The run's `HashSpec`: given sizes as they are, the others chosen by `HashSpec.suggest`.
+
+        Raises
+        ------
+        ConfigError
+            Where the settings do not make a spec for that many features.
+        """
+        center = self._vector("center", n_features)
+        scale = self._vector("scale", n_features)
+        if scale is not None and min(scale) <= 0:
+            raise ConfigError(
+                f"run-config scale: expected numbers above 0, got {json.dumps(self.scale[:80])}"
+            )
+        chosen = HashSpec.suggest(
+            n_features, n_examples, n_classes, seed=self.seed, signed=self.signed, center=center, scale=scale
+        ).to_dict()
+        given = {"hash_dim": self.hash_dim, "row_nnz": self.row_nnz, "hash_nnz": self.hash_nnz}
+        for name, limit in (("row_nnz", n_features), ("hash_nnz", self.hash_dim or chosen["hash_dim"])):
+            if given[name] > limit:
+                what = "n_features" if name == "row_nnz" else "hash-dim"
+                raise ConfigError(
+                    f"run-config {name.replace('_', '-')}: expected at most {what} = {limit}, "
+                    f"got {given[name]}"
+                )
+        chosen.update({name: value for name, value in given.items() if value})
+        # A small hash-dim with the chosen number of winners may leave fewer rows than winners.
+        chosen["hash_nnz"] = min(chosen["hash_nnz"], chosen["hash_dim"])
+        try:
+            return HashSpec.from_dict(chosen)
+        except SpecError as error:
+            raise ConfigError(f"run-config: the hash cannot be built: {error}") from None
+
+    def _vector(self, name: str, n_features: int) -> tuple[float, ...] | None:
+        text: str = getattr(self, name)
+        if not text:
+            return None
+        try:
+            numbers = [float(part) for part in text.split(",")]
+        except ValueError:
+            numbers = []
+        if len(numbers) not in (1, n_features) or not all(math.isfinite(number) for number in numbers):
+            raise ConfigError(
+                f"run-config {name}: expected one finite number or {n_features} with commas between, got "
+                + json.dumps(text[:80])
+            )
+        return tuple(numbers * n_features if len(numbers) == 1 else numbers)
+
+
+@dataclass(frozen=True)
+class NodeConfig(_Settings):
+    """What a deployed party was started with.
+
+    Every field is one key of ``flower-supernode --node-config``, with underscores spelled as hyphens.
+    """
+
+    source = "node-config"
+
+    data_path: str = _key("", "the party's own `.csv`, `.parquet` or `.npz` file", required=True)
+    label: str = _key("", "its label column; not given: `label` (CSV, Parquet) or `y` (NPZ)")
+    party_id: str = _key("", "the name under which the server reports this party")
+    test_fraction: float = _key(
+        0.2, "share of the party's points held out for the evaluation", low=0, below=1
+    )
+    split_seed: int = _key(0, "seed of the held-out rule", low=0, high=_MAX_SEED)
+    memory_limit: float = _key(
+        4.0, "GiB that the counting may take; a spec that needs more is refused", above=0
+    )
+
+
+def _class_list(text: str) -> list[str | int]:
+    """Class names from a JSON list or from a text with commas between them."""
+    entries: Any
+    shown = json.dumps(text[:80])
+    if text.startswith("["):
+        try:
+            entries = json.loads(text)
+        except (ValueError, RecursionError):
+            entries = None
+        if not isinstance(entries, list) or not all(type(entry) in (str, int) for entry in entries):
+            raise ConfigError(f"run-config classes: expected a JSON list of strings or integers, got {shown}")
+    else:
+        entries = [part.strip() for part in text.split(",")] if text else []
+        with suppress(ValueError):
+            entries = [int(entry) for entry in entries]
+    if len({type(entry) for entry in entries}) > 1 or len(set(entries)) < len(entries) or "" in entries:
+        raise ConfigError(f"run-config classes: expected different names of one type, got {shown}")
+    classes: list[str | int] = entries
+    return classes

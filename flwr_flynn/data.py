@@ -1,0 +1,402 @@
+"""One party's points: its own file, or its share of a data set that a simulation deals out.
+
+A simulation must be able to say "the federated model equals the pooled one, however the points were split".
+So which points are held out is a rule on the point (its index and the split seed, `held_out`) and not on the
+party, and a share is a list of indices into one data set (`partition`), made by the partitioners of
+flwr-datasets. A party trains on the points of its share that are not held out, and is evaluated on those that
+are.
+
+>>> data = load_dataset("digits")
+>>> data.X.shape, len(data.classes)
+((1797, 64), 10)
+>>> test = held_out(len(data.y), fraction=0.2, split_seed=0)
+>>> share = data.share(np.arange(100), test)
+>>> len(share.y) + len(share.y_test)
+100
+"""
+
+from __future__ import annotations
+
+import lzma
+import math
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_flynn.config import NodeConfig, RunConfig
+from flwr_flynn.errors import ConfigError, DataError
+from flwr_flynn.partition import IndexArray, deal, held_out
+
+_BY_ID = ("natural-id", "grouped-natural-id")
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one party holds: points to train on and points held out, with their labels."""
+
+    X: npt.NDArray[Any]
+    y: npt.NDArray[Any]
+    X_test: npt.NDArray[Any]
+    y_test: npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Points with their classes.
+
+    Attributes
+    ----------
+    X : ndarray of shape (n, d)
+        The points, in the narrowest type that the source gives: integers stay integers and are hashed
+        exactly.
+    y : int64 ndarray of shape (n,)
+        Class codes, positions in `classes`.
+    classes : list of str or int
+        The class names, sorted.
+    name : str
+        Where it came from, for messages and reports.
+    feature_names : tuple of str, or None
+    groups : ndarray of shape (n,), or None
+        The ids that `natural-id` partitioners split by; not a feature.
+    """
+
+    X: npt.NDArray[Any]
+    y: IndexArray
+    classes: list[str | int]
+    name: str
+    feature_names: tuple[str, ...] | None = None
+    groups: npt.NDArray[Any] | None = None
+
+    @property
+    def labels(self) -> npt.NDArray[Any]:
+        """The class name of every point, shape (n,)."""
+        return np.asarray(self.classes)[self.y]
+
+    def share(self, indices: IndexArray, test: npt.NDArray[np.bool_]) -> Share:
+        """The points at `indices`, those under the mask `test` (shape (n,)) apart."""
+        # Ascending, whatever order a partitioner gives: neighbours in memory stay neighbours.
+        indices = np.sort(indices)
+        train, held = indices[~test[indices]], indices[test[indices]]
+        labels = self.labels
+        return Share(self.X[train], labels[train], self.X[held], labels[held])
+
+
+# -------- reading data
+
+
+def load_dataset(
+    source: str, *, label: str = "", group: str = "", config: RunConfig | None = None
+) -> Dataset:
+    """Load a data set by name or from a file.
+
+    Parameters
+    ----------
+    source : str
+        ``"digits"`` (bundled with scikit-learn), ``"synthetic"`` (scikit-learn's ``make_classification`` with
+        the ``synthetic-*`` settings), ``"openml:ID"``, or the path of a ``.csv``, ``.parquet`` or ``.npz``
+        file.
+    label : str
+        Column (CSV, Parquet) or array (NPZ) that holds the classes. Not given: ``label``, or ``y`` in NPZ
+        files, whose points are the array ``X``.
+    group : str
+        Column or array of ids for the natural-id partitioners; left out of the features.
+    config : RunConfig, optional
+        Where the ``synthetic-*`` settings come from.
+
+    Raises
+    ------
+    ConfigError
+        Unknown name, missing file, missing package (with the extra that brings it).
+    DataError
+        Columns that are not numbers, missing or infinite values: named by column and count, never by value.
+    """
+    if source == "digits":
+        return _digits()
+    if source == "synthetic":
+        return _synthetic(config or RunConfig())
+    if source.startswith("openml:"):
+        return _openml(source)
+    path = Path(source).expanduser()
+    readers: dict[str, Callable[[Path, str, str], Dataset]] = {
+        ".npz": _npz,
+        ".csv": lambda *a: _table(*a, reader="read_csv"),
+        ".parquet": lambda *a: _table(*a, reader="read_parquet"),
+    }
+    if path.suffix not in readers:
+        raise ConfigError(
+            "dataset: expected digits, synthetic, openml:ID or the path of a .csv, .parquet or .npz file, "
+            f"got {source[:200]!r}"
+        )
+    if not path.is_file():
+        raise ConfigError(f"dataset: no such file: {path.resolve()}")
+    return readers[path.suffix](path, label, group)
+
+
+def _digits() -> Dataset:
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    # Grey values 0..16; as bytes they are hashed in exact integer arithmetic.
+    X = bunch.data.astype(np.uint8)
+    return Dataset(X, bunch.target.astype(np.int64), list(range(10)), "digits", tuple(bunch.feature_names))
+
+
+def _synthetic(config: RunConfig) -> Dataset:
+    from sklearn.datasets import make_classification
+
+    informative = min(config.synthetic_informative, config.synthetic_features)
+    if config.synthetic_classes > 2**informative or config.synthetic_classes > config.synthetic_examples:
+        raise ConfigError(
+            f"run-config synthetic-classes: expected at most 2**synthetic-informative = 2**{informative} and "
+            f"at most synthetic-examples = {config.synthetic_examples}, got {config.synthetic_classes}"
+        )
+    X, y = make_classification(
+        n_samples=config.synthetic_examples,
+        n_features=config.synthetic_features,
+        n_informative=informative,
+        n_redundant=0,
+        n_classes=config.synthetic_classes,
+        n_clusters_per_class=1,
+        random_state=config.split_seed % 2**32,
+    )
+    return Dataset(X, y.astype(np.int64), list(range(config.synthetic_classes)), "synthetic")
+
+
+def _openml(source: str) -> Dataset:
+    from sklearn.datasets import fetch_openml, get_data_home
+
+    number = source.removeprefix("openml:")
+    if not (number.isascii() and number.isdigit()):
+        raise ConfigError(f"dataset: expected openml: and the number of a data set, got {source[:200]!r}")
+    try:
+        bunch = fetch_openml(data_id=int(number), as_frame=False, parser="liac-arff", n_retries=1, delay=0)
+    except OSError as error:  # URLError and every other failure of the network
+        raise DataError(
+            f"{source}: not in scikit-learn's data folder ({get_data_home()}), and openml.org cannot be "
+            f"reached ({type(error).__name__}); run once where there is a network, or give a file"
+        ) from None
+    except (ValueError, TypeError, KeyError) as error:
+        raise DataError(f"{source}: scikit-learn cannot read it: {error}") from None
+    if bunch.target is None:
+        raise DataError(f"{source}: has no target column to use as the class")
+    X = bunch.data.toarray() if hasattr(bunch.data, "toarray") else bunch.data
+    names = tuple(map(str, bunch.feature_names))
+    return _checked(X, bunch.target, source, names)
+
+
+# What zipfile, its decompressors and NumPy's header parser raise on bytes that are not theirs.
+_UNREADABLE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    ArithmeticError,
+    EOFError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+
+
+def _npz(path: Path, label: str, group: str) -> Dataset:
+    """Arrays ``X`` (n, d) and ``y`` (n,) of an .npz file; pickled objects and lying headers are refused."""
+    wanted = {"points": "X", "label": label or "y"} | ({"partition-by": group} if group else {})
+    arrays = {}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = {name.removesuffix(".npy"): name for name in archive.namelist()}
+            for role, key in wanted.items():
+                if key not in members:
+                    raise DataError(
+                        f"{path.name}: no array {key!r} for the {role}; it has {_listed(members)}"
+                    )
+                arrays[role] = _npy_member(archive, members[key])
+    except DataError:
+        raise
+    except _UNREADABLE as error:
+        raise DataError(
+            f"{path.name}: not a readable .npz file of plain arrays ({type(error).__name__})"
+        ) from None
+    X = arrays["points"]
+    if X.ndim != 2:
+        raise DataError(f"{path.name}: expected X of shape (points, features), got {X.ndim} dimension(s)")
+    groups = arrays.get("partition-by")
+    if groups is not None and groups.shape != (len(X),):
+        raise DataError(f"{path.name}: expected {group!r} of shape ({len(X)},), got {groups.shape}")
+    return _checked(X, arrays["label"], path.name, None, groups)
+
+
+def _npy_member(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
+    """One array of an open .npz, its header checked against the bytes there before anything is allocated."""
+    header = np.lib.format
+    with archive.open(name) as stream:
+        version = header.read_magic(stream)
+        read = header.read_array_header_1_0 if version == (1, 0) else header.read_array_header_2_0
+        shape, _, dtype = read(stream)
+        if dtype.hasobject or math.prod(shape) * dtype.itemsize > archive.getinfo(name).file_size:
+            raise ValueError("pickled objects, or a header that promises more than the file holds")
+    with archive.open(name) as stream:
+        return header.read_array(stream, allow_pickle=False)
+
+
+def _table(path: Path, label: str, group: str, *, reader: str) -> Dataset:
+    """A CSV or Parquet file: every column but the label (and the group) is a feature."""
+    try:
+        pandas = import_module("pandas")
+        frame = getattr(pandas, reader)(path)
+    except ImportError as error:
+        raise ConfigError(
+            f"dataset: {path.suffix} files need {error.name or 'pandas and pyarrow'}: "
+            "pip install 'flwr-flynn[data]'"
+        ) from None
+    except (ValueError, OSError, MemoryError) as error:  # pandas' and pyarrow's parsers raise these
+        raise DataError(f"{path.name}: not a readable {path.suffix} file ({type(error).__name__})") from None
+    frame.columns = [str(column) for column in frame.columns]
+    label = label or "label"
+    for role, column in (("label", label), ("partition-by", group)):
+        if column and column not in frame.columns:
+            raise DataError(
+                f"{path.name}: no column {column!r} for the {role}; it has {_listed(frame.columns)}"
+            )
+    if frame[label].isna().any():
+        raise DataError(f"{path.name}: {int(frame[label].isna().sum())} rows have no {label!r}")
+    features = frame.drop(columns=[column for column in {label, group} if column])
+    words = [name for name, kind in features.dtypes.items() if not pandas.api.types.is_numeric_dtype(kind)]
+    if words:
+        raise DataError(
+            f"{path.name}: expected numbers in every feature, but {_listed(words)} hold(s) other values"
+        )
+    # pandas' own nullable columns become float64 with NaN, which _checked then reports by column.
+    nullable = any(pandas.api.types.is_extension_array_dtype(kind) for kind in features.dtypes)
+    X = features.to_numpy(dtype=np.float64, na_value=np.nan) if nullable else features.to_numpy()
+    y = frame[label].to_numpy()
+    return _checked(X, y, path.name, tuple(features.columns), frame[group].to_numpy() if group else None)
+
+
+def _listed(names: Any) -> str:
+    """At most five names, and how many more there are."""
+    names = list(names)
+    rest = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(repr(str(name)[:60]) for name in names[:5]) + rest
+
+
+def _checked(
+    X: npt.NDArray[Any],
+    y: npt.NDArray[Any],
+    name: str,
+    feature_names: tuple[str, ...] | None,
+    groups: npt.NDArray[Any] | None = None,
+) -> Dataset:
+    """A Dataset of finite numbers and coded classes, or a DataError that names columns and counts."""
+    if X.dtype.kind not in "biuf":
+        raise DataError(f"{name}: expected numbers, got an array of type {X.dtype}")
+    if y.shape != (len(X),):
+        raise DataError(
+            f"{name}: expected one label for each of {len(X)} points, got an array of shape {y.shape}"
+        )
+    if len(X) == 0 or X.shape[1] == 0:
+        raise DataError(f"{name}: expected at least one point and one feature, got shape {X.shape}")
+    if X.dtype.kind == "f":
+        bad = ~np.isfinite(X)
+        if bad.any():
+            counts = {i: int(c) for i, c in enumerate(bad.sum(axis=0)) if c}
+            named = [
+                f"{feature_names[i] if feature_names else f'column {i}'} ({c} rows)"
+                for i, c in counts.items()
+            ]
+            raise DataError(f"{name}: missing or infinite values in {_listed(named)}")
+    if y.dtype.kind == "f" and not np.isfinite(y).all():
+        raise DataError(f"{name}: {int((~np.isfinite(y)).sum())} points have no label")
+    if y.dtype.kind == "f" and (y == np.floor(y)).all():
+        y = y.astype(np.int64)
+    elif y.dtype.kind not in "iu":
+        # A class is an integer or a string, on every party alike.
+        y = np.array([str(value) for value in y.tolist()])
+    values, codes = np.unique(y, return_inverse=True)
+    return Dataset(X, codes.astype(np.int64).reshape(-1), values.tolist(), name, feature_names, groups)
+
+
+# -------- what the parties hold
+
+
+@lru_cache(maxsize=2)
+def _loaded(config: RunConfig) -> Dataset:
+    group = config.partition_by if config.partitioner in _BY_ID else ""
+    return load_dataset(config.dataset, label=config.label, group=group, config=config)
+
+
+def simulated_dataset(config: RunConfig) -> Dataset:
+    """The data set of a simulated run, loaded once in a process."""
+    return _loaded(config)
+
+
+@lru_cache(maxsize=2)
+def simulated_shares(config: RunConfig, n_parties: int) -> tuple[IndexArray, ...]:
+    """The points of every party of a simulated run, dealt out once in a process: see `partition.deal`."""
+    data = _loaded(config)
+    return deal(config, n_parties, data.y, _partition_column(config, data))
+
+
+def _partition_column(config: RunConfig, data: Dataset) -> npt.NDArray[Any] | None:
+    """The column that `continuous` and the natural-id partitioners split by; None for all others."""
+    if config.partitioner in _BY_ID:
+        if data.groups is None:
+            raise ConfigError(
+                f"run-config partition-by: {config.partitioner} needs a file's column of ids, "
+                f"got {config.partition_by!r} for {data.name}"
+            )
+        return data.groups
+    if config.partitioner != "continuous":
+        return None
+    names = data.feature_names or tuple(str(i) for i in range(data.X.shape[1]))
+    if config.partition_by not in names:
+        raise ConfigError(
+            f"run-config partition-by: expected a feature of {data.name} ({_listed(names)}), "
+            f"got {config.partition_by!r}"
+        )
+    return data.X[:, names.index(config.partition_by)].astype(np.float64)
+
+
+def simulated_share(config: RunConfig, party: int, n_parties: int) -> Share:
+    """Party number `party`'s share of the run's data set."""
+    data = _loaded(config)
+    test = held_out(len(data.y), config.test_fraction, config.split_seed)
+    return data.share(simulated_shares(config, n_parties)[party], test)
+
+
+def pooled_training(config: RunConfig, n_parties: int) -> tuple[npt.NDArray[Any], IndexArray, int]:
+    """The training points of everything that the partitioner handed out, as if one party held it all.
+
+    Returns
+    -------
+    X : ndarray of shape (n, d)
+    codes : int64 ndarray of shape (n,)
+    n_classes : int
+    """
+    data = _loaded(config)
+    dealt = np.sort(np.concatenate(simulated_shares(config, n_parties)))
+    train = dealt[~held_out(len(data.y), config.test_fraction, config.split_seed)[dealt]]
+    return data.X[train], data.y[train], len(data.classes)
+
+
+def own_share(node: NodeConfig) -> Share:
+    """A deployed party's own file, its points held out by the same rule on the row's number.
+
+    Errors name the file without its folder: they travel to the server.
+    """
+    if not Path(node.data_path).expanduser().is_file():
+        raise ConfigError(f"node-config data-path: no such file: {Path(node.data_path).name!r}")
+    data = load_dataset(node.data_path, label=node.label)
+    return data.share(np.arange(len(data.y)), held_out(len(data.y), node.test_fraction, node.split_seed))

@@ -1,0 +1,147 @@
+"""What confusion matrices say about a classifier, and about the parties it was tried at.
+
+A confusion matrix is an (L, L) array of counts: entry [true, predicted]. The matrices of disjoint sets of
+points add up to the matrix of all points, so every figure here that is derived from a sum is exact, however
+the points were spread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_flynn.errors import PayloadError
+
+Confusion = npt.NDArray[np.int64]
+
+# With so many points at each of 32768 parties, the sum of their matrices is still within int64.
+_MAX_EXAMPLES = 2**48
+
+
+def confusion(true: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64], n_classes: int) -> Confusion:
+    """The confusion matrix of class codes.
+
+    Parameters
+    ----------
+    true, predicted : int64 arrays of shape (n,)
+        Class codes, 0 to `n_classes` - 1.
+    n_classes : int
+        L.
+
+    Returns
+    -------
+    int64 array of shape (L, L)
+
+    Examples
+    --------
+    >>> confusion(np.array([0, 0, 1]), np.array([0, 1, 1]), n_classes=2)
+    array([[1, 1],
+           [0, 1]])
+    """
+    cells = np.bincount(true * n_classes + predicted, minlength=n_classes**2)
+    return cells.astype(np.int64).reshape(n_classes, n_classes)
+
+
+def scores(matrix: Confusion) -> dict[str, float]:
+    """Accuracy, balanced accuracy and macro-F1 of a confusion matrix of at least one point.
+
+    Parameters
+    ----------
+    matrix : int64 array of shape (L, L)
+
+    Returns
+    -------
+    dict
+        ``accuracy``; ``balanced_accuracy``, the mean recall over the classes that occur; ``macro_f1``, the
+        mean of F1 = 2 hits / (occurrences + predictions) over the classes that occur or were predicted.
+
+    Examples
+    --------
+    >>> scores(np.array([[3, 1], [0, 4]]))["accuracy"]
+    0.875
+    """
+    hits, occurs, predicted = np.diag(matrix), matrix.sum(axis=1), matrix.sum(axis=0)
+    present, seen = occurs > 0, occurs + predicted > 0
+    return {
+        "accuracy": float(hits.sum() / occurs.sum()),
+        "balanced_accuracy": float(np.mean(hits[present] / occurs[present])),
+        "macro_f1": float(np.mean(2 * hits[seen] / (occurs + predicted)[seen])),
+    }
+
+
+def summary(matrices: Mapping[str, Confusion]) -> dict[str, Any]:
+    """The classifier's figures over all parties' points, and how they spread over the parties.
+
+    Parameters
+    ----------
+    matrices : mapping of party name to int64 array of shape (L, L)
+        At least one, each of at least one point.
+
+    Returns
+    -------
+    dict
+        What `scores` gives for the sum, ``examples``, ``parties`` (a list of name, accuracy and examples of
+        each, worst first), ``worst_party`` and ``best_party`` (the ends of that list), ``accuracy_std``
+        (standard deviation of the accuracy over the parties) and ``confusion`` (the sum, as lists). JSON can
+        hold all of it.
+
+    Examples
+    --------
+    >>> figures = summary({"a": np.array([[3, 1], [0, 4]]), "b": np.array([[0, 1], [1, 0]])})
+    >>> figures["accuracy"], figures["worst_party"]
+    (0.7, {'name': 'b', 'accuracy': 0.0, 'examples': 2})
+    """
+    total = sum(matrices.values(), start=np.zeros_like(next(iter(matrices.values()))))
+    parties: list[dict[str, Any]] = [
+        {"name": name, "accuracy": scores(matrix)["accuracy"], "examples": int(matrix.sum())}
+        for name, matrix in matrices.items()
+    ]
+    parties.sort(key=lambda party: (party["accuracy"], party["name"]))
+    return {
+        **scores(total),
+        "examples": int(total.sum()),
+        "parties": parties,
+        "worst_party": parties[0],
+        "best_party": parties[-1],
+        "accuracy_std": float(np.std([party["accuracy"] for party in parties])),
+        "confusion": total.tolist(),
+    }
+
+
+def confusion_to_bytes(matrix: Confusion) -> bytes:
+    """A confusion matrix as a metrics value that Flower can carry: int64, little-endian, row by row."""
+    return matrix.astype("<i8").tobytes()
+
+
+def confusion_from_bytes(raw: Any, n_classes: int, n_examples: int) -> Confusion:
+    """The confusion matrix that a party sent.
+
+    Parameters
+    ----------
+    raw : bytes
+        What arrived. Nothing is assumed of it.
+    n_classes, n_examples : int
+        L, and the number of points that the party gave along with it.
+
+    Raises
+    ------
+    PayloadError
+        Not the bytes of an (L, L) matrix of counts that add up to `n_examples`.
+    """
+    size = 8 * n_classes**2
+    if not isinstance(raw, bytes) or len(raw) != size:
+        got = f"{len(raw)} bytes" if isinstance(raw, bytes) else type(raw).__name__
+        raise PayloadError(f"confusion matrix: expected {size} bytes, got {got}")
+    if n_examples > _MAX_EXAMPLES:
+        raise PayloadError(f"confusion matrix: expected at most {_MAX_EXAMPLES} examples, got {n_examples}")
+    matrix = np.frombuffer(raw, "<i8").astype(np.int64).reshape(n_classes, n_classes)
+    if int(matrix.min()) < 0:
+        raise PayloadError("confusion matrix: expected no negative count, got at least one")
+    # Python's integers, because counts near 2**63 would overflow an int64 sum.
+    total = sum(matrix.ravel().tolist())
+    if total != n_examples:
+        raise PayloadError(f"confusion matrix: expected {n_examples} examples as announced, got {total}")
+    return matrix

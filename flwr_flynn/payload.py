@@ -1,0 +1,209 @@
+"""Class counts on the wire: `ClassCounts` <-> the list of arrays that Flower carries.
+
+A message is a list of blocks, one for each hash specification it speaks of, usually one. A block is two
+arrays:
+
+1. the fingerprint of the specification, uint8, shape (32,): the bytes of `FlyHash.fingerprint`;
+2. the counts, shape (L, m), in the narrowest unsigned type that holds them.
+
+Everything that arrives was written by somebody else. `read_tensors` and `decode` check sizes, types and
+shapes before they allocate, and a message is used whole or refused with a `PayloadError` that says what was
+expected and what came.
+
+>>> import numpy as np
+>>> from flwr_flynn import ClassCounts, FlyHash, HashSpec
+>>> hasher = FlyHash(HashSpec(n_features=4, hash_dim=8, row_nnz=2, hash_nnz=3, seed=7))
+>>> counts = ClassCounts.from_data(hasher, np.eye(4), np.array([0, 0, 1, 1]), n_classes=2)
+>>> message = encode(counts)
+>>> [(array.dtype.name, array.shape) for array in message]
+[('uint8', (32,)), ('uint8', (2, 8))]
+>>> decode(message, hasher, n_classes=2) == counts
+True
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_flynn.counts import ClassCounts
+from flwr_flynn.errors import CountsError, PayloadError
+from flwr_flynn.hashing import FlyHash
+
+Array = npt.NDArray[Any]
+
+_FINGERPRINT_BYTES = 32
+_INTEGERS = ("|u1", "<u2", "<u4", "<u8", "|i1", "<i2", "<i4", "<i8")
+
+
+def encode(counts: ClassCounts) -> list[Array]:
+    """Counts as a message of one block.
+
+    Parameters
+    ----------
+    counts : ClassCounts
+
+    Returns
+    -------
+    list of two arrays
+        Fingerprint, uint8 (32,), and counts, uint8, uint16, uint32 or uint64 (L, m): the narrowest that holds
+        them.
+    """
+    narrowest = np.min_scalar_type(int(counts.array.max(initial=0)))
+    return [
+        np.frombuffer(bytes.fromhex(counts.spec_fingerprint), dtype=np.uint8),
+        counts.array.astype(narrowest),
+    ]
+
+
+def decode(
+    arrays: Sequence[Array],
+    hasher: FlyHash,
+    n_classes: int,
+    *,
+    mode: str = "plain",
+    n_examples: int | None = None,
+    max_examples: int | None = None,
+) -> ClassCounts:
+    """The counts in a message of one block, checked against what can have been sent.
+
+    Parameters
+    ----------
+    arrays : sequence of arrays
+        What arrived. Nothing is assumed of it.
+    hasher : FlyHash
+        The hash the counts must be of.
+    n_classes : int
+        The number of classes, L, that they must have.
+    mode : str, default="plain"
+        What kind of counts the run asked for, and so which checks hold; one of `MODES`.
+    n_examples : int, optional
+        The number of points that the sender gave along with the message; the counts must be of so many.
+    max_examples : int, optional
+        Refuse counts of more points; `capacity` by default.
+
+    Returns
+    -------
+    ClassCounts
+
+    Raises
+    ------
+    PayloadError
+        Another number of arrays, a wrong type, shape or fingerprint, counts that no set of points can have
+        made (0 <= C[l, i] <= n_l, row l sums to hash_nnz * n_l), or another number of points than announced.
+    """
+    array = _one_block(arrays, hasher, (n_classes, hasher.hash_dim))
+    return _CHECKS[mode](array, hasher, n_examples, max_examples)
+
+
+def capacity(hasher: FlyHash) -> int:
+    """The number of points up to which the sum of any row of counts is certain to stay within int64."""
+    return (2**63 - 1) // int(hasher.hash_dim)
+
+
+def _one_block(arrays: Sequence[Array], hasher: FlyHash, shape: tuple[int, int]) -> Array:
+    """The second array of a message that is one block of the expected shape, still in the type it came in."""
+    if not isinstance(arrays, Sequence) or len(arrays) != 2:
+        got = f"{len(arrays)} arrays" if isinstance(arrays, Sequence) else type(arrays).__name__
+        raise PayloadError(f"message: expected 2 arrays (fingerprint, counts), got {got}")
+    got = _typed(arrays[0], "fingerprint", ("|u1",), (_FINGERPRINT_BYTES,)).tobytes().hex()
+    if got != hasher.fingerprint:
+        raise PayloadError(f"fingerprint: expected {hasher.fingerprint[:12]}..., got {got[:12]}...")
+    return _typed(arrays[1], "counts", _INTEGERS, shape)
+
+
+def _typed(array: Any, name: str, types: tuple[str, ...], shape: tuple[int, ...]) -> Array:
+    """`array`, if it is an array of one of these types and of this shape."""
+    if not isinstance(array, np.ndarray):
+        raise PayloadError(f"{name}: expected an array, got {type(array).__name__}")
+    if array.dtype.str not in types:
+        raise PayloadError(f"{name}: expected type {' or '.join(types)}, got {array.dtype.str[:20]}")
+    if array.shape != shape:
+        raise PayloadError(f"{name}: expected shape {shape}, got {str(array.shape)[:60]}")
+    return array
+
+
+def _check_plain(array: Array, hasher: FlyHash, n_examples: int | None, max_examples: int | None) -> ClassCounts:
+    """Exact counts: they are what some set of points makes, or they are refused."""
+    try:
+        counts = ClassCounts(array, hash_nnz=hasher.hash_nnz, spec_fingerprint=hasher.fingerprint)
+    except CountsError as error:
+        raise PayloadError(f"counts: {error}") from None
+    limit = capacity(hasher) if max_examples is None else max_examples
+    if counts.n_examples > limit:
+        raise PayloadError(f"counts: expected at most {limit} examples, got {counts.n_examples}")
+    if n_examples is not None and counts.n_examples != n_examples:
+        raise PayloadError(f"counts: expected {n_examples} examples as announced, got {counts.n_examples}")
+    return counts
+
+
+_Check = Callable[[Array, FlyHash, int | None, int | None], ClassCounts]
+
+# What holds for a message's counts depends on what the parties were asked to send.
+_CHECKS: dict[str, _Check] = {"plain": _check_plain}
+
+MODES = tuple(_CHECKS)
+"""The kinds of counts that a run can ask for: "plain" are exact counts in clear."""
+
+
+# The header `numpy.save` writes for a plain numeric array. Reading no other than that leaves no room for
+# pickles, for structured types, or for a text that takes its parser long.
+_NPY_MAGIC = b"\x93NUMPY"
+_NPY_HEADER = re.compile(
+    rb"\{'descr': '([<|](?:[iu][1248]|f[248]))', 'fortran_order': (True|False), "
+    rb"'shape': \(((?:\d{1,10}(?:, \d{1,10}){0,3},?)?)\), \} *\n"
+)
+
+
+def read_tensors(tensors: Sequence[bytes]) -> list[Array]:
+    """Flower's tensors as arrays that lie in the very bytes that came.
+
+    Flower carries arrays as `numpy.save` wrote them and reads them with `numpy.load`, which allocates what a
+    header declares before it looks at how much follows. This reader allocates nothing.
+
+    Parameters
+    ----------
+    tensors : sequence of bytes
+        What `flwr.common.Parameters.tensors` holds.
+
+    Returns
+    -------
+    list of read-only arrays
+        Integers or floats, at most four dimensions.
+
+    Raises
+    ------
+    PayloadError
+        Not the bytes of a plain numeric array, or more or fewer bytes than its header declares.
+
+    Examples
+    --------
+    >>> from flwr.common import ndarrays_to_parameters
+    >>> read_tensors(ndarrays_to_parameters([np.arange(3, dtype=np.uint8)]).tensors)
+    [array([0, 1, 2], dtype=uint8)]
+    """
+    return [_read_tensor(tensor, f"array {i + 1}") for i, tensor in enumerate(tensors)]
+
+
+def _read_tensor(tensor: bytes, name: str) -> Array:
+    if not isinstance(tensor, bytes) or tensor[:6] != _NPY_MAGIC or len(tensor) < 12:
+        raise PayloadError(f"{name}: expected the bytes of numpy.save, got something else")
+    # Format 1.0 gives the header's length in two bytes, 2.0 and 3.0 in four.
+    start, length = (10, "<H") if tensor[6] == 1 else (12, "<I")
+    (header_bytes,) = struct.unpack_from(length, tensor, 8)
+    header = _NPY_HEADER.fullmatch(tensor[start : start + min(header_bytes, 1024)])
+    if header is None or header_bytes > 1024:
+        raise PayloadError(f"{name}: expected the header of a plain little-endian numeric array, got another")
+    dtype = np.dtype(header[1].decode())
+    shape = tuple(int(size) for size in header[3].split(b",") if size.strip())
+    declared, came = math.prod(shape) * dtype.itemsize, len(tensor) - start - header_bytes
+    if declared != came:
+        raise PayloadError(f"{name}: expected {declared} bytes as its header declares, got {came}")
+    flat = np.frombuffer(tensor, dtype, offset=start + header_bytes)
+    return flat.reshape(shape, order="F" if header[2] == b"True" else "C")

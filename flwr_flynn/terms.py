@@ -1,0 +1,217 @@
+"""The terms of a run: what the server announces, and every party counts by.
+
+The server sends them in the config of each round, as strings that Flower's legacy config values can carry; a
+party reads them back with the same care with which the server reads its replies.
+
+>>> from flwr_flynn import HashSpec
+>>> terms = Terms(HashSpec(n_features=4, hash_dim=8, row_nnz=2, hash_nnz=3, seed=7), ("cat", "dog"))
+>>> sorted(terms.to_config())
+['flynn-classes', 'flynn-fingerprint', 'flynn-mode', 'flynn-spec']
+>>> Terms.from_config(terms.to_config(), n_features=4) == terms
+True
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_flynn.errors import ConfigError, DataError, PayloadError, SpecError
+from flwr_flynn.hashing import FlyHash, HashSpec, flynn_hash
+from flwr_flynn.payload import MODES
+
+PREFIX = "flynn-"
+"""Every config and metrics key of this package starts with it."""
+
+Label = str | int
+
+_MAX_CLASSES_CHARS = 2**24
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Hash, classes and kind of counts of a run.
+
+    Parameters
+    ----------
+    spec : HashSpec
+    classes : sequence of str or of int
+        The class labels, all different and all of one kind; NumPy's strings and integers are taken as
+        Python's. Class l is row l of the counts. One class is enough: novelty scores need no second.
+    mode : str, default="plain"
+        The kind of counts that parties send; one of `payload.MODES`.
+    feature_names : sequence of str, optional
+        Names of the columns, for the model that comes of it.
+
+    Raises
+    ------
+    ConfigError
+        A parameter is not as described; the message names it.
+    """
+
+    spec: HashSpec
+    classes: Sequence[Label]
+    mode: str = "plain"
+    feature_names: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.spec, FlyHash):
+            raise ConfigError("spec: expected a HashSpec, got a FlyHash; parties expand the rows from the spec's seed")
+        if not isinstance(self.spec, HashSpec):
+            raise ConfigError(f"spec: expected a HashSpec, got {type(self.spec).__name__}")
+        if self.mode not in MODES:
+            raise ConfigError(f"mode: expected one of {', '.join(MODES)}, got {str(self.mode)[:40]!r}")
+        object.__setattr__(self, "classes", _checked_classes(self.classes))
+        if self.feature_names is not None:
+            object.__setattr__(self, "feature_names", _checked_names(self.feature_names, self.spec.n_features))
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes, L."""
+        return len(self.classes)
+
+    @property
+    def hasher(self) -> FlyHash:
+        """The hash of `spec`, drawn once in a process."""
+        return flynn_hash(self.spec)
+
+    def to_config(self) -> dict[str, str]:
+        """The terms as config entries for a party."""
+        config = {
+            "flynn-spec": json.dumps(self.spec.to_dict()),
+            "flynn-classes": json.dumps(self.classes),
+            "flynn-fingerprint": self.hasher.fingerprint,
+            "flynn-mode": self.mode,
+        }
+        if self.feature_names is not None:
+            config["flynn-feature-names"] = json.dumps(self.feature_names)
+        return config
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], n_features: int) -> Terms:
+        """The terms that a server announced, without drawing the rows yet: see `agree_on_rows`.
+
+        Parameters
+        ----------
+        config : mapping
+            What arrived. Nothing is assumed of it.
+        n_features : int
+            The number of columns of the party's own data, which the spec must fit.
+
+        Raises
+        ------
+        PayloadError
+            An entry is missing, too long, not JSON, or refused by `HashSpec` or `Terms`.
+        """
+        names = None
+        try:
+            # A centre and a scale are two vectors of at most 25 characters a number.
+            spec = HashSpec.from_dict(_from_json(config, "flynn-spec", 4096 + 64 * n_features))
+            if "flynn-feature-names" in config:
+                names = _from_json(config, "flynn-feature-names", 4096 + 1024 * n_features)
+            classes = _from_json(config, "flynn-classes", _MAX_CLASSES_CHARS)
+            terms = cls(spec, classes, _text(config, "flynn-mode", 40), names)
+        except (SpecError, ConfigError) as error:
+            raise PayloadError(f"config: {error}") from None
+        if spec.n_features != n_features:
+            raise PayloadError(f"spec: n_features is {spec.n_features}, but the data has {n_features} columns")
+        return terms
+
+    def agree_on_rows(self, config: Mapping[str, Any]) -> FlyHash:
+        """Draw the rows, and make sure that the server drew the same.
+
+        Raises
+        ------
+        PayloadError
+            The fingerprint in `config` is not that of the rows drawn here.
+        """
+        announced = _text(config, "flynn-fingerprint", 64)
+        if announced != self.hasher.fingerprint:
+            raise PayloadError(
+                f"fingerprint: expected {announced[:12]}... as the server announced, the spec gives "
+                f"{self.hasher.fingerprint[:12]}... here; are the versions of flwr-flynn the same?"
+            )
+        return self.hasher
+
+    def codes(self, y: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """The class code, 0 to L - 1, of every label.
+
+        Parameters
+        ----------
+        y : array-like of shape (n,)
+            Labels: strings, or numbers equal to the classes' integers.
+
+        Raises
+        ------
+        DataError
+            Not one-dimensional, or labels outside the class list; the message tells how many, not which.
+        """
+        labels = np.asarray(y)
+        if labels.ndim != 1:
+            raise DataError(f"y: expected shape (points,), got {labels.ndim} dimensions")
+        code_of = {label: code for code, label in enumerate(self.classes)}
+        try:
+            codes = np.fromiter((code_of.get(label, -1) for label in labels.tolist()), np.int64, len(labels))
+        except TypeError:
+            raise DataError("y: expected strings or integers as labels, got objects of another type") from None
+        unknown = int((codes < 0).sum())
+        if unknown:
+            kind = "strings" if isinstance(self.classes[0], str) else "integers"
+            raise DataError(
+                f"y: {unknown} of {len(codes)} labels are not in the class list ({self.n_classes} {kind}; "
+                f"y has dtype {labels.dtype})"
+            )
+        return codes
+
+
+def _checked_classes(classes: Any) -> tuple[Label, ...]:
+    # The order gives each class its row, so a set or a mapping will not do.
+    if isinstance(classes, str | bytes | Mapping | Set) or not isinstance(classes, Iterable):
+        raise ConfigError(f"classes: expected a list of strings or integers, got {type(classes).__name__}")
+    # NumPy's scalars say what they are in Python by item().
+    labels = [label.item() if isinstance(label, np.generic) else label for label in classes]
+    kinds = {type(label) for label in labels}
+    if kinds not in ({str}, {int}):
+        got = ", ".join(sorted(kind.__name__ for kind in kinds)) or "nothing"
+        raise ConfigError(f"classes: expected only strings or only integers, got {got}")
+    if len(set(labels)) < len(labels):
+        raise ConfigError(f"classes: expected different labels, got {len(labels) - len(set(labels))} of them again")
+    if kinds == {int} and not all(-(2**63) <= label < 2**63 for label in labels):
+        raise ConfigError("classes: expected integers within int64, got one outside")
+    if kinds == {str} and any("\0" in label or len(label) > 1024 for label in labels):
+        # NumPy would drop a trailing NUL, and so make two labels one.
+        raise ConfigError("classes: expected labels of at most 1024 characters without NUL, got another")
+    return tuple(labels)
+
+
+def _checked_names(names: Any, n_features: int) -> tuple[str, ...]:
+    if isinstance(names, str | bytes) or not isinstance(names, Iterable):
+        raise ConfigError(f"feature_names: expected {n_features} strings, got {type(names).__name__}")
+    # str() makes Python's strings of NumPy's.
+    checked = tuple(str(name) if isinstance(name, str) else name for name in names)
+    if len(checked) != n_features or not all(isinstance(name, str) for name in checked):
+        raise ConfigError(f"feature_names: expected {n_features} strings (n_features), got {len(checked)} entries")
+    return checked
+
+
+def _text(config: Mapping[str, Any], key: str, longest: int) -> str:
+    value = config.get(key)
+    if not isinstance(value, str):
+        raise PayloadError(f"{key}: expected a string, got {'nothing' if value is None else type(value).__name__}")
+    if len(value) > longest:
+        raise PayloadError(f"{key}: expected at most {longest} characters, got {len(value)}")
+    return value
+
+
+def _from_json(config: Mapping[str, Any], key: str, longest: int) -> Any:
+    try:
+        return json.loads(_text(config, key, longest))
+    except PayloadError:
+        raise
+    except (ValueError, RecursionError):
+        raise PayloadError(f"{key}: expected JSON, got something else") from None

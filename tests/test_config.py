@@ -1,0 +1,145 @@
+"""Settings: what is taken, what is refused and in which words; pyproject.toml and README.md agree."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flwr_flynn.config import NodeConfig, RunConfig
+from flwr_flynn.errors import ConfigError
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_pyproject_declares_every_key_with_its_default() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    table = {key: default for key, default, _ in RunConfig.table()}
+    assert declared == table
+    assert {k: type(v) for k, v in declared.items()} == {k: type(v) for k, v in table.items()}
+    assert RunConfig.parse(declared) == RunConfig()
+
+
+def test_readme_describes_every_key() -> None:
+    rows = re.findall(r"^\| `([a-z-]+)` \| ?(.*?) ?\| (.*) \|$", (ROOT / "README.md").read_text(), flags=re.M)
+    for key, default, meaning in [*RunConfig.table(), *NodeConfig.table()]:
+        shown = str(default).lower() if isinstance(default, bool) else str(default)
+        assert (key, f"`{shown}`" if shown else "", meaning) in rows
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("alpha", 0, "expected a number above 0, got 0"),
+        ("alpha", "x", 'expected a number above 0, got "x"'),
+        ("alpha", float("nan"), "expected a number above 0, got NaN"),
+        ("alpha", True, "expected a number above 0, got true"),
+        ("test-fraction", 1, "expected a number from 0 below 1, got 1"),
+        ("strictness", 1.5, "expected a number from 0 to 1, got 1.5"),
+        ("hash-dim", -1, "expected an integer of at least 0, got -1"),
+        ("hash-dim", 2.5, "expected an integer of at least 0, got 2.5"),
+        ("rounds", 0, "expected an integer from 1 to 1000, got 0"),
+        ("signed", 1, "expected true or false, got 1"),
+        ("rule", "best", 'expected one of balanced, novelty, bayes, got "best"'),
+        ("dataset", True, "expected a string, got true"),
+        ("decay", 1, 'expected "auto" or a number from 0 below 1, got "1"'),
+        ("decay", "fast", 'expected "auto" or a number from 0 below 1, got "fast"'),
+    ],
+)
+def test_a_bad_value_is_one_line_with_key_expected_and_got(key: str, value: Any, expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.parse({key: value})
+    assert str(caught.value) == f"run-config {key}: {expected}"
+
+
+def test_numbers_are_taken_as_users_type_them() -> None:
+    config = RunConfig.parse({"alpha": 1, "timeout": 5, "decay": 0.8, "partition-sizes": 12, "rounds": 2.0})
+    assert (config.alpha, config.timeout, config.rounds) == (1.0, 5.0, 2)
+    assert config.decay_value() == 0.8
+    assert config.sizes() == [12]
+    assert RunConfig().decay_value() == "auto"
+
+
+def test_keys_of_other_apps_are_left_alone() -> None:
+    assert RunConfig.parse({"learning-rate": 0.1}) == RunConfig()
+
+
+def test_min_parties_cannot_exceed_min_available() -> None:
+    with pytest.raises(ConfigError, match="min-parties: expected at most min-available = 2, got 3"):
+        RunConfig.parse({"min-available": 2, "min-parties": 3})
+
+
+@pytest.mark.parametrize(
+    ("text", "classes"),
+    [
+        ("cat, dog", ["cat", "dog"]),
+        ("0,1,2", [0, 1, 2]),
+        ('["0", "1"]', ["0", "1"]),
+        ("[3, 1]", [3, 1]),
+        ("", []),
+    ],
+)
+def test_class_list(text: str, classes: list[str | int]) -> None:
+    assert RunConfig.parse({"classes": text}).class_list() == classes
+
+
+@pytest.mark.parametrize("text", ["a,a", "a,,b", '["a", 1]', "[1.5]", "[", '{"a": 1}, x, x', "[" * 100_000])
+def test_bad_class_list(text: str) -> None:
+    with pytest.raises(ConfigError, match="run-config classes: expected"):
+        RunConfig.parse({"classes": text}).class_list()
+
+
+def test_hash_spec_takes_what_is_given_and_chooses_the_rest() -> None:
+    spec = RunConfig.parse({"hash-dim": 300, "row-nnz": 5, "seed": 3, "signed": True}).hash_spec(64, 1000, 10)
+    assert (spec.n_features, spec.hash_dim, spec.row_nnz, spec.seed, spec.signed) == (64, 300, 5, 3, True)
+    assert 1 <= spec.hash_nnz <= 300
+    assert spec.center is None
+    shifted = RunConfig.parse({"center": "8", "scale": "0.5, 2"}).hash_spec(2, None, 3)
+    assert (shifted.center, shifted.scale) == ((8.0, 8.0), (0.5, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"row-nnz": 9}, "row-nnz: expected at most n_features = 4, got 9"),
+        ({"hash-dim": 10, "hash-nnz": 11}, "hash-nnz: expected at most hash-dim = 10, got 11"),
+        ({"center": "1,2"}, "center: expected one finite number or 4 with commas between"),
+        ({"center": "inf"}, "center: expected one finite number or 4 with commas between"),
+        ({"scale": "0"}, "scale: expected numbers above 0"),
+    ],
+)
+def test_hash_spec_that_does_not_fit(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        RunConfig.parse(settings).hash_spec(4, 100, 2)
+
+
+def test_node_config_needs_a_file() -> None:
+    with pytest.raises(ConfigError, match="node-config data-path: missing"):
+        NodeConfig.parse({"party-id": "site 1"})
+    assert NodeConfig.parse({"data-path": "a.csv", "party-id": 7}).party_id == "7"
+
+
+scalars = st.one_of(
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=20),
+    st.lists(st.integers(), max_size=2),
+    st.none(),
+)
+
+
+@given(st.dictionaries(st.sampled_from([key for key, _, _ in RunConfig.table()]), scalars))
+def test_any_mapping_is_taken_or_refused_in_one_line(raw: dict[str, Any]) -> None:
+    try:
+        config = RunConfig.parse(raw)
+        config.class_list()
+        config.sizes()
+    except ConfigError as error:
+        assert len(str(error).splitlines()) == 1
+        assert str(error).startswith("run-config ")

@@ -1,0 +1,338 @@
+"""Loading, the held-out rule, and what simulated parties hold."""
+
+from __future__ import annotations
+
+import io
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flwr_flynn import data
+from flwr_flynn.config import PARTITIONERS, NodeConfig, RunConfig
+from flwr_flynn.errors import ConfigError, DataError
+from flwr_flynn.partition import deal, held_out, splitmix64
+
+pytest.importorskip("flwr_datasets")
+
+DIGITS = data.load_dataset("digits")
+
+
+# -------- the held-out rule
+
+
+def test_splitmix64_golden() -> None:
+    # The first outputs of SplitMix64 seeded with 0 are its hash at multiples of its increment.
+    increment = 0x9E3779B97F4A7C15
+    states = [(i * increment) % 2**64 for i in range(3)]
+    assert splitmix64(states).tolist() == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+
+
+def test_held_out_golden() -> None:
+    """Pinned: another version holding out other points would silently change every figure."""
+    assert np.flatnonzero(held_out(40, 0.2, 0)).tolist() == [3, 8, 13, 23, 28, 35, 37]
+    assert np.flatnonzero(held_out(40, 0.2, 2**63 - 1)).tolist() == [0, 5, 10, 12, 15, 20, 25, 26, 33, 36]
+
+
+@given(st.integers(0, 2000), st.floats(0, 1), st.integers(0, 2**63 - 1))
+def test_held_out_is_a_rule_on_the_point(n: int, fraction: float, seed: int) -> None:
+    mask = held_out(n, fraction, seed)
+    assert mask.shape == (n,)
+    assert (held_out(n + 100, fraction, seed)[:n] == mask).all()
+    assert not held_out(n, 0.0, seed).any()
+    assert held_out(n, 1.0, seed).all()
+
+
+def test_held_out_takes_its_share() -> None:
+    shares = [held_out(20_000, 0.2, seed).mean() for seed in range(20)]
+    assert abs(np.mean(shares) - 0.2) < 0.005
+    # Seeds are independent: two of them agree on 0.2 ** 2 of the points.
+    assert abs((held_out(20_000, 0.2, 1) & held_out(20_000, 0.2, 2)).mean() - 0.04) < 0.01
+
+
+# -------- partitioners
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "shard": {"keep-incomplete-shard": True},
+    "continuous": {"partition-by": "pixel_3_4"},
+    "natural-id": {"partition-by": "ward"},
+    "grouped-natural-id": {"partition-by": "ward", "group-size": 2},
+}
+LEAVES_POINTS_OUT = {"pathological", "shard"}
+
+
+@pytest.fixture(scope="module")
+def wards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Digits in a file, with a column of ids."""
+    path = tmp_path_factory.mktemp("data") / "wards.npz"
+    np.savez(path, X=DIGITS.X, y=DIGITS.y, ward=np.array([f"w{i % 7}" for i in range(len(DIGITS.y))]))
+    return path
+
+
+@pytest.mark.parametrize("name", PARTITIONERS)
+@pytest.mark.parametrize("n_parties", [1, 7, 10])
+def test_every_partitioner_deals_disjoint_shares(name: str, n_parties: int, wards: Path) -> None:
+    config = RunConfig.parse({"partitioner": name, "dataset": str(wards)} | SETTINGS.get(name, {}))
+    if name == "continuous":
+        config = RunConfig.parse({"partitioner": name} | SETTINGS[name])
+    try:
+        shares = data.simulated_shares(config, n_parties)
+    except ConfigError as error:
+        # What flwr-datasets cannot do is said in one line.
+        assert (name, n_parties) in {
+            ("distribution", 1),
+            ("distribution", 7),
+            ("exponential", 10),
+            ("natural-id", 1),
+            ("grouped-natural-id", 1),
+        }
+        assert len(str(error).splitlines()) == 1
+        assert f"{name} cannot deal 1797 points to {n_parties} parties: " in str(error)
+        return
+    assert len(shares) == n_parties
+    dealt = np.concatenate(shares)
+    assert len(set(dealt.tolist())) == len(dealt)
+    assert dealt.min() >= 0
+    assert dealt.max() < 1797
+    assert len(dealt) == 1797 or name in LEAVES_POINTS_OUT
+
+
+def test_every_partitioner_of_flwr_datasets_that_splits_points_is_there() -> None:
+    import flwr_datasets.partitioner as module
+
+    names = {
+        name.removesuffix("Partitioner").lower() for name in module.__all__ if name.endswith("Partitioner")
+    }
+    # The vertical ones split features; IdToSizeFnc is what linear, square and exponential are made of.
+    names = {n for n in names if n and not n.startswith("vertical") and n != "idtosizefnc"}
+    assert names == {name.replace("-", "") for name in PARTITIONERS}
+
+
+def test_an_empty_party_is_a_valid_party() -> None:
+    config = RunConfig.parse({"alpha": 0.01})
+    shares = data.simulated_shares(config, 50)
+    assert min(map(len, shares)) == 0
+    share = data.simulated_share(config, int(np.argmin([len(s) for s in shares])), 50)
+    assert share.X.shape == (0, 64)
+    assert share.X.dtype == DIGITS.X.dtype
+    assert len(share.y) == len(share.y_test) == 0
+
+
+@pytest.mark.parametrize("partitioner", ["iid", "dirichlet"])
+@pytest.mark.parametrize("n_parties", [2, 10])
+def test_training_points_are_the_same_however_they_are_split(partitioner: str, n_parties: int) -> None:
+    config = RunConfig.parse({"partitioner": partitioner})
+    parties = [data.simulated_share(config, i, n_parties) for i in range(n_parties)]
+    train = np.concatenate([np.column_stack([p.X, p.y]) for p in parties])
+    test = ~held_out(1797, 0.2, 0)
+    expected = np.column_stack([DIGITS.X[test], DIGITS.y[test]])
+    assert (
+        np.sort(train.view("i8") if train.dtype == "i8" else train, axis=0) == np.sort(expected, axis=0)
+    ).all()
+    X, codes, n_classes = data.pooled_training(config, n_parties)
+    assert (DIGITS.X[test] == X).all()
+    assert (codes == DIGITS.y[test]).all()
+    assert n_classes == 10
+    assert sum(len(p.y) + len(p.y_test) for p in parties) == 1797
+
+
+def test_split_seed_moves_the_split_and_the_held_out_points() -> None:
+    codes = DIGITS.y
+    one, again, other = (deal(RunConfig(split_seed=s), 5, codes) for s in (1, 1, 2))
+    assert all((a == b).all() for a, b in zip(one, again, strict=True))
+    assert any(len(a) != len(b) or (a != b).any() for a, b in zip(one, other, strict=True))
+
+
+def test_sizes_are_taken_literally() -> None:
+    config = RunConfig.parse({"partitioner": "size", "partition-sizes": "100, 200,300"})
+    assert [len(s) for s in data.simulated_shares(config, 3)] == [100, 200, 300]
+    with pytest.raises(ConfigError, match="partition-sizes gives 3 sizes"):
+        data.simulated_shares(config, 4)
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "flwr_datasets.partitioner", None)
+    with pytest.raises(ConfigError, match=r"flwr-flynn\[simulation\]"):
+        deal(RunConfig(), 2, DIGITS.y)
+
+
+# -------- loading
+
+
+def test_digits_are_bytes() -> None:
+    assert DIGITS.X.dtype == np.uint8
+    assert DIGITS.classes == list(range(10))
+    assert DIGITS.feature_names is not None
+    assert len(DIGITS.feature_names) == 64
+
+
+def test_synthetic_follows_its_settings() -> None:
+    config = RunConfig.parse({"dataset": "synthetic", "synthetic-examples": 60, "synthetic-features": 9})
+    made = data.load_dataset("synthetic", config=config)
+    assert made.X.shape == (60, 9)
+    assert made.classes == list(range(5))
+    assert (made.X == data.load_dataset("synthetic", config=config).X).all()
+    with pytest.raises(ConfigError, match="synthetic-classes: expected at most"):
+        data.load_dataset("synthetic", config=RunConfig(synthetic_informative=1))
+
+
+def test_files_of_all_kinds_give_the_same_points(tmp_path: Path) -> None:
+    import pandas as pd
+
+    X, names = DIGITS.X[:50, 10:14], ["a", "b", "c", "d"]
+    animals = np.array(["cat", "dog"])[DIGITS.y[:50] % 2]
+    frame = pd.DataFrame(X, columns=names).assign(kind=animals)
+    frame.to_csv(tmp_path / "points.csv", index=False)
+    frame.to_parquet(tmp_path / "points.parquet", index=False)
+    np.savez_compressed(tmp_path / "points.npz", X=X, kind=animals)
+    for ending in ("csv", "parquet", "npz"):
+        loaded = data.load_dataset(str(tmp_path / f"points.{ending}"), label="kind")
+        assert (loaded.X == X).all()
+        assert loaded.classes == ["cat", "dog"]
+        assert loaded.labels.tolist() == animals.tolist()
+        assert loaded.feature_names == (None if ending == "npz" else tuple(names))
+
+
+@pytest.mark.parametrize(
+    ("y", "classes"),
+    [
+        ([2, 0, 2], [0, 2]),
+        ([1.0, 0.0, 1.0], [0, 1]),
+        ([0.5, 1, 1], ["0.5", "1.0"]),
+        ([True, False, True], ["False", "True"]),
+    ],
+)
+def test_classes_are_integers_or_strings(y: list[Any], classes: list[Any], tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", X=np.eye(3), y=np.array(y))
+    assert data.load_dataset(str(tmp_path / "a.npz")).classes == classes
+
+
+def test_problems_are_named_by_column_and_count_never_by_value(tmp_path: Path) -> None:
+    def message(text: str, **options: str) -> str:
+        (tmp_path / "site.csv").write_text(text)
+        with pytest.raises((DataError, ConfigError)) as caught:
+            data.load_dataset(str(tmp_path / "site.csv"), **options)
+        assert str(tmp_path) not in str(caught.value)
+        return str(caught.value)
+
+    assert message("age,label\n7654,x\n,y\n,y\n") == "site.csv: missing or infinite values in 'age (2 rows)'"
+    assert message("age,label\n7654,\n1,y\n") == "site.csv: 1 rows have no 'label'"
+    assert message("age,name,label\n1,secret,x\n") == (
+        "site.csv: expected numbers in every feature, but 'name' hold(s) other values"
+    )
+    assert message("age,kind\n1,x\n") == "site.csv: no column 'label' for the label; it has 'age', 'kind'"
+    assert message("label\nx\n") == "site.csv: expected at least one point and one feature, got shape (1, 0)"
+    assert message("") == "site.csv: not a readable .csv file (EmptyDataError)"
+
+
+def test_sources_that_are_not_there() -> None:
+    for source in ("nowhere.npz", "mnist", "openml:x", "folder.csv/", "x.pkl"):
+        with pytest.raises(ConfigError, match=r"^dataset: "):
+            data.load_dataset(source)
+
+
+def test_openml_offline_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from urllib.error import URLError
+
+    import sklearn.datasets
+
+    def refuse(**_: Any) -> None:
+        raise URLError("no network")
+
+    monkeypatch.setenv("SCIKIT_LEARN_DATA", str(tmp_path))
+    monkeypatch.setattr(sklearn.datasets, "fetch_openml", refuse)
+    with pytest.raises(DataError) as caught:
+        data.load_dataset("openml:61")
+    assert len(str(caught.value).splitlines()) == 1
+    assert "openml:61: not in scikit-learn's data folder" in str(caught.value)
+
+
+def test_own_share_splits_by_row(tmp_path: Path) -> None:
+    np.savez(tmp_path / "mine.npz", X=DIGITS.X[:100], y=DIGITS.y[:100])
+    share = data.own_share(NodeConfig.parse({"data-path": str(tmp_path / "mine.npz"), "split-seed": 4}))
+    mask = held_out(100, 0.2, 4)
+    assert (share.X_test == DIGITS.X[:100][mask]).all()
+    assert (share.y == DIGITS.y[:100][~mask]).all()
+
+
+def test_a_party_does_not_tell_where_its_file_should_be(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        data.own_share(NodeConfig(data_path=str(tmp_path / "gone.csv")))
+    assert str(caught.value) == "node-config data-path: no such file: 'gone.csv'"
+
+
+# -------- hostile files
+
+
+def npz(members: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", compression) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return out.getvalue()
+
+
+def npy(array: np.ndarray[Any, Any]) -> bytes:
+    out = io.BytesIO()
+    np.save(out, array, allow_pickle=True)
+    return out.getvalue()
+
+
+GOOD_X, GOOD_Y = npy(np.eye(3)), npy(np.arange(3))
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {},
+        {"X.npy": GOOD_X},
+        {"X.npy": b"", "y.npy": GOOD_Y},
+        {"X.npy": GOOD_X[:-9], "y.npy": GOOD_Y},
+        {"X.npy": npy(np.array([[object()]], dtype=object)), "y.npy": GOOD_Y},
+        {"X.npy": npy(np.array([["a"] * 2] * 3)), "y.npy": GOOD_Y},
+        {"X.npy": npy(np.zeros(3)), "y.npy": GOOD_Y},
+        {"X.npy": npy(np.zeros((3, 2), complex)), "y.npy": GOOD_Y},
+        {"X.npy": npy(np.zeros((3, 2))), "y.npy": npy(np.zeros((3, 1)))},
+        {"X.npy": npy(np.zeros((0, 2))), "y.npy": npy(np.zeros(0))},
+        {"X.npy": npy(np.full((3, 2), np.inf)), "y.npy": GOOD_Y},
+        {"X.npy": GOOD_X, "y.npy": npy(np.array([0, np.nan, 1]))},
+    ],
+)
+def test_malformed_npz_is_refused(members: dict[str, bytes], tmp_path: Path) -> None:
+    path = tmp_path / "bad.npz"
+    path.write_bytes(npz(members))
+    with pytest.raises(DataError, match=r"^bad\.npz: "):
+        data.load_dataset(str(path))
+
+
+def test_a_header_that_promises_terabytes_allocates_nothing(tmp_path: Path) -> None:
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "<f8", "fortran_order": False, "shape": (10**6, 10**6)}
+    )
+    path = tmp_path / "bad.npz"
+    path.write_bytes(npz({"X.npy": header.getvalue() + bytes(64), "y.npy": GOOD_Y}))
+    with pytest.raises(DataError, match="not a readable"):
+        data.load_dataset(str(path))
+
+
+@settings(max_examples=300)
+@given(st.integers(0, 10**6), st.integers(0, 255), st.integers(0, 10**6), st.sampled_from([0, 8, 12, 14]))
+def test_damaged_npz_is_loaded_whole_or_refused(position: int, byte: int, cut: int, method: int) -> None:
+    content = bytearray(npz({"X.npy": GOOD_X, "y.npy": GOOD_Y}, method))
+    content[position % len(content)] = byte
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.npz"
+        path.write_bytes(content[: len(content) - cut % 50 * (cut % 3)])
+        try:
+            loaded = data.load_dataset(str(path))
+        except DataError as error:
+            assert len(str(error).splitlines()) == 1
+        else:
+            assert loaded.X.shape[0] == len(loaded.y)
