@@ -49,28 +49,29 @@ _BATCH = 2**14  # points whose active bits are held at a time when predicting
 class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Federated nearest-neighbour classifier with a fruit-fly hash (Ram & Sinha, AAAI 2022).
 
-    The model is a matrix of counts, one row per class: models of disjoint data `merge` by addition, and points that were
-    learned can be taken out again (`forget`), both exactly.
+    The model is a matrix of counts, one row per class: models of disjoint data `merge` by addition, and points that
+    were learned can be taken out again (`forget`), both exactly.
 
     Parameters
     ----------
     spec : HashSpec, optional
-        The hash. It fixes everything about it: `signed`, `scaling` and `seed` are then not used, and sizes that contradict it
-        are refused. Models merge only if they have the same.
+        The hash. It fixes everything about it: `signed`, `scaling` and `seed` are then not used, and sizes that
+        contradict it are refused. Models merge only if they have the same.
     hash_dim, row_nnz, hash_nnz : int, optional
-        Sizes of the hash; those left out are chosen by `HashSpec.suggest`.
+        Sizes of the hash; those left out are chosen by `HashSpec.suggest`, hash_nnz in proportion to hash_dim.
     signed : bool, default=True
         Rows of +1 and -1 rather than the paper's ones.
     scaling : None, "center", "standard" or a pair (center, scale), default="standard"
         What happens to the columns first: nothing; the mean is subtracted; the result is also divided by the standard
-        deviation (constant columns are not); (x - center) * scale with the vectors given, either of which may be None.
-        Means and deviations are those of the points of `fit`, or of the first `partial_fit`, and stay. They do not depend
-        on the order of the rows, on the dtype, or on sparse or dense.
+        deviation (constant columns are not); (x - center) * scale with the vectors given, either of which may be
+        None. Means and deviations are those of the points of `fit`, or of the first `partial_fit`, and stay. They do
+        not depend on the order of the rows, on the dtype, or on sparse or dense.
     decay : "auto" or float, default="auto"
         gamma, 0 <= gamma < 1. "auto": `fit` takes the decay of the best balanced accuracy by exact leave-one-out from
         `ClassCounts.decay_grid`, the first of equals; everything else takes `ClassCounts.suggest_decay`.
     rule : {"balanced", "novelty", "bayes"}, default="balanced"
-        How counts become scores, see `flwr_flynn.readout`. "novelty" is the paper's.
+        How counts become scores, see `flwr_flynn.readout`. "novelty" is the paper's. Like `decay_`, it plays no part in
+        what is learned.
     seed : int, default=0
         0 <= seed < 2**64.
     n_jobs : int, optional
@@ -346,9 +347,9 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> Floats:
         """Probabilities of the classes, in the order of `classes_`.
 
-        Proportional to exp(score): to 1 / f_l under the rules "balanced" and "novelty", to the likelihood under "bayes",
-        which is too sure of itself because bits are not independent. Every class counts as equally frequent; one
-        without points gets 0.
+        Proportional to exp(score): to 1 / f_l under the rules "balanced" and "novelty", to the likelihood under
+        "bayes", which is too sure of itself because bits are not independent. Every class counts as equally frequent;
+        one without points gets 0.
 
         Parameters
         ----------
@@ -447,6 +448,9 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise SpecError(f"scaling: expected a pair (center, scale), got {len(self.scaling)} entries")
         return self.scaling
 
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "counts_")
+
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
@@ -489,7 +493,8 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def load(cls, path: str | os.PathLike[str], *, max_bytes: int = 2**30) -> Self:
         """A classifier from a file that `save` wrote.
 
-        Its parameter `spec` is the spec it was fitted with. The file may come from anybody: it is read whole, or refused.
+        Its parameter `spec` is the spec it was fitted with. The file may come from anybody: it is read whole, or
+        refused.
 
         Parameters
         ----------
@@ -520,7 +525,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if sorted(archive.namelist()) != ["counts.npy", "digest.npy", "header.npy"]:
                 raise ModelFileError("expected header, counts and digest, got other contents")
             # JSON takes up to some thirty times its length once it is Python objects.
-            text = _read_npy(archive, "header", "|u1", max_bytes // 32)
+            text = _read_npy(archive, "header", r"\|u1", max_bytes // 32)
             header = json.loads(text.tobytes())
             if header["format"] != _FORMAT:
                 raise ModelFileError(f"format {str(header['format'])[:20]}, this version reads format {_FORMAT}")
@@ -529,9 +534,9 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             shape = (len(classes), spec.hash_dim)
             needed = 24 * spec.hash_dim * (spec.row_nnz + shape[0]) + 8 * spec.n_features
             if needed > max_bytes:
-                raise ModelFileError(f"needs about {needed / 2**20:.0f} MiB, the limit is {max_bytes / 2**20:.0f} MiB")
+                raise ModelFileError(f"needs about {needed / 2**20:.2g} MiB, the limit is {max_bytes / 2**20:.2g} MiB")
             counts = _read_npy(archive, "counts", "[<|]u[1248]", 8 * shape[0] * shape[1])
-            digest = _read_npy(archive, "digest", "|u1", 32)
+            digest = _read_npy(archive, "digest", r"\|u1", 32)
         if not np.array_equal(digest, _digest(text, counts)):
             raise ModelFileError("altered: the digest does not fit the contents")
         if counts.shape != shape:
@@ -573,9 +578,9 @@ def _best_decay(counts: ClassCounts, active: npt.NDArray[np.int32], codes: npt.N
 def _column_statistics(X: Any) -> tuple[Floats, Floats]:
     """Mean and standard deviation of each column, the same for every order of the rows, dtype, and sparse or dense.
 
-    Sums are of whole numbers, which have no order: values, and then squared deviations from the mean, are scaled by a power of
-    two to at most 1 in magnitude and rounded to multiples of 2 ** -(60 - log2(n)). A deviation of 1 is given for
-    columns that are constant, and their very value for the mean.
+    Sums are of whole numbers, which have no order: values, and then squared deviations from the mean, are scaled by a
+    power of two to at most 1 in magnitude and rounded to multiples of 2 ** -(60 - log2(n)). A deviation of 1 is given
+    for columns that are constant, and their very value for the mean.
     """
     n, d = X.shape
     sparse = sp.issparse(X)
@@ -600,7 +605,8 @@ def _column_statistics(X: Any) -> tuple[Floats, Floats]:
             for rows in gen_batches(n, max(1, 2**20 // d)):
                 values = np.ldexp(X[rows].astype(np.float64), -exponent)
                 sums += _fixed(term(values, slice(None)), places).sum(axis=0)
-        return np.ldexp(sums / n, -places)
+        means: Floats = np.ldexp(sums / n, -places)
+        return means
 
     mean = mean_of(lambda values, columns: values)
     reach = _exponent(np.ldexp(low, -exponent) - mean, np.ldexp(high, -exponent) - mean)
@@ -642,10 +648,11 @@ def _write_npz(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> None:
     beside = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
         with open(beside, "xb") as stream:
-            with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+            with zipfile.ZipFile(stream, "w") as archive:
                 for name, array in arrays.items():
-                    # A ZipInfo made by hand bears no time stamp.
-                    with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                    info = zipfile.ZipInfo(f"{name}.npy")  # made by hand it bears no time stamp
+                    info.compress_type = zipfile.ZIP_DEFLATED
+                    with archive.open(info, "w", force_zip64=True) as member:
                         np.lib.format.write_array(member, array, version=(1, 0), allow_pickle=False)
             stream.flush()
             os.fsync(stream.fileno())

@@ -1,16 +1,17 @@
 """Read-outs: what class counts say about a hash.
 
-Notation: C[l, i] is how many of the n_l training points of class l have bit i, h the rho active bits of a new point, gamma
-the decay, 0 <= gamma < 1, with 0 ** 0 = 1. A read-out gives every class a score; the highest wins, the first class of
-those that tie.
+Notation: C[l, i] is how many of the n_l training points of class l have bit i, h the rho active bits of a new point,
+gamma the decay, 0 <= gamma < 1, with 0 ** 0 = 1. A read-out gives every class a score; the highest wins, the first
+class of those that tie.
 
 =============  ====================================================================================================
 rule           score of class l
 =============  ====================================================================================================
 ``novelty``    -log f_l, f_l = sum over i in h of gamma ** C[l, i]  (Ram & Sinha 2022, Algorithm 1)
 ``balanced``   the same with C[l, i] * n_mean / n_l for C[l, i]; n_mean is the mean n_l of the classes that have points
-``bayes``      sum over i in h of log((C[l, i] + a) / (n_l + a m / rho)): the logarithm of the odds, against equal
-               odds for all classes, that naive Bayes gives when each class starts with `a` of a point at every bit
+``bayes``      sum over i in h of log((C[l, i] + a) / (n_l + a m / rho)), a = 0.1: but for a constant, what naive Bayes
+               gives as the logarithm of the odds of l if all classes are equally frequent and each starts with `a`
+               of a point at every bit
 =============  ====================================================================================================
 
 A class without points never wins against one that has some: its score is one less than the lowest of those. With
@@ -18,12 +19,12 @@ gamma = 0, f_l is a whole number, and -log(max(f_l, 1/2)) keeps f_l = 0 apart fr
 
 How it is computed
 ------------------
-f_l is a sum of table entries gamma ** count, made once per class and distinct count. Where it comes out below 1e-280, so
-that its terms may have underflowed, log f_l is computed again relative to its largest term: no count is too large.
+f_l is a sum of table entries gamma ** count, made once per class and distinct count. Where it comes out below 1e-280,
+so that its terms may have underflowed, log f_l is computed again relative to its largest term: no count is too large.
 
-Terms are added in ascending order of the bits, one point at a time: a score depends on nothing but counts and point. Last,
-scores are rounded to multiples of 2 ** -36, so that classes which the formula ranks alike do tie; without that, errors of
-the last place in sums of different order (or in another machine's `pow`) would choose between them.
+Terms are added in the order of the active bits, one point at a time: a score depends on nothing but counts and point.
+Last, scores are rounded to multiples of 2 ** -36, so that classes which the formula ranks alike do tie; without that,
+errors of the last place in sums of different order (or in another machine's `pow`) would choose between them.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ RULES = ("balanced", "novelty", "bayes")
 _SMALL = 1e-280  # sums below this may miss terms that underflowed
 _GRAIN = 2.0**36  # scores are multiples of its inverse
 _BLOCK = 2**20  # scores computed at a time
-_SMOOTHING = 0.1  # the `a` of rule "bayes"
+_SMOOTHING = 0.1  # the `a` of rule "bayes": the best of .001 to 1 on 36 data sets, by leave-one-out
 
 
 def class_scores(counts: Counts, n_per_class: Counts, active: Active, decay: float, rule: str) -> Scores:
@@ -111,10 +112,10 @@ def leave_one_out(
 ) -> Counts:
     """What n models would predict for the training points, each trained without the point it is asked about.
 
-    Taking a point out of class y changes C[y] at its active bits, n_y, and through n_mean the exponents of all classes
-    alike. The tables for that are the same for all points of classes that keep a point; points that are alone in their class
-    empty it, which changes n_mean differently, and so get tables of their own. Every entry and every sum is what the
-    retrained model would compute, in the same order: predictions are equal, not just close.
+    Taking a point out of class y changes C[y] at its active bits, n_y, and through n_mean the exponents of all
+    classes alike. The tables for that are the same for all points of classes that keep a point; points that are alone
+    in their class empty it, which changes n_mean differently, and so get tables of their own. Every entry and every
+    sum is what the retrained model would compute, in the same order: predictions are equal, not just close.
 
     Parameters
     ----------
@@ -156,8 +157,9 @@ def leave_one_out(
 def typical_counts(counts: Counts, n_per_class: Counts, rule: str) -> tuple[float, float]:
     """What a training point finds at its active bits in its own class, and what it would find if labels meant nothing.
 
-    Both are size-biased means of the counts, scaled by class as `rule` does: sum q ** 2 / sum q. Points whose labels were
-    dealt out at random would make counts around the mean of all classes, with the variance of a Poisson variable.
+    Both are size-biased means of the counts, scaled by class as `rule` does: sum q ** 2 / sum q. Points whose labels
+    were dealt out at random would make counts around the mean of all classes, with the variance of a Poisson
+    variable.
 
     Returns
     -------

@@ -16,7 +16,7 @@ import math
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -67,11 +67,8 @@ def main(grid: Grid, context: Context) -> None:
     model = strategy.model  # AggregationError where fewer parties than asked for were counted
     report = _report(config, strategy, spec, parties)
     report["run"] = {"run_id": str(context.run_id), "seconds": round(time.monotonic() - start, 3)}
-    _write(folder / "model.npz", model.save)
-    _write(
-        folder / "metrics.json",
-        lambda path: path.write_text(json.dumps(report, indent=2, allow_nan=False) + "\n"),
-    )
+    model.save(folder / "model.npz")
+    _write(folder / "metrics.json", json.dumps(report, indent=2, allow_nan=False) + "\n")
     print(_table(report, folder), flush=True)
 
 
@@ -112,32 +109,22 @@ def _simulated_parties(grid: Grid) -> int | None:
     return now
 
 
-def _what_to_train(
-    config: RunConfig, parties: int | None
-) -> tuple[HashSpec, list[str | int], tuple[str, ...] | None]:
+def _what_to_train(config: RunConfig, parties: int | None) -> tuple[HashSpec, list[str | int], tuple[str, ...] | None]:
     """The spec, the class list and the feature names of a run."""
     if parties is None:
         classes = config.class_list()
         for key, given in (("n-features", config.n_features), ("classes", classes)):
             if not given:
-                raise ConfigError(
-                    f"run-config {key}: a deployment's server sees no data, so it must be given"
-                )
+                raise ConfigError(f"run-config {key}: a deployment's server sees no data, so it must be given")
         if not config.min_available:
-            raise ConfigError(
-                "run-config min-available: how many parties to wait for must be given in a deployment"
-            )
+            raise ConfigError("run-config min-available: how many parties to wait for must be given in a deployment")
         spec = config.hash_spec(config.n_features, config.n_examples or None, len(classes))
         return spec, classes, None
     for key, given in (("min-available", config.min_available), ("min-parties", config.min_parties)):
         if given > parties:
-            raise ConfigError(
-                f"run-config {key}: expected at most the simulation's {parties} SuperNodes, got {given}"
-            )
+            raise ConfigError(f"run-config {key}: expected at most the simulation's {parties} SuperNodes, got {given}")
     dataset = data.simulated_dataset(config)
-    data.simulated_shares(
-        config, parties
-    )  # a partitioner that cannot do it is known before the parties start
+    data.simulated_shares(config, parties)  # a partitioner that cannot do it is known before the parties start
     # Sizes follow from the whole data set, never from a split of it: they are the same in every federation.
     spec = config.hash_spec(dataset.X.shape[1], len(dataset.y), len(dataset.classes))
     return spec, dataset.classes, dataset.feature_names
@@ -153,9 +140,7 @@ class _TimedGrid:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
 
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         return self._grid.send_and_receive(messages, timeout=self._timeout if timeout is None else timeout)
 
 
@@ -163,9 +148,7 @@ def _with_timeout(grid: Grid, timeout: float) -> Grid:
     return cast(Grid, _TimedGrid(grid, timeout)) if timeout else grid
 
 
-def _report(
-    config: RunConfig, strategy: FlyNNStrategy, spec: HashSpec, parties: int | None
-) -> dict[str, Any]:
+def _report(config: RunConfig, strategy: FlyNNStrategy, spec: HashSpec, parties: int | None) -> dict[str, Any]:
     """Everything that the run has to tell, as it stands in metrics.json."""
     counts = strategy.counts
     model = strategy.model
@@ -246,12 +229,13 @@ def _bytes(n: float) -> str:
     return f"{n:.0f} B" if n < 1000 else f"{n / 1e3:.1f} kB" if n < 1e6 else f"{n / 1e6:.1f} MB"
 
 
-def _write(path: Path, write: Callable[[Path], Any]) -> None:
+def _write(path: Path, text: str) -> None:
     """Write a file whole or not at all: beside it first, then over it in one step."""
     beside = path.with_name(f".{os.getpid()}.{path.name}")
     try:
-        write(beside)
-        with beside.open("rb") as stream:
+        with beside.open("w") as stream:
+            stream.write(text)
+            stream.flush()
             os.fsync(stream.fileno())
         os.replace(beside, path)
     finally:

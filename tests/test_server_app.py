@@ -24,9 +24,7 @@ REPORT: dict[str, Any] = {
 def test_errors_of_ours_are_logged_in_one_line_and_others_whole() -> None:
     def record(error: Exception) -> logging.LogRecord:
         exc_info = (type(error), error, None)
-        made = logging.LogRecord(
-            "flwr", logging.ERROR, "", 0, "%s raised an exception", ("ServerApp",), exc_info
-        )
+        made = logging.LogRecord("flwr", logging.ERROR, "", 0, "%s raised an exception", ("ServerApp",), exc_info)
         assert server_app._one_line(made)
         return made
 
@@ -36,20 +34,21 @@ def test_errors_of_ours_are_logged_in_one_line_and_others_whole() -> None:
     assert other.exc_info
 
 
-def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    path = tmp_path / "model.npz"
-    path.write_bytes(b"old")
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "metrics.json"
+    server_app._write(path, "old")
 
-    def fails(beside: Path) -> None:
-        beside.write_bytes(b"half")
+    def fails(_: int) -> None:
         raise OSError("disk full")
 
-    with pytest.raises(OSError, match="disk full"):
-        server_app._write(path, fails)
-    assert path.read_bytes() == b"old"
-    server_app._write(path, lambda beside: beside.write_bytes(b"new"))
-    assert path.read_bytes() == b"new"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["model.npz"]
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", fails)
+        with pytest.raises(OSError, match="disk full"):
+            server_app._write(path, "new")
+    assert path.read_text() == "old"
+    server_app._write(path, "new")
+    assert path.read_text() == "new"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["metrics.json"]
 
 
 def test_the_output_folder_is_made_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +91,5 @@ def test_sizes_of_a_simulation_do_not_depend_on_the_split() -> None:
     one = server_app._what_to_train(RunConfig(), 2)
     assert one == server_app._what_to_train(RunConfig(partitioner="shard"), 10)
     assert one[1] == list(range(10))
-    with pytest.raises(
-        ConfigError, match="min-parties: expected at most the simulation's 2 SuperNodes, got 3"
-    ):
+    with pytest.raises(ConfigError, match="min-parties: expected at most the simulation's 2 SuperNodes, got 3"):
         server_app._what_to_train(RunConfig(min_parties=3), 2)

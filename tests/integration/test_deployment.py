@@ -1,0 +1,92 @@
+"""A SuperLink and two SuperNodes as processes, each party with a file of its own."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flwr_flynn import FlyNNClassifier
+from flwr_flynn.data import load_dataset
+from flwr_flynn.partition import held_out
+
+from .conftest import ROOT, Flower, free_ports, readme_blocks
+
+pytestmark = pytest.mark.integration
+
+DIGITS = load_dataset("digits")
+SPEC = {"hash_dim": 2048, "row_nnz": 19, "hash_nnz": 32, "seed": 7, "n_features": 64}
+CLASSES = ",".join(map(str, range(10)))
+
+
+Federation = tuple[Flower, list[str]]
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    """README's federation with real paths and ports, and its `flwr run`; 300 digits as CSV, 500 as NPZ."""
+    import pandas as pd
+
+    flower = Flower(tmp_path_factory.mktemp("deployment").resolve(), superlink="loopback")
+    site1, site2 = flower.folder / "site 1.csv", flower.folder / "site2.npz"
+    frame = pd.DataFrame(DIGITS.X[:300], columns=DIGITS.feature_names)
+    frame.assign(label=DIGITS.y[:300]).to_csv(site1, index=False)
+    np.savez(site2, X=DIGITS.X[300:800], y=DIGITS.y[300:800])
+
+    link, one, two = free_ports(3)
+    home = Path(flower.env["FLWR_HOME"])
+    home.mkdir()
+    (home / "config.toml").write_text(readme_blocks("toml")[0].replace("29000", str(link)))
+    places = {"29000": link, "29101": one, "29102": two, "/data/site1.csv": site1, "/data/site2.npz": site2}
+    commands = [shlex.split(line) for line in readme_blocks("bash")[2].splitlines()]
+    for place, real in places.items():
+        commands = [[word.replace(place, str(real)) for word in command] for command in commands]
+    try:
+        flower.start("superlink", *commands[0])
+        flower.wait_for_health(link)
+        flower.start("site1", *commands[1])
+        flower.start("site2", *commands[2])
+        yield flower, commands[3]
+    finally:
+        flower.stop()
+
+
+def test_two_files_make_one_model(federation: Federation, tmp_path: Path) -> None:
+    flower, command = federation
+    sizes = "hash-dim=2048 seed=7"
+    command = [str(ROOT) if word == "." else word for word in command]
+    run = flower.finished(flower.call(*command, "--run-config", f"{sizes} output-dir={json.dumps(str(tmp_path))}"))
+    assert run.status == "finished:completed", run.output[-6000:]
+    assert run.row("parties counted") == "2 of 2"
+    train1, train2 = ~held_out(300, 0.2, 0), ~held_out(500, 0.2, 0)
+    assert run.row("training examples") == str(int(train1.sum() + train2.sum()))
+
+    model = FlyNNClassifier.load(tmp_path / "model.npz")
+    X = np.concatenate([DIGITS.X[:300][train1], DIGITS.X[300:800][train2]])
+    y = np.concatenate([DIGITS.y[:300][train1], DIGITS.y[300:800][train2]])
+    assert (FlyNNClassifier(spec=model.spec_).fit(X, y).counts_.array == model.counts_.array).all()
+    # No server is needed to use it.
+    assert np.mean(model.predict(DIGITS.X[800:]) == DIGITS.y[800:]) > 0.85
+
+
+def test_a_party_that_refuses_is_named_with_its_reason(federation: Federation) -> None:
+    run = federation[0].run(classes="0,1,2", min_available=2, **SPEC)
+    assert run.status == "finished:failed"
+    assert "site1" in run.output
+    assert "site2" in run.output
+    assert "AggregationError" in run.output
+    assert "Traceback" not in run.output
+
+
+@pytest.mark.parametrize("missing", ["n_features", "classes", "min_available"])
+def test_what_the_server_cannot_see_must_be_given(missing: str, federation: Federation) -> None:
+    given = {"n_features": 64, "classes": CLASSES, "min_available": 2}
+    del given[missing]
+    run = federation[0].run(**given)
+    assert run.status == "finished:failed"
+    assert f"run-config {missing.replace('_', '-')}: " in run.output
+    assert "Traceback" not in run.output

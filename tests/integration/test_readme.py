@@ -1,0 +1,84 @@
+"""What README.md shows is run as it stands there."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import ROOT, Flower, readme_blocks
+
+pytestmark = pytest.mark.integration
+
+PYPROJECT = """
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "their-app"
+version = "1.0.0"
+license = "Apache-2.0"
+dependencies = ["flwr"]
+
+[tool.flwr.app]
+publisher = "them"
+
+[tool.flwr.app.components]
+serverapp = "their_app.server:app"
+clientapp = "their_app.client:app"
+
+[tool.flwr.app.config]
+"""
+
+
+def test_the_ten_lines() -> None:
+    names: dict[str, Any] = {}
+    exec(compile(readme_blocks("python")[0], "README.md", "exec"), names)
+    assert names["pooled"].counts_.n_examples == 1797
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Iterator[Flower]:
+    """A Flower whose processes find flwr_flynn as an installed package, not as the app."""
+    made = Flower(tmp_path.resolve() / "flower")
+    made.env["PYTHONPATH"] = str(ROOT)
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def test_strategy_and_client_in_somebody_elses_app(theirs: Flower, tmp_path: Path) -> None:
+    _, server, client = readme_blocks("python")
+    app = tmp_path / "their-app"
+    (app / "their_app").mkdir(parents=True)
+    (app / "pyproject.toml").write_text(PYPROJECT)
+    (app / "their_app" / "__init__.py").touch()
+    (app / "their_app" / "server.py").write_text(server)
+    (app / "their_app" / "client.py").write_text(client)
+    run = theirs.run(app, nodes=2)
+    assert run.status == "finished:completed", run.output[-6000:]
+    for party in ("party-0", "party-1"):
+        assert party in run.output, run.output[-6000:]
+
+
+def test_the_bundle_holds_the_whole_package(theirs: Flower) -> None:
+    output = theirs.call("flwr", "build", "--app", str(ROOT))
+    (bundle,) = theirs.cwd.glob("*.fab")
+    packed = {name for name in zipfile.ZipFile(bundle).namelist() if name.startswith("flwr_flynn/")}
+    assert packed == {path.relative_to(ROOT).as_posix() for path in (ROOT / "flwr_flynn").rglob("*.py")}, output
+
+
+def test_ci_runs_the_commands_of_the_readme() -> None:
+    main, tests, deployment, checks = readme_blocks("bash")
+    assert len(main.splitlines()) == len(tests.splitlines()) == 1
+    assert "flwr run . --stream" in main
+    assert "pytest" in tests
+    assert len(deployment.splitlines()) == 4  # see test_deployment.py
+    script = (ROOT / ".ci" / "run").read_text()
+    assert all(f"readme_block {number}" in script for number in (1, 2, 4))
+    assert not any(line and line in script for line in (main + tests + checks).splitlines())

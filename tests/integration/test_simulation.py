@@ -1,0 +1,100 @@
+"""`flwr run .` as users start it: simulated parties, real SuperLink, real Ray."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flwr_flynn import FlyNNClassifier
+from flwr_flynn.data import load_dataset
+from flwr_flynn.partition import held_out
+
+from .conftest import Flower
+
+pytestmark = pytest.mark.integration
+
+SMALL = {"hash_dim": 2048, "row_nnz": 19, "hash_nnz": 32, "seed": 7}
+
+
+@pytest.fixture(scope="module")
+def first(flower: Flower, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """A run of three parties at alpha 0.01, its output folder, and the checks that every run must pass."""
+    folder = tmp_path_factory.mktemp("out") / "first"
+    run = flower.run(nodes=3, alpha=0.01, output_dir=str(folder), **SMALL)
+    assert run.status == "finished:completed", run.output[-6000:]
+    assert run.row("parties counted") == "3 of 3"
+    assert run.row("equal") == "yes"
+    assert run.row("output folder") == str(folder)
+    for name in ("upload per party", "accuracy", "balanced accuracy", "macro-F1", "worst party"):
+        assert run.row(name)
+    assert "Traceback" not in run.output
+    return run.row("SHA-256 of the counts"), folder
+
+
+def test_the_files_hold_what_the_table_says(first: tuple[str, Path]) -> None:
+    sha, folder = first
+    assert sorted(path.name for path in folder.iterdir()) == ["metrics.json", "model.npz"]
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert metrics["sha256"] == {"federated": sha, "pooled": sha, "equal": True}
+    assert metrics["spec"]["hash_dim"] == 2048
+    assert metrics["settings"]["alpha"] == 0.01
+    assert sorted(party["name"] for party in metrics["parties"]) == ["party-0", "party-1", "party-2"]
+    assert metrics["simulation"]["handed_out"] == 1797
+    assert metrics["versions"]["flwr"].startswith("1.41")
+
+
+def test_the_saved_model_is_the_pooled_model(first: tuple[str, Path]) -> None:
+    sha, folder = first
+    model = FlyNNClassifier.load(folder / "model.npz")
+    digits, test = load_dataset("digits"), held_out(1797, 0.2, 0)
+    assert model.counts_.sha256() == sha
+    pooled = FlyNNClassifier(spec=model.spec_, decay=model.decay_).fit(digits.X[~test], digits.y[~test])
+    assert (pooled.counts_.array == model.counts_.array).all()
+    metrics = json.loads((folder / "metrics.json").read_text())
+    accuracy = float(np.mean(model.predict(digits.X[test]) == digits.y[test]))
+    assert metrics["evaluation"]["accuracy"] == pytest.approx(accuracy, abs=1e-12)
+    assert metrics["examples"] == int((~test).sum())
+
+
+@pytest.mark.parametrize(("nodes", "partitioner"), [(2, "iid"), (5, "dirichlet")])
+def test_the_counts_do_not_depend_on_the_split(
+    nodes: int, partitioner: str, first: tuple[str, Path], flower: Flower
+) -> None:
+    run = flower.run(nodes=nodes, partitioner=partitioner, **SMALL)
+    assert run.status == "finished:completed", run.output[-6000:]
+    assert run.row("SHA-256 of the counts") == first[0]
+    assert run.row("equal") == "yes"
+    # Without output-dir: under FLWR_HOME.
+    assert Path(run.row("output folder")).is_relative_to(flower.folder / "home" / "flynn")
+
+
+def test_a_second_round_counts_nobody_twice(first: tuple[str, Path], flower: Flower) -> None:
+    run = flower.run(nodes=2, rounds=3, **SMALL)
+    assert run.status == "finished:completed", run.output[-6000:]
+    assert run.row("SHA-256 of the counts") == first[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"alpha": -1}, "run-config alpha: expected a number above 0, got -1"),
+        ({"partitioner": "distribution"}, "run-config partitioner: distribution cannot deal 1797 points to 2 part"),
+    ],
+)
+def test_a_bad_value_is_one_clear_line(settings: dict[str, object], line: str, flower: Flower) -> None:
+    run = flower.run(nodes=2, **settings)
+    assert run.status == "finished:failed"
+    assert sum(line in printed for printed in run.output.splitlines()) == 1, run.output[-6000:]
+    assert "Traceback" not in run.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{"alpha": 0.01}, {"partitioner": "iid"}])
+def test_fifty_parties(settings: dict[str, object], first: tuple[str, Path], flower: Flower) -> None:
+    run = flower.run(nodes=50, **settings, **SMALL)
+    assert run.status == "finished:completed", run.output[-6000:]
+    assert run.row("parties counted") == "50 of 50"
+    assert run.row("SHA-256 of the counts") == first[0]
