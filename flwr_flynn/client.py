@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from logging import ERROR, WARNING
 from typing import Any
 
@@ -164,14 +165,14 @@ class FlyNNClient(NumPyClient):
         terms = self._terms(config, _points(self.X, "X").shape[1])
         model = _received_model(terms, parameters, config)
         if self.on_model is not None:
-            self.on_model(model)
+            self.on_model(model(feature_names=terms.feature_names))
         if self.X_test is None or self.y_test is None:
             return None
         X = _points(self.X_test, "X_test")
         true = _codes(terms, X, self.y_test, "y_test")
         if not len(true):
             return None
-        return confusion(true, terms.codes(model.predict(X)), terms.n_classes)
+        return confusion(true, terms.codes(model().predict(X)), terms.n_classes)
 
     def _terms(self, config: dict[str, Scalar], n_features: int) -> Terms:
         """The run's terms, once it is clear that the party can afford them and means the same hash."""
@@ -218,15 +219,15 @@ def memory_needed(terms: Terms) -> int:
     return 24 * rows + 24 * counts + 16 * terms.n_classes**2
 
 
-def _received_model(terms: Terms, parameters: NDArrays, config: dict[str, Scalar]) -> FlyNNClassifier:
-    """The classifier that the server's counts make."""
+def _received_model(
+    terms: Terms, parameters: NDArrays, config: dict[str, Scalar]
+) -> Callable[..., FlyNNClassifier]:
+    """What makes the classifier of the server's counts, with column names or, for points without, without."""
     counts = payload.decode(parameters, terms.hasher, terms.n_classes, mode=terms.mode)
     decay, rule = config.get("flynn-decay"), config.get("flynn-rule")
     if not isinstance(decay, float) or not isinstance(rule, str):
         raise PayloadError("flynn-decay, flynn-rule: expected a float and a string, got something else")
-    return FlyNNClassifier.from_counts(
-        terms.spec, counts, list(terms.classes), decay=decay, rule=rule, feature_names=terms.feature_names
-    )
+    return partial(FlyNNClassifier.from_counts, terms.spec, counts, list(terms.classes), decay=decay, rule=rule)
 
 
 def _points(X: Any, name: str) -> Any:

@@ -304,30 +304,22 @@ class RunConfig(_Settings):
         ConfigError
             Where the settings do not make a spec for that many features.
         """
-        center = self._vector("center", n_features)
-        scale = self._vector("scale", n_features)
-        if scale is not None and min(scale) <= 0:
-            raise ConfigError(
-                f"run-config scale: expected numbers above 0, got {json.dumps(self.scale[:80])}"
-            )
-        chosen = HashSpec.suggest(
-            n_features, n_examples, n_classes, seed=self.seed, signed=self.signed, center=center, scale=scale
-        ).to_dict()
-        given = {"hash_dim": self.hash_dim, "row_nnz": self.row_nnz, "hash_nnz": self.hash_nnz}
-        for name, limit in (("row_nnz", n_features), ("hash_nnz", self.hash_dim or chosen["hash_dim"])):
-            if given[name] > limit:
-                what = "n_features" if name == "row_nnz" else "hash-dim"
-                raise ConfigError(
-                    f"run-config {name.replace('_', '-')}: expected at most {what} = {limit}, "
-                    f"got {given[name]}"
-                )
-        chosen.update({name: value for name, value in given.items() if value})
-        # A small hash-dim with the chosen number of winners may leave fewer rows than winners.
-        chosen["hash_nnz"] = min(chosen["hash_nnz"], chosen["hash_dim"])
         try:
-            return HashSpec.from_dict(chosen)
+            return HashSpec.suggest(
+                n_features,
+                n_examples,
+                n_classes,
+                hash_dim=self.hash_dim or None,
+                row_nnz=self.row_nnz or None,
+                hash_nnz=self.hash_nnz or None,
+                seed=self.seed,
+                signed=self.signed,
+                center=self._vector("center", n_features),
+                scale=self._vector("scale", n_features),
+            )
         except SpecError as error:
-            raise ConfigError(f"run-config: the hash cannot be built: {error}") from None
+            name, _, what = str(error).partition(":")
+            raise ConfigError(f"run-config {name.replace('_', '-')}:{what}") from None
 
     def _vector(self, name: str, n_features: int) -> tuple[float, ...] | None:
         text: str = getattr(self, name)

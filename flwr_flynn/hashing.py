@@ -164,6 +164,9 @@ class HashSpec:
         n_classes: int | None = None,
         noise_sigma: float | None = None,
         *,
+        hash_dim: int | None = None,
+        row_nnz: int | None = None,
+        hash_nnz: int | None = None,
         seed: int = 0,
         signed: bool = False,
         center: tuple[float, ...] | None = None,
@@ -180,6 +183,8 @@ class HashSpec:
         noise_sigma : float, optional
             Standard deviation of the noise that the summed counts would carry per unit of L2 sensitivity. Fewer, larger
             counts stand out from noise better than many small ones, so rho grows with it. Needs the other two.
+        hash_dim, row_nnz, hash_nnz : int, optional
+            Sizes already decided; the others are chosen to go with them.
         seed, signed, center, scale
             Passed on.
 
@@ -197,14 +202,17 @@ class HashSpec:
         """
         if isinstance(n_features, bool) or not isinstance(n_features, int | np.integer) or n_features < 1:
             raise SpecError(f"n_features: expected a positive whole number, got {n_features!r}")
-        hash_dim = 2**14 if n_classes is None else max(min(2**14, 2**23 // max(int(n_classes), 1)), 256)
-        hash_nnz = max(hash_dim // 256, 16)
-        if noise_sigma is not None:
-            if n_examples is None or n_classes is None:
-                raise SpecError("noise_sigma: needs n_examples and n_classes as well")
-            ideal = (hash_dim * n_classes * noise_sigma / max(n_examples, 1)) ** 2
-            hash_nnz = int(min(max(ideal, 16), hash_dim // 20))
-        row_nnz = min(int(n_features), max(2, min(-(-2 * int(n_features) // 5), 40)))
+        if hash_dim is None:
+            hash_dim = 2**14 if n_classes is None else max(min(2**14, 2**23 // max(int(n_classes), 1)), 256)
+        if row_nnz is None:
+            row_nnz = min(int(n_features), max(2, min(-(-2 * int(n_features) // 5), 40)))
+        if hash_nnz is None:
+            hash_nnz = min(max(hash_dim // 256, 16), hash_dim)
+            if noise_sigma is not None:
+                if n_examples is None or n_classes is None:
+                    raise SpecError("noise_sigma: needs n_examples and n_classes as well")
+                ideal = (hash_dim * n_classes * noise_sigma / max(n_examples, 1)) ** 2
+                hash_nnz = max(int(min(max(ideal, 16), hash_dim // 20)), 1)
         return cls(int(n_features), hash_dim, row_nnz, hash_nnz, seed, signed, center, scale)
 
 

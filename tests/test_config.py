@@ -106,11 +106,11 @@ def test_hash_spec_takes_what_is_given_and_chooses_the_rest() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"row-nnz": 9}, "row-nnz: expected at most n_features = 4, got 9"),
-        ({"hash-dim": 10, "hash-nnz": 11}, "hash-nnz: expected at most hash-dim = 10, got 11"),
+        ({"row-nnz": 9}, r"run-config row-nnz: expected 1 to 4 \(n_features\), got 9"),
+        ({"hash-dim": 10, "hash-nnz": 11}, r"run-config hash-nnz: expected 1 to 10 \(hash_dim\), got 11"),
         ({"center": "1,2"}, "center: expected one finite number or 4 with commas between"),
         ({"center": "inf"}, "center: expected one finite number or 4 with commas between"),
-        ({"scale": "0"}, "scale: expected numbers above 0"),
+        ({"scale": "0"}, "run-config scale: expected positive numbers only"),
     ],
 )
 def test_hash_spec_that_does_not_fit(settings: dict[str, Any], message: str) -> None:
