@@ -72,6 +72,7 @@ def client_fn(context: Context) -> Client:
         y_test=share.y_test,
         name=name,
         memory_limit=int(memory_limit * 2**30),
+        n_jobs=-1,  # in a simulation as many as Ray gives the actor
     ).to_client()
 
 

@@ -42,6 +42,7 @@ from numba import njit
 
 from flwr_flynn.blocks import Preparation
 from flwr_flynn.errors import DataError, SpecError
+from flwr_flynn.kernels import first_call
 
 Array = npt.NDArray[Any]
 
@@ -239,8 +240,9 @@ class FlyHash:
     def __init__(self, spec: HashSpec) -> None:
         if not isinstance(spec, HashSpec):
             raise SpecError(f"spec: expected a HashSpec, got {type(spec).__name__}")
-        rows = _draw_rows(np.uint64(spec.seed), spec.hash_dim, spec.n_features, spec.row_nnz)
-        signs = _draw_signs(np.uint64(spec.seed), spec.hash_dim, spec.row_nnz) if spec.signed else None
+        with first_call(("rows", spec.signed)):
+            rows = _draw_rows(np.uint64(spec.seed), spec.hash_dim, spec.n_features, spec.row_nnz)
+            signs = _draw_signs(np.uint64(spec.seed), spec.hash_dim, spec.row_nnz) if spec.signed else None
         self._set(spec, rows, signs, spec.n_features, spec.hash_nnz)
 
     @classmethod

@@ -38,6 +38,7 @@ import numpy.typing as npt
 from numba import njit
 
 from flwr_flynn.errors import DataError
+from flwr_flynn.kernels import first_call
 
 Counts = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float64]
@@ -74,7 +75,8 @@ def class_scores(counts: Counts, n_per_class: Counts, active: Active, decay: flo
     scores = np.empty((len(active), len(counts)))
     nobody = np.full(len(active), -1, np.int64)
     for part in _blocks(len(active), len(counts)):
-        scores[part] = table.scores(small[part], nobody[part])
+        with first_call("scores"):
+            scores[part] = table.scores(small[part], nobody[part])
     empty = n_per_class == 0
     if empty.any() and not empty.all():
         scores[:, empty] = scores[:, ~empty].min(axis=1, keepdims=True) - 1

@@ -187,7 +187,7 @@ def _report(config: RunConfig, strategy: FlyNNStrategy, spec: HashSpec, parties:
 def _pooled_counts(config: RunConfig, spec: HashSpec, parties: int) -> ClassCounts:
     """The counts of the union of what the partitioner handed out, as one party would make them."""
     X, codes, n_classes = data.pooled_training(config, parties)
-    return ClassCounts.from_data(flynn_hash(spec), X, codes, n_classes)
+    return ClassCounts.from_data(flynn_hash(spec), X, codes, n_classes, n_jobs=-1)
 
 
 def _table(report: dict[str, Any], folder: Path) -> str:

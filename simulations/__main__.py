@@ -7,6 +7,7 @@ from importlib import import_module
 
 EXPERIMENTS = {
     "bench": "speed of hashing, training and prediction, beside a lean SciPy implementation and the hardware's limit",
+    "overhead": "what FlyNN adds to the time of a `flwr run`",
 }
 
 
