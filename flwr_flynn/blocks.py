@@ -75,10 +75,15 @@ class Preparation:
         low, high = (-largest, largest) if self.signed else (int(X.min()), int(X.max()))
         span = high - low
         width = span * self.row_nnz + 1
-        if width <= _COUNTING_WIDTH:
+        if width <= 2**15:
             dtype = "int8" if width <= 2**7 else "uint8" if span <= 255 else "int16"
-            data = _transpose(X if low == 0 else X.astype(np.int64) - low, dtype, span if self.signed else None)
-            _counting(data, columns, hash_nnz, len(X), width, 0, None, None, out)
+            levels = X if low == 0 else X.astype(np.int64) - low
+            data = _transpose(levels, dtype, span if self.signed else None)
+            if width <= _COUNTING_WIDTH:
+                _counting(data, columns, hash_nnz, len(X), width, 0, None, None, out)
+            else:  # cells of several sums: the last cut is made by the sums themselves, exact in float32
+                exact = (X if self.signed else levels).astype(np.float32)
+                self._approximately(data, exact, np.ones(len(X), np.int64), width, columns, hash_nnz, out)
         elif largest * self.row_nnz <= _FLOAT32_EXACT:
             self._float_winners(X, columns, hash_nnz, out)
         else:
@@ -105,19 +110,29 @@ class Preparation:
             if not good.any():
                 continue
             points, approximation, slack = points[good], approximation[good], slack[good]
-            exact = np.concatenate([points, -points], axis=1) if self.signed else points
             data = _transpose(approximation, dtype, levels if self.signed else None)
             part = np.empty((len(points), hash_nnz), np.int32)
-            width = levels * self.row_nnz + 1
-            shift = max(0, width.bit_length() - 10)
-            failed = _counting(data, columns, hash_nnz, len(points), width, shift, slack, exact, part)
-            done = left[good]
-            out[done[~failed]] = part[~failed]
-            left = np.concatenate([left[~good], done[failed]])
+            self._approximately(data, points, slack, levels * self.row_nnz + 1, columns, hash_nnz, part)
+            out[left[good]] = part
+            left = left[~good]
         if len(left):
-            part = np.empty((len(left), hash_nnz), np.int32)
-            _general(_transpose(X[left], "float32", 0 if self.signed else None), columns, hash_nnz, len(left), part)
-            out[left] = part
+            out[left] = self._plainly(X[left], columns, hash_nnz)
+
+    def _approximately(
+        self, data: Array, X: Array, slack: Array, width: int, columns: Array, hash_nnz: int, out: Array
+    ) -> None:
+        """Winners of float32 points by way of blocks that approximate them."""
+        exact = np.concatenate([X, -X], axis=1) if self.signed else X
+        shift = max(0, width.bit_length() - 10)  # about a thousand histogram cells
+        failed = _counting(data, columns, hash_nnz, len(X), width, shift, slack, exact, out)
+        if failed.any():
+            out[failed] = self._plainly(X[failed], columns, hash_nnz)
+
+    def _plainly(self, X: Array, columns: Array, hash_nnz: int) -> Array:
+        """Winners of float32 points without approximation."""
+        out = np.empty((len(X), hash_nnz), np.int32)
+        _general(_transpose(X, "float32", 0 if self.signed else None), columns, hash_nnz, len(X), out)
+        return out
 
     def _float32(self, X: Array) -> Array:
         with np.errstate(over="ignore"):  # an overflow shows as infinity, which is refused below
@@ -160,7 +175,7 @@ def _whole_points(X: Array, bound: int) -> tuple[npt.NDArray[np.bool_], int]:
     largest = max(-int(X.min()), int(X.max()))
     if largest <= bound:
         return np.ones(len(X), np.bool_), largest
-    whole = np.asarray(((X <= bound) & (X >= -bound)).all(axis=1))
+    whole = np.asarray((np.less_equal(X, bound) & np.greater_equal(X, -bound)).all(axis=1))
     return whole, int(np.abs(X[whole].astype(np.int64)).max(initial=0))
 
 

@@ -1,7 +1,7 @@
 """FlyNN as a scikit-learn classifier.
 
 Fitting counts (`ClassCounts`), predicting reads the counts out (`readout`); this module adds what scikit-learn expects
-around that, learns the scaling of the columns, and reads and writes model files.
+around that. The scaling of the columns is learned in `scaling`, model files are read and written in `modelfile`.
 
 >>> from sklearn.datasets import load_iris
 >>> from sklearn.model_selection import cross_val_score
@@ -12,23 +12,14 @@ True
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
 import os
-import re
-import zipfile
-import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from copy import copy
 from numbers import Integral, Real
-from pathlib import Path
-from typing import IO, Any, ClassVar, Self
-from uuid import uuid4
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags, gen_batches
@@ -36,10 +27,12 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from flwr_flynn import modelfile
 from flwr_flynn.counts import ClassCounts, check_readout
-from flwr_flynn.errors import DataError, FlyNNError, ModelFileError, SpecError
+from flwr_flynn.errors import DataError, SpecError
 from flwr_flynn.hashing import FlyHash, HashSpec, flynn_hash
 from flwr_flynn.readout import RULES
+from flwr_flynn.scaling import Scaling, center_and_scale
 
 Floats = npt.NDArray[np.float64]
 
@@ -128,7 +121,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         row_nnz: int | None = None,
         hash_nnz: int | None = None,
         signed: bool = True,
-        scaling: str | tuple[Sequence[float] | None, Sequence[float] | None] | None = "standard",
+        scaling: Scaling = "standard",
         decay: str | float = "auto",
         rule: str = "balanced",
         seed: int = 0,
@@ -205,7 +198,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def fit(self, X: Any, y: npt.ArrayLike) -> Self:
-        """Learn from labelled points, and forget everything learned before.
+        """Learn from labelled points, and forget everything learned before; if this fails, nothing is forgotten.
 
         Parameters
         ----------
@@ -218,7 +211,8 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self
         """
         self._validate_params()
-        X, y = validate_data(self, X, y, accept_sparse="csr")
+        fresh = copy(self)  # for what `validate_data` sets, which must not meet counts of other data
+        X, y = validate_data(fresh, X, y, accept_sparse="csr")
         check_classification_targets(y)
         classes, codes = np.unique(y, return_inverse=True)
         spec = self._choose_spec(X, len(classes))
@@ -230,8 +224,9 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             decay = _best_decay(counts, active, codes, self.rule)
         else:
             counts = ClassCounts.from_data(hasher, X, codes, len(classes), n_jobs=self.n_jobs)
-        self.hash_, self.spec_, self.classes_ = hasher, spec, classes
-        self._set_counts(counts, decay)
+        fresh.hash_, fresh.spec_, fresh.classes_ = hasher, spec, classes
+        fresh._set_counts(counts, decay)
+        self.__dict__ = fresh.__dict__
         return self
 
     def partial_fit(self, X: Any, y: npt.ArrayLike, classes: npt.ArrayLike | None = None) -> Self:
@@ -406,11 +401,11 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.concatenate([read(self.hash_.active(X[batch], n_jobs=self.n_jobs)) for batch in batches])
 
     def _set_counts(self, counts: ClassCounts, decay: float | None = None) -> None:
-        self.counts_ = counts
         if self.decay != "auto":
-            self.decay_ = float(self.decay)
-        else:
-            self.decay_ = counts.suggest_decay(self.rule) if decay is None else decay
+            decay = float(self.decay)
+        elif decay is None:
+            decay = counts.suggest_decay(self.rule)
+        self.counts_, self.decay_ = counts, decay
 
     def _choose_spec(self, X: Any, n_classes: int) -> HashSpec:
         n_examples, n_features = X.shape
@@ -423,30 +418,17 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if n_features != self.spec.n_features:
                 raise DataError(f"X has {n_features} features, but the spec has n_features {self.spec.n_features}")
             return self.spec
-        center, scale = self._choose_scaling(X)
-        spec = HashSpec.suggest(
+        center, scale = center_and_scale(self.scaling, X)
+        return HashSpec.suggest(
             n_features,
             n_examples,
             n_classes,
+            **given,
             seed=int(self.seed),
             signed=bool(self.signed),
             center=center,
             scale=scale,
         )
-        if "hash_dim" in given and "hash_nnz" not in given:
-            share = spec.hash_nnz * given["hash_dim"] // spec.hash_dim
-            given["hash_nnz"] = min(max(share, 16), given["hash_dim"])
-        return replace(spec, **given)
-
-    def _choose_scaling(self, X: Any) -> tuple[Any, Any]:
-        if self.scaling is None:
-            return None, None
-        if isinstance(self.scaling, str):
-            mean, deviation = _column_statistics(X)
-            return tuple(mean), tuple(1 / deviation) if self.scaling == "standard" else None
-        if len(self.scaling) != 2:
-            raise SpecError(f"scaling: expected a pair (center, scale), got {len(self.scaling)} entries")
-        return self.scaling
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "counts_")
@@ -474,20 +456,16 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         names = getattr(self, "feature_names_in_", None)
-        header = {
-            "format": _FORMAT,
-            "spec": self.spec_.to_dict(),
-            "fingerprint": self.hash_.fingerprint,
-            "classes": _labels_to_json(self.classes_),
-            "feature_names": None if names is None else names.tolist(),
-            "decay": self.decay if self.decay == "auto" else float(self.decay),
-            "decay_": self.decay_,
-            "rule": self.rule,
-        }
-        text = np.frombuffer(json.dumps(header, allow_nan=False).encode(), np.uint8)
-        counts = self.counts_.array
-        counts = counts.astype(np.min_scalar_type(int(counts.max())).newbyteorder("<"))
-        _write_npz(Path(path), {"header": text, "counts": counts, "digest": _digest(text, counts)})
+        model = modelfile.Model(
+            spec=self.spec_,
+            counts=self.counts_,
+            classes=self.classes_,
+            feature_names=None if names is None else names.tolist(),
+            decay=self.decay,
+            decay_=self.decay_,
+            rule=self.rule,
+        )
+        modelfile.write(path, model)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, max_bytes: int = 2**30) -> Self:
@@ -509,51 +487,17 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         OSError
             The file cannot be opened.
         """
-        with open(path, "rb") as stream:
-            try:
-                return cls._read(stream, max_bytes)
-            except ModelFileError as error:
-                raise ModelFileError(f"{os.fspath(path)}: {error}") from None
-            except FlyNNError as error:
-                raise ModelFileError(f"{os.fspath(path)}: inconsistent: {error}") from None
-            except _UNREADABLE:
-                raise ModelFileError(f"{os.fspath(path)}: not a model file, or damaged") from None
-
-    @classmethod
-    def _read(cls, stream: IO[bytes], max_bytes: int) -> Self:
-        with zipfile.ZipFile(stream) as archive:
-            if sorted(archive.namelist()) != ["counts.npy", "digest.npy", "header.npy"]:
-                raise ModelFileError("expected header, counts and digest, got other contents")
-            # JSON takes up to some thirty times its length once it is Python objects.
-            text = _read_npy(archive, "header", r"\|u1", max_bytes // 32)
-            header = json.loads(text.tobytes())
-            if header["format"] != _FORMAT:
-                raise ModelFileError(f"format {str(header['format'])[:20]}, this version reads format {_FORMAT}")
-            spec = HashSpec.from_dict(header["spec"])
-            classes = _labels_from_json(header["classes"])
-            shape = (len(classes), spec.hash_dim)
-            needed = 24 * spec.hash_dim * (spec.row_nnz + shape[0]) + 8 * spec.n_features
-            if needed > max_bytes:
-                raise ModelFileError(f"needs about {needed / 2**20:.2g} MiB, the limit is {max_bytes / 2**20:.2g} MiB")
-            counts = _read_npy(archive, "counts", "[<|]u[1248]", 8 * shape[0] * shape[1])
-            digest = _read_npy(archive, "digest", r"\|u1", 32)
-        if not np.array_equal(digest, _digest(text, counts)):
-            raise ModelFileError("altered: the digest does not fit the contents")
-        if counts.shape != shape:
-            raise ModelFileError(f"counts: expected shape {shape}, got {counts.shape}")
-        if flynn_hash(spec).fingerprint != header["fingerprint"]:
-            raise ModelFileError("made by a version whose rows of M are others")
-        model = cls.from_counts(
-            spec,
-            ClassCounts(counts, hash_nnz=spec.hash_nnz, spec_fingerprint=header["fingerprint"]),
-            classes,
-            decay=header["decay"],
-            rule=header["rule"],
-            feature_names=header["feature_names"],
-        )
-        check_readout(model.rule, header["decay_"])
-        model.decay_ = float(header["decay_"])  # leave-one-out may have chosen it
-        return model
+        with modelfile.reading(path, max_bytes) as model:
+            self = cls.from_counts(
+                model.spec,
+                model.counts,
+                model.classes,
+                decay=model.decay,
+                rule=model.rule,
+                feature_names=model.feature_names,
+            )
+            self.decay_ = model.decay_  # leave-one-out may have chosen it
+            return self
 
 
 def _codes(classes: npt.NDArray[Any], y: Any) -> npt.NDArray[np.int64]:
@@ -573,132 +517,3 @@ def _best_decay(counts: ClassCounts, active: npt.NDArray[np.int32], codes: npt.N
     matrices = counts.leave_one_out(active, codes, decays, rule)
     recalls = np.diagonal(matrices, axis1=1, axis2=2) / counts.n_per_class
     return decays[int(recalls.mean(axis=1).argmax())]
-
-
-def _column_statistics(X: Any) -> tuple[Floats, Floats]:
-    """Mean and standard deviation of each column, the same for every order of the rows, dtype, and sparse or dense.
-
-    Sums are of whole numbers, which have no order: values, and then squared deviations from the mean, are scaled by a
-    power of two to at most 1 in magnitude and rounded to multiples of 2 ** -(60 - log2(n)). A deviation of 1 is given
-    for columns that are constant, and their very value for the mean.
-    """
-    n, d = X.shape
-    sparse = sp.issparse(X)
-    if sparse and not X.has_canonical_format:
-        X = X.copy()
-        X.sum_duplicates()
-    low, high = (
-        np.asarray(sp.coo_array(edge).todense() if sparse else edge, np.float64).reshape(d)
-        for edge in (X.min(0), X.max(0))
-    )
-    exponent = _exponent(low, high)
-    places = 60 - n.bit_length()
-
-    def mean_of(term: Callable[[Floats, Any], Floats]) -> Floats:
-        sums = np.zeros(d, np.int64)
-        if sparse:
-            zeros = n - np.bincount(X.indices, minlength=d)
-            sums += zeros * _fixed(term(np.zeros(d), slice(None)), places)
-            values = np.ldexp(X.data.astype(np.float64), -exponent[X.indices])
-            np.add.at(sums, X.indices, _fixed(term(values, X.indices), places))
-        else:
-            for rows in gen_batches(n, max(1, 2**20 // d)):
-                values = np.ldexp(X[rows].astype(np.float64), -exponent)
-                sums += _fixed(term(values, slice(None)), places).sum(axis=0)
-        means: Floats = np.ldexp(sums / n, -places)
-        return means
-
-    mean = mean_of(lambda values, columns: values)
-    reach = _exponent(np.ldexp(low, -exponent) - mean, np.ldexp(high, -exponent) - mean)
-    variance = mean_of(lambda values, columns: np.ldexp(values - mean[columns], -reach[columns]) ** 2)
-    deviation = np.ldexp(np.sqrt(variance), exponent + reach)
-    constant = (low == high) | (deviation < np.finfo(np.float64).tiny)
-    return np.where(constant, low, np.ldexp(mean, exponent)), np.where(constant, 1.0, deviation)
-
-
-def _exponent(low: Floats, high: Floats) -> npt.NDArray[np.int32]:
-    """The power of two that scales what lies between the two into [-1, 1]."""
-    exponent: npt.NDArray[np.int32] = np.frexp(np.maximum(np.abs(low), np.abs(high)))[1]
-    return exponent
-
-
-def _fixed(values: Floats, places: int) -> npt.NDArray[np.int64]:
-    return np.rint(np.ldexp(values, places)).astype(np.int64)
-
-
-_FORMAT = 1
-
-_UNREADABLE = (
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    KeyError,
-    NotImplementedError,
-    OSError,
-    OverflowError,
-    RecursionError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
-"""What zipfile, json and our own constructors raise on files that `save` did not write."""
-
-
-def _write_npz(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> None:
-    beside = path.with_name(f".{path.name}.{uuid4().hex}")
-    try:
-        with open(beside, "xb") as stream:
-            with zipfile.ZipFile(stream, "w") as archive:
-                for name, array in arrays.items():
-                    info = zipfile.ZipInfo(f"{name}.npy")  # made by hand it bears no time stamp
-                    info.compress_type = zipfile.ZIP_DEFLATED
-                    with archive.open(info, "w", force_zip64=True) as member:
-                        np.lib.format.write_array(member, array, version=(1, 0), allow_pickle=False)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
-def _read_npy(archive: zipfile.ZipFile, name: str, dtypes: str, max_bytes: int) -> npt.NDArray[Any]:
-    """A plain array whose size is known, and known to fit, before anything is allocated."""
-    info = archive.getinfo(f"{name}.npy")
-    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others allocate as the file pleases
-        raise ModelFileError(f"{name}: compressed by another method")
-    with archive.open(info) as member:
-        if np.lib.format.read_magic(member) != (1, 0):
-            raise ModelFileError(f"{name}: of another npy version")
-        shape, fortran, dtype = np.lib.format.read_array_header_1_0(member, max_header_size=1024)
-        size = math.prod(shape) * dtype.itemsize
-        if fortran or not re.fullmatch(dtypes, dtype.str) or info.file_size != member.tell() + size:
-            raise ModelFileError(f"{name}: expected a plain array, got another")
-        if size > max_bytes:
-            raise ModelFileError(f"{name}: expected at most {max_bytes} bytes, got {size}")
-        return np.frombuffer(member.read(size), dtype).reshape(shape)
-
-
-def _digest(header: npt.NDArray[np.uint8], counts: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    digest = hashlib.sha256(b"flynn model 1")
-    for array in (header, counts):
-        digest.update(f"{array.dtype.str} {array.shape} ".encode())
-        digest.update(np.ascontiguousarray(array).data)
-    return np.frombuffer(digest.digest(), np.uint8)
-
-
-def _labels_to_json(classes: npt.NDArray[Any]) -> dict[str, Any]:
-    kind = classes.dtype.kind
-    values = classes.tolist()
-    if kind not in "OUbiuf" or (kind == "O" and not all(type(value) is str for value in values)):
-        raise ModelFileError(f"classes of dtype {classes.dtype} cannot be saved")
-    return {"dtype": "object" if kind == "O" else "str" if kind == "U" else classes.dtype.name, "values": values}
-
-
-def _labels_from_json(labels: dict[str, Any]) -> npt.NDArray[Any]:
-    name, values = labels["dtype"], labels["values"]
-    if not re.fullmatch("object|str|bool|u?int(8|16|32|64)|float(16|32|64)", name):
-        raise ModelFileError("classes: of an unknown type")
-    array = np.array(values, name)
-    if array.tolist() != values:
-        raise ModelFileError("classes: not of the type that the file says")
-    return array

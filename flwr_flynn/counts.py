@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from flwr_flynn import readout
 from flwr_flynn.errors import ConfigError, CountsError, DataError
-from flwr_flynn.hashing import FlyHash
+from flwr_flynn.hashing import FlyHash, HashSpec
 
 _INT64_MAX = 2**63 - 1
 
@@ -401,6 +401,30 @@ def _labels(y: npt.ArrayLike, n_points: int, n_classes: int) -> npt.NDArray[np.i
     if n_points and not 0 <= int(labels.min()) <= int(labels.max()) < n_classes:
         raise DataError(f"y: expected class numbers 0 to {n_classes - 1}")
     return labels.astype(np.int64)
+
+
+def memory_needed(spec: HashSpec, n_classes: int) -> int:
+    """About how many bytes a hash and the counts of one model need, points not included.
+
+    To be asked before a specification from elsewhere is drawn.
+
+    Parameters
+    ----------
+    spec : HashSpec
+    n_classes : int
+
+    Returns
+    -------
+    int
+        24 for every entry of the rows (the rows, the form in which the kernels read them, their signs, and what drawing
+        them takes), 24 for every count (the sum, a copy, a message or file) and 8 for every feature.
+
+    Examples
+    --------
+    >>> memory_needed(HashSpec(n_features=64, hash_dim=16384, row_nnz=19, hash_nnz=32, seed=7), n_classes=10)
+    11403776
+    """
+    return 24 * spec.hash_dim * (spec.row_nnz + n_classes) + 8 * spec.n_features
 
 
 def check_readout(rule: object, decay: object) -> None:

@@ -26,7 +26,7 @@ from numba import njit
 
 from flwr_flynn import ClassCounts, FlyHash, HashSpec, kernels
 from flwr_flynn.blocks import _transpose
-from flwr_flynn.hashing import n_threads
+from flwr_flynn.hashing import _add_counts, n_threads
 from simulations.baselines import lean_count, lean_matrix, lean_rows
 from simulations.results import output_folder, parser, write_csv
 
@@ -173,12 +173,30 @@ def hashing(shape: Shape, options: Any) -> dict[str, Any]:
     row["M ms"] = drawn["ours"] * 1e3
     row["M x choice"] = drawn["choice"] / rows * spec.hash_dim / drawn["ours"]
     row["ns"] = seconds["ours"] / (len(X) * spec.hash_dim) * 1e9  # per point and row of M, as all that follow
+    row |= phases(hasher, X, y, narrow, shape.n_classes, row["ours us/point"], adds["narrow"])
     for kind, dtype in kinds.items():
         lanes, size = kernels.LANES[dtype], np.dtype(dtype).itemsize
         rate = bytes_per_second(spec.n_features * lanes * size)
         row[f"{kind} adds ns"] = adds[kind] / (lanes * spec.hash_dim) * 1e9
         row[f"{kind} roofline ns"] = spec.row_nnz * size / rate * 1e9
     return row
+
+
+def phases(
+    hasher: FlyHash, X: Array, y: Array, dtype: str, n_classes: int, total: float, adds: float
+) -> dict[str, float]:
+    """Where the time of hash and count goes, in us per point; selection is what the others leave."""
+    part = slice(0, 512)
+    active = hasher.active(X[part])
+    labels, counts = y[part].astype(np.int64), np.zeros((n_classes, hasher.hash_dim), np.int64)
+    calls: dict[str, Callable[[], object]] = {
+        "preparation": lambda: _transpose(X[part], dtype, None),
+        "counting": lambda: _add_counts(counts, labels, active),
+    }
+    times = {name: seconds / len(labels) * 1e6 for name, seconds in best_in_turn(calls, 10).items()}
+    times["adds and thresholds"] = adds / kernels.LANES[dtype] * 1e6
+    times["selection"] = max(total - sum(times.values()), 0.0)
+    return {f"of it {name}": value for name, value in times.items()}
 
 
 def prediction(shape: Shape, options: Any) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What FlyNN adds to the time of a Flower run: `flwr run .` beside an app that does nothing with the same partitions.
 
-Both run on one simulated SuperLink, in turn: ten parties, one round of training and one of evaluation. The one that does
+Both run on one simulated SuperLink, in turn: ten parties, one round of training, one of evaluation. The one that does
 nothing loads and partitions the data as ours does; its parties return a single zero. What is left of the difference is
 hashing, the counts on their way, the model file, and training on the pooled data for comparison.
 """

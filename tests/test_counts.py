@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+import tracemalloc
 from itertools import permutations
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
+from flwr_flynn.counts import memory_needed
 from flwr_flynn.errors import ConfigError, CountsError, DataError
 from tests import oracle
 
@@ -257,3 +259,25 @@ def test_suggested_decays_can_be_used(rule, copies):
     assert counts.suggest_decay(rule) == grid[0]
     assert all(0 < decay < 1 for decay in grid)
     assert np.isfinite([counts.scores([[0, 1]], decay, rule) for decay in grid]).all()
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize(
+    ("n_features", "hash_dim", "row_nnz", "n_classes"),
+    [(100, 2**14, 40, 1), (2**15 + 1, 2**13, 40, 1), (10, 2**12, 2, 100), (100, 2**12, 40, 50)],
+)
+def test_the_memory_that_is_needed_is_foreseen(n_features, hash_dim, row_nnz, n_classes, signed):
+    """Of one hash and its counts, from the drawing to the message; kernels' own arrays tracemalloc does not see."""
+    spec = HashSpec(n_features, hash_dim, row_nnz, hash_nnz=16, seed=1, signed=signed)
+    FlyHash(HashSpec(n_features, 16, row_nnz, 16, seed=1, signed=signed))  # compiles
+    tracemalloc.start()
+    hasher = FlyHash(spec)
+    drawing = tracemalloc.get_traced_memory()[1]
+    tracemalloc.reset_peak()
+    counts = ClassCounts.from_data(hasher, np.empty((0, n_features)), [], n_classes)
+    message = counts.array.astype(np.uint64)
+    using = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    hidden = hasher.rows.nbytes + (0 if hasher.signs is None else hasher.signs.nbytes)
+    assert counts.array.nbytes == message.nbytes == 8 * n_classes * hash_dim
+    assert 0.5 < (max(drawing, using) + hidden) / memory_needed(spec, n_classes) < 1.2

@@ -210,10 +210,17 @@ def test_wide_whole_numbers_are_exact_in_floats_too():
     np.testing.assert_array_equal(hasher.active(X), oracle.active(X, hasher.rows, 3))
 
 
-def test_unsigned_winners_are_those_of_shifted_whole_numbers():
-    X = np.random.default_rng(1).integers(0, 200, (50, 10))
-    hasher = FlyHash(SPEC)
-    np.testing.assert_array_equal(hasher.active(X - 123456), hasher.active(X))
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("offset", [0, -150, 10**9])
+@pytest.mark.parametrize("span", [1, 40, 200, 3000, 6000, 20000, 10**7])
+def test_whole_numbers_of_every_range(span, offset, signed):
+    # Every way in which whole numbers travel, with points that tie everywhere among them.
+    X = np.random.default_rng(1).integers(0, span + 1, (70, 10)) + offset
+    X[3] = X[3, 0]
+    hasher = FlyHash(HashSpec(10, 900, 3, 7, seed=5, signed=signed))
+    expected = oracle.active(X, hasher.rows, 7, hasher.signs)
+    np.testing.assert_array_equal(hasher.active(X), expected)
+    np.testing.assert_array_equal(hasher.active(X.astype(np.float64)), expected)
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
