@@ -290,13 +290,12 @@ class FlyHash:
         self.n_features, self.hash_nnz = int(n_features), int(hash_nnz)
         self.hash_dim, self.row_nnz = rows.shape
         rows.flags.writeable = False
-        columns = rows
+        # Unsigned spares the kernels Numba's wrap-around checks; half the width is half the memory traffic.
+        reach = self.n_features * (1 if signs is None else 2)
+        self._columns = rows.astype(np.uint16 if reach <= 2**16 else np.uint32)
         if signs is not None:
             signs.flags.writeable = False
-            columns = rows.astype(np.int64) + (signs < 0) * self.n_features  # where the negated columns stand
-        reach = self.n_features * (1 if signs is None else 2)
-        # Unsigned spares the kernels Numba's wrap-around checks; half the width is half the memory traffic.
-        self._columns = np.ascontiguousarray(columns, np.uint16 if reach <= 2**16 else np.uint32)
+            self._columns[signs < 0] += self.n_features  # where the negated columns stand
         center, scale = (None, None) if spec is None else (spec.center, spec.scale)
         self._preparation = Preparation(
             self.n_features,
