@@ -28,15 +28,18 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from flwr_flynn import payload
 from flwr_flynn.counts import ClassCounts
 from flwr_flynn.errors import AggregationError, PayloadError
 from flwr_flynn.metrics import Confusion, confusion_from_bytes
 from flwr_flynn.terms import Terms
+
+T = TypeVar("T")
 
 NO_REPLY = "no reply"
 
@@ -128,6 +131,9 @@ class Aggregator:
         What the parties were asked for.
     min_parties : int
         How many must be counted before there is a model.
+    max_examples_per_party : int, optional
+        Refuse counts of more points; of more than a 1024th of `payload.capacity` by default, so that no reply
+        leaves the int64 sum without room for the others.
 
     Attributes
     ----------
@@ -135,9 +141,10 @@ class Aggregator:
         The sum over the counted parties.
     """
 
-    def __init__(self, terms: Terms, min_parties: int) -> None:
+    def __init__(self, terms: Terms, min_parties: int, max_examples_per_party: int | None = None) -> None:
         self.terms = terms
         self.min_parties = min_parties
+        self.max_examples_per_party = max_examples_per_party or payload.capacity(terms.hasher) // 1024
         self.counts = ClassCounts.zeros(terms.hasher, terms.n_classes)
         self._counted: dict[str, Party] = {}
         self._reasons: dict[str, str] = {}  # why a party that was asked is not counted
@@ -187,6 +194,14 @@ class Aggregator:
             cid: f"{name} (node {cid})" if times[name] > 1 or "(node " in name else name for cid, name in given.items()
         }
 
+    def namesakes(self) -> dict[str, list[str]]:
+        """Names that several counted parties give themselves, with their cids."""
+        cids: dict[str, list[str]] = {}
+        for cid in self._counted:
+            if cid in self._names:
+                cids.setdefault(self._names[cid], []).append(cid)
+        return {name: group for name, group in cids.items() if len(group) > 1}
+
     def ask(self, cids: Iterable[str]) -> None:
         """Note that these parties are asked for their counts. Until they are counted they are missing."""
         for cid in cids:
@@ -213,13 +228,8 @@ class Aggregator:
             name = clean(reply.metrics.get("flynn-party"), 64)
             if name:
                 batch.names[reply.cid] = name
-            if "flynn-refused" in reply.metrics:
-                batch.refused[reply.cid] = _declined(reply)
-                continue
-            try:
-                counts = self._read(reply, room)
-            except PayloadError as error:
-                batch.refused[reply.cid] = f"refused: {error}"
+            counts = _attempt(reply, batch.refused, partial(self._read, room=room))
+            if counts is None:
                 continue
             total += counts.array
             room -= counts.n_examples
@@ -263,15 +273,9 @@ class Aggregator:
             if reply.cid in seen:
                 continue
             seen.add(reply.cid)
-            if "flynn-refused" in reply.metrics:
-                refused[reply.cid] = _declined(reply)
-                continue
-            try:
-                if _n_examples(reply):
-                    raw = reply.metrics.get("flynn-confusion")
-                    matrices[reply.cid] = confusion_from_bytes(raw, self.terms.n_classes, reply.n_examples)
-            except PayloadError as error:
-                refused[reply.cid] = f"refused: {error}"
+            matrix = _attempt(reply, refused, self._read_confusion)
+            if matrix is not None:
+                matrices[reply.cid] = matrix
         return matrices, refused
 
     def _read(self, reply: Reply, room: int) -> ClassCounts:
@@ -283,8 +287,13 @@ class Aggregator:
             self.terms.n_classes,
             mode=self.terms.mode,
             n_examples=n_examples,
-            max_examples=room,
+            max_examples=min(room, self.max_examples_per_party),
         )
+
+    def _read_confusion(self, reply: Reply) -> Confusion | None:
+        if _n_examples(reply) == 0:
+            return None
+        return confusion_from_bytes(reply.metrics.get("flynn-confusion"), self.terms.n_classes, reply.n_examples)
 
 
 def clean(text: Any, longest: int) -> str:
@@ -301,9 +310,18 @@ def clean(text: Any, longest: int) -> str:
     return line if len(line) <= longest else line[: longest - 1] + "…"
 
 
-def _declined(reply: Reply) -> str:
-    """Why a party itself says that it does not take part."""
-    return f"declined: {clean(reply.metrics['flynn-refused'], 200) or 'no reason given'}"
+def _attempt(reply: Reply, refused: dict[str, str], read: Callable[[Reply], T]) -> T | None:
+    """What `read` makes of a reply. If it cannot, or the party itself declines, why is noted in `refused`."""
+    try:
+        if "flynn-refused" not in reply.metrics:
+            return read(reply)
+        reason = f"declined: {clean(reply.metrics['flynn-refused'], 200) or 'no reason given'}"
+    except PayloadError as error:
+        reason = f"refused: {error}"
+    except Exception as error:  # noqa: BLE001 - whatever it is, it must not cost the others their count
+        reason = f"refused: unreadable ({type(error).__name__})"
+    refused[reply.cid] = reason
+    return None
 
 
 def _n_examples(reply: Reply) -> int:

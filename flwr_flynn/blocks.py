@@ -1,6 +1,6 @@
 """Points as the kernels want them: in blocks of lanes, in the narrowest arithmetic that is exact.
 
-Which arithmetic a point gets is part of the hash (DESIGN: "Arithmetic") and depends on the point alone:
+Which arithmetic a point gets is part of the hash (see `FlyHash`) and depends on the point alone:
 
 - no centre, no scale, all values whole and at most the largest power of two of which `row_nnz` fit in 63 bits: exact
   integer sums;
@@ -14,7 +14,7 @@ numbers of known error, and the few rows that come close are added again from th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -28,6 +28,7 @@ from flwr_flynn.errors import DataError
 Array = npt.NDArray[Any]
 
 _FLOAT32_EXACT = 2**24  # whole numbers up to here, and their sums, are exact in float32
+_WIDE = 2**14  # columns; sparse points of more are not made dense as they are
 _COUNTING_WIDTH = 8192  # widest range of sums for which each lane gets a full histogram
 _CHUNK_BYTES = 2**22  # of one chunk of points as float64: small beside the caches that the kernels live in
 
@@ -50,9 +51,12 @@ class Preparation:
 
     def winners(self, chunk: Array | sp.csr_array, columns: Array, hash_nnz: int, out: Array) -> None:
         """Write the active bits of the points of a chunk to `out`, (n, hash_nnz) int32."""
-        X = _dense(chunk)
-        if len(X) == 0:
+        if chunk.shape[0] == 0:
             return
+        if sp.issparse(chunk) and self.n_features > _WIDE and self.center is None:
+            self._narrowed(chunk, columns, hash_nnz, out)
+            return
+        X = _dense(chunk)
         if self.center is not None or self.scale is not None:
             self._float_winners(X, columns, hash_nnz, out)
             return
@@ -69,6 +73,20 @@ class Preparation:
                 part = np.empty((int(members.sum()), hash_nnz), np.int32)
                 winners(X[members], columns=columns, hash_nnz=hash_nnz, out=part)
                 out[members] = part
+
+    def _narrowed(self, chunk: sp.csr_array, columns: Array, hash_nnz: int, out: Array) -> None:
+        """Winners of wide sparse points, by way of the columns that occur in them and one column of zeros."""
+        used = np.unique(chunk.indices)
+        d = len(used) + 1
+        X = np.zeros((chunk.shape[0], d), chunk.dtype)
+        X[:, :-1] = chunk[:, used].toarray()
+        place = np.full(self.n_features, d - 1, np.uint32)
+        place[used] = np.arange(d - 1, dtype=np.uint32)
+        if self.signed:
+            place = np.concatenate([place, place + np.uint32(d)])
+        scale = None if self.scale is None else np.append(self.scale[used], 1.0)
+        narrow = replace(self, n_features=d, scale=scale)
+        narrow.winners(X, place[columns], hash_nnz, out)
 
     def _whole_winners(self, X: Array, largest: int, columns: Array, hash_nnz: int, out: Array) -> None:
         """Winners of whole numbers of magnitude up to `largest`, by exact integer sums."""
@@ -145,14 +163,15 @@ class Preparation:
             elif X.dtype.kind != "f":
                 X = X.astype(np.float64)
             X = X.astype(np.float32, copy=False)
-        reach = float(np.abs(X).max(initial=0.0)) * self.row_nnz
+        # Rounding makes a sum of s terms larger by at most s 2**-23 of itself; twice that and once more, to be plain.
+        reach = float(np.abs(X).max(initial=0.0)) * self.row_nnz * (2.0 + self.row_nnz * 2.0**-22)
         if not reach < float(np.finfo(np.float32).max):
             raise DataError(f"X: {self.row_nnz} of the largest values overflow float32 when added; rescale the columns")
         return X
 
 
 def _dense(chunk: Array | sp.csr_array) -> Array:
-    """The chunk as a dense array of a real dtype, free of NaN and infinity."""
+    """The chunk as a dense array of integers or at most float64, free of NaN and infinity."""
     X: Array = chunk if isinstance(chunk, np.ndarray) else chunk.toarray()
     if X.dtype == np.bool_:
         X = X.view(np.uint8)

@@ -9,25 +9,40 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
 from logging import ERROR, WARNING
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
-from flwr.client import NumPyClient
-from flwr.common import NDArrays, Scalar
+from flwr.client import Client, NumPyClient
+from flwr.common import (
+    Code,
+    EvaluateIns,
+    EvaluateRes,
+    FitIns,
+    FitRes,
+    NDArrays,
+    Scalar,
+    Status,
+    ndarrays_to_parameters,
+)
 from flwr.common.logger import log
+from sklearn.utils import gen_batches
 
 from flwr_flynn import payload
 from flwr_flynn.classifier import FlyNNClassifier
-from flwr_flynn.counts import ClassCounts
+from flwr_flynn.counts import ClassCounts, memory_needed
 from flwr_flynn.errors import ConfigError, DataError, FlyNNError, PayloadError
-from flwr_flynn.metrics import confusion, confusion_to_bytes
-from flwr_flynn.terms import Terms
+from flwr_flynn.hashing import n_threads
+from flwr_flynn.metrics import Confusion, confusion, confusion_to_bytes
+from flwr_flynn.terms import Terms, whole_number
 
 Metrics = dict[str, Scalar]
+
+_OK = Status(Code.OK, "Success")
+
+_SCORES = 2**22  # class scores held at a time, 32 MiB; and the hashes of at most 2**14 points
 
 
 class FlyNNClient(NumPyClient):
@@ -45,18 +60,19 @@ class FlyNNClient(NumPyClient):
     name : str, optional
         What the server's log and report call this party; its node id by default.
     memory_limit : int, default=4 GiB
-        Bytes. A hash that would need more for its rows and counts is refused before anything is allocated.
+        Bytes. A hash that would need more for its rows, its counts and the confusion matrix is refused before
+        anything is allocated. What the points themselves need comes on top.
     n_jobs : int, optional
         Threads for hashing: None for one, -1 for all.
     on_model : callable, optional
-        Called with the federated model, a `FlyNNClassifier`, when it arrives; for example
-        ``lambda model: model.save("model.npz")``. From then on the party predicts alone.
+        Called with the federated model, a `FlyNNClassifier`, when it arrives and was tried; for example
+        ``lambda model: model.save("model.npz")``. From then on the party predicts alone. If it fails, the party's
+        own log tells.
 
     Raises
     ------
     ConfigError
-        `memory_limit` is not a positive number of bytes. The data are looked at when the server asks for
-        them.
+        A setting is not as described; the message names it. The data are looked at when the server asks for them.
 
     Examples
     --------
@@ -84,8 +100,12 @@ class FlyNNClient(NumPyClient):
         n_jobs: int | None = None,
         on_model: Callable[[FlyNNClassifier], object] | None = None,
     ) -> None:
-        if isinstance(memory_limit, bool) or not isinstance(memory_limit, int) or memory_limit < 1:
-            raise ConfigError(f"memory_limit: expected a positive number of bytes, got {memory_limit!r}")
+        if name is not None and not isinstance(name, str):
+            raise ConfigError(f"name: expected a string, got {type(name).__name__}")
+        try:
+            n_threads(n_jobs)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
         if (X_test is None) != (y_test is None):
             raise ConfigError("X_test, y_test: expected both or neither, got one of them")
         self.X = X
@@ -93,7 +113,7 @@ class FlyNNClient(NumPyClient):
         self.X_test = X_test
         self.y_test = y_test
         self.name = name
-        self.memory_limit = memory_limit
+        self.memory_limit = whole_number("memory_limit", memory_limit)
         self.n_jobs = n_jobs
         self.on_model = on_model
 
@@ -155,29 +175,52 @@ class FlyNNClient(NumPyClient):
         figures: Metrics = {"flynn-confusion": confusion_to_bytes(matrix), "accuracy": accuracy}
         return 1 - accuracy, n_examples, self._signed(figures)
 
+    def to_client(self) -> Client:
+        """The party as Flower calls it. Unlike Flower's own wrapper it allocates nothing that a server declares."""
+        return _Wire(self)
+
     def _count(self, config: dict[str, Scalar]) -> ClassCounts:
-        X = _points(self.X, "X")
-        terms = self._terms(config, X.shape[1])
-        codes = _codes(terms, X, self.y, "y")
+        terms = self._terms(config)
+        X, codes = _labelled(terms, self.X, self.y)
         return ClassCounts.from_data(terms.hasher, X, codes, terms.n_classes, n_jobs=self.n_jobs)
 
-    def _try_model(self, parameters: NDArrays, config: dict[str, Scalar]) -> npt.NDArray[np.int64] | None:
-        terms = self._terms(config, _points(self.X, "X").shape[1])
+    def _try_model(self, parameters: NDArrays, config: dict[str, Scalar]) -> Confusion | None:
+        terms = self._terms(config)
         model = _received_model(terms, parameters, config)
-        if self.on_model is not None:
-            self.on_model(model(feature_names=terms.feature_names))
+        try:
+            return self._confusion(terms, model)
+        except DataError as error:
+            raise DataError(f"X_test, y_test: {error}") from None
+        finally:
+            self._hand_over(model)
+
+    def _confusion(self, terms: Terms, model: FlyNNClassifier) -> Confusion | None:
+        """How the model does on the points held out; None if there are none."""
         if self.X_test is None or self.y_test is None:
             return None
-        X = _points(self.X_test, "X_test")
-        true = _codes(terms, X, self.y_test, "y_test")
+        X, true = _labelled(terms, self.X_test, self.y_test)
         if not len(true):
             return None
-        return confusion(true, terms.codes(model().predict(X)), terms.n_classes)
+        X = X.tocsr() if sp.issparse(X) else X  # to be sliced
+        predicted = np.empty_like(true)
+        for rows in gen_batches(len(true), max(1, _SCORES // max(terms.n_classes, 256))):
+            active = terms.hasher.active(X[rows], n_jobs=self.n_jobs)
+            predicted[rows] = model.counts_.scores(active, model.decay_, model.rule).argmax(axis=1)
+        return confusion(true, predicted, terms.n_classes)
 
-    def _terms(self, config: dict[str, Scalar], n_features: int) -> Terms:
+    def _hand_over(self, model: FlyNNClassifier) -> None:
+        if self.on_model is None:
+            return
+        try:
+            self.on_model(model)
+        except Exception as error:  # noqa: BLE001 - it must not cost the party its evaluation
+            log(ERROR, "FlyNN: on_model failed", exc_info=error)
+
+    def _terms(self, config: dict[str, Scalar]) -> Terms:
         """The run's terms, once it is clear that the party can afford them and means the same hash."""
-        terms = Terms.from_config(config, n_features)
-        needed = memory_needed(terms)
+        terms = Terms.from_config(config, _points(self.X).shape[1])
+        needed = memory_needed(terms.spec, terms.n_classes)
+        needed += 16 * terms.n_classes**2  # the confusion matrix, and its message
         if needed > self.memory_limit:
             raise PayloadError(
                 f"memory: hash_dim {terms.spec.hash_dim}, row_nnz {terms.spec.row_nnz} and {terms.n_classes} "
@@ -200,46 +243,45 @@ class FlyNNClient(NumPyClient):
         return self._signed({"flynn-refused": reason})
 
 
-def memory_needed(terms: Terms) -> int:
-    """About how many bytes a party needs for the rows and the counts of a run, its points not included.
+class _Wire(Client):
+    """What Flower makes of a NumPyClient, but with `payload.read_tensors` for what comes from the server."""
 
-    Parameters
-    ----------
-    terms : Terms
+    def __init__(self, party: FlyNNClient) -> None:
+        self.party = party
 
-    Returns
-    -------
-    int
-        24 bytes for every entry of the rows (the rows, the form in which the kernel reads them, their signs,
-        and what drawing them takes), 24 for every count (the sum, the message, a copy between them) and 16
-        for every cell of the confusion matrix.
-    """
-    rows = terms.spec.hash_dim * terms.spec.row_nnz
-    counts = terms.n_classes * terms.spec.hash_dim
-    return 24 * rows + 24 * counts + 16 * terms.n_classes**2
+    def fit(self, ins: FitIns) -> FitRes:
+        arrays, n_examples, metrics = self.party.fit([], ins.config)
+        return FitRes(_OK, ndarrays_to_parameters(arrays), n_examples, metrics)
+
+    def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
+        try:
+            arrays = payload.read_tensors(ins.parameters.tensors)
+        except PayloadError as error:
+            return EvaluateRes(_OK, 0.0, 0, self.party._refusal("the evaluation", error))
+        return EvaluateRes(_OK, *self.party.evaluate(arrays, ins.config))
 
 
-def _received_model(
-    terms: Terms, parameters: NDArrays, config: dict[str, Scalar]
-) -> Callable[..., FlyNNClassifier]:
-    """What makes the classifier of the server's counts, with column names or, for points without, without."""
+def _received_model(terms: Terms, parameters: NDArrays, config: dict[str, Scalar]) -> FlyNNClassifier:
     counts = payload.decode(parameters, terms.hasher, terms.n_classes, mode=terms.mode)
     decay, rule = config.get("flynn-decay"), config.get("flynn-rule")
     if not isinstance(decay, float) or not isinstance(rule, str):
         raise PayloadError("flynn-decay, flynn-rule: expected a float and a string, got something else")
-    return partial(FlyNNClassifier.from_counts, terms.spec, counts, list(terms.classes), decay=decay, rule=rule)
+    return FlyNNClassifier.from_counts(
+        terms.spec, counts, list(terms.classes), decay=decay, rule=rule, feature_names=terms.feature_names
+    )
 
 
-def _points(X: Any, name: str) -> Any:
+def _points(X: Any) -> Any:
     """`X` as an array or a sparse matrix with two dimensions."""
     points = X if sp.issparse(X) else np.asarray(X)
     if points.ndim != 2:
-        raise DataError(f"{name}: expected shape (points, features), got {points.ndim} dimension(s)")
+        raise DataError(f"X: expected shape (points, features), got {points.ndim} dimension(s)")
     return points
 
 
-def _codes(terms: Terms, X: Any, y: npt.ArrayLike, name: str) -> npt.NDArray[np.int64]:
-    codes = terms.codes(y)
-    if len(codes) != X.shape[0]:
-        raise DataError(f"{name}: expected {X.shape[0]} labels, one for every point, got {len(codes)}")
-    return codes
+def _labelled(terms: Terms, X: Any, y: npt.ArrayLike) -> tuple[Any, npt.NDArray[np.int64]]:
+    """Points and the codes of their labels."""
+    points, codes = _points(X), terms.codes(y)
+    if len(codes) != points.shape[0]:
+        raise DataError(f"y: expected {points.shape[0]} labels, one for every point, got {len(codes)}")
+    return points, codes

@@ -29,7 +29,7 @@ import hashlib
 import os
 import struct
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -113,13 +113,17 @@ class HashSpec:
 
     def _vector(self, name: str) -> tuple[float, ...]:
         value = getattr(self, name)
-        if isinstance(value, str | bytes) or not hasattr(value, "__len__"):
+        if isinstance(value, str | bytes) or not (
+            isinstance(value, Sequence) or (isinstance(value, np.ndarray) and value.ndim)
+        ):
             raise SpecError(f"{name}: expected {self.n_features} floats, got {type(value).__name__}")
         if len(value) != self.n_features:
             raise SpecError(f"{name}: expected {self.n_features} floats (n_features), got {len(value)}")
         try:
+            if any(isinstance(entry, str | bytes) for entry in value):
+                raise TypeError
             vector = np.asarray(value, np.float64)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise SpecError(f"{name}: expected {self.n_features} floats, got something else") from None
         if vector.ndim != 1 or not np.isfinite(vector).all():
             raise SpecError(f"{name}: expected {self.n_features} finite floats")
@@ -201,10 +205,16 @@ class HashSpec:
         each, 5-fold): .842; with m = 4096 and rho = 32 .831; with s halved .830, a quarter .792, doubled .840; with
         rho = 32 .829, rho = 128 .842. 1-NN on standardised columns: .800.
         """
-        if isinstance(n_features, bool) or not isinstance(n_features, int | np.integer) or n_features < 1:
-            raise SpecError(f"n_features: expected a positive whole number, got {n_features!r}")
+        figures = {"n_features": n_features, "n_examples": n_examples, "n_classes": n_classes}
+        for name, figure in figures.items():
+            if figure is None and name != "n_features":
+                continue
+            if isinstance(figure, bool) or not isinstance(figure, int | np.integer) or figure < (name != "n_examples"):
+                raise SpecError(f"{name}: expected a positive whole number, got {figure!r}")
+        if noise_sigma is not None and not 0 <= noise_sigma < np.inf:
+            raise SpecError(f"noise_sigma: expected a finite number of at least 0, got {noise_sigma!r}")
         if hash_dim is None:
-            hash_dim = 2**14 if n_classes is None else max(min(2**14, 2**23 // max(int(n_classes), 1)), 256)
+            hash_dim = 2**14 if n_classes is None else max(min(2**14, 2**23 // int(n_classes)), 256)
         if row_nnz is None:
             row_nnz = min(int(n_features), max(2, min(-(-2 * int(n_features) // 5), 40)))
         if hash_nnz is None:
@@ -223,6 +233,18 @@ class FlyHash:
     Parameters
     ----------
     spec : HashSpec
+
+    Notes
+    -----
+    Arithmetic is part of the hash, since it decides between sums that are close. A point is added up exactly, in
+    integers, if the spec has neither centre nor scale, all its values are whole, and `row_nnz` times the power of two
+    at or above the largest magnitude is below 2**63. Every other point becomes (x - center) * scale in float64, is
+    rounded once to float32, and added up in float32 over a row's columns in ascending order. Floats wider than float64
+    are rounded to it first. So the result does not depend on the dtype, and a point times a power of two has the same
+    hash, unless that makes a point whole that was not (or the reverse) whose sums float32 cannot hold.
+
+    The result is the same on every machine, for float values below 1e-38 only if the process does not flush subnormal
+    numbers to zero (some libraries built with -ffast-math switch that on).
 
     Attributes
     ----------
@@ -277,8 +299,10 @@ class FlyHash:
         entries = None
         if signs is not None:
             entries = np.array(signs)
-            if entries.shape != columns.shape or not np.isin(entries, (-1, 1)).all():
-                raise SpecError(f"signs: expected +1 and -1 of shape {columns.shape}, got shape {entries.shape}")
+            if entries.shape != columns.shape or entries.dtype.kind not in "iuf" or not np.isin(entries, (-1, 1)).all():
+                raise SpecError(
+                    f"signs: expected +1 and -1 of shape {columns.shape}, got {entries.dtype} of shape {entries.shape}"
+                )
             entries = entries.astype(np.int8)
         hasher = cls.__new__(cls)
         hasher._set(None, columns, entries, n_features, hash_nnz)
@@ -295,7 +319,7 @@ class FlyHash:
         self._columns = rows.astype(np.uint16 if reach <= 2**16 else np.uint32)
         if signs is not None:
             signs.flags.writeable = False
-            self._columns[signs < 0] += self.n_features  # where the negated columns stand
+            np.add(self._columns, self.n_features, out=self._columns, where=signs < 0)  # where negated columns stand
         center, scale = (None, None) if spec is None else (spec.center, spec.scale)
         self._preparation = Preparation(
             self.n_features,
@@ -381,6 +405,8 @@ class FlyHash:
         (n_classes, hash_dim) int64 array
         """
         points = self._points(X)
+        if isinstance(n_classes, bool) or not isinstance(n_classes, int | np.integer) or n_classes < 1:
+            raise DataError(f"n_classes: expected a positive whole number, got {n_classes!r}")
         labels = np.asarray(y)
         if labels.shape != (points.shape[0],) or (labels.dtype.kind not in "iu" and labels.size):
             raise DataError(f"y: expected {points.shape[0]} class numbers, got {labels.dtype} of shape {labels.shape}")
@@ -404,7 +430,10 @@ class FlyHash:
         if sp.issparse(X):
             points: Any = sp.csr_array(X)
         else:
-            points = np.asarray(X)
+            try:
+                points = np.asarray(X)
+            except ValueError:
+                raise DataError(f"X: expected (n, {self.n_features}) points, got rows of different lengths") from None
         if points.ndim != 2 or points.shape[1] != self.n_features:
             raise DataError(f"X: expected (n, {self.n_features}) points, got shape {points.shape}")
         if points.dtype.kind not in "biuf":
@@ -452,8 +481,8 @@ def n_threads(n_jobs: int | None) -> int:
     if n_jobs > 0:
         return int(n_jobs)
     mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    given = os.environ.get("OMP_NUM_THREADS", "")
-    if given.isdigit() and int(given) > 0:
+    given = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if given.isdecimal() and int(given) > 0:
         mine = min(mine, int(given))
     return max(1, mine + 1 + int(n_jobs))
 
@@ -498,7 +527,7 @@ def _draw_rows(seed, hash_dim, n_features, row_nnz):  # type: ignore[no-untyped-
                     block, used = block + 1, 0
                 product = words[used] * size
                 used += 1
-                # 2**32 mod size low words per result would be one too many; Lemire, ACM TOMACS 29 (2019).
+                # Rejecting low words below 2**32 mod size leaves every column as many (Lemire, ACM TOMACS 29, 2019).
                 if (product & low32) >= (np.uint64(2**32) - size) % size:
                     break
             column = product >> shift

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -67,21 +68,38 @@ def first_call(kernel: Hashable) -> Iterator[None]:
     if kernel in _called:
         yield
         return
-    descriptor = -1
+    descriptor = _locked()
+    try:
+        yield
+        _called.add(kernel)
+    finally:
+        if descriptor is not None:
+            import fcntl
+
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough: a fork may hold the descriptor, too
+            os.close(descriptor)
+
+
+def _locked() -> int | None:
+    """A descriptor that holds the lock, or None where there are no locks or somebody has held it for a minute."""
     try:
         import fcntl  # not on Windows
 
         path = os.path.join(tempfile.gettempdir(), f"flwr-flynn-{os.getuid()}.lock")
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
     except (ImportError, OSError):
-        pass
-    try:
-        yield
-        _called.add(kernel)
-    finally:
-        if descriptor >= 0:
-            os.close(descriptor)  # releases the lock
+        return None
+    for _ in range(600):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.1)
+        except OSError:
+            break
+        else:
+            return descriptor
+    os.close(descriptor)
+    return None
 
 
 @intrinsic
@@ -340,7 +358,7 @@ def winners_counting(blocks, columns, hash_nnz, n_points, width, shift, slack, e
     n_points : int
         Points in all blocks.
     width : int
-        All sums lie in 0 .. width - 1; at most 2**16.
+        All sums lie in 0 .. width - 1; at most 2**15.
     shift : int
         A cell of the histogram holds 2**shift sums; 0 unless `blocks` approximates.
     slack : (n_blocks * lanes,) int64 array

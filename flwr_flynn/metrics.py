@@ -42,7 +42,7 @@ def confusion(true: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64], n_c
            [0, 1]])
     """
     cells = np.bincount(true * n_classes + predicted, minlength=n_classes**2)
-    return cells.astype(np.int64).reshape(n_classes, n_classes)
+    return cells.astype(np.int64, copy=False).reshape(n_classes, n_classes)
 
 
 def scores(matrix: Confusion) -> dict[str, float]:
@@ -113,7 +113,7 @@ def summary(matrices: Mapping[str, Confusion]) -> dict[str, Any]:
 
 def confusion_to_bytes(matrix: Confusion) -> bytes:
     """A confusion matrix as a metrics value that Flower can carry: int64, little-endian, row by row."""
-    return matrix.astype("<i8").tobytes()
+    return matrix.astype("<i8", copy=False).tobytes()
 
 
 def confusion_from_bytes(raw: Any, n_classes: int, n_examples: int) -> Confusion:

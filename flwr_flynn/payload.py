@@ -206,4 +206,7 @@ def _read_tensor(tensor: bytes, name: str) -> Array:
     if declared != came:
         raise PayloadError(f"{name}: expected {declared} bytes as its header declares, got {came}")
     flat = np.frombuffer(tensor, dtype, offset=start + header_bytes)
-    return flat.reshape(shape, order="F" if header[2] == b"True" else "C")
+    try:
+        return flat.reshape(shape, order="F" if header[2] == b"True" else "C")
+    except ValueError:  # no bytes are as many as a 0 among huge numbers declares
+        raise PayloadError(f"{name}: expected a shape that NumPy can have, got {str(shape)[:60]}") from None

@@ -43,7 +43,7 @@ from flwr_flynn.counts import ClassCounts
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.hashing import HashSpec
 from flwr_flynn.metrics import summary
-from flwr_flynn.terms import PREFIX, Label, Terms
+from flwr_flynn.terms import PREFIX, Label, Terms, whole_number
 
 ConfigFn = Callable[[int], dict[str, Scalar]]
 EvaluateFn = Callable[[int, NDArrays, dict[str, Scalar]], tuple[float, dict[str, Scalar]] | None]
@@ -62,6 +62,9 @@ class FlyNNStrategy(Strategy):
         How many parties to wait for before a round starts.
     min_parties : int
         How many parties must be counted in the end, at most `min_available_clients`.
+    max_examples_per_party : int, optional
+        Refuse counts of more points. By default only such are refused as would leave
+        the int64 sum without room for others, see `aggregation.Aggregator`.
     decay : float or "auto", default="auto"
         The model's gamma, 0 <= gamma < 1; "auto" has it picked from the summed counts.
     rule : str, default="balanced"
@@ -87,9 +90,10 @@ evaluate_metrics_aggregation_fn
     Attributes
     ----------
     evaluation : dict or None
-        What `metrics.summary` tells of the last evaluation by the parties, and ``missing``, a reason for each
-        party that was asked and reported nothing usable. None before that, and if no party holds points to
-        test on.
+        What `metrics.summary` tells of the parties' evaluation of the present counts. None until there is one.
+    evaluation_missing : dict of name to reason
+        The parties that were asked to evaluate the present counts and reported nothing usable. If it is empty
+        and `evaluation` is None, then nobody was asked, or no party holds points to test on.
 
     References
     ----------
@@ -111,6 +115,7 @@ evaluate_metrics_aggregation_fn
         classes: Sequence[Label],
         min_available_clients: int,
         min_parties: int,
+        max_examples_per_party: int | None = None,
         decay: float | str = "auto",
         rule: str = "balanced",
         feature_names: Sequence[str] | None = None,
@@ -125,13 +130,11 @@ evaluate_metrics_aggregation_fn
         evaluate_metrics_aggregation_fn: MetricsAggregationFn | None = None,
     ) -> None:
         terms = Terms(spec, classes, feature_names=feature_names)
-        for name, number in (
-            ("min_available_clients", min_available_clients),
-            ("min_parties", min_parties),
-            ("min_evaluate_clients", min_evaluate_clients),
-        ):
-            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-                raise ConfigError(f"{name}: expected a whole number of 1 or more, got {number!r}")
+        self.min_available_clients = whole_number("min_available_clients", min_available_clients)
+        self.min_parties = whole_number("min_parties", min_parties)
+        self.min_evaluate_clients = whole_number("min_evaluate_clients", min_evaluate_clients)
+        if max_examples_per_party is not None:
+            max_examples_per_party = whole_number("max_examples_per_party", max_examples_per_party)
         if min_parties > min_available_clients:
             raise ConfigError(
                 f"min_parties: expected at most min_available_clients = {min_available_clients}, got {min_parties}"
@@ -142,12 +145,9 @@ evaluate_metrics_aggregation_fn
         ):
             if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= most:
                 raise ConfigError(f"{name}: expected a number from 0 to {most}, got {share!r}")
-        self.min_available_clients = min_available_clients
-        self.min_parties = min_parties
         self.decay = decay
         self.rule = rule
         self.fraction_evaluate = fraction_evaluate
-        self.min_evaluate_clients = min_evaluate_clients
         self.wait_timeout = wait_timeout
         self.evaluate_fn = evaluate_fn
         self.on_fit_config_fn = on_fit_config_fn
@@ -156,7 +156,8 @@ evaluate_metrics_aggregation_fn
         self.fit_metrics_aggregation_fn = fit_metrics_aggregation_fn
         self.evaluate_metrics_aggregation_fn = evaluate_metrics_aggregation_fn
         self.evaluation: dict[str, Any] | None = None
-        self._aggregator = Aggregator(terms, min_parties)
+        self.evaluation_missing: dict[str, str] = {}
+        self._aggregator = Aggregator(terms, self.min_parties, max_examples_per_party)
         self._model: FlyNNClassifier | None = None  # of the present counts
         self._handed_out: ClassCounts | None = None
         self._asked: list[str] = []  # in the current fit or evaluate round
@@ -295,7 +296,8 @@ evaluate_metrics_aggregation_fn
         self._log_round(batch)
         if not batch.accepted:
             return None, {}
-        self._model = None
+        self._model = self.evaluation = None
+        self.evaluation_missing = {}
         parties = self.parties
         ours: dict[str, Scalar] = {
             "parties": len(parties),
@@ -325,7 +327,8 @@ evaluate_metrics_aggregation_fn
             size = max(int(len(clients) * self.fraction_evaluate), self.min_evaluate_clients)
             # Of those that are there now: FedAvg's sample would wait for parties that left after the fit.
             clients = client_manager.sample(min(size, len(clients)), min_num_clients=0)
-        self._handed_out = self.counts
+        if clients:
+            self._handed_out = self.counts
         self._asked = [client.cid for client in clients]
         return [(client, EvaluateIns(parameters, dict(config))) for client in clients]
 
@@ -354,15 +357,17 @@ evaluate_metrics_aggregation_fn
         names = aggregator.names([*self._asked, *replies, *missing])
         for cid, reason in missing.items():
             log(WARNING, "FlyNN: %s: did not evaluate: %s", names[cid], reason)
-        if not matrices or (not self.accept_failures and (failures or missing)):
+        usable = matrices and (self.accept_failures or not (failures or missing))
+        figures = summary({names[cid]: matrix for cid, matrix in matrices.items()}) if usable else None
+        self.evaluation = figures
+        self.evaluation_missing = {names[cid]: reason for cid, reason in missing.items()}
+        if figures is None:
             return None, {}
         metrics: dict[str, Scalar] = {}
         if self.evaluate_metrics_aggregation_fn is not None:
             metrics = self.evaluate_metrics_aggregation_fn(
                 [(replies[cid].num_examples, replies[cid].metrics) for cid in matrices]
             )
-        figures = summary({names[cid]: matrix for cid, matrix in matrices.items()})
-        self.evaluation = {**figures, "missing": {names[cid]: reason for cid, reason in missing.items()}}
         log(
             INFO,
             "FlyNN: accuracy %.4f on %s examples of %s parties, at the worst of them %.4f",
@@ -408,6 +413,16 @@ evaluate_metrics_aggregation_fn
             log(WARNING, "FlyNN: %s: replied again, ignored", names[cid])
         for name, reason in aggregator.missing.items():
             log(WARNING, "FlyNN: %s: not counted: %s", name, reason)
+        for name, cids in aggregator.namesakes().items():
+            if batch.accepted.keys() & cids:
+                log(
+                    WARNING,
+                    "FlyNN: %s COUNTED PARTIES GIVE THE SAME NAME, %s (nodes %s): if a node restarted under a new id, "
+                    "its points are counted twice",
+                    len(cids),
+                    name,
+                    ", ".join(cids),
+                )
         enough = "" if aggregator.enough else f"; at least {self.min_parties} are needed"
         log(INFO, "FlyNN: %s parties counted%s", len(self.parties), enough)
 

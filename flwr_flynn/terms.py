@@ -14,6 +14,8 @@ True
 from __future__ import annotations
 
 import json
+import operator
+import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
@@ -144,7 +146,8 @@ class Terms:
         Parameters
         ----------
         y : array-like of shape (n,)
-            Labels: strings, or numbers equal to the classes' integers.
+            Labels: strings or numbers. What a file holds as text and a class list as an integer is the same label,
+            ``"1"`` and 1; ``"01"`` is another.
 
         Raises
         ------
@@ -154,7 +157,14 @@ class Terms:
         labels = np.asarray(y)
         if labels.ndim != 1:
             raise DataError(f"y: expected shape (points,), got {labels.ndim} dimensions")
-        code_of = {label: code for code, label in enumerate(self.classes)}
+        code_of: dict[Any, int] = {}
+        for code, label in enumerate(self.classes):
+            if isinstance(label, int):
+                code_of |= {label: code, str(label): code, f"{label}.0": code}
+            else:
+                code_of[label] = code
+                if re.fullmatch("0|-?[1-9][0-9]{0,17}", label):
+                    code_of[int(label)] = code
         try:
             codes = np.fromiter((code_of.get(label, -1) for label in labels.tolist()), np.int64, len(labels))
         except TypeError:
@@ -167,6 +177,17 @@ class Terms:
                 f"y has dtype {labels.dtype})"
             )
         return codes
+
+
+def whole_number(name: str, value: Any) -> int:
+    """`value` as Python's integer, NumPy's included, if it is 1 or more; else a ConfigError that names it."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = 0
+    if isinstance(value, bool) or number < 1:
+        raise ConfigError(f"{name}: expected a whole number of 1 or more, got {value!r}")
+    return number
 
 
 def _checked_classes(classes: Any) -> tuple[Label, ...]:

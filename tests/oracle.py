@@ -1,4 +1,4 @@
-"""FlyNN in plain Python: slow, and as close to the paper and DESIGN's tie rule as words can be."""
+"""FlyNN in plain Python: slow, and as close to the paper and the tie rule as words can be."""
 
 from __future__ import annotations
 

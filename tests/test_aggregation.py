@@ -77,9 +77,44 @@ def test_no_sum_can_overflow() -> None:
     array[0, : SPEC.hash_nnz] = room - 3
     fingerprint = payload.encode(counts_of(*points(0)))[0]
     tensors = ndarrays_to_parameters([fingerprint, array]).tensors
-    server = aggregated(Reply("1", tensors, room - 3, {}), reply("2", n=5), reply("3", n=3))
+    server = Aggregator(TERMS, 1, max_examples_per_party=room)
+    server.commit(server.check([Reply("1", tensors, room - 3, {}), reply("2", n=5), reply("3", n=3)]))
     assert server.counts.n_examples == room
     assert server.missing == {"node 2": "refused: counts: expected at most 3 examples, got 5"}
+
+    server = aggregated(Reply("1", tensors, room - 3, {}), reply("2", n=5))  # it takes nobody else's room
+    assert server.missing == {"node 1": f"refused: counts: expected at most {room // 1024} examples, got {room - 3}"}
+
+
+def test_more_examples_than_a_party_can_have_are_refused() -> None:
+    server = Aggregator(TERMS, 1, max_examples_per_party=5)
+    server.commit(server.check([reply("1", n=6), reply("2", n=5), reply("3", n=5)]))
+    assert server.missing == {"node 1": "refused: counts: expected at most 5 examples, got 6"}
+
+
+def test_whatever_reading_a_reply_raises_is_that_party_s_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(tensors: Any) -> Any:
+        if tensors == ["broken"]:
+            raise OverflowError("of a library")
+        return read(tensors)
+
+    read = payload.read_tensors
+    monkeypatch.setattr(payload, "read_tensors", broken)
+    server = aggregated(reply("1"), Reply("2", ["broken"], 5, {"flynn-party": "Ulm"}), reply("3"))
+    assert [party.cid for party in server.parties] == ["1", "3"]
+    assert server.missing == {"Ulm": "refused: unreadable (OverflowError)"}
+
+
+def test_whatever_reading_an_evaluation_raises_is_that_party_s_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flwr_flynn.aggregation.confusion_from_bytes", lambda *_: 1 / 0)
+    assert aggregated().check_evaluation([reply("1")]) == ({}, {"1": "refused: unreadable (ZeroDivisionError)"})
+
+
+def test_parties_of_one_name_are_told() -> None:
+    server = aggregated(reply("1", flynn_party="Basel"), reply("2"), reply("3"), reply("4", flynn_party="Ulm"))
+    assert server.namesakes() == {}
+    server.commit(server.check([reply("5", flynn_party="Basel")]))
+    assert server.namesakes() == {"Basel": ["1", "5"]}
 
 
 @pytest.mark.parametrize("n_examples", [None, 5.0, "5", True, -5, [5], 2**70])

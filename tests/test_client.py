@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from flwr.common import EvaluateIns, FitIns, ndarrays_to_parameters
+from flwr.common import EvaluateIns, FitIns, Parameters, ndarrays_to_parameters
 from sklearn.metrics import confusion_matrix
 
 from flwr_flynn import payload
 from flwr_flynn.classifier import FlyNNClassifier
-from flwr_flynn.client import FlyNNClient, memory_needed
+from flwr_flynn.client import FlyNNClient
+from flwr_flynn.counts import memory_needed
 from flwr_flynn.errors import ConfigError
+from flwr_flynn.hashing import HashSpec
 from flwr_flynn.metrics import confusion_from_bytes
 from flwr_flynn.terms import Terms
 from tests.fakes import CLASSES, HASHER, SPEC, TERMS, counts_of, points
@@ -112,7 +116,7 @@ def test_a_hash_that_needs_too_much_memory_is_refused_before_it_is_drawn(monkeyp
 
 def test_the_memory_limit_is_the_party_s_own() -> None:
     X, y = points(3)
-    needed = memory_needed(TERMS)
+    needed = memory_needed(SPEC, 3) + 16 * 3 * 3
     assert FlyNNClient(X, y, memory_limit=needed).fit([], FIT)[1] == 3
     assert "memory: hash_dim 24, row_nnz 2 and 3 classes" in refusal(FlyNNClient(X, y, memory_limit=needed - 1))
 
@@ -189,12 +193,65 @@ def test_hostile_models_are_refused(arrays: list[np.ndarray], config: dict[str, 
     assert received == []
 
 
-def test_a_model_that_cannot_be_kept_is_a_refusal() -> None:
+def test_a_model_that_cannot_be_kept_is_tried_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
     def disk_full(model: FlyNNClassifier) -> None:
-        raise OSError(28, "No space left on device", "/home/secret")
+        raise OSError(28, "No space left on device")
 
-    _, _, metrics = FlyNNClient(*points(5), on_model=disk_full).evaluate(model_arrays(), EVALUATE)
-    assert metrics["flynn-refused"] == "failed with OSError"
+    X, y = points(5)
+    client = FlyNNClient(X, y, X_test=X, y_test=y, on_model=disk_full)
+    with caplog.at_level(logging.ERROR, logger="flwr"):
+        _, n_examples, metrics = client.evaluate(model_arrays(), EVALUATE)
+    assert n_examples == 5
+    assert metrics.keys() == {"flynn-confusion", "accuracy"}
+    assert "on_model failed" in caplog.text
+    assert "No space left" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("X_test", "y_test", "reason"),
+    [
+        (np.full((1, 5), SECRET), ["ash"], r"X: expected \(n, 4\) points, got shape \(1, 5\)"),
+        (np.full(4, SECRET), ["ash"], "X: expected shape"),
+        (np.array([[SECRET, np.nan, 0, 0]]), ["ash"], "X: .*NaN or inf"),
+        (sp.coo_array([[SECRET, np.nan, 0, 0]]), ["ash"], "X: .*NaN or inf"),
+        (np.full((1, 4), SECRET), [str(SECRET)], "y: 1 of 1 labels"),
+        (np.full((1, 4), SECRET), ["ash"] * 2, "y: expected 1 labels"),
+    ],
+)
+def test_test_points_that_do_not_fit_are_named_and_the_model_is_kept(X_test: Any, y_test: Any, reason: str) -> None:
+    received: list[FlyNNClassifier] = []
+    client = FlyNNClient(*points(5), X_test=X_test, y_test=y_test, on_model=received.append)
+    loss, n_examples, metrics = client.evaluate(model_arrays(), EVALUATE)
+    assert (loss, n_examples) == (0.0, 0)
+    assert re.match("X_test, y_test: " + reason, metrics["flynn-refused"])
+    assert "123456" not in metrics["flynn-refused"]
+    assert len(received) == 1
+
+
+@pytest.mark.parametrize("convert", [sp.coo_array, sp.csc_matrix, np.asfortranarray, np.ndarray.tolist])
+def test_many_test_points_are_tried_in_batches(convert: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = points(30, seed=2)
+    client = FlyNNClient(*points(5), X_test=convert(X), y_test=y)
+    whole = client.evaluate(model_arrays(), EVALUATE)
+    monkeypatch.setattr("flwr_flynn.client._SCORES", 256 * 7)
+    assert client.evaluate(model_arrays(), EVALUATE) == whole
+
+
+def test_trying_a_model_of_many_classes_stays_within_the_memory_limit() -> None:
+    terms = Terms(HashSpec(n_features=4, hash_dim=24, row_nnz=2, hash_nnz=3, seed=7), range(1000))
+    X, y = points(20000)[0], np.arange(20000) % 1000
+    needed = memory_needed(terms.spec, 1000) + 16 * 1000**2
+    client = FlyNNClient(X, y, X_test=X, y_test=y, memory_limit=needed).to_client()
+    request = FitIns(ndarrays_to_parameters([]), terms.to_config())
+    config = {**request.config, "flynn-decay": 0.8, "flynn-rule": "balanced"}
+    model = EvaluateIns(client.fit(request).parameters, config)
+    tracemalloc.start()
+    reply = client.evaluate(model)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert reply.num_examples == 20000
+    # All scores at once are 153 MiB. A batch's scores, and a block of them on its way, are not many.
+    assert peak < needed + 50 * 2**20
 
 
 # ---- inside Flower
@@ -209,12 +266,29 @@ def test_flower_s_wrapper_takes_every_answer() -> None:
         assert client.evaluate(EvaluateIns(model, {**config, "flynn-decay": 0.8})).status.code.value == 0
 
 
+def test_nothing_that_a_server_declares_is_allocated() -> None:
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (9999999999,), }\n"
+    tensor = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+    parameters = Parameters([tensor], "numpy.ndarray")
+    client = FlyNNClient(*points(5), name="Basel", memory_limit=2**20).to_client()
+    tracemalloc.start()
+    counted, tried = client.fit(FitIns(parameters, FIT)), client.evaluate(EvaluateIns(parameters, EVALUATE))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert counted.num_examples == 5  # to count, it needs nothing of the server's
+    reason = "array 1: expected 79999999992 bytes as its header declares, got 0"
+    assert tried.metrics == {"flynn-refused": reason, "flynn-party": "Basel"}
+    assert peak < 2**20
+
+
 @pytest.mark.parametrize(
     ("kwargs", "reason"),
     [
         ({"memory_limit": 0}, "memory_limit"),
         ({"memory_limit": "4 GiB"}, "memory_limit"),
         ({"memory_limit": True}, "memory_limit"),
+        ({"name": 5}, "name: expected a string, got int"),
+        ({"n_jobs": 0}, "n_jobs: expected None or a whole number other than 0, got 0"),
         ({"X_test": np.zeros((1, 4))}, "X_test, y_test"),
     ],
 )

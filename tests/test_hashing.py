@@ -174,13 +174,35 @@ def test_threads_and_chunks_change_nothing_on_many_points():
 
 
 @settings(max_examples=100, deadline=None)
-@given(cases(kinds=("binary", "uint8", "whole floats", "float32"), plain=True), st.integers(-20, 20))
+@given(cases(kinds=("binary", "uint8", "whole floats", "int16"), plain=True), st.integers(-40, 40))
 def test_winners_do_not_change_when_a_point_is_scaled_by_a_power_of_two(case, exponent):
+    # Of values that float32 can add without rounding. Where it cannot, being whole makes a difference: see FlyHash.
     spec, X = case
     X = X.astype(np.float64)
-    X[np.abs(X) < 1e-30] = 0.0  # no underflow
     hasher = FlyHash(spec)
     np.testing.assert_array_equal(hasher.active(X * 2.0**exponent), hasher.active(X))
+
+
+def test_sums_that_only_float32_rounding_carries_beyond_its_range_are_refused():
+    X = np.full((64, 20), -1.7014116e37, np.float32)  # 20 of them are within the range, added one by one they are not
+    hasher = FlyHash(HashSpec(20, 40, 20, 3, 0))
+    for points in (X, -X):
+        with pytest.raises(DataError, match="overflow float32"):
+            hasher.count(points, np.zeros(64, int), 1)
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("scale", [None, 0.5])
+def test_wide_sparse_points_hash_as_dense_ones(signed, scale):
+    d = 40_000
+    generator = np.random.default_rng(6)
+    dense = np.zeros((70, d))
+    for point in dense:
+        point[generator.integers(0, 300, 12)] = generator.normal(size=12)
+    spec = HashSpec(d, 200, 5000, 4, seed=1, signed=signed, scale=None if scale is None else (scale,) * d)
+    hasher = FlyHash(spec)
+    np.testing.assert_array_equal(hasher.active(sp.csr_array(dense)), hasher.active(dense))
+    np.testing.assert_array_equal(hasher.active(sp.csr_array((3, d))), hasher.active(np.zeros((3, d))))
 
 
 @settings(max_examples=100, deadline=None)
@@ -333,6 +355,10 @@ def test_rows_and_signs_are_read_only():
         ({"center": (float("nan"),) * 10}, "center: expected 10 finite"),
         ({"scale": (0.0,) * 10}, "scale: expected positive"),
         ({"scale": ("a",) * 10}, "scale: expected 10 floats"),
+        ({"scale": ("1.5",) * 10}, "scale: expected 10 floats"),
+        ({"center": [10**400] * 10}, "center: expected 10 floats"),
+        ({"center": np.array(1.0)}, "center: expected 10 floats"),
+        ({"center": 1.0}, "center: expected 10 floats"),
     ],
 )
 def test_a_bad_field_is_named(change, message):
@@ -387,6 +413,9 @@ def test_suggested_sizes_are_valid_and_bounded(n_features, n_classes):
     assert spec.hash_nnz <= noisy.hash_nnz or noisy.hash_nnz == noisy.hash_dim // 20
     with pytest.raises(SpecError, match="noise_sigma"):
         HashSpec.suggest(n_features, noise_sigma=1.0)
+    for bad in ({"n_classes": "a"}, {"n_classes": 0}, {"n_examples": -1}, {"noise_sigma": float("nan")}):
+        with pytest.raises(SpecError, match=next(iter(bad))):
+            HashSpec.suggest(n_features, **bad)
 
 
 # --- given rows, bad input --------------------------------------------------------------------------------------------
@@ -415,6 +444,7 @@ def test_bad_rows_are_refused(rows):
         (np.zeros(10), "expected"),
         (np.zeros((2, 9)), "expected"),
         (np.zeros((2, 10), complex), "real numbers"),
+        ([[0.0] * 10, [0.0] * 9], "different lengths"),
         (np.full((2, 10), "a"), "real numbers"),
         (np.array([[np.nan] + [0.0] * 9]), "NaN or infinity in 1 of 10 columns"),
         (np.array([[np.inf] + [0.0] * 9]), "NaN or infinity"),
@@ -428,7 +458,13 @@ def test_bad_points_are_refused(X, message):
     with pytest.raises(DataError, match=message):
         hasher.active(X)
     with pytest.raises(DataError, match=message):
-        hasher.count(X, np.zeros(X.shape[0], int), 1)
+        hasher.count(X, np.zeros(X.shape[0] if hasattr(X, "shape") else len(X), int), 1)
+
+
+@pytest.mark.parametrize("n_classes", [0, -1, 2.0, True])
+def test_bad_numbers_of_classes_are_refused(n_classes):
+    with pytest.raises(DataError, match="n_classes"):
+        FlyHash(SPEC).count(np.zeros((2, 10)), [0, 0], n_classes)
 
 
 @pytest.mark.parametrize("y", [[0], [0, 3], [0, -1], [0.0, 1.0], [[0, 1]]])
@@ -441,6 +477,11 @@ def test_threads(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert n_threads(None) == 1
     assert n_threads(3) == 3
+    assert n_threads(-1) == 1
+    for odd in ("", "²", "x"):
+        monkeypatch.setenv("OMP_NUM_THREADS", odd)
+        assert n_threads(-1) >= 1
+    monkeypatch.setenv("OMP_NUM_THREADS", "1,2")
     assert n_threads(-1) == 1
     for bad in (0, True, 1.5):
         with pytest.raises(ValueError, match="n_jobs"):

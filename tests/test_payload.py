@@ -163,6 +163,10 @@ HOSTILE_TENSORS = {
     "texts": npy(np.array(["a"])),
     "giant": with_header("{'descr': '<f8', 'fortran_order': False, 'shape': (9999999999, 9999999999), }"),
     "giant and zero": with_header("{'descr': '<f8', 'fortran_order': False, 'shape': (99999999999, 0), }"),
+    "zero-size, u1": with_header("{'descr': '|u1', 'fortran_order': False, 'shape': (9999999999, 0, 9999999999), }"),
+    "zero-size, f8": with_header(
+        "{'descr': '<f8', 'fortran_order': True, 'shape': (9999999999, 9999999999, 9999999999, 0), }"
+    ),
     "negative": with_header("{'descr': '<f8', 'fortran_order': False, 'shape': (-1, -1), }", bytes(8)),
     "two numbers in one": with_header("{'descr': '|u1', 'fortran_order': False, 'shape': (1 2,), }", bytes(12)),
     "code": with_header("{'descr': '<f8', 'fortran_order': False, 'shape': (exit(),), }", bytes(8)),

@@ -56,6 +56,7 @@ def test_how_many_parties_has_no_default() -> None:
         ({"min_available_clients": 2.0}, "min_available_clients: expected a whole number"),
         ({"min_available_clients": True}, "min_available_clients: expected a whole number"),
         ({"min_evaluate_clients": 0}, "min_evaluate_clients"),
+        ({"max_examples_per_party": 0}, "max_examples_per_party"),
         ({"fraction_evaluate": 1.5}, "fraction_evaluate: expected a number from 0 to 1, got 1.5"),
         ({"fraction_evaluate": "all"}, "fraction_evaluate"),
         ({"wait_timeout": -1}, "wait_timeout"),
@@ -71,6 +72,11 @@ def test_how_many_parties_has_no_default() -> None:
 def test_bad_settings_are_refused_at_once(change: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         make(**change)
+
+
+def test_numpy_s_whole_numbers_are_taken() -> None:
+    strategy = make(min_available_clients=np.int64(2), min_parties=np.uint8(1))
+    assert repr(strategy) == "FlyNNStrategy(counted=0, min_parties=1, min_available_clients=2)"
 
 
 # ---- fit
@@ -127,6 +133,9 @@ def test_replies_are_added_up(caplog: pytest.LogCaptureFixture) -> None:
     assert strategy.model is strategy.model
 
 
+ZERO_SIZE = b"{'descr': '|u1', 'fortran_order': False, 'shape': (9999999999, 0, 9999999999), }".ljust(117) + b"\n"
+
+
 def with_tensor(place: int, tensor: bytes) -> FitRes:
     res = good_res()
     res.parameters.tensors[place] = tensor
@@ -143,6 +152,10 @@ HOSTILE = {
     "wrong number": (fit_res(payload.encode(counts_of(*points(5))), 6), "expected 6 examples as announced, got 5"),
     "no number": (fit_res(payload.encode(counts_of(*points(5))), 5.0), "num_examples: expected a whole number"),
     "averaged weights": (fit_res([np.zeros((3, 24)), np.zeros(3)], 5), "fingerprint: expected type"),
+    "zero among huge sizes": (
+        with_tensor(1, good_res().parameters.tensors[1][:10] + ZERO_SIZE),
+        "array 2: expected a shape that NumPy can have",
+    ),
     "three arrays": (fit_res([*payload.encode(counts_of(*points(5))), np.zeros(1)], 5), "got 3 arrays"),
 }
 
@@ -169,6 +182,21 @@ def test_good_replies_count_beside_bad_ones() -> None:
     assert decoded(parameters) == counts_of(*points(5))
     assert metrics["parties"] == 1
     assert len(strategy.missing) == len(HOSTILE)
+
+
+def test_more_examples_than_a_party_can_have_are_refused() -> None:
+    strategy = make(max_examples_per_party=8)
+    strategy.aggregate_fit(1, [(Proxy("1"), good_res(9)), (Proxy("2"), good_res(8))], [])
+    assert strategy.missing == {"node 1": "refused: counts: expected at most 8 examples, got 9"}
+
+
+def test_parties_that_give_the_same_name_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    strategy = make()
+    strategy.aggregate_fit(1, [(Proxy("1"), good_res(flynn_party="Basel"))], [])
+    assert "SAME NAME" not in caplog.text
+    strategy.aggregate_fit(2, [(Proxy("2"), good_res(flynn_party="Basel"))], [])
+    strategy.aggregate_fit(3, [(Proxy("3"), good_res())], [])
+    assert caplog.text.count("2 COUNTED PARTIES GIVE THE SAME NAME, Basel (nodes 1, 2)") == 1
 
 
 def test_a_reply_that_comes_twice_is_counted_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -351,7 +379,7 @@ def test_confusion_matrices_are_added_up() -> None:
     assert strategy.evaluation["confusion"] == total.tolist()
     assert strategy.evaluation["worst_party"] == {"name": "node 2", "accuracy": 0.5, "examples": 2}
     assert strategy.evaluation["best_party"] == {"name": "node 1", "accuracy": 0.9, "examples": 10}
-    assert strategy.evaluation["missing"] == {}
+    assert strategy.evaluation_missing == {}
     assert metrics == {
         **figures,
         "accuracy_std": pytest.approx(0.2),
@@ -380,7 +408,7 @@ def test_a_hostile_evaluation_is_refused(res: Any) -> None:
     strategy.configure_evaluate(1, parameters, manager(*map(Proxy, "123")))
     strategy.aggregate_evaluate(1, [(Proxy("1"), eval_res(GOOD)), (Proxy("2"), res)], [])
     assert strategy.evaluation["examples"] == 10
-    assert strategy.evaluation["missing"].keys() == {"node 2", "node 3"}
+    assert strategy.evaluation_missing.keys() == {"node 2", "node 3"}
 
 
 def test_an_evaluation_without_points_reports_nothing() -> None:
@@ -388,6 +416,40 @@ def test_an_evaluation_without_points_reports_nothing() -> None:
     assert strategy.aggregate_evaluate(1, [(Proxy("1"), eval_res(None, 0))], []) == (None, {})
     assert strategy.aggregate_evaluate(1, [], []) == (None, {})
     assert strategy.evaluation is None
+    assert strategy.evaluation_missing == {}
+
+
+def test_a_failed_evaluation_leaves_its_reasons() -> None:
+    strategy, parameters = counted()
+    strategy.configure_evaluate(1, parameters, manager(*map(Proxy, "123")))
+    results = [(Proxy("1"), eval_res(None, 0, flynn_refused="X_test: no")), (Proxy("2"), eval_res([[1]]))]
+    assert strategy.aggregate_evaluate(1, results, []) == (None, {})
+    assert strategy.evaluation is None
+    reasons = strategy.evaluation_missing
+    assert reasons.pop("node 2").startswith("refused: confusion matrix")
+    assert reasons == {"node 1": "declined: X_test: no", "node 3": "no reply"}
+
+
+def test_figures_are_those_of_the_present_counts() -> None:
+    strategy, parameters = counted()
+    clients = manager(*map(Proxy, "123"))
+    strategy.configure_evaluate(1, parameters, clients)
+    strategy.aggregate_evaluate(1, [(Proxy("1"), eval_res(GOOD))], [])
+    strategy.aggregate_fit(2, [(Proxy("3"), fit_res([], 0))], [])
+    assert strategy.evaluation["examples"] == 10  # nobody was added
+    parameters, _ = strategy.aggregate_fit(3, [(Proxy("3"), good_res(seed=2))], [])
+    assert strategy.evaluation is None
+    assert strategy.evaluation_missing == {}
+    strategy.configure_evaluate(3, parameters, clients)
+    strategy.aggregate_evaluate(3, [], [])
+    assert strategy.evaluation is None
+    assert strategy.evaluation_missing.keys() == {"node 1", "node 2", "node 3"}
+
+
+def test_a_model_that_nobody_was_there_to_take_is_handed_out_later() -> None:
+    strategy, parameters = counted()
+    assert strategy.configure_evaluate(1, parameters, manager()) == []
+    assert len(strategy.configure_evaluate(2, parameters, manager(Proxy("1")))) == 1
 
 
 def test_evaluation_failures_and_metrics_are_treated_as_in_fedavg() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flwr_flynn.errors import ConfigError, DataError, PayloadError
 from flwr_flynn.hashing import FlyHash, HashSpec
-from flwr_flynn.terms import Terms
+from flwr_flynn.terms import Terms, whole_number
 from tests.fakes import CLASSES, HASHER, SPEC, TERMS
 
 words = st.text(st.characters(blacklist_characters="\0"), max_size=8)
@@ -73,6 +73,14 @@ def test_bad_class_lists_are_refused(classes: object, reason: str) -> None:
 def test_bad_terms_are_refused(change: dict, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         Terms(**{"spec": SPEC, "classes": CLASSES, **change})
+
+
+def test_whole_numbers_may_be_numpy_s() -> None:
+    number = whole_number("n", np.int64(2))
+    assert (number, type(number)) == (2, int)
+    for bad in (0, -1, True, np.True_, 2.0, "2", None):
+        with pytest.raises(ConfigError, match="n: expected a whole number of 1 or more, got"):
+            whole_number("n", bad)
 
 
 def spec_with(**changes: object) -> str:
