@@ -1,18 +1,17 @@
 """The ClientApp that `flwr run` starts at every party.
 
-In a simulation Flower numbers the parties (``partition-id`` and ``num-partitions`` in the node config) and
-each takes its share of the run's data set. A deployed party reads its own file, named in the node config that
-it was started with.
+A deployed party reads its own file, named in the node config that it was started with. In a simulation Flower numbers
+the parties (``partition-id`` and ``num-partitions`` in the node config) and each takes its share of the run's data set.
 """
 
 from __future__ import annotations
 
-from logging import WARNING
+from logging import ERROR, WARNING
 
 from flwr.app import Context
-from flwr.client import Client, NumPyClient
+from flwr.client import Client
 from flwr.clientapp import ClientApp
-from flwr.common import NDArrays, Scalar
+from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Scalar, Status
 from flwr.common.logger import log
 
 from flwr_flynn import data
@@ -21,7 +20,7 @@ from flwr_flynn.config import NodeConfig, RunConfig
 from flwr_flynn.errors import FlyNNError
 
 
-class UnreadyClient(NumPyClient):
+class UnreadyClient(Client):
     """A party that cannot take part. It says why in its replies: an exception would arrive without its name.
 
     Parameters
@@ -29,7 +28,7 @@ class UnreadyClient(NumPyClient):
     name : str or None
         What the server calls this party.
     reason : str
-        Names settings, columns and counts, never a value of the data.
+        Tells settings, positions and counts, never what a file holds.
     """
 
     def __init__(self, name: str | None, reason: str) -> None:
@@ -37,43 +36,43 @@ class UnreadyClient(NumPyClient):
         if name:
             self.refusal["flynn-party"] = name
 
-    def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
+    def fit(self, ins: FitIns) -> FitRes:
         """Refuse."""
-        return [], 0, self.refusal
+        return FitRes(Status(Code.OK, ""), Parameters([], "numpy.ndarray"), 0, self.refusal)
 
-    def evaluate(
-        self, parameters: NDArrays, config: dict[str, Scalar]
-    ) -> tuple[float, int, dict[str, Scalar]]:
+    def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
         """Refuse."""
-        return 0.0, 0, self.refusal
+        return EvaluateRes(Status(Code.OK, ""), 0.0, 0, self.refusal)
 
 
 def client_fn(context: Context) -> Client:
     """The party that a node plays: built anew for every message, from data loaded once in a process."""
     node = context.node_config
-    simulated = "partition-id" in node and "num-partitions" in node
+    simulated = "data-path" not in node and "partition-id" in node and "num-partitions" in node
     name = f"party-{node['partition-id']}" if simulated else str(node.get("party-id", "")) or None
     try:
+        settings: RunConfig | NodeConfig
         if simulated:
-            config = RunConfig.parse(context.run_config)
+            settings = config = RunConfig.parse(context.run_config)
             share = data.simulated_share(config, int(node["partition-id"]), int(node["num-partitions"]))
-            memory_limit = NodeConfig.memory_limit
         else:
-            own = NodeConfig.parse(node)
+            settings = own = NodeConfig.parse(node)
             share = data.own_share(own)
-            memory_limit = own.memory_limit
+        return FlyNNClient(
+            share.X,
+            share.y,
+            X_test=share.X_test,
+            y_test=share.y_test,
+            name=name,
+            memory_limit=int(settings.memory_limit * 2**30),
+            n_jobs=-1,  # in a simulation as many as Ray gives the actor
+        ).to_client()
     except FlyNNError as error:
-        log(WARNING, "FlyNN: cannot take part: %s", error)
-        return UnreadyClient(name, str(error)).to_client()
-    return FlyNNClient(
-        share.X,
-        share.y,
-        X_test=share.X_test,
-        y_test=share.y_test,
-        name=name,
-        memory_limit=int(memory_limit * 2**30),
-        n_jobs=-1,  # in a simulation as many as Ray gives the actor
-    ).to_client()
+        log(WARNING, "FlyNN: cannot take part: %s", data.full_text(error))
+        return UnreadyClient(name, str(error))
+    except Exception as error:  # noqa: BLE001 - its text may hold anything, and must not leave this machine
+        log(ERROR, "FlyNN: cannot take part", exc_info=error)
+        return UnreadyClient(name, f"failed with {type(error).__name__}")
 
 
 app = ClientApp(client_fn=client_fn)

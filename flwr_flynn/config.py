@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
 from flwr_flynn.errors import ConfigError, SpecError
 from flwr_flynn.hashing import HashSpec
+from flwr_flynn.readout import RULES
+from flwr_flynn.terms import PLAIN_INTEGER
 
 PARTITIONERS = (
     "iid",
@@ -40,7 +41,6 @@ PARTITIONERS = (
     "natural-id",
     "grouped-natural-id",
 )
-RULES = ("balanced", "novelty", "bayes")
 CLASS_ASSIGNMENTS = ("random", "deterministic", "first-deterministic")
 GROUP_MODES = ("allow-smaller", "allow-bigger", "drop-reminder", "strict")
 
@@ -77,6 +77,7 @@ class _Settings:
     """Fields that can be read from a flat mapping of scalars."""
 
     source: ClassVar[str]  # how messages call the mapping
+    others: ClassVar[frozenset[str] | None] = None  # keys that may stand beside ours; None: any
 
     @classmethod
     def parse(cls: type[Self], raw: Mapping[str, Any]) -> Self:
@@ -85,7 +86,8 @@ class _Settings:
         Parameters
         ----------
         raw : mapping of str to bool, int, float or str
-            What Flower hands to an app. Keys that are not in the table are left to whoever declared them.
+            What Flower hands to an app. `flwr run` refuses keys that pyproject.toml does not declare; nobody does so
+            for a node's, so a misspelled one is refused here.
 
         Raises
         ------
@@ -93,6 +95,9 @@ class _Settings:
             One line: the key, what was expected, what came.
         """
         values = {}
+        known = [key for key, _, _ in cls.table()]
+        if cls.others is not None and (unknown := sorted(set(raw) - set(known) - cls.others)):
+            raise ConfigError(f"{cls.source} {unknown[0][:80]}: unknown; expected one of {', '.join(known)}")
         for spec in fields(cls):
             key = spec.name.replace("_", "-")
             if key in raw:
@@ -183,29 +188,21 @@ class RunConfig(_Settings):
     label: str = _key("", "the label column of a file; not given: `label` (CSV, Parquet) or `y` (NPZ)")
     synthetic_examples: int = _key(1000, "`synthetic`: number of points", low=1, high=10**8)
     synthetic_features: int = _key(50, "`synthetic`: number of features", low=2, high=10**6)
-    synthetic_informative: int = _key(
-        25, "`synthetic`: number of features that tell the classes apart", low=1
-    )
+    synthetic_informative: int = _key(25, "`synthetic`: number of features that tell the classes apart", low=1)
     synthetic_classes: int = _key(5, "`synthetic`: number of classes", low=2, high=10**5)
-    test_fraction: float = _key(0.2, "share of the points held out for the evaluation", low=0, below=1)
+    test_fraction: float = _key(0.2, "simulation: share of the points held out for the evaluation", low=0, below=1)
     split_seed: int = _key(
-        0, "seed of the held-out rule, of the partitioner and of `synthetic`", low=0, high=_MAX_SEED
+        0, "simulation: seed of the held-out rule, of the partitioner and of `synthetic`", low=0, high=_MAX_SEED
     )
 
     # How a simulation deals the data out
-    partitioner: str = _key(
-        "dirichlet", "one of flwr-datasets' partitioners, see below", choices=PARTITIONERS
-    )
+    partitioner: str = _key("dirichlet", "one of flwr-datasets' partitioners, see below", choices=PARTITIONERS)
     alpha: float = _key(0.1, "`dirichlet`, `inner-dirichlet`: concentration; small is skewed", above=0)
     self_balancing: bool = _key(False, "`dirichlet`: even out the sizes")
     min_partition_size: int = _key(0, "`dirichlet`: smallest share; an empty party is a valid party", low=0)
     classes_per_party: int = _key(2, "`pathological`, `distribution`: classes at each party", low=1)
-    class_assignment: str = _key(
-        "random", "`pathological`: how classes are assigned", choices=CLASS_ASSIGNMENTS
-    )
-    shards_per_party: int = _key(
-        2, "`shard`: shards at each party; 0: deal out every shard of `shard-size`", low=0
-    )
+    class_assignment: str = _key("random", "`pathological`: how classes are assigned", choices=CLASS_ASSIGNMENTS)
+    shards_per_party: int = _key(2, "`shard`: shards at each party; 0: deal out every shard of `shard-size`", low=0)
     shard_size: int = _key(0, "`shard`: points in a shard; 0: as many as `shards-per-party` allows", low=0)
     keep_incomplete_shard: bool = _key(False, "`shard`: deal out the last, smaller shard too")
     distribution_sigma: float = _key(2.0, "`distribution`: sigma of the log-normal sizes", low=0, high=20)
@@ -216,9 +213,7 @@ class RunConfig(_Settings):
         "`continuous`: feature to sort by; the natural-id ones: the file's column of ids, not a feature then",
     )
     group_size: int = _key(5, "`grouped-natural-id`: ids in a group", low=1)
-    group_mode: str = _key(
-        "allow-smaller", "`grouped-natural-id`: what to do with the rest", choices=GROUP_MODES
-    )
+    group_mode: str = _key("allow-smaller", "`grouped-natural-id`: what to do with the rest", choices=GROUP_MODES)
     partition_sizes: str = _key("", "`size`, `inner-dirichlet`: sizes with commas between; not given: equal")
 
     # The hash and the read-out
@@ -227,40 +222,46 @@ class RunConfig(_Settings):
     row_nnz: int = _key(0, "ones in a row (s); 0: chosen", low=0)
     hash_nnz: int = _key(0, "winners, ones in a hash (rho); 0: chosen", low=0)
     signed: bool = _key(False, "draw each one of a row as +1 or -1")
-    center: str = _key(
-        "", "public centre taken from the points: one number, or one per feature with commas between"
-    )
+    center: str = _key("", "public centre taken from the points: one number, or one per feature with commas between")
     scale: str = _key("", "public factor after the centre: one number above 0, or one per feature")
     decay: str = _key("auto", "gamma of the read-out, from 0 to below 1; `auto`: chosen from the counts")
     rule: str = _key("balanced", "read-out", choices=RULES)
 
     # The federation
-    rounds: int = _key(
-        1, "rounds; those after the first ask only the parties not yet counted", low=1, high=1000
-    )
+    rounds: int = _key(1, "rounds; those after the first ask only the parties not yet counted", low=1, high=1000)
     timeout: float = _key(
-        600.0, "seconds to wait for the parties, and for a round's replies; 0: as long as it takes", low=0
+        600.0, "seconds to wait for the parties, and for a round's replies; 0: as long as it takes", low=0, high=10**9
     )
-    min_available: int = _key(
-        0, "parties to wait for before the first round; 0: all of the simulation", low=0
-    )
+    min_available: int = _key(0, "parties to wait for before the first round; 0: all of the simulation", low=0)
     min_parties: int = _key(0, "parties that must be counted in the end; 0: `min-available`", low=0)
     n_features: int = _key(0, "deployment: number of features, which the server cannot see", low=0)
     n_examples: int = _key(0, "deployment: about how many points there are in all, if public", low=0)
     classes: str = _key("", "deployment: class list with commas between, or a JSON list")
     check_pooled: bool = _key(True, "simulation: train on the pooled data too and compare the counts")
-    output_dir: str = _key(
-        "", "folder for `model.npz` and `metrics.json`; not given: `flynn/<run id>` under FLWR_HOME"
+    memory_limit: float = _key(
+        4.0, "GiB that the counting may take, at the server and in a simulation at each party", above=0
     )
+    output_dir: str = _key("", "folder for `model.npz` and `metrics.json`; not given: `flynn/<run id>` under FLWR_HOME")
 
     def _check_together(self) -> None:
         if self.min_available and self.min_parties > self.min_available:
             raise ConfigError(
-                f"run-config min-parties: expected at most min-available = {self.min_available}, "
-                f"got {self.min_parties}"
+                f"run-config min-parties: expected at most min-available = {self.min_available}, got {self.min_parties}"
+            )
+        if self.dataset == "synthetic" and self.synthetic_examples * self.synthetic_features > 10**8:
+            raise ConfigError(
+                "run-config synthetic-examples: expected at most 10**8 / synthetic-features = "
+                f"{10**8 // self.synthetic_features}, got {self.synthetic_examples}"
             )
         if self.decay != "auto":
             self.decay_value()
+
+    def simulation_only(self) -> list[str]:
+        """Keys that are set to another value than the default, and that only a simulation uses."""
+        names = [f.name for f in fields(self)]
+        names = [*names[: names.index("seed")], "check_pooled"]
+        given = [name for name in names if getattr(self, name) != getattr(RunConfig, name)]
+        return [name.replace("_", "-") for name in given]
 
     def decay_value(self) -> float | str:
         """`decay` as the strategy takes it: ``"auto"`` or a number in [0, 1)."""
@@ -272,8 +273,7 @@ class RunConfig(_Settings):
             value = math.nan
         if not 0 <= value < 1:
             raise ConfigError(
-                'run-config decay: expected "auto" or a number from 0 below 1, got '
-                + json.dumps(self.decay[:80])
+                'run-config decay: expected "auto" or a number from 0 below 1, got ' + json.dumps(self.decay[:80])
             )
         return value
 
@@ -345,17 +345,23 @@ class NodeConfig(_Settings):
     """
 
     source = "node-config"
+    others = frozenset({"partition-id", "num-partitions"})  # Flower's tutorials give them to every node
 
     data_path: str = _key("", "the party's own `.csv`, `.parquet` or `.npz` file", required=True)
     label: str = _key("", "its label column; not given: `label` (CSV, Parquet) or `y` (NPZ)")
     party_id: str = _key("", "the name under which the server reports this party")
-    test_fraction: float = _key(
-        0.2, "share of the party's points held out for the evaluation", low=0, below=1
-    )
+    test_fraction: float = _key(0.2, "share of the party's points held out for the evaluation", low=0, below=1)
     split_seed: int = _key(0, "seed of the held-out rule", low=0, high=_MAX_SEED)
-    memory_limit: float = _key(
-        4.0, "GiB that the counting may take; a spec that needs more is refused", above=0
-    )
+    memory_limit: float = _key(4.0, "GiB that the counting may take; a spec that needs more is refused", above=0)
+
+
+def whole_numbers(texts: Sequence[str]) -> list[int] | None:
+    """The integers that the texts spell, if each spells one as Python prints it: not as `01`, `1_0` or `1.0`.
+
+    >>> whole_numbers(["3", "-1"]), whole_numbers(["01", "1"])
+    ([3, -1], None)
+    """
+    return [int(text) for text in texts] if all(map(PLAIN_INTEGER.fullmatch, texts)) else None
 
 
 def _class_list(text: str) -> list[str | int]:
@@ -371,8 +377,7 @@ def _class_list(text: str) -> list[str | int]:
             raise ConfigError(f"run-config classes: expected a JSON list of strings or integers, got {shown}")
     else:
         entries = [part.strip() for part in text.split(",")] if text else []
-        with suppress(ValueError):
-            entries = [int(entry) for entry in entries]
+        entries = whole_numbers(entries) or entries
     if len({type(entry) for entry in entries}) > 1 or len(set(entries)) < len(entries) or "" in entries:
         raise ConfigError(f"run-config classes: expected different names of one type, got {shown}")
     classes: list[str | int] = entries

@@ -17,26 +17,26 @@ are.
 
 from __future__ import annotations
 
-import lzma
 import math
-import struct
+import os
 import zipfile
-import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.config import NodeConfig, RunConfig
-from flwr_flynn.errors import ConfigError, DataError
+from flwr_flynn.config import NodeConfig, RunConfig, whole_numbers
+from flwr_flynn.errors import ConfigError, DataError, FlyNNError
 from flwr_flynn.partition import IndexArray, deal, held_out
 
 _BY_ID = ("natural-id", "grouped-natural-id")
+
+Refusal = TypeVar("Refusal", bound=FlyNNError)
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,7 @@ class Dataset:
 # -------- reading data
 
 
-def load_dataset(
-    source: str, *, label: str = "", group: str = "", config: RunConfig | None = None
-) -> Dataset:
+def load_dataset(source: str, *, label: str = "", group: str = "", config: RunConfig | None = None) -> Dataset:
     """Load a data set by name or from a file.
 
     Parameters
@@ -117,28 +115,51 @@ def load_dataset(
     ConfigError
         Unknown name, missing file, missing package (with the extra that brings it).
     DataError
-        Columns that are not numbers, missing or infinite values: named by column and count, never by value.
+        Columns that are not numbers, missing or infinite values. A file without a header has a record where the
+        names of the columns should be: messages give numbers and positions, which may travel; names are a note of the
+        error (`full_text`), for the log of the machine that has the file.
     """
+    if label and (source in ("digits", "synthetic") or source.startswith("openml:")):
+        raise ConfigError(f"label: expected none, as {source[:200]} has labels of its own; got {label[:80]!r}")
     if source == "digits":
         return _digits()
     if source == "synthetic":
         return _synthetic(config or RunConfig())
     if source.startswith("openml:"):
         return _openml(source)
-    path = Path(source).expanduser()
-    readers: dict[str, Callable[[Path, str, str], Dataset]] = {
-        ".npz": _npz,
-        ".csv": lambda *a: _table(*a, reader="read_csv"),
-        ".parquet": lambda *a: _table(*a, reader="read_parquet"),
-    }
-    if path.suffix not in readers:
+    readers: dict[str, Callable[[Path, str, str], Dataset]] = {".npz": _npz, ".csv": _table, ".parquet": _table}
+    suffix = Path(source).suffix
+    if suffix not in readers:
         raise ConfigError(
             "dataset: expected digits, synthetic, openml:ID or the path of a .csv, .parquet or .npz file, "
-            f"got {source[:200]!r}"
+            f"got {Path(source).name[:80]!r}"
         )
-    if not path.is_file():
-        raise ConfigError(f"dataset: no such file: {path.resolve()}")
-    return readers[path.suffix](path, label, group)
+    path = _existing(source)
+    if path is None:
+        raise ConfigError(f"dataset: no such file: {os.path.abspath(source)[:500]}")
+    return readers[suffix](path, label, group)
+
+
+def full_text(error: BaseException) -> str:
+    """An error's message with its notes, in one line: for this machine's own log."""
+    return "; ".join([str(error), *getattr(error, "__notes__", ())])
+
+
+def _named(error: Refusal, names: Iterable[object]) -> Refusal:
+    """`error` with a note of at most five names and how many more there are."""
+    names = list(names)
+    rest = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    error.add_note(f"in this file: {', '.join(repr(str(name)[:60]) for name in names[:5])}{rest}")
+    return error
+
+
+def _existing(source: str) -> Path | None:
+    """The file of this name, if there is one; no name is so odd that asking raises."""
+    try:
+        path = Path(source).expanduser()
+        return path if path.is_file() else None
+    except (OSError, RuntimeError, ValueError):  # too long, the home of nobody, a NUL
+        return None
 
 
 def _digits() -> Dataset:
@@ -193,23 +214,6 @@ def _openml(source: str) -> Dataset:
     return _checked(X, bunch.target, source, names)
 
 
-# What zipfile, its decompressors and NumPy's header parser raise on bytes that are not theirs.
-_UNREADABLE = (
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    struct.error,
-    ArithmeticError,
-    EOFError,
-    MemoryError,
-    OSError,
-    RuntimeError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-)
-
-
 def _npz(path: Path, label: str, group: str) -> Dataset:
     """Arrays ``X`` (n, d) and ``y`` (n,) of an .npz file; pickled objects and lying headers are refused."""
     wanted = {"points": "X", "label": label or "y"} | ({"partition-by": group} if group else {})
@@ -219,16 +223,13 @@ def _npz(path: Path, label: str, group: str) -> Dataset:
             members = {name.removesuffix(".npy"): name for name in archive.namelist()}
             for role, key in wanted.items():
                 if key not in members:
-                    raise DataError(
-                        f"{path.name}: no array {key!r} for the {role}; it has {_listed(members)}"
-                    )
+                    error = DataError(f"{path.name}: no array {key!r} for the {role} among {len(members)}")
+                    raise _named(error, members)
                 arrays[role] = _npy_member(archive, members[key])
     except DataError:
         raise
-    except _UNREADABLE as error:
-        raise DataError(
-            f"{path.name}: not a readable .npz file of plain arrays ({type(error).__name__})"
-        ) from None
+    except Exception as error:  # noqa: BLE001 - zipfile, its decompressors and NumPy's parser raise a dozen kinds
+        raise DataError(f"{path.name}: not a readable .npz file of plain arrays ({type(error).__name__})") from None
     X = arrays["points"]
     if X.ndim != 2:
         raise DataError(f"{path.name}: expected X of shape (points, features), got {X.ndim} dimension(s)")
@@ -251,45 +252,52 @@ def _npy_member(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
         return header.read_array(stream, allow_pickle=False)
 
 
-def _table(path: Path, label: str, group: str, *, reader: str) -> Dataset:
+def _table(path: Path, label: str, group: str) -> Dataset:
     """A CSV or Parquet file: every column but the label (and the group) is a feature."""
+    label = label or "label"
     try:
         pandas = import_module("pandas")
-        frame = getattr(pandas, reader)(path)
+        if path.suffix == ".csv":
+            # Labels are texts: what they look like to pandas depends on the rows that this party happens to have.
+            texts = dict.fromkeys((label, group), str)
+            frame = pandas.read_csv(path, dtype=texts, keep_default_na=False, na_values=[""])
+        else:
+            frame = pandas.read_parquet(path)
     except ImportError as error:
         raise ConfigError(
-            f"dataset: {path.suffix} files need {error.name or 'pandas and pyarrow'}: "
-            "pip install 'flwr-flynn[data]'"
+            f"dataset: {path.suffix} files need {error.name or 'pandas and pyarrow'}: pip install 'flwr-flynn[data]'"
         ) from None
     except (ValueError, OSError, MemoryError) as error:  # pandas' and pyarrow's parsers raise these
         raise DataError(f"{path.name}: not a readable {path.suffix} file ({type(error).__name__})") from None
-    frame.columns = [str(column) for column in frame.columns]
-    label = label or "label"
+    columns = frame.columns = [str(column) for column in frame.columns]
+    if len(set(columns)) < len(columns):
+        raise DataError(f"{path.name}: expected columns of different names, got {len(columns)} columns")
     for role, column in (("label", label), ("partition-by", group)):
-        if column and column not in frame.columns:
-            raise DataError(
-                f"{path.name}: no column {column!r} for the {role}; it has {_listed(frame.columns)}"
-            )
-    if frame[label].isna().any():
-        raise DataError(f"{path.name}: {int(frame[label].isna().sum())} rows have no {label!r}")
+        if column and column not in columns:
+            raise _named(DataError(f"{path.name}: no column {column!r} for the {role} among {len(columns)}"), columns)
+    if missing := int(frame[label].isna().sum()):
+        raise DataError(f"{path.name}: {missing} rows have no {label!r}")
     features = frame.drop(columns=[column for column in {label, group} if column])
-    words = [name for name, kind in features.dtypes.items() if not pandas.api.types.is_numeric_dtype(kind)]
-    if words:
-        raise DataError(
-            f"{path.name}: expected numbers in every feature, but {_listed(words)} hold(s) other values"
-        )
-    # pandas' own nullable columns become float64 with NaN, which _checked then reports by column.
+    if features.empty:
+        features = features.astype(np.float64)  # no row tells what a column holds
+    is_number = [pandas.api.types.is_numeric_dtype(kind) for kind in features.dtypes]
+    if not all(is_number):
+        words = [i for i, number in enumerate(is_number) if not number]
+        where = _positions(words, is_number)
+        raise _named(DataError(f"{path.name}: expected numbers, got other values in {where}"), features.columns[words])
+    # pandas' own nullable columns become float64 with NaN, which _checked then reports. The others get a common type
+    # from NumPy: pandas would have a column of booleans turn them all to objects.
     nullable = any(pandas.api.types.is_extension_array_dtype(kind) for kind in features.dtypes)
-    X = features.to_numpy(dtype=np.float64, na_value=np.nan) if nullable else features.to_numpy()
-    y = frame[label].to_numpy()
+    dtype = np.float64 if nullable or not len(is_number) else np.result_type(*set(features.dtypes))
+    X = features.to_numpy(dtype=dtype, **({"na_value": np.nan} if nullable else {}))
+    y = frame[label].to_numpy(dtype=object if path.suffix == ".csv" else None)
     return _checked(X, y, path.name, tuple(features.columns), frame[group].to_numpy() if group else None)
 
 
-def _listed(names: Any) -> str:
-    """At most five names, and how many more there are."""
-    names = list(names)
-    rest = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return ", ".join(repr(str(name)[:60]) for name in names[:5]) + rest
+def _positions(indices: Sequence[int], features: Sized) -> str:
+    """Which features these are, at most five of them by position."""
+    shown = ", ".join(str(i + 1) for i in indices[:5]) + (", ..." if len(indices) > 5 else "")
+    return f"{len(indices)} of {len(features)} features (number {shown})"
 
 
 def _checked(
@@ -299,33 +307,40 @@ def _checked(
     feature_names: tuple[str, ...] | None,
     groups: npt.NDArray[Any] | None = None,
 ) -> Dataset:
-    """A Dataset of finite numbers and coded classes, or a DataError that names columns and counts."""
+    """A Dataset of finite numbers and coded classes, or a DataError that tells positions and numbers of points."""
     if X.dtype.kind not in "biuf":
         raise DataError(f"{name}: expected numbers, got an array of type {X.dtype}")
     if y.shape != (len(X),):
-        raise DataError(
-            f"{name}: expected one label for each of {len(X)} points, got an array of shape {y.shape}"
-        )
-    if len(X) == 0 or X.shape[1] == 0:
-        raise DataError(f"{name}: expected at least one point and one feature, got shape {X.shape}")
-    if X.dtype.kind == "f":
-        bad = ~np.isfinite(X)
-        if bad.any():
-            counts = {i: int(c) for i, c in enumerate(bad.sum(axis=0)) if c}
-            named = [
-                f"{feature_names[i] if feature_names else f'column {i}'} ({c} rows)"
-                for i, c in counts.items()
-            ]
-            raise DataError(f"{name}: missing or infinite values in {_listed(named)}")
-    if y.dtype.kind == "f" and not np.isfinite(y).all():
-        raise DataError(f"{name}: {int((~np.isfinite(y)).sum())} points have no label")
-    if y.dtype.kind == "f" and (y == np.floor(y)).all():
-        y = y.astype(np.int64)
-    elif y.dtype.kind not in "iu":
-        # A class is an integer or a string, on every party alike.
-        y = np.array([str(value) for value in y.tolist()])
-    values, codes = np.unique(y, return_inverse=True)
+        raise DataError(f"{name}: expected one label for each of {len(X)} points, got an array of shape {y.shape}")
+    if X.shape[1] == 0:
+        raise DataError(f"{name}: expected at least one feature, got shape {X.shape}")
+    if X.dtype.kind == "f" and not (finite := np.isfinite(X)).all():
+        bad = np.flatnonzero(~finite.all(axis=0))
+        rows = int((~finite.all(axis=1)).sum())
+        where = _positions(bad.tolist(), X[0])
+        error = DataError(f"{name}: {rows} points have missing or infinite values, in {where}")
+        raise _named(error, np.array(feature_names)[bad]) if feature_names else error
+    values, codes = np.unique(_labels(y, name), return_inverse=True)
     return Dataset(X, codes.astype(np.int64).reshape(-1), values.tolist(), name, feature_names, groups)
+
+
+def _labels(y: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
+    """Labels as classes can be: integers or strings."""
+    if y.dtype.kind == "f":
+        if missing := int((~np.isfinite(y)).sum()):
+            raise DataError(f"{name}: {missing} points have no label")
+        if (y == np.floor(y)).all():
+            if (np.abs(y) >= 2**63).any():
+                raise DataError(f"{name}: expected labels within int64, got others")
+            return y.astype(np.int64)
+    if y.dtype.kind in "iu":
+        return y
+    labels = y.tolist()
+    if any(isinstance(label, bytes) for label in labels):
+        raise DataError(f"{name}: expected strings or integers as labels, got bytes")
+    texts = [str(label) for label in labels]
+    whole = whole_numbers(texts)
+    return np.array(texts, dtype=str) if whole is None else np.array(whole, dtype=np.int64)
 
 
 # -------- what the parties hold
@@ -334,7 +349,10 @@ def _checked(
 @lru_cache(maxsize=2)
 def _loaded(config: RunConfig) -> Dataset:
     group = config.partition_by if config.partitioner in _BY_ID else ""
-    return load_dataset(config.dataset, label=config.label, group=group, config=config)
+    data = load_dataset(config.dataset, label=config.label, group=group, config=config)
+    if not len(data.y):
+        raise DataError(f"{data.name}: expected at least one point, got none")
+    return data
 
 
 def simulated_dataset(config: RunConfig) -> Dataset:
@@ -362,10 +380,8 @@ def _partition_column(config: RunConfig, data: Dataset) -> npt.NDArray[Any] | No
         return None
     names = data.feature_names or tuple(str(i) for i in range(data.X.shape[1]))
     if config.partition_by not in names:
-        raise ConfigError(
-            f"run-config partition-by: expected a feature of {data.name} ({_listed(names)}), "
-            f"got {config.partition_by!r}"
-        )
+        error = ConfigError(f"run-config partition-by: expected a feature of {data.name}, got {config.partition_by!r}")
+        raise _named(error, names)
     return data.X[:, names.index(config.partition_by)].astype(np.float64)
 
 
@@ -396,7 +412,7 @@ def own_share(node: NodeConfig) -> Share:
 
     Errors name the file without its folder: they travel to the server.
     """
-    if not Path(node.data_path).expanduser().is_file():
-        raise ConfigError(f"node-config data-path: no such file: {Path(node.data_path).name!r}")
+    if _existing(node.data_path) is None:
+        raise ConfigError(f"node-config data-path: no such file: {Path(node.data_path).name[:80]!r}")
     data = load_dataset(node.data_path, label=node.label)
     return data.share(np.arange(len(data.y)), held_out(len(data.y), node.test_fraction, node.split_seed))

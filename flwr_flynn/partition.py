@@ -66,9 +66,7 @@ def held_out(n: int, fraction: float, split_seed: int) -> npt.NDArray[np.bool_]:
     True
     """
     # 53 bits are exact in a float64, so the comparison rounds nothing.
-    return (_point_hash(n, split_seed, _STREAM_TEST) >> np.uint64(11)) < np.uint64(
-        math.ceil(fraction * 2**53)
-    )
+    return (_point_hash(n, split_seed, _STREAM_TEST) >> np.uint64(11)) < np.uint64(math.ceil(fraction * 2**53))
 
 
 def deal(
@@ -126,11 +124,12 @@ def deal(
         raise ConfigError(
             f"a simulation needs {error.name or 'flwr-datasets'}: pip install 'flwr-flynn[simulation]'"
         ) from None
+    except ConfigError:
+        raise
     except (ValueError, TypeError, KeyError, IndexError, ZeroDivisionError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(
-            f"run-config partitioner: {config.partitioner} cannot deal {n} points to {n_parties} parties: "
-            f"{reason}"
+            f"run-config partitioner: {config.partitioner} cannot deal {n} points to {n_parties} parties: {reason}"
         ) from None
     empty = [np.empty(0)] * (n_parties - n_shares)
     return tuple(np.asarray(share, dtype=np.int64) for share in shares + empty)
@@ -149,14 +148,21 @@ def _partitioner(config: RunConfig, n_parties: int, n_points: int, n_classes: in
             raise ValueError(f"partition-sizes gives {len(given)} sizes")
         return given
 
+    def shard() -> Any:
+        if c.shards_per_party * n_parties > n_points:
+            raise ValueError(f"expected at most {n_points // n_parties} shards-per-party, got {c.shards_per_party}")
+        return module.ShardPartitioner(
+            n_parties,
+            num_shards_per_partition=c.shards_per_party or None,
+            shard_size=c.shard_size or None,
+            keep_incomplete_shard=c.keep_incomplete_shard,
+            **by_label,
+        )
+
     def distribution() -> Any:
         if n_parties % n_classes:
-            raise ValueError(
-                f"the number of parties must be a multiple of the number of classes, {n_classes}"
-            )
-        draws = np.random.default_rng(seed).lognormal(
-            0.0, c.distribution_sigma, n_parties * c.classes_per_party
-        )
+            raise ValueError(f"the number of parties must be a multiple of the number of classes, {n_classes}")
+        draws = np.random.default_rng(seed).lognormal(0.0, c.distribution_sigma, n_parties * c.classes_per_party)
         return module.DistributionPartitioner(
             draws.reshape(n_classes, -1),
             n_parties,
@@ -185,13 +191,7 @@ def _partitioner(config: RunConfig, n_parties: int, n_points: int, n_classes: in
             class_assignment_mode=c.class_assignment,
             **by_label,
         ),
-        "shard": lambda: module.ShardPartitioner(
-            n_parties,
-            num_shards_per_partition=c.shards_per_party or None,
-            shard_size=c.shard_size or None,
-            keep_incomplete_shard=c.keep_incomplete_shard,
-            **by_label,
-        ),
+        "shard": shard,
         "distribution": distribution,
         "continuous": lambda: module.ContinuousPartitioner(n_parties, "by", c.strictness, seed=seed),
         "natural-id": lambda: module.NaturalIdPartitioner("by"),

@@ -22,16 +22,20 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
-from flwr.app import Context, Message
+from flwr.app import Context, Message, MessageType
+from flwr.common.logger import log
+from flwr.compat.common import recorddict_compat as compat
+from flwr.compat.server.typing import Workflow
 from flwr.server import LegacyContext, ServerConfig
 from flwr.server.workflow import DefaultWorkflow
+from flwr.server.workflow.default_workflows import default_evaluate_workflow
 from flwr.serverapp import Grid, ServerApp
 from flwr.superlink.grid import InMemoryGrid
 
 import flwr_flynn
 from flwr_flynn import data
 from flwr_flynn.config import RunConfig
-from flwr_flynn.counts import ClassCounts
+from flwr_flynn.counts import ClassCounts, memory_needed
 from flwr_flynn.errors import ConfigError, FlyNNError
 from flwr_flynn.hashing import HashSpec, flynn_hash
 from flwr_flynn.strategy import FlyNNStrategy
@@ -62,36 +66,40 @@ def main(grid: Grid, context: Context) -> None:
         wait_timeout=math.ceil(config.timeout) or _ENDLESS,
     )
     legacy = LegacyContext(context, config=ServerConfig(num_rounds=config.rounds), strategy=strategy)
-    DefaultWorkflow()(_with_timeout(grid, config.timeout), legacy)
+    trouble: list[str] = []
+    DefaultWorkflow(evaluate_workflow=_keeping(trouble))(cast(Grid, _CarefulGrid(grid, config.timeout)), legacy)
 
-    model = strategy.model  # AggregationError where fewer parties than asked for were counted
+    # AggregationError where fewer parties than asked for were counted. Saved first: all else can be had again from it.
+    strategy.model.save(folder / "model.npz")
     report = _report(config, strategy, spec, parties)
+    report["evaluation_trouble"] = trouble
     report["run"] = {"run_id": str(context.run_id), "seconds": round(time.monotonic() - start, 3)}
-    model.save(folder / "model.npz")
     _write(folder / "metrics.json", json.dumps(report, indent=2, allow_nan=False) + "\n")
     print(_table(report, folder), flush=True)
+    if report["sha256"].get("equal") is False:
+        raise FlyNNError("every party is counted, but the model is not the one trained on the pooled data")
 
 
 def _one_line(record: logging.LogRecord) -> bool:
     """Flower logs an app's exception with its traceback; those raised on purpose here say it in one line."""
     error = record.exc_info[1] if record.exc_info else None
-    if isinstance(error, FlyNNError):
-        record.msg, record.args, record.exc_info = f"{type(error).__name__}: {error}", (), None
+    if isinstance(error, FlyNNError | MemoryError):
+        record.msg, record.args, record.exc_info = f"{type(error).__name__}: {data.full_text(error)}", (), None
     return True
 
 
 def _output_folder(config: RunConfig, run_id: int) -> Path:
     """Make the output folder before the work starts, so that a bad path costs nobody a round."""
     home = os.environ.get("FLWR_HOME") or Path.home() / ".flwr"
-    folder = Path(config.output_dir).expanduser() if config.output_dir else Path(home) / "flynn" / str(run_id)
-    folder = folder.resolve()
+    folder = Path(config.output_dir) if config.output_dir else Path(home) / "flynn" / str(run_id)
     try:
+        folder = folder.expanduser().resolve()
         folder.mkdir(parents=True, exist_ok=True)
         writable = os.access(folder, os.W_OK)
-    except OSError:
+    except (OSError, RuntimeError, ValueError):  # the home of nobody, a NUL
         writable = False
     if not writable:
-        raise ConfigError(f"run-config output-dir: expected a folder that can be written to, got {folder}")
+        raise ConfigError(f"run-config output-dir: expected a folder that can be written to, got {str(folder)[:200]!r}")
     return folder
 
 
@@ -111,41 +119,83 @@ def _simulated_parties(grid: Grid) -> int | None:
 
 def _what_to_train(config: RunConfig, parties: int | None) -> tuple[HashSpec, list[str | int], tuple[str, ...] | None]:
     """The spec, the class list and the feature names of a run."""
+    classes: list[str | int]
     if parties is None:
-        classes = config.class_list()
+        classes, feature_names = config.class_list(), None
         for key, given in (("n-features", config.n_features), ("classes", classes)):
             if not given:
                 raise ConfigError(f"run-config {key}: a deployment's server sees no data, so it must be given")
         if not config.min_available:
             raise ConfigError("run-config min-available: how many parties to wait for must be given in a deployment")
+        if ignored := config.simulation_only():
+            log(logging.WARNING, "FlyNN: a deployment does not use the settings %s", ", ".join(ignored))
         spec = config.hash_spec(config.n_features, config.n_examples or None, len(classes))
-        return spec, classes, None
-    for key, given in (("min-available", config.min_available), ("min-parties", config.min_parties)):
-        if given > parties:
-            raise ConfigError(f"run-config {key}: expected at most the simulation's {parties} SuperNodes, got {given}")
-    dataset = data.simulated_dataset(config)
-    data.simulated_shares(config, parties)  # a partitioner that cannot do it is known before the parties start
-    # Sizes follow from the whole data set, never from a split of it: they are the same in every federation.
-    spec = config.hash_spec(dataset.X.shape[1], len(dataset.y), len(dataset.classes))
-    return spec, dataset.classes, dataset.feature_names
+    else:
+        for key, given in (("min-available", config.min_available), ("min-parties", config.min_parties)):
+            if given > parties:
+                raise ConfigError(
+                    f"run-config {key}: expected at most the simulation's {parties} SuperNodes, got {given}"
+                )
+        dataset = data.simulated_dataset(config)
+        data.simulated_shares(config, parties)  # a partitioner that cannot do it is known before the parties start
+        classes, feature_names = dataset.classes, dataset.feature_names
+        # Sizes follow from the whole data set, never from a split of it: they are the same in every federation.
+        spec = config.hash_spec(dataset.X.shape[1], len(dataset.y), len(classes))
+    needed = memory_needed(spec, len(classes)) / 2**30
+    if needed > config.memory_limit:
+        raise ConfigError(
+            f"run-config memory-limit: {spec.hash_dim} rows of {spec.row_nnz} entries and {len(classes)} classes need "
+            f"about {needed:.2f} GiB, {config.memory_limit:g} are allowed"
+        )
+    return spec, classes, feature_names
 
 
-class _TimedGrid:
-    """A grid whose `send_and_receive` gives up after `timeout` seconds: Flower's workflows pass none."""
+class _CarefulGrid:
+    """A grid that gives up on replies after `timeout` seconds, 0 for never, and drops those that Flower cannot read.
+
+    Flower's workflows pass no timeout, and an exception while they read one party's reply would end the run of all.
+    """
 
     def __init__(self, grid: Grid, timeout: float) -> None:
         self._grid = grid
-        self._timeout = timeout
+        self._timeout = timeout or None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        return self._grid.send_and_receive(messages, timeout=self._timeout if timeout is None else timeout)
+        messages = list(messages)
+        asked = {message.metadata.dst_node_id: message.metadata.message_type for message in messages}
+        replies = self._grid.send_and_receive(messages, timeout=self._timeout if timeout is None else timeout)
+        return [reply for reply in replies if _is_readable(reply, asked)]
 
 
-def _with_timeout(grid: Grid, timeout: float) -> Grid:
-    return cast(Grid, _TimedGrid(grid, timeout)) if timeout else grid
+def _is_readable(reply: Message, asked: dict[int, str]) -> bool:
+    """Whether Flower's workflow can make a result of a reply; the strategy reports its sender as missing if not."""
+    node = reply.metadata.src_node_id
+    try:
+        if reply.has_content():
+            if asked[node] == MessageType.TRAIN:
+                compat.recorddict_to_fitres(reply.content, keep_input=True)
+            else:
+                compat.recorddict_to_evaluateres(reply.content)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it came with one party's reply
+        log(logging.WARNING, "FlyNN: node %s: reply dropped, it cannot be read (%s)", node, type(error).__name__)
+        return False
+    return True
+
+
+def _keeping(trouble: list[str]) -> Workflow:
+    """Flower's evaluation round. What it raises is noted in `trouble`: the model stands without figures, too."""
+
+    def evaluate(grid: Grid, context: Context) -> None:
+        try:
+            default_evaluate_workflow(grid, context)
+        except Exception as error:  # noqa: BLE001
+            log(logging.ERROR, "FlyNN: the evaluation failed", exc_info=error)
+            trouble.append(type(error).__name__)
+
+    return evaluate
 
 
 def _report(config: RunConfig, strategy: FlyNNStrategy, spec: HashSpec, parties: int | None) -> dict[str, Any]:
@@ -160,6 +210,7 @@ def _report(config: RunConfig, strategy: FlyNNStrategy, spec: HashSpec, parties:
         "missing": dict(strategy.missing),
         "examples": int(counts.n_examples),
         "evaluation": strategy.evaluation,
+        "evaluation_missing": dict(strategy.evaluation_missing),
         "sha256": {"federated": counts.sha256()},
         "spec": spec.to_dict(),
         "fingerprint": counts.spec_fingerprint,
@@ -180,7 +231,9 @@ def _report(config: RunConfig, strategy: FlyNNStrategy, spec: HashSpec, parties:
         }
         if config.check_pooled:
             pooled = _pooled_counts(config, spec, parties)
-            report["sha256"] |= {"pooled": pooled.sha256(), "equal": pooled.sha256() == counts.sha256()}
+            # Counts of some of the parties cannot be the pooled ones.
+            equal = pooled.sha256() == counts.sha256() if len(strategy.parties) == parties else None
+            report["sha256"] |= {"pooled": pooled.sha256(), "equal": equal}
     return report
 
 
@@ -193,7 +246,7 @@ def _pooled_counts(config: RunConfig, spec: HashSpec, parties: int) -> ClassCoun
 def _table(report: dict[str, Any], folder: Path) -> str:
     """The report's short form, for the end of the run's log."""
     parties, evaluation, sha = report["parties"], report["evaluation"], report["sha256"]
-    simulation = report.get("simulation")
+    simulation, silent = report.get("simulation"), report["evaluation_missing"]
     asked = simulation["parties"] if simulation else len(parties) + len(report["missing"])
     sizes = [party["bytes"] for party in parties]
     rows = [("parties counted", f"{len(parties)} of {asked}")]
@@ -211,12 +264,18 @@ def _table(report: dict[str, Any], folder: Path) -> str:
         worst = evaluation["worst_party"]
         seen = f"{worst['accuracy']:.4f} ({worst['name']}, {worst['examples']} held-out points)"
         rows.append(("worst party", seen))
+    elif trouble := report["evaluation_trouble"]:
+        rows.append(("evaluation", f"failed with {', '.join(trouble)}"))
+    elif silent:
+        rows.append(("evaluation", f"failed at {len(silent)} parties"))
     else:
         rows.append(("evaluation", "none: no party holds test points"))
+    rows += [(f"  not evaluated: {name}", reason) for name, reason in silent.items()]
     rows.append(("SHA-256 of the counts", sha["federated"]))
     if "pooled" in sha:
         rows.append(("  trained on pooled data", sha["pooled"]))
-        rows.append(("  equal", "yes" if sha["equal"] else "NO"))
+        unequal = "NO" if sha["equal"] is False else f"n/a, {asked - len(parties)} missing"
+        rows.append(("  equal", "yes" if sha["equal"] else unequal))
     rows.append(("output folder", str(folder)))
     width = max(len(name) for name, _ in rows)
     return "\n".join(["", "FlyNN", *(f"  {name:<{width}}  {text}" for name, text in rows), ""])

@@ -2,11 +2,13 @@
 
 One round does all of it. More rounds are for stragglers: they ask only the parties that are not counted yet.
 
-In a ``server_fn``::
+In a ServerApp's main function::
 
     spec = HashSpec.suggest(n_features=64)
     strategy = FlyNNStrategy(spec=spec, classes=range(10), min_available_clients=10, min_parties=8)
-    return ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=1))
+    config = ServerConfig(num_rounds=1)
+    DefaultWorkflow()(grid, LegacyContext(context, config=config, strategy=strategy))
+    strategy.model.save("model.npz")
 
 Nothing of Flower runs after the last round, so whoever wants the model asks for `FlyNNStrategy.model`; where
 fewer parties than `min_parties` were counted, that raises an `AggregationError` that tells who is missing and

@@ -32,6 +32,9 @@ PREFIX = "flynn-"
 
 Label = str | int
 
+PLAIN_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")
+"""An integer as Python prints it, within int64: not `01`, `1_0` or `1.0`."""
+
 _MAX_CLASSES_CHARS = 2**24
 
 
@@ -163,7 +166,7 @@ class Terms:
                 code_of |= {label: code, str(label): code, f"{label}.0": code}
             else:
                 code_of[label] = code
-                if re.fullmatch("0|-?[1-9][0-9]{0,17}", label):
+                if PLAIN_INTEGER.fullmatch(label):
                     code_of[int(label)] = code
         try:
             codes = np.fromiter((code_of.get(label, -1) for label in labels.tolist()), np.int64, len(labels))

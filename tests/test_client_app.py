@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +54,34 @@ def test_a_deployed_party_reads_its_own_file(tmp_path: Path) -> None:
             {"data-path": "a.npz", "memory-limit": 0},
             "node-config memory-limit: expected a number above 0, got 0",
         ),
+        ({"data-path": "~nosuchuser/a.npz"}, "node-config data-path: no such file: 'a.npz'"),
     ],
 )
 def test_a_party_that_cannot_take_part_says_so_by_name(node: dict[str, Any], reason: str) -> None:
     tensors, examples, metrics = fit(context(node | {"party-id": "Basel"}))
     assert (tensors, examples) == (0, 0)
     assert metrics == {"flynn-refused": reason, "flynn-party": "Basel"}
+
+
+def test_a_file_of_ones_own_goes_before_a_share_of_the_simulation(tmp_path: Path) -> None:
+    np.savez(tmp_path / "mine.npz", X=np.eye(64), y=np.arange(64) % 10)
+    node = {"data-path": str(tmp_path / "mine.npz"), "test-fraction": 0, "partition-id": 0, "num-partitions": 2}
+    assert fit(context(node))[1] == 64
+
+
+def test_an_error_that_nobody_thought_of_comes_with_a_name_and_without_its_text() -> None:
+    metrics = fit(context({"partition-id": "x", "num-partitions": 2}))[2]
+    assert metrics == {"flynn-refused": "failed with ValueError", "flynn-party": "party-x"}
+
+
+def test_a_file_without_a_header_tells_the_server_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "mine.csv").write_text("63,male,HIV+\n41,female,HIV-\n")
+    with caplog.at_level("WARNING", "flwr"):
+        logging.getLogger("flwr").addHandler(caplog.handler)
+        metrics = fit(context({"data-path": str(tmp_path / "mine.csv"), "party-id": "Basel"}))[2]
+        logging.getLogger("flwr").removeHandler(caplog.handler)
+    assert metrics["flynn-refused"] == "mine.csv: no column 'label' for the label among 3"
+    assert "HIV+" in caplog.text  # the party's own log
 
 
 def test_the_memory_limit_is_the_partys_own(tmp_path: Path) -> None:

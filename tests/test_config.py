@@ -47,6 +47,7 @@ def test_readme_describes_every_key() -> None:
         ("signed", 1, "expected true or false, got 1"),
         ("rule", "best", 'expected one of balanced, novelty, bayes, got "best"'),
         ("dataset", True, "expected a string, got true"),
+        ("timeout", 1e12, "expected a number from 0 to 1e+09, got 1000000000000.0"),
         ("decay", 1, 'expected "auto" or a number from 0 below 1, got "1"'),
         ("decay", "fast", 'expected "auto" or a number from 0 below 1, got "fast"'),
     ],
@@ -81,6 +82,8 @@ def test_min_parties_cannot_exceed_min_available() -> None:
         ("0,1,2", [0, 1, 2]),
         ('["0", "1"]', ["0", "1"]),
         ("[3, 1]", [3, 1]),
+        ("1_0,2", ["1_0", "2"]),
+        ("01,1", ["01", "1"]),
         ("", []),
     ],
 )
@@ -122,6 +125,23 @@ def test_node_config_needs_a_file() -> None:
     with pytest.raises(ConfigError, match="node-config data-path: missing"):
         NodeConfig.parse({"party-id": "site 1"})
     assert NodeConfig.parse({"data-path": "a.csv", "party-id": 7}).party_id == "7"
+
+
+def test_a_misspelled_key_of_a_node_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^node-config test-fracton: unknown; expected one of data-path, "):
+        NodeConfig.parse({"data-path": "a.csv", "test-fracton": 0})
+    assert NodeConfig.parse({"data-path": "a.csv", "partition-id": 0, "num-partitions": 2}).data_path == "a.csv"
+
+
+def test_synthetic_points_must_fit() -> None:
+    with pytest.raises(ConfigError, match=r"synthetic-examples: expected at most .* = 100, got 100000000"):
+        RunConfig.parse({"dataset": "synthetic", "synthetic-examples": 10**8, "synthetic-features": 10**6})
+
+
+def test_settings_that_a_deployment_ignores() -> None:
+    assert RunConfig().simulation_only() == []
+    config = RunConfig.parse({"test-fraction": 0, "check-pooled": False, "seed": 3, "rounds": 2})
+    assert config.simulation_only() == ["test-fraction", "check-pooled"]
 
 
 scalars = st.one_of(

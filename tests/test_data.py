@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from flwr_flynn import data
 from flwr_flynn.config import PARTITIONERS, NodeConfig, RunConfig
 from flwr_flynn.errors import ConfigError, DataError
+from flwr_flynn.hashing import HashSpec
 from flwr_flynn.partition import deal, held_out, splitmix64
+from flwr_flynn.terms import Terms
 
 pytest.importorskip("flwr_datasets")
 
@@ -106,9 +108,7 @@ def test_every_partitioner_deals_disjoint_shares(name: str, n_parties: int, ward
 def test_every_partitioner_of_flwr_datasets_that_splits_points_is_there() -> None:
     import flwr_datasets.partitioner as module
 
-    names = {
-        name.removesuffix("Partitioner").lower() for name in module.__all__ if name.endswith("Partitioner")
-    }
+    names = {name.removesuffix("Partitioner").lower() for name in module.__all__ if name.endswith("Partitioner")}
     # The vertical ones split features; IdToSizeFnc is what linear, square and exponential are made of.
     names = {n for n in names if n and not n.startswith("vertical") and n != "idtosizefnc"}
     assert names == {name.replace("-", "") for name in PARTITIONERS}
@@ -132,9 +132,7 @@ def test_training_points_are_the_same_however_they_are_split(partitioner: str, n
     train = np.concatenate([np.column_stack([p.X, p.y]) for p in parties])
     test = ~held_out(1797, 0.2, 0)
     expected = np.column_stack([DIGITS.X[test], DIGITS.y[test]])
-    assert (
-        np.sort(train.view("i8") if train.dtype == "i8" else train, axis=0) == np.sort(expected, axis=0)
-    ).all()
+    assert (np.sort(train.view("i8") if train.dtype == "i8" else train, axis=0) == np.sort(expected, axis=0)).all()
     X, codes, n_classes = data.pooled_training(config, n_parties)
     assert (DIGITS.X[test] == X).all()
     assert (codes == DIGITS.y[test]).all()
@@ -154,6 +152,13 @@ def test_sizes_are_taken_literally() -> None:
     assert [len(s) for s in data.simulated_shares(config, 3)] == [100, 200, 300]
     with pytest.raises(ConfigError, match="partition-sizes gives 3 sizes"):
         data.simulated_shares(config, 4)
+    with pytest.raises(ConfigError, match=r"^run-config partition-sizes: expected integers"):
+        data.simulated_shares(RunConfig(partitioner="size", partition_sizes="a,b"), 2)
+
+
+def test_more_shards_than_points() -> None:
+    with pytest.raises(ConfigError, match=r"expected at most 179 shards-per-party, got 10{18}$"):
+        data.simulated_shares(RunConfig(partitioner="shard", shards_per_party=10**18), 10)
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,26 +218,92 @@ def test_classes_are_integers_or_strings(y: list[Any], classes: list[Any], tmp_p
     assert data.load_dataset(str(tmp_path / "a.npz")).classes == classes
 
 
-def test_problems_are_named_by_column_and_count_never_by_value(tmp_path: Path) -> None:
+def test_problems_travel_as_positions_and_counts_and_names_stay_here(tmp_path: Path) -> None:
+    notes = ""
+
     def message(text: str, **options: str) -> str:
+        nonlocal notes
         (tmp_path / "site.csv").write_text(text)
         with pytest.raises((DataError, ConfigError)) as caught:
             data.load_dataset(str(tmp_path / "site.csv"), **options)
         assert str(tmp_path) not in str(caught.value)
+        notes = data.full_text(caught.value).removeprefix(str(caught.value))
         return str(caught.value)
 
-    assert message("age,label\n7654,x\n,y\n,y\n") == "site.csv: missing or infinite values in 'age (2 rows)'"
+    assert message("age,label\n7654,x\n,y\n,y\n") == (
+        "site.csv: 2 points have missing or infinite values, in 1 of 1 features (number 1)"
+    )
+    assert notes == "; in this file: 'age'"
     assert message("age,label\n7654,\n1,y\n") == "site.csv: 1 rows have no 'label'"
     assert message("age,name,label\n1,secret,x\n") == (
-        "site.csv: expected numbers in every feature, but 'name' hold(s) other values"
+        "site.csv: expected numbers, got other values in 1 of 2 features (number 2)"
     )
-    assert message("age,kind\n1,x\n") == "site.csv: no column 'label' for the label; it has 'age', 'kind'"
-    assert message("label\nx\n") == "site.csv: expected at least one point and one feature, got shape (1, 0)"
+    assert notes == "; in this file: 'name'"
+    # Without a header, what pandas takes for the names is a record.
+    assert message("63,male,HIV+\n41,female,HIV-\n") == "site.csv: no column 'label' for the label among 3"
+    assert notes == "; in this file: '63', 'male', 'HIV+'"
+    assert "in 3 of 7 features (number 1, 2, 3)" in message("63,m,i,4,5,6,7,a\nb,c,d,4,5,6,7,a\n", label="a")
+    assert message("label\nx\n") == "site.csv: expected at least one feature, got shape (1, 0)"
     assert message("") == "site.csv: not a readable .csv file (EmptyDataError)"
 
 
+@pytest.mark.parametrize(
+    ("labels", "classes"),
+    [
+        ("1 2 2", [1, 2]),
+        ("1 b 2", ["1", "2", "b"]),
+        ("01 1 1", ["01", "1"]),
+        ("NA None nan", ["NA", "None", "nan"]),
+        ("1e30 0 1", ["0", "1", "1e30"]),
+        ("True False 1_0", ["1_0", "False", "True"]),
+    ],
+)
+def test_labels_of_a_csv_file_are_taken_as_they_stand(labels: str, classes: list[Any], tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,label\n" + "".join(f"1,{label}\n" for label in labels.split()))
+    assert data.load_dataset(str(tmp_path / "a.csv")).classes == classes
+
+
+def test_labels_mean_the_same_at_a_party_that_has_numbers_only(tmp_path: Path) -> None:
+    """One party's file has the labels 1 and b, another's only 1; one writes integers as floats."""
+    spec = HashSpec(n_features=1, hash_dim=4, row_nnz=1, hash_nnz=1, seed=0)
+    for text, classes, codes in [
+        ("1", ["1", "b"], 0),
+        ("b", ["1", "b"], 1),
+        ("1", [0, 1], 1),
+        ("1.0", [0, 1], 1),
+        ("01", ["1", "01"], 1),
+    ]:
+        (tmp_path / "a.csv").write_text(f"x,label\n7,{text}\n")
+        share = data.own_share(NodeConfig(data_path=str(tmp_path / "a.csv"), test_fraction=0))
+        assert Terms(spec, classes).codes(share.y).tolist() == [codes]
+
+
+def test_columns_of_booleans_are_numbers(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,flag,label\n1.5,True,a\n2.5,False,b\n")
+    loaded = data.load_dataset(str(tmp_path / "a.csv"))
+    assert loaded.X.dtype == np.float64
+    assert loaded.X.tolist() == [[1.5, 1], [2.5, 0]]
+
+
+def test_an_empty_file_is_an_empty_party_but_nothing_to_simulate_with(tmp_path: Path) -> None:
+    import pandas as pd
+
+    np.savez(tmp_path / "a.npz", X=np.zeros((0, 2)), y=np.zeros(0))
+    (tmp_path / "a.csv").write_text("p,q,label\n")
+    pd.DataFrame({"p": [1.0], "q": [2], "label": ["x"]})[:0].to_parquet(tmp_path / "a.parquet")
+    for ending in ("npz", "csv", "parquet"):
+        path = str(tmp_path / f"a.{ending}")
+        share = data.own_share(NodeConfig(data_path=path))
+        assert share.X.shape == share.X_test.shape == (0, 2)
+        assert share.X.dtype.kind == "f"
+        assert share.y.shape == (0,)
+        with pytest.raises(DataError, match="expected at least one point"):
+            data.simulated_dataset(RunConfig(dataset=path))
+
+
 def test_sources_that_are_not_there() -> None:
-    for source in ("nowhere.npz", "mnist", "openml:x", "folder.csv/", "x.pkl"):
+    odd = ("~nosuchuser/a.csv", f"{'a' * 300}.csv", "a\0b.csv")
+    for source in ("nowhere.npz", "mnist", "openml:x", "folder.csv/", "x.pkl", *odd):
         with pytest.raises(ConfigError, match=r"^dataset: "):
             data.load_dataset(source)
 
@@ -265,6 +336,15 @@ def test_a_party_does_not_tell_where_its_file_should_be(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         data.own_share(NodeConfig(data_path=str(tmp_path / "gone.csv")))
     assert str(caught.value) == "node-config data-path: no such file: 'gone.csv'"
+    (tmp_path / "mine.pkl").touch()
+    with pytest.raises(ConfigError) as caught:
+        data.own_share(NodeConfig(data_path=str(tmp_path / "mine.pkl")))
+    assert str(tmp_path) not in str(caught.value)
+
+
+def test_a_label_column_is_for_files() -> None:
+    with pytest.raises(ConfigError, match="label: expected none, as digits has labels of its own; got 'species'"):
+        data.simulated_dataset(RunConfig(label="species"))
 
 
 # -------- hostile files
@@ -299,7 +379,9 @@ GOOD_X, GOOD_Y = npy(np.eye(3)), npy(np.arange(3))
         {"X.npy": npy(np.zeros(3)), "y.npy": GOOD_Y},
         {"X.npy": npy(np.zeros((3, 2), complex)), "y.npy": GOOD_Y},
         {"X.npy": npy(np.zeros((3, 2))), "y.npy": npy(np.zeros((3, 1)))},
-        {"X.npy": npy(np.zeros((0, 2))), "y.npy": npy(np.zeros(0))},
+        {"X.npy": npy(np.zeros((0, 2))), "y.npy": npy(np.zeros(1))},
+        {"X.npy": GOOD_X, "y.npy": npy(np.array([b"a", b"b", b"a"]))},
+        {"X.npy": GOOD_X, "y.npy": npy(np.array([1e30, 0, 1]))},
         {"X.npy": npy(np.full((3, 2), np.inf)), "y.npy": GOOD_Y},
         {"X.npy": GOOD_X, "y.npy": npy(np.array([0, np.nan, 1]))},
     ],
@@ -313,9 +395,7 @@ def test_malformed_npz_is_refused(members: dict[str, bytes], tmp_path: Path) -> 
 
 def test_a_header_that_promises_terabytes_allocates_nothing(tmp_path: Path) -> None:
     header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(
-        header, {"descr": "<f8", "fortran_order": False, "shape": (10**6, 10**6)}
-    )
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (10**6, 10**6)})
     path = tmp_path / "bad.npz"
     path.write_bytes(npz({"X.npy": header.getvalue() + bytes(64), "y.npy": GOOD_Y}))
     with pytest.raises(DataError, match="not a readable"):

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.compat.common import recorddict_compat as compat
+from flwr.supercore.task_identity import TaskIdentity
 
-from flwr_flynn import server_app
+from flwr_flynn import FlyNNClassifier, FlyNNClient, FlyNNStrategy, server_app
 from flwr_flynn.config import RunConfig
-from flwr_flynn.errors import AggregationError, ConfigError
+from flwr_flynn.errors import AggregationError, ConfigError, FlyNNError
+
+from .fakes import CLASSES, points
 
 REPORT: dict[str, Any] = {
     "parties": [{"name": "a", "examples": 3, "bytes": 900}, {"name": "b", "examples": 4, "bytes": 2_100_000}],
     "missing": {"c": "no reply"},
     "examples": 7,
     "evaluation": None,
+    "evaluation_missing": {},
+    "evaluation_trouble": [],
     "sha256": {"federated": "12ab"},
 }
 
@@ -30,6 +40,10 @@ def test_errors_of_ours_are_logged_in_one_line_and_others_whole() -> None:
 
     ours, other = record(AggregationError("1 of 2 parties counted")), record(ZeroDivisionError("x"))
     assert (ours.getMessage(), ours.exc_info) == ("AggregationError: 1 of 2 parties counted", None)
+    noted = AggregationError("no column")
+    noted.add_note("it has 'a'")
+    assert record(noted).getMessage() == "AggregationError: no column; it has 'a'"
+    assert record(MemoryError("8 TiB")).exc_info is None
     assert other.getMessage() == "ServerApp raised an exception"
     assert other.exc_info
 
@@ -54,6 +68,9 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
 def test_the_output_folder_is_made_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLWR_HOME", str(tmp_path))
     assert server_app._output_folder(RunConfig(), 7) == tmp_path / "flynn" / "7"
+    for odd in ("~nosuchuser/x", "a\0b", f"{tmp_path}/{'a' * 300}"):
+        with pytest.raises(ConfigError, match="run-config output-dir: expected a folder"):
+            server_app._output_folder(RunConfig(output_dir=odd), 7)
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="run-config output-dir: expected a folder that can be written to"):
         server_app._output_folder(RunConfig(output_dir=str(tmp_path / "file" / "x")), 7)
@@ -78,11 +95,33 @@ def test_the_table_says_loudly_when_the_counts_differ(tmp_path: Path) -> None:
     assert "NO" in table
 
 
+def test_the_table_does_not_compare_some_parties_with_all_points(tmp_path: Path) -> None:
+    simulation = {"parties": 3, "points": 9, "handed_out": 8, "empty_parties": 1}
+    sha = {"federated": "12ab", "pooled": "34cd", "equal": None}
+    table = server_app._table(REPORT | {"simulation": simulation, "sha256": sha}, tmp_path)
+    assert "n/a, 1 missing" in table
+    assert "NO" not in table
+
+
+def test_the_table_tells_an_evaluation_that_failed_from_none(tmp_path: Path) -> None:
+    assert "none: no party holds test points" in server_app._table(REPORT, tmp_path)
+    table = server_app._table(REPORT | {"evaluation_missing": {"a": "declined: X_test", "b": "no reply"}}, tmp_path)
+    assert "failed at 2 parties" in table
+    assert [line.split()[:3] for line in table.splitlines() if "declined" in line] == [["not", "evaluated:", "a"]]
+    assert "failed with KeyError" in server_app._table(REPORT | {"evaluation_trouble": ["KeyError"]}, tmp_path)
+
+
 @pytest.mark.parametrize("key", ["n-features", "classes", "min-available"])
 def test_a_deployment_must_say_what_its_server_cannot_see(key: str) -> None:
     given = {"n-features": 4, "classes": "a,b", "min-available": 2}
     del given[key]
     with pytest.raises(ConfigError, match=f"^run-config {key}: "):
+        server_app._what_to_train(RunConfig.parse(given), None)
+
+
+def test_a_hash_that_the_server_cannot_afford_is_refused_before_it_is_drawn() -> None:
+    given = {"n-features": 4, "classes": "a,b", "min-available": 2, "hash-dim": 2 * 10**9}
+    with pytest.raises(ConfigError, match=r"^run-config memory-limit: .* need about 178\.\d\d GiB, 4 are allowed"):
         server_app._what_to_train(RunConfig.parse(given), None)
 
 
@@ -93,3 +132,110 @@ def test_sizes_of_a_simulation_do_not_depend_on_the_split() -> None:
     assert one[1] == list(range(10))
     with pytest.raises(ConfigError, match="min-parties: expected at most the simulation's 2 SuperNodes, got 3"):
         server_app._what_to_train(RunConfig(min_parties=3), 2)
+
+
+# -------- one run against parties in this process
+
+Spoil = Callable[[RecordDict, str], RecordDict]
+
+
+class Loopback:
+    """A grid of two parties; what the second one, Mallory, sends goes through `spoil` first."""
+
+    def __init__(self, spoil: Spoil) -> None:
+        self.run = SimpleNamespace(run_id=1)
+        self.spoil = spoil
+        X, y = points(20)
+        parties = {1: "Ulm", 2: "Mallory"}
+        self.clients = {
+            node: FlyNNClient(X, y, X_test=X, y_test=y, name=name).to_client() for node, name in parties.items()
+        }
+
+    def get_node_ids(self) -> list[int]:
+        return list(self.clients)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        return [self.reply(message) for message in messages]
+
+    def reply(self, message: Message) -> Message:
+        client, kind = self.clients[message.metadata.dst_node_id], message.metadata.message_type
+        if kind == MessageType.TRAIN:
+            fitres = client.fit(compat.recorddict_to_fitins(message.content, True))
+            content = compat.fitres_to_recorddict(fitres, False)
+        else:
+            evaluateres = client.evaluate(compat.recorddict_to_evaluateins(message.content, True))
+            content = compat.evaluateres_to_recorddict(evaluateres)
+        return Message(self.spoil(content, kind) if message.metadata.dst_node_id == 2 else content, reply_to=message)
+
+
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Spoil) -> dict[str, Any]:
+    """The app's main function with these parties; its metrics.json."""
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+    settings = {"n-features": 4, "classes": ",".join(CLASSES), "min-available": 2, "min-parties": 1, "hash-dim": 64}
+    context = Context(1, 0, {}, RecordDict(), settings | {"output-dir": str(tmp_path / "out"), "timeout": 2})
+    server_app.main(Loopback(spoil), context)
+    report: dict[str, Any] = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    return report
+
+
+def status_77(content: RecordDict, kind: str) -> RecordDict:
+    content.config_records["fitres.status" if kind == MessageType.TRAIN else "evaluateres.status"]["code"] = 77
+    return content
+
+
+def list_valued(content: RecordDict, kind: str) -> RecordDict:
+    name = "fitres.metrics" if kind == MessageType.TRAIN else "evaluateres.metrics"
+    content.config_records[name] = ConfigRecord({"a": [1, 2]})
+    return content
+
+
+@pytest.mark.parametrize("spoil", [lambda content, kind: RecordDict(), status_77, list_valued])
+def test_a_reply_that_flower_cannot_read_costs_its_sender_only(
+    spoil: Spoil, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = run(tmp_path, monkeypatch, spoil)
+    assert [party["name"] for party in report["parties"]] == ["Ulm"]
+    assert report["missing"] == {"node 2": "no reply"}
+    # It is asked again for the evaluation, and spoils that reply, too.
+    assert report["evaluation"]["examples"] == 20
+    assert list(report["evaluation_missing"].values()) == ["no reply"]
+
+
+def test_a_spoiled_evaluation_leaves_the_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = run(tmp_path, monkeypatch, lambda content, kind: content if kind == MessageType.TRAIN else RecordDict())
+    assert report["missing"] == {}
+    assert report["examples"] == 40
+    assert report["evaluation_missing"] == {"Mallory": "no reply"}
+
+
+def test_whatever_fails_after_the_counting_the_model_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> Any:
+        raise KeyError("x")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FlyNNStrategy, "aggregate_evaluate", fails)
+        report = run(tmp_path, patch, lambda content, kind: content)
+    assert report["evaluation"] is None
+    assert report["evaluation_trouble"] == ["KeyError"]
+    (tmp_path / "out" / "model.npz").unlink()
+    monkeypatch.setattr(server_app, "_report", fails)
+    with pytest.raises(KeyError):
+        run(tmp_path, monkeypatch, lambda content, kind: content)
+    assert FlyNNClassifier.load(tmp_path / "out" / "model.npz").counts_.n_examples == 40
+
+
+def test_a_run_whose_counts_are_not_the_pooled_ones_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = server_app._report
+
+    def unequal(*args: Any) -> dict[str, Any]:
+        report = whole(*args)
+        return report | {"sha256": report["sha256"] | {"pooled": "34cd", "equal": False}}
+
+    monkeypatch.setattr(server_app, "_report", unequal)
+    with pytest.raises(FlyNNError, match="not the one trained on the pooled data"):
+        run(tmp_path, monkeypatch, lambda content, kind: content)
+    assert "NO" in capsys.readouterr().out
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["metrics.json", "model.npz"]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from flwr_flynn import FlyNNClassifier
 
 from .conftest import ROOT, Flower, readme_blocks
 
@@ -52,18 +54,31 @@ def theirs(tmp_path: Path) -> Iterator[Flower]:
         made.stop()
 
 
-def test_strategy_and_client_in_somebody_elses_app(theirs: Flower, tmp_path: Path) -> None:
+def their_app(folder: Path, change: Callable[[str], str] = str) -> Path:
+    """README's server and client in an app of its own."""
     _, server, client = readme_blocks("python")
-    app = tmp_path / "their-app"
+    app = folder / "their-app"
     (app / "their_app").mkdir(parents=True)
     (app / "pyproject.toml").write_text(PYPROJECT)
     (app / "their_app" / "__init__.py").touch()
-    (app / "their_app" / "server.py").write_text(server)
+    (app / "their_app" / "server.py").write_text(change(server))
     (app / "their_app" / "client.py").write_text(client)
-    run = theirs.run(app, nodes=2)
+    return app
+
+
+def test_strategy_and_client_in_somebody_elses_app(theirs: Flower, tmp_path: Path) -> None:
+    run = theirs.run(their_app(tmp_path), nodes=2)
     assert run.status == "finished:completed", run.output[-6000:]
     for party in ("party-0", "party-1"):
         assert party in run.output, run.output[-6000:]
+    assert FlyNNClassifier.load(theirs.cwd / "model.npz").counts_.n_examples == 1797
+
+
+def test_somebody_elses_app_fails_where_a_party_refuses(theirs: Flower, tmp_path: Path) -> None:
+    run = theirs.run(their_app(tmp_path, lambda server: server.replace("range(10)", "range(9)")), nodes=2)
+    assert run.status == "finished:failed", run.output[-6000:]
+    assert "0 of at least 2 parties counted; missing: party-" in run.output
+    assert not (theirs.cwd / "model.npz").exists()
 
 
 def test_the_bundle_holds_the_whole_package(theirs: Flower) -> None:
