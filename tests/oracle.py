@@ -83,3 +83,12 @@ def count(hashes, y, n_classes, hash_dim):
         for bit in bits:
             counts[label, bit] += 1
     return counts
+
+
+def predict(hashes, counts, decay):
+    """Algorithm 1, inference: the class of the smallest sum of decay ** C over the active bits, the first of equals."""
+    predicted = []
+    for bits in hashes:
+        scores = [sum(decay ** int(row[bit]) for bit in bits) for row in counts]
+        predicted.append(scores.index(min(scores)))
+    return predicted

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pickle
 import warnings
+from fractions import Fraction
 
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
@@ -24,6 +25,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from flwr_flynn import ClassCounts, FlyNNClassifier, HashSpec, classifier
 from flwr_flynn.errors import ConfigError, CountsError, DataError, SpecError
 from flwr_flynn.readout import RULES
+from tests import oracle
+from tests.strategies import cases
 
 SPEC = HashSpec(n_features=5, hash_dim=200, row_nnz=2, hash_nnz=10, seed=3, signed=True)
 X, CODES = make_classification(
@@ -44,6 +47,26 @@ def fitted(**parameters):
 
 
 # Laws
+
+
+@settings(max_examples=150, deadline=None)
+@given(cases(), st.data())
+def test_training_and_inference_agree_with_the_paper_in_plain_python(case, data):
+    spec, points = case
+    if len(points) == 0:
+        return
+    codes = data.draw(st.lists(st.integers(0, 2), min_size=len(points), max_size=len(points)))
+    decay = data.draw(st.sampled_from([Fraction(0), Fraction(1, 2), Fraction(3, 4)]))
+    try:
+        model = FlyNNClassifier(spec=spec, decay=float(decay), rule="novelty").fit(points, codes)
+    except ValueError as error:
+        assert "overflow" in str(error) or "too large" in str(error)
+        return
+    classes, codes = np.unique(codes, return_inverse=True)
+    hashes = oracle.active(points, model.hash_.rows, spec.hash_nnz, model.hash_.signs, spec.center, spec.scale)
+    counts = oracle.count(hashes, codes, len(classes), spec.hash_dim)
+    assert_array_equal(model.counts_.array, counts)
+    assert_array_equal(model.predict(points), classes[oracle.predict(hashes, counts, decay)])
 
 
 @pytest.mark.parametrize("container", [np.asarray, sp.csr_array, sp.csc_matrix, sp.coo_array])

@@ -1,0 +1,57 @@
+"""Specifications and points for hypothesis."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from flwr_flynn import HashSpec
+
+
+def specs(n_features, max_dim=80, plain=False):
+    """Specifications for `n_features` columns; `plain` ones have no sign, centre or scale."""
+    floats = st.floats(-10, 10, width=32)
+
+    def build(draw):
+        hash_dim = draw(st.integers(1, max_dim))
+        vector = st.none() if plain else st.none() | st.tuples(*[floats] * n_features)
+        scale = st.none() if plain else st.none() | st.tuples(*[st.floats(0.125, 8.0, width=32)] * n_features)
+        return HashSpec(
+            n_features=n_features,
+            hash_dim=hash_dim,
+            row_nnz=draw(st.integers(1, n_features)),
+            hash_nnz=draw(st.integers(1, hash_dim)),
+            seed=draw(st.integers(0, 2**64 - 1)),
+            signed=not plain and draw(st.booleans()),
+            center=draw(vector),
+            scale=draw(scale),
+        )
+
+    return st.composite(build)()
+
+
+# Few distinct values, so that ties abound; wide ones; everything between.
+ELEMENTS = {
+    "bool": (np.bool_, st.booleans()),
+    "uint8": (np.uint8, st.integers(0, 255)),
+    "binary": (np.uint8, st.integers(0, 1)),
+    "int8": (np.int8, st.integers(-128, 127)),
+    "int16": (np.int16, st.integers(-3000, 3000)),
+    "int64": (np.int64, st.sampled_from([-(2**61), -(2**40) - 1, -(2**40), -7, 0, 1, 2**40, 2**40 + 1, 2**62])),
+    "uint64": (np.uint64, st.sampled_from([0, 1, 2**33, 2**33 + 1, 2**63, 2**64 - 1])),
+    "whole floats": (np.float64, st.integers(-20, 20).map(float)),
+    "wide whole floats": (np.float64, st.sampled_from([0.0, -0.0, 2.0**24 + 1, 2.0**24, -(2.0**30) - 1, 2.0**70])),
+    "mixed floats": (np.float64, st.sampled_from([0.5, -0.5, 0.25, 1.0, 2.0**24 + 1, 2.0**40 + 1, 0.1])),
+    "float32": (np.float32, st.floats(-1e3, 1e3, width=32)),
+    "float64": (np.float64, st.floats(-1e30, 1e30)),
+    "float16": (np.float16, st.floats(-100, 100, width=16)),
+}
+
+
+@st.composite
+def cases(draw, kinds=tuple(ELEMENTS), plain=False):
+    dtype, elements = ELEMENTS[draw(st.sampled_from(kinds))]
+    n, d = draw(st.integers(0, 5)), draw(st.integers(1, 6))
+    X = draw(hnp.arrays(dtype, (n, d), elements=elements))
+    return draw(specs(d, plain=plain)), X
