@@ -90,6 +90,7 @@ def superlink(home: Path) -> Iterator[dict[str, str]]:
     environment = os.environ | {
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
+        "PYTHONPATH": str(_ROOT),  # for the idle app; ours travels in its bundle
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
     command = ["flower-superlink", "--insecure", "--simulation", "--port", str(port)]
