@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from flwr_flynn.client import FlyNNClient
     from flwr_flynn.counts import ClassCounts
     from flwr_flynn.errors import AggregationError, FlyNNError
-    from flwr_flynn.hashing import FlyHash, HashSpec
+    from flwr_flynn.hashing import FlyHash
+    from flwr_flynn.spec import HashSpec
     from flwr_flynn.strategy import FlyNNStrategy
 
 __version__ = "0.1.0"
@@ -47,7 +48,7 @@ _HOMES = {
     "FlyNNClient": "client",
     "FlyNNError": "errors",
     "FlyNNStrategy": "strategy",
-    "HashSpec": "hashing",
+    "HashSpec": "spec",
 }
 
 

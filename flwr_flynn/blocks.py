@@ -23,6 +23,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from flwr_flynn import kernels
+from flwr_flynn.compiling import first_call
 from flwr_flynn.errors import DataError
 
 Array = npt.NDArray[Any]
@@ -122,7 +123,7 @@ class Preparation:
             approximation = np.empty(points.shape, dtype)
             slack = np.empty(len(points), np.int64)
             crowding = np.empty(len(points))
-            with kernels.first_call(("approximate", dtype)):
+            with first_call(("approximate", dtype)):
                 kernels.approximate(points, self.row_nnz, self.signed, levels, approximation, slack, crowding)
             good = crowding * depth < 1.0  # else e times as many rows would have to be looked at
             if not good.any():
@@ -218,7 +219,7 @@ def _counting(
     if exact is None:
         exact = np.empty((0, 0), np.float32)
     sums = np.empty(lanes, kernels.accumulator(data.dtype))
-    with kernels.first_call(("counting", data.dtype, columns.dtype)):
+    with first_call(("counting", data.dtype, columns.dtype)):
         kernels.winners_counting(data, columns, hash_nnz, n_points, width, shift, slacks, exact, sums, out, failed)
     return failed
 
@@ -227,7 +228,7 @@ def _general(data: Array, columns: Array, hash_nnz: int, n_points: int, out: Arr
     """`kernels.winners`."""
     sums = np.empty(data.shape[2], data.dtype)
     extremes = (-np.inf, np.inf) if data.dtype.kind == "f" else (np.iinfo(data.dtype).min, np.iinfo(data.dtype).max)
-    with kernels.first_call(("general", data.dtype, columns.dtype)):
+    with first_call(("general", data.dtype, columns.dtype)):
         kernels.winners(data, columns, hash_nnz, n_points, np.array(extremes, data.dtype), sums, out)
 
 

@@ -30,9 +30,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from flwr_flynn import modelfile
 from flwr_flynn.counts import ClassCounts, check_readout
 from flwr_flynn.errors import DataError, SpecError
-from flwr_flynn.hashing import FlyHash, HashSpec, flynn_hash
+from flwr_flynn.hashing import FlyHash, flynn_hash
 from flwr_flynn.readout import RULES
 from flwr_flynn.scaling import Scaling, center_and_scale
+from flwr_flynn.spec import HashSpec
 
 Floats = npt.NDArray[np.float64]
 

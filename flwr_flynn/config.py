@@ -22,8 +22,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
 from flwr_flynn.errors import ConfigError, SpecError
-from flwr_flynn.hashing import HashSpec
 from flwr_flynn.readout import RULES
+from flwr_flynn.spec import HashSpec
 from flwr_flynn.terms import PLAIN_INTEGER
 
 PARTITIONERS = (

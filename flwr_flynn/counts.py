@@ -28,7 +28,8 @@ import numpy.typing as npt
 
 from flwr_flynn import readout
 from flwr_flynn.errors import ConfigError, CountsError, DataError
-from flwr_flynn.hashing import FlyHash, HashSpec
+from flwr_flynn.hashing import FlyHash
+from flwr_flynn.spec import HashSpec
 
 _INT64_MAX = 2**63 - 1
 

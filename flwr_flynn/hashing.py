@@ -29,9 +29,8 @@ import hashlib
 import os
 import struct
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
@@ -41,190 +40,11 @@ import scipy.sparse as sp
 from numba import njit
 
 from flwr_flynn.blocks import Preparation
+from flwr_flynn.compiling import first_call
 from flwr_flynn.errors import DataError, SpecError
-from flwr_flynn.kernels import first_call
+from flwr_flynn.spec import HashSpec
 
 Array = npt.NDArray[Any]
-
-_MAX_DIM = 2**31 - 1
-
-
-@dataclass(frozen=True)
-class HashSpec:
-    """All that defines a fruit-fly hash; equal specifications give equal bits on every machine.
-
-    Parameters
-    ----------
-    n_features : int
-        Columns of the data, d.
-    hash_dim : int
-        Rows of the lifting matrix, m.
-    row_nnz : int
-        Non-zero entries in each row of the lifting matrix, s; 1 <= s <= d.
-    hash_nnz : int
-        Ones in a hash, rho; 1 <= rho <= m.
-    seed : int
-        0 <= seed < 2**64.
-    signed : bool, default=False
-        Draw each non-zero entry as +1 or -1 rather than 1 (not in the paper).
-    center, scale : sequence of n_features finite floats, optional
-        Public vectors: points enter the hash as (x - center) * scale; every scale is positive (not in the paper).
-
-    Raises
-    ------
-    SpecError
-        A field has the wrong type or is out of range; the message names it.
-
-    Examples
-    --------
-    >>> spec = HashSpec(n_features=64, hash_dim=16384, row_nnz=19, hash_nnz=32, seed=7)
-    >>> HashSpec.from_dict(spec.to_dict()) == spec
-    True
-    """
-
-    n_features: int
-    hash_dim: int
-    row_nnz: int
-    hash_nnz: int
-    seed: int
-    signed: bool = False
-    center: tuple[float, ...] | None = None
-    scale: tuple[float, ...] | None = None
-
-    def __post_init__(self) -> None:
-        bounds = {"n_features": _MAX_DIM, "hash_dim": _MAX_DIM, "row_nnz": None, "hash_nnz": None, "seed": 2**64 - 1}
-        limits = {"row_nnz": "n_features", "hash_nnz": "hash_dim"}
-        for name, bound in bounds.items():
-            value = getattr(self, name)
-            if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
-                raise SpecError(f"{name}: expected a whole number, got {type(value).__name__}")
-            lowest = 0 if name == "seed" else 1
-            highest = getattr(self, limits[name]) if bound is None else bound
-            if not lowest <= value <= highest:
-                meaning = f" ({limits[name]})" if bound is None else ""
-                raise SpecError(f"{name}: expected {lowest} to {highest}{meaning}, got {value}")
-            object.__setattr__(self, name, int(value))
-        if not isinstance(self.signed, bool | np.bool_):
-            raise SpecError(f"signed: expected True or False, got {type(self.signed).__name__}")
-        object.__setattr__(self, "signed", bool(self.signed))
-        for name in ("center", "scale"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, self._vector(name))
-
-    def _vector(self, name: str) -> tuple[float, ...]:
-        value = getattr(self, name)
-        if isinstance(value, str | bytes) or not (
-            isinstance(value, Sequence) or (isinstance(value, np.ndarray) and value.ndim)
-        ):
-            raise SpecError(f"{name}: expected {self.n_features} floats, got {type(value).__name__}")
-        if len(value) != self.n_features:
-            raise SpecError(f"{name}: expected {self.n_features} floats (n_features), got {len(value)}")
-        try:
-            if any(isinstance(entry, str | bytes) for entry in value):
-                raise TypeError
-            vector = np.asarray(value, np.float64)
-        except (TypeError, ValueError, OverflowError):
-            raise SpecError(f"{name}: expected {self.n_features} floats, got something else") from None
-        if vector.ndim != 1 or not np.isfinite(vector).all():
-            raise SpecError(f"{name}: expected {self.n_features} finite floats")
-        if name == "scale" and not (vector > 0).all():
-            raise SpecError("scale: expected positive numbers only")
-        return tuple(vector.tolist())
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as plain Python values that JSON can hold."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> HashSpec:
-        """The specification that `to_dict` described.
-
-        Raises
-        ------
-        SpecError
-            Not a mapping, a field is missing or unknown, or a value is refused.
-        """
-        if not isinstance(values, Mapping):
-            raise SpecError(f"spec: expected a mapping, got {type(values).__name__}")
-        known = {field.name for field in fields(cls)}
-        required = {"n_features", "hash_dim", "row_nnz", "hash_nnz", "seed"}
-        unknown = sorted(str(name)[:40] for name in set(values) - known)
-        if unknown:
-            raise SpecError(f"spec: unknown field {', '.join(unknown[:5])}")
-        missing = sorted(required - set(values))
-        if missing:
-            raise SpecError(f"spec: missing field {', '.join(missing)}")
-        return cls(**values)
-
-    def difference(self, other: HashSpec) -> list[str]:
-        """Names of the fields in which two specifications differ."""
-        return [field.name for field in fields(self) if getattr(self, field.name) != getattr(other, field.name)]
-
-    @classmethod
-    def suggest(
-        cls,
-        n_features: int,
-        n_examples: int | None = None,
-        n_classes: int | None = None,
-        noise_sigma: float | None = None,
-        *,
-        hash_dim: int | None = None,
-        row_nnz: int | None = None,
-        hash_nnz: int | None = None,
-        seed: int = 0,
-        signed: bool = False,
-        center: tuple[float, ...] | None = None,
-        scale: tuple[float, ...] | None = None,
-    ) -> HashSpec:
-        """Sizes for data of this shape.
-
-        Parameters
-        ----------
-        n_features : int
-            Columns of the data.
-        n_examples, n_classes : int, optional
-            Training points of all parties together, and classes; public figures, rough ones will do.
-        noise_sigma : float, optional
-            Standard deviation of the noise that the summed counts would carry per unit of L2 sensitivity. Fewer, larger
-            counts stand out from noise better than many small ones, so rho grows with it. Needs the other two.
-        hash_dim, row_nnz, hash_nnz : int, optional
-            Sizes already decided; the others are chosen to go with them.
-        seed, signed, center, scale
-            Passed on.
-
-        Notes
-        -----
-        - m: 16384, less where that many counts of all classes would take more than 64 MiB. Accuracy rises with m
-          everywhere, and so do time, memory and bytes.
-        - s: 0.4 d, at least 2, at most 40.
-        - rho: 64 for every 16384 of m, at least 16. With noise: (m L sigma / n)**2, at least 16, at most m / 20, by
-          which the size of a count and that of its noise balance.
-
-        Mean balanced accuracy of the default `FlyNNClassifier` on 17 public tables of 16 to 256 columns (1200 points
-        each, 5-fold): .842; with m = 4096 and rho = 32 .831; with s halved .830, a quarter .792, doubled .840; with
-        rho = 32 .829, rho = 128 .842. 1-NN on standardised columns: .800.
-        """
-        figures = {"n_features": n_features, "n_examples": n_examples, "n_classes": n_classes}
-        for name, figure in figures.items():
-            if figure is None and name != "n_features":
-                continue
-            if isinstance(figure, bool) or not isinstance(figure, int | np.integer) or figure < (name != "n_examples"):
-                raise SpecError(f"{name}: expected a positive whole number, got {figure!r}")
-        if noise_sigma is not None and not 0 <= noise_sigma < np.inf:
-            raise SpecError(f"noise_sigma: expected a finite number of at least 0, got {noise_sigma!r}")
-        if hash_dim is None:
-            hash_dim = 2**14 if n_classes is None else max(min(2**14, 2**23 // int(n_classes)), 256)
-        if row_nnz is None:
-            row_nnz = min(int(n_features), max(2, min(-(-2 * int(n_features) // 5), 40)))
-        if hash_nnz is None:
-            hash_nnz = min(max(hash_dim // 256, 16), hash_dim)
-            if noise_sigma is not None:
-                if n_examples is None or n_classes is None:
-                    raise SpecError("noise_sigma: needs n_examples and n_classes as well")
-                ideal = (hash_dim * n_classes * noise_sigma / max(n_examples, 1)) ** 2
-                hash_nnz = max(int(min(max(ideal, 16), hash_dim // 20)), 1)
-        return cls(int(n_features), hash_dim, row_nnz, hash_nnz, seed, signed, center, scale)
 
 
 class FlyHash:

@@ -36,7 +36,8 @@ import numpy.typing as npt
 
 from flwr_flynn.counts import ClassCounts, check_readout, memory_needed
 from flwr_flynn.errors import FlyNNError, ModelFileError
-from flwr_flynn.hashing import HashSpec, flynn_hash
+from flwr_flynn.hashing import flynn_hash
+from flwr_flynn.spec import HashSpec
 
 _FORMAT = 1
 

@@ -37,8 +37,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from flwr_flynn.compiling import first_call
 from flwr_flynn.errors import DataError
-from flwr_flynn.kernels import first_call
 
 Counts = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float64]

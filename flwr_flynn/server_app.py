@@ -37,7 +37,8 @@ from flwr_flynn import data
 from flwr_flynn.config import RunConfig
 from flwr_flynn.counts import ClassCounts, memory_needed
 from flwr_flynn.errors import ConfigError, FlyNNError
-from flwr_flynn.hashing import HashSpec, flynn_hash
+from flwr_flynn.hashing import flynn_hash
+from flwr_flynn.spec import HashSpec
 from flwr_flynn.strategy import FlyNNStrategy
 
 _ENDLESS = 10**9  # seconds: 30 years

@@ -43,8 +43,8 @@ from flwr_flynn.aggregation import NO_REPLY, Aggregator, Batch, Party, Reply, cl
 from flwr_flynn.classifier import FlyNNClassifier
 from flwr_flynn.counts import ClassCounts
 from flwr_flynn.errors import ConfigError
-from flwr_flynn.hashing import HashSpec
 from flwr_flynn.metrics import summary
+from flwr_flynn.spec import HashSpec
 from flwr_flynn.terms import PREFIX, Label, Terms, whole_number
 
 ConfigFn = Callable[[int], dict[str, Scalar]]

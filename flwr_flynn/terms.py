@@ -24,8 +24,9 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.errors import ConfigError, DataError, PayloadError, SpecError
-from flwr_flynn.hashing import FlyHash, HashSpec, flynn_hash
+from flwr_flynn.hashing import FlyHash, flynn_hash
 from flwr_flynn.payload import MODES
+from flwr_flynn.spec import HashSpec
 
 PREFIX = "flynn-"
 """Every config and metrics key of this package starts with it."""

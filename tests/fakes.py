@@ -12,7 +12,7 @@ from flwr.server.client_proxy import ClientProxy
 from flwr_flynn import payload
 from flwr_flynn.client import FlyNNClient
 from flwr_flynn.counts import ClassCounts
-from flwr_flynn.hashing import HashSpec
+from flwr_flynn.spec import HashSpec
 from flwr_flynn.terms import Terms
 
 SPEC = HashSpec(n_features=4, hash_dim=24, row_nnz=2, hash_nnz=3, seed=7)

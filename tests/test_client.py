@@ -19,8 +19,8 @@ from flwr_flynn.classifier import FlyNNClassifier
 from flwr_flynn.client import FlyNNClient
 from flwr_flynn.counts import memory_needed
 from flwr_flynn.errors import ConfigError
-from flwr_flynn.hashing import HashSpec
 from flwr_flynn.metrics import confusion_from_bytes
+from flwr_flynn.spec import HashSpec
 from flwr_flynn.terms import Terms
 from tests.fakes import CLASSES, HASHER, SPEC, TERMS, counts_of, points
 

@@ -13,7 +13,7 @@ from flwr.common import Code, FitIns, Parameters, ndarrays_to_parameters
 
 from flwr_flynn.client_app import client_fn
 from flwr_flynn.config import RunConfig
-from flwr_flynn.hashing import HashSpec
+from flwr_flynn.spec import HashSpec
 from flwr_flynn.terms import Terms
 
 TERMS = Terms(HashSpec(n_features=64, hash_dim=128, row_nnz=8, hash_nnz=4, seed=1), tuple(range(10)))

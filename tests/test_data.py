@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from flwr_flynn import data
 from flwr_flynn.config import PARTITIONERS, NodeConfig, RunConfig
 from flwr_flynn.errors import ConfigError, DataError
-from flwr_flynn.hashing import HashSpec
 from flwr_flynn.partition import deal, held_out, splitmix64
+from flwr_flynn.spec import HashSpec
 from flwr_flynn.terms import Terms
 
 pytest.importorskip("flwr_datasets")

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flwr_flynn.errors import ConfigError, DataError, PayloadError
-from flwr_flynn.hashing import FlyHash, HashSpec
+from flwr_flynn.hashing import FlyHash
+from flwr_flynn.spec import HashSpec
 from flwr_flynn.terms import Terms, whole_number
 from tests.fakes import CLASSES, HASHER, SPEC, TERMS
 
