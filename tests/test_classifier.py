@@ -1,4 +1,4 @@
-"""The estimator: scikit-learn's checks, and the laws of DESIGN."""
+"""The estimator: scikit-learn's checks, and its own laws."""
 
 from __future__ import annotations
 
