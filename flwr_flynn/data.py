@@ -199,7 +199,7 @@ def _openml(source: str) -> Dataset:
     if not (number.isascii() and number.isdigit()):
         raise ConfigError(f"dataset: expected openml: and the number of a data set, got {source[:200]!r}")
     try:
-        bunch = fetch_openml(data_id=int(number), as_frame=False, parser="liac-arff", n_retries=1, delay=0)
+        bunch = fetch_openml(data_id=int(number), as_frame=False, parser="liac-arff", n_retries=1, delay=1.0)
     except OSError as error:  # URLError and every other failure of the network
         raise DataError(
             f"{source}: not in scikit-learn's data folder ({get_data_home()}), and openml.org cannot be "

@@ -311,13 +311,12 @@ def test_sources_that_are_not_there() -> None:
 def test_openml_offline_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from urllib.error import URLError
 
-    import sklearn.datasets
 
-    def refuse(**_: Any) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
         raise URLError("no network")
 
     monkeypatch.setenv("SCIKIT_LEARN_DATA", str(tmp_path))
-    monkeypatch.setattr(sklearn.datasets, "fetch_openml", refuse)
+    monkeypatch.setattr("sklearn.datasets._openml.urlopen", refuse)  # the network, so that our arguments are checked
     with pytest.raises(DataError) as caught:
         data.load_dataset("openml:61")
     assert len(str(caught.value).splitlines()) == 1
