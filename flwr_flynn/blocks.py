@@ -57,7 +57,7 @@ class Preparation:
         if sp.issparse(chunk) and self.n_features > _WIDE and self.center is None:
             self._narrowed(chunk, columns, hash_nnz, out)
             return
-        X = _dense(chunk)
+        X = dense(chunk)
         if self.center is not None or self.scale is not None:
             self._float_winners(X, columns, hash_nnz, out)
             return
@@ -171,7 +171,7 @@ class Preparation:
         return X
 
 
-def _dense(chunk: Array | sp.csr_array) -> Array:
+def dense(chunk: Array | sp.csr_array) -> Array:
     """The chunk as a dense array of integers or at most float64, free of NaN and infinity."""
     X: Array = chunk if isinstance(chunk, np.ndarray) else chunk.toarray()
     if X.dtype == np.bool_:

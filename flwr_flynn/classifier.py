@@ -1,12 +1,12 @@
 """FlyNN as a scikit-learn classifier.
 
 Fitting counts (`ClassCounts`), predicting reads the counts out (`readout`); this module adds what scikit-learn expects
-around that. The scaling of the columns is learned in `scaling`, model files are read and written in `modelfile`.
+around that. Hash and read-out are chosen in `choice`, model files are read and written in `modelfile`.
 
 >>> from sklearn.datasets import load_iris
 >>> from sklearn.model_selection import cross_val_score
 >>> X, y = load_iris(return_X_y=True)
->>> bool(cross_val_score(FlyNNClassifier(), X, y).mean() > 0.8)
+>>> bool(cross_val_score(FlyNNClassifier(), X, y).mean() > 0.9)
 True
 """
 
@@ -28,16 +28,20 @@ from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from flwr_flynn import modelfile
+from flwr_flynn.choice import Pair, Plan, select
+from flwr_flynn.columns import check_columns, check_finite
 from flwr_flynn.counts import ClassCounts, check_readout
 from flwr_flynn.errors import DataError, SpecError
 from flwr_flynn.hashing import FlyHash, flynn_hash
+from flwr_flynn.moments import SCALINGS, ColumnSums
 from flwr_flynn.readout import RULES
-from flwr_flynn.scaling import Scaling, center_and_scale
 from flwr_flynn.spec import HashSpec
 
 Floats = npt.NDArray[np.float64]
 
 _BATCH = 2**14  # points whose active bits are held at a time when predicting
+_WIDE = 2**14  # columns up to which "auto" looks at them: centred ones are dense
+_TEMPERATURE = 0.25  # where there is no point to learn it from: a typical one
 
 
 class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -55,17 +59,32 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Sizes of the hash; those left out are chosen by `HashSpec.suggest`, hash_nnz in proportion to hash_dim.
     signed : bool, default=True
         Rows of +1 and -1 rather than the paper's ones.
-    scaling : None, "center", "standard" or a pair (center, scale), default="standard"
-        What happens to the columns first: nothing; the mean is subtracted; the result is also divided by the standard
-        deviation (constant columns are not); (x - center) * scale with the vectors given, either of which may be
-        None. Means and deviations are those of the points of `fit`, or of the first `partial_fit`, and stay. They do
-        not depend on the order of the rows, on the dtype, or on sparse or dense.
+    scaling : str, None or a pair (center, scale), default="auto"
+        What happens to the columns first. None: nothing. "center": the mean is subtracted. "standard": the result is
+        also divided by the standard deviation. "weighted": and multiplied by how much the column tells about the
+        classes. "weighted-center": centred and weighted, not standardised. "auto": the best of four hashes by
+        leave-one-out, whatever `signed` says; see `choice.Plan`. Or (x - center) * scale with the vectors given, either
+        of which may be None. All of it is learned from the points of `fit`, or of the first `partial_fit`, and stays;
+        means, deviations and weights do not depend on the order of the rows, on the dtype, or on sparse or dense. More
+        than 16384 columns are left as they are by "auto".
+    waves : bool, optional
+        Put periodic projections between the columns and the hash (`flwr_flynn.waves`), which sees only directions
+        otherwise. None: if `scaling` is a name, where there are 7 columns or fewer; with "auto", where leave-one-out
+        says so. True needs a `scaling` by name.
     decay : "auto" or float, default="auto"
         gamma, 0 <= gamma < 1. "auto": `fit` takes the decay of the best balanced accuracy by exact leave-one-out from
         `ClassCounts.decay_grid`, the first of equals; everything else takes `ClassCounts.suggest_decay`.
     rule : {"balanced", "novelty", "bayes"}, default="balanced"
         How counts become scores, see `flwr_flynn.readout`. "novelty" is the paper's. Like `decay_`, it plays no part in
-        what is learned.
+        what is counted.
+    reject_above : float, optional
+        Abstain from points whose novelty to every class is above this, from 0 to 1: `predict` gives them
+        `reject_label`. A quantile of ``novelty(X).min(axis=1)`` over points that were not trained on is a good choice.
+    reject_label : optional
+        None: -1 if classes are numbers, "rejected" if they are strings.
+    temperature : "auto" or float, default="auto"
+        What `predict_proba` divides scores by, above 0. "auto": `fit` takes the one with the lowest log-loss by exact
+        leave-one-out from `choice.TEMPERATURES`; everything else takes 1/4, a typical one.
     seed : int, default=0
         0 <= seed < 2**64.
     n_jobs : int, optional
@@ -80,6 +99,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     spec_ : HashSpec
     hash_ : FlyHash
     decay_ : float
+    temperature_ : float
     n_features_in_ : int
     feature_names_in_ : (d,) array of str
         Where X had names.
@@ -101,16 +121,21 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     spec_: HashSpec
     hash_: FlyHash
     decay_: float
+    temperature_: float
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
         "spec": [HashSpec, None],
         "hash_dim": [Interval(Integral, 1, None, closed="left"), None],
         "row_nnz": [Interval(Integral, 1, None, closed="left"), None],
         "hash_nnz": [Interval(Integral, 1, None, closed="left"), None],
         "signed": ["boolean"],
-        "scaling": [StrOptions({"center", "standard"}), tuple, list, None],
+        "scaling": [StrOptions({*SCALINGS, "auto"}), tuple, list, None],
+        "waves": ["boolean", None],
         "decay": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="left")],
         "rule": [StrOptions(set(RULES))],
+        "reject_above": [Interval(Real, 0, 1, closed="both"), None],
+        "reject_label": "no_validation",
+        "temperature": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
         "seed": [Interval(Integral, 0, 2**64 - 1, closed="both")],
         "n_jobs": [Integral, None],
     }
@@ -122,9 +147,13 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         row_nnz: int | None = None,
         hash_nnz: int | None = None,
         signed: bool = True,
-        scaling: Scaling = "standard",
+        scaling: str | Pair | None = "auto",
+        waves: bool | None = None,
         decay: str | float = "auto",
         rule: str = "balanced",
+        reject_above: float | None = None,
+        reject_label: Any = None,
+        temperature: str | float = "auto",
         seed: int = 0,
         n_jobs: int | None = None,
     ) -> None:
@@ -134,8 +163,12 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.hash_nnz = hash_nnz
         self.signed = signed
         self.scaling = scaling
+        self.waves = waves
         self.decay = decay
         self.rule = rule
+        self.reject_above = reject_above
+        self.reject_label = reject_label
+        self.temperature = temperature
         self.seed = seed
         self.n_jobs = n_jobs
 
@@ -148,6 +181,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         *,
         decay: str | float = "auto",
         rule: str = "balanced",
+        temperature: str | float = "auto",
         feature_names: Sequence[str] | None = None,
     ) -> Self:
         """A fitted classifier of counts made elsewhere.
@@ -159,7 +193,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         counts : ClassCounts
         classes : (L,) array-like of str or int
             Label of each row of the counts, in any order, which becomes that of `classes_`.
-        decay, rule
+        decay, rule, temperature
             As for the class.
         feature_names : sequence of n_features str, optional
 
@@ -176,7 +210,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         >>> FlyNNClassifier.from_counts(spec, counts, ["b", "a"]).predict([[0, 2]])
         array(['a'], dtype='<U1')
         """
-        check_readout(rule, 0.0 if decay == "auto" else decay)
+        check_readout(rule, 0.0 if decay == "auto" else decay, 1.0 if temperature == "auto" else temperature)
         hasher = flynn_hash(spec)
         if counts.spec_fingerprint != hasher.fingerprint:
             raise SpecError(
@@ -190,7 +224,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             names = np.asarray(feature_names, dtype=object)
             if names.shape != (spec.n_features,) or not all(isinstance(name, str) for name in names):
                 raise DataError(f"feature_names: expected {spec.n_features} strings, got shape {names.shape}")
-        self = cls(spec=spec, decay=decay, rule=rule)
+        self = cls(spec=spec, decay=decay, rule=rule, temperature=temperature)
         self.n_features_in_ = spec.n_features
         if names is not None:
             self.feature_names_in_ = names
@@ -213,20 +247,10 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         self._validate_params()
         fresh = copy(self)  # for what `validate_data` sets, which must not meet counts of other data
-        X, y = validate_data(fresh, X, y, accept_sparse="csr")
+        X, y = fresh._validated(X, y, reset=True)
         check_classification_targets(y)
         classes, codes = np.unique(y, return_inverse=True)
-        spec = self._choose_spec(X, len(classes))
-        hasher = flynn_hash(spec)
-        decay = None
-        if self.decay == "auto" and self.rule != "bayes":
-            active = hasher.active(X, n_jobs=self.n_jobs)
-            counts = ClassCounts.from_active(hasher, active, codes, len(classes))
-            decay = _best_decay(counts, active, codes, self.rule)
-        else:
-            counts = ClassCounts.from_data(hasher, X, codes, len(classes), n_jobs=self.n_jobs)
-        fresh.hash_, fresh.spec_, fresh.classes_ = hasher, spec, classes
-        fresh._set_counts(counts, decay)
+        fresh._learn(X, codes, classes)
         self.__dict__ = fresh.__dict__
         return self
 
@@ -256,15 +280,16 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         known = unique_labels(classes) if first else self.classes_
         if classes is not None and not np.array_equal(unique_labels(classes), np.sort(known)):
             raise ValueError("classes: expected the same as before, got others")
-        X, y = validate_data(self, X, y, accept_sparse="csr", reset=first)
+        fresh = copy(self)
+        X, y = fresh._validated(X, y, reset=first)
         check_classification_targets(y)
         codes = _codes(known, y)
-        spec = self._choose_spec(X, len(known)) if first else self.spec_
-        hasher = flynn_hash(spec)
-        counts = ClassCounts.from_data(hasher, X, codes, len(known), n_jobs=self.n_jobs)
         if first:
-            self.hash_, self.spec_, self.classes_ = hasher, spec, known
-        self._set_counts(counts if first else self.counts_ + counts)
+            fresh._learn(X, codes, known)
+            fresh._set_counts(fresh.counts_)  # what comes later has no say in leave-one-out, so nothing has
+            self.__dict__ = fresh.__dict__
+        else:
+            self._set_counts(self.counts_ + self._count(X, codes))
         return self
 
     def merge(self, other: FlyNNClassifier) -> Self:
@@ -318,15 +343,14 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             A label is not among `classes_`.
         """
         check_is_fitted(self)
-        X, y = validate_data(self, X, y, accept_sparse="csr", reset=False)
-        codes = _codes(self.classes_, y)
-        self._set_counts(
-            self.counts_ - ClassCounts.from_data(self.hash_, X, codes, len(self.classes_), n_jobs=self.n_jobs)
-        )
+        X, y = self._validated(X, y)
+        self._set_counts(self.counts_ - self._count(X, _codes(self.classes_, y)))
         return self
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
         """Labels of points: the class with the highest score, the first in `classes_` of those that tie.
+
+        With `reject_above`, points that are too novel get `reject_label` instead.
 
         Parameters
         ----------
@@ -336,16 +360,28 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         -------
         (n,) array
         """
-        best = self._scores(X).argmax(axis=1)
-        labels: npt.NDArray[Any] = self.classes_[best]
+        if self.reject_above is None:
+            best = self._scores(X).argmax(axis=1)
+            labels: npt.NDArray[Any] = self.classes_[best]
+            return labels
+        check_is_fitted(self)
+        limit, label = self.reject_above, self._reject_label()
+
+        def read(active: npt.NDArray[np.int32]) -> Floats:
+            best = self.counts_.scores(active, self.decay_, self.rule).argmax(axis=1)
+            novel = self.counts_.novelty(active, self.decay_).min(axis=1) > limit
+            return np.where(novel, len(self.classes_), best)
+
+        kind = np.result_type(self.classes_, np.asarray(label))
+        answers = np.append(self.classes_.astype(kind), np.asarray([label], kind))
+        labels = answers[self._read_out(X, read)]
         return labels
 
     def predict_proba(self, X: Any) -> Floats:
         """Probabilities of the classes, in the order of `classes_`.
 
-        Proportional to exp(score): to 1 / f_l under the rules "balanced" and "novelty", to the likelihood under
-        "bayes", which is too sure of itself because bits are not independent. Every class counts as equally frequent;
-        one without points gets 0.
+        Proportional to exp(score / temperature_). Every class counts as equally frequent, and one without points gets
+        0. The order is that of `decision_function`.
 
         Parameters
         ----------
@@ -360,7 +396,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         empty = self.counts_.n_per_class == 0
         if not empty.all():
             scores[:, empty] = -np.inf
-        probabilities: Floats = softmax(scores, axis=1)
+        probabilities: Floats = softmax(scores / self.temperature_, axis=1)
         return probabilities
 
     def decision_function(self, X: Any) -> Floats:
@@ -397,18 +433,39 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _read_out(self, X: Any, read: Callable[[npt.NDArray[np.int32]], Floats]) -> Floats:
         check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", reset=False)
+        X = self._validated(X)
         batches = gen_batches(X.shape[0], _BATCH)
         return np.concatenate([read(self.hash_.active(X[batch], n_jobs=self.n_jobs)) for batch in batches])
 
-    def _set_counts(self, counts: ClassCounts, decay: float | None = None) -> None:
+    def _validated(self, X: Any, y: Any = "no_validation", reset: bool = False) -> Any:
+        """X, or X and y, as scikit-learn wants them; what is wrong with columns is said by their names."""
+        check_columns(X)
+        names = getattr(X, "columns", None)
+        validated = validate_data(self, X, y, accept_sparse="csr", reset=reset, ensure_all_finite=False)
+        check_finite(validated[0] if isinstance(validated, tuple) else validated, names)
+        return validated
+
+    def _learn(self, X: Any, codes: npt.NDArray[np.int64], classes: npt.NDArray[Any]) -> None:
+        """Choose hash and read-out, and count."""
+        specs = self._candidates(X, codes, len(classes))
+        chosen = select(specs, X, codes, len(classes), self.rule, self.decay, self.n_jobs)
+        self.classes_, self.spec_, self.hash_ = classes, chosen.spec, flynn_hash(chosen.spec)
+        self._set_counts(chosen.counts, chosen.readout.decay, chosen.temperature)
+
+    def _count(self, X: Any, codes: npt.NDArray[np.int64]) -> ClassCounts:
+        return ClassCounts.from_data(self.hash_, X, codes, len(self.classes_), n_jobs=self.n_jobs)
+
+    def _set_counts(self, counts: ClassCounts, decay: float | None = None, temperature: float | None = None) -> None:
         if self.decay != "auto":
             decay = float(self.decay)
         elif decay is None:
             decay = counts.suggest_decay(self.rule)
+        if self.temperature != "auto":
+            temperature = float(self.temperature)
         self.counts_, self.decay_ = counts, decay
+        self.temperature_ = _TEMPERATURE if temperature is None else temperature
 
-    def _choose_spec(self, X: Any, n_classes: int) -> HashSpec:
+    def _candidates(self, X: Any, codes: npt.NDArray[np.int64], n_classes: int) -> Sequence[HashSpec]:
         n_examples, n_features = X.shape
         sizes = {"hash_dim": self.hash_dim, "row_nnz": self.row_nnz, "hash_nnz": self.hash_nnz}
         given: dict[str, Any] = {name: int(size) for name, size in sizes.items() if size is not None}
@@ -418,18 +475,29 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     raise SpecError(f"{name}: the spec has {getattr(self.spec, name)}, but {size} was given as well")
             if n_features != self.spec.n_features:
                 raise DataError(f"X has {n_features} features, but the spec has n_features {self.spec.n_features}")
-            return self.spec
-        center, scale = center_and_scale(self.scaling, X)
-        return HashSpec.suggest(
+            return [self.spec]
+        scaling = None if self.scaling == "auto" and n_features > _WIDE else self.scaling
+        if self.waves and not isinstance(scaling, str):
+            raise ValueError("waves: need a scaling by name, by which their frequency is chosen; or a spec")
+        plan = Plan(
             n_features,
-            n_examples,
             n_classes,
+            n_examples,
+            scaling,
+            bool(self.signed),
             **given,
             seed=int(self.seed),
-            signed=bool(self.signed),
-            center=center,
-            scale=scale,
+            waves=None if self.waves is None else bool(self.waves),
         )
+        return plan.specs(ColumnSums.from_data(X, codes, n_classes) if plan.needs_sums else None)
+
+    def _reject_label(self) -> Any:
+        label = self.reject_label
+        if label is None:
+            label = "rejected" if self.classes_.dtype.kind in "OUS" else -1
+        if label in self.classes_.tolist():
+            raise ValueError("reject_label: is one of the classes; give another")
+        return label
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "counts_")
@@ -465,6 +533,8 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             decay=self.decay,
             decay_=self.decay_,
             rule=self.rule,
+            temperature=self.temperature,
+            temperature_=self.temperature_,
         )
         modelfile.write(path, model)
 
@@ -495,9 +565,10 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 model.classes,
                 decay=model.decay,
                 rule=model.rule,
+                temperature=model.temperature,
                 feature_names=model.feature_names,
             )
-            self.decay_ = model.decay_  # leave-one-out may have chosen it
+            self.decay_, self.temperature_ = model.decay_, model.temperature_  # leave-one-out may have chosen them
             return self
 
 
@@ -510,11 +581,3 @@ def _codes(classes: npt.NDArray[Any], y: Any) -> npt.NDArray[np.int64]:
     if unknown:
         raise DataError(f"y: {unknown} of {len(y)} labels are not among the {len(classes)} classes")
     return codes
-
-
-def _best_decay(counts: ClassCounts, active: npt.NDArray[np.int32], codes: npt.NDArray[np.int64], rule: str) -> float:
-    """The decay of the grid with the best leave-one-out balanced accuracy, the first of equals."""
-    decays = counts.decay_grid(rule)
-    matrices = counts.leave_one_out(active, codes, decays, rule)
-    recalls = np.diagonal(matrices, axis1=1, axis2=2) / counts.n_per_class
-    return decays[int(recalls.mean(axis=1).argmax())]

@@ -315,15 +315,48 @@ class ClassCounts:
         DataError, ConfigError
             As for `scores`, or a point cannot have been counted.
         """
-        bits = readout.checked_active(active, self.hash_dim, self.hash_nnz)
-        labels = _labels(y, len(bits), self.n_classes)
+        bits, labels = self._counted(active, y)
         for decay in decays:
             check_readout(rule, decay)
+        return readout.leave_one_out(self.array, self.n_per_class, bits, labels, decays, rule)
+
+    def leave_one_out_losses(
+        self,
+        active: npt.ArrayLike,
+        y: npt.ArrayLike,
+        decay: float,
+        rule: str = "balanced",
+        temperatures: Sequence[float] = (1.0,),
+    ) -> npt.NDArray[np.int64]:
+        """Log-loss of the same models at probabilities proportional to exp(score / temperature).
+
+        Parameters
+        ----------
+        active, y, decay, rule
+            As for `leave_one_out`.
+        temperatures : sequence of T floats
+            Positive.
+
+        Returns
+        -------
+        (T,) int64 array
+            Sums over the points in units of 2 ** -20; a point's loss is rounded to that, and at most 64.
+        """
+        bits, labels = self._counted(active, y)
+        check_readout(rule, decay)
+        return readout.leave_one_out_losses(
+            self.array, self.n_per_class, bits, labels, float(decay), rule, temperatures
+        )
+
+    def _counted(self, active: npt.ArrayLike, y: npt.ArrayLike) -> tuple[readout.Active, npt.NDArray[np.int64]]:
+        """Active bits and classes of points, if they can be in these counts."""
+        bits = readout.checked_active(active, self.hash_dim, self.hash_nnz)
+        labels = _labels(y, len(bits), self.n_classes)
         for label in range(self.n_classes):
             own = bits[labels == label]
             if len(own) > self.n_per_class[label] or (self.array[label, own] == 0).any():
                 raise DataError(f"active, y: expected points that are in the counts, got others in class {label}")
-        return readout.leave_one_out(self.array, self.n_per_class, bits, labels, decays, rule)
+        return bits, labels
 
     def suggest_decay(self, rule: str = "balanced") -> float:
         """A decay from the counts alone, for when no training points are at hand.
@@ -418,19 +451,24 @@ def memory_needed(spec: HashSpec, n_classes: int) -> int:
     -------
     int
         24 for every entry of the rows (the rows, the form in which the kernels read them, their signs, and what drawing
-        them takes), 24 for every count (the sum, a copy, a message or file) and 8 for every feature.
+        them takes), 24 for every count (the sum, a copy, a message or file) and 8 for every feature and
+        for every slope of a wave.
 
     Examples
     --------
     >>> memory_needed(HashSpec(n_features=64, hash_dim=16384, row_nnz=19, hash_nnz=32, seed=7), n_classes=10)
     11403776
     """
-    return 24 * spec.hash_dim * (spec.row_nnz + n_classes) + 8 * spec.n_features
+    return 24 * spec.hash_dim * (spec.row_nnz + n_classes) + 8 * spec.n_features * (1 + spec.n_waves)
 
 
-def check_readout(rule: object, decay: object) -> None:
-    """Refuse what is not a rule and a decay that `ClassCounts.scores` takes, with a ConfigError."""
+def check_readout(rule: object, decay: object, temperature: object = 1.0) -> None:
+    """Refuse what is not a rule and a decay that `ClassCounts.scores` takes, or no temperature, with a ConfigError."""
     if rule not in readout.RULES:
         raise ConfigError(f"rule: expected one of {', '.join(readout.RULES)}, got {str(rule)[:40]!r}")
     if isinstance(decay, bool) or not isinstance(decay, float | int | np.floating) or not 0 <= decay < 1:
         raise ConfigError(f"decay: expected a number of at least 0 and below 1, got {str(decay)[:40]}")
+    if isinstance(temperature, bool) or not isinstance(temperature, float | int | np.floating):
+        raise ConfigError(f"temperature: expected a number, got {type(temperature).__name__}")
+    if not 0 < temperature < math.inf:
+        raise ConfigError(f"temperature: expected a finite number above 0, got {temperature}")

@@ -9,18 +9,7 @@ h(x) = the `hash_nnz` largest entries of M x, higher value first, then lower row
 array([[1, 2, 5],
        [3, 4, 7]], dtype=int32)
 
-The rows
---------
-Nothing but integer arithmetic on (seed, row), so they are the same on every machine and with every NumPy, rows can be
-drawn in parallel, and a larger `hash_dim` extends a smaller one:
-
-- Random words: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) with key
-  (seed mod 2**32, seed div 2**32) and counter (i, row, stream, 0), i = 0, 1, ...; each block gives its four words in
-  order.
-- Columns, stream 0: Floyd's subset algorithm. For j = d - s, ..., d - 1: draw t uniform on 0..j; take t, or j if t is
-  taken.
-- Uniform on 0..j: Lemire's multiply and shift, 32 bits, rejecting the words that would bias it.
-- Signs, stream 1: bit k of the words (lowest first) is set if the k-th smallest column of the row carries -1.
+How the rows are drawn is described in `flwr_flynn.draws`, what waves are in `flwr_flynn.waves`.
 """
 
 from __future__ import annotations
@@ -39,10 +28,12 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from numba import njit
 
-from flwr_flynn.blocks import Preparation
+from flwr_flynn.blocks import Preparation, dense
 from flwr_flynn.compiling import first_call
+from flwr_flynn.draws import draw_rows, draw_signs
 from flwr_flynn.errors import DataError, SpecError
 from flwr_flynn.spec import HashSpec
+from flwr_flynn.waves import Waves
 
 Array = npt.NDArray[Any]
 
@@ -83,8 +74,8 @@ class FlyHash:
         if not isinstance(spec, HashSpec):
             raise SpecError(f"spec: expected a HashSpec, got {type(spec).__name__}")
         with first_call(("rows", spec.signed)):
-            rows = _draw_rows(np.uint64(spec.seed), spec.hash_dim, spec.n_features, spec.row_nnz)
-            signs = _draw_signs(np.uint64(spec.seed), spec.hash_dim, spec.row_nnz) if spec.signed else None
+            rows = draw_rows(np.uint64(spec.seed), spec.hash_dim, spec.n_inputs, spec.row_nnz)
+            signs = draw_signs(np.uint64(spec.seed), spec.hash_dim, spec.row_nnz) if spec.signed else None
         self._set(spec, rows, signs, spec.n_features, spec.hash_nnz)
 
     @classmethod
@@ -134,20 +125,23 @@ class FlyHash:
         self.n_features, self.hash_nnz = int(n_features), int(hash_nnz)
         self.hash_dim, self.row_nnz = rows.shape
         rows.flags.writeable = False
+        n_inputs = self.n_features if spec is None else spec.n_inputs
         # Unsigned spares the kernels Numba's wrap-around checks; half the width is half the memory traffic.
-        reach = self.n_features * (1 if signs is None else 2)
+        reach = n_inputs * (1 if signs is None else 2)
         self._columns = rows.astype(np.uint16 if reach <= 2**16 else np.uint32)
         if signs is not None:
             signs.flags.writeable = False
-            np.add(self._columns, self.n_features, out=self._columns, where=signs < 0)  # where negated columns stand
-        center, scale = (None, None) if spec is None else (spec.center, spec.scale)
-        self._preparation = Preparation(
-            self.n_features,
-            self.row_nnz,
-            signs is not None,
-            None if center is None else np.array(center),
-            None if scale is None else np.array(scale),
+            np.add(self._columns, n_inputs, out=self._columns, where=signs < 0)  # where negated columns stand
+        self._center, self._scale = (
+            None if spec is None or vector is None else np.array(vector)
+            for vector in (None if spec is None else spec.center, None if spec is None else spec.scale)
         )
+        self._waves = None
+        center, scale = self._center, self._scale
+        if spec is not None and spec.n_waves:
+            self._waves = Waves(spec.seed, spec.n_waves, spec.wave_frequency, center, scale, spec.n_features)
+            center = scale = None  # the waves see to both
+        self._preparation = Preparation(n_inputs, self.row_nnz, signs is not None, center, scale)
         self.fingerprint = self._fingerprint()
 
     def _fingerprint(self) -> str:
@@ -157,13 +151,15 @@ class FlyHash:
             struct.pack("<4Q2B", self.n_features, *self.rows.shape, self.hash_nnz, self.signs is not None, len(seed))
         )
         digest.update(seed)
-        for vector in (self._preparation.center, self._preparation.scale):
+        for vector in (self._center, self._scale):
             digest.update(struct.pack("<B", vector is not None))
             if vector is not None:
                 digest.update((vector + 0.0).astype("<f8").tobytes())  # -0.0 + 0.0 is 0.0
         digest.update(self.rows.astype("<i4").data)
         if self.signs is not None:
             digest.update(self.signs.data)
+        if self.spec is not None and self.spec.n_waves:
+            digest.update(struct.pack("<Qd", self.spec.n_waves, self.spec.wave_frequency))
         return digest.hexdigest()
 
     def __repr__(self) -> str:
@@ -261,6 +257,8 @@ class FlyHash:
         return points
 
     def _winners(self, chunk: Any, out: npt.NDArray[np.int32]) -> None:
+        if self._waves is not None:
+            chunk = self._waves(dense(chunk))
         self._preparation.winners(chunk, self._columns, self.hash_nnz, out)
 
     def _over_chunks(self, n: int, work: Callable[[int, int], None], n_jobs: int | None) -> None:
@@ -313,70 +311,3 @@ def _add_counts(counts, labels, active):  # type: ignore[no-untyped-def]
         row = counts[labels[point]]
         for k in range(active.shape[1]):
             row[np.uint64(active[point, k])] += 1
-
-
-@njit(nogil=True, cache=True)
-def _philox(words, seed, block, row, stream):  # type: ignore[no-untyped-def]
-    """Philox4x32-10 of counter (block, row, stream, 0) and key `seed`, into four words."""
-    low32 = np.uint64(0xFFFFFFFF)
-    shift = np.uint64(32)
-    c0, c1, c2, c3 = np.uint64(block), np.uint64(row), np.uint64(stream), np.uint64(0)
-    k0, k1 = seed & low32, seed >> shift
-    for _ in range(10):
-        p0, p1 = np.uint64(0xD2511F53) * c0, np.uint64(0xCD9E8D57) * c2
-        c0, c1, c2, c3 = (p1 >> shift) ^ c1 ^ k0, p1 & low32, (p0 >> shift) ^ c3 ^ k1, p0 & low32
-        k0 = (k0 + np.uint64(0x9E3779B9)) & low32
-        k1 = (k1 + np.uint64(0xBB67AE85)) & low32
-    words[0], words[1], words[2], words[3] = c0, c1, c2, c3
-
-
-@njit(nogil=True, cache=True)
-def _draw_rows(seed, hash_dim, n_features, row_nnz):  # type: ignore[no-untyped-def]
-    """Column indices of every row, ascending: stream 0 of the module's description."""
-    rows = np.empty((hash_dim, row_nnz), np.int32)
-    words = np.empty(4, np.uint64)
-    taken = np.zeros((n_features + 63) // 64, np.uint64)
-    low32, shift, one = np.uint64(0xFFFFFFFF), np.uint64(32), np.uint64(1)
-    for row in range(hash_dim):
-        block, used = 0, 4
-        for j in range(n_features - row_nnz, n_features):
-            size = np.uint64(j + 1)
-            while True:
-                if used == 4:
-                    _philox(words, seed, block, row, 0)
-                    block, used = block + 1, 0
-                product = words[used] * size
-                used += 1
-                # Rejecting low words below 2**32 mod size leaves every column as many (Lemire, ACM TOMACS 29, 2019).
-                if (product & low32) >= (np.uint64(2**32) - size) % size:
-                    break
-            column = product >> shift
-            if taken[column >> np.uint64(6)] >> (column & np.uint64(63)) & one:
-                column = np.uint64(j)
-            taken[column >> np.uint64(6)] |= one << (column & np.uint64(63))
-        k = 0
-        for word in range(taken.shape[0]):
-            bits = taken[word]
-            taken[word] = 0
-            column = 64 * word
-            while bits:
-                if bits & one:
-                    rows[row, k] = column
-                    k += 1
-                bits >>= one
-                column += 1
-    return rows
-
-
-@njit(nogil=True, cache=True)
-def _draw_signs(seed, hash_dim, row_nnz):  # type: ignore[no-untyped-def]
-    """+1 or -1 for every entry of every row: stream 1 of the module's description."""
-    signs = np.empty((hash_dim, row_nnz), np.int8)
-    words = np.empty(4, np.uint64)
-    for row in range(hash_dim):
-        for k in range(row_nnz):
-            if k % 128 == 0:
-                _philox(words, seed, k // 128, row, 1)
-            bit = words[k % 128 // 32] >> np.uint64(k % 32) & np.uint64(1)
-            signs[row, k] = -1 if bit else 1
-    return signs

@@ -39,7 +39,7 @@ from flwr_flynn.errors import FlyNNError, ModelFileError
 from flwr_flynn.hashing import flynn_hash
 from flwr_flynn.spec import HashSpec
 
-_FORMAT = 1
+_FORMAT = 2
 
 _UNREADABLE = (
     zipfile.BadZipFile,
@@ -74,6 +74,8 @@ class Model:
         As it was chosen.
     rule : str
         One of `readout.RULES`.
+    temperature, temperature_ : "auto" or float, float
+        As the user asked for it, and as it was chosen.
     feature_names : sequence of str, optional
     """
 
@@ -83,6 +85,8 @@ class Model:
     decay: str | float
     decay_: float
     rule: str
+    temperature: str | float = "auto"
+    temperature_: float = 1.0
     feature_names: Sequence[str] | None = None
 
 
@@ -109,6 +113,8 @@ def write(path: str | os.PathLike[str], model: Model) -> None:
         "decay": model.decay if isinstance(model.decay, str) else float(model.decay),
         "decay_": model.decay_,
         "rule": model.rule,
+        "temperature": model.temperature if isinstance(model.temperature, str) else float(model.temperature),
+        "temperature_": model.temperature_,
     }
     text = np.frombuffer(json.dumps(header, allow_nan=False).encode(), np.uint8)
     counts = model.counts.array
@@ -129,8 +135,8 @@ def reading(path: str | os.PathLike[str], max_bytes: int) -> Iterator[Model]:
     Yields
     ------
     Model
-        Digest, counts, `decay_` and `rule` are in order. Whether classes, feature names and `decay` are remains to be
-        checked by whoever uses them, within the block.
+        Digest, counts, `decay_`, `temperature_` and `rule` are in order. Whether classes, feature names, `decay` and
+        `temperature` are remains to be checked by whoever uses them, within the block.
 
     Raises
     ------
@@ -173,7 +179,7 @@ def _read(stream: IO[bytes], max_bytes: int) -> Model:
         raise ModelFileError(f"counts: expected shape {shape}, got {counts.shape}")
     if flynn_hash(spec).fingerprint != header["fingerprint"]:
         raise ModelFileError("made by a version whose rows of M are others")
-    check_readout(header["rule"], header["decay_"])
+    check_readout(header["rule"], header["decay_"], header["temperature_"])
     return Model(
         spec=spec,
         counts=ClassCounts(counts, hash_nnz=spec.hash_nnz, spec_fingerprint=header["fingerprint"]),
@@ -181,6 +187,8 @@ def _read(stream: IO[bytes], max_bytes: int) -> Model:
         decay=header["decay"],
         decay_=float(header["decay_"]),
         rule=header["rule"],
+        temperature=header["temperature"],
+        temperature_=float(header["temperature_"]),
         feature_names=header["feature_names"],
     )
 

@@ -132,28 +132,76 @@ def leave_one_out(
     (D, L, L) int64 array
         Confusion matrices, entry [true, predicted].
     """
-    n_classes, hash_dim = counts.shape
+    n_classes = len(counts)
     result = np.zeros((len(decays), n_classes, n_classes), np.int64)
+    for d, true, scores in _left_out(counts, n_per_class, active, y, decays, rule):
+        result[d] += np.bincount(true * n_classes + scores.argmax(axis=1), minlength=n_classes**2).reshape(
+            n_classes, -1
+        )
+    return result
+
+
+def leave_one_out_losses(
+    counts: Counts,
+    n_per_class: Counts,
+    active: Active,
+    y: Counts,
+    decay: float,
+    rule: str,
+    temperatures: Sequence[float],
+) -> Counts:
+    """Log-loss of probabilities proportional to exp(score / temperature), by the n models of `leave_one_out`.
+
+    Parameters
+    ----------
+    counts, n_per_class, active, y, rule
+        As for `leave_one_out`.
+    decay : float
+    temperatures : sequence of T floats
+
+    Returns
+    -------
+    (T,) int64 array
+        Sums over the points of -log p, cut off at 64 and rounded to a multiple of 2 ** -20, in that unit: whole
+        numbers, so that sums over parties are the pooled ones.
+    """
+    result = np.zeros(len(temperatures), np.int64)
+    for _, true, scores in _left_out(counts, n_per_class, active, y, [decay], rule):
+        above = scores - scores.max(axis=1, keepdims=True)
+        own = above[np.arange(len(true)), true]
+        for t, temperature in enumerate(temperatures):
+            losses = np.log(np.exp(above / temperature).sum(axis=1)) - own / temperature
+            result[t] += np.rint(np.minimum(losses, 64.0) * 2.0**20).astype(np.int64).sum()
+    return result
+
+
+def _left_out(
+    counts: Counts, n_per_class: Counts, active: Active, y: Counts, decays: Sequence[float], rule: str
+) -> Iterator[tuple[int, Counts, Scores]]:
+    """Place of the decay, classes and scores of points, a block at a time; classes left without points have -inf.
+
+    Where no class is left with any, all have the same score.
+    """
     alone = n_per_class[y] == 1
+    empty = n_per_class == 0
     for leaves_empty in (False, True):
         points = np.flatnonzero(alone == leaves_empty)
         if len(points) == 0:
             continue
-        candidates = np.flatnonzero(n_per_class > 0)
-        if leaves_empty and len(candidates) == 1:  # nothing is left; the first class wins by the rule on ties
-            result[:, y[points], 0] += 1
+        if leaves_empty and (~empty).sum() == 1:  # nothing is left; the first class wins by the rule on ties
+            for d in range(len(decays)):
+                yield d, y[points], np.zeros((len(points), len(counts)))
             continue
         mean = _mean(n_per_class, 1, leaves_empty)
         for d, decay in enumerate(decays):
-            table = _Table(counts, n_per_class, hash_dim / active.shape[1], mean, decay, rule, with_own=True)
-            for part in _blocks(len(points), n_classes):
+            table = _Table(counts, n_per_class, counts.shape[1] / active.shape[1], mean, decay, rule, with_own=True)
+            for part in _blocks(len(points), len(counts)):
                 true = y[points[part]]
                 scores = table.scores(active[points[part]], true)
+                scores[:, empty] = -np.inf
                 if leaves_empty:
                     scores[np.arange(len(true)), true] = -np.inf
-                predicted = candidates[scores[:, candidates].argmax(axis=1)]
-                result[d] += np.bincount(true * n_classes + predicted, minlength=n_classes**2).reshape(n_classes, -1)
-    return result
+                yield d, true, scores
 
 
 def typical_counts(counts: Counts, n_per_class: Counts, rule: str) -> tuple[float, float]:

@@ -24,7 +24,7 @@ class HashSpec:
     hash_dim : int
         Rows of the lifting matrix, m.
     row_nnz : int
-        Non-zero entries in each row of the lifting matrix, s; 1 <= s <= d.
+        Non-zero entries in each row of the lifting matrix, s; 1 <= s <= d, or n_waves if there are any.
     hash_nnz : int
         Ones in a hash, rho; 1 <= rho <= m.
     seed : int
@@ -33,6 +33,11 @@ class HashSpec:
         Draw each non-zero entry as +1 or -1 rather than 1 (not in the paper).
     center, scale : sequence of n_features finite floats, optional
         Public vectors: points enter the hash as (x - center) * scale; every scale is positive (not in the paper).
+    n_waves : int, default=0
+        Periodic projections that are put between the columns and the lifting matrix, which then has as many columns
+        (not in the paper); see `flwr_flynn.waves`. 0: none.
+    wave_frequency : float, default=0.0
+        Periods per unit of a centred and scaled column, for a slope of 1; positive if and only if there are waves.
 
     Raises
     ------
@@ -54,15 +59,24 @@ class HashSpec:
     signed: bool = False
     center: tuple[float, ...] | None = None
     scale: tuple[float, ...] | None = None
+    n_waves: int = 0
+    wave_frequency: float = 0.0
 
     def __post_init__(self) -> None:
-        bounds = {"n_features": _MAX_DIM, "hash_dim": _MAX_DIM, "row_nnz": None, "hash_nnz": None, "seed": 2**64 - 1}
-        limits = {"row_nnz": "n_features", "hash_nnz": "hash_dim"}
+        bounds = {
+            "n_features": _MAX_DIM,
+            "hash_dim": _MAX_DIM,
+            "n_waves": _MAX_DIM,
+            "row_nnz": None,
+            "hash_nnz": None,
+            "seed": 2**64 - 1,
+        }
+        limits = {"row_nnz": "n_waves" if self.n_waves else "n_features", "hash_nnz": "hash_dim"}
         for name, bound in bounds.items():
             value = getattr(self, name)
             if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
                 raise SpecError(f"{name}: expected a whole number, got {type(value).__name__}")
-            lowest = 0 if name == "seed" else 1
+            lowest = 0 if name in ("seed", "n_waves") else 1
             highest = getattr(self, limits[name]) if bound is None else bound
             if not lowest <= value <= highest:
                 meaning = f" ({limits[name]})" if bound is None else ""
@@ -74,6 +88,18 @@ class HashSpec:
         for name in ("center", "scale"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, self._vector(name))
+        frequency = self.wave_frequency
+        if isinstance(frequency, bool | np.bool_) or not isinstance(frequency, float | int | np.floating | np.integer):
+            raise SpecError(f"wave_frequency: expected a number, got {type(frequency).__name__}")
+        if not (0 < frequency < np.inf if self.n_waves else frequency == 0):
+            expected = "a finite number above 0" if self.n_waves else "0, as there are no waves"
+            raise SpecError(f"wave_frequency: expected {expected}, got {frequency}")
+        object.__setattr__(self, "wave_frequency", float(frequency))
+
+    @property
+    def n_inputs(self) -> int:
+        """Columns of the lifting matrix: the waves, where there are any, else the features."""
+        return self.n_waves or self.n_features
 
     def _vector(self, name: str) -> tuple[float, ...]:
         value = getattr(self, name)
@@ -140,6 +166,8 @@ class HashSpec:
         signed: bool = False,
         center: tuple[float, ...] | None = None,
         scale: tuple[float, ...] | None = None,
+        n_waves: int = 0,
+        wave_frequency: float = 0.0,
     ) -> HashSpec:
         """Sizes for data of this shape.
 
@@ -154,14 +182,14 @@ class HashSpec:
             counts stand out from noise better than many small ones, so rho grows with it. Needs the other two.
         hash_dim, row_nnz, hash_nnz : int, optional
             Sizes already decided; the others are chosen to go with them.
-        seed, signed, center, scale
+        seed, signed, center, scale, n_waves, wave_frequency
             Passed on.
 
         Notes
         -----
         - m: 16384, less where that many counts of all classes would take more than 64 MiB. Accuracy rises with m
           everywhere, and so do time, memory and bytes.
-        - s: 0.4 d, at least 2, at most 40.
+        - s: 0.4 d (of the waves, where there are any), at least 2, at most 40.
         - rho: 64 for every 16384 of m, at least 16. With noise: (m L sigma / n)**2, at least 16, at most m / 20, by
           which the size of a count and that of its noise balance.
 
@@ -180,7 +208,8 @@ class HashSpec:
         if hash_dim is None:
             hash_dim = 2**14 if n_classes is None else max(min(2**14, 2**23 // int(n_classes)), 256)
         if row_nnz is None:
-            row_nnz = min(int(n_features), max(2, min(-(-2 * int(n_features) // 5), 40)))
+            n_inputs = int(n_waves or n_features)
+            row_nnz = min(n_inputs, max(2, min(-(-2 * n_inputs // 5), 40)))
         if hash_nnz is None:
             hash_nnz = min(max(hash_dim // 256, 16), hash_dim)
             if noise_sigma is not None:
@@ -188,4 +217,4 @@ class HashSpec:
                     raise SpecError("noise_sigma: needs n_examples and n_classes as well")
                 ideal = (hash_dim * n_classes * noise_sigma / max(n_examples, 1)) ** 2
                 hash_nnz = max(int(min(max(ideal, 16), hash_dim // 20)), 1)
-        return cls(int(n_features), hash_dim, row_nnz, hash_nnz, seed, signed, center, scale)
+        return cls(int(n_features), hash_dim, row_nnz, hash_nnz, seed, signed, center, scale, n_waves, wave_frequency)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 
@@ -43,6 +45,28 @@ def draw_signs(seed, row, row_nnz):
     return signs[:row_nnz]
 
 
+def draw_wave(seed, wave, n_features):
+    """Phase, and slopes as set bits of 64 less 32 over 4."""
+    stream = words(seed, wave, 2)
+    phase = next(stream) / 2**32
+    next(stream)
+    return phase, [((next(stream).bit_count() + next(stream).bit_count()) - 32) / 4 for _ in range(n_features)]
+
+
+def waves(x, spec):
+    """A point as triangle waves see it."""
+    center, scale = spec.center or [0.0] * spec.n_features, spec.scale or [1.0] * spec.n_features
+    levels = []
+    for wave in range(spec.n_waves):
+        phase, slopes = draw_wave(spec.seed, wave, spec.n_features)
+        total = 0.0
+        for value, c, factor, slope in zip(x.tolist(), center, scale, slopes, strict=True):
+            total += (float(value) - c) * factor * slope
+        u = phase + spec.wave_frequency * total
+        levels.append(round(127 * (4 * abs(u - math.floor(u) - 0.5) - 1)))
+    return levels
+
+
 def sums(x, rows, signs=None, center=None, scale=None):
     """The m sums of one point, in the arithmetic of the specification."""
     whole = center is None and scale is None and all(float(v).is_integer() for v in x.tolist())
@@ -74,6 +98,15 @@ def active(X, rows, hash_nnz, signs=None, center=None, scale=None):
         ranked = sorted(range(len(totals)), key=lambda i: (-totals[i], i))
         hashes.append(sorted(ranked[:hash_nnz]))
     return np.array(hashes, np.int32).reshape(len(X), hash_nnz)
+
+
+def hashes(X, hasher):
+    """Active bits of points by the hash of a specification, of which only rows and signs are taken over."""
+    spec = hasher.spec
+    if not spec.n_waves:
+        return active(X, hasher.rows, spec.hash_nnz, hasher.signs, spec.center, spec.scale)
+    levels = np.array([waves(x, spec) for x in X], np.int64).reshape(len(X), spec.n_waves)
+    return active(levels, hasher.rows, spec.hash_nnz, hasher.signs)
 
 
 def count(hashes, y, n_classes, hash_dim):

@@ -10,22 +10,25 @@ from flwr_flynn import HashSpec
 
 
 def specs(n_features, max_dim=80, plain=False):
-    """Specifications for `n_features` columns; `plain` ones have no sign, centre or scale."""
+    """Specifications for `n_features` columns; `plain` ones have no sign, centre, scale or waves."""
     floats = st.floats(-10, 10, width=32)
 
     def build(draw):
         hash_dim = draw(st.integers(1, max_dim))
         vector = st.none() if plain else st.none() | st.tuples(*[floats] * n_features)
         scale = st.none() if plain else st.none() | st.tuples(*[st.floats(0.125, 8.0, width=32)] * n_features)
+        n_waves = 0 if plain else draw(st.just(0) | st.integers(1, 9))
         return HashSpec(
             n_features=n_features,
             hash_dim=hash_dim,
-            row_nnz=draw(st.integers(1, n_features)),
+            row_nnz=draw(st.integers(1, n_waves or n_features)),
             hash_nnz=draw(st.integers(1, hash_dim)),
             seed=draw(st.integers(0, 2**64 - 1)),
             signed=not plain and draw(st.booleans()),
             center=draw(vector),
             scale=draw(scale),
+            n_waves=n_waves,
+            wave_frequency=draw(st.floats(2**-20, 4.0)) if n_waves else 0.0,
         )
 
     return st.composite(build)()

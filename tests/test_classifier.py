@@ -14,16 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_digits, make_blobs, make_classification
 from sklearn.exceptions import NotFittedError
-from sklearn.metrics import balanced_accuracy_score
+from sklearn.metrics import balanced_accuracy_score, log_loss
 from sklearn.model_selection import GridSearchCV, LeaveOneOut, cross_val_predict, cross_val_score
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import MinMaxScaler
+from sklearn.preprocessing import MinMaxScaler, OneHotEncoder
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from flwr_flynn import ClassCounts, FlyNNClassifier, HashSpec, classifier
+from flwr_flynn.choice import TEMPERATURES, Plan
 from flwr_flynn.errors import ConfigError, CountsError, DataError, SpecError
+from flwr_flynn.moments import ColumnSums
 from flwr_flynn.readout import RULES
 from tests import oracle
 from tests.strategies import cases
@@ -63,7 +66,7 @@ def test_training_and_inference_agree_with_the_paper_in_plain_python(case, data)
         assert "overflow" in str(error) or "too large" in str(error)
         return
     classes, codes = np.unique(codes, return_inverse=True)
-    hashes = oracle.active(points, model.hash_.rows, spec.hash_nnz, model.hash_.signs, spec.center, spec.scale)
+    hashes = oracle.hashes(points, model.hash_)
     counts = oracle.count(hashes, codes, len(classes), spec.hash_dim)
     assert_array_equal(model.counts_.array, counts)
     assert_array_equal(model.predict(points), classes[oracle.predict(hashes, counts, decay)])
@@ -85,12 +88,12 @@ def test_one_shot_batches_and_one_by_one_are_equal(container):
 @given(st.lists(st.integers(0, 3), min_size=len(X), max_size=len(X)))
 def test_merging_parties_is_training_on_the_pooled_data(party_of):
     empty = ClassCounts.zeros(fitted().hash_, 3)
-    merged = FlyNNClassifier.from_counts(SPEC, empty, LABELS, decay=0.8)
+    merged = FlyNNClassifier.from_counts(SPEC, empty, LABELS, decay=0.8, temperature=0.5)
     for party in range(4):
         mine = np.array(party_of) == party
         counts = ClassCounts.from_data(merged.hash_, X[mine], CODES[mine], 3)
         merged.merge(FlyNNClassifier.from_counts(SPEC, counts, LABELS))
-    pooled = fitted(decay=0.8)
+    pooled = fitted(decay=0.8, temperature=0.5)
     assert_array_equal(merged.counts_.array, pooled.counts_.array)
     assert_array_equal(merged.predict_proba(X), pooled.predict_proba(X))
 
@@ -259,7 +262,7 @@ def test_columns_have_names(tmp_path):
 
 def test_it_works_in_scikit_learns_machinery():
     search = GridSearchCV(
-        make_pipeline(MinMaxScaler(), FlyNNClassifier(hash_dim=256)),
+        make_pipeline(MinMaxScaler(), FlyNNClassifier(hash_dim=2048)),
         {"flynnclassifier__scaling": ["center", "standard"], "flynnclassifier__rule": ["balanced", "bayes"]},
         cv=3,
         scoring="balanced_accuracy",
@@ -330,7 +333,10 @@ def test_sizes_left_out_are_suggested():
         {"decay": -0.1},
         {"decay": "best"},
         {"rule": "best"},
-        {"scaling": "auto"},
+        {"scaling": "best"},
+        {"temperature": 0.0},
+        {"temperature": "warm"},
+        {"reject_above": 1.5},
         {"scaling": (None,)},
         {"scaling": (None, [0] * 5)},
         {"hash_dim": 0},
@@ -346,16 +352,101 @@ def test_parameters_are_checked(parameters):
 
 
 def test_scaling():
-    spec = FlyNNClassifier().fit(X, Y).spec_
+    spec = FlyNNClassifier(scaling="standard").fit(X, Y).spec_
     assert_allclose(spec.center, X.mean(axis=0), rtol=1e-9, atol=1e-12)
     assert_allclose(spec.scale, 1 / X.std(axis=0), rtol=1e-9)
     centred = FlyNNClassifier(scaling="center").fit(X, Y).spec_
     assert (centred.center, centred.scale) == (spec.center, None)
-    assert (FlyNNClassifier(scaling=None).fit(X, Y).spec_.difference(spec)) == ["center", "scale"]
+    raw = FlyNNClassifier(scaling=None).fit(X, Y).spec_
+    assert raw.difference(spec) == ["row_nnz", "center", "scale", "n_waves", "wave_frequency"]
     given_one = FlyNNClassifier(scaling=(np.zeros(5), None)).fit(X, Y).spec_
     assert (given_one.center, given_one.scale) == ((0.0,) * 5, None)
-    again = FlyNNClassifier(scaling=(spec.center, spec.scale)).fit(X, Y)
-    assert again.spec_ == spec
+    flat = FlyNNClassifier(scaling="standard", waves=False).fit(X, Y).spec_
+    assert flat.n_waves == 0
+    assert FlyNNClassifier(scaling=(spec.center, spec.scale)).fit(X, Y).spec_ == flat
+    weighted = FlyNNClassifier(scaling="weighted").fit(X, Y).spec_
+    weights = np.array(weighted.scale) / np.array(spec.scale)
+    assert weights.max() == pytest.approx(1.05)
+    assert weights.min() >= 0.05
+
+
+def test_auto_takes_the_best_of_its_candidates_by_leave_one_out():
+    model = FlyNNClassifier().fit(X, Y)
+    plan = Plan(5, 3, len(X), "auto")
+    specs = plan.specs(ColumnSums.from_data(X, CODES, 3))
+    assert len(set(specs)) == 4
+    recalls = []
+    for spec in specs:
+        one = FlyNNClassifier(spec=spec).fit(X, Y)
+        alone = FlyNNClassifier(spec=spec, decay=one.decay_)
+        recalls.append(balanced_accuracy_score(Y, cross_val_predict(alone, X, Y, cv=LeaveOneOut())))
+    assert model.spec_ == specs[int(np.argmax(np.round(recalls, 12)))]
+
+
+def test_waves_are_for_scalings_by_name():
+    with pytest.raises(ValueError, match="waves: need a scaling by name"):
+        FlyNNClassifier(scaling=None, waves=True).fit(X, Y)
+    assert FlyNNClassifier(waves=True).fit(X, Y).spec_.n_waves
+    assert not FlyNNClassifier(waves=False).fit(X, Y).spec_.n_waves
+
+
+def test_many_columns_are_left_as_they_are():
+    rng = np.random.default_rng(0)
+    wide = sp.random_array((30, 2**14 + 1), density=0.001, rng=rng, format="csr")
+    spec = FlyNNClassifier(hash_dim=64).fit(wide, np.arange(30) % 2).spec_
+    assert (spec.center, spec.scale, spec.n_waves) == (None, None, 0)
+
+
+def test_temperatures_are_chosen_by_leave_one_out():
+    model = fitted()
+    losses = []
+    for temperature in TEMPERATURES:
+        one = FlyNNClassifier(spec=SPEC, decay=model.decay_, temperature=temperature)
+        losses.append(log_loss(Y, cross_val_predict(one, X, Y, cv=LeaveOneOut(), method="predict_proba")))
+    assert losses[TEMPERATURES.index(model.temperature_)] < min(losses) + 1e-5
+    assert_array_equal(model.predict_proba(X).argmax(axis=1), model.decision_function(X).argmax(axis=1))
+
+
+def test_points_that_are_too_novel_are_rejected(tmp_path):
+    model = fitted(reject_above=0.7)
+    novelty = model.novelty(X).min(axis=1)
+    strange = novelty > 0.7
+    assert 0 < strange.sum() < len(X)
+    predicted = model.predict(X)
+    assert_array_equal(predicted == "rejected", strange)
+    assert_array_equal(predicted[~strange], fitted().predict(X)[~strange])
+    numbers = FlyNNClassifier(SPEC, reject_above=0.7).fit(X, CODES).predict(X)
+    assert_array_equal(numbers == -1, strange)
+    with pytest.raises(ValueError, match="reject_label: is one of the classes"):
+        fitted(reject_above=0.7, reject_label=LABELS[0]).predict(X)
+
+
+def test_what_is_missing_is_told_by_column():
+    frame = pd.DataFrame(X, columns=list("abcde"))
+    frame.loc[3, "b"] = np.nan
+    frame.loc[[4, 5], "e"] = np.inf
+    wanted = r"2 of 5 columns: b \(1 of 120 points\), e \(2 of 120 points\)"
+    for model, call in ((FlyNNClassifier(), lambda m, x: m.fit(x, Y)), (fitted(), lambda m, x: m.predict(x))):
+        with pytest.raises(DataError, match=wanted):
+            call(model, frame)
+    with pytest.raises(DataError, match=r"1 of 5 columns: column 1 \(1 of 4 points\)"):
+        fitted().predict(sp.csr_array(frame.to_numpy()[:4]))
+    frame = pd.DataFrame(X, columns=list("abcde")).assign(sex="f")
+    with pytest.raises(DataError, match="1 of 6 columns are not numbers: sex; encode"):
+        FlyNNClassifier().fit(frame, Y)
+
+
+def test_categories_go_through_a_column_transformer():
+    rng = np.random.default_rng(0)
+    colour = rng.choice(["red", "green", "blue"], 300)
+    size = rng.normal(size=300)
+    frame = pd.DataFrame({"colour": colour, "size": size, "shape": rng.choice(["round", "square"], 300)})
+    y = np.where((colour == "red") | ((colour == "blue") & (size > 0)), "yes", "no")
+    encode = ColumnTransformer(
+        [("text", OneHotEncoder(handle_unknown="ignore"), ["colour", "shape"])], remainder="passthrough"
+    )
+    model = make_pipeline(encode, FlyNNClassifier()).fit(frame[:200], y[:200])
+    assert (model.predict(frame[200:]) == y[200:]).mean() > 0.9
 
 
 def test_scaling_is_learned_once():

@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flwr_flynn import FlyHash, HashSpec
+from flwr_flynn.draws import philox
 from flwr_flynn.errors import DataError, SpecError
-from flwr_flynn.hashing import _philox, n_threads
+from flwr_flynn.hashing import n_threads
 from tests import oracle
 from tests.strategies import ELEMENTS, cases, specs
 
@@ -27,7 +28,7 @@ SPEC = HashSpec(n_features=10, hash_dim=300, row_nnz=3, hash_nnz=7, seed=5)
 def test_hash_agrees_with_the_oracle(case):
     spec, X = case
     hasher = FlyHash(spec)
-    expected = oracle.active(X, hasher.rows, spec.hash_nnz, hasher.signs, spec.center, spec.scale)
+    expected = oracle.hashes(X, hasher)
     np.testing.assert_array_equal(hasher.active(X), expected)
 
 
@@ -202,7 +203,7 @@ def test_whole_numbers_of_every_range(span, offset, signed):
 def test_philox_known_answers():
     # From the kat_vectors file of the authors' Random123 library.
     words = np.empty(4, np.uint64)
-    _philox(words, np.uint64(0), 0, 0, 0)
+    philox(words, np.uint64(0), 0, 0, 0)
     assert [int(word) for word in words] == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
     assert oracle.philox((0, 0, 0, 0), (0, 0)) == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
 
@@ -220,6 +221,12 @@ GOLDEN = [
         [[24, 40, 133, 186], [33, 75, 155, 280], [59, 114, 117, 197]],
         [[-1, 1, -1, -1], [-1, 1, -1, -1], [-1, -1, 1, 1]],
         "4a51c7f205a6686ee8c9bfb4186965b1eb41673127529a9d9b8b753bc4136b6b",
+    ),
+    (
+        HashSpec(2, 3, 4, 2, seed=9, n_waves=7, wave_frequency=0.25),
+        [[2, 3, 5, 6], [0, 3, 4, 5], [0, 1, 2, 5]],
+        None,
+        "1eb6dd6b408de93dd68f6f7e65f6a2d7e83e3ccafab65e2230b017b038bf88a4",
     ),
 ]
 
@@ -246,9 +253,9 @@ def test_rows_and_signs_follow_the_written_generator(seed, d, s):
 def test_rows_are_ascending_subsets_that_depend_on_seed_and_row_alone(spec):
     hasher = FlyHash(spec)
     assert hasher.rows.shape == (spec.hash_dim, spec.row_nnz)
-    assert 0 <= hasher.rows.min() <= hasher.rows.max() < 9
+    assert 0 <= hasher.rows.min() <= hasher.rows.max() < spec.n_inputs
     assert (np.diff(hasher.rows, axis=1) > 0).all()
-    longer = FlyHash(HashSpec(9, spec.hash_dim + 5, spec.row_nnz, spec.hash_nnz, spec.seed, spec.signed))
+    longer = FlyHash(HashSpec(spec.n_inputs, spec.hash_dim + 5, spec.row_nnz, spec.hash_nnz, spec.seed, spec.signed))
     np.testing.assert_array_equal(longer.rows[: spec.hash_dim], hasher.rows)
     if spec.signed:
         np.testing.assert_array_equal(longer.signs[: spec.hash_dim], hasher.signs)

@@ -49,7 +49,7 @@ def test_files_are_plain_npz(path):
     with np.load(path, allow_pickle=False) as file:
         assert sorted(file) == ["counts", "digest", "header"]
         assert_array_equal(file["counts"], FlyNNClassifier.load(path).counts_.array)
-        assert json.loads(file["header"].tobytes())["format"] == 1
+        assert json.loads(file["header"].tobytes())["format"] == 2
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(path, monkeypatch):
@@ -156,7 +156,7 @@ def test_forging_works(path):
         (b"[" * 10**5, "not a model file"),
         (b"\xff", "not a model file"),
         (b"{}", "not a model file"),
-        (set_to("format", value=2), "format 2, this version reads format 1"),
+        (set_to("format", value=3), "format 3, this version reads format 2"),
         (set_to("spec", value=None), "spec"),
         (set_to("spec", "seed", value=2), "rows of M are others"),
         (set_to("spec", "center", value=[0, 0, float("nan")]), "center"),
@@ -232,7 +232,7 @@ def test_small_files_do_not_take_much_memory(path):
         {"header": set_to("spec", "hash_dim", value=2**31 - 1)},
         {"header": set_to("spec", value=SPEC.to_dict() | {"n_features": 2**31 - 1, "row_nnz": 2**31 - 1})},
         {"header": set_to("spec", value=SPEC.to_dict() | {"n_features": 2**31 - 1})},
-        {"header": b'{"format": 1, "spec": ' + b" " * 2**26 + b"}"},
+        {"header": b'{"format": 2, "spec": ' + b" " * 2**26 + b"}"},
         {"counts": np.zeros((3, 2**24), np.uint8)},
     ]
     content = path.read_bytes()

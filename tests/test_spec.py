@@ -35,6 +35,12 @@ SPEC = HashSpec(n_features=10, hash_dim=300, row_nnz=3, hash_nnz=7, seed=5)
         ({"center": [10**400] * 10}, "center: expected 10 floats"),
         ({"center": np.array(1.0)}, "center: expected 10 floats"),
         ({"center": 1.0}, "center: expected 10 floats"),
+        ({"n_waves": -1}, "n_waves: expected 0"),
+        ({"n_waves": 2, "wave_frequency": 0.5}, r"row_nnz: expected 1 to 2 \(n_waves\), got 3"),
+        ({"n_waves": 5}, "wave_frequency: expected a finite number above 0, got 0"),
+        ({"n_waves": 5, "wave_frequency": float("inf")}, "wave_frequency: expected a finite number above 0"),
+        ({"wave_frequency": 0.5}, "wave_frequency: expected 0, as there are no waves"),
+        ({"wave_frequency": "1"}, "wave_frequency: expected a number, got str"),
     ],
 )
 def test_a_bad_field_is_named(change, message):

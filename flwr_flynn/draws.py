@@ -1,0 +1,111 @@
+"""Random numbers that are part of the hash: integer arithmetic on (seed, row), and nothing else.
+
+They are the same on every machine and with every NumPy, rows can be drawn in parallel, and a larger `hash_dim` extends
+a smaller one:
+
+- Random words: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) with key
+  (seed mod 2**32, seed div 2**32) and counter (i, row, stream, 0), i = 0, 1, ...; each block gives its four words in
+  order.
+- Columns, stream 0: Floyd's subset algorithm. For j = d - s, ..., d - 1: draw t uniform on 0..j; take t, or j if t is
+  taken.
+- Uniform on 0..j: Lemire's multiply and shift, 32 bits, rejecting the words that would bias it.
+- Signs, stream 1: bit k of the words (lowest first) is set if the k-th smallest column of the row carries -1.
+- Waves, stream 2, "row" k for wave k: the first word over 2**32 is its phase; words 2 j + 2 and 2 j + 3 have 64 bits,
+  and how many of those are set, less 32, over 4, is its slope along column j: close to normal, variance 1, and exact.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+
+@njit(nogil=True, cache=True)
+def philox(words, seed, block, row, stream):  # type: ignore[no-untyped-def]
+    """Philox4x32-10 of counter (block, row, stream, 0) and key `seed`, into four words."""
+    low32 = np.uint64(0xFFFFFFFF)
+    shift = np.uint64(32)
+    c0, c1, c2, c3 = np.uint64(block), np.uint64(row), np.uint64(stream), np.uint64(0)
+    k0, k1 = seed & low32, seed >> shift
+    for _ in range(10):
+        p0, p1 = np.uint64(0xD2511F53) * c0, np.uint64(0xCD9E8D57) * c2
+        c0, c1, c2, c3 = (p1 >> shift) ^ c1 ^ k0, p1 & low32, (p0 >> shift) ^ c3 ^ k1, p0 & low32
+        k0 = (k0 + np.uint64(0x9E3779B9)) & low32
+        k1 = (k1 + np.uint64(0xBB67AE85)) & low32
+    words[0], words[1], words[2], words[3] = c0, c1, c2, c3
+
+
+@njit(nogil=True, cache=True)
+def draw_rows(seed, hash_dim, n_features, row_nnz):  # type: ignore[no-untyped-def]
+    """Column indices of every row, ascending: stream 0 of the module's description."""
+    rows = np.empty((hash_dim, row_nnz), np.int32)
+    words = np.empty(4, np.uint64)
+    taken = np.zeros((n_features + 63) // 64, np.uint64)
+    low32, shift, one = np.uint64(0xFFFFFFFF), np.uint64(32), np.uint64(1)
+    for row in range(hash_dim):
+        block, used = 0, 4
+        for j in range(n_features - row_nnz, n_features):
+            size = np.uint64(j + 1)
+            while True:
+                if used == 4:
+                    philox(words, seed, block, row, 0)
+                    block, used = block + 1, 0
+                product = words[used] * size
+                used += 1
+                # Rejecting low words below 2**32 mod size leaves every column as many (Lemire, ACM TOMACS 29, 2019).
+                if (product & low32) >= (np.uint64(2**32) - size) % size:
+                    break
+            column = product >> shift
+            if taken[column >> np.uint64(6)] >> (column & np.uint64(63)) & one:
+                column = np.uint64(j)
+            taken[column >> np.uint64(6)] |= one << (column & np.uint64(63))
+        k = 0
+        for word in range(taken.shape[0]):
+            bits = taken[word]
+            taken[word] = 0
+            column = 64 * word
+            while bits:
+                if bits & one:
+                    rows[row, k] = column
+                    k += 1
+                bits >>= one
+                column += 1
+    return rows
+
+
+@njit(nogil=True, cache=True)
+def draw_signs(seed, hash_dim, row_nnz):  # type: ignore[no-untyped-def]
+    """+1 or -1 for every entry of every row: stream 1 of the module's description."""
+    signs = np.empty((hash_dim, row_nnz), np.int8)
+    words = np.empty(4, np.uint64)
+    for row in range(hash_dim):
+        for k in range(row_nnz):
+            if k % 128 == 0:
+                philox(words, seed, k // 128, row, 1)
+            bit = words[k % 128 // 32] >> np.uint64(k % 32) & np.uint64(1)
+            signs[row, k] = -1 if bit else 1
+    return signs
+
+
+@njit(nogil=True, cache=True)
+def draw_waves(seed, n_waves, n_features):  # type: ignore[no-untyped-def]
+    """Slopes, (n_features, n_waves), and phases, (n_waves,): stream 2 of the module's description."""
+    slopes = np.empty((n_features, n_waves))
+    phases = np.empty(n_waves)
+    words = np.empty(4, np.uint64)
+    one = np.uint64(1)
+    for wave in range(n_waves):
+        philox(words, seed, 0, wave, 2)
+        phases[wave] = words[0] / 2.0**32
+        for j in range(n_features):
+            place = 2 * j + 2
+            if place % 4 == 0:
+                philox(words, seed, place // 4, wave, 2)
+            n_set = 0
+            for k in range(2):
+                word = words[place % 4 + k]
+                while word:
+                    n_set += 1
+                    word &= word - one
+            slopes[j, wave] = (n_set - 32) / 4.0
+    return slopes, phases
