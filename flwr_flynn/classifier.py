@@ -173,6 +173,24 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.n_jobs = n_jobs
 
     @classmethod
+    def paper(cls, **parameters: Any) -> Self:
+        """The classifier of the paper: rows of ones over raw columns, novelty scores, gamma = 0.5.
+
+        Parameters
+        ----------
+        **parameters
+            Of the class, instead of these. Sizes left out are those of `HashSpec.suggest`; the paper tunes them and
+            gamma, for d features within m 2 d to 2048 d, s 2 to d / 2, rho 8 to 256, gamma 0 to 0.8.
+
+        Examples
+        --------
+        >>> FlyNNClassifier.paper(decay=0.1).rule
+        'novelty'
+        """
+        setting = {"signed": False, "scaling": None, "waves": False, "rule": "novelty", "decay": 0.5}
+        return cls(**(setting | parameters))
+
+    @classmethod
     def from_counts(
         cls,
         spec: HashSpec,

@@ -127,6 +127,12 @@ class ColumnSums:
                 X.sum_duplicates()
             values, columns = X.data.astype(np.float64), X.indices.astype(np.int64)
             labels = np.repeat(y, np.diff(X.indptr))
+        elif X.dtype in (np.bool_, np.uint8, np.int8, np.uint16, np.int16):  # pixels: no need of limbs
+            low_sums, low_squares = np.zeros((2, n_classes, d), np.int64)
+            with first_call(("column sums", X.dtype)):
+                _add_whole(np.ascontiguousarray(X), y, low_sums, low_squares)
+            sizes = np.bincount(y, minlength=n_classes).astype(np.int64)
+            return cls(sizes, _shifted(low_sums, _UNIT), _shifted(low_squares, 2 * _UNIT))
         else:
             values = np.ascontiguousarray(X, np.float64).ravel()
             columns, labels = np.empty(0, np.int64), y
@@ -296,6 +302,12 @@ def _ratio(numerator: int, denominator: int) -> float:
     return float(numerator / (denominator << _UNIT))
 
 
+def _shifted(values: npt.NDArray[np.int64], places: int) -> Whole:
+    whole: Whole = values.astype(object)
+    whole <<= places
+    return whole
+
+
 def _from_limbs(limbs: npt.NDArray[Any], first: int) -> Whole:
     """Integers from limbs of any size, lowest first, of which the lowest stands at limb `first`."""
     total: Whole = np.zeros(limbs.shape[:2], object)
@@ -382,3 +394,13 @@ def _add_limbs(values, columns, labels, start, start_square, limbs, square_limbs
         part = ((square >> limb) << shift) + (part >> limb)
         row[k + 3] += np.int64(part & low32)
         row[k + 4] += np.int64(part >> limb)
+
+
+@njit(nogil=True, cache=True)
+def _add_whole(X, labels, sums, squares):  # type: ignore[no-untyped-def]
+    for i in range(X.shape[0]):
+        label = labels[i]
+        for j in range(X.shape[1]):
+            value = np.int64(X[i, j])
+            sums[label, j] += value
+            squares[label, j] += value * value
