@@ -273,7 +273,9 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def partial_fit(self, X: Any, y: npt.ArrayLike, classes: npt.ArrayLike | None = None) -> Self:
-        """Learn from more points. For a given spec, batches in any order give what one `fit` of all points gives.
+        """Learn from more points. For a given spec, batches in any order give the counts that one `fit` of all gives.
+
+        So do predictions with `decay` and `temperature` given; "auto" looks at the points in `fit` only.
 
         Parameters
         ----------
@@ -342,7 +344,9 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def forget(self, X: Any, y: npt.ArrayLike) -> Self:
-        """Take points out again, as if they had never been learned.
+        """Take points out again: the counts are then those of a model that never learned them.
+
+        Points that were not learned are refused where the counts show it, which those of similar points may not.
 
         Parameters
         ----------

@@ -8,7 +8,10 @@ from importlib import import_module
 EXPERIMENTS = {
     "bench": "speed of hashing, training and prediction, beside a lean SciPy implementation and the hardware's limit",
     "overhead": "what FlyNN adds to the time of a `flwr run`",
+    "accuracy": "balanced accuracy beside tuned kNN and the paper's other baselines; calibration and novelty",
+    "ablation": "what read-out, hash, scaling and the choice of decay are each worth",
 }
+_ELSEWHERE = {"ablation": ("accuracy", "ablation")}  # module and function, where not EXPERIMENT.main
 
 
 def main(arguments: list[str]) -> int:
@@ -16,8 +19,9 @@ def main(arguments: list[str]) -> int:
     if not arguments or arguments[0] not in EXPERIMENTS:
         print(__doc__, *(f"\n  {name:12} {what}" for name, what in EXPERIMENTS.items()), sep="\n")
         return 0 if arguments in ([], ["--help"], ["-h"]) else 2
+    module, function = _ELSEWHERE.get(arguments[0], (arguments[0], "main"))
     try:
-        import_module(f"simulations.{arguments[0]}").main(arguments[1:])
+        getattr(import_module(f"simulations.{module}"), function)(arguments[1:])
     except KeyboardInterrupt:
         print("\ninterrupted; what was finished is in the output folder", file=sys.stderr)
         return 130

@@ -1,16 +1,26 @@
-"""What a user would otherwise run: FlyNN by SciPy and NumPy alone."""
+"""What a user would otherwise run: FlyNN by SciPy and NumPy alone, and the classifiers that the paper compares with.
+
+- kNN and 1-NN for all k at once, by one matrix of distances;
+- SBFC, the paper's ablation of sparsity: a Bloom filter per class over SimHash;
+- logistic regression and a multi-layer perceptron that see every training point once.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
+from numba import njit
 
 from flwr_flynn import FlyHash
 
 Array = npt.NDArray[Any]
+
+_BLOCK = 512  # points whose distances are held at a time
 
 
 def lean_rows(n_features: int, hash_dim: int, row_nnz: int, seed: int = 0) -> Array:
@@ -35,3 +45,304 @@ def lean_count(matrix: sp.csr_array, X: Array, y: Array, n_classes: int, hash_nn
         active = np.argpartition(sums, m - hash_nnz, axis=1)[:, m - hash_nnz :]
         counts += np.bincount((active + y[first : first + batch, None] * m).ravel(), minlength=n_classes * m)
     return counts.reshape(n_classes, m)
+
+
+def unit_rows(X: Array) -> Array:
+    """Rows scaled to length 1; rows of zeros stay."""
+    X = X.astype(np.float64)
+    length = np.sqrt((X**2).sum(axis=1, keepdims=True))
+    scaled: Array = X / np.where(length > 0, length, 1.0)
+    return scaled
+
+
+def standardised(X: Array, train: Array) -> Array:
+    """Columns less their mean, divided by their standard deviation, both of the rows `train`; constants become 0."""
+    X = X.astype(np.float64)
+    deviation = X[train].std(axis=0)
+    scaled: Array = (X - X[train].mean(axis=0)) / np.where(deviation > 0, deviation, 1.0)
+    return scaled
+
+
+def neighbours(train: Array, points: Array, k: int, own: Array | None = None) -> Array:
+    """Indices of the k nearest training points, nearest first; of those equally far the first in `train` wins.
+
+    Parameters
+    ----------
+    train : (n, d) float64 array
+    points : (p, d) float64 array
+    k : int
+        At most n, less one if `own` is given.
+    own : (p,) int array, optional
+        The training point that each point is and that must not be its own neighbour; -1 for none.
+
+    Returns
+    -------
+    (p, k) int64 array
+
+    Notes
+    -----
+    Squared distances are rounded to 2**-40 of the largest |a|**2 + |b|**2, so that points which are equally far tie
+    whatever the order in which the matrix product adds.
+    """
+    if own is None:
+        own = np.full(len(points), -1)
+    nearest = np.empty((len(points), k), np.int64)
+    squares = (train**2).sum(axis=1)
+    grain = 2.0**-40 * (squares.max() + (points**2).sum(axis=1).max()) or 1.0
+    for first in range(0, len(points), _BLOCK):
+        part = slice(first, first + _BLOCK)
+        block = points[part]
+        distances = (block**2).sum(axis=1)[:, None] + squares - 2 * (block @ train.T)
+        _nearest(np.rint(distances / grain), own[part], nearest[part])
+    return nearest
+
+
+def knn_predictions(labels: Array, n_classes: int, class_sizes: Array | None = None) -> Array:
+    """What kNN says for every k: the most frequent label of the first k neighbours, the lowest of those that tie.
+
+    Parameters
+    ----------
+    labels : (p, K) int array
+        Labels of the neighbours, nearest first.
+    n_classes : int
+    class_sizes : (L,) int array, optional
+        Training points of each class: votes are then divided by them, which is to kNN what the balanced rule is to
+        FlyNN.
+
+    Returns
+    -------
+    (p, K) int64 array
+        Column k - 1 holds the predictions for k.
+    """
+    predicted = np.empty(labels.shape, np.int64)
+    weights = np.ones(n_classes) if class_sizes is None else 1.0 / np.maximum(class_sizes, 1)
+    _vote(labels.astype(np.int64), weights, predicted)
+    return predicted
+
+
+def balanced_accuracy(y: Array, predicted: Array, n_classes: int) -> Array:
+    """Mean recall of the classes that occur in y.
+
+    Parameters
+    ----------
+    y : (n,) int array
+    predicted : (n,) or (n, K) int array
+        Predictions, or those of K methods.
+    n_classes : int
+
+    Returns
+    -------
+    float64 scalar or (K,) array
+    """
+    hits = (y == predicted.T).T.astype(np.float64)
+    counts = np.bincount(y, minlength=n_classes)
+    one_hot = (y == np.flatnonzero(counts)[:, None]).astype(np.float64)
+    recalls: Array = (one_hot @ hits).T / counts[counts > 0]
+    mean: Array = recalls.mean(axis=-1)
+    return mean
+
+
+class KNNScores(NamedTuple):
+    """Balanced accuracies of cross-validated kNN."""
+
+    tuned: Array
+    """(folds, K): of every k from 1 to K."""
+    balanced: Array
+    """The same with votes divided by the sizes of the classes."""
+    nested: list[float]
+    """With k chosen by leave-one-out in each training fold, the smallest of equals."""
+    nested_k: list[int]
+    inside: list[float]
+    """What leave-one-out said of that choice."""
+
+
+def cross_validated_knn(
+    X: Array, y: Array, fold: Array, scale: Callable[[Array, int, Array], Array], largest_k: int
+) -> KNNScores:
+    """KNN for k up to `largest_k`, less where training folds are smaller; one matrix of distances for each fold.
+
+    Parameters
+    ----------
+    X : (n, d) array
+    y : (n,) int array
+    fold : (n,) int array
+        The fold in which each point is held out.
+    scale : callable
+        ``scale(X, number of the fold, indices of its training points)`` gives the points to measure distances between.
+        For leave-one-out the point left out has its part in that.
+    largest_k : int
+    """
+    n_classes = int(y.max()) + 1
+    k = max(1, min(largest_k, min(len(train) for train, _ in blocks_of(fold)) - 1))
+    result = KNNScores(np.empty((0, k)), np.empty((0, k)), [], [], [])
+    tuned, balanced = [], []
+    for number, (train, test) in enumerate(blocks_of(fold)):
+        points = scale(X, number, train)
+        own = np.full(len(X), -1)
+        own[train] = np.arange(len(train))
+        labels = y[train][neighbours(points[train], points, k, own)]
+        predicted = knn_predictions(labels, n_classes)
+        by_size = knn_predictions(labels[test], n_classes, np.bincount(y[train], minlength=n_classes))
+        balanced.append(balanced_accuracy(y[test], by_size, n_classes))
+        scores = balanced_accuracy(y[test], predicted[test], n_classes)
+        left_out = balanced_accuracy(y[train], predicted[train], n_classes)
+        best = int(left_out.argmax())
+        tuned.append(scores)
+        result.nested.append(float(scores[best]))
+        result.nested_k.append(best + 1)
+        result.inside.append(float(left_out[best]))
+    return result._replace(tuned=np.array(tuned), balanced=np.array(balanced))
+
+
+def knn_probabilities(X: Array, y: Array, points: Array, n_classes: int, largest_k: int) -> Array:
+    """(p, L) shares of the votes and of `a` more for all classes together; k and a by leave-one-out log-loss."""
+    inside = y[neighbours(X, X, min(largest_k, len(X) - 1), np.arange(len(X)))]
+    own = (inside == y[:, None]).cumsum(axis=1)
+    losses = {
+        (k, extra): -float(np.log((own[:, k - 1] + extra / n_classes) / (k + extra)).mean())
+        for k in range(1, inside.shape[1] + 1)
+        for extra in (0.1, 0.3, 1.0)
+    }
+    k, extra = min(losses, key=lambda choice: losses[choice])
+    nearest = y[neighbours(X, points, k)]
+    votes = (nearest[:, :, None] == np.arange(n_classes)).sum(axis=1)
+    shares: Array = (votes + extra / n_classes) / (k + extra)
+    return shares
+
+
+# Numba compiles these on the first call; its signatures are those of the arguments.
+@njit(nogil=True, cache=True)
+def _nearest(distances: Array, own: Array, nearest: Array) -> None:
+    k = nearest.shape[1]
+    best = np.empty(k)
+    for p in range(distances.shape[0]):
+        found = 0
+        for i in range(distances.shape[1]):
+            distance = distances[p, i]
+            if i == own[p] or (found == k and distance >= best[k - 1]):
+                continue
+            place = found if found < k else k - 1
+            while place > 0 and best[place - 1] > distance:  # not past one equally far, which came first
+                best[place] = best[place - 1]
+                nearest[p, place] = nearest[p, place - 1]
+                place -= 1
+            best[place] = distance
+            nearest[p, place] = i
+            found = min(found + 1, k)
+
+
+@njit(nogil=True, cache=True)
+def _vote(labels: Array, weights: Array, predicted: Array) -> None:
+    votes = np.empty(len(weights), np.int64)
+    for p in range(labels.shape[0]):
+        votes[:] = 0
+        leader = labels[p, 0]
+        for j in range(labels.shape[1]):
+            label = labels[p, j]
+            votes[label] += 1
+            mine, best = votes[label] * weights[label], votes[leader] * weights[leader]
+            if mine > best or (mine == best and label < leader):
+                leader = label
+            predicted[p, j] = leader
+
+
+def sbfc_sizes(n_features: int, n_sizes: int, largest: int) -> list[int]:
+    """Hash sizes to try: half of them up to d, half beyond, up to 2048 d or `largest`, evenly in the logarithm."""
+    top = max(min(2048 * n_features, largest), n_features)
+    low = np.geomspace(max(1.0, n_features / 20), n_features, max(n_sizes // 2, 1))
+    high = np.geomspace(n_features, top, n_sizes - len(low) + 1)[1:]
+    return sorted({round(size) for size in [*low, *high]})
+
+
+def sbfc_predictions(X: Array, y: Array, fold: Array, planes: Array, sizes: Sequence[int], seed: int = 0) -> Array:
+    """SimHash Bloom filter classifier (SBFC), cross-validated, for several sizes of the hash at once.
+
+    SimHash (Charikar 2002): bit i of a point is 1 if it lies on the positive side of random plane i, so about half of
+    the bits are ones. The filter of a class holds the bits that any of its training points has. A point goes to the
+    class whose filter lacks the fewest of its bits; ties are broken at random, as in the paper's code.
+
+    Parameters
+    ----------
+    X : (n, d) array
+    y : (n,) int array
+    fold : (n,) int array
+        The fold in which each point is held out.
+    planes : (d, m) array
+        Normals of the planes.
+    sizes : sequence of K int, ascending, at most m
+        A hash of size k uses the first k planes.
+    seed : int
+        For ties.
+
+    Returns
+    -------
+    (n, K) int64 array
+        Each point as predicted from the other folds.
+    """
+    points = unit_rows(X).astype(np.float32)  # planes go through zero: lengths do not matter, except to float32
+    one_hot = (y[:, None] == np.arange(y.max() + 1)).astype(np.float32)
+    held_out = [np.flatnonzero(fold == number) for number in np.unique(fold)]
+    missing = np.zeros(one_hot.shape)  # bits of each point that the filter of each class lacks
+    predicted = np.empty((len(X), len(sizes)), np.int64)
+    generator = np.random.default_rng(seed)
+    start = 0
+    for column, size in enumerate(sizes):
+        for first in range(start, size, 1024):
+            bits = (points @ planes[:, first : min(first + 1024, size)].astype(np.float32) > 0).astype(np.float32)
+            counts = one_hot.T @ bits  # whole numbers, exact in float32 up to 2**24 points
+            for test in held_out:
+                lacks = counts - one_hot[test].T @ bits[test] < 0.5
+                missing[test] += bits[test] @ lacks.T.astype(np.float32)
+        start = size
+        predicted[:, column] = (missing + 0.5 * generator.random(missing.shape)).argmin(axis=1)
+    return predicted
+
+
+LR_GRID: tuple[dict[str, Any], ...] = tuple(
+    {"C": C, "class_weight": weight} for C in (0.01, 0.1, 1.0, 10.0) for weight in (None, "balanced")
+)
+MLP_GRID: tuple[dict[str, Any], ...] = tuple(
+    {"hidden_layer_sizes": (64,), "batch_size": batch, "learning_rate_init": rate}
+    for batch in (8, 32, 128)
+    for rate in (0.001, 0.01)
+)
+
+
+def one_epoch(kind: str, parameters: Mapping[str, Any], X: Array, y: Array, points: Array, seed: int) -> Array:
+    """Predictions of a model trained by gradients that sees each training point once.
+
+    Parameters
+    ----------
+    kind : {"LR", "MLP"}
+        Logistic regression by SAGA, or a perceptron by Adam.
+    parameters : mapping
+        Of scikit-learn's class.
+    X, y
+        Training points, standardised, and their classes.
+    points : (p, d) array
+    seed : int
+
+    Returns
+    -------
+    (p,) array
+    """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.neural_network import MLPClassifier
+
+    if kind == "LR":
+        model = LogisticRegression(solver="saga", max_iter=1, random_state=seed, **parameters)
+    else:
+        chosen = dict(parameters) | {"batch_size": min(parameters["batch_size"], len(X))}
+        model = MLPClassifier(max_iter=1, random_state=seed, **chosen)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # one epoch is the point
+        model.fit(X, y)
+    predicted: Array = model.predict(points)
+    return predicted
+
+
+def blocks_of(fold: Array) -> Iterator[tuple[Array, Array]]:
+    """Training and held-out indices, fold by fold."""
+    for number in np.unique(fold):
+        yield np.flatnonzero(fold != number), np.flatnonzero(fold == number)

@@ -287,6 +287,8 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 def main(arguments: list[str]) -> None:
     """Measure, print, write."""
     options = parser("bench", __doc__).parse_args(arguments)
+    if options.data is not None and not options.data.is_dir():
+        raise SystemExit(f"--data: expected a folder, {options.data} is none")
     folder = output_folder(options)
     rows: list[dict[str, Any]] = []
     for number, shape in enumerate(SHAPES, 1):

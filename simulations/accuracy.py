@@ -1,0 +1,359 @@
+"""FlyNN beside tuned nearest neighbours and the paper's other baselines, on every data set of a folder.
+
+Balanced accuracy, stratified folds, the same for all methods. Compared are FlyNN with its defaults and no tuning, the
+paper's FlyNN and ours with 20 random configurations each, tuned kNN and 1-NN on two scalings, SBFC, logistic regression
+and a perceptron for one epoch (`simulations.methods`). kNN, SBFC and the tuned FlyNNs are given their best mean score
+over the very folds, as in the paper; for kNN there is the honest choice within the training folds as well.
+
+Finished pieces are kept under the output folder and not computed again, unless data, settings or code change.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import sys
+import time
+import warnings
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simulations import methods, plots
+from simulations.methods import FLYNN, KNN, PAPER, TUNED, Problem, Settings
+from simulations.results import (
+    Cells,
+    Row,
+    by_method,
+    code_digest,
+    comparison,
+    output_folder,
+    parser,
+    summarised,
+    text_table,
+    write_csv,
+)
+
+Array = npt.NDArray[Any]
+
+CALIBRATION_SETS = ("letters", "satimage", "spambase", "digits", "usps", "iris", "breast_cancer", "wine")
+NOVELTY_SETS = ("digits", "usps", "satimage", "segment", "letters", "iris", "wine")
+
+
+class SetError(ValueError):
+    """A data set cannot be used; the message names it and says why."""
+
+
+def read_set(path: Path) -> tuple[Array, Array]:
+    """Points and class numbers of an .npz file with X and y; X_test and y_test are appended if it has them.
+
+    Raises
+    ------
+    SetError
+        Anything about the file that keeps it from being a classification problem.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            names = ("X", "y", "X_test", "y_test")
+            arrays = {name: file[name] for name in names if name in file}
+    except (OSError, ValueError, EOFError, KeyError, TypeError, AttributeError, MemoryError) as error:
+        raise SetError(f"{path.name}: cannot be read as .npz ({str(error)[:200]})") from None
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
+        raise SetError(f"{path.name}: damaged or unusual archive ({str(error)[:200]})") from None
+    for pair in (("X", "y"), ("X_test", "y_test")):
+        if pair[0] in arrays or pair[1] in arrays or pair == ("X", "y"):
+            _check_pair(path.name, pair, arrays)
+    X, y = arrays["X"], arrays["y"]
+    if "X_test" in arrays:
+        if arrays["X_test"].shape[1] != X.shape[1]:
+            raise SetError(f"{path.name}: X_test has {arrays['X_test'].shape[1]} columns, X has {X.shape[1]}")
+        if (arrays["y_test"].dtype.kind in "US") != (y.dtype.kind in "US"):
+            raise SetError(f"{path.name}: y and y_test are of different kinds, {y.dtype} and {arrays['y_test'].dtype}")
+        X, y = np.concatenate([X, arrays["X_test"]]), np.concatenate([y, arrays["y_test"]])
+    return X, y
+
+
+def _check_pair(name: str, pair: tuple[str, str], arrays: Mapping[str, Array]) -> None:
+    for key in pair:
+        if key not in arrays:
+            raise SetError(f"{name}: has no {key}")
+    X, y = arrays[pair[0]], arrays[pair[1]]
+    if X.ndim != 2 or X.shape[1] < 1 or X.dtype.kind not in "biuf":
+        raise SetError(f"{name}: {pair[0]} should be a table of numbers, is {X.dtype} of shape {X.shape}")
+    if y.shape != (len(X),) or y.dtype.kind not in "biufUS":
+        raise SetError(f"{name}: {pair[1]} should hold {len(X)} labels, is {y.dtype} of shape {y.shape}")
+    for key in pair:
+        if arrays[key].dtype.kind == "f" and not np.isfinite(arrays[key]).all():
+            raise SetError(f"{name}: {key} has values that are missing or infinite")
+
+
+def make_problem(name: str, X: Array, y: Array, settings: Settings, max_examples: int) -> Problem:
+    """A data set with its folds; of large ones a stratified subsample, at least two points of each class.
+
+    Raises
+    ------
+    SetError
+        Fewer than two classes with two points each, or no class with a point for each fold.
+    """
+    from sklearn.model_selection import StratifiedKFold
+
+    generator = np.random.default_rng(settings.seed)
+    codes = np.unique(y, return_inverse=True)[1].reshape(-1)
+    if max_examples and len(X) > max_examples:
+        order = generator.permutation(len(X))
+        sizes = np.bincount(codes)
+        rank = np.empty(len(X))  # of each point within its class, in the order drawn
+        for label in range(len(sizes)):
+            rank[order[codes[order] == label]] = np.arange(sizes[label])
+        keep = np.where(rank < 2, 0.0, (rank + 0.5) / sizes[codes])
+        chosen = np.sort(order[np.argsort(keep[order], kind="stable")[:max_examples]])
+        X, codes = X[chosen], np.unique(codes[chosen], return_inverse=True)[1]
+    sizes = np.bincount(codes)
+    if (sizes > 1).sum() < 2 or sizes.max() < settings.folds:
+        raise SetError(
+            f"{name}: {settings.folds} folds need two classes with two points each, and one with {settings.folds} "
+            f"points; it has {len(codes)} points in {len(sizes)} classes"
+        )
+    fold = np.empty(len(codes), np.int64)
+    with warnings.catch_warnings():
+        # Rare classes are absent from some folds; their recall is then averaged over fewer.
+        warnings.filterwarnings("ignore", "The least populated class", UserWarning)
+        folds = StratifiedKFold(settings.folds, shuffle=True, random_state=settings.seed)
+        for number, (_, test) in enumerate(folds.split(X, codes)):
+            fold[test] = number
+    return Problem(name, X, codes.astype(np.int64), fold)
+
+
+def bundled_sets() -> dict[str, Callable[[], tuple[Array, Array]]]:
+    """What needs no files: scikit-learn's small sets, two in the plane, and synthetic ones as in the paper."""
+    from sklearn import datasets
+
+    def synthetic(d: int) -> tuple[Array, Array]:
+        X, y = datasets.make_classification(
+            1000, d, n_informative=d, n_redundant=0, n_classes=5, n_clusters_per_class=3, class_sep=1.2, random_state=0
+        )  # fmt: skip
+        return X, y
+
+    def binary() -> tuple[Array, Array]:
+        # As in the authors' code: few dimensions, lifted by a hash of 50 bits of which 20 are ones.
+        from flwr_flynn import FlyHash, HashSpec
+
+        X, y = synthetic(5)
+        bits = np.zeros((len(X), 50), np.uint8)
+        np.put_along_axis(bits, FlyHash(HashSpec(5, 50, 2, 20, seed=0)).active(X), 1, axis=1)
+        return bits, y
+
+    return {
+        "digits": lambda: datasets.load_digits(return_X_y=True),
+        "iris": lambda: datasets.load_iris(return_X_y=True),
+        "wine": lambda: datasets.load_wine(return_X_y=True),
+        "breast_cancer": lambda: datasets.load_breast_cancer(return_X_y=True),
+        "moons": lambda: datasets.make_moons(1000, noise=0.2, random_state=0),
+        "circles": lambda: datasets.make_circles(1000, noise=0.1, factor=0.5, random_state=0),
+        "synthetic": lambda: synthetic(50),
+        "synthetic_binary": binary,
+    }
+
+
+def load_problems(folder: Path | None, wanted: Sequence[str], settings: Settings, max_examples: int) -> list[Problem]:
+    """All problems of a run, checked before the first of them costs time; bundled ones where there is no folder."""
+    readers = bundled_sets()
+    if folder is not None:
+        if not folder.is_dir():
+            raise SetError(f"{folder}: not a folder")
+        readers = {path.stem: lambda path=path: read_set(path) for path in sorted(folder.glob("*.npz"))}  # type: ignore[misc]
+        if not readers:
+            raise SetError(f"{folder}: holds no .npz file")
+    unknown = [name for name in wanted if name not in readers]
+    if unknown:
+        raise SetError(f"no data set {', '.join(unknown)}; there are {', '.join(readers)}")
+    names = list(dict.fromkeys(wanted)) or list(readers)
+    return [make_problem(name, *readers[name](), settings, max_examples) for name in names]
+
+
+# Of the code as it was when this started: somebody may edit it before the run is over.
+_CODE = {job.modules: code_digest(*job.modules) for job in methods.JOBS.values()}
+
+
+def _call(task: tuple[str, Problem, Settings]) -> tuple[list[Row], float]:
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    name, problem, settings = task
+    start = time.perf_counter()
+    try:
+        with threadpool_limits(1):
+            return methods.JOBS[name].run(problem, settings), time.perf_counter() - start
+    except Exception as error:
+        error.add_note(f"in {name} on {problem.name}")
+        raise
+
+
+def run(
+    plan: Sequence[tuple[Problem, str]], settings: Settings, cells: Cells, workers: int = 1
+) -> dict[str, list[Row]]:
+    """Do the jobs of a plan, or take their rows from `cells` where they are already there.
+
+    Parameters
+    ----------
+    plan : sequence of (problem, name of a job)
+    settings : Settings
+    cells : Cells
+    workers : int
+        Processes.
+
+    Returns
+    -------
+    dict of list of dict
+        The rows of each job, with name and shape of their data set added.
+    """
+    data = {problem.name: problem.digest() for problem, _ in plan}
+    keys = [
+        {
+            "set": problem.name,
+            "job": name,
+            "data": data[problem.name],
+            "code": _CODE[methods.JOBS[name].modules],
+            "settings": methods.JOBS[name].settings(settings),
+        }
+        for problem, name in plan
+    ]
+    found = [cells.get(key) for key in keys]
+    todo = [i for i, rows in enumerate(found) if rows is None]
+    print(f"{len(todo)} of {len(found)} cells to compute", file=sys.stderr, flush=True)
+    results = _results([(plan[i][1], plan[i][0], settings) for i in todo], workers)
+    for number, (position, rows, seconds) in enumerate(results, 1):
+        i = todo[position]
+        cells.put(keys[i], rows)
+        found[i] = rows
+        print(f"[{number}/{len(todo)}] {plan[i][0].name}: {plan[i][1]}, {seconds:.1f} s", file=sys.stderr, flush=True)
+    by_job: dict[str, list[Row]] = {name: [] for _, name in plan}
+    for (problem, name), cell in zip(plan, found, strict=True):
+        shape = {"set": problem.name, "n": len(problem.X), "d": problem.X.shape[1], "classes": problem.n_classes}
+        by_job[name] += [shape | row for row in cell or []]
+    return by_job
+
+
+def _results(tasks: Sequence[Any], workers: int) -> Iterator[tuple[int, list[Row], float]]:
+    """What `_call` says of each task, as it comes, behind the task's position."""
+    numbered = list(enumerate(tasks))
+    if workers == 1 or len(tasks) < 2:
+        yield from map(_numbered_call, numbered)
+        return
+    context = multiprocessing.get_context("spawn")
+    # Ctrl-C is for this process alone: leaving the block ends the workers.
+    with context.Pool(min(workers, len(tasks)), signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
+        yield from pool.imap_unordered(_numbered_call, numbered)
+
+
+def _numbered_call(numbered: tuple[int, tuple[str, Problem, Settings]]) -> tuple[int, list[Row], float]:
+    return numbered[0], *_call(numbered[1])
+
+
+def _options(experiment: str, arguments: list[str]) -> tuple[Any, Settings, list[Problem]]:
+    options = parser(experiment, __doc__)
+    options.add_argument("--sets", default="", help="names of data sets, separated by commas (default: all)")
+    options.add_argument("--max-examples", type=int, help="points of each set, 0 for all (default: 2000, quick: 300)")
+    options.add_argument("--folds", type=int, help="default: 10, quick: 3")
+    options.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
+    options.add_argument(
+        "--ablation", action="store_true", help="the ablation instead: `python -m simulations ablation`"
+    )
+    chosen = options.parse_args(arguments)
+    folds = chosen.folds if chosen.folds is not None else 3 if chosen.quick else 10
+    most = chosen.max_examples if chosen.max_examples is not None else 300 if chosen.quick else 2000
+    if folds < 2 or most < 0 or chosen.jobs < 1:
+        options.error("expected --folds of at least 2, --max-examples of at least 0, --jobs of at least 1")
+    settings = Settings(folds=folds, draws=3, largest_dim=1024) if chosen.quick else Settings(folds=folds)
+    try:
+        wanted = [name.strip() for name in chosen.sets.split(",") if name.strip()]
+        return chosen, settings, load_problems(chosen.data, wanted, settings, most)
+    except SetError as error:
+        options.error(str(error))
+
+
+def main(arguments: list[str]) -> None:
+    """Compare, print, write."""
+    options, settings, problems = _options("accuracy", arguments)
+    folder = output_folder(options)
+    cells = Cells(folder / "cells")
+    if options.ablation:
+        _ablation(options, settings, problems)
+        return
+    plan = [(problem, name) for problem in problems for name in methods.COMPARED]
+    plan += [(problem, "calibration") for problem in _some(problems, CALIBRATION_SETS, 6, n_classes=2)]
+    plan += [(problem, "novelty") for problem in _some(problems, NOVELTY_SETS, 3, n_classes=3)]
+    measured = run(plan, settings, cells, options.jobs)
+    rows = summarised(
+        [row for name in methods.COMPARED for row in measured[name]], folds=settings.folds, seed=settings.seed
+    )
+    compared = comparison(rows, (FLYNN, PAPER, TUNED), KNN)
+    print(text_table(compared))
+    reliability, novelty = measured.get("calibration", []), _with_means(measured.get("novelty", []))
+    calibration = [{key: value for key, value in row.items() if not isinstance(value, list)} for row in reliability]
+    print("\nprobabilities\n" + text_table(calibration))
+    print("\nclasses never seen, mean over classes\n" + text_table([row for row in novelty if row["class"] == "mean"]))
+    print()
+    write_csv(folder / "accuracy.csv", rows)
+    write_csv(folder / "comparison.csv", compared)
+    write_csv(folder / "calibration.csv", calibration)
+    write_csv(folder / "novelty.csv", novelty)
+    draw(rows, folder)
+    plots.reliability(reliability, folder / "calibration.png")
+
+
+def _some(problems: Sequence[Problem], preferred: Sequence[str], most: int, n_classes: int) -> list[Problem]:
+    """At most so many problems with at least so many classes, the preferred ones first."""
+    fit = [problem for problem in problems if problem.n_classes >= n_classes]
+    return sorted(fit, key=lambda p: preferred.index(p.name) if p.name in preferred else len(preferred))[:most]
+
+
+def draw(rows: Sequence[Row], folder: Path) -> None:
+    """The two scatter plots: default FlyNN against the baselines, and each FlyNN against tuned kNN."""
+    table = by_method(rows)
+    others = {KNN: "kNN, tuned", "1-NN standardised": "1-NN, standardised", "SBFC": "SBFC, tuned"}
+    others |= {name: name for name in ("LR, one epoch", "MLP, one epoch")}
+    against = [("FlyNN, defaults", table[FLYNN], label, table[name]) for name, label in others.items()]
+    plots.scatter(against, "Balanced accuracy, a point per data set", folder / "accuracy_baselines.png")
+    names = {FLYNN: "FlyNN, defaults", PAPER: "FlyNN of the paper, tuned", TUNED: "FlyNN, tuned"}
+    variants = [(label, table[name], "kNN, tuned", table[KNN]) for name, label in names.items()]
+    plots.scatter(variants, "Balanced accuracy against tuned kNN", folder / "accuracy_variants.png")
+
+
+def _with_means(rows: Sequence[Row]) -> list[Row]:
+    result: list[Row] = list(rows)
+    for name in dict.fromkeys(row["set"] for row in rows):
+        mine = [row for row in rows if row["set"] == name]
+        scores = {key: float(np.mean([row[key] for row in mine])) for key in mine[0] if "AUC" in key}
+        result.append(mine[0] | {"class": "mean"} | scores)
+    return result
+
+
+def ablation(arguments: list[str]) -> None:
+    """Default FlyNN with read-out, hash, scaling and the choice of decay switched off in turn: print, write."""
+    _ablation(*_options("ablation", arguments))
+
+
+def _ablation(options: Any, settings: Settings, problems: Sequence[Problem]) -> None:
+    folder = output_folder(options)
+    names = list(methods.ABLATED)
+    plan = [(problem, name) for problem in problems for name in names]
+    measured = run(plan, settings, Cells(folder / "cells"), options.jobs)
+    table = by_method(summarised([row for rows in measured.values() for row in rows], folds=settings.folds))
+    lines: list[Row] = [{"set": p.name} | {name: table[name][p.name] for name in names} for p in problems]
+    scores = np.array([[line[name] for name in names] for line in lines])
+    change = scores - scores[:, :1]
+    summaries = {
+        "mean": scores.mean(axis=0),
+        "median": np.median(scores, axis=0),
+        "mean change": change.mean(axis=0),
+        "median change": np.median(change, axis=0),
+        "worst change": change.min(axis=0),
+    }
+    lines += [{"set": what} | dict(zip(names, values.tolist(), strict=True)) for what, values in summaries.items()]
+    print(text_table(lines) + "\n")
+    write_csv(folder / "ablation.csv", lines)

@@ -1,0 +1,380 @@
+"""The methods that `python -m simulations accuracy` compares, each a job: data set and settings in, rows out.
+
+A job is a plain function, so that it can run in another process, and its rows are plain values, so that JSON holds
+them. All jobs on a data set use the same folds. "Tuned" means as in the paper: the best mean score over the very
+folds that are reported, which flatters; "nested" means chosen within each training fold.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.utils._param_validation import make_constraint
+
+from flwr_flynn import FlyNNClassifier
+from simulations import baselines
+from simulations.baselines import (
+    balanced_accuracy,
+    cross_validated_knn,
+    knn_probabilities,
+    neighbours,
+    standardised,
+    unit_rows,
+)
+from simulations.results import Row, reliability
+
+Array = npt.NDArray[Any]
+
+FLYNN, PAPER, TUNED = "FlyNN", "FlyNN paper", "FlyNN tuned"
+KNN = "kNN"  # the better of its two scalings
+PAPER_PRESET: dict[str, Any] = {"signed": False, "scaling": None, "rule": "novelty"}
+TUNED_OPTIONS: dict[str, tuple[Any, ...]] = {  # what this version of the classifier does not accept is left out
+    "signed": (True, False),
+    "scaling": (None, "center", "standard", "weighted", "weighted-center"),
+    "waves": (False, True),  # not without scaling, nor where there are many columns
+    "rule": ("balanced", "novelty", "bayes"),
+}
+VERSION = 5  # to be raised when a job below comes to compute something else: it is in the key of every cell
+PAPER_DECAY = 0.8  # the upper end of the paper's range, and its best
+ABLATION: dict[str, dict[str, Any]] = {  # the default, but for this; left out where the classifier does not accept it
+    FLYNN: {},
+    "read-out off": {"rule": "novelty"},
+    "decay off": {"decay": PAPER_DECAY},
+    "waves off": {"waves": False},
+    "choice off": {"scaling": "weighted"},  # of a hash by leave-one-out
+    "weights off": {"scaling": "standard"},
+    "hash off": {"scaling": "standard", "signed": False},  # to be held against "weights off"
+    "scaling off": {"scaling": None},
+    "all off": PAPER_PRESET | {"decay": PAPER_DECAY},
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the results depend on, apart from data and code.
+
+    Parameters
+    ----------
+    folds : int
+    seed : int
+        Of subsample, folds, hashes and random configurations.
+    draws : int
+        Random configurations of FlyNN, and sizes of SBFC.
+    largest_dim : int
+        The paper tunes m up to 2048 d; no m goes beyond this, so that a run stays affordable.
+    largest_k : int
+        Of kNN.
+    """
+
+    folds: int = 10
+    seed: int = 0
+    draws: int = 20
+    largest_dim: int = 2**14
+    largest_k: int = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A data set and its folds.
+
+    Parameters
+    ----------
+    name : str
+    X : (n, d) array
+    y : (n,) int64 array
+        Class numbers, 0 to L - 1, all of which occur.
+    fold : (n,) int array
+        The fold in which each point is held out.
+    """
+
+    name: str
+    X: Array
+    y: Array
+    fold: Array
+
+    @property
+    def n_classes(self) -> int:
+        return int(self.y.max()) + 1
+
+    @property
+    def splits(self) -> Iterator[tuple[Array, Array]]:
+        """Training and held-out indices, fold by fold."""
+        return baselines.blocks_of(self.fold)
+
+    def digest(self) -> str:
+        """Of points, classes and folds: 16 hexadecimal digits."""
+        digest = hashlib.sha256(f"{self.X.dtype} {self.X.shape}".encode())
+        for array in (self.X, self.y, self.fold):
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Job:
+    """Methods that are computed together, and the settings and modules that their results depend on."""
+
+    run: Callable[[Problem, Settings], list[Row]]
+    uses: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ("flwr_flynn.classifier",)
+    about: dict[str, Any] = field(default_factory=dict)
+
+    def settings(self, settings: Settings) -> Row:
+        """The part of a cell's key that says what was asked for."""
+        used = {name: value for name, value in asdict(settings).items() if name in self.uses}
+        return used | self.about | {"version": VERSION}
+
+
+def _row(method: str, scores: Sequence[float] | Array, seconds: float, **detail: Any) -> Row:
+    return {"method": method, "scores": [float(s) for s in scores], "seconds": seconds, "detail": json.dumps(detail)}
+
+
+def _cross_validate(problem: Problem, settings: Settings, parameters: Row) -> tuple[list[float], list[FlyNNClassifier]]:
+    scores, fitted = [], []
+    for train, test in problem.splits:
+        classifier = FlyNNClassifier(seed=settings.seed, **parameters).fit(problem.X[train], problem.y[train])
+        predicted = classifier.predict(problem.X[test])
+        scores.append(float(balanced_accuracy(problem.y[test], predicted, problem.n_classes)))
+        fitted.append(classifier)
+    return scores, fitted
+
+
+def flynn(problem: Problem, settings: Settings, name: str = FLYNN, parameters: Row | None = None) -> list[Row]:
+    """FlyNN with given parameters and no tuning; and for the default, kNN on the columns as its hash sees them."""
+    start = time.perf_counter()
+    scores, fitted = _cross_validate(problem, settings, parameters or {})
+    chosen = {
+        short: sorted({getattr(classifier.spec_, field_name) for classifier in fitted})
+        for short, field_name in (("m", "hash_dim"), ("s", "row_nnz"), ("rho", "hash_nnz"), ("signed", "signed"))
+    }
+    decays = [classifier.decay_ for classifier in fitted]
+    rows = [_row(name, scores, time.perf_counter() - start, **chosen, decay=decays)]
+    if name == FLYNN:
+
+        def columns(X: Array, fold: int) -> Array:
+            center, scale = (getattr(fitted[fold].spec_, key, None) for key in ("center", "scale"))
+            X = X.astype(np.float64) - (0.0 if center is None else np.array(center))
+            return X if scale is None else X * np.array(scale)
+
+        start = time.perf_counter()
+        result = cross_validated_knn(
+            problem.X, problem.y, problem.fold, lambda X, number, train: columns(X, number), settings.largest_k
+        )
+        seconds = time.perf_counter() - start
+        rows.append(_best_k("kNN on FlyNN's columns", result.tuned, seconds))
+        rows.append(_row("kNN on FlyNN's columns, nested", result.nested, seconds, k=result.nested_k))
+    return rows
+
+
+def _best(name: str, problem: Problem, settings: Settings, configurations: Sequence[Row]) -> list[Row]:
+    start = time.perf_counter()
+    scores = [_cross_validate(problem, settings, configuration)[0] for configuration in configurations]
+    best = int(np.mean(scores, axis=1).argmax())
+    return [_row(name, scores[best], time.perf_counter() - start, **configurations[best], of=len(configurations))]
+
+
+def paper_configurations(n_features: int, settings: Settings) -> list[Row]:
+    """Random ones, uniform over the paper's ranges (m also up to `largest_dim` only)."""
+    generator = np.random.default_rng([settings.seed, 1])
+    low, high = 2 * n_features, max(2 * n_features, min(2048 * n_features, settings.largest_dim))
+    drawn = []
+    for _ in range(settings.draws):
+        m = int(generator.integers(low, high, endpoint=True))
+        s = int(generator.integers(2, max(2, n_features // 2), endpoint=True))
+        rho = int(generator.integers(8, 256, endpoint=True))
+        sizes = {"hash_dim": m, "row_nnz": min(s, n_features), "hash_nnz": min(rho, m)}
+        drawn.append(PAPER_PRESET | sizes | {"decay": float(generator.uniform(0, 0.8))})
+    return drawn
+
+
+def tuned_configurations(n_features: int, settings: Settings) -> list[Row]:
+    """Random ones over what our classifier adds to the paper's: m at its largest, s at most 64, decay left to it."""
+    generator = np.random.default_rng([settings.seed, 2])
+    options = {name: [value for value in values if accepts(name, value)] for name, values in TUNED_OPTIONS.items()}
+    options = {name: values for name, values in options.items() if values}
+    m = settings.largest_dim
+    drawn = []
+    for _ in range(settings.draws):
+        chosen = {name: values[int(generator.integers(len(values)))] for name, values in options.items()}
+        if chosen.get("waves") and (chosen["scaling"] is None or n_features > 128):
+            chosen["waves"] = False
+        n_inputs = 64 if chosen.get("waves") else n_features  # waves are 64 or more
+        s = min(int(generator.integers(2, max(2, min(n_inputs // 2, 64)), endpoint=True)), n_inputs)
+        rho = round(float(16 * 32 ** generator.random()))
+        drawn.append(chosen | {"hash_dim": m, "row_nnz": s, "hash_nnz": min(rho, m // 4)})
+    return drawn
+
+
+def accepts(name: str, value: object) -> bool:
+    """Whether the classifier's own table of parameters allows a value."""
+    constraints = FlyNNClassifier._parameter_constraints.get(name, [])
+    return any(make_constraint(constraint).is_satisfied_by(value) for constraint in constraints)
+
+
+def flynn_paper(problem: Problem, settings: Settings) -> list[Row]:
+    """The paper's FlyNN, tuned as in the paper."""
+    return _best(PAPER, problem, settings, paper_configurations(problem.X.shape[1], settings))
+
+
+def flynn_tuned(problem: Problem, settings: Settings) -> list[Row]:
+    """Ours, with the same budget."""
+    return _best(TUNED, problem, settings, tuned_configurations(problem.X.shape[1], settings))
+
+
+def _best_k(name: str, scores: Array, seconds: float) -> Row:
+    best = int(scores.mean(axis=0).argmax())
+    return _row(name, scores[:, best], seconds, k=best + 1)
+
+
+def knn(problem: Problem, settings: Settings) -> list[Row]:
+    """KNN and 1-NN on rows of unit length and on standardised columns.
+
+    "balanced votes" is tuned like "kNN", the better of the two scalings: part of what FlyNN gains over kNN in balanced
+    accuracy is that it weighs classes alike, and this shows how much.
+    """
+    tuned, balanced, nested, single, results = [], [], [], [], []
+    for name, scale in (("L2", lambda X, number, train: unit_rows(X)), ("standardised", _standardised)):
+        start = time.perf_counter()
+        result = cross_validated_knn(problem.X, problem.y, problem.fold, scale, settings.largest_k)
+        seconds = time.perf_counter() - start
+        results.append(result)
+        tuned.append(_best_k(f"kNN {name}", result.tuned, seconds))
+        balanced.append(_best_k(name, result.balanced, seconds))
+        nested.append(_row(f"kNN {name}, nested", result.nested, seconds, k=result.nested_k))
+        single.append(_row(f"1-NN {name}", result.tuned[:, 0], seconds))
+    scaling = np.argmax([result.inside for result in results], axis=0)
+    scores = [results[i].nested[number] for number, i in enumerate(scaling)]
+    both = sum(row["seconds"] for row in tuned)
+    return [
+        _better(KNN, tuned),
+        *tuned,
+        _row("kNN, nested", scores, both, scaling=[("L2", "standardised")[i] for i in scaling]),
+        *nested,
+        _better("kNN, balanced votes", balanced),
+        *single,
+    ]
+
+
+def _better(name: str, rows: Sequence[Row]) -> Row:
+    better = max(rows, key=lambda row: float(np.mean(row["scores"])))
+    detail = json.dumps({"is": better["method"]} | json.loads(better["detail"]))
+    return better | {"method": name, "seconds": sum(row["seconds"] for row in rows), "detail": detail}
+
+
+def _standardised(X: Array, number: int, train: Array) -> Array:
+    return standardised(X, train)
+
+
+def sbfc(problem: Problem, settings: Settings) -> list[Row]:
+    """SBFC, tuned over its dimension."""
+    start = time.perf_counter()
+    d = problem.X.shape[1]
+    sizes = baselines.sbfc_sizes(d, settings.draws, settings.largest_dim)
+    planes = np.random.default_rng([settings.seed, 3]).standard_normal((d, max(sizes)), np.float32)
+    predicted = baselines.sbfc_predictions(problem.X, problem.y, problem.fold, planes, sizes, settings.seed)
+    scores = np.array(
+        [balanced_accuracy(problem.y[test], predicted[test], problem.n_classes) for _, test in problem.splits]
+    )
+    best = int(scores.mean(axis=0).argmax())
+    return [_row("SBFC", scores[:, best], time.perf_counter() - start, m=sizes[best], of=len(sizes))]
+
+
+def one_epoch(problem: Problem, settings: Settings, kind: str) -> list[Row]:
+    """Logistic regression or a perceptron for one epoch, tuned over a small grid."""
+    start = time.perf_counter()
+    grid = baselines.LR_GRID if kind == "LR" else baselines.MLP_GRID
+    scores = np.empty((len(grid), settings.folds))
+    for number, (train, test) in enumerate(problem.splits):
+        X = standardised(problem.X, train)
+        for i, parameters in enumerate(grid):
+            predicted = baselines.one_epoch(kind, parameters, X[train], problem.y[train], X[test], settings.seed)
+            scores[i, number] = balanced_accuracy(problem.y[test], predicted, problem.n_classes)
+    best = int(scores.mean(axis=1).argmax())
+    return [_row(f"{kind}, one epoch", scores[best], time.perf_counter() - start, **grid[best], of=len(grid))]
+
+
+def _split(problem: Problem) -> tuple[Array, Array]:
+    """About 70 % of the points to learn from, 30 % to ask about; at least one fold of each."""
+    test = problem.fold < max(1, round(0.3 * (problem.fold.max() + 1)))
+    return np.flatnonzero(~test), np.flatnonzero(test)
+
+
+def calibration(problem: Problem, settings: Settings) -> list[Row]:
+    """How far the probabilities of FlyNN, kNN and logistic regression can be taken at their word, on one split.
+
+    kNN: standardised columns, see `knn_probabilities`; logistic regression: the same columns, trained to the end. FlyNN
+    takes all classes for equally frequent, so ``balanced log-loss``, the mean over classes of theirs, is fairer to it
+    where they are not. Probabilities below 1e-6 count as 1e-6.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    train, test = _split(problem)
+    y, n_classes = problem.y, problem.n_classes
+    X = standardised(problem.X, train)
+    probabilities = {"kNN standardised": knn_probabilities(X[train], y[train], X[test], n_classes, settings.largest_k)}
+    flynn = FlyNNClassifier(seed=settings.seed).fit(problem.X[train], y[train])
+    regression = LogisticRegression(max_iter=2000).fit(X[train], y[train])
+    for name, model, points in ((FLYNN, flynn, problem.X[test]), ("logistic regression", regression, X[test])):
+        probabilities[name] = np.zeros((len(test), n_classes))
+        probabilities[name][:, model.classes_] = model.predict_proba(points)
+    return [reliability(name, probabilities[name], y[test]) for name in sorted(probabilities)]
+
+
+def novelty(problem: Problem, settings: Settings) -> list[Row]:
+    """ROC-AUC of FlyNN's novelty score for points of a class that nobody has seen, one class at a time (ten at most).
+
+    Beside it the distance to the nearest training point on standardised columns.
+    """
+    from sklearn.metrics import roc_auc_score
+
+    train, test = _split(problem)
+    rows = []
+    for label in range(min(problem.n_classes, 10)):
+        known = train[problem.y[train] != label]
+        unseen = problem.y[test] == label
+        if not unseen.any() or unseen.all() or len(np.unique(problem.y[known])) < 2:
+            continue
+        flynn = FlyNNClassifier(seed=settings.seed).fit(problem.X[known], problem.y[known])
+        X = standardised(problem.X, known)
+        nearest = X[known][neighbours(X[known], X[test], 1)[:, 0]]
+        scores = {
+            "FlyNN ROC-AUC": flynn.novelty(problem.X[test]).min(axis=1),
+            "1-NN ROC-AUC": ((X[test] - nearest) ** 2).sum(axis=1),
+        }
+        rows.append({"class": label} | {name: float(roc_auc_score(unseen, score)) for name, score in scores.items()})
+    return rows
+
+
+_BASELINES = ("simulations.baselines",)
+_BOTH = ("flwr_flynn.classifier", "simulations.baselines")
+_DRAWN = ("seed", "draws", "largest_dim")
+
+JOBS: dict[str, Job] = {
+    "kNN": Job(knn, ("largest_k",), _BASELINES),
+    "SBFC": Job(sbfc, _DRAWN, _BASELINES),
+    "LR": Job(partial(one_epoch, kind="LR"), ("seed",), _BASELINES),
+    "MLP": Job(partial(one_epoch, kind="MLP"), ("seed",), _BASELINES),
+    FLYNN: Job(flynn, ("seed", "largest_k"), _BOTH),
+    PAPER: Job(flynn_paper, _DRAWN),
+    TUNED: Job(flynn_tuned, _DRAWN, about={"options": TUNED_OPTIONS}),
+    "calibration": Job(calibration, ("seed", "largest_k"), _BOTH),
+    "novelty": Job(novelty, ("seed",), _BOTH),
+} | {
+    name: Job(partial(flynn, name=name, parameters=parameters), ("seed",), about={"parameters": parameters})
+    for name, parameters in ABLATION.items()
+    if name != FLYNN and all(accepts(*item) for item in parameters.items())
+}
+"""All jobs; the ablation's are named as in `ABLATION`, and its default is the comparison's."""
+
+COMPARED = ("kNN", "SBFC", "LR", "MLP", FLYNN, PAPER, TUNED)
+"""The jobs of the comparison."""
+
+ABLATED = tuple(name for name in ABLATION if name in JOBS)
+"""The jobs of the ablation."""
