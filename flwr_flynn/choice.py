@@ -309,8 +309,8 @@ def best(right: Sequence[Hits], n_per_class: npt.NDArray[np.int64]) -> tuple[int
     return spec, int(scores[spec].argmax())
 
 
-TEMPERATURES = tuple(2.0 ** (k / 2) for k in range(4, -17, -1))
-"""What scores may be divided by to become logarithms of probabilities."""
+TEMPERATURES = tuple(2.0 ** (k / 2) for k in range(16, -17, -1))
+"""What `readout.log_odds` may be divided by to become logarithms of probabilities."""
 
 
 def losses(counts: ClassCounts, active: npt.ArrayLike, y: npt.NDArray[np.int64], readout: Readout) -> Hits:

@@ -34,14 +34,13 @@ from flwr_flynn.counts import ClassCounts, check_readout
 from flwr_flynn.errors import DataError, SpecError
 from flwr_flynn.hashing import FlyHash, flynn_hash
 from flwr_flynn.moments import SCALINGS, ColumnSums
-from flwr_flynn.readout import RULES
+from flwr_flynn.readout import RULES, log_odds
 from flwr_flynn.spec import HashSpec
 
 Floats = npt.NDArray[np.float64]
 
 _BATCH = 2**14  # points whose active bits are held at a time when predicting
 _WIDE = 2**14  # columns up to which "auto" looks at them: centred ones are dense
-_TEMPERATURE = 0.25  # where there is no point to learn it from: a typical one
 
 
 class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -83,8 +82,9 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     reject_label : optional
         None: -1 if classes are numbers, "rejected" if they are strings.
     temperature : "auto" or float, default="auto"
-        What `predict_proba` divides scores by, above 0. "auto": `fit` takes the one with the lowest log-loss by exact
-        leave-one-out from `choice.TEMPERATURES`; everything else takes 1/4, a typical one.
+        What `predict_proba` divides logarithms by, above 0. "auto": `fit` takes the one with the lowest log-loss by
+        exact leave-one-out from `choice.TEMPERATURES`; everything else takes
+        `ClassCounts.suggest_temperature`.
     seed : int, default=0
         0 <= seed < 2**64.
     n_jobs : int, optional
@@ -402,8 +402,8 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> Floats:
         """Probabilities of the classes, in the order of `classes_`.
 
-        Proportional to exp(score / temperature_). Every class counts as equally frequent, and one without points gets
-        0. The order is that of `decision_function`.
+        Proportional to exp(d_l / temperature_), d_l being the values of `decision_function`. Every class counts as
+        equally frequent, and one without points gets 0.
 
         Parameters
         ----------
@@ -414,15 +414,15 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         (n, L) float64 array
             Rows sum to 1.
         """
-        scores = self._scores(X)
+        odds = self._log_odds(X)
         empty = self.counts_.n_per_class == 0
         if not empty.all():
-            scores[:, empty] = -np.inf
-        probabilities: Floats = softmax(scores / self.temperature_, axis=1)
+            odds[:, empty] = -np.inf
+        probabilities: Floats = softmax(odds / self.temperature_, axis=1)
         return probabilities
 
     def decision_function(self, X: Any) -> Floats:
-        """The scores by which `predict` decides.
+        """The scores by which `predict` decides, on a scale on which they are about log odds: `readout.log_odds`.
 
         Parameters
         ----------
@@ -431,10 +431,10 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Returns
         -------
         (n, L) float64 array, or (n,) if there are two classes
-            With two classes the second's score minus the first's: positive for ``classes_[1]``.
+            With two classes the second's minus the first's: positive for ``classes_[1]``.
         """
-        scores = self._scores(X)
-        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+        odds = self._log_odds(X)
+        return odds[:, 1] - odds[:, 0] if odds.shape[1] == 2 else odds
 
     def novelty(self, X: Any) -> Floats:
         """How new points are to each class: f_l(x) / rho of the paper's Algorithm 1, with gamma = `decay_`.
@@ -449,6 +449,9 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             Between 0 and 1: 1 where a class saw none of a point's active bits.
         """
         return self._read_out(X, lambda active: self.counts_.novelty(active, self.decay_))
+
+    def _log_odds(self, X: Any) -> Floats:
+        return log_odds(self._scores(X), self.spec_.hash_nnz, self.rule)
 
     def _scores(self, X: Any) -> Floats:
         return self._read_out(X, lambda active: self.counts_.scores(active, self.decay_, self.rule))
@@ -485,7 +488,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.temperature != "auto":
             temperature = float(self.temperature)
         self.counts_, self.decay_ = counts, decay
-        self.temperature_ = _TEMPERATURE if temperature is None else temperature
+        self.temperature_ = counts.suggest_temperature(self.rule) if temperature is None else temperature
 
     def _candidates(self, X: Any, codes: npt.NDArray[np.int64], n_classes: int) -> Sequence[HashSpec]:
         n_examples, n_features = X.shape

@@ -150,7 +150,7 @@ def leave_one_out_losses(
     rule: str,
     temperatures: Sequence[float],
 ) -> Counts:
-    """Log-loss of probabilities proportional to exp(score / temperature), by the n models of `leave_one_out`.
+    """Log-loss of `log_odds` / temperature, by the n models of `leave_one_out`.
 
     Parameters
     ----------
@@ -167,12 +167,35 @@ def leave_one_out_losses(
     """
     result = np.zeros(len(temperatures), np.int64)
     for _, true, scores in _left_out(counts, n_per_class, active, y, [decay], rule):
-        above = scores - scores.max(axis=1, keepdims=True)
+        odds = log_odds(scores, active.shape[1], rule)
+        above = odds - odds.max(axis=1, keepdims=True)
         own = above[np.arange(len(true)), true]
         for t, temperature in enumerate(temperatures):
             losses = np.log(np.exp(above / temperature).sum(axis=1)) - own / temperature
             result[t] += np.rint(np.minimum(losses, 64.0) * 2.0**20).astype(np.int64).sum()
     return result
+
+
+def log_odds(scores: Scores, hash_nnz: int, rule: str) -> Scores:
+    """Scores on a scale on which differences are about proportional to logarithms of odds.
+
+    -log(f_l / rho + 0.1) - log(f_l) / 4096, or under rule "bayes" the scores themselves. Without the 0.1, classes that
+    know a point very well would be very much more probable than classes that know it well: where f_l is small,
+    differences of its logarithm are large, and mean little. The second term is there to keep the order of all scores.
+
+    Parameters
+    ----------
+    scores : (n, L) float64 array
+        Of `class_scores`; -inf for classes that are out of the question.
+    hash_nnz : int
+        rho.
+    rule : str
+    """
+    if rule == "bayes":
+        return scores
+    with np.errstate(over="ignore"):
+        odds: Scores = scores / 4096 - np.log(np.exp(-scores) / hash_nnz + 0.1)
+    return odds
 
 
 def _left_out(

@@ -247,3 +247,13 @@ def test_classes_of_random_labels_are_alike(seed):
     counts = counted(hashes(rng, 3000, 100, 10), rng.choice(3, 3000, p=[0.6, 0.3, 0.1]), 3, 100)
     typical, alike = readout.typical_counts(counts.array, counts.n_per_class, "balanced")
     assert typical == pytest.approx(alike, rel=0.02)
+
+
+def test_log_odds_keep_the_order_of_scores():
+    scores = np.unique((np.random.default_rng(0).normal(size=10**4) ** 4 * 20 - np.log(32)).round(9))
+    for rule in readout.RULES:
+        odds = readout.log_odds(scores[None], 32, rule)[0]
+        assert (np.diff(odds) > 0).all()
+    close = 40 + np.arange(20) / 2**36  # scores are multiples of this
+    assert (np.diff(readout.log_odds(close[None], 32, "balanced")) > 0).all()
+    assert_array_equal(readout.log_odds(np.array([[-np.inf, 0.0]]), 32, "balanced")[0, 0], -np.inf)
