@@ -193,9 +193,13 @@ class HashSpec:
         - rho: 64 for every 16384 of m, at least 16. With noise: (m L sigma / n)**2, at least 16, at most m / 20, by
           which the size of a count and that of its noise balance.
 
-        Mean balanced accuracy of the default `FlyNNClassifier` on 17 public tables of 16 to 256 columns (1200 points
-        each, 5-fold): .842; with m = 4096 and rho = 32 .831; with s halved .830, a quarter .792, doubled .840; with
-        rho = 32 .829, rho = 128 .842. 1-NN on standardised columns: .800.
+        Mean balanced accuracy on 36 public data sets (at most 2000 points each, 3 of 5 folds, weighted columns, decay
+        by leave-one-out): .844; with rho = 32 .841, 128 .839, 16 .833, 256 .836; with s halved .834, quartered .817,
+        half as large again .841; with m = 4096 .831 at best. Of twenty pairs of s and rho at m = 16384, this one is
+        the best on all 36 collections that leave one set out.
+
+        Time and memory at m = 16384: 5 to 10 us per point on one core, and 128 kB per class for the counts; a message
+        takes a byte or two per count.
         """
         figures = {"n_features": n_features, "n_examples": n_examples, "n_classes": n_classes}
         for name, figure in figures.items():
