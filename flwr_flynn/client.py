@@ -1,5 +1,8 @@
 """A party: it counts its points for the server, and tries the model that comes back on those it held out.
 
+Where the run wants it, it first sends the sums of its columns, from which the server derives the hash, and after the
+counting its part of the choice of hash and decay.
+
 Whatever goes wrong comes back as a reply without counts and with a reason. (An exception would reach the
 server without its sender, see the strategy.) Reasons name fields, shapes and numbers of points, never a value
 of the data.
@@ -31,12 +34,14 @@ from flwr.common.logger import log
 from sklearn.utils import gen_batches
 
 from flwr_flynn import payload
+from flwr_flynn.choosing import CANDIDATES, Tables, ballot, read_candidates, tables_to_bytes
 from flwr_flynn.classifier import FlyNNClassifier
 from flwr_flynn.counts import ClassCounts, memory_needed
 from flwr_flynn.errors import ConfigError, DataError, FlyNNError, PayloadError
 from flwr_flynn.hashing import n_threads
 from flwr_flynn.metrics import Confusion, confusion, confusion_to_bytes
-from flwr_flynn.terms import Terms, whole_number
+from flwr_flynn.moments import ColumnSums
+from flwr_flynn.terms import SUMS, SumsTerms, Terms, whole_number
 
 Metrics = dict[str, Scalar]
 
@@ -62,6 +67,9 @@ class FlyNNClient(NumPyClient):
     memory_limit : int, default=4 GiB
         Bytes. A hash that would need more for its rows, its counts and the confusion matrix is refused before
         anything is allocated. What the points themselves need comes on top.
+    min_examples : int, default=5
+        Of classes with fewer points the party sends no sums of columns, whatever the server asks for: those of a
+        single point are that point. It counts them all the same.
     n_jobs : int, optional
         Threads for hashing: None for one, -1 for all.
     on_model : callable, optional
@@ -97,6 +105,7 @@ class FlyNNClient(NumPyClient):
         y_test: npt.ArrayLike | None = None,
         name: str | None = None,
         memory_limit: int = 4 * 2**30,
+        min_examples: int = 5,
         n_jobs: int | None = None,
         on_model: Callable[[FlyNNClassifier], object] | None = None,
     ) -> None:
@@ -114,56 +123,67 @@ class FlyNNClient(NumPyClient):
         self.y_test = y_test
         self.name = name
         self.memory_limit = whole_number("memory_limit", memory_limit)
+        self.min_examples = whole_number("min_examples", min_examples)
         self.n_jobs = n_jobs
         self.on_model = on_model
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, Metrics]:
-        """Count the party's points by the terms in `config`.
+        """Count the party's points by the terms in `config`, or sum up their columns.
 
         Parameters
         ----------
         parameters : list of arrays
             Not used: counting starts from nothing.
         config : dict
-            The run's terms, see `terms.Terms`.
+            The run's terms, see `terms.Terms` and `terms.SumsTerms`.
 
         Returns
         -------
         arrays : list of arrays
-            The counts as `payload.encode` writes them; empty if the party refuses.
+            The counts as `payload.encode` writes them, or the sums by `ColumnSums.to_limbs`; empty if the party
+            refuses.
         num_examples : int
-            Points counted.
+            Points in them.
         metrics : dict
             ``flynn-party`` (the name, if it has one) and ``flynn-seconds``, or ``flynn-refused``, the reason.
         """
         start = time.perf_counter()
+        summing = config.get("flynn-mode") == SUMS
         try:
-            counts = self._count(config)
-            message = payload.encode(counts)
+            message, n_examples = self._sum(config) if summing else self._count(config)
         except Exception as error:  # noqa: BLE001 - see `_refusal`
-            return [], 0, self._refusal("counting", error)
-        return message, counts.n_examples, self._signed({"flynn-seconds": time.perf_counter() - start})
+            return [], 0, self._refusal("summing" if summing else "counting", error)
+        return message, n_examples, self._signed({"flynn-seconds": time.perf_counter() - start})
 
     def evaluate(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[float, int, Metrics]:
-        """Take the federated model, and try it on the points held out.
+        """Take the federated model, and try it on the points held out; or take part in the choice of one.
 
         Parameters
         ----------
         parameters : list of arrays
             The summed counts as `payload.encode` writes them.
         config : dict
-            The run's terms, and how to read the counts: ``flynn-decay`` and ``flynn-rule``.
+            The run's terms, and how to read the counts: ``flynn-decay``, ``flynn-rule`` and ``flynn-temperature``; or
+            ``flynn-candidates``, the read-outs to choose from.
 
         Returns
         -------
         loss : float
-            1 - accuracy; 0.0 without points held out.
+            1 - accuracy; 0.0 without points held out, and in a choice.
         num_examples : int
-            Points held out.
+            Points held out; in a choice points trained on.
         metrics : dict
             ``flynn-confusion``, the confusion matrix (see `metrics.confusion_to_bytes`), and ``accuracy``;
-            neither without points held out. Or ``flynn-refused``, the reason.
+            neither without points held out. In a choice ``flynn-hits`` and ``flynn-losses`` (see
+            `choosing.tables_to_bytes`). Or ``flynn-refused``, the reason.
         """
+        if CANDIDATES in config:
+            try:
+                right, cold, n_examples = self._choose(parameters, config)
+            except Exception as error:  # noqa: BLE001 - see `_refusal`
+                return 0.0, 0, self._refusal("the choice", error)
+            tables: Metrics = {"flynn-hits": tables_to_bytes(right), "flynn-losses": tables_to_bytes(cold)}
+            return 0.0, n_examples, self._signed(tables)
         try:
             matrix = self._try_model(parameters, config)
         except Exception as error:  # noqa: BLE001 - see `_refusal`
@@ -179,10 +199,40 @@ class FlyNNClient(NumPyClient):
         """The party as Flower calls it. Unlike Flower's own wrapper it allocates nothing that a server declares."""
         return _Wire(self)
 
-    def _count(self, config: dict[str, Scalar]) -> ClassCounts:
+    def _sum(self, config: dict[str, Scalar]) -> tuple[NDArrays, int]:
+        terms = SumsTerms.from_config(config, _points(self.X).shape[1])
+        if terms.memory_needed > self.memory_limit:
+            raise PayloadError(
+                f"memory: the sums of {terms.n_features} columns for {terms.n_rows} classes need about "
+                f"{terms.memory_needed / 2**20:.1f} MiB, this party allows {self.memory_limit / 2**20:.1f}"
+            )
+        X, codes = _labelled(terms, self.X, self.y)
+        least = max(terms.min_examples, self.min_examples)
+        if not terms.by_class:
+            keep = (np.bincount(codes, minlength=len(terms.classes)) >= least)[codes]
+            X, codes = (X if keep.all() else X[keep]), np.zeros(int(keep.sum()), np.int64)
+        sums = ColumnSums.from_data(X, codes, terms.n_rows, least)
+        return sums.to_limbs(), sums.n_examples
+
+    def _count(self, config: dict[str, Scalar]) -> tuple[NDArrays, int]:
         terms = self._terms(config)
         X, codes = _labelled(terms, self.X, self.y)
-        return ClassCounts.from_data(terms.hasher, X, codes, terms.n_classes, n_jobs=self.n_jobs)
+        counts = [
+            ClassCounts.from_data(hasher, X, codes, terms.n_classes, n_jobs=self.n_jobs) for hasher in terms.hashers
+        ]
+        return payload.encode(*counts), counts[0].n_examples
+
+    def _choose(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[Tables, Tables, int]:
+        """Hits and losses of every spec's candidates on the points trained on, and the number of those."""
+        terms = self._terms(config)
+        candidates = read_candidates(config, len(terms.specs))
+        totals = payload.decode_all(parameters, terms.hashers, terms.n_classes, mode=terms.mode)
+        X, codes = _labelled(terms, self.X, self.y)
+        ballots = [
+            ballot(hasher, counts, X, codes, entries, self.n_jobs)
+            for hasher, counts, entries in zip(terms.hashers, totals, candidates, strict=True)
+        ]
+        return [right for right, _ in ballots], [cold for _, cold in ballots], len(codes)
 
     def _try_model(self, parameters: NDArrays, config: dict[str, Scalar]) -> Confusion | None:
         terms = self._terms(config)
@@ -201,7 +251,6 @@ class FlyNNClient(NumPyClient):
         X, true = _labelled(terms, self.X_test, self.y_test)
         if not len(true):
             return None
-        X = X.tocsr() if sp.issparse(X) else X  # to be sliced
         predicted = np.empty_like(true)
         for rows in gen_batches(len(true), max(1, _SCORES // max(terms.n_classes, 256))):
             active = terms.hasher.active(X[rows], n_jobs=self.n_jobs)
@@ -219,12 +268,13 @@ class FlyNNClient(NumPyClient):
     def _terms(self, config: dict[str, Scalar]) -> Terms:
         """The run's terms, once it is clear that the party can afford them and means the same hash."""
         terms = Terms.from_config(config, _points(self.X).shape[1])
-        needed = memory_needed(terms.spec, terms.n_classes)
+        needed = sum(memory_needed(spec, terms.n_classes) for spec in terms.specs)
         needed += 16 * terms.n_classes**2  # the confusion matrix, and its message
         if needed > self.memory_limit:
+            several = f" in the first of {len(terms.specs)} specs" if len(terms.specs) > 1 else ""
             raise PayloadError(
-                f"memory: hash_dim {terms.spec.hash_dim}, row_nnz {terms.spec.row_nnz} and {terms.n_classes} "
-                f"classes need about {needed / 2**20:.1f} MiB, this party allows {self.memory_limit / 2**20:.1f}"
+                f"memory: hash_dim {terms.spec.hash_dim}, row_nnz {terms.spec.row_nnz} and {terms.n_classes} classes"
+                f"{several} need about {needed / 2**20:.1f} MiB, this party allows {self.memory_limit / 2**20:.1f}"
             )
         terms.agree_on_rows(config)
         return terms
@@ -262,12 +312,22 @@ class _Wire(Client):
 
 
 def _received_model(terms: Terms, parameters: NDArrays, config: dict[str, Scalar]) -> FlyNNClassifier:
+    if len(terms.specs) > 1:
+        raise PayloadError(f"spec: expected the one of the model, got {len(terms.specs)}")
     counts = payload.decode(parameters, terms.hasher, terms.n_classes, mode=terms.mode)
-    decay, rule = config.get("flynn-decay"), config.get("flynn-rule")
+    decay, rule, temperature = (config.get(f"flynn-{name}") for name in ("decay", "rule", "temperature"))
     if not isinstance(decay, float) or not isinstance(rule, str):
         raise PayloadError("flynn-decay, flynn-rule: expected a float and a string, got something else")
+    if temperature is not None and not isinstance(temperature, float):
+        raise PayloadError(f"flynn-temperature: expected a float, got {type(temperature).__name__}")
     return FlyNNClassifier.from_counts(
-        terms.spec, counts, list(terms.classes), decay=decay, rule=rule, feature_names=terms.feature_names
+        terms.spec,
+        counts,
+        list(terms.classes),
+        decay=decay,
+        rule=rule,
+        temperature="auto" if temperature is None else temperature,
+        feature_names=terms.feature_names,
     )
 
 
@@ -279,9 +339,9 @@ def _points(X: Any) -> Any:
     return points
 
 
-def _labelled(terms: Terms, X: Any, y: npt.ArrayLike) -> tuple[Any, npt.NDArray[np.int64]]:
-    """Points and the codes of their labels."""
+def _labelled(terms: Terms | SumsTerms, X: Any, y: npt.ArrayLike) -> tuple[Any, npt.NDArray[np.int64]]:
+    """Points, in a form that can be sliced, and the codes of their labels."""
     points, codes = _points(X), terms.codes(y)
     if len(codes) != points.shape[0]:
         raise DataError(f"y: expected {points.shape[0]} labels, one for every point, got {len(codes)}")
-    return points, codes
+    return (points.tocsr() if sp.issparse(points) else points), codes

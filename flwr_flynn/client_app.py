@@ -65,6 +65,7 @@ def client_fn(context: Context) -> Client:
             y_test=share.y_test,
             name=name,
             memory_limit=int(settings.memory_limit * 2**30),
+            min_examples=settings.min_examples,
             n_jobs=-1,  # in a simulation as many as Ray gives the actor
         ).to_client()
     except FlyNNError as error:

@@ -18,12 +18,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, TypeVar
 
+from flwr_flynn.choice import Plan
 from flwr_flynn.errors import ConfigError, SpecError
+from flwr_flynn.moments import SCALINGS
 from flwr_flynn.readout import RULES
-from flwr_flynn.spec import HashSpec
+from flwr_flynn.rounds import foreseen
 from flwr_flynn.terms import PLAIN_INTEGER
 
 PARTITIONERS = (
@@ -43,6 +45,19 @@ PARTITIONERS = (
 )
 CLASS_ASSIGNMENTS = ("random", "deterministic", "first-deterministic")
 GROUP_MODES = ("allow-smaller", "allow-bigger", "drop-reminder", "strict")
+
+DEFAULT_SCALING = "none"
+"""What happens to the columns if neither `scaling` nor `center` or `scale` says otherwise."""
+
+_MAX_WIDTH = 2**14  # columns up to which scaling "auto" looks at them: centred ones are dense
+
+_PAPER: dict[str, tuple[str, Any]] = {
+    # field: what preset "paper" makes of its default, and the values that it does not go with
+    "scaling": ("none", tuple(name for name in (*SCALINGS, "auto"))),
+    "signed": ("false", ("true",)),
+    "rule": ("novelty", ("bayes",)),
+    "decay": ("0.5", ()),
+}
 
 _MAX_SEED = 2**63 - 1  # TOML integers are 64-bit and signed
 
@@ -133,6 +148,8 @@ def _checked(source: str, key: str, value: Any, default: Any, meta: Mapping[str,
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             value = str(value)
         choices = meta["choices"]
+        if isinstance(value, bool) and choices and "true" in choices:
+            value = str(value).lower()
         if not isinstance(value, str) or (choices and value not in choices):
             raise refuse(f"one of {', '.join(choices)}" if choices else "a string")
         return value.strip()
@@ -217,18 +234,49 @@ class RunConfig(_Settings):
     partition_sizes: str = _key("", "`size`, `inner-dirichlet`: sizes with commas between; not given: equal")
 
     # The hash and the read-out
+    preset: str = _key(
+        "default",
+        "`paper`: raw columns, rows of ones, rule `novelty`, decay 0.5 unless given: one round, nothing to choose",
+        choices=("default", "paper"),
+    )
+    scaling: str = _key(
+        DEFAULT_SCALING,
+        "what happens to the columns, learned from their exact sums in a round of its own; `auto`: up to four hashes "
+        "are counted and the best by leave-one-out is kept",
+        choices=("none", *SCALINGS, "auto"),
+    )
+    min_examples: int = _key(
+        5,
+        "a party leaves classes of fewer points out of its sums of columns; 1 sends sums that may be one point",
+        low=1,
+    )
     seed: int = _key(0, "seed of the hash: every party expands it to the same rows", low=0, high=_MAX_SEED)
     hash_dim: int = _key(0, "rows of the lifting matrix (m); 0: chosen from the data's size", low=0)
     row_nnz: int = _key(0, "ones in a row (s); 0: chosen", low=0)
     hash_nnz: int = _key(0, "winners, ones in a hash (rho); 0: chosen", low=0)
-    signed: bool = _key(False, "draw each one of a row as +1 or -1")
-    center: str = _key("", "public centre taken from the points: one number, or one per feature with commas between")
+    signed: str = _key(
+        "auto",
+        "draw each one of a row as +1 or -1; `auto`: if the columns are scaled or centred",
+        choices=("auto", "true", "false"),
+    )
+    center: str = _key(
+        "",
+        "public centre taken from the points, instead of `scaling`: one number, or one per feature with commas between",
+    )
     scale: str = _key("", "public factor after the centre: one number above 0, or one per feature")
-    decay: str = _key("auto", "gamma of the read-out, from 0 to below 1; `auto`: chosen from the counts")
+    decay: str = _key(
+        "auto",
+        "gamma of the read-out, from 0 to below 1; `auto`: chosen by leave-one-out at the parties, in one more round",
+    )
     rule: str = _key("balanced", "read-out", choices=RULES)
 
     # The federation
-    rounds: int = _key(1, "rounds; those after the first ask only the parties not yet counted", low=1, high=1000)
+    rounds: int = _key(
+        0,
+        "rounds; 0: as many as the run needs; those after the counting ask only the parties not yet counted",
+        low=0,
+        high=1000,
+    )
     timeout: float = _key(
         600.0, "seconds to wait for the parties, and for a round's replies; 0: as long as it takes", low=0, high=10**9
     )
@@ -253,15 +301,38 @@ class RunConfig(_Settings):
                 "run-config synthetic-examples: expected at most 10**8 / synthetic-features = "
                 f"{10**8 // self.synthetic_features}, got {self.synthetic_examples}"
             )
+        for name in ("center", "scale"):
+            if getattr(self, name) and self.scaling not in ("none", DEFAULT_SCALING):
+                raise ConfigError(f"run-config {name}: expected none beside scaling = {self.scaling}")
+        if self.preset == "paper":
+            for name, (_, others) in _PAPER.items():
+                if getattr(self, name) in others and getattr(self, name) != getattr(RunConfig, name):
+                    raise ConfigError(f"run-config {name}: preset = paper has another than {getattr(self, name)}")
+            for name in ("center", "scale"):
+                if getattr(self, name):
+                    raise ConfigError(f"run-config {name}: preset = paper has none")
         if self.decay != "auto":
             self.decay_value()
+
+    def resolved(self) -> RunConfig:
+        """These settings with what the preset says in the place of defaults."""
+        if self.preset != "paper":
+            return self
+        given: dict[str, Any] = {
+            name: value for name, (value, _) in _PAPER.items() if getattr(self, name) == getattr(RunConfig, name)
+        }
+        return replace(self, **given)
 
     def simulation_only(self) -> list[str]:
         """Keys that are set to another value than the default, and that only a simulation uses."""
         names = [f.name for f in fields(self)]
-        names = [*names[: names.index("seed")], "check_pooled"]
+        names = [*names[: names.index("preset")], "check_pooled"]
         given = [name for name in names if getattr(self, name) != getattr(RunConfig, name)]
         return [name.replace("_", "-") for name in given]
+
+    def deployment_only(self) -> list[str]:
+        """Keys that are given, and that only a deployment uses."""
+        return [name.replace("_", "-") for name in ("n_features", "n_examples", "classes") if getattr(self, name)]
 
     def decay_value(self) -> float | str:
         """`decay` as the strategy takes it: ``"auto"`` or a number in [0, 1)."""
@@ -296,30 +367,36 @@ class RunConfig(_Settings):
             )
         return sizes
 
-    def hash_spec(self, n_features: int, n_examples: int | None, n_classes: int) -> HashSpec:
-        """The run's `HashSpec`: given sizes as they are, the others chosen by `HashSpec.suggest`.
+    def plan(self, n_features: int, n_examples: int | None, n_classes: int) -> Plan:
+        """The run's `Plan`: given sizes as they are, the others left to `HashSpec.suggest`.
 
         Raises
         ------
         ConfigError
             Where the settings do not make a spec for that many features.
         """
+        scaling: Any = None if self.scaling == "none" else self.scaling
+        if scaling == "auto" and n_features > _MAX_WIDTH:
+            scaling = None
+        if self.center or self.scale:
+            scaling = (self._vector("center", n_features), self._vector("scale", n_features))
         try:
-            return HashSpec.suggest(
+            plan = Plan(
                 n_features,
-                n_examples,
                 n_classes,
+                n_examples,
+                scaling,
+                scaling is not None if self.signed == "auto" else self.signed == "true",
                 hash_dim=self.hash_dim or None,
                 row_nnz=self.row_nnz or None,
                 hash_nnz=self.hash_nnz or None,
                 seed=self.seed,
-                signed=self.signed,
-                center=self._vector("center", n_features),
-                scale=self._vector("scale", n_features),
             )
+            foreseen(plan)  # that the sizes fit is known before the parties start
         except SpecError as error:
             name, _, what = str(error).partition(":")
             raise ConfigError(f"run-config {name.replace('_', '-')}:{what}") from None
+        return plan
 
     def _vector(self, name: str, n_features: int) -> tuple[float, ...] | None:
         text: str = getattr(self, name)
@@ -353,6 +430,7 @@ class NodeConfig(_Settings):
     test_fraction: float = _key(0.2, "share of the party's points held out for the evaluation", low=0, below=1)
     split_seed: int = _key(0, "seed of the held-out rule", low=0, high=_MAX_SEED)
     memory_limit: float = _key(4.0, "GiB that the counting may take; a spec that needs more is refused", above=0)
+    min_examples: int = _key(5, "classes of fewer points are left out of the party's sums of columns", low=1)
 
 
 def whole_numbers(texts: Sequence[str]) -> list[int] | None:

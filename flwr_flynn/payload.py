@@ -42,24 +42,25 @@ _FINGERPRINT_BYTES = 32
 _INTEGERS = ("|u1", "<u2", "<u4", "<u8", "|i1", "<i2", "<i4", "<i8")
 
 
-def encode(counts: ClassCounts) -> list[Array]:
-    """Counts as a message of one block.
+def encode(*counts: ClassCounts) -> list[Array]:
+    """Counts as a message of a block each.
 
     Parameters
     ----------
-    counts : ClassCounts
+    *counts : ClassCounts
 
     Returns
     -------
-    list of two arrays
+    list of two arrays for each
         Fingerprint, uint8 (32,), and counts, uint8, uint16, uint32 or uint64 (L, m): the narrowest that holds
         them.
     """
-    narrowest = np.min_scalar_type(int(counts.array.max(initial=0)))
-    return [
-        np.frombuffer(bytes.fromhex(counts.spec_fingerprint), dtype=np.uint8),
-        counts.array.astype(narrowest),
-    ]
+    message = []
+    for block in counts:
+        narrowest = np.min_scalar_type(int(block.array.max(initial=0)))
+        message.append(np.frombuffer(bytes.fromhex(block.spec_fingerprint), dtype=np.uint8))
+        message.append(block.array.astype(narrowest))
+    return message
 
 
 def decode(
@@ -98,8 +99,49 @@ def decode(
         Another number of arrays, a wrong type, shape or fingerprint, counts that no set of points can have
         made (0 <= C[l, i] <= n_l, row l sums to hash_nnz * n_l), or another number of points than announced.
     """
-    array = _one_block(arrays, hasher, (n_classes, hasher.hash_dim))
-    return _CHECKS[mode](array, hasher, n_examples, max_examples)
+    (counts,) = decode_all(arrays, [hasher], n_classes, mode=mode, n_examples=n_examples, max_examples=max_examples)
+    return counts
+
+
+def decode_all(
+    arrays: Sequence[Array],
+    hashers: Sequence[FlyHash],
+    n_classes: int,
+    *,
+    mode: str = "plain",
+    n_examples: int | None = None,
+    max_examples: int | None = None,
+) -> tuple[ClassCounts, ...]:
+    """The counts in a message of one block for each of several hashes of the same points.
+
+    Parameters
+    ----------
+    arrays, n_classes, mode, n_examples, max_examples
+        As for `decode`.
+    hashers : sequence of FlyHash
+        In the order of the blocks.
+
+    Raises
+    ------
+    PayloadError
+        As for `decode`, or the blocks are not of as many points of each class.
+    """
+    expected = 2 * len(hashers)
+    if not isinstance(arrays, Sequence) or len(arrays) != expected:
+        got = f"{len(arrays)} arrays" if isinstance(arrays, Sequence) else type(arrays).__name__
+        raise PayloadError(f"message: expected {expected} arrays (fingerprint, counts), got {got}")
+    # All of them are looked at before one of them is copied.
+    blocks = [
+        _block(arrays[2 * i], arrays[2 * i + 1], hasher, (n_classes, hasher.hash_dim))
+        for i, hasher in enumerate(hashers)
+    ]
+    counts = tuple(
+        _CHECKS[mode](block, hasher, n_examples, max_examples) for block, hasher in zip(blocks, hashers, strict=True)
+    )
+    for other in counts[1:]:
+        if not np.array_equal(other.n_per_class, counts[0].n_per_class):
+            raise PayloadError("counts: expected blocks of as many points of each class, got others")
+    return counts
 
 
 def capacity(hasher: FlyHash) -> int:
@@ -107,15 +149,12 @@ def capacity(hasher: FlyHash) -> int:
     return (2**63 - 1) // int(hasher.hash_dim)
 
 
-def _one_block(arrays: Sequence[Array], hasher: FlyHash, shape: tuple[int, int]) -> Array:
-    """The second array of a message that is one block of the expected shape, still in the type it came in."""
-    if not isinstance(arrays, Sequence) or len(arrays) != 2:
-        got = f"{len(arrays)} arrays" if isinstance(arrays, Sequence) else type(arrays).__name__
-        raise PayloadError(f"message: expected 2 arrays (fingerprint, counts), got {got}")
-    got = _typed(arrays[0], "fingerprint", ("|u1",), (_FINGERPRINT_BYTES,)).tobytes().hex()
+def _block(fingerprint: Any, counts: Any, hasher: FlyHash, shape: tuple[int, int]) -> Array:
+    """The counts of a block of the expected hash and shape, still in the type they came in."""
+    got = _typed(fingerprint, "fingerprint", ("|u1",), (_FINGERPRINT_BYTES,)).tobytes().hex()
     if got != hasher.fingerprint:
         raise PayloadError(f"fingerprint: expected {hasher.fingerprint[:12]}..., got {got[:12]}...")
-    return _typed(arrays[1], "counts", _INTEGERS, shape)
+    return _typed(counts, "counts", _INTEGERS, shape)
 
 
 def _typed(array: Any, name: str, types: tuple[str, ...], shape: tuple[int, ...]) -> Array:

@@ -34,12 +34,16 @@ from flwr.superlink.grid import InMemoryGrid
 
 import flwr_flynn
 from flwr_flynn import data
+from flwr_flynn.choice import Plan, select
 from flwr_flynn.config import RunConfig
 from flwr_flynn.counts import ClassCounts, memory_needed
 from flwr_flynn.errors import ConfigError, FlyNNError
 from flwr_flynn.hashing import flynn_hash
+from flwr_flynn.moments import ColumnSums
+from flwr_flynn.rounds import foreseen
 from flwr_flynn.spec import HashSpec
 from flwr_flynn.strategy import FlyNNStrategy
+from flwr_flynn.terms import SumsTerms
 
 _ENDLESS = 10**9  # seconds: 30 years
 
@@ -51,34 +55,57 @@ def main(grid: Grid, context: Context) -> None:
     """Run one federation and leave `model.npz` and `metrics.json` in the output folder."""
     logging.getLogger("flwr").addFilter(_one_line)
     start = time.monotonic()
-    config = RunConfig.parse(context.run_config)
+    config = RunConfig.parse(context.run_config).resolved()
     folder = _output_folder(config, context.run_id)
     parties = _simulated_parties(grid)
-    spec, classes, feature_names = _what_to_train(config, parties)
+    plan, classes, feature_names = _what_to_train(config, parties)
 
     strategy = FlyNNStrategy(
-        spec=spec,
+        spec=plan,
         classes=classes,
         min_available_clients=config.min_available or parties or 0,
         min_parties=config.min_parties or config.min_available or parties or 0,
         decay=config.decay_value(),
         rule=config.rule,
         feature_names=feature_names,
+        min_examples=config.min_examples,
         wait_timeout=math.ceil(config.timeout) or _ENDLESS,
     )
-    legacy = LegacyContext(context, config=ServerConfig(num_rounds=config.rounds), strategy=strategy)
+    rounds = _rounds(config, plan, strategy)
+    legacy = LegacyContext(context, config=ServerConfig(num_rounds=rounds), strategy=strategy)
     trouble: list[str] = []
     DefaultWorkflow(evaluate_workflow=_keeping(trouble))(cast(Grid, _CarefulGrid(grid, config.timeout)), legacy)
 
     # AggregationError where fewer parties than asked for were counted. Saved first: all else can be had again from it.
     strategy.model.save(folder / "model.npz")
-    report = _report(config, strategy, spec, parties)
+    report = _report(config, strategy, plan, parties)
     report["evaluation_trouble"] = trouble
     report["run"] = {"run_id": str(context.run_id), "seconds": round(time.monotonic() - start, 3)}
     _write(folder / "metrics.json", json.dumps(report, indent=2, allow_nan=False) + "\n")
     print(_table(report, folder), flush=True)
-    if report["sha256"].get("equal") is False:
-        raise FlyNNError("every party is counted, but the model is not the one trained on the pooled data")
+    unequal = [name for name in _EQUALITIES if report["sha256"].get(name) is False]
+    if unequal:
+        raise FlyNNError(
+            f"every party is counted, but the model is not the one trained on the pooled data ({', '.join(unequal)})"
+        )
+
+
+_EQUALITIES = {
+    "equal": "  equal",
+    "sums_equal": "  sums of the columns equal",
+    "choice_equal": "  choice equal",
+}
+"""What is compared with the pooled data, and how the table calls it."""
+
+
+def _rounds(config: RunConfig, plan: Plan, strategy: FlyNNStrategy) -> int:
+    """How many rounds the run takes, which must do for the counting."""
+    least = 1 + plan.needs_sums
+    if 0 < config.rounds < least:
+        raise ConfigError(
+            f"run-config rounds: expected at least {least} with scaling = {config.scaling}, got {config.rounds}"
+        )
+    return config.rounds or strategy.num_rounds
 
 
 def _one_line(record: logging.LogRecord) -> bool:
@@ -118,8 +145,8 @@ def _simulated_parties(grid: Grid) -> int | None:
     return now
 
 
-def _what_to_train(config: RunConfig, parties: int | None) -> tuple[HashSpec, list[str | int], tuple[str, ...] | None]:
-    """The spec, the class list and the feature names of a run."""
+def _what_to_train(config: RunConfig, parties: int | None) -> tuple[Plan, list[str | int], tuple[str, ...] | None]:
+    """The plan, the class list and the feature names of a run."""
     classes: list[str | int]
     if parties is None:
         classes, feature_names = config.class_list(), None
@@ -130,25 +157,38 @@ def _what_to_train(config: RunConfig, parties: int | None) -> tuple[HashSpec, li
             raise ConfigError("run-config min-available: how many parties to wait for must be given in a deployment")
         if ignored := config.simulation_only():
             log(logging.WARNING, "FlyNN: a deployment does not use the settings %s", ", ".join(ignored))
-        spec = config.hash_spec(config.n_features, config.n_examples or None, len(classes))
+        plan = config.plan(config.n_features, config.n_examples or None, len(classes))
     else:
         for key, given in (("min-available", config.min_available), ("min-parties", config.min_parties)):
             if given > parties:
                 raise ConfigError(
                     f"run-config {key}: expected at most the simulation's {parties} SuperNodes, got {given}"
                 )
+        if ignored := config.deployment_only():
+            log(logging.WARNING, "FlyNN: a simulation does not use the settings %s", ", ".join(ignored))
         dataset = data.simulated_dataset(config)
         data.simulated_shares(config, parties)  # a partitioner that cannot do it is known before the parties start
         classes, feature_names = dataset.classes, dataset.feature_names
         # Sizes follow from the whole data set, never from a split of it: they are the same in every federation.
-        spec = config.hash_spec(dataset.X.shape[1], len(dataset.y), len(classes))
-    needed = memory_needed(spec, len(classes)) / 2**30
+        plan = config.plan(dataset.X.shape[1], len(dataset.y), len(classes))
+    if config.scaling == "auto" and not plan.needs_sums:
+        log(logging.WARNING, "FlyNN: scaling auto leaves %s columns as they are, that many", plan.n_features)
+    specs = foreseen(plan)
+    if plan.needs_sums:
+        sums = SumsTerms(plan.n_features, classes, plan.needs_classes, config.min_examples).memory_needed / 2**30
+        if sums > config.memory_limit:
+            raise ConfigError(
+                f"run-config memory-limit: the sums of {plan.n_features} columns for {len(classes)} classes need about "
+                f"{sums:.2f} GiB, {config.memory_limit:g} are allowed"
+            )
+    needed = sum(memory_needed(spec, len(classes)) for spec in specs) / 2**30
     if needed > config.memory_limit:
+        hashes = "" if len(specs) == 1 else f"{len(specs)} hashes with "
         raise ConfigError(
-            f"run-config memory-limit: {spec.hash_dim} rows of {spec.row_nnz} entries and {len(classes)} classes need "
-            f"about {needed:.2f} GiB, {config.memory_limit:g} are allowed"
+            f"run-config memory-limit: {hashes}{specs[0].hash_dim} rows of {specs[0].row_nnz} entries and "
+            f"{len(classes)} classes need about {needed:.2f} GiB, {config.memory_limit:g} are allowed"
         )
-    return spec, classes, feature_names
+    return plan, classes, feature_names
 
 
 class _CarefulGrid:
@@ -199,10 +239,10 @@ def _keeping(trouble: list[str]) -> Workflow:
     return evaluate
 
 
-def _report(config: RunConfig, strategy: FlyNNStrategy, spec: HashSpec, parties: int | None) -> dict[str, Any]:
+def _report(config: RunConfig, strategy: FlyNNStrategy, plan: Plan, parties: int | None) -> dict[str, Any]:
     """Everything that the run has to tell, as it stands in metrics.json."""
     counts = strategy.counts
-    model = strategy.model
+    model, choice, sums = strategy.model, strategy.choice, strategy.sums
     settings = {name: default for name, default, _ in RunConfig.table()}
     settings = {key: getattr(config, key.replace("-", "_")) for key in settings}
     report: dict[str, Any] = {
@@ -213,10 +253,18 @@ def _report(config: RunConfig, strategy: FlyNNStrategy, spec: HashSpec, parties:
         "evaluation": strategy.evaluation,
         "evaluation_missing": dict(strategy.evaluation_missing),
         "sha256": {"federated": counts.sha256()},
-        "spec": spec.to_dict(),
+        "spec": model.spec_.to_dict(),
         "fingerprint": counts.spec_fingerprint,
+        "scaling": config.scaling if plan.needs_sums else "given" if plan.scaling else "none",
+        "sums": None if sums is None else {"examples": sums.n_examples, "missing": dict(strategy.sums_missing)},
+        "specs": [_in_short(spec) for spec in strategy.specs],
+        "choice": None if choice is None else choice.to_dict(),
+        "traffic": {
+            name: {"parties": traffic.replied, **traffic.per_party} for name, traffic in strategy.traffic.items()
+        },
         "classes": list(model.classes_.tolist()),
         "decay": float(model.decay_),
+        "temperature": float(model.temperature_),
         "rule": config.rule,
         "settings": settings,
         "versions": {name: version(name) for name in ("flwr", "numpy", "scipy", "numba", "scikit-learn")}
@@ -231,17 +279,37 @@ def _report(config: RunConfig, strategy: FlyNNStrategy, spec: HashSpec, parties:
             "empty_parties": sum(len(share) == 0 for share in shares),
         }
         if config.check_pooled:
-            pooled = _pooled_counts(config, spec, parties)
-            # Counts of some of the parties cannot be the pooled ones.
-            equal = pooled.sha256() == counts.sha256() if len(strategy.parties) == parties else None
-            report["sha256"] |= {"pooled": pooled.sha256(), "equal": equal}
+            report["sha256"] |= _compared(config, strategy, plan, parties)
     return report
 
 
-def _pooled_counts(config: RunConfig, spec: HashSpec, parties: int) -> ClassCounts:
-    """The counts of the union of what the partitioner handed out, as one party would make them."""
+def _in_short(spec: HashSpec) -> dict[str, Any]:
+    """A spec without the vectors of as many numbers as there are columns."""
+    values = spec.to_dict()
+    return {name: value is not None if name in ("center", "scale") else value for name, value in values.items()}
+
+
+def _compared(config: RunConfig, strategy: FlyNNStrategy, plan: Plan, parties: int) -> dict[str, Any]:
+    """What the union of what the partitioner handed out leads to, as if one party held it; None: not comparable."""
     X, codes, n_classes = data.pooled_training(config, parties)
-    return ClassCounts.from_data(flynn_hash(spec), X, codes, n_classes, n_jobs=-1)
+    spec, choice, sums = strategy.model.spec_, strategy.choice, strategy.sums
+    complete = len(strategy.parties) == parties  # counts of some of the parties cannot be the pooled ones
+    compared: dict[str, Any] = {}
+    pooled = None
+    if sums is not None:
+        compared["sums_equal"] = None
+        if sums.n_examples == len(codes):  # no class was left out at any party
+            rows = n_classes if plan.needs_classes else 1
+            compared["sums_equal"] = sums == ColumnSums.from_data(X, codes if plan.needs_classes else 0 * codes, rows)
+    if choice is not None:
+        compared["choice_equal"] = None
+        if complete and choice.accuracies and not choice.missing:
+            best = select(strategy.specs, X, codes, n_classes, config.rule, config.decay_value(), n_jobs=-1)
+            compared["choice_equal"] = (best.spec, *best.readout) == (spec, choice.rule, choice.decay)
+            pooled = best.counts if best.spec == spec else None
+    pooled = pooled or ClassCounts.from_data(flynn_hash(spec), X, codes, n_classes, n_jobs=-1)
+    equal = pooled.sha256() == strategy.counts.sha256() if complete else None
+    return {"pooled": pooled.sha256(), "equal": equal, **compared}
 
 
 def _table(report: dict[str, Any], folder: Path) -> str:
@@ -258,15 +326,23 @@ def _table(report: dict[str, Any], folder: Path) -> str:
         rows.append(("  points dealt out", f"{handed_out} of {points}; those not trained on are held out"))
         if simulation["empty_parties"]:
             rows.append(("  parties with no points", f"{simulation['empty_parties']}"))
+    rows += _hash_rows(report)
     upload = f"{_bytes(sum(sizes) / len(sizes))} on average, {_bytes(max(sizes))} at most"
     rows.append(("upload per party", upload))
+    for name, each in report["traffic"].items():
+        called = _STEPS[name]
+        rows.append((f"  {called}", f"{_bytes(each['up'])} up, {_bytes(each['down'])} down"))
+    if choice := report["choice"]:
+        extra = choice["cost"]["extra_specs"]
+        if extra["up"]:
+            rows.append(("  of which specs not chosen", f"{_bytes(extra['up'])} up, {_bytes(extra['down'])} down"))
     if evaluation:
         rows += [(name, f"{evaluation[key]:.4f}") for name, key in _SCORES]
         worst = evaluation["worst_party"]
         seen = f"{worst['accuracy']:.4f} ({worst['name']}, {worst['examples']} held-out points)"
         rows.append(("worst party", seen))
     elif trouble := report["evaluation_trouble"]:
-        rows.append(("evaluation", f"failed with {', '.join(trouble)}"))
+        rows.append(("evaluation", f"failed with {', '.join(dict.fromkeys(trouble))}"))
     elif silent:
         rows.append(("evaluation", f"failed at {len(silent)} parties"))
     else:
@@ -275,11 +351,41 @@ def _table(report: dict[str, Any], folder: Path) -> str:
     rows.append(("SHA-256 of the counts", sha["federated"]))
     if "pooled" in sha:
         rows.append(("  trained on pooled data", sha["pooled"]))
-        unequal = "NO" if sha["equal"] is False else f"n/a, {asked - len(parties)} missing"
-        rows.append(("  equal", "yes" if sha["equal"] else unequal))
+        unknown = {"equal": f"n/a, {asked - len(parties)} missing"}
+        for name, called in _EQUALITIES.items():
+            if name in sha:
+                answers = {True: "yes", False: "NO", None: unknown.get(name, "n/a, some points had no say")}
+                rows.append((called, answers[sha[name]]))
     rows.append(("output folder", str(folder)))
     width = max(len(name) for name, _ in rows)
     return "\n".join(["", "FlyNN", *(f"  {name:<{width}}  {text}" for name, text in rows), ""])
+
+
+_STEPS = {
+    "sums": "sums of the columns",
+    "counts": "counts",
+    "choice": "choice",
+    "model": "model and evaluation",
+}
+
+
+def _hash_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
+    """What was learned of the columns and chosen among the hashes."""
+    rows, sums, choice = [], report["sums"], report["choice"]
+    if sums is not None:
+        rows.append(("scaling", f"{report['scaling']}, from sums of the columns of {sums['examples']} examples"))
+        rows += [(f"  no sums: {name}", reason) for name, reason in sums["missing"].items()]
+    if choice is None:
+        return rows
+    if not choice["accuracies"]:
+        return [*rows, ("choice", "none: no party with points replied; the first spec, and a suggested decay")]
+    if len(report["specs"]) > 1:
+        best = [f"{max(each):.4f}" for each in choice["accuracies"]]
+        rows.append(("hash", f"number {choice['spec'] + 1} of {len(best)}, leave-one-out {', '.join(best)}"))
+    compared = f"{len(choice['candidates'][choice['spec']])} compared on {choice['examples']} examples"
+    rows.append(("decay", f"{choice['decay']:.4g}, leave-one-out {choice['accuracy']:.4f}, {compared}"))
+    rows += [(f"  no say: {name}", reason) for name, reason in choice["missing"].items()]
+    return rows
 
 
 _SCORES = (("accuracy", "accuracy"), ("balanced accuracy", "balanced_accuracy"), ("macro-F1", "macro_f1"))

@@ -1,14 +1,18 @@
 """FlyNN as a Flower strategy: ask every party once for its counts, add them up, hand the model back.
 
-One round does all of it. More rounds are for stragglers: they ask only the parties that are not counted yet.
-
 In a ServerApp's main function::
 
     spec = HashSpec.suggest(n_features=64)
     strategy = FlyNNStrategy(spec=spec, classes=range(10), min_available_clients=10, min_parties=8)
-    config = ServerConfig(num_rounds=1)
+    config = ServerConfig(num_rounds=strategy.num_rounds)
     DefaultWorkflow()(grid, LegacyContext(context, config=config, strategy=strategy))
     strategy.model.save("model.npz")
+
+The parties count once, in one round. There is a round before it if centre and scale of the hash are to come from sums
+of the parties' columns (a `choice.Plan` as the `spec`). If there is something to choose, a decay or one of several
+specs, the evaluation of the counting round is for the choice, and the chosen model is handed out in the next round;
+where no round is left, there is a chosen model, but no figures on held-out points. `FlyNNStrategy.num_rounds` tells how
+many rounds all of it takes. More rounds are for stragglers: they ask only the parties that are not counted yet.
 
 Nothing of Flower runs after the last round, so whoever wants the model asks for `FlyNNStrategy.model`; where
 fewer parties than `min_parties` were counted, that raises an `AggregationError` that tells who is missing and
@@ -31,7 +35,6 @@ from flwr.common import (
     Parameters,
     Scalar,
     ndarrays_to_parameters,
-    parameters_to_ndarrays,
 )
 from flwr.common.logger import log
 from flwr.server.client_manager import ClientManager
@@ -39,13 +42,18 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 
 from flwr_flynn import payload
-from flwr_flynn.aggregation import NO_REPLY, Aggregator, Batch, Party, Reply, clean
+from flwr_flynn.choice import Plan
+from flwr_flynn.choosing import Choice, Choosing
 from flwr_flynn.classifier import FlyNNClassifier
 from flwr_flynn.counts import ClassCounts
+from flwr_flynn.course import Course
 from flwr_flynn.errors import ConfigError
+from flwr_flynn.ledger import NO_REPLY, Batch, Party, Reply, clean
 from flwr_flynn.metrics import summary
+from flwr_flynn.moments import ColumnSums
+from flwr_flynn.rounds import Traffic
 from flwr_flynn.spec import HashSpec
-from flwr_flynn.terms import PREFIX, Label, Terms, whole_number
+from flwr_flynn.terms import PREFIX, Label, whole_number
 
 ConfigFn = Callable[[int], dict[str, Scalar]]
 EvaluateFn = Callable[[int, NDArrays, dict[str, Scalar]], tuple[float, dict[str, Scalar]] | None]
@@ -56,8 +64,9 @@ class FlyNNStrategy(Strategy):
 
     Parameters
     ----------
-    spec : HashSpec
-        The hash that all parties use.
+    spec : HashSpec, sequence of HashSpec, or Plan
+        The hash that all parties use. Of several, all are counted in the one round, and the parties' leave-one-out
+        chooses. A plan leaves it to the run to derive one or several from the sums of the parties' columns.
     classes : sequence of str or of int
         The class labels, all different. A party with a label outside the list refuses.
     min_available_clients : int
@@ -68,13 +77,18 @@ class FlyNNStrategy(Strategy):
         Refuse counts of more points. By default only such are refused as would leave
         the int64 sum without room for others, see `aggregation.Aggregator`.
     decay : float or "auto", default="auto"
-        The model's gamma, 0 <= gamma < 1; "auto" has it picked from the summed counts.
+        The model's gamma, 0 <= gamma < 1; "auto" has it chosen by leave-one-out at the parties, or, if
+        `fraction_evaluate` is 0 or nobody replies, suggested by the summed counts.
     rule : str, default="balanced"
         The model's read-out, see `FlyNNClassifier`.
     feature_names : sequence of str, optional
         Names of the columns, for the model.
+    min_examples : int, default=5
+        Sums of columns: a party leaves out classes of fewer points, by the larger of this number and its own. With 1,
+        sums may be a single point.
     fraction_evaluate : float, default=1.0
-        Share of the parties that get the model and try it on the points they held out; 0 leaves that out.
+        Share of the parties that get the model and try it on the points they held out; 0 leaves that out, and the
+        choice with it: the model is then of the first spec. In the choice all counted parties have a say.
     min_evaluate_clients : int, default=1
         How many they are at least.
     wait_timeout : int, default=86400
@@ -82,7 +96,9 @@ class FlyNNStrategy(Strategy):
     evaluate_fn, on_fit_config_fn, on_evaluate_config_fn, accept_failures, fit_metrics_aggregation_fn, \
 evaluate_metrics_aggregation_fn
         As in `flwr.server.strategy.FedAvg`. `evaluate_fn` gets the summed counts as `payload.encode` writes
-        them, in round 0 those of no points. A reply that is refused, or does not come, is a failure too.
+        them, in round 0 those of no points; of several specs those of the chosen one, the first until then. It is not
+        called before there is a spec. The functions for metrics see those of counts and of evaluations only. A reply
+        that is refused, or does not come, is a failure too.
 
     Raises
     ------
@@ -113,7 +129,7 @@ evaluate_metrics_aggregation_fn
     def __init__(
         self,
         *,
-        spec: HashSpec,
+        spec: HashSpec | Sequence[HashSpec] | Plan,
         classes: Sequence[Label],
         min_available_clients: int,
         min_parties: int,
@@ -121,6 +137,7 @@ evaluate_metrics_aggregation_fn
         decay: float | str = "auto",
         rule: str = "balanced",
         feature_names: Sequence[str] | None = None,
+        min_examples: int = 5,
         fraction_evaluate: float = 1.0,
         min_evaluate_clients: int = 1,
         wait_timeout: int = 86400,
@@ -131,7 +148,6 @@ evaluate_metrics_aggregation_fn
         fit_metrics_aggregation_fn: MetricsAggregationFn | None = None,
         evaluate_metrics_aggregation_fn: MetricsAggregationFn | None = None,
     ) -> None:
-        terms = Terms(spec, classes, feature_names=feature_names)
         self.min_available_clients = whole_number("min_available_clients", min_available_clients)
         self.min_parties = whole_number("min_parties", min_parties)
         self.min_evaluate_clients = whole_number("min_evaluate_clients", min_evaluate_clients)
@@ -147,8 +163,6 @@ evaluate_metrics_aggregation_fn
         ):
             if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= most:
                 raise ConfigError(f"{name}: expected a number from 0 to {most}, got {share!r}")
-        self.decay = decay
-        self.rule = rule
         self.fraction_evaluate = fraction_evaluate
         self.wait_timeout = wait_timeout
         self.evaluate_fn = evaluate_fn
@@ -159,20 +173,31 @@ evaluate_metrics_aggregation_fn
         self.evaluate_metrics_aggregation_fn = evaluate_metrics_aggregation_fn
         self.evaluation: dict[str, Any] | None = None
         self.evaluation_missing: dict[str, str] = {}
-        self._aggregator = Aggregator(terms, self.min_parties, max_examples_per_party)
-        self._model: FlyNNClassifier | None = None  # of the present counts
-        self._handed_out: ClassCounts | None = None
+        self._course = Course(
+            spec,
+            classes,
+            self.min_parties,
+            max_examples_per_party,
+            decay,
+            rule,
+            feature_names,
+            min_examples,
+            compares=fraction_evaluate > 0,
+        )
+        self._choosing: Choosing | None = None  # while the parties are asked
+        self._handed_out: object = None  # the counts that were
         self._asked: list[str] = []  # in the current fit or evaluate round
-        try:
-            self._build_model()
-        except ValueError as error:  # a decay or a rule that it does not know: better now than in the end
-            raise ConfigError(str(error)) from None
 
     def __repr__(self) -> str:
         return (
             f"FlyNNStrategy(counted={len(self.parties)}, min_parties={self.min_parties}, "
             f"min_available_clients={self.min_available_clients})"
         )
+
+    @property
+    def num_rounds(self) -> int:
+        """Rounds that a run takes if all parties are there from the start."""
+        return self._course.num_rounds
 
     # ---- what came of it
 
@@ -185,76 +210,104 @@ evaluate_metrics_aggregation_fn
         AggregationError
             Fewer than `min_parties` are counted; the message tells who is missing and why.
         """
-        self._aggregator.require_enough()
-        if self._model is None:
-            self._model = self._build_model()
-        return self._model
+        return self._course.model
+
+    @property
+    def specs(self) -> tuple[HashSpec, ...]:
+        """What the parties count by; raises an `AggregationError` while that waits for the sums of the columns."""
+        return tuple(self._course.aggregator.terms.specs)
 
     @property
     def counts(self) -> ClassCounts:
-        """The sum over the parties counted so far."""
-        return self._aggregator.counts
+        """The sum over the parties counted so far; of several specs that of the chosen one, the first until then."""
+        return self._course.counts
 
     @property
     def parties(self) -> list[Party]:
         """The parties counted so far, with the number of their examples and the size of their reply."""
-        return self._aggregator.parties
+        return [] if self._course.is_summing else self._course.aggregator.parties
 
     @property
     def missing(self) -> dict[str, str]:
         """The parties that were asked and are not counted, with the reason."""
-        return self._aggregator.missing
+        return self._course.ledger.missing
 
-    def _build_model(self) -> FlyNNClassifier:
-        terms = self._aggregator.terms
-        return FlyNNClassifier.from_counts(
-            terms.spec,
-            self.counts,
-            list(terms.classes),
-            decay=self.decay,
-            rule=self.rule,
-            feature_names=terms.feature_names,
-        )
+    @property
+    def choice(self) -> Choice | None:
+        """What was chosen for the present counts, and how it compares.
+
+        None until then, and where there is nothing to choose.
+        """
+        return self._course.choice
+
+    @property
+    def sums(self) -> ColumnSums | None:
+        """The summed columns that the specs are derived from. None until then, and where they are not needed."""
+        return self._course.sums
+
+    @property
+    def sums_missing(self) -> dict[str, str]:
+        """The parties that were asked for the sums of their columns and are not in them, with the reason."""
+        return self._course.sums_missing
+
+    @property
+    def traffic(self) -> dict[str, Traffic]:
+        """Bytes of the rounds so far: "sums", "counts", "choice" and "model", the evaluation."""
+        return self._course.traffic
 
     # ---- Flower's calls, in the order in which they come
 
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
         """The model of no points: never None, for which Flower would ask some party."""
         self.summary()
-        return _as_parameters(self.counts)
+        return _as_parameters(*(() if self._course.is_summing else self._course.aggregator.total))
 
     def summary(self) -> None:
         """Log what is going to happen."""
-        terms = self._aggregator.terms
-        spec = terms.spec
-        kind = "+1/-1" if spec.signed else "0/1"
+        terms, plan = self._course.terms, self._course.plan
         evaluated = f"{self.fraction_evaluate:.0%} of the parties" if self.fraction_evaluate else "left out"
         failures = "accepted" if self.accept_failures else "not accepted"
+        hashes = self._hashes() if plan is None else [f"  hash: from sums of the columns, scaling {plan.scaling}"]
         for line in (
             "FlyNN: one sum of class counts, by all parties",
-            f"  hash: {spec.n_features} features -> {spec.hash_dim} rows of {spec.row_nnz} {kind} entries, "
-            f"{spec.hash_nnz} winners, seed {spec.seed}; fingerprint {terms.hasher.fingerprint[:16]}",
-            f"  classes: {terms.n_classes}; counts: {terms.mode}; read-out: {self.rule}, decay {self.decay}",
+            *hashes,
+            f"  classes: {terms.n_classes}; counts: {terms.mode}; read-out: {self._course.rule}, "
+            f"decay {self._course.decay}",
             f"  parties: waits for {self.min_available_clients} (at most {self.wait_timeout} s), "
             f"needs {self.min_parties} counted; failures {failures}",
-            f"  evaluation by the parties: {evaluated}",
+            f"  evaluation by the parties: {evaluated}; rounds: {self.num_rounds}",
         ):
             log(INFO, line)
 
+    def _hashes(self) -> list[str]:
+        """A line for each spec."""
+        lines = []
+        for spec, hasher in zip(self._course.terms.specs, self._course.terms.hashers, strict=True):
+            waves = f" and {spec.n_waves} waves" if spec.n_waves else ""
+            lines.append(
+                f"  hash: {spec.n_features} features{waves} -> {spec.hash_dim} rows of {spec.row_nnz} "
+                f"{'+1/-1' if spec.signed else '0/1'} entries, {spec.hash_nnz} winners, seed {spec.seed}; "
+                f"fingerprint {hasher.fingerprint[:16]}"
+            )
+        return lines
+
     def evaluate(self, server_round: int, parameters: Parameters) -> tuple[float, dict[str, Scalar]] | None:
         """Try the counts with `evaluate_fn`, if there is one."""
-        if self.evaluate_fn is None:
+        if self.evaluate_fn is None or self._course.is_summing:
             return None
-        return self.evaluate_fn(server_round, parameters_to_ndarrays(parameters), {})
+        # Not Flower's parameters: those are of all specs, and none where there was no spec yet.
+        return self.evaluate_fn(server_round, payload.encode(self.counts), {})
 
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, FitIns]]:
         """Ask every party that is there and not counted yet."""
-        config = _merged(self.on_fit_config_fn, server_round, self._aggregator.terms.to_config())
-        clients = [client for client in self._wait_for(client_manager) if not self._aggregator.is_counted(client.cid)]
+        ledger = self._course.ledger
+        config = _merged(self.on_fit_config_fn, server_round, ledger.config())
+        clients = [client for client in self._wait_for(client_manager) if not ledger.is_counted(client.cid)]
         self._asked = [client.cid for client in clients]
-        self._aggregator.ask(self._asked)
+        ledger.ask(self._asked)
+        self._course.traffic_of(self._course.fit_step).ask(len(clients), [], config)
         # No parameters, as a party counts from nothing. To each its own config: what a client does to it stays there.
         return [(client, FitIns(ndarrays_to_parameters([]), dict(config))) for client in clients]
 
@@ -269,37 +322,30 @@ evaluate_metrics_aggregation_fn
         Returns
         -------
         parameters : Parameters or None
-            All counts so far as `payload.encode` writes them; None if this round added nobody.
+            All counts so far as `payload.encode` writes them; None if this round added nobody, or was for the sums of
+            the columns.
         metrics : dict
             Number of parties, examples and bytes so far, and what `fit_metrics_aggregation_fn` makes of the
             replies that passed.
         """
-        aggregator = self._aggregator
-        batch = aggregator.check(
-            Reply(client.cid, res.parameters.tensors, res.num_examples, res.metrics) for client, res in results
-        )
+        replies = [Reply(client.cid, res.parameters.tensors, res.num_examples, res.metrics) for client, res in results]
+        course = self._course
+        batch = course.ledger.check(replies)
+        if course.is_summing:
+            if self._settle(batch, failures, "sums of columns of "):
+                self._derive_specs()
+            return None, {}
         # What can raise comes before anything is changed.
-        parameters = _as_parameters(batch.total)
+        parameters = _as_parameters(*batch.total)
         metrics: dict[str, Scalar] = {}
         if self.fit_metrics_aggregation_fn is not None and batch.passed:
             metrics = self.fit_metrics_aggregation_fn(
                 [(reply.n_examples, dict(reply.metrics)) for reply in batch.passed]
             )
-
-        replied = {client.cid for client, _ in results}
-        failed = _reasons([cid for cid in self._asked if cid not in replied], failures)
-        for cid, reason in failed.items():
-            aggregator.fail(cid, reason)
-        if not self.accept_failures and (failures or failed or batch.refused):
-            aggregator.discard(batch, "set aside with its round, because others failed")
-            self._log_round(batch)
+        if not self._settle(batch, failures) or not batch.accepted:
             return None, {}
-        aggregator.commit(batch)
-        self._log_round(batch)
-        if not batch.accepted:
-            return None, {}
-        self._model = self.evaluation = None
-        self.evaluation_missing = {}
+        course.recount()
+        self.evaluation, self.evaluation_missing = None, {}
         parties = self.parties
         ours: dict[str, Scalar] = {
             "parties": len(parties),
@@ -308,30 +354,79 @@ evaluate_metrics_aggregation_fn
         }
         return parameters, ours | metrics
 
+    def _settle(self, batch: Batch[Any], failures: Iterable[Any], what: str = "") -> bool:
+        """Commit a checked batch and note who is missing; or set it aside, if failures are not accepted."""
+        ledger = self._course.ledger
+        replied = {*batch.accepted, *batch.refused, *batch.repeated}
+        failures = list(failures)
+        failed = _reasons([cid for cid in self._asked if cid not in replied], failures)
+        for cid, reason in failed.items():
+            ledger.fail(cid, reason)
+        accepted = self.accept_failures or not (failures or failed or batch.refused)
+        if accepted:
+            ledger.commit(batch)
+        else:
+            ledger.discard(batch, "set aside with its round, because others failed")
+        for reply in batch.passed:
+            self._course.traffic_of(self._course.fit_step).reply(reply.tensors, reply.metrics)
+        self._log_round(batch, what)
+        return accepted
+
+    def _derive_specs(self) -> None:
+        trouble = self._course.derive_specs()
+        if trouble:
+            log(WARNING, "FlyNN: THE COLUMNS ARE LEFT AS THEY ARE: %s", trouble)
+        for line in self._hashes():
+            log(INFO, "FlyNN:%s", line.removeprefix(" "))
+
     def configure_evaluate(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
-        """Hand the model to the parties, once for every model that enough parties are counted in."""
-        if not self.fraction_evaluate or not self._aggregator.enough or self._handed_out is self.counts:
+        """Ask for the choice, or hand the chosen model out: each once for all counts that enough parties are in."""
+        course, self._choosing, self._asked = self._course, None, []
+        if not self.fraction_evaluate or course.is_summing or not course.aggregator.enough:
+            return []
+        if course.is_choice_due:
+            return self._ask_for_choice(server_round, client_manager)
+        if self._handed_out is course.aggregator.total:
             return []
         model = self.model
-        config = _merged(
-            self.on_evaluate_config_fn,
-            server_round,
-            {
-                **self._aggregator.terms.to_config(),
-                "flynn-decay": float(model.decay_),
-                "flynn-rule": self.rule,
-            },
-        )
+        ours: dict[str, Scalar] = {
+            **course.model_terms.to_config(),
+            "flynn-decay": float(model.decay_),
+            "flynn-rule": model.rule,
+            "flynn-temperature": float(model.temperature_),
+        }
+        config = _merged(self.on_evaluate_config_fn, server_round, ours)
+        if len(self.specs) > 1:
+            parameters = _as_parameters(self.counts)
         clients = _present(client_manager)
         if self.fraction_evaluate < 1:
             size = max(int(len(clients) * self.fraction_evaluate), self.min_evaluate_clients)
             # Of those that are there now: FedAvg's sample would wait for parties that left after the fit.
             clients = client_manager.sample(min(size, len(clients)), min_num_clients=0)
         if clients:
-            self._handed_out = self.counts
+            self._handed_out = course.aggregator.total
+        return self._requests(clients, parameters, config, "model")
+
+    def _ask_for_choice(
+        self, server_round: int, client_manager: ClientManager
+    ) -> list[tuple[ClientProxy, EvaluateIns]]:
+        aggregator = self._course.aggregator
+        clients = [client for client in _present(client_manager) if aggregator.is_counted(client.cid)]
+        if not clients:
+            return []
+        choosing = self._course.choosing()
+        config = _merged(self.on_evaluate_config_fn, server_round, choosing.config())
+        self._choosing = choosing
+        self._course.ask(choosing)
+        return self._requests(clients, _as_parameters(*aggregator.total), config, "choice")
+
+    def _requests(
+        self, clients: list[ClientProxy], parameters: Parameters, config: dict[str, Scalar], what: str
+    ) -> list[tuple[ClientProxy, EvaluateIns]]:
         self._asked = [client.cid for client in clients]
+        self._course.traffic_of(what).ask(len(clients), parameters.tensors, config)
         return [(client, EvaluateIns(parameters, dict(config))) for client in clients]
 
     def aggregate_evaluate(
@@ -340,23 +435,28 @@ evaluate_metrics_aggregation_fn
         results: list[tuple[ClientProxy, EvaluateRes]],
         failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
     ) -> tuple[float | None, dict[str, Scalar]]:
-        """Add up the confusion matrices.
+        """Add up the confusion matrices, or make the choice.
 
         Returns
         -------
         loss : float or None
-            1 - accuracy over all parties' points; None without any.
+            1 - accuracy over all parties' points; None without any, and after a choice.
         metrics : dict
             The figures of `evaluation` that Flower's history can hold, and what
             `evaluate_metrics_aggregation_fn` makes of the replies of parties with points.
         """
-        aggregator = self._aggregator
+        aggregator = self._course.aggregator
         replies = {client.cid: res for client, res in reversed(results)}
-        matrices, refused = aggregator.check_evaluation(
-            Reply(client.cid, (), res.num_examples, res.metrics) for client, res in results
-        )
-        missing = _reasons([cid for cid in self._asked if cid not in replies], failures) | refused
-        names = aggregator.names([*self._asked, *replies, *missing])
+        checked = [Reply(client.cid, (), res.num_examples, res.metrics) for client, res in results]
+        missing = _reasons([cid for cid in self._asked if cid not in replies], failures)
+        names = aggregator.names([*self._asked, *replies])
+        if self._choosing is not None:
+            self._choose(self._choosing, checked, missing, names, bool(failures))
+            return None, {}
+        matrices, refused = aggregator.check_evaluation(checked)
+        for cid in matrices:
+            self._course.traffic_of("model").reply((), replies[cid].metrics)
+        missing |= refused
         for cid, reason in missing.items():
             log(WARNING, "FlyNN: %s: did not evaluate: %s", names[cid], reason)
         usable = matrices and (self.accept_failures or not (failures or missing))
@@ -387,12 +487,46 @@ evaluate_metrics_aggregation_fn
         }
         return 1 - figures["accuracy"], ours | metrics
 
+    def _choose(
+        self,
+        choosing: Choosing,
+        replies: list[Reply],
+        missing: dict[str, str],
+        names: dict[str, str],
+        failures: bool,
+    ) -> None:
+        """Take what the parties that replied lead to, for the counts that they were asked about."""
+        ballots, refused = choosing.check(replies)
+        missing |= refused
+        for cid, metrics in {reply.cid: reply.metrics for reply in reversed(replies)}.items():
+            if cid in ballots:
+                self._course.traffic_of("choice").reply((), metrics)
+        absent = {party.cid: party.name for party in self.parties if party.cid not in ballots}
+        reasons = {name: missing.get(cid, "not there to be asked") for cid, name in absent.items()}
+        for name, reason in {**reasons, **{names[cid]: missing[cid] for cid in missing.keys() - absent.keys()}}.items():
+            log(WARNING, "FlyNN: %s: no say in the choice: %s", name, reason)
+        if not self.accept_failures and (failures or missing):
+            ballots = {}
+        self._choosing = None
+        choice = self._course.choose(choosing, ballots, reasons)
+        log(
+            INFO,
+            "FlyNN: chose spec %s of %s and decay %.4g from %s of %s parties: %s",
+            choice.spec + 1,
+            len(self.specs),
+            choice.decay,
+            choice.parties,
+            len(self.parties),
+            "not compared" if choice.accuracy is None else f"leave-one-out balanced accuracy {choice.accuracy:.4f}",
+        )
+        log(INFO, "FlyNN: the next round hands the chosen model out; without one it ends here, without figures")
+
     # ---- helpers
 
     def _wait_for(self, client_manager: ClientManager) -> list[ClientProxy]:
         """The parties that are there, once they and the counted ones that left make up `min_available_clients`."""
         here = {client.cid for client in _present(client_manager)}
-        left = sum(1 for party in self.parties if party.cid not in here)
+        left = sum(1 for party in self._course.ledger.parties if party.cid not in here)
         if not client_manager.wait_for(self.min_available_clients - left, self.wait_timeout):
             log(
                 WARNING,
@@ -403,19 +537,20 @@ evaluate_metrics_aggregation_fn
             )
         return _present(client_manager)
 
-    def _log_round(self, batch: Batch) -> None:
+    def _log_round(self, batch: Batch[Any], what: str) -> None:
         """One line for every party: what came, and what was done with it."""
-        aggregator = self._aggregator
-        names = aggregator.names(batch.repeated)
-        for party in aggregator.parties:
+        ledger = self._course.ledger
+        names = ledger.names(batch.repeated)
+        for party in ledger.parties:
             if party.cid in batch.accepted:
                 took = "" if party.seconds is None else f", {party.seconds:.2f} s"
-                log(INFO, "FlyNN: %s: %s examples, %s bytes%s, accepted", party.name, party.examples, party.bytes, took)
+                line = f"{what}{party.examples} examples, {party.bytes} bytes{took}, accepted"
+                log(INFO, "FlyNN: %s: %s", party.name, line)
         for cid in batch.repeated:
             log(WARNING, "FlyNN: %s: replied again, ignored", names[cid])
-        for name, reason in aggregator.missing.items():
+        for name, reason in ledger.missing.items():
             log(WARNING, "FlyNN: %s: not counted: %s", name, reason)
-        for name, cids in aggregator.namesakes().items():
+        for name, cids in ledger.namesakes().items():
             if batch.accepted.keys() & cids:
                 log(
                     WARNING,
@@ -425,8 +560,9 @@ evaluate_metrics_aggregation_fn
                     name,
                     ", ".join(cids),
                 )
-        enough = "" if aggregator.enough else f"; at least {self.min_parties} are needed"
-        log(INFO, "FlyNN: %s parties counted%s", len(self.parties), enough)
+        if not self._course.is_summing:
+            enough = "" if ledger.enough else f"; at least {self.min_parties} are needed"
+            log(INFO, "FlyNN: %s parties counted%s", len(self.parties), enough)
 
 
 def _present(client_manager: ClientManager) -> list[ClientProxy]:
@@ -434,8 +570,8 @@ def _present(client_manager: ClientManager) -> list[ClientProxy]:
     return list(dict(client_manager.all()).values())
 
 
-def _as_parameters(counts: ClassCounts) -> Parameters:
-    return ndarrays_to_parameters(payload.encode(counts))
+def _as_parameters(*counts: ClassCounts) -> Parameters:
+    return ndarrays_to_parameters(payload.encode(*counts))
 
 
 def _merged(theirs: ConfigFn | None, server_round: int, ours: Mapping[str, Scalar]) -> dict[str, Scalar]:

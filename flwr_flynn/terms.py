@@ -9,6 +9,9 @@ party reads them back with the same care with which the server reads its replies
 ['flynn-classes', 'flynn-fingerprint', 'flynn-mode', 'flynn-spec']
 >>> Terms.from_config(terms.to_config(), n_features=4) == terms
 True
+
+`Terms` are those of counting and of what follows it. A round before that, in which the parties send the sums of their
+columns, has `SumsTerms`.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import json
 import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -36,16 +39,23 @@ Label = str | int
 PLAIN_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")
 """An integer as Python prints it, within int64: not `01`, `1_0` or `1.0`."""
 
+SUMS = "sums"
+"""The mode of a request for the sums of the columns; those of counts are `payload.MODES`."""
+
+MAX_SPECS = 16
+"""More specifications than this in one run are refused: each costs every party a hash of all its points."""
+
 _MAX_CLASSES_CHARS = 2**24
 
 
 @dataclass(frozen=True)
 class Terms:
-    """Hash, classes and kind of counts of a run.
+    """Hashes, classes and kind of counts of a run.
 
     Parameters
     ----------
-    spec : HashSpec
+    specs : HashSpec or sequence of HashSpec
+        One, or several different ones for data of the same width, of which the run will choose one.
     classes : sequence of str or of int
         The class labels, all different and all of one kind; NumPy's strings and integers are taken as
         Python's. Class l is row l of the counts. One class is enough: novelty scores need no second.
@@ -60,16 +70,13 @@ class Terms:
         A parameter is not as described; the message names it.
     """
 
-    spec: HashSpec
+    specs: Sequence[HashSpec]
     classes: Sequence[Label]
     mode: str = "plain"
     feature_names: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.spec, FlyHash):
-            raise ConfigError("spec: expected a HashSpec, got a FlyHash; parties expand the rows from the spec's seed")
-        if not isinstance(self.spec, HashSpec):
-            raise ConfigError(f"spec: expected a HashSpec, got {type(self.spec).__name__}")
+        object.__setattr__(self, "specs", _checked_specs(self.specs))
         if self.mode not in MODES:
             raise ConfigError(f"mode: expected one of {', '.join(MODES)}, got {str(self.mode)[:40]!r}")
         object.__setattr__(self, "classes", _checked_classes(self.classes))
@@ -82,16 +89,31 @@ class Terms:
         return len(self.classes)
 
     @property
+    def spec(self) -> HashSpec:
+        """The first of `specs`."""
+        return self.specs[0]
+
+    @property
     def hasher(self) -> FlyHash:
         """The hash of `spec`, drawn once in a process."""
         return flynn_hash(self.spec)
 
+    @property
+    def hashers(self) -> tuple[FlyHash, ...]:
+        """The hashes of `specs`."""
+        return tuple(flynn_hash(spec) for spec in self.specs)
+
+    def only(self, place: int) -> Terms:
+        """The terms with none but one of the specs."""
+        return replace(self, specs=(self.specs[place],))
+
     def to_config(self) -> dict[str, str]:
-        """The terms as config entries for a party."""
+        """The terms as config entries for a party: a single spec as it is, several as a list."""
+        specs = [spec.to_dict() for spec in self.specs]
         config = {
-            "flynn-spec": json.dumps(self.spec.to_dict()),
+            "flynn-spec": json.dumps(specs if len(specs) > 1 else specs[0]),
             "flynn-classes": json.dumps(self.classes),
-            "flynn-fingerprint": self.hasher.fingerprint,
+            "flynn-fingerprint": " ".join(hasher.fingerprint for hasher in self.hashers),
             "flynn-mode": self.mode,
         }
         if self.feature_names is not None:
@@ -117,70 +139,175 @@ class Terms:
         names = None
         try:
             # A centre and a scale are two vectors of at most 25 characters a number.
-            spec = HashSpec.from_dict(_from_json(config, "flynn-spec", 4096 + 64 * n_features))
+            specs = _from_json(config, "flynn-spec", MAX_SPECS * (4096 + 64 * n_features))
+            specs = specs if isinstance(specs, list) else [specs]
+            if len(specs) > MAX_SPECS:
+                raise PayloadError(f"flynn-spec: expected at most {MAX_SPECS} specs, got {len(specs)}")
+            specs = [HashSpec.from_dict(spec) for spec in specs]
             if "flynn-feature-names" in config:
                 names = _from_json(config, "flynn-feature-names", 4096 + 1024 * n_features)
             classes = _from_json(config, "flynn-classes", _MAX_CLASSES_CHARS)
-            terms = cls(spec, classes, _text(config, "flynn-mode", 40), names)
+            terms = cls(specs, classes, _text(config, "flynn-mode", 40), names)
         except (SpecError, ConfigError) as error:
             raise PayloadError(f"config: {error}") from None
-        if spec.n_features != n_features:
-            raise PayloadError(f"spec: n_features is {spec.n_features}, but the data has {n_features} columns")
+        _check_width(terms.spec.n_features, n_features)
         return terms
 
-    def agree_on_rows(self, config: Mapping[str, Any]) -> FlyHash:
+    def agree_on_rows(self, config: Mapping[str, Any]) -> tuple[FlyHash, ...]:
         """Draw the rows, and make sure that the server drew the same.
 
         Raises
         ------
         PayloadError
-            The fingerprint in `config` is not that of the rows drawn here.
+            A fingerprint in `config` is not that of the rows drawn here.
         """
-        announced = _text(config, "flynn-fingerprint", 64)
-        if announced != self.hasher.fingerprint:
-            raise PayloadError(
-                f"fingerprint: expected {announced[:12]}... as the server announced, the spec gives "
-                f"{self.hasher.fingerprint[:12]}... here; are the versions of flwr-flynn the same?"
-            )
-        return self.hasher
+        announced = _text(config, "flynn-fingerprint", 65 * len(self.specs) - 1).split(" ")
+        if len(announced) != len(self.specs):
+            raise PayloadError(f"flynn-fingerprint: expected {len(self.specs)}, one for each spec")
+        for fingerprint, hasher in zip(announced, self.hashers, strict=True):
+            if fingerprint != hasher.fingerprint:
+                raise PayloadError(
+                    f"fingerprint: expected {fingerprint[:12]}... as the server announced, the spec gives "
+                    f"{hasher.fingerprint[:12]}... here; are the versions of flwr-flynn the same?"
+                )
+        return self.hashers
 
     def codes(self, y: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """The class code, 0 to L - 1, of every label.
+        """The class code, 0 to L - 1, of every label, see `codes_of`."""
+        return codes_of(self.classes, y)
+
+
+@dataclass(frozen=True)
+class SumsTerms:
+    """What the parties are to sum up before there is a hash: their columns and the squares of them.
+
+    Parameters
+    ----------
+    n_features : int
+    classes : sequence of str or of int
+        As in `Terms`.
+    by_class : bool
+        Whether each class has sums of its own. If not, all points together are summed up as one class.
+    min_examples : int
+        A party leaves out classes of fewer points, even where all are summed up as one: else the difference of two
+        answers would be what one of them leaves out.
+
+    Raises
+    ------
+    ConfigError
+        A parameter is not as described; the message names it.
+
+    Examples
+    --------
+    >>> terms = SumsTerms(n_features=4, classes=("cat", "dog"), by_class=True, min_examples=5)
+    >>> SumsTerms.from_config(terms.to_config(), n_features=4) == terms
+    True
+    """
+
+    n_features: int
+    classes: Sequence[Label]
+    by_class: bool
+    min_examples: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "n_features", whole_number("n_features", self.n_features))
+        object.__setattr__(self, "classes", _checked_classes(self.classes))
+        object.__setattr__(self, "min_examples", whole_number("min_examples", self.min_examples))
+        if not isinstance(self.by_class, bool):
+            raise ConfigError(f"by_class: expected True or False, got {type(self.by_class).__name__}")
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the sums: a class each, or one for all."""
+        return len(self.classes) if self.by_class else 1
+
+    @property
+    def memory_needed(self) -> int:
+        """About how many bytes making the sums takes, to be asked before they are made.
+
+        1024 for each: the limbs in which values of very different size are added up, and whole numbers of some hundred
+        bits.
+        """
+        return 1024 * self.n_rows * self.n_features
+
+    def to_config(self) -> dict[str, str | int | bool]:
+        """The terms as config entries for a party."""
+        return {
+            "flynn-mode": SUMS,
+            "flynn-features": self.n_features,
+            "flynn-classes": json.dumps(self.classes),
+            "flynn-by-class": self.by_class,
+            "flynn-min-examples": self.min_examples,
+        }
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], n_features: int) -> SumsTerms:
+        """The terms that a server announced.
 
         Parameters
         ----------
-        y : array-like of shape (n,)
-            Labels: strings or numbers. What a file holds as text and a class list as an integer is the same label,
-            ``"1"`` and 1; ``"01"`` is another.
+        config : mapping
+            What arrived. Nothing is assumed of it.
+        n_features : int
+            The number of columns of the party's own data.
 
         Raises
         ------
-        DataError
-            Not one-dimensional, or labels outside the class list; the message tells how many, not which.
+        PayloadError
+            An entry is missing, too long, not JSON, or refused by `SumsTerms`.
         """
-        labels = np.asarray(y)
-        if labels.ndim != 1:
-            raise DataError(f"y: expected shape (points,), got {labels.ndim} dimensions")
-        code_of: dict[Any, int] = {}
-        for code, label in enumerate(self.classes):
-            if isinstance(label, int):
-                code_of |= {label: code, str(label): code, f"{label}.0": code}
-            else:
-                code_of[label] = code
-                if PLAIN_INTEGER.fullmatch(label):
-                    code_of[int(label)] = code
         try:
-            codes = np.fromiter((code_of.get(label, -1) for label in labels.tolist()), np.int64, len(labels))
-        except TypeError:
-            raise DataError("y: expected strings or integers as labels, got objects of another type") from None
-        unknown = int((codes < 0).sum())
-        if unknown:
-            kind = "strings" if isinstance(self.classes[0], str) else "integers"
-            raise DataError(
-                f"y: {unknown} of {len(codes)} labels are not in the class list ({self.n_classes} {kind}; "
-                f"y has dtype {labels.dtype})"
-            )
-        return codes
+            classes = _from_json(config, "flynn-classes", _MAX_CLASSES_CHARS)
+            least, by_class = config.get("flynn-min-examples"), config.get("flynn-by-class")
+            terms = cls(config.get("flynn-features"), classes, by_class, least)  # type: ignore[arg-type]
+        except ConfigError as error:
+            raise PayloadError(f"config: {error}") from None
+        _check_width(terms.n_features, n_features)
+        return terms
+
+    def codes(self, y: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """The class code of every label, see `codes_of`."""
+        return codes_of(self.classes, y)
+
+
+def codes_of(classes: Sequence[Label], y: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """The class code, 0 to L - 1, of every label.
+
+    Parameters
+    ----------
+    classes : sequence of str or of int
+    y : array-like of shape (n,)
+        Labels: strings or numbers. What a file holds as text and a class list as an integer is the same label,
+        ``"1"`` and 1; ``"01"`` is another.
+
+    Raises
+    ------
+    DataError
+        Not one-dimensional, or labels outside the class list; the message tells how many, not which.
+    """
+    labels = np.asarray(y)
+    if labels.ndim != 1:
+        raise DataError(f"y: expected shape (points,), got {labels.ndim} dimensions")
+    code_of: dict[Any, int] = {}
+    for code, label in enumerate(classes):
+        if isinstance(label, int):
+            code_of |= {label: code, str(label): code, f"{label}.0": code}
+        else:
+            code_of[label] = code
+            if PLAIN_INTEGER.fullmatch(label):
+                code_of[int(label)] = code
+    try:
+        codes = np.fromiter((code_of.get(label, -1) for label in labels.tolist()), np.int64, len(labels))
+    except TypeError:
+        raise DataError("y: expected strings or integers as labels, got objects of another type") from None
+    unknown = int((codes < 0).sum())
+    if unknown:
+        kind = "strings" if isinstance(classes[0], str) else "integers"
+        raise DataError(
+            f"y: {unknown} of {len(codes)} labels are not in the class list ({len(classes)} {kind}; "
+            f"y has dtype {labels.dtype})"
+        )
+    return codes
 
 
 def whole_number(name: str, value: Any) -> int:
@@ -192,6 +319,30 @@ def whole_number(name: str, value: Any) -> int:
     if isinstance(value, bool) or number < 1:
         raise ConfigError(f"{name}: expected a whole number of 1 or more, got {value!r}")
     return number
+
+
+def _checked_specs(specs: Any) -> tuple[HashSpec, ...]:
+    if isinstance(specs, HashSpec):
+        return (specs,)
+    if isinstance(specs, FlyHash):
+        raise ConfigError("spec: expected a HashSpec, got a FlyHash; parties expand the rows from the spec's seed")
+    if not isinstance(specs, Sequence) or isinstance(specs, str | bytes):
+        raise ConfigError(f"spec: expected a HashSpec, got {type(specs).__name__}")
+    if not 1 <= len(specs) <= MAX_SPECS:
+        raise ConfigError(f"spec: expected 1 to {MAX_SPECS} specs, got {len(specs)}")
+    for spec in specs:
+        if not isinstance(spec, HashSpec):
+            raise ConfigError(f"spec: expected only HashSpecs, got a {type(spec).__name__}")
+    if len(set(specs)) < len(specs):
+        raise ConfigError(f"spec: expected different specs, got {len(specs) - len(set(specs))} of them again")
+    if len({spec.n_features for spec in specs}) > 1:
+        raise ConfigError("spec: expected specs of the same n_features")
+    return tuple(specs)
+
+
+def _check_width(announced: int, n_features: int) -> None:
+    if announced != n_features:
+        raise PayloadError(f"spec: n_features is {announced}, but the data has {n_features} columns")
 
 
 def _checked_classes(classes: Any) -> tuple[Label, ...]:

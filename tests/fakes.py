@@ -80,3 +80,19 @@ def fit_res(arrays: list[np.ndarray], n_examples: Any, **metrics: Any) -> FitRes
 def good_res(n: int = 5, seed: int = 0, **metrics: Any) -> FitRes:
     """The reply of a party that counted `n` points."""
     return fit_res(payload.encode(counts_of(*points(n, seed))), n, **metrics)
+
+
+def dealt(y: np.ndarray, n_parties: int, how: str, seed: int = 0) -> list[np.ndarray]:
+    """Shares of points: "iid", "dirichlet" (alpha 0.1) or "pathological" (two classes each); some may be empty."""
+    random = np.random.default_rng(seed)
+    if how == "iid":
+        return np.array_split(random.permutation(len(y)), n_parties)
+    owner = np.empty(len(y), int)
+    for label in np.unique(y):
+        places = random.permutation(np.flatnonzero(y == label))
+        if how == "dirichlet":
+            share = random.dirichlet(np.full(n_parties, 0.1))
+            owner[places] = random.choice(n_parties, len(places), p=share)
+        else:
+            owner[places] = random.choice(random.choice(n_parties, 2, replace=False), len(places))
+    return [np.flatnonzero(owner == party) for party in range(n_parties)]

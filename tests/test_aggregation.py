@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flwr_flynn import payload
-from flwr_flynn.aggregation import Aggregator, Reply, clean
+from flwr_flynn.aggregation import Aggregator, Reply
 from flwr_flynn.errors import AggregationError
+from flwr_flynn.ledger import clean
 from tests.fakes import SPEC, TERMS, counts_of, points
 
 

@@ -14,7 +14,7 @@ from flwr.common import Code, FitIns, Parameters, ndarrays_to_parameters
 from flwr_flynn.client_app import client_fn
 from flwr_flynn.config import RunConfig
 from flwr_flynn.spec import HashSpec
-from flwr_flynn.terms import Terms
+from flwr_flynn.terms import SumsTerms, Terms
 
 TERMS = Terms(HashSpec(n_features=64, hash_dim=128, row_nnz=8, hash_nnz=4, seed=1), tuple(range(10)))
 
@@ -88,3 +88,15 @@ def test_the_memory_limit_is_the_partys_own(tmp_path: Path) -> None:
     np.savez(tmp_path / "mine.npz", X=np.eye(64), y=np.arange(64) % 10)
     metrics = fit(context({"data-path": str(tmp_path / "mine.npz"), "memory-limit": 1e-6}))[2]
     assert str(metrics["flynn-refused"]).startswith("memory: ")
+
+
+def test_the_least_of_points_in_a_sum_is_the_partys_own(tmp_path: Path) -> None:
+    np.savez(tmp_path / "mine.npz", X=np.eye(64)[:30], y=np.arange(30) % 10)
+    node = {"data-path": str(tmp_path / "mine.npz"), "test-fraction": 0}
+    request = FitIns(ndarrays_to_parameters([]), SumsTerms(64, tuple(range(10)), True, 1).to_config())
+    assert client_fn(context(node, **{"min-examples": 1})).fit(request).num_examples == 0
+    assert client_fn(context(node | {"min-examples": 3})).fit(request).num_examples == 30
+    pytest.importorskip("flwr_datasets")
+    simulated = {"partition-id": 0, "num-partitions": 1}
+    assert client_fn(context(simulated, **{"min-examples": 140})).fit(request).num_examples < 1444
+    assert client_fn(context(simulated, **{"min-examples": 1})).fit(request).num_examples == 1444

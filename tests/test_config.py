@@ -43,8 +43,10 @@ def test_readme_describes_every_key() -> None:
         ("strictness", 1.5, "expected a number from 0 to 1, got 1.5"),
         ("hash-dim", -1, "expected an integer of at least 0, got -1"),
         ("hash-dim", 2.5, "expected an integer of at least 0, got 2.5"),
-        ("rounds", 0, "expected an integer from 1 to 1000, got 0"),
-        ("signed", 1, "expected true or false, got 1"),
+        ("rounds", -1, "expected an integer from 0 to 1000, got -1"),
+        ("check-pooled", 1, "expected true or false, got 1"),
+        ("signed", 1, 'expected one of auto, true, false, got "1"'),
+        ("min-examples", 0, "expected an integer of at least 1, got 0"),
         ("rule", "best", 'expected one of balanced, novelty, bayes, got "best"'),
         ("dataset", True, "expected a string, got true"),
         ("timeout", 1e12, "expected a number from 0 to 1e+09, got 1000000000000.0"),
@@ -97,12 +99,14 @@ def test_bad_class_list(text: str) -> None:
         RunConfig.parse({"classes": text}).class_list()
 
 
-def test_hash_spec_takes_what_is_given_and_chooses_the_rest() -> None:
-    spec = RunConfig.parse({"hash-dim": 300, "row-nnz": 5, "seed": 3, "signed": True}).hash_spec(64, 1000, 10)
+def test_a_plan_takes_what_is_given_and_leaves_the_rest_open() -> None:
+    settings = {"hash-dim": 300, "row-nnz": 5, "seed": 3, "signed": True, "scaling": "none"}
+    (spec,) = RunConfig.parse(settings).plan(64, 1000, 10).specs()
     assert (spec.n_features, spec.hash_dim, spec.row_nnz, spec.seed, spec.signed) == (64, 300, 5, 3, True)
     assert 1 <= spec.hash_nnz <= 300
+    assert spec.signed
     assert spec.center is None
-    shifted = RunConfig.parse({"center": "8", "scale": "0.5, 2"}).hash_spec(2, None, 3)
+    (shifted,) = RunConfig.parse({"center": "8", "scale": "0.5, 2"}).plan(2, None, 3).specs()
     assert (shifted.center, shifted.scale) == ((8.0, 8.0), (0.5, 2.0))
 
 
@@ -116,9 +120,51 @@ def test_hash_spec_takes_what_is_given_and_chooses_the_rest() -> None:
         ({"scale": "0"}, "run-config scale: expected positive numbers only"),
     ],
 )
-def test_hash_spec_that_does_not_fit(settings: dict[str, Any], message: str) -> None:
+def test_a_plan_that_does_not_fit(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        RunConfig.parse(settings).hash_spec(4, 100, 2)
+        RunConfig.parse(settings).plan(4, 100, 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "signed"),
+    [
+        ({"scaling": "none"}, False),
+        ({"scaling": "weighted"}, True),
+        ({"center": "1"}, True),
+        ({"scaling": "weighted", "signed": False}, False),
+        ({"scaling": "none", "signed": True}, True),
+        ({"preset": "paper"}, False),
+    ],
+)
+def test_rows_are_signed_where_columns_are_scaled(settings: dict[str, Any], signed: bool) -> None:
+    assert RunConfig.parse(settings).resolved().plan(20, None, 3).signed == signed
+
+
+def test_a_scaling_by_name_excludes_one_by_hand() -> None:
+    for name in ("center", "scale"):
+        with pytest.raises(ConfigError, match=f"^run-config {name}: expected none beside scaling = standard$"):
+            RunConfig.parse({"scaling": "standard", name: "1"})
+
+
+def test_very_wide_points_are_left_as_they_are_by_auto() -> None:
+    assert RunConfig(scaling="auto").plan(2**14, None, 2).needs_sums
+    assert not RunConfig(scaling="auto").plan(2**14 + 1, None, 2).needs_sums
+
+
+def test_the_paper_s_preset() -> None:
+    paper = RunConfig.parse({"preset": "paper"}).resolved()
+    assert (paper.scaling, paper.signed, paper.rule, paper.decay_value()) == ("none", "false", "novelty", 0.5)
+    assert RunConfig.parse({"preset": "paper", "decay": 0.2}).resolved().decay_value() == 0.2
+    assert RunConfig.parse({}).resolved() == RunConfig()
+    for key, value in {"scaling": "standard", "signed": True, "rule": "bayes", "center": "1"}.items():
+        with pytest.raises(ConfigError, match=f"^run-config {key}: preset = paper has "):
+            RunConfig.parse({"preset": "paper", key: value})
+
+
+def test_settings_that_a_simulation_ignores() -> None:
+    assert RunConfig().deployment_only() == []
+    config = RunConfig.parse({"n-features": 3, "classes": "0,1", "n-examples": 9, "min-available": 2})
+    assert config.deployment_only() == ["n-features", "n-examples", "classes"]
 
 
 def test_node_config_needs_a_file() -> None:

@@ -9,16 +9,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.compat.common import recorddict_compat as compat
+from flwr.server import Server
 from flwr.supercore.task_identity import TaskIdentity
 
-from flwr_flynn import FlyNNClassifier, FlyNNClient, FlyNNStrategy, server_app
+from flwr_flynn import FlyNNClassifier, FlyNNClient, FlyNNStrategy, data, server_app
 from flwr_flynn.config import RunConfig
 from flwr_flynn.errors import AggregationError, ConfigError, FlyNNError
 
-from .fakes import CLASSES, points
+from .fakes import CLASSES, Proxy, manager, points
 
 REPORT: dict[str, Any] = {
     "parties": [{"name": "a", "examples": 3, "bytes": 900}, {"name": "b", "examples": 4, "bytes": 2_100_000}],
@@ -27,6 +29,10 @@ REPORT: dict[str, Any] = {
     "evaluation": None,
     "evaluation_missing": {},
     "evaluation_trouble": [],
+    "sums": None,
+    "choice": None,
+    "specs": [],
+    "traffic": {},
     "sha256": {"federated": "12ab"},
 }
 
@@ -134,6 +140,99 @@ def test_sizes_of_a_simulation_do_not_depend_on_the_split() -> None:
         server_app._what_to_train(RunConfig(min_parties=3), 2)
 
 
+def test_settings_for_a_deployment_are_named_in_a_simulation(caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("flwr_datasets")
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        server_app._what_to_train(RunConfig.parse({"n-features": 3, "classes": "a,b"}), 2)
+    assert "a simulation does not use the settings n-features, classes" in caplog.text
+
+
+def test_the_memory_limit_of_the_server_covers_all_hashes() -> None:
+    given = {"n-features": 20, "classes": "a,b", "min-available": 2, "hash-dim": 2**20}
+    for scaling, hashes, fits in (("weighted", "", 0.3), ("auto", "4 hashes with ", 1.2)):
+        settings = {**given, "scaling": scaling}
+        server_app._what_to_train(RunConfig.parse({**settings, "memory-limit": 10 * fits}), None)
+        with pytest.raises(ConfigError, match=f"^run-config memory-limit: {hashes}1048576 rows of "):
+            server_app._what_to_train(RunConfig.parse({**settings, "memory-limit": fits / 10}), None)
+
+
+def test_sums_that_the_server_cannot_afford_are_refused() -> None:
+    classes = ",".join(map(str, range(1000)))
+    given = {"n-features": 2000, "classes": classes, "min-available": 2, "hash-dim": 256, "memory-limit": 1}
+    server_app._what_to_train(RunConfig.parse({**given, "scaling": "standard"}), None)
+    with pytest.raises(ConfigError, match=r"^run-config memory-limit: the sums of 2000 columns for 1000 classes need"):
+        server_app._what_to_train(RunConfig.parse({**given, "scaling": "weighted"}), None)
+
+
+def test_rounds_must_do_for_the_counting() -> None:
+    config = RunConfig.parse({"scaling": "auto", "rounds": 1})
+    plan = config.plan(4, None, 3)
+    strategy = FlyNNStrategy(spec=plan, classes=CLASSES, min_available_clients=1, min_parties=1)
+    with pytest.raises(ConfigError, match="rounds: expected at least 2 with scaling = auto, got 1"):
+        server_app._rounds(config, plan, strategy)
+    assert server_app._rounds(RunConfig(rounds=2), plan, strategy) == 2
+    assert server_app._rounds(RunConfig(), plan, strategy) == 3
+
+
+def test_the_table_shows_the_choice_and_what_it_cost(tmp_path: Path) -> None:
+    choice = {
+        "spec": 1,
+        "decay": 0.25,
+        "candidates": [[["balanced", 0.5]], [["balanced", 0.25]]],
+        "accuracies": [[0.75], [0.875]],
+        "accuracy": 0.875,
+        "examples": 7,
+        "missing": {"b": "no reply"},
+        "cost": {"extra_specs": {"up": 1000, "down": 2000}},
+    }
+    sums = {"examples": 6, "missing": {"a": "declined: no"}}
+    traffic = {name: {"parties": 2, "up": 10, "down": 20} for name in ("sums", "counts", "choice", "model")}
+    equal = {"federated": "12ab", "pooled": "12ab", "equal": True, "sums_equal": None, "choice_equal": False}
+    changes = {"choice": choice, "sums": sums, "scaling": "auto", "specs": [{}, {}], "traffic": traffic}
+    table = server_app._table(REPORT | changes | {"sha256": equal}, tmp_path)
+    rows = {" ".join(line.split()) for line in table.splitlines()}
+    assert {
+        "scaling auto, from sums of the columns of 6 examples",
+        "no sums: a declined: no",
+        "hash number 2 of 2, leave-one-out 0.7500, 0.8750",
+        "decay 0.25, leave-one-out 0.8750, 1 compared on 7 examples",
+        "no say: b no reply",
+        "sums of the columns 10 B up, 20 B down",
+        "choice 10 B up, 20 B down",
+        "of which specs not chosen 1.0 kB up, 2.0 kB down",
+        "equal yes",
+        "sums of the columns equal n/a, some points had no say",
+        "choice equal NO",
+    } <= rows
+    table = server_app._table(REPORT | {"choice": choice | {"accuracies": []}}, tmp_path)
+    assert "none: no party with points replied" in table
+
+
+def test_sums_and_choice_are_compared_with_those_of_the_pooled_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = points(60)
+    codes = np.array([CLASSES.index(label) for label in y])
+    config = RunConfig.parse({"scaling": "auto", "hash-dim": 64})
+    plan = config.plan(4, 60, 3)
+
+    def compared(min_examples: int, pooled: np.ndarray) -> dict[str, Any]:
+        clients = [FlyNNClient(X[i::3], y[i::3], min_examples=1) for i in range(3)]
+        proxies = [Proxy(str(i), client) for i, client in enumerate(clients)]
+        strategy = FlyNNStrategy(
+            spec=plan, classes=CLASSES, min_available_clients=3, min_parties=3, min_examples=min_examples
+        )
+        Server(client_manager=manager(*proxies), strategy=strategy).fit(3, timeout=None)
+        monkeypatch.setattr(data, "pooled_training", lambda *_: (pooled, codes, 3))
+        found = server_app._compared(config, strategy, plan, 3)
+        return {name: found[name] for name in server_app._EQUALITIES}
+
+    assert compared(1, X) == {"equal": True, "sums_equal": True, "choice_equal": True}
+    assert compared(8, X) == {"equal": True, "sums_equal": None, "choice_equal": True}
+    assert compared(1, X[::-1].copy())["equal"] is False
+    nudged = X.copy()
+    nudged[0, 0] = np.nextafter(X[0, 0], np.inf)
+    assert compared(1, nudged)["sums_equal"] is False
+
+
 # -------- one run against parties in this process
 
 Spoil = Callable[[RecordDict, str], RecordDict]
@@ -168,11 +267,12 @@ class Loopback:
         return Message(self.spoil(content, kind) if message.metadata.dst_node_id == 2 else content, reply_to=message)
 
 
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Spoil) -> dict[str, Any]:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Spoil, **more: Any) -> dict[str, Any]:
     """The app's main function with these parties; its metrics.json."""
     for name in ("_run_id", "_node_id", "_task_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
     settings = {"n-features": 4, "classes": ",".join(CLASSES), "min-available": 2, "min-parties": 1, "hash-dim": 64}
+    settings |= more
     context = Context(1, 0, {}, RecordDict(), settings | {"output-dir": str(tmp_path / "out"), "timeout": 2})
     server_app.main(Loopback(spoil), context)
     report: dict[str, Any] = json.loads((tmp_path / "out" / "metrics.json").read_text())
@@ -202,6 +302,21 @@ def test_a_reply_that_flower_cannot_read_costs_its_sender_only(
     assert list(report["evaluation_missing"].values()) == ["no reply"]
 
 
+def test_a_run_with_sums_and_a_choice_reports_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = run(tmp_path, monkeypatch, lambda content, kind: content, scaling="auto")
+    assert report["scaling"] == "auto"
+    assert report["sums"]["examples"] <= 40
+    assert len(report["specs"]) == len(report["choice"]["accuracies"]) == 4
+    assert report["specs"][report["choice"]["spec"]]["n_waves"] == report["spec"]["n_waves"]
+    assert report["decay"] == report["choice"]["decay"]
+    assert report["traffic"].keys() == {"sums", "counts", "choice", "model"}
+    assert report["evaluation"]["examples"] == 40
+    paper = run(tmp_path, monkeypatch, lambda content, kind: content, preset="paper")
+    assert (paper["scaling"], paper["sums"], paper["choice"]) == ("none", None, None)
+    assert (paper["decay"], paper["rule"], paper["spec"]["signed"]) == (0.5, "novelty", False)
+    assert paper["evaluation"]["examples"] == 40
+
+
 def test_a_spoiled_evaluation_leaves_the_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = run(tmp_path, monkeypatch, lambda content, kind: content if kind == MessageType.TRAIN else RecordDict())
     assert report["missing"] == {}
@@ -217,7 +332,7 @@ def test_whatever_fails_after_the_counting_the_model_is_there(tmp_path: Path, mo
         patch.setattr(FlyNNStrategy, "aggregate_evaluate", fails)
         report = run(tmp_path, patch, lambda content, kind: content)
     assert report["evaluation"] is None
-    assert report["evaluation_trouble"] == ["KeyError"]
+    assert report["evaluation_trouble"] == ["KeyError"] * 2  # the choice's, too
     (tmp_path / "out" / "model.npz").unlink()
     monkeypatch.setattr(server_app, "_report", fails)
     with pytest.raises(KeyError):

@@ -21,7 +21,9 @@ from tests.fakes import CLASSES, HASHER, SPEC, TERMS, Proxy, counts_of, fit_res,
 
 
 def make(**changes: Any) -> FlyNNStrategy:
+    """A strategy with nothing to choose; the others are in test_choosing.py."""
     settings = {"spec": SPEC, "classes": CLASSES, "min_available_clients": 2, "min_parties": 2, "wait_timeout": 0}
+    settings["decay"] = 0.8
     return FlyNNStrategy(**{**settings, **changes})
 
 
@@ -327,7 +329,7 @@ def test_the_model_is_handed_out_once() -> None:
     asked = strategy.configure_evaluate(1, parameters, clients)
     assert sorted(client.cid for client, _ in asked) == ["1", "2", "3"]
     for _, ins in asked:
-        decay = {"flynn-decay": strategy.model.decay_, "flynn-rule": "balanced"}
+        decay = {"flynn-decay": 0.8, "flynn-rule": "balanced", "flynn-temperature": strategy.model.temperature_}
         assert ins.config == {"round": 1, **TERMS.to_config(), **decay}
         assert decoded(ins.parameters) == strategy.counts
     assert strategy.configure_evaluate(2, parameters, clients) == []
@@ -513,7 +515,9 @@ def test_stragglers_are_counted_in_a_later_round() -> None:
                 clients.unregister(proxies[0])  # counted already: nothing is lost, and nobody waits for it
             return super().configure_fit(server_round, *args, **kwargs)
 
-    strategy = LaterRounds(spec=SPEC, classes=CLASSES, min_available_clients=3, min_parties=3, wait_timeout=0)
+    strategy = LaterRounds(
+        spec=SPEC, classes=CLASSES, min_available_clients=3, min_parties=3, wait_timeout=0, decay=0.8
+    )
     Server(client_manager=clients, strategy=strategy).fit(4, timeout=None)
     assert strategy.model.counts_ == counts_of(X, y)
     assert [proxy.fits for proxy in proxies] == [1, 3, 1]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from flwr_flynn.errors import ConfigError, DataError, PayloadError
 from flwr_flynn.hashing import FlyHash
 from flwr_flynn.spec import HashSpec
-from flwr_flynn.terms import Terms, whole_number
+from flwr_flynn.terms import SumsTerms, Terms, whole_number
 from tests.fakes import CLASSES, HASHER, SPEC, TERMS
 
 words = st.text(st.characters(blacklist_characters="\0"), max_size=8)
@@ -34,7 +34,7 @@ def test_spec_and_feature_names_make_the_round_trip() -> None:
     terms = Terms(spec, [0, 1], feature_names=np.array(["länge", "breite"]))
     again = Terms.from_config(terms.to_config(), 2)
     assert again == terms
-    assert again.agree_on_rows(terms.to_config()).fingerprint == FlyHash(spec).fingerprint
+    assert again.agree_on_rows(terms.to_config())[0].fingerprint == FlyHash(spec).fingerprint
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,9 @@ def test_bad_class_lists_are_refused(classes: object, reason: str) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"spec": None}, "spec: expected a HashSpec, got NoneType"),
-        ({"spec": HASHER}, "got a FlyHash"),
-        ({"spec": FlyHash.from_rows(HASHER.rows, 4, 3)}, "got a FlyHash; parties expand the rows from the spec's seed"),
+        ({"specs": None}, "spec: expected a HashSpec, got NoneType"),
+        ({"specs": HASHER}, "got a FlyHash"),
+        ({"specs": FlyHash.from_rows(HASHER.rows, 4, 3)}, "a FlyHash; parties expand the rows from the spec's seed"),
         ({"mode": "clear"}, "mode: expected one of plain, got 'clear'"),
         ({"feature_names": "abcd"}, "feature_names: expected 4 strings, got str"),
         ({"feature_names": ["a"]}, "got 1 entries"),
@@ -73,7 +73,7 @@ def test_bad_class_lists_are_refused(classes: object, reason: str) -> None:
 )
 def test_bad_terms_are_refused(change: dict, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
-        Terms(**{"spec": SPEC, "classes": CLASSES, **change})
+        Terms(**{"specs": SPEC, "classes": CLASSES, **change})
 
 
 def test_whole_numbers_may_be_numpy_s() -> None:
@@ -96,8 +96,8 @@ def spec_with(**changes: object) -> str:
         ({"flynn-spec": b"{}"}, "got bytes"),
         ({"flynn-spec": "{"}, "flynn-spec: expected JSON"),
         ({"flynn-spec": "[" * 4000}, "flynn-spec: expected JSON"),
-        ({"flynn-spec": "9" * 4352}, "flynn-spec: expected JSON"),
-        ({"flynn-spec": " " * 5000}, "expected at most 4352 characters, got 5000"),
+        ({"flynn-spec": "9" * 4353}, "flynn-spec: expected JSON"),
+        ({"flynn-spec": " " * 70000}, "expected at most 69632 characters, got 70000"),
         ({"flynn-spec": "[]"}, "spec"),
         ({"flynn-spec": spec_with(hash_dim=0)}, "hash_dim"),
         ({"flynn-spec": spec_with(hash_dim=2.5)}, "hash_dim"),
@@ -161,3 +161,61 @@ def test_labels_outside_the_class_list_are_counted_and_not_shown(labels: object,
     with pytest.raises(DataError, match=reason) as error:
         TERMS.codes(labels)
     assert "SECRET" not in str(error.value)
+
+
+# ---- several specs, and sums
+
+
+GRID = [
+    HashSpec(4, 24, 2, 3, seed, signed=True, n_waves=waves, wave_frequency=waves / 8)
+    for seed, waves in ((1, 0), (2, 8))
+]
+
+
+def test_several_specs_make_the_round_trip() -> None:
+    terms = Terms(GRID, CLASSES)
+    config = terms.to_config()
+    again = Terms.from_config(config, 4)
+    assert again == terms
+    assert again.specs == tuple(GRID)
+    assert [hasher.fingerprint for hasher in again.agree_on_rows(config)] == [FlyHash(s).fingerprint for s in GRID]
+    assert terms.only(1) == Terms(GRID[1], CLASSES)
+    assert (terms.spec, terms.hasher) == (GRID[0], terms.hashers[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"flynn-spec": "[]"}, "expected 1 to 16 specs, got 0"),
+        ({"flynn-spec": json.dumps([{**SPEC.to_dict(), "seed": i} for i in range(17)])}, "at most 16 specs, got 17"),
+        ({"flynn-spec": json.dumps([SPEC.to_dict()] * 2)}, "expected different specs, got 1 of them again"),
+        ({"flynn-spec": json.dumps([SPEC.to_dict(), {**SPEC.to_dict(), "n_features": 5}])}, "the same n_features"),
+        ({"flynn-spec": json.dumps([SPEC.to_dict(), 3])}, "expected a mapping, got int"),
+    ],
+)
+def test_hostile_lists_of_specs_are_refused(change: dict, reason: str) -> None:
+    with pytest.raises(PayloadError, match=reason):
+        Terms.from_config({**TERMS.to_config(), **change}, SPEC.n_features)
+
+
+def test_one_wrong_fingerprint_of_several_is_noticed() -> None:
+    terms = Terms(GRID, CLASSES)
+    first, second = terms.to_config()["flynn-fingerprint"].split(" ")
+    for announced, reason in (
+        (f"{first} {'0' * 64}", "fingerprint: expected 0000"),
+        (f"{second} {first}", "fingerprint: expected"),
+        (first, "flynn-fingerprint: expected 2, one for each spec"),
+        (f"{first} {second} {first}", "flynn-fingerprint: expected at most 129 characters"),
+    ):
+        with pytest.raises(PayloadError, match=reason):
+            terms.agree_on_rows({"flynn-fingerprint": announced})
+
+
+def test_terms_of_sums_make_the_round_trip() -> None:
+    for by_class in (True, False):
+        terms = SumsTerms(4, np.array(CLASSES), by_class, np.int64(7))
+        assert SumsTerms.from_config(terms.to_config(), 4) == terms
+        assert terms.n_rows == (3 if by_class else 1)
+        assert terms.codes(["cedar", "ash"]).tolist() == [2, 0]
+        with pytest.raises(DataError, match="1 of 2 labels are not in the class list"):
+            terms.codes(["cedar", "oak"])
