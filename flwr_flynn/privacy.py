@@ -613,7 +613,7 @@ def suggest_spec(
     Examples
     --------
     >>> suggest_spec(1.0, 1e-5, n_features=30, n_examples=10000, n_classes=2, n_parties=2, hash_dim=9600).hash_nnz
-    102
+    103
     """
     noise = GaussianCounts(
         epsilon, delta, hash_nnz=16, n_classes=n_classes, neighbours=neighbours, records_per_person=records_per_person
