@@ -83,6 +83,8 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     n_features_in_ : int
     feature_names_in_ : (d,) array of str
         Where X had names.
+    guarantee_ : str or None
+        What `privacy.Mechanism.guarantee` says about the counts; None once points were learned or taken out here.
 
     Examples
     --------
@@ -101,6 +103,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     spec_: HashSpec
     hash_: FlyHash
     decay_: float
+    guarantee_: str | None
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "spec": [HashSpec, None],
@@ -149,6 +152,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         decay: str | float = "auto",
         rule: str = "balanced",
         feature_names: Sequence[str] | None = None,
+        guarantee: str | None = None,
     ) -> Self:
         """A fitted classifier of counts made elsewhere.
 
@@ -162,6 +166,8 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         decay, rule
             As for the class.
         feature_names : sequence of n_features str, optional
+        guarantee : str, optional
+            Kept as `guarantee_`.
 
         Raises
         ------
@@ -196,6 +202,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.feature_names_in_ = names
         self.hash_, self.spec_, self.classes_ = hasher, spec, labels
         self._set_counts(counts)
+        self.guarantee_ = guarantee
         return self
 
     def fit(self, X: Any, y: npt.ArrayLike) -> Self:
@@ -295,7 +302,9 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             mine, theirs = getattr(self, name, None), getattr(other, name, None)
             if mine is not None and theirs is not None and not np.array_equal(mine, theirs):
                 raise DataError(f"merge: {name} differ")
+        guarantee = self.guarantee_ if self.guarantee_ == other.guarantee_ else None
         self._set_counts(self.counts_ + other.counts_)
+        self.guarantee_ = guarantee
         return self
 
     def forget(self, X: Any, y: npt.ArrayLike) -> Self:
@@ -357,7 +366,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             Rows sum to 1.
         """
         scores = self._scores(X)
-        empty = self.counts_.n_per_class == 0
+        empty = self.counts_.without_points
         if not empty.all():
             scores[:, empty] = -np.inf
         probabilities: Floats = softmax(scores, axis=1)
@@ -406,7 +415,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             decay = float(self.decay)
         elif decay is None:
             decay = counts.suggest_decay(self.rule)
-        self.counts_, self.decay_ = counts, decay
+        self.counts_, self.decay_, self.guarantee_ = counts, decay, None
 
     def _choose_spec(self, X: Any, n_classes: int) -> HashSpec:
         n_examples, n_features = X.shape
@@ -465,6 +474,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             decay=self.decay,
             decay_=self.decay_,
             rule=self.rule,
+            guarantee=self.guarantee_,
         )
         modelfile.write(path, model)
 
@@ -496,6 +506,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 decay=model.decay,
                 rule=model.rule,
                 feature_names=model.feature_names,
+                guarantee=model.guarantee,
             )
             self.decay_ = model.decay_  # leave-one-out may have chosen it
             return self

@@ -187,6 +187,12 @@ class ClassCounts:
         return 0 if self.n_per_class is None else max(round(sum(self.n_per_class.tolist())), 0)
 
     @property
+    def without_points(self) -> npt.NDArray[np.bool_]:
+        """(L,) which classes have no points; of noisy counts nobody knows, and none."""
+        result: npt.NDArray[np.bool_] = self._readable()[1] == 0
+        return result
+
+    @property
     def noise_variance(self) -> float:
         """Variance of the noise in one entry: 0.0 without, and it adds where independent releases do."""
         return noisy.variance(self.noise)

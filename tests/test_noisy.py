@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
-from itertools import permutations
+from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
@@ -111,7 +111,7 @@ def test_more_noise_makes_exponents_smaller():
     for sd in (1.0, 8.0, 32.0, 64.0):
         array = exact + np.rint(rng.normal(0, sd, exact.shape)).astype(int)
         decays.append(noisy(array, 0, sd**2).suggest_decay())
-    assert all(quieter < louder + 1e-3 for quieter, louder in zip(decays, decays[1:], strict=False)), decays
+    assert all(quieter < louder + 1e-3 for quieter, louder in pairwise(decays)), decays
     quiet = plain(exact).suggest_decay()
     assert math.log(decays[0]) == pytest.approx(math.log(quiet), rel=0.05)
 

@@ -18,7 +18,7 @@ from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease, 
 from tests import audit
 
 FINGERPRINT = 64 * "0"
-RUNS = 20000
+RUNS = 20000  # of an audit, at least
 UNLIKELY = 1e-6
 
 SHAPE = {"hash_nnz": 4, "n_classes": 2}
@@ -377,7 +377,7 @@ def runs(mechanism, sampler, array):
     """RUNS releases of one class's counts; noise on all counts is independent, so that rows of one draw will do."""
     if mechanism.kind == "top-t":
         return np.array([mechanism._draw(array[None], sampler)[0] for _ in range(RUNS)])
-    return mechanism._draw(np.tile(array, (RUNS, 1)), sampler)
+    return mechanism._draw(np.tile(array[: mechanism.hash_nnz], (2 * RUNS, 1)), sampler)
 
 
 def audited(mechanism, sampler):
