@@ -112,8 +112,8 @@ def test_more_noise_makes_exponents_smaller():
         array = exact + np.rint(rng.normal(0, sd, exact.shape)).astype(int)
         decays.append(noisy(array, 0, sd**2).suggest_decay())
     assert all(quieter < louder + 1e-3 for quieter, louder in pairwise(decays)), decays
-    quiet = plain(exact).suggest_decay()
-    assert math.log(decays[0]) == pytest.approx(math.log(quiet), rel=0.05)
+    # With next to no noise the exponent of the mean count is 0.8, gamma = exp(-0.8 / 21).
+    assert math.log(decays[0]) == pytest.approx(-0.8 / 21, rel=0.02)
 
 
 def test_what_noisy_counts_cannot_do():
