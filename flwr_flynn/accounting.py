@@ -80,8 +80,8 @@ def gaussian_epsilon(sigma: float, delta: float, n_entries: int, largest: int = 
 
 @lru_cache(maxsize=256)
 def _composed_epsilon(sigma: float, delta: float, n_entries: int) -> float:
-    if sigma * math.sqrt(n_entries) > 1e7 or n_entries > 10**7:
-        raise ConfigError("sigma: too much noise to be accounted for")
+    if sigma * math.sqrt(n_entries) > 1e6:  # distributions would be of that many points; epsilon .004 at rho 1000
+        raise ConfigError("epsilon: expected more, this little takes too much noise to be accounted for exactly")
     distribution = privacy_extra("dp_accounting.pld.privacy_loss_distribution")
     # Of the lattice, or coarser where that would be needlessly fine; rounding then costs some 1e-5 of epsilon.
     interval = max(0.5 / sigma**2, 1e-4 * math.sqrt(n_entries) / sigma)

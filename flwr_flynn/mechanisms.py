@@ -19,6 +19,8 @@ from flwr_flynn.spec import HashSpec
 NEIGHBOURS = ("add-remove", "replace-one")
 
 _LARGEST_SIZE = 2**31 - 1
+_LARGEST_SD = 2.0**40
+_LEAST_EPSILON = 1e-3
 
 
 class Mechanism(ABC):
@@ -27,7 +29,7 @@ class Mechanism(ABC):
     Parameters
     ----------
     epsilon : float
-        What one release may give away, 0 < epsilon <= 100.
+        What one release may give away, .001 <= epsilon <= 100.
     hash_nnz : int
         rho of the counts' hash.
     n_classes : int
@@ -55,7 +57,7 @@ class Mechanism(ABC):
         neighbours: str = "add-remove",
         records_per_person: int = 1,
     ) -> None:
-        self.target_epsilon = number("epsilon", epsilon, above=0.0, most=100.0)
+        self.target_epsilon = number("epsilon", epsilon, least=_LEAST_EPSILON, most=100.0)
         self.hash_nnz = whole("hash_nnz", hash_nnz)
         self.n_classes = whole("n_classes", n_classes)
         self.neighbours = one_of("neighbours", neighbours, NEIGHBOURS)
@@ -120,6 +122,8 @@ class Mechanism(ABC):
         ------
         CountsError
             The counts are noisy, or of another shape than the mechanism is for.
+        ConfigError
+            So much noise would be needed that it makes no sense.
         MissingExtraError
             OpenDP or dp-accounting is missing.
         """
@@ -153,6 +157,8 @@ class Mechanism(ABC):
         for name in ("hash_nnz", "n_classes"):
             if getattr(counts, name) != getattr(self, name):
                 raise CountsError(f"release: expected {name} {getattr(self, name)}, got {getattr(counts, name)}")
+        if not self.noise_sd <= _LARGEST_SD:
+            raise ConfigError(f"epsilon: expected more than {self.target_epsilon:g} for hash_nnz {self.hash_nnz}")
         # Bounds far from anything that occurs, so that no sum overflows and none is refused. Clipping counts changes
         # no two of them by more than they differ, and clipping what was released is done to what is public.
         limit = (2**63 - 1) // counts.hash_dim // 4
@@ -211,7 +217,7 @@ class GaussianCounts(Mechanism):
     ----------
     epsilon : float
     delta : float
-        1e-12 <= delta < 1; much below one over the number of people.
+        1e-12 <= delta <= .5; it should be much below one over the number of people.
     hash_nnz, n_classes, neighbours, records_per_person
         As for `Mechanism`.
     n_honest : int, optional
@@ -232,9 +238,7 @@ class GaussianCounts(Mechanism):
 
     def __init__(self, epsilon: float, delta: float, *, n_honest: int | None = None, **common: Any) -> None:
         super().__init__(epsilon, **common)
-        self._delta = number("delta", delta, above=0.0, most=0.5)
-        if self._delta < accounting.SMALLEST_DELTA:
-            raise ConfigError(f"delta: expected at least {accounting.SMALLEST_DELTA:g}, got {self._delta:g}")
+        self._delta = number("delta", delta, least=accounting.SMALLEST_DELTA, most=0.5)
         self.n_honest = None if n_honest is None else whole("n_honest", n_honest, most=10**6)
 
     @property
@@ -272,7 +276,9 @@ class GaussianCounts(Mechanism):
         # entries that neighbours have in common do not matter.
         gap = accounting.sum_of_gaussians_gap(share, n_honest) * self.n_changed * self.records_per_person
         whole = share * math.sqrt(n_honest)
-        within = max(delta * math.exp(-gap), accounting.SMALLEST_DELTA)
+        within = delta * math.exp(-gap)
+        if within < accounting.SMALLEST_DELTA:
+            return math.inf
         return accounting.gaussian_epsilon(whole, within, self.n_changed, self.records_per_person) + 2 * gap
 
     def _noise(self) -> str:
@@ -397,19 +403,22 @@ def _factor(epsilon: float) -> str:
 
 
 def whole(name: str, value: Any, least: int = 1, most: int = _LARGEST_SIZE) -> int:
+    """`value`, if it is a whole number within bounds."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= most:
         raise ConfigError(f"{name}: expected a whole number from {least} to {most}, got {str(value)[:40]!r}")
     return int(value)
 
 
-def number(name: str, value: Any, above: float, most: float) -> float:
-    whole = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    if not whole or not above < value <= most:
-        raise ConfigError(f"{name}: expected a number above {above:g}, at most {most:g}, got {str(value)[:40]!r}")
+def number(name: str, value: Any, least: float, most: float) -> float:
+    """`value`, if it is a number within bounds."""
+    is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if not is_number or not least <= value <= most:
+        raise ConfigError(f"{name}: expected a number from {least:g} to {most:g}, got {str(value)[:40]!r}")
     return float(value)
 
 
 def one_of(name: str, value: Any, known: tuple[str, ...]) -> str:
+    """`value`, if it is known."""
     if value not in known:
         raise ConfigError(f"{name}: expected one of {', '.join(known)}, got {str(value)[:40]!r}")
     return str(value)

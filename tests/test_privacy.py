@@ -296,7 +296,7 @@ def test_a_guarantee_says_what_is_promised_and_what_is_not():
 
 
 BAD = [
-    ("epsilon", [0, -1, 101, math.nan, math.inf, "1", True, None]),
+    ("epsilon", [0, -1, 1e-4, 101, math.nan, math.inf, "1", True, None]),
     ("delta", [0, -1e-5, 1, 1e-13, math.nan, "0", None]),
     ("hash_nnz", [0, -1, 1.5, "4", True, 2**40, None]),
     ("n_classes", [0, 2.0, None]),
@@ -336,6 +336,11 @@ def test_further_refusals():
     for bad in ({"seed": -1}, {"of": None}, {"of": simulated}, {"more": 1}):
         with pytest.raises(ConfigError, match=r"mechanism|seed"):
             mechanism_from_dict(simulated | bad)
+    huge = {"hash_nnz": 2**31 - 1, "n_classes": 1, "records_per_person": 10**6}
+    array = np.zeros((1, 3), int)
+    for mechanism in (LaplaceCounts(0.001, **huge), GaussianCounts(0.001, 1e-5, hash_nnz=2**31 - 1, n_classes=1)):
+        with pytest.raises(ConfigError, match="epsilon: expected more"):
+            mechanism.release(counts(array, hash_nnz=2**31 - 1))
     with pytest.raises(ConfigError, match="delta: expected"):
         accounting.gaussian_epsilon(1.0, 0.0, 1)
 
