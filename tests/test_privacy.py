@@ -360,6 +360,12 @@ def test_sizes_for_private_counts_follow_the_noise():
     assert noisier.hash_nnz > spec.hash_nnz
     shared = privacy.suggest_spec(1.0, 1e-5, 30, 10000, 2, 16, secure_sum=True)
     assert shared.hash_nnz < privacy.suggest_spec(1.0, 1e-5, 30, 10000, 2, 16).hash_nnz
+    pure = privacy.suggest_spec(1.0, 0.0, 30, 10000, 2, 2)
+    assert (pure.hash_dim, pure.hash_nnz) == (2000, 24)
+    assert privacy.suggest_spec(1.0, 0.0, 30, 10000, 2, 2, neighbours="replace-one").hash_dim == 1000
+    assert privacy.suggest_spec(1.0, 0.0, 30, 10000, 2, 2, hash_dim=64, hash_nnz=5).hash_nnz == 5
+    with pytest.raises(ConfigError, match="secure_sum"):
+        privacy.suggest_spec(1.0, 0.0, 30, 10000, 2, 2, secure_sum=True)
 
 
 # Audits
