@@ -103,6 +103,8 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     n_features_in_ : int
     feature_names_in_ : (d,) array of str
         Where X had names.
+    guarantee_ : str or None
+        What `privacy.Mechanism.guarantee` says about the counts; None once points were learned or taken out here.
 
     Examples
     --------
@@ -122,6 +124,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     hash_: FlyHash
     decay_: float
     temperature_: float
+    guarantee_: str | None
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "spec": [HashSpec, None],
@@ -201,6 +204,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rule: str = "balanced",
         temperature: str | float = "auto",
         feature_names: Sequence[str] | None = None,
+        guarantee: str | None = None,
     ) -> Self:
         """A fitted classifier of counts made elsewhere.
 
@@ -214,6 +218,8 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         decay, rule, temperature
             As for the class.
         feature_names : sequence of n_features str, optional
+        guarantee : str, optional
+            Kept as `guarantee_`.
 
         Raises
         ------
@@ -248,6 +254,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.feature_names_in_ = names
         self.hash_, self.spec_, self.classes_ = hasher, spec, labels
         self._set_counts(counts)
+        self.guarantee_ = guarantee
         return self
 
     def fit(self, X: Any, y: npt.ArrayLike) -> Self:
@@ -340,7 +347,9 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             mine, theirs = getattr(self, name, None), getattr(other, name, None)
             if mine is not None and theirs is not None and not np.array_equal(mine, theirs):
                 raise DataError(f"merge: {name} differ")
+        guarantee = self.guarantee_ if self.guarantee_ == other.guarantee_ else None
         self._set_counts(self.counts_ + other.counts_)
+        self.guarantee_ = guarantee
         return self
 
     def forget(self, X: Any, y: npt.ArrayLike) -> Self:
@@ -415,7 +424,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             Rows sum to 1.
         """
         odds = self._log_odds(X)
-        empty = self.counts_.n_per_class == 0
+        empty = self.counts_.without_points
         if not empty.all():
             odds[:, empty] = -np.inf
         probabilities: Floats = softmax(odds / self.temperature_, axis=1)
@@ -487,7 +496,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             decay = counts.suggest_decay(self.rule)
         if self.temperature != "auto":
             temperature = float(self.temperature)
-        self.counts_, self.decay_ = counts, decay
+        self.counts_, self.decay_, self.guarantee_ = counts, decay, None
         self.temperature_ = counts.suggest_temperature(self.rule) if temperature is None else temperature
 
     def _candidates(self, X: Any, codes: npt.NDArray[np.int64], n_classes: int) -> Sequence[HashSpec]:
@@ -560,6 +569,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             rule=self.rule,
             temperature=self.temperature,
             temperature_=self.temperature_,
+            guarantee=self.guarantee_,
         )
         modelfile.write(path, model)
 
@@ -592,6 +602,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 rule=model.rule,
                 temperature=model.temperature,
                 feature_names=model.feature_names,
+                guarantee=model.guarantee,
             )
             self.decay_, self.temperature_ = model.decay_, model.temperature_  # leave-one-out may have chosen them
             return self

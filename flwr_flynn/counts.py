@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn import readout
+from flwr_flynn import noisy, readout
 from flwr_flynn.errors import ConfigError, CountsError, DataError
 from flwr_flynn.hashing import FlyHash
 from flwr_flynn.spec import HashSpec
@@ -46,13 +46,16 @@ class ClassCounts:
         Active bits per point, rho.
     spec_fingerprint : str
         `FlyHash.fingerprint` of the hash that made them: 64 hexadecimal digits.
+    noise : sequence of noisy.Release, optional
+        What a privacy mechanism added, see `flwr_flynn.noisy`. Noisy counts are signed and have no such row sums.
 
     Attributes
     ----------
     array : (L, m) int64 array
         Read-only, C-contiguous.
     n_per_class : (L,) int64 array
-        Training points of each class, n_l. Read-only.
+        Training points of each class, n_l. Read-only. Of noisy counts an estimate, float64 and maybe below zero; None
+        where only selected entries were released.
 
     Raises
     ------
@@ -70,7 +73,8 @@ class ClassCounts:
     array: npt.NDArray[np.int64]
     hash_nnz: int = field(kw_only=True)
     spec_fingerprint: str = field(kw_only=True)
-    n_per_class: npt.NDArray[np.int64] = field(init=False)
+    noise: noisy.Noise = field(default=(), kw_only=True)
+    n_per_class: Any = field(init=False)  # int64 or float64 array, or None
 
     __array_ufunc__ = None  # counts + array is an error, not an array of errors
 
@@ -81,6 +85,9 @@ class ClassCounts:
         fingerprint = self.spec_fingerprint
         if not isinstance(fingerprint, str) or len(fingerprint) != 64 or set(fingerprint) - set("0123456789abcdef"):
             raise CountsError("spec_fingerprint: expected 64 hexadecimal digits in lower case, got something else")
+        if self.noise != ():
+            self._set_noisy()
+            return
         array = _frozen(_int64_matrix(self.array))
         sums = array.sum(axis=1)
         if (sums % rho).any():
@@ -93,6 +100,15 @@ class ClassCounts:
         object.__setattr__(self, "array", array)
         object.__setattr__(self, "hash_nnz", int(rho))
         object.__setattr__(self, "n_per_class", _frozen(sizes))
+
+    def _set_noisy(self) -> None:
+        noise = noisy.checked_noise(self.noise)
+        array = _frozen(_int64_matrix(self.array, signed=True))
+        sizes = noisy.sizes(array, int(self.hash_nnz), noise)
+        object.__setattr__(self, "array", array)
+        object.__setattr__(self, "hash_nnz", int(self.hash_nnz))
+        object.__setattr__(self, "noise", noise)
+        object.__setattr__(self, "n_per_class", None if sizes is None else _frozen(sizes))
 
     @classmethod
     def zeros(cls, hasher: FlyHash, n_classes: int) -> ClassCounts:
@@ -167,22 +183,36 @@ class ClassCounts:
 
     @property
     def n_examples(self) -> int:
-        """Training points of all classes."""
-        return sum(self.n_per_class.tolist())
+        """Training points of all classes; of noisy counts an estimate, 0 where there is none."""
+        return 0 if self.n_per_class is None else max(round(sum(self.n_per_class.tolist())), 0)
+
+    @property
+    def without_points(self) -> npt.NDArray[np.bool_]:
+        """(L,) which classes have no points; of noisy counts nobody knows, and none."""
+        result: npt.NDArray[np.bool_] = self._readable()[1] == 0
+        return result
+
+    @property
+    def noise_variance(self) -> float:
+        """Variance of the noise in one entry: 0.0 without, and it adds where independent releases do."""
+        return noisy.variance(self.noise)
 
     def __repr__(self) -> str:
+        points = f"about {self.n_examples}" if self.noise else f"{self.n_examples}"
+        noise = f", noise sd {math.sqrt(self.noise_variance):.4g}" if self.noise else ""
         return (
-            f"<ClassCounts of {self.n_examples} points, {self.n_classes} classes, hash_dim={self.hash_dim}, "
-            f"spec {self.spec_fingerprint[:12]}>"
+            f"<ClassCounts of {points} points, {self.n_classes} classes, hash_dim={self.hash_dim}, "
+            f"spec {self.spec_fingerprint[:12]}{noise}>"
         )
 
     def __reduce__(self) -> tuple[Callable[..., ClassCounts], tuple[Any, ...]]:
-        return _restore, (np.asarray(self.array), self.hash_nnz, self.spec_fingerprint)
+        return _restore, (np.asarray(self.array), self.hash_nnz, self.spec_fingerprint, self.noise)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ClassCounts):
             return NotImplemented
-        return self._kind() == other._kind() and np.array_equal(self.array, other.array)
+        same = self._kind() == other._kind() and self.noise == other.noise
+        return same and np.array_equal(self.array, other.array)
 
     def __hash__(self) -> int:
         return hash(self.sha256())
@@ -191,11 +221,15 @@ class ClassCounts:
         """SHA-256 in hexadecimal, the same for equal counts on every machine.
 
         Of the fingerprint's 32 bytes, L, m and rho as unsigned 64-bit, and the array as signed 64-bit integers row by
-        row, all little-endian.
+        row, all little-endian. For noisy counts, then their releases by name: its 32 bytes, variance as a 64-bit float,
+        times as signed and selected as unsigned 64-bit integer.
         """
         digest = hashlib.sha256(bytes.fromhex(self.spec_fingerprint))
         digest.update(struct.pack("<3Q", self.n_classes, self.hash_dim, self.hash_nnz))
         digest.update(self.array.astype("<i8", copy=False).data)
+        for release in self.noise:
+            digest.update(bytes.fromhex(release.name))
+            digest.update(struct.pack("<dqQ", release.variance, release.times, release.selected))
         return digest.hexdigest()
 
     def __add__(self, other: ClassCounts) -> ClassCounts:
@@ -208,7 +242,7 @@ class ClassCounts:
         """
         if not isinstance(other, ClassCounts):
             return NotImplemented
-        return self._combine(other, np.add, "sum")
+        return self._combine(other, 1, "sum")
 
     def __radd__(self, other: object) -> ClassCounts:
         # `sum` starts from 0.
@@ -217,6 +251,8 @@ class ClassCounts:
     def __sub__(self, other: ClassCounts) -> ClassCounts:
         """Counts without the points of `other`.
 
+        Of noisy counts: a release that is in both cancels, exactly; noise that is in one of them only adds up.
+
         Raises
         ------
         CountsError
@@ -224,19 +260,20 @@ class ClassCounts:
         """
         if not isinstance(other, ClassCounts):
             return NotImplemented
-        return self._combine(other, np.subtract, "difference")
+        return self._combine(other, -1, "difference")
 
     def _kind(self) -> tuple[object, ...]:
         return self.spec_fingerprint, self.hash_nnz, self.array.shape
 
-    def _combine(self, other: ClassCounts, operation: np.ufunc, what: str) -> ClassCounts:
+    def _combine(self, other: ClassCounts, sign: int, what: str) -> ClassCounts:
         names = ("spec_fingerprint", "hash_nnz", "shape")
         for name, mine, theirs in zip(names, self._kind(), other._kind(), strict=True):
             if mine != theirs:
                 raise CountsError(f"{what}: {name} differs, {mine} and {theirs}")
         try:
-            array = operation(self.array, other.array)
-            return ClassCounts(array, hash_nnz=self.hash_nnz, spec_fingerprint=self.spec_fingerprint)
+            array = self.array + other.array if sign > 0 else self.array - other.array
+            noise = noisy.combine(self.noise, other.noise, sign)
+            return ClassCounts(array, hash_nnz=self.hash_nnz, spec_fingerprint=self.spec_fingerprint, noise=noise)
         except CountsError as error:
             raise CountsError(f"{what}: {error}") from None
 
@@ -269,7 +306,11 @@ class ClassCounts:
         """
         bits = readout.checked_active(active, self.hash_dim, self.hash_nnz)
         check_readout(rule, decay)
-        return readout.class_scores(self.array, self.n_per_class, bits, decay, rule)
+        return readout.class_scores(*self._readable(), bits, decay, rule)
+
+    def _readable(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+        """Counts and class sizes as read-outs take them."""
+        return noisy.denoised(self.array, self.n_per_class) if self.noise else (self.array, self.n_per_class)
 
     def novelty(self, active: npt.ArrayLike, decay: float) -> readout.Scores:
         """Novelty of points to each class, f_l(x) / rho (paper, Algorithm 1).
@@ -286,7 +327,7 @@ class ClassCounts:
         """
         bits = readout.checked_active(active, self.hash_dim, self.hash_nnz)
         check_readout("novelty", decay)
-        return readout.class_novelty(self.array, bits, decay)
+        return readout.class_novelty(self._readable()[0], bits, decay)
 
     def leave_one_out(
         self, active: npt.ArrayLike, y: npt.ArrayLike, decays: Sequence[float], rule: str = "balanced"
@@ -314,6 +355,8 @@ class ClassCounts:
         ------
         DataError, ConfigError
             As for `scores`, or a point cannot have been counted.
+        CountsError
+            The counts are noisy.
         """
         bits, labels = self._counted(active, y)
         for decay in decays:
@@ -350,6 +393,8 @@ class ClassCounts:
 
     def _counted(self, active: npt.ArrayLike, y: npt.ArrayLike) -> tuple[readout.Active, npt.NDArray[np.int64]]:
         """Active bits and classes of points, if they can be in these counts."""
+        if self.noise:
+            raise CountsError("leave_one_out: expected counts without noise, got noisy ones")
         bits = readout.checked_active(active, self.hash_dim, self.hash_nnz)
         labels = _labels(y, len(bits), self.n_classes)
         for label in range(self.n_classes):
@@ -392,9 +437,12 @@ class ClassCounts:
         -------
         list of float
         """
-        typical, alike = readout.typical_counts(self.array, self.n_per_class, rule)
-        typical = max(typical, 1.0)  # less only where there are no points, and any decay will do
-        exponent = max(5 * (typical - alike) / math.sqrt(typical), 0.75)
+        if self.noise:
+            typical, exponent = noisy.exponent(self.array, self.n_per_class, self.noise_variance, rule)
+        else:
+            typical, alike = readout.typical_counts(self.array, self.n_per_class, rule)
+            typical = max(typical, 1.0)  # less only where there are no points, and any decay will do
+            exponent = max(5 * (typical - alike) / math.sqrt(typical), 0.75)
         below_one = math.nextafter(1.0, 0.0)
         return [min(math.exp(-multiple * exponent / typical), below_one) for multiple in _MULTIPLES]
 
@@ -409,28 +457,32 @@ class ClassCounts:
 _MULTIPLES = (1.0, 2.0, 0.5, 4.0, 0.25, 8.0, 0.125, 16.0, 0.0625)
 
 
-def _restore(array: npt.NDArray[np.int64], hash_nnz: int, spec_fingerprint: str) -> ClassCounts:
-    return ClassCounts(array, hash_nnz=hash_nnz, spec_fingerprint=spec_fingerprint)
+def _restore(
+    array: npt.NDArray[np.int64], hash_nnz: int, spec_fingerprint: str, noise: noisy.Noise = ()
+) -> ClassCounts:
+    return ClassCounts(array, hash_nnz=hash_nnz, spec_fingerprint=spec_fingerprint, noise=noise)
 
 
-def _frozen(array: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     array.flags.writeable = False
     return array
 
 
-def _int64_matrix(array: npt.ArrayLike) -> npt.NDArray[np.int64]:
+def _int64_matrix(array: npt.ArrayLike, signed: bool = False) -> npt.NDArray[np.int64]:
     """A copy of `array`, if it is a matrix of counts small enough to be added up."""
     given = np.asarray(array)
     if given.ndim != 2 or 0 in given.shape:
         raise CountsError(f"array: expected shape (classes, bits), got {given.shape}")
     if given.dtype.kind not in "iu":
         raise CountsError(f"array: expected integers, got {given.dtype}")
-    if int(given.min()) < 0:
+    if int(given.min()) < 0 and not signed:
         label = int(np.flatnonzero((given < 0).any(axis=1))[0])
         raise CountsError(f"row {label} has a negative count")
     # A sum of a row beyond int64 could come out as anything, even as something that looks right.
     largest = _INT64_MAX // given.shape[1]
-    if int(given.max()) > largest:
+    if signed:  # and those of a sum of two have no row sum that would tell
+        largest //= 2
+    if int(given.max()) > largest or int(given.min()) < -largest:
         raise CountsError(f"array: expected counts of at most {largest}, got one above that")
     return np.array(given, np.int64, order="C")
 

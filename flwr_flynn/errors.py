@@ -37,3 +37,11 @@ class ConfigError(FlyNNError, ValueError):
 
 class AggregationError(FlyNNError, RuntimeError):
     """Fewer parties were counted than the run requires, so there is no model."""
+
+
+class MissingExtraError(FlyNNError, ImportError):
+    """An optional package is not installed; the message names the extra that brings it."""
+
+
+class PrivacyError(FlyNNError, RuntimeError):
+    """A private release is refused: it is beyond a party's policy, or its record of releases cannot be trusted."""

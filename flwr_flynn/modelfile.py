@@ -1,7 +1,9 @@
 """The model file: an .npz without pickles that is written whole or not at all, and read whole or refused.
 
-Three arrays: ``header`` (JSON, as bytes), ``counts`` in the narrowest unsigned type that holds them, and ``digest``,
-the SHA-256 of the other two. Files come from anybody: sizes are known, and known to fit, before anything is allocated.
+Three arrays: ``header`` (JSON, as bytes), ``counts`` in the narrowest type that holds them, and ``digest``, the SHA-256
+of the other two. Exact counts are unsigned and make a file of format 1. Noisy ones are signed and make one of format 2,
+the header of which also has their ``noise`` and ``guarantee``. Files come from anybody: sizes are known, and known to
+fit, before anything is allocated.
 
 >>> import tempfile
 >>> from flwr_flynn import FlyHash
@@ -37,9 +39,12 @@ import numpy.typing as npt
 from flwr_flynn.counts import ClassCounts, check_readout, memory_needed
 from flwr_flynn.errors import FlyNNError, ModelFileError
 from flwr_flynn.hashing import flynn_hash
+from flwr_flynn.noisy import Release
 from flwr_flynn.spec import HashSpec
 
 _FORMAT = 2
+_NOISY_FORMAT = 3
+_LONGEST_GUARANTEE = 10000
 
 _UNREADABLE = (
     zipfile.BadZipFile,
@@ -77,6 +82,8 @@ class Model:
     temperature, temperature_ : "auto" or float, float
         As the user asked for it, and as it was chosen.
     feature_names : sequence of str, optional
+    guarantee : str, optional
+        What protects the points, in words.
     """
 
     spec: HashSpec
@@ -88,6 +95,7 @@ class Model:
     temperature: str | float = "auto"
     temperature_: float = 1.0
     feature_names: Sequence[str] | None = None
+    guarantee: str | None = None
 
 
 def write(path: str | os.PathLike[str], model: Model) -> None:
@@ -105,7 +113,7 @@ def write(path: str | os.PathLike[str], model: Model) -> None:
         Labels are neither strings, numbers nor booleans.
     """
     header = {
-        "format": _FORMAT,
+        "format": _NOISY_FORMAT if model.counts.noise else _FORMAT,
         "spec": model.spec.to_dict(),
         "fingerprint": model.counts.spec_fingerprint,
         "classes": _labels_to_json(model.classes),
@@ -116,9 +124,15 @@ def write(path: str | os.PathLike[str], model: Model) -> None:
         "temperature": model.temperature if isinstance(model.temperature, str) else float(model.temperature),
         "temperature_": model.temperature_,
     }
+    if model.counts.noise:
+        header["noise"] = [release.to_dict() for release in model.counts.noise]
+        header["guarantee"] = _checked_guarantee(model.guarantee)
     text = np.frombuffer(json.dumps(header, allow_nan=False).encode(), np.uint8)
     counts = model.counts.array
-    counts = counts.astype(np.min_scalar_type(int(counts.max())).newbyteorder("<"))
+    extreme = int(counts.max())
+    if model.counts.noise:
+        extreme = min(int(counts.min()), -extreme, -1)
+    counts = counts.astype(np.min_scalar_type(extreme).newbyteorder("<"))
     _write_npz(Path(path), {"header": text, "counts": counts, "digest": _digest(text, counts)})
 
 
@@ -163,15 +177,18 @@ def _read(stream: IO[bytes], max_bytes: int) -> Model:
         # JSON takes up to some thirty times its length once it is Python objects.
         text = _read_npy(archive, "header", r"\|u1", max_bytes // 32)
         header = json.loads(text.tobytes())
-        if header["format"] != _FORMAT:
-            raise ModelFileError(f"format {str(header['format'])[:20]}, this version reads format {_FORMAT}")
+        if header["format"] not in (_FORMAT, _NOISY_FORMAT) or isinstance(header["format"], bool):
+            raise ModelFileError(
+                f"format {str(header['format'])[:20]}, this version reads format {_FORMAT} and {_NOISY_FORMAT}"
+            )
+        is_noisy = header["format"] == _NOISY_FORMAT
         spec = HashSpec.from_dict(header["spec"])
         classes = _labels_from_json(header["classes"])
         shape = (len(classes), spec.hash_dim)
         needed = memory_needed(spec, len(classes))
         if needed > max_bytes:
             raise ModelFileError(f"needs about {needed / 2**20:.2g} MiB, the limit is {max_bytes / 2**20:.2g} MiB")
-        counts = _read_npy(archive, "counts", "[<|]u[1248]", 8 * shape[0] * shape[1])
+        counts = _read_npy(archive, "counts", f"[<|]{'i' if is_noisy else 'u'}[1248]", 8 * shape[0] * shape[1])
         expected = _read_npy(archive, "digest", r"\|u1", 32)
     if not np.array_equal(expected, _digest(text, counts)):
         raise ModelFileError("altered: the digest does not fit the contents")
@@ -180,9 +197,12 @@ def _read(stream: IO[bytes], max_bytes: int) -> Model:
     if flynn_hash(spec).fingerprint != header["fingerprint"]:
         raise ModelFileError("made by a version whose rows of M are others")
     check_readout(header["rule"], header["decay_"], header["temperature_"])
+    noise = tuple(Release.from_dict(release) for release in header["noise"]) if is_noisy else ()
+    if is_noisy and not noise:
+        raise ModelFileError("noise: expected releases, got none")
     return Model(
         spec=spec,
-        counts=ClassCounts(counts, hash_nnz=spec.hash_nnz, spec_fingerprint=header["fingerprint"]),
+        counts=ClassCounts(counts, hash_nnz=spec.hash_nnz, spec_fingerprint=header["fingerprint"], noise=noise),
         classes=classes,
         decay=header["decay"],
         decay_=float(header["decay_"]),
@@ -190,7 +210,16 @@ def _read(stream: IO[bytes], max_bytes: int) -> Model:
         temperature=header["temperature"],
         temperature_=float(header["temperature_"]),
         feature_names=header["feature_names"],
+        guarantee=_checked_guarantee(header["guarantee"]) if is_noisy else None,
     )
+
+
+def _checked_guarantee(guarantee: Any) -> str | None:
+    if guarantee is None:
+        return None
+    if not isinstance(guarantee, str) or len(guarantee) > _LONGEST_GUARANTEE or not guarantee.isprintable():
+        raise ModelFileError(f"guarantee: expected at most {_LONGEST_GUARANTEE} characters on one line, got others")
+    return guarantee
 
 
 def _write_npz(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> None:

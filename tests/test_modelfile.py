@@ -13,6 +13,7 @@ from sklearn.datasets import make_classification
 
 from flwr_flynn import FlyNNClassifier, HashSpec, modelfile
 from flwr_flynn.errors import DataError, ModelFileError
+from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from flwr_flynn.readout import RULES
 
 SPEC = HashSpec(n_features=5, hash_dim=200, row_nnz=2, hash_nnz=10, seed=3, signed=True)
@@ -156,7 +157,7 @@ def test_forging_works(path):
         (b"[" * 10**5, "not a model file"),
         (b"\xff", "not a model file"),
         (b"{}", "not a model file"),
-        (set_to("format", value=3), "format 3, this version reads format 2"),
+        (set_to("format", value=4), "format 4, this version reads format 2 and 3"),
         (set_to("spec", value=None), "spec"),
         (set_to("spec", "seed", value=2), "rows of M are others"),
         (set_to("spec", "center", value=[0, 0, float("nan")]), "center"),
@@ -268,3 +269,44 @@ def test_what_the_block_refuses_the_file_is_refused_for(path):
     with modelfile.reading(path, 2**20) as model:
         modelfile.write(path, model)
     assert path.read_bytes() == content
+
+
+@pytest.fixture
+def noisy_path(tmp_path):
+    path = tmp_path / "noisy.npz"
+    model = FlyNNClassifier(SPEC).fit(X, Y)
+    mechanism = LaplaceCounts.for_spec(SPEC, 3, 2.0)
+    release = SimulatedRelease(mechanism, seed=1).release(model.counts_)
+    FlyNNClassifier.from_counts(SPEC, release, model.classes_, guarantee=mechanism.guarantee()).save(path)
+    return path
+
+
+def test_noisy_models_come_back_with_their_noise_and_guarantee(noisy_path, tmp_path):
+    model = FlyNNClassifier.load(noisy_path)
+    assert (model.counts_.array < 0).any()
+    assert model.counts_.noise_variance == LaplaceCounts.for_spec(SPEC, 3, 2.0).noise_sd ** 2
+    assert model.guarantee_.startswith("Differential privacy with epsilon 2")
+    assert model.predict_proba(X).shape == (120, 3)
+    model.save(tmp_path / "again")
+    assert (tmp_path / "again").read_bytes() == noisy_path.read_bytes()
+    same = FlyNNClassifier.load(noisy_path)
+    assert same.counts_ == model.counts_
+    assert model.merge(same).guarantee_ == same.guarantee_
+    assert model.forget(X[:1], Y[:1]).guarantee_ is None
+
+
+RELEASE = {"name": 64 * "a", "variance": 1.0, "times": 1, "selected": False}
+
+
+@pytest.mark.parametrize(
+    ("field", "bad"),
+    [
+        *[("format", bad) for bad in (1, 2, 4, True, None)],
+        *[("noise", bad) for bad in ([], None, [{}], [RELEASE | {"variance": -1.0}], [RELEASE, RELEASE], {"a": 1})],
+        *[("guarantee", bad) for bad in (5, "two\nlines", 10001 * "a", ["a"])],
+    ],
+)
+def test_forged_noise_is_refused(noisy_path, field, bad):
+    forge(noisy_path, set_to(field, value=bad))
+    with pytest.raises(ModelFileError):
+        FlyNNClassifier.load(noisy_path)

@@ -1,0 +1,302 @@
+"""What a party has given away so far: a ledger of its releases, and a policy that bounds them.
+
+Releases from the same records add up. The ledger, a folder of the party's own, keeps every request that was answered
+with the release that answered it: the same request again gets the same release, which gives away nothing new; another
+one counts against the policy. It is on disk before the release is handed out, so that a process that dies in between
+has spent too much rather than too little. Where it cannot be trusted, nothing is released until the party resets it.
+
+>>> import tempfile
+>>> from pathlib import Path
+>>> from flwr_flynn.privacy import LaplaceCounts
+>>> counts = ClassCounts([[2, 2, 0], [0, 1, 1]], hash_nnz=2, spec_fingerprint=64 * "0")
+>>> with tempfile.TemporaryDirectory() as folder:
+...     budget = Budget(Path(folder, "state"), Policy(max_epsilon=1.0))
+...     first = budget.release(LaplaceCounts(0.6, hash_nnz=2, n_classes=2), counts)
+...     again = budget.release(LaplaceCounts(0.6, hash_nnz=2, n_classes=2), counts)
+...     print(first.counts == again.counts, again.repeated, budget.spent())
+...     budget.release(LaplaceCounts(0.5, hash_nnz=2, n_classes=2), counts)
+Traceback (most recent call last):
+    ...
+flwr_flynn.errors.PrivacyError: policy max-epsilon 1: with this release it would be 1.1
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+
+from flwr_flynn.counts import ClassCounts
+from flwr_flynn.errors import ConfigError, FlyNNError, PrivacyError
+from flwr_flynn.privacy import MECHANISMS, NEIGHBOURS, GaussianCounts, Mechanism, SimulatedRelease
+
+_FORMAT = 1
+_LEDGER = "ledger.json"
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a party will give away at most.
+
+    Parameters
+    ----------
+    max_epsilon : float
+        Of all releases together.
+    max_delta : float, default=0.0
+        Likewise.
+    mechanisms : sequence of str, default=("gaussian", "laplace", "top-t")
+        Kinds that may be asked for. "simulated" protects nobody; its epsilon is counted as if it did.
+    neighbours : {"add-remove", "replace-one"}, default="add-remove"
+        What a release must protect at least: "replace-one" is the stronger.
+    records_per_person : int, default=1
+        How many records of one person a release must protect at least.
+    secure_sum : bool, default=False
+        Whether releases may carry a share of the noise only, for a secure sum (`GaussianCounts`' `n_honest`).
+
+    Raises
+    ------
+    ConfigError
+        A parameter is not as described.
+    """
+
+    max_epsilon: float
+    max_delta: float = 0.0
+    mechanisms: Sequence[str] = tuple(MECHANISMS)
+    neighbours: str = "add-remove"
+    records_per_person: int = 1
+    secure_sum: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_epsilon", 0.0), ("max_delta", 0.0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < math.inf:
+                raise ConfigError(f"{name}: expected a finite number of at least 0, got {str(value)[:40]!r}")
+        known = [*MECHANISMS, SimulatedRelease.kind]
+        if isinstance(self.mechanisms, str) or any(kind not in known for kind in self.mechanisms):
+            raise ConfigError(f"mechanisms: expected some of {', '.join(known)}, got {str(self.mechanisms)[:80]!r}")
+        object.__setattr__(self, "mechanisms", tuple(self.mechanisms))
+        if self.neighbours not in NEIGHBOURS:
+            raise ConfigError(f"neighbours: expected one of {', '.join(NEIGHBOURS)}, got {str(self.neighbours)[:40]!r}")
+        records = self.records_per_person
+        if isinstance(records, bool) or not isinstance(records, int) or records < 1:
+            raise ConfigError(f"records_per_person: expected a positive whole number, got {str(records)[:40]!r}")
+
+    def check(self, mechanism: Mechanism) -> None:
+        """Refuse a mechanism that this policy does not allow at all.
+
+        Raises
+        ------
+        PrivacyError
+            Naming what of the policy speaks against it.
+        """
+        if mechanism.kind not in self.mechanisms:
+            raise PrivacyError(f"policy mechanisms {', '.join(self.mechanisms)}: {mechanism.kind} is not among them")
+        if NEIGHBOURS.index(mechanism.neighbours) < NEIGHBOURS.index(self.neighbours):
+            raise PrivacyError(f"policy neighbours {self.neighbours}: asked for {mechanism.neighbours}")
+        if mechanism.records_per_person < self.records_per_person:
+            raise PrivacyError(
+                f"policy records-per-person {self.records_per_person}: asked for {mechanism.records_per_person}"
+            )
+        inner = _unseeded(mechanism)
+        if isinstance(inner, GaussianCounts) and inner.n_honest is not None and not self.secure_sum:
+            raise PrivacyError("policy secure-sum off: asked for a share of the noise only")
+
+
+@dataclass(frozen=True, eq=False)
+class Released:
+    """An answer from the ledger.
+
+    Parameters
+    ----------
+    counts : ClassCounts
+        What may leave the party.
+    repeated : bool
+        The same request was answered before, and this is that answer: nothing was spent.
+    data_changed : bool
+        The answer is from other data than there are now.
+    """
+
+    counts: ClassCounts
+    repeated: bool
+    data_changed: bool
+
+
+class Budget:
+    """A party's ledger of releases.
+
+    Parameters
+    ----------
+    path : path-like
+        A folder of the party's own, made at the first release. Beside it lies ``<path>.exists``: where that is but the
+        folder is not, the ledger was lost.
+    policy : Policy
+    """
+
+    def __init__(self, path: str | os.PathLike[str], policy: Policy) -> None:
+        self.path, self.policy = Path(path).absolute(), policy
+        self._marker = self.path.with_name(self.path.name + ".exists")
+
+    def release(
+        self,
+        mechanism: Mechanism,
+        counts: ClassCounts,
+        *,
+        terms: str = "",
+        data: str | None = None,
+        processes: int = 1,
+    ) -> Released:
+        """What answers this request: what answered it before, or else a new release, recorded first.
+
+        Whether a request is refused depends on it, the policy and the ledger, never on the counts' values.
+
+        Parameters
+        ----------
+        mechanism : Mechanism
+        counts : ClassCounts
+            Without noise, of the shape the mechanism is for.
+        terms : str
+            What else makes a request what it is: a digest of the run's terms.
+        data : str, optional
+            A digest of the data, to notice when they change; of the counts if not given. Never leaves the ledger.
+        processes : int, default=1
+            As for `Mechanism.release`.
+
+        Raises
+        ------
+        PrivacyError
+            It is beyond the policy, or the ledger is lost, altered or cannot be written.
+        """
+        self.policy.check(mechanism)
+        request = {"mechanism": mechanism.to_dict(), "spec": counts.spec_fingerprint, "terms": terms}
+        data = counts.sha256() if data is None else data
+        with self._locked():
+            entries = self._read()
+            for entry in entries:
+                if entry["request"] == request:
+                    return Released(self._stored(entry, mechanism), True, entry["data"] != data)
+            inner = _unseeded(mechanism)
+            cost = {"epsilon": inner.epsilon(inner.delta), "delta": inner.delta}
+            for name in ("epsilon", "delta"):
+                most, total = getattr(self.policy, f"max_{name}"), math.fsum([*(e[name] for e in entries), cost[name]])
+                if total > most * (1 + 1e-9):
+                    raise PrivacyError(f"policy max-{name} {most:.4g}: with this release it would be {total:.4g}")
+            released = mechanism.release(counts, processes=processes)
+            stream = io.BytesIO()
+            np.savez_compressed(stream, counts=released.array)
+            raw = stream.getvalue()
+            name = f"{uuid4().hex}.npz"
+            entry = {"request": request, **cost, "data": data, "file": name, "sha256": hashlib.sha256(raw).hexdigest()}
+            try:
+                _write(self.path / name, raw)
+                _write(self.path / _LEDGER, _ledger([*entries, entry]))
+            except OSError as error:
+                raise PrivacyError(f"ledger {self.path}: cannot be written ({error.strerror})") from None
+            return Released(released, False, False)
+
+    def spent(self) -> tuple[float, float]:
+        """Epsilon and delta of all releases together.
+
+        Raises
+        ------
+        PrivacyError
+            The ledger is lost or altered.
+        """
+        with self._locked():
+            entries = self._read()
+        return math.fsum(entry["epsilon"] for entry in entries), math.fsum(entry["delta"] for entry in entries)
+
+    def reset(self) -> None:
+        """Forget everything that was released.
+
+        For the party's own hand: what was given away is given away all the same, and only the party can judge that it
+        no longer matters, because its records are others now.
+        """
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._marker.unlink(missing_ok=True)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One process at a time; makes the folder where there never was one."""
+        try:
+            import fcntl
+        except ImportError:
+            raise PrivacyError("a ledger needs file locks, which this system lacks") from None
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self._marker.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise PrivacyError(f"ledger {self.path}: cannot be opened ({error.strerror})") from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not self._marker.exists() and not self.path.exists():
+                # The marker first: dying after it leaves a ledger that counts as lost, not one that counts as new.
+                _write(self._marker, b"")
+                self.path.mkdir(mode=0o700)
+                _write(self.path / _LEDGER, _ledger([]))
+            yield
+        except OSError as error:
+            raise PrivacyError(f"ledger {self.path}: cannot be used ({error.strerror})") from None
+        finally:
+            os.close(lock)
+
+    def _read(self) -> list[dict[str, Any]]:
+        try:
+            content = json.loads((self.path / _LEDGER).read_bytes())
+            entries: list[dict[str, Any]] = content["entries"]
+            intact = _ledger(entries) == json.dumps(content).encode() and self._marker.exists()
+        except FileNotFoundError:
+            raise PrivacyError(f"ledger {self.path} is lost; nothing is released until it is reset") from None
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            intact = False
+        if not intact:
+            raise PrivacyError(f"ledger {self.path} was altered; nothing is released until it is reset")
+        return entries
+
+    def _stored(self, entry: dict[str, Any], mechanism: Mechanism) -> ClassCounts:
+        try:
+            raw = (self.path / entry["file"]).read_bytes()
+            if hashlib.sha256(raw).hexdigest() != entry["sha256"]:
+                raise ValueError
+            with np.load(io.BytesIO(raw), allow_pickle=False) as file:
+                return mechanism.received(file["counts"], entry["request"]["spec"])
+        except (OSError, ValueError, KeyError, FlyNNError):
+            raise PrivacyError(f"release {entry['file']} of ledger {self.path} is lost or altered") from None
+
+
+def _unseeded(mechanism: Mechanism) -> Mechanism:
+    return mechanism.mechanism if isinstance(mechanism, SimulatedRelease) else mechanism
+
+
+def _ledger(entries: list[dict[str, Any]]) -> bytes:
+    """The file, with a digest by which it notices that it was altered."""
+    digest = hashlib.sha256(json.dumps(entries).encode()).hexdigest()
+    return json.dumps({"format": _FORMAT, "sha256": digest, "entries": entries}).encode()
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Whole or not at all, and on the disk when it returns."""
+    beside = path.with_name(f".{path.name}.{uuid4().hex}")
+    try:
+        with open(beside, "xb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(beside, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    finally:
+        beside.unlink(missing_ok=True)

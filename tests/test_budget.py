@@ -1,0 +1,237 @@
+"""The ledger: nothing is spent twice by mistake, nothing is released that is not recorded, and faults mean refusal."""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+
+import numpy as np
+import pytest
+
+from flwr_flynn import ClassCounts, budget
+from flwr_flynn.budget import Budget, Policy
+from flwr_flynn.errors import ConfigError, PrivacyError
+from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease
+
+SHAPE = {"hash_nnz": 2, "n_classes": 2}
+HERE = ClassCounts([[2, 2, 0], [0, 1, 1]], hash_nnz=2, spec_fingerprint=64 * "0")
+LATER = ClassCounts([[2, 2, 0], [0, 2, 2]], hash_nnz=2, spec_fingerprint=64 * "0")
+ELSEWHERE = ClassCounts([[2, 2, 0], [0, 1, 1]], hash_nnz=2, spec_fingerprint=64 * "1")
+
+
+def laplace(epsilon=0.5, **kwargs):
+    return LaplaceCounts(epsilon, **SHAPE, **kwargs)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "party" / "state"
+
+
+def open_budget(path, **policy):
+    return Budget(path, Policy(**{"max_epsilon": 1.0, "max_delta": 1e-4} | policy))
+
+
+def test_the_same_request_gets_the_same_answer_and_spends_nothing(path):
+    first = open_budget(path).release(laplace(), HERE, terms="run")
+    again = open_budget(path).release(laplace(), HERE, terms="run")
+    assert again.counts == first.counts
+    assert (first.repeated, first.data_changed) == (False, False)
+    assert (again.repeated, again.data_changed) == (True, False)
+    later = open_budget(path).release(laplace(), LATER, terms="run")
+    assert later.counts == first.counts
+    assert (later.repeated, later.data_changed) == (True, True)
+    assert open_budget(path).spent() == (0.5, 0.0)
+
+
+def test_different_requests_add_up_to_the_policy(path):
+    budget = open_budget(path)
+    releases = [
+        budget.release(laplace(0.25), HERE).counts,
+        budget.release(laplace(0.25), HERE, terms="another run").counts,
+        budget.release(laplace(0.25), ELSEWHERE).counts,
+        budget.release(laplace(0.125), HERE).counts,
+    ]
+    assert len({release.sha256() for release in releases}) == 4
+    assert budget.spent() == (0.875, 0.0)
+    with pytest.raises(PrivacyError, match=r"policy max-epsilon 1: with this release it would be 1\.125"):
+        budget.release(laplace(0.25), HERE, terms="a third run")
+    assert budget.spent() == (0.875, 0.0)
+    budget.release(laplace(0.125), HERE, terms="what is left")
+    assert budget.release(laplace(0.25), HERE).counts == releases[0]
+
+
+def test_deltas_add_up_too(path):
+    budget = open_budget(path, max_epsilon=10.0, max_delta=1.5e-5)
+    budget.release(GaussianCounts(1.0, 1e-5, **SHAPE), HERE)
+    with pytest.raises(PrivacyError, match=r"policy max-delta 1\.5e-05"):
+        budget.release(GaussianCounts(1.0, 1e-5, **SHAPE), HERE, terms="more")
+    assert budget.spent()[1] == 1e-5
+
+
+@pytest.mark.parametrize(
+    ("policy", "mechanism", "message"),
+    [
+        ({"mechanisms": ["gaussian"]}, laplace(), "policy mechanisms gaussian: laplace"),
+        ({}, SimulatedRelease(laplace(), 1), "simulated is not among"),
+        ({"neighbours": "replace-one"}, laplace(), "policy neighbours replace-one"),
+        ({"records_per_person": 3}, laplace(records_per_person=2), "policy records-per-person 3"),
+        ({}, GaussianCounts(0.5, 1e-5, **SHAPE, n_honest=4), "policy secure-sum off"),
+        ({"max_epsilon": 0}, laplace(), "policy max-epsilon 0"),
+    ],
+)
+def test_what_the_policy_does_not_allow_is_refused(path, policy, mechanism, message):
+    with pytest.raises(PrivacyError, match=message):
+        open_budget(path, **policy).release(mechanism, HERE)
+    assert open_budget(path).spent() == (0.0, 0.0)
+
+
+def test_what_the_policy_allows(path):
+    policy = {"mechanisms": ["simulated", "gaussian"], "secure_sum": True, "neighbours": "add-remove"}
+    budget = open_budget(path, **policy)
+    budget.release(SimulatedRelease(laplace(0.25, neighbours="replace-one"), 1), HERE)
+    budget.release(GaussianCounts(0.5, 1e-5, **SHAPE, n_honest=4), HERE)
+    assert budget.spent()[0] == pytest.approx(0.75, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"max_epsilon": -1},
+        {"max_epsilon": math.nan},
+        {"max_epsilon": math.inf},
+        {"max_epsilon": "1"},
+        {"max_delta": True},
+        {"mechanisms": "gaussian"},
+        {"mechanisms": ["best"]},
+        {"neighbours": "all"},
+        {"records_per_person": 0},
+    ],
+)
+def test_policies_are_checked(bad):
+    with pytest.raises(ConfigError, match=next(iter(bad))):
+        Policy(**{"max_epsilon": 1.0} | bad)
+
+
+def lose(path):
+    (path / "ledger.json").unlink()
+
+
+def lose_all(path):
+    for file in path.iterdir():
+        file.unlink()
+    path.rmdir()
+
+
+def forget_spending(path):
+    ledger = json.loads((path / "ledger.json").read_text())
+    ledger["entries"][0]["epsilon"] = 0.0
+    (path / "ledger.json").write_text(json.dumps(ledger))
+
+
+def empty(path):
+    (path / "ledger.json").write_text('{"format": 1, "sha256": "", "entries": []}')
+
+
+def truncate(path):
+    raw = (path / "ledger.json").read_bytes()
+    (path / "ledger.json").write_bytes(raw[:-1])
+
+
+def lose_marker(path):
+    path.with_name(path.name + ".exists").unlink()
+
+
+@pytest.mark.parametrize("fault", [lose, lose_all, forget_spending, empty, truncate, lose_marker])
+def test_a_lost_or_altered_ledger_means_refusal_until_it_is_reset(path, fault):
+    open_budget(path).release(laplace(), HERE)
+    fault(path)
+    for _ in range(2):
+        with pytest.raises(PrivacyError, match=r"is lost; nothing is released|was altered; nothing is released"):
+            open_budget(path).release(laplace(), HERE)
+        with pytest.raises(PrivacyError):
+            open_budget(path).spent()
+    open_budget(path).reset()
+    assert open_budget(path).spent() == (0.0, 0.0)
+    assert not open_budget(path).release(laplace(), HERE).repeated
+
+
+@pytest.mark.parametrize("fault", ["lost", "altered", "another"])
+def test_a_lost_or_altered_release_is_not_made_again(path, fault):
+    released = open_budget(path).release(laplace(), HERE)
+    (file,) = path.glob("*.npz")
+    if fault == "lost":
+        file.unlink()
+    elif fault == "altered":
+        file.write_bytes(file.read_bytes()[:-1])
+    else:
+        np.savez(file, counts=HERE.array)
+    with pytest.raises(PrivacyError, match="is lost or altered"):
+        open_budget(path).release(laplace(), HERE)
+    assert open_budget(path).spent() == (0.5, 0.0)
+    assert released.counts.noise
+
+
+@pytest.mark.parametrize("dies_at", range(4))
+def test_dying_between_steps_never_spends_too_little(path, monkeypatch, dies_at):
+    """Steps that write: the marker, the new ledger, the release, the ledger with it."""
+    steps, write = [], budget._write
+
+    def dying(file, content):
+        if len(steps) == dies_at:
+            raise KeyboardInterrupt
+        steps.append(file)
+        write(file, content)
+
+    monkeypatch.setattr(budget, "_write", dying)
+    with pytest.raises(KeyboardInterrupt):  # nothing was handed out
+        open_budget(path).release(laplace(), HERE)
+    monkeypatch.undo()
+    if dies_at == 1:  # there was a ledger, or might have been
+        with pytest.raises(PrivacyError, match="is lost"):
+            open_budget(path).spent()
+        return
+    assert open_budget(path).spent() == (0.0, 0.0)
+    assert not open_budget(path).release(laplace(), HERE).repeated
+    assert open_budget(path).spent() == (0.5, 0.0)
+
+
+def test_what_cannot_be_recorded_is_not_released(path, monkeypatch):
+    open_budget(path).spent()
+
+    def full(file, content):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(budget, "_write", full)
+    with pytest.raises(PrivacyError, match="cannot be written"):
+        open_budget(path).release(laplace(), HERE)
+    (path.parent / "file").write_text("")
+    with pytest.raises(PrivacyError, match="cannot be opened"):
+        open_budget(path.parent / "file" / "state").spent()
+
+
+def ask(path, place, queue):
+    try:
+        answer = open_budget(path).release(laplace(0.25), HERE, terms=f"run {place % 5}")
+        queue.put((place % 5, answer.counts.sha256()))
+    except PrivacyError as error:
+        queue.put((place % 5, str(error)))
+
+
+def test_processes_take_turns(path):
+    """Ten at once ask for five releases, two each, of which the policy allows four."""
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    processes = [context.Process(target=ask, args=(path, place, queue)) for place in range(10)]
+    for process in processes:
+        process.start()
+    answers = [queue.get(timeout=60) for _ in processes]
+    for process in processes:
+        process.join()
+    by_run = {}
+    for run, answer in answers:
+        by_run.setdefault(run, set()).add(answer)
+    assert all(len(same) == 1 for same in by_run.values())
+    assert sum("policy max-epsilon" in next(iter(same)) for same in by_run.values()) == 1
+    assert open_budget(path).spent() == (1.0, 0.0)
