@@ -43,6 +43,11 @@ def test_the_ten_lines() -> None:
     assert names["pooled"].counts_.n_examples == 1797
 
 
+def test_the_other_examples() -> None:
+    for block in readme_blocks("python")[1:]:
+        exec(compile(block, "README.md", "exec"), {})
+
+
 @pytest.fixture
 def theirs(tmp_path: Path) -> Iterator[Flower]:
     """A Flower whose processes find flwr_flynn as an installed package, not as the app."""
@@ -56,7 +61,9 @@ def theirs(tmp_path: Path) -> Iterator[Flower]:
 
 def their_app(folder: Path, change: Callable[[str], str] = str) -> Path:
     """README's server and client in an app of its own."""
-    _, server, client = readme_blocks("python")
+    server, client = (
+        next(block for block in readme_blocks("python") if start in block) for start in ("ServerApp()", "ClientApp(")
+    )
     app = folder / "their-app"
     (app / "their_app").mkdir(parents=True)
     (app / "pyproject.toml").write_text(PYPROJECT)
