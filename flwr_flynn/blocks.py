@@ -34,6 +34,12 @@ _COUNTING_WIDTH = 8192  # widest range of sums for which each lane gets a full h
 _CHUNK_BYTES = 2**22  # of one chunk of points as float64: small beside the caches that the kernels live in
 
 
+def chunk_size(n_features: int) -> int:
+    """Points of so many columns to prepare at a time."""
+    fitting = _CHUNK_BYTES // (8 * n_features)
+    return int(min(max(fitting // 64 * 64, 64), 1024))
+
+
 @dataclass(frozen=True)
 class Preparation:
     """What turns points into blocks: the parts of a hash that concern single values."""
@@ -47,8 +53,7 @@ class Preparation:
     @property
     def chunk_size(self) -> int:
         """Points to prepare at a time: whole blocks of any dtype."""
-        fitting = _CHUNK_BYTES // (8 * self.n_features)
-        return int(min(max(fitting // 64 * 64, 64), 1024))
+        return chunk_size(self.n_features)
 
     def winners(self, chunk: Array | sp.csr_array, columns: Array, hash_nnz: int, out: Array) -> None:
         """Write the active bits of the points of a chunk to `out`, (n, hash_nnz) int32."""

@@ -56,13 +56,14 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         contradict it are refused. Models merge only if they have the same.
     hash_dim, row_nnz, hash_nnz : int, optional
         Sizes of the hash; those left out are chosen by `HashSpec.suggest`, hash_nnz in proportion to hash_dim.
-    signed : bool, default=True
-        Rows of +1 and -1 rather than the paper's ones.
+    signed : "auto" or bool, default="auto"
+        Rows of +1 and -1 rather than the paper's ones. "auto": where columns are centred or scaled, except that one of
+        the four hashes of ``scaling="auto"`` has ones.
     scaling : str, None or a pair (center, scale), default="auto"
         What happens to the columns first. None: nothing. "center": the mean is subtracted. "standard": the result is
         also divided by the standard deviation. "weighted": and multiplied by how much the column tells about the
         classes. "weighted-center": centred and weighted, not standardised. "auto": the best of four hashes by
-        leave-one-out, whatever `signed` says; see `choice.Plan`. Or (x - center) * scale with the vectors given, either
+        leave-one-out, see `choice.Plan`. Or (x - center) * scale with the vectors given, either
         of which may be None. All of it is learned from the points of `fit`, or of the first `partial_fit`, and stays;
         means, deviations and weights do not depend on the order of the rows, on the dtype, or on sparse or dense. More
         than 16384 columns are left as they are by "auto".
@@ -79,8 +80,10 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     reject_above : float, optional
         Abstain from points whose novelty to every class is above this, from 0 to 1: `predict` gives them
         `reject_label`. A quantile of ``novelty(X).min(axis=1)`` over points that were not trained on is a good choice.
-    reject_label : optional
-        None: -1 if classes are numbers, "rejected" if they are strings.
+        Novelty depends on the decay, so give that, too, where the model is going to learn more.
+    reject_label : str, int or float, optional
+        Of the kind of the classes, and none of them. None: "rejected", or for numbers -1, or one below the lowest class
+        where that is one.
     temperature : "auto" or float, default="auto"
         What `predict_proba` divides logarithms by, above 0. "auto": `fit` takes the one with the lowest log-loss by
         exact leave-one-out from `choice.TEMPERATURES`; everything else takes
@@ -131,7 +134,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         "hash_dim": [Interval(Integral, 1, None, closed="left"), None],
         "row_nnz": [Interval(Integral, 1, None, closed="left"), None],
         "hash_nnz": [Interval(Integral, 1, None, closed="left"), None],
-        "signed": ["boolean"],
+        "signed": [StrOptions({"auto"}), "boolean"],
         "scaling": [StrOptions({*SCALINGS, "auto"}), tuple, list, None],
         "waves": ["boolean", None],
         "decay": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="left")],
@@ -149,7 +152,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         hash_dim: int | None = None,
         row_nnz: int | None = None,
         hash_nnz: int | None = None,
-        signed: bool = True,
+        signed: str | bool = "auto",
         scaling: str | Pair | None = "auto",
         waves: bool | None = None,
         decay: str | float = "auto",
@@ -203,6 +206,8 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         decay: str | float = "auto",
         rule: str = "balanced",
         temperature: str | float = "auto",
+        reject_above: float | None = None,
+        reject_label: Any = None,
         feature_names: Sequence[str] | None = None,
         guarantee: str | None = None,
     ) -> Self:
@@ -215,7 +220,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         counts : ClassCounts
         classes : (L,) array-like of str or int
             Label of each row of the counts, in any order, which becomes that of `classes_`.
-        decay, rule, temperature
+        decay, rule, temperature, reject_above, reject_label
             As for the class.
         feature_names : sequence of n_features str, optional
         guarantee : str, optional
@@ -248,7 +253,14 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             names = np.asarray(feature_names, dtype=object)
             if names.shape != (spec.n_features,) or not all(isinstance(name, str) for name in names):
                 raise DataError(f"feature_names: expected {spec.n_features} strings, got shape {names.shape}")
-        self = cls(spec=spec, decay=decay, rule=rule, temperature=temperature)
+        self = cls(
+            spec=spec,
+            decay=decay,
+            rule=rule,
+            temperature=temperature,
+            reject_above=reject_above,
+            reject_label=reject_label,
+        )
         self.n_features_in_ = spec.n_features
         if names is not None:
             self.feature_names_in_ = names
@@ -276,7 +288,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_classification_targets(y)
         classes, codes = np.unique(y, return_inverse=True)
         fresh._learn(X, codes, classes)
-        self.__dict__ = fresh.__dict__
+        self._become(fresh)
         return self
 
     def partial_fit(self, X: Any, y: npt.ArrayLike, classes: npt.ArrayLike | None = None) -> Self:
@@ -289,7 +301,8 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X : (n, n_features) array-like or scipy sparse
         y : (n,) array-like
         classes : (L,) array-like, optional
-            All labels that may ever occur; needed at the first call. Sizes and scaling are chosen then, and stay.
+            All labels that may ever occur; needed at the first call. Sizes and scaling are chosen then, and stay: the
+            first batch should be large and look like what is to come, or `scaling` be a pair of vectors.
 
         Returns
         -------
@@ -313,14 +326,17 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         codes = _codes(known, y)
         if first:
             fresh._learn(X, codes, known)
-            fresh._set_counts(fresh.counts_)  # what comes later has no say in leave-one-out, so nothing has
-            self.__dict__ = fresh.__dict__
+            # What comes later has no say in leave-one-out, so nothing has.
+            fresh._set_counts(fresh.counts_, fresh.counts_.suggest_decay(self.rule))
+            self._become(fresh)
         else:
             self._set_counts(self.counts_ + self._count(X, codes))
         return self
 
     def merge(self, other: FlyNNClassifier) -> Self:
-        """Add what another classifier learned, as if its points had been learned here.
+        """Add what another classifier learned: the counts are then those of a model that learned its points, too.
+
+        Decay and temperature, where "auto", are chosen anew from the counts, unless there is nothing to add.
 
         Parameters
         ----------
@@ -403,9 +419,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             novel = self.counts_.novelty(active, self.decay_).min(axis=1) > limit
             return np.where(novel, len(self.classes_), best)
 
-        kind = np.result_type(self.classes_, np.asarray(label))
-        answers = np.append(self.classes_.astype(kind), np.asarray([label], kind))
-        labels = answers[self._read_out(X, read)]
+        labels = np.append(self.classes_, label)[self._read_out(X, read)]
         return labels
 
     def predict_proba(self, X: Any) -> Floats:
@@ -479,6 +493,11 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_finite(validated[0] if isinstance(validated, tuple) else validated, names)
         return validated
 
+    def _become(self, other: Self) -> None:
+        learned = vars(other).copy()
+        vars(self).clear()
+        vars(self).update(learned)
+
     def _learn(self, X: Any, codes: npt.NDArray[np.int64], classes: npt.NDArray[Any]) -> None:
         """Choose hash and read-out, and count."""
         specs = self._candidates(X, codes, len(classes))
@@ -490,14 +509,15 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return ClassCounts.from_data(self.hash_, X, codes, len(self.classes_), n_jobs=self.n_jobs)
 
     def _set_counts(self, counts: ClassCounts, decay: float | None = None, temperature: float | None = None) -> None:
-        if self.decay != "auto":
-            decay = float(self.decay)
-        elif decay is None:
-            decay = counts.suggest_decay(self.rule)
-        if self.temperature != "auto":
-            temperature = float(self.temperature)
-        self.counts_, self.decay_, self.guarantee_ = counts, decay, None
-        self.temperature_ = counts.suggest_temperature(self.rule) if temperature is None else temperature
+        if self.reject_above is not None:
+            self._reject_label()  # better refused now than when it is needed
+        if decay is None and temperature is None and getattr(self, "counts_", None) == counts:
+            return  # nothing was learned or forgotten
+        decay = counts.suggest_decay(self.rule) if decay is None else decay
+        temperature = counts.suggest_temperature(self.rule) if temperature is None else temperature
+        self.counts_, self.guarantee_ = counts, None
+        self.decay_ = decay if isinstance(self.decay, str) else float(self.decay)
+        self.temperature_ = temperature if isinstance(self.temperature, str) else float(self.temperature)
 
     def _candidates(self, X: Any, codes: npt.NDArray[np.int64], n_classes: int) -> Sequence[HashSpec]:
         n_examples, n_features = X.shape
@@ -512,26 +532,39 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return [self.spec]
         scaling = None if self.scaling == "auto" and n_features > _WIDE else self.scaling
         if self.waves and not isinstance(scaling, str):
-            raise ValueError("waves: need a scaling by name, by which their frequency is chosen; or a spec")
+            what = (
+                f'"auto" leaves {n_features} columns as they are' if self.scaling == "auto" else "got another scaling"
+            )
+            raise ValueError(f"waves: expected a scaling by name, by which their frequency is chosen; {what}")
         plan = Plan(
             n_features,
             n_classes,
             n_examples,
             scaling,
-            bool(self.signed),
+            None if isinstance(self.signed, str) else bool(self.signed),
             **given,
             seed=int(self.seed),
             waves=None if self.waves is None else bool(self.waves),
         )
         return plan.specs(ColumnSums.from_data(X, codes, n_classes) if plan.needs_sums else None)
 
-    def _reject_label(self) -> Any:
-        label = self.reject_label
-        if label is None:
-            label = "rejected" if self.classes_.dtype.kind in "OUS" else -1
-        if label in self.classes_.tolist():
-            raise ValueError("reject_label: is one of the classes; give another")
-        return label
+    def _reject_label(self) -> npt.NDArray[Any]:
+        """What stands for "rejected" in predictions, as an array of one that goes with the classes."""
+        classes, label = self.classes_, self.reject_label
+        texts = classes.dtype.kind in "OUT"
+        if label is None and texts:
+            label = "rejected"
+        elif label is None and classes.dtype.kind != "b":
+            label = -1 if -1 not in classes else classes.min() - 1
+        right = isinstance(label, str) if texts else isinstance(label, Real) and not isinstance(label, bool)
+        if not right or classes.dtype.kind == "b" or label in classes.tolist():
+            raise ValueError(
+                "reject_label: expected a label of the kind of the classes that is none of them; booleans have none"
+            )
+        joined = np.append(classes, [label])
+        if joined[:-1].tolist() != classes.tolist() or joined[-1] != label:
+            raise ValueError("reject_label: no array can hold it beside the classes")
+        return joined[-1:]
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "counts_")
@@ -569,6 +602,8 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             rule=self.rule,
             temperature=self.temperature,
             temperature_=self.temperature_,
+            reject_above=self.reject_above,
+            reject_label=self.reject_label,
             guarantee=self.guarantee_,
         )
         modelfile.write(path, model)
@@ -601,6 +636,8 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 decay=model.decay,
                 rule=model.rule,
                 temperature=model.temperature,
+                reject_above=model.reject_above,
+                reject_label=model.reject_label,
                 feature_names=model.feature_names,
                 guarantee=model.guarantee,
             )

@@ -36,7 +36,11 @@ def check_columns(X: Any) -> None:
     dtypes = getattr(X, "dtypes", None)
     if dtypes is None or not hasattr(X, "columns"):
         return
-    bad = [str(name) for name, dtype in zip(X.columns, dtypes, strict=True) if not _is_number(dtype)]
+    bad = [
+        str(name)
+        for place, (name, dtype) in enumerate(zip(X.columns, dtypes, strict=True))
+        if _is_text(X, place, dtype)
+    ]
     if bad:
         raise DataError(
             f"X: {len(bad)} of {len(X.columns)} columns are not numbers: {_listed(bad)}; encode them first, for "
@@ -76,8 +80,14 @@ def _per_column(X: Any) -> npt.NDArray[np.int64]:
     return np.bincount(entries.coords[1][~np.isfinite(entries.data)], minlength=X.shape[1]).astype(np.int64)
 
 
-def _is_number(dtype: Any) -> bool:
-    return getattr(dtype, "kind", "O") in "biuf"
+def _is_text(X: Any, place: int, dtype: Any) -> bool:
+    """Whether a column is known not to be numbers; of others than pandas' scikit-learn is the judge."""
+    kind = getattr(dtype, "kind", None)
+    if kind is None or kind in "biuf":
+        return False
+    if kind == "O" and hasattr(X, "iloc") and str(dtype) == "object":  # numbers may hide in there
+        return any(isinstance(value, str | bytes) for value in X.iloc[:, place])
+    return True
 
 
 def _listed(names: list[str]) -> str:

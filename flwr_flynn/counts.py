@@ -363,6 +363,15 @@ class ClassCounts:
             check_readout(rule, decay)
         return readout.leave_one_out(self.array, self.n_per_class, bits, labels, decays, rule)
 
+    def leave_one_out_hits(
+        self, active: npt.ArrayLike, y: npt.ArrayLike, decays: Sequence[float], rule: str = "balanced"
+    ) -> npt.NDArray[np.int64]:
+        """How many points of each class `leave_one_out` gets right, (D, L): the diagonals of its matrices."""
+        bits, labels = self._counted(active, y)
+        for decay in decays:
+            check_readout(rule, decay)
+        return readout.leave_one_out_hits(self.array, self.n_per_class, bits, labels, decays, rule)
+
     def leave_one_out_losses(
         self,
         active: npt.ArrayLike,
@@ -511,14 +520,15 @@ def memory_needed(spec: HashSpec, n_classes: int) -> int:
     int
         24 for every entry of the rows (the rows, the form in which the kernels read them, their signs, and what drawing
         them takes), 24 for every count (the sum, a copy, a message or file) and 8 for every feature and
-        for every slope of a wave.
+        for every slope of a wave, and what the waves of a block of points take.
 
     Examples
     --------
     >>> memory_needed(HashSpec(n_features=64, hash_dim=16384, row_nnz=19, hash_nnz=32, seed=7), n_classes=10)
     11403776
     """
-    return 24 * spec.hash_dim * (spec.row_nnz + n_classes) + 8 * spec.n_features * (1 + spec.n_waves)
+    waves = 8 * spec.n_waves * (spec.n_features + 128)  # slopes, phases, and the waves of a few points
+    return 24 * spec.hash_dim * (spec.row_nnz + n_classes) + 8 * spec.n_features + waves
 
 
 def check_readout(rule: object, decay: object, temperature: object = 1.0) -> None:

@@ -59,6 +59,12 @@ def draw_rows(seed, hash_dim, n_features, row_nnz):  # type: ignore[no-untyped-d
             if taken[column >> np.uint64(6)] >> (column & np.uint64(63)) & one:
                 column = np.uint64(j)
             taken[column >> np.uint64(6)] |= one << (column & np.uint64(63))
+            rows[row, row_nnz - n_features + j] = column
+        if row_nnz < taken.shape[0]:  # rather than look through the bits of very many columns
+            rows[row].sort()
+            for column in rows[row]:
+                taken[column >> 6] = 0
+            continue
         k = 0
         for word in range(taken.shape[0]):
             bits = taken[word]

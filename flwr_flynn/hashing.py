@@ -28,7 +28,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from numba import njit
 
-from flwr_flynn.blocks import Preparation, dense
+from flwr_flynn.blocks import Preparation, chunk_size, dense
 from flwr_flynn.compiling import first_call
 from flwr_flynn.draws import draw_rows, draw_signs
 from flwr_flynn.errors import DataError, SpecError
@@ -264,7 +264,8 @@ class FlyHash:
     def _over_chunks(self, n: int, work: Callable[[int, int], None], n_jobs: int | None) -> None:
         threads = n_threads(n_jobs)
         # Whole blocks, and several chunks for each thread, so that none of them waits long for another's last one.
-        step = min(self._preparation.chunk_size, -(-n // (256 * threads)) * 64) or 64
+        fitting = min(self._preparation.chunk_size, chunk_size(self.n_features))  # waves may be fewer than features
+        step = min(fitting, -(-n // (256 * threads)) * 64) or 64
         chunks: Iterator[tuple[int, int]] = ((first, min(first + step, n)) for first in range(0, n, step))
         threads = min(threads, -(-n // step))
         if threads <= 1:

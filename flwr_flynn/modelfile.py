@@ -81,6 +81,8 @@ class Model:
         One of `readout.RULES`.
     temperature, temperature_ : "auto" or float, float
         As the user asked for it, and as it was chosen.
+    reject_above, reject_label : float and label, optional
+        As the user gave them.
     feature_names : sequence of str, optional
     guarantee : str, optional
         What protects the points, in words.
@@ -94,6 +96,8 @@ class Model:
     rule: str
     temperature: str | float = "auto"
     temperature_: float = 1.0
+    reject_above: float | None = None
+    reject_label: Any = None
     feature_names: Sequence[str] | None = None
     guarantee: str | None = None
 
@@ -123,6 +127,8 @@ def write(path: str | os.PathLike[str], model: Model) -> None:
         "rule": model.rule,
         "temperature": model.temperature if isinstance(model.temperature, str) else float(model.temperature),
         "temperature_": model.temperature_,
+        "reject_above": None if model.reject_above is None else float(model.reject_above),
+        "reject_label": model.reject_label.item() if isinstance(model.reject_label, np.generic) else model.reject_label,
     }
     if model.counts.noise:
         header["noise"] = [release.to_dict() for release in model.counts.noise]
@@ -209,6 +215,8 @@ def _read(stream: IO[bytes], max_bytes: int) -> Model:
         rule=header["rule"],
         temperature=header["temperature"],
         temperature_=float(header["temperature_"]),
+        reject_above=_checked_limit(header["reject_above"]),
+        reject_label=header["reject_label"],
         feature_names=header["feature_names"],
         guarantee=_checked_guarantee(header["guarantee"]) if is_noisy else None,
     )
@@ -220,6 +228,12 @@ def _checked_guarantee(guarantee: Any) -> str | None:
     if not isinstance(guarantee, str) or len(guarantee) > _LONGEST_GUARANTEE or not guarantee.isprintable():
         raise ModelFileError(f"guarantee: expected at most {_LONGEST_GUARANTEE} characters on one line, got others")
     return guarantee
+
+
+def _checked_limit(limit: Any) -> float | None:
+    if limit is not None and not (isinstance(limit, float) and 0 <= limit <= 1):
+        raise ModelFileError("reject_above: expected a number from 0 to 1, got something else")
+    return limit
 
 
 def _write_npz(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> None:

@@ -36,8 +36,10 @@ SCALINGS = ("center", "standard", "weighted", "weighted-center")
 """What `ColumnSums.center_and_scale` can make."""
 
 _UNIT = 1074  # values are multiples of 2 ** -_UNIT
+_LARGEST = int(np.finfo(np.float64).max) << _UNIT
 _LIMB = 32  # bits
-_BATCH = 2**24  # rows whose limbs are certain to add up within int64
+_BATCH = 2**22  # values at a time; the limbs of so many are certain to add up within int64
+_EPSILON = float(np.finfo(np.float64).eps)
 _FAINTEST = 0.05  # weight of a column that tells nothing about the classes; the most telling one has 1.05
 
 
@@ -73,8 +75,8 @@ class ColumnSums:
         if sizes.min(initial=0) < 0 or sum(sizes.tolist()) >= 2**63:
             raise DataError("column sums: expected class sizes of at least 0 and below 2**63 in all")
         whole = sizes.astype(object)[:, None]
-        # |x| < 2 ** 1024 bounds what so many points can sum up to, and Cauchy-Schwarz the sum by the squares.
-        if (squares > whole << 2 * (_UNIT + 1024)).any() or (whole * squares < sums * sums).any():
+        # The largest float bounds what so many points can sum up to, and Cauchy-Schwarz the sum by the squares.
+        if (squares > whole * _LARGEST**2).any() or (whole * squares < sums * sums).any():
             raise DataError("column sums: no set of so many finite numbers has these sums and squares")
         if (sizes == 0).any() and (squares[sizes == 0] != 0).any():
             raise DataError("column sums: a class without points has sums")
@@ -109,8 +111,9 @@ class ColumnSums:
         n, d = X.shape
         total = cls.zeros(d, n_classes)
         keep = np.bincount(y, minlength=n_classes) >= min_examples
-        for first in range(0, n, _BATCH):
-            rows, labels = X[first : first + _BATCH], y[first : first + _BATCH]
+        step = max(1, _BATCH // d)
+        for first in range(0, n, step):
+            rows, labels = X[first : first + step], y[first : first + step]
             if not keep.all():
                 rows, labels = rows[keep[labels]], labels[keep[labels]]
             if rows.shape[0]:
@@ -231,16 +234,20 @@ class ColumnSums:
         ----------
         scaling : {"center", "standard", "weighted", "weighted-center"}
             "center": the mean, no scale. "standard": the mean, and one over the standard deviation. "weighted": the
-            same times the column's weight, sqrt(w / max w) + 0.05, w = max(0, 1 - (1 - r) (n - 1) / (n - L)), where r
-            is the share of the column's variance that lies between the means of the classes (the correlation ratio;
-            w is r without what chance alone would give it). Columns that tell classes apart get a say, the others next
-            to none. "weighted-center": the mean, and the weights alone.
+            same times the column's weight, sqrt(w / max w) + 0.05. Here w = r - (L - 1) / n, r being the share of the
+            column's variance that lies between the means of the classes (the correlation ratio); but w = 0 where r is
+            below (k + 2 sqrt(k t) + 2 t) / n, k = L - 1, t = 0.35 times the number of bits of d, which among d
+            columns that tell nothing less than one reaches by chance (after Laurent & Massart 2000, Lemma 1). Columns
+            that tell classes apart get a say, the others next to none; where none does, all weights are 1. Weights
+            are not learned anew for a point that is left out: leave-one-out is exact given the scaling, and the bound
+            is there to keep what that flatters small. "weighted-center": the mean, and the weights alone.
 
         Returns
         -------
         center : tuple of d floats
         scale : tuple of d floats, or None
-            For a column that does not vary, 1.
+            In "standard" and "weighted" 1 for a column that does not vary, or in the last places of its mean only. A
+            common power of two where deviations are far from 1, which is all the scale that "center" has, if any.
 
         Raises
         ------
@@ -251,14 +258,21 @@ class ColumnSums:
         if n == 0:
             raise DataError("column sums: of no points there is neither mean nor deviation")
         center = tuple(_ratio(total, n) for total in self.sums.sum(axis=0))
-        if scaling == "center":
-            return center, None
+        deviations = self.deviations()
         weights = self._weights() if scaling.startswith("weighted") else [1.0] * self.n_features
-        if scaling != "weighted-center":
-            for column, deviation in enumerate(self.deviations()):
-                usable = deviation >= np.finfo(np.float64).tiny and math.isfinite(1 / deviation)
-                weights[column] = weights[column] / deviation if usable else 1.0
-        return center, tuple(weights)
+        if scaling in ("center", "weighted-center"):
+            # The hash does not mind a common factor, and float32 is happier with numbers of moderate size.
+            exponent = math.frexp(max(deviations))[1]
+            common = 1.0 if abs(exponent) < 64 else 2.0 ** -max(min(exponent, 1020), -1020)
+            if scaling == "center" and common == 1.0:
+                return center, None
+            return center, tuple(weight * common for weight in weights)
+        scale = []
+        for mean, deviation, weight in zip(center, deviations, weights, strict=True):
+            # Values that differ in their last places only are meant to be one.
+            varies = deviation > 10 * _EPSILON * abs(mean) and math.isfinite(1 / deviation)
+            scale.append(weight / deviation if varies else 1.0)
+        return center, tuple(scale)
 
     def deviations(self) -> list[float]:
         """Standard deviation of each column, over all classes."""
@@ -267,8 +281,10 @@ class ColumnSums:
     def distance(self, scale: Sequence[float] | None) -> float:
         """How far apart two points are that have been scaled, roughly: the square root of the mean squared distance."""
         factors = [1.0] * self.n_features if scale is None else scale
-        squares = [(factor * deviation) ** 2 for factor, deviation in zip(factors, self.deviations(), strict=True)]
-        return math.sqrt(2 * math.fsum(squares))
+        products = [factor * deviation for factor, deviation in zip(factors, self.deviations(), strict=True)]
+        exponent = math.frexp(max(products))[1]  # their squares might overflow
+        squares = [math.ldexp(product, -exponent) ** 2 for product in products]
+        return math.ldexp(math.sqrt(2 * math.fsum(squares)), exponent)
 
     def _spreads(self) -> list[int]:
         """n times the standard deviation of each column, in units; rounded down by less than one of them."""
@@ -279,6 +295,9 @@ class ColumnSums:
         """How much each column tells about the classes, from 0.05 to 1.05."""
         n, sums = self.n_examples, self.sums.sum(axis=0)
         filled = np.flatnonzero(self.n_per_class > 0).tolist()
+        k = len(filled) - 1
+        t = 0.35 * self.n_features.bit_length()  # about log(d) / 2, without a logarithm, which machines round otherwise
+        by_chance = (k + 2 * math.sqrt(k * t) + 2 * t) / n
         telling = []
         for column, spread in enumerate(self._spreads()):
             between = 0.0
@@ -287,9 +306,7 @@ class ColumnSums:
                 # how far the class mean is from the mean of all, in standard deviations
                 distance = (self.sums[label, column] * n - sums[column] * size) / (size * spread)
                 between += size / n * distance * distance
-            chance = (n - 1) / (n - len(filled)) if n > len(filled) else math.inf
-            within = max(1.0 - between, 0.0)
-            telling.append(max(1.0 - within * chance, 0.0) if within else float(between > 0))
+            telling.append(between - k / n if between > by_chance else 0.0)
         most = max(telling)
         return [math.sqrt(value / most) + _FAINTEST if most else 1.0 for value in telling]
 

@@ -141,6 +141,16 @@ def leave_one_out(
     return result
 
 
+def leave_one_out_hits(
+    counts: Counts, n_per_class: Counts, active: Active, y: Counts, decays: Sequence[float], rule: str
+) -> Counts:
+    """The diagonals of the matrices of `leave_one_out`, without the matrices: (D, L) int64."""
+    result = np.zeros((len(decays), len(counts)), np.int64)
+    for d, true, scores in _left_out(counts, n_per_class, active, y, decays, rule):
+        result[d] += np.bincount(true[scores.argmax(axis=1) == true], minlength=len(counts))
+    return result
+
+
 def leave_one_out_losses(
     counts: Counts,
     n_per_class: Counts,
@@ -163,7 +173,8 @@ def leave_one_out_losses(
     -------
     (T,) int64 array
         Sums over the points of -log p, cut off at 64 and rounded to a multiple of 2 ** -20, in that unit: whole
-        numbers, so that sums over parties are the pooled ones.
+        numbers, so that sums over parties are the pooled ones, but for logarithms that another machine rounds
+        otherwise.
     """
     result = np.zeros(len(temperatures), np.int64)
     for _, true, scores in _left_out(counts, n_per_class, active, y, [decay], rule):

@@ -11,6 +11,7 @@ import numpy as np
 from flwr_flynn.errors import SpecError
 
 _MAX_DIM = 2**31 - 1
+_MAX_WAVES = 2**16  # all of them are computed for every point
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class HashSpec:
         bounds = {
             "n_features": _MAX_DIM,
             "hash_dim": _MAX_DIM,
-            "n_waves": _MAX_DIM,
+            "n_waves": _MAX_WAVES,
             "row_nnz": None,
             "hash_nnz": None,
             "seed": 2**64 - 1,
@@ -91,6 +92,8 @@ class HashSpec:
         frequency = self.wave_frequency
         if isinstance(frequency, bool | np.bool_) or not isinstance(frequency, float | int | np.floating | np.integer):
             raise SpecError(f"wave_frequency: expected a number, got {type(frequency).__name__}")
+        if isinstance(frequency, int) and abs(frequency) >= 2**1023:  # which no float is
+            raise SpecError("wave_frequency: expected a number that is not so large")
         if not (0 < frequency < np.inf if self.n_waves else frequency == 0):
             expected = "a finite number above 0" if self.n_waves else "0, as there are no waves"
             raise SpecError(f"wave_frequency: expected {expected}, got {frequency}")

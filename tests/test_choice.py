@@ -106,6 +106,8 @@ def test_points_that_do_not_fit_are_hashed_again(monkeypatch):
 def test_classes_without_points_have_no_say():
     right = [np.array([[5, 0, 1], [4, 0, 2]])]
     assert best(right, np.array([5, 0, 2])) == (0, 1)
+    equal = [np.array([[7, 4, 1], [7, 0, 3]])]
+    assert best(equal, np.array([8, 6, 3])) == (0, 0)
     assert best([np.zeros((2, 3), np.int64)], np.zeros(3, np.int64)) == (0, 0)
 
 

@@ -358,6 +358,8 @@ def test_scaling():
     centred = FlyNNClassifier(scaling="center").fit(X, Y).spec_
     assert (centred.center, centred.scale) == (spec.center, None)
     raw = FlyNNClassifier(scaling=None).fit(X, Y).spec_
+    assert not raw.signed
+    raw = FlyNNClassifier(scaling=None, signed=True).fit(X, Y).spec_
     assert raw.difference(spec) == ["row_nnz", "center", "scale", "n_waves", "wave_frequency"]
     given_one = FlyNNClassifier(scaling=(np.zeros(5), None)).fit(X, Y).spec_
     assert (given_one.center, given_one.scale) == ((0.0,) * 5, None)
@@ -384,7 +386,7 @@ def test_auto_takes_the_best_of_its_candidates_by_leave_one_out():
 
 
 def test_waves_are_for_scalings_by_name():
-    with pytest.raises(ValueError, match="waves: need a scaling by name"):
+    with pytest.raises(ValueError, match=r"waves: expected a scaling by name, .*; got another"):
         FlyNNClassifier(scaling=None, waves=True).fit(X, Y)
     assert FlyNNClassifier(waves=True).fit(X, Y).spec_.n_waves
     assert not FlyNNClassifier(waves=False).fit(X, Y).spec_.n_waves
@@ -415,10 +417,79 @@ def test_points_that_are_too_novel_are_rejected(tmp_path):
     predicted = model.predict(X)
     assert_array_equal(predicted == "rejected", strange)
     assert_array_equal(predicted[~strange], fitted().predict(X)[~strange])
-    numbers = FlyNNClassifier(SPEC, reject_above=0.7).fit(X, CODES).predict(X)
-    assert_array_equal(numbers == -1, strange)
-    with pytest.raises(ValueError, match="reject_label: is one of the classes"):
-        fitted(reject_above=0.7, reject_label=LABELS[0]).predict(X)
+    model.save(tmp_path / "model")
+    assert_array_equal(FlyNNClassifier.load(tmp_path / "model").predict(X), predicted)
+
+
+@pytest.mark.parametrize(
+    ("classes", "label", "rejected"),
+    [
+        ([0, 1, 2], None, -1),
+        ([-1, 0, 1], None, -2),
+        ([0.0, 1.0, 3.0], None, -1.0),
+        ([0, 1, 2], 99, 99),
+        (["a", "b", "c"], "something else", "something else"),
+        (np.array(["a", "b", "c"], object), None, "rejected"),
+        (np.array([0, 1, 2], np.uint8), None, -1),
+    ],
+)
+def test_labels_of_rejected_points(classes, label, rejected):
+    labels = np.asarray(classes)[CODES]
+    predicted = FlyNNClassifier(SPEC, reject_above=0.0, reject_label=label).fit(X, labels).predict(-X)
+    assert set(predicted.tolist()) <= {rejected, *np.asarray(classes).tolist()}
+    assert rejected in predicted.tolist()
+
+
+@pytest.mark.parametrize(
+    ("classes", "label"),
+    [
+        ([0, 1, 2], 1),
+        ([0, 1, 2], "1"),
+        (["a", "b", "c"], "a"),
+        (["a", "b", "c"], 5),
+        (["rejected", "b", "c"], None),
+        (np.array([2**63, 2**63 + 1, 2**63 + 2], np.uint64), None),
+    ],
+)
+def test_labels_that_rejected_points_cannot_have(classes, label):
+    model = FlyNNClassifier(SPEC, reject_above=0.5, reject_label=label)
+    with pytest.raises(ValueError, match="reject_label"):
+        model.fit(X, np.asarray(classes)[CODES])
+    assert not hasattr(model, "counts_")
+
+
+def test_booleans_leave_no_label_to_abstain_with():
+    with pytest.raises(ValueError, match=r"reject_label: .* booleans have none"):
+        FlyNNClassifier(SPEC, reject_above=0.5).fit(X, CODES == 1)
+
+
+def test_columns_of_noise_do_not_make_it_sure():
+    rng = np.random.default_rng(0)
+    for n, d in ((100, 1000), (200, 200), (300, 60)):
+        points, labels = rng.normal(size=(n + 1000, d)), rng.integers(0, 2, n + 1000)
+        model = FlyNNClassifier(hash_dim=4096).fit(points[:n], labels[:n])
+        assert log_loss(labels[n:], model.predict_proba(points[n:])) < 0.78  # log 2 is 0.69
+
+
+@pytest.mark.parametrize("factor", [1e39, 1e-46, 1e200, 1e-200])
+def test_units_do_not_matter(factor):
+    expected = FlyNNClassifier().fit(X, Y)
+    model = FlyNNClassifier().fit(X * factor, Y)
+    assert model.spec_.n_waves == expected.spec_.n_waves
+    assert (model.predict(X * factor) == expected.predict(X)).mean() > 0.95
+
+
+def test_merging_nothing_changes_nothing():
+    model = fitted()
+    before = model.decay_, model.temperature_
+    empty = FlyNNClassifier.from_counts(SPEC, ClassCounts.zeros(model.hash_, 3), LABELS)
+    model.merge(empty)
+    assert (model.decay_, model.temperature_) == before
+
+
+def test_signed_is_heard_by_auto():
+    for signed in (True, False):
+        assert FlyNNClassifier(signed=signed).fit(X, Y).spec_.signed is signed
 
 
 def test_what_is_missing_is_told_by_column():

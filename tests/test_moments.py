@@ -80,7 +80,8 @@ def test_centre_and_scale_are_mean_and_deviation():
     center, scale = sums.center_and_scale("standard")
     assert_allclose(center, X.mean(axis=0), rtol=1e-12)
     assert_allclose(scale, 1 / X.std(axis=0), rtol=1e-9)
-    assert sums.center_and_scale("center") == (center, None)
+    assert sums.center_and_scale("center") == (center, (2.0**-333,) * 3)  # 1e100 is much
+    assert ColumnSums.from_data(X[:, :1], labels(500), 3).center_and_scale("center") == (center[:1], None)
     Z = (X - center) * scale
     distances = ((Z[:, None] - Z[None]) ** 2).sum(axis=2)
     assert sums.distance(scale) == pytest.approx(math.sqrt(distances.mean()), rel=1e-6)
@@ -103,10 +104,41 @@ def test_weights_are_the_correlation_ratio_without_chance():
     means = np.array([X[y == label].mean(axis=0) for label in range(3)])
     sizes = np.bincount(y)[:, None]
     ratio = (sizes * (means - X.mean(axis=0)) ** 2).sum(axis=0) / (300 * X.var(axis=0))
-    adjusted = np.maximum(1 - (1 - ratio) * 299 / 297, 0)
+    t = 0.35 * 2
+    adjusted = np.where(ratio > (2 + 2 * np.sqrt(2 * t) + 2 * t) / 300, ratio - 2 / 300, 0)
     assert_allclose(weights, np.sqrt(adjusted / adjusted.max()) + 0.05, rtol=1e-9)
     assert weights[2] == pytest.approx(1.05)
     assert weights[1] < 0.2
+
+
+def test_weights_of_columns_that_tell_nothing_are_alike():
+    rng = np.random.default_rng(0)
+    for n in (2, 3, 40):  # with as many points as classes, every column tells everything
+        y = np.arange(n) % 3
+        scale = ColumnSums.from_data(rng.normal(size=(n, 20)), y, 3).center_and_scale("weighted-center")[1]
+        assert scale == (1.0,) * 20
+
+
+def test_columns_that_vary_in_the_last_place_only_do_not_vary():
+    X = np.array([[0.3, 1.0], [0.1 + 0.2, 2.0]] * 5)
+    assert ColumnSums.from_data(X, labels(10), 3).center_and_scale("standard")[1] == (1.0, 2.0)
+
+
+GOLDEN = [
+    "-0x1.e3a83a83a83a8p+3",
+    "0x1.7d33333333333p+5",
+    "-0x1.7750750750750p+2",
+    "0x1.a0fdd3974ab1cp-7",
+    "0x1.77cd1396c7b06p-7",
+    "0x1.c83ae71e91bacp-7",
+]
+
+
+def test_golden_scale():
+    X = np.random.default_rng(3).integers(-999, 999, (40, 3)) / 7
+    X[:, 1] += 60 * (np.arange(40) % 2)
+    center, scale = ColumnSums.from_data(X, np.arange(40) % 2, 2).center_and_scale("weighted")
+    assert [value.hex() for value in (*center, *scale)] == GOLDEN
 
 
 def test_classes_of_few_points_are_left_out():
@@ -130,6 +162,18 @@ def test_not_a_number_is_refused():
 def good():
     X = np.random.default_rng(0).normal(size=(20, 2))
     return ColumnSums.from_data(X, labels(20), 3).to_limbs()
+
+
+def beyond(total, square):
+    """Sums of one point that is a little larger than the largest float."""
+    sums = ColumnSums.zeros(2, 3)
+    arrays = [np.array([1, 0, 0]), *(np.zeros((3, 2), object) for _ in range(2))]
+    arrays[1][0, 0], arrays[2][0, 0] = total, square
+    forged = object.__new__(ColumnSums)
+    for name, array in zip(("n_per_class", "sums", "squares"), arrays, strict=True):
+        object.__setattr__(forged, name, array)
+    assert sums.n_features == 2
+    return ColumnSums.to_limbs(forged)
 
 
 def change(place, value):
@@ -160,6 +204,8 @@ def change(place, value):
         (change((2, 0, 0, -1), 2**31), "no set of so many"),
         (change((2, 0, 0, slice(1, None)), 0), "no set of so many"),
         (change((1, slice(None), slice(None), 0), 60), "no set of so many"),
+        (lambda arrays: beyond(1 << 2098, 1 << 4196), "no set of so many"),
+        (lambda arrays: beyond(0, 1 << 4196), "no set of so many"),
     ],
 )
 def test_what_no_points_sum_up_to_is_refused(spoil, message):

@@ -40,6 +40,8 @@ SPEC = HashSpec(n_features=10, hash_dim=300, row_nnz=3, hash_nnz=7, seed=5)
         ({"n_waves": 5}, "wave_frequency: expected a finite number above 0, got 0"),
         ({"n_waves": 5, "wave_frequency": float("inf")}, "wave_frequency: expected a finite number above 0"),
         ({"wave_frequency": 0.5}, "wave_frequency: expected 0, as there are no waves"),
+        ({"n_waves": 2**16 + 1, "wave_frequency": 1.0}, "n_waves: expected 0 to 65536"),
+        ({"n_waves": 5, "wave_frequency": 10**400}, "wave_frequency: expected a number that is not so large"),
         ({"wave_frequency": "1"}, "wave_frequency: expected a number, got str"),
     ],
 )
