@@ -19,6 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from flwr_flynn.choice import Plan
     from flwr_flynn.classifier import FlyNNClassifier
     from flwr_flynn.client import FlyNNClient
     from flwr_flynn.counts import ClassCounts
@@ -38,6 +39,7 @@ __all__ = [
     "FlyNNError",
     "FlyNNStrategy",
     "HashSpec",
+    "Plan",
 ]
 
 _HOMES = {
@@ -49,6 +51,7 @@ _HOMES = {
     "FlyNNError": "errors",
     "FlyNNStrategy": "strategy",
     "HashSpec": "spec",
+    "Plan": "choice",
 }
 
 
