@@ -494,9 +494,9 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return validated
 
     def _become(self, other: Self) -> None:
-        learned = vars(other).copy()
-        vars(self).clear()
-        vars(self).update(learned)
+        learned = other.__dict__.copy()
+        self.__dict__.clear()
+        self.__dict__.update(learned)
 
     def _learn(self, X: Any, codes: npt.NDArray[np.int64], classes: npt.NDArray[Any]) -> None:
         """Choose hash and read-out, and count."""
