@@ -30,11 +30,18 @@ import numpy.typing as npt
 
 from flwr_flynn import payload
 from flwr_flynn.counts import ClassCounts
+from flwr_flynn.errors import PayloadError
 from flwr_flynn.ledger import Ledger, Reply, Sizes, announced_examples, attempt
 from flwr_flynn.metrics import Confusion, confusion_from_bytes
+from flwr_flynn.noisy import Noise, combine
 from flwr_flynn.terms import Terms
 
 Totals = tuple[ClassCounts, ...]
+
+NOISY_EXAMPLES = 1
+"""The number of examples that goes with noisy counts: the same for every party, so that it tells nothing."""
+
+_Sums = list[tuple[npt.NDArray[np.int64], Noise]]
 
 
 class Aggregator(Ledger[Totals]):
@@ -58,6 +65,8 @@ class Aggregator(Ledger[Totals]):
     def __init__(self, terms: Terms, min_parties: int, max_examples_per_party: int | None = None) -> None:
         nothing = tuple(ClassCounts.zeros(hasher, terms.n_classes) for hasher in terms.hashers)
         capacity = min(payload.capacity(hasher) for hasher in terms.hashers)
+        if terms.mechanism is not None:
+            capacity = payload.noisy_capacity(terms.hasher)
         super().__init__(nothing, min_parties, capacity, max_examples_per_party)
         self.terms = terms
 
@@ -99,28 +108,42 @@ class Aggregator(Ledger[Totals]):
 
     def _read(self, reply: Reply, max_examples: int) -> tuple[Totals, Sizes]:
         n_examples = announced_examples(reply)
+        if self.terms.mechanism is not None:
+            # It tells nothing of a party's points, so that any other number is a fault.
+            if n_examples != NOISY_EXAMPLES:
+                raise PayloadError(f"num_examples: expected {NOISY_EXAMPLES} beside noisy counts, got another")
+            tensors = payload.read_tensors(reply.tensors)
+            release = payload.decode_release(tensors, self.terms.hasher, self.terms.mechanism, max_examples)
+            return (release,), np.zeros(self.terms.n_classes, np.int64)
         counts = payload.decode_all(
             payload.read_tensors(reply.tensors),
             self.terms.hashers,
             self.terms.n_classes,
-            mode=self.terms.mode,
             n_examples=n_examples,
             max_examples=max_examples,
         )
         return counts, counts[0].n_per_class
 
-    def _begin(self) -> list[npt.NDArray[np.int64]]:
-        return [counts.array.copy() for counts in self.total]
+    def _load(self, part: Totals, sizes: Sizes) -> int:
+        if self.terms.mechanism is None:
+            return super()._load(part, sizes)
+        return int(np.abs(part[0].array).max())  # what a party adds to any entry of the sum, at most
 
-    def _add(self, total: list[npt.NDArray[np.int64]], part: Totals) -> list[npt.NDArray[np.int64]]:
-        for array, counts in zip(total, part, strict=True):
+    def _examples(self, sizes: Sizes) -> int | None:
+        return super()._examples(sizes) if self.terms.mechanism is None else None
+
+    def _begin(self) -> _Sums:
+        return [(counts.array.copy(), counts.noise) for counts in self.total]
+
+    def _add(self, total: _Sums, part: Totals) -> _Sums:
+        for (array, _), counts in zip(total, part, strict=True):
             array += counts.array
-        return total
+        return [(array, combine(noise, counts.noise, 1)) for (array, noise), counts in zip(total, part, strict=True)]
 
-    def _finish(self, total: list[npt.NDArray[np.int64]]) -> Totals:
+    def _finish(self, total: _Sums) -> Totals:
         return tuple(
-            ClassCounts(array, hash_nnz=hasher.hash_nnz, spec_fingerprint=hasher.fingerprint)
-            for array, hasher in zip(total, self.terms.hashers, strict=True)
+            ClassCounts(array, hash_nnz=hasher.hash_nnz, spec_fingerprint=hasher.fingerprint, noise=noise)
+            for (array, noise), hasher in zip(total, self.terms.hashers, strict=True)
         )
 
     def _read_confusion(self, reply: Reply) -> Confusion | None:

@@ -3,7 +3,11 @@
 Releases from the same records add up. The ledger, a folder of the party's own, keeps every request that was answered
 with the release that answered it: the same request again gets the same release, which gives away nothing new; another
 one counts against the policy. It is on disk before the release is handed out, so that a process that dies in between
-has spent too much rather than too little. Where it cannot be trusted, nothing is released until the party resets it.
+has spent too much rather than too little. Where it cannot be trusted, nothing is released until the party resets it,
+by its own hand::
+
+    python -m flwr_flynn.budget show /var/lib/flynn/state
+    python -m flwr_flynn.budget reset /var/lib/flynn/state
 
 >>> import tempfile
 >>> from pathlib import Path
@@ -27,7 +31,9 @@ import io
 import json
 import math
 import os
+import shlex
 import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -201,7 +207,7 @@ class Budget:
                 _write(self.path / name, raw)
                 _write(self.path / _LEDGER, _ledger([*entries, entry]))
             except OSError as error:
-                raise PrivacyError(f"ledger {self.path}: cannot be written ({error.strerror})") from None
+                raise self._trouble(f": cannot be written ({error.strerror})") from None
             return Released(released, False, False)
 
     def spent(self) -> tuple[float, float]:
@@ -215,6 +221,11 @@ class Budget:
         with self._locked():
             entries = self._read()
         return math.fsum(entry["epsilon"] for entry in entries), math.fsum(entry["delta"] for entry in entries)
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is a ledger, or was one."""
+        return self.path.exists() or self._marker.exists()
 
     def reset(self) -> None:
         """Forget everything that was released.
@@ -236,7 +247,7 @@ class Budget:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             lock = os.open(self._marker.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
-            raise PrivacyError(f"ledger {self.path}: cannot be opened ({error.strerror})") from None
+            raise self._trouble(f": cannot be opened ({error.strerror})") from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not self._marker.exists() and not self.path.exists():
@@ -246,7 +257,7 @@ class Budget:
                 _write(self.path / _LEDGER, _ledger([]))
             yield
         except OSError as error:
-            raise PrivacyError(f"ledger {self.path}: cannot be used ({error.strerror})") from None
+            raise self._trouble(f": cannot be used ({error.strerror})") from None
         finally:
             os.close(lock)
 
@@ -256,12 +267,18 @@ class Budget:
             entries: list[dict[str, Any]] = content["entries"]
             intact = _ledger(entries) == json.dumps(content).encode() and self._marker.exists()
         except FileNotFoundError:
-            raise PrivacyError(f"ledger {self.path} is lost; nothing is released until it is reset") from None
+            raise self._trouble(" is lost; nothing is released until it is reset") from None
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             intact = False
         if not intact:
-            raise PrivacyError(f"ledger {self.path} was altered; nothing is released until it is reset")
+            raise self._trouble(" was altered; nothing is released until it is reset")
         return entries
+
+    def _trouble(self, what: str) -> PrivacyError:
+        """An error that names the ledger without its folder, which goes with a note: errors travel to the server."""
+        error = PrivacyError(f"ledger {self.path.name}{what}")
+        error.add_note(f"python -m flwr_flynn.budget reset {shlex.quote(str(self.path))}")
+        return error
 
     def _stored(self, entry: dict[str, Any], mechanism: Mechanism) -> ClassCounts:
         try:
@@ -271,7 +288,7 @@ class Budget:
             with np.load(io.BytesIO(raw), allow_pickle=False) as file:
                 return mechanism.received(file["counts"], entry["request"]["spec"])
         except (OSError, ValueError, KeyError, FlyNNError):
-            raise PrivacyError(f"release {entry['file']} of ledger {self.path} is lost or altered") from None
+            raise self._trouble(": the release that answered this request is lost or altered") from None
 
 
 def _unseeded(mechanism: Mechanism) -> Mechanism:
@@ -300,3 +317,30 @@ def _write(path: Path, content: bytes) -> None:
             os.close(folder)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """What `python -m flwr_flynn.budget` does with its arguments: show or reset a ledger."""
+    if len(arguments) != 2 or arguments[0] not in ("show", "reset"):
+        print("usage: python -m flwr_flynn.budget show|reset PATH", file=sys.stderr)
+        return 2
+    command, path = arguments[0], Path(arguments[1])
+    budget = Budget(path, Policy(max_epsilon=0.0))
+    if not budget.is_begun:
+        print(f"no ledger at {path}", file=sys.stderr)
+        return 1
+    if command == "reset":
+        budget.reset()
+        print(f"{path}: reset. What was released is out all the same.")
+        return 0
+    try:
+        epsilon, delta = budget.spent()
+    except PrivacyError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(f"{path}: epsilon {epsilon:.6g}, delta {delta:.6g} spent")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -6,13 +6,17 @@ counting its part of the choice of hash and decay.
 Whatever goes wrong comes back as a reply without counts and with a reason. (An exception would reach the
 server without its sender, see the strategy.) Reasons name fields, shapes and numbers of points, never a value
 of the data.
+
+Where the run asks for noisy counts, and the party has a `budget` that allows them, they are all that leaves it, in a
+reply that has the same form whatever the party holds: see `FlyNNClient` and `records`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable
-from logging import ERROR, WARNING
+from logging import ERROR, INFO, WARNING
 from typing import Any
 
 import numpy as np
@@ -34,13 +38,17 @@ from flwr.common.logger import log
 from sklearn.utils import gen_batches
 
 from flwr_flynn import payload
+from flwr_flynn.aggregation import NOISY_EXAMPLES
+from flwr_flynn.budget import Budget
 from flwr_flynn.choosing import CANDIDATES, Tables, ballot, read_candidates, tables_to_bytes
 from flwr_flynn.classifier import FlyNNClassifier
 from flwr_flynn.counts import ClassCounts, memory_needed
-from flwr_flynn.errors import ConfigError, DataError, FlyNNError, PayloadError
+from flwr_flynn.errors import ConfigError, DataError, FlyNNError, PayloadError, PrivacyError
 from flwr_flynn.hashing import n_threads
 from flwr_flynn.metrics import Confusion, confusion, confusion_to_bytes
 from flwr_flynn.moments import ColumnSums
+from flwr_flynn.privacy import Mechanism, SimulatedRelease
+from flwr_flynn.records import check_form, count, hashed
 from flwr_flynn.terms import SUMS, SumsTerms, Terms, whole_number
 
 Metrics = dict[str, Scalar]
@@ -72,6 +80,13 @@ class FlyNNClient(NumPyClient):
         single point are that point. It counts them all the same.
     n_jobs : int, optional
         Threads for hashing: None for one, -1 for all.
+    budget : Budget, optional
+        The party's own ledger and policy of what it gives away. With one, nothing but noisy counts leaves it, and no
+        more of them than the policy allows; records that do not fit are left out of them, and the party's own log tells
+        how many. Points are then an array, a sparse matrix or a data frame. Without one, requests for noisy counts are
+        refused.
+    evaluates : bool, default=False
+        With a budget: whether results on the points held out may leave the party all the same.
     on_model : callable, optional
         Called with the federated model, a `FlyNNClassifier`, when it arrives and was tried; for example
         ``lambda model: model.save("model.npz")``. From then on the party predicts alone. If it fails, the party's
@@ -107,8 +122,12 @@ class FlyNNClient(NumPyClient):
         memory_limit: int = 4 * 2**30,
         min_examples: int = 5,
         n_jobs: int | None = None,
+        budget: Budget | None = None,
+        evaluates: bool = False,
         on_model: Callable[[FlyNNClassifier], object] | None = None,
     ) -> None:
+        if budget is not None and not isinstance(budget, Budget):
+            raise ConfigError(f"budget: expected a Budget, got {type(budget).__name__}")
         if name is not None and not isinstance(name, str):
             raise ConfigError(f"name: expected a string, got {type(name).__name__}")
         try:
@@ -125,6 +144,8 @@ class FlyNNClient(NumPyClient):
         self.memory_limit = whole_number("memory_limit", memory_limit)
         self.min_examples = whole_number("min_examples", min_examples)
         self.n_jobs = n_jobs
+        self.budget = budget
+        self.evaluates = evaluates
         self.on_model = on_model
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, Metrics]:
@@ -140,16 +161,23 @@ class FlyNNClient(NumPyClient):
         Returns
         -------
         arrays : list of arrays
-            The counts as `payload.encode` writes them, or the sums by `ColumnSums.to_limbs`; empty if the party
-            refuses.
+            The counts as `payload.encode` writes them, noisy ones as `payload.encode_release` does, or the sums by
+            `ColumnSums.to_limbs`; empty if the party refuses.
         num_examples : int
-            Points in them.
+            Points in them; beside noisy counts always `aggregation.NOISY_EXAMPLES`.
         metrics : dict
-            ``flynn-party`` (the name, if it has one) and ``flynn-seconds``, or ``flynn-refused``, the reason.
+            ``flynn-party`` (the name, if it has one) and, not beside noisy counts, ``flynn-seconds``; or
+            ``flynn-refused``, the reason.
         """
+        if config.get("flynn-mode") == payload.NOISY:
+            try:
+                return self._release(config), NOISY_EXAMPLES, self._signed({})
+            except Exception as error:  # noqa: BLE001 - see `_refusal`
+                return [], 0, self._refusal("private counting", error)
         start = time.perf_counter()
         summing = config.get("flynn-mode") == SUMS
         try:
+            self._check_openness("sums of columns" if summing else "exact counts")
             message, n_examples = self._sum(config) if summing else self._count(config)
         except Exception as error:  # noqa: BLE001 - see `_refusal`
             return [], 0, self._refusal("summing" if summing else "counting", error)
@@ -179,6 +207,7 @@ class FlyNNClient(NumPyClient):
         """
         if CANDIDATES in config:
             try:
+                self._check_openness("a part in the choice")
                 right, cold, n_examples = self._choose(parameters, config)
             except Exception as error:  # noqa: BLE001 - see `_refusal`
                 return 0.0, 0, self._refusal("the choice", error)
@@ -222,11 +251,38 @@ class FlyNNClient(NumPyClient):
         ]
         return payload.encode(*counts), counts[0].n_examples
 
+    def _release(self, config: dict[str, Scalar]) -> NDArrays:
+        """Noisy counts. Whether they are refused, and all else about them that shows, depends on no record."""
+        if self.budget is None:
+            raise PrivacyError("policy max-epsilon not set: this party gives no private counts")
+        check_form(self.X, self.y)
+        terms = self._terms(config)
+        assert terms.mechanism is not None
+        mechanism = _seeded_here(terms.mechanism, f"{self.name} {terms.digest()}")
+        self.budget.policy.check(mechanism)
+        try:
+            counts, dropped = count(terms.hasher, terms.classes, self.X, self.y, self.n_jobs)
+            if dropped:
+                log(WARNING, "FlyNN: %s of %s records do not fit, and are left out", dropped, len(self.y))  # type: ignore[arg-type]
+        except Exception as error:  # noqa: BLE001 - a refusal could be some record's doing
+            log(ERROR, "FlyNN: THE COUNTS ARE OF NO RECORD, as counting failed", exc_info=error)
+            counts = ClassCounts.zeros(terms.hasher, terms.n_classes)
+        released = self.budget.release(mechanism, counts, terms=terms.digest(), processes=n_threads(self.n_jobs))
+        if released.data_changed:
+            log(WARNING, "FlyNN: the answer to this request is the one before, of other data than there are now")
+        elif released.repeated:
+            log(INFO, "FlyNN: this request was answered before; the same answer again spends nothing")
+        return payload.encode_release(released.counts, mechanism)
+
+    def _check_openness(self, what: str) -> None:
+        if self.budget is not None:
+            raise PrivacyError(f"policy max-epsilon set: only noisy counts leave this party, not {what}")
+
     def _choose(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[Tables, Tables, int]:
         """Hits and losses of every spec's candidates on the points trained on, and the number of those."""
         terms = self._terms(config)
         candidates = read_candidates(config, len(terms.specs))
-        totals = payload.decode_all(parameters, terms.hashers, terms.n_classes, mode=terms.mode)
+        totals = payload.decode_all(parameters, terms.hashers, terms.n_classes)
         X, codes = _labelled(terms, self.X, self.y)
         ballots = [
             ballot(hasher, counts, X, codes, entries, self.n_jobs)
@@ -238,6 +294,8 @@ class FlyNNClient(NumPyClient):
         terms = self._terms(config)
         model = _received_model(terms, parameters, config)
         try:
+            if self.budget is not None and not self.evaluates:
+                raise PrivacyError("policy evaluate off: results on its own points do not leave this party")
             return self._confusion(terms, model)
         except DataError as error:
             raise DataError(f"X_test, y_test: {error}") from None
@@ -248,6 +306,8 @@ class FlyNNClient(NumPyClient):
         """How the model does on the points held out; None if there are none."""
         if self.X_test is None or self.y_test is None:
             return None
+        if self.budget is not None:
+            return self._private_confusion(terms, model)
         X, true = _labelled(terms, self.X_test, self.y_test)
         if not len(true):
             return None
@@ -256,6 +316,16 @@ class FlyNNClient(NumPyClient):
             active = terms.hasher.active(X[rows], n_jobs=self.n_jobs)
             predicted[rows] = model.counts_.scores(active, model.decay_, model.rule).argmax(axis=1)
         return confusion(true, predicted, terms.n_classes)
+
+    def _private_confusion(self, terms: Terms, model: FlyNNClassifier) -> Confusion | None:
+        """The same on the records that fit."""
+        check_form(self.X_test, self.y_test)
+        matrix = np.zeros((terms.n_classes, terms.n_classes), np.int64)
+        for active, true in hashed(terms.hasher, terms.classes, self.X_test, self.y_test, self.n_jobs):
+            for rows in gen_batches(len(true), max(1, _SCORES // max(terms.n_classes, 256))):
+                predicted = model.counts_.scores(active[rows], model.decay_, model.rule).argmax(axis=1)
+                matrix += confusion(true[rows], predicted, terms.n_classes)
+        return matrix if matrix.any() else None
 
     def _hand_over(self, model: FlyNNClassifier) -> None:
         if self.on_model is None:
@@ -286,7 +356,7 @@ class FlyNNClient(NumPyClient):
         """What the server learns of an error: the text of our own, which hold no data; of others the kind."""
         if isinstance(error, FlyNNError):
             reason = str(error)
-            log(WARNING, "FlyNN: %s refused: %s", what, reason)
+            log(WARNING, "FlyNN: %s refused: %s", what, "; ".join([reason, *getattr(error, "__notes__", ())]))
         else:
             reason = f"failed with {type(error).__name__}"
             log(ERROR, "FlyNN: %s failed", what, exc_info=error)
@@ -314,7 +384,15 @@ class _Wire(Client):
 def _received_model(terms: Terms, parameters: NDArrays, config: dict[str, Scalar]) -> FlyNNClassifier:
     if len(terms.specs) > 1:
         raise PayloadError(f"spec: expected the one of the model, got {len(terms.specs)}")
-    counts = payload.decode(parameters, terms.hasher, terms.n_classes, mode=terms.mode)
+    guarantee = None
+    if terms.mechanism is None:
+        counts = payload.decode(parameters, terms.hasher, terms.n_classes)
+    else:
+        n_releases = config.get("flynn-releases")
+        if type(n_releases) is not int or not 1 <= n_releases < 2**31:
+            raise PayloadError("flynn-releases: expected a whole number from 1, got something else")
+        counts = payload.decode_total(parameters, terms.hasher, terms.mechanism, n_releases)
+        guarantee = terms.mechanism.guarantee()
     decay, rule, temperature = (config.get(f"flynn-{name}") for name in ("decay", "rule", "temperature"))
     if not isinstance(decay, float) or not isinstance(rule, str):
         raise PayloadError("flynn-decay, flynn-rule: expected a float and a string, got something else")
@@ -328,7 +406,16 @@ def _received_model(terms: Terms, parameters: NDArrays, config: dict[str, Scalar
         rule=rule,
         temperature="auto" if temperature is None else temperature,
         feature_names=terms.feature_names,
+        guarantee=guarantee,
     )
+
+
+def _seeded_here(mechanism: Mechanism, who: str) -> Mechanism:
+    """A simulated mechanism with a seed for one party, so that no two draw the same noise; others as they are."""
+    if not isinstance(mechanism, SimulatedRelease):
+        return mechanism
+    digest = hashlib.sha256(f"{mechanism.seed} {who}".encode()).digest()
+    return SimulatedRelease(mechanism.mechanism, int.from_bytes(digest[:8], "big"))
 
 
 def _points(X: Any) -> Any:

@@ -18,6 +18,8 @@ from flwr_flynn import data
 from flwr_flynn.client import FlyNNClient
 from flwr_flynn.config import NodeConfig, RunConfig
 from flwr_flynn.errors import FlyNNError
+from flwr_flynn.private_data import private_share
+from flwr_flynn.private_run import own_budget, simulated_budget
 
 
 class UnreadyClient(Client):
@@ -54,10 +56,13 @@ def client_fn(context: Context) -> Client:
         settings: RunConfig | NodeConfig
         if simulated:
             settings = config = RunConfig.parse(context.run_config)
-            share = data.simulated_share(config, int(node["partition-id"]), int(node["num-partitions"]))
+            party = int(node["partition-id"])
+            share = data.simulated_share(config, party, int(node["num-partitions"]))
+            budget, evaluates = simulated_budget(config, context.run_id, party), config.evaluates(simulated=True)
         else:
             settings = own = NodeConfig.parse(node)
-            share = data.own_share(own)
+            budget, evaluates = own_budget(own), own.evaluate
+            share = private_share(own) if budget else data.own_share(own)
         return FlyNNClient(
             share.X,
             share.y,
@@ -67,6 +72,8 @@ def client_fn(context: Context) -> Client:
             memory_limit=int(settings.memory_limit * 2**30),
             min_examples=settings.min_examples,
             n_jobs=-1,  # in a simulation as many as Ray gives the actor
+            budget=budget,
+            evaluates=evaluates,
         ).to_client()
     except FlyNNError as error:
         log(WARNING, "FlyNN: cannot take part: %s", data.full_text(error))

@@ -19,11 +19,14 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from flwr_flynn.budget import Policy
 from flwr_flynn.choice import Plan
 from flwr_flynn.errors import ConfigError, SpecError
 from flwr_flynn.moments import SCALINGS
+from flwr_flynn.privacy import ACCOUNTINGS, MECHANISMS, NEIGHBOURS
 from flwr_flynn.readout import RULES
 from flwr_flynn.rounds import foreseen
 from flwr_flynn.terms import PLAIN_INTEGER
@@ -270,6 +273,38 @@ class RunConfig(_Settings):
     )
     rule: str = _key("balanced", "read-out", choices=RULES)
 
+    # Privacy
+    epsilon: float = _key(
+        0.0,
+        "what a party's counts may give away of a record at most; 0: exact counts. Above 0 nothing is learned of the "
+        "columns and there is nothing to choose: give public `center` and `scale`",
+        low=0,
+        high=100,
+    )
+    delta: float = _key(
+        0.0,
+        "probability with which that may fail, much below one over the number of people; 0: never",
+        low=0,
+        high=0.5,
+    )
+    mechanism: str = _key(
+        "auto",
+        "noise: `gaussian` (needs `delta`), `laplace`, or the paper's `top-t`; `auto`: `gaussian` with `delta`, else "
+        "`laplace`",
+        choices=("auto", *MECHANISMS),
+    )
+    n_released: int = _key(0, "`top-t`: counts that a party releases (T)", low=0)
+    accounting: str = _key("tight", "`top-t`: how noise follows from epsilon", choices=ACCOUNTINGS)
+    neighbours: str = _key(
+        "add-remove", "what must be hard to tell: a record more or less, or one in another's place", choices=NEIGHBOURS
+    )
+    records_per_person: int = _key(1, "records of one person, at most, that epsilon is for together", low=1, high=10**6)
+    noise: str = _key(
+        "opendp",
+        "where noise comes from; `seeded`: from `seed`, for simulations that are to be repeated, and no privacy",
+        choices=("opendp", "seeded"),
+    )
+
     # The federation
     rounds: int = _key(
         0,
@@ -285,6 +320,12 @@ class RunConfig(_Settings):
     n_features: int = _key(0, "deployment: number of features, which the server cannot see", low=0)
     n_examples: int = _key(0, "deployment: about how many points there are in all, if public", low=0)
     classes: str = _key("", "deployment: class list with commas between, or a JSON list")
+    evaluate: str = _key(
+        "auto",
+        "whether parties try the model on held-out points, and have a say in the choice; `auto`: yes, but not where "
+        "`epsilon` is given in a deployment, as it does not cover the confusion matrices",
+        choices=("auto", "true", "false"),
+    )
     check_pooled: bool = _key(True, "simulation: train on the pooled data too and compare the counts")
     memory_limit: float = _key(
         4.0, "GiB that the counting may take, at the server and in a simulation at each party", above=0
@@ -313,11 +354,50 @@ class RunConfig(_Settings):
                     raise ConfigError(f"run-config {name}: preset = paper has none")
         if self.decay != "auto":
             self.decay_value()
+        self._check_privacy()
+
+    def _check_privacy(self) -> None:
+        names = ("delta", "mechanism", "n_released", "accounting", "neighbours", "records_per_person", "noise")
+        given = [name.replace("_", "-") for name in names if getattr(self, name) != getattr(RunConfig, name)]
+        if not self.epsilon:
+            if given:
+                raise ConfigError(f"run-config {given[0]}: expected epsilon above 0 beside it, got 0")
+            return
+        kind = self.mechanism_kind
+        if (kind == "gaussian") != (self.delta > 0):
+            what = "a delta above 0" if kind == "gaussian" else "no delta"
+            raise ConfigError(f"run-config delta: expected {what} with mechanism = {kind}, got {self.delta:g}")
+        if (kind == "top-t") != (self.n_released > 0):
+            what = "above 0" if kind == "top-t" else "none"
+            raise ConfigError(f"run-config n-released: expected {what} with mechanism = {kind}, got {self.n_released}")
+        if kind != "top-t" and self.accounting != "tight":
+            raise ConfigError(f"run-config accounting: expected none with mechanism = {kind}, got {self.accounting}")
+        if self.scaling not in ("none", DEFAULT_SCALING):
+            raise ConfigError(
+                f"run-config scaling: expected none with epsilon, which does not cover sums of columns; got "
+                f"{self.scaling} (give public center and scale)"
+            )
+
+    @property
+    def is_private(self) -> bool:
+        """Whether parties are asked for noisy counts."""
+        return self.epsilon > 0
+
+    @property
+    def mechanism_kind(self) -> str:
+        """`mechanism`, with what "auto" means."""
+        if self.mechanism != "auto":
+            return self.mechanism
+        return "gaussian" if self.delta else "laplace"
+
+    def evaluates(self, simulated: bool) -> bool:
+        """`evaluate`, with what "auto" means."""
+        return self.evaluate == "true" if self.evaluate != "auto" else simulated or not self.is_private
 
     def resolved(self) -> RunConfig:
-        """These settings with what the preset says in the place of defaults."""
+        """These settings with what the preset, or privacy, says in the place of defaults."""
         if self.preset != "paper":
-            return self
+            return replace(self, scaling="none") if self.is_private else self
         given: dict[str, Any] = {
             name: value for name, (value, _) in _PAPER.items() if getattr(self, name) == getattr(RunConfig, name)
         }
@@ -431,6 +511,40 @@ class NodeConfig(_Settings):
     split_seed: int = _key(0, "seed of the held-out rule", low=0, high=_MAX_SEED)
     memory_limit: float = _key(4.0, "GiB that the counting may take; a spec that needs more is refused", above=0)
     min_examples: int = _key(5, "classes of fewer points are left out of the party's sums of columns", low=1)
+    max_epsilon: float = _key(
+        0.0,
+        "what the party gives away at most, all private answers together; above 0 nothing but noisy counts leaves it, "
+        "0: no private answers",
+        low=0,
+    )
+    max_delta: float = _key(0.0, "likewise, the sum of their `delta`", low=0, high=1)
+    state_path: str = _key("", "folder in which the party keeps its private answers; needed with `max-epsilon`")
+    mechanisms: str = _key("gaussian, laplace, top-t", "what may be asked for")
+    neighbours: str = _key(
+        "add-remove", "what an answer must protect at least; `replace-one` is the stronger", choices=NEIGHBOURS
+    )
+    records_per_person: int = _key(1, "records of one person that an answer must protect at least", low=1, high=10**6)
+    evaluate: bool = _key(
+        False,
+        "with `max-epsilon`: try models on points held out, and let the confusion matrix leave the party",
+    )
+
+    def _check_together(self) -> None:
+        if not self.max_epsilon:
+            return
+        if not Path(self.state_path).is_absolute():
+            got = json.dumps(self.state_path[:80]) if self.state_path else "none"
+            raise ConfigError(f"node-config state-path: expected an absolute path beside max-epsilon, got {got}")
+        self.policy()
+
+    def policy(self) -> Policy:
+        """What the party gives away at most."""
+        kinds = [kind.strip() for kind in self.mechanisms.split(",")]
+        if unknown := [kind for kind in kinds if kind not in MECHANISMS]:
+            raise ConfigError(
+                f"node-config mechanisms: expected some of {', '.join(MECHANISMS)}, got {json.dumps(unknown[0][:40])}"
+            )
+        return Policy(self.max_epsilon, self.max_delta, kinds, self.neighbours, self.records_per_person)
 
 
 def whole_numbers(texts: Sequence[str]) -> list[int] | None:

@@ -25,6 +25,8 @@ from flwr_flynn.counts import ClassCounts, check_readout
 from flwr_flynn.errors import AggregationError, ConfigError
 from flwr_flynn.ledger import Ledger
 from flwr_flynn.moments import ColumnSums
+from flwr_flynn.payload import NOISY, PLAIN
+from flwr_flynn.privacy import Mechanism
 from flwr_flynn.rounds import SumsRound, Traffic, foreseen, specs_from
 from flwr_flynn.spec import HashSpec
 from flwr_flynn.terms import Label, SumsTerms, Terms
@@ -38,7 +40,9 @@ class Course:
     spec, classes, min_parties, max_examples_per_party, decay, rule, feature_names, min_examples
         As for `FlyNNStrategy`.
     compares : bool, default=True
-        Whether parties are asked for their part of the choice.
+        Whether parties are asked for their part of the choice; never about noisy counts.
+    mechanism : Mechanism, optional
+        As for `FlyNNStrategy`.
 
     Attributes
     ----------
@@ -64,14 +68,18 @@ class Course:
         feature_names: Sequence[str] | None = None,
         min_examples: int = 5,
         compares: bool = True,
+        mechanism: Mechanism | None = None,
     ) -> None:
         check_readout(rule, 0.0 if decay == "auto" else decay)
+        if mechanism is not None and isinstance(spec, Plan) and spec.needs_sums:
+            raise ConfigError(f"spec: scaling = {spec.scaling} sums up columns, which noisy counts would not cover")
         specs: Any = foreseen(spec) if isinstance(spec, Plan) else spec
-        self.terms = Terms(specs, classes, feature_names=feature_names)
+        mode = PLAIN if mechanism is None else NOISY
+        self.terms = Terms(specs, classes, mode, feature_names, mechanism)
         if isinstance(spec, Plan) and self.terms.n_classes != spec.n_classes:
             raise ConfigError(f"classes: expected {spec.n_classes} as in the plan, got {self.terms.n_classes}")
         self.plan = spec if isinstance(spec, Plan) and spec.needs_sums else None
-        self.decay, self.rule, self.compares = decay, rule, compares
+        self.decay, self.rule, self.compares = decay, rule, compares and mechanism is None
         self.sums: ColumnSums | None = None
         self.sums_missing: dict[str, str] = {}
         self.choice: Choice | None = None
@@ -205,6 +213,11 @@ class Course:
         return self.aggregator.terms.only(self.place)
 
     @property
+    def guarantee(self) -> str | None:
+        """What the run's mechanism promises, in words."""
+        return None if self.terms.mechanism is None else self.terms.mechanism.guarantee()
+
+    @property
     def model(self) -> FlyNNClassifier:
         """The classifier of the chosen counts; raises an `AggregationError` if too few parties are in them."""
         self.aggregator.require_enough()
@@ -217,6 +230,7 @@ class Course:
                 decay=self.decay,
                 rule=self.rule,
                 feature_names=terms.feature_names,
+                guarantee=self.guarantee,
             )
             if choice is not None:
                 model.decay_, model.temperature_ = choice.decay, choice.temperature or model.temperature_

@@ -70,8 +70,8 @@ class Party:
         mistaken.
     cid : str
         The transport's name for it.
-    examples : int
-        Points in its counts.
+    examples : int or None
+        Points in its counts; None where noise hides them.
     bytes : int
         Size of its reply.
     seconds : float or None
@@ -80,7 +80,7 @@ class Party:
 
     name: str
     cid: str
-    examples: int
+    examples: int | None
     bytes: int
     seconds: float | None = None
 
@@ -102,6 +102,8 @@ class Batch(Generic[S]):
         Senders of replies that were ignored because they are counted, or about to be.
     names : dict of cid to name
         As the senders gave them.
+    load : int
+        How much of the sum's capacity it takes.
     """
 
     total: S
@@ -111,6 +113,7 @@ class Batch(Generic[S]):
     refused: dict[str, str] = field(default_factory=dict)
     repeated: list[str] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
+    load: int = 0
 
 
 class Ledger(ABC, Generic[S]):
@@ -144,7 +147,7 @@ class Ledger(ABC, Generic[S]):
         self.tensor_bytes: dict[str, tuple[int, ...]] = {}
         self.min_parties = min_parties
         self.max_examples_per_party = max_examples_per_party or capacity // 1024
-        self._capacity = capacity
+        self._room = capacity
         self._counted: dict[str, Party] = {}
         self._reasons: dict[str, str] = {}  # why a party that was asked is not counted
         self._names: dict[str, str] = {}  # by cid, as the parties gave them
@@ -158,6 +161,14 @@ class Ledger(ABC, Generic[S]):
     @abstractmethod
     def _read(self, reply: Reply, max_examples: int) -> tuple[Any, Sizes]:
         """What a reply adds to the sum, and the points of each class in it; or a `PayloadError`."""
+
+    def _load(self, part: Any, sizes: Sizes) -> int:
+        """How much of the sum's capacity a part takes: its points."""
+        return int(sum(sizes.tolist()))
+
+    def _examples(self, sizes: Sizes) -> int | None:
+        """Points of a party that is counted, if they are known."""
+        return int(sum(sizes.tolist()))
 
     @abstractmethod
     def _begin(self) -> Any:
@@ -245,7 +256,6 @@ class Ledger(ABC, Generic[S]):
         """
         batch = Batch(self.total)
         total = self._begin()
-        room = self._capacity - sum(int(sizes.sum()) for sizes in self.sizes.values())
         for reply in replies:
             if reply.cid in self._counted or reply.cid in batch.accepted:
                 batch.repeated.append(reply.cid)
@@ -253,20 +263,23 @@ class Ledger(ABC, Generic[S]):
             name = clean(reply.metrics.get("flynn-party"), 64)
             if name:
                 batch.names[reply.cid] = name
-            most = min(room, self.max_examples_per_party)
+            most = min(self._room - batch.load, self.max_examples_per_party)
             read = attempt(reply, batch.refused, partial(self._read, max_examples=most))
             if read is None:
                 continue
             part, sizes = read
-            n_examples = sum(sizes.tolist())
+            load = self._load(part, sizes)
+            if batch.load + load > self._room:
+                batch.refused[reply.cid] = "refused: the sum has no room for it"
+                continue
             total = self._add(total, part)
-            room -= n_examples
+            batch.load += load
             batch.refused.pop(reply.cid, None)
             batch.passed.append(reply)
             batch.sizes[reply.cid] = sizes
             seconds = _seconds(reply.metrics.get("flynn-seconds"))
             name = name or f"node {reply.cid}"
-            batch.accepted[reply.cid] = Party(name, reply.cid, n_examples, reply.n_bytes, seconds)
+            batch.accepted[reply.cid] = Party(name, reply.cid, self._examples(sizes), reply.n_bytes, seconds)
         if batch.accepted:
             batch.total = self._finish(total)
         return batch
@@ -276,6 +289,7 @@ class Ledger(ABC, Generic[S]):
         self.total = batch.total
         self._counted |= batch.accepted
         self.sizes |= batch.sizes
+        self._room -= batch.load
         self.tensor_bytes |= {reply.cid: tuple(map(len, reply.tensors)) for reply in batch.passed}
         self._names |= batch.names
         self._reasons |= batch.refused

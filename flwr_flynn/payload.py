@@ -4,7 +4,8 @@ A message is a list of blocks, one for each hash specification it speaks of, usu
 arrays:
 
 1. the fingerprint of the specification, uint8, shape (32,): the bytes of `FlyHash.fingerprint`;
-2. the counts, shape (L, m), in the narrowest unsigned type that holds them.
+2. the counts, shape (L, m), in the narrowest unsigned type that holds them; what a party releases with noise in a
+   signed type that does not depend on them.
 
 Everything that arrives was written by somebody else. `read_tensors` and `decode` check sizes, types and
 shapes before they allocate, and a message is used whole or refused with a `PayloadError` that says what was
@@ -26,19 +27,25 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.counts import ClassCounts
-from flwr_flynn.errors import CountsError, PayloadError
+from flwr_flynn.errors import ConfigError, CountsError, PayloadError
 from flwr_flynn.hashing import FlyHash
+from flwr_flynn.mechanisms import Mechanism
 
 Array = npt.NDArray[Any]
 
+PLAIN, NOISY = "plain", "noisy"
+MODES = (PLAIN, NOISY)
+"""The kinds of counts that a run can ask for: "plain" are exact counts in clear, "noisy" those of a mechanism."""
+
 _FINGERPRINT_BYTES = 32
+_TAIL = 40  # standard deviations that no noise goes beyond: Laplace noise does so with probability exp(-56)
 _INTEGERS = ("|u1", "<u2", "<u4", "<u8", "|i1", "<i2", "<i4", "<i8")
 
 
@@ -53,11 +60,15 @@ def encode(*counts: ClassCounts) -> list[Array]:
     -------
     list of two arrays for each
         Fingerprint, uint8 (32,), and counts, uint8, uint16, uint32 or uint64 (L, m): the narrowest that holds
-        them.
+        them. Of sums of noisy counts int8, int16, int32 or int64. (What a party releases has another form, see
+        `encode_release`.)
     """
     message = []
     for block in counts:
-        narrowest = np.min_scalar_type(int(block.array.max(initial=0)))
+        largest = int(block.array.max(initial=0))
+        # A signed type holds as much above as below zero, and one more below.
+        least = min(int(block.array.min(initial=0)), -largest - 1) if block.noise else largest
+        narrowest = np.min_scalar_type(least)
         message.append(np.frombuffer(bytes.fromhex(block.spec_fingerprint), dtype=np.uint8))
         message.append(block.array.astype(narrowest))
     return message
@@ -68,7 +79,6 @@ def decode(
     hasher: FlyHash,
     n_classes: int,
     *,
-    mode: str = "plain",
     n_examples: int | None = None,
     max_examples: int | None = None,
 ) -> ClassCounts:
@@ -82,8 +92,6 @@ def decode(
         The hash the counts must be of.
     n_classes : int
         The number of classes, L, that they must have.
-    mode : str, default="plain"
-        What kind of counts the run asked for, and so which checks hold; one of `MODES`.
     n_examples : int, optional
         The number of points that the sender gave along with the message; the counts must be of so many.
     max_examples : int, optional
@@ -99,7 +107,7 @@ def decode(
         Another number of arrays, a wrong type, shape or fingerprint, counts that no set of points can have
         made (0 <= C[l, i] <= n_l, row l sums to hash_nnz * n_l), or another number of points than announced.
     """
-    (counts,) = decode_all(arrays, [hasher], n_classes, mode=mode, n_examples=n_examples, max_examples=max_examples)
+    (counts,) = decode_all(arrays, [hasher], n_classes, n_examples=n_examples, max_examples=max_examples)
     return counts
 
 
@@ -108,7 +116,6 @@ def decode_all(
     hashers: Sequence[FlyHash],
     n_classes: int,
     *,
-    mode: str = "plain",
     n_examples: int | None = None,
     max_examples: int | None = None,
 ) -> tuple[ClassCounts, ...]:
@@ -116,7 +123,7 @@ def decode_all(
 
     Parameters
     ----------
-    arrays, n_classes, mode, n_examples, max_examples
+    arrays, n_classes, n_examples, max_examples
         As for `decode`.
     hashers : sequence of FlyHash
         In the order of the blocks.
@@ -126,17 +133,10 @@ def decode_all(
     PayloadError
         As for `decode`, or the blocks are not of as many points of each class.
     """
-    expected = 2 * len(hashers)
-    if not isinstance(arrays, Sequence) or len(arrays) != expected:
-        got = f"{len(arrays)} arrays" if isinstance(arrays, Sequence) else type(arrays).__name__
-        raise PayloadError(f"message: expected {expected} arrays (fingerprint, counts), got {got}")
     # All of them are looked at before one of them is copied.
-    blocks = [
-        _block(arrays[2 * i], arrays[2 * i + 1], hasher, (n_classes, hasher.hash_dim))
-        for i, hasher in enumerate(hashers)
-    ]
+    blocks = _blocks(arrays, hashers, n_classes, _INTEGERS)
     counts = tuple(
-        _CHECKS[mode](block, hasher, n_examples, max_examples) for block, hasher in zip(blocks, hashers, strict=True)
+        _check_plain(block, hasher, n_examples, max_examples) for block, hasher in zip(blocks, hashers, strict=True)
     )
     for other in counts[1:]:
         if not np.array_equal(other.n_per_class, counts[0].n_per_class):
@@ -149,12 +149,126 @@ def capacity(hasher: FlyHash) -> int:
     return (2**63 - 1) // int(hasher.hash_dim)
 
 
-def _block(fingerprint: Any, counts: Any, hasher: FlyHash, shape: tuple[int, int]) -> Array:
+# ---- noisy counts
+
+
+def encode_release(release: ClassCounts, mechanism: Mechanism) -> list[Array]:
+    """A party's private release as a message, of as many bytes whatever its counts are.
+
+    Parameters
+    ----------
+    release : ClassCounts
+        What `mechanism` released.
+    mechanism : Mechanism
+
+    Returns
+    -------
+    list of two arrays
+        Fingerprint, uint8 (32,), and counts, int32 (L, m), or int64 where the noise needs it. Counts that do not fit
+        are clipped at the type's bounds; that depends on what was released alone.
+
+    Examples
+    --------
+    >>> from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
+    >>> mechanism = LaplaceCounts(1.0, hash_nnz=2, n_classes=2)
+    >>> counts = ClassCounts([[2, 2, 0], [0, 1, 1]], hash_nnz=2, spec_fingerprint=64 * "0")
+    >>> release = SimulatedRelease(mechanism, seed=7).release(counts)
+    >>> [(array.dtype.name, array.shape) for array in encode_release(release, mechanism)]
+    [('uint8', (32,)), ('int32', (2, 3))]
+    """
+    dtype = _release_type(mechanism)
+    limit = np.iinfo(dtype).max
+    fingerprint = np.frombuffer(bytes.fromhex(release.spec_fingerprint), dtype=np.uint8)
+    return [fingerprint, np.clip(release.array, -limit, limit).astype(dtype)]
+
+
+def decode_release(
+    arrays: Sequence[Array],
+    hasher: FlyHash,
+    mechanism: Mechanism,
+    max_examples: int | None = None,
+) -> ClassCounts:
+    """The noisy counts in a party's message of one block, checked for all that can be checked of them.
+
+    Parameters
+    ----------
+    arrays : sequence of arrays
+        What arrived. Nothing is assumed of it.
+    hasher : FlyHash
+    mechanism : Mechanism
+        What the parties were asked to release by.
+    max_examples : int, optional
+        Refuse counts of more, with room for the noise: 40 of its standard deviations.
+
+    Raises
+    ------
+    PayloadError
+        Another number of arrays, a wrong type, shape or fingerprint, or counts too large to be added up.
+    """
+    (array,) = _blocks(arrays, [hasher], mechanism.n_classes, (_release_type(mechanism).str,))
+    most = noisy_capacity(hasher)
+    if max_examples is not None:
+        most = min(most, max_examples + math.ceil(_TAIL * mechanism.noise_sd))
+    return _received(array, hasher, mechanism, 1, most)
+
+
+def decode_total(arrays: Sequence[Array], hasher: FlyHash, mechanism: Mechanism, n_releases: int) -> ClassCounts:
+    """The sum of releases that a server hands out, as `encode` writes it.
+
+    Parameters
+    ----------
+    arrays : sequence of arrays
+    hasher : FlyHash
+    mechanism : Mechanism
+    n_releases : int
+        How many releases the server says it is the sum of.
+
+    Raises
+    ------
+    PayloadError
+        As for `decode_release`.
+    """
+    (array,) = _blocks(arrays, [hasher], mechanism.n_classes, _INTEGERS)
+    return _received(array, hasher, mechanism, n_releases, noisy_capacity(hasher))
+
+
+def noisy_capacity(hasher: FlyHash) -> int:
+    """The size up to which an entry of noisy counts may grow in a sum, see `ClassCounts`."""
+    return (2**63 - 1) // int(hasher.hash_dim) // 2
+
+
+def _release_type(mechanism: Mechanism) -> np.dtype[Any]:
+    # By the noise alone, which is public: what the counts are must not show in the number of bytes.
+    return np.dtype("<i4" if _TAIL * mechanism.noise_sd < 2**30 else "<i8")
+
+
+def _received(array: Array, hasher: FlyHash, mechanism: Mechanism, n_releases: int, most: int) -> ClassCounts:
+    if int(array.max()) > most or int(array.min()) < -most:
+        raise PayloadError(f"counts: expected from -{most} to {most}, got others")
+    try:
+        return mechanism.received(array.astype(np.int64), hasher.fingerprint, n_releases)
+    except (CountsError, ConfigError) as error:
+        raise PayloadError(f"counts: {error}") from None
+
+
+def _blocks(arrays: Any, hashers: Sequence[FlyHash], n_classes: int, types: tuple[str, ...]) -> list[Array]:
+    """The counts of each block, checked for hash, type and shape and still in the type they came in."""
+    expected = 2 * len(hashers)
+    if not isinstance(arrays, Sequence) or len(arrays) != expected:
+        got = f"{len(arrays)} arrays" if isinstance(arrays, Sequence) else type(arrays).__name__
+        raise PayloadError(f"message: expected {expected} arrays (fingerprint, counts), got {got}")
+    return [
+        _block(arrays[2 * i], arrays[2 * i + 1], hasher, (n_classes, hasher.hash_dim), types)
+        for i, hasher in enumerate(hashers)
+    ]
+
+
+def _block(fingerprint: Any, counts: Any, hasher: FlyHash, shape: tuple[int, int], types: tuple[str, ...]) -> Array:
     """The counts of a block of the expected hash and shape, still in the type they came in."""
     got = _typed(fingerprint, "fingerprint", ("|u1",), (_FINGERPRINT_BYTES,)).tobytes().hex()
     if got != hasher.fingerprint:
         raise PayloadError(f"fingerprint: expected {hasher.fingerprint[:12]}..., got {got[:12]}...")
-    return _typed(counts, "counts", _INTEGERS, shape)
+    return _typed(counts, "counts", types, shape)
 
 
 def _typed(array: Any, name: str, types: tuple[str, ...], shape: tuple[int, ...]) -> Array:
@@ -180,15 +294,6 @@ def _check_plain(array: Array, hasher: FlyHash, n_examples: int | None, max_exam
     if n_examples is not None and counts.n_examples != n_examples:
         raise PayloadError(f"counts: expected {n_examples} examples as announced, got {counts.n_examples}")
     return counts
-
-
-_Check = Callable[[Array, FlyHash, int | None, int | None], ClassCounts]
-
-# What holds for a message's counts depends on what the parties were asked to send.
-_CHECKS: dict[str, _Check] = {"plain": _check_plain}
-
-MODES = tuple(_CHECKS)
-"""The kinds of counts that a run can ask for: "plain" are exact counts in clear."""
 
 
 # The header `numpy.save` writes for a plain numeric array. Reading no other than that leaves no room for

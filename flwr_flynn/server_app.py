@@ -15,9 +15,10 @@ import logging
 import math
 import os
 import platform
+import textwrap
 import time
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
@@ -40,6 +41,8 @@ from flwr_flynn.counts import ClassCounts, memory_needed
 from flwr_flynn.errors import ConfigError, FlyNNError
 from flwr_flynn.hashing import flynn_hash
 from flwr_flynn.moments import ColumnSums
+from flwr_flynn.privacy import Mechanism
+from flwr_flynn.private_run import default_folder, private_plan, run_mechanism, training_points
 from flwr_flynn.rounds import foreseen
 from flwr_flynn.spec import HashSpec
 from flwr_flynn.strategy import FlyNNStrategy
@@ -59,16 +62,20 @@ def main(grid: Grid, context: Context) -> None:
     folder = _output_folder(config, context.run_id)
     parties = _simulated_parties(grid)
     plan, classes, feature_names = _what_to_train(config, parties)
+    asked = config.min_available or parties or 0
+    mechanism = run_mechanism(config, foreseen(plan)[0], len(classes), asked)
 
     strategy = FlyNNStrategy(
         spec=plan,
         classes=classes,
-        min_available_clients=config.min_available or parties or 0,
-        min_parties=config.min_parties or config.min_available or parties or 0,
+        min_available_clients=asked,
+        min_parties=config.min_parties or asked,
         decay=config.decay_value(),
         rule=config.rule,
         feature_names=feature_names,
         min_examples=config.min_examples,
+        mechanism=mechanism,
+        fraction_evaluate=float(config.evaluates(simulated=parties is not None)),
         wait_timeout=math.ceil(config.timeout) or _ENDLESS,
     )
     rounds = _rounds(config, plan, strategy)
@@ -118,8 +125,7 @@ def _one_line(record: logging.LogRecord) -> bool:
 
 def _output_folder(config: RunConfig, run_id: int) -> Path:
     """Make the output folder before the work starts, so that a bad path costs nobody a round."""
-    home = os.environ.get("FLWR_HOME") or Path.home() / ".flwr"
-    folder = Path(config.output_dir) if config.output_dir else Path(home) / "flynn" / str(run_id)
+    folder = Path(config.output_dir) if config.output_dir else default_folder(run_id)
     try:
         folder = folder.expanduser().resolve()
         folder.mkdir(parents=True, exist_ok=True)
@@ -157,6 +163,8 @@ def _what_to_train(config: RunConfig, parties: int | None) -> tuple[Plan, list[s
             raise ConfigError("run-config min-available: how many parties to wait for must be given in a deployment")
         if ignored := config.simulation_only():
             log(logging.WARNING, "FlyNN: a deployment does not use the settings %s", ", ".join(ignored))
+        if config.noise != "opendp":
+            raise ConfigError(f"run-config noise: expected opendp in a deployment, got {config.noise}, for simulations")
         plan = config.plan(config.n_features, config.n_examples or None, len(classes))
     else:
         for key, given in (("min-available", config.min_available), ("min-parties", config.min_parties)):
@@ -171,6 +179,9 @@ def _what_to_train(config: RunConfig, parties: int | None) -> tuple[Plan, list[s
         classes, feature_names = dataset.classes, dataset.feature_names
         # Sizes follow from the whole data set, never from a split of it: they are the same in every federation.
         plan = config.plan(dataset.X.shape[1], len(dataset.y), len(classes))
+    if config.is_private:
+        n_examples = plan.n_examples if parties is None else training_points(config)
+        plan = private_plan(config, replace(plan, n_examples=n_examples), config.min_available or parties or 1)
     if config.scaling == "auto" and not plan.needs_sums:
         log(logging.WARNING, "FlyNN: scaling auto leaves %s columns as they are, that many", plan.n_features)
     specs = foreseen(plan)
@@ -245,11 +256,13 @@ def _report(config: RunConfig, strategy: FlyNNStrategy, plan: Plan, parties: int
     model, choice, sums = strategy.model, strategy.choice, strategy.sums
     settings = {name: default for name, default, _ in RunConfig.table()}
     settings = {key: getattr(config, key.replace("-", "_")) for key in settings}
+    mechanism = strategy.mechanism
     report: dict[str, Any] = {
         "format": 1,
         "parties": [asdict(party) for party in strategy.parties],
         "missing": dict(strategy.missing),
-        "examples": int(counts.n_examples),
+        "examples": None if counts.noise else int(counts.n_examples),
+        "privacy": None if mechanism is None else _privacy(strategy, mechanism),
         "evaluation": strategy.evaluation,
         "evaluation_missing": dict(strategy.evaluation_missing),
         "sha256": {"federated": counts.sha256()},
@@ -278,9 +291,23 @@ def _report(config: RunConfig, strategy: FlyNNStrategy, plan: Plan, parties: int
             "handed_out": sum(map(len, shares)),
             "empty_parties": sum(len(share) == 0 for share in shares),
         }
-        if config.check_pooled:
+        if config.check_pooled and mechanism is None:
             report["sha256"] |= _compared(config, strategy, plan, parties)
     return report
+
+
+def _privacy(strategy: FlyNNStrategy, mechanism: Mechanism) -> dict[str, Any]:
+    """What is promised, and about how many points there are by what was released."""
+    epsilon = mechanism.epsilon(mechanism.delta)
+    return {
+        "guarantee": strategy.guarantee,
+        "mechanism": mechanism.to_dict(),
+        "epsilon": epsilon if math.isfinite(epsilon) else None,
+        "delta": mechanism.delta,
+        "noise_sd": mechanism.noise_sd,
+        "examples_estimate": None if strategy.counts.n_per_class is None else int(strategy.counts.n_examples),
+        "covers_evaluation": not strategy.fraction_evaluate,
+    }
 
 
 def _in_short(spec: HashSpec) -> dict[str, Any]:
@@ -320,13 +347,14 @@ def _table(report: dict[str, Any], folder: Path) -> str:
     sizes = [party["bytes"] for party in parties]
     rows = [("parties counted", f"{len(parties)} of {asked}")]
     rows += [(f"  not counted: {name}", reason) for name, reason in report["missing"].items()]
-    rows.append(("training examples", f"{report['examples']}"))
+    rows.append(("training examples", _examples(report)))
     if simulation:
         handed_out, points = simulation["handed_out"], simulation["points"]
         rows.append(("  points dealt out", f"{handed_out} of {points}; those not trained on are held out"))
         if simulation["empty_parties"]:
             rows.append(("  parties with no points", f"{simulation['empty_parties']}"))
     rows += _hash_rows(report)
+    rows += _privacy_rows(report)
     upload = f"{_bytes(sum(sizes) / len(sizes))} on average, {_bytes(max(sizes))} at most"
     rows.append(("upload per party", upload))
     for name, each in report["traffic"].items():
@@ -345,6 +373,8 @@ def _table(report: dict[str, Any], folder: Path) -> str:
         rows.append(("evaluation", f"failed with {', '.join(dict.fromkeys(trouble))}"))
     elif silent:
         rows.append(("evaluation", f"failed at {len(silent)} parties"))
+    elif report["privacy"] and report["privacy"]["covers_evaluation"]:
+        rows.append(("evaluation", "none: no results leave the parties"))
     else:
         rows.append(("evaluation", "none: no party holds test points"))
     rows += [(f"  not evaluated: {name}", reason) for name, reason in silent.items()]
@@ -356,9 +386,34 @@ def _table(report: dict[str, Any], folder: Path) -> str:
             if name in sha:
                 answers = {True: "yes", False: "NO", None: unknown.get(name, "n/a, some points had no say")}
                 rows.append((called, answers[sha[name]]))
+    if report["privacy"] and simulation:
+        rows.append((_EQUALITIES["equal"], "n/a, noisy"))
     rows.append(("output folder", str(folder)))
     width = max(len(name) for name, _ in rows)
-    return "\n".join(["", "FlyNN", *(f"  {name:<{width}}  {text}" for name, text in rows), ""])
+    lines = [f"  {name:<{width}}  {text}" for name, text in rows]
+    if report["privacy"]:
+        lines += ["", *textwrap.wrap(report["privacy"]["guarantee"], 110, initial_indent="  ", subsequent_indent="  ")]
+    return "\n".join(["", "FlyNN", *lines, ""])
+
+
+def _examples(report: dict[str, Any]) -> str:
+    if not report["privacy"]:
+        return f"{report['examples']}"
+    estimate = report["privacy"]["examples_estimate"]
+    return "hidden" if estimate is None else f"hidden, about {estimate} by the noisy counts"
+
+
+def _privacy_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
+    privacy = report["privacy"]
+    if not privacy:
+        return []
+    promise = "NONE: seeded noise, for simulations"
+    if privacy["epsilon"] is not None:
+        promise = f"epsilon {privacy['epsilon']:.4g}, delta {privacy['delta']:.4g}"
+    rows = [("privacy", f"{promise}; noise of standard deviation {privacy['noise_sd']:.4g} at each party")]
+    if report["evaluation"]:
+        rows.append(("  not covered", "the confusion matrices that make the figures below"))
+    return rows
 
 
 _STEPS = {

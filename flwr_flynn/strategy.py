@@ -8,6 +8,9 @@ In a ServerApp's main function::
     DefaultWorkflow()(grid, LegacyContext(context, config=config, strategy=strategy))
     strategy.model.save("model.npz")
 
+With a mechanism of `flwr_flynn.privacy` the parties' counts come with noise, in that one round, and the model has a
+guarantee. Without one:
+
 The parties count once, in one round. There is a round before it if centre and scale of the hash are to come from sums
 of the parties' columns (a `choice.Plan` as the `spec`). If there is something to choose, a decay or one of several
 specs, the evaluation of the counting round is for the choice, and the chosen model is handed out in the next round;
@@ -51,6 +54,7 @@ from flwr_flynn.errors import ConfigError
 from flwr_flynn.ledger import NO_REPLY, Batch, Party, Reply, clean
 from flwr_flynn.metrics import summary
 from flwr_flynn.moments import ColumnSums
+from flwr_flynn.privacy import Mechanism
 from flwr_flynn.rounds import Traffic
 from flwr_flynn.spec import HashSpec
 from flwr_flynn.terms import PREFIX, Label, whole_number
@@ -86,9 +90,14 @@ class FlyNNStrategy(Strategy):
     min_examples : int, default=5
         Sums of columns: a party leaves out classes of fewer points, by the larger of this number and its own. With 1,
         sums may be a single point.
-    fraction_evaluate : float, default=1.0
+    mechanism : Mechanism, optional
+        One of `flwr_flynn.privacy`, for the spec's `hash_nnz` and as many classes: parties send noisy counts only, and
+        only those whose own policy allows it (`FlyNNClient`'s `budget`). There is one spec then, nothing is learned of
+        columns, and there is nothing to choose.
+    fraction_evaluate : float, optional
         Share of the parties that get the model and try it on the points they held out; 0 leaves that out, and the
-        choice with it: the model is then of the first spec. In the choice all counted parties have a say.
+        choice with it: the model is then of the first spec. In the choice all counted parties have a say. By default
+        1.0; with a mechanism 0.0, which does not cover the confusion matrices that parties would send.
     min_evaluate_clients : int, default=1
         How many they are at least.
     wait_timeout : int, default=86400
@@ -138,7 +147,8 @@ evaluate_metrics_aggregation_fn
         rule: str = "balanced",
         feature_names: Sequence[str] | None = None,
         min_examples: int = 5,
-        fraction_evaluate: float = 1.0,
+        mechanism: Mechanism | None = None,
+        fraction_evaluate: float | None = None,
         min_evaluate_clients: int = 1,
         wait_timeout: int = 86400,
         evaluate_fn: EvaluateFn | None = None,
@@ -157,6 +167,8 @@ evaluate_metrics_aggregation_fn
             raise ConfigError(
                 f"min_parties: expected at most min_available_clients = {min_available_clients}, got {min_parties}"
             )
+        if fraction_evaluate is None:
+            fraction_evaluate = 1.0 if mechanism is None else 0.0
         for name, share, most in (
             ("fraction_evaluate", fraction_evaluate, 1),
             ("wait_timeout", wait_timeout, 10**9),
@@ -183,6 +195,7 @@ evaluate_metrics_aggregation_fn
             feature_names,
             min_examples,
             compares=fraction_evaluate > 0,
+            mechanism=mechanism,
         )
         self._choosing: Choosing | None = None  # while the parties are asked
         self._handed_out: object = None  # the counts that were
@@ -211,6 +224,16 @@ evaluate_metrics_aggregation_fn
             Fewer than `min_parties` are counted; the message tells who is missing and why.
         """
         return self._course.model
+
+    @property
+    def mechanism(self) -> Mechanism | None:
+        """What parties make noisy counts by."""
+        return self._course.terms.mechanism
+
+    @property
+    def guarantee(self) -> str | None:
+        """What the mechanism promises, in words; the model has it as `guarantee_`."""
+        return self._course.guarantee
 
     @property
     def specs(self) -> tuple[HashSpec, ...]:
@@ -276,8 +299,15 @@ evaluate_metrics_aggregation_fn
             f"  parties: waits for {self.min_available_clients} (at most {self.wait_timeout} s), "
             f"needs {self.min_parties} counted; failures {failures}",
             f"  evaluation by the parties: {evaluated}; rounds: {self.num_rounds}",
+            *self._promises(),
         ):
             log(INFO, line)
+
+    def _promises(self) -> list[str]:
+        if self.guarantee is None:
+            return []
+        uncovered = ["  NOT COVERED: the confusion matrices that parties send in the evaluation"]
+        return [f"  privacy: {self.guarantee}", *(uncovered if self.fraction_evaluate else [])]
 
     def _hashes(self) -> list[str]:
         """A line for each spec."""
@@ -349,7 +379,7 @@ evaluate_metrics_aggregation_fn
         parties = self.parties
         ours: dict[str, Scalar] = {
             "parties": len(parties),
-            "examples": self.counts.n_examples,
+            **({} if self.mechanism else {"examples": self.counts.n_examples}),
             "bytes": sum(party.bytes for party in parties),
         }
         return parameters, ours | metrics
@@ -397,6 +427,8 @@ evaluate_metrics_aggregation_fn
             "flynn-rule": model.rule,
             "flynn-temperature": float(model.temperature_),
         }
+        if self.mechanism is not None:
+            ours["flynn-releases"] = len(self.parties)
         config = _merged(self.on_evaluate_config_fn, server_round, ours)
         if len(self.specs) > 1:
             parameters = _as_parameters(self.counts)
@@ -544,7 +576,8 @@ evaluate_metrics_aggregation_fn
         for party in ledger.parties:
             if party.cid in batch.accepted:
                 took = "" if party.seconds is None else f", {party.seconds:.2f} s"
-                line = f"{what}{party.examples} examples, {party.bytes} bytes{took}, accepted"
+                points = "noisy counts" if party.examples is None else f"{party.examples} examples"
+                line = f"{what}{points}, {party.bytes} bytes{took}, accepted"
                 log(INFO, "FlyNN: %s: %s", party.name, line)
         for cid in batch.repeated:
             log(WARNING, "FlyNN: %s: replied again, ignored", names[cid])

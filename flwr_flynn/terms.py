@@ -16,6 +16,7 @@ columns, has `SumsTerms`.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import operator
 import re
@@ -28,7 +29,8 @@ import numpy.typing as npt
 
 from flwr_flynn.errors import ConfigError, DataError, PayloadError, SpecError
 from flwr_flynn.hashing import FlyHash, flynn_hash
-from flwr_flynn.payload import MODES
+from flwr_flynn.payload import MODES, NOISY, PLAIN
+from flwr_flynn.privacy import Mechanism, mechanism_from_dict
 from flwr_flynn.spec import HashSpec
 
 PREFIX = "flynn-"
@@ -61,6 +63,8 @@ class Terms:
         Python's. Class l is row l of the counts. One class is enough: novelty scores need no second.
     mode : str, default="plain"
         The kind of counts that parties send; one of `payload.MODES`.
+    mechanism : Mechanism, optional
+        By which parties make noisy counts; for mode "noisy" alone, which has one spec.
     feature_names : sequence of str, optional
         Names of the columns, for the model that comes of it.
 
@@ -72,8 +76,9 @@ class Terms:
 
     specs: Sequence[HashSpec]
     classes: Sequence[Label]
-    mode: str = "plain"
+    mode: str = PLAIN
     feature_names: Sequence[str] | None = None
+    mechanism: Mechanism | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "specs", _checked_specs(self.specs))
@@ -82,6 +87,19 @@ class Terms:
         object.__setattr__(self, "classes", _checked_classes(self.classes))
         if self.feature_names is not None:
             object.__setattr__(self, "feature_names", _checked_names(self.feature_names, self.spec.n_features))
+        if self.mode == NOISY:
+            self._check_mechanism()
+        elif self.mechanism is not None:
+            raise ConfigError(f"mechanism: expected none in mode {self.mode}, got {type(self.mechanism).__name__}")
+
+    def _check_mechanism(self) -> None:
+        if not isinstance(self.mechanism, Mechanism):
+            raise ConfigError(f"mechanism: expected one in mode noisy, got {type(self.mechanism).__name__}")
+        if len(self.specs) > 1:
+            raise ConfigError(f"spec: expected one in mode noisy, got {len(self.specs)}")
+        for name, needed in (("hash_nnz", self.spec.hash_nnz), ("n_classes", self.n_classes)):
+            if getattr(self.mechanism, name) != needed:
+                raise ConfigError(f"mechanism: expected {name} {needed}, got {getattr(self.mechanism, name)}")
 
     @property
     def n_classes(self) -> int:
@@ -118,7 +136,13 @@ class Terms:
         }
         if self.feature_names is not None:
             config["flynn-feature-names"] = json.dumps(self.feature_names)
+        if self.mechanism is not None:
+            config["flynn-mechanism"] = json.dumps(self.mechanism.to_dict())
         return config
+
+    def digest(self) -> str:
+        """SHA-256 over what makes counts by these terms what they are, beside hash and mechanism."""
+        return hashlib.sha256(json.dumps(self.classes).encode()).hexdigest()
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], n_features: int) -> Terms:
@@ -147,7 +171,10 @@ class Terms:
             if "flynn-feature-names" in config:
                 names = _from_json(config, "flynn-feature-names", 4096 + 1024 * n_features)
             classes = _from_json(config, "flynn-classes", _MAX_CLASSES_CHARS)
-            terms = cls(specs, classes, _text(config, "flynn-mode", 40), names)
+            mode, mechanism = _text(config, "flynn-mode", 40), None
+            if mode == NOISY:
+                mechanism = mechanism_from_dict(_from_json(config, "flynn-mechanism", 4096))
+            terms = cls(specs, classes, mode, names, mechanism)
         except (SpecError, ConfigError) as error:
             raise PayloadError(f"config: {error}") from None
         _check_width(terms.spec.n_features, n_features)
@@ -225,10 +252,10 @@ class SumsTerms:
     def memory_needed(self) -> int:
         """About how many bytes making the sums takes, to be asked before they are made.
 
-        1024 for each: the limbs in which values of very different size are added up, and whole numbers of some hundred
+        4096 for each: the limbs in which values of very different size are added up, and whole numbers of some hundred
         bits.
         """
-        return 1024 * self.n_rows * self.n_features
+        return 4096 * self.n_rows * self.n_features
 
     def to_config(self) -> dict[str, str | int | bool]:
         """The terms as config entries for a party."""
@@ -288,14 +315,7 @@ def codes_of(classes: Sequence[Label], y: npt.ArrayLike) -> npt.NDArray[np.int64
     labels = np.asarray(y)
     if labels.ndim != 1:
         raise DataError(f"y: expected shape (points,), got {labels.ndim} dimensions")
-    code_of: dict[Any, int] = {}
-    for code, label in enumerate(classes):
-        if isinstance(label, int):
-            code_of |= {label: code, str(label): code, f"{label}.0": code}
-        else:
-            code_of[label] = code
-            if PLAIN_INTEGER.fullmatch(label):
-                code_of[int(label)] = code
+    code_of = codebook(classes)
     try:
         codes = np.fromiter((code_of.get(label, -1) for label in labels.tolist()), np.int64, len(labels))
     except TypeError:
@@ -308,6 +328,19 @@ def codes_of(classes: Sequence[Label], y: npt.ArrayLike) -> npt.NDArray[np.int64
             f"y has dtype {labels.dtype})"
         )
     return codes
+
+
+def codebook(classes: Sequence[Label]) -> dict[Any, int]:
+    """The code of every form in which a label of the class list may come."""
+    code_of: dict[Any, int] = {}
+    for code, label in enumerate(classes):
+        if isinstance(label, int):
+            code_of |= {label: code, str(label): code, f"{label}.0": code}
+        else:
+            code_of[label] = code
+            if PLAIN_INTEGER.fullmatch(label):
+                code_of[int(label)] = code
+    return code_of
 
 
 def whole_number(name: str, value: Any) -> int:

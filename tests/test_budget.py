@@ -235,3 +235,28 @@ def test_processes_take_turns(path):
     assert all(len(same) == 1 for same in by_run.values())
     assert sum("policy max-epsilon" in next(iter(same)) for same in by_run.values()) == 1
     assert open_budget(path).spent() == (1.0, 0.0)
+
+
+def test_a_party_shows_and_resets_its_ledger_by_hand(path, capsys):
+    assert budget.main(["show", str(path)]) == 1
+    assert "no ledger" in capsys.readouterr().err
+    assert not path.parent.exists()
+    open_budget(path).release(laplace(), HERE)
+    assert budget.main(["show", str(path)]) == 0
+    assert "epsilon 0.5, delta 0 spent" in capsys.readouterr().out
+    lose(path)
+    assert budget.main(["show", str(path)]) == 1
+    assert "is lost" in capsys.readouterr().err
+    assert budget.main(["reset", str(path)]) == 0
+    assert not open_budget(path).is_begun
+    assert open_budget(path).spent() == (0.0, 0.0)
+    assert budget.main(["forget", str(path)]) == budget.main([]) == 2
+
+
+def test_an_error_names_no_folder_but_notes_how_to_reset(path):
+    open_budget(path).release(laplace(), HERE)
+    lose(path)
+    with pytest.raises(PrivacyError) as caught:
+        open_budget(path).spent()
+    assert str(path.parent) not in str(caught.value)
+    assert f"python -m flwr_flynn.budget reset {path}" in caught.value.__notes__[0]

@@ -12,7 +12,9 @@ from flwr.app import Context, RecordDict
 from flwr.common import Code, FitIns, Parameters, ndarrays_to_parameters
 
 from flwr_flynn.client_app import client_fn
-from flwr_flynn.config import RunConfig
+from flwr_flynn.config import NodeConfig, RunConfig
+from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
+from flwr_flynn.private_data import private_share
 from flwr_flynn.spec import HashSpec
 from flwr_flynn.terms import SumsTerms, Terms
 
@@ -100,3 +102,130 @@ def test_the_least_of_points_in_a_sum_is_the_partys_own(tmp_path: Path) -> None:
     simulated = {"partition-id": 0, "num-partitions": 1}
     assert client_fn(context(simulated, **{"min-examples": 140})).fit(request).num_examples < 1444
     assert client_fn(context(simulated, **{"min-examples": 1})).fit(request).num_examples == 1444
+
+
+# ---- private counts
+
+PRIVATE = Terms(TERMS.spec, TERMS.classes, "noisy", mechanism=LaplaceCounts(1.0, hash_nnz=4, n_classes=10))
+
+
+def private_fit(where: Context, terms: Terms = PRIVATE) -> tuple[int, int, dict[str, Any]]:
+    pytest.importorskip("opendp")
+    reply = client_fn(where).fit(FitIns(ndarrays_to_parameters([]), terms.to_config()))
+    return len(reply.parameters.tensors), reply.num_examples, reply.metrics
+
+
+def write_csv(path: Path, rows: list[str]) -> dict[str, Any]:
+    names = ",".join([f"x{i}" for i in range(64)])
+    path.write_text("\n".join([f"{names},label", *rows]) + "\n")
+    return {"data-path": str(path), "party-id": "Basel"}
+
+
+ROWS = [",".join(map(str, [*row, i % 10])) for i, row in enumerate(np.eye(64))]
+
+
+def test_a_deployed_party_gives_private_counts_where_its_own_config_allows_it(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    node = write_csv(tmp_path / "mine.csv", ROWS)
+    assert "policy max-epsilon not set" in private_fit(context(node))[2]["flynn-refused"]
+    assert "node-config state-path: expected" in private_fit(context(node | {"max-epsilon": 1.0}))[2]["flynn-refused"]
+    allowed = node | {"max-epsilon": 1.0, "state-path": str(tmp_path / "state")}
+    assert private_fit(context(allowed)) == (2, 1, {"flynn-party": "Basel"})
+    assert "only noisy counts" in fit(context(allowed))[2]["flynn-refused"]
+    other = Terms(TERMS.spec, TERMS.classes, "noisy", mechanism=LaplaceCounts(0.5, hash_nnz=4, n_classes=10))
+    assert "policy max-epsilon 1" in private_fit(context(allowed), other)[2]["flynn-refused"]
+    seeded = Terms(TERMS.spec, TERMS.classes, "noisy", mechanism=SimulatedRelease(PRIVATE.mechanism, 1))
+    assert "simulated is not among them" in private_fit(context(allowed), seeded)[2]["flynn-refused"]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [],
+        ROWS[:1],
+        [*ROWS, "," * 64],
+        [*ROWS, ROWS[0].replace("1.0", "HIV+")],
+        [ROWS[0] + ",1,2,3", *ROWS],
+        [*ROWS, "1,2"],
+        [*ROWS, ROWS[0].replace("1.0", "1e999")],
+    ],
+)
+def test_no_row_of_a_file_shows_in_the_form_of_a_private_reply(rows: list[str], tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    node = write_csv(tmp_path / "mine.csv", rows)
+    policy = {"max-epsilon": 1.0, "state-path": str(tmp_path / "state")}
+    assert private_fit(context(node | policy)) == (2, 1, {"flynn-party": "Basel"})
+
+
+def test_a_private_simulation_keeps_its_ledgers_under_the_output_folder(tmp_path: Path) -> None:
+    pytest.importorskip("flwr_datasets")
+    run = {"epsilon": 1.0, "output-dir": str(tmp_path)}
+    for i in range(2):
+        assert private_fit(context({"partition-id": i, "num-partitions": 2}, **run))[1] == 1
+        assert (tmp_path / "state" / "1" / f"party-{i}" / "ledger.json").exists()
+    other = Terms(TERMS.spec, TERMS.classes, "noisy", mechanism=LaplaceCounts(2.0, hash_nnz=4, n_classes=10))
+    where = context({"partition-id": 0, "num-partitions": 2}, **run)
+    assert "policy max-epsilon 1" in private_fit(where, other)[2]["flynn-refused"]
+
+
+def test_no_line_of_a_csv_file_changes_how_another_is_read(tmp_path: Path) -> None:
+    names, lines = "a,label,b", ["1,x,2", '"3","x, y",4', "7,x,8,", "5,x", "", "9,\u00e9,1e3", "1,2", "x" * 200_000]
+    path = tmp_path / "mine.csv"
+
+    def read(lines: list[str]) -> list[Any]:
+        path.write_text("\n".join([names, *lines]) + "\n")
+        share = private_share(NodeConfig(data_path=str(path)))
+        return [(row, label) for row, label in zip(share.X.tolist(), share.y, strict=True)]
+
+    alone = [read([line])[0] for line in lines if line]
+    odd = ["1,x,2,9,9,9", '"1,x,2', "1,\0,2", '1,"x', "1,\udcff,2".encode("utf-8", "replace").decode()]
+    for line in odd:
+        for place in (0, 4, 8):
+            mixed = read([*lines[:place], line, *lines[place:]])
+            assert len(mixed) == len(alone) + 1
+            assert str([*mixed[: place - (place > 4)], *mixed[place - (place > 4) + 1 :]]) == str(alone)
+
+
+def test_values_of_a_file_are_read_one_by_one(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        {"a": ["1", "x", "True", ""], "b": ["0.5", "2", "false", "7"], "label": ["0", "1", "01", "yes"]}
+    )
+    expected = [[1, 0.5], [np.nan, 2], [1, 0], [np.nan, 7]]
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    node = NodeConfig(data_path=str(tmp_path / "a.csv"))
+    share = private_share(node)
+    np.testing.assert_array_equal(share.X, expected)
+    assert share.y.tolist() == ["0", "1", "01", "yes"]
+    assert len(share.y_test) == 0
+    whole = np.random.default_rng(0).integers(0, 9, (500, 3))
+    np.savez(tmp_path / "b.npz", X=whole, y=np.arange(500) % 7)
+    kept = private_share(NodeConfig(data_path=str(tmp_path / "b.npz"), evaluate=True))
+    assert len(kept.y) + len(kept.y_test) == 500
+    assert 50 < len(kept.y_test) < 150
+    # With one record less the others stay where they are.
+    np.savez(tmp_path / "c.npz", X=whole[1:], y=np.arange(1, 500) % 7)
+    less = private_share(NodeConfig(data_path=str(tmp_path / "c.npz"), evaluate=True))
+    assert abs(len(kept.y) - len(less.y)) + abs(len(kept.y_test) - len(less.y_test)) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("gone.csv", "node-config data-path: no such file: 'gone.csv'"),
+        ("a.txt", "node-config data-path: expected a .csv, .parquet or .npz file, got 'a.txt'"),
+        ("bad.npz", "bad.npz: not a readable .npz file"),
+        ("flat.npz", "flat.npz: expected a matrix of numbers"),
+        ("other.npz", "other.npz: no array 'y' for the label among 1"),
+        ("other.csv", "other.csv: no column 'label' for the label among 2"),
+    ],
+)
+def test_files_that_no_record_spoils_are_refused_by_name(name: str, reason: str, tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    for text in ("a.txt", "bad.npz"):
+        (tmp_path / text).write_text("?")
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    np.savez(tmp_path / "flat.npz", X=np.zeros(4), y=np.zeros(4, int))
+    np.savez(tmp_path / "other.npz", X=np.zeros((4, 2)))
+    node = {"data-path": str(tmp_path / name), "max-epsilon": 1, "state-path": str(tmp_path / "state")}
+    assert private_fit(context(node))[2]["flynn-refused"].startswith(reason)

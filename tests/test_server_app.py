@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,8 +18,10 @@ from flwr.server import Server
 from flwr.supercore.task_identity import TaskIdentity
 
 from flwr_flynn import FlyNNClassifier, FlyNNClient, FlyNNStrategy, data, server_app
+from flwr_flynn.budget import Budget, Policy
 from flwr_flynn.config import RunConfig
 from flwr_flynn.errors import AggregationError, ConfigError, FlyNNError
+from flwr_flynn.privacy import mechanism_from_dict
 
 from .fakes import CLASSES, Proxy, manager, points
 
@@ -26,6 +29,7 @@ REPORT: dict[str, Any] = {
     "parties": [{"name": "a", "examples": 3, "bytes": 900}, {"name": "b", "examples": 4, "bytes": 2_100_000}],
     "missing": {"c": "no reply"},
     "examples": 7,
+    "privacy": None,
     "evaluation": None,
     "evaluation_missing": {},
     "evaluation_trouble": [],
@@ -241,13 +245,13 @@ Spoil = Callable[[RecordDict, str], RecordDict]
 class Loopback:
     """A grid of two parties; what the second one, Mallory, sends goes through `spoil` first."""
 
-    def __init__(self, spoil: Spoil) -> None:
+    def __init__(self, spoil: Spoil, **more: Any) -> None:
         self.run = SimpleNamespace(run_id=1)
         self.spoil = spoil
         X, y = points(20)
         parties = {1: "Ulm", 2: "Mallory"}
         self.clients = {
-            node: FlyNNClient(X, y, X_test=X, y_test=y, name=name).to_client() for node, name in parties.items()
+            node: FlyNNClient(X, y, X_test=X, y_test=y, name=name, **more).to_client() for node, name in parties.items()
         }
 
     def get_node_ids(self) -> list[int]:
@@ -315,6 +319,63 @@ def test_a_run_with_sums_and_a_choice_reports_them(tmp_path: Path, monkeypatch: 
     assert (paper["scaling"], paper["sums"], paper["choice"]) == ("none", None, None)
     assert (paper["decay"], paper["rule"], paper["spec"]["signed"]) == (0.5, "novelty", False)
     assert paper["evaluation"]["examples"] == 40
+
+
+def private_parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parties of `run` with a policy; both at one ledger, which gives the two the same answer."""
+    pytest.importorskip("opendp")
+    budget = Budget(tmp_path / "state", Policy(1.0, 1e-5))
+    monkeypatch.setattr(f"{__name__}.Loopback", partial(Loopback, budget=budget))
+
+
+@pytest.mark.parametrize("more", [{"delta": 1e-5}, {}, {"mechanism": "top-t", "n-released": 20}])
+def test_a_private_run_reports_its_guarantee(
+    more: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    private_parties(tmp_path, monkeypatch)
+    report = run(tmp_path, monkeypatch, lambda content, kind: content, epsilon=1.0, **{"n-examples": 40}, **more)
+    privacy = report["privacy"]
+    model = FlyNNClassifier.load(tmp_path / "out" / "model.npz")
+    assert model.guarantee_ == privacy["guarantee"]
+    assert mechanism_from_dict(privacy["mechanism"]).guarantee() == privacy["guarantee"]
+    assert (privacy["epsilon"], privacy["delta"]) == (pytest.approx(1.0, rel=0.01), more.get("delta", 0.0))
+    assert (report["examples"], report["evaluation"], report["choice"], report["sums"]) == (None, None, None, None)
+    assert [party["examples"] for party in report["parties"]] == [None, None]
+    assert model.counts_.noise_variance == pytest.approx((2 * privacy["noise_sd"]) ** 2)
+    printed = capsys.readouterr().out
+    assert "hidden" in printed
+    assert "none: no results leave the parties" in printed
+    assert privacy["guarantee"] in " ".join(printed.split())
+
+
+def test_a_private_run_in_a_deployment_needs_public_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    private_parties(tmp_path, monkeypatch)
+    with pytest.raises(ConfigError, match=r"^run-config n-examples: with epsilon it must be given"):
+        run(tmp_path, monkeypatch, lambda content, kind: content, epsilon=1.0)
+    more = {"n-examples": 40, "noise": "seeded"}
+    with pytest.raises(ConfigError, match=r"^run-config noise: expected opendp in a deployment, got seeded"):
+        run(tmp_path, monkeypatch, lambda content, kind: content, epsilon=1.0, **more)
+
+
+def test_parties_that_keep_their_results_are_named_where_they_are_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private_parties(tmp_path, monkeypatch)
+    more = {"n-examples": 40, "evaluate": True}
+    report = run(tmp_path, monkeypatch, lambda content, kind: content, epsilon=1.0, **more)
+    assert set(report["evaluation_missing"]) == {"Ulm", "Mallory"}
+    with pytest.raises(AggregationError, match=r"policy max-epsilon 1: with this release it would be 1\.5"):
+        run(tmp_path, monkeypatch, lambda content, kind: content, epsilon=0.5, **more)
+
+
+def test_sizes_of_a_private_simulation_follow_from_its_training_points() -> None:
+    pytest.importorskip("flwr_datasets")
+    pytest.importorskip("dp_accounting")
+    config = RunConfig.parse({"epsilon": 1, "delta": 1e-5})
+    plan, _, _ = server_app._what_to_train(config, 3)
+    assert (plan.n_examples, plan.needs_sums) == (1444, False)
+    more, _, _ = server_app._what_to_train(config, 10)
+    assert more.hash_nnz >= plan.hash_nnz
 
 
 def test_a_spoiled_evaluation_leaves_the_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
