@@ -1,4 +1,4 @@
-"""Figures of `python -m simulations accuracy`."""
+"""Figures of `python -m simulations accuracy`, and what other figures share with them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:purple")
 _MARKERS = ("o", "s", "^", "D")
 
 
-def _panels(n: int, width: float, height: float) -> tuple[Any, Any, list[Any]]:
+def _panels(n: int, width: float, height: float, most: int = 3) -> tuple[Any, Any, list[Any]]:
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    columns = min(n, 3)
+    columns = min(n, most)
     rows = -(-n // columns)
     figure, axes = plt.subplots(
         rows, columns, figsize=(width * columns, height * rows), squeeze=False, layout="constrained"

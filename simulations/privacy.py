@@ -1,0 +1,255 @@
+"""What privacy costs: the paper's Figures 3, 7, 8 and 9 again, and the new mechanisms beside its own.
+
+Two parties have half of the training points each; each adds its own noise to its counts, and what is summed is read
+out. Balanced accuracy on held-out points, mean and standard deviation over ten draws of the noise with one hash.
+
+The paper's mechanism, `TopTLaplace` with the authors' exponent, is shown as the paper shows it: entries clipped before
+the sum, rule "novelty", decay 0.9, and of many T the best on the test set, which is not private and flatters. For the
+new mechanisms nothing is picked on test data: the hash is `suggest_spec`'s, from public figures, and the read-out that
+of every private model, rule "balanced" with `suggest_decay`. "the paper's hash" is the same mechanism and read-out with
+the paper's hash, which tells what the mechanism is worth from what the hash is worth.
+
+Noise comes from a seeded generator by default: of the same distributions, but protecting nobody. `--noise opendp` draws
+it as real parties do, which takes hours. Finished pieces are kept under the output folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache, reduce
+from operator import add
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_flynn import ClassCounts, FlyHash, HashSpec
+from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, Mechanism, SimulatedRelease, TopTLaplace
+from simulations import privacy_plots as plots
+from simulations.baselines import balanced_accuracy
+from simulations.privacy_settings import (
+    DELTA,
+    PAPER_DECAY,
+    PARTIES,
+    QUICK,
+    READ_OFF,
+    SHOWN,
+    DataError,
+    Plan,
+    Task,
+    label,
+    readers,
+)
+from simulations.results import Cells, Row, code_digest, output_folder, parser, text_table, write_csv
+
+PAPER, BEST, NONE = "paper", "paper, best T on the test set", "non-private"
+GAUSSIAN, LAPLACE = "Gaussian", "Laplace"
+OLD_HASH = ", the paper's hash"
+
+_VERSION = 1  # to be raised when a cell comes to hold something else
+_CODE = code_digest("flwr_flynn.privacy", "flwr_flynn.hashing", "simulations.privacy_settings")
+
+
+@lru_cache(maxsize=1)
+def _counted(task: Task, spec: HashSpec) -> tuple[list[ClassCounts], npt.NDArray[np.int32]]:
+    """Exact counts of each party, and the active bits of the test points."""
+    hasher = FlyHash(spec)
+    counts = [ClassCounts.from_data(hasher, X, y, task.n_classes) for X, y in task.parties]
+    return counts, hasher.active(task.X_test)
+
+
+def _accuracy(task: Task, counts: ClassCounts, active: npt.NDArray[np.int32], paper: bool) -> float:
+    rule = "novelty" if paper else "balanced"
+    decay = PAPER_DECAY if paper else counts.suggest_decay(rule)
+    predicted = counts.scores(active, decay, rule).argmax(axis=1)
+    return float(balanced_accuracy(task.y_test, predicted, task.n_classes))
+
+
+def releases(counts: ClassCounts, mechanism: Mechanism, plan: Plan, *about: object) -> Iterator[ClassCounts]:
+    """One party's releases, one for each repetition.
+
+    Parameters
+    ----------
+    counts : ClassCounts
+    mechanism : Mechanism
+    plan : Plan
+    *about : object
+        Simulated noise is drawn from a seed that depends on these and on the mechanism, so that no two cells share it.
+    """
+    if plan.noise == "simulated":
+        text = repr((plan.seed, mechanism, about))
+        seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+        mechanism = SimulatedRelease(mechanism, seed)
+    return (mechanism.release(counts) for _ in range(plan.repetitions))
+
+
+def clipped(counts: ClassCounts) -> ClassCounts:
+    """A release without entries below zero, as line 17 of the paper's Algorithm 2 has it."""
+    array = np.maximum(counts.array, 0)
+    return ClassCounts(array, hash_nnz=counts.hash_nnz, spec_fingerprint=counts.spec_fingerprint, noise=counts.noise)
+
+
+def mechanisms(kind: str, task: Task, spec: HashSpec, epsilon: float, plan: Plan) -> list[tuple[int, Mechanism]]:
+    """The mechanisms of one cell, each behind its T (0 where it has none)."""
+    common: dict[str, Any] = {"hash_nnz": spec.hash_nnz, "n_classes": task.n_classes}
+    if kind == GAUSSIAN:
+        return [(0, GaussianCounts(epsilon, DELTA, **common))]
+    if kind == LAPLACE:
+        return [(0, LaplaceCounts(epsilon, **common))]
+    return [(t, TopTLaplace(epsilon, t, accounting="code", n_parties=PARTIES, **common)) for t in plan.released]
+
+
+def private(kind: str, task: Task, spec: HashSpec, epsilon: float, plan: Plan) -> list[Row]:
+    """Scores of every repetition, for one mechanism, hash and epsilon.
+
+    Returns
+    -------
+    list of dict
+        One for each T: ``T``, ``scores``, and ``gives away``, the epsilon that a release really costs.
+    """
+    parts, active = _counted(task, spec)
+    rows = []
+    for released, mechanism in mechanisms(kind, task, spec, epsilon, plan):
+        drawn = [releases(part, mechanism, plan, task.name, party) for party, part in enumerate(parts)]
+        scores = []
+        for together in zip(*drawn, strict=True):
+            summed = reduce(add, map(clipped, together) if kind == PAPER else together)
+            scores.append(_accuracy(task, summed, active, kind == PAPER))
+        rows.append({"T": released, "scores": scores, "gives away": mechanism.epsilon(mechanism.delta)})
+    return rows
+
+
+def exact(task: Task, spec: HashSpec, paper: bool) -> list[Row]:
+    """The same without noise."""
+    parts, active = _counted(task, spec)
+    return [{"T": 0, "scores": [_accuracy(task, reduce(add, parts), active, paper)], "gives away": math.inf}]
+
+
+def jobs(task: Task, plan: Plan) -> Iterator[tuple[str, str, HashSpec, float]]:
+    """What is to be measured on one data set: setting, mechanism, hash and epsilon (0.0 without noise)."""
+    yield task.name, NONE, task.spec(None, 0.0, plan.seed), 0.0
+    for epsilon in plan.epsilons:
+        yield task.name, GAUSSIAN, task.spec(epsilon, DELTA, plan.seed), epsilon
+        yield task.name, LAPLACE, task.spec(epsilon, 0.0, plan.seed), epsilon
+    for spec in task.paper_specs(plan.seed):
+        setting = label(task, spec)
+        yield setting, NONE, spec, 0.0
+        for epsilon in plan.epsilons:
+            for mechanism in (PAPER, GAUSSIAN + OLD_HASH, LAPLACE + OLD_HASH):
+                yield setting, mechanism, spec, epsilon
+
+
+def measure(task: Task, plan: Plan, cells: Cells) -> list[Row]:
+    """All rows of one data set, from `cells` where they are there already.
+
+    Returns
+    -------
+    list of dict
+        ``setting`` names the data and, where it is the paper's, the hash; ``mechanism``, ``epsilon`` (0.0 without
+        noise), ``T``, ``mean``, ``sd``, ``repetitions``, and more about the hash.
+    """
+    rows: list[Row] = []
+    for setting, name, spec, epsilon in jobs(task, plan):
+        about: Row = {"noise": plan.noise, "seed": plan.seed, "repetitions": plan.repetitions}
+        about |= {"released": plan.released} if name == PAPER else {}
+        key = {
+            "set": setting, "job": f"{name} {epsilon:g}", "data": task.digest, "code": _CODE, "version": _VERSION,
+            "spec": spec.to_dict(), "plan": about if epsilon else {},
+        }  # fmt: skip
+        found = cells.get(key)
+        if found is None:
+            start = time.perf_counter()
+            if epsilon:
+                found = private(name.removesuffix(OLD_HASH), task, spec, epsilon, plan)
+            else:
+                found = exact(task, spec, paper=setting != task.name)
+            cells.put(key, found)
+            seconds = time.perf_counter() - start
+            print(f"{setting}: {name}, epsilon {epsilon:g}: {seconds:.1f} s", file=sys.stderr, flush=True)
+        sizes = {"m": spec.hash_dim, "s": spec.row_nnz, "rho": spec.hash_nnz}
+        rows += [_row(setting, task, name, epsilon, row) | sizes for row in found]
+    return rows + best(rows)
+
+
+def _row(setting: str, task: Task, mechanism: str, epsilon: float, row: Row) -> Row:
+    scores = np.array(row["scores"])
+    return {
+        "setting": setting,
+        "n": len(task.X),
+        "mechanism": mechanism,
+        "epsilon": epsilon,
+        "T": row["T"] or "",
+        "mean": float(scores.mean()),
+        "sd": float(scores.std(ddof=1)) if len(scores) > 1 else 0.0,
+        "repetitions": len(scores),
+        "gives away": row["gives away"],
+    }
+
+
+def best(rows: Sequence[Row]) -> list[Row]:
+    """Of the paper's mechanism the T with the best mean, on the test set, for each setting and epsilon."""
+    groups: dict[tuple[str, float], list[Row]] = {}
+    for row in rows:
+        if row["mechanism"] == PAPER:
+            groups.setdefault((row["setting"], row["epsilon"]), []).append(row)
+    return [max(group, key=lambda row: row["mean"]) | {"mechanism": BEST} for group in groups.values()]
+
+
+def table(rows: Sequence[Row]) -> list[Row]:
+    """The printed comparison: lines for the paper's hashes, each data set's new ones below them."""
+    lines: list[Row] = []
+    for setting in dict.fromkeys(row["setting"] for row in rows):
+        if setting in READ_OFF:
+            figures = READ_OFF[setting]
+            shown = {f"{e:g}": f"{figures[e]:.3f}" for e in SHOWN}
+            lines.append({"setting": setting, "mechanism": "paper, read off"} | shown | {NONE: f"{figures[None]:.3f}"})
+        mine = [row for row in rows if row["setting"] == setting]
+        plain = next(f"{row['mean']:.3f}" for row in mine if row["mechanism"] == NONE)
+        for name in (BEST, GAUSSIAN, LAPLACE, GAUSSIAN + OLD_HASH, LAPLACE + OLD_HASH):
+            means = {row["epsilon"]: f"{row['mean']:.3f} ± {row['sd']:.3f}" for row in mine if row["mechanism"] == name}
+            if means:
+                shown = {f"{e:g}": means.get(e, "") for e in SHOWN}
+                # Without noise: the paper's hash with the paper's read-out, else ours with ours.
+                lines.append({"setting": setting, "mechanism": name} | shown | {NONE: plain})
+    return lines
+
+
+def main(arguments: list[str]) -> None:
+    """Measure, print, write."""
+    options = parser("privacy", __doc__)
+    options.add_argument("--noise", choices=("simulated", "opendp"), default="simulated", help="default: simulated")
+    options.add_argument("--sets", default="", help="synthetic-1e4, synthetic-1e5, mnist-3v8, mnist; default: all")
+    options.add_argument("--repetitions", type=int, help="draws of the noise (default: 10, quick: 3)")
+    chosen = options.parse_args(arguments)
+    plan = replace(QUICK if chosen.quick else Plan(), noise=chosen.noise)
+    if chosen.repetitions is not None:
+        plan = replace(plan, repetitions=chosen.repetitions)
+    if plan.repetitions < 1:
+        options.error("--repetitions: expected at least 1")
+    known = readers(chosen.data, chosen.quick)
+    wanted = [name.strip() for name in chosen.sets.split(",") if name.strip()] or list(known)
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        options.error(f"--sets: no {', '.join(unknown)}; there are {', '.join(known)}")
+    folder = output_folder(chosen)
+    cells = Cells(folder / "cells")
+    rows: list[Row] = []
+    for name in dict.fromkeys(wanted):
+        try:
+            task = known[name]()
+        except DataError as error:
+            options.error(str(error))
+        rows += measure(task, plan, cells)
+    drawn = "from a seed: for simulations, no privacy" if plan.noise == "simulated" else "OpenDP's"
+    print(
+        f"balanced accuracy, {PARTIES} parties, mean ± sd of {plan.repetitions} draws of the noise ({drawn}), "
+        f"by epsilon\n{GAUSSIAN}: delta {DELTA:g}; others pure. Nothing but the paper's T is picked on test data.\n"
+    )
+    print(text_table(table(rows)) + "\n")
+    write_csv(folder / "privacy.csv", rows)
+    plots.draw(rows, folder)
