@@ -311,7 +311,6 @@ def test_sources_that_are_not_there() -> None:
 def test_openml_offline_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from urllib.error import URLError
 
-
     def refuse(*_: Any, **__: Any) -> None:
         raise URLError("no network")
 
