@@ -51,7 +51,9 @@ from flwr_flynn.classifier import FlyNNClassifier
 from flwr_flynn.counts import ClassCounts
 from flwr_flynn.course import Course
 from flwr_flynn.errors import ConfigError
+from flwr_flynn.federation import Federation
 from flwr_flynn.ledger import NO_REPLY, Batch, Party, Reply, clean
+from flwr_flynn.membership import Identify, unknown
 from flwr_flynn.metrics import summary
 from flwr_flynn.moments import ColumnSums
 from flwr_flynn.privacy import Mechanism
@@ -94,6 +96,15 @@ class FlyNNStrategy(Strategy):
         One of `flwr_flynn.privacy`, for the spec's `hash_nnz` and as many classes: parties send noisy counts only, and
         only those whose own policy allows it (`FlyNNClient`'s `budget`). There is one spec then, nothing is learned of
         columns, and there is nothing to choose.
+    federation : Federation, optional
+        What was saved of a federation before, with its `spec`, `classes`, `mechanism` and `feature_names`, to go on
+        from. `min_parties` is then how many must join or leave.
+    action : {"train", "join", "withdraw", "evaluate"}, default="train"
+        "train" makes a new federation. The others take one: "join" adds parties that are not in it, "withdraw" takes
+        out those that ask for it, by the very counts that they were added by, and "evaluate" hands it out as it is.
+    identify : callable, optional
+        Gives the SHA-256 of the public key of the SuperNode with a node id, in hexadecimal, or "" where it is not
+        known. Parties of a federation are known again by it, by their node id, or by the name they give.
     fraction_evaluate : float, optional
         Share of the parties that get the model and try it on the points they held out; 0 leaves that out, and the
         choice with it: the model is then of the first spec. In the choice all counted parties have a say. By default
@@ -148,6 +159,9 @@ evaluate_metrics_aggregation_fn
         feature_names: Sequence[str] | None = None,
         min_examples: int = 5,
         mechanism: Mechanism | None = None,
+        federation: Federation | None = None,
+        action: str = "train",
+        identify: Identify = unknown,
         fraction_evaluate: float | None = None,
         min_evaluate_clients: int = 1,
         wait_timeout: int = 86400,
@@ -196,6 +210,9 @@ evaluate_metrics_aggregation_fn
             min_examples,
             compares=fraction_evaluate > 0,
             mechanism=mechanism,
+            federation=federation,
+            action=action,
+            identify=identify,
         )
         self._choosing: Choosing | None = None  # while the parties are asked
         self._handed_out: object = None  # the counts that were
@@ -224,6 +241,21 @@ evaluate_metrics_aggregation_fn
             Fewer than `min_parties` are counted; the message tells who is missing and why.
         """
         return self._course.model
+
+    def federation(self, run: str) -> Federation:
+        """What a later run can start from, to add parties or to take them out; not for the parties' eyes.
+
+        Parameters
+        ----------
+        run : str
+            How to call this run in it.
+
+        Raises
+        ------
+        AggregationError
+            As for `model`.
+        """
+        return self._course.federation(run)
 
     @property
     def mechanism(self) -> Mechanism | None:
@@ -334,7 +366,7 @@ evaluate_metrics_aggregation_fn
         """Ask every party that is there and not counted yet."""
         ledger = self._course.ledger
         config = _merged(self.on_fit_config_fn, server_round, ledger.config())
-        clients = [client for client in self._wait_for(client_manager) if not ledger.is_counted(client.cid)]
+        clients = [client for client in self._wait_for(client_manager) if ledger.is_due(client.cid)]
         self._asked = [client.cid for client in clients]
         ledger.ask(self._asked)
         self._course.traffic_of(self._course.fit_step).ask(len(clients), [], config)
@@ -428,7 +460,7 @@ evaluate_metrics_aggregation_fn
             "flynn-temperature": float(model.temperature_),
         }
         if self.mechanism is not None:
-            ours["flynn-releases"] = len(self.parties)
+            ours["flynn-releases"] = sum(release.times for release in self.counts.noise)
         config = _merged(self.on_evaluate_config_fn, server_round, ours)
         if len(self.specs) > 1:
             parameters = _as_parameters(self.counts)
@@ -577,7 +609,7 @@ evaluate_metrics_aggregation_fn
             if party.cid in batch.accepted:
                 took = "" if party.seconds is None else f", {party.seconds:.2f} s"
                 points = "noisy counts" if party.examples is None else f"{party.examples} examples"
-                line = f"{what}{points}, {party.bytes} bytes{took}, accepted"
+                line = f"{what}{points}, {party.bytes} bytes{took}, {ledger.outcome}"
                 log(INFO, "FlyNN: %s: %s", party.name, line)
         for cid in batch.repeated:
             log(WARNING, "FlyNN: %s: replied again, ignored", names[cid])
