@@ -146,8 +146,8 @@ class Ledger(ABC, Generic[S]):
         SHA-256, in hexadecimal, of what each counted party added; empty where nobody needs to know.
     """
 
-    outcome = "accepted"
-    """What the log says of a party whose reply passed."""
+    outcome, done = "accepted", "counted"
+    """What the log says of a reply that passed, and of all such parties."""
 
     def __init__(self, nothing: S, min_parties: int, capacity: int, max_examples_per_party: int | None = None) -> None:
         self.total = nothing
@@ -200,6 +200,11 @@ class Ledger(ABC, Generic[S]):
         """The counted parties, in the order in which they were counted."""
         names = self.names()
         return [replace(party, name=names[cid]) for cid, party in self._counted.items()]
+
+    @property
+    def n_parties(self) -> int:
+        """How many parties the sum has in it."""
+        return len(self._counted)
 
     @property
     def missing(self) -> dict[str, str]:

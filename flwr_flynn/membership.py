@@ -120,6 +120,11 @@ class Joining(_Starting):
         """Whether the sum has this party in it, from before or now."""
         return super().is_counted(cid) or bool(self._places(cid))
 
+    @property
+    def n_parties(self) -> int:
+        """How many parties the sum has in it."""
+        return len(self.before.members) + len(self._counted)
+
     def federation(self, run: str) -> Federation:
         """The federation with those who joined."""
         joined = [*self.before.members, *members(self, 0, run, self.identify)]
@@ -144,6 +149,11 @@ class Standing(_Starting):
         return False
 
     @property
+    def n_parties(self) -> int:
+        """How many parties the sum has in it."""
+        return len(self.before.members)
+
+    @property
     def enough(self) -> bool:
         """Yes: the federation had enough when it was made."""
         return True
@@ -156,7 +166,7 @@ class Standing(_Starting):
 class Leaving(_Starting):
     """The sums of a federation without those that leave it."""
 
-    outcome = "taken out"
+    outcome, done = "taken out", "taken out"
 
     def __init__(
         self,
@@ -179,6 +189,11 @@ class Leaving(_Starting):
     def is_due(self, cid: str) -> bool:
         """Whether this party was not heard yet: which node is which member may show in its reply only."""
         return cid not in self._counted
+
+    @property
+    def n_parties(self) -> int:
+        """How many parties the sum has in it still."""
+        return len(self.before.members) - len(self._counted)
 
     def check(self, replies: Iterable[Reply]) -> Batch[Totals]:
         """As `Ledger.check`; the total is what is left."""

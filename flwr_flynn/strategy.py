@@ -580,7 +580,7 @@ evaluate_metrics_aggregation_fn
             len(self.specs),
             choice.decay,
             choice.parties,
-            len(self.parties),
+            self._course.aggregator.n_parties,
             "not compared" if choice.accuracy is None else f"leave-one-out balanced accuracy {choice.accuracy:.4f}",
         )
         log(INFO, "FlyNN: the next round hands the chosen model out; without one it ends here, without figures")
@@ -627,7 +627,7 @@ evaluate_metrics_aggregation_fn
                 )
         if not self._course.is_summing:
             enough = "" if ledger.enough else f"; at least {self.min_parties} are needed"
-            log(INFO, "FlyNN: %s parties counted%s", len(self.parties), enough)
+            log(INFO, "FlyNN: %s parties %s%s", len(self.parties), ledger.done, enough)
 
 
 def _present(client_manager: ClientManager) -> list[ClientProxy]:

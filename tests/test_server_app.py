@@ -419,4 +419,9 @@ def test_a_run_whose_counts_are_not_the_pooled_ones_fails(
     with pytest.raises(FlyNNError, match="not the one trained on the pooled data"):
         run(tmp_path, monkeypatch, lambda content, kind: content)
     assert "NO" in capsys.readouterr().out
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [".federation.npz.lock", "federation.npz", "metrics.json", "model.npz"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        ".federation.npz.lock",
+        "federation.npz",
+        "metrics.json",
+        "model.npz",
+    ]
