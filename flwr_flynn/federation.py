@@ -122,6 +122,7 @@ class Federation:
         Of one spec.
     counts : ClassCounts
     members : sequence of Member
+        Kept in the order of their names.
     decay : float or "auto"
         As the user asked for it.
     decay_, temperature_ : float, optional
@@ -150,7 +151,9 @@ class Federation:
     def __post_init__(self) -> None:
         if len(self.terms.specs) > 1:
             raise ConfigError(f"spec: expected the one of the counts, got {len(self.terms.specs)}")
-        object.__setattr__(self, "members", tuple(self.members))
+        # In an order of their own: replies come in any.
+        order = sorted(self.members, key=lambda member: (member.name, member.node))
+        object.__setattr__(self, "members", tuple(order))
         self._check_members()
 
     def _check_members(self) -> None:

@@ -29,9 +29,10 @@ FEDERATION = Federation(TERMS, COUNTS["Basel"] + COUNTS["Ulm"] + COUNTS["Bern"],
 def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
     FEDERATION.save(tmp_path / "f.npz")
     loaded = Federation.load(tmp_path / "f.npz")
-    assert (loaded.terms, loaded.counts, loaded.members) == (TERMS, FEDERATION.counts, MEMBERS)
+    assert (loaded.terms, loaded.counts, loaded.members) == (TERMS, FEDERATION.counts, FEDERATION.members)
     assert (loaded.decay, loaded.decay_, loaded.rule, loaded.guarantee) == ("auto", 0.25, "balanced", None)
-    assert loaded.find("2", "", "") == [2]
+    assert [str(member) for member in loaded.members] == ["Basel", "Bern", "Ulm"]
+    assert loaded.find("2", "", "") == [1]
     assert loaded.find("x", "ab" * 32, "") == [1, 2]
     assert loaded.find("x", "", "Basel") == [0]
     assert loaded.find("x", "", "") == []
