@@ -24,6 +24,7 @@ True
 
 from __future__ import annotations
 
+import io
 import math
 import re
 import struct
@@ -303,6 +304,17 @@ _NPY_HEADER = re.compile(
     rb"\{'descr': '([<|](?:[iu][1248]|f[248]))', 'fortran_order': (True|False), "
     rb"'shape': \(((?:\d{1,10}(?:, \d{1,10}){0,3},?)?)\), \} *\n"
 )
+
+
+def write_tensors(arrays: Sequence[Array]) -> list[bytes]:
+    """Arrays as Flower carries them: the bytes of `numpy.save`."""
+    return [_saved(array) for array in arrays]
+
+
+def _saved(array: Array) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array, allow_pickle=False)
+    return stream.getvalue()
 
 
 def read_tensors(tensors: Sequence[bytes]) -> list[Array]:
