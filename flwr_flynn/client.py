@@ -108,9 +108,9 @@ class FlyNNClient(NumPyClient):
     >>> from flwr_flynn.terms import Terms
     >>> client = FlyNNClient(np.array([[0.0, 1.0], [1.0, 0.0]]), ["cat", "dog"], name="Basel")
     >>> terms = Terms(HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=7), ["cat", "dog"])
-    >>> (fingerprint, counts), n_examples, metrics = client.fit([], terms.to_config())
-    >>> counts.sum(axis=1), n_examples, metrics["flynn-party"]
-    (array([2, 2], dtype=uint64), 2, 'Basel')
+    >>> message, n_examples, metrics = client.fit([], terms.to_config())
+    >>> payload.decode(message, terms.hasher, terms.n_classes).n_per_class, n_examples, metrics["flynn-party"]
+    (array([1, 1]), 2, 'Basel')
 
     In a ``client_fn``: ``return FlyNNClient(X, y).to_client()``.
     """

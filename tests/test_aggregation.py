@@ -14,6 +14,7 @@ from flwr_flynn import payload
 from flwr_flynn.aggregation import Aggregator, Reply
 from flwr_flynn.errors import AggregationError
 from flwr_flynn.ledger import clean
+from flwr_flynn.packing import pack
 from tests.fakes import SPEC, TERMS, counts_of, points
 
 
@@ -77,7 +78,7 @@ def test_no_sum_can_overflow() -> None:
     array = np.zeros((TERMS.n_classes, SPEC.hash_dim), np.uint64)
     array[0, : SPEC.hash_nnz] = room - 3
     fingerprint = payload.encode(counts_of(*points(0)))[0]
-    tensors = ndarrays_to_parameters([fingerprint, array]).tensors
+    tensors = ndarrays_to_parameters([fingerprint, pack(array)]).tensors
     server = Aggregator(TERMS, 1, max_examples_per_party=room)
     server.commit(server.check([Reply("1", tensors, room - 3, {}), reply("2", n=5), reply("3", n=3)]))
     assert server.counts.n_examples == room
