@@ -230,6 +230,8 @@ wait_timeout, accept_failures
             Number of parties, examples (not of noisy counts) and bytes so far, and what `train_metrics_aggr_fn` makes
             of the replies that passed.
         """
+        if not self._asked:  # Flower calls this in every round
+            return None, None
         read, found, failures = self._received(replies)
         tensors, metrics = self._take_counts(read, failures, _more(self.train_metrics_aggr_fn, found))
         if tensors is None:
@@ -258,7 +260,7 @@ wait_timeout, accept_failures
             The numbers of `evaluation`, and what `evaluate_metrics_aggr_fn` makes of the replies of parties with
             points. None without any, and after a choice.
         """
-        if not self._asked:  # Flower calls this in every round
+        if not self._asked:
             return None
         read, found, failures = self._received(replies)
         figures = self._take_answers(read, failures, _more(self.evaluate_metrics_aggr_fn, found))

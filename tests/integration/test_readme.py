@@ -11,30 +11,9 @@ import pytest
 
 from flwr_flynn import FlyNNClassifier
 
-from .conftest import ROOT, Flower, readme_blocks
+from .conftest import ROOT, Flower, readme_blocks, write_app
 
 pytestmark = pytest.mark.integration
-
-PYPROJECT = """
-[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-
-[project]
-name = "their-app"
-version = "1.0.0"
-license = "Apache-2.0"
-dependencies = ["flwr"]
-
-[tool.flwr.app]
-publisher = "them"
-
-[tool.flwr.app.components]
-serverapp = "their_app.server:app"
-clientapp = "their_app.client:app"
-
-[tool.flwr.app.config]
-"""
 
 
 def test_the_ten_lines() -> None:
@@ -60,17 +39,8 @@ def theirs(tmp_path: Path) -> Iterator[Flower]:
 
 
 def their_app(folder: Path, change: Callable[[str], str] = str) -> Path:
-    """README's server and client in an app of its own."""
-    server, client = (
-        next(block for block in readme_blocks("python") if start in block) for start in ("ServerApp()", "ClientApp(")
-    )
-    app = folder / "their-app"
-    (app / "their_app").mkdir(parents=True)
-    (app / "pyproject.toml").write_text(PYPROJECT)
-    (app / "their_app" / "__init__.py").touch()
-    (app / "their_app" / "server.py").write_text(change(server))
-    (app / "their_app" / "client.py").write_text(client)
-    return app
+    """README's server and client of the legacy API in an app of its own."""
+    return write_app(folder, "LegacyContext(", "client_fn=", change)
 
 
 def test_strategy_and_client_in_somebody_elses_app(theirs: Flower, tmp_path: Path) -> None:

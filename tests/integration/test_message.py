@@ -1,0 +1,67 @@
+"""Apps of the Message API as users start them: README's, and the one that has FlyNN beside FedAvg."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from flwr_flynn import ClassCounts, FlyNNClassifier
+from flwr_flynn.hashing import FlyHash
+
+from .conftest import ROOT, Flower, write_app
+
+pytestmark = pytest.mark.integration
+
+SERVER, CLIENT = "message.FlyNNStrategy(", "message.train("
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
+    """A Flower whose processes find flwr_flynn as an installed package, not as the app."""
+    made = Flower(tmp_path_factory.mktemp("flower").resolve())
+    made.env["PYTHONPATH"] = str(ROOT)
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def is_pooled(model: FlyNNClassifier, X: np.ndarray, y: np.ndarray) -> bool:
+    return model.counts_.sha256() == ClassCounts.from_data(FlyHash(model.spec_), X, y, n_classes=10).sha256()
+
+
+def readme_app(folder: Path, change: Callable[[str], str] = str) -> Path:
+    return write_app(folder, SERVER, CLIENT, change)
+
+
+def test_the_model_of_readme_s_app_is_the_pooled_one(theirs: Flower, tmp_path: Path) -> None:
+    run = theirs.run(readme_app(tmp_path), nodes=3)
+    assert run.status == "finished:completed", run.output[-6000:]
+    for party in range(3):
+        assert re.search(rf"party-{party}: \d+ examples, .* accepted", run.output), run.output[-6000:]
+    assert is_pooled(FlyNNClassifier.load(theirs.cwd / "model.npz"), *load_digits(return_X_y=True))
+
+
+def test_it_fails_where_a_party_refuses(theirs: Flower, tmp_path: Path) -> None:
+    (theirs.cwd / "model.npz").unlink(missing_ok=True)
+    run = theirs.run(readme_app(tmp_path, lambda server: server.replace("range(10)", "range(9)")), nodes=2)
+    assert run.status == "finished:failed", run.output[-6000:]
+    assert "0 of at least 2 parties counted; missing: party-" in run.output
+    assert not (theirs.cwd / "model.npz").exists()
+
+
+def test_flynn_beside_fedavg(theirs: Flower, tmp_path: Path) -> None:
+    run = theirs.run(ROOT / "simulations" / "beside_fedavg", nodes=3, output=str(tmp_path / "flynn.npz"))
+    assert run.status == "finished:completed", run.output[-6000:]
+    fedavg, flynn = map(float, re.search(r"FedAvg (\S+), FlyNN (\S+) on", run.output).groups())
+    assert 0.8 < fedavg < flynn
+    X, y = load_digits(return_X_y=True)
+    test = (np.arange(len(y)) // 3) % 5 == 0  # every fifth point of each of three shares
+    model = FlyNNClassifier.load(tmp_path / "flynn.npz")
+    assert is_pooled(model, X[~test], y[~test])
+    assert flynn == pytest.approx(np.mean(model.predict(X[test]) == y[test]), abs=1e-4)
