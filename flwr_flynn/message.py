@@ -289,25 +289,27 @@ wait_timeout, accept_failures
 
     def _received(self, messages: Iterable[Message]) -> tuple[list[Reply], dict[int, RecordDict], Failures]:
         """Replies of parties that were asked, their contents by the id of the reply, and what is no reply."""
-        addressees = {sent.message_id: str(sent.dst_node_id) for sent in self._sent if sent.message_id}
         asked = set(self._asked)
+        requests = {sent.message_id: str(sent.dst_node_id) for sent in self._sent if sent.message_id}
         replies: list[Reply] = []
         found: dict[int, RecordDict] = {}
         failures = Failures()
         for each in messages:
-            # Errors that the SuperLink makes up for a party that is gone do not name it, but what they are about.
-            metadata = each.metadata
-            cid = addressees.get(metadata.reply_to_message_id, str(metadata.src_node_id))
-            if cid not in asked:
-                if each.has_error():
-                    failures.unnamed.append(str(each.error.reason))
+            sender = str(each.metadata.src_node_id)
+            addressee = requests.get(each.metadata.reply_to_message_id)
+            if each.has_error():
+                # Errors that the SuperLink makes up for a party that is gone do not name it, but what they are about.
+                cid = addressee or sender
+                if cid in asked:
+                    failures.named[cid] = f"failed: {each.error.reason}"
                 else:
-                    log(WARNING, "FlyNN: node %s: replied without having been asked, ignored", cid)
-            elif each.has_error():
-                failures.named[cid] = f"failed: {each.error.reason}"
+                    failures.unnamed.append(str(each.error.reason))
+            elif sender not in asked or (requests and addressee != sender):
+                # A party wrote all of this itself: it may speak for no other, and only to what it is asked now.
+                log(WARNING, "FlyNN: node %s: replied to nothing that it was asked in this round, ignored", sender)
             else:
                 content = each.content if each.has_content() else RecordDict()
-                replies.append(reply_of(cid, content))
+                replies.append(reply_of(sender, content))
                 found[id(replies[-1])] = content
         return replies, found, failures
 

@@ -338,15 +338,22 @@ def test_replies_count_once_and_those_of_strangers_do_not(caplog: pytest.LogCapt
         if not messages or messages[0].metadata.message_type != "train":
             return []
         again = [reply for msg in messages for reply in nodes[msg.metadata.dst_node_id].answers(msg)]
-        stranger = Metadata(1, "x", 99, 1, "of another run", "", 0.0, 60.0, "train")
-        return [*again, make_message(stranger, content=content_of(good_res()))]
+        mine = messages[0].metadata.message_id
+        return [
+            *again,
+            *(
+                make_message(Metadata(1, "x", sender, 1, about, "", 0.0, 60.0, "train"), content=content_of(good_res()))
+                for sender, about in ((99, "something"), (99, mine), (11, mine), (10, "of another run"))
+            ),
+        ]
 
     strategy = make()
     with caplog.at_level(logging.WARNING, logger="flwr"):
         strategy.start(FakeGrid(nodes, between=between))
     assert strategy.model.counts_ == pooled()
     assert caplog.text.count("replied again, ignored") == 2
-    assert "node 99: replied without having been asked, ignored" in caplog.text
+    for sender, times in ((99, 2), (10, 1), (11, 1)):
+        assert caplog.text.count(f"node {sender}: replied to nothing that it was asked in this round") == times
     assert strategy.missing == {}
 
 

@@ -163,6 +163,17 @@ def flower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
         shutil.rmtree(made.folder / "home", ignore_errors=True)
 
 
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
+    """A Flower whose processes find flwr_flynn as an installed package, not as the app."""
+    made = Flower(tmp_path_factory.mktemp("flower").resolve())
+    made.env["PYTHONPATH"] = str(ROOT)
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
 def readme_blocks(language: str) -> list[str]:
     """The code blocks of README.md in one language, in order."""
     blocks, current, inside = [], [], False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,17 +18,6 @@ from .conftest import ROOT, Flower, write_app
 pytestmark = pytest.mark.integration
 
 SERVER, CLIENT = "message.FlyNNStrategy(", "message.train("
-
-
-@pytest.fixture(scope="module")
-def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
-    """A Flower whose processes find flwr_flynn as an installed package, not as the app."""
-    made = Flower(tmp_path_factory.mktemp("flower").resolve())
-    made.env["PYTHONPATH"] = str(ROOT)
-    try:
-        yield made
-    finally:
-        made.stop()
 
 
 def is_pooled(model: FlyNNClassifier, X: np.ndarray, y: np.ndarray) -> bool:

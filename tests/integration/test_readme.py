@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +27,6 @@ def test_the_other_examples() -> None:
         exec(compile(block, "README.md", "exec"), {})
 
 
-@pytest.fixture
-def theirs(tmp_path: Path) -> Iterator[Flower]:
-    """A Flower whose processes find flwr_flynn as an installed package, not as the app."""
-    made = Flower(tmp_path.resolve() / "flower")
-    made.env["PYTHONPATH"] = str(ROOT)
-    try:
-        yield made
-    finally:
-        made.stop()
-
-
 def their_app(folder: Path, change: Callable[[str], str] = str) -> Path:
     """README's server and client of the legacy API in an app of its own."""
     return write_app(folder, "LegacyContext(", "client_fn=", change)
@@ -52,6 +41,7 @@ def test_strategy_and_client_in_somebody_elses_app(theirs: Flower, tmp_path: Pat
 
 
 def test_somebody_elses_app_fails_where_a_party_refuses(theirs: Flower, tmp_path: Path) -> None:
+    (theirs.cwd / "model.npz").unlink(missing_ok=True)
     run = theirs.run(their_app(tmp_path, lambda server: server.replace("range(10)", "range(9)")), nodes=2)
     assert run.status == "finished:failed", run.output[-6000:]
     assert "0 of at least 2 parties counted; missing: party-" in run.output
