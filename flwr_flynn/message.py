@@ -327,6 +327,11 @@ def train(message: Message, party: FlyNNClient | Client) -> Message:
     Message
         With the records "arrays", "metrics" and "config"; or without arrays and with the reason, if the party refuses.
 
+    Notes
+    -----
+    Whatever goes wrong in here is told without a value of the data. What your own code raises, while it loads them for
+    example, Flower sends to the server with its text.
+
     Examples
     --------
     >>> from flwr_flynn import HashSpec

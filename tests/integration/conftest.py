@@ -210,11 +210,14 @@ clientapp = "their_app.client:app"
 """
 
 
-def write_app(folder: Path, server_with: str, client_with: str, change: Callable[[str], str] = str) -> Path:
-    """README's blocks with these texts as the server and the client of an app of their own.
-
-    `change` is applied to the server.
-    """
+def write_app(
+    folder: Path,
+    server_with: str,
+    client_with: str,
+    change: Callable[[str], str] = str,
+    change_client: Callable[[str], str] = str,
+) -> Path:
+    """README's blocks with these texts as the server and the client of an app of their own, changed."""
     blocks = readme_blocks("python")
     server, client = (next(block for block in blocks if text in block) for text in (server_with, client_with))
     app = folder / "their-app"
@@ -222,5 +225,5 @@ def write_app(folder: Path, server_with: str, client_with: str, change: Callable
     (app / "pyproject.toml").write_text(PYPROJECT)
     (app / "their_app" / "__init__.py").touch()
     (app / "their_app" / "server.py").write_text(change(server))
-    (app / "their_app" / "client.py").write_text(client)
+    (app / "their_app" / "client.py").write_text(change_client(client))
     return app
