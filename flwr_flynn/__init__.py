@@ -19,6 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from flwr_flynn import message
     from flwr_flynn.choice import Plan
     from flwr_flynn.classifier import FlyNNClassifier
     from flwr_flynn.client import FlyNNClient
@@ -40,6 +41,7 @@ __all__ = [
     "FlyNNStrategy",
     "HashSpec",
     "Plan",
+    "message",
 ]
 
 _HOMES = {
@@ -56,6 +58,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "message":
+        return import_module(f"{__name__}.message")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

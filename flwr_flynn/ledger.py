@@ -46,12 +46,15 @@ class Reply:
         Arrays as Flower carries them: the bytes of `numpy.save`.
     n_examples : int
     metrics : mapping of str to scalar
+    fault : str
+        Why it is to be refused, if already its form is not right.
     """
 
     cid: str
     tensors: Sequence[bytes]
     n_examples: int
     metrics: Mapping[str, Any]
+    fault: str = ""
 
     @property
     def n_bytes(self) -> int:
@@ -359,6 +362,8 @@ def attempt(reply: Reply, refused: dict[str, str], read: Callable[[Reply], T]) -
     """What `read` makes of a reply. If it cannot, or the party itself declines, why is noted in `refused`."""
     try:
         if "flynn-refused" not in reply.metrics:
+            if reply.fault:
+                raise PayloadError(reply.fault)
             return read(reply)
         reason = f"declined: {clean(reply.metrics['flynn-refused'], 200) or 'no reason given'}"
     except PayloadError as error:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
+from flwr.app import Array, Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
 from flwr.server.client_manager import SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
 
-from flwr_flynn import payload
+from flwr_flynn import contents, message, payload
 from flwr_flynn.client import FlyNNClient
 from flwr_flynn.counts import ClassCounts
+from flwr_flynn.errors import PayloadError
 from flwr_flynn.spec import HashSpec
 from flwr_flynn.terms import Terms
 
@@ -58,6 +64,108 @@ def manager(*proxies: Proxy) -> SimpleClientManager:
     for proxy in proxies:
         clients.register(proxy)
     return clients
+
+
+class Node:
+    """A party behind a ClientApp of the Message API.
+
+    Parameters
+    ----------
+    client : FlyNNClient, optional
+    fails : str, optional
+        It answers with this error.
+    spoil : callable, optional
+        What becomes of the content of its replies on the way.
+    """
+
+    def __init__(
+        self,
+        client: FlyNNClient | None = None,
+        fails: str | None = None,
+        spoil: Callable[[RecordDict], RecordDict | None] | None = None,
+    ) -> None:
+        self.app = ClientApp()
+        self.asked: list[str] = []
+        self.fails, self.spoil = fails, spoil
+
+        @self.app.train()
+        def train(msg: Message, context: Context) -> Message:
+            return message.train(msg, client)
+
+        @self.app.evaluate()
+        def evaluate(msg: Message, context: Context) -> Message:
+            return message.evaluate(msg, client)
+
+    def answers(self, msg: Message) -> list[Message]:
+        self.asked.append(msg.metadata.message_type)
+        if self.fails is not None:
+            return [Message(Error(0, self.fails), reply_to=msg)]
+        reply = self.app(msg, Context(1, msg.metadata.dst_node_id, {}, RecordDict(), {}))
+        if self.spoil is not None:
+            spoiled = self.spoil(reply.content)
+            return [] if spoiled is None else [Message(spoiled, reply_to=msg)]
+        return [reply]
+
+
+class FakeGrid(Grid):
+    """A grid in this process.
+
+    Parameters
+    ----------
+    nodes : dict of int to Node
+    gives_ids : bool, default=True
+        Whether requests get ids, as real grids give them.
+    between : callable, optional
+        Called with the messages to send; what it returns comes in addition to the replies.
+    """
+
+    run: Any = None
+
+    def __init__(
+        self,
+        nodes: dict[int, Node],
+        gives_ids: bool = True,
+        between: Callable[[list[Message]], Iterable[Message]] = lambda messages: (),
+    ) -> None:
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+        self.nodes, self.gives_ids, self.between = nodes, gives_ids, between
+        self.timeouts: list[float | None] = []
+
+    def set_run(self, run: Any) -> None: ...
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        raise NotImplementedError
+
+    def get_node_ids(self) -> list[int]:
+        return list(self.nodes)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        raise NotImplementedError
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        raise NotImplementedError
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        messages = list(messages)
+        self.timeouts.append(timeout)
+        if self.gives_ids:
+            for msg in messages:
+                msg.metadata.__dict__["_message_id"] = msg.object_id
+        more = list(self.between(messages))
+        return [*(reply for msg in messages for reply in self.nodes[msg.metadata.dst_node_id].answers(msg)), *more]
+
+
+def content_of(res: FitRes) -> RecordDict:
+    """A reply of the legacy API as one of the Message API, however broken its arrays are."""
+    content = contents.answer([], res.num_examples, res.metrics)
+    for place, tensor in enumerate(res.parameters.tensors):
+        try:
+            (view,) = payload.read_tensors([tensor])
+            dtype, shape = str(view.dtype), view.shape
+        except PayloadError:
+            dtype, shape = "uint8", (1,)
+        content[contents.ARRAYS][str(place)] = Array(dtype, shape, contents.NUMPY, tensor)
+    return content
 
 
 def points(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -163,6 +163,17 @@ def flower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
         shutil.rmtree(made.folder / "home", ignore_errors=True)
 
 
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
+    """A Flower whose processes find flwr_flynn as an installed package, not as the app."""
+    made = Flower(tmp_path_factory.mktemp("flower").resolve())
+    made.env["PYTHONPATH"] = str(ROOT)
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
 def readme_blocks(language: str) -> list[str]:
     """The code blocks of README.md in one language, in order."""
     blocks, current, inside = [], [], False
@@ -175,3 +186,44 @@ def readme_blocks(language: str) -> list[str]:
         elif line == f"```{language}":
             inside = True
     return blocks
+
+
+PYPROJECT = """
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "their-app"
+version = "1.0.0"
+license = "Apache-2.0"
+dependencies = ["flwr"]
+
+[tool.flwr.app]
+publisher = "them"
+
+[tool.flwr.app.components]
+serverapp = "their_app.server:app"
+clientapp = "their_app.client:app"
+
+[tool.flwr.app.config]
+"""
+
+
+def write_app(
+    folder: Path,
+    server_with: str,
+    client_with: str,
+    change: Callable[[str], str] = str,
+    change_client: Callable[[str], str] = str,
+) -> Path:
+    """README's blocks with these texts as the server and the client of an app of their own, changed."""
+    blocks = readme_blocks("python")
+    server, client = (next(block for block in blocks if text in block) for text in (server_with, client_with))
+    app = folder / "their-app"
+    (app / "their_app").mkdir(parents=True)
+    (app / "pyproject.toml").write_text(PYPROJECT)
+    (app / "their_app" / "__init__.py").touch()
+    (app / "their_app" / "server.py").write_text(change(server))
+    (app / "their_app" / "client.py").write_text(change_client(client))
+    return app

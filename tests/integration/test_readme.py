@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,30 +11,9 @@ import pytest
 
 from flwr_flynn import FlyNNClassifier
 
-from .conftest import ROOT, Flower, readme_blocks
+from .conftest import ROOT, Flower, readme_blocks, write_app
 
 pytestmark = pytest.mark.integration
-
-PYPROJECT = """
-[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-
-[project]
-name = "their-app"
-version = "1.0.0"
-license = "Apache-2.0"
-dependencies = ["flwr"]
-
-[tool.flwr.app]
-publisher = "them"
-
-[tool.flwr.app.components]
-serverapp = "their_app.server:app"
-clientapp = "their_app.client:app"
-
-[tool.flwr.app.config]
-"""
 
 
 def test_the_ten_lines() -> None:
@@ -48,29 +27,9 @@ def test_the_other_examples() -> None:
         exec(compile(block, "README.md", "exec"), {})
 
 
-@pytest.fixture
-def theirs(tmp_path: Path) -> Iterator[Flower]:
-    """A Flower whose processes find flwr_flynn as an installed package, not as the app."""
-    made = Flower(tmp_path.resolve() / "flower")
-    made.env["PYTHONPATH"] = str(ROOT)
-    try:
-        yield made
-    finally:
-        made.stop()
-
-
 def their_app(folder: Path, change: Callable[[str], str] = str) -> Path:
-    """README's server and client in an app of its own."""
-    server, client = (
-        next(block for block in readme_blocks("python") if start in block) for start in ("ServerApp()", "ClientApp(")
-    )
-    app = folder / "their-app"
-    (app / "their_app").mkdir(parents=True)
-    (app / "pyproject.toml").write_text(PYPROJECT)
-    (app / "their_app" / "__init__.py").touch()
-    (app / "their_app" / "server.py").write_text(change(server))
-    (app / "their_app" / "client.py").write_text(client)
-    return app
+    """README's server and client of the legacy API in an app of its own."""
+    return write_app(folder, "LegacyContext(", "client_fn=", change)
 
 
 def test_strategy_and_client_in_somebody_elses_app(theirs: Flower, tmp_path: Path) -> None:
@@ -82,6 +41,7 @@ def test_strategy_and_client_in_somebody_elses_app(theirs: Flower, tmp_path: Pat
 
 
 def test_somebody_elses_app_fails_where_a_party_refuses(theirs: Flower, tmp_path: Path) -> None:
+    (theirs.cwd / "model.npz").unlink(missing_ok=True)
     run = theirs.run(their_app(tmp_path, lambda server: server.replace("range(10)", "range(9)")), nodes=2)
     assert run.status == "finished:failed", run.output[-6000:]
     assert "0 of at least 2 parties counted; missing: party-" in run.output

@@ -1,0 +1,50 @@
+"""The party: FedAvg's two functions as they were, and FlyNN's two under a name of their own."""
+
+from __future__ import annotations
+
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from beside_fedavg.task import accuracy, load_data, trained
+from flwr_flynn import FlyNNClient, message
+
+app = ClientApp()
+
+
+@app.train()
+def train(msg: Message, context: Context) -> Message:
+    """A round of FedAvg."""
+    X, y, _, _ = load_data(context)
+    weights = trained(msg.content["arrays"].to_numpy_ndarrays(), X, y)
+    metrics = MetricRecord({"num-examples": len(y)})
+    return Message(RecordDict({"arrays": ArrayRecord(weights), "metrics": metrics}), reply_to=msg)
+
+
+@app.evaluate()
+def evaluate(msg: Message, context: Context) -> Message:
+    """FedAvg's model on the points held out."""
+    _, _, X_test, y_test = load_data(context)
+    right = accuracy(msg.content["arrays"].to_numpy_ndarrays(), X_test, y_test)
+    metrics = MetricRecord({"num-examples": len(y_test), "accuracy": right})
+    return Message(RecordDict({"metrics": metrics}), reply_to=msg)
+
+
+# ---- what FlyNN adds
+
+
+def party(context: Context) -> FlyNNClient:
+    """The same data."""
+    X, y, X_test, y_test = load_data(context)
+    return FlyNNClient(X, y, X_test=X_test, y_test=y_test, name=f"party-{context.node_config['partition-id']}")
+
+
+@app.train("flynn")
+def flynn_train(msg: Message, context: Context) -> Message:
+    """FlyNN's counts."""
+    return message.train(msg, party(context))
+
+
+@app.evaluate("flynn")
+def flynn_evaluate(msg: Message, context: Context) -> Message:
+    """FlyNN's model on the points held out."""
+    return message.evaluate(msg, party(context))
