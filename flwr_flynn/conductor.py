@@ -89,7 +89,7 @@ class Conductor(ABC):
     Parameters
     ----------
     spec, classes, min_parties, max_examples_per_party, decay, rule, feature_names, min_examples, mechanism, \
-federation, action, identify, fraction_evaluate, wait_timeout, accept_failures
+federation, purpose, identify, fraction_evaluate, wait_timeout, accept_failures
         As for `strategy.FlyNNStrategy`.
     """
 
@@ -108,7 +108,7 @@ federation, action, identify, fraction_evaluate, wait_timeout, accept_failures
         min_examples: int,
         mechanism: Mechanism | None,
         federation: Federation | None,
-        action: str,
+        purpose: str,
         identify: Identify,
         fraction_evaluate: float | None,
         wait_timeout: int,
@@ -147,7 +147,7 @@ federation, action, identify, fraction_evaluate, wait_timeout, accept_failures
             compares=fraction_evaluate > 0,
             mechanism=mechanism,
             federation=federation,
-            action=action,
+            purpose=purpose,
             identify=identify,
         )
         self._choosing: Choosing | None = None  # while the parties are asked

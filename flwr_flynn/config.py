@@ -25,7 +25,7 @@ from typing import Any, ClassVar, TypeVar
 from flwr_flynn.budget import Policy
 from flwr_flynn.choice import Plan
 from flwr_flynn.errors import ConfigError, SpecError
-from flwr_flynn.membership import ACTIONS
+from flwr_flynn.membership import PURPOSES
 from flwr_flynn.moments import SCALINGS
 from flwr_flynn.privacy import ACCOUNTINGS, MECHANISMS, NEIGHBOURS
 from flwr_flynn.readout import RULES
@@ -313,7 +313,7 @@ class RunConfig(_Settings):
         "train",
         "`train` makes a new federation; `join` adds parties to the one in `federation`, `withdraw` takes out those "
         "that leave it, `evaluate` hands it out as it is; these three take hash, classes and privacy from the file",
-        choices=ACTIONS,
+        choices=PURPOSES,
     )
     federation: str = _key(
         "",

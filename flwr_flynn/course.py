@@ -25,7 +25,7 @@ from flwr_flynn.counts import ClassCounts, check_readout
 from flwr_flynn.errors import AggregationError, ConfigError
 from flwr_flynn.federation import Federation
 from flwr_flynn.ledger import Ledger
-from flwr_flynn.membership import ACTIONS, STARTS, Identify, Joining, Leaving, Standing, members, unknown
+from flwr_flynn.membership import PURPOSES, STARTS, Identify, Joining, Leaving, Standing, members, unknown
 from flwr_flynn.moments import ColumnSums
 from flwr_flynn.payload import NOISY, PLAIN
 from flwr_flynn.privacy import Mechanism
@@ -43,7 +43,7 @@ class Course:
         As for `FlyNNStrategy`.
     compares : bool, default=True
         Whether parties are asked for their part of the choice; never about noisy counts.
-    mechanism, federation, action, identify
+    mechanism, federation, purpose, identify
         As for `FlyNNStrategy`.
 
     Attributes
@@ -72,14 +72,14 @@ class Course:
         compares: bool = True,
         mechanism: Mechanism | None = None,
         federation: Federation | None = None,
-        action: str = "train",
+        purpose: str = "train",
         identify: Identify = unknown,
     ) -> None:
-        if action not in ACTIONS:
-            raise ConfigError(f"action: expected one of {', '.join(ACTIONS)}, got {str(action)[:40]!r}")
-        if (federation is None) != (action == "train"):
-            what = "none" if action == "train" else "one"
-            raise ConfigError(f"federation: expected {what} with action = {action}, got {type(federation).__name__}")
+        if purpose not in PURPOSES:
+            raise ConfigError(f"purpose: expected one of {', '.join(PURPOSES)}, got {str(purpose)[:40]!r}")
+        if (federation is None) != (purpose == "train"):
+            what = "none" if purpose == "train" else "one"
+            raise ConfigError(f"federation: expected {what} with purpose = {purpose}, got {type(federation).__name__}")
         check_readout(rule, 0.0 if decay == "auto" else decay)
         if mechanism is not None and isinstance(spec, Plan) and spec.needs_sums:
             raise ConfigError(f"spec: scaling = {spec.scaling} sums up columns, which noisy counts would not cover")
@@ -99,12 +99,12 @@ class Course:
         self._summing: SumsRound | None = None  # until then
         self._chosen_for: Totals | None = None
         self._model: FlyNNClassifier | None = None  # of the present counts and choice
-        self._before, self._identify, self.action = federation, identify, action
+        self._before, self._identify, self.purpose = federation, identify, purpose
         if federation is not None:
             if self.plan is not None or self.terms != federation.terms:
                 raise ConfigError("spec, classes, mechanism: expected those of the federation, got others")
-            self._aggregator = STARTS[action](federation, *self._limits, identify)
-            self.compares = self.compares and action != "evaluate"
+            self._aggregator = STARTS[purpose](federation, *self._limits, identify)
+            self.compares = self.compares and purpose != "evaluate"
         elif self.plan is None:
             self._aggregator = Aggregator(self.terms, *self._limits)
         else:
@@ -252,7 +252,7 @@ class Course:
     def model(self) -> FlyNNClassifier:
         """The classifier of the chosen counts; raises an `AggregationError` if too few parties are in them."""
         self.aggregator.require_enough()
-        if self._model is None and self.action == "evaluate" and self._before is not None:
+        if self._model is None and self.purpose == "evaluate" and self._before is not None:
             self._model = self._before.model
         if self._model is None:
             terms, choice = self.model_terms, self.choice

@@ -41,7 +41,7 @@ from flwr_flynn.noisy import combine
 Identify = Callable[[str], str]
 """The SHA-256 of the public key of the node with this cid, or "" where it is not known."""
 
-ACTIONS = ("train", "join", "withdraw", "evaluate")
+PURPOSES = ("train", "join", "withdraw", "evaluate")
 """What a run can be for: a new federation, or one that is there: to add parties, to take out, or only to hand out."""
 
 LEAVE = {"flynn-action": "leave"}
@@ -238,4 +238,4 @@ def _sizes(sizes: Any) -> Sizes | None:
 
 
 STARTS: dict[str, type[Joining | Leaving | Standing]] = {"join": Joining, "withdraw": Leaving, "evaluate": Standing}
-"""How each action of `ACTIONS` that is about a federation starts from it."""
+"""How each purpose of `PURPOSES` that is about a federation starts from it."""

@@ -40,7 +40,9 @@ from flwr_flynn.client import FlyNNClient
 from flwr_flynn.conductor import Conductor, Failures, More, Request, merged
 from flwr_flynn.contents import EXAMPLES, NUMPY, answer, config_of, record, reply_of, split, tensors_of
 from flwr_flynn.errors import ConfigError, PayloadError
+from flwr_flynn.federation import Federation
 from flwr_flynn.ledger import Reply
+from flwr_flynn.membership import Identify, unknown
 from flwr_flynn.privacy import Mechanism
 from flwr_flynn.spec import HashSpec
 from flwr_flynn.terms import Label, whole_number
@@ -56,7 +58,7 @@ class FlyNNStrategy(Conductor, Strategy):
     Parameters
     ----------
     spec, classes, min_parties, max_examples_per_party, decay, rule, feature_names, min_examples, mechanism, \
-wait_timeout, accept_failures
+federation, purpose, identify, wait_timeout, accept_failures
         As for `strategy.FlyNNStrategy`.
     min_available_nodes : int
         How many parties to wait for before a round starts.
@@ -108,6 +110,9 @@ wait_timeout, accept_failures
         feature_names: Sequence[str] | None = None,
         min_examples: int = 5,
         mechanism: Mechanism | None = None,
+        federation: Federation | None = None,
+        purpose: str = "train",
+        identify: Identify = unknown,
         fraction_evaluate: float | None = None,
         min_evaluate_nodes: int = 1,
         wait_timeout: int = 86400,
@@ -130,6 +135,9 @@ wait_timeout, accept_failures
             feature_names=feature_names,
             min_examples=min_examples,
             mechanism=mechanism,
+            federation=federation,
+            purpose=purpose,
+            identify=identify,
             fraction_evaluate=fraction_evaluate,
             wait_timeout=wait_timeout,
             accept_failures=accept_failures,

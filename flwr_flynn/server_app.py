@@ -126,7 +126,7 @@ def _strategy(
         given = {name: getattr(before.terms, name) for name in names} | {"federation": before}
     strategy = FlyNNStrategy(
         **given,
-        action=config.action,
+        purpose=config.action,
         identify=_identify(grid),
         min_available_clients=asked,
         min_parties=needed,

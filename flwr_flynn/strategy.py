@@ -89,7 +89,7 @@ class FlyNNStrategy(Conductor, Strategy):
     federation : Federation, optional
         What was saved of a federation before, with its `spec`, `classes`, `mechanism` and `feature_names`, to go on
         from. `min_parties` is then how many must join or leave.
-    action : {"train", "join", "withdraw", "evaluate"}, default="train"
+    purpose : {"train", "join", "withdraw", "evaluate"}, default="train"
         "train" makes a new federation. The others take one: "join" adds parties that are not in it, "withdraw" takes
         out those that ask for it, by the very counts that they were added by, and "evaluate" hands it out as it is.
     identify : callable, optional
@@ -152,7 +152,7 @@ evaluate_metrics_aggregation_fn
         min_examples: int = 5,
         mechanism: Mechanism | None = None,
         federation: Federation | None = None,
-        action: str = "train",
+        purpose: str = "train",
         identify: Identify = unknown,
         fraction_evaluate: float | None = None,
         min_evaluate_clients: int = 1,
@@ -177,7 +177,7 @@ evaluate_metrics_aggregation_fn
             min_examples=min_examples,
             mechanism=mechanism,
             federation=federation,
-            action=action,
+            purpose=purpose,
             identify=identify,
             fraction_evaluate=fraction_evaluate,
             wait_timeout=wait_timeout,

@@ -141,13 +141,13 @@ def party(name: str, **more: Any) -> FlyNNClient:
     return FlyNNClient(X, y, X_test=X, y_test=y, name=name, **more)
 
 
-def run(federation: Federation | None, action: str, *parties: tuple[str, FlyNNClient], **more: Any) -> FlyNNStrategy:
+def run(federation: Federation | None, purpose: str, *parties: tuple[str, FlyNNClient], **more: Any) -> FlyNNStrategy:
     given: dict[str, Any] = {"spec": SPEC, "classes": CLASSES}
     if federation is not None:
         given = {"spec": federation.terms.spec, "classes": federation.terms.classes, "federation": federation}
         given["mechanism"] = federation.terms.mechanism
     given |= {"min_available_clients": len(parties), "min_parties": 1} | more
-    strategy = FlyNNStrategy(**given, action=action)
+    strategy = FlyNNStrategy(**given, purpose=purpose)
     proxies = [Proxy(cid, client) for cid, client in parties]
     Server(client_manager=manager(*proxies), strategy=strategy).fit(strategy.num_rounds, timeout=None)
     return strategy
@@ -178,9 +178,9 @@ def test_a_federation_goes_on_through_runs_with_the_choice_made_anew() -> None:
 
 def test_a_run_that_nobody_joins_or_leaves_has_no_model() -> None:
     federation = run(None, "train", ("a", party("a"))).federation("1")
-    for action in ("join", "withdraw"):
+    for purpose in ("join", "withdraw"):
         with pytest.raises(AggregationError, match=r"^0 of at least 1 parties counted; missing: "):
-            run(federation, action, ("1", party("a"))).federation("2")
+            run(federation, purpose, ("1", party("a"))).federation("2")
 
 
 def test_a_party_that_leaves_is_in_no_other_counting() -> None:
@@ -210,11 +210,11 @@ def test_a_private_party_leaves_by_the_very_release_it_sent(tmp_path: Path) -> N
     assert rejoined.counts == whole.counts
 
 
-@pytest.mark.parametrize("action", ["join", "withdraw", "evaluate", "drop", None])
-def test_an_action_and_a_federation_go_together(action: Any) -> None:
-    with pytest.raises(ConfigError, match=r"^(action|federation): "):
-        FlyNNStrategy(spec=SPEC, classes=CLASSES, min_available_clients=1, min_parties=1, action=action)
-    with pytest.raises(ConfigError, match=r"^federation: expected none with action = train, got Federation"):
+@pytest.mark.parametrize("purpose", ["join", "withdraw", "evaluate", "drop", None])
+def test_a_purpose_and_a_federation_go_together(purpose: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^(purpose|federation): "):
+        FlyNNStrategy(spec=SPEC, classes=CLASSES, min_available_clients=1, min_parties=1, purpose=purpose)
+    with pytest.raises(ConfigError, match=r"^federation: expected none with purpose = train, got Federation"):
         FlyNNStrategy(spec=SPEC, classes=CLASSES, min_available_clients=1, min_parties=1, federation=NOBODY)
 
 
