@@ -412,9 +412,16 @@ def test_sizes_for_private_counts_follow_the_noise():
     spec = privacy.suggest_spec(1.0, 1e-5, 30, 10000, 2, 2, seed=3)
     assert spec.seed == 3
     noisier = privacy.suggest_spec(0.25, 1e-5, 30, 10000, 2, 2)
+    assert noisier.hash_dim < spec.hash_dim
+    noisier = privacy.suggest_spec(0.25, 1e-5, 30, 10000, 2, 2, hash_dim=spec.hash_dim)
     assert noisier.hash_nnz > spec.hash_nnz
     shared = privacy.suggest_spec(1.0, 1e-5, 30, 10000, 2, 16, secure_sum=True)
     assert shared.hash_nnz < privacy.suggest_spec(1.0, 1e-5, 30, 10000, 2, 16).hash_nnz
+    few = privacy.suggest_spec(1.0, 1e-5, 64, 1444, 10, 10)
+    assert (few.hash_dim, few.hash_nnz) == (512, 51)
+    assert 512 < privacy.suggest_spec(1.0, 1e-5, 64, 1444, 2, 2).hash_dim < 2**12
+    assert privacy.suggest_spec(1.0, 1e-5, 784, 60000, 10, 2).hash_dim == 2**14
+    assert privacy.suggest_spec(1.0, 0.0, 64, 1444, 10, 10).hash_dim == 64
     pure = privacy.suggest_spec(1.0, 0.0, 30, 10000, 2, 2)
     assert (pure.hash_dim, pure.hash_nnz) == (2000, 24)
     assert privacy.suggest_spec(1.0, 0.0, 30, 10000, 2, 2, neighbours="replace-one").hash_dim == 1000
