@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from fractions import Fraction
 from itertools import permutations
 
@@ -220,6 +221,21 @@ def test_noise_has_the_distribution_that_is_accounted_for(sampler, scale):
     assert goodness(sampler.laplace(40000, scale), laplace_pmf(scale, math.ceil(20 * scale))) > UNLIKELY
     if isinstance(sampler, OpenDPNoise) or scale > 1:
         assert goodness(sampler.gaussian(40000, scale), gaussian_pmf(scale)) > UNLIKELY
+
+
+@pytest.mark.parametrize("mechanism", [ALL[0], ALL[3], ALL[5]], ids=["gaussian", "laplace", "top-t"])
+def test_no_seed_decides_what_leaves_a_party(mechanism, monkeypatch):
+    """Neither NumPy's generators nor Python's have a part in it."""
+    exact = counts([[1] * 4 + [0] * 28, [0] * 32])
+    releases = []
+    for _ in range(2):
+        random.seed(0)
+        np.random.seed(0)  # noqa: NPY002
+        releases.append(mechanism.release(exact))
+    assert releases[0] != releases[1]
+    monkeypatch.setattr(np.random, "default_rng", None)
+    monkeypatch.setattr(random, "random", None)
+    mechanism.release(exact)
 
 
 def test_wide_noise_has_the_distribution_that_is_accounted_for():
