@@ -127,7 +127,10 @@ def gaussian_sigma(epsilon: float, delta: float, n_entries: int, largest: int = 
             high = middle
     # Rounded to five digits it is the same on machines whose logarithms differ in the last place.
     step = 10.0 ** (math.floor(math.log10(high)) - 4)
-    return round(math.ceil(high / step) * step, 12)
+    sigma = round(math.ceil(high / step) * step, 12)
+    while gaussian_epsilon(sigma, delta, n_entries, largest) > epsilon:  # rounding within epsilon's own is not monotone
+        sigma = round(sigma + step, 12)
+    return sigma
 
 
 def sum_of_gaussians_gap(sigma: float, n_parties: int) -> float:

@@ -9,6 +9,11 @@ by its own hand::
     python -m flwr_flynn.budget show /var/lib/flynn/state
     python -m flwr_flynn.budget reset /var/lib/flynn/state
 
+Epsilons and deltas add up (basic composition), whatever the mechanisms. Beside the folder lie ``<path>.exists``, which
+tells a ledger that was lost from one that never was, and ``<path>.lock``: their folder must last as long. An older copy
+of the folder that is put back looks like the ledger it was, and what was spent since is forgotten: do not restore it
+from a backup, but reset it, and lower the policy.
+
 >>> import tempfile
 >>> from pathlib import Path
 >>> from flwr_flynn.privacy import LaplaceCounts
@@ -31,8 +36,8 @@ import io
 import json
 import math
 import os
+import re
 import shlex
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -45,10 +50,12 @@ import numpy as np
 
 from flwr_flynn.counts import ClassCounts
 from flwr_flynn.errors import ConfigError, FlyNNError, PrivacyError
+from flwr_flynn.mechanisms import shown_bound
 from flwr_flynn.privacy import MECHANISMS, NEIGHBOURS, GaussianCounts, Mechanism, SimulatedRelease
 
 _FORMAT = 1
 _LEDGER = "ledger.json"
+_OWN = re.compile(r"(ledger\.json|[0-9a-f]{32}\.npz)|\.(ledger\.json|[0-9a-f]{32}\.npz)\.[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
@@ -97,6 +104,8 @@ class Policy:
         records = self.records_per_person
         if isinstance(records, bool) or not isinstance(records, int) or records < 1:
             raise ConfigError(f"records_per_person: expected a positive whole number, got {str(records)[:40]!r}")
+        if not isinstance(self.secure_sum, bool):
+            raise ConfigError(f"secure_sum: expected True or False, got {str(self.secure_sum)[:40]!r}")
 
     def check(self, mechanism: Mechanism) -> None:
         """Refuse a mechanism that this policy does not allow at all.
@@ -144,13 +153,14 @@ class Budget:
     Parameters
     ----------
     path : path-like
-        A folder of the party's own, made at the first release. Beside it lies ``<path>.exists``: where that is but the
-        folder is not, the ledger was lost.
+        A folder of the party's own, made at the first release: one that is there already counts as a ledger that was
+        lost.
     policy : Policy
     """
 
     def __init__(self, path: str | os.PathLike[str], policy: Policy) -> None:
-        self.path, self.policy = Path(path).absolute(), policy
+        # By one name only: through two, links among them, two processes would not wait for each other.
+        self.path, self.policy = Path(os.path.realpath(path)), policy
         self._marker = self.path.with_name(self.path.name + ".exists")
 
     def release(
@@ -196,7 +206,9 @@ class Budget:
             for name in ("epsilon", "delta"):
                 most, total = getattr(self.policy, f"max_{name}"), math.fsum([*(e[name] for e in entries), cost[name]])
                 if total > most * (1 + 1e-9):
-                    raise PrivacyError(f"policy max-{name} {most:.4g}: with this release it would be {total:.4g}")
+                    raise PrivacyError(
+                        f"policy max-{name} {most:.4g}: with this release it would be {shown_bound(total)}"
+                    )
             released = mechanism.release(counts, processes=processes)
             stream = io.BytesIO()
             np.savez_compressed(stream, counts=released.array)
@@ -254,34 +266,65 @@ class Budget:
 
         For the party's own hand: what was given away is given away all the same, and only the party can judge that it
         no longer matters, because its records are others now.
+
+        Raises
+        ------
+        PrivacyError
+            Something else than a ledger lies there, or it cannot be removed.
         """
-        shutil.rmtree(self.path, ignore_errors=True)
-        self._marker.unlink(missing_ok=True)
+        self._own_files()  # before anything is made beside what is no ledger
+        with self._alone():
+            for file in self._own_files():
+                file.unlink()
+            if self.path.exists():
+                self.path.rmdir()
+            self._marker.unlink(missing_ok=True)  # last: until then the ledger counts as lost
+
+    def _own_files(self) -> list[Path]:
+        """The files of the ledger, if there are no others."""
+        try:
+            files = list(self.path.iterdir())
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise self._trouble(f": cannot be read ({error.strerror})") from None
+        if others := sum(_OWN.fullmatch(file.name) is None for file in files):
+            raise PrivacyError(
+                f"ledger {self.path.name}: {others} of the files there are not a ledger's; none is removed"
+            )
+        return files
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """One process at a time; makes the folder where there never was one."""
+    def _alone(self) -> Iterator[None]:
+        """One process at a time."""
         try:
             import fcntl
         except ImportError:
             raise PrivacyError("a ledger needs file locks, which this system lacks") from None
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            _make_folders(self.path.parent)
             lock = os.open(self._marker.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise self._trouble(f": cannot be opened ({error.strerror})") from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not self._marker.exists() and not self.path.exists():
-                # The marker first: dying after it leaves a ledger that counts as lost, not one that counts as new.
-                _write(self._marker, b"")
-                self.path.mkdir(mode=0o700)
-                _write(self.path / _LEDGER, _ledger([]))
             yield
         except OSError as error:
             raise self._trouble(f": cannot be used ({error.strerror})") from None
         finally:
             os.close(lock)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Alone, with the folder made where there never was one."""
+        with self._alone():
+            if not self._marker.exists() and not self.path.exists():
+                # The marker first: dying after it leaves a ledger that counts as lost, not one that counts as new.
+                _write(self._marker, b"")
+                self.path.mkdir(mode=0o700)
+                _write(self.path / _LEDGER, _ledger([]))
+                _settle(self.path.parent)
+            yield
 
     def _read(self) -> list[dict[str, Any]]:
         try:
@@ -327,18 +370,31 @@ def _write(path: Path, content: bytes) -> None:
     """Whole or not at all, and on the disk when it returns."""
     beside = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
-        with open(beside, "xb") as stream:
+        with open(beside, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as stream:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(beside, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        _settle(path.parent)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def _settle(folder: Path) -> None:
+    """See to it that the names in a folder are on the disk."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def _make_folders(folder: Path) -> None:
+    """Make a folder and those above it, on the disk when it returns: a ledger must not vanish with a new folder."""
+    if not folder.exists():
+        _make_folders(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _settle(folder.parent)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -351,16 +407,16 @@ def main(arguments: Sequence[str]) -> int:
     if not budget.is_begun:
         print(f"no ledger at {path}", file=sys.stderr)
         return 1
-    if command == "reset":
-        budget.reset()
-        print(f"{path}: reset. What was released is out all the same.")
-        return 0
     try:
+        if command == "reset":
+            budget.reset()
+            print(f"{path}: reset. What was released is out all the same.")
+            return 0
         epsilon, delta = budget.spent()
     except PrivacyError as error:
-        print(error, file=sys.stderr)
+        print(error, *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
         return 1
-    print(f"{path}: epsilon {epsilon:.6g}, delta {delta:.6g} spent")
+    print(f"{path}: epsilon {shown_bound(epsilon, 6)}, delta {shown_bound(delta, 6)} spent")
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from fractions import Fraction
 from typing import Any, ClassVar
 
 import numpy as np
@@ -170,15 +171,15 @@ class Mechanism(ABC):
         people = (
             "one record"
             if self.records_per_person == 1
-            else f"all records of one person, who has at most {self.records_per_person} at all parties together"
+            else f"all records of one person, who has at most {self.records_per_person} at all parties together,"
         )
         what = "added or removed" if self.neighbours == "add-remove" else "replaced by others"
         epsilon = self.epsilon(self.delta)
-        promise = f"epsilon {epsilon:.4g}" + (f" and delta {self.delta:.4g}" if self.delta else "")
+        promise = f"epsilon {shown_bound(epsilon)}" + (f" and delta {shown_bound(self.delta)}" if self.delta else "")
         return (
             f"Differential privacy with {promise}: {self._noise()}. Whether {people} had been {what} changes the "
             f"probability of any outcome of one release by at most a factor of {_factor(epsilon)}"
-            + (f", but for outcomes of probability {self.delta:.4g}" if self.delta else "")
+            + (f", and by {shown_bound(self.delta)} more" if self.delta else "")
             + ". Not covered: what else a party lets be known (that it takes part, a centre or scale learned from its "
             "data, logs, results on its own points), and what is true of everybody and can be learned without any one "
             "record. Further releases from the same records add their epsilon and delta to these."
@@ -315,7 +316,7 @@ class LaplaceCounts(Mechanism):
     @property
     def scale(self) -> float:
         """P(x) is proportional to exp(-abs(x) / scale)."""
-        return self.l1_sensitivity / self.target_epsilon
+        return rounded_up(self.l1_sensitivity, self.target_epsilon)
 
     @property
     def noise_sd(self) -> float:
@@ -398,8 +399,24 @@ def laplace_sd(scale: float) -> float:
     return math.sqrt(2 * q) / -math.expm1(-1 / scale)
 
 
+def rounded_up(dividend: int, divisor: float) -> float:
+    """The quotient, never below the true one: a scale of noise that is the least too small breaks its promise."""
+    quotient = dividend / divisor
+    enough = Fraction(quotient) * Fraction(divisor) >= dividend
+    return quotient if enough else math.nextafter(quotient, math.inf)
+
+
+def shown_bound(bound: float, digits: int = 4) -> str:
+    """A bound in so many digits, rounded up: what is printed is promised."""
+    shown = f"{bound:.{digits}g}"
+    if 0 < bound < math.inf and float(shown) < bound:
+        step = 10.0 ** (math.floor(math.log10(bound)) - digits + 1)
+        shown = f"{float(shown) + step:.{digits}g}"
+    return shown
+
+
 def _factor(epsilon: float) -> str:
-    return f"{math.exp(epsilon):.3g}" if epsilon < 50 else f"exp({epsilon:.4g})"
+    return shown_bound(math.exp(epsilon), 3) if epsilon < 50 else f"exp({shown_bound(epsilon)})"
 
 
 def whole(name: str, value: Any, least: int = 1, most: int = _LARGEST_SIZE) -> int:

@@ -43,6 +43,7 @@ from flwr_flynn.errors import ConfigError, FlyNNError
 from flwr_flynn.federation import Federation, exclusive
 from flwr_flynn.federation import summary as federation_summary
 from flwr_flynn.hashing import flynn_hash
+from flwr_flynn.mechanisms import shown_bound
 from flwr_flynn.moments import ColumnSums
 from flwr_flynn.privacy import Mechanism
 from flwr_flynn.private_run import default_folder, private_plan, run_mechanism, training_points
@@ -490,7 +491,7 @@ def _privacy_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
         return []
     promise = "NONE: seeded noise, for simulations"
     if privacy["epsilon"] is not None:
-        promise = f"epsilon {privacy['epsilon']:.4g}, delta {privacy['delta']:.4g}"
+        promise = f"epsilon {shown_bound(privacy['epsilon'])}, delta {shown_bound(privacy['delta'])}"
     rows = [("privacy", f"{promise}; noise of standard deviation {privacy['noise_sd']:.4g} at each party")]
     if report["evaluation"]:
         rows.append(("  not covered", "the confusion matrices that make the figures below"))

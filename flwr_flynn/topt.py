@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.errors import ConfigError
-from flwr_flynn.mechanisms import Mechanism, laplace_sd, one_of, whole
+from flwr_flynn.mechanisms import Mechanism, laplace_sd, one_of, rounded_up, whole
 from flwr_flynn.noise import Sampler
 
 ACCOUNTINGS = ("tight", "code", "paper")
@@ -77,17 +77,22 @@ class TopTLaplace(Mechanism):
     @property
     def exponent(self) -> float:
         """a: a place is drawn with probability proportional to exp(a * count)."""
+        return 1 / self._gumbel_scale
+
+    @property
+    def _gumbel_scale(self) -> float:
+        """1 / a, which is what the sampler is given: the one of the two that must not be rounded down."""
         if self.n_parties is None:
-            return self.target_epsilon / 2 / self._selection_loss
-        share = self.target_epsilon / self.n_parties
-        return share / ((4 if self.accounting == "paper" else 2) * self.n_released)
+            return rounded_up(2 * self._selection_loss, self.target_epsilon)
+        times = 4 if self.accounting == "paper" else 2
+        return rounded_up(times * self.n_released * self.n_parties, self.target_epsilon)
 
     @property
     def scale(self) -> float:
         """b: noise of a released count has probability proportional to exp(-abs(x) / b)."""
         if self.n_parties is None:
-            return 2 * self._released_change / self.target_epsilon
-        return 2 * self.n_released * self.n_parties / self.target_epsilon
+            return rounded_up(2 * self._released_change, self.target_epsilon)
+        return rounded_up(2 * self.n_released * self.n_parties, self.target_epsilon)
 
     @property
     def _selection_loss(self) -> int:
@@ -107,7 +112,7 @@ class TopTLaplace(Mechanism):
 
     def epsilon(self, delta: float = 0.0) -> float:
         """See `Mechanism.epsilon`: the same for every delta."""
-        return self.exponent * self._selection_loss + self._released_change / self.scale
+        return self._selection_loss / self._gumbel_scale + self._released_change / self.scale
 
     def _noise(self) -> str:
         return (
@@ -118,7 +123,7 @@ class TopTLaplace(Mechanism):
     def _draw(self, array: npt.NDArray[np.int64], sampler: Sampler) -> npt.NDArray[np.int64]:
         flat = array.ravel()
         how_many = min(self.n_released, flat.size)
-        places = np.arange(flat.size) if how_many == flat.size else sampler.top(flat, how_many, 1 / self.exponent)
+        places = np.arange(flat.size) if how_many == flat.size else sampler.top(flat, how_many, self._gumbel_scale)
         released = np.zeros_like(flat)
         released[places] = flat[places] + sampler.laplace(how_many, self.scale)
         return released.reshape(array.shape)

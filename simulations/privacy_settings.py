@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn import HashSpec
-from flwr_flynn.errors import ConfigError
 from flwr_flynn.privacy import suggest_spec
 
 Array = npt.NDArray[Any]
@@ -104,11 +103,7 @@ class Task:
         d, n, n_classes = self.X.shape[1], len(self.X), self.n_classes
         if epsilon is None:
             return HashSpec.suggest(d, n, n_classes, seed=seed)
-        try:
-            return suggest_spec(epsilon, delta, d, n, n_classes, PARTIES, seed=seed)
-        except ConfigError:  # has no rule for pure epsilon yet
-            m = int(min(max(n * epsilon / (2.5 * n_classes), 512), 2**14))
-            return HashSpec.suggest(d, n, n_classes, seed=seed, hash_dim=m, hash_nnz=24)
+        return suggest_spec(epsilon, delta, d, n, n_classes, PARTIES, seed=seed)
 
 
 def synthetic(n: int) -> Task:

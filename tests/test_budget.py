@@ -5,6 +5,11 @@ from __future__ import annotations
 import json
 import math
 import multiprocessing
+import os
+import random
+import signal
+import stat
+import time
 
 import numpy as np
 import pytest
@@ -70,6 +75,17 @@ def test_deltas_add_up_too(path):
     assert budget.spent()[1] == 1e-5
 
 
+def test_pure_and_approximate_releases_add_up(path):
+    budget = open_budget(path, max_epsilon=1.5)
+    gaussian = GaussianCounts(1.0, 1e-5, **SHAPE)
+    budget.release(gaussian, HERE)
+    budget.release(laplace(0.5), HERE)
+    assert budget.spent() == (gaussian.epsilon(1e-5) + 0.5, 1e-5)
+    for little in (laplace(0.001), GaussianCounts(0.001, 1e-12, **SHAPE)):
+        with pytest.raises(PrivacyError, match=r"policy max-epsilon 1\.5: with this release it would be 1\.501"):
+            budget.release(little, HERE)
+
+
 @pytest.mark.parametrize(
     ("policy", "mechanism", "message"),
     [
@@ -107,6 +123,7 @@ def test_what_the_policy_allows(path):
         {"mechanisms": ["best"]},
         {"neighbours": "all"},
         {"records_per_person": 0},
+        {"secure_sum": "no"},
     ],
 )
 def test_policies_are_checked(bad):
@@ -235,6 +252,88 @@ def test_processes_take_turns(path):
     assert all(len(same) == 1 for same in by_run.values())
     assert sum("policy max-epsilon" in next(iter(same)) for same in by_run.values()) == 1
     assert open_budget(path).spent() == (1.0, 0.0)
+
+
+def test_a_link_is_the_same_ledger(path):
+    open_budget(path).spent()
+    link = path.with_name("link")
+    link.symlink_to(path)
+    assert open_budget(link).path == open_budget(path).path
+    open_budget(link).release(laplace(0.75), HERE)
+    with pytest.raises(PrivacyError, match="policy max-epsilon 1"):
+        open_budget(path).release(laplace(0.75), HERE, terms="more")
+
+
+def test_a_ledger_is_the_partys_own_to_read(path):
+    open_budget(path).release(laplace(), HERE)
+    files = [*path.iterdir(), path.with_name("state.exists"), path.with_name("state.lock")]
+    assert len(files) == 4
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+
+
+def test_new_folders_are_on_the_disk_before_a_ledger_counts_on_them(tmp_path, monkeypatch):
+    """With a folder that vanishes, both the ledger and what tells that there was one would."""
+    settled, settle = [], budget._settle
+    monkeypatch.setattr(budget, "_settle", lambda folder: (settled.append(folder), settle(folder)))
+    open_budget(tmp_path / "new" / "newer" / "state").spent()
+    assert settled[:2] == [tmp_path, tmp_path / "new"]
+    assert tmp_path / "new" / "newer" in settled
+
+
+def release_many(path, pipe):
+    for run in range(1000):
+        pipe.send(open_budget(path).release(laplace(0.001), HERE, terms=f"run {run}").counts.sha256())
+
+
+def test_a_killed_process_has_recorded_all_it_handed_out(path):
+    open_budget(path).spent()
+    context = multiprocessing.get_context("fork")
+    draw = random.Random(5)
+    for _ in range(4):
+        mine, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=release_many, args=(path, theirs))
+        process.start()
+        theirs.close()
+        answers = [mine.recv()]
+        time.sleep(0.2 * draw.random())
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        while True:
+            try:
+                answers.append(mine.recv())
+            except (EOFError, OSError):
+                break
+        spent = open_budget(path).spent()[0]
+        again = [open_budget(path).release(laplace(0.001), HERE, terms=f"run {run}") for run in range(len(answers))]
+        assert all(answer.repeated for answer in again)
+        assert [answer.counts.sha256() for answer in again] == answers
+        assert open_budget(path).spent()[0] == spent >= 0.00099 * len(answers)
+
+
+def test_a_reset_removes_a_ledger_and_nothing_else(path, capsys):
+    open_budget(path).release(laplace(), HERE)
+    (path / "notes.txt").write_text("mine")
+    before = sorted(path.iterdir())
+    for wrong in (path, path.parent):
+        assert budget.main(["reset", str(wrong)]) == 1
+        assert "are not a ledger's; none is removed" in capsys.readouterr().err
+    assert budget.main(["reset", str(path / "notes.txt")]) == 1
+    assert sorted(path.iterdir()) == before
+    assert sorted(file.name for file in path.parent.iterdir()) == ["state", "state.exists", "state.lock"]
+    assert not list(path.parent.parent.glob("*.lock"))
+    (path / "notes.txt").unlink()
+    (path / f".ledger.json.{32 * 'a'}").write_text("left by a process that died")
+    assert budget.main(["reset", str(path)]) == 0
+    assert not path.exists()
+
+
+def test_a_folder_that_was_there_before_counts_as_a_lost_ledger(path):
+    path.mkdir(parents=True)
+    with pytest.raises(PrivacyError, match="is lost"):
+        open_budget(path).release(laplace(), HERE)
+    open_budget(path).reset()
+    open_budget(path).release(laplace(), HERE)
 
 
 def test_a_party_shows_and_resets_its_ledger_by_hand(path, capsys):

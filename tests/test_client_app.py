@@ -209,6 +209,24 @@ def test_values_of_a_file_are_read_one_by_one(tmp_path: Path) -> None:
     assert abs(len(kept.y) - len(less.y)) + abs(len(kept.y_test) - len(less.y_test)) == 1
 
 
+@pytest.mark.parametrize("odd", ["word", "label"])
+def test_no_row_of_an_npz_file_changes_how_another_is_read(odd: str, tmp_path: Path) -> None:
+    """One value that is no number makes texts of a whole array, one missing label makes floats of all."""
+    X, y = np.random.default_rng(0).normal(size=(200, 3)), np.arange(200) % 7
+    np.savez(tmp_path / "a.npz", X=X, y=y)
+    if odd == "word":
+        np.savez(tmp_path / "b.npz", X=np.vstack([np.array([["word", "1", "2"]]), X.astype(str)]), y=np.append(0, y))
+    else:
+        np.savez(tmp_path / "b.npz", X=np.vstack([np.zeros(3), X]), y=np.append(np.nan, y))
+    for evaluate in (False, True):
+        one, other = (
+            private_share(NodeConfig(data_path=str(tmp_path / name), evaluate=evaluate)) for name in ("a.npz", "b.npz")
+        )
+        for mine, theirs in ((one.X, other.X), (one.X_test, other.X_test)):
+            assert np.isin(mine, theirs).all()
+            assert len(theirs) - len(mine) in (0, 1)
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+import random
+from fractions import Fraction
 from itertools import permutations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from scipy.stats import chisquare, kstest
 
-from flwr_flynn import ClassCounts, accounting, privacy
+from flwr_flynn import ClassCounts, accounting, payload, privacy
 from flwr_flynn.errors import ConfigError, CountsError, MissingExtraError
+from flwr_flynn.mechanisms import shown_bound
 from flwr_flynn.noise import OpenDPNoise, SeededNoise
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease, TopTLaplace, mechanism_from_dict
 from tests import audit
@@ -106,6 +111,48 @@ def test_what_was_asked_for_is_what_is_promised(mechanism):
         assert epsilon > 0.99 * mechanism.target_epsilon
 
 
+@given(
+    st.floats(1e-3, 100),
+    st.integers(1, 10**4),
+    st.integers(1, 10**3),
+    st.sampled_from(privacy.NEIGHBOURS),
+    st.integers(1, 100),
+)
+def test_no_rounding_makes_the_noise_too_small(epsilon, rho, n_released, neighbours, k):
+    """In exact arithmetic, with the very floats that the samplers get."""
+    common = {"hash_nnz": rho, "n_classes": 2, "neighbours": neighbours, "records_per_person": k}
+    both = 1 if neighbours == "add-remove" else 2
+    laplace = LaplaceCounts(epsilon, **common)
+    assert Fraction(both * rho * k) / Fraction(laplace.scale) <= Fraction(epsilon)
+    top = TopTLaplace(epsilon, n_released, **common)
+    selected = Fraction(n_released * k * both) / Fraction(top._gumbel_scale)
+    released = Fraction(min(n_released, both * rho) * k) / Fraction(top.scale)
+    assert selected + released <= Fraction(epsilon)
+    assert max(laplace.epsilon(), top.epsilon()) <= epsilon * (1 + 1e-14)
+    assert min(laplace.epsilon(), top.epsilon()) >= epsilon * (1 - 1e-14)
+
+
+@given(st.floats(1e-12, 1e6), st.integers(1, 6))
+def test_a_bound_is_shown_rounded_up(bound, digits):
+    shown = float(shown_bound(bound, digits))
+    assert bound <= shown <= bound * (1 + 1.0001 * 10.0 ** (1 - digits))
+    assert float(shown_bound(shown, digits)) == shown
+
+
+def test_opendp_gives_away_no_more_by_its_own_maps():
+    dp = accounting.privacy_extra("opendp.prelude")
+    dp.enable_features("contrib")
+    domain = dp.vector_domain(dp.atom_domain(T="i64"))
+    for mechanism in (LaplaceCounts(0.3, **SHAPE), LaplaceCounts(0.75, **SHAPE, neighbours="replace-one")):
+        theirs = dp.m.make_laplace(domain, dp.l1_distance(T="i64"), scale=mechanism.scale)
+        assert theirs.map(mechanism.l1_sensitivity) <= mechanism.target_epsilon * (1 + 1e-12)
+        assert theirs.map(2 * mechanism.l1_sensitivity) > 1.99 * mechanism.target_epsilon
+    gaussian = GaussianCounts(1.0, 1e-5, **SHAPE, records_per_person=3)  # accounted for by zCDP, as OpenDP does
+    add = dp.m.make_gaussian(domain, dp.l2_distance(T="i64"), scale=gaussian.sigma)
+    theirs = dp.c.make_zCDP_to_approxDP(add)
+    assert theirs.map(3 * 2).epsilon(1e-5) == pytest.approx(gaussian.epsilon(1e-5), rel=0.05)
+
+
 def test_sensitivities():
     """rho counts change by one; replacing a record changes 2 rho; k records k times as much."""
     for kwargs, l1 in [({}, 4), ({"neighbours": "replace-one"}, 8), ({"records_per_person": 3}, 12)]:
@@ -174,6 +221,21 @@ def test_noise_has_the_distribution_that_is_accounted_for(sampler, scale):
     assert goodness(sampler.laplace(40000, scale), laplace_pmf(scale, math.ceil(20 * scale))) > UNLIKELY
     if isinstance(sampler, OpenDPNoise) or scale > 1:
         assert goodness(sampler.gaussian(40000, scale), gaussian_pmf(scale)) > UNLIKELY
+
+
+@pytest.mark.parametrize("mechanism", [ALL[0], ALL[3], ALL[5]], ids=["gaussian", "laplace", "top-t"])
+def test_no_seed_decides_what_leaves_a_party(mechanism, monkeypatch):
+    """Neither NumPy's generators nor Python's have a part in it."""
+    exact = counts([[1] * 4 + [0] * 28, [0] * 32])
+    releases = []
+    for _ in range(2):
+        random.seed(0)
+        np.random.seed(0)  # noqa: NPY002
+        releases.append(mechanism.release(exact))
+    assert releases[0] != releases[1]
+    monkeypatch.setattr(np.random, "default_rng", None)
+    monkeypatch.setattr(random, "random", None)
+    mechanism.release(exact)
 
 
 def test_wide_noise_has_the_distribution_that_is_accounted_for():
@@ -291,7 +353,16 @@ def test_a_description_is_all_there_is(mechanism):
 
 def test_a_guarantee_says_what_is_promised_and_what_is_not():
     words = GaussianCounts(1.0, 1e-5, **SHAPE, neighbours="replace-one", records_per_person=3).guarantee()
-    for expected in ("epsilon 0.9", "delta 1e-05", "discrete Gaussian", "at most 3", "replaced", "Not covered", "add"):
+    for expected in (
+        "epsilon 1 and",
+        "delta 1e-05",
+        "2.72, and by 1e-05 more",
+        "discrete Gaussian",
+        "at most 3",
+        "replaced",
+        "Not covered",
+        "add",
+    ):
         assert expected in words, words
 
 
@@ -357,9 +428,16 @@ def test_sizes_for_private_counts_follow_the_noise():
     spec = privacy.suggest_spec(1.0, 1e-5, 30, 10000, 2, 2, seed=3)
     assert spec.seed == 3
     noisier = privacy.suggest_spec(0.25, 1e-5, 30, 10000, 2, 2)
+    assert noisier.hash_dim < spec.hash_dim
+    noisier = privacy.suggest_spec(0.25, 1e-5, 30, 10000, 2, 2, hash_dim=spec.hash_dim)
     assert noisier.hash_nnz > spec.hash_nnz
     shared = privacy.suggest_spec(1.0, 1e-5, 30, 10000, 2, 16, secure_sum=True)
     assert shared.hash_nnz < privacy.suggest_spec(1.0, 1e-5, 30, 10000, 2, 16).hash_nnz
+    few = privacy.suggest_spec(1.0, 1e-5, 64, 1444, 10, 10)
+    assert (few.hash_dim, few.hash_nnz) == (512, 51)
+    assert 512 < privacy.suggest_spec(1.0, 1e-5, 64, 1444, 2, 2).hash_dim < 2**12
+    assert privacy.suggest_spec(1.0, 1e-5, 784, 60000, 10, 2).hash_dim == 2**14
+    assert privacy.suggest_spec(1.0, 0.0, 64, 1444, 10, 10).hash_dim == 64
     pure = privacy.suggest_spec(1.0, 0.0, 30, 10000, 2, 2)
     assert (pure.hash_dim, pure.hash_nnz) == (2000, 24)
     assert privacy.suggest_spec(1.0, 0.0, 30, 10000, 2, 2, neighbours="replace-one").hash_dim == 1000
@@ -384,41 +462,89 @@ class HalvedNoise(OpenDPNoise):
         return super().top(scores, how_many, scale / 2)
 
 
+def neighbours(mechanism):
+    """Counts of one class without and with a person's records, as far apart as the mechanism says they may be."""
+    rho, k = mechanism.hash_nnz, mechanism.records_per_person
+    without, with_person = np.zeros((2, max(mechanism.n_changed, 8)), np.int64)
+    with_person[:rho] = k
+    if mechanism.neighbours == "replace-one":
+        without[rho : 2 * rho] = k
+    return without, with_person
+
+
 def runs(mechanism, sampler, array):
-    """RUNS releases of one class's counts; noise on all counts is independent, so that rows of one draw will do."""
+    """Releases; noise on all counts is independent, so that rows of one draw will do."""
     if mechanism.kind == "top-t":
         return np.array([mechanism._draw(array[None], sampler)[0] for _ in range(RUNS)])
-    return mechanism._draw(np.tile(array[: mechanism.hash_nnz], (2 * RUNS, 1)), sampler)
+    return mechanism._draw(np.tile(array[: mechanism.n_changed], (2 * RUNS, 1)), sampler)
+
+
+def shown_by(mechanism, without, with_person, before, after):
+    """What releases of `before` and of `after` show to be given away about the difference of the two."""
+    change = after - before
+    changed = np.flatnonzero(change)
+    if mechanism.kind == "gaussian":
+        half = (change @ before + change @ after) / 2
+        return audit.gaussian_epsilon(with_person @ change, without @ change, half, mechanism.delta)
+
+    def event(released):
+        ahead = (released[:, changed] - after[changed]) * np.sign(change[changed])
+        return (ahead >= 0).all(axis=1)
+
+    return audit.pure_epsilon(event(with_person), event(without))
 
 
 def audited(mechanism, sampler):
-    """What can be shown to be given away about a record that makes the first rho counts 1 rather than 0."""
-    rho = mechanism.hash_nnz
-    array = np.zeros(max(rho, 8), np.int64)
-    without = runs(mechanism, sampler, array)[:, :rho]
-    array[:rho] = 1
-    with_record = runs(mechanism, sampler, array)[:, :rho]
-    if mechanism.kind == "gaussian":
-        return audit.gaussian_epsilon(with_record.sum(axis=1), without.sum(axis=1), rho / 2, mechanism.delta)
-    return audit.pure_epsilon((with_record >= 1).all(axis=1), (without >= 1).all(axis=1))
+    """What can be shown to be given away about a person, at worst."""
+    before, after = neighbours(mechanism)
+    if mechanism.kind != "top-t":
+        before, after = before[: mechanism.n_changed], after[: mechanism.n_changed]
+    return shown_by(mechanism, runs(mechanism, sampler, before), runs(mechanism, sampler, after), before, after)
 
 
+REPLACED = {"neighbours": "replace-one", "hash_nnz": 2, "n_classes": 1}
 AUDITS = [
     GaussianCounts(1.0, 1e-5, hash_nnz=4, n_classes=1),
     LaplaceCounts(1.0, hash_nnz=4, n_classes=1),
     pytest.param(TopTLaplace(1.0, 1, hash_nnz=1, n_classes=1), marks=pytest.mark.slow),
+    pytest.param(GaussianCounts(1.0, 1e-5, **REPLACED), marks=pytest.mark.slow),
+    pytest.param(GaussianCounts(1.0, 1e-5, **REPLACED, records_per_person=3), marks=pytest.mark.slow),
+    pytest.param(LaplaceCounts(1.0, **REPLACED), marks=pytest.mark.slow),
+    pytest.param(LaplaceCounts(1.0, **REPLACED, records_per_person=3), marks=pytest.mark.slow),
+    pytest.param(TopTLaplace(1.0, 1, hash_nnz=1, n_classes=1, records_per_person=3), marks=pytest.mark.slow),
 ]
+AUDIT_IDS = [
+    "gaussian", "laplace", "top-t", "gaussian-replaced", "gaussian-three", "laplace-replaced", "laplace-three",
+    "top-t-three",
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("mechanism", AUDITS, ids=lambda mechanism: mechanism.kind)
+@pytest.mark.parametrize("mechanism", AUDITS, ids=AUDIT_IDS)
 def test_audit(mechanism):
     shown = audited(mechanism, OpenDPNoise())
-    print(f"{mechanism.kind}: at least {shown:.3f} of {mechanism.epsilon(mechanism.delta):.3f}")
+    print(f"{mechanism!r}: at least {shown:.3f} of {mechanism.epsilon(mechanism.delta):.3f}")
     assert 0.6 <= shown <= mechanism.epsilon(mechanism.delta)
 
 
-@pytest.mark.parametrize("mechanism", AUDITS, ids=lambda mechanism: mechanism.kind)
+@pytest.mark.parametrize("mechanism", AUDITS, ids=AUDIT_IDS)
 def test_an_audit_notices_halved_noise(mechanism):
     shown = audited(mechanism, HalvedNoise())
-    print(f"{mechanism.kind}, noise halved: at least {shown:.3f}")
+    print(f"{mechanism!r}, noise halved: at least {shown:.3f}")
     assert shown > mechanism.epsilon(mechanism.delta)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "mechanism", [GaussianCounts(1.0, 1e-5, hash_nnz=2, n_classes=1), LaplaceCounts(1.0, hash_nnz=2, n_classes=1)]
+)
+def test_audit_of_the_messages_that_leave_a_party(mechanism):
+    """The same through all that makes a message: nothing in it gives away more than the noisy counts."""
+    before, after = np.array([[0, 0, 1, 1], [1, 1, 1, 1]])
+
+    def sent(array):
+        exact = counts([array], hash_nnz=2)
+        return np.array([payload.encode_release(mechanism.release(exact), mechanism)[1][0] for _ in range(RUNS)])
+
+    shown = shown_by(mechanism, sent(before), sent(after), before, after)
+    print(f"messages of {mechanism!r}: at least {shown:.3f}")
+    assert 0.6 <= shown <= mechanism.epsilon(mechanism.delta)

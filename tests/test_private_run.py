@@ -534,7 +534,7 @@ def test_sizes_follow_from_public_figures() -> None:
     plan = private_plan(config, config.plan(64, 2000, 10), n_parties=3)
     (spec,) = plan.specs()
     assert (spec.hash_dim, spec.seed, spec.signed, spec.center) == (512, 3, True, (8.0,) * 64)
-    assert spec.hash_nnz <= 512 // 20
+    assert spec.hash_nnz <= 512 // 10
     with pytest.raises(ConfigError, match=r"^run-config n-examples: with epsilon it must be given in a deployment"):
         private_plan(config, config.plan(64, None, 10), 3)
     bad = RunConfig.parse({"epsilon": 1, "hash-dim": 512, "hash-nnz": 513})

@@ -94,7 +94,7 @@ def test_suggested_sizes_are_valid_and_bounded(n_features, n_classes):
     assert spec.n_features == n_features
     assert spec.hash_dim * (n_classes or 1) <= 2**23
     noisy = HashSpec.suggest(n_features, 1000, n_classes or 2, noise_sigma=5.0)
-    assert spec.hash_nnz <= noisy.hash_nnz or noisy.hash_nnz == noisy.hash_dim // 20
+    assert spec.hash_nnz <= noisy.hash_nnz or noisy.hash_nnz == noisy.hash_dim // 10
     with pytest.raises(SpecError, match="noise_sigma"):
         HashSpec.suggest(n_features, noise_sigma=1.0)
     for bad in ({"n_classes": "a"}, {"n_classes": 0}, {"n_examples": -1}, {"noise_sigma": float("nan")}):
