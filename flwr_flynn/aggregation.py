@@ -76,6 +76,11 @@ class Aggregator(Ledger[Totals]):
         return self.total[0]
 
     @property
+    def n_releases(self) -> int:
+        """How many parties' noise is in the sum; 0 without any."""
+        return sum(release.times for release in self.total[0].noise)
+
+    @property
     def block_bytes(self) -> list[int]:
         """Bytes that the counted parties sent for each spec, all together."""
         sent = [batch[2 * i] + batch[2 * i + 1] for batch in self.tensor_bytes.values() for i in range(len(batch) // 2)]

@@ -37,7 +37,7 @@ from flwr.common import (
 from flwr.common.logger import log
 from sklearn.utils import gen_batches
 
-from flwr_flynn import payload
+from flwr_flynn import payload, secagg
 from flwr_flynn.aggregation import NOISY_EXAMPLES
 from flwr_flynn.budget import Budget
 from flwr_flynn.choosing import CANDIDATES, Tables, ballot, read_candidates, tables_to_bytes
@@ -88,6 +88,8 @@ class FlyNNClient(NumPyClient):
         refused.
     evaluates : bool, default=False
         With a budget: whether results on the points held out may leave the party all the same.
+    secure : bool, default=False
+        Whether counts leave this party in secure sums only, see `flwr_flynn.secagg`; requests for others are refused.
     leaves : bool, default=False
         Whether this party leaves a federation: it then sends its counts to be taken out of it, where a run is for that,
         and takes part in no other counting. Noisy counts are those it sent before, from its `budget`.
@@ -128,6 +130,7 @@ class FlyNNClient(NumPyClient):
         n_jobs: int | None = None,
         budget: Budget | None = None,
         evaluates: bool = False,
+        secure: bool = False,
         leaves: bool = False,
         on_model: Callable[[FlyNNClassifier], object] | None = None,
     ) -> None:
@@ -151,6 +154,7 @@ class FlyNNClient(NumPyClient):
         self.n_jobs = n_jobs
         self.budget = budget
         self.evaluates = evaluates
+        self.secure = secure
         self.leaves = leaves
         self.on_model = on_model
 
@@ -175,9 +179,16 @@ class FlyNNClient(NumPyClient):
             ``flynn-party`` (the name, if it has one) and, not beside noisy counts, ``flynn-seconds``; or
             ``flynn-refused``, the reason.
         """
+        if config.get("flynn-mode") == payload.SECURE:
+            try:
+                self._check_stay(config)
+                return self._count_in_secret(config), NOISY_EXAMPLES, self._signed({})
+            except Exception as error:  # noqa: BLE001 - see `_refusal`
+                return [], 0, self._refusal("the secure sum", error)
         if config.get("flynn-mode") == payload.NOISY:
             try:
                 self._check_stay(config)
+                self._check_secrecy()
                 return self._release(config), NOISY_EXAMPLES, self._signed({})
             except Exception as error:  # noqa: BLE001 - see `_refusal`
                 return [], 0, self._refusal("private counting", error)
@@ -185,6 +196,7 @@ class FlyNNClient(NumPyClient):
         summing = config.get("flynn-mode") == SUMS
         try:
             self._check_stay(config)
+            self._check_secrecy()
             self._check_openness("sums of columns" if summing else "exact counts")
             message, n_examples = self._sum(config) if summing else self._count(config)
         except Exception as error:  # noqa: BLE001 - see `_refusal`
@@ -259,7 +271,26 @@ class FlyNNClient(NumPyClient):
         ]
         return payload.encode(*counts), counts[0].n_examples
 
+    def _count_in_secret(self, config: dict[str, Scalar]) -> NDArrays:
+        """Counts for SecAgg+ to mask."""
+        secagg.require_mask()
+        if "flynn-mechanism" in config:
+            terms, released = self._released(config)
+            assert terms.bound is not None
+            return [np.clip(released.array, -terms.bound, terms.bound)]
+        self._check_openness("exact counts")
+        terms = self._terms(config)
+        assert terms.bound is not None
+        X, codes = _labelled(terms, self.X, self.y)
+        counts = ClassCounts.from_data(terms.hasher, X, codes, terms.n_classes, n_jobs=self.n_jobs)
+        return [*secagg.encode(counts.array, terms.bound)]
+
     def _release(self, config: dict[str, Scalar]) -> NDArrays:
+        terms, released = self._released(config)
+        assert terms.mechanism is not None
+        return payload.encode_release(released, terms.mechanism)
+
+    def _released(self, config: dict[str, Scalar]) -> tuple[Terms, ClassCounts]:
         """Noisy counts. Whether they are refused, and all else about them that shows, depends on no record."""
         if self.budget is None:
             raise PrivacyError("policy max-epsilon not set: this party gives no private counts")
@@ -268,8 +299,7 @@ class FlyNNClient(NumPyClient):
         assert terms.mechanism is not None
         mechanism = _seeded_here(terms.mechanism, f"{self.name} {terms.digest()}")
         if self.leaves:
-            recalled = self.budget.recall(mechanism, terms.hasher.fingerprint, terms=terms.digest())
-            return payload.encode_release(recalled, mechanism)
+            return terms, self.budget.recall(mechanism, terms.hasher.fingerprint, terms=terms.digest())
         self.budget.policy.check(mechanism)
         try:
             counts, dropped = count(terms.hasher, terms.classes, self.X, self.y, self.n_jobs)
@@ -283,7 +313,11 @@ class FlyNNClient(NumPyClient):
             log(WARNING, "FlyNN: the answer to this request is the one before, of other data than there are now")
         elif released.repeated:
             log(INFO, "FlyNN: this request was answered before; the same answer again spends nothing")
-        return payload.encode_release(released.counts, mechanism)
+        return terms, released.counts
+
+    def _check_secrecy(self) -> None:
+        if self.secure:
+            raise ConfigError("secure: counts leave this party in secure sums only")
 
     def _check_stay(self, config: dict[str, Scalar]) -> None:
         if (config.get("flynn-action") == LEAVE["flynn-action"]) != self.leaves:

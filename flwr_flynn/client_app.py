@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Scalar, Status
 from flwr.common.logger import log
 
-from flwr_flynn import data
+from flwr_flynn import data, secagg
 from flwr_flynn.client import FlyNNClient
 from flwr_flynn.config import NodeConfig, RunConfig
 from flwr_flynn.errors import FlyNNError
@@ -60,12 +60,13 @@ def client_fn(context: Context) -> Client:
             numbers = config.party_numbers()
             if numbers is not None and party not in numbers and config.action != "withdraw":
                 return UnreadyClient(name, "takes no part in this run")
+            secure = config.secure
             leaves = config.action == "withdraw" and (numbers is None or party in numbers)
             share = data.simulated_share(config, party, int(node["num-partitions"]))
             budget, evaluates = simulated_budget(config, context.run_id, party), config.evaluates(simulated=True)
         else:
             settings = own = NodeConfig.parse(node)
-            budget, evaluates, leaves = own_budget(own), own.evaluate, own.leave
+            budget, evaluates, leaves, secure = own_budget(own), own.evaluate, own.leave, own.secure
             share = private_share(own) if budget else data.own_share(own)
         return FlyNNClient(
             share.X,
@@ -78,6 +79,7 @@ def client_fn(context: Context) -> Client:
             n_jobs=-1,  # in a simulation as many as Ray gives the actor
             budget=budget,
             evaluates=evaluates,
+            secure=secure,
             leaves=leaves,
         ).to_client()
     except FlyNNError as error:
@@ -88,4 +90,4 @@ def client_fn(context: Context) -> Client:
         return UnreadyClient(name, f"failed with {type(error).__name__}")
 
 
-app = ClientApp(client_fn=client_fn)
+app = ClientApp(client_fn=client_fn, mods=[secagg.mod])

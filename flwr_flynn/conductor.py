@@ -89,7 +89,7 @@ class Conductor(ABC):
     Parameters
     ----------
     spec, classes, min_parties, max_examples_per_party, decay, rule, feature_names, min_examples, mechanism, \
-federation, purpose, identify, fraction_evaluate, wait_timeout, accept_failures
+federation, purpose, identify, secure_bound, fraction_evaluate, wait_timeout, accept_failures
         As for `strategy.FlyNNStrategy`.
     """
 
@@ -110,6 +110,7 @@ federation, purpose, identify, fraction_evaluate, wait_timeout, accept_failures
         federation: Federation | None,
         purpose: str,
         identify: Identify,
+        secure_bound: int | None,
         fraction_evaluate: float | None,
         wait_timeout: int,
         accept_failures: bool,
@@ -149,6 +150,7 @@ federation, purpose, identify, fraction_evaluate, wait_timeout, accept_failures
             federation=federation,
             purpose=purpose,
             identify=identify,
+            secure_bound=secure_bound,
         )
         self._choosing: Choosing | None = None  # while the parties are asked
         self._handed_out: object = None  # the counts that were
@@ -207,6 +209,11 @@ federation, purpose, identify, fraction_evaluate, wait_timeout, accept_failures
     def mechanism(self) -> Mechanism | None:
         """What parties make noisy counts by."""
         return self._course.terms.mechanism
+
+    @property
+    def secure_bound(self) -> int | None:
+        """What no count in a secure sum exceeds; None where it is none."""
+        return self._course.terms.bound
 
     @property
     def guarantee(self) -> str | None:
@@ -332,7 +339,7 @@ federation, purpose, identify, fraction_evaluate, wait_timeout, accept_failures
         parties = self.parties
         ours = {
             "parties": len(parties),
-            **({} if self.mechanism else {"examples": self.counts.n_examples}),
+            **({} if self.counts.noise else {"examples": self.counts.n_examples}),
             "bytes": sum(party.bytes for party in parties),
         }
         return tensors, {**ours, **theirs}
@@ -400,7 +407,7 @@ federation, purpose, identify, fraction_evaluate, wait_timeout, accept_failures
             "flynn-temperature": float(model.temperature_),
         }
         if self.mechanism is not None:
-            ours["flynn-releases"] = sum(release.times for release in self.counts.noise)
+            ours["flynn-releases"] = course.aggregator.n_releases
         config = merged(theirs(), server_round, ours)
         if self.fraction_evaluate < 1:
             size = max(int(len(present) * self.fraction_evaluate), self._min_evaluate)

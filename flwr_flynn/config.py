@@ -308,7 +308,26 @@ class RunConfig(_Settings):
         choices=("opendp", "seeded"),
     )
 
+    secure: bool = _key(
+        False,
+        "count by Flower's SecAgg+: the server learns the sum alone. There is one spec then and nothing to choose; "
+        "needs `max-examples`, and at least three parties",
+    )
+    secure_threshold: float = _key(
+        0.67, "`secure`: share of the parties that must be there to the end, above .5", above=0.5, high=1
+    )
+    honest_parties: int = _key(
+        0,
+        "`secure` with `epsilon`: parties that add their noise and keep it to themselves, whatever the others do; each "
+        "adds its share of the noise of one. 0: `secure-threshold` of `min-available`",
+        low=0,
+        high=10**6,
+    )
+
     # The federation
+    max_examples: int = _key(
+        0, "points that a party may count; more are refused. 0: no limit, but not with `secure`", low=0, high=2**29
+    )
     action: str = _key(
         "train",
         "`train` makes a new federation; `join` adds parties to the one in `federation`, `withdraw` takes out those "
@@ -374,8 +393,31 @@ class RunConfig(_Settings):
         if self.decay != "auto":
             self.decay_value()
         self.party_numbers()
+        self._check_secure()
         self._check_privacy()
         self._check_action()
+
+    def _check_secure(self) -> None:
+        if not self.secure:
+            for name in ("secure_threshold", "honest_parties"):
+                if getattr(self, name) != getattr(RunConfig, name):
+                    raise ConfigError(
+                        f"run-config {name.replace('_', '-')}: expected secure = true beside it, got false"
+                    )
+            return
+        if not self.max_examples:
+            raise ConfigError("run-config max-examples: expected a number above 0 with secure = true, got 0")
+        if self.scaling not in ("none", DEFAULT_SCALING):
+            raise ConfigError(
+                f"run-config scaling: expected none with secure = true, as sums of columns are not secure; got "
+                f"{self.scaling} (give public center and scale)"
+            )
+        if self.honest_parties and not self.epsilon:
+            raise ConfigError("run-config honest-parties: expected epsilon above 0 beside it, got 0")
+        if self.epsilon and self.mechanism_kind != "gaussian":
+            raise ConfigError(
+                f"run-config mechanism: expected gaussian with secure = true, got {self.mechanism_kind} (give a delta)"
+            )
 
     def _check_action(self) -> None:
         if self.action == "train":
@@ -434,7 +476,7 @@ class RunConfig(_Settings):
     def resolved(self) -> RunConfig:
         """These settings with what the preset, or privacy, says in the place of defaults."""
         if self.preset != "paper":
-            return replace(self, scaling="none") if self.is_private else self
+            return replace(self, scaling="none") if self.is_private or self.secure else self
         given: dict[str, Any] = {
             name: value for name, (value, _) in _PAPER.items() if getattr(self, name) == getattr(RunConfig, name)
         }
@@ -571,6 +613,7 @@ class NodeConfig(_Settings):
         low=0,
     )
     max_delta: float = _key(0.0, "likewise, the sum of their `delta`", low=0, high=1)
+    secure: bool = _key(False, "counts leave the party in secure sums only; other requests are refused")
     leave: bool = _key(
         False,
         "the party leaves: it answers runs with `action = withdraw`, by the counts it was counted by, and no others",
@@ -601,7 +644,7 @@ class NodeConfig(_Settings):
             raise ConfigError(
                 f"node-config mechanisms: expected some of {', '.join(MECHANISMS)}, got {json.dumps(unknown[0][:40])}"
             )
-        return Policy(self.max_epsilon, self.max_delta, kinds, self.neighbours, self.records_per_person)
+        return Policy(self.max_epsilon, self.max_delta, kinds, self.neighbours, self.records_per_person, self.secure)
 
 
 def whole_numbers(texts: Sequence[str]) -> list[int] | None:

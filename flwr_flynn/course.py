@@ -27,9 +27,10 @@ from flwr_flynn.federation import Federation
 from flwr_flynn.ledger import Ledger
 from flwr_flynn.membership import PURPOSES, STARTS, Identify, Joining, Leaving, Standing, members, unknown
 from flwr_flynn.moments import ColumnSums
-from flwr_flynn.payload import NOISY, PLAIN
+from flwr_flynn.payload import NOISY, PLAIN, SECURE
 from flwr_flynn.privacy import Mechanism
 from flwr_flynn.rounds import SumsRound, Traffic, foreseen, specs_from
+from flwr_flynn.secagg import SecureAggregator
 from flwr_flynn.spec import HashSpec
 from flwr_flynn.terms import Label, SumsTerms, Terms
 
@@ -43,7 +44,7 @@ class Course:
         As for `FlyNNStrategy`.
     compares : bool, default=True
         Whether parties are asked for their part of the choice; never about noisy counts.
-    mechanism, federation, purpose, identify
+    mechanism, federation, purpose, identify, secure_bound
         As for `FlyNNStrategy`.
 
     Attributes
@@ -74,6 +75,7 @@ class Course:
         federation: Federation | None = None,
         purpose: str = "train",
         identify: Identify = unknown,
+        secure_bound: int | None = None,
     ) -> None:
         if purpose not in PURPOSES:
             raise ConfigError(f"purpose: expected one of {', '.join(PURPOSES)}, got {str(purpose)[:40]!r}")
@@ -81,15 +83,15 @@ class Course:
             what = "none" if purpose == "train" else "one"
             raise ConfigError(f"federation: expected {what} with purpose = {purpose}, got {type(federation).__name__}")
         check_readout(rule, 0.0 if decay == "auto" else decay)
-        if mechanism is not None and isinstance(spec, Plan) and spec.needs_sums:
-            raise ConfigError(f"spec: scaling = {spec.scaling} sums up columns, which noisy counts would not cover")
+        mode = SECURE if secure_bound is not None else PLAIN if mechanism is None else NOISY
+        if mode != PLAIN and isinstance(spec, Plan) and spec.needs_sums:
+            raise ConfigError(f"spec: scaling = {spec.scaling} sums up columns, which {mode} counts would not cover")
         specs: Any = foreseen(spec) if isinstance(spec, Plan) else spec
-        mode = PLAIN if mechanism is None else NOISY
-        self.terms = Terms(specs, classes, mode, feature_names, mechanism)
+        self.terms = Terms(specs, classes, mode, feature_names, mechanism, secure_bound)
         if isinstance(spec, Plan) and self.terms.n_classes != spec.n_classes:
             raise ConfigError(f"classes: expected {spec.n_classes} as in the plan, got {self.terms.n_classes}")
         self.plan = spec if isinstance(spec, Plan) and spec.needs_sums else None
-        self.decay, self.rule, self.compares = decay, rule, compares and mechanism is None
+        self.decay, self.rule, self.compares = decay, rule, compares and mode == PLAIN
         self.sums: ColumnSums | None = None
         self.sums_missing: dict[str, str] = {}
         self.choice: Choice | None = None
@@ -103,10 +105,12 @@ class Course:
         if federation is not None:
             if self.plan is not None or self.terms != federation.terms:
                 raise ConfigError("spec, classes, mechanism: expected those of the federation, got others")
+            if mode == SECURE and purpose != "evaluate":
+                raise ConfigError(f"federation: made by a secure sum, which shows nobody's counts: no {purpose}")
             self._aggregator = STARTS[purpose](federation, *self._limits, identify)
             self.compares = self.compares and purpose != "evaluate"
         elif self.plan is None:
-            self._aggregator = Aggregator(self.terms, *self._limits)
+            self._aggregator = (SecureAggregator if mode == SECURE else Aggregator)(self.terms, *self._limits)
         else:
             wanted = SumsTerms(self.plan.n_features, self.terms.classes, self.plan.needs_classes, min_examples)
             self._summing = SumsRound(wanted, max_examples_per_party)

@@ -207,6 +207,7 @@ class Federation:
         ledger = {
             "format": _FORMAT,
             "mode": self.terms.mode,
+            "bound": self.terms.bound,
             "mechanism": None if mechanism is None else mechanism.to_dict(),
             "members": [asdict(member) for member in self.members],
         }
@@ -245,11 +246,11 @@ class Federation:
             ledger = model.ledger
             if not isinstance(ledger, dict):
                 raise ModelFileError("a model without a ledger: nobody can join it or leave it")
-            if set(ledger) != {"format", "mode", "mechanism", "members"} or ledger["format"] != _FORMAT:
+            if set(ledger) != {"format", "mode", "bound", "mechanism", "members"} or ledger["format"] != _FORMAT:
                 raise ModelFileError(f"ledger: expected one of format {_FORMAT}, got another")
             mechanism = None if ledger["mechanism"] is None else mechanism_from_dict(ledger["mechanism"])
             classes: list[Label] = model.classes.tolist()
-            terms = Terms([model.spec], classes, ledger["mode"], model.feature_names, mechanism)
+            terms = Terms([model.spec], classes, ledger["mode"], model.feature_names, mechanism, ledger["bound"])
             if not isinstance(ledger["members"], list):
                 raise ModelFileError("ledger: expected a list of members")
             return cls(

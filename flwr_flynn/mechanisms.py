@@ -130,6 +130,11 @@ class Mechanism(ABC):
         """
         return self._release(counts, OpenDPNoise(processes))
 
+    @property
+    def is_share(self) -> bool:
+        """Whether a release carries a share of the noise only, and must not be seen outside a secure sum."""
+        return False
+
     def received(self, array: npt.NDArray[np.int64], spec_fingerprint: str, n_releases: int = 1) -> ClassCounts:
         """A release as noisy counts again, where only its array has travelled.
 
@@ -263,6 +268,11 @@ class GaussianCounts(Mechanism):
         """Of one release; variances add in a sum."""
         return self.sigma
 
+    @property
+    def is_share(self) -> bool:
+        """Whether `n_honest` is given."""
+        return self.n_honest is not None
+
     def epsilon(self, delta: float = 0.0) -> float:
         """See `Mechanism.epsilon`; with `n_honest`, of the sum."""
         if delta < accounting.SMALLEST_DELTA:
@@ -366,6 +376,11 @@ class SimulatedRelease(Mechanism):
     def noise_sd(self) -> float:
         """That of the mechanism."""
         return self.mechanism.noise_sd
+
+    @property
+    def is_share(self) -> bool:
+        """That of the mechanism."""
+        return self.mechanism.is_share
 
     def epsilon(self, delta: float = 0.0) -> float:
         """Infinite."""

@@ -138,6 +138,7 @@ federation, purpose, identify, wait_timeout, accept_failures
             federation=federation,
             purpose=purpose,
             identify=identify,
+            secure_bound=None,  # Flower has SecAgg+ for its legacy API only
             fraction_evaluate=fraction_evaluate,
             wait_timeout=wait_timeout,
             accept_failures=accept_failures,

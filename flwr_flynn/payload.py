@@ -42,9 +42,10 @@ from flwr_flynn.packing import pack, unpack
 
 Array = npt.NDArray[Any]
 
-PLAIN, NOISY = "plain", "noisy"
-MODES = (PLAIN, NOISY)
-"""The kinds of counts that a run can ask for: "plain" are exact counts in clear, "noisy" those of a mechanism."""
+PLAIN, NOISY, SECURE = "plain", "noisy", "secure"
+MODES = (PLAIN, NOISY, SECURE)
+"""The kinds of counts that a run can ask for: "plain" are exact counts in clear, "noisy" those of a mechanism, "secure"
+those of which the server learns the sum alone."""
 
 _FINGERPRINT_BYTES = 32
 _TAIL = 40  # standard deviations that no noise goes beyond: Laplace noise does so with probability exp(-56)

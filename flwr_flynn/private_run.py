@@ -6,6 +6,7 @@ is what the run asks for, and its ledger lies under the run's output folder.
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +31,7 @@ def private_plan(config: RunConfig, plan: Plan, n_parties: int) -> Plan:
     plan : Plan
         Its `n_examples` must be public.
     n_parties : int
-        Each adds noise.
+        Each adds noise; in a secure sum each a share of one noise.
 
     Raises
     ------
@@ -46,7 +47,7 @@ def private_plan(config: RunConfig, plan: Plan, n_parties: int) -> Plan:
             plan.n_features,
             plan.n_examples,
             plan.n_classes,
-            n_parties,
+            1 if config.secure else n_parties,
             neighbours=config.neighbours,
             records_per_person=config.records_per_person,
             hash_dim=plan.hash_dim,
@@ -77,6 +78,8 @@ def run_mechanism(config: RunConfig, spec: HashSpec, n_classes: int, n_parties: 
     kind = config.mechanism_kind
     parameters = {"neighbours": config.neighbours, "records_per_person": config.records_per_person}
     own: dict[str, object] = {"delta": config.delta} if kind == "gaussian" else {}
+    if config.secure:
+        own["n_honest"] = config.honest_parties or max(2, math.ceil(config.secure_threshold * n_parties))
     if kind == "top-t":
         own = {"n_released": config.n_released, "accounting": config.accounting}
         if config.accounting != "tight":
@@ -106,7 +109,7 @@ def simulated_budget(config: RunConfig, run_id: int, party: int) -> Budget | Non
     kind = SimulatedRelease.kind if config.noise == "seeded" else config.mechanism_kind
     # By the "paper" accounting a release gives away another epsilon than asked for.
     most = config.epsilon if config.accounting == "tight" else 100 * config.epsilon
-    policy = Policy(most, config.delta, [kind], config.neighbours, config.records_per_person)
+    policy = Policy(most, config.delta, [kind], config.neighbours, config.records_per_person, config.secure)
     return Budget(_state_folder(config, run_id) / f"party-{party}", policy)
 
 

@@ -26,6 +26,7 @@ from typing import Any, cast
 
 from flwr.app import Context, Message, MessageType
 from flwr.common.logger import log
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS
 from flwr.compat.common import recorddict_compat as compat
 from flwr.compat.server.typing import Workflow
 from flwr.server import LegacyContext, ServerConfig
@@ -48,6 +49,7 @@ from flwr_flynn.moments import ColumnSums
 from flwr_flynn.privacy import Mechanism
 from flwr_flynn.private_run import default_folder, private_plan, run_mechanism, training_points
 from flwr_flynn.rounds import foreseen
+from flwr_flynn.secagg import bound_for, check_room, workflow
 from flwr_flynn.spec import HashSpec
 from flwr_flynn.strategy import FlyNNStrategy
 from flwr_flynn.terms import SumsTerms
@@ -79,7 +81,13 @@ def _run(grid: Grid, context: Context, config: RunConfig, folder: Path, kept: Pa
     rounds = _rounds(config, plan, strategy)
     legacy = LegacyContext(context, config=ServerConfig(num_rounds=rounds), strategy=strategy)
     trouble: list[str] = []
-    DefaultWorkflow(evaluate_workflow=_keeping(trouble))(cast(Grid, _CarefulGrid(grid, config.timeout)), legacy)
+    counting = {}
+    if config.secure:
+        bound = strategy.secure_bound
+        assert bound is not None
+        counting = {"fit_workflow": workflow(bound, config.secure_threshold, config.timeout)}
+    together = DefaultWorkflow(**counting, evaluate_workflow=_keeping(trouble))
+    together(cast(Grid, _CarefulGrid(grid, config.timeout, config.secure)), legacy)
 
     # AggregationError where fewer parties than asked for were counted. Saved first: all else can be had again from it.
     after = strategy.federation(run=str(context.run_id))
@@ -125,8 +133,16 @@ def _strategy(
         plan, needed = None, config.min_parties or 1
         names = ("spec", "classes", "feature_names", "mechanism")
         given = {name: getattr(before.terms, name) for name in names} | {"federation": before}
+    bound = None if before is None else before.terms.bound
+    if config.secure:
+        # Noise reaches beyond the largest count; what is beyond the bound is clipped.
+        noise = 0 if given.get("mechanism") is None else math.ceil(8 * given["mechanism"].noise_sd)
+        bound = bound_for(config.max_examples + noise)
+        check_room(asked, bound)
     strategy = FlyNNStrategy(
         **given,
+        secure_bound=bound,
+        max_examples_per_party=config.max_examples or None,
         purpose=config.action,
         identify=_identify(grid),
         min_available_clients=asked,
@@ -262,9 +278,10 @@ class _CarefulGrid:
     Flower's workflows pass no timeout, and an exception while they read one party's reply would end the run of all.
     """
 
-    def __init__(self, grid: Grid, timeout: float) -> None:
+    def __init__(self, grid: Grid, timeout: float, secure: bool = False) -> None:
         self._grid = grid
         self._timeout = timeout or None
+        self._secure = secure
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
@@ -273,15 +290,17 @@ class _CarefulGrid:
         messages = list(messages)
         asked = {message.metadata.dst_node_id: message.metadata.message_type for message in messages}
         replies = self._grid.send_and_receive(messages, timeout=self._timeout if timeout is None else timeout)
-        return [reply for reply in replies if _is_readable(reply, asked)]
+        return [reply for reply in replies if _is_readable(reply, asked, self._secure)]
 
 
-def _is_readable(reply: Message, asked: dict[int, str]) -> bool:
+def _is_readable(reply: Message, asked: dict[int, str], secure: bool) -> bool:
     """Whether Flower's workflow can make a result of a reply; the strategy reports its sender as missing if not."""
     node = reply.metadata.src_node_id
     try:
         if reply.has_content():
-            if asked[node] == MessageType.TRAIN:
+            if asked[node] == MessageType.TRAIN and secure:
+                reply.content.config_records[RECORD_KEY_CONFIGS]  # the protocol's own, of four kinds
+            elif asked[node] == MessageType.TRAIN:
                 compat.recorddict_to_fitres(reply.content, keep_input=True)
             else:
                 compat.recorddict_to_evaluateres(reply.content)

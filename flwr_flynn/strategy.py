@@ -95,6 +95,10 @@ class FlyNNStrategy(Conductor, Strategy):
     identify : callable, optional
         Gives the SHA-256 of the public key of the SuperNode with a node id, in hexadecimal, or "" where it is not
         known. Parties of a federation are known again by it, by their node id, or by the name they give.
+    secure_bound : int, optional
+        Count by a secure sum, of which the server learns no more than the total: a power of two that no party's counts
+        exceed. The workflow must be `secagg.workflow`, and the parties' ClientApp have `secagg.mod`. There is one spec
+        then and nothing to choose; a `mechanism` is a `GaussianCounts` with `n_honest`.
     fraction_evaluate : float, optional
         Share of the parties that get the model and try it on the points they held out; 0 leaves that out, and the
         choice with it: the model is then of the first spec. In the choice all counted parties have a say. By default
@@ -154,6 +158,7 @@ evaluate_metrics_aggregation_fn
         federation: Federation | None = None,
         purpose: str = "train",
         identify: Identify = unknown,
+        secure_bound: int | None = None,
         fraction_evaluate: float | None = None,
         min_evaluate_clients: int = 1,
         wait_timeout: int = 86400,
@@ -179,6 +184,7 @@ evaluate_metrics_aggregation_fn
             federation=federation,
             purpose=purpose,
             identify=identify,
+            secure_bound=secure_bound,
             fraction_evaluate=fraction_evaluate,
             wait_timeout=wait_timeout,
             accept_failures=accept_failures,

@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from flwr_flynn.errors import ConfigError, DataError, PayloadError, SpecError
 from flwr_flynn.hashing import FlyHash, flynn_hash
-from flwr_flynn.payload import MODES, NOISY, PLAIN
+from flwr_flynn.payload import MODES, NOISY, PLAIN, SECURE
 from flwr_flynn.privacy import Mechanism, mechanism_from_dict
 from flwr_flynn.spec import HashSpec
 
@@ -43,6 +43,9 @@ PLAIN_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")
 
 SUMS = "sums"
 """The mode of a request for the sums of the columns; those of counts are `payload.MODES`."""
+
+LARGEST_BOUND = 2**29
+"""Of the counts in a secure sum, with room for three parties."""
 
 MAX_SPECS = 16
 """More specifications than this in one run are refused: each costs every party a hash of all its points."""
@@ -64,7 +67,10 @@ class Terms:
     mode : str, default="plain"
         The kind of counts that parties send; one of `payload.MODES`.
     mechanism : Mechanism, optional
-        By which parties make noisy counts; for mode "noisy" alone, which has one spec.
+        By which parties make noisy counts; for mode "noisy", which has one spec. In mode "secure", which has one spec,
+        too, it is a `GaussianCounts` with `n_honest`, or none.
+    bound : int, optional
+        For mode "secure" alone: a power of two that no count exceeds in size, see `flwr_flynn.secagg`.
     feature_names : sequence of str, optional
         Names of the columns, for the model that comes of it.
 
@@ -79,6 +85,7 @@ class Terms:
     mode: str = PLAIN
     feature_names: Sequence[str] | None = None
     mechanism: Mechanism | None = None
+    bound: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "specs", _checked_specs(self.specs))
@@ -87,14 +94,30 @@ class Terms:
         object.__setattr__(self, "classes", _checked_classes(self.classes))
         if self.feature_names is not None:
             object.__setattr__(self, "feature_names", _checked_names(self.feature_names, self.spec.n_features))
-        if self.mode == NOISY:
+        if self.mode == SECURE or self.bound is not None:
+            self._check_bound()
+        if self.mode == NOISY or (self.mode == SECURE and self.mechanism is not None):
             self._check_mechanism()
         elif self.mechanism is not None:
             raise ConfigError(f"mechanism: expected none in mode {self.mode}, got {type(self.mechanism).__name__}")
 
+    def _check_bound(self) -> None:
+        if self.mode != SECURE:
+            raise ConfigError(f"bound: expected none in mode {self.mode}, got {str(self.bound)[:40]}")
+        if type(self.bound) is not int or not 2 <= self.bound <= LARGEST_BOUND or self.bound & (self.bound - 1):
+            raise ConfigError(
+                f"bound: expected a power of two from 2 to {LARGEST_BOUND} in mode secure, got {str(self.bound)[:40]!r}"
+            )
+        if len(self.specs) > 1:
+            raise ConfigError(f"spec: expected one in mode secure, got {len(self.specs)}")
+
     def _check_mechanism(self) -> None:
         if not isinstance(self.mechanism, Mechanism):
             raise ConfigError(f"mechanism: expected one in mode noisy, got {type(self.mechanism).__name__}")
+        # A share of the noise protects nobody outside a secure sum; in one, a whole noise of each would be too much.
+        if self.mechanism.is_share != (self.mode == SECURE):
+            what = "GaussianCounts with n_honest" if self.mode == SECURE else "one without n_honest"
+            raise ConfigError(f"mechanism: expected {what} in mode {self.mode}, got another")
         if len(self.specs) > 1:
             raise ConfigError(f"spec: expected one in mode noisy, got {len(self.specs)}")
         for name, needed in (("hash_nnz", self.spec.hash_nnz), ("n_classes", self.n_classes)):
@@ -138,6 +161,8 @@ class Terms:
             config["flynn-feature-names"] = json.dumps(self.feature_names)
         if self.mechanism is not None:
             config["flynn-mechanism"] = json.dumps(self.mechanism.to_dict())
+        if self.bound is not None:
+            config["flynn-bound"] = str(self.bound)
         return config
 
     def digest(self) -> str:
@@ -172,9 +197,10 @@ class Terms:
                 names = _from_json(config, "flynn-feature-names", 4096 + 1024 * n_features)
             classes = _from_json(config, "flynn-classes", _MAX_CLASSES_CHARS)
             mode, mechanism = _text(config, "flynn-mode", 40), None
-            if mode == NOISY:
+            if mode == NOISY or (mode == SECURE and "flynn-mechanism" in config):
                 mechanism = mechanism_from_dict(_from_json(config, "flynn-mechanism", 4096))
-            terms = cls(specs, classes, mode, names, mechanism)
+            bound = _from_json(config, "flynn-bound", 20) if mode == SECURE else None
+            terms = cls(specs, classes, mode, names, mechanism, bound)
         except (SpecError, ConfigError) as error:
             raise PayloadError(f"config: {error}") from None
         _check_width(terms.spec.n_features, n_features)

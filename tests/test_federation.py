@@ -78,6 +78,8 @@ Change = Callable[[dict[str, Any]], object]
         lambda ledger: ledger.pop("members"),
         lambda ledger: ledger.update(format=2),
         lambda ledger: ledger.update(mode="loud"),
+        lambda ledger: ledger.update(mode="secure", bound=3),
+        lambda ledger: ledger.update(bound=4),
         lambda ledger: ledger.update(mechanism={"kind": "laplace"}),
         lambda ledger: ledger.update(members={}),
         lambda ledger: ledger["members"].pop(),
@@ -100,6 +102,7 @@ def test_a_ledger_that_cannot_be_is_refused(change: Change, tmp_path: Path) -> N
     ledger: dict[str, Any] = {
         "format": 1,
         "mode": "plain",
+        "bound": None,
         "mechanism": None,
         "members": [json.loads(json.dumps(asdict(member))) for member in MEMBERS[:2]],
     }

@@ -65,7 +65,7 @@ def test_bad_class_lists_are_refused(classes: object, reason: str) -> None:
         ({"specs": None}, "spec: expected a HashSpec, got NoneType"),
         ({"specs": HASHER}, "got a FlyHash"),
         ({"specs": FlyHash.from_rows(HASHER.rows, 4, 3)}, "a FlyHash; parties expand the rows from the spec's seed"),
-        ({"mode": "clear"}, "mode: expected one of plain, noisy, got 'clear'"),
+        ({"mode": "clear"}, "mode: expected one of plain, noisy, secure, got 'clear'"),
         ({"feature_names": "abcd"}, "feature_names: expected 4 strings, got str"),
         ({"feature_names": ["a"]}, "got 1 entries"),
         ({"feature_names": [1, 2, 3, 4]}, "feature_names: expected 4 strings"),

@@ -1,0 +1,279 @@
+"""Exact integer sums through Flower's SecAgg+: the server sees the sum of all counts, and nobody's own.
+
+SecAgg+ masks a party's numbers so that the masks cancel in the sum of all parties. Flower's form of it is made for
+floating-point updates: it clips, rounds at random and weights. With a weight of 1 for everybody, and a quantisation
+step of exactly 1, none of that touches integers of at most `bound` in size, and the sum is exact::
+
+    sum of N parties < 2 ** 32 / 2, so N * 2 * bound <= 2 ** 32
+
+`bound` is a power of two, public, and at least as large as any party's largest count; a party whose counts are larger
+refuses, as they would be clipped without a word. Noisy counts are clipped at it by the party, which depends on what it
+releases alone.
+
+What it protects against, and what not: a server that follows the protocol learns the sum alone. Flower's masks come
+from a 32-bit seed of a generator that is not cryptographic, and the server hands out the parties' public keys, so that
+one that does not follow it can learn single counts. It is a protection against looking, not against attacks.
+
+>>> bound_for(1437)
+2048
+>>> check_room(n_parties=10, bound=2048)
+>>> check_room(n_parties=2**21, bound=2048)
+Traceback (most recent call last):
+...
+flwr_flynn.errors.ConfigError: secure sum: expected at most 1048576 parties of at most 2048 points each, got 2097152
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from logging import ERROR
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import Context, Message, MessageType
+from flwr.client.mod import secaggplus_mod
+from flwr.clientapp.typing import ClientAppCallable
+from flwr.common.logger import log
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
+from flwr.compat.common import recorddict_compat as compat
+from flwr.compat.server.typing import Workflow
+from flwr.server.workflow import SecAggPlusWorkflow
+from flwr.serverapp import Grid
+
+from flwr_flynn import payload
+from flwr_flynn.aggregation import Aggregator, Totals
+from flwr_flynn.counts import ClassCounts
+from flwr_flynn.errors import ConfigError, CountsError, FlyNNError, PayloadError
+from flwr_flynn.ledger import Batch, Party, Reply, clean
+from flwr_flynn.terms import LARGEST_BOUND, Terms
+
+_MODULUS = 2**32
+_LEAST_PARTIES = 3  # the other's counts follow from the sum of two
+
+_masked: ContextVar[bool] = ContextVar("flynn_masked", default=False)
+
+
+def bound_for(most: int) -> int:
+    """The least power of two that is no less than a number of points, and at least 2."""
+    if not 1 <= most <= LARGEST_BOUND:
+        raise ConfigError(f"secure sum: expected from 1 to {LARGEST_BOUND} points at a party, got {most}")
+    return max(2, 1 << (most - 1).bit_length())
+
+
+def check_room(n_parties: int, bound: int) -> None:
+    """Refuse sums that could wrap around.
+
+    Raises
+    ------
+    ConfigError
+        So many parties, of counts up to `bound`, do not fit.
+    """
+    most = _MODULUS // (2 * bound)
+    if n_parties > most:
+        raise ConfigError(
+            f"secure sum: expected at most {most} parties of at most {bound} points each, got {n_parties}"
+        )
+
+
+# ---- a party
+
+
+def encode(counts: npt.NDArray[np.int64], bound: int) -> list[npt.NDArray[np.int64]]:
+    """Exact counts as SecAgg+ takes them.
+
+    Raises
+    ------
+    PayloadError
+        A count is larger than `bound`, where it would be clipped.
+    """
+    if int(counts.max(initial=0)) > bound:
+        raise PayloadError(f"secure sum: expected counts of at most {bound} (run-config max-examples), got larger ones")
+    return [counts]
+
+
+def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Flower's `secaggplus_mod` for requests of a secure sum; all others pass.
+
+    For a ClientApp: ``ClientApp(client_fn=client_fn, mods=[secagg.mod])``. It refuses parameters of the protocol by
+    which the server could learn more than the sum. A party that refuses to count fails, and is left out of the sum: a
+    reply without counts would spoil it for all.
+
+    Raises
+    ------
+    PayloadError
+        Such parameters.
+    FlyNNError
+        The party refuses.
+    """
+    records = message.content.config_records
+    if message.metadata.message_type != MessageType.TRAIN or RECORD_KEY_CONFIGS not in records:
+        return call_next(message, context)
+    configs = records[RECORD_KEY_CONFIGS]
+    if configs.get(Key.STAGE) == Stage.SETUP:
+        _check_setup(dict(configs))
+
+    def count(request: Message, context: Context) -> Message:
+        reply = call_next(request, context)
+        metrics = compat.recorddict_to_fitres(reply.content, keep_input=True).metrics
+        if "flynn-refused" in metrics:
+            raise FlyNNError(str(metrics["flynn-refused"]))
+        return reply
+
+    with _masking():
+        return secaggplus_mod(message, context, count)
+
+
+def require_mask() -> None:
+    """Refuse to hand over counts that nothing is going to mask.
+
+    Raises
+    ------
+    PayloadError
+        The request did not come through `mod`.
+    """
+    if not _masked.get():
+        raise PayloadError("secure sum: expected a request by SecAgg+ through flwr_flynn.secagg.mod, got another")
+
+
+@contextmanager
+def _masking() -> Iterator[None]:
+    token = _masked.set(True)
+    try:
+        yield
+    finally:
+        _masked.reset(token)
+
+
+def _check_setup(configs: dict[str, Any]) -> None:
+    """Whether a server's parameters are those of an exact sum of enough parties, with no key that few can open."""
+    parties, shares, threshold = (configs.get(key) for key in (Key.SAMPLE_NUMBER, Key.SHARE_NUMBER, Key.THRESHOLD))
+    clip, target, modulus = (configs.get(key) for key in (Key.CLIPPING_RANGE, Key.TARGET_RANGE, Key.MOD_RANGE))
+    whole = all(type(number) is int for number in (parties, shares, threshold, target, modulus))
+    if not whole or type(clip) is not float or configs.get(Key.MAX_WEIGHT) != 1.0:
+        raise PayloadError("secure sum: expected SecAgg+ with whole numbers and a weight of 1, got others")
+    parties, shares, threshold, target = (cast(int, each) for each in (parties, shares, threshold, target))
+    if parties < _LEAST_PARTIES or shares < _LEAST_PARTIES or 2 * threshold <= shares:
+        raise PayloadError(
+            f"secure sum: expected at least {_LEAST_PARTIES} parties and shares, and a threshold above half of them, "
+            f"got {parties}, {shares} and {threshold}"
+        )
+    if modulus != _MODULUS or clip != target / 2 or bound_for(min(max(target // 2, 1), LARGEST_BOUND)) != target // 2:
+        raise PayloadError(
+            "secure sum: expected a step of 1, a bound that is a power of two and modulus 2**32, got others"
+        )
+    if parties * target > _MODULUS:
+        raise PayloadError(f"secure sum: expected at most {_MODULUS // target} parties, got {parties}")
+
+
+# ---- the server
+
+
+class SecureAggregator(Aggregator):
+    """The sum of the counts where nobody's own are known.
+
+    Parameters
+    ----------
+    terms : Terms
+        Of mode "secure".
+    min_parties, max_examples_per_party
+        As for `Aggregator`; at least three parties.
+    """
+
+    def __init__(self, terms: Terms, min_parties: int, max_examples_per_party: int | None = None) -> None:
+        super().__init__(terms, min_parties, max_examples_per_party)
+        if min_parties < _LEAST_PARTIES:
+            raise ConfigError(f"min_parties: expected at least {_LEAST_PARTIES} for a secure sum, got {min_parties}")
+
+    @property
+    def n_releases(self) -> int:
+        """How many parties' noise is in the sum."""
+        return self.n_parties
+
+    def ask(self, cids: Iterable[str]) -> None:
+        """Note that these parties are asked for their counts, if their sum has room."""
+        cids = list(cids)
+        assert self.terms.bound is not None
+        check_room(len(cids), self.terms.bound)
+        super().ask(cids)
+
+    def check(self, replies: Iterable[Reply]) -> Batch[Totals]:
+        """Make the sum out of the means that Flower hands over, one copy for each party that is in it."""
+        batch: Batch[Totals] = Batch(self.total)
+        first: dict[str, Reply] = {}
+        for reply in replies:
+            if reply.cid in self._counted or reply.cid in first:
+                batch.repeated.append(reply.cid)
+            else:
+                first[reply.cid] = reply
+        if not first:
+            return batch
+        try:
+            batch.total = (self.total[0] + self._sum(list(first.values())),)
+        except (PayloadError, CountsError) as error:
+            batch.total = self.total
+            batch.refused = dict.fromkeys(first, f"refused: with its whole secure sum: {error}")
+            return batch
+        for cid, reply in first.items():
+            name = clean(reply.metrics.get("flynn-party"), 64)
+            if name:
+                batch.names[cid] = name
+            batch.passed.append(reply)
+            batch.sizes[cid] = np.zeros(self.terms.n_classes, np.int64)
+            batch.accepted[cid] = Party(name or f"node {cid}", cid, None, reply.n_bytes)
+        return batch
+
+    def _sum(self, replies: list[Reply]) -> ClassCounts:
+        if any(tuple(reply.tensors) != tuple(replies[0].tensors) for reply in replies):
+            raise PayloadError("expected as many copies of one mean as there are parties, got different ones")
+        arrays = payload.read_tensors(replies[0].tensors)
+        shape = self.terms.n_classes, self.terms.hasher.hash_dim
+        if len(arrays) != 1 or arrays[0].dtype.str != "<f8" or arrays[0].shape != shape:
+            raise PayloadError(f"expected one array of floats of shape {shape}, got others")
+        exact = arrays[0] * len(replies)
+        total = np.rint(exact)
+        assert self.terms.bound is not None
+        if not (np.abs(total) <= len(replies) * self.terms.bound).all() or not np.allclose(exact, total, 0, 1e-3):
+            raise PayloadError(f"expected whole numbers of at most {len(replies)} x {self.terms.bound}, got others")
+        array, hasher, mechanism = total.astype(np.int64), self.terms.hasher, self.terms.mechanism
+        if mechanism is not None:
+            return mechanism.received(array, hasher.fingerprint, len(replies))
+        return ClassCounts(array, hash_nnz=hasher.hash_nnz, spec_fingerprint=hasher.fingerprint)
+
+
+def workflow(bound: int, threshold: float, timeout: float) -> Workflow:
+    """The fit workflow of a `DefaultWorkflow` that counts by a secure sum.
+
+    Parameters
+    ----------
+    bound : int
+        Of the terms.
+    threshold : float
+        Share of the parties that must be there to the end, above .5 and at most 1.
+    timeout : float
+        Seconds to wait for the parties at each of the four stages; 0: as long as it takes.
+
+    Notes
+    -----
+    What ends the protocol early is logged. The strategy is then without counts, and its `model` says so.
+    """
+    protocol = SecAggPlusWorkflow(
+        1.0,
+        threshold,
+        max_weight=1.0,
+        clipping_range=float(bound),
+        quantization_range=2 * bound,
+        timeout=timeout or None,
+    )
+
+    def fit(grid: Grid, context: Context) -> None:
+        try:
+            protocol(grid, context)
+        except ConfigError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a party sent, or did not
+            log(ERROR, "FlyNN: the secure sum failed", exc_info=error)
+
+    return fit
