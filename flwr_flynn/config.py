@@ -314,7 +314,7 @@ class RunConfig(_Settings):
         "needs `max-examples`, and at least three parties",
     )
     secure_threshold: float = _key(
-        0.67, "`secure`: share of the parties that must be there to the end, above .5", above=0.5, high=1
+        0.67, "`secure`: share of the parties that must be there to the end, from .67", low=0.67, high=1
     )
     honest_parties: int = _key(
         0,

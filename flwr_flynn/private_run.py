@@ -6,7 +6,6 @@ is what the run asks for, and its ledger lies under the run's output folder.
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -79,7 +78,7 @@ def run_mechanism(config: RunConfig, spec: HashSpec, n_classes: int, n_parties: 
     parameters = {"neighbours": config.neighbours, "records_per_person": config.records_per_person}
     own: dict[str, object] = {"delta": config.delta} if kind == "gaussian" else {}
     if config.secure:
-        own["n_honest"] = config.honest_parties or max(2, math.ceil(config.secure_threshold * n_parties))
+        own["n_honest"] = config.honest_parties or max(2, round(config.secure_threshold * n_parties))
     if kind == "top-t":
         own = {"n_released": config.n_released, "accounting": config.accounting}
         if config.accounting != "tight":

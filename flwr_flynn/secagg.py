@@ -251,7 +251,7 @@ def workflow(bound: int, threshold: float, timeout: float) -> Workflow:
     bound : int
         Of the terms.
     threshold : float
-        Share of the parties that must be there to the end, above .5 and at most 1.
+        Share of the parties that must be there to the end, from .67 to 1: rounded, it is more than half of any number.
     timeout : float
         Seconds to wait for the parties at each of the four stages; 0: as long as it takes.
 

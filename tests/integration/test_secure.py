@@ -1,0 +1,85 @@
+"""Secure sums by Flower's SecAgg+, in a simulation and between processes: the bits of a plain run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flwr_flynn.data import load_dataset
+
+from .conftest import Flower, free_ports
+
+pytestmark = pytest.mark.integration
+
+SMALL = {"hash_dim": 1024, "seed": 7}
+DIGITS = load_dataset("digits")
+
+
+def test_ten_simulated_parties_make_the_same_sum_in_secret(flower: Flower) -> None:
+    plain = flower.run(nodes=10, decay="0.8", **SMALL)
+    secret = flower.run(nodes=10, decay="0.8", secure=True, max_examples=1000, **SMALL)
+    for run in (plain, secret):
+        assert run.status == "finished:completed", run.output[-6000:]
+        assert run.row("equal") == "yes"
+        assert run.row("parties counted") == "10 of 10"
+    assert secret.row("SHA-256 of the counts") == plain.row("SHA-256 of the counts")
+    assert "Secure aggregation completed" in secret.output
+
+
+def test_simulated_parties_share_one_noise(flower: Flower, tmp_path: Path) -> None:
+    pytest.importorskip("opendp")
+    pytest.importorskip("dp_accounting")
+    private = {"epsilon": 1.0, "delta": 1e-5, "center": "8", "hash_dim": 512, "output_dir": str(tmp_path)}
+    run = flower.run(nodes=5, secure=True, max_examples=1000, **private)
+    assert run.status == "finished:completed", run.output[-6000:]
+    report = json.loads((tmp_path / "metrics.json").read_text())["privacy"]
+    assert report["epsilon"] <= 1.0
+    assert report["mechanism"]["n_honest"] == 3
+    assert "at least 3 parties added theirs" in report["guarantee"]
+
+
+def test_parties_that_are_processes_make_a_secure_sum(tmp_path: Path) -> None:
+    flower = Flower((tmp_path / "flower").resolve(), superlink="loopback")
+    link, *ports = free_ports(4)
+    home = Path(flower.env["FLWR_HOME"])
+    home.mkdir()
+    (home / "config.toml").write_text(f'[superlink.loopback]\naddress = "127.0.0.1:{link}"\ninsecure = true\n')
+    options = ("--insecure", "--isolation", "subprocess")
+    public = {"n_features": 64, "classes": "0,1,2,3,4,5,6,7,8,9", "min_available": 3, "decay": "0.8"}
+    try:
+        flower.start(
+            "superlink",
+            *("flower-superlink", *options, "--host", "127.0.0.1", "--port", str(link)),
+            "--disable-runtime-dependency-installation",
+        )
+        flower.wait_for_health(link)
+        for i, port in enumerate(ports):
+            np.savez(tmp_path / f"site{i}.npz", X=DIGITS.X[i::3], y=DIGITS.y[i::3])
+            node = {"data-path": str(tmp_path / f"site{i}.npz"), "party-id": f"site{i}", "secure": i == 2}
+            flower.start(
+                f"site{i}",
+                *("flower-supernode", *options, "--superlink", f"127.0.0.1:{link}", "--port", str(port)),
+                *("--node-config", " ".join(f"{key}={json.dumps(value)}" for key, value in node.items())),
+            )
+        secret = flower.run(secure=True, max_examples=1000, **public, **SMALL)
+        assert secret.status == "finished:completed", secret.output[-6000:]
+        assert secret.row("parties counted") == "3 of 3"
+        assert secret.row("training examples") == str(sum(int(n) for n in _training_sizes()))
+        plain = flower.run(min_parties=2, **public, **SMALL)
+        assert plain.status == "finished:completed", plain.output[-6000:]
+        assert "site2" in plain.output
+        assert "counts leave this party in secure sums only" in plain.output
+        too_small = flower.run(secure=True, max_examples=5, timeout=30.0, **public, **SMALL)
+        assert too_small.status == "finished:failed"
+        assert "AggregationError: 0 of at least 3 parties counted" in too_small.output
+    finally:
+        flower.stop()
+
+
+def _training_sizes() -> list[int]:
+    from flwr_flynn.partition import held_out
+
+    return [int((~held_out(len(DIGITS.y[i::3]), 0.2, 0)).sum()) for i in range(3)]

@@ -1,0 +1,309 @@
+"""Secure sums: the same bits as in clear, through Flower's own protocol, and nothing lost without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common import FitIns, FitRes, ndarrays_to_parameters
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
+from flwr.server import LegacyContext, ServerConfig
+from flwr.server.workflow import DefaultWorkflow
+from flwr.supercore.task_identity import TaskIdentity
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flwr_flynn import ClassCounts, FlyNNClient, FlyNNStrategy, secagg
+from flwr_flynn.budget import Budget, Policy
+from flwr_flynn.client_app import UnreadyClient
+from flwr_flynn.errors import AggregationError, ConfigError, PayloadError
+from flwr_flynn.ledger import Reply
+from flwr_flynn.payload import write_tensors
+from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease
+from flwr_flynn.secagg import LARGEST_BOUND, SecureAggregator, bound_for, check_room
+from flwr_flynn.terms import Terms
+from tests.fakes import CLASSES, SPEC, counts_of, points
+
+TERMS = Terms(SPEC, CLASSES, "secure", bound=256)
+Client = Any
+Fault = Callable[[int, str], bool]
+
+
+def an_app(client: Client) -> ClientApp:
+    def client_fn(context: Context) -> Client:
+        return client
+
+    return ClientApp(client_fn=client_fn, mods=[secagg.mod])
+
+
+class Wire:
+    """A grid of nodes with a real ClientApp each; `lost` says whose answer to which stage does not come."""
+
+    def __init__(self, clients: list[Client], lost: Fault = lambda node, stage: False) -> None:
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+        self.run = SimpleNamespace(run_id=1)
+        self.lost, self.sent = lost, []
+        self.apps = {node: an_app(client) for node, client in enumerate(clients, 1)}
+        self.contexts = {node: Context(1, node, {}, RecordDict(), {}) for node in self.apps}
+
+    def get_node_ids(self) -> list[int]:
+        return list(self.apps)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        return [self.reply(message) for message in messages]
+
+    def reply(self, message: Message) -> Message:
+        node = message.metadata.dst_node_id
+        stage = message.content.config_records.get(RECORD_KEY_CONFIGS, {}).get(Key.STAGE, "")
+        if self.lost(node, str(stage)):
+            return Message(Error(0, "gone"), reply_to=message)
+        arrived = Message(deepcopy(message.content), node, message.metadata.message_type, group_id="1")
+        arrived.metadata.__dict__.update(message.metadata.__dict__)
+        try:
+            reply = self.apps[node](arrived, self.contexts[node])
+        except Exception as error:  # noqa: BLE001 - what Flower makes of it
+            return Message(Error(1, str(error)), reply_to=message)
+        self.sent.append((node, str(stage), reply))
+        return reply
+
+
+def counted(clients: list[Client], lost: Fault = lambda node, stage: False, **more: Any) -> tuple[FlyNNStrategy, Wire]:
+    """A run of these parties; its strategy, and what went over the wire."""
+    given = {"secure_bound": 256, "min_parties": 3, "min_available_clients": len(clients), "fraction_evaluate": 0.0}
+    strategy = FlyNNStrategy(spec=SPEC, classes=CLASSES, **given | more)
+    wire = Wire(clients, lost)
+    context = LegacyContext(Context(1, 0, {}, RecordDict(), {}), config=ServerConfig(1), strategy=strategy)
+    bound = strategy.secure_bound
+    assert bound is not None
+    DefaultWorkflow(fit_workflow=secagg.workflow(bound, 0.67, 0))(wire, context)  # type: ignore[arg-type]
+    return strategy, wire
+
+
+def party(i: int, n: int = 20, **more: Any) -> Client:
+    return FlyNNClient(*points(n, seed=i), name=f"site {i}", **more).to_client()
+
+
+def total(*parties: int, n: int = 20) -> ClassCounts:
+    counts = [counts_of(*points(n, seed=i)) for i in parties]
+    return sum(counts[1:], counts[0])
+
+
+@pytest.mark.parametrize("n_parties", [3, 5, 10])
+def test_the_secure_sum_is_the_plain_sum_bit_for_bit(n_parties: int) -> None:
+    strategy, wire = counted([party(i, n=i * 10) for i in range(n_parties)])
+    plain = [counts_of(*points(i * 10, seed=i)) for i in range(n_parties)]
+    assert strategy.counts.sha256() == sum(plain[1:], plain[0]).sha256()
+    assert [party.examples for party in strategy.parties] == [None] * n_parties
+    assert sorted(party.name for party in strategy.parties) == [f"site {i}" for i in range(n_parties)]
+    assert strategy.model.counts_ == strategy.counts
+    # What travels in clear beside the masked numbers: as many examples for all, and the name.
+    for _, stage, reply in wire.sent:
+        if stage == Stage.COLLECT_MASKED_VECTORS:
+            metrics = reply.content.metric_records["fitres.num_examples"]
+            assert dict(metrics) == {"num_examples": 1}
+            assert set(reply.content.config_records["fitres.metrics"]) == {"flynn-party"}
+            assert all(not record for record in reply.content.array_records.values())
+
+
+def test_a_party_lost_while_counting_is_left_out_and_the_others_are_exact() -> None:
+    strategy, _ = counted(
+        [party(i) for i in range(5)], lambda node, stage: node == 2 and stage == "collect_masked_vectors"
+    )
+    assert strategy.counts == total(0, 2, 3, 4)
+    assert len(strategy.parties) == 4
+    assert list(strategy.missing) == ["node 2"]
+
+
+@pytest.mark.parametrize("stage", ["setup", "share_keys", "unmask"])
+def test_a_party_lost_at_another_stage_costs_no_bits_or_the_run_says_so(stage: str) -> None:
+    strategy, _ = counted([party(i) for i in range(5)], lambda node, at: node == 2 and at == stage)
+    try:
+        counts = strategy.model.counts_
+    except AggregationError as error:
+        assert "0 of at least 3 parties counted" in str(error)
+        assert "node 2" in str(error)
+    else:
+        assert counts in (total(0, 1, 2, 3, 4), total(0, 2, 3, 4))
+
+
+@pytest.mark.parametrize(
+    ("odd", "reason"),
+    [
+        (party(9, n=3000), "expected counts of at most 256"),
+        (UnreadyClient("site 9", "no such file"), "no such file"),
+        (FlyNNClient(np.zeros((3, 4)), ["oak"] * 3).to_client(), "3 of 3 labels are not in the class list"),
+        (party(9, leaves=True), "leave: takes part in nothing else"),
+    ],
+)
+def test_a_party_that_cannot_count_is_left_out_and_named(odd: Client, reason: str) -> None:
+    strategy, _ = counted([party(0), party(1), odd, party(2), party(3)])
+    assert strategy.counts == total(0, 1, 2, 3)
+    assert reason in strategy.missing["node 3"]
+
+
+def test_counts_in_clear_do_not_leave_a_party_that_wants_secure_sums() -> None:
+    client = FlyNNClient(*points(9), secure=True)
+    for config in (Terms(SPEC, CLASSES).to_config(), {"flynn-mode": "sums"}, {"flynn-mode": "noisy"}):
+        arrays, n, metrics = client.fit([], config)
+        assert (arrays, n) == ([], 0)
+        assert metrics["flynn-refused"] == "secure: counts leave this party in secure sums only"
+
+
+def test_a_request_for_a_secure_sum_without_masks_is_refused() -> None:
+    arrays, n, metrics = FlyNNClient(*points(9)).fit([], TERMS.to_config())
+    assert (arrays, n) == ([], 0)
+    assert "expected a request by SecAgg+ through flwr_flynn.secagg.mod" in str(metrics["flynn-refused"])
+
+
+SETUP = {
+    Key.SAMPLE_NUMBER: 5, Key.SHARE_NUMBER: 5, Key.THRESHOLD: 3, Key.CLIPPING_RANGE: 256.0, Key.TARGET_RANGE: 512,
+    Key.MOD_RANGE: 2**32, Key.MAX_WEIGHT: 1.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {Key.SAMPLE_NUMBER: 2},
+        {Key.SHARE_NUMBER: 1, Key.THRESHOLD: 1},
+        {Key.THRESHOLD: 2},
+        {Key.CLIPPING_RANGE: 8.0},
+        {Key.CLIPPING_RANGE: 300.0, Key.TARGET_RANGE: 600},
+        {Key.TARGET_RANGE: 2**22},
+        {Key.TARGET_RANGE: 0, Key.CLIPPING_RANGE: 0.0},
+        {Key.MOD_RANGE: 2**20},
+        {Key.MAX_WEIGHT: 1000.0},
+        {Key.SAMPLE_NUMBER: 2**24},
+        {Key.THRESHOLD: "3"},
+        {Key.SHARE_NUMBER: None},
+    ],
+)
+def test_a_party_refuses_a_protocol_that_shows_more_than_the_sum(change: dict[str, Any]) -> None:
+    secagg._check_setup(dict(SETUP))
+    with pytest.raises(PayloadError, match=r"^secure sum: expected "):
+        secagg._check_setup({**SETUP, **change})
+
+
+# ---- with noise
+
+
+def private(i: int, folder: Path, **policy: Any) -> Client:
+    own = Policy(**{"max_epsilon": 1.0, "max_delta": 1e-5, "mechanisms": ["simulated"], "secure_sum": True, **policy})
+    return FlyNNClient(*points(20, i), name=f"site {i}", budget=Budget(folder / str(i), own)).to_client()
+
+
+def shared_noise(n_honest: int | None = 3) -> SimulatedRelease:
+    return SimulatedRelease(GaussianCounts.for_spec(SPEC, 3, 1.0, delta=1e-5, n_honest=n_honest), seed=7)
+
+
+def test_each_party_adds_its_share_of_one_noise(tmp_path: Path) -> None:
+    mechanism = shared_noise()
+    strategy, _ = counted([private(i, tmp_path) for i in range(4)], mechanism=mechanism, secure_bound=1024)
+    noise = strategy.counts.array - total(0, 1, 2, 3).array
+    share = mechanism.noise_sd
+    assert share == pytest.approx(GaussianCounts.for_spec(SPEC, 3, 1.0, delta=1e-5).noise_sd / 3**0.5, rel=1e-2)
+    assert noise.std() == pytest.approx(2 * share, rel=0.25)  # four shares
+    assert sum(release.variance for release in strategy.counts.noise) == pytest.approx(4 * share**2)
+    assert strategy.guarantee is not None
+    assert strategy.model.guarantee_ == strategy.guarantee
+    assert Budget(tmp_path / "0", Policy(1.0)).spent()[0] == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_policy_must_allow_shares_of_noise(tmp_path: Path) -> None:
+    clients = [private(0, tmp_path, secure_sum=False), *(private(i, tmp_path) for i in range(1, 4))]
+    strategy, _ = counted(clients, mechanism=shared_noise(), secure_bound=1024)
+    assert "policy secure-sum off" in strategy.missing["node 1"]
+    assert len(strategy.parties) == 3
+
+
+def test_a_share_of_noise_goes_with_a_secure_sum_and_no_other() -> None:
+    for mode, mechanism in (
+        ("noisy", shared_noise()),
+        ("secure", shared_noise(None)),
+        ("secure", LaplaceCounts.for_spec(SPEC, 3, 1.0)),
+    ):
+        with pytest.raises(ConfigError, match=r"^mechanism: expected "):
+            Terms(SPEC, CLASSES, mode, None, mechanism, 256 if mode == "secure" else None)
+
+
+def test_noisy_counts_beyond_the_bound_are_clipped_and_never_refused(tmp_path: Path) -> None:
+    strategy, _ = counted([private(i, tmp_path) for i in range(3)], mechanism=shared_noise(), secure_bound=2)
+    assert np.abs(strategy.counts.array).max() <= 6
+
+
+# ---- the server
+
+
+def replies(arrays: list[np.ndarray], n: int = 3, **metrics: Any) -> list[Reply]:
+    tensors = write_tensors(arrays)
+    return [Reply(str(i), tensors, 1, metrics) for i in range(n)]
+
+
+def checked(given: list[Reply]) -> SecureAggregator:
+    server = SecureAggregator(TERMS, 3)
+    server.ask(reply.cid for reply in given)
+    server.commit(server.check(given))
+    return server
+
+
+@given(st.integers(3, 60), st.integers(0, 2**31))
+def test_the_mean_of_whole_numbers_becomes_their_sum_again(n: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    parts = [counts_of(*points(int(random.integers(0, 80)), int(random.integers(100)))) for _ in range(n)]
+    exact = sum(parts[1:], parts[0])
+    assert checked(replies([exact.array / n], n)).counts == exact
+
+
+def test_sums_that_cannot_be_are_refused_whole() -> None:
+    good = total(1, 2, 3).array / 3
+    nudged, huge, uneven = good.copy(), good.copy(), good.copy()
+    nudged[0, 0] += 0.25
+    huge[0, 0] = 1e9
+    uneven[0, 0] += 1 / 3
+    wrong = [[], [good, good], [good[:2]], [good.astype("f4")], [nudged], [huge], [good * np.nan], [uneven]]
+    for arrays in wrong:
+        server = checked(replies(arrays))
+        assert server.parties == []
+        assert server.counts.n_examples == 0
+        assert all("refused: with its whole secure sum: " in reason for reason in server.missing.values())
+    odd = replies([good])
+    odd[1] = replies([good * 2])[1]
+    assert "different ones" in next(iter(checked(odd).missing.values()))
+
+
+def test_there_is_room_for_the_parties_or_nobody_is_asked() -> None:
+    check_room(2**32 // 512, 256)
+    with pytest.raises(ConfigError, match="at most 4 parties of at most 536870912 points"):
+        SecureAggregator(replace(TERMS, bound=2**29), 3).ask("abcde")
+    with pytest.raises(ConfigError, match="at least 3 for a secure sum"):
+        SecureAggregator(TERMS, 2)
+
+
+@given(st.integers(1, LARGEST_BOUND))
+def test_the_bound_is_a_power_of_two_above_all(most: int) -> None:
+    bound = bound_for(most)
+    assert most <= bound < max(2 * most, 3)
+    assert bound & (bound - 1) == 0
+    Terms(SPEC, CLASSES, "secure", bound=bound)
+
+
+def test_terms_of_a_secure_sum_travel() -> None:
+    assert Terms.from_config(TERMS.to_config(), n_features=4) == TERMS
+    for bound in (None, 3, 2**30, "256", True):
+        with pytest.raises(ConfigError, match=r"^bound: "):
+            Terms(SPEC, CLASSES, "secure", bound=bound)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^bound: expected none in mode plain"):
+        Terms(SPEC, CLASSES, bound=256)
+
+
+def test_other_messages_pass_the_mod() -> None:
+    client = party(1)
+    assert isinstance(client.fit(FitIns(ndarrays_to_parameters([]), Terms(SPEC, CLASSES).to_config())), FitRes)
