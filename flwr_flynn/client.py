@@ -14,6 +14,7 @@ reply that has the same form whatever the party holds: see `FlyNNClient` and `re
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Callable
 from logging import ERROR, INFO, WARNING
@@ -49,12 +50,19 @@ from flwr_flynn.membership import LEAVE
 from flwr_flynn.metrics import Confusion, confusion, confusion_to_bytes
 from flwr_flynn.moments import ColumnSums
 from flwr_flynn.privacy import Mechanism, SimulatedRelease
+from flwr_flynn.progress import Progress
 from flwr_flynn.records import check_form, count, hashed
 from flwr_flynn.terms import SUMS, SumsTerms, Terms, whole_number
 
 Metrics = dict[str, Scalar]
 
 _OK = Status(Code.OK, "Success")
+
+TRY = "flynn-try"
+"""In a request to take the model: false where the party is to send nothing about it."""
+
+UNKEPT = "flynn-unkept"
+"""In the answer: why the party could not keep the model."""
 
 _SCORES = 2**22  # class scores held at a time, 32 MiB; and the hashes of at most 2**14 points
 
@@ -94,7 +102,7 @@ class FlyNNClient(NumPyClient):
     on_model : callable, optional
         Called with the federated model, a `FlyNNClassifier`, when it arrives and was tried; for example
         ``lambda model: model.save("model.npz")``. From then on the party predicts alone. If it fails, the party's
-        own log tells.
+        own log tells, and its reply tells the kind of the failure.
 
     Raises
     ------
@@ -153,6 +161,7 @@ class FlyNNClient(NumPyClient):
         self.evaluates = evaluates
         self.leaves = leaves
         self.on_model = on_model
+        self._unkept: Metrics = {}
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, Metrics]:
         """Count the party's points by the terms in `config`, or sum up their columns.
@@ -211,8 +220,10 @@ class FlyNNClient(NumPyClient):
         metrics : dict
             ``flynn-confusion``, the confusion matrix (see `metrics.confusion_to_bytes`), and ``accuracy``;
             neither without points held out. In a choice ``flynn-hits`` and ``flynn-losses`` (see
-            `choosing.tables_to_bytes`). Or ``flynn-refused``, the reason.
+            `choosing.tables_to_bytes`). With ``flynn-try`` false in `config` none of them: the party takes the model,
+            and that is all. Or ``flynn-refused``, the reason. In any case ``flynn-unkept`` if `on_model` failed.
         """
+        self._unkept = {}
         if CANDIDATES in config:
             try:
                 self._check_openness("a part in the choice")
@@ -222,7 +233,7 @@ class FlyNNClient(NumPyClient):
             tables: Metrics = {"flynn-hits": tables_to_bytes(right), "flynn-losses": tables_to_bytes(cold)}
             return 0.0, n_examples, self._signed(tables)
         try:
-            matrix = self._try_model(parameters, config)
+            matrix = self._take_model(parameters, config)
         except Exception as error:  # noqa: BLE001 - see `_refusal`
             return 0.0, 0, self._refusal("the evaluation", error)
         if matrix is None:
@@ -254,8 +265,10 @@ class FlyNNClient(NumPyClient):
     def _count(self, config: dict[str, Scalar]) -> tuple[NDArrays, int]:
         terms = self._terms(config)
         X, codes = _labelled(terms, self.X, self.y)
+        progress = Progress(len(codes) * len(terms.specs))
         counts = [
-            ClassCounts.from_data(hasher, X, codes, terms.n_classes, n_jobs=self.n_jobs) for hasher in terms.hashers
+            ClassCounts.from_data(hasher, X, codes, terms.n_classes, n_jobs=self.n_jobs, progress=progress)
+            for hasher in terms.hashers
         ]
         return payload.encode(*counts), counts[0].n_examples
 
@@ -272,7 +285,8 @@ class FlyNNClient(NumPyClient):
             return payload.encode_release(recalled, mechanism)
         self.budget.policy.check(mechanism)
         try:
-            counts, dropped = count(terms.hasher, terms.classes, self.X, self.y, self.n_jobs)
+            progress = Progress(len(self.y))  # type: ignore[arg-type]
+            counts, dropped = count(terms.hasher, terms.classes, self.X, self.y, self.n_jobs, progress)
             if dropped:
                 log(WARNING, "FlyNN: %s of %s records do not fit, and are left out", dropped, len(self.y))  # type: ignore[arg-type]
         except Exception as error:  # noqa: BLE001 - a refusal could be some record's doing
@@ -299,16 +313,19 @@ class FlyNNClient(NumPyClient):
         candidates = read_candidates(config, len(terms.specs))
         totals = payload.decode_all(parameters, terms.hashers, terms.n_classes)
         X, codes = _labelled(terms, self.X, self.y)
+        progress = Progress(len(codes) * len(terms.specs))
         ballots = [
-            ballot(hasher, counts, X, codes, entries, self.n_jobs)
+            ballot(hasher, counts, X, codes, entries, self.n_jobs, progress)
             for hasher, counts, entries in zip(terms.hashers, totals, candidates, strict=True)
         ]
         return [right for right, _ in ballots], [cold for _, cold in ballots], len(codes)
 
-    def _try_model(self, parameters: NDArrays, config: dict[str, Scalar]) -> Confusion | None:
+    def _take_model(self, parameters: NDArrays, config: dict[str, Scalar]) -> Confusion | None:
         terms = self._terms(config)
         model = _received_model(terms, parameters, config)
         try:
+            if config.get(TRY) is False:
+                return None
             if self.budget is not None and not self.evaluates:
                 raise PrivacyError("policy evaluate off: results on its own points do not leave this party")
             return self._confusion(terms, model)
@@ -349,6 +366,10 @@ class FlyNNClient(NumPyClient):
             self.on_model(model)
         except Exception as error:  # noqa: BLE001 - it must not cost the party its evaluation
             log(ERROR, "FlyNN: on_model failed", exc_info=error)
+            # What the system calls the failure; the whole of it names a file.
+            known = isinstance(error, OSError) and error.errno is not None
+            what = f": {os.strerror(error.errno)}" if known else ""  # type: ignore[attr-defined]
+            self._unkept = {UNKEPT: f"failed with {type(error).__name__}{what}"}
 
     def _terms(self, config: dict[str, Scalar]) -> Terms:
         """The run's terms, once it is clear that the party can afford them and means the same hash."""
@@ -365,6 +386,7 @@ class FlyNNClient(NumPyClient):
         return terms
 
     def _signed(self, metrics: Metrics) -> Metrics:
+        metrics = {**metrics, **self._unkept}
         return metrics if self.name is None else {**metrics, "flynn-party": self.name}
 
     def _refusal(self, what: str, error: Exception) -> Metrics:

@@ -142,7 +142,9 @@ class Terms:
 
     def digest(self) -> str:
         """SHA-256 over what makes counts by these terms what they are, beside hash and mechanism."""
-        return hashlib.sha256(json.dumps(self.classes).encode()).hexdigest()
+        # With other features than these, or in another order, the same records make other counts.
+        named = self.classes if self.feature_names is None else [self.classes, self.feature_names]
+        return hashlib.sha256(json.dumps(named).encode()).hexdigest()
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], n_features: int) -> Terms:
