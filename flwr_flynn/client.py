@@ -52,17 +52,11 @@ from flwr_flynn.moments import ColumnSums
 from flwr_flynn.privacy import Mechanism, SimulatedRelease
 from flwr_flynn.progress import Progress
 from flwr_flynn.records import check_form, count, hashed
-from flwr_flynn.terms import SUMS, SumsTerms, Terms, whole_number
+from flwr_flynn.terms import SUMS, TRY, UNKEPT, SumsTerms, Terms, whole_number
 
 Metrics = dict[str, Scalar]
 
 _OK = Status(Code.OK, "Success")
-
-TRY = "flynn-try"
-"""In a request to take the model: false where the party is to send nothing about it."""
-
-UNKEPT = "flynn-unkept"
-"""In the answer: why the party could not keep the model."""
 
 _SCORES = 2**22  # class scores held at a time, 32 MiB; and the hashes of at most 2**14 points
 
@@ -113,7 +107,7 @@ class FlyNNClient(NumPyClient):
     --------
     >>> import numpy as np
     >>> from flwr_flynn import HashSpec
-    >>> from flwr_flynn.terms import Terms
+    >>> from flwr_flynn.terms import TRY, UNKEPT, SUMS, SumsTerms, Terms, whole_number
     >>> client = FlyNNClient(np.array([[0.0, 1.0], [1.0, 0.0]]), ["cat", "dog"], name="Basel")
     >>> terms = Terms(HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=7), ["cat", "dog"])
     >>> message, n_examples, metrics = client.fit([], terms.to_config())
@@ -161,7 +155,6 @@ class FlyNNClient(NumPyClient):
         self.evaluates = evaluates
         self.leaves = leaves
         self.on_model = on_model
-        self._unkept: Metrics = {}
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, Metrics]:
         """Count the party's points by the terms in `config`, or sum up their columns.
@@ -223,7 +216,6 @@ class FlyNNClient(NumPyClient):
             `choosing.tables_to_bytes`). With ``flynn-try`` false in `config` none of them: the party takes the model,
             and that is all. Or ``flynn-refused``, the reason. In any case ``flynn-unkept`` if `on_model` failed.
         """
-        self._unkept = {}
         if CANDIDATES in config:
             try:
                 self._check_openness("a part in the choice")
@@ -233,15 +225,14 @@ class FlyNNClient(NumPyClient):
             tables: Metrics = {"flynn-hits": tables_to_bytes(right), "flynn-losses": tables_to_bytes(cold)}
             return 0.0, n_examples, self._signed(tables)
         try:
-            matrix = self._take_model(parameters, config)
+            terms = self._terms(config)
+            model = _received_model(terms, parameters, config)
         except Exception as error:  # noqa: BLE001 - see `_refusal`
             return 0.0, 0, self._refusal("the evaluation", error)
-        if matrix is None:
-            return 0.0, 0, self._signed({})
-        n_examples = int(matrix.sum())
-        accuracy = float(np.trace(matrix) / n_examples)
-        figures: Metrics = {"flynn-confusion": confusion_to_bytes(matrix), "accuracy": accuracy}
-        return 1 - accuracy, n_examples, self._signed(figures)
+        loss, n_examples, metrics = 0.0, 0, self._signed({})
+        if config.get(TRY) is not False:
+            loss, n_examples, metrics = self._try_model(terms, model)
+        return loss, n_examples, {**metrics, **self._hand_over(model)}
 
     def to_client(self) -> Client:
         """The party as Flower calls it. Unlike Flower's own wrapper it allocates nothing that a server declares."""
@@ -320,19 +311,21 @@ class FlyNNClient(NumPyClient):
         ]
         return [right for right, _ in ballots], [cold for _, cold in ballots], len(codes)
 
-    def _take_model(self, parameters: NDArrays, config: dict[str, Scalar]) -> Confusion | None:
-        terms = self._terms(config)
-        model = _received_model(terms, parameters, config)
+    def _try_model(self, terms: Terms, model: FlyNNClassifier) -> tuple[float, int, Metrics]:
         try:
-            if config.get(TRY) is False:
-                return None
             if self.budget is not None and not self.evaluates:
                 raise PrivacyError("policy evaluate off: results on its own points do not leave this party")
-            return self._confusion(terms, model)
+            matrix = self._confusion(terms, model)
         except DataError as error:
-            raise DataError(f"X_test, y_test: {error}") from None
-        finally:
-            self._hand_over(model)
+            return 0.0, 0, self._refusal("the evaluation", DataError(f"X_test, y_test: {error}"))
+        except Exception as error:  # noqa: BLE001 - see `_refusal`
+            return 0.0, 0, self._refusal("the evaluation", error)
+        if matrix is None:
+            return 0.0, 0, self._signed({})
+        n_examples = int(matrix.sum())
+        accuracy = float(np.trace(matrix) / n_examples)
+        figures: Metrics = {"flynn-confusion": confusion_to_bytes(matrix), "accuracy": accuracy}
+        return 1 - accuracy, n_examples, self._signed(figures)
 
     def _confusion(self, terms: Terms, model: FlyNNClassifier) -> Confusion | None:
         """How the model does on the points held out; None if there are none."""
@@ -359,17 +352,18 @@ class FlyNNClient(NumPyClient):
                 matrix += confusion(true[rows], predicted, terms.n_classes)
         return matrix if matrix.any() else None
 
-    def _hand_over(self, model: FlyNNClassifier) -> None:
+    def _hand_over(self, model: FlyNNClassifier) -> Metrics:
+        """Give the model to `on_model`; what a reply says of it if that fails, which costs the party nothing else."""
         if self.on_model is None:
-            return
+            return {}
         try:
             self.on_model(model)
-        except Exception as error:  # noqa: BLE001 - it must not cost the party its evaluation
+        except Exception as error:  # noqa: BLE001 - see above
             log(ERROR, "FlyNN: on_model failed", exc_info=error)
-            # What the system calls the failure; the whole of it names a file.
-            known = isinstance(error, OSError) and error.errno is not None
-            what = f": {os.strerror(error.errno)}" if known else ""  # type: ignore[attr-defined]
-            self._unkept = {UNKEPT: f"failed with {type(error).__name__}{what}"}
+            # Of an OSError what the system calls it: all else of its text names a file.
+            cause = f": {os.strerror(error.errno)}" if isinstance(error, OSError) and error.errno else ""
+            return {UNKEPT: f"failed with {type(error).__name__}{cause}"}
+        return {}
 
     def _terms(self, config: dict[str, Scalar]) -> Terms:
         """The run's terms, once it is clear that the party can afford them and means the same hash."""
@@ -386,7 +380,6 @@ class FlyNNClient(NumPyClient):
         return terms
 
     def _signed(self, metrics: Metrics) -> Metrics:
-        metrics = {**metrics, **self._unkept}
         return metrics if self.name is None else {**metrics, "flynn-party": self.name}
 
     def _refusal(self, what: str, error: Exception) -> Metrics:

@@ -53,6 +53,10 @@ def by_name(columns: Sequence[str], wanted: Sequence[str], source: str) -> tuple
     flwr_flynn.errors.DataError: site1.csv: 1 of the run's 2 features are not among its 3 columns: height
     """
     places: dict[str, list[int]] = {name: [] for name in wanted}
+    if len(places) < len(wanted):
+        raise DataError(
+            f"{source}: expected features of different names, the run has {len(wanted) - len(places)} again"
+        )
     for place, name in enumerate(columns):
         if name in places:
             places[name].append(place)
