@@ -318,6 +318,9 @@ class RunConfig(_Settings):
     )
     min_available: int = _key(0, "parties to wait for before the first round; 0: all of the simulation", low=0)
     min_parties: int = _key(0, "parties that must be counted in the end; 0: `min-available`", low=0)
+    max_examples: int = _key(
+        0, "points of one party, at most: counts of more are refused; 0: as many as the sum has room for", low=0
+    )
     n_features: int = _key(0, "deployment: number of features, which the server cannot see", low=0)
     n_examples: int = _key(0, "deployment: about how many points there are in all, if public", low=0)
     classes: str = _key("", "deployment: class list with commas between, or a JSON list")

@@ -70,6 +70,7 @@ def main(grid: Grid, context: Context) -> None:
         classes=classes,
         min_available_clients=asked,
         min_parties=config.min_parties or asked,
+        max_examples_per_party=config.max_examples or None,
         decay=config.decay_value(),
         rule=config.rule,
         feature_names=feature_names,
