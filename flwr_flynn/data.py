@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import zipfile
 from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass
@@ -255,7 +256,13 @@ def _npy_member(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
         if dtype.hasobject or math.prod(shape) * dtype.itemsize > archive.getinfo(name).file_size:
             raise ValueError("pickled objects, or a header that promises more than the file holds")
     with archive.open(name) as stream:
-        return header.read_array(stream, allow_pickle=False)
+        array = header.read_array(stream, allow_pickle=False)
+    # NumPy takes any 32 bits for a character, and Python then fails to make a text of them.
+    if array.dtype.kind == "U" and array.size and array.itemsize:
+        characters = np.ascontiguousarray(array).view(np.dtype("u4").newbyteorder(array.dtype.byteorder))
+        if int(characters.max()) > sys.maxunicode:
+            raise ValueError("texts of characters that there are not")
+    return array
 
 
 def _table(path: Path, label: str, group: str) -> Dataset:
