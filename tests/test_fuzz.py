@@ -32,14 +32,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     monkeypatch.undo()
 
 
-def thrown(folder: Path, inputs: int, seed: int, first: int = 0) -> list[Totals]:
+def thrown(folder: Path, inputs: int, seed: int) -> list[Totals]:
     """Inputs at every decoder; what any of them did wrong, all together."""
     every = [*fuzz_messages.decoders(), *fuzz_files.decoders(folder)]
     unit = inputs / sum(decoder.share for decoder in every)
     totals, wrong = [], []
     for decoder in every:
         try:
-            totals.append(fuzz(decoder, math.ceil(unit * decoder.share), seed, first))
+            totals.append(fuzz(decoder, math.ceil(unit * decoder.share), seed))
             print(totals[-1], flush=True)
         except AssertionError as error:
             wrong.append(str(error))

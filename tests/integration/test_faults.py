@@ -35,7 +35,7 @@ SETTINGS = {
 
 
 class Federation:
-    """A SuperLink that keeps its state in a file, and three parties with 100 digits each; all can be ended and begun."""
+    """A SuperLink that keeps its state in a file, and three parties with 100 digits each, to be ended and begun."""
 
     def __init__(self, folder: Path) -> None:
         self.flower = Flower(folder, superlink="loopback")
@@ -73,7 +73,7 @@ class Federation:
                     found.append(process)
         return found
 
-    def signal(self, name: str, number: int) -> None:
+    def send(self, name: str, number: int) -> None:
         for process in self.processes(name):
             with suppress(psutil.Error):
                 os.kill(process.pid, number)
@@ -81,7 +81,7 @@ class Federation:
     def end(self, name: str, number: int = signal.SIGKILL) -> None:
         """End processes, and wait until they are gone."""
         ended = self.processes(name)
-        self.signal(name, number)
+        self.send(name, number)
         psutil.wait_procs(ended, timeout=20)
 
     def begin(self, output: Path, name: str = "run", **settings: Any) -> subprocess.Popen[bytes]:
@@ -135,13 +135,13 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
         yield made
     finally:
         for name in ("superlink", "site0", "site1", "site2"):
-            made.signal(name, signal.SIGCONT)  # what sleeps does not hear that it should end
+            made.send(name, signal.SIGCONT)  # what sleeps does not hear that it should end
         made.flower.stop()
 
 
 def test_a_party_that_never_answers_costs_the_timeout_and_no_more(federation: Federation, tmp_path: Path) -> None:
     check_model(federation.run(tmp_path / "all"), tmp_path / "all", 0, 1, 2)
-    federation.signal("site2", signal.SIGSTOP)
+    federation.send("site2", signal.SIGSTOP)
     start = time.monotonic()
     run = federation.run(tmp_path / "two")
     assert time.monotonic() - start < 90
@@ -154,7 +154,7 @@ def test_a_party_that_never_answers_costs_the_timeout_and_no_more(federation: Fe
 
 
 def test_a_party_killed_before_and_one_killed_during_the_counting(federation: Federation, tmp_path: Path) -> None:
-    federation.signal("site2", signal.SIGSTOP)  # the counting lasts until it is killed
+    federation.send("site2", signal.SIGSTOP)  # the counting lasts until it is killed
 
     def kill(log: Path) -> None:
         wait_for("configure_fit: strategy sampled 3 clients", log)
@@ -191,12 +191,12 @@ def test_two_runs_at_once_do_not_mix(federation: Federation, tmp_path: Path) -> 
 
 
 def test_a_superlink_that_starts_again_leaves_no_half_of_a_model(federation: Federation, tmp_path: Path) -> None:
-    federation.signal("site2", signal.SIGSTOP)
+    federation.send("site2", signal.SIGSTOP)
     process = federation.begin(tmp_path / "cut", timeout=60)
     wait_for("configure_fit: strategy sampled 3 clients", tmp_path / "run.log")
     federation.end("superlink")
     process.wait(120)
-    federation.signal("site2", signal.SIGCONT)
+    federation.send("site2", signal.SIGCONT)
     federation.start_link()
     # The parties come back by themselves, and a new run asks them anew.
     check_model(federation.run(tmp_path / "new", min_parties=3, timeout=90), tmp_path / "new", 0, 1, 2)
