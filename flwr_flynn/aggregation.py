@@ -33,7 +33,7 @@ from flwr_flynn.counts import ClassCounts
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.ledger import Ledger, Reply, Sizes, announced_examples, attempt
 from flwr_flynn.metrics import Confusion, confusion_from_bytes
-from flwr_flynn.noisy import Noise, combine
+from flwr_flynn.noisy import Release, add_noise
 from flwr_flynn.terms import Terms
 
 Totals = tuple[ClassCounts, ...]
@@ -41,7 +41,7 @@ Totals = tuple[ClassCounts, ...]
 NOISY_EXAMPLES = 1
 """The number of examples that goes with noisy counts: the same for every party, so that it tells nothing."""
 
-_Sums = list[tuple[npt.NDArray[np.int64], Noise]]
+_Sums = list[tuple[npt.NDArray[np.int64], dict[str, Release]]]
 
 
 class Aggregator(Ledger[Totals]):
@@ -141,16 +141,19 @@ class Aggregator(Ledger[Totals]):
         return tuple(counts.sha256() for counts in part)
 
     def _begin(self) -> _Sums:
-        return [(counts.array.copy(), counts.noise) for counts in self.total]
+        return [(counts.array.copy(), {release.name: release for release in counts.noise}) for counts in self.total]
 
     def _add(self, total: _Sums, part: Totals) -> _Sums:
-        for (array, _), counts in zip(total, part, strict=True):
+        for (array, noise), counts in zip(total, part, strict=True):
+            add_noise(noise, counts.noise, 1)
             array += counts.array
-        return [(array, combine(noise, counts.noise, 1)) for (array, noise), counts in zip(total, part, strict=True)]
+        return total
 
     def _finish(self, total: _Sums) -> Totals:
         return tuple(
-            ClassCounts(array, hash_nnz=hasher.hash_nnz, spec_fingerprint=hasher.fingerprint, noise=noise)
+            ClassCounts(
+                array, hash_nnz=hasher.hash_nnz, spec_fingerprint=hasher.fingerprint, noise=tuple(noise.values())
+            )
             for (array, noise), hasher in zip(total, self.terms.hashers, strict=True)
         )
 

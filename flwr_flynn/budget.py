@@ -49,7 +49,7 @@ from uuid import uuid4
 import numpy as np
 
 from flwr_flynn.counts import ClassCounts
-from flwr_flynn.errors import ConfigError, FlyNNError, PrivacyError
+from flwr_flynn.errors import ConfigError, PrivacyError
 from flwr_flynn.mechanisms import shown_bound
 from flwr_flynn.privacy import MECHANISMS, NEIGHBOURS, GaussianCounts, Mechanism, SimulatedRelease
 
@@ -331,6 +331,7 @@ class Budget:
             content = json.loads((self.path / _LEDGER).read_bytes())
             entries: list[dict[str, Any]] = content["entries"]
             intact = _ledger(entries) == json.dumps(content).encode() and self._marker.exists()
+            intact = intact and isinstance(entries, list) and all(map(_is_entry, entries))
         except FileNotFoundError:
             raise self._trouble(" is lost; nothing is released until it is reset") from None
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -352,12 +353,24 @@ class Budget:
                 raise ValueError
             with np.load(io.BytesIO(raw), allow_pickle=False) as file:
                 return mechanism.received(file["counts"], entry["request"]["spec"])
-        except (OSError, ValueError, KeyError, FlyNNError):
+        except Exception:  # noqa: BLE001 - zipfile, its decompressors and NumPy's parser raise a dozen kinds
             raise self._trouble(": the release that answered this request is lost or altered") from None
 
 
 def _unseeded(mechanism: Mechanism) -> Mechanism:
     return mechanism.mechanism if isinstance(mechanism, SimulatedRelease) else mechanism
+
+
+def _is_entry(entry: Any) -> bool:
+    """Whether this has the form of an entry: a digest that fits is no promise of that."""
+    return (
+        isinstance(entry, dict)
+        and entry.keys() == {"request", "epsilon", "delta", "data", "file", "sha256"}
+        and isinstance(entry["request"], dict)
+        and all(type(entry[name]) in (int, float) and 0 <= entry[name] < math.inf for name in ("epsilon", "delta"))
+        and all(isinstance(entry[name], str) for name in ("data", "file", "sha256"))
+        and re.fullmatch(r"[0-9a-f]{32}\.npz", entry["file"]) is not None
+    )
 
 
 def _ledger(entries: list[dict[str, Any]]) -> bytes:

@@ -163,7 +163,8 @@ def _checked(source: str, key: str, value: Any, default: Any, meta: Mapping[str,
         return value.strip()
     kind, number = ("an integer", int) if isinstance(default, int) else ("a number", float)
     expected = kind + _bounds(meta)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    # Not isfinite, which raises on integers that no float holds.
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -1e308 < value < 1e308:
         raise refuse(expected)
     if number is int and value != int(value):
         raise refuse(expected)

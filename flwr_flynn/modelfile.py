@@ -225,7 +225,7 @@ def _read(stream: IO[bytes], max_bytes: int) -> Model:
         temperature=header["temperature"],
         temperature_=float(header["temperature_"]),
         reject_above=_checked_limit(header["reject_above"]),
-        reject_label=header["reject_label"],
+        reject_label=_checked_label(header["reject_label"]),
         feature_names=header["feature_names"],
         guarantee=_checked_guarantee(header["guarantee"]) if is_noisy else None,
         ledger=json.loads(ledgers[0].tobytes()) if has_ledger else None,
@@ -244,6 +244,14 @@ def _checked_limit(limit: Any) -> float | None:
     if limit is not None and not (isinstance(limit, float) and 0 <= limit <= 1):
         raise ModelFileError("reject_above: expected a number from 0 to 1, got something else")
     return limit
+
+
+def _checked_label(label: Any) -> Any:
+    # Where there is no limit, nobody looks at the label before the model is saved again.
+    is_finite = isinstance(label, float) and math.isfinite(label)
+    if not (label is None or is_finite or isinstance(label, str | int)):
+        raise ModelFileError("reject_label: expected a string or a number, got something else")
+    return label
 
 
 def _write_npz(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> None:

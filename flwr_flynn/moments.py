@@ -211,7 +211,7 @@ class ColumnSums:
         DataError
             Not of this form, or no set of finite numbers has these sums.
         """
-        if len(arrays) != 3 or any(not isinstance(array, np.ndarray) for array in arrays):
+        if not isinstance(arrays, Sequence) or len(arrays) != 3 or not all(isinstance(a, np.ndarray) for a in arrays):
             raise DataError("column sums: expected 3 arrays (sizes, sums, squares)")
         sizes, *limbs = arrays
         if sizes.dtype.str != "<i8" or sizes.shape != (n_classes,):

@@ -133,18 +133,29 @@ def combine(mine: Noise, theirs: Noise, sign: int) -> Noise:
     CountsError
         A name stands for different releases.
     """
-    result = {release.name: release for release in mine}
-    for release in theirs:
-        known = result.get(release.name)
+    total = {release.name: release for release in mine}
+    add_noise(total, theirs, sign)
+    return checked_noise(list(total.values()))
+
+
+def add_noise(total: dict[str, Release], noise: Noise, sign: int) -> None:
+    """Add (or with sign -1 subtract) noise to releases by name, as `combine` does, in time that `total` has no part in.
+
+    Raises
+    ------
+    CountsError
+        A name stands for different releases.
+    """
+    for release in noise:
+        known = total.get(release.name)
         if known is None:
-            result[release.name] = replace(release, times=sign * release.times)
+            total[release.name] = replace(release, times=sign * release.times)
         elif (known.variance, known.selected) != (release.variance, release.selected):
             raise CountsError(f"release {release.name[:12]} has two different variances")
         elif known.times + sign * release.times:
-            result[release.name] = replace(known, times=known.times + sign * release.times)
+            total[release.name] = replace(known, times=known.times + sign * release.times)
         else:
-            del result[release.name]
-    return checked_noise(list(result.values()))
+            del total[release.name]
 
 
 def variance(noise: Noise) -> float:

@@ -11,6 +11,8 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -62,6 +64,12 @@ def read_arrays(
 def _member(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
     """One array of an open .npz, its header checked against the bytes there before anything is allocated."""
     header = np.lib.format
+    # What np.savez writes. Other methods allocate as the file pleases, and deflate makes of a byte 1032 at most.
+    info = archive.getinfo(name)
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError("compressed by another method")
+    if info.file_size > 1032 * os.fstat(archive.fp.fileno()).st_size:  # type: ignore[union-attr]
+        raise ValueError("a size that the file cannot hold")
     with archive.open(name) as stream:
         version = header.read_magic(stream)
         read = header.read_array_header_1_0 if version == (1, 0) else header.read_array_header_2_0
@@ -69,4 +77,10 @@ def _member(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
         if dtype.hasobject or math.prod(shape) * dtype.itemsize > archive.getinfo(name).file_size:
             raise ValueError("pickled objects, or a header that promises more than the file holds")
     with archive.open(name) as stream:
-        return header.read_array(stream, allow_pickle=False)
+        array = header.read_array(stream, allow_pickle=False)
+    # NumPy takes any 32 bits for a character, and Python then fails to make a text of them.
+    if array.dtype.kind == "U" and array.size and array.itemsize:
+        characters = np.ascontiguousarray(array).view(np.dtype("u4").newbyteorder(array.dtype.byteorder))
+        if int(characters.max()) > sys.maxunicode:
+            raise ValueError("texts of characters that there are not")
+    return array

@@ -412,7 +412,7 @@ def whole_number(name: str, value: Any) -> int:
     except TypeError:
         number = 0
     if isinstance(value, bool) or number < 1:
-        raise ConfigError(f"{name}: expected a whole number of 1 or more, got {value!r}")
+        raise ConfigError(f"{name}: expected a whole number of 1 or more, got {repr(value)[:80]}")
     return number
 
 

@@ -8,6 +8,7 @@ from importlib import import_module
 EXPERIMENTS = {
     "bench": "speed of hashing, training and prediction, beside a lean SciPy implementation and the hardware's limit",
     "overhead": "what FlyNN adds to the time of a `flwr run`",
+    "scale": "seconds and memory of the server for 10, 100 and 1000 parties, or of a simulation with --supernodes 200",
     "accuracy": "balanced accuracy beside tuned kNN and the paper's other baselines; calibration and novelty",
     "privacy": "the paper's figures on differential privacy again, and the new mechanisms beside its own",
     "ablation": "what read-out, hash, scaling and the choice of decay are each worth",

@@ -10,7 +10,7 @@ from flwr.common import ndarrays_to_parameters
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flwr_flynn import payload
+from flwr_flynn import ClassCounts, payload
 from flwr_flynn.aggregation import Aggregator, Reply
 from flwr_flynn.errors import AggregationError
 from flwr_flynn.ledger import clean
@@ -92,6 +92,31 @@ def test_more_examples_than_a_party_can_have_are_refused() -> None:
     server = Aggregator(TERMS, 1, max_examples_per_party=5)
     server.commit(server.check([reply("1", n=6), reply("2", n=5), reply("3", n=5)]))
     assert server.missing == {"node 1": "refused: counts: expected at most 5 examples, got 6"}
+
+
+@given(
+    winners=st.lists(st.tuples(st.integers(0, 2), st.permutations(range(24))), max_size=12),
+    alike=st.booleans(),
+    more=st.integers(-2, 2),
+)
+def test_a_party_has_the_influence_of_the_points_it_claims_and_no_more(
+    winners: list[tuple[int, list[int]]], alike: bool, more: int
+) -> None:
+    """Counts that a party invents, all on the same bits if it likes, and a number of points that goes with them or not:
+    no entry of the sum grows by more than the points that are counted, nor the sum by more than their winners."""
+    array = np.zeros((3, 24), np.int64)
+    for label, order in winners:
+        array[label, sorted((winners[0][1] if alike else order)[: SPEC.hash_nnz])] += 1
+    invented = ClassCounts(array, hash_nnz=SPEC.hash_nnz, spec_fingerprint=TERMS.hasher.fingerprint)
+    claims = max(len(winners) + more, 0)
+    server = aggregated(reply("1"), reply("2", seed=1))
+    tensors = ndarrays_to_parameters(payload.encode(invented)).tensors
+    batch = server.check([Reply("3", tensors, claims, {})])
+    assert ("3" in batch.accepted) == (claims == len(winners))
+    n = claims if batch.accepted else 0
+    gained = batch.total[0].array - server.counts.array
+    assert 0 <= gained.min() <= gained.max() <= n
+    assert gained.sum() == SPEC.hash_nnz * n
 
 
 def test_whatever_reading_a_reply_raises_is_that_party_s_refusal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import multiprocessing
@@ -151,6 +152,29 @@ def empty(path):
     (path / "ledger.json").write_text('{"format": 1, "sha256": "", "entries": []}')
 
 
+def forge(change):
+    """A fault that comes with the digest that fits it: no entry is taken for more than it is."""
+
+    def fault(path):
+        entries = json.loads((path / "ledger.json").read_text())["entries"]
+        (path / "ledger.json").write_bytes(budget._ledger(change(entries)))
+
+    return fault
+
+
+FORGED = [
+    forge(lambda entries: 7),
+    forge(lambda entries: {"0": entries[0]}),
+    forge(lambda entries: [7]),
+    forge(lambda entries: [{}]),
+    forge(lambda entries: [entries[0] | {"epsilon": -1.0}]),
+    forge(lambda entries: [entries[0] | {"epsilon": math.nan}]),
+    forge(lambda entries: [entries[0] | {"delta": "0"}]),
+    forge(lambda entries: [entries[0] | {"data": None}]),
+    forge(lambda entries: [entries[0] | {"file": "../ledger.json"}]),
+]
+
+
 def truncate(path):
     raw = (path / "ledger.json").read_bytes()
     (path / "ledger.json").write_bytes(raw[:-1])
@@ -160,7 +184,7 @@ def lose_marker(path):
     path.with_name(path.name + ".exists").unlink()
 
 
-@pytest.mark.parametrize("fault", [lose, lose_all, forget_spending, empty, truncate, lose_marker])
+@pytest.mark.parametrize("fault", [lose, lose_all, forget_spending, empty, truncate, lose_marker, *FORGED])
 def test_a_lost_or_altered_ledger_means_refusal_until_it_is_reset(path, fault):
     open_budget(path).release(laplace(), HERE)
     fault(path)
@@ -172,6 +196,17 @@ def test_a_lost_or_altered_ledger_means_refusal_until_it_is_reset(path, fault):
     open_budget(path).reset()
     assert open_budget(path).spent() == (0.0, 0.0)
     assert not open_budget(path).release(laplace(), HERE).repeated
+
+
+def test_a_forged_release_is_not_handed_out(path):
+    """One that the ledger vouches for and no parser reads."""
+    open_budget(path).release(laplace(), HERE)
+    (file,) = path.glob("*.npz")
+    for content in (b"", b"PK\x03\x04", file.read_bytes()[:-30]):
+        file.write_bytes(content)
+        forge(lambda entries, raw=content: [entries[0] | {"sha256": hashlib.sha256(raw).hexdigest()}])(path)
+        with pytest.raises(PrivacyError, match="is lost or altered"):
+            open_budget(path).release(laplace(), HERE)
 
 
 @pytest.mark.parametrize("fault", ["lost", "altered", "another"])

@@ -46,6 +46,8 @@ def test_readme_describes_every_key() -> None:
         ("rounds", -1, "expected an integer from 0 to 1000, got -1"),
         ("check-pooled", 1, "expected true or false, got 1"),
         ("signed", 1, 'expected one of auto, true, false, got "1"'),
+        ("alpha", 10**400, "expected a number above 0, got 1" + 79 * "0"),
+        ("rounds", -(10**400), "expected an integer from 0 to 1000, got -1" + 78 * "0"),
         ("min-examples", 0, "expected an integer of at least 1, got 0"),
         ("rule", "best", 'expected one of balanced, novelty, bayes, got "best"'),
         ("dataset", True, "expected a string, got true"),

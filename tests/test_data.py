@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import tempfile
+import tracemalloc
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -472,6 +473,7 @@ GOOD_X, GOOD_Y = npy(np.eye(3)), npy(np.arange(3))
         {"X.npy": npy(np.zeros((3, 2))), "y.npy": npy(np.zeros((3, 1)))},
         {"X.npy": npy(np.zeros((0, 2))), "y.npy": npy(np.zeros(1))},
         {"X.npy": GOOD_X, "y.npy": npy(np.array([b"a", b"b", b"a"]))},
+        {"X.npy": GOOD_X, "y.npy": npy(np.array([65, 2**31, 65], "<u4").view("<U1"))},
         {"X.npy": GOOD_X, "y.npy": npy(np.array([1e30, 0, 1]))},
         {"X.npy": npy(np.full((3, 2), np.inf)), "y.npy": GOOD_Y},
         {"X.npy": GOOD_X, "y.npy": npy(np.array([0, np.nan, 1]))},
@@ -491,6 +493,31 @@ def test_a_header_that_promises_terabytes_allocates_nothing(tmp_path: Path) -> N
     path.write_bytes(npz({"X.npy": header.getvalue() + bytes(64), "y.npy": GOOD_Y}))
     with pytest.raises(DataError, match="not a readable"):
         data.load_dataset(str(path))
+
+
+def test_other_compressions_than_numpy_s_are_refused(tmp_path: Path) -> None:
+    """LZMA allocates the dictionary that a file asks for: 4 GiB, if it likes."""
+    path = tmp_path / "bad.npz"
+    for method in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        path.write_bytes(npz({"X.npy": GOOD_X, "y.npy": GOOD_Y}, method))
+        with pytest.raises(DataError, match=r"^bad\.npz: not a readable"):
+            data.load_dataset(str(path))
+
+
+def test_a_size_that_no_compression_makes_allocates_nothing(tmp_path: Path) -> None:
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (10**6, 10**3)})
+    content = bytearray(npz({"X.npy": header.getvalue(), "y.npy": GOOD_Y}, zipfile.ZIP_DEFLATED))
+    entry = content.index(b"PK\x01\x02")  # of X in the directory, where it says how large it is
+    content[entry + 24 : entry + 28] = (2**32 - 2).to_bytes(4, "little")
+    path = tmp_path / "bad.npz"
+    path.write_bytes(content)
+    tracemalloc.start()
+    with pytest.raises(DataError, match="not a readable"):
+        data.load_dataset(str(path))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**21
 
 
 @settings(max_examples=300)

@@ -180,6 +180,8 @@ def test_forging_works(path):
         (set_to("decay_", value="auto"), "decay"),
         (set_to("rule", value="best"), "rule"),
         (set_to("rule", value=["balanced"]), "rule"),
+        (set_to("reject_label", value=float("nan")), "reject_label"),
+        (set_to("reject_label", value=[["ant"]]), "reject_label"),
     ],
 )
 def test_forged_headers_are_refused(path, header, message):

@@ -190,6 +190,7 @@ def change(place, value):
     [
         (lambda arrays: arrays[:2], "expected 3 arrays"),
         (lambda arrays: [None, *arrays[1:]], "expected 3 arrays"),
+        (lambda arrays: 3, "expected 3 arrays"),
         (lambda arrays: [arrays[0].astype(np.int32), *arrays[1:]], "expected 3 class sizes"),
         (lambda arrays: [arrays[0][:2], *arrays[1:]], "expected 3 class sizes"),
         (lambda arrays: [arrays[0], arrays[1].astype(np.int64), arrays[2]], "expected uint32"),

@@ -317,6 +317,13 @@ def test_a_reply_that_flower_cannot_read_costs_its_sender_only(
     assert list(report["evaluation_missing"].values()) == ["no reply"]
 
 
+def test_a_party_of_more_points_than_allowed_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = run(tmp_path, monkeypatch, lambda content, kind: content, **{"max-examples": 20})
+    assert [party["examples"] for party in report["parties"]] == [20, 20]
+    with pytest.raises(AggregationError, match=r"Ulm \(refused: counts: expected at most 19 examples, got 20\)"):
+        run(tmp_path, monkeypatch, lambda content, kind: content, **{"max-examples": 19})
+
+
 def test_a_run_with_sums_and_a_choice_reports_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = run(tmp_path, monkeypatch, lambda content, kind: content, scaling="auto")
     assert report["scaling"] == "auto"

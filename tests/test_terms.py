@@ -219,6 +219,13 @@ def test_one_wrong_fingerprint_of_several_is_noticed() -> None:
             terms.agree_on_rows({"flynn-fingerprint": announced})
 
 
+def test_a_refusal_does_not_repeat_all_of_a_long_value() -> None:
+    config = SumsTerms(4, ("a",), True, 5).to_config() | {"flynn-min-examples": "x" * 10**6}
+    with pytest.raises(PayloadError) as error:
+        SumsTerms.from_config(config, n_features=4)
+    assert len(str(error.value)) < 200
+
+
 def test_terms_of_sums_make_the_round_trip() -> None:
     for by_class in (True, False):
         terms = SumsTerms(4, np.array(CLASSES), by_class, np.int64(7))

@@ -1,0 +1,270 @@
+"""Decoders of settings and files for the fuzzer."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flwr_flynn import FlyNNClassifier, data, modelfile, records
+from flwr_flynn import budget as budgets
+from flwr_flynn.budget import Budget, Policy
+from flwr_flynn.config import NodeConfig, RunConfig
+from flwr_flynn.errors import FlyNNError, PayloadError
+from flwr_flynn.privacy import SimulatedRelease
+from flwr_flynn.private_data import private_share
+from tests.fakes import CLASSES, HASHER, SPEC
+from tests.fuzz_messages import COUNTS, MECHANISM, RELEASES, X, Y, check_counts
+from tests.fuzzing import Decoder, Mutator
+
+# -------- settings
+
+
+RUN_SEEDS: list[dict[str, Any]] = [
+    {key: default for key, default, _ in RunConfig.table()},
+    {"epsilon": 1.0, "delta": 1e-5, "center": "8", "min-available": 3, "n-examples": 100},
+    {"classes": '["a", "b"]', "n-features": 4, "scale": "1,2,3,4", "decay": 0.5, "rule": "bayes"},
+    {"preset": "paper", "hash-dim": 64, "row-nnz": 2, "hash-nnz": 8, "seed": 2**63 - 1, "partition-sizes": "1,2,3"},
+    {"scaling": "auto", "dataset": "synthetic", "synthetic-examples": 50, "classes": "1,2,3"},
+]
+NODE_SEEDS: list[dict[str, Any]] = [
+    {"data-path": "a.csv", "label": "y", "party-id": "Ulm", "partition-id": 0, "num-partitions": 2},
+    {"data-path": "a.npz", "max-epsilon": 1.0, "max-delta": 1e-5, "state-path": "/a/b", "mechanisms": "laplace"},
+]
+
+
+def make_settings(seeds: list[dict[str, Any]], table: list[tuple[str, Any, str]]) -> Callable[[Mutator], Any]:
+    def make(mutator: Mutator) -> Any:
+        config = dict(mutator.choice(seeds))
+        for _ in range(mutator.below(4)):
+            key, default, _ = mutator.choice(table)
+            config[key] = mutator.value(config.get(key, default))
+        return mutator.config(config)
+
+    return make
+
+
+def as_given(settings: Any) -> dict[str, Any]:
+    return {field.name.replace("_", "-"): getattr(settings, field.name) for field in fields(settings)}
+
+
+def use_run_config(given: Any) -> None:
+    config = RunConfig.parse(given)
+    assert repr(RunConfig.parse(as_given(config))) == repr(config)
+    config = config.resolved()
+    config.class_list()
+    config.sizes()
+    config.decay_value()
+    config.plan(4, 100, 3)
+
+
+def use_node_config(given: Any) -> None:
+    config = NodeConfig.parse(given)
+    assert NodeConfig.parse(as_given(config)) == config
+    config.policy()
+
+
+# -------- files
+
+
+def npy(array: np.ndarray) -> bytes:
+    out = io.BytesIO()
+    np.lib.format.write_array(out, array, allow_pickle=True)
+    return out.getvalue()
+
+
+def npz(members: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", method) as archive:
+        for name, content in members.items():
+            info = zipfile.ZipInfo(f"{name}.npy")  # made by hand it bears no time stamp
+            info.compress_type = method
+            archive.writestr(info, content)
+    return out.getvalue()
+
+
+def make_npz(mutator: Mutator, arrays: dict[str, np.ndarray]) -> bytes:
+    """An .npz file that has faults itself, or in the arrays in it."""
+    members = {name: npy(array) for name, array in arrays.items()}
+    method = mutator.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA))
+    if mutator.one_in(2):
+        return mutator.raw(npz(members, method))
+    for _ in mutator.times():
+        name = mutator.choice(list(members))
+        spoiled = mutator.array(arrays[name]) if mutator.one_in(2) else None
+        members[name] = npy(spoiled) if isinstance(spoiled, np.ndarray) else mutator.raw(members[name])
+    return npz(members, method)
+
+
+CSV = [
+    b"a,b,label\n1,2.5,x\n3,-4,y\n5,1e3,x\n",
+    b"label,a\n1,true\n2,false\n",
+    b'a;b;label\n"1,2",3,"x ""y"""\n',
+    "á,b,label\r\n1,2,é\r\n".encode(),
+    "a,label\n1,x\n".encode("utf-16"),
+    b"\xef\xbb\xbfa,b,label\n,nan,\ninf,-inf,z\n1e400,0x10,z\n",
+    b"a,b,c,d,label\n1,2,3,4,ash\n5,6,7,8,birch\n9223372036854775808,1_0,\xff,-0,cedar\n",
+]
+
+
+class Files:
+    """Decoders of files: each input is written to a folder first."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.models = []
+        for place, (labels, counts) in enumerate(
+            [(["a", "b", "c"], COUNTS[2]), ([1, 2, 30], COUNTS[3]), ([0.5, 1.5, 2.5], RELEASES[0])]
+        ):
+            model = FlyNNClassifier.from_counts(SPEC, counts, labels, feature_names=("p", "q", "r", "s"))
+            model.save(folder / f"{place}.npz")
+            self.models.append((folder / f"{place}.npz").read_bytes())
+        self.budget = Budget(folder / "state", Policy(10.0, mechanisms=("simulated",)))
+        self.request = SimulatedRelease(MECHANISM, 3)
+        self.released = self.budget.release(self.request, COUNTS[2]).counts
+        self.state = {path.name: path.read_bytes() for path in (folder / "state").iterdir()}
+
+    def write(self, name: str, content: bytes) -> Path:
+        path = self.folder / name
+        path.write_bytes(content)
+        return path
+
+    # ---- models
+
+    def make_model(self, mutator: Mutator) -> bytes:
+        """A file with faults, or a forged one: any header and counts with the digest that fits them."""
+        content = mutator.choice(self.models)
+        if mutator.one_in(3):
+            return mutator.raw(content, self.models)
+        with np.load(io.BytesIO(content)) as file:
+            header, counts = file["header"].tobytes().decode(), file["counts"]
+        text = np.frombuffer(mutator.json(header).encode("utf-8", "replace"), np.uint8)
+        spoiled = mutator.array(counts) if mutator.one_in(3) else counts
+        if not isinstance(spoiled, np.ndarray) or spoiled.dtype.hasobject:
+            spoiled = counts
+        digest = modelfile._digest(text, spoiled)
+        return npz({"header": npy(text), "counts": npy(spoiled), "digest": npy(digest)})
+
+    def use_model(self, content: bytes) -> None:
+        path = self.write("given.npz", content)
+        model = FlyNNClassifier.load(path, max_bytes=2**22)
+        if not model.counts_.noise:
+            check_counts(model.counts_, model.spec_.hash_nnz)
+        model.save(path)
+        again = FlyNNClassifier.load(path, max_bytes=2**22)
+        assert (again.counts_, again.spec_, again.rule) == (model.counts_, model.spec_, model.rule)
+        assert (again.decay_, again.temperature_) == (model.decay_, model.temperature_)
+        np.testing.assert_array_equal(again.classes_, model.classes_)
+        if model.n_features_in_ < 100:
+            names = getattr(model, "feature_names_in_", None)
+            rows = np.arange(2.0 * model.n_features_in_).reshape(2, -1)
+            assert names is None or len(names) == model.n_features_in_
+            assert len(model.decision_function(rows)) == 2
+
+    # ---- a party's ledger of private answers
+
+    def make_state(self, mutator: Mutator) -> Any:
+        """A file of the ledger's folder with faults, or a forged ledger with the digest that fits it."""
+        name = mutator.choice(list(self.state))
+        content = self.state[name]
+        if name != "ledger.json" or mutator.one_in(2):
+            return name, mutator.raw(content, list(self.state.values())), False
+        entries: Any = json.loads(content)["entries"]
+        for _ in mutator.times():
+            entries = mutator.value(entries)
+        return name, budgets._ledger(json.loads(json.dumps(entries, default=repr))), True
+
+    def use_state(self, given: Any) -> None:
+        name, content, forged = given
+        self.write(f"state/{name}", content)
+        try:
+            spent = self.budget.spent()
+            answer = self.budget.release(self.request, COUNTS[2])
+            # Whoever may write to the folder can forge a ledger; what merely happens to a file is noticed.
+            assert forged or (spent, answer.repeated, answer.counts) == ((1.0, 0.0), True, self.released)
+            assert 0 <= spent[0] < np.inf
+            assert 0 <= spent[1] < np.inf
+        finally:
+            for path in (self.folder / "state").iterdir():
+                if path.name not in self.state:
+                    path.unlink()
+            for known, whole in self.state.items():
+                self.write(f"state/{known}", whole)
+
+    # ---- data
+
+    def make_csv(self, mutator: Mutator) -> bytes:
+        return mutator.raw(mutator.choice(CSV), CSV)
+
+    def make_npz(self, mutator: Mutator) -> bytes:
+        labels = mutator.choice((np.array([1, 0, 2]), np.array(["a", "b", "a"]), np.array([0.0, 1.0, 7.5])))
+        points = mutator.choice((np.eye(3), np.eye(3, dtype=np.uint8), np.eye(3, 5, dtype=np.float16)))
+        return make_npz(mutator, {"X": points, "y": labels})
+
+    def use_data(self, suffix: str) -> Callable[[bytes], None]:
+        def use(content: bytes) -> None:
+            path = self.write(f"given{suffix}", content)
+            private = self._private(path)
+            try:
+                loaded = data.load_dataset(str(path))
+            except FlyNNError as error:
+                assert str(self.folder) not in str(error)
+                if private:
+                    return
+                raise
+            assert loaded.X.shape[0] == len(loaded.y)
+            assert np.isfinite(loaded.X).all()
+            assert not len(loaded.y) or 0 <= loaded.y.min() <= loaded.y.max() < len(loaded.classes)
+            again = self.folder / "again.npz"
+            np.savez(again, X=loaded.X, y=loaded.labels)
+            same = data.load_dataset(str(again))
+            np.testing.assert_array_equal(same.X, loaded.X)
+            np.testing.assert_array_equal(same.labels, loaded.labels)
+
+        return use
+
+    def _private(self, path: Path) -> bool:
+        try:
+            share = private_share(NodeConfig(data_path=str(path)))
+        except FlyNNError as error:
+            assert str(self.folder) not in str(error)
+            return False
+        assert len(share.X) == len(share.y)
+        if share.X.shape[1] == SPEC.n_features:
+            use_records((share.X, share.y))
+        return True
+
+
+def make_records(mutator: Mutator) -> Any:
+    return mutator.array(X[:6]), mutator.array(Y[:6])
+
+
+def use_records(given: Any) -> None:
+    """Whatever records hold, those that fit are counted and the others dropped."""
+    points, labels = given
+    records.check_form(points, labels)
+    if points.shape[1] != SPEC.n_features:
+        raise PayloadError("another width, which a party refuses before this")
+    counts, dropped = records.count(HASHER, CLASSES, points, labels)
+    check_counts(counts)
+    assert counts.n_examples + dropped == len(labels)
+
+
+def decoders(folder: Path) -> list[Decoder]:
+    """Of settings and files; `folder` is where the files go."""
+    files = Files(folder)
+    return [
+        Decoder("RunConfig.parse", make_settings(RUN_SEEDS, RunConfig.table()), use_run_config, 3),
+        Decoder("NodeConfig.parse", make_settings(NODE_SEEDS, NodeConfig.table()), use_node_config, 2),
+        Decoder("FlyNNClassifier.load", files.make_model, files.use_model, 2, memory=2**24),
+        Decoder("Budget", files.make_state, files.use_state, 0.5),
+        Decoder("records.count", make_records, use_records, 1),
+        Decoder("data: CSV", files.make_csv, files.use_data(".csv"), 1, memory=2**23),
+        Decoder("data: NPZ", files.make_npz, files.use_data(".npz"), 1, memory=2**23),
+    ]

@@ -1,0 +1,203 @@
+"""Processes that die, hang or start again in the middle of a run, and what comes of the run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flwr_flynn import ClassCounts, FlyHash, FlyNNClassifier, HashSpec
+from flwr_flynn.data import load_dataset
+
+from .conftest import ROOT, Flower, Run, free_ports, psutil
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+DIGITS = load_dataset("digits")
+SIZES = {"hash_dim": 512, "row_nnz": 19, "hash_nnz": 16, "seed": 7}
+SETTINGS = {
+    **SIZES,
+    "n_features": 64,
+    "classes": ",".join(map(str, range(10))),
+    "decay": 0.5,
+    "evaluate": "false",
+    "timeout": 15,
+}
+
+
+class Federation:
+    """A SuperLink that keeps its state in a file, and three parties with 100 digits each, to be ended and begun."""
+
+    def __init__(self, folder: Path) -> None:
+        self.flower = Flower(folder, superlink="loopback")
+        self.link, *self.ports = free_ports(4)
+        home = Path(self.flower.env["FLWR_HOME"])
+        home.mkdir()
+        (home / "config.toml").write_text(f'[superlink.loopback]\naddress = "127.0.0.1:{self.link}"\ninsecure = true\n')
+        for i in range(3):
+            np.savez(folder / f"site{i}.npz", X=DIGITS.X[i:300:3], y=DIGITS.y[i:300:3])
+        self.start_link()
+        for i in range(3):
+            self.start_party(i)
+
+    def start_link(self) -> None:
+        options = ("--insecure", "--isolation", "subprocess", "--host", "127.0.0.1", "--port", str(self.link))
+        database = ("--database", str(self.flower.folder / "state.db"), "--disable-runtime-dependency-installation")
+        self.flower.start("superlink", "flower-superlink", *options, *database)
+        self.flower.wait_for_health(self.link)
+
+    def start_party(self, i: int) -> None:
+        node = {"data-path": str(self.flower.folder / f"site{i}.npz"), "party-id": f"site{i}", "test-fraction": 0.0}
+        self.flower.start(
+            f"site{i}",
+            *("flower-supernode", "--insecure", "--isolation", "subprocess"),
+            *("--superlink", f"127.0.0.1:{self.link}", "--port", str(self.ports[i])),
+            *("--node-config", " ".join(f"{key}={json.dumps(value)}" for key, value in node.items())),
+        )
+
+    def processes(self, name: str) -> list[Any]:
+        """Those of a SuperLink or a party, with all that they started."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.environ().get("FLWR_HOME") == str(self.flower.folder / "home" / name):
+                    found.append(process)
+        return found
+
+    def send(self, name: str, number: int) -> None:
+        for process in self.processes(name):
+            with suppress(psutil.Error):
+                os.kill(process.pid, number)
+
+    def end(self, name: str, number: int = signal.SIGKILL) -> None:
+        """End processes, and wait until they are gone."""
+        ended = self.processes(name)
+        self.send(name, number)
+        psutil.wait_procs(ended, timeout=20)
+
+    def begin(self, output: Path, name: str = "run", **settings: Any) -> subprocess.Popen[bytes]:
+        """`flwr run` in the background; what it prints goes to a file."""
+        pairs = {"min_parties": 2, "min_available": 3, "output_dir": str(output), **SETTINGS, **settings}
+        text = " ".join(f"{key.replace('_', '-')}={json.dumps(value)}" for key, value in pairs.items())
+        with (output.parent / f"{name}.log").open("wb") as log:
+            return subprocess.Popen(
+                ["flwr", "run", str(ROOT), "loopback", "--stream", "--run-config", text],
+                cwd=self.flower.cwd,
+                env=self.flower.env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def run(self, output: Path, during: Callable[[Path], None] | None = None, **settings: Any) -> Run:
+        """A run to its end, and what is done in the meantime."""
+        process = self.begin(output, **settings)
+        log = output.parent / "run.log"
+        if during is not None:
+            during(log)
+        process.wait(240)
+        return self.flower.finished(log.read_text())
+
+
+def wait_for(text: str, log: Path, seconds: float = 90) -> None:
+    end = time.monotonic() + seconds
+    while text not in log.read_text(errors="replace"):
+        assert time.monotonic() < end, f"no {text!r} in:\n{log.read_text(errors='replace')[-4000:]}"
+        time.sleep(0.1)
+
+
+def pooled(*sites: int) -> ClassCounts:
+    """What these parties' points count, put together."""
+    rows = np.sort(np.concatenate([np.arange(site, 300, 3) for site in sites]))
+    hasher = FlyHash(HashSpec(n_features=64, **SIZES))
+    return ClassCounts.from_data(hasher, DIGITS.X[rows], DIGITS.y[rows], 10)
+
+
+def check_model(run: Run, output: Path, *sites: int) -> None:
+    assert run.status == "finished:completed", run.output[-6000:]
+    assert run.row("parties counted").split()[0] == str(len(sites))
+    assert FlyNNClassifier.load(output / "model.npz").counts_ == pooled(*sites)
+
+
+@pytest.fixture
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    made = Federation(tmp_path_factory.mktemp("faults").resolve())
+    try:
+        yield made
+    finally:
+        for name in ("superlink", "site0", "site1", "site2"):
+            made.send(name, signal.SIGCONT)  # what sleeps does not hear that it should end
+        made.flower.stop()
+
+
+def test_a_party_that_never_answers_costs_the_timeout_and_no_more(federation: Federation, tmp_path: Path) -> None:
+    check_model(federation.run(tmp_path / "all"), tmp_path / "all", 0, 1, 2)
+    federation.send("site2", signal.SIGSTOP)
+    start = time.monotonic()
+    run = federation.run(tmp_path / "two")
+    assert time.monotonic() - start < 90
+    check_model(run, tmp_path / "two", 0, 1)
+    assert "not counted: node " in run.output
+    needed = federation.run(tmp_path / "needed", min_parties=3)
+    assert needed.status == "finished:failed"
+    assert "2 of at least 3 parties counted; missing: " in needed.output
+    assert not (tmp_path / "needed" / "model.npz").exists()
+
+
+def test_a_party_killed_before_and_one_killed_during_the_counting(federation: Federation, tmp_path: Path) -> None:
+    federation.send("site2", signal.SIGSTOP)  # the counting lasts until it is killed
+
+    def kill(log: Path) -> None:
+        wait_for("configure_fit: strategy sampled 3 clients", log)
+        time.sleep(2)
+        federation.end("site2")
+
+    check_model(federation.run(tmp_path / "during", kill), tmp_path / "during", 0, 1)
+    federation.end("site1", signal.SIGTERM)  # says goodbye: there are two to wait for, one of them dead
+    run = federation.run(tmp_path / "before", min_parties=1)
+    check_model(run, tmp_path / "before", 0)
+    federation.start_party(1)
+    federation.start_party(2)
+    check_model(federation.run(tmp_path / "back", min_parties=3, timeout=60), tmp_path / "back", 0, 1, 2)
+
+
+def test_a_party_killed_after_the_counting_stays_counted(federation: Federation, tmp_path: Path) -> None:
+    def kill(log: Path) -> None:
+        wait_for("FlyNN: 3 parties counted", log)
+        federation.end("site2")
+
+    run = federation.run(tmp_path / "out", kill, evaluate="true", decay="auto", min_parties=3)
+    check_model(run, tmp_path / "out", 0, 1, 2)
+
+
+def test_two_runs_at_once_do_not_mix(federation: Federation, tmp_path: Path) -> None:
+    other = federation.begin(tmp_path / "other", "other", seed=8, min_parties=3, timeout=60)
+    run = federation.run(tmp_path / "one", min_parties=3, timeout=60)
+    other.wait(240)
+    assert run.row("parties counted") == "3 of 3"
+    assert FlyNNClassifier.load(tmp_path / "one" / "model.npz").counts_ == pooled(0, 1, 2)
+    theirs = FlyNNClassifier.load(tmp_path / "other" / "model.npz")
+    assert theirs.spec_.seed == 8
+    assert theirs.counts_.n_per_class.tolist() == pooled(0, 1, 2).n_per_class.tolist()
+
+
+def test_a_superlink_that_starts_again_leaves_no_half_of_a_model(federation: Federation, tmp_path: Path) -> None:
+    federation.send("site2", signal.SIGSTOP)
+    process = federation.begin(tmp_path / "cut", timeout=60)
+    wait_for("configure_fit: strategy sampled 3 clients", tmp_path / "run.log")
+    federation.end("superlink")
+    process.wait(120)
+    federation.send("site2", signal.SIGCONT)
+    federation.start_link()
+    # The parties come back by themselves, and a new run asks them anew.
+    check_model(federation.run(tmp_path / "new", min_parties=3, timeout=90), tmp_path / "new", 0, 1, 2)
+    assert not (tmp_path / "cut" / "model.npz").exists()

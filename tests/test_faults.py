@@ -1,0 +1,253 @@
+"""What goes wrong around a message, a disk or a clock, and what comes of it; processes: integration/test_faults.py."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.common import FitRes, Parameters
+from flwr.server import Server
+
+from flwr_flynn import FlyNNClassifier, FlyNNClient, FlyNNStrategy, HashSpec, payload
+from flwr_flynn.budget import Budget, Policy
+from flwr_flynn.errors import AggregationError, PrivacyError
+from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
+from flwr_flynn.server_app import _write
+from flwr_flynn.terms import Terms
+from tests.fakes import CLASSES, HASHER, SPEC, TERMS, Proxy, counts_of, good_res, manager, points
+
+ROOT = Path(__file__).parents[1]
+
+
+def make(**changes: Any) -> FlyNNStrategy:
+    settings = {"spec": SPEC, "classes": CLASSES, "min_available_clients": 2, "min_parties": 2, "wait_timeout": 0}
+    return FlyNNStrategy(**{**settings, "decay": 0.8, "fraction_evaluate": 0.0, **changes})
+
+
+# -------- replies
+
+
+def asked(*cids: str) -> FlyNNStrategy:
+    """A strategy that has asked these parties in round 1."""
+    strategy = make()
+    strategy.configure_fit(1, Parameters([], "numpy.ndarray"), manager(*map(Proxy, cids)))
+    return strategy
+
+
+def test_a_lost_reply_is_missing_and_a_late_one_is_counted_if_a_round_is_left() -> None:
+    strategy = asked("1", "2")
+    strategy.aggregate_fit(1, [(Proxy("1"), good_res())], [])
+    assert strategy.missing == {"node 2": "no reply"}
+    with pytest.raises(AggregationError, match=r"1 of at least 2 parties counted; missing: node 2 \(no reply\)"):
+        _ = strategy.model
+    strategy.aggregate_fit(2, [(Proxy("2"), good_res(7, seed=1))], [])
+    assert strategy.model.counts_ == counts_of(*points(5)) + counts_of(*points(7, seed=1))
+    assert strategy.missing == {}
+
+
+def test_a_reply_replayed_from_another_run_is_refused_or_says_the_same() -> None:
+    X, y = points(5)
+    for other in (
+        Terms(HashSpec(4, 24, 2, 3, seed=8), CLASSES),  # another hash
+        Terms(HashSpec(4, 24, 2, 3, seed=7, signed=True), CLASSES),
+        Terms(HashSpec(4, 32, 2, 3, seed=7), CLASSES),
+        Terms(SPEC, (*CLASSES, "oak")),  # more classes
+    ):
+        reply = Proxy("2", FlyNNClient(X, y)).client.fit(fit_ins(other))
+        strategy = asked("1", "2")
+        strategy.aggregate_fit(1, [(Proxy("1"), good_res()), (Proxy("2"), reply)], [])
+        assert strategy.missing["node 2"].startswith("refused: ")
+        assert strategy.counts == counts_of(*points(5))
+    again = Proxy("2", FlyNNClient(X, y)).client.fit(fit_ins(TERMS))  # of a run on the same terms: the same counts
+    strategy = asked("2")
+    for server_round in (1, 2):
+        strategy.aggregate_fit(server_round, [(Proxy("2"), again)], [])
+    assert strategy.counts == counts_of(X, y)
+
+
+def fit_ins(terms: Terms) -> Any:
+    from flwr.common import FitIns
+
+    return FitIns(Parameters([], "numpy.ndarray"), dict(terms.to_config()))
+
+
+def spoiled(reply: FitRes, place: int, content: bytes) -> FitRes:
+    tensors = list(reply.parameters.tensors)
+    tensors[place] = content
+    return FitRes(reply.status, Parameters(tensors, "numpy.ndarray"), reply.num_examples, reply.metrics)
+
+
+def test_a_truncated_reply_is_refused() -> None:
+    reply = good_res(9)
+    for place, tensor in enumerate(reply.parameters.tensors):
+        for length in range(len(tensor)):
+            strategy = make()
+            strategy.aggregate_fit(1, [(Proxy("1"), spoiled(reply, place, tensor[:length]))], [])
+            assert strategy.parties == []
+            assert strategy.counts.n_examples == 0
+
+
+def test_a_reply_with_a_flipped_bit_is_refused_or_says_the_same() -> None:
+    reply, expected = good_res(9), counts_of(*points(9))
+    survivors = 0
+    for place, tensor in enumerate(reply.parameters.tensors):
+        for bit in range(8 * len(tensor)):
+            flipped = bytearray(tensor)
+            flipped[bit // 8] ^= 1 << bit % 8
+            strategy = make()
+            strategy.aggregate_fit(1, [(Proxy("1"), spoiled(reply, place, bytes(flipped)))], [])
+            survivors += len(strategy.parties)
+            assert strategy.counts == (expected if strategy.parties else expected - expected)
+    assert survivors < 100  # such as the minor version of the format, which no reader looks at
+
+
+def test_a_server_that_starts_again_asks_again_and_comes_to_the_same() -> None:
+    """Nothing of a run outlives its server: no half of a model, and nobody who would be counted twice."""
+    X, y = points(30)
+    proxies = [Proxy(str(i), FlyNNClient(X[i::3], y[i::3])) for i in range(3)]
+    first = make(min_available_clients=3, min_parties=3)
+    first.configure_fit(1, Parameters([], "numpy.ndarray"), manager(*proxies))
+    first.aggregate_fit(1, [(proxies[0], proxies[0].client.fit(fit_ins(TERMS)))], [])
+    again = make(min_available_clients=3, min_parties=3)
+    Server(client_manager=manager(*proxies), strategy=again).fit(1, timeout=None)
+    assert again.model.counts_ == counts_of(X, y)
+
+
+# -------- disks
+
+
+@contextmanager
+def full_after(n_bytes: int) -> Iterator[None]:
+    """Writing beyond so many bytes of a file fails in the kernel, as on a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_disk_that_fills_up_leaves_the_old_model(tmp_path: Path) -> None:
+    old, new = (FlyNNClassifier.from_counts(SPEC, counts_of(*points(n)), CLASSES) for n in (5, 50))
+    path = tmp_path / "model.npz"
+    old.save(path)
+    before = path.read_bytes()
+    for room in (0, 1, 100, len(before) // 2, len(before) - 10):
+        with full_after(room), pytest.raises(OSError, match="too large"):
+            new.save(path)
+        assert path.read_bytes() == before
+        assert [file.name for file in tmp_path.iterdir()] == ["model.npz"]
+    new.save(path)
+    assert FlyNNClassifier.load(path).counts_ == new.counts_
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_full_device_is_an_error_and_not_a_short_file() -> None:
+    with pytest.raises(OSError, match="No space left"), open("/dev/full", "wb", buffering=0) as stream:
+        np.lib.format.write_array(stream, np.zeros(10**4))
+
+
+def test_a_disk_that_fills_up_leaves_the_old_report(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.json"
+    _write(path, "old")
+    with full_after(10), pytest.raises(OSError, match="too large"):
+        _write(path, 1000 * "new")
+    assert path.read_text() == "old"
+    assert [file.name for file in tmp_path.iterdir()] == ["metrics.json"]
+
+
+def test_a_party_without_room_for_its_ledger_releases_nothing(tmp_path: Path) -> None:
+    budget = Budget(tmp_path / "state", Policy(2.0, mechanisms=("simulated",)))
+    mechanism = LaplaceCounts(0.5, hash_nnz=SPEC.hash_nnz, n_classes=len(CLASSES))
+    counts = counts_of(*points(5))
+    first = budget.release(SimulatedRelease(mechanism, 1), counts)
+    for room in (0, 100, 700):  # nothing, a part of the release, the release without the ledger
+        with full_after(room), pytest.raises(PrivacyError, match="cannot be written"):
+            budget.release(SimulatedRelease(mechanism, 2), counts)
+        assert budget.spent() == (0.5, 0.0)
+    assert budget.release(SimulatedRelease(mechanism, 1), counts).counts == first.counts
+
+
+# -------- clocks and locales
+
+RUN = """
+import hashlib, sys
+from flwr.server import Server
+from tests.fakes import *
+from flwr_flynn import FlyNNStrategy, data
+X, y = points(30)
+proxies = [Proxy(str(i), FlyNNClient(X[i::3], y[i::3])) for i in range(3)]
+strategy = FlyNNStrategy(spec=SPEC, classes=CLASSES, min_available_clients=3, min_parties=3)
+Server(client_manager=manager(*proxies), strategy=strategy).fit(strategy.num_rounds, timeout=None)
+strategy.model.save(sys.argv[1])
+loaded = data.load_dataset(sys.argv[2])
+print(hashlib.sha256(open(sys.argv[1], "rb").read()).hexdigest(), loaded.X.tolist(), loaded.labels.tolist())
+"""
+
+
+def german(folder: Path) -> dict[str, str]:
+    """An environment in which one half is 0,5."""
+    made = None
+    if shutil.which("localedef"):
+        command = ["localedef", "-i", "de_DE", "-f", "UTF-8", str(folder / "de_DE.UTF-8")]
+        made = subprocess.run(command, capture_output=True, check=False)
+    if made is None or not (folder / "de_DE.UTF-8").exists():
+        pytest.skip("this machine has no sources of locales")
+    return {"LOCPATH": str(folder), "LC_ALL": "de_DE.UTF-8"}
+
+
+def test_locale_time_zone_and_encoding_make_no_difference(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,b,label\n0.5,1e-3,é\n1.5,-2,x\n", encoding="utf-8")
+    there = {"LC_ALL": "C", "TZ": "Pacific/Kiritimati", "PYTHONUTF8": "0", "PYTHONIOENCODING": "utf-8"}
+    # The locale must be set by the process itself for C's functions to mind it.
+    set_locale = "import locale; locale.setlocale(locale.LC_ALL, ''); assert f'{0.5:n}' == '0,5'\n"
+    here = {"TZ": "UTC", "PYTHONIOENCODING": "utf-8"}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", prefix + RUN, str(tmp_path / f"{place}.npz"), str(tmp_path / "a.csv")],
+            cwd=ROOT,
+            env=os.environ | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+        )
+        for place, (environment, prefix) in enumerate([(here, ""), (there, ""), (german(tmp_path), set_locale)])
+    ]
+    printed = set()
+    for process in started:
+        out, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors[-3000:]
+        printed.add(out)
+    assert len(printed) == 1
+    assert "[[0.5, 0.001], [1.5, -2.0]] ['é', 'x']" in printed.pop()
+
+
+@pytest.mark.parametrize("clock", [lambda: 0.0, lambda: -1e9, lambda: 2.0**40, iter(range(10**9, 0, -7)).__next__])
+def test_a_wrong_clock_makes_no_difference(clock: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = points(30)
+
+    def run(path: Path) -> bytes:
+        proxies = [Proxy(str(i), FlyNNClient(X[i::3], y[i::3], name=f"party {i}")) for i in range(3)]
+        strategy = make(min_available_clients=3, min_parties=3)
+        Server(client_manager=manager(*proxies), strategy=strategy).fit(1, timeout=None)
+        assert all(party.seconds is None or party.seconds >= 0 for party in strategy.parties)
+        strategy.model.save(path)
+        return path.read_bytes()
+
+    right = run(tmp_path / "right.npz")
+    for name in ("time", "perf_counter"):
+        monkeypatch.setattr(time, name, clock)
+    wrong = run(tmp_path / "wrong.npz")
+    monkeypatch.undo()
+    assert wrong == right
+    assert payload.decode(payload.encode(FlyNNClassifier.load(tmp_path / "wrong.npz").counts_), HASHER, 3).n_examples
