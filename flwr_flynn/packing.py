@@ -9,8 +9,10 @@ The bytes, little-endian::
     1   version, 1
     1   width of a gap in bytes (1, 2 or 4) + 16 x its coder
     1   width of an entry in bytes (1, 2, 4 or 8) + 16 x its coder
-    8   number of entries that are not zero, unsigned
-    8   bytes of the gaps, unsigned
+    4   L, and 4 more: m, unsigned
+    4   number of entries that are not zero, unsigned
+    4   bytes of the gaps, unsigned
+    4   CRC-32 of the bytes before it and after it
     .   gaps: zeros before each entry, row by row
     .   entries, each less 1
 
@@ -19,7 +21,7 @@ as it is, 1 deflate, 2 LZMA. What they write may depend on the machine's librari
 
 >>> packed = pack(np.array([[0, 3, 0, 0], [0, 0, 1, 0]]))
 >>> packed.dtype, packed.shape
-(dtype('uint8'), (23,))
+(dtype('uint8'), (27,))
 >>> unpack(packed, (2, 4), largest=3)
 array([[0, 3, 0, 0],
        [0, 0, 1, 0]])
@@ -43,7 +45,7 @@ except ImportError:  # a Python that was built without it packs a little less we
     lzma = None  # type: ignore[assignment]
 
 _VERSION = 1
-_HEADER = struct.Struct("<BBBQQ")
+_HEADER, _SUM = struct.Struct("<BBBIIII"), struct.Struct("<I")
 _PLAIN, _DEFLATE, _LZMA = range(3)
 _BROKEN: tuple[type[Exception], ...] = (zlib.error, EOFError, *((lzma.LZMAError,) if lzma is not None else ()))
 _DICTIONARY, _SHORT = 2**20, 2**10
@@ -59,7 +61,7 @@ def pack(counts: npt.NDArray[Any]) -> Bytes:
     Parameters
     ----------
     counts : integer array of shape (L, m)
-        None below zero; fewer than 2**31 of them.
+        None below zero; at least one, and fewer than 2**31 of them.
 
     Returns
     -------
@@ -72,8 +74,8 @@ def pack(counts: npt.NDArray[Any]) -> Bytes:
     entries = flat[places].astype(np.uint64) - np.uint64(1)
     gap_code, gaps = _written(np.diff(places, prepend=-1) - 1)
     entry_code, rest = _written(entries)
-    header = _HEADER.pack(_VERSION, gap_code, entry_code, len(places), len(gaps))
-    return np.frombuffer(header + gaps + rest, np.uint8)
+    header = _HEADER.pack(_VERSION, gap_code, entry_code, *counts.shape, len(places), len(gaps))
+    return np.frombuffer(header + _SUM.pack(_crc(header, gaps + rest)) + gaps + rest, np.uint8)
 
 
 def unpack(packed: Bytes, shape: tuple[int, int], largest: int) -> Numbers:
@@ -99,12 +101,16 @@ def unpack(packed: Bytes, shape: tuple[int, int], largest: int) -> Numbers:
         Not such bytes, of another version, more or less than one matrix of this shape, or an entry above `largest`.
     """
     raw, size = packed.tobytes(), math.prod(shape)
-    if len(raw) < _HEADER.size or raw[0] != _VERSION:
+    if len(raw) < _HEADER.size + _SUM.size or raw[0] != _VERSION:
         raise PayloadError(f"counts: expected packed counts of version {_VERSION}, got others")
-    _, gap_code, entry_code, n, n_bytes = _HEADER.unpack_from(raw)
+    _, gap_code, entry_code, *theirs, n, n_bytes = _HEADER.unpack_from(raw)
+    (crc,), body = _SUM.unpack_from(raw, _HEADER.size), raw[_HEADER.size + _SUM.size :]
+    if crc != _crc(raw[: _HEADER.size], body):
+        raise PayloadError("counts: damaged on the way, the checksum does not fit")
+    if tuple(theirs) != shape:
+        raise PayloadError(f"counts: expected shape {shape}, got {tuple(theirs)}")
     if n > size or size >= _LARGEST_SIZE:
         raise PayloadError(f"counts: expected at most {size} entries that are not zero, got {n}")
-    body = raw[_HEADER.size :]
     if n_bytes > len(body):
         raise PayloadError(f"counts: expected at most {len(body)} bytes of gaps, got {n_bytes}")
     gaps = _read(body[:n_bytes], gap_code, n, (1, 2, 4), "gaps")
@@ -121,6 +127,11 @@ def unpack(packed: Bytes, shape: tuple[int, int], largest: int) -> Numbers:
         raise PayloadError(f"counts: expected entries of at most {largest}, got larger ones")
     counts[places] = entries.astype(np.int64) + 1
     return counts.reshape(shape)
+
+
+def _crc(header: bytes, body: bytes) -> int:
+    # Against accidents: with gaps for places, one bit can make other counts of the same points.
+    return zlib.crc32(body, zlib.crc32(header))
 
 
 def entropy(counts: npt.NDArray[Any]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
+import zlib
 
 import numpy as np
 import pytest
@@ -63,21 +64,25 @@ def test_entropy_is_that_of_the_entries() -> None:
 
 
 def packed_by_hand(
-    gaps: bytes, entries: bytes, n: int, codes: tuple[int, int] = (1, 1), size: int | None = None
+    gaps: bytes, entries: bytes, n: int, codes: tuple[int, int] = (1, 1), size: int | None = None, m: int = 4
 ) -> bytes:
-    return struct.pack("<BBBQQ", 1, *codes, n, len(gaps) if size is None else size) + gaps + entries
+    header = struct.pack("<BBBIIII", 1, *codes, 2, m, n, len(gaps) if size is None else size)
+    return header + struct.pack("<I", zlib.crc32(header + gaps + entries)) + gaps + entries
 
 
 @pytest.mark.parametrize(
     ("raw", "reason"),
     [
         (b"", "version 1"),
-        (b"\x01" + bytes(17), "version 1"),
-        (b"\x02" + bytes(18), "version 1"),
+        (b"\x01" + bytes(21), "version 1"),
+        (b"\x02" + bytes(22), "version 1"),
+        (b"\x01" + bytes(22), "the checksum does not fit"),
+        (packed_by_hand(b"\0", b"\0", 1) + b"\0", "the checksum does not fit"),
+        (packed_by_hand(b"\0", b"\0", 1, m=5), r"expected shape \(2, 4\), got \(2, 5\)"),
         (packed_by_hand(b"", b"", 9), "at most 8 entries that are not zero, got 9"),
-        (packed_by_hand(b"", b"", 2**64 - 1), "at most 8 entries"),
+        (packed_by_hand(b"", b"", 2**32 - 1), "at most 8 entries"),
         (packed_by_hand(b"", b"", 0, size=1), "at most 0 bytes of gaps, got 1"),
-        (packed_by_hand(b"", b"", 0, size=2**64 - 1), "at most 0 bytes of gaps"),
+        (packed_by_hand(b"", b"", 0, size=2**32 - 1), "at most 0 bytes of gaps"),
         (packed_by_hand(b"\0", b"\0", 1, codes=(3, 1)), "gaps of 1 or 2 or 4 bytes, got 3"),
         (packed_by_hand(b"\0", b"\0", 1, codes=(0, 1)), "gaps of 1 or 2 or 4 bytes, got 0"),
         (packed_by_hand(b"\0", b"\0", 1, codes=(1, 9)), "entries of 1 or 2 or 4 or 8 bytes, got 9"),
@@ -107,6 +112,8 @@ def test_whatever_is_done_to_packed_counts_they_are_counts_or_refused(data: st.D
     for _ in range(data.draw(st.integers(1, 4))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     raw = raw[: data.draw(st.integers(0, len(raw)))] if data.draw(st.booleans()) else raw
+    if len(raw) > 23 and data.draw(st.booleans()):  # damage on purpose, with a checksum that fits
+        raw[19:23] = struct.pack("<I", zlib.crc32(raw[:19] + raw[23:]))
     tracemalloc.start()
     try:
         read = unpack(np.frombuffer(bytes(raw), np.uint8), (3, 200), largest=1000)
@@ -127,3 +134,13 @@ def test_a_matrix_too_large_to_be_packed_is_refused() -> None:
         pack(huge)
     with pytest.raises(PayloadError, match="counts: expected"):
         unpack(np.frombuffer(packed_by_hand(b"", b"", 0), np.uint8), huge.shape, 9)
+
+
+def test_a_flipped_bit_never_makes_other_counts() -> None:
+    counts = np.random.default_rng(0).poisson(0.1, (3, 50))
+    raw = pack(counts).tobytes()
+    for bit in range(8 * len(raw)):
+        flipped = bytearray(raw)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(PayloadError):
+            unpack(np.frombuffer(bytes(flipped), np.uint8), counts.shape, largest=100)

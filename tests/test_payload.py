@@ -100,8 +100,9 @@ HOSTILE = {
     ),
     "a scalar": (damaged(1, lambda a: a[0]), "counts: expected an array, got uint8"),
     "empty": (damaged(1, lambda a: a[:0]), "expected packed counts of version 1, got others"),
-    "a class more": (repacked(lambda a: np.ones((L + 1, M), np.uint8)), "expected at most 72 entries"),
-    "beyond the last": (repacked(lambda a: np.eye(1, L * M + 1, L * M, np.uint8)), "gaps below 72"),
+    "a class more": (repacked(lambda a: np.ones((L + 1, M), np.uint8)), r"expected shape \(3, 24\), got \(4, 24\)"),
+    "a class short": (repacked(lambda a: a[:-1]), r"expected shape \(3, 24\), got \(2, 24\)"),
+    "transposed": (repacked(np.transpose), r"expected shape \(3, 24\), got \(24, 3\)"),
     "row sum": (repacked(lambda a: with_cell(a, 0, 0, a[0, 0] + 1)), "a multiple of hash_nnz"),
     "above its class": (repacked(lambda a: balanced_row(4)), "row 0 is of 2 points"),
     "overflow": (repacked(lambda a: np.full((L, M), 2**64 - 1, "<u8")), "expected entries of at most"),
@@ -131,7 +132,9 @@ def test_more_examples_than_allowed_are_refused() -> None:
 def test_a_small_message_cannot_make_its_reader_allocate_much() -> None:
     """A hundred thousand zeros deflate to a hundred bytes; the reader takes no more of them than it expects."""
     bomb = zlib.compress(bytes(10**8), 9)
-    message = [good()[0], np.frombuffer(struct.pack("<BBBQQ", 1, 1 + 16, 1 + 16, L * M, len(bomb)) + 2 * bomb, "u1")]
+    header = struct.pack("<BBBIIII", 1, 1 + 16, 1 + 16, L, M, L * M, len(bomb))
+    crc = struct.pack("<I", zlib.crc32(header + 2 * bomb))
+    message = [good()[0], np.frombuffer(header + crc + 2 * bomb, "u1")]
     tracemalloc.start()
     with pytest.raises(PayloadError, match="counts: expected 72 gaps, got others"):
         decode(message)
