@@ -9,6 +9,7 @@ EXPERIMENTS = {
     "bench": "speed of hashing, training and prediction, beside a lean SciPy implementation and the hardware's limit",
     "overhead": "what FlyNN adds to the time of a `flwr run`",
     "accuracy": "balanced accuracy beside tuned kNN and the paper's other baselines; calibration and novelty",
+    "noniid": "skewed parties: FlyNN beside FedAvg and FedProx",
     "privacy": "the paper's figures on differential privacy again, and the new mechanisms beside its own",
     "ablation": "what read-out, hash, scaling and the choice of decay are each worth",
 }
