@@ -10,6 +10,7 @@ EXPERIMENTS = {
     "overhead": "what FlyNN adds to the time of a `flwr run`",
     "accuracy": "balanced accuracy beside tuned kNN and the paper's other baselines; calibration and novelty",
     "noniid": "skewed parties: FlyNN beside FedAvg and FedProx",
+    "parties": "time and memory of 10 to 1000 parties, in this process and on Ray",
     "privacy": "the paper's figures on differential privacy again, and the new mechanisms beside its own",
     "ablation": "what read-out, hash, scaling and the choice of decay are each worth",
 }

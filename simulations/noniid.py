@@ -43,7 +43,7 @@ from simulations.results import (
     text_table,
     write_csv,
 )
-from simulations.splits import LEAST, SPLITS, Parts, deal_out, read
+from simulations.splits import LEAST, SHIFT, SPLITS, Parts, deal_out, read
 
 FLYNN = "FlyNN"
 MODELS = {"LR": 0, "MLP": HIDDEN}
@@ -312,7 +312,8 @@ def run(sources: Sequence[str], plan: Plan, folder: Path, where: str | runner.Wo
             for method in METHODS[1:]:
                 recipe = study.recipe(n_parties, *method.rsplit(" ", 1))
                 recipes.append({"set": study.data.name, "parties": n_parties, "method": method} | asdict(recipe))
-            parts = {split: deal_out(study.data, split, n_parties, plan.seeds[0]).class_table for split in plan.splits}
+            splits = [split for split in plan.splits if split != SHIFT]  # whose labels are those of IID
+            parts = {split: deal_out(study.data, split, n_parties, plan.seeds[0]).class_table for split in splits}
             plots.skew(parts, f"{study.data.name}: training points of {n_parties} parties by class", folder /
                        plots.name_of("skew", study.data.name, n_parties))  # fmt: skip
     hidden = ("curve", "recipe")

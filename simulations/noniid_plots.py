@@ -14,12 +14,17 @@ from simulations.results import Row
 
 Array = npt.NDArray[Any]
 
-_COLOURS = {"LR": "tab:orange", "MLP": "tab:green"}
-_STYLES: dict[str, dict[str, Any]] = {
-    "FedAvg": {"linestyle": "-", "marker": "s"},
-    "FedProx": {"linestyle": "--", "marker": "^"},
-    "one round": {"linestyle": ":", "marker": "v"},
+# FedProx often lies on FedAvg: thin and dark on wide and light, both are seen.
+_COLOURS = {
+    "LR": {"FedAvg": "sandybrown", "FedProx": "saddlebrown", "one round": "tab:orange"},
+    "MLP": {"FedAvg": "mediumaquamarine", "FedProx": "darkgreen", "one round": "tab:green"},
 }
+_STYLES: dict[str, dict[str, Any]] = {
+    "FedAvg": {"linestyle": "-", "marker": "s", "linewidth": 2.6},
+    "FedProx": {"linestyle": "--", "marker": ".", "linewidth": 1.0},
+    "one round": {"linestyle": ":", "marker": "v", "linewidth": 1.3},
+}
+_APART = ("quantity skew", "feature shift")  # not on a scale of label skew with the others
 _FLYNN = {"color": "black", "linestyle": "-", "marker": "o", "linewidth": 2.2, "zorder": 5}
 
 
@@ -33,7 +38,7 @@ def style(method: str) -> dict[str, Any]:
     if method == "FlyNN":
         return _FLYNN
     algorithm, model = method.rsplit(" ", 1)
-    return {"color": _COLOURS[model], "linewidth": 1.3} | _STYLES[algorithm]
+    return {"color": _COLOURS[model][algorithm]} | _STYLES[algorithm]
 
 
 def skew(tables: Mapping[str, Array], title: str, path: Path) -> None:
@@ -90,7 +95,11 @@ def accuracy(rows: Sequence[Row], methods: Sequence[str], title: str, path: Path
                 np.mean([row[what] for row in rows if row["split"] == split and row["method"] == method])
                 for split in splits
             ]
-            axis.plot(range(len(splits)), means, label=method, markersize=4, **style(method))
+            joined = [i for i, split in enumerate(splits) if split not in _APART]
+            apart = [i for i, split in enumerate(splits) if split in _APART]
+            look: dict[str, Any] = {"markersize": 4} | style(method)
+            axis.plot(joined, [means[i] for i in joined], label=method, **look)
+            axis.plot(apart, [means[i] for i in apart], **look | {"linestyle": "none"})
         axis.set_xticks(range(len(splits)), splits, rotation=40, ha="right", fontsize=8)
         axis.set_ylabel(label)
         axis.grid(axis="y", alpha=0.3)
