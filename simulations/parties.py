@@ -26,6 +26,7 @@ from simulations.plots import _panels, _save
 from simulations.results import Row, markdown_table, output_folder, parser, text_table, write_csv
 
 _MIB = 2**20
+_IN_ALL = "peak MiB in all"
 
 
 @contextmanager
@@ -101,7 +102,7 @@ def measure(data: Dataset, n_parties: int, n_points: int, where: runner.Workers,
         "ms per party": 1000 * seconds / n_parties,
         "of them counting": 1000 * float(np.mean(result.party_seconds)),
         "peak MiB above idle": above,
-        "peak MiB in all": in_all,
+        _IN_ALL: in_all,
         "MB sent by parties": result.traffic.up / 1e6,
         "levels": result.depth,
         "sha256": result.model.counts_.sha256()[:12],
@@ -110,11 +111,9 @@ def measure(data: Dataset, n_parties: int, n_points: int, where: runner.Workers,
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """Seconds and memory against the number of parties, both logarithmic."""
-    plt, figure, axes = _panels(2, 4.6, 3.8)
-    for axis, what, label in zip(
-        axes, ("seconds", "peak MiB in all"), ("seconds", "peak memory in all, MiB"), strict=True
-    ):
+    """Seconds and memory against the number of parties."""
+    plt, figure, axes = _panels(2, 4.8, 3.8)
+    for axis, what, label in zip(axes, ("seconds", _IN_ALL), ("seconds", "peak memory in all, MiB"), strict=True):
         for where, colour, marker in (("process", "tab:blue", "o"), ("ray", "tab:orange", "s")):
             mine = [row for row in rows if row["where"] == where]
             if mine:
@@ -122,9 +121,11 @@ def draw(rows: Sequence[Row], path: Path) -> None:
                 axis.plot(
                     [r["parties"] for r in mine], [r[what] for r in mine], color=colour, marker=marker, label=name
                 )
-        axis.set(xscale="log", yscale="log", xlabel="parties", ylabel=label)
+        axis.set(xscale="log", xlabel="parties", ylabel=label)
         axis.grid(alpha=0.3)
-        axis.legend(fontsize=8, frameon=False)
+    axes[0].set_yscale("log")
+    axes[0].legend(fontsize=9, frameon=False)
+    axes[1].set_ylim(bottom=0)
     _save(plt, figure, path)
 
 
