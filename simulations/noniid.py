@@ -50,9 +50,9 @@ MODELS = {"LR": 0, "MLP": HIDDEN}
 ALGORITHMS = ("FedAvg", "FedProx", "one round")
 METHODS = (FLYNN, *(f"{algorithm} {model}" for model in MODELS for algorithm in ALGORITHMS))
 
-RATES = (0.03, 0.1, 0.3, 1.0)
+RATES = (0.1, 0.3, 1.0, 3.0)
 EPOCHS = (1, 5)
-EPOCHS_AT_ONCE = (5, 20, 80)
+EPOCHS_AT_ONCE = (5, 20, 80, 320)
 MUS = (0.001, 0.01, 0.1, 1.0)
 TUNED_ON, MU_TUNED_ON = "IID", "Dirichlet 0.1"
 

@@ -147,7 +147,7 @@ def _settle(strategy: FlyNNStrategy, clients: SimpleClientManager, replies: Sequ
     if strategy.missing or parameters is None:
         who = "; ".join(f"{name} ({reason})" for name, reason in list(strategy.missing.items())[:5])
         raise AggregationError(f"{len(strategy.missing)} of {len(plain)} not counted: {who}")
-    examples = int(metrics["examples"])
+    examples = int(metrics.get("examples", 0))  # 0 of noisy counts, which go no further
     below = [reply.traffic for reply in replies if isinstance(reply, _Node)]
     traffic = strategy.traffic["counts"]
     if below:
@@ -357,8 +357,9 @@ def run(
     show_progress : bool, optional
         See `progress`.
     **settings
-        Of `FlyNNStrategy`: ``spec``, ``classes`` and more. One spec, and exact counts: there is one round, nothing to
-        choose and no evaluation, and a decay of "auto" comes of the summed counts.
+        Of `FlyNNStrategy`: ``spec``, ``classes`` and more. One spec: there is one round, nothing to
+        choose and no evaluation, and a decay of "auto" comes of the summed counts. With a ``mechanism`` the root asks
+        all parties itself: a sum of noisy counts is nothing that a single party could have sent.
 
     Returns
     -------
@@ -375,6 +376,8 @@ def run(
         raise ConfigError("parties: expected at least one, got none")
     if fan_in < 2:
         raise ConfigError(f"fan_in: expected at least 2, got {fan_in}")
+    if settings.get("mechanism") is not None:
+        fan_in = max(fan_in, len(parties))
     names = [getattr(party, "name", None) or f"party-{i}" for i, party in enumerate(parties)]
     if len(set(names)) < len(names):
         raise ConfigError("parties: expected different names, got the same for several")
@@ -384,6 +387,8 @@ def run(
         direct = len(groups) == len(parties)
         children = names if direct else [_group_name(group) for group in groups]
         root, clients = _strategy(settings, len(children)), _manager(children)
+        if root.num_rounds != 1 or len(root.specs) != 1:
+            raise ConfigError("spec: expected one HashSpec, got what takes more than the round of counting")
         request, shared = place.put(_request(root, clients)), place.put(settings)
         taken: list[Any] = []
 

@@ -26,7 +26,7 @@ from simulations.baselines import balanced_accuracy
 
 Array = npt.NDArray[Any]
 
-SHIFT = "feature shift"
+QUANTITY, SHIFT = "quantity skew", "feature shift"
 
 SPLITS: dict[str, dict[str, Any]] = {
     "IID": {"partitioner": "iid"},
@@ -36,12 +36,15 @@ SPLITS: dict[str, dict[str, Any]] = {
         "partitioner": "pathological", "classes_per_party": 2, "class_assignment": "first-deterministic",
     },
     "1 class": {"partitioner": "pathological", "classes_per_party": 1, "class_assignment": "first-deterministic"},
-    "quantity skew": {"partitioner": "square"},
+    QUANTITY: {"partitioner": "size"},
     SHIFT: {"partitioner": "iid"},
 }  # fmt: skip
-"""Settings of `RunConfig` by the name of the split. "shards": the points, sorted by class, are cut into two pieces for
-each party. "quantity skew": party i has in proportion to i squared. "feature shift": IID, but each party's instruments
-are off: see `shifted`."""
+"""Settings of `RunConfig` by the name of the split.
+
+"shards": the points, sorted by class, are cut into two pieces for each party. "quantity skew": party i of 1, 2, ... has
+points in proportion to i squared, and one at least. "feature shift": IID, but each party's instruments are off, see
+`shifted`.
+"""
 
 TEST_FRACTION = 0.2
 
@@ -143,13 +146,29 @@ def deal_out(data: Dataset, split: str, n_parties: int, seed: int) -> Parts:
     seed : int
         Of the split, of which points are held out, and of the shift of the features.
     """
-    config = RunConfig(split_seed=seed, test_fraction=TEST_FRACTION, **SPLITS[split])
+    settings = dict(SPLITS[split])
+    if split == QUANTITY:
+        settings["partition_sizes"] = ",".join(map(str, uneven_sizes(len(data.y), n_parties)))
+    config = RunConfig(split_seed=seed, test_fraction=TEST_FRACTION, **settings)
     test = held_out(len(data.y), TEST_FRACTION, seed)
     shares = [data.share(indices, test) for indices in deal(config, n_parties, data.y)]
     if split == SHIFT:
         deviation = data.X[~test].std(axis=0, dtype=np.float64)
         shares = [shifted(share, deviation, (seed, party)) for party, share in enumerate(shares)]
     return Parts(shares, len(data.classes))
+
+
+def uneven_sizes(n: int, n_parties: int) -> list[int]:
+    """Sizes that add up to n, in proportion to 1, 4, 9, ..., and 1 at least; flwr-datasets' own of this kind give
+    small parties nothing, and refuse.
+
+    >>> uneven_sizes(100, 4)
+    [3, 13, 30, 54]
+    """
+    squares = np.arange(1, n_parties + 1) ** 2
+    sizes = np.maximum(n * squares // squares.sum(), 1)
+    sizes[-1] += n - sizes.sum()
+    return [int(size) for size in sizes]
 
 
 def shifted(share: Share, deviation: Array, seed: tuple[int, int]) -> Share:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from flwr.server.strategy import FedAvg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flwr_flynn import AggregationError, ClassCounts, FlyHash, FlyNNClient, HashSpec
+from flwr_flynn import AggregationError, ClassCounts, FlyHash, FlyNNClient, HashSpec, Plan
 from flwr_flynn.errors import ConfigError
 from simulations import runner
 
@@ -98,13 +99,19 @@ def test_bytes_are_those_of_the_parties_in_every_tree():
 def test_a_party_that_refuses_is_named(fan_in):
     parties = parties_of(20)
     parties[13] = FlyNNClient(*points(3)[:1], ["ash", "oak", "ash"], name="Basel")
-    with pytest.raises(AggregationError, match="Basel.*declined: .*label"):
+    with pytest.raises(AggregationError, match=r"Basel.*declined: .*label"):
         run(parties, fan_in=fan_in)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"fan_in": 1}, "fan_in"), ({"where": "cloud"}, "where"), ({"decay": 2.0}, "decay")],
+    [
+        ({"fan_in": 1}, "fan_in"),
+        ({"where": "cloud"}, "where"),
+        ({"decay": 2.0}, "decay"),
+        ({"spec": Plan(5, 3, scaling="standard", hash_dim=40)}, "expected one HashSpec"),
+        ({"spec": [SPEC, replace(SPEC, seed=4)]}, "expected one HashSpec"),
+    ],
 )
 def test_wrong_settings_are_named(changes, message):
     with pytest.raises(ConfigError, match=message):
@@ -116,6 +123,20 @@ def test_parties_have_to_be_there_and_differ():
         run([])
     with pytest.raises(ConfigError, match="different names"):
         run([FlyNNClient(*points(3), name="Basel")] * 2)
+
+
+def test_noisy_counts_go_to_the_root(tmp_path):
+    pytest.importorskip("dp_accounting")
+    from flwr_flynn.budget import Budget, Policy
+    from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
+
+    mechanism = SimulatedRelease(LaplaceCounts.for_spec(SPEC, n_classes=3, epsilon=1.0), seed=5)
+    parties = parties_of(6)
+    for i, party in enumerate(parties):
+        party.budget = Budget(tmp_path / str(i), Policy(1.0, mechanisms=["simulated"]))
+    model = run(parties, fan_in=2, mechanism=mechanism).model
+    assert model.counts_.noise_variance == pytest.approx(6 * mechanism.noise_sd**2)
+    assert model.guarantee_ == mechanism.guarantee()
 
 
 def test_ray_gives_the_bits_of_one_process(on_ray):
