@@ -305,8 +305,9 @@ def run(sources: Sequence[str], plan: Plan, folder: Path, where: str | runner.Wo
     rows: list[Row] = []
     recipes: list[Row] = []
     cells = Cells(folder / "cells")
-    for source in sources:
-        study = Study(read(source, plan.largest), plan, cells, where)
+    # All are read before the first is worked on: a name that is wrong shows at once.
+    for data in [read(source, plan.largest) for source in sources]:
+        study = Study(data, plan, cells, where)
         rows += study.rows()
         for n_parties in plan.parties:
             for method in METHODS[1:]:

@@ -9,7 +9,7 @@ comes of it. On Ray, each party and each node is a task. A node runs as soon as 
 of the cluster; a task whose worker dies is run again. Integers are added, so neither the order nor the shape of the
 tree nor a second try changes a bit.
 
-`rounds` plays the rounds of any other strategy of Flower's with the same parties, for comparison.
+`rounds` plays the rounds of any strategy of Flower's, with all that belongs to them.
 
 >>> import numpy as np
 >>> from flwr_flynn import FlyNNClient, HashSpec
@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from flwr.client import Client, NumPyClient
-from flwr.common import Code, FitIns, FitRes, Parameters, Status, ndarrays_to_parameters
+from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Status, ndarrays_to_parameters
 from flwr.server.client_manager import SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
@@ -117,12 +117,12 @@ def _quiet() -> Iterator[None]:
 # ---- what runs at a worker
 
 
-def _answer(party: Party, request: FitIns) -> tuple[FitRes, float]:
+def _answer(party: Party, request: FitIns | EvaluateIns) -> tuple[FitRes | EvaluateRes, float]:
     """A party's reply, and how long it took."""
     client = party.to_client() if isinstance(party, NumPyClient) else party
     start = time.perf_counter()
     with _quiet():
-        reply = client.fit(request)
+        reply = client.fit(request) if isinstance(request, FitIns) else client.evaluate(request)
     return reply, time.perf_counter() - start
 
 
@@ -438,7 +438,7 @@ def rounds(
     *,
     address: str | None = None,
 ) -> tuple[Parameters, Traffic]:
-    """Play rounds of fits of a strategy such as Flower's `FedAvg`; its server's `evaluate` is asked after each.
+    """Play the rounds of a strategy as Flower's server would: fit, the server's own evaluation, that by the parties.
 
     Replies go to the strategy in the order of the parties, whichever came first and in whatever order it asked them:
     floats do not add up alike in every order.
@@ -446,7 +446,7 @@ def rounds(
     Parameters
     ----------
     strategy : Strategy
-        With initial parameters of its own.
+        Such as Flower's `FedAvg` with initial parameters, or a `FlyNNStrategy` that takes several rounds.
     parties : sequence of Client or NumPyClient
     n_rounds : int
     where, address
@@ -455,31 +455,29 @@ def rounds(
     Returns
     -------
     parameters : Parameters
-        After the last round.
+        The last ones that a round led to.
     traffic : Traffic
-        Bytes of all rounds, without the hand-out of the final parameters.
-
-    Raises
-    ------
-    AggregationError
-        A round led to no parameters.
+        Bytes of all rounds, without a hand-out of the final parameters that no evaluation has made.
     """
     clients = _manager([str(i) for i in range(len(parties))])
     traffic = Traffic()
     with workers(where, address=address) as place, _quiet():
         laid = [place.put(party) for party in parties]
-        parameters = strategy.initialize_parameters(clients) or ndarrays_to_parameters([])
-        for number in range(1, n_rounds + 1):
-            asked = sorted(strategy.configure_fit(number, parameters, clients), key=lambda pair: int(pair[0].cid))
+
+        def ask(requests: Sequence[tuple[ClientProxy, Any]]) -> list[tuple[ClientProxy, Any]]:
+            asked = sorted(requests, key=lambda pair: int(pair[0].cid))
             for _, request in asked:
                 traffic.ask(1, request.parameters.tensors, request.config)
             replies = place.get([place.answer(laid[int(client.cid)], request)[0] for client, request in asked])
             for reply in replies:
-                traffic.reply(reply.parameters.tensors, reply.metrics)
-            results = [(client, reply) for (client, _), reply in zip(asked, replies, strict=True)]
-            aggregated, _ = strategy.aggregate_fit(number, results, [])
-            if aggregated is None:
-                raise AggregationError(f"round {number}: no parameters came of {len(replies)} replies")
-            parameters = aggregated
+                traffic.reply(reply.parameters.tensors if isinstance(reply, FitRes) else (), reply.metrics)
+            return [(client, reply) for (client, _), reply in zip(asked, replies, strict=True)]
+
+        parameters = strategy.initialize_parameters(clients) or ndarrays_to_parameters([])
+        for number in range(1, n_rounds + 1):
+            results = ask(strategy.configure_fit(number, parameters, clients))
+            parameters = strategy.aggregate_fit(number, results, [])[0] or parameters
             strategy.evaluate(number, parameters)
+            tried = ask(strategy.configure_evaluate(number, parameters, clients))
+            strategy.aggregate_evaluate(number, tried, [])
     return parameters, traffic

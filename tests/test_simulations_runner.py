@@ -13,7 +13,7 @@ from flwr.server.strategy import FedAvg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flwr_flynn import AggregationError, ClassCounts, FlyHash, FlyNNClient, HashSpec, Plan
+from flwr_flynn import AggregationError, ClassCounts, FlyHash, FlyNNClient, FlyNNStrategy, HashSpec, Plan
 from flwr_flynn.errors import ConfigError
 from simulations import runner
 
@@ -177,6 +177,22 @@ def test_ctrl_c_ends_what_is_under_way(on_ray):
     assert run(parties_of(4), on_ray).model.counts_ == pooled()
 
 
+def test_rounds_play_flynn_with_all_that_it_does():
+    X, y = points(300)
+    split = np.arange(300) % 4
+    parties = [
+        FlyNNClient(X[split == i], y[split == i], X_test=X[:50], y_test=y[:50], name=f"party-{i}") for i in range(4)
+    ]
+    plan = Plan(5, 3, scaling="standard", hash_dim=40)
+    strategy = FlyNNStrategy(spec=plan, classes=CLASSES, min_available_clients=4, min_parties=4)
+    runner.rounds(strategy, parties, strategy.num_rounds)
+    pooled = ClassCounts.from_data(FlyHash(strategy.specs[0]), X, np.searchsorted(CLASSES, y), 3)
+    assert strategy.model.counts_ == pooled
+    assert strategy.choice is not None
+    assert strategy.evaluation["examples"] == 200
+    assert set(strategy.traffic) == {"sums", "counts", "choice", "model"}
+
+
 class Adder(runner.NumPyClient):
     """Adds its number to the parameters."""
 
@@ -194,6 +210,7 @@ def test_rounds_play_flowers_own_strategy(on_ray):
         strategy = FedAvg(
             initial_parameters=ndarrays_to_parameters([np.zeros(1)]),
             min_available_clients=3,
+            fraction_evaluate=0.0,
             evaluate_fn=lambda number, arrays, _, heard=heard: heard.append((number, arrays[0].item())),
         )
         parameters, traffic = runner.rounds(strategy, [Adder(i / 10) for i in range(5)], 4, where)
