@@ -10,6 +10,8 @@ EXPERIMENTS = {
     "overhead": "what FlyNN adds to the time of a `flwr run`",
     "scale": "seconds and memory of the server for 10, 100 and 1000 parties, or of a simulation with --supernodes 200",
     "accuracy": "balanced accuracy beside tuned kNN and the paper's other baselines; calibration and novelty",
+    "noniid": "skewed parties: FlyNN beside FedAvg and FedProx",
+    "parties": "time and memory of 10 to 1000 parties, in this process and on Ray",
     "privacy": "the paper's figures on differential privacy again, and the new mechanisms beside its own",
     "ablation": "what read-out, hash, scaling and the choice of decay are each worth",
 }

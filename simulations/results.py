@@ -66,6 +66,15 @@ def text_table(rows: Sequence[Row]) -> str:
     )
 
 
+def markdown_table(rows: Sequence[Row]) -> str:
+    """Rows as a table in Markdown: text to the left, numbers to the right."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    left = [all(isinstance(row.get(name, ""), str) for row in rows) for name in columns]
+    lines = [columns, [":--" if to_left else "--:" for to_left in left]]
+    lines += [[_short(row.get(name, "")) for name in columns] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def _short(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.1e}" if 0 < abs(value) < 0.0005 else f"{value:.3f}"

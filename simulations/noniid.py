@@ -1,0 +1,362 @@
+"""What skewed parties cost: FlyNN beside FedAvg and FedProx, on partitions from IID to one class per party.
+
+FlyNN is the product's: one round of exact counts, columns as they are (rows of the hash signed where some values are
+below zero), sizes and read-out by default, decay suggested by the summed counts. It must equal the model of the pooled
+points bit for bit, and the table shows the SHA-256 of its counts.
+
+Beside it softmax regression (LR) and a perceptron (MLP), trained through Flower's own FedAvg and FedProx with all
+parties in every round, and in a single round. They get what helps them: columns standardised by the pooled points;
+learning rate and epochs per round from a grid, the best after as many rounds on the *IID* split of the same training
+points, a fifth of them held out for that; FedProx's mu likewise, but on "Dirichlet 0.1", where it has something to do.
+Nothing is chosen on held-out points. Accuracy is that after the last round.
+
+Bytes are those of one party, up and down together, with the final model handed out, without Flower's envelopes.
+Finished pieces are kept under the output folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.common import NDArrays, ndarrays_to_parameters
+
+from flwr_flynn import ClassCounts, FlyHash, HashSpec, payload
+from flwr_flynn.data import Dataset
+from flwr_flynn.errors import FlyNNError
+from simulations import noniid_plots as plots
+from simulations import runner
+from simulations.gradients import HIDDEN, Recipe, federate, logits
+from simulations.results import (
+    Cells,
+    Row,
+    code_digest,
+    markdown_table,
+    output_folder,
+    parser,
+    text_table,
+    write_csv,
+)
+from simulations.splits import LEAST, SHIFT, SPLITS, Parts, deal_out, read
+
+FLYNN = "FlyNN"
+MODELS = {"LR": 0, "MLP": HIDDEN}
+ALGORITHMS = ("FedAvg", "FedProx", "one round")
+METHODS = (FLYNN, *(f"{algorithm} {model}" for model in MODELS for algorithm in ALGORITHMS))
+
+RATES = (0.1, 0.3, 1.0, 3.0)
+EPOCHS = (1, 5)
+EPOCHS_AT_ONCE = (5, 20, 80, 320)
+MUS = (0.001, 0.01, 0.1, 1.0)
+TUNED_ON, MU_TUNED_ON = "IID", "Dirichlet 0.1"
+
+_VERSION = 1  # to be raised when a cell comes to hold something else
+_COMMON = ("flwr_flynn.partition", "simulations.splits")
+_CODE = {
+    True: code_digest("flwr_flynn.client", "flwr_flynn.strategy", "simulations.runner", *_COMMON),
+    False: code_digest("simulations.gradients", *_COMMON),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is run.
+
+    Parameters
+    ----------
+    splits : tuple of str
+        Of `splits.SPLITS`.
+    parties : tuple of int
+    rounds : int
+        Of FedAvg and FedProx.
+    seeds : tuple of int
+        Of split, held-out points and training.
+    largest : int
+        Points of a data set that are used.
+    """
+
+    splits: tuple[str, ...] = tuple(SPLITS)
+    parties: tuple[int, ...] = (10, 100)
+    rounds: int = 50
+    seeds: tuple[int, ...] = (0,)
+    largest: int = 5000
+
+
+QUICK = Plan(splits=("IID", "Dirichlet 0.1", "1 class", "feature shift"), parties=(10,), rounds=20)
+FULL = Plan(rounds=100, seeds=(0, 1, 2))
+
+
+def flynn(parts: Parts, where: str | runner.Workers) -> Row:
+    """Count at the parties and over the pooled points; the scores, the bytes, and both SHA-256."""
+    train, n_parties = parts.pooled, len(parts.shares)
+    spec = HashSpec.suggest(train.X.shape[1], len(train.y), parts.n_classes, signed=bool(train.X.min() < 0))
+    federation = runner.run(parts.clients(), where, spec=spec, classes=range(parts.n_classes))
+    counts = federation.model.counts_
+    pooled = ClassCounts.from_data(FlyHash(spec), train.X, train.y, parts.n_classes)
+    if counts != pooled:
+        raise AssertionError("the sum of the parties' counts is not that of the pooled points")
+    handed_out = _size(payload.encode(counts))
+    scores = parts.scores(federation.model.predict(train.X_test))
+    traffic = federation.traffic
+    shown = {"sha256": counts.sha256(), "pooled sha256": pooled.sha256()}
+    return scores | _bytes(traffic.up, traffic.down, n_parties, handed_out) | {"rounds": 1} | shown
+
+
+def by_gradients(
+    parts: Parts, model: str, recipe: Recipe, n_rounds: int, where: str | runner.Workers, seed: int
+) -> Row:
+    """Train through Flower's strategy; the scores after the last round, and the accuracy after each.
+
+    Parameters
+    ----------
+    parts : Parts
+        Standardised.
+    model : str
+        One of `MODELS`.
+    recipe : Recipe
+    n_rounds : int
+    where : see `runner.run`
+    seed : int
+    """
+    points, curve = parts.pooled, []
+
+    def watch(weights: NDArrays) -> None:
+        curve.append(float((logits(weights, points.X_test).argmax(axis=1) == points.y_test).mean()))
+
+    shares = [(share.X, share.y) for share in parts.shares]
+    weights, traffic = federate(shares, parts.n_classes, MODELS[model], recipe, n_rounds, watch, where, seed)
+    scores = parts.scores(logits(weights, points.X_test).argmax(axis=1))
+    cost = _bytes(traffic.up, traffic.down, len(shares), _size(weights))
+    return scores | cost | {"rounds": n_rounds, "recipe": asdict(recipe), "curve": curve}
+
+
+def _size(arrays: NDArrays) -> int:
+    return sum(map(len, ndarrays_to_parameters(arrays).tensors))
+
+
+def _bytes(up: int, down: int, n_parties: int, handed_out: int) -> Row:
+    return {"up": round(up / n_parties), "down": round(down / n_parties) + handed_out}
+
+
+class Study:
+    """All cells of one data set.
+
+    Parameters
+    ----------
+    data : Dataset
+    plan : Plan
+    cells : Cells
+        Where finished ones are kept.
+    where : str or Workers
+        As for `runner.run`.
+    """
+
+    def __init__(self, data: Dataset, plan: Plan, cells: Cells, where: str | runner.Workers) -> None:
+        self.data, self.plan, self.cells, self.where = data, plan, cells, where
+        digest = hashlib.sha256(repr((data.X.dtype, data.X.shape)).encode())
+        for array in (data.X, data.y):
+            digest.update(np.ascontiguousarray(array).tobytes())
+        self._digest = digest.hexdigest()[:16]
+
+    def rows(self) -> Iterator[Row]:
+        """A row for every number of parties, split, method and seed."""
+        for n_parties in self.plan.parties:
+            for split in self.plan.splits:
+                for seed in self.plan.seeds:
+                    for method in METHODS:
+                        about = {"set": self.data.name, "parties": n_parties, "split": split, "method": method}
+                        yield about | {"seed": seed} | self.cell(n_parties, split, method, seed)
+
+    def cell(self, n_parties: int, split: str, method: str, seed: int) -> Row:
+        """One of them."""
+        key: Row = {"job": f"{n_parties} parties, {split}, {method}", "seed": seed}
+        if method == FLYNN:
+            return self._kept(key, True, lambda: [flynn(self._parts(split, n_parties, seed), self.where)])[0]
+        algorithm, model = method.rsplit(" ", 1)
+        n_rounds = 1 if algorithm == "one round" else self.plan.rounds
+        recipe = self.recipe(n_parties, algorithm, model)
+
+        def compute() -> list[Row]:
+            parts = self._parts(split, n_parties, seed).standardised()
+            return [by_gradients(parts, model, recipe, n_rounds, self.where, seed)]
+
+        return self._kept(key | {"recipe": asdict(recipe), "rounds": n_rounds}, False, compute)[0]
+
+    def recipe(self, n_parties: int, algorithm: str, model: str) -> Recipe:
+        """The best of the grid, see the module."""
+        if algorithm == "FedProx":
+            found = self.recipe(n_parties, "FedAvg", model)
+            candidates, split = [replace(found, mu=mu) for mu in MUS], MU_TUNED_ON
+        else:
+            epochs = EPOCHS_AT_ONCE if algorithm == "one round" else EPOCHS
+            candidates, split = [Recipe(rate, each) for rate in RATES for each in epochs], TUNED_ON
+        n_rounds = 1 if algorithm == "one round" else self.plan.rounds
+
+        def compute() -> list[Row]:
+            parts = self._parts(split, n_parties, 0).for_validation(seed=1).standardised()
+            rows = [by_gradients(parts, model, recipe, n_rounds, self.where, 0) for recipe in candidates]
+            return [{name: row[name] for name in ("accuracy", "recipe")} for row in rows]
+
+        grid = [asdict(recipe) for recipe in candidates]
+        key = {"job": f"{n_parties} parties, recipe of {algorithm} {model}", "grid": grid, "rounds": n_rounds}
+        tried = self._kept(key, False, compute)
+        return Recipe(**max(tried, key=lambda row: row["accuracy"])["recipe"])
+
+    def _parts(self, split: str, n_parties: int, seed: int) -> Parts:
+        return deal_out(self.data, split, n_parties, seed)
+
+    def _kept(self, key: Row, is_flynn: bool, compute: Any) -> list[Row]:
+        key |= {"set": self.data.name, "data": self._digest, "code": _CODE[is_flynn], "version": _VERSION}
+        rows = self.cells.get(key)
+        if rows is None:
+            start = time.perf_counter()
+            rows = compute()
+            seconds = time.perf_counter() - start
+            rows = [row | {"seconds": seconds} for row in rows]
+            self.cells.put(key, rows)
+            print(f"{key['set']}: {key['job']}: {seconds:.1f} s", file=sys.stderr, flush=True)
+        return rows
+
+
+# ---- what is shown
+
+
+def table(rows: Sequence[Row], figure: str) -> list[Row]:
+    """A line for every split, a column for every method: the mean over seeds of a figure."""
+    lines = []
+    for split in dict.fromkeys(row["split"] for row in rows):
+        mine = [row for row in rows if row["split"] == split]
+        line: Row = {"split": split}
+        for method in METHODS:
+            line[method] = float(np.mean([row[figure] for row in mine if row["method"] == method]))
+        lines.append(line | _checksums(mine))
+    return lines
+
+
+def _checksums(rows: Sequence[Row]) -> Row:
+    first = next(row for row in rows if row["method"] == FLYNN)
+    same = all(row["sha256"] == row["pooled sha256"] for row in rows if row["method"] == FLYNN)
+    return {"FlyNN's counts": first["sha256"][:12], "those of the pooled points": "the same" if same else "OTHERS"}
+
+
+def costs(rows: Sequence[Row]) -> list[Row]:
+    """A line for every method: rounds, bytes of a party, mean and lowest accuracy over the splits, and how often and
+    when it was as accurate as FlyNN on the same split."""
+    goal = {(row["split"], row["seed"]): row["accuracy"] for row in rows if row["method"] == FLYNN}
+    lines = []
+    for method in METHODS:
+        mine = [row for row in rows if row["method"] == method]
+        reached = [_reached(row.get("curve", [row["accuracy"]]), goal[row["split"], row["seed"]]) for row in mine]
+        there = [number for number in reached if number]
+        per_round = np.mean([(row["up"] + row["down"]) / row["rounds"] for row in mine])
+        lines.append(
+            {
+                "method": method,
+                "rounds": str(mine[0]["rounds"]),
+                "kB per party": round(float(np.mean([row["up"] + row["down"] for row in mine])) / 1000),
+                "accuracy, mean of splits": float(np.mean([row["accuracy"] for row in mine])),
+                "lowest": min(row["accuracy"] for row in mine),
+                "worst party, mean of splits": float(np.mean([row["worst"] for row in mine])),
+                "reached FlyNN's": f"{len(there)} of {len(mine)}",
+                "rounds until then (median)": f"{np.median(there):g}" if there else "-",
+                "kB until then": f"{np.median(there) * per_round / 1000:.0f}" if there else "-",
+            }
+        )
+    return lines
+
+
+def _reached(curve: Sequence[float], goal: float) -> int | None:
+    """The first round after which it was as accurate."""
+    return next((number for number, accuracy in enumerate(curve, 1) if accuracy >= goal), None)
+
+
+def summary(rows: Sequence[Row], recipes: Sequence[Row], plan: Plan, command: str) -> str:
+    """The results in Markdown."""
+    parts = ["# Non-IID parties", (__doc__ or "").split("\n", 1)[1].strip(), f"Made by `{command}`."]
+    parts.append(f"Seeds {', '.join(map(str, plan.seeds))}; FedAvg and FedProx: {plan.rounds} rounds.")
+    for (name, n_parties), mine in _grouped(rows):
+        parts.append(f"## {name}, {n_parties} parties")
+        parts += ["Accuracy on all held-out points:", markdown_table(table(mine, "accuracy"))]
+        worst = [{k: v for k, v in line.items() if k == "split" or k in METHODS} for line in table(mine, "worst")]
+        parts += [
+            f"At the party where it is lowest, of those with {LEAST} or more held-out points:", markdown_table(worst),
+            "What it costs (balanced accuracy, and every cell: `noniid.csv`):", markdown_table(costs(mine)),
+            f"![accuracy by split]({plots.name_of('accuracy', name, n_parties)})",
+            f"![accuracy by bytes]({plots.name_of('bytes', name, n_parties)})",
+            f"![label skew]({plots.name_of('skew', name, n_parties)})",
+        ]  # fmt: skip
+    parts += ["## Recipes that the grid led to", markdown_table(recipes)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _grouped(rows: Sequence[Row]) -> Iterator[tuple[tuple[str, int], list[Row]]]:
+    for group in dict.fromkeys((row["set"], row["parties"]) for row in rows):
+        yield group, [row for row in rows if (row["set"], row["parties"]) == group]
+
+
+def run(sources: Sequence[str], plan: Plan, folder: Path, where: str | runner.Workers, command: str) -> list[Row]:
+    """Run all cells, and write CSV, figures and summary."""
+    rows: list[Row] = []
+    recipes: list[Row] = []
+    cells = Cells(folder / "cells")
+    # All are read before the first is worked on: a name that is wrong shows at once.
+    for data in [read(source, plan.largest) for source in sources]:
+        study = Study(data, plan, cells, where)
+        rows += study.rows()
+        for n_parties in plan.parties:
+            for method in METHODS[1:]:
+                recipe = study.recipe(n_parties, *method.rsplit(" ", 1))
+                recipes.append({"set": study.data.name, "parties": n_parties, "method": method} | asdict(recipe))
+            splits = [split for split in plan.splits if split != SHIFT]  # whose labels are those of IID
+            parts = {split: deal_out(study.data, split, n_parties, plan.seeds[0]).class_table for split in splits}
+            plots.skew(parts, f"{study.data.name}: training points of {n_parties} parties by class", folder /
+                       plots.name_of("skew", study.data.name, n_parties))  # fmt: skip
+    hidden = ("curve", "recipe")
+    write_csv(folder / "noniid.csv", [{k: v for k, v in row.items() if k not in hidden} for row in rows])
+    for (name, n_parties), mine in _grouped(rows):
+        title = f"{name}, {n_parties} parties"
+        plots.accuracy(mine, METHODS, title, folder / plots.name_of("accuracy", name, n_parties))
+        plots.by_bytes(mine, METHODS, title, folder / plots.name_of("bytes", name, n_parties))
+    path = folder / "summary.md"
+    path.write_text(summary(rows, recipes, plan, command), encoding="utf-8")
+    print(f"written: {path}")
+    return rows
+
+
+def main(arguments: list[str]) -> None:
+    """Run, print, write."""
+    options = parser("noniid", __doc__)
+    options.add_argument("--full", action="store_true", help=f"{len(FULL.seeds)} seeds and {FULL.rounds} rounds")
+    options.add_argument("--sets", default="", help="sets of --data, with commas between (default: satimage, mnist)")
+    options.add_argument("--parties", default="", help="numbers of parties, with commas between (default: 10,100)")
+    options.add_argument("--where", choices=runner.WHERE, default="process", help="where parties run")
+    options.add_argument("--ray-address", help="of a Ray cluster; with --where ray")
+    chosen = options.parse_args(arguments)
+    plan = QUICK if chosen.quick else FULL if chosen.full else Plan()
+    if chosen.parties:
+        try:
+            plan = replace(plan, parties=tuple(int(n) for n in chosen.parties.split(",")))
+        except ValueError:
+            options.error(f"--parties: expected whole numbers with commas between, got {chosen.parties}")
+        if min(plan.parties) < 1:
+            options.error("--parties: expected at least 1")
+    sources = ["digits"]
+    if chosen.data:
+        names = [name.strip() for name in (chosen.sets or "satimage,mnist").split(",")]
+        sources += [str(chosen.data / f"{name}.npz") for name in names]
+    folder = output_folder(chosen)
+    try:
+        with runner.workers(chosen.where, address=chosen.ray_address) as where:
+            rows = run(sources, plan, folder, where, "python -m simulations noniid " + " ".join(arguments))
+    except FlyNNError as error:
+        options.error(str(error))
+    for (name, n_parties), mine in _grouped(rows):
+        print(f"\n{name}, {n_parties} parties: accuracy")
+        print(text_table(table(mine, "accuracy")))
+        print(text_table(costs(mine)))

@@ -1,0 +1,163 @@
+"""What many parties cost: time and memory of one federation of 10 to 1000 parties, in this process and on Ray.
+
+Each party has as many points of Digits, drawn at random. Counts are added in a tree of sixteen children to a node, see
+`simulations.runner`, and must be those of the pooled points. A first small federation, not shown, has Ray start its
+workers and all of them load compiled code. Then each case runs once by the clock and once more with its memory watched,
+which takes time itself. Memory is that of this process and of all that it started, pages that they share counted once:
+"in all" at its peak, with Python, Ray's own processes and what the workers have imported, and above what was there
+before the run.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flwr_flynn import ClassCounts, FlyHash, FlyNNClient, HashSpec
+from flwr_flynn.data import Dataset, load_dataset
+from simulations import runner
+from simulations.plots import _panels, _save
+from simulations.results import Row, markdown_table, output_folder, parser, text_table, write_csv
+
+_MIB = 2**20
+_IN_ALL = "peak MiB in all"
+
+
+@contextmanager
+def peak_memory(every: float = 0.25) -> Iterator[Callable[[], tuple[float, float]]]:
+    """Watch the memory of this process and of all that it has started: the sum of their proportional set sizes.
+
+    Parameters
+    ----------
+    every : float
+        Seconds between looks.
+
+    Yields
+    ------
+    callable
+        Gives the highest sum seen, and how much that is above the one at the start, in MiB; nan without psutil.
+    """
+    try:
+        import psutil
+
+        me = psutil.Process()
+        start = _held(psutil, me)
+    except (ImportError, AttributeError):
+        yield lambda: (float("nan"), float("nan"))
+        return
+    seen, stop = [start], threading.Event()
+
+    def watch() -> None:
+        while not stop.wait(every):
+            seen.append(_held(psutil, me))
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield lambda: (max(seen) / _MIB, (max(seen) - start) / _MIB)
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _held(psutil: Any, process: Any) -> int:
+    total = 0
+    for one in [process, *process.children(recursive=True)]:
+        try:
+            total += one.memory_full_info().pss
+        except psutil.Error:  # it ended meanwhile
+            continue
+    return total
+
+
+def federation(data: Dataset, n_parties: int, n_points: int, seed: int = 0) -> list[FlyNNClient]:
+    """Parties with points of `data`, drawn with replacement."""
+    chosen = np.random.default_rng([seed, n_parties]).integers(0, len(data.y), (n_parties, n_points))
+    return [FlyNNClient(data.X[rows], data.y[rows], name=f"party-{i}") for i, rows in enumerate(chosen)]
+
+
+def measure(data: Dataset, n_parties: int, n_points: int, where: runner.Workers, name: str) -> Row:
+    """One federation."""
+    parties = federation(data, n_parties, n_points)
+    spec = HashSpec.suggest(data.X.shape[1], len(data.y), len(data.classes))
+    settings: dict[str, Any] = {"spec": spec, "classes": data.classes}
+    start = time.perf_counter()
+    result = runner.run(parties, where, **settings)
+    seconds = time.perf_counter() - start
+    with peak_memory() as peak:
+        runner.run(parties, where, **settings)
+        in_all, above = peak()
+    X, y = (np.concatenate([getattr(party, name) for party in parties]) for name in ("X", "y"))
+    pooled = ClassCounts.from_data(FlyHash(spec), X, y, len(data.classes))
+    return {
+        "where": name,
+        "parties": n_parties,
+        "seconds": seconds,
+        "ms per party": 1000 * seconds / n_parties,
+        "of them counting": 1000 * float(np.mean(result.party_seconds)),
+        "peak MiB above idle": above,
+        _IN_ALL: in_all,
+        "MB sent by parties": result.traffic.up / 1e6,
+        "levels": result.depth,
+        "sha256": result.model.counts_.sha256()[:12],
+        "pooled": "the same" if result.model.counts_ == pooled else "OTHERS",
+    }
+
+
+def draw(rows: Sequence[Row], path: Path) -> None:
+    """Seconds and memory against the number of parties."""
+    plt, figure, axes = _panels(2, 4.8, 3.8)
+    for axis, what, label in zip(axes, ("seconds", _IN_ALL), ("seconds", "peak memory in all, MiB"), strict=True):
+        for where, colour, marker in (("process", "tab:blue", "o"), ("ray", "tab:orange", "s")):
+            mine = [row for row in rows if row["where"] == where]
+            if mine:
+                name = "one process" if where == "process" else "Ray"
+                axis.plot(
+                    [r["parties"] for r in mine], [r[what] for r in mine], color=colour, marker=marker, label=name
+                )
+        axis.set(xscale="log", xlabel="parties", ylabel=label)
+        axis.grid(alpha=0.3)
+    axes[0].set_yscale("log")
+    axes[0].legend(fontsize=9, frameon=False)
+    axes[1].set_ylim(bottom=0)
+    _save(plt, figure, path)
+
+
+def main(arguments: list[str]) -> None:
+    """Measure, print, write."""
+    options = parser("parties", __doc__)
+    options.add_argument("--parties", default="", help="numbers of parties, with commas between")
+    options.add_argument("--points", type=int, default=60, help="of each party (default: 60)")
+    options.add_argument("--where", default="process,ray", help="process, ray or both (default)")
+    options.add_argument("--ray-address", help="of a Ray cluster")
+    chosen = options.parse_args(arguments)
+    try:
+        numbers = [int(n) for n in (chosen.parties or ("10,100" if chosen.quick else "10,30,100,300,1000")).split(",")]
+    except ValueError:
+        options.error(f"--parties: expected whole numbers with commas between, got {chosen.parties}")
+    if chosen.points < 1 or min(numbers) < 1:
+        options.error("--parties, --points: expected at least 1")
+    places = chosen.where.split(",")
+    if set(places) - set(runner.WHERE):
+        options.error(f"--where: expected {' or '.join(runner.WHERE)}, got {chosen.where}")
+    folder, data, rows = output_folder(chosen), load_dataset("digits"), []
+    for place in places:
+        with runner.workers(place, address=chosen.ray_address) as workers:
+            measure(data, 8, chosen.points, workers, place)
+            for n in numbers:
+                rows.append(measure(data, n, chosen.points, workers, place))
+                print(text_table(rows[-1:]), flush=True)
+    print(f"\n{text_table(rows)}\n")
+    write_csv(folder / "parties.csv", rows)
+    draw(rows, folder / "parties.png")
+    command = "python -m simulations parties " + " ".join(arguments)
+    words = [f"# Many parties\n\n{(__doc__ or '').strip()}", f"Made by `{command}`.", markdown_table(rows)]
+    path = folder / "summary.md"
+    path.write_text("\n\n".join([*words, "![time and memory](parties.png)"]) + "\n", encoding="utf-8")
+    print(f"written: {path}")

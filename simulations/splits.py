@@ -1,0 +1,184 @@
+"""Data sets dealt out to parties, from evenly to as skewed as can be.
+
+All partitions are made by flwr-datasets' partitioners, see `flwr_flynn.partition`; only the feature shift, for which it
+has none, is made here.
+
+>>> parts = deal_out(read("digits"), "Dirichlet 0.1", n_parties=10, seed=0)
+>>> len(parts.shares), sum(len(share.y) for share in parts.shares)
+(10, 1444)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_flynn import FlyNNClient
+from flwr_flynn.config import RunConfig
+from flwr_flynn.data import Dataset, Share, load_dataset
+from flwr_flynn.partition import deal, held_out
+from simulations.baselines import balanced_accuracy
+
+Array = npt.NDArray[Any]
+
+QUANTITY, SHIFT = "quantity skew", "feature shift"
+
+SPLITS: dict[str, dict[str, Any]] = {
+    "IID": {"partitioner": "iid"},
+    **{f"Dirichlet {a:g}": {"partitioner": "dirichlet", "alpha": a} for a in (10.0, 1.0, 0.3, 0.1, 0.01)},
+    "shards": {"partitioner": "shard", "shards_per_party": 2},
+    "2 classes": {
+        "partitioner": "pathological", "classes_per_party": 2, "class_assignment": "first-deterministic",
+    },
+    "1 class": {"partitioner": "pathological", "classes_per_party": 1, "class_assignment": "first-deterministic"},
+    QUANTITY: {"partitioner": "size"},
+    SHIFT: {"partitioner": "iid"},
+}  # fmt: skip
+"""Settings of `RunConfig` by the name of the split.
+
+"shards": the points, sorted by class, are cut into two pieces for each party. "quantity skew": party i of 1, 2, ... has
+points in proportion to i squared, and one at least. "feature shift": IID, but each party's instruments are off, see
+`shifted`.
+"""
+
+TEST_FRACTION = 0.2
+
+LEAST = 5
+"""Held-out points that a party has at least to be the worst one: of one point, accuracy is 0 or 1."""
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """What the parties of one federation hold. Labels are class codes.
+
+    Parameters
+    ----------
+    shares : list of Share
+    n_classes : int
+    """
+
+    shares: list[Share]
+    n_classes: int
+
+    def clients(self) -> list[FlyNNClient]:
+        """The parties, as the product has them."""
+        return [FlyNNClient(share.X, share.y, name=f"party-{i}") for i, share in enumerate(self.shares)]
+
+    @cached_property
+    def pooled(self) -> Share:
+        """All points, as if one party held them."""
+        names = ("X", "y", "X_test", "y_test")
+        return Share(*(np.concatenate([getattr(share, name) for share in self.shares]) for name in names))
+
+    @cached_property
+    def class_table(self) -> Array:
+        """(parties, L) training points of each class."""
+        return np.stack([np.bincount(share.y, minlength=self.n_classes) for share in self.shares])
+
+    def standardised(self) -> Parts:
+        """The same with columns less their mean and divided by their deviation, of all training points, in float32."""
+        mean, deviation = self.pooled.X.mean(axis=0, dtype=np.float64), self.pooled.X.std(axis=0, dtype=np.float64)
+        deviation[deviation == 0] = 1.0
+
+        def scaled(X: Array) -> Array:
+            return ((X - mean) / deviation).astype(np.float32)
+
+        return replace(self, shares=[replace(s, X=scaled(s.X), X_test=scaled(s.X_test)) for s in self.shares])
+
+    def for_validation(self, seed: int) -> Parts:
+        """The training points alone, a fifth of them held out; what is held out here is in none of them."""
+        shares = []
+        outside = held_out(len(self.pooled.y), TEST_FRACTION, seed)
+        ends = np.cumsum([len(share.y) for share in self.shares])
+        for share, out in zip(self.shares, np.split(outside, ends[:-1]), strict=True):
+            shares.append(Share(share.X[~out], share.y[~out], share.X[out], share.y[out]))
+        return replace(self, shares=shares)
+
+    def scores(self, predicted: Array) -> dict[str, float]:
+        """Figures for predictions of the pooled held-out points.
+
+        Returns
+        -------
+        dict
+            ``accuracy`` and ``balanced`` accuracy over all of them; ``worst``, the accuracy at the party where it is
+            lowest, of those with `LEAST` or more; nan if there are none.
+        """
+        right = predicted == self.pooled.y_test
+        ends = np.cumsum([len(share.y_test) for share in self.shares])
+        by_party = [part.mean() for part in np.split(right, ends[:-1]) if len(part) >= LEAST]
+        balanced = balanced_accuracy(self.pooled.y_test, predicted, self.n_classes)
+        worst = float(min(by_party, default=np.nan))
+        return {"accuracy": float(right.mean()), "balanced": float(balanced), "worst": worst}
+
+
+def read(source: str, largest: int | None = None, seed: int = 0) -> Dataset:
+    """A data set with class codes for labels; if it is larger than asked for, some of its points.
+
+    Parameters
+    ----------
+    source : str
+        As for `flwr_flynn.data.load_dataset`.
+    largest : int, optional
+    seed : int
+    """
+    data = load_dataset(source)
+    chosen = np.arange(len(data.y))
+    if largest is not None and len(chosen) > largest:
+        chosen = np.sort(np.random.default_rng(seed).permutation(len(chosen))[:largest])
+    classes, codes = np.unique(data.y[chosen], return_inverse=True)
+    return Dataset(data.X[chosen], codes.astype(np.int64), list(range(len(classes))), Path(source).stem)
+
+
+def deal_out(data: Dataset, split: str, n_parties: int, seed: int) -> Parts:
+    """Deal a data set out to parties.
+
+    Parameters
+    ----------
+    data : Dataset
+    split : str
+        One of `SPLITS`.
+    n_parties : int
+    seed : int
+        Of the split, of which points are held out, and of the shift of the features.
+    """
+    settings = dict(SPLITS[split])
+    if split == QUANTITY:
+        settings["partition_sizes"] = ",".join(map(str, uneven_sizes(len(data.y), n_parties)))
+    config = RunConfig(split_seed=seed, test_fraction=TEST_FRACTION, **settings)
+    test = held_out(len(data.y), TEST_FRACTION, seed)
+    shares = [data.share(indices, test) for indices in deal(config, n_parties, data.y)]
+    if split == SHIFT:
+        deviation = data.X[~test].std(axis=0, dtype=np.float64)
+        shares = [shifted(share, deviation, (seed, party)) for party, share in enumerate(shares)]
+    return Parts(shares, len(data.classes))
+
+
+def uneven_sizes(n: int, n_parties: int) -> list[int]:
+    """Sizes that add up to n, in proportion to 1, 4, 9, ..., and 1 at least; flwr-datasets' own of this kind give
+    small parties nothing, and refuse.
+
+    >>> uneven_sizes(100, 4)
+    [3, 13, 30, 54]
+    """
+    squares = np.arange(1, n_parties + 1) ** 2
+    sizes = np.maximum(n * squares // squares.sum(), 1)
+    sizes[-1] += n - sizes.sum()
+    return [int(size) for size in sizes]
+
+
+def shifted(share: Share, deviation: Array, seed: tuple[int, int]) -> Share:
+    """A party's points as its own instruments would have measured them: each column with a gain and an offset.
+
+    Gains are log-normal with sigma 0.2, offsets normal with half of the column's standard deviation. The points that
+    the party holds out are measured alike.
+    """
+    generator = np.random.default_rng([*seed, 31])
+    gain = np.exp(generator.normal(0, 0.2, len(deviation)))
+    offset = generator.normal(0, 0.5, len(deviation)) * deviation
+    X, X_test = ((points * gain + offset).astype(np.float32) for points in (share.X, share.X_test))
+    return replace(share, X=X, X_test=X_test)

@@ -1,0 +1,231 @@
+"""`python -m simulations noniid` and `parties`, and what they are made of."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulations import __main__ as command
+from simulations import gradients, noniid, parties, splits
+from simulations.gradients import Recipe
+from simulations.results import markdown_table
+
+pytest.importorskip("flwr_datasets")
+
+TINY = noniid.Plan(splits=("IID", "Dirichlet 0.1"), parties=(4,), rounds=3, largest=400)
+
+
+def loss(weights, X, y):
+    scores = gradients.logits(weights, X)
+    return float(np.mean(np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(len(y)), y]))
+
+
+@pytest.mark.parametrize("hidden", [0, 5])
+def test_gradients_are_those_of_the_loss(hidden):
+    random = np.random.default_rng(0)
+    X, y = random.normal(size=(20, 4)), random.integers(0, 3, 20)
+    shapes = [array.shape for array in gradients.initial_weights(4, 3, hidden, seed=0)]
+    weights = [random.normal(size=shape) for shape in shapes]
+    for place, slope in enumerate(gradients.gradient(weights, X, y)):
+        for index in np.ndindex(slope.shape):
+            up, down = ([array.copy() for array in weights] for _ in range(2))
+            up[place][index] += 1e-5
+            down[place][index] -= 1e-5
+            assert slope[index] == pytest.approx((loss(up, X, y) - loss(down, X, y)) / 2e-5, abs=1e-6)
+
+
+def test_the_proximal_term_pulls_towards_the_global_weights():
+    random = np.random.default_rng(0)
+    X, y = random.normal(size=(32, 4)).astype(np.float32), random.integers(0, 3, 32)
+    start = gradients.initial_weights(4, 3, 0, seed=0)
+    moved = [
+        float(np.abs(gradients.descend(start, X, y, Recipe(0.1, 20, mu=mu), np.random.default_rng(1))[0]).sum())
+        for mu in (0.0, 0.1, 1.0, 5.0)
+    ]
+    assert moved == sorted(moved, reverse=True)
+    assert not start[0].any()
+    # One step of it, by hand: the second of two full batches.
+    recipe = Recipe(0.5, 2, batch=32, mu=0.3)
+    first = [w - np.float32(0.5) * g for w, g in zip(start, gradients.gradient(start, X, y), strict=True)]
+    slopes = gradients.gradient(first, X, y)
+    second = [w - 0.5 * (g + 0.3 * (w - w0)) for w, g, w0 in zip(first, slopes, start, strict=True)]
+    for got, expected in zip(gradients.descend(start, X, y, recipe, np.random.default_rng(2)), second, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.01])
+def test_federating_one_party_is_training_it(mu):
+    random = np.random.default_rng(0)
+    X, y = random.normal(size=(60, 4)).astype(np.float32), random.integers(0, 3, 60)
+    recipe, seen = Recipe(0.1, 2, mu=mu), []
+    weights, traffic = gradients.federate([(X, y)], 3, 0, recipe, 2, seen.append)
+    alone = gradients.initial_weights(4, 3, 0, seed=0)
+    for number in (1, 2):
+        alone = gradients.descend(alone, X, y, recipe, np.random.default_rng([0, 0, number]))
+    for got, expected in zip(weights, alone, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-5)
+    assert len(seen) == traffic.replied == 2
+
+
+def test_a_party_without_points_has_no_weight():
+    random = np.random.default_rng(0)
+    X, y = random.normal(size=(60, 4)).astype(np.float32), random.integers(0, 3, 60)
+    with_it, without = (
+        gradients.federate(parts, 3, 0, Recipe(0.1, 1), 2, lambda _: None)[0]
+        for parts in ([(X, y), (X[:0], y[:0])], [(X, y)])
+    )
+    for got, expected in zip(with_it, without, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("split", list(splits.SPLITS))
+@pytest.mark.parametrize("n_parties", [10, 100])
+def test_every_split_deals_out_points_once(split, n_parties):
+    data = splits.read("digits")
+    # Rows that carry their own number tell where points went.
+    data = replace(data, X=np.arange(len(data.y), dtype=np.float64)[:, None])
+    parts = splits.deal_out(data, split, n_parties, seed=0)
+    assert len(parts.shares) == n_parties
+    if split != splits.SHIFT:
+        dealt = np.concatenate([parts.pooled.X, parts.pooled.X_test])[:, 0].astype(int)
+        assert len(set(dealt)) == len(dealt) >= 0.85 * len(data.y)
+        np.testing.assert_array_equal(data.y[dealt], np.concatenate([parts.pooled.y, parts.pooled.y_test]))
+    classes = (parts.class_table > 0).sum(axis=1)
+    if split in ("1 class", "2 classes"):
+        assert classes.max() == int(split[0])
+
+
+def test_a_shift_differs_by_party_and_is_the_same_for_all_points_of_one():
+    data = splits.read("digits")
+    plain, shifted = (splits.deal_out(data, split, 5, seed=0) for split in ("IID", splits.SHIFT))
+    maps = []
+    for one, other in zip(plain.shares, shifted.shares, strict=True):
+        np.testing.assert_array_equal(one.y, other.y)
+        gain, offset = np.polyfit(one.X[:, 20].astype(float), other.X[:, 20], 1)
+        np.testing.assert_allclose(other.X_test[:, 20], gain * one.X_test[:, 20] + offset, atol=1e-3)
+        maps.append((round(gain, 4), round(offset, 4)))
+    assert len(set(maps)) == 5
+
+
+def test_validation_never_sees_what_is_held_out():
+    parts = splits.deal_out(splits.read("digits", 500), "IID", 4, seed=0)
+    inner = parts.for_validation(seed=1)
+    assert len(inner.pooled.y) + len(inner.pooled.y_test) == len(parts.pooled.y)
+    rows = {hashlib.sha256(row.tobytes()).digest() for row in parts.pooled.X}
+    assert {hashlib.sha256(row.tobytes()).digest() for row in inner.pooled.X_test} <= rows
+
+
+def test_scores_of_a_small_known_case():
+    X = np.zeros((0, 1))
+    y = [np.array([0] * 5), np.array([0, 1, 1, 1, 1, 1]), np.array([1])]
+    shares = [splits.Share(X, np.zeros(0, int), np.zeros((len(part), 1)), part) for part in y]
+    scores = splits.Parts(shares, 2).scores(np.array([0] * 5 + [0, 1, 1, 1, 0, 0] + [0]))
+    assert scores["accuracy"] == pytest.approx(9 / 12)
+    assert scores["balanced"] == pytest.approx((6 / 6 + 3 / 6) / 2)
+    assert scores["worst"] == pytest.approx(4 / 6)  # not the party with one point
+
+
+@given(n=st.integers(1000, 5000), n_parties=st.integers(1, 300))
+def test_uneven_sizes_add_up(n, n_parties):
+    sizes = splits.uneven_sizes(n, n_parties)
+    assert (sum(sizes), len(sizes), min(sizes) >= 1) == (n, n_parties, True)
+    assert sizes == sorted(sizes)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a small run, and its rows."""
+    folder = tmp_path_factory.mktemp("noniid")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(noniid, "RATES", (0.1, 1.0))
+        patch.setattr(noniid, "EPOCHS_AT_ONCE", (5,))
+        patch.setattr(noniid, "MUS", (0.1,))
+        patch.setattr(noniid, "QUICK", TINY)
+        assert command.main(["noniid", "--quick", "--out", str(folder)]) == 0
+    with (folder / "noniid.csv").open(encoding="utf-8", newline="") as file:
+        return folder, list(csv.DictReader(file))
+
+
+def test_there_is_a_row_for_every_cell(finished):
+    folder, rows = finished
+    assert len(rows) == 2 * len(noniid.METHODS)
+    assert all(0 < float(row["accuracy"]) <= 1 and int(row["up"]) > 0 and int(row["down"]) > 0 for row in rows)
+    assert {row["rounds"] for row in rows if row["method"].startswith("Fed")} == {"3"}
+    for what in ("accuracy", "bytes", "skew"):
+        assert (folder / f"{what}-digits-4.png").stat().st_size > 10_000
+
+
+def test_flynn_is_the_pooled_model_in_every_cell(finished):
+    mine = [row for row in finished[1] if row["method"] == noniid.FLYNN]
+    assert len({row["sha256"] for row in mine} | {row["pooled sha256"] for row in mine}) == 1
+    assert len(mine[0]["sha256"]) == 64
+    assert len({row["accuracy"] for row in mine}) == 1
+
+
+def test_the_summary_shows_table_checksums_and_figures(finished):
+    folder, rows = finished
+    text = (folder / "summary.md").read_text(encoding="utf-8")
+    assert next(row["sha256"] for row in rows if row["method"] == noniid.FLYNN)[:12] in text
+    assert "| Dirichlet 0.1 |" in text
+    assert "OTHERS" not in text
+    for name in ("accuracy", "bytes", "skew"):
+        assert f"]({name}-digits-4.png)" in text
+
+
+def test_finished_cells_are_not_run_again(finished, monkeypatch):
+    folder, _ = finished
+    before = (folder / "noniid.csv").read_bytes()
+    for name in ("flynn", "by_gradients"):
+        monkeypatch.setattr(noniid, name, lambda *_, **__: pytest.fail("computed again"))
+    for name, value in (("RATES", (0.1, 1.0)), ("EPOCHS_AT_ONCE", (5,)), ("MUS", (0.1,)), ("QUICK", TINY)):
+        monkeypatch.setattr(noniid, name, value)
+    assert command.main(["noniid", "--quick", "--out", str(folder)]) == 0
+    assert (folder / "noniid.csv").read_bytes() == before
+
+
+def test_reaching_flynn_is_counted_from_the_first_round_on():
+    assert noniid._reached([0.1, 0.5, 0.4], 0.5) == 2
+    assert noniid._reached([0.1], 0.5) is None
+
+
+@pytest.mark.parametrize("wrong", [["--parties", "ten"], ["--parties", "0"], ["--sets", "none", "--data", "nowhere"]])
+def test_wrong_options_are_refused(wrong, tmp_path):
+    with pytest.raises(SystemExit):
+        command.main(["noniid", "--quick", "--out", str(tmp_path), *wrong])
+
+
+def test_many_parties_are_measured(tmp_path):
+    assert (
+        command.main(["parties", "--parties", "3,20", "--points", "5", "--where", "process", "--out", str(tmp_path)])
+        == 0
+    )
+    with (tmp_path / "parties.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["parties"], row["levels"], row["pooled"]) for row in rows] == [
+        ("3", "1", "the same"), ("20", "2", "the same"),
+    ]  # fmt: skip
+    assert (tmp_path / "parties.png").stat().st_size > 5_000
+
+
+def test_memory_that_is_taken_is_seen():
+    pytest.importorskip("psutil")
+    with parties.peak_memory(every=0.02) as peak:
+        block = np.ones(2**23)  # 64 MiB
+        for _ in range(20):
+            block += 1
+        in_all, above = peak()
+    assert in_all > above
+    assert np.isnan(above) or above > 40
+
+
+def test_a_markdown_table_has_a_cell_for_every_column():
+    lines = markdown_table([{"a": "x", "b": 1.5}, {"a": "y", "c": 2}]).split("\n")
+    assert lines[0] == "| a | b | c |"
+    assert lines[3] == "| y |  | 2 |"
+    assert {line.count("|") for line in lines} == {4}
