@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -52,3 +52,52 @@ def bars(panels: Sequence[tuple[str, Sequence[tuple[str, Array, tuple[float, flo
     ]
     figure.legend(handles=handles, loc="outside lower center", ncol=4, fontsize=9, frameon=False)
     _save(plt, figure, path)
+
+
+class Panel(NamedTuple):
+    """Curves of accuracy over one parameter."""
+
+    title: str
+    label: str
+    lines: Mapping[str, Sequence[tuple[float, float]]]
+    log: bool
+
+
+def curves(rows: Sequence[Sequence[Panel]], path: Path) -> None:
+    """A row of panels for each data set, a column for each parameter, one legend under each panel.
+
+    Parameters
+    ----------
+    rows : sequence of sequences of Panel
+    path : Path
+        The PNG.
+    """
+    columns = len(rows[0])
+    plt, figure, axes = _panels(len(rows) * columns, 4.2, 4.1, most=columns)
+    for axis, panel in zip(axes, [panel for row in rows for panel in row], strict=True):
+        # Lines that differ in gamma alone have one colour; gamma = 0, the binary filter, is dashed.
+        families = list(dict.fromkeys(_family(name) for name in panel.lines))
+        for name, points in panel.lines.items():
+            place = families.index(_family(name))
+            x, y = zip(*sorted(points), strict=True)
+            axis.plot(
+                x, y, "--" if name.endswith("gamma=0") else "-", color=COLOURS[place], marker=MARKERS[place],
+                markersize=4, linewidth=1.2, label=name,
+            )  # fmt: skip
+        axis.set_xlabel(panel.label)
+        axis.set_title(panel.title, fontsize=9)
+        axis.grid(alpha=0.3)
+        if panel.log:
+            axis.set_xscale("log", base=2)
+            axis.xaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
+        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncol=2, fontsize=6.5, frameon=False)
+    for row in range(len(rows)):
+        axes[row * columns].set_ylabel("accuracy")
+        low = min(y for panel in rows[row] for points in panel.lines.values() for _, y in points)
+        for axis in axes[row * columns : (row + 1) * columns]:
+            axis.set_ylim(low - 0.03, 1.02)
+    _save(plt, figure, path)
+
+
+def _family(line: str) -> str:
+    return ", ".join(part for part in line.split(", ") if not part.startswith("gamma"))
