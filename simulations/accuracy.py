@@ -133,20 +133,7 @@ def bundled_sets() -> dict[str, Callable[[], tuple[Array, Array]]]:
     """What needs no files: scikit-learn's small sets, two in the plane, and synthetic ones as in the paper."""
     from sklearn import datasets
 
-    def synthetic(d: int) -> tuple[Array, Array]:
-        X, y = datasets.make_classification(
-            1000, d, n_informative=d, n_redundant=0, n_classes=5, n_clusters_per_class=3, class_sep=1.2, random_state=0
-        )  # fmt: skip
-        return X, y
-
-    def binary() -> tuple[Array, Array]:
-        # As in the authors' code: few dimensions, lifted by a hash of 50 bits of which 20 are ones.
-        from flwr_flynn import FlyHash, HashSpec
-
-        X, y = synthetic(5)
-        bits = np.zeros((len(X), 50), np.uint8)
-        np.put_along_axis(bits, FlyHash(HashSpec(5, 50, 2, 20, seed=0)).active(X), 1, axis=1)
-        return bits, y
+    from simulations.generated import binary, real
 
     return {
         "digits": lambda: datasets.load_digits(return_X_y=True),
@@ -155,8 +142,8 @@ def bundled_sets() -> dict[str, Callable[[], tuple[Array, Array]]]:
         "breast_cancer": lambda: datasets.load_breast_cancer(return_X_y=True),
         "moons": lambda: datasets.make_moons(1000, noise=0.2, random_state=0),
         "circles": lambda: datasets.make_circles(1000, noise=0.1, factor=0.5, random_state=0),
-        "synthetic": lambda: synthetic(50),
-        "synthetic_binary": binary,
+        "synthetic": lambda: real(1000, 50, seed=0),
+        "synthetic_binary": lambda: binary(1000, 50, 20, seed=0),
     }
 
 

@@ -7,8 +7,10 @@ import csv
 import hashlib
 import json
 import os
+import sys
+import time
 from argparse import ArgumentParser
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,13 @@ Row = dict[str, Any]
 _ROOT = Path(__file__).parents[1]
 
 
-def parser(experiment: str, description: str | None) -> ArgumentParser:
-    """An argument parser with the options that all experiments share."""
+def parser(experiment: str, description: str | None, full: str = "") -> ArgumentParser:
+    """An argument parser with the options that all experiments share; and `--full` where `full` says what it does."""
     options = ArgumentParser(prog=f"python -m simulations {experiment}", description=description)
-    options.add_argument("--quick", action="store_true", help="fewer and smaller cases, about a minute")
+    size = options.add_mutually_exclusive_group()
+    size.add_argument("--quick", action="store_true", help="fewer and smaller cases, about a minute")
+    if full:
+        size.add_argument("--full", action="store_true", help=full)
     options.add_argument(
         "--data", type=Path, help="folder of .npz data sets with X and y; stand-ins are made without it"
     )
@@ -111,6 +116,17 @@ class Cells:
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
+    def finish(self, key: Mapping[str, Any], work: Callable[[], Sequence[Row]]) -> list[Row]:
+        """The rows of a cell: those that are kept, or else what `work` returns, which is kept then."""
+        found = self.get(key)
+        if found is None:
+            start = time.perf_counter()
+            self.put(key, work())
+            seconds = time.perf_counter() - start
+            print(f"{key['set']}: {key['job']}, {seconds:.1f} s", file=sys.stderr, flush=True)
+            found = self.get(key)  # as JSON gives it back, so that a run and its repetition are the same
+        return found or []
+
     def put(self, key: Mapping[str, Any], rows: Sequence[Row]) -> None:
         """Keep the rows of a cell. The file appears whole or not at all, whenever this is interrupted."""
         path = self._path(key)
@@ -120,6 +136,31 @@ class Cells:
             half.replace(path)
         finally:
             half.unlink(missing_ok=True)
+
+
+def write_summary(
+    folder: Path, title: str, experiment: str, arguments: Sequence[str], seconds: float, parts: Sequence[str]
+) -> None:
+    """What came of an experiment, as a page in Markdown: the command, its time, and what the experiment has to say.
+
+    Parameters
+    ----------
+    folder : Path
+        Gets the ``summary.md``.
+    title, experiment : str
+    arguments : sequence of str
+        Of the command line, without paths in it: it is meant for others.
+    seconds : float
+        Of this run, by the clock; cells that were there already took none of it.
+    parts : sequence of str
+        Paragraphs and tables.
+    """
+    shown = [f"{Path(word).name or word}" if "/" in word or "\\" in word else word for word in arguments]
+    command = " ".join(["python -m simulations", experiment, *shown])
+    head = f"`{command}`: {seconds:.0f} s, not counting what an earlier run had finished."
+    path = folder / "summary.md"
+    path.write_text("\n\n".join([f"# {title}", head, *parts]) + "\n", encoding="utf-8")
+    print(f"written: {path}")
 
 
 def code_digest(*modules: str) -> str:

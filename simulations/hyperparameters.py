@@ -1,0 +1,264 @@
+"""The paper's Figures 4 and 5: what m, s, rho and gamma each do to the accuracy of its FlyNN, the others fixed.
+
+Six data sets, 10-fold cross-validation, ten values of one parameter for each of eight choices of the others. The figure
+captions speak of accuracy, 1 - misclassification rate, and so it is here; the authors' programs compute balanced
+accuracy. Where the paper gives m as 256 or 1024 it means multiples of d, as its programs do. Settings whose hash
+would not be half empty (m < 2 rho) are left out, as there.
+
+`--data` has files for Letters, Segment and USPS. Gina Prior 2 and Madeline come from OpenML if they are not in the
+folder, and where that cannot be reached from what is most like them: Gina Prior 2 is made of MNIST's digits, Madeline
+is of the family of Madelon. A stand-in is named as such in every table and plot.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_flynn import HashSpec
+from simulations import paper_plots
+from simulations.accuracy import SetError, bundled_sets, make_problem, read_set
+from simulations.methods import Problem, Settings
+from simulations.openml_sets import fetched
+from simulations.paper_flynn import cross_validated
+from simulations.results import (
+    Cells,
+    Row,
+    code_digest,
+    markdown_table,
+    output_folder,
+    parser,
+    write_csv,
+    write_summary,
+)
+
+Array = npt.NDArray[Any]
+
+NAMES = {"m": "m / d", "s": "s / d", "rho": "rho", "gamma": "gamma"}
+_CODE = code_digest("simulations.paper_flynn")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Points of each set (0: all), the largest m, values of a parameter, folds; and the seed of hash and folds."""
+
+    points: int = 600
+    largest_dim: int = 2**15
+    values: int = 8
+    folds: int = 10
+    seed: int = 0
+
+
+QUICK = Plan(300, 2**13, 4, 5)
+FULL = Plan(0, 4096 * 1000, 10)
+
+
+def grid(parameter: str, d: int, plan: Plan) -> Iterator[tuple[float, int, int, int, list[float]]]:
+    """The hashes of one figure panel: value of the parameter (m over d), m, s, rho, and the gammas that are tried.
+
+    All are those of the paper's supplement, but for an m that is capped.
+    """
+    ratios = np.geomspace(4, 4096, plan.values) if parameter == "m" else np.array([256.0, 1024.0])
+    if plan.largest_dim < ratios.max() * d:  # the same number of values, in what is left of the range
+        top = plan.largest_dim / d
+        ratios = np.geomspace(4, top, plan.values) if parameter == "m" else np.array([top / 4, top])
+    densities = np.geomspace(0.1, 0.8, plan.values) if parameter == "s" else np.array([0.1, 0.3])
+    winners = np.geomspace(4, 256, plan.values) if parameter == "rho" else np.array([8.0, 32.0])
+    gammas = [0.0, *np.linspace(0.1, 0.8, plan.values)] if parameter == "gamma" else [0.0, 0.5]
+    for ratio in ratios:
+        for density in densities:
+            for rho in np.unique(winners.astype(int)):
+                m, s = int(ratio * d), max(1, round(density * d))
+                if m >= 2 * rho:
+                    value = {"m": ratio, "s": density, "rho": rho, "gamma": 0}[parameter]
+                    yield float(value), m, s, int(rho), [float(gamma) for gamma in gammas]
+
+
+def panel(problem: Problem, parameter: str, plan: Plan) -> list[Row]:
+    """Accuracies of one data set for all values of one parameter."""
+
+    def right(y: Array, predicted: Array, n_classes: int) -> float:
+        return float((y == predicted).mean())
+
+    d = problem.X.shape[1]
+    rows = []
+    for value, m, s, rho, gammas in grid(parameter, d, plan):
+        spec = HashSpec(d, m, s, rho, seed=plan.seed)
+        scores = cross_validated(problem.X, problem.y, problem.fold, spec, gammas, right)
+        # The line that a point belongs to, named by the parameters which do not vary along it.
+        fixed = {"m": f"m={m / d:.4g}d", "s": f"s={s / d:.2g}d", "rho": f"rho={rho}"}
+        if parameter == "s":
+            value = s / d
+        for gamma, score in zip(gammas, scores, strict=True):
+            line = [text for name, text in (fixed | {"gamma": f"gamma={gamma:g}"}).items() if name != parameter]
+            rows.append(
+                {"parameter": parameter, "value": gamma if parameter == "gamma" else value, "line": ", ".join(line)}
+                | {
+                    "m": m,
+                    "s": s,
+                    "rho": rho,
+                    "gamma": gamma,
+                    "accuracy": float(score.mean()),
+                    "sd": float(score.std()),
+                }
+            )
+    return rows
+
+
+Reader = Callable[[], tuple[Array, Array]]
+
+
+def sets(folder: Path | None) -> dict[str, Reader]:
+    """How to get the six sets, or what stands in for them.
+
+    Raises
+    ------
+    SetError
+        `folder` is none.
+    """
+    if folder is not None and not folder.is_dir():
+        raise SetError(f"{folder}: not a folder")
+    digits = bundled_sets()["digits"]
+    found: dict[str, Reader] = {"Digits": digits}
+    wanted = (
+        ("Letters", "letters", 6, None), ("Segment", "segment", 36, None),
+        ("Gina Prior 2", "gina_prior2", 1041, ("mnist", "MNIST, 3468 points, for Gina Prior 2")),
+        ("USPS", "usps", 41082, None), ("Madeline", "madeline", 41144, ("madelon", "Madelon for Madeline")),
+    )  # fmt: skip
+    online = True
+    for name, stem, number, other in wanted:
+        path = (folder or Path()) / f"{stem}.npz"
+        if folder is not None and path.exists():
+            found[name] = lambda path=path: read_set(path)  # type: ignore[misc]
+            continue
+        if online:
+            try:
+                X, y = fetched(number)
+                found[name] = lambda X=X, y=y: (X, y)  # type: ignore[misc]
+                continue
+            except SetError as error:
+                online = False  # the others would take as long to fail
+                print(error, file=sys.stderr)
+        if folder is not None and other is not None and (folder / f"{other[0]}.npz").exists():
+            most = 3468 if other[0] == "mnist" else None
+            found[other[1]] = lambda path=folder / f"{other[0]}.npz", most=most: _first(path, most)  # type: ignore[misc]
+        else:
+            print(f"{name} is left out: no {stem}.npz in a folder --data", file=sys.stderr)
+    if len(found) == 1:
+        found["synthetic, R^50"] = bundled_sets()["synthetic"]
+    return found
+
+
+def _first(path: Path, most: int | None) -> tuple[Array, Array]:
+    X, y = read_set(path)
+    return X[:most], y[:most]
+
+
+def table(rows: Sequence[Row]) -> list[Row]:
+    """What the figures show, in numbers: means over the lines of a panel at four places of the parameter's range."""
+    lines = []
+    for name in dict.fromkeys(row["set"] for row in rows):
+        for parameter, label in NAMES.items():
+            mine = [row for row in rows if (row["set"], row["parameter"]) == (name, parameter)]
+            means = {
+                value: float(np.mean([row["accuracy"] for row in mine if row["value"] == value]))
+                for value in sorted({row["value"] for row in mine})
+            }
+            values = list(means)
+            best = max(means, key=lambda value: means[value])
+            line: Row = {"set": name, "parameter": label}
+            places = (("first", values[0]), ("second", values[1]), ("best", best), ("last", values[-1]))
+            lines.append(line | {what: f"{means[value]:.3f} at {value:.3g}" for what, value in places})
+    return lines
+
+
+CLAIMS = (
+    ("m", "for fixed rho, accuracy grows with m, up to a bound; clear for many columns, erratic for few"),
+    ("s", "d <= 20: better up to about s = .5 d, then worse; d larger: s hardly matters"),
+    ("rho", "grows with rho, unless rho is too large for m"),
+    ("gamma", "hardly matters above 0; a significant drop from gamma > 0 to gamma = 0 on every set"),
+)
+"""What the paper says of its figures, which it prints without numbers."""
+
+
+def verdicts(rows: Sequence[Row]) -> list[Row]:
+    """The paper's statements beside what was measured, by the means over the lines of each panel."""
+    found: dict[str, list[str]] = {parameter: [] for parameter, _ in CLAIMS}
+    for name in dict.fromkeys(row["set"] for row in rows):
+        for parameter in found:
+            mine = [row for row in rows if (row["set"], row["parameter"]) == (name, parameter)]
+            values = sorted({row["value"] for row in mine})
+            means = [float(np.mean([row["accuracy"] for row in mine if row["value"] == value])) for value in values]
+            if parameter == "gamma":
+                rest = means[1:]
+                found[parameter].append(f"{name}: {means[0]:.2f} at 0, {min(rest):.2f} to {max(rest):.2f} above")
+            else:
+                best = int(np.argmax(means))
+                found[parameter].append(
+                    f"{name}: {means[0]:.2f} to {means[best]:.2f} at {values[best]:.3g}, {means[-1]:.2f} at the end"
+                )
+    return [{"parameter": NAMES[p], "the paper": claim, "ours": "; ".join(found[p])} for p, claim in CLAIMS]
+
+
+def main(arguments: list[str]) -> None:
+    """Measure, print, write."""
+    options = parser("hyperparameters", __doc__, "all points of each set, m up to 4096 d: about a day on one core")
+    options.add_argument("--sets", default="", help="names of data sets, separated by commas (default: all)")
+    chosen: Any = options.parse_args(arguments)
+    plan = QUICK if chosen.quick else FULL if chosen.full else Plan()
+    start = time.perf_counter()
+    try:
+        known = sets(chosen.data)
+        wanted = [name.strip() for name in chosen.sets.split(",") if name.strip()]
+        kept = [name for name in known if not wanted or any(name.startswith(one) for one in wanted)]
+        if not kept:
+            raise SetError(f"no data set {chosen.sets}; there are {', '.join(known)}")
+        settings = Settings(folds=plan.folds, seed=plan.seed)
+        problems = [make_problem(name, *known[name](), settings, plan.points) for name in kept]
+    except SetError as error:
+        options.error(str(error))
+    folder = output_folder(chosen)
+    cells = Cells(folder / "cells")
+    rows: list[Row] = []
+    for problem in problems:
+        about = {"data": problem.digest(), "code": _CODE, "largest": plan.largest_dim, "values": plan.values}
+        for parameter in NAMES:
+            key = {"set": problem.name, "job": parameter, "seed": plan.seed} | about
+            done = cells.finish(key, lambda problem=problem, parameter=parameter: panel(problem, parameter, plan))  # type: ignore[misc]
+            shape = {"set": problem.name, "n": len(problem.X), "d": problem.X.shape[1], "seed": plan.seed}
+            rows += [shape | row for row in done]
+    write_csv(folder / "hyperparameters.csv", rows)
+    pictures = []
+    for part in range(0, len(problems), 3):
+        names = [problem.name for problem in problems[part : part + 3]]
+        file = f"hyperparameters_{part // 3 + 1}.png"
+        paper_plots.curves([[_panel(rows, name, parameter) for parameter in NAMES] for name in names], folder / file)
+        pictures.append(f"![part {part // 3 + 1}]({file})")
+    shapes = "; ".join(f"{p.name} {len(p.X)} x {p.X.shape[1]}, {p.n_classes} classes" for p in problems)
+    parts = [
+        f"{plan.values} values of each parameter, {plan.folds} folds, seed {plan.seed}. Sets: {shapes}. The paper "
+        f"takes all points and m up to 4096 d. Here m is at most {plan.largest_dim}; where that is less, it also "
+        "stands in for the 1024 d of the other panels, and a quarter of it for their 256 d.",
+        markdown_table(verdicts(rows)),
+        *pictures,
+        "Means over the lines of each panel:",
+        markdown_table(table(rows)),
+    ]
+    seconds = time.perf_counter() - start
+    write_summary(folder, "Figures 4 and 5: hyper-parameters", "hyperparameters", arguments, seconds, parts)
+    print("\n" + markdown_table(verdicts(rows)))
+
+
+def _panel(rows: Sequence[Row], name: str, parameter: str) -> paper_plots.Panel:
+    mine = [row for row in rows if (row["set"], row["parameter"]) == (name, parameter)]
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for row in mine:
+        lines.setdefault(row["line"], []).append((row["value"], row["accuracy"]))
+    return paper_plots.Panel(name, NAMES[parameter], lines, log=parameter != "gamma")
