@@ -36,7 +36,7 @@ from flwr_flynn.aggregation import Aggregator, Totals
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federation import Federation, Member
 from flwr_flynn.ledger import Batch, Reply, Sizes, clean
-from flwr_flynn.noisy import combine
+from flwr_flynn.noisy import add_noise
 
 Identify = Callable[[str], str]
 """The SHA-256 of the public key of the node with this cid, or "" where it is not known."""
@@ -229,8 +229,9 @@ class Leaving(_Starting):
 
     def _add(self, total: Any, part: Totals) -> Any:
         (array, noise), (counts,) = total[0], part
+        add_noise(noise, counts.noise, -1)
         array -= counts.array
-        return [(array, combine(noise, counts.noise, -1))]
+        return total
 
 
 def _sizes(sizes: Any) -> Sizes | None:

@@ -193,8 +193,8 @@ def remarks(rows: Sequence[Row], cores: int) -> list[str]:
         "Seconds, the best of the repetitions, and in brackets how many times as fast as one party. The paper's parties "
         'are threads of one machine with 16 cores; its times are means of 10. "Critical path, parties one by one" is '
         'the slowest party plus the sum of all counts, each party having had one thread to itself; "wall" is the clock '
-        f"on the {cores} cores of this machine, where no more than {cores} parties run at a time. All federations of "
-        f"a set {same} to the same counts, by SHA-256.",
+        f"on the {cores} cores of this machine, where no more than {cores} parties run at a time. All federations "
+        f"of a set {same} to the same counts, by SHA-256.",
         "Why ours differs: training itself is faster by two orders of magnitude, by a fused kernel in place of a "
         "sparse product, so that what does not shrink with the number of parties weighs more. Each party draws the lifting "
         "matrix anew (the paper's threads share it, which parties cannot) and packs its counts, and the server "
