@@ -10,7 +10,7 @@ which the model learns how sure it may be. Held-out points play no part.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -72,6 +72,7 @@ def ballot(
     codes: npt.NDArray[np.int64],
     candidates: Sequence[Readout],
     n_jobs: int | None = None,
+    progress: Callable[[int], object] | None = None,
 ) -> tuple[Hits, Hits]:
     """One spec's hits and losses on a party's own training points, a bounded number of points at a time.
 
@@ -84,6 +85,8 @@ def ballot(
     codes : (n,) int64 array
     candidates : sequence of K Readout
     n_jobs : int, optional
+    progress : callable, optional
+        Called with numbers of points just hashed.
 
     Returns
     -------
@@ -107,6 +110,8 @@ def ballot(
             right[some] += hits(counts, active, labels, candidates[some])
         for k, candidate in enumerate(candidates):
             cold[k] += losses(counts, active, labels, candidate)
+        if progress is not None:
+            progress(len(labels))
     return right, cold
 
 

@@ -14,6 +14,7 @@ reply that has the same form whatever the party holds: see `FlyNNClient` and `re
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Callable
 from logging import ERROR, INFO, WARNING
@@ -49,8 +50,9 @@ from flwr_flynn.membership import LEAVE
 from flwr_flynn.metrics import Confusion, confusion, confusion_to_bytes
 from flwr_flynn.moments import ColumnSums
 from flwr_flynn.privacy import Mechanism, SimulatedRelease
+from flwr_flynn.progress import Progress
 from flwr_flynn.records import check_form, count, hashed
-from flwr_flynn.terms import SUMS, SumsTerms, Terms, whole_number
+from flwr_flynn.terms import SUMS, TRY, UNKEPT, SumsTerms, Terms, whole_number
 
 Metrics = dict[str, Scalar]
 
@@ -94,7 +96,7 @@ class FlyNNClient(NumPyClient):
     on_model : callable, optional
         Called with the federated model, a `FlyNNClassifier`, when it arrives and was tried; for example
         ``lambda model: model.save("model.npz")``. From then on the party predicts alone. If it fails, the party's
-        own log tells.
+        own log tells, and its reply tells the kind of the failure.
 
     Raises
     ------
@@ -105,7 +107,7 @@ class FlyNNClient(NumPyClient):
     --------
     >>> import numpy as np
     >>> from flwr_flynn import HashSpec
-    >>> from flwr_flynn.terms import Terms
+    >>> from flwr_flynn.terms import TRY, UNKEPT, SUMS, SumsTerms, Terms, whole_number
     >>> client = FlyNNClient(np.array([[0.0, 1.0], [1.0, 0.0]]), ["cat", "dog"], name="Basel")
     >>> terms = Terms(HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=7), ["cat", "dog"])
     >>> message, n_examples, metrics = client.fit([], terms.to_config())
@@ -211,7 +213,8 @@ class FlyNNClient(NumPyClient):
         metrics : dict
             ``flynn-confusion``, the confusion matrix (see `metrics.confusion_to_bytes`), and ``accuracy``;
             neither without points held out. In a choice ``flynn-hits`` and ``flynn-losses`` (see
-            `choosing.tables_to_bytes`). Or ``flynn-refused``, the reason.
+            `choosing.tables_to_bytes`). With ``flynn-try`` false in `config` none of them: the party takes the model,
+            and that is all. Or ``flynn-refused``, the reason. In any case ``flynn-unkept`` if `on_model` failed.
         """
         if CANDIDATES in config:
             try:
@@ -222,15 +225,14 @@ class FlyNNClient(NumPyClient):
             tables: Metrics = {"flynn-hits": tables_to_bytes(right), "flynn-losses": tables_to_bytes(cold)}
             return 0.0, n_examples, self._signed(tables)
         try:
-            matrix = self._try_model(parameters, config)
+            terms = self._terms(config)
+            model = _received_model(terms, parameters, config)
         except Exception as error:  # noqa: BLE001 - see `_refusal`
             return 0.0, 0, self._refusal("the evaluation", error)
-        if matrix is None:
-            return 0.0, 0, self._signed({})
-        n_examples = int(matrix.sum())
-        accuracy = float(np.trace(matrix) / n_examples)
-        figures: Metrics = {"flynn-confusion": confusion_to_bytes(matrix), "accuracy": accuracy}
-        return 1 - accuracy, n_examples, self._signed(figures)
+        loss, n_examples, metrics = 0.0, 0, self._signed({})
+        if config.get(TRY) is not False:
+            loss, n_examples, metrics = self._try_model(terms, model)
+        return loss, n_examples, {**metrics, **self._hand_over(model)}
 
     def to_client(self) -> Client:
         """The party as Flower calls it. Unlike Flower's own wrapper it allocates nothing that a server declares."""
@@ -254,8 +256,10 @@ class FlyNNClient(NumPyClient):
     def _count(self, config: dict[str, Scalar]) -> tuple[NDArrays, int]:
         terms = self._terms(config)
         X, codes = _labelled(terms, self.X, self.y)
+        progress = Progress(len(codes) * len(terms.specs))
         counts = [
-            ClassCounts.from_data(hasher, X, codes, terms.n_classes, n_jobs=self.n_jobs) for hasher in terms.hashers
+            ClassCounts.from_data(hasher, X, codes, terms.n_classes, n_jobs=self.n_jobs, progress=progress)
+            for hasher in terms.hashers
         ]
         return payload.encode(*counts), counts[0].n_examples
 
@@ -272,7 +276,8 @@ class FlyNNClient(NumPyClient):
             return payload.encode_release(recalled, mechanism)
         self.budget.policy.check(mechanism)
         try:
-            counts, dropped = count(terms.hasher, terms.classes, self.X, self.y, self.n_jobs)
+            progress = Progress(len(self.y))  # type: ignore[arg-type]
+            counts, dropped = count(terms.hasher, terms.classes, self.X, self.y, self.n_jobs, progress)
             if dropped:
                 log(WARNING, "FlyNN: %s of %s records do not fit, and are left out", dropped, len(self.y))  # type: ignore[arg-type]
         except Exception as error:  # noqa: BLE001 - a refusal could be some record's doing
@@ -299,23 +304,28 @@ class FlyNNClient(NumPyClient):
         candidates = read_candidates(config, len(terms.specs))
         totals = payload.decode_all(parameters, terms.hashers, terms.n_classes)
         X, codes = _labelled(terms, self.X, self.y)
+        progress = Progress(len(codes) * len(terms.specs))
         ballots = [
-            ballot(hasher, counts, X, codes, entries, self.n_jobs)
+            ballot(hasher, counts, X, codes, entries, self.n_jobs, progress)
             for hasher, counts, entries in zip(terms.hashers, totals, candidates, strict=True)
         ]
         return [right for right, _ in ballots], [cold for _, cold in ballots], len(codes)
 
-    def _try_model(self, parameters: NDArrays, config: dict[str, Scalar]) -> Confusion | None:
-        terms = self._terms(config)
-        model = _received_model(terms, parameters, config)
+    def _try_model(self, terms: Terms, model: FlyNNClassifier) -> tuple[float, int, Metrics]:
         try:
             if self.budget is not None and not self.evaluates:
                 raise PrivacyError("policy evaluate off: results on its own points do not leave this party")
-            return self._confusion(terms, model)
+            matrix = self._confusion(terms, model)
         except DataError as error:
-            raise DataError(f"X_test, y_test: {error}") from None
-        finally:
-            self._hand_over(model)
+            return 0.0, 0, self._refusal("the evaluation", DataError(f"X_test, y_test: {error}"))
+        except Exception as error:  # noqa: BLE001 - see `_refusal`
+            return 0.0, 0, self._refusal("the evaluation", error)
+        if matrix is None:
+            return 0.0, 0, self._signed({})
+        n_examples = int(matrix.sum())
+        accuracy = float(np.trace(matrix) / n_examples)
+        figures: Metrics = {"flynn-confusion": confusion_to_bytes(matrix), "accuracy": accuracy}
+        return 1 - accuracy, n_examples, self._signed(figures)
 
     def _confusion(self, terms: Terms, model: FlyNNClassifier) -> Confusion | None:
         """How the model does on the points held out; None if there are none."""
@@ -342,13 +352,18 @@ class FlyNNClient(NumPyClient):
                 matrix += confusion(true[rows], predicted, terms.n_classes)
         return matrix if matrix.any() else None
 
-    def _hand_over(self, model: FlyNNClassifier) -> None:
+    def _hand_over(self, model: FlyNNClassifier) -> Metrics:
+        """Give the model to `on_model`; what a reply says of it if that fails, which costs the party nothing else."""
         if self.on_model is None:
-            return
+            return {}
         try:
             self.on_model(model)
-        except Exception as error:  # noqa: BLE001 - it must not cost the party its evaluation
+        except Exception as error:  # noqa: BLE001 - see above
             log(ERROR, "FlyNN: on_model failed", exc_info=error)
+            # Of an OSError what the system calls it: all else of its text names a file.
+            cause = f": {os.strerror(error.errno)}" if isinstance(error, OSError) and error.errno else ""
+            return {UNKEPT: f"failed with {type(error).__name__}{cause}"}
+        return {}
 
     def _terms(self, config: dict[str, Scalar]) -> Terms:
         """The run's terms, once it is clear that the party can afford them and means the same hash."""

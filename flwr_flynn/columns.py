@@ -1,4 +1,4 @@
-"""Columns that cannot be hashed, told by name and number, never by value.
+"""Columns: found by name, and those that cannot be hashed told by name and number, never by value.
 
 >>> check_finite(np.array([[1.0, 2.0], [np.nan, 3.0]]), names=["age", "height"])
 Traceback (most recent call last):
@@ -8,7 +8,7 @@ flwr_flynn.errors.DataError: X: NaN or infinity in 1 of 2 columns: age (1 of 2 p
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,86 @@ import scipy.sparse as sp
 from flwr_flynn.errors import DataError
 
 _LISTED = 5  # columns in a message
+
+
+def by_name(columns: Sequence[str], wanted: Sequence[str], source: str) -> tuple[list[int], tuple[str, ...]]:
+    """Where the features that a run announces stand among the columns of a file.
+
+    Parameters
+    ----------
+    columns : sequence of str
+        What the file has, whatever their order; others than the wanted ones do no harm.
+    wanted : sequence of str
+    source : str
+        How messages call the file.
+
+    Returns
+    -------
+    places : list of int
+        Of the wanted columns, in the run's order.
+    left_out : tuple of str
+        The other columns.
+
+    Raises
+    ------
+    DataError
+        Wanted columns are not there, or there more than once. The message names those, and none of the file's own.
+
+    Examples
+    --------
+    >>> by_name(["weight", "bottle", "age"], ["age", "weight"], "site1.csv")
+    ([2, 0], ('bottle',))
+    >>> by_name(["weight", "bottle", "age"], ["age", "height"], "site1.csv")
+    Traceback (most recent call last):
+    ...
+    flwr_flynn.errors.DataError: site1.csv: 1 of the run's 2 features are not among its 3 columns: height
+    """
+    places: dict[str, list[int]] = {name: [] for name in wanted}
+    if len(places) < len(wanted):
+        raise DataError(
+            f"{source}: expected features of different names, the run has {len(wanted) - len(places)} again"
+        )
+    for place, name in enumerate(columns):
+        if name in places:
+            places[name].append(place)
+    for trouble, bad in (
+        ("are not", [name for name in wanted if not places[name]]),
+        ("stand more than once", [name for name in wanted if len(places[name]) > 1]),
+    ):
+        if bad:
+            raise DataError(
+                f"{source}: {len(bad)} of the run's {len(wanted)} features {trouble} among its {len(columns)} columns: "
+                f"{_listed([name[:60] for name in bad])}"
+            )
+    return [places[name][0] for name in wanted], tuple(name for name in columns if name not in places)
+
+
+def where(
+    bad: Sequence[int], per_column: Sequence[int], n_columns: int, n_points: int, names: Sequence[str] | None = None
+) -> str:
+    """Which columns of a file are meant, at most five: by names that everybody knows, or else by position.
+
+    Parameters
+    ----------
+    bad : sequence of int
+        Their positions, from 0.
+    per_column : sequence of int
+        For each of `bad`, how many points it is about.
+    n_columns, n_points : int
+        All there are.
+    names : sequence of str, optional
+        Of all columns.
+
+    Examples
+    --------
+    >>> where([1], [3], 2, 50)
+    '1 of 2 features: number 2 (3 of 50 points)'
+    >>> where([0, 1], [3, 4], 2, 50, ["age", "weight"])
+    '2 of 2 features: age (3 of 50 points), weight (4 of 50 points)'
+    """
+    called = [f"number {place + 1}" if names is None else names[place][:60] for place in bad]
+    each = [f"{name} ({number} of {n_points} points)" for name, number in zip(called, per_column, strict=True)]
+    return f"{len(bad)} of {n_columns} features: {_listed(each)}"
 
 
 def check_columns(X: Any) -> None:
@@ -37,7 +117,7 @@ def check_columns(X: Any) -> None:
     if dtypes is None or not hasattr(X, "columns"):
         return
     bad = [
-        str(name)
+        str(name)[:60]
         for place, (name, dtype) in enumerate(zip(X.columns, dtypes, strict=True))
         if _is_text(X, place, dtype)
     ]
@@ -66,10 +146,10 @@ def check_finite(X: Any, names: Iterable[Any] | None = None) -> None:
     if values.dtype.kind != "f" or np.isfinite(np.sum(values)) or np.isfinite(values).all():
         return
     bad = _per_column(X)
-    labels = [f"column {j}" for j in range(len(bad))] if names is None else [str(name) for name in names]
-    where = [f"{labels[j]} ({bad[j]} of {X.shape[0]} points)" for j in np.flatnonzero(bad)]
+    labels = [f"column {j}" for j in range(len(bad))] if names is None else [str(name)[:60] for name in names]
+    told = [f"{labels[j]} ({bad[j]} of {X.shape[0]} points)" for j in np.flatnonzero(bad)]
     raise DataError(
-        f"X: NaN or infinity in {len(where)} of {len(bad)} columns: {_listed(where)}; fill them in or leave them out"
+        f"X: NaN or infinity in {len(told)} of {len(bad)} columns: {_listed(told)}; fill them in or leave them out"
     )
 
 
@@ -91,5 +171,5 @@ def _is_text(X: Any, place: int, dtype: Any) -> bool:
 
 
 def _listed(names: list[str]) -> str:
-    shown = ", ".join(name[:60] for name in names[:_LISTED])
+    shown = ", ".join(names[:_LISTED])
     return shown if len(names) <= _LISTED else f"{shown} and {len(names) - _LISTED} more"

@@ -31,7 +31,7 @@ from flwr_flynn.moments import ColumnSums
 from flwr_flynn.privacy import Mechanism
 from flwr_flynn.rounds import Traffic
 from flwr_flynn.spec import HashSpec
-from flwr_flynn.terms import PREFIX, Label, whole_number
+from flwr_flynn.terms import PREFIX, TRY, UNKEPT, Label, whole_number
 
 More = Callable[[list[Reply]], Mapping[str, Any]]
 """What a user's function makes of the replies that passed."""
@@ -89,7 +89,7 @@ class Conductor(ABC):
     Parameters
     ----------
     spec, classes, min_parties, max_examples_per_party, decay, rule, feature_names, min_examples, mechanism, \
-federation, action, identify, fraction_evaluate, wait_timeout, accept_failures
+federation, action, identify, fraction_evaluate, wait_timeout, accept_failures, hand_out
         As for `strategy.FlyNNStrategy`.
     """
 
@@ -113,6 +113,7 @@ federation, action, identify, fraction_evaluate, wait_timeout, accept_failures
         fraction_evaluate: float | None,
         wait_timeout: int,
         accept_failures: bool,
+        hand_out: bool = False,
     ) -> None:
         self.min_parties = whole_number("min_parties", min_parties)
         if max_examples_per_party is not None:
@@ -130,11 +131,15 @@ federation, action, identify, fraction_evaluate, wait_timeout, accept_failures
         ):
             if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= most:
                 raise ConfigError(f"{name}: expected a number from 0 to {most}, got {share!r}")
+        if not isinstance(hand_out, bool):
+            raise ConfigError(f"hand_out: expected True or False, got {hand_out!r}")
         self.fraction_evaluate = fraction_evaluate
+        self.hand_out = hand_out
         self.wait_timeout = wait_timeout
         self.accept_failures = accept_failures
         self.evaluation: dict[str, Any] | None = None
         self.evaluation_missing: dict[str, str] = {}
+        self.unkept: dict[str, str] = {}
         self._course = Course(
             spec,
             classes,
@@ -260,6 +265,8 @@ federation, action, identify, fraction_evaluate, wait_timeout, accept_failures
         """Log what is going to happen."""
         terms, plan = self._course.terms, self._course.plan
         evaluated = f"{self.fraction_evaluate:.0%} of the parties" if self.fraction_evaluate else "left out"
+        if self.hand_out and not self.fraction_evaluate:
+            evaluated += ", they only get the model"
         failures = "accepted" if self.accept_failures else "not accepted"
         hashes = hash_lines(terms) if plan is None else [f"  hash: from sums of the columns, scaling {plan.scaling}"]
         for line in (
@@ -328,7 +335,7 @@ federation, action, identify, fraction_evaluate, wait_timeout, accept_failures
         if not self._settle(batch, failures) or not batch.accepted:
             return None, {}
         course.recount()
-        self.evaluation, self.evaluation_missing = None, {}
+        self.evaluation, self.evaluation_missing, self.unkept = None, {}, {}
         parties = self.parties
         ours = {
             "parties": len(parties),
@@ -386,7 +393,8 @@ federation, action, identify, fraction_evaluate, wait_timeout, accept_failures
             Draws so many of the parties that are there.
         """
         course, self._choosing, self._asked = self._course, None, []
-        if not self.fraction_evaluate or course.is_summing or not course.aggregator.enough:
+        wanted = self.fraction_evaluate or self.hand_out
+        if not wanted or course.is_summing or not course.aggregator.enough:
             return None
         if course.is_choice_due:
             return self._ask_for_choice(server_round, present, theirs)
@@ -401,8 +409,10 @@ federation, action, identify, fraction_evaluate, wait_timeout, accept_failures
         }
         if self.mechanism is not None:
             ours["flynn-releases"] = sum(release.times for release in self.counts.noise)
+        if not self.fraction_evaluate:
+            ours[TRY] = False
         config = merged(theirs(), server_round, ours)
-        if self.fraction_evaluate < 1:
+        if 0 < self.fraction_evaluate < 1:
             size = max(int(len(present) * self.fraction_evaluate), self._min_evaluate)
             # Of those that are there now: FedAvg's sample would wait for parties that left after the fit.
             present = sample(min(size, len(present)))
@@ -446,11 +456,21 @@ federation, action, identify, fraction_evaluate, wait_timeout, accept_failures
             self._choose(self._choosing, replies, missing, names, bool(failures))
             return None
         matrices, refused = aggregator.check_evaluation(replies)
+        if not self.fraction_evaluate:  # what nobody asked for is not looked at
+            matrices = {}
         for cid in matrices:
             self._course.traffic_of("model").reply((), first[cid].metrics)
         missing |= refused
+        what = "did not evaluate" if self.fraction_evaluate else "did not take the model"
         for cid, reason in missing.items():
-            log(WARNING, "FlyNN: %s: did not evaluate: %s", names[cid], reason)
+            log(WARNING, "FlyNN: %s: %s: %s", names[cid], what, reason)
+        self.unkept = {
+            names[cid]: clean(reply.metrics[UNKEPT], 200) or "no reason given"
+            for cid, reply in first.items()
+            if UNKEPT in reply.metrics
+        }
+        for name, reason in self.unkept.items():
+            log(WARNING, "FlyNN: %s: could not keep the model: %s", name, reason)
         usable = matrices and (self.accept_failures or not (failures or missing))
         figures = summary({names[cid]: matrix for cid, matrix in matrices.items()}) if usable else None
         self.evaluation = figures

@@ -65,6 +65,8 @@ _PAPER: dict[str, tuple[str, Any]] = {
 
 _MAX_PARTIES = 10**6  # of a simulation
 
+_DEPLOYMENT = ("feature_names", "n_features", "n_examples", "classes")
+
 _MAX_SEED = 2**63 - 1  # TOML integers are 64-bit and signed
 
 Self = TypeVar("Self", bound="_Settings")
@@ -336,7 +338,14 @@ class RunConfig(_Settings):
     )
     min_available: int = _key(0, "parties to wait for before the first round; 0: all of the simulation", low=0)
     min_parties: int = _key(0, "parties that must be counted in the end; 0: `min-available`", low=0)
-    n_features: int = _key(0, "deployment: number of features, which the server cannot see", low=0)
+    feature_names: str = _key(
+        "",
+        "deployment: the features by name, with commas between, or a JSON list: each party takes these columns of its "
+        "file, in this order",
+    )
+    n_features: int = _key(
+        0, "deployment: number of features, which the server cannot see; not needed with `feature-names`", low=0
+    )
     n_examples: int = _key(0, "deployment: about how many points there are in all, if public", low=0)
     classes: str = _key("", "deployment: class list with commas between, or a JSON list")
     evaluate: str = _key(
@@ -386,7 +395,7 @@ class RunConfig(_Settings):
         fixed = (
             names[names.index("preset") : names.index("decay")] + names[names.index("epsilon") : names.index("action")]
         )
-        for name in [*fixed, "n_features", "n_examples", "classes"]:
+        for name in [*fixed, *_DEPLOYMENT]:
             if name != "min_examples" and getattr(self, name) != getattr(RunConfig, name):
                 raise ConfigError(
                     f"run-config {name.replace('_', '-')}: expected none with action = {self.action}, which takes it "
@@ -449,7 +458,7 @@ class RunConfig(_Settings):
 
     def deployment_only(self) -> list[str]:
         """Keys that are given, and that only a deployment uses."""
-        return [name.replace("_", "-") for name in ("n_features", "n_examples", "classes") if getattr(self, name)]
+        return [name.replace("_", "-") for name in _DEPLOYMENT if getattr(self, name)]
 
     def decay_value(self) -> float | str:
         """`decay` as the strategy takes it: ``"auto"`` or a number in [0, 1)."""
@@ -484,6 +493,18 @@ class RunConfig(_Settings):
     def class_list(self) -> list[str | int]:
         """`classes` as a list: integers where every entry is one, strings otherwise."""
         return _class_list(self.classes)
+
+    def feature_list(self) -> tuple[str, ...]:
+        """`feature_names` as they are looked for in the parties' files; empty where none are given."""
+        names = _entries("feature-names", self.feature_names, (str,))
+        if len(set(names)) < len(names) or "" in names:
+            shown = json.dumps(self.feature_names[:80])
+            raise ConfigError(f"run-config feature-names: expected different names, got {shown}")
+        if names and self.n_features not in (0, len(names)):
+            raise ConfigError(
+                f"run-config n-features: expected {len(names)}, as many as feature-names, got {self.n_features}"
+            )
+        return tuple(names)
 
     def sizes(self) -> list[int] | None:
         """`partition_sizes` as a list, or None where none are given."""
@@ -559,6 +580,9 @@ class NodeConfig(_Settings):
 
     data_path: str = _key("", "the party's own `.csv`, `.parquet` or `.npz` file", required=True)
     label: str = _key("", "its label column; not given: `label` (CSV, Parquet) or `y` (NPZ)")
+    model_path: str = _key(
+        "", "file to which the party's own copy of the model is written, whole or not at all; one there is replaced"
+    )
     party_id: str = _key("", "the name under which the server reports this party")
     test_fraction: float = _key(0.2, "share of the party's points held out for the evaluation", low=0, below=1)
     split_seed: int = _key(0, "seed of the held-out rule", low=0, high=_MAX_SEED)
@@ -615,19 +639,23 @@ def whole_numbers(texts: Sequence[str]) -> list[int] | None:
 
 def _class_list(text: str) -> list[str | int]:
     """Class names from a JSON list or from a text with commas between them."""
-    entries: Any
-    shown = json.dumps(text[:80])
-    if text.startswith("["):
-        try:
-            entries = json.loads(text)
-        except (ValueError, RecursionError):
-            entries = None
-        if not isinstance(entries, list) or not all(type(entry) in (str, int) for entry in entries):
-            raise ConfigError(f"run-config classes: expected a JSON list of strings or integers, got {shown}")
-    else:
-        entries = [part.strip() for part in text.split(",")] if text else []
-        entries = whole_numbers(entries) or entries
-    if len({type(entry) for entry in entries}) > 1 or len(set(entries)) < len(entries) or "" in entries:
-        raise ConfigError(f"run-config classes: expected different names of one type, got {shown}")
-    classes: list[str | int] = entries
+    classes: list[str | int] = _entries("classes", text, (str, int))
+    if not text.startswith("["):
+        classes = [*(whole_numbers([str(entry) for entry in classes]) or classes)]
+    if len({type(entry) for entry in classes}) > 1 or len(set(classes)) < len(classes) or "" in classes:
+        raise ConfigError(f"run-config classes: expected different names of one type, got {json.dumps(text[:80])}")
     return classes
+
+
+def _entries(key: str, text: str, kinds: tuple[type, ...]) -> list[Any]:
+    """The entries of a JSON list, each of one of these types, or the strings of a text with commas between them."""
+    if not text.startswith("["):
+        return [part.strip() for part in text.split(",")] if text else []
+    try:
+        entries = json.loads(text)
+    except (ValueError, RecursionError):
+        entries = None
+    if not isinstance(entries, list) or not all(type(entry) in kinds for entry in entries):
+        called = " or ".join({str: "strings", int: "integers"}[kind] for kind in kinds)
+        raise ConfigError(f"run-config {key}: expected a JSON list of {called}, got {json.dumps(text[:80])}")
+    return entries

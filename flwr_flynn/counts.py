@@ -123,7 +123,13 @@ class ClassCounts:
 
     @classmethod
     def from_data(
-        cls, hasher: FlyHash, X: Any, y: npt.ArrayLike, n_classes: int, n_jobs: int | None = None
+        cls,
+        hasher: FlyHash,
+        X: Any,
+        y: npt.ArrayLike,
+        n_classes: int,
+        n_jobs: int | None = None,
+        progress: Callable[[int], object] | None = None,
     ) -> ClassCounts:
         """Counts of labelled points: the training of Algorithm 1.
 
@@ -137,13 +143,15 @@ class ClassCounts:
         n_classes : int
         n_jobs : int, optional
             Threads: None for one, -1 for all that this process may use. The result does not depend on it.
+        progress : callable, optional
+            Called with numbers of points just counted, see `FlyHash.count`.
 
         Raises
         ------
         DataError
             `FlyHash.count` refuses the points or the classes.
         """
-        return cls._of(hasher, hasher.count(X, y, n_classes, n_jobs=n_jobs))
+        return cls._of(hasher, hasher.count(X, y, n_classes, n_jobs=n_jobs, progress=progress))
 
     @classmethod
     def from_active(cls, hasher: FlyHash, active: npt.ArrayLike, y: npt.ArrayLike, n_classes: int) -> ClassCounts:

@@ -108,7 +108,13 @@ class Course:
         elif self.plan is None:
             self._aggregator = Aggregator(self.terms, *self._limits)
         else:
-            wanted = SumsTerms(self.plan.n_features, self.terms.classes, self.plan.needs_classes, min_examples)
+            wanted = SumsTerms(
+                self.plan.n_features,
+                self.terms.classes,
+                self.plan.needs_classes,
+                min_examples,
+                self.terms.feature_names,
+            )
             self._summing = SumsRound(wanted, max_examples_per_party)
 
     @property

@@ -6,9 +6,15 @@ scikit-learn catches them unchanged. No message carries a value of the data.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TypeVar
+
 
 class FlyNNError(Exception):
     """Base class of the errors that `flwr_flynn` raises on purpose."""
+
+
+Refusal = TypeVar("Refusal", bound=FlyNNError)
 
 
 class SpecError(FlyNNError, ValueError):
@@ -45,3 +51,14 @@ class MissingExtraError(FlyNNError, ImportError):
 
 class PrivacyError(FlyNNError, RuntimeError):
     """A private release is refused: it is beyond a party's policy, or its record of releases cannot be trusted."""
+
+
+def with_names(error: Refusal, names: Iterable[object]) -> Refusal:
+    """`error` with a note of at most five names that a file has, and how many more there are.
+
+    Names of columns may be a record, in a file without a header: a note stays in the log of the machine with the file.
+    """
+    names = list(names)
+    rest = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    error.add_note(f"in this file: {', '.join(repr(str(name)[:60]) for name in names[:5])}{rest}")
+    return error

@@ -205,6 +205,7 @@ class FlyHash:
         y: npt.ArrayLike,
         n_classes: int,
         n_jobs: int | None = None,
+        progress: Callable[[int], object] | None = None,
     ) -> npt.NDArray[np.int64]:
         """How often each bit fires per class: the training of Algorithm 1, without keeping the hashes.
 
@@ -215,6 +216,8 @@ class FlyHash:
         y : (n,) integers
             Class of each point, 0 <= y < n_classes.
         n_classes : int
+        progress : callable, optional
+            Called with the number of points of each chunk once they are counted, by one thread at a time.
 
         Returns
         -------
@@ -237,6 +240,8 @@ class FlyHash:
             self._winners(points[first:last], active)
             with one_at_a_time:
                 _add_counts(counts, labels[first:last], active)
+                if progress is not None:
+                    progress(last - first)
 
         self._over_chunks(points.shape[0], work, n_jobs)
         return counts

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import zipfile
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,19 +21,26 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn import data
+from flwr_flynn.columns import by_name
 from flwr_flynn.config import NodeConfig
-from flwr_flynn.data import Share
-from flwr_flynn.errors import ConfigError, DataError
+from flwr_flynn.dataset import Share, npz_order
+from flwr_flynn.errors import ConfigError, DataError, with_names
+from flwr_flynn.npzfile import read_arrays
 
+_Read = tuple[npt.NDArray[Any], npt.NDArray[Any], tuple[str, ...]]  # points, labels, columns left out
+
+_NONE: tuple[str, ...] = ()
 _TRUTHS = {"false": "0", "true": "1"}
 
 
-def private_share(node: NodeConfig) -> Share:
+def private_share(node: NodeConfig, features: Sequence[str] = ()) -> Share:
     """A deployed party's own points; all of them to train on, unless its results may leave it.
 
     Parameters
     ----------
     node : NodeConfig
+    features : sequence of str, optional
+        What the run announces: the columns to take, in this order. Not given: all but the label.
 
     Raises
     ------
@@ -46,11 +53,11 @@ def private_share(node: NodeConfig) -> Share:
     readers = {".npz": _npz, ".csv": _csv, ".parquet": _parquet}
     if path.suffix not in readers:
         raise ConfigError(f"node-config data-path: expected a .csv, .parquet or .npz file, got {path.name[:80]!r}")
-    X, y = readers[path.suffix](path, node.label)
+    X, y, left_out = readers[path.suffix](path, node.label, features)
     if X.ndim != 2 or X.shape[1] == 0 or y.shape != (len(X),) or X.dtype.kind not in "biuf":
         raise DataError(f"{path.name}: expected a matrix of numbers with a label for each row, got something else")
     test = held_out_by_content(X, y, node.test_fraction if node.evaluate else 0.0, node.split_seed)
-    return Share(X[~test], y[~test], X[test], y[test])
+    return Share(X[~test], y[~test], X[test], y[test], left_out)
 
 
 def held_out_by_content(
@@ -82,48 +89,43 @@ def held_out_by_content(
     return np.fromiter((int.from_bytes(place, "big") < most for place in places), bool, len(y))
 
 
-def _npz(path: Path, label: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    wanted = {"points": "X", "label": label or "y"}
-    arrays = []
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = {name.removesuffix(".npy"): name for name in archive.namelist()}
-            for role, key in wanted.items():
-                if key not in members:
-                    error = DataError(f"{path.name}: no array {key!r} for the {role} among {len(members)}")
-                    raise data._named(error, members)
-                arrays.append(data._npy_member(archive, members[key]))
-    except DataError:
-        raise
-    except Exception as error:  # noqa: BLE001 - as in `data`
-        raise DataError(f"{path.name}: not a readable .npz file of plain arrays ({type(error).__name__})") from None
-    return arrays[0], arrays[1]
+def _npz(path: Path, label: str, features: Sequence[str]) -> _Read:
+    arrays = read_arrays(path, {"points": "X", "label": label or "y"}, {"names": "feature_names"} if features else {})
+    X, left_out = arrays["points"], _NONE
+    if features and X.ndim == 2:
+        order, left_out = npz_order(path, X.shape[1], arrays.get("names"), features)
+        X = X[:, order]
+    return X, arrays["label"], left_out
 
 
-def _csv(path: Path, label: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+def _csv(path: Path, label: str, features: Sequence[str]) -> _Read:
     """Every line a record by itself: parsers of whole files let a line too long or an open quote spoil others."""
-    label = label or "label"
+    label, left_out = label or "label", _NONE
     try:
         with path.open("rb") as stream:
             names = _fields(stream.readline().decode("utf-8-sig", "replace"))
             if names is None or names.count(label) != 1:
                 error = DataError(f"{path.name}: no column {label!r} for the label among {len(names or ())}")
-                raise data._named(error, names or ())
+                raise with_names(error, names or ())
             place = names.index(label)
+            del names[place]
+            width, order = len(names) + 1, list(range(len(names)))
+            if features:
+                order, left_out = by_name(names, features, path.name)
             rows, labels = [], []
             for line in stream:
                 fields = _fields(line.decode("utf-8", "replace"))
                 if fields == []:
                     continue
-                if fields is None or len(fields) != len(names):
-                    fields = [""] * len(names)
+                if fields is None or len(fields) != width:
+                    fields = [""] * width
                 labels.append(fields.pop(place))
-                rows.append(np.array([_number(text) for text in fields]))
+                rows.append(np.array([_number(fields[column]) for column in order]))
     except OSError as error:
         raise DataError(f"{path.name}: not a readable .csv file ({type(error).__name__})") from None
     y = np.empty(len(labels), object)
     y[:] = labels
-    return np.array(rows, np.float64).reshape(len(rows), len(names) - 1), y
+    return np.array(rows, np.float64).reshape(len(rows), len(order)), y, left_out
 
 
 def _fields(line: str) -> list[str] | None:
@@ -141,8 +143,8 @@ def _number(text: str) -> float:
         return np.nan
 
 
-def _parquet(path: Path, label: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    label = label or "label"
+def _parquet(path: Path, label: str, features: Sequence[str]) -> _Read:
+    label, left_out = label or "label", _NONE
     try:
         pandas = import_module("pandas")
         frame = pandas.read_parquet(path)
@@ -154,12 +156,15 @@ def _parquet(path: Path, label: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]
         raise DataError(f"{path.name}: not a readable {path.suffix} file ({type(error).__name__})") from None
     columns = frame.columns = [str(column) for column in frame.columns]
     if columns.count(label) != 1:
-        raise data._named(DataError(f"{path.name}: no column {label!r} for the label among {len(columns)}"), columns)
-    features = [column for column in range(len(columns)) if columns[column] != label]
-    X = np.empty((len(frame), len(features)))
-    for place, column in enumerate(features):
-        values = frame.iloc[:, column]
+        raise with_names(DataError(f"{path.name}: no column {label!r} for the label among {len(columns)}"), columns)
+    points = frame.drop(columns=label)
+    order = list(range(points.shape[1]))
+    if features:
+        order, left_out = by_name(list(points.columns), features, path.name)
+    X = np.empty((len(frame), len(order)))
+    for place, column in enumerate(order):
+        values = points.iloc[:, column]
         if not pandas.api.types.is_numeric_dtype(values.dtype):
             values = pandas.Series([_number(str(value)) for value in values])
         X[:, place] = values.to_numpy(dtype=np.float64, na_value=np.nan)
-    return X, frame[label].to_numpy(dtype=object)
+    return X, frame[label].to_numpy(dtype=object), left_out

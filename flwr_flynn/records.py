@@ -16,7 +16,7 @@ from all of them together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,7 +51,12 @@ def check_form(X: Any, y: Any) -> None:
 
 
 def count(
-    hasher: FlyHash, classes: Sequence[Label], X: Any, y: Any, n_jobs: int | None = None
+    hasher: FlyHash,
+    classes: Sequence[Label],
+    X: Any,
+    y: Any,
+    n_jobs: int | None = None,
+    progress: Callable[[int], object] | None = None,
 ) -> tuple[ClassCounts, int]:
     """Counts of the records that fit, and how many do not.
 
@@ -63,6 +68,8 @@ def count(
     X : (n, d) array, sparse matrix or data frame
     y : sequence of n labels
     n_jobs : int, optional
+    progress : callable, optional
+        Called with numbers of records just counted.
 
     Returns
     -------
@@ -73,6 +80,8 @@ def count(
     for active, codes in hashed(hasher, classes, X, y, n_jobs):
         np.add.at(array, (codes[:, None], active), 1)
         n_counted += len(codes)
+        if progress is not None:
+            progress(len(codes))
     counts = ClassCounts(array, hash_nnz=hasher.hash_nnz, spec_fingerprint=hasher.fingerprint)
     return counts, len(y) - n_counted
 

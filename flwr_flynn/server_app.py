@@ -134,6 +134,7 @@ def _strategy(
         rule=config.rule if before is None or config.rule != RunConfig.rule else before.rule,
         min_examples=config.min_examples,
         fraction_evaluate=float(config.evaluates(simulated=parties is not None)),
+        hand_out=parties is None,  # simulated parties keep no model
         wait_timeout=math.ceil(config.timeout) or _ENDLESS,
     )
     return plan, strategy
@@ -209,8 +210,9 @@ def _what_to_train(config: RunConfig, parties: int | None) -> tuple[Plan, list[s
     """The plan, the class list and the feature names of a run."""
     classes: list[str | int]
     if parties is None:
-        classes, feature_names = config.class_list(), None
-        for key, given in (("n-features", config.n_features), ("classes", classes)):
+        classes, feature_names = config.class_list(), config.feature_list() or None
+        n_features = len(feature_names or ()) or config.n_features
+        for key, given in (("n-features", n_features), ("classes", classes)):
             if not given:
                 raise ConfigError(f"run-config {key}: a deployment's server sees no data, so it must be given")
         _require_min_available(config)
@@ -218,7 +220,7 @@ def _what_to_train(config: RunConfig, parties: int | None) -> tuple[Plan, list[s
             log(logging.WARNING, "FlyNN: a deployment does not use the settings %s", ", ".join(ignored))
         if config.noise != "opendp":
             raise ConfigError(f"run-config noise: expected opendp in a deployment, got {config.noise}, for simulations")
-        plan = config.plan(config.n_features, config.n_examples or None, len(classes))
+        plan = config.plan(n_features, config.n_examples or None, len(classes))
     else:
         for key, given in (("min-available", config.min_available), ("min-parties", config.min_parties)):
             if given > parties:
@@ -318,8 +320,10 @@ def _report(
         "missing": dict(strategy.missing),
         "examples": None if counts.noise else int(counts.n_examples),
         "privacy": None if mechanism is None else _privacy(strategy, mechanism),
+        "evaluates": strategy.fraction_evaluate > 0,
         "evaluation": strategy.evaluation,
         "evaluation_missing": dict(strategy.evaluation_missing),
+        "unkept": dict(strategy.unkept),
         "sha256": {"federated": counts.sha256()},
         "spec": model.spec_.to_dict(),
         "fingerprint": counts.spec_fingerprint,
@@ -452,13 +456,15 @@ def _table(report: dict[str, Any], folder: Path) -> str:
         rows.append(("worst party", seen))
     elif trouble := report["evaluation_trouble"]:
         rows.append(("evaluation", f"failed with {', '.join(dict.fromkeys(trouble))}"))
+    elif not report["evaluates"]:
+        rows.append(("evaluation", "none: no results leave the parties"))
     elif silent:
         rows.append(("evaluation", f"failed at {len(silent)} parties"))
-    elif report["privacy"] and report["privacy"]["covers_evaluation"]:
-        rows.append(("evaluation", "none: no results leave the parties"))
     else:
         rows.append(("evaluation", "none: no party holds test points"))
-    rows += [(f"  not evaluated: {name}", reason) for name, reason in silent.items()]
+    missed = "not evaluated" if report["evaluates"] else "has no model"
+    rows += [(f"  {missed}: {name}", reason) for name, reason in silent.items()]
+    rows += [(f"  could not keep the model: {name}", reason) for name, reason in report["unkept"].items()]
     rows.append(("SHA-256 of the counts", sha["federated"]))
     if "pooled" in sha:
         rows.append(("  trained on pooled data", sha["pooled"]))

@@ -101,6 +101,9 @@ class FlyNNStrategy(Conductor, Strategy):
         1.0; with a mechanism 0.0, which does not cover the confusion matrices that parties would send.
     min_evaluate_clients : int, default=1
         How many they are at least.
+    hand_out : bool, default=False
+        Where `fraction_evaluate` is 0: whether all parties get the model nevertheless. They then send nothing about it
+        but, if they could not keep it, why.
     wait_timeout : int, default=86400
         Seconds to wait for `min_available_clients`. Then the round starts with those that are there.
     evaluate_fn, on_fit_config_fn, on_evaluate_config_fn, accept_failures, fit_metrics_aggregation_fn, \
@@ -122,6 +125,8 @@ evaluate_metrics_aggregation_fn
     evaluation_missing : dict of name to reason
         The parties that were asked to evaluate the present counts and reported nothing usable. If it is empty
         and `evaluation` is None, then nobody was asked, or no party holds points to test on.
+    unkept : dict of name to reason
+        The parties that got the present model and could not keep it, by their own account.
 
     References
     ----------
@@ -156,6 +161,7 @@ evaluate_metrics_aggregation_fn
         identify: Identify = unknown,
         fraction_evaluate: float | None = None,
         min_evaluate_clients: int = 1,
+        hand_out: bool = False,
         wait_timeout: int = 86400,
         evaluate_fn: EvaluateFn | None = None,
         on_fit_config_fn: ConfigFn | None = None,
@@ -182,6 +188,7 @@ evaluate_metrics_aggregation_fn
             fraction_evaluate=fraction_evaluate,
             wait_timeout=wait_timeout,
             accept_failures=accept_failures,
+            hand_out=hand_out,
         )
         self.evaluate_fn = evaluate_fn
         self.on_fit_config_fn = on_fit_config_fn

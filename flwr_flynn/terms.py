@@ -44,10 +44,18 @@ PLAIN_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")
 SUMS = "sums"
 """The mode of a request for the sums of the columns; those of counts are `payload.MODES`."""
 
+TRY = "flynn-try"
+"""In a request that brings the model: false where the party is to keep it and to send nothing about it."""
+
+UNKEPT = "flynn-unkept"
+"""In the answer to it: why the party could not keep the model."""
+
 MAX_SPECS = 16
 """More specifications than this in one run are refused: each costs every party a hash of all its points."""
 
-_MAX_CLASSES_CHARS = 2**24
+_NAMES = "flynn-feature-names"
+
+_MAX_CLASSES_CHARS = _MAX_NAMES_CHARS = 2**24
 
 
 @dataclass(frozen=True)
@@ -135,14 +143,16 @@ class Terms:
             "flynn-mode": self.mode,
         }
         if self.feature_names is not None:
-            config["flynn-feature-names"] = json.dumps(self.feature_names)
+            config[_NAMES] = json.dumps(self.feature_names)
         if self.mechanism is not None:
             config["flynn-mechanism"] = json.dumps(self.mechanism.to_dict())
         return config
 
     def digest(self) -> str:
         """SHA-256 over what makes counts by these terms what they are, beside hash and mechanism."""
-        return hashlib.sha256(json.dumps(self.classes).encode()).hexdigest()
+        # With other features than these, or in another order, the same records make other counts.
+        named = self.classes if self.feature_names is None else [self.classes, self.feature_names]
+        return hashlib.sha256(json.dumps(named).encode()).hexdigest()
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], n_features: int) -> Terms:
@@ -160,7 +170,6 @@ class Terms:
         PayloadError
             An entry is missing, too long, not JSON, or refused by `HashSpec` or `Terms`.
         """
-        names = None
         try:
             # A centre and a scale are two vectors of at most 25 characters a number.
             specs = _from_json(config, "flynn-spec", MAX_SPECS * (4096 + 64 * n_features))
@@ -168,8 +177,7 @@ class Terms:
             if len(specs) > MAX_SPECS:
                 raise PayloadError(f"flynn-spec: expected at most {MAX_SPECS} specs, got {len(specs)}")
             specs = [HashSpec.from_dict(spec) for spec in specs]
-            if "flynn-feature-names" in config:
-                names = _from_json(config, "flynn-feature-names", 4096 + 1024 * n_features)
+            names = announced_names(config)
             classes = _from_json(config, "flynn-classes", _MAX_CLASSES_CHARS)
             mode, mechanism = _text(config, "flynn-mode", 40), None
             if mode == NOISY:
@@ -218,6 +226,8 @@ class SumsTerms:
     min_examples : int
         A party leaves out classes of fewer points, even where all are summed up as one: else the difference of two
         answers would be what one of them leaves out.
+    feature_names : sequence of str, optional
+        Of the columns, where the run announces them.
 
     Raises
     ------
@@ -235,11 +245,14 @@ class SumsTerms:
     classes: Sequence[Label]
     by_class: bool
     min_examples: int
+    feature_names: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n_features", whole_number("n_features", self.n_features))
         object.__setattr__(self, "classes", _checked_classes(self.classes))
         object.__setattr__(self, "min_examples", whole_number("min_examples", self.min_examples))
+        if self.feature_names is not None:
+            object.__setattr__(self, "feature_names", _checked_names(self.feature_names, self.n_features))
         if not isinstance(self.by_class, bool):
             raise ConfigError(f"by_class: expected True or False, got {type(self.by_class).__name__}")
 
@@ -259,12 +272,14 @@ class SumsTerms:
 
     def to_config(self) -> dict[str, str | int | bool]:
         """The terms as config entries for a party."""
+        names = {} if self.feature_names is None else {_NAMES: json.dumps(self.feature_names)}
         return {
             "flynn-mode": SUMS,
             "flynn-features": self.n_features,
             "flynn-classes": json.dumps(self.classes),
             "flynn-by-class": self.by_class,
             "flynn-min-examples": self.min_examples,
+            **names,
         }
 
     @classmethod
@@ -286,7 +301,8 @@ class SumsTerms:
         try:
             classes = _from_json(config, "flynn-classes", _MAX_CLASSES_CHARS)
             least, by_class = config.get("flynn-min-examples"), config.get("flynn-by-class")
-            terms = cls(config.get("flynn-features"), classes, by_class, least)  # type: ignore[arg-type]
+            names = announced_names(config)
+            terms = cls(config.get("flynn-features"), classes, by_class, least, names)  # type: ignore[arg-type]
         except ConfigError as error:
             raise PayloadError(f"config: {error}") from None
         _check_width(terms.n_features, n_features)
@@ -295,6 +311,27 @@ class SumsTerms:
     def codes(self, y: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """The class code of every label, see `codes_of`."""
         return codes_of(self.classes, y)
+
+
+def announced_names(config: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """The names of the features that a server announced, in the order in which they are hashed; None without any.
+
+    Parameters
+    ----------
+    config : mapping
+        What arrived. Nothing is assumed of it.
+
+    Raises
+    ------
+    PayloadError
+        Not a list of strings in JSON.
+    """
+    if _NAMES not in config:
+        return None
+    names = _from_json(config, _NAMES, _MAX_NAMES_CHARS)
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise PayloadError(f"{_NAMES}: expected feature_names as a list of strings, got something else")
+    return tuple(names)
 
 
 def codes_of(classes: Sequence[Label], y: npt.ArrayLike) -> npt.NDArray[np.int64]:

@@ -231,18 +231,20 @@ def test_problems_travel_as_positions_and_counts_and_names_stay_here(tmp_path: P
         return str(caught.value)
 
     assert message("age,label\n7654,x\n,y\n,y\n") == (
-        "site.csv: 2 points have missing or infinite values, in 1 of 1 features (number 1)"
+        "site.csv: 2 points have missing or infinite values, in 1 of 1 features: number 1 (2 of 3 points)"
     )
     assert notes == "; in this file: 'age'"
     assert message("age,label\n7654,\n1,y\n") == "site.csv: 1 rows have no 'label'"
     assert message("age,name,label\n1,secret,x\n") == (
-        "site.csv: expected numbers, got other values in 1 of 2 features (number 2)"
+        "site.csv: expected numbers, got other values in 1 of 2 features: number 2 (1 of 1 points)"
     )
     assert notes == "; in this file: 'name'"
     # Without a header, what pandas takes for the names is a record.
     assert message("63,male,HIV+\n41,female,HIV-\n") == "site.csv: no column 'label' for the label among 3"
     assert notes == "; in this file: '63', 'male', 'HIV+'"
-    assert "in 3 of 7 features (number 1, 2, 3)" in message("63,m,i,4,5,6,7,a\nb,c,d,4,5,6,7,a\n", label="a")
+    text = "63,m,i,44,5,6,7,a\nb,c,d,44,5,6,7,a\n1,c,2,44,5,6,7,a\n"
+    expected = "in 3 of 7 features: number 1 (1 of 2 points), number 2 (2 of 2 points), number 3 (1 of 2 points)"
+    assert message(text, label="a").endswith(expected)
     assert message("label\nx\n") == "site.csv: expected at least one feature, got shape (1, 0)"
     assert message("") == "site.csv: not a readable .csv file (EmptyDataError)"
 

@@ -88,8 +88,11 @@ def spec_with(**changes: object) -> str:
     return json.dumps({**SPEC.to_dict(), **changes})
 
 
-def test_the_digest_is_of_the_classes_in_their_order() -> None:
-    assert TERMS.digest() == Terms(SPEC, list(CLASSES), feature_names=list("abcd")).digest()
+def test_the_digest_is_of_the_classes_and_features_in_their_order() -> None:
+    assert TERMS.digest() == Terms(SPEC, list(CLASSES)).digest()
+    named = [Terms(SPEC, CLASSES, feature_names=list(names)).digest() for names in ("abcd", "abcd", "bacd")]
+    assert named[0] == named[1]
+    assert len({*named, TERMS.digest()}) == 3  # columns are found by them: others make other counts
     assert TERMS.digest() != Terms(SPEC, CLASSES[::-1]).digest()
 
 
