@@ -10,6 +10,7 @@ value. (`private_data` is for where a refusal because of one record would be too
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -171,17 +172,20 @@ def _frame(path: Path, label: str, group: str) -> tuple[Any, Any]:
             raise DataError(f"{path.name}: expected columns of different names, got {len(header)} columns")
         # Labels are texts: what they look like to pandas depends on the rows that this party happens to have.
         texts = dict.fromkeys((label, group), str)
-        frame = pandas.read_csv(path, dtype=texts, keep_default_na=False, na_values=[""])
+        with warnings.catch_warnings():
+            # Of rows with more fields than the header has, pandas would drop the last or make the first an index.
+            warnings.simplefilter("error", pandas.errors.ParserWarning)
+            frame = pandas.read_csv(path, dtype=texts, keep_default_na=False, na_values=[""], index_col=False)
     except DataError:
         raise
+    except Warning:
+        raise DataError(f"{path.name}: expected {len(header)} fields in each row, as in the header, got more") from None
     except ImportError as error:
         raise ConfigError(
             f"dataset: {path.suffix} files need {error.name or 'pandas and pyarrow'}: pip install 'flwr-flynn[data]'"
         ) from None
     except (ValueError, OSError, MemoryError) as error:  # pandas' and pyarrow's parsers raise these
         raise DataError(f"{path.name}: not a readable {path.suffix} file ({type(error).__name__})") from None
-    if not isinstance(frame.index, pandas.RangeIndex):  # what pandas makes of more fields than names: all move
-        raise DataError(f"{path.name}: expected {len(header)} fields in each row, as in the header, got more")
     return pandas, frame
 
 

@@ -6,6 +6,7 @@ import json
 import logging
 import re
 import tracemalloc
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from flwr_flynn.client import FlyNNClient
 from flwr_flynn.counts import memory_needed
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.metrics import confusion_from_bytes
+from flwr_flynn.progress import Progress
 from flwr_flynn.spec import HashSpec
 from flwr_flynn.terms import Terms
 from tests.fakes import CLASSES, HASHER, SPEC, TERMS, counts_of, points
@@ -195,14 +197,15 @@ def test_hostile_models_are_refused(arrays: list[np.ndarray], config: dict[str, 
 
 def test_a_model_that_cannot_be_kept_is_tried_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
     def disk_full(model: FlyNNClassifier) -> None:
-        raise OSError(28, "No space left on device")
+        raise OSError(28, "No space left on device", "/secret/folder/model.npz")
 
     X, y = points(5)
     client = FlyNNClient(X, y, X_test=X, y_test=y, on_model=disk_full)
     with caplog.at_level(logging.ERROR, logger="flwr"):
         _, n_examples, metrics = client.evaluate(model_arrays(), EVALUATE)
     assert n_examples == 5
-    assert metrics.keys() == {"flynn-confusion", "accuracy"}
+    assert metrics.keys() == {"flynn-confusion", "accuracy", "flynn-unkept"}
+    assert metrics["flynn-unkept"] == "failed with OSError: No space left on device"
     assert "on_model failed" in caplog.text
     assert "No space left" in caplog.text
 
@@ -295,3 +298,31 @@ def test_nothing_that_a_server_declares_is_allocated() -> None:
 def test_bad_settings_are_refused(kwargs: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         FlyNNClient(*points(3), **kwargs)
+
+
+def test_a_party_that_is_only_to_take_the_model_tells_nothing() -> None:
+    received: list[FlyNNClassifier] = []
+    X, y = points(5)
+    client = FlyNNClient(X, y, X_test=X, y_test=y, name="Basel", on_model=received.append)
+    assert client.evaluate(model_arrays(), {**EVALUATE, "flynn-try": False}) == (0.0, 0, {"flynn-party": "Basel"})
+    assert len(received) == 1
+    keeps_to_itself = FlyNNClient(X, y, on_model=lambda model: {}["no such key"])
+    assert keeps_to_itself.evaluate(model_arrays(), {**EVALUATE, "flynn-try": False})[2] == {
+        "flynn-unkept": "failed with KeyError"
+    }
+
+
+def test_long_hashing_is_told_to_the_partys_own_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("flwr_flynn.client.Progress", partial(Progress, every=0.0))
+    X, y = points(200)
+    expected, *_ = FlyNNClient(X, y).fit([], FIT)
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        arrays, _, metrics = FlyNNClient(X, y, n_jobs=2).fit([], FIT)
+        FlyNNClient(X, y).evaluate(model_arrays(), {**FIT, "flynn-candidates": '[[["balanced", 0.5]]]'})
+    lines = re.findall(r"FlyNN: (\d+) of 200 points hashed, \d+ s", caplog.text)
+    assert lines.count("200") >= 1
+    assert metrics.keys() == {"flynn-seconds"}
+    for ours, theirs in zip(arrays, expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)

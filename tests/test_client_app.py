@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
-from flwr.common import Code, FitIns, Parameters, ndarrays_to_parameters
+from flwr.common import Code, EvaluateIns, FitIns, Parameters, ndarrays_to_parameters
 
+from flwr_flynn import payload
+from flwr_flynn.classifier import FlyNNClassifier
 from flwr_flynn.client_app import client_fn
 from flwr_flynn.config import NodeConfig, RunConfig
+from flwr_flynn.counts import ClassCounts
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from flwr_flynn.private_data import private_share
 from flwr_flynn.spec import HashSpec
@@ -229,3 +232,113 @@ def test_files_that_no_record_spoils_are_refused_by_name(name: str, reason: str,
     np.savez(tmp_path / "other.npz", X=np.zeros((4, 2)))
     node = {"data-path": str(tmp_path / name), "max-epsilon": 1, "state-path": str(tmp_path / "state")}
     assert private_fit(context(node))[2]["flynn-refused"].startswith(reason)
+
+
+# ---- columns by name, and the party's own copy of the model
+
+NAMES = tuple(f"x{i}" for i in range(64))
+NAMED = Terms(TERMS.spec, TERMS.classes, feature_names=NAMES)
+
+
+def evaluation(terms: Terms, counts: ClassCounts, **more: Any) -> EvaluateIns:
+    readout = {"flynn-decay": 0.5, "flynn-rule": "balanced", "flynn-temperature": 1.0, "flynn-try": False}
+    parameters = ndarrays_to_parameters(payload.encode(counts))
+    return EvaluateIns(parameters, {**terms.to_config(), **readout, **more})
+
+
+@pytest.fixture
+def shuffled(tmp_path: Path) -> dict[str, Any]:
+    """A party whose file has the run's columns backwards, and two more; one of them is no number."""
+    pytest.importorskip("pandas")
+    rows = [[f"Anna{i}", 7, *row[::-1], i % 10] for i, row in enumerate(np.eye(64))]
+    lines = [["who", "extra", *NAMES[::-1], "label"], *rows]
+    (tmp_path / "mine.csv").write_text("".join(",".join(map(str, line)) + "\n" for line in lines))
+    return {"data-path": str(tmp_path / "mine.csv"), "party-id": "Basel", "test-fraction": 0}
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_counts_and_sums_are_of_the_announced_columns(
+    shuffled: dict[str, Any], private: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    if private:
+        pytest.importorskip("opendp")
+        node = shuffled | {"max-epsilon": 100, "state-path": str(tmp_path / "state")}
+        mechanism = LaplaceCounts(100.0, hash_nnz=4, n_classes=10)  # next to no noise
+        terms = Terms(TERMS.spec, TERMS.classes, "noisy", NAMES, mechanism)
+        reply = client_fn(context(node)).fit(FitIns(ndarrays_to_parameters([]), terms.to_config()))
+        arrays = payload.read_tensors(reply.parameters.tensors)
+        counts = payload.decode_release(arrays, TERMS.hasher, mechanism, 1000).array
+    else:
+        with caplog.at_level("INFO", "flwr"):
+            reply = client_fn(context(shuffled)).fit(FitIns(ndarrays_to_parameters([]), NAMED.to_config()))
+        counts = payload.decode(payload.read_tensors(reply.parameters.tensors), TERMS.hasher, 10).array
+        assert "2 columns are not among the run's features: 'who', 'extra'" in caplog.text
+        request = SumsTerms(64, TERMS.classes, False, 1, NAMES).to_config()
+        sums = client_fn(context(shuffled)).fit(FitIns(ndarrays_to_parameters([]), request))
+        assert sums.num_examples == 64
+    expected = ClassCounts.from_data(TERMS.hasher, np.eye(64), np.arange(64) % 10, 10).array
+    assert (counts == expected).mean() > 0.99
+
+
+def test_the_model_is_written_to_the_partys_own_place(shuffled: dict[str, Any], tmp_path: Path) -> None:
+    counts = ClassCounts.from_data(TERMS.hasher, np.eye(64), np.arange(64) % 10, 10)
+    place = tmp_path / "model.npz"
+    node = shuffled | {"model-path": str(place)}
+    reply = client_fn(context(node)).evaluate(evaluation(NAMED, counts))
+    assert (reply.num_examples, reply.metrics) == (0, {"flynn-party": "Basel"})
+    model = FlyNNClassifier.load(place)
+    assert model.counts_ == counts
+    assert tuple(model.feature_names_in_) == NAMES
+    before = place.read_bytes()
+    kept = client_fn(context(node)).evaluate(evaluation(NAMED, ClassCounts.zeros(TERMS.hasher, 10)))
+    assert kept.metrics == {"flynn-party": "Basel"}
+    assert place.read_bytes() != before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.csv", "model.npz"]
+
+
+def test_a_private_party_gets_the_model_and_answers_nothing(shuffled: dict[str, Any], tmp_path: Path) -> None:
+    pytest.importorskip("opendp")
+    node = shuffled | {"max-epsilon": 1.0, "state-path": str(tmp_path / "state"), "model-path": str(tmp_path / "m.npz")}
+    terms = Terms(TERMS.spec, TERMS.classes, "noisy", NAMES, PRIVATE.mechanism)
+    release = client_fn(context(node)).fit(FitIns(ndarrays_to_parameters([]), terms.to_config()))
+    arrays = payload.read_tensors(release.parameters.tensors)
+    counts = payload.decode_release(arrays, TERMS.hasher, PRIVATE.mechanism, 1000)
+    reply = client_fn(context(node)).evaluate(evaluation(terms, counts, **{"flynn-releases": 1}))
+    assert (reply.loss, reply.num_examples, reply.metrics) == (0.0, 0, {"flynn-party": "Basel"})
+    assert FlyNNClassifier.load(tmp_path / "m.npz").guarantee_ == PRIVATE.mechanism.guarantee()
+
+
+def test_a_model_that_cannot_be_written_is_told_without_a_path(
+    shuffled: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device", str(tmp_path))
+
+    (tmp_path / "model.npz").write_text("the one before")
+    monkeypatch.setattr("flwr_flynn.modelfile.os.fsync", full)
+    node = shuffled | {"model-path": str(tmp_path / "model.npz")}
+    counts = ClassCounts.zeros(TERMS.hasher, 10)
+    with caplog.at_level("ERROR", "flwr"):
+        metrics = client_fn(context(node)).evaluate(evaluation(NAMED, counts)).metrics
+    assert metrics == {"flynn-party": "Basel", "flynn-unkept": "failed with OSError: No space left on device"}
+    assert str(tmp_path) in caplog.text
+    assert (tmp_path / "model.npz").read_text() == "the one before"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.csv", "model.npz"]
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("gone/model.npz", "a file in a folder that can be written to, got another"),
+        ("", "a file in a folder that can be written to, got another"),
+        ("mine.csv/model.npz", "a file in a folder that can be written to, got another"),
+        ("m\0.npz", "a file in a folder that can be written to, got another"),
+        ("../{}/mine.csv", "another file than data-path, got the same"),
+    ],
+)
+def test_a_place_that_cannot_be_written_to_is_known_before_the_counting(
+    path: str, expected: str, shuffled: dict[str, Any], tmp_path: Path
+) -> None:
+    node = shuffled | {"model-path": str(tmp_path / path.format(tmp_path.name))}
+    _, examples, metrics = fit(context(node))
+    assert (examples, metrics["flynn-refused"]) == (0, f"node-config model-path: expected {expected}")

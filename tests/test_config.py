@@ -99,6 +99,17 @@ def test_bad_class_list(text: str) -> None:
         RunConfig.parse({"classes": text}).class_list()
 
 
+def test_feature_names() -> None:
+    assert RunConfig.parse({}).feature_list() == ()
+    assert RunConfig.parse({"feature-names": "age, body weight,1"}).feature_list() == ("age", "body weight", "1")
+    assert RunConfig.parse({"feature-names": '["a, b", "c"]', "n-features": 2}).feature_list() == ("a, b", "c")
+    for text in ("a,a", "a,,b", "[1, 2]", "[", '["a", "a"]'):
+        with pytest.raises(ConfigError, match=r"^run-config feature-names: expected"):
+            RunConfig.parse({"feature-names": text}).feature_list()
+    with pytest.raises(ConfigError, match=r"^run-config n-features: expected 2, as many as feature-names, got 3"):
+        RunConfig.parse({"feature-names": "a,b", "n-features": 3}).feature_list()
+
+
 def test_a_plan_takes_what_is_given_and_leaves_the_rest_open() -> None:
     settings = {"hash-dim": 300, "row-nnz": 5, "seed": 3, "signed": True, "scaling": "none"}
     (spec,) = RunConfig.parse(settings).plan(64, 1000, 10).specs()
@@ -165,6 +176,7 @@ def test_settings_that_a_simulation_ignores() -> None:
     assert RunConfig().deployment_only() == []
     config = RunConfig.parse({"n-features": 3, "classes": "0,1", "n-examples": 9, "min-available": 2})
     assert config.deployment_only() == ["n-features", "n-examples", "classes"]
+    assert RunConfig(feature_names="a").deployment_only() == ["feature-names"]
 
 
 def test_node_config_needs_a_file() -> None:
@@ -205,6 +217,7 @@ def test_any_mapping_is_taken_or_refused_in_one_line(raw: dict[str, Any]) -> Non
     try:
         config = RunConfig.parse(raw)
         config.class_list()
+        config.feature_list()
         config.sizes()
     except ConfigError as error:
         assert len(str(error).splitlines()) == 1

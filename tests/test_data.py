@@ -18,6 +18,7 @@ from flwr_flynn import data
 from flwr_flynn.config import PARTITIONERS, NodeConfig, RunConfig
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.partition import deal, held_out, splitmix64
+from flwr_flynn.private_data import private_share
 from flwr_flynn.spec import HashSpec
 from flwr_flynn.terms import Terms
 
@@ -247,6 +248,96 @@ def test_problems_travel_as_positions_and_counts_and_names_stay_here(tmp_path: P
     assert message(text, label="a").endswith(expected)
     assert message("label\nx\n") == "site.csv: expected at least one feature, got shape (1, 0)"
     assert message("") == "site.csv: not a readable .csv file (EmptyDataError)"
+
+
+def write(path: Path, columns: dict[str, list[Any]]) -> None:
+    """A file of whatever kind its ending says."""
+    import pandas as pd
+
+    if path.suffix == ".npz":
+        points = {name: values for name, values in columns.items() if name != "label"}
+        X = np.array(list(points.values())).T
+        np.savez(path, X=X, y=np.array(columns["label"]), feature_names=np.array(list(points)))
+    elif path.suffix == ".csv":
+        pd.DataFrame(columns).to_csv(path, index=False)
+    else:
+        pd.DataFrame(columns).to_parquet(path, index=False)
+
+
+READERS = pytest.mark.parametrize("read", [data.own_share, private_share])
+ENDINGS = pytest.mark.parametrize("ending", ["csv", "parquet", "npz"])
+
+
+@READERS
+@ENDINGS
+@given(order=st.permutations(["a", "b", "c", "d", "label"]))
+@settings(max_examples=10, deadline=None)
+def test_columns_are_found_by_name_whatever_their_order(
+    read: Any, ending: str, order: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    values: dict[str, list[Any]] = {"a": [1, 2, 3], "b": [4, 5, 6], "c": [7, 8, 9], "d": [10, 11, 12]}
+    values["label"] = ["x", "y", "x"]
+    path = tmp_path_factory.mktemp("order") / f"mine.{ending}"
+    write(path, {name: values[name] for name in order})
+    share = read(NodeConfig(data_path=str(path), test_fraction=0.0), ("c", "a", "d"))
+    assert share.X.tolist() == [[7, 1, 10], [8, 2, 11], [9, 3, 12]]
+    assert share.y.tolist() == ["x", "y", "x"]
+    assert share.left_out == ("b",)
+
+
+@READERS
+@ENDINGS
+def test_missing_columns_are_refused_by_the_names_that_the_run_announced(
+    read: Any, ending: str, tmp_path: Path
+) -> None:
+    write(tmp_path / f"mine.{ending}", {"age": [1], "secret": [2], "label": [7]})
+    node = NodeConfig(data_path=str(tmp_path / f"mine.{ending}"))
+    with pytest.raises(DataError) as caught:
+        read(node, ("weight", "age", "height"))
+    assert str(caught.value) == (
+        f"mine.{ending}: 2 of the run's 3 features are not among its 2 columns: weight, height"
+    )
+
+
+@READERS
+def test_a_column_that_is_there_twice_is_none(read: Any, tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text("age,age,label\n1,2,x\n")
+    node = NodeConfig(data_path=str(tmp_path / "mine.csv"))
+    with pytest.raises(DataError, match=r"stand more than once|of different names"):
+        read(node, ("age",))
+
+
+@READERS
+def test_npz_files_without_names_are_taken_as_they_are(read: Any, tmp_path: Path) -> None:
+    node = NodeConfig(data_path=str(tmp_path / "mine.npz"), test_fraction=0.0)
+    np.savez(tmp_path / "mine.npz", X=[[1, 2]], y=[0])
+    assert read(node, ("b", "a")).X.tolist() == [[1, 2]]
+    with pytest.raises(DataError, match="expected the run's 1 features or an array 'feature_names', got 2 columns"):
+        read(node, ("b",))
+    np.savez(tmp_path / "mine.npz", X=[[1, 2]], y=[0], feature_names=["a"])
+    with pytest.raises(DataError, match="expected 'feature_names' to be 2 strings"):
+        read(node, ("b", "a"))
+
+
+def test_columns_that_the_run_announced_are_told_by_name(tmp_path: Path) -> None:
+    text = "who,height,age,label\nAnna,1.5,,x\nBert,tall,7654,y\nCleo,2,,y\n"
+    (tmp_path / "mine.csv").write_text(text)
+    node = NodeConfig(data_path=str(tmp_path / "mine.csv"))
+    for features, reason in (
+        (("age",), "2 points have missing or infinite values, in 1 of 1 features: age (2 of 3 points)"),
+        (("height", "age"), "expected numbers, got other values in 1 of 2 features: height (1 of 3 points)"),
+        (("who", "height"), "1 of 3 points"),
+    ):
+        with pytest.raises(DataError) as caught:
+            data.own_share(node, features)
+        assert reason in str(caught.value)
+        assert not any(value in data.full_text(caught.value) for value in ("Anna", "tall", "7654"))
+
+
+def test_rows_longer_than_the_header_do_not_move_columns(tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text("a,b,label\n1,2,3,x\n4,5,6,y\n")
+    with pytest.raises(DataError, match="expected 3 fields in each row, as in the header, got more"):
+        data.load_dataset(str(tmp_path / "mine.csv"))
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,9 @@ def test_threads_and_chunks_change_nothing_on_many_points():
     np.testing.assert_array_equal(np.concatenate([hasher.active(X[i : i + 7]) for i in range(0, 2500, 7)]), one)
     counts = oracle.count(one, y, 3, 300)
     np.testing.assert_array_equal(hasher.count(X, y, 3), counts)
-    np.testing.assert_array_equal(hasher.count(X, y, 3, n_jobs=4), counts)
+    done: list[int] = []
+    np.testing.assert_array_equal(hasher.count(X, y, 3, n_jobs=4, progress=done.append), counts)
+    assert sum(done) == len(X)
     np.testing.assert_array_equal(hasher.count(sp.csr_array(X), y, 3, n_jobs=-1), counts)
 
 

@@ -32,8 +32,10 @@ REPORT: dict[str, Any] = {
     "missing": {"c": "no reply"},
     "examples": 7,
     "privacy": None,
+    "evaluates": True,
     "evaluation": None,
     "evaluation_missing": {},
+    "unkept": {},
     "evaluation_trouble": [],
     "sums": None,
     "choice": None,
@@ -121,6 +123,10 @@ def test_the_table_tells_an_evaluation_that_failed_from_none(tmp_path: Path) -> 
     assert "failed at 2 parties" in table
     assert [line.split()[:3] for line in table.splitlines() if "declined" in line] == [["not", "evaluated:", "a"]]
     assert "failed with KeyError" in server_app._table(REPORT | {"evaluation_trouble": ["KeyError"]}, tmp_path)
+    silent = {"evaluates": False, "evaluation_missing": {"a": "no reply"}, "unkept": {"b": "disk full"}}
+    table = " ".join(server_app._table(REPORT | silent, tmp_path).split())
+    assert "evaluation none: no results leave the parties has no model: a no reply" in table
+    assert "could not keep the model: b disk full" in table
 
 
 @pytest.mark.parametrize("key", ["n-features", "classes", "min-available"])

@@ -359,6 +359,32 @@ def test_a_fraction_of_the_parties_evaluates(settings: dict[str, Any], asked: in
     assert len(strategy.configure_evaluate(1, parameters, clients)) == asked
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_model_reaches_parties_that_are_to_send_nothing(fails: bool, caplog: pytest.LogCaptureFixture) -> None:
+    received: list[FlyNNClassifier] = []
+
+    def keep(model: FlyNNClassifier) -> None:
+        received.append(model)
+        if fails:
+            raise OSError(28, "full", "/secret/model.npz")
+
+    X, y = points(9)
+    proxies = [Proxy(str(i), FlyNNClient(X, y, X_test=X, y_test=y, name=f"p{i}", on_model=keep)) for i in range(3)]
+    strategy = make(fraction_evaluate=0, hand_out=True)
+    assert strategy.num_rounds == 1
+    server = Server(client_manager=manager(*proxies), strategy=strategy)
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        server.fit(1, None)
+    assert [model.counts_ == strategy.counts for model in received] == [True] * 3
+    assert (strategy.evaluation, strategy.evaluation_missing) == (None, {})
+    reason = "failed with OSError: No space left on device"
+    assert strategy.unkept == ({f"p{i}": reason for i in range(3)} if fails else {})
+    assert ("p1: could not keep the model: " + reason in caplog.text) == fails
+    # Who sends figures unasked is not heard.
+    strategy.aggregate_evaluate(1, [(proxies[0], eval_res(GOOD))], [])
+    assert strategy.evaluation is None
+
+
 def eval_res(matrix: Any, n: int | None = None, **metrics: Any) -> EvaluateRes:
     metrics = {key.replace("_", "-"): value for key, value in metrics.items()}
     if matrix is not None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from flwr_flynn.errors import ConfigError, DataError, PayloadError
 from flwr_flynn.hashing import FlyHash
 from flwr_flynn.spec import HashSpec
-from flwr_flynn.terms import SumsTerms, Terms, whole_number
+from flwr_flynn.terms import SumsTerms, Terms, announced_names, whole_number
 from tests.fakes import CLASSES, HASHER, SPEC, TERMS
 
 words = st.text(st.characters(blacklist_characters="\0"), max_size=8)
@@ -227,3 +227,15 @@ def test_terms_of_sums_make_the_round_trip() -> None:
         assert terms.codes(["cedar", "ash"]).tolist() == [2, 0]
         with pytest.raises(DataError, match="1 of 2 labels are not in the class list"):
             terms.codes(["cedar", "oak"])
+
+
+def test_the_sums_are_of_the_features_that_the_run_announces() -> None:
+    terms = SumsTerms(4, CLASSES, True, 5, list("wxyz"))
+    assert SumsTerms.from_config(terms.to_config(), 4) == terms
+    assert announced_names(terms.to_config()) == announced_names(TERMS.to_config() | terms.to_config()) == tuple("wxyz")
+    assert announced_names(TERMS.to_config()) is None
+    for text in ("7", "[1]", "{", '"ab"', 5, "[" * 100_000):
+        with pytest.raises(PayloadError, match=r"^flynn-feature-names: expected"):
+            announced_names({"flynn-feature-names": text})
+    with pytest.raises(PayloadError, match="feature_names: expected 4 strings"):
+        SumsTerms.from_config(terms.to_config() | {"flynn-feature-names": '["a"]'}, 4)
