@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -90,6 +91,15 @@ class Flower:
         )
         return done.stdout
 
+    def shell(self, script: str) -> str:
+        """Run shell commands, all of which must succeed."""
+        command = ("bash", "-euo", "pipefail", "-c", script)
+        done = subprocess.run(
+            command, cwd=self.cwd, env=self.env, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
     def run(self, app: Path = ROOT, *, nodes: int | None = None, **settings: Any) -> Run:
         """`flwr run APP --stream` with run-config `settings` (underscores for hyphens)."""
         command = ["flwr", "run", str(app), self.superlink, "--stream"]
@@ -141,12 +151,16 @@ class Flower:
             with suppress(psutil.Error):
                 process.kill()
 
-    def wait_for_health(self, port: int, seconds: float = 60) -> None:
-        """Wait until a SuperLink answers."""
+    def wait_for_health(self, port: int, seconds: float = 60, ca: Path | None = None) -> None:
+        """Wait until a SuperLink answers; one with TLS by a certificate that `ca` issued."""
         end = time.monotonic() + seconds
+        scheme, context = "http", None
+        if ca is not None:
+            scheme, context = "https", ssl.create_default_context(cafile=ca)
+        url = f"{scheme}://127.0.0.1:{port}/health"
         while time.monotonic() < end:
             with suppress(urllib.error.URLError, OSError):
-                if urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1).status == 200:
+                if urllib.request.urlopen(url, timeout=1, context=context).status == 200:
                     return
             time.sleep(0.3)
         raise TimeoutError("\n".join(log.read_text() for log in self.logs))

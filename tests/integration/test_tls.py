@@ -1,0 +1,111 @@
+"""README's federation with TLS and SuperNode authentication, by the commands that stand there."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flwr_flynn import FlyNNClassifier
+from flwr_flynn.partition import held_out
+
+from .conftest import ROOT, Flower, free_ports, readme_blocks
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+SITES = ("site1", "site2", "site3")
+NAMES = ["sepal_length", "sepal_width", "petal_length", "petal_width"]
+
+
+def pooled_counts(folder: Path, model: FlyNNClassifier) -> np.ndarray:
+    """What the training rows of the three files together make, with the hash that the federation came to."""
+    import pandas as pd
+
+    frames = [pd.read_csv(folder / site / "flowers.csv") for site in SITES]
+    train = pd.concat([frame[~held_out(len(frame), 0.2, 0)] for frame in frames])
+    counts: np.ndarray = FlyNNClassifier(spec=model.spec_).fit(train[NAMES], train["species"]).counts_.array
+    return counts
+
+
+@pytest.mark.skipif(
+    not (shutil.which("openssl") and shutil.which("ssh-keygen")),
+    reason="README makes certificates by openssl and keys by ssh-keygen",
+)
+def test_three_parties_with_keys_of_their_own_get_a_model_of_their_own(tmp_path: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    flower = Flower(tmp_path.resolve() / "flower", superlink="secure")
+    flower.cwd = folder = flower.folder / "flowers"
+    folder.mkdir()
+    link, *ports = free_ports(5)
+    places = {"29000": link, "/srv/flowers": folder} | {f"2910{i + 1}": port for i, port in enumerate(ports)}
+
+    def real(text: str) -> str:
+        for place, there in places.items():
+            text = text.replace(place, str(there))
+        return text
+
+    files, certificates, keys, superlink, register, supernodes, run, predict = map(real, readme_blocks("sh"))
+    home = Path(flower.env["FLWR_HOME"])
+    home.mkdir()
+    (home / "config.toml").write_text(real(readme_blocks("toml")[1]))
+    command = [str(ROOT) if word == "." else word for word in shlex.split(run)]
+    try:
+        for script in (files, certificates, keys):
+            flower.shell(script)
+        flower.start("superlink", *shlex.split(superlink))
+        flower.wait_for_health(link, ca=folder / "ca.crt")
+        flower.shell(register)
+        nodes = [shlex.split(line) for line in supernodes.splitlines()]
+        for site, node in zip(SITES, nodes, strict=True):
+            flower.start(site, *node)
+        # Somebody who has the certificate, and a key that was not admitted.
+        flower.shell('mkdir mallory && cp site1/flowers.csv mallory && ssh-keygen -q -t ecdsa -N "" -f mallory/node')
+        stranger = [word.replace("site1", "mallory").replace(str(ports[0]), str(ports[3])) for word in nodes[0]]
+        flower.start("mallory", *stranger)
+
+        first = flower.finished(flower.call(*command))
+        print(first.output)  # the transcript, for pytest -s
+        assert first.status == "finished:completed", first.output[-6000:]
+        assert first.row("parties counted") == "3 of 3"
+        assert first.row("output folder") == str(folder / "server")
+        for site in SITES:
+            assert f"FlyNN: {site}: " in first.output
+        for hidden in ("mallory", "Anna", "picked_by", "Traceback"):
+            assert hidden not in first.output
+        left_out = "1 columns are not among the run's features: 'picked_by'"
+        assert [left_out in (flower.folder / f"{site}.log").read_text() for site in SITES] == [False, False, True]
+        report = json.loads((folder / "server" / "metrics.json").read_text())
+        assert sorted(party["name"] for party in report["parties"]) == list(SITES)
+
+        served = FlyNNClassifier.load(folder / "server" / "model.npz")
+        assert list(served.feature_names_in_) == NAMES
+        assert (served.counts_.array == pooled_counts(folder, served)).all()
+        own = {site: (folder / site / "model.npz").read_bytes() for site in SITES}
+        assert len(set(own.values())) == 1
+
+        # A file with a column less: its party declines, and the others go on.
+        spoiled = folder / "site2" / "flowers.csv"
+        pd.read_csv(spoiled).drop(columns="petal_width").to_csv(spoiled, index=False)
+        second = flower.finished(flower.call(*command[:-1], f"{command[-1]} min-parties=2"))
+        assert second.status == "finished:completed", second.output[-6000:]
+        assert second.row("parties counted") == "2 of 3"
+        reason = "1 of the run's 4 features are not among its 4 columns: petal_width"
+        assert reason in second.row("not counted: site2")
+        assert (folder / "site2" / "model.npz").read_bytes() == own["site2"]
+        assert (folder / "site1" / "model.npz").read_bytes() != own["site1"]
+    finally:
+        flower.stop()
+
+    with pytest.raises(OSError), socket.create_connection(("127.0.0.1", link), timeout=1):  # noqa: PT011
+        pass
+    assert "are told" in flower.shell(predict)
+    for site in SITES:
+        model = FlyNNClassifier.load(folder / site / "model.npz")
+        assert tuple(model.classes_) == ("setosa", "versicolor", "virginica")
+        flowers = pd.concat([pd.read_csv(folder / each / "flowers.csv") for each in ("site1", "site3")])
+        assert np.mean(model.predict(flowers[NAMES]) == flowers["species"]) > 0.9
