@@ -26,7 +26,7 @@ def by_name(columns: Sequence[str], wanted: Sequence[str], source: str) -> tuple
     Parameters
     ----------
     columns : sequence of str
-        What the file has, whatever their order; others than the wanted ones do no harm.
+        What the file has beside the label, whatever their order; others than the wanted ones do no harm.
     wanted : sequence of str
     source : str
         How messages call the file.
@@ -45,12 +45,12 @@ def by_name(columns: Sequence[str], wanted: Sequence[str], source: str) -> tuple
 
     Examples
     --------
-    >>> by_name(["weight", "bottle", "age"], ["age", "weight"], "site1.csv")
+    >>> by_name(["weight", "bottle", "age"], ["age", "weight"], "a.csv")
     ([2, 0], ('bottle',))
-    >>> by_name(["weight", "bottle", "age"], ["age", "height"], "site1.csv")
+    >>> by_name(["weight", "bottle", "age"], ["age", "height"], "a.csv")
     Traceback (most recent call last):
     ...
-    flwr_flynn.errors.DataError: site1.csv: 1 of the run's 2 features are not among its 3 columns: height
+    flwr_flynn.errors.DataError: a.csv: 1 of the run's 2 features are not among its 3 columns beside the label: height
     """
     places: dict[str, list[int]] = {name: [] for name in wanted}
     if len(places) < len(wanted):
@@ -66,8 +66,8 @@ def by_name(columns: Sequence[str], wanted: Sequence[str], source: str) -> tuple
     ):
         if bad:
             raise DataError(
-                f"{source}: {len(bad)} of the run's {len(wanted)} features {trouble} among its {len(columns)} columns: "
-                f"{_listed([name[:60] for name in bad])}"
+                f"{source}: {len(bad)} of the run's {len(wanted)} features {trouble} among its {len(columns)} columns "
+                f"beside the label: {_listed([name[:60] for name in bad])}"
             )
     return [places[name][0] for name in wanted], tuple(name for name in columns if name not in places)
 

@@ -295,7 +295,7 @@ def test_missing_columns_are_refused_by_the_names_that_the_run_announced(
     with pytest.raises(DataError) as caught:
         read(node, ("weight", "age", "height"))
     assert str(caught.value) == (
-        f"mine.{ending}: 2 of the run's 3 features are not among its 2 columns: weight, height"
+        f"mine.{ending}: 2 of the run's 3 features are not among its 2 columns beside the label: weight, height"
     )
 
 

@@ -82,6 +82,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
                 "max-epsilon": 1.0,
                 "max-delta": 1e-4,
                 "state-path": str(flower.folder / f"state{i}"),
+                "model-path": str(flower.folder / f"model{i}.npz"),
             }
             flower.start(
                 f"site{i}",
@@ -99,6 +100,10 @@ def test_parties_spend_no_more_than_their_policies_allow(federation: Flower) -> 
     assert first.status == "finished:completed", first.output[-6000:]
     assert first.row("parties counted") == "2 of 2"
     assert first.row("evaluation") == "none: no results leave the parties"
+    # The model reaches them all the same.
+    guarantees = {FlyNNClassifier.load(federation.folder / f"model{i}.npz").guarantee_ for i in range(2)}
+    assert len(guarantees) == 1
+    assert guarantees.pop() in " ".join(first.output.split())
     again = federation.run(ROOT, epsilon=0.75, delta=1e-5, **public, **SMALL)
     assert again.row("SHA-256 of the counts") == first.row("SHA-256 of the counts")
     more = federation.run(ROOT, epsilon=0.5, delta=1e-5, **public, **SMALL)
