@@ -25,7 +25,8 @@ from flwr.common import NDArrays, Scalar, ndarrays_to_parameters, parameters_to_
 from flwr.server.strategy import FedAvg, FedProx
 
 from flwr_flynn.rounds import Traffic
-from simulations.runner import Workers, rounds
+from simulations.runner import rounds
+from simulations.workers import Workers
 
 Array = npt.NDArray[Any]
 
@@ -53,6 +54,10 @@ class Recipe:
     epochs: int
     batch: int = 32
     mu: float = 0.0
+
+    def steps(self, n_points: int) -> int:
+        """Steps in a round of a party with so many points."""
+        return self.epochs * -(-n_points // self.batch)
 
 
 def initial_weights(n_features: int, n_classes: int, hidden: int, seed: int) -> NDArrays:

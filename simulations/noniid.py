@@ -10,6 +10,12 @@ learning rate and epochs per round from a grid, the best after as many rounds on
 points, a fifth of them held out for that; FedProx's mu likewise, but on "Dirichlet 0.1", where it has something to do.
 Nothing is chosen on held-out points. Accuracy is that after the last round.
 
+A figure with an asterisk is of parties of which none takes more than one step in a round, because it has no more points
+than a batch and goes through them once. Averaging such steps is gradient descent on the pooled points, however they are
+split, and FedProx is then FedAvg: a star says that skew could do no harm there, not that the method stands it. The grid
+prefers that where parties are small. Likewise, a tiny mu makes FedProx all but FedAvg: see the recipes at the end.
+With few held-out points in a party, the worst party's accuracy has few possible values.
+
 Bytes are those of one party, up and down together, with the final model handed out, without Flower's envelopes.
 Finished pieces are kept under the output folder.
 """
@@ -21,6 +27,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +51,7 @@ from simulations.results import (
     write_csv,
 )
 from simulations.splits import LEAST, SHIFT, SPLITS, Parts, deal_out, read
+from simulations.workers import WHERE, Workers, workers
 
 FLYNN = "FlyNN"
 MODELS = {"LR": 0, "MLP": HIDDEN}
@@ -92,7 +100,7 @@ QUICK = Plan(splits=("IID", "Dirichlet 0.1", "1 class", "feature shift"), partie
 FULL = Plan(rounds=100, seeds=(0, 1, 2))
 
 
-def flynn(parts: Parts, where: str | runner.Workers) -> Row:
+def flynn(parts: Parts, where: str | Workers) -> Row:
     """Count at the parties and over the pooled points; the scores, the bytes, and both SHA-256."""
     train, n_parties = parts.pooled, len(parts.shares)
     spec = HashSpec.suggest(train.X.shape[1], len(train.y), parts.n_classes, signed=bool(train.X.min() < 0))
@@ -108,9 +116,7 @@ def flynn(parts: Parts, where: str | runner.Workers) -> Row:
     return scores | _bytes(traffic.up, traffic.down, n_parties, handed_out) | {"rounds": 1} | shown
 
 
-def by_gradients(
-    parts: Parts, model: str, recipe: Recipe, n_rounds: int, where: str | runner.Workers, seed: int
-) -> Row:
+def by_gradients(parts: Parts, model: str, recipe: Recipe, n_rounds: int, where: str | Workers, seed: int) -> Row:
     """Train through Flower's strategy; the scores after the last round, and the accuracy after each.
 
     Parameters
@@ -157,7 +163,7 @@ class Study:
         As for `runner.run`.
     """
 
-    def __init__(self, data: Dataset, plan: Plan, cells: Cells, where: str | runner.Workers) -> None:
+    def __init__(self, data: Dataset, plan: Plan, cells: Cells, where: str | Workers) -> None:
         self.data, self.plan, self.cells, self.where = data, plan, cells, where
         digest = hashlib.sha256(repr((data.X.dtype, data.X.shape)).encode())
         for array in (data.X, data.y):
@@ -166,12 +172,13 @@ class Study:
 
     def rows(self) -> Iterator[Row]:
         """A row for every number of parties, split, method and seed."""
-        for n_parties in self.plan.parties:
-            for split in self.plan.splits:
-                for seed in self.plan.seeds:
-                    for method in METHODS:
-                        about = {"set": self.data.name, "parties": n_parties, "split": split, "method": method}
-                        yield about | {"seed": seed} | self.cell(n_parties, split, method, seed)
+        for n_parties, split, seed in product(self.plan.parties, self.plan.splits, self.plan.seeds):
+            largest = int(self._parts(split, n_parties, seed).class_table.sum(axis=1).max())
+            for method in METHODS:
+                about = {"set": self.data.name, "parties": n_parties, "split": split, "method": method, "seed": seed}
+                row = self.cell(n_parties, split, method, seed)
+                steps = Recipe(**row["recipe"]).steps(largest) if "recipe" in row else 0
+                yield about | row | {"steps": steps}
 
     def cell(self, n_parties: int, split: str, method: str, seed: int) -> Row:
         """One of them."""
@@ -228,13 +235,16 @@ class Study:
 
 
 def table(rows: Sequence[Row], figure: str) -> list[Row]:
-    """A line for every split, a column for every method: the mean over seeds of a figure."""
+    """A line for every split, a column for every method: the mean over seeds of a figure, with an asterisk where no
+    party takes more than one step in a round (see the module)."""
     lines = []
     for split in dict.fromkeys(row["split"] for row in rows):
         mine = [row for row in rows if row["split"] == split]
         line: Row = {"split": split}
         for method in METHODS:
-            line[method] = float(np.mean([row[figure] for row in mine if row["method"] == method]))
+            of = [row for row in mine if row["method"] == method]
+            star = "*" if all(row["steps"] == 1 for row in of) else ""
+            line[method] = f"{np.mean([row[figure] for row in of]):.3f}{star}"
         lines.append(line | _checksums(mine))
     return lines
 
@@ -300,7 +310,7 @@ def _grouped(rows: Sequence[Row]) -> Iterator[tuple[tuple[str, int], list[Row]]]
         yield group, [row for row in rows if (row["set"], row["parties"]) == group]
 
 
-def run(sources: Sequence[str], plan: Plan, folder: Path, where: str | runner.Workers, command: str) -> list[Row]:
+def run(sources: Sequence[str], plan: Plan, folder: Path, where: str | Workers, command: str) -> list[Row]:
     """Run all cells, and write CSV, figures and summary."""
     rows: list[Row] = []
     recipes: list[Row] = []
@@ -335,7 +345,7 @@ def main(arguments: list[str]) -> None:
     options.add_argument("--full", action="store_true", help=f"{len(FULL.seeds)} seeds and {FULL.rounds} rounds")
     options.add_argument("--sets", default="", help="sets of --data, with commas between (default: satimage, mnist)")
     options.add_argument("--parties", default="", help="numbers of parties, with commas between (default: 10,100)")
-    options.add_argument("--where", choices=runner.WHERE, default="process", help="where parties run")
+    options.add_argument("--where", choices=WHERE, default="process", help="where parties run")
     options.add_argument("--ray-address", help="of a Ray cluster; with --where ray")
     chosen = options.parse_args(arguments)
     plan = QUICK if chosen.quick else FULL if chosen.full else Plan()
@@ -352,7 +362,7 @@ def main(arguments: list[str]) -> None:
         sources += [str(chosen.data / f"{name}.npz") for name in names]
     folder = output_folder(chosen)
     try:
-        with runner.workers(chosen.where, address=chosen.ray_address) as where:
+        with workers(chosen.where, address=chosen.ray_address) as where:
             rows = run(sources, plan, folder, where, "python -m simulations noniid " + " ".join(arguments))
     except FlyNNError as error:
         options.error(str(error))

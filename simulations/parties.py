@@ -24,6 +24,7 @@ from flwr_flynn.data import Dataset, load_dataset
 from simulations import runner
 from simulations.plots import _panels, _save
 from simulations.results import Row, markdown_table, output_folder, parser, text_table, write_csv
+from simulations.workers import WHERE, Workers, workers
 
 _MIB = 2**20
 _IN_ALL = "peak MiB in all"
@@ -82,7 +83,7 @@ def federation(data: Dataset, n_parties: int, n_points: int, seed: int = 0) -> l
     return [FlyNNClient(data.X[rows], data.y[rows], name=f"party-{i}") for i, rows in enumerate(chosen)]
 
 
-def measure(data: Dataset, n_parties: int, n_points: int, where: runner.Workers, name: str) -> Row:
+def measure(data: Dataset, n_parties: int, n_points: int, where: Workers, name: str) -> Row:
     """One federation."""
     parties = federation(data, n_parties, n_points)
     spec = HashSpec.suggest(data.X.shape[1], len(data.y), len(data.classes))
@@ -144,14 +145,14 @@ def main(arguments: list[str]) -> None:
     if chosen.points < 1 or min(numbers) < 1:
         options.error("--parties, --points: expected at least 1")
     places = chosen.where.split(",")
-    if set(places) - set(runner.WHERE):
-        options.error(f"--where: expected {' or '.join(runner.WHERE)}, got {chosen.where}")
+    if set(places) - set(WHERE):
+        options.error(f"--where: expected {' or '.join(WHERE)}, got {chosen.where}")
     folder, data, rows = output_folder(chosen), load_dataset("digits"), []
     for place in places:
-        with runner.workers(place, address=chosen.ray_address) as workers:
-            measure(data, 8, chosen.points, workers, place)
+        with workers(place, address=chosen.ray_address) as there:
+            measure(data, 8, chosen.points, there, place)
             for n in numbers:
-                rows.append(measure(data, n, chosen.points, workers, place))
+                rows.append(measure(data, n, chosen.points, there, place))
                 print(text_table(rows[-1:]), flush=True)
     print(f"\n{text_table(rows)}\n")
     write_csv(folder / "parties.csv", rows)

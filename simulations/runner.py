@@ -23,34 +23,20 @@ tree nor a second try changes a bit.
 
 from __future__ import annotations
 
-import logging
-import os
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from flwr.client import Client, NumPyClient
-from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Status, ndarrays_to_parameters
-from flwr.server.client_manager import SimpleClientManager
+from flwr.common import FitRes, Parameters, ndarrays_to_parameters
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 
-from flwr_flynn import AggregationError, FlyNNClassifier, FlyNNStrategy
+from flwr_flynn import FlyNNClassifier
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.rounds import Traffic
-
-Party = NumPyClient | Client
-
-WHERE = ("process", "ray")
-
-RETRIES = 3
-"""How often Ray runs a task again whose worker died."""
-
-_OK = Status(Code.OK, "")
+from simulations.nodes import Party, manager, quiet, request_of, settle, strategy_of
+from simulations.workers import Workers, progress, workers
 
 
 @dataclass(frozen=True)
@@ -76,261 +62,6 @@ class Federation:
     seconds: float
     party_seconds: list[float] = field(repr=False)
     depth: int
-
-
-@dataclass(frozen=True)
-class _Node:
-    """The reply of a node, and what the parties below it got and sent."""
-
-    reply: FitRes
-    traffic: Traffic
-
-
-class _StandIn(ClientProxy):
-    """The name of a party or a node, for a strategy. What it is asked, the runner hands on."""
-
-    def _unused(self, *_: Any, **__: Any) -> NoReturn:
-        raise NotImplementedError("the runner asks the parties")
-
-    fit = evaluate = get_properties = get_parameters = reconnect = _unused
-
-
-def _manager(names: Sequence[str]) -> SimpleClientManager:
-    clients = SimpleClientManager()
-    for name in names:
-        clients.register(_StandIn(name))
-    return clients
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Strategies log a line for every party and round; what matters of it becomes an error here."""
-    logger = logging.getLogger("flwr")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
-# ---- what runs at a worker
-
-
-def _answer(party: Party, request: FitIns | EvaluateIns) -> tuple[FitRes | EvaluateRes, float]:
-    """A party's reply, and how long it took."""
-    client = party.to_client() if isinstance(party, NumPyClient) else party
-    start = time.perf_counter()
-    with _quiet():
-        reply = client.fit(request) if isinstance(request, FitIns) else client.evaluate(request)
-    return reply, time.perf_counter() - start
-
-
-def _strategy(settings: Mapping[str, Any], n_children: int) -> FlyNNStrategy:
-    """Of one node: every child is to be counted, and what the model is read out by comes of the counts alone."""
-    return FlyNNStrategy(
-        min_available_clients=n_children, min_parties=n_children, fraction_evaluate=0.0, wait_timeout=0, **settings
-    )
-
-
-def _request(strategy: FlyNNStrategy, clients: SimpleClientManager) -> FitIns:
-    """What the strategy asks, which is the same for all."""
-    parameters = strategy.initialize_parameters(clients)
-    return strategy.configure_fit(1, parameters, clients)[0][1]
-
-
-def _settle(strategy: FlyNNStrategy, clients: SimpleClientManager, replies: Sequence[FitRes | _Node]) -> _Node:
-    """The sum of the children's replies as `strategy` makes it."""
-    plain = [reply.reply if isinstance(reply, _Node) else reply for reply in replies]
-    results = list(zip(clients.all().values(), plain, strict=True))
-    parameters, metrics = strategy.aggregate_fit(1, results, [])
-    if strategy.missing or parameters is None:
-        who = "; ".join(f"{name} ({reason})" for name, reason in list(strategy.missing.items())[:5])
-        raise AggregationError(f"{len(strategy.missing)} of {len(plain)} not counted: {who}")
-    examples = int(metrics.get("examples", 0))  # 0 of noisy counts, which go no further
-    below = [reply.traffic for reply in replies if isinstance(reply, _Node)]
-    traffic = strategy.traffic["counts"]
-    if below:
-        sums = {name: sum(getattr(part, name) for part in below) for name in ("asked", "replied", "down", "up")}
-        traffic = Traffic(**sums)
-    return _Node(FitRes(_OK, parameters, examples, {}), traffic)
-
-
-def _summed(settings: Mapping[str, Any], names: Sequence[str], *replies: FitRes | _Node) -> _Node:
-    """A node of the tree below the root."""
-    with _quiet():
-        strategy, clients = _strategy(settings, len(names)), _manager(names)
-        _request(strategy, clients)  # notes who is asked; the parents' request is the same and went down before
-        return _settle(strategy, clients, replies)
-
-
-# ---- where it runs
-
-
-class Workers(ABC):
-    """Who runs parties and nodes. What goes into one of these methods, and comes out of it, may be a promise.
-
-    Attributes
-    ----------
-    on_answer : callable
-        Called for every party that has answered.
-    """
-
-    def __init__(self) -> None:
-        self.on_answer: Callable[[], object] = lambda: None
-
-    @abstractmethod
-    def put(self, value: Any) -> Any:
-        """Lay down a value that several calls need."""
-
-    @abstractmethod
-    def answer(self, party: Any, request: Any) -> tuple[Any, Any]:
-        """Have a party answer: the reply, and the seconds that it took."""
-
-    @abstractmethod
-    def sum(self, settings: Any, names: Sequence[str], replies: Sequence[Any]) -> Any:
-        """Have a node add up what its children sent."""
-
-    @abstractmethod
-    def answered(self, seconds: Sequence[Any]) -> list[float]:
-        """Wait for the parties whose seconds are promised here."""
-
-    @abstractmethod
-    def get(self, promises: Sequence[Any]) -> list[Any]:
-        """The values."""
-
-
-class _Here(Workers):
-    """Plain calls. They go down the tree branch by branch, so that few replies are held at a time."""
-
-    def put(self, value: Any) -> Any:
-        return value
-
-    def answer(self, party: Any, request: Any) -> tuple[Any, Any]:
-        answer = _answer(party, request)
-        self.on_answer()
-        return answer
-
-    def sum(self, settings: Any, names: Sequence[str], replies: Sequence[Any]) -> Any:
-        return _summed(settings, names, *replies)
-
-    def answered(self, seconds: Sequence[Any]) -> list[float]:
-        return list(seconds)
-
-    def get(self, promises: Sequence[Any]) -> list[Any]:
-        return list(promises)
-
-
-class _OnRay(Workers):
-    """Tasks. Ray keeps what they return until the node has run that it is for."""
-
-    def __init__(self, ray: Any) -> None:
-        super().__init__()
-        self._ray = ray
-        self._answer = ray.remote(num_returns=2, max_retries=RETRIES)(_answer)
-        self._summed = ray.remote(max_retries=RETRIES)(_summed)
-
-    def put(self, value: Any) -> Any:
-        return self._ray.put(value)
-
-    def answer(self, party: Any, request: Any) -> tuple[Any, Any]:
-        reply, seconds = self._answer.remote(party, request)
-        return reply, seconds
-
-    def sum(self, settings: Any, names: Sequence[str], replies: Sequence[Any]) -> Any:
-        return self._summed.remote(settings, names, *replies)
-
-    def answered(self, seconds: Sequence[Any]) -> list[float]:
-        waiting = list(seconds)
-        try:
-            while waiting:
-                ready, waiting = self._ray.wait(waiting, num_returns=1)
-                self._ray.get(ready)  # raises what the task raised, while others are still under way
-                self.on_answer()
-        except BaseException:  # Ctrl-C too: a Ray that somebody else started goes on, and must not go on with this
-            for promise in waiting:
-                self._ray.cancel(promise, force=True)
-            raise
-        return self.get(seconds)
-
-    def get(self, promises: Sequence[Any]) -> list[Any]:
-        return list(self._ray.get(list(promises)))
-
-
-@contextmanager
-def workers(
-    where: str | Workers = "process", *, address: str | None = None, n_cpus: int | None = None
-) -> Iterator[Workers]:
-    """Workers to hand to several runs as their `where`.
-
-    Parameters
-    ----------
-    where : {"process", "ray"} or Workers
-        Workers are passed on as they are.
-    address : str, optional
-        Of a Ray cluster, as for `ray.init`; the code of this project is sent there. By default a Ray of its own is
-        started on this machine and ended with the context; one that is there already is used.
-    n_cpus : int, optional
-        Tasks at a time on a Ray of its own; all CPUs by default.
-
-    Raises
-    ------
-    ConfigError
-        `where` is none of these, or Ray is not installed.
-    """
-    if isinstance(where, Workers):
-        yield where
-    elif where == "process":
-        yield _Here()
-    elif where == "ray":
-        with _ray(address, n_cpus) as ray:
-            yield _OnRay(ray)
-    else:
-        raise ConfigError(f"where: expected one of {', '.join(WHERE)}, got {where!r}")
-
-
-@contextmanager
-def _ray(address: str | None, n_cpus: int | None) -> Iterator[Any]:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Ray's own next default; it says so in a warning that a progress bar does not survive.
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    try:
-        import ray
-    except ImportError:
-        raise ConfigError("where = ray needs Ray: pip install 'flwr-flynn[simulation]'") from None
-    mine = not ray.is_initialized()
-    if mine and address is None:
-        ray.init(address="local", num_cpus=n_cpus, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    elif mine:
-        root = Path(__file__).parents[1]
-        code = {"py_modules": [str(root / name) for name in ("flwr_flynn", "simulations")]}
-        ray.init(address=address, runtime_env=code, log_to_driver=False, logging_level="ERROR")
-    try:
-        yield ray
-    finally:
-        if mine:
-            ray.shutdown()
-
-
-@contextmanager
-def progress(total: int, what: str, shown: bool | None = None) -> Iterator[Callable[[], object]]:
-    """A bar on a terminal, nothing elsewhere; yields the function that moves it on by one.
-
-    Parameters
-    ----------
-    total : int
-    what : str
-        What is counted.
-    shown : bool, optional
-        By default only where standard error is a terminal.
-    """
-    from tqdm import tqdm
-
-    with tqdm(total=total, desc=what, disable=None if shown is None else not shown, leave=False) as bar:
-        yield bar.update
-
-
-# ---- runs
 
 
 def run(
@@ -382,14 +113,14 @@ def run(
     if len(set(names)) < len(names):
         raise ConfigError("parties: expected different names, got the same for several")
     start = time.perf_counter()
-    with workers(where, address=address) as place, _quiet():
+    with workers(where, address=address) as place, quiet():
         groups = _groups(len(parties), fan_in)
         direct = len(groups) == len(parties)
         children = names if direct else [_group_name(group) for group in groups]
-        root, clients = _strategy(settings, len(children)), _manager(children)
+        root, clients = strategy_of(settings, len(children)), manager(children)
         if root.num_rounds != 1 or len(root.specs) != 1:
             raise ConfigError("spec: expected one HashSpec, got what takes more than the round of counting")
-        request, shared = place.put(_request(root, clients)), place.put(settings)
+        request, shared = place.put(request_of(root, clients)), place.put(settings)
         taken: list[Any] = []
 
         def ask(i: int) -> Any:
@@ -407,9 +138,9 @@ def run(
             place.on_answer = done
             replies = [ask(group.start) if direct else node(group) for group in groups]
             seconds = place.answered(taken)
-        top = _settle(root, clients, place.get(replies))
+        top = settle(root, clients, place.get(replies))
         depth = 1 + _depth(len(parties), fan_in)
-        return Federation(root.model, replace(top.traffic), time.perf_counter() - start, seconds, depth)
+        return Federation(root.model, top.traffic, time.perf_counter() - start, seconds, depth)
 
 
 def _groups(n: int, fan_in: int, start: int = 0) -> list[range]:
@@ -459,9 +190,9 @@ def rounds(
     traffic : Traffic
         Bytes of all rounds, without a hand-out of the final parameters that no evaluation has made.
     """
-    clients = _manager([str(i) for i in range(len(parties))])
+    clients = manager([str(i) for i in range(len(parties))])
     traffic = Traffic()
-    with workers(where, address=address) as place, _quiet():
+    with workers(where, address=address) as place, quiet():
         laid = [place.put(party) for party in parties]
 
         def ask(requests: Sequence[tuple[ClientProxy, Any]]) -> list[tuple[ClientProxy, Any]]:

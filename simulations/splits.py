@@ -86,7 +86,8 @@ class Parts:
         deviation[deviation == 0] = 1.0
 
         def scaled(X: Array) -> Array:
-            return ((X - mean) / deviation).astype(np.float32)
+            result: Array = ((X - mean) / deviation).astype(np.float32)
+            return result
 
         return replace(self, shares=[replace(s, X=scaled(s.X), X_test=scaled(s.X_test)) for s in self.shares])
 

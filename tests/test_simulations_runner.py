@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.client import NumPyClient
+from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.server.strategy import FedAvg
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from flwr_flynn import AggregationError, ClassCounts, FlyHash, FlyNNClient, FlyNNStrategy, HashSpec, Plan
 from flwr_flynn.errors import ConfigError
 from simulations import runner
+from simulations.workers import workers
 
 SPEC = HashSpec(n_features=5, hash_dim=40, row_nnz=2, hash_nnz=4, seed=3)
 CLASSES = ("ash", "birch", "cedar")
@@ -58,8 +60,8 @@ class Dying(FlyNNClient):
 @pytest.fixture(scope="module")
 def on_ray():
     pytest.importorskip("ray")
-    with runner.workers("ray", n_cpus=2) as workers:
-        yield workers
+    with workers("ray", n_cpus=2) as place:
+        yield place
 
 
 @settings(max_examples=30)
@@ -170,7 +172,7 @@ def test_ctrl_c_ends_what_is_under_way(on_ray):
         raise KeyboardInterrupt
 
     on_ray.on_answer = stop
-    request = runner.FitIns(ndarrays_to_parameters([]), {})
+    request = FitIns(ndarrays_to_parameters([]), {})
     promises = [on_ray.answer(party, request)[1] for party in parties_of(4)]
     with pytest.raises(KeyboardInterrupt):
         on_ray.answered(promises)
@@ -193,7 +195,7 @@ def test_rounds_play_flynn_with_all_that_it_does():
     assert set(strategy.traffic) == {"sums", "counts", "choice", "model"}
 
 
-class Adder(runner.NumPyClient):
+class Adder(NumPyClient):
     """Adds its number to the parameters."""
 
     def __init__(self, number):
