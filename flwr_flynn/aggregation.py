@@ -132,6 +132,9 @@ class Aggregator(Ledger[Totals]):
     def _examples(self, sizes: Sizes) -> int | None:
         return super()._examples(sizes) if self.terms.mechanism is None else None
 
+    def _digests(self, part: Totals) -> tuple[str, ...]:
+        return tuple(counts.sha256() for counts in part)
+
     def _begin(self) -> _Sums:
         return [(counts.array.copy(), {release.name: release for release in counts.noise}) for counts in self.total]
 

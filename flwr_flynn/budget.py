@@ -211,6 +211,28 @@ class Budget:
                 raise self._trouble(f": cannot be written ({error.strerror})") from None
             return Released(released, False, False)
 
+    def recall(self, mechanism: Mechanism, spec_fingerprint: str, *, terms: str = "") -> ClassCounts:
+        """What answered a request before, for whoever wants it taken out of a sum; never a new release.
+
+        Parameters
+        ----------
+        mechanism, terms
+            As for `release`.
+        spec_fingerprint : str
+            Of the hash that was counted by.
+
+        Raises
+        ------
+        PrivacyError
+            There is no such answer, or the ledger is lost or altered.
+        """
+        request = {"mechanism": mechanism.to_dict(), "spec": spec_fingerprint, "terms": terms}
+        with self._locked():
+            for entry in self._read():
+                if entry["request"] == request:
+                    return self._stored(entry, mechanism)
+        raise PrivacyError("this request was never answered: there is nothing to take out")
+
     def spent(self) -> tuple[float, float]:
         """Epsilon and delta of all releases together.
 

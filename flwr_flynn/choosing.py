@@ -203,7 +203,7 @@ class Choosing:
 
     def config(self) -> dict[str, Any]:
         """What a party is told: the terms, and the candidates."""
-        return {**self._aggregator.config(), CANDIDATES: json.dumps(self.candidates)}
+        return {**self._aggregator.terms.to_config(), CANDIDATES: json.dumps(self.candidates)}
 
     def check(self, replies: Iterable[Reply]) -> tuple[dict[str, tuple[Tables, Tables]], dict[str, str]]:
         """Read the ballots in replies.
@@ -234,7 +234,10 @@ class Choosing:
         ballots : mapping of cid to (hits, losses)
         missing : mapping of name to reason
         """
-        sizes = sum((self._aggregator.sizes[cid] for cid in ballots), np.zeros(self.totals[0].n_classes, np.int64))
+        sizes = np.zeros(self.totals[0].n_classes, np.int64)
+        for cid in ballots:
+            if (counted := self._aggregator.sizes_of(cid)) is not None:
+                sizes += counted
         spec, place, temperature, accuracies = 0, 0, None, ()
         if sizes.any():
             right = [np.sum([ballot[0][i] for ballot in ballots.values()], axis=0) for i in range(len(self.totals))]
@@ -258,7 +261,7 @@ class Choosing:
         )
 
     def _read(self, reply: Reply) -> tuple[Tables, Tables]:
-        sizes = self._aggregator.sizes.get(reply.cid)
+        sizes = self._aggregator.sizes_of(reply.cid)
         if sizes is None:
             raise PayloadError("choice: expected a party that is counted, got another")
         n_examples, counted = announced_examples(reply), sum(sizes.tolist())

@@ -45,6 +45,7 @@ from flwr_flynn.classifier import FlyNNClassifier
 from flwr_flynn.counts import ClassCounts, memory_needed
 from flwr_flynn.errors import ConfigError, DataError, FlyNNError, PayloadError, PrivacyError
 from flwr_flynn.hashing import n_threads
+from flwr_flynn.membership import LEAVE
 from flwr_flynn.metrics import Confusion, confusion, confusion_to_bytes
 from flwr_flynn.moments import ColumnSums
 from flwr_flynn.privacy import Mechanism, SimulatedRelease
@@ -87,6 +88,9 @@ class FlyNNClient(NumPyClient):
         refused.
     evaluates : bool, default=False
         With a budget: whether results on the points held out may leave the party all the same.
+    leaves : bool, default=False
+        Whether this party leaves a federation: it then sends its counts to be taken out of it, where a run is for that,
+        and takes part in no other counting. Noisy counts are those it sent before, from its `budget`.
     on_model : callable, optional
         Called with the federated model, a `FlyNNClassifier`, when it arrives and was tried; for example
         ``lambda model: model.save("model.npz")``. From then on the party predicts alone. If it fails, the party's
@@ -104,9 +108,9 @@ class FlyNNClient(NumPyClient):
     >>> from flwr_flynn.terms import Terms
     >>> client = FlyNNClient(np.array([[0.0, 1.0], [1.0, 0.0]]), ["cat", "dog"], name="Basel")
     >>> terms = Terms(HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=7), ["cat", "dog"])
-    >>> (fingerprint, counts), n_examples, metrics = client.fit([], terms.to_config())
-    >>> counts.sum(axis=1), n_examples, metrics["flynn-party"]
-    (array([2, 2], dtype=uint64), 2, 'Basel')
+    >>> message, n_examples, metrics = client.fit([], terms.to_config())
+    >>> payload.decode(message, terms.hasher, terms.n_classes).n_per_class, n_examples, metrics["flynn-party"]
+    (array([1, 1]), 2, 'Basel')
 
     In a ``client_fn``: ``return FlyNNClient(X, y).to_client()``.
     """
@@ -124,6 +128,7 @@ class FlyNNClient(NumPyClient):
         n_jobs: int | None = None,
         budget: Budget | None = None,
         evaluates: bool = False,
+        leaves: bool = False,
         on_model: Callable[[FlyNNClassifier], object] | None = None,
     ) -> None:
         if budget is not None and not isinstance(budget, Budget):
@@ -146,6 +151,7 @@ class FlyNNClient(NumPyClient):
         self.n_jobs = n_jobs
         self.budget = budget
         self.evaluates = evaluates
+        self.leaves = leaves
         self.on_model = on_model
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, Metrics]:
@@ -171,12 +177,14 @@ class FlyNNClient(NumPyClient):
         """
         if config.get("flynn-mode") == payload.NOISY:
             try:
+                self._check_stay(config)
                 return self._release(config), NOISY_EXAMPLES, self._signed({})
             except Exception as error:  # noqa: BLE001 - see `_refusal`
                 return [], 0, self._refusal("private counting", error)
         start = time.perf_counter()
         summing = config.get("flynn-mode") == SUMS
         try:
+            self._check_stay(config)
             self._check_openness("sums of columns" if summing else "exact counts")
             message, n_examples = self._sum(config) if summing else self._count(config)
         except Exception as error:  # noqa: BLE001 - see `_refusal`
@@ -259,6 +267,9 @@ class FlyNNClient(NumPyClient):
         terms = self._terms(config)
         assert terms.mechanism is not None
         mechanism = _seeded_here(terms.mechanism, f"{self.name} {terms.digest()}")
+        if self.leaves:
+            recalled = self.budget.recall(mechanism, terms.hasher.fingerprint, terms=terms.digest())
+            return payload.encode_release(recalled, mechanism)
         self.budget.policy.check(mechanism)
         try:
             counts, dropped = count(terms.hasher, terms.classes, self.X, self.y, self.n_jobs)
@@ -273,6 +284,10 @@ class FlyNNClient(NumPyClient):
         elif released.repeated:
             log(INFO, "FlyNN: this request was answered before; the same answer again spends nothing")
         return payload.encode_release(released.counts, mechanism)
+
+    def _check_stay(self, config: dict[str, Scalar]) -> None:
+        if (config.get("flynn-action") == LEAVE["flynn-action"]) != self.leaves:
+            raise ConfigError("leave: takes part in nothing else" if self.leaves else "stays (leave is not set)")
 
     def _check_openness(self, what: str) -> None:
         if self.budget is not None:

@@ -57,11 +57,15 @@ def client_fn(context: Context) -> Client:
         if simulated:
             settings = config = RunConfig.parse(context.run_config)
             party = int(node["partition-id"])
+            numbers = config.party_numbers()
+            if numbers is not None and party not in numbers and config.action != "withdraw":
+                return UnreadyClient(name, "takes no part in this run")
+            leaves = config.action == "withdraw" and (numbers is None or party in numbers)
             share = data.simulated_share(config, party, int(node["num-partitions"]))
             budget, evaluates = simulated_budget(config, context.run_id, party), config.evaluates(simulated=True)
         else:
             settings = own = NodeConfig.parse(node)
-            budget, evaluates = own_budget(own), own.evaluate
+            budget, evaluates, leaves = own_budget(own), own.evaluate, own.leave
             share = private_share(own) if budget else data.own_share(own)
         return FlyNNClient(
             share.X,
@@ -74,6 +78,7 @@ def client_fn(context: Context) -> Client:
             n_jobs=-1,  # in a simulation as many as Ray gives the actor
             budget=budget,
             evaluates=evaluates,
+            leaves=leaves,
         ).to_client()
     except FlyNNError as error:
         log(WARNING, "FlyNN: cannot take part: %s", data.full_text(error))

@@ -25,6 +25,7 @@ from typing import Any, ClassVar, TypeVar
 from flwr_flynn.budget import Policy
 from flwr_flynn.choice import Plan
 from flwr_flynn.errors import ConfigError, SpecError
+from flwr_flynn.membership import ACTIONS
 from flwr_flynn.moments import SCALINGS
 from flwr_flynn.privacy import ACCOUNTINGS, MECHANISMS, NEIGHBOURS
 from flwr_flynn.readout import RULES
@@ -61,6 +62,8 @@ _PAPER: dict[str, tuple[str, Any]] = {
     "rule": ("novelty", ("bayes",)),
     "decay": ("0.5", ()),
 }
+
+_MAX_PARTIES = 10**6  # of a simulation
 
 _MAX_SEED = 2**63 - 1  # TOML integers are 64-bit and signed
 
@@ -307,6 +310,22 @@ class RunConfig(_Settings):
     )
 
     # The federation
+    action: str = _key(
+        "train",
+        "`train` makes a new federation; `join` adds parties to the one in `federation`, `withdraw` takes out those "
+        "that leave it, `evaluate` hands it out as it is; these three take hash, classes and privacy from the file",
+        choices=ACTIONS,
+    )
+    federation: str = _key(
+        "",
+        "the server's own file, with the ledger of the parties: made by `train`, changed by `join` and `withdraw`; "
+        "not given: `federation.npz` in the output folder",
+    )
+    parties: str = _key(
+        "",
+        "simulation: numbers of the parties that take part, or that `withdraw` takes out, such as `0-7,9`; not given: "
+        "all",
+    )
     rounds: int = _key(
         0,
         "rounds; 0: as many as the run needs; those after the counting ask only the parties not yet counted",
@@ -358,7 +377,25 @@ class RunConfig(_Settings):
                     raise ConfigError(f"run-config {name}: preset = paper has none")
         if self.decay != "auto":
             self.decay_value()
+        self.party_numbers()
         self._check_privacy()
+        self._check_action()
+
+    def _check_action(self) -> None:
+        if self.action == "train":
+            return
+        if not self.federation:
+            raise ConfigError(f"run-config federation: missing; action = {self.action} needs the server's own file")
+        names = [each.name for each in fields(self)]
+        fixed = (
+            names[names.index("preset") : names.index("decay")] + names[names.index("epsilon") : names.index("action")]
+        )
+        for name in [*fixed, "n_features", "n_examples", "classes"]:
+            if name != "min_examples" and getattr(self, name) != getattr(RunConfig, name):
+                raise ConfigError(
+                    f"run-config {name.replace('_', '-')}: expected none with action = {self.action}, which takes it "
+                    "from the federation's file"
+                )
 
     def _check_privacy(self) -> None:
         names = ("delta", "mechanism", "n_released", "accounting", "neighbours", "records_per_person", "noise")
@@ -410,7 +447,7 @@ class RunConfig(_Settings):
     def simulation_only(self) -> list[str]:
         """Keys that are set to another value than the default, and that only a simulation uses."""
         names = [f.name for f in fields(self)]
-        names = [*names[: names.index("preset")], "check_pooled"]
+        names = [*names[: names.index("preset")], "parties", "check_pooled"]
         given = [name for name in names if getattr(self, name) != getattr(RunConfig, name)]
         return [name.replace("_", "-") for name in given]
 
@@ -431,6 +468,22 @@ class RunConfig(_Settings):
                 'run-config decay: expected "auto" or a number from 0 below 1, got ' + json.dumps(self.decay[:80])
             )
         return value
+
+    def party_numbers(self) -> frozenset[int] | None:
+        """`parties` as numbers; None for all."""
+        if not self.parties:
+            return None
+        numbers: set[int] = set()
+        for part in self.parties.split(","):
+            first, dash, last = part.strip().partition("-")
+            ends = whole_numbers([first, last if dash else first])
+            if ends is None or not 0 <= ends[0] <= ends[1] <= _MAX_PARTIES:
+                raise ConfigError(
+                    "run-config parties: expected numbers and ranges from 0 with commas between, such as 0-7,9, got "
+                    + json.dumps(self.parties[:80])
+                )
+            numbers |= set(range(ends[0], ends[1] + 1))
+        return frozenset(numbers)
 
     def class_list(self) -> list[str | int]:
         """`classes` as a list: integers where every entry is one, strings otherwise."""
@@ -522,6 +575,10 @@ class NodeConfig(_Settings):
         low=0,
     )
     max_delta: float = _key(0.0, "likewise, the sum of their `delta`", low=0, high=1)
+    leave: bool = _key(
+        False,
+        "the party leaves: it answers runs with `action = withdraw`, by the counts it was counted by, and no others",
+    )
     state_path: str = _key("", "folder in which the party keeps its private answers; needed with `max-epsilon`")
     mechanisms: str = _key("gaussian, laplace, top-t", "what may be asked for")
     neighbours: str = _key(

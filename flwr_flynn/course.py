@@ -23,7 +23,9 @@ from flwr_flynn.choosing import Choice, Choosing, Tables, is_choice_needed
 from flwr_flynn.classifier import FlyNNClassifier
 from flwr_flynn.counts import ClassCounts, check_readout
 from flwr_flynn.errors import AggregationError, ConfigError
+from flwr_flynn.federation import Federation
 from flwr_flynn.ledger import Ledger
+from flwr_flynn.membership import ACTIONS, STARTS, Identify, Joining, Leaving, Standing, members, unknown
 from flwr_flynn.moments import ColumnSums
 from flwr_flynn.payload import NOISY, PLAIN
 from flwr_flynn.privacy import Mechanism
@@ -41,7 +43,7 @@ class Course:
         As for `FlyNNStrategy`.
     compares : bool, default=True
         Whether parties are asked for their part of the choice; never about noisy counts.
-    mechanism : Mechanism, optional
+    mechanism, federation, action, identify
         As for `FlyNNStrategy`.
 
     Attributes
@@ -69,7 +71,15 @@ class Course:
         min_examples: int = 5,
         compares: bool = True,
         mechanism: Mechanism | None = None,
+        federation: Federation | None = None,
+        action: str = "train",
+        identify: Identify = unknown,
     ) -> None:
+        if action not in ACTIONS:
+            raise ConfigError(f"action: expected one of {', '.join(ACTIONS)}, got {str(action)[:40]!r}")
+        if (federation is None) != (action == "train"):
+            what = "none" if action == "train" else "one"
+            raise ConfigError(f"federation: expected {what} with action = {action}, got {type(federation).__name__}")
         check_readout(rule, 0.0 if decay == "auto" else decay)
         if mechanism is not None and isinstance(spec, Plan) and spec.needs_sums:
             raise ConfigError(f"spec: scaling = {spec.scaling} sums up columns, which noisy counts would not cover")
@@ -89,7 +99,13 @@ class Course:
         self._summing: SumsRound | None = None  # until then
         self._chosen_for: Totals | None = None
         self._model: FlyNNClassifier | None = None  # of the present counts and choice
-        if self.plan is None:
+        self._before, self._identify, self.action = federation, identify, action
+        if federation is not None:
+            if self.plan is not None or self.terms != federation.terms:
+                raise ConfigError("spec, classes, mechanism: expected those of the federation, got others")
+            self._aggregator = STARTS[action](federation, *self._limits, identify)
+            self.compares = self.compares and action != "evaluate"
+        elif self.plan is None:
             self._aggregator = Aggregator(self.terms, *self._limits)
         else:
             wanted = SumsTerms(self.plan.n_features, self.terms.classes, self.plan.needs_classes, min_examples)
@@ -212,6 +228,21 @@ class Course:
         """The terms with the chosen spec alone."""
         return self.aggregator.terms.only(self.place)
 
+    def federation(self, run: str) -> Federation:
+        """What the counts are, how they are read, and who is in them: all that a later run starts from.
+
+        Raises an `AggregationError` if too few parties are in them.
+        """
+        model, aggregator = self.model, self.aggregator
+        if isinstance(aggregator, Joining | Leaving | Standing):
+            after = aggregator.federation(run)
+        else:
+            added = members(aggregator, self.place, run, self._identify)
+            after = Federation(
+                self.model_terms, self.counts, added, self.decay, rule=self.rule, guarantee=self.guarantee
+            )
+        return replace(after, decay_=model.decay_, temperature_=model.temperature_)
+
     @property
     def guarantee(self) -> str | None:
         """What the run's mechanism promises, in words."""
@@ -221,6 +252,8 @@ class Course:
     def model(self) -> FlyNNClassifier:
         """The classifier of the chosen counts; raises an `AggregationError` if too few parties are in them."""
         self.aggregator.require_enough()
+        if self._model is None and self.action == "evaluate" and self._before is not None:
+            self._model = self._before.model
         if self._model is None:
             terms, choice = self.model_terms, self.choice
             model = FlyNNClassifier.from_counts(

@@ -21,7 +21,7 @@ import math
 import os
 import sys
 import zipfile
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Sequence, Sized
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
@@ -405,8 +405,17 @@ def simulated_share(config: RunConfig, party: int, n_parties: int) -> Share:
     return data.share(simulated_shares(config, n_parties)[party], test)
 
 
-def pooled_training(config: RunConfig, n_parties: int) -> tuple[npt.NDArray[Any], IndexArray, int]:
+def pooled_training(
+    config: RunConfig, n_parties: int, among: Collection[int] | None = None
+) -> tuple[npt.NDArray[Any], IndexArray, int]:
     """The training points of everything that the partitioner handed out, as if one party held it all.
+
+    Parameters
+    ----------
+    config : RunConfig
+    n_parties : int
+    among : collection of int, optional
+        Only what these parties have.
 
     Returns
     -------
@@ -415,7 +424,10 @@ def pooled_training(config: RunConfig, n_parties: int) -> tuple[npt.NDArray[Any]
     n_classes : int
     """
     data = _loaded(config)
-    dealt = np.sort(np.concatenate(simulated_shares(config, n_parties)))
+    shares = [
+        share for party, share in enumerate(simulated_shares(config, n_parties)) if among is None or party in among
+    ]
+    dealt = np.sort(np.concatenate([np.zeros(0, np.int64), *shares]))
     train = dealt[~held_out(len(data.y), config.test_fraction, config.split_seed)[dealt]]
     return data.X[train], data.y[train], len(data.classes)
 

@@ -104,6 +104,8 @@ class Batch(Generic[S]):
         As the senders gave them.
     load : int
         How much of the sum's capacity it takes.
+    digests : dict of cid to tuple of str
+        SHA-256 of what each adds to the sum.
     """
 
     total: S
@@ -114,6 +116,7 @@ class Batch(Generic[S]):
     repeated: list[str] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
     load: int = 0
+    digests: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class Ledger(ABC, Generic[S]):
@@ -139,12 +142,18 @@ class Ledger(ABC, Generic[S]):
         Points of each class of every counted party.
     tensor_bytes : dict of cid to tuple of int
         Size of each array in its reply.
+    digests : dict of cid to tuple of str
+        SHA-256, in hexadecimal, of what each counted party added; empty where nobody needs to know.
     """
+
+    outcome, done = "accepted", "counted"
+    """What the log says of a reply that passed, and of all such parties."""
 
     def __init__(self, nothing: S, min_parties: int, capacity: int, max_examples_per_party: int | None = None) -> None:
         self.total = nothing
         self.sizes: dict[str, Sizes] = {}
         self.tensor_bytes: dict[str, tuple[int, ...]] = {}
+        self.digests: dict[str, tuple[str, ...]] = {}
         self.min_parties = min_parties
         self.max_examples_per_party = max_examples_per_party or capacity // 1024
         self._room = capacity
@@ -170,6 +179,10 @@ class Ledger(ABC, Generic[S]):
         """Points of a party that is counted, if they are known."""
         return int(sum(sizes.tolist()))
 
+    def _digests(self, part: Any) -> tuple[str, ...]:
+        """SHA-256 of each piece of a part."""
+        return ()
+
     @abstractmethod
     def _begin(self) -> Any:
         """The present sum in a form to which `_add` can add."""
@@ -187,6 +200,11 @@ class Ledger(ABC, Generic[S]):
         """The counted parties, in the order in which they were counted."""
         names = self.names()
         return [replace(party, name=names[cid]) for cid, party in self._counted.items()]
+
+    @property
+    def n_parties(self) -> int:
+        """How many parties the sum has in it."""
+        return len(self._counted)
 
     @property
     def missing(self) -> dict[str, str]:
@@ -213,6 +231,14 @@ class Ledger(ABC, Generic[S]):
         """Whether the sum has this party in it."""
         return cid in self._counted
 
+    def is_due(self, cid: str) -> bool:
+        """Whether this party is to be asked for its part."""
+        return not self.is_counted(cid)
+
+    def sizes_of(self, cid: str) -> Sizes | None:
+        """Points of each class of a party that the sum has in it, where they are known."""
+        return self.sizes.get(cid)
+
     def names(self, others: Iterable[str] = ()) -> dict[str, str]:
         """What messages call each party, by cid: those that were asked or replied, and `others`.
 
@@ -225,6 +251,10 @@ class Ledger(ABC, Generic[S]):
         return {
             cid: f"{name} (node {cid})" if times[name] > 1 or "(node " in name else name for cid, name in given.items()
         }
+
+    def own_name(self, cid: str) -> str:
+        """The name that a party gave itself, or ""."""
+        return self._names.get(cid, "")
 
     def introduce(self, other: Ledger[Any]) -> None:
         """Take over the names that parties gave to another ledger."""
@@ -252,10 +282,12 @@ class Ledger(ABC, Generic[S]):
     def check(self, replies: Iterable[Reply]) -> Batch[S]:
         """Check replies, and add up those that pass, changing nothing yet.
 
-        A party whose reply is in the sum already, or that replies twice, is not added again.
+        A party whose reply is in the sum already, or that replies twice, is not added again. Nor is one with the name
+        and the very part of another: that is a node that restarted under a new id.
         """
         batch = Batch(self.total)
         total = self._begin()
+        known = {(self._names.get(cid), digests): cid for cid, digests in self.digests.items()}
         for reply in replies:
             if reply.cid in self._counted or reply.cid in batch.accepted:
                 batch.repeated.append(reply.cid)
@@ -268,12 +300,18 @@ class Ledger(ABC, Generic[S]):
             if read is None:
                 continue
             part, sizes = read
+            digests = self._digests(part)
+            twin = known.setdefault((name, digests), reply.cid) if name and digests else reply.cid
+            if twin != reply.cid:
+                batch.refused[reply.cid] = f"refused: the same name and counts as node {twin}, which is counted"
+                continue
             load = self._load(part, sizes)
             if batch.load + load > self._room:
                 batch.refused[reply.cid] = "refused: the sum has no room for it"
                 continue
             total = self._add(total, part)
             batch.load += load
+            batch.digests[reply.cid] = digests
             batch.refused.pop(reply.cid, None)
             batch.passed.append(reply)
             batch.sizes[reply.cid] = sizes
@@ -289,6 +327,7 @@ class Ledger(ABC, Generic[S]):
         self.total = batch.total
         self._counted |= batch.accepted
         self.sizes |= batch.sizes
+        self.digests |= batch.digests
         self._room -= batch.load
         self.tensor_bytes |= {reply.cid: tuple(map(len, reply.tensors)) for reply in batch.passed}
         self._names |= batch.names

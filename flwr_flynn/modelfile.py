@@ -1,9 +1,10 @@
 """The model file: an .npz without pickles that is written whole or not at all, and read whole or refused.
 
 Three arrays: ``header`` (JSON, as bytes), ``counts`` in the narrowest type that holds them, and ``digest``, the SHA-256
-of the other two. Exact counts are unsigned and make a file of format 1. Noisy ones are signed and make one of format 2,
-the header of which also has their ``noise`` and ``guarantee``. Files come from anybody: sizes are known, and known to
-fit, before anything is allocated.
+of the others; a fourth, ``ledger`` (JSON), where the file is a federation's own and says who is in the counts, see
+`flwr_flynn.federation`. Exact counts are unsigned and make a file of format 2. Noisy ones are signed and make one of
+format 3, the header of which also has their ``noise`` and ``guarantee``. Files come from anybody: sizes are known, and
+known to fit, before anything is allocated.
 
 >>> import tempfile
 >>> from flwr_flynn import FlyHash
@@ -86,6 +87,8 @@ class Model:
     feature_names : sequence of str, optional
     guarantee : str, optional
         What protects the points, in words.
+    ledger : dict, optional
+        As JSON can hold it. What stands in one that was read is for whoever reads it to check, within the block.
     """
 
     spec: HashSpec
@@ -100,6 +103,7 @@ class Model:
     reject_label: Any = None
     feature_names: Sequence[str] | None = None
     guarantee: str | None = None
+    ledger: dict[str, Any] | None = None
 
 
 def write(path: str | os.PathLike[str], model: Model) -> None:
@@ -133,13 +137,15 @@ def write(path: str | os.PathLike[str], model: Model) -> None:
     if model.counts.noise:
         header["noise"] = [release.to_dict() for release in model.counts.noise]
         header["guarantee"] = _checked_guarantee(model.guarantee)
-    text = np.frombuffer(json.dumps(header, allow_nan=False).encode(), np.uint8)
+    arrays = {"header": _json_bytes(header)}
+    if model.ledger is not None:
+        arrays["ledger"] = _json_bytes(model.ledger)
     counts = model.counts.array
     extreme = int(counts.max())
     if model.counts.noise:
         extreme = min(int(counts.min()), -extreme, -1)
-    counts = counts.astype(np.min_scalar_type(extreme).newbyteorder("<"))
-    _write_npz(Path(path), {"header": text, "counts": counts, "digest": _digest(text, counts)})
+    arrays["counts"] = counts.astype(np.min_scalar_type(extreme).newbyteorder("<"))
+    _write_npz(Path(path), arrays | {"digest": _digest(*arrays.values())})
 
 
 @contextmanager
@@ -178,7 +184,9 @@ def reading(path: str | os.PathLike[str], max_bytes: int) -> Iterator[Model]:
 
 def _read(stream: IO[bytes], max_bytes: int) -> Model:
     with zipfile.ZipFile(stream) as archive:
-        if sorted(archive.namelist()) != ["counts.npy", "digest.npy", "header.npy"]:
+        names = sorted(archive.namelist())
+        has_ledger = "ledger.npy" in names
+        if names != ["counts.npy", "digest.npy", "header.npy", *(["ledger.npy"] if has_ledger else [])]:
             raise ModelFileError("expected header, counts and digest, got other contents")
         # JSON takes up to some thirty times its length once it is Python objects.
         text = _read_npy(archive, "header", r"\|u1", max_bytes // 32)
@@ -195,8 +203,9 @@ def _read(stream: IO[bytes], max_bytes: int) -> Model:
         if needed > max_bytes:
             raise ModelFileError(f"needs about {needed / 2**20:.2g} MiB, the limit is {max_bytes / 2**20:.2g} MiB")
         counts = _read_npy(archive, "counts", f"[<|]{'i' if is_noisy else 'u'}[1248]", 8 * shape[0] * shape[1])
+        ledgers = [_read_npy(archive, "ledger", r"\|u1", max_bytes // 32)] if has_ledger else []
         expected = _read_npy(archive, "digest", r"\|u1", 32)
-    if not np.array_equal(expected, _digest(text, counts)):
+    if not np.array_equal(expected, _digest(text, *ledgers, counts)):
         raise ModelFileError("altered: the digest does not fit the contents")
     if counts.shape != shape:
         raise ModelFileError(f"counts: expected shape {shape}, got {counts.shape}")
@@ -219,6 +228,7 @@ def _read(stream: IO[bytes], max_bytes: int) -> Model:
         reject_label=_checked_label(header["reject_label"]),
         feature_names=header["feature_names"],
         guarantee=_checked_guarantee(header["guarantee"]) if is_noisy else None,
+        ledger=json.loads(ledgers[0].tobytes()) if has_ledger else None,
     )
 
 
@@ -278,10 +288,14 @@ def _read_npy(archive: zipfile.ZipFile, name: str, dtypes: str, max_bytes: int) 
         return np.frombuffer(member.read(size), dtype).reshape(shape)
 
 
-def _digest(header: npt.NDArray[np.uint8], counts: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """The SHA-256 of both as they stand in the file, with their types and shapes."""
+def _json_bytes(values: Any) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(json.dumps(values, allow_nan=False).encode(), np.uint8)
+
+
+def _digest(*arrays: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """The SHA-256 of all as they stand in the file, with their types and shapes."""
     sha256 = hashlib.sha256(b"flynn model 1")
-    for array in (header, counts):
+    for array in arrays:
         sha256.update(f"{array.dtype.str} {array.shape} ".encode())
         sha256.update(np.ascontiguousarray(array).data)
     return np.frombuffer(sha256.digest(), np.uint8)

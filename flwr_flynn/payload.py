@@ -4,8 +4,8 @@ A message is a list of blocks, one for each hash specification it speaks of, usu
 arrays:
 
 1. the fingerprint of the specification, uint8, shape (32,): the bytes of `FlyHash.fingerprint`;
-2. the counts, shape (L, m), in the narrowest unsigned type that holds them; what a party releases with noise in a
-   signed type that does not depend on them.
+2. the counts: packed, uint8, shape (k,), see `packing`; noisy ones as they are, shape (L, m), in a signed type, which
+   for what a party releases does not depend on them.
 
 Everything that arrives was written by somebody else. `read_tensors` and `decode` check sizes, types and
 shapes before they allocate, and a message is used whole or refused with a `PayloadError` that says what was
@@ -16,14 +16,15 @@ expected and what came.
 >>> hasher = FlyHash(HashSpec(n_features=4, hash_dim=8, row_nnz=2, hash_nnz=3, seed=7))
 >>> counts = ClassCounts.from_data(hasher, np.eye(4), np.array([0, 0, 1, 1]), n_classes=2)
 >>> message = encode(counts)
->>> [(array.dtype.name, array.shape) for array in message]
-[('uint8', (32,)), ('uint8', (2, 8))]
+>>> [(array.dtype.name, array.ndim) for array in message]
+[('uint8', 1), ('uint8', 1)]
 >>> decode(message, hasher, n_classes=2) == counts
 True
 """
 
 from __future__ import annotations
 
+import io
 import math
 import re
 import struct
@@ -37,6 +38,7 @@ from flwr_flynn.counts import ClassCounts
 from flwr_flynn.errors import ConfigError, CountsError, PayloadError
 from flwr_flynn.hashing import FlyHash
 from flwr_flynn.mechanisms import Mechanism
+from flwr_flynn.packing import pack, unpack
 
 Array = npt.NDArray[Any]
 
@@ -46,7 +48,7 @@ MODES = (PLAIN, NOISY)
 
 _FINGERPRINT_BYTES = 32
 _TAIL = 40  # standard deviations that no noise goes beyond: Laplace noise does so with probability exp(-56)
-_INTEGERS = ("|u1", "<u2", "<u4", "<u8", "|i1", "<i2", "<i4", "<i8")
+_SIGNED = ("|i1", "<i2", "<i4", "<i8")
 
 
 def encode(*counts: ClassCounts) -> list[Array]:
@@ -59,18 +61,19 @@ def encode(*counts: ClassCounts) -> list[Array]:
     Returns
     -------
     list of two arrays for each
-        Fingerprint, uint8 (32,), and counts, uint8, uint16, uint32 or uint64 (L, m): the narrowest that holds
-        them. Of sums of noisy counts int8, int16, int32 or int64. (What a party releases has another form, see
-        `encode_release`.)
+        Fingerprint, uint8 (32,), and packed counts, uint8 (k,). Of sums of noisy counts int8, int16, int32 or int64
+        (L, m): the narrowest that holds them. (What a party releases has another form, see `encode_release`.)
     """
     message = []
     for block in counts:
-        largest = int(block.array.max(initial=0))
-        # A signed type holds as much above as below zero, and one more below.
-        least = min(int(block.array.min(initial=0)), -largest - 1) if block.noise else largest
-        narrowest = np.min_scalar_type(least)
         message.append(np.frombuffer(bytes.fromhex(block.spec_fingerprint), dtype=np.uint8))
-        message.append(block.array.astype(narrowest))
+        if not block.noise:
+            message.append(pack(block.array))
+            continue
+        # A signed type holds as much above as below zero, and one more below.
+        largest = int(block.array.max(initial=0))
+        least = min(int(block.array.min(initial=0)), -largest - 1)
+        message.append(block.array.astype(np.min_scalar_type(least)))
     return message
 
 
@@ -133,10 +136,11 @@ def decode_all(
     PayloadError
         As for `decode`, or the blocks are not of as many points of each class.
     """
-    # All of them are looked at before one of them is copied.
-    blocks = _blocks(arrays, hashers, n_classes, _INTEGERS)
+    # All of them are looked at before one of them is unpacked.
+    blocks = _blocks(arrays, hashers, ("|u1",))
     counts = tuple(
-        _check_plain(block, hasher, n_examples, max_examples) for block, hasher in zip(blocks, hashers, strict=True)
+        _check_plain(block, hasher, n_classes, n_examples, max_examples)
+        for block, hasher in zip(blocks, hashers, strict=True)
     )
     for other in counts[1:]:
         if not np.array_equal(other.n_per_class, counts[0].n_per_class):
@@ -205,7 +209,8 @@ def decode_release(
     PayloadError
         Another number of arrays, a wrong type, shape or fingerprint, or counts too large to be added up.
     """
-    (array,) = _blocks(arrays, [hasher], mechanism.n_classes, (_release_type(mechanism).str,))
+    shape = mechanism.n_classes, hasher.hash_dim
+    (array,) = _blocks(arrays, [hasher], (_release_type(mechanism).str,), shape)
     most = noisy_capacity(hasher)
     if max_examples is not None:
         most = min(most, max_examples + math.ceil(_TAIL * mechanism.noise_sd))
@@ -228,7 +233,7 @@ def decode_total(arrays: Sequence[Array], hasher: FlyHash, mechanism: Mechanism,
     PayloadError
         As for `decode_release`.
     """
-    (array,) = _blocks(arrays, [hasher], mechanism.n_classes, _INTEGERS)
+    (array,) = _blocks(arrays, [hasher], _SIGNED, (mechanism.n_classes, hasher.hash_dim))
     return _received(array, hasher, mechanism, n_releases, noisy_capacity(hasher))
 
 
@@ -251,39 +256,46 @@ def _received(array: Array, hasher: FlyHash, mechanism: Mechanism, n_releases: i
         raise PayloadError(f"counts: {error}") from None
 
 
-def _blocks(arrays: Any, hashers: Sequence[FlyHash], n_classes: int, types: tuple[str, ...]) -> list[Array]:
-    """The counts of each block, checked for hash, type and shape and still in the type they came in."""
+def _blocks(
+    arrays: Any, hashers: Sequence[FlyHash], types: tuple[str, ...], shape: tuple[int, int] | None = None
+) -> list[Array]:
+    """What stands for the counts of each block, if it is of the right hash, type and shape, (k,) for None."""
     expected = 2 * len(hashers)
     if not isinstance(arrays, Sequence) or len(arrays) != expected:
         got = f"{len(arrays)} arrays" if isinstance(arrays, Sequence) else type(arrays).__name__
         raise PayloadError(f"message: expected {expected} arrays (fingerprint, counts), got {got}")
-    return [
-        _block(arrays[2 * i], arrays[2 * i + 1], hasher, (n_classes, hasher.hash_dim), types)
-        for i, hasher in enumerate(hashers)
-    ]
+    return [_block(arrays[2 * i], arrays[2 * i + 1], hasher, types, shape) for i, hasher in enumerate(hashers)]
 
 
-def _block(fingerprint: Any, counts: Any, hasher: FlyHash, shape: tuple[int, int], types: tuple[str, ...]) -> Array:
-    """The counts of a block of the expected hash and shape, still in the type they came in."""
+def _block(
+    fingerprint: Any, counts: Any, hasher: FlyHash, types: tuple[str, ...], shape: tuple[int, int] | None
+) -> Array:
     got = _typed(fingerprint, "fingerprint", ("|u1",), (_FINGERPRINT_BYTES,)).tobytes().hex()
     if got != hasher.fingerprint:
         raise PayloadError(f"fingerprint: expected {hasher.fingerprint[:12]}..., got {got[:12]}...")
     return _typed(counts, "counts", types, shape)
 
 
-def _typed(array: Any, name: str, types: tuple[str, ...], shape: tuple[int, ...]) -> Array:
-    """`array`, if it is an array of one of these types and of this shape."""
+def _typed(array: Any, name: str, types: tuple[str, ...], shape: tuple[int, ...] | None) -> Array:
+    """`array`, if it is an array of one of these types and of this shape, or of any length where that is None."""
     if not isinstance(array, np.ndarray):
         raise PayloadError(f"{name}: expected an array, got {type(array).__name__}")
     if array.dtype.str not in types:
         raise PayloadError(f"{name}: expected type {' or '.join(types)}, got {array.dtype.str[:20]}")
-    if array.shape != shape:
+    if shape is None:
+        if array.ndim != 1:
+            raise PayloadError(f"{name}: expected 1 dimension, got {array.ndim}")
+    elif array.shape != shape:
         raise PayloadError(f"{name}: expected shape {shape}, got {str(array.shape)[:60]}")
     return array
 
 
-def _check_plain(array: Array, hasher: FlyHash, n_examples: int | None, max_examples: int | None) -> ClassCounts:
+def _check_plain(
+    packed: Array, hasher: FlyHash, n_classes: int, n_examples: int | None, max_examples: int | None
+) -> ClassCounts:
     """Exact counts: they are what some set of points makes, or they are refused."""
+    # No entry is larger than the number of points.
+    array = unpack(packed, (n_classes, hasher.hash_dim), capacity(hasher))
     try:
         counts = ClassCounts(array, hash_nnz=hasher.hash_nnz, spec_fingerprint=hasher.fingerprint)
     except CountsError as error:
@@ -303,6 +315,17 @@ _NPY_HEADER = re.compile(
     rb"\{'descr': '([<|](?:[iu][1248]|f[248]))', 'fortran_order': (True|False), "
     rb"'shape': \(((?:\d{1,10}(?:, \d{1,10}){0,3},?)?)\), \} *\n"
 )
+
+
+def write_tensors(arrays: Sequence[Array]) -> list[bytes]:
+    """Arrays as Flower carries them: the bytes of `numpy.save`."""
+    return [_saved(array) for array in arrays]
+
+
+def _saved(array: Array) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array, allow_pickle=False)
+    return stream.getvalue()
 
 
 def read_tensors(tensors: Sequence[bytes]) -> list[Array]:

@@ -10,6 +10,7 @@ then asks the strategy for its model, which raises when too few parties were cou
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import math
@@ -17,7 +18,7 @@ import os
 import platform
 import textwrap
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -39,6 +40,8 @@ from flwr_flynn.choice import Plan, select
 from flwr_flynn.config import RunConfig
 from flwr_flynn.counts import ClassCounts, memory_needed
 from flwr_flynn.errors import ConfigError, FlyNNError
+from flwr_flynn.federation import Federation, exclusive
+from flwr_flynn.federation import summary as federation_summary
 from flwr_flynn.hashing import flynn_hash
 from flwr_flynn.moments import ColumnSums
 from flwr_flynn.privacy import Mechanism
@@ -60,33 +63,29 @@ def main(grid: Grid, context: Context) -> None:
     start = time.monotonic()
     config = RunConfig.parse(context.run_config).resolved()
     folder = _output_folder(config, context.run_id)
-    parties = _simulated_parties(grid)
-    plan, classes, feature_names = _what_to_train(config, parties)
-    asked = config.min_available or parties or 0
-    mechanism = run_mechanism(config, foreseen(plan)[0], len(classes), asked)
+    kept = Path(config.federation).expanduser().resolve() if config.federation else folder / "federation.npz"
+    with exclusive(kept):
+        # Beside model.npz, which a run into the same folder replaces, it is replaced, too.
+        if config.action == "train" and config.federation and kept.exists():
+            raise ConfigError(f"run-config federation: expected none yet, got one: {kept} (action = join adds to it)")
+        _run(grid, context, config, folder, kept, start)
 
-    strategy = FlyNNStrategy(
-        spec=plan,
-        classes=classes,
-        min_available_clients=asked,
-        min_parties=config.min_parties or asked,
-        max_examples_per_party=config.max_examples or None,
-        decay=config.decay_value(),
-        rule=config.rule,
-        feature_names=feature_names,
-        min_examples=config.min_examples,
-        mechanism=mechanism,
-        fraction_evaluate=float(config.evaluates(simulated=parties is not None)),
-        wait_timeout=math.ceil(config.timeout) or _ENDLESS,
-    )
+
+def _run(grid: Grid, context: Context, config: RunConfig, folder: Path, kept: Path, start: float) -> None:
+    parties = _simulated_parties(grid)
+    before = None if config.action == "train" else Federation.load(kept, int(config.memory_limit * 2**30))
+    plan, strategy = _strategy(grid, config, parties, before)
     rounds = _rounds(config, plan, strategy)
     legacy = LegacyContext(context, config=ServerConfig(num_rounds=rounds), strategy=strategy)
     trouble: list[str] = []
     DefaultWorkflow(evaluate_workflow=_keeping(trouble))(cast(Grid, _CarefulGrid(grid, config.timeout)), legacy)
 
     # AggregationError where fewer parties than asked for were counted. Saved first: all else can be had again from it.
+    after = strategy.federation(run=str(context.run_id))
+    if config.action != "evaluate":
+        after.save(kept)
     strategy.model.save(folder / "model.npz")
-    report = _report(config, strategy, plan, parties)
+    report = _report(config, strategy, plan, parties, after)
     report["evaluation_trouble"] = trouble
     report["run"] = {"run_id": str(context.run_id), "seconds": round(time.monotonic() - start, 3)}
     _write(folder / "metrics.json", json.dumps(report, indent=2, allow_nan=False) + "\n")
@@ -106,9 +105,64 @@ _EQUALITIES = {
 """What is compared with the pooled data, and how the table calls it."""
 
 
-def _rounds(config: RunConfig, plan: Plan, strategy: FlyNNStrategy) -> int:
+def _strategy(
+    grid: Grid, config: RunConfig, parties: int | None, before: Federation | None
+) -> tuple[Plan | None, FlyNNStrategy]:
+    """The run's plan, where it makes a new federation, and its strategy."""
+    asked = config.min_available or parties or 0
+    chosen = config.party_numbers()
+    most = asked if chosen is None else min(len(chosen), asked)
+    given: dict[str, Any]
+    if before is None:
+        plan, classes, feature_names = _what_to_train(config, parties)
+        mechanism = run_mechanism(config, foreseen(plan)[0], len(classes), asked)
+        needed = config.min_parties or most
+        given = {"spec": plan, "classes": classes, "feature_names": feature_names, "mechanism": mechanism}
+    else:
+        if parties is None:
+            _require_min_available(config)
+        plan, needed = None, config.min_parties or 1
+        names = ("spec", "classes", "feature_names", "mechanism")
+        given = {name: getattr(before.terms, name) for name in names} | {"federation": before}
+    strategy = FlyNNStrategy(
+        **given,
+        action=config.action,
+        identify=_identify(grid),
+        min_available_clients=asked,
+        min_parties=needed,
+        max_examples_per_party=config.max_examples or None,
+        decay=config.decay_value() if before is None or config.decay != RunConfig.decay else before.decay,
+        rule=config.rule if before is None or config.rule != RunConfig.rule else before.rule,
+        min_examples=config.min_examples,
+        fraction_evaluate=float(config.evaluates(simulated=parties is not None)),
+        wait_timeout=math.ceil(config.timeout) or _ENDLESS,
+    )
+    return plan, strategy
+
+
+def _require_min_available(config: RunConfig) -> None:
+    if not config.min_available:
+        raise ConfigError("run-config min-available: how many parties to wait for must be given in a deployment")
+
+
+def _identify(grid: Grid) -> Callable[[str], str]:
+    """What tells a node in another run: the SHA-256 of its SuperNode's public key; "" for one that has none."""
+    known: dict[str, str] = {}
+
+    def identify(cid: str) -> str:
+        if cid not in known:
+            known.update(
+                (str(node.node_id), hashlib.sha256(node.public_key).hexdigest() if node.public_key else "")
+                for node in grid.get_nodes()
+            )
+        return known.setdefault(cid, "")
+
+    return identify
+
+
+def _rounds(config: RunConfig, plan: Plan | None, strategy: FlyNNStrategy) -> int:
     """How many rounds the run takes, which must do for the counting."""
-    least = 1 + plan.needs_sums
+    least = 1 + (plan is not None and plan.needs_sums)
     if 0 < config.rounds < least:
         raise ConfigError(
             f"run-config rounds: expected at least {least} with scaling = {config.scaling}, got {config.rounds}"
@@ -160,8 +214,7 @@ def _what_to_train(config: RunConfig, parties: int | None) -> tuple[Plan, list[s
         for key, given in (("n-features", config.n_features), ("classes", classes)):
             if not given:
                 raise ConfigError(f"run-config {key}: a deployment's server sees no data, so it must be given")
-        if not config.min_available:
-            raise ConfigError("run-config min-available: how many parties to wait for must be given in a deployment")
+        _require_min_available(config)
         if ignored := config.simulation_only():
             log(logging.WARNING, "FlyNN: a deployment does not use the settings %s", ", ".join(ignored))
         if config.noise != "opendp":
@@ -251,7 +304,9 @@ def _keeping(trouble: list[str]) -> Workflow:
     return evaluate
 
 
-def _report(config: RunConfig, strategy: FlyNNStrategy, plan: Plan, parties: int | None) -> dict[str, Any]:
+def _report(
+    config: RunConfig, strategy: FlyNNStrategy, plan: Plan | None, parties: int | None, after: Federation
+) -> dict[str, Any]:
     """Everything that the run has to tell, as it stands in metrics.json."""
     counts = strategy.counts
     model, choice, sums = strategy.model, strategy.choice, strategy.sums
@@ -269,7 +324,9 @@ def _report(config: RunConfig, strategy: FlyNNStrategy, plan: Plan, parties: int
         "sha256": {"federated": counts.sha256()},
         "spec": model.spec_.to_dict(),
         "fingerprint": counts.spec_fingerprint,
-        "scaling": config.scaling if plan.needs_sums else "given" if plan.scaling else "none",
+        "action": config.action,
+        "federation": federation_summary(after),
+        "scaling": _scaling(config, plan, model.spec_),
         "sums": None if sums is None else {"examples": sums.n_examples, "missing": dict(strategy.sums_missing)},
         "specs": [_in_short(spec) for spec in strategy.specs],
         "choice": None if choice is None else choice.to_dict(),
@@ -293,7 +350,7 @@ def _report(config: RunConfig, strategy: FlyNNStrategy, plan: Plan, parties: int
             "empty_parties": sum(len(share) == 0 for share in shares),
         }
         if config.check_pooled and mechanism is None:
-            report["sha256"] |= _compared(config, strategy, plan, parties)
+            report["sha256"] |= _compared(config, strategy, plan, parties, after)
     return report
 
 
@@ -317,16 +374,35 @@ def _in_short(spec: HashSpec) -> dict[str, Any]:
     return {name: value is not None if name in ("center", "scale") else value for name, value in values.items()}
 
 
-def _compared(config: RunConfig, strategy: FlyNNStrategy, plan: Plan, parties: int) -> dict[str, Any]:
-    """What the union of what the partitioner handed out leads to, as if one party held it; None: not comparable."""
-    X, codes, n_classes = data.pooled_training(config, parties)
+def _in_the_counts(config: RunConfig, parties: int, after: Federation) -> list[int] | None:
+    """Numbers of the simulated parties in the counts; None for all."""
+    if config.action == "train" and not config.parties:
+        return None
+    numbers = {f"party-{party}": party for party in range(parties)}
+    return [numbers[member.name] for member in after.members if member.name in numbers]
+
+
+def _scaling(config: RunConfig, plan: Plan | None, spec: HashSpec) -> str:
+    if plan is not None and plan.needs_sums:
+        return config.scaling
+    return "none" if spec.center is None and spec.scale is None else "given"
+
+
+def _compared(
+    config: RunConfig, strategy: FlyNNStrategy, plan: Plan | None, parties: int, after: Federation
+) -> dict[str, Any]:
+    """What the union of what the parties in the counts were dealt leads to, as if one held it; None: not comparable."""
+    X, codes, n_classes = data.pooled_training(config, parties, _in_the_counts(config, parties, after))
     spec, choice, sums = strategy.model.spec_, strategy.choice, strategy.sums
-    complete = len(strategy.parties) == parties  # counts of some of the parties cannot be the pooled ones
+    chosen = config.party_numbers()
+    wanted = parties if chosen is None else len(chosen)
+    # Counts of some of those who were to be counted cannot be the pooled ones.
+    complete = config.action != "train" or len(strategy.parties) == wanted
     compared: dict[str, Any] = {}
     pooled = None
     if sums is not None:
         compared["sums_equal"] = None
-        if sums.n_examples == len(codes):  # no class was left out at any party
+        if plan is not None and sums.n_examples == len(codes):  # no class was left out at any party
             rows = n_classes if plan.needs_classes else 1
             compared["sums_equal"] = sums == ColumnSums.from_data(X, codes if plan.needs_classes else 0 * codes, rows)
     if choice is not None:
@@ -346,8 +422,12 @@ def _table(report: dict[str, Any], folder: Path) -> str:
     simulation, silent = report.get("simulation"), report["evaluation_missing"]
     asked = simulation["parties"] if simulation else len(parties) + len(report["missing"])
     sizes = [party["bytes"] for party in parties]
-    rows = [("parties counted", f"{len(parties)} of {asked}")]
-    rows += [(f"  not counted: {name}", reason) for name, reason in report["missing"].items()]
+    rows = []
+    if done := _DONE[report["action"]]:
+        rows.append((f"parties {done}", f"{len(parties)} of {asked}"))
+        rows += [(f"  not {done}: {name}", reason) for name, reason in report["missing"].items()]
+    if report["action"] != "train":
+        rows.append(("parties in all", f"{len(report['federation'])}"))
     rows.append(("training examples", _examples(report)))
     if simulation:
         handed_out, points = simulation["handed_out"], simulation["points"]
@@ -356,8 +436,9 @@ def _table(report: dict[str, Any], folder: Path) -> str:
             rows.append(("  parties with no points", f"{simulation['empty_parties']}"))
     rows += _hash_rows(report)
     rows += _privacy_rows(report)
-    upload = f"{_bytes(sum(sizes) / len(sizes))} on average, {_bytes(max(sizes))} at most"
-    rows.append(("upload per party", upload))
+    if sizes:
+        upload = f"{_bytes(sum(sizes) / len(sizes))} on average, {_bytes(max(sizes))} at most"
+        rows.append(("upload per party", upload))
     for name, each in report["traffic"].items():
         called = _STEPS[name]
         rows.append((f"  {called}", f"{_bytes(each['up'])} up, {_bytes(each['down'])} down"))
@@ -382,7 +463,7 @@ def _table(report: dict[str, Any], folder: Path) -> str:
     rows.append(("SHA-256 of the counts", sha["federated"]))
     if "pooled" in sha:
         rows.append(("  trained on pooled data", sha["pooled"]))
-        unknown = {"equal": f"n/a, {asked - len(parties)} missing"}
+        unknown = {"equal": f"n/a, {len(report['missing'])} missing"}
         for name, called in _EQUALITIES.items():
             if name in sha:
                 answers = {True: "yes", False: "NO", None: unknown.get(name, "n/a, some points had no say")}
@@ -416,6 +497,9 @@ def _privacy_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("  not covered", "the confusion matrices that make the figures below"))
     return rows
 
+
+_DONE = {"train": "counted", "join": "joined", "withdraw": "taken out", "evaluate": ""}
+"""What a run does with the parties that its counting is for."""
 
 _STEPS = {
     "sums": "sums of the columns",

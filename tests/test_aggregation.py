@@ -14,6 +14,7 @@ from flwr_flynn import ClassCounts, payload
 from flwr_flynn.aggregation import Aggregator, Reply
 from flwr_flynn.errors import AggregationError
 from flwr_flynn.ledger import clean
+from flwr_flynn.packing import pack
 from tests.fakes import SPEC, TERMS, counts_of, points
 
 
@@ -77,7 +78,7 @@ def test_no_sum_can_overflow() -> None:
     array = np.zeros((TERMS.n_classes, SPEC.hash_dim), np.uint64)
     array[0, : SPEC.hash_nnz] = room - 3
     fingerprint = payload.encode(counts_of(*points(0)))[0]
-    tensors = ndarrays_to_parameters([fingerprint, array]).tensors
+    tensors = ndarrays_to_parameters([fingerprint, pack(array)]).tensors
     server = Aggregator(TERMS, 1, max_examples_per_party=room)
     server.commit(server.check([Reply("1", tensors, room - 3, {}), reply("2", n=5), reply("3", n=3)]))
     assert server.counts.n_examples == room
@@ -139,8 +140,21 @@ def test_whatever_reading_an_evaluation_raises_is_that_party_s_refusal(monkeypat
 def test_parties_of_one_name_are_told() -> None:
     server = aggregated(reply("1", flynn_party="Basel"), reply("2"), reply("3"), reply("4", flynn_party="Ulm"))
     assert server.namesakes() == {}
-    server.commit(server.check([reply("5", flynn_party="Basel")]))
+    server.commit(server.check([reply("5", n=4, flynn_party="Basel")]))
     assert server.namesakes() == {"Basel": ["1", "5"]}
+
+
+def test_a_node_that_restarted_under_another_id_is_not_counted_again() -> None:
+    server = aggregated(reply("1", flynn_party="Basel"), reply("2"))
+    again = [reply("5", flynn_party="Basel"), reply("6", flynn_party="Ulm"), reply("7", flynn_party="Ulm")]
+    before = server.counts.n_examples
+    server.commit(server.check(again))
+    assert server.counts.n_examples == before + 5
+    assert [party.cid for party in server.parties] == ["1", "2", "6"]
+    assert server.missing == {
+        "Basel (node 5)": "refused: the same name and counts as node 1, which is counted",
+        "Ulm (node 7)": "refused: the same name and counts as node 6, which is counted",
+    }
 
 
 @pytest.mark.parametrize("n_examples", [None, 5.0, "5", True, -5, [5], 2**70])

@@ -175,7 +175,7 @@ def test_without_points_held_out_the_model_is_taken_and_nothing_reported(held_ou
     ("arrays", "config", "reason"),
     [
         ([], {}, "expected 2 arrays"),
-        ([model_arrays()[0], model_arrays()[1][:2]], {}, "counts: expected shape"),
+        ([model_arrays()[0], model_arrays()[1][:2]], {}, "counts: expected packed counts"),
         ([model_arrays()[0], model_arrays()[1] // 2], {}, "counts: "),
         (model_arrays(), {"flynn-decay": "auto"}, "flynn-decay"),
         (model_arrays(), {"flynn-decay": float("nan")}, ""),

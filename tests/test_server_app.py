@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.compat.common import recorddict_compat as compat
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.server import Server
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -26,6 +27,7 @@ from flwr_flynn.privacy import mechanism_from_dict
 from .fakes import CLASSES, Proxy, manager, points
 
 REPORT: dict[str, Any] = {
+    "action": "train",
     "parties": [{"name": "a", "examples": 3, "bytes": 900}, {"name": "b", "examples": 4, "bytes": 2_100_000}],
     "missing": {"c": "no reply"},
     "examples": 7,
@@ -226,7 +228,7 @@ def test_sums_and_choice_are_compared_with_those_of_the_pooled_points(monkeypatc
         )
         Server(client_manager=manager(*proxies), strategy=strategy).fit(3, timeout=None)
         monkeypatch.setattr(data, "pooled_training", lambda *_: (pooled, codes, 3))
-        found = server_app._compared(config, strategy, plan, 3)
+        found = server_app._compared(config, strategy, plan, 3, strategy.federation("1"))
         return {name: found[name] for name in server_app._EQUALITIES}
 
     assert compared(1, X) == {"equal": True, "sums_equal": True, "choice_equal": True}
@@ -256,6 +258,9 @@ class Loopback:
 
     def get_node_ids(self) -> list[int]:
         return list(self.clients)
+
+    def get_nodes(self) -> list[NodeInfo]:
+        return [NodeInfo(node_id=node, public_key=b"key %d" % node) for node in self.clients]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         return [self.reply(message) for message in messages]
@@ -421,4 +426,9 @@ def test_a_run_whose_counts_are_not_the_pooled_ones_fails(
     with pytest.raises(FlyNNError, match="not the one trained on the pooled data"):
         run(tmp_path, monkeypatch, lambda content, kind: content)
     assert "NO" in capsys.readouterr().out
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["metrics.json", "model.npz"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        ".federation.npz.lock",
+        "federation.npz",
+        "metrics.json",
+        "model.npz",
+    ]

@@ -196,7 +196,7 @@ def test_parties_that_give_the_same_name_are_warned_of_once(caplog: pytest.LogCa
     strategy = make()
     strategy.aggregate_fit(1, [(Proxy("1"), good_res(flynn_party="Basel"))], [])
     assert "SAME NAME" not in caplog.text
-    strategy.aggregate_fit(2, [(Proxy("2"), good_res(flynn_party="Basel"))], [])
+    strategy.aggregate_fit(2, [(Proxy("2"), good_res(seed=1, flynn_party="Basel"))], [])
     strategy.aggregate_fit(3, [(Proxy("3"), good_res())], [])
     assert caplog.text.count("2 COUNTED PARTIES GIVE THE SAME NAME, Basel (nodes 1, 2)") == 1
 

@@ -36,7 +36,12 @@ def first(flower: Flower, tmp_path_factory: pytest.TempPathFactory) -> tuple[str
 
 def test_the_files_hold_what_the_table_says(first: tuple[str, Path]) -> None:
     sha, folder = first
-    assert sorted(path.name for path in folder.iterdir()) == ["metrics.json", "model.npz"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        ".federation.npz.lock",
+        "federation.npz",
+        "metrics.json",
+        "model.npz",
+    ]
     metrics = json.loads((folder / "metrics.json").read_text())
     assert metrics["sha256"] == {"federated": sha, "pooled": sha, "equal": True, "choice_equal": True}
     assert metrics["spec"]["hash_dim"] == 2048
