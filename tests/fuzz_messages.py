@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from flwr.common import Code, EvaluateIns, FitIns, Parameters, ndarrays_to_parameters
 
-from flwr_flynn import ClassCounts, HashSpec, payload
+from flwr_flynn import ClassCounts, FlyHash, HashSpec, payload
 from flwr_flynn.aggregation import Aggregator
 from flwr_flynn.choice import TEMPERATURES, Readout
 from flwr_flynn.choosing import CANDIDATES, Choosing, read_candidates, tables_to_bytes
@@ -40,6 +40,9 @@ PAIRS = [
     tuple(ClassCounts.from_data(hasher, X[:n], CODES[:n], len(CLASSES)) for hasher in TWO.hashers) for n in (3, 40)
 ]
 RELEASES = [SimulatedRelease(MECHANISM, seed).release(counts) for seed, counts in enumerate(COUNTS)]
+WIDE = FlyHash(HashSpec(n_features=4, hash_dim=1024, row_nnz=2, hash_nnz=16, seed=1))
+WIDE_COUNTS = [ClassCounts.from_data(WIDE, *wide) for wide in ((X[:1], CODES[:1], 3), (X, CODES, 3))]
+WIDE_COUNTS += [sum([WIDE_COUNTS[1]] * n, WIDE_COUNTS[0]) for n in (5, 300, 3000)]
 COLUMNS = [ColumnSums.from_data(X[:n] * 10.0**n, CODES[:n], len(CLASSES), 2) for n in (0, 9, 40)]
 
 
@@ -75,6 +78,12 @@ def use_blocks(given: Any) -> None:
     for counts, spec in zip(blocks, TWO.specs, strict=True):
         check_counts(counts, spec.hash_nnz)
     assert payload.decode_all(payload.encode(*blocks), TWO.hashers, len(CLASSES)) == blocks
+
+
+def use_wide_counts(given: Any) -> None:
+    counts = payload.decode(given, WIDE, len(CLASSES))
+    check_counts(counts, WIDE.hash_nnz)
+    assert payload.decode(payload.encode(counts), WIDE, len(CLASSES)) == counts
 
 
 def use_release(given: Any) -> None:
@@ -318,6 +327,7 @@ def decoders() -> list[Decoder]:
     return [
         Decoder("payload.read_tensors", of(every, "tensors"), use_tensors, 3),
         Decoder("payload.decode", of(plain, "arrays"), use_counts, 3),
+        Decoder("payload.decode, wide", of([payload.encode(c) for c in WIDE_COUNTS], "arrays"), use_wide_counts, 3),
         Decoder("payload.decode_all", of(pairs, "arrays"), use_blocks, 3),
         Decoder("payload.decode_release", of(released, "arrays"), use_release, 2),
         Decoder("payload.decode_total", of([payload.encode(r) for r in RELEASES], "arrays"), use_total, 2),
