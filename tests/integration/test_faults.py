@@ -30,8 +30,9 @@ SETTINGS = {
     "classes": ",".join(map(str, range(10))),
     "decay": 0.5,
     "evaluate": "false",
-    "timeout": 15,
+    "timeout": 120,  # of a busy machine; where somebody will not answer, the tests say SOON
 }
+SOON = 40
 
 
 class Federation:
@@ -143,31 +144,25 @@ def test_a_party_that_never_answers_costs_the_timeout_and_no_more(federation: Fe
     check_model(federation.run(tmp_path / "all"), tmp_path / "all", 0, 1, 2)
     federation.send("site2", signal.SIGSTOP)
     start = time.monotonic()
-    run = federation.run(tmp_path / "two")
-    assert time.monotonic() - start < 90
+    run = federation.run(tmp_path / "two", timeout=SOON)
+    assert time.monotonic() - start < SOON + 60
     check_model(run, tmp_path / "two", 0, 1)
     assert "not counted: node " in run.output
-    needed = federation.run(tmp_path / "needed", min_parties=3)
-    assert needed.status == "finished:failed"
-    assert "2 of at least 3 parties counted; missing: " in needed.output
-    assert not (tmp_path / "needed" / "model.npz").exists()
 
 
-def test_a_party_killed_before_and_one_killed_during_the_counting(federation: Federation, tmp_path: Path) -> None:
+def test_a_party_killed_during_the_counting_and_one_before(federation: Federation, tmp_path: Path) -> None:
     federation.send("site2", signal.SIGSTOP)  # the counting lasts until it is killed
 
     def kill(log: Path) -> None:
         wait_for("configure_fit: strategy sampled 3 clients", log)
-        time.sleep(2)
         federation.end("site2")
 
-    check_model(federation.run(tmp_path / "during", kill), tmp_path / "during", 0, 1)
-    federation.end("site1", signal.SIGTERM)  # says goodbye: there are two to wait for, one of them dead
-    run = federation.run(tmp_path / "before", min_parties=1)
-    check_model(run, tmp_path / "before", 0)
-    federation.start_party(1)
-    federation.start_party(2)
-    check_model(federation.run(tmp_path / "back", min_parties=3, timeout=60), tmp_path / "back", 0, 1, 2)
+    run = federation.run(tmp_path / "during", kill, min_parties=3, timeout=SOON)
+    assert run.status == "finished:failed"
+    assert "2 of at least 3 parties counted; missing: node " in run.output
+    assert not (tmp_path / "during" / "model.npz").exists()
+    # What it was killed by may have been noticed or not: it is waited for either way, and missing in the end.
+    check_model(federation.run(tmp_path / "before", timeout=SOON), tmp_path / "before", 0, 1)
 
 
 def test_a_party_killed_after_the_counting_stays_counted(federation: Federation, tmp_path: Path) -> None:
@@ -175,13 +170,13 @@ def test_a_party_killed_after_the_counting_stays_counted(federation: Federation,
         wait_for("FlyNN: 3 parties counted", log)
         federation.end("site2")
 
-    run = federation.run(tmp_path / "out", kill, evaluate="true", decay="auto", min_parties=3)
+    run = federation.run(tmp_path / "out", kill, evaluate="true", min_parties=3, timeout=2 * SOON)
     check_model(run, tmp_path / "out", 0, 1, 2)
 
 
 def test_two_runs_at_once_do_not_mix(federation: Federation, tmp_path: Path) -> None:
-    other = federation.begin(tmp_path / "other", "other", seed=8, min_parties=3, timeout=60)
-    run = federation.run(tmp_path / "one", min_parties=3, timeout=60)
+    other = federation.begin(tmp_path / "other", "other", seed=8, min_parties=3)
+    run = federation.run(tmp_path / "one", min_parties=3)
     other.wait(240)
     assert run.row("parties counted") == "3 of 3"
     assert FlyNNClassifier.load(tmp_path / "one" / "model.npz").counts_ == pooled(0, 1, 2)
@@ -192,12 +187,12 @@ def test_two_runs_at_once_do_not_mix(federation: Federation, tmp_path: Path) -> 
 
 def test_a_superlink_that_starts_again_leaves_no_half_of_a_model(federation: Federation, tmp_path: Path) -> None:
     federation.send("site2", signal.SIGSTOP)
-    process = federation.begin(tmp_path / "cut", timeout=60)
+    process = federation.begin(tmp_path / "cut")
     wait_for("configure_fit: strategy sampled 3 clients", tmp_path / "run.log")
     federation.end("superlink")
     process.wait(120)
     federation.send("site2", signal.SIGCONT)
     federation.start_link()
     # The parties come back by themselves, and a new run asks them anew.
-    check_model(federation.run(tmp_path / "new", min_parties=3, timeout=90), tmp_path / "new", 0, 1, 2)
+    check_model(federation.run(tmp_path / "new", min_parties=3), tmp_path / "new", 0, 1, 2)
     assert not (tmp_path / "cut" / "model.npz").exists()
