@@ -13,13 +13,14 @@ The bytes, little-endian::
     8   bytes of the gaps, unsigned
     .   gaps: zeros before each entry, row by row
     .   entries, each less 1
+    4   CRC-32 of the matrix's shape as Python prints it and of all before
 
 Each list is written byte plane by byte plane (first the lowest byte of each number, and so on), and then by a coder: 0
 as it is, 1 deflate, 2 LZMA. What they write may depend on the machine's libraries; what is unpacked does not.
 
 >>> packed = pack(np.array([[0, 3, 0, 0], [0, 0, 1, 0]]))
 >>> packed.dtype, packed.shape
-(dtype('uint8'), (23,))
+(dtype('uint8'), (27,))
 >>> unpack(packed, (2, 4), largest=3)
 array([[0, 3, 0, 0],
        [0, 0, 1, 0]])
@@ -73,7 +74,16 @@ def pack(counts: npt.NDArray[Any]) -> Bytes:
     gap_code, gaps = _written(np.diff(places, prepend=-1) - 1)
     entry_code, rest = _written(entries)
     header = _HEADER.pack(_VERSION, gap_code, entry_code, len(places), len(gaps))
-    return np.frombuffer(header + gaps + rest, np.uint8)
+    return np.frombuffer(sealed(header + gaps + rest, counts.shape), np.uint8)
+
+
+def sealed(raw: bytes, shape: tuple[int, ...]) -> bytes:
+    """Bytes with their checksum behind them.
+
+    Many of them would be counts of as many points with a bit flipped, or read as a matrix of another shape. The
+    checksum is against accidents: who forges counts can forge it.
+    """
+    return raw + zlib.crc32(raw, zlib.crc32(str(tuple(map(int, shape))).encode())).to_bytes(4, "little")
 
 
 def unpack(packed: Bytes, shape: tuple[int, int], largest: int) -> Numbers:
@@ -96,11 +106,14 @@ def unpack(packed: Bytes, shape: tuple[int, int], largest: int) -> Numbers:
     Raises
     ------
     PayloadError
-        Not such bytes, of another version, more or less than one matrix of this shape, or an entry above `largest`.
+        Not such bytes, altered, of another version or shape, more or less than one matrix, or an entry above `largest`.
     """
     raw, size = packed.tobytes(), math.prod(shape)
-    if len(raw) < _HEADER.size or raw[0] != _VERSION:
+    if len(raw) < _HEADER.size + 4 or raw[0] != _VERSION:
         raise PayloadError(f"counts: expected packed counts of version {_VERSION}, got others")
+    if sealed(raw[:-4], shape) != raw:
+        raise PayloadError(f"counts: altered on their way, or of another shape than {shape}")
+    raw = raw[:-4]
     _, gap_code, entry_code, n, n_bytes = _HEADER.unpack_from(raw)
     if n > size or size >= _LARGEST_SIZE:
         raise PayloadError(f"counts: expected at most {size} entries that are not zero, got {n}")

@@ -20,6 +20,7 @@ from flwr_flynn.errors import PayloadError
 from flwr_flynn.ledger import Reply
 from flwr_flynn.metrics import confusion_from_bytes, confusion_to_bytes
 from flwr_flynn.moments import ColumnSums
+from flwr_flynn.packing import sealed
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease, TopTLaplace, mechanism_from_dict
 from flwr_flynn.rounds import SumsRound
 from flwr_flynn.terms import SumsTerms, Terms
@@ -312,9 +313,26 @@ def of(seeds: list[Any], spoil: str) -> Callable[[Mutator], Any]:
     return lambda mutator: getattr(mutator, spoil)(mutator.choice(seeds))
 
 
+def packed(seeds: list[list[np.ndarray]], shapes: list[tuple[int, int]]) -> Callable[[Mutator], Any]:
+    """Messages of packed counts with faults, half of them with the checksum that fits: it is no use against forgers."""
+
+    def make(mutator: Mutator) -> Any:
+        message = mutator.arrays(mutator.choice(seeds))
+        if mutator.one_in(2) or not isinstance(message, list) or len(message) != 2 * len(shapes):
+            return message
+        for place, shape in zip(range(1, len(message), 2), shapes, strict=True):
+            array = message[place]
+            if isinstance(array, np.ndarray) and array.dtype == np.uint8:
+                message[place] = np.frombuffer(sealed(array.tobytes()[:-4], shape), np.uint8)
+        return message
+
+    return make
+
+
 def decoders() -> list[Decoder]:
     """Of messages."""
     plain = [payload.encode(counts) for counts in COUNTS]
+    wide = [payload.encode(counts) for counts in WIDE_COUNTS]
     pairs = [payload.encode(*pair) for pair in PAIRS]
     released = [payload.encode_release(release, MECHANISM) for release in RELEASES]
     limbs = [sums.to_limbs() for sums in COLUMNS]
@@ -326,9 +344,9 @@ def decoders() -> list[Decoder]:
     sums_replies = [(tensors(each.to_limbs()), each.n_examples) for each in COLUMNS]
     return [
         Decoder("payload.read_tensors", of(every, "tensors"), use_tensors, 3),
-        Decoder("payload.decode", of(plain, "arrays"), use_counts, 3),
-        Decoder("payload.decode, wide", of([payload.encode(c) for c in WIDE_COUNTS], "arrays"), use_wide_counts, 3),
-        Decoder("payload.decode_all", of(pairs, "arrays"), use_blocks, 3),
+        Decoder("payload.decode", packed(plain, [(3, 24)]), use_counts, 3),
+        Decoder("payload.decode, wide", packed(wide, [(3, 1024)]), use_wide_counts, 3),
+        Decoder("payload.decode_all", packed(pairs, [(3, 24), (3, 16)]), use_blocks, 3),
         Decoder("payload.decode_release", of(released, "arrays"), use_release, 2),
         Decoder("payload.decode_total", of([payload.encode(r) for r in RELEASES], "arrays"), use_total, 2),
         Decoder("ColumnSums.from_limbs", of(limbs, "arrays"), use_limbs, 2),

@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 
 from flwr_flynn import ClassCounts, FlyHash, HashSpec, packing
 from flwr_flynn.errors import PayloadError
-from flwr_flynn.packing import entropy, pack, unpack
+from flwr_flynn.packing import entropy, pack, sealed, unpack
 
 SHAPES = st.tuples(st.integers(1, 6), st.integers(1, 40))
 SKEWED = st.one_of(st.just(0), st.integers(0, 3), st.integers(0, 300), st.integers(0, 2**63 - 1))
@@ -96,7 +96,19 @@ def packed_by_hand(
 )
 def test_bytes_that_are_no_counts_are_refused(raw: bytes, reason: str) -> None:
     with pytest.raises(PayloadError, match=reason):
-        unpack(np.frombuffer(raw, np.uint8), (2, 4), largest=100)
+        unpack(np.frombuffer(sealed(raw, (2, 4)), np.uint8), (2, 4), largest=100)
+
+
+def test_every_flipped_bit_and_every_other_shape_is_noticed() -> None:
+    packed = pack(np.array([[0, 3, 0, 0], [0, 0, 1, 0]]))
+    for bit in range(8 * packed.nbytes):
+        flipped = packed.copy()
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(PayloadError, match=r"altered|version"):
+            unpack(flipped, (2, 4), largest=100)
+    for shape in ((1, 8), (4, 2), (2, 5), (3, 4)):
+        with pytest.raises(PayloadError, match="altered on their way, or of another shape"):
+            unpack(packed, shape, largest=100)
 
 
 @given(data=st.data())
@@ -107,6 +119,7 @@ def test_whatever_is_done_to_packed_counts_they_are_counts_or_refused(data: st.D
     for _ in range(data.draw(st.integers(1, 4))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     raw = raw[: data.draw(st.integers(0, len(raw)))] if data.draw(st.booleans()) else raw
+    raw = sealed(bytes(raw[:-4]), (3, 200)) if data.draw(st.booleans()) else raw
     tracemalloc.start()
     try:
         read = unpack(np.frombuffer(bytes(raw), np.uint8), (3, 200), largest=1000)
@@ -126,4 +139,4 @@ def test_a_matrix_too_large_to_be_packed_is_refused() -> None:
     with pytest.raises(ValueError, match=r"fewer than 2\*\*31"):
         pack(huge)
     with pytest.raises(PayloadError, match="counts: expected"):
-        unpack(np.frombuffer(packed_by_hand(b"", b"", 0), np.uint8), huge.shape, 9)
+        unpack(np.frombuffer(sealed(packed_by_hand(b"", b"", 0), huge.shape), np.uint8), huge.shape, 9)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from flwr_flynn import payload
 from flwr_flynn.counts import ClassCounts
 from flwr_flynn.errors import PayloadError
-from flwr_flynn.packing import pack
+from flwr_flynn.packing import pack, sealed
 from tests.fakes import HASHER, TERMS, counts_of, points
 
 L, M, RHO = TERMS.n_classes, HASHER.hash_dim, HASHER.hash_nnz
@@ -100,8 +100,8 @@ HOSTILE = {
     ),
     "a scalar": (damaged(1, lambda a: a[0]), "counts: expected an array, got uint8"),
     "empty": (damaged(1, lambda a: a[:0]), "expected packed counts of version 1, got others"),
-    "a class more": (repacked(lambda a: np.ones((L + 1, M), np.uint8)), "expected at most 72 entries"),
-    "beyond the last": (repacked(lambda a: np.eye(1, L * M + 1, L * M, np.uint8)), "gaps below 72"),
+    "a class more": (repacked(lambda a: np.ones((L + 1, M), np.uint8)), "of another shape than"),
+    "beyond the last": (repacked(lambda a: np.eye(1, L * M + 1, L * M, np.uint8)), "of another shape than"),
     "row sum": (repacked(lambda a: with_cell(a, 0, 0, a[0, 0] + 1)), "a multiple of hash_nnz"),
     "above its class": (repacked(lambda a: balanced_row(4)), "row 0 is of 2 points"),
     "overflow": (repacked(lambda a: np.full((L, M), 2**64 - 1, "<u8")), "expected entries of at most"),
@@ -131,7 +131,8 @@ def test_more_examples_than_allowed_are_refused() -> None:
 def test_a_small_message_cannot_make_its_reader_allocate_much() -> None:
     """A hundred thousand zeros deflate to a hundred bytes; the reader takes no more of them than it expects."""
     bomb = zlib.compress(bytes(10**8), 9)
-    message = [good()[0], np.frombuffer(struct.pack("<BBBQQ", 1, 1 + 16, 1 + 16, L * M, len(bomb)) + 2 * bomb, "u1")]
+    raw = struct.pack("<BBBQQ", 1, 1 + 16, 1 + 16, L * M, len(bomb)) + 2 * bomb
+    message = [good()[0], np.frombuffer(sealed(raw, (L, M)), "u1")]
     tracemalloc.start()
     with pytest.raises(PayloadError, match="counts: expected 72 gaps, got others"):
         decode(message)
