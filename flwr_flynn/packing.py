@@ -75,7 +75,17 @@ def pack(counts: npt.NDArray[Any]) -> Bytes:
     gap_code, gaps = _written(np.diff(places, prepend=-1) - 1)
     entry_code, rest = _written(entries)
     header = _HEADER.pack(_VERSION, gap_code, entry_code, *counts.shape, len(places), len(gaps))
-    return np.frombuffer(header + _SUM.pack(_crc(header, gaps + rest)) + gaps + rest, np.uint8)
+    return np.frombuffer(sealed(header + bytes(_SUM.size) + gaps + rest), np.uint8)
+
+
+def sealed(raw: bytes) -> bytes:
+    """Packed bytes with the checksum that they should have.
+
+    With gaps for places, one bit can make other counts of the same points. The checksum is against accidents: who
+    forges counts can forge it.
+    """
+    start, end = _HEADER.size, _HEADER.size + _SUM.size
+    return raw[:start] + _SUM.pack(zlib.crc32(raw[end:], zlib.crc32(raw[:start]))) + raw[end:]
 
 
 def unpack(packed: Bytes, shape: tuple[int, int], largest: int) -> Numbers:
@@ -104,8 +114,8 @@ def unpack(packed: Bytes, shape: tuple[int, int], largest: int) -> Numbers:
     if len(raw) < _HEADER.size + _SUM.size or raw[0] != _VERSION:
         raise PayloadError(f"counts: expected packed counts of version {_VERSION}, got others")
     _, gap_code, entry_code, *theirs, n, n_bytes = _HEADER.unpack_from(raw)
-    (crc,), body = _SUM.unpack_from(raw, _HEADER.size), raw[_HEADER.size + _SUM.size :]
-    if crc != _crc(raw[: _HEADER.size], body):
+    body = raw[_HEADER.size + _SUM.size :]
+    if raw != sealed(raw):
         raise PayloadError("counts: damaged on the way, the checksum does not fit")
     if tuple(theirs) != shape:
         raise PayloadError(f"counts: expected shape {shape}, got {tuple(theirs)}")
@@ -127,11 +137,6 @@ def unpack(packed: Bytes, shape: tuple[int, int], largest: int) -> Numbers:
         raise PayloadError(f"counts: expected entries of at most {largest}, got larger ones")
     counts[places] = entries.astype(np.int64) + 1
     return counts.reshape(shape)
-
-
-def _crc(header: bytes, body: bytes) -> int:
-    # Against accidents: with gaps for places, one bit can make other counts of the same points.
-    return zlib.crc32(body, zlib.crc32(header))
 
 
 def entropy(counts: npt.NDArray[Any]) -> float:

@@ -142,11 +142,11 @@ def _strategy(
     strategy = FlyNNStrategy(
         **given,
         secure_bound=bound,
-        max_examples_per_party=config.max_examples or None,
         purpose=config.action,
         identify=_identify(grid),
         min_available_clients=asked,
         min_parties=needed,
+        max_examples_per_party=config.max_examples or None,
         decay=config.decay_value() if before is None or config.decay != RunConfig.decay else before.decay,
         rule=config.rule if before is None or config.rule != RunConfig.rule else before.rule,
         min_examples=config.min_examples,

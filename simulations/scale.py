@@ -2,7 +2,8 @@
 
 Without options, in a process for each case: `FlyNNStrategy.aggregate_fit` gets the replies of so many parties at once,
 as Flower hands them over, and then a server's `Aggregator` gets as many one by one, each made when it is due. What
-Flower holds, the replies, is told apart from what FlyNN takes beside them.
+Flower holds, the replies, is told apart from what FlyNN takes beside them. Seconds are those of the processor, which
+others on the machine do not change much.
 
 With `--supernodes N`, `flwr run` of this project on Flower's simulation with N SuperNodes: wall time, and the memory of
 all processes together.
@@ -79,16 +80,16 @@ def at_once(n: int, noisy: bool = False) -> Row:
         return strategy.model
 
     aggregate()  # imports, the rows
-    start = time.perf_counter()
+    start = time.process_time()
     aggregate()
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     peak, kept = _memory_of(aggregate)
     return {
         "parties": n,
         "counts": terms.mode,
         "replies MiB": held / _MIB,
-        "s": seconds,
-        "ms per party": 1000 * seconds / n,
+        "CPU s": seconds,
+        "CPU ms per party": 1000 * seconds / n,
         "beside replies, peak MiB": peak,
         "kept MiB": kept,
     }
@@ -106,11 +107,11 @@ def one_by_one(n: int, noisy: bool = False) -> Row:
         nonlocal seconds
         server, seconds = Aggregator(terms, n), 0.0
         for party, reply in enumerate(replies(n, noisy)):
-            start = time.perf_counter()
+            start = time.process_time()
             server.commit(
                 server.check([Reply(str(party), reply.parameters.tensors, reply.num_examples, reply.metrics)])
             )
-            seconds += time.perf_counter() - start
+            seconds += time.process_time() - start
         server.require_enough()
         return server
 
@@ -118,8 +119,8 @@ def one_by_one(n: int, noisy: bool = False) -> Row:
     took = seconds
     peak, kept = _memory_of(aggregate)
     return {
-        "one by one, s": took,
-        "one by one, ms per party": 1000 * took / n,
+        "one by one, CPU s": took,
+        "one by one, CPU ms per party": 1000 * took / n,
         "one by one, peak MiB": peak,
         "one by one, kept MiB": kept,
     }
@@ -249,6 +250,6 @@ def main(arguments: list[str]) -> None:
     for noisy in (False, True):
         for n in (10, 100) if chosen.quick else (10, 100, 1000):
             rows.append(_in_a_process(n, noisy))
-            print(f"{rows[-1]['counts']}, {n} parties: {rows[-1]['ms per party']:.2f} ms each", flush=True)
+            print(f"{rows[-1]['counts']}, {n} parties: {rows[-1]['CPU ms per party']:.2f} ms each", flush=True)
     write_csv(folder / "scale.csv", rows)
     print(text_table(rows))

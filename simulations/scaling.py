@@ -190,17 +190,17 @@ def remarks(rows: Sequence[Row], cores: int) -> list[str]:
     digests = {name: {row["sha256"] for row in rows if row["set"] == name} for name in {row["set"] for row in rows}}
     same = "led" if all(len(found) == 1 for found in digests.values()) else "did NOT all lead"
     return [
-        "Seconds, the best of the repetitions, and in brackets how many times as fast as one party. The paper's parties "
-        'are threads of one machine with 16 cores; its times are means of 10. "Critical path, parties one by one" is '
-        'the slowest party plus the sum of all counts, each party having had one thread to itself; "wall" is the clock '
-        f"on the {cores} cores of this machine, where no more than {cores} parties run at a time. All federations "
-        f"of a set {same} to the same counts, by SHA-256.",
+        "Seconds, the best of the repetitions, and in brackets how many times as fast as one party. The paper's "
+        'parties are threads of one machine with 16 cores; its times are means of 10. "Critical path, parties one by one" is '
+        'the slowest party plus the sum of all counts, each party having had one thread to itself; "wall" is the '
+        f"clock on the {cores} cores of this machine, where no more than {cores} parties run at a time. All "
+        f"federations of a set {same} to the same counts, by SHA-256.",
         "Why ours differs: training itself is faster by two orders of magnitude, by a fused kernel in place of a "
-        "sparse product, so that what does not shrink with the number of parties weighs more. Each party draws the lifting "
-        "matrix anew (the paper's threads share it, which parties cannot) and packs its counts, and the server "
-        "unpacks, checks and adds as many as there are parties, one after the other. With fewer points than the "
-        "paper's, that part is larger still; `--full` takes all. On a machine that others use, single figures may be "
-        "off by a factor.",
+        "sparse product, so that what does not shrink with the number of parties weighs more. Each party draws the "
+        "lifting matrix anew (the paper's threads share it, which parties cannot) and packs its counts, and the "
+        "server unpacks, checks and adds as many as there are parties, one after the other. With fewer points than "
+        "the paper's, that part is larger still; `--full` takes all. On a machine that others use, single figures "
+        "may be off by a factor.",
     ]
 
 

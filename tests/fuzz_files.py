@@ -17,10 +17,11 @@ from flwr_flynn import budget as budgets
 from flwr_flynn.budget import Budget, Policy
 from flwr_flynn.config import NodeConfig, RunConfig
 from flwr_flynn.errors import FlyNNError, PayloadError
+from flwr_flynn.federation import Federation, Member
 from flwr_flynn.privacy import SimulatedRelease
 from flwr_flynn.private_data import private_share
-from tests.fakes import CLASSES, HASHER, SPEC
-from tests.fuzz_messages import COUNTS, MECHANISM, RELEASES, X, Y, check_counts
+from tests.fakes import CLASSES, HASHER, SPEC, TERMS
+from tests.fuzz_messages import COUNTS, MECHANISM, NOISY, RELEASES, X, Y, check_counts
 from tests.fuzzing import Decoder, Mutator
 
 # -------- settings
@@ -125,6 +126,14 @@ class Files:
             model = FlyNNClassifier.from_counts(SPEC, counts, labels, feature_names=("p", "q", "r", "s"))
             model.save(folder / f"{place}.npz")
             self.models.append((folder / f"{place}.npz").read_bytes())
+        self.federations = []
+        plain = [
+            Member(f"p{i}", str(i), "", tuple(c.n_per_class.tolist()), c.sha256(), "7") for i, c in enumerate(COUNTS)
+        ]
+        noisy = [Member("", str(i), "ab" * 32, None, r.sha256(), "7") for i, r in enumerate(RELEASES)]
+        for place, (terms, parts, members) in enumerate([(TERMS, COUNTS, plain), (NOISY, RELEASES, noisy)]):
+            Federation(terms, sum(parts[1:], parts[0]), members).save(folder / f"f{place}.npz")
+            self.federations.append((folder / f"f{place}.npz").read_bytes())
         self.budget = Budget(folder / "state", Policy(10.0, mechanisms=("simulated",)))
         self.request = SimulatedRelease(MECHANISM, 3)
         self.released = self.budget.release(self.request, COUNTS[2]).counts
@@ -139,7 +148,12 @@ class Files:
 
     def make_model(self, mutator: Mutator) -> bytes:
         """A file with faults, or a forged one: any header and counts with the digest that fits them."""
-        content = mutator.choice(self.models)
+        return self._spoiled_model(mutator, mutator.choice(self.models))
+
+    def make_federation(self, mutator: Mutator) -> bytes:
+        return self._spoiled_model(mutator, mutator.choice(self.federations))
+
+    def _spoiled_model(self, mutator: Mutator, content: bytes) -> bytes:
         if mutator.one_in(3):
             return mutator.raw(content, self.models)
         with np.load(io.BytesIO(content)) as file:
@@ -166,6 +180,17 @@ class Files:
             rows = np.arange(2.0 * model.n_features_in_).reshape(2, -1)
             assert names is None or len(names) == model.n_features_in_
             assert len(model.decision_function(rows)) == 2
+
+    def use_federation(self, content: bytes) -> None:
+        path = self.write("given.npz", content)
+        federation = Federation.load(path, max_bytes=2**22)
+        assert federation.counts.noise or sum(member.examples for member in federation.members) in (
+            0,
+            federation.counts.n_examples,
+        )
+        federation.save(path)
+        again = Federation.load(path, max_bytes=2**22)
+        assert (again.terms, again.counts, again.members) == (federation.terms, federation.counts, federation.members)
 
     # ---- a party's ledger of private answers
 
@@ -263,6 +288,7 @@ def decoders(folder: Path) -> list[Decoder]:
         Decoder("RunConfig.parse", make_settings(RUN_SEEDS, RunConfig.table()), use_run_config, 3),
         Decoder("NodeConfig.parse", make_settings(NODE_SEEDS, NodeConfig.table()), use_node_config, 2),
         Decoder("FlyNNClassifier.load", files.make_model, files.use_model, 2, memory=2**24),
+        Decoder("Federation.load", files.make_federation, files.use_federation, 2, memory=2**24),
         Decoder("Budget", files.make_state, files.use_state, 0.5),
         Decoder("records.count", make_records, use_records, 1),
         Decoder("data: CSV", files.make_csv, files.use_data(".csv"), 1, memory=2**23),

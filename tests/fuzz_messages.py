@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from flwr.common import Code, EvaluateIns, FitIns, Parameters, ndarrays_to_parameters
 
-from flwr_flynn import ClassCounts, HashSpec, payload
+from flwr_flynn import ClassCounts, FlyHash, HashSpec, payload
 from flwr_flynn.aggregation import Aggregator
 from flwr_flynn.choice import TEMPERATURES, Readout
 from flwr_flynn.choosing import CANDIDATES, Choosing, read_candidates, tables_to_bytes
@@ -20,6 +20,7 @@ from flwr_flynn.errors import PayloadError
 from flwr_flynn.ledger import Reply
 from flwr_flynn.metrics import confusion_from_bytes, confusion_to_bytes
 from flwr_flynn.moments import ColumnSums
+from flwr_flynn.packing import sealed
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease, TopTLaplace, mechanism_from_dict
 from flwr_flynn.rounds import SumsRound
 from flwr_flynn.terms import SumsTerms, Terms
@@ -40,6 +41,9 @@ PAIRS = [
     tuple(ClassCounts.from_data(hasher, X[:n], CODES[:n], len(CLASSES)) for hasher in TWO.hashers) for n in (3, 40)
 ]
 RELEASES = [SimulatedRelease(MECHANISM, seed).release(counts) for seed, counts in enumerate(COUNTS)]
+WIDE = FlyHash(HashSpec(n_features=4, hash_dim=1024, row_nnz=2, hash_nnz=16, seed=1))
+WIDE_COUNTS = [ClassCounts.from_data(WIDE, *wide) for wide in ((X[:1], CODES[:1], 3), (X, CODES, 3))]
+WIDE_COUNTS += [sum([WIDE_COUNTS[1]] * n, WIDE_COUNTS[0]) for n in (5, 300, 3000)]
 COLUMNS = [ColumnSums.from_data(X[:n] * 10.0**n, CODES[:n], len(CLASSES), 2) for n in (0, 9, 40)]
 
 
@@ -75,6 +79,12 @@ def use_blocks(given: Any) -> None:
     for counts, spec in zip(blocks, TWO.specs, strict=True):
         check_counts(counts, spec.hash_nnz)
     assert payload.decode_all(payload.encode(*blocks), TWO.hashers, len(CLASSES)) == blocks
+
+
+def use_wide_counts(given: Any) -> None:
+    counts = payload.decode(given, WIDE, len(CLASSES))
+    check_counts(counts, WIDE.hash_nnz)
+    assert payload.decode(payload.encode(counts), WIDE, len(CLASSES)) == counts
 
 
 def use_release(given: Any) -> None:
@@ -303,9 +313,26 @@ def of(seeds: list[Any], spoil: str) -> Callable[[Mutator], Any]:
     return lambda mutator: getattr(mutator, spoil)(mutator.choice(seeds))
 
 
+def packed(seeds: list[list[np.ndarray]], shapes: list[tuple[int, int]]) -> Callable[[Mutator], Any]:
+    """Messages of packed counts with faults, half of them with the checksum that fits: it is no use against forgers."""
+
+    def make(mutator: Mutator) -> Any:
+        message = mutator.arrays(mutator.choice(seeds))
+        if mutator.one_in(2) or not isinstance(message, list) or len(message) != 2 * len(shapes):
+            return message
+        for place in range(1, len(message), 2):
+            array = message[place]
+            if isinstance(array, np.ndarray) and array.dtype == np.uint8:
+                message[place] = np.frombuffer(sealed(array.tobytes()), np.uint8)
+        return message
+
+    return make
+
+
 def decoders() -> list[Decoder]:
     """Of messages."""
     plain = [payload.encode(counts) for counts in COUNTS]
+    wide = [payload.encode(counts) for counts in WIDE_COUNTS]
     pairs = [payload.encode(*pair) for pair in PAIRS]
     released = [payload.encode_release(release, MECHANISM) for release in RELEASES]
     limbs = [sums.to_limbs() for sums in COLUMNS]
@@ -317,8 +344,9 @@ def decoders() -> list[Decoder]:
     sums_replies = [(tensors(each.to_limbs()), each.n_examples) for each in COLUMNS]
     return [
         Decoder("payload.read_tensors", of(every, "tensors"), use_tensors, 3),
-        Decoder("payload.decode", of(plain, "arrays"), use_counts, 3),
-        Decoder("payload.decode_all", of(pairs, "arrays"), use_blocks, 3),
+        Decoder("payload.decode", packed(plain, [(3, 24)]), use_counts, 3),
+        Decoder("payload.decode, wide", packed(wide, [(3, 1024)]), use_wide_counts, 3),
+        Decoder("payload.decode_all", packed(pairs, [(3, 24), (3, 16)]), use_blocks, 3),
         Decoder("payload.decode_release", of(released, "arrays"), use_release, 2),
         Decoder("payload.decode_total", of([payload.encode(r) for r in RELEASES], "arrays"), use_total, 2),
         Decoder("ColumnSums.from_limbs", of(limbs, "arrays"), use_limbs, 2),

@@ -1,0 +1,32 @@
+"""What a party costs the server: the law is that memory does not depend on how many there are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from simulations import scale
+from simulations.__main__ import EXPERIMENTS
+
+
+@pytest.mark.parametrize("noisy", [False, True])
+def test_memory_beside_the_replies_does_not_grow_with_the_parties(noisy: bool) -> None:
+    few, many = scale.at_once(4, noisy), scale.at_once(64, noisy)
+    assert many["kept MiB"] < few["kept MiB"] + 0.5
+    assert many["beside replies, peak MiB"] < 13 * 1.25  # sums in int64; packing wider counts takes some more
+    few, many = scale.one_by_one(4, noisy), scale.one_by_one(64, noisy)
+    for name in ("one by one, peak MiB", "one by one, kept MiB"):
+        assert many[name] < few[name] + 0.5
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="Linux tells a process's share of memory")
+def test_memory_of_processes_is_that_of_those_with_the_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "read_bytes", lambda path: b"FLWR_HOME=/here\0" if path.name == "environ" else b"")
+    assert scale.Memory("/here")._size(os.getpid()) > 2**20
+    assert scale.Memory("/there")._size(os.getpid()) == 0
+
+
+def test_the_experiment_is_listed() -> None:
+    assert "scale" in EXPERIMENTS
