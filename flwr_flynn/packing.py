@@ -1,23 +1,25 @@
 """A matrix of counts in few bytes: the gaps between entries that are not zero, and the entries, each deflated.
 
 A party's counts are mostly zeros, and the rest mostly small. How many bytes they need if every entry is coded by
-itself, their entropy, is what a packed matrix is measured against: it takes 1.0 to 1.2 times that for 50 to 60000
-points (``python -m simulations traffic``).
+itself, their entropy, is what a packed matrix is measured against: it takes 1.0 to 1.15 times that for 50 to 60000
+points (``python -m simulations traffic``). Where a gap would take more room than the zeros, as in sums over many
+points, all entries are written instead.
 
 The bytes, little-endian::
 
     1   version, 1
-    1   width of a gap in bytes (1, 2 or 4) + 16 x its coder
-    1   width of an entry in bytes (1, 2, 4 or 8) + 16 x its coder
-    4   L, and 4 more: m, unsigned
-    4   number of entries that are not zero, unsigned
-    4   bytes of the gaps, unsigned
-    4   CRC-32 of the bytes before it and after it
-    .   gaps: zeros before each entry, row by row
-    .   entries, each less 1
+    1   width of a gap in bytes (1, 2 or 4), or 0: there are no gaps, every entry of the matrix follows
+    1   width of an entry in bytes (1, 2, 4 or 8)
+    4   L, unsigned
+    4   m, unsigned
+    4   number of entries that follow, unsigned
+    4   CRC-32 of all other bytes, unsigned
+    .   gaps: zeros before each entry that is not zero, row by row
+    .   these entries, each less 1; or all entries, as they are
 
-Each list is written byte plane by byte plane (first the lowest byte of each number, and so on), and then by a coder: 0
-as it is, 1 deflate, 2 LZMA. What they write may depend on the machine's libraries; what is unpacked does not.
+Numbers are written byte plane by byte plane (first the lowest byte of each number, and so on), every plane as one raw
+deflate stream (RFC 1951). Deflate is not asked to look for repetitions beyond runs: counts have none, and what it takes
+for some costs time and bytes. What zlib writes may depend on its version; what is unpacked does not.
 
 >>> packed = pack(np.array([[0, 3, 0, 0], [0, 0, 1, 0]]))
 >>> packed.dtype, packed.shape
@@ -39,16 +41,10 @@ import numpy.typing as npt
 
 from flwr_flynn.errors import PayloadError
 
-try:
-    import lzma
-except ImportError:  # a Python that was built without it packs a little less well, and cannot read what others packed
-    lzma = None  # type: ignore[assignment]
-
 _VERSION = 1
-_HEADER, _SUM = struct.Struct("<BBBIIII"), struct.Struct("<I")
-_PLAIN, _DEFLATE, _LZMA = range(3)
-_BROKEN: tuple[type[Exception], ...] = (zlib.error, EOFError, *((lzma.LZMAError,) if lzma is not None else ()))
-_DICTIONARY, _SHORT = 2**20, 2**10
+_HEADER, _CHECKSUM = struct.Struct("<BBBIII"), struct.Struct("<I")
+_START = _HEADER.size + _CHECKSUM.size
+_GAP_WIDTHS, _ENTRY_WIDTHS = (1, 2, 4), (1, 2, 4, 8)
 _LARGEST_SIZE = 2**31  # entries: positions are summed up in int64
 
 Numbers = npt.NDArray[np.int64]
@@ -61,7 +57,7 @@ def pack(counts: npt.NDArray[Any]) -> Bytes:
     Parameters
     ----------
     counts : integer array of shape (L, m)
-        None below zero; at least one, and fewer than 2**31 of them.
+        None below zero; fewer than 2**31 of them.
 
     Returns
     -------
@@ -71,11 +67,15 @@ def pack(counts: npt.NDArray[Any]) -> Bytes:
         raise ValueError(f"counts: expected fewer than 2**31 entries, got {counts.size}")
     flat = counts.reshape(-1)
     places = np.flatnonzero(flat)
-    entries = flat[places].astype(np.uint64) - np.uint64(1)
-    gap_code, gaps = _written(np.diff(places, prepend=-1) - 1)
-    entry_code, rest = _written(entries)
-    header = _HEADER.pack(_VERSION, gap_code, entry_code, *counts.shape, len(places), len(gaps))
-    return np.frombuffer(sealed(header + bytes(_SUM.size) + gaps + rest), np.uint8)
+    gap_width, gaps = _written(np.diff(places, prepend=-1) - 1)
+    width, entries = _written(flat[places].astype(np.uint64) - np.uint64(1))
+    n, body = len(places), gaps + entries
+    if 4 * n > flat.size:
+        dense_width, dense = _written(flat)
+        if len(dense) < len(body):
+            gap_width, width, n, body = 0, dense_width, flat.size, dense
+    header = _HEADER.pack(_VERSION, gap_width, width, *counts.shape, n)
+    return np.frombuffer(sealed(header + bytes(_CHECKSUM.size) + body), np.uint8)
 
 
 def sealed(raw: bytes) -> bytes:
@@ -84,8 +84,8 @@ def sealed(raw: bytes) -> bytes:
     With gaps for places, one bit can make other counts of the same points. The checksum is against accidents: who
     forges counts can forge it.
     """
-    start, end = _HEADER.size, _HEADER.size + _SUM.size
-    return raw[:start] + _SUM.pack(zlib.crc32(raw[end:], zlib.crc32(raw[:start]))) + raw[end:]
+    header, body = raw[: _HEADER.size], raw[_START:]
+    return header + _CHECKSUM.pack(zlib.crc32(body, zlib.crc32(header))) + body
 
 
 def unpack(packed: Bytes, shape: tuple[int, int], largest: int) -> Numbers:
@@ -108,33 +108,37 @@ def unpack(packed: Bytes, shape: tuple[int, int], largest: int) -> Numbers:
     Raises
     ------
     PayloadError
-        Not such bytes, of another version, more or less than one matrix of this shape, or an entry above `largest`.
+        Not such bytes, of another version, damaged, more or less than one matrix of this shape, or an entry above
+        `largest`.
     """
     raw, size = packed.tobytes(), math.prod(shape)
-    if len(raw) < _HEADER.size + _SUM.size or raw[0] != _VERSION:
+    if len(raw) < _START or raw[0] != _VERSION:
         raise PayloadError(f"counts: expected packed counts of version {_VERSION}, got others")
-    _, gap_code, entry_code, *theirs, n, n_bytes = _HEADER.unpack_from(raw)
-    body = raw[_HEADER.size + _SUM.size :]
     if raw != sealed(raw):
-        raise PayloadError("counts: damaged on the way, the checksum does not fit")
+        raise PayloadError("counts: expected bytes of their checksum, got damaged ones")
+    _, gap_width, width, *theirs, n = _HEADER.unpack_from(raw)
     if tuple(theirs) != shape:
         raise PayloadError(f"counts: expected shape {shape}, got {tuple(theirs)}")
     if n > size or size >= _LARGEST_SIZE:
-        raise PayloadError(f"counts: expected at most {size} entries that are not zero, got {n}")
-    if n_bytes > len(body):
-        raise PayloadError(f"counts: expected at most {len(body)} bytes of gaps, got {n_bytes}")
-    gaps = _read(body[:n_bytes], gap_code, n, (1, 2, 4), "gaps")
-    entries = _read(body[n_bytes:], entry_code, n, (1, 2, 4, 8), "entries")
-    counts = np.zeros(size, np.int64)
-    if not n:
-        return counts.reshape(shape)
-    if int(gaps.max()) >= size:
+        raise PayloadError(f"counts: expected at most {size} entries, got {n}")
+    if gap_width not in (0, *_GAP_WIDTHS) or width not in _ENTRY_WIDTHS:
+        raise PayloadError(f"counts: expected gaps of 0 to 4 and entries of 1 to 8 bytes, got {gap_width} and {width}")
+    if not gap_width and n != size:
+        raise PayloadError(f"counts: expected all {size} entries, got {n}")
+    gaps, rest = _read(raw[_START:], n, gap_width, "gaps")
+    entries, rest = _read(rest, n, width, "entries")
+    if rest:
+        raise PayloadError(f"counts: expected nothing behind the entries, got {len(rest)} bytes")
+    if int(entries.max(initial=0)) > largest - bool(gap_width and n):
+        raise PayloadError(f"counts: expected entries of at most {largest}, got larger ones")
+    if not gap_width:
+        return entries.astype(np.int64).reshape(shape)
+    if int(gaps.max(initial=0)) >= size:
         raise PayloadError(f"counts: expected gaps below {size}, got larger ones")
     places = np.cumsum(gaps.astype(np.int64) + 1) - 1
-    if int(places[-1]) >= size:
+    if n and int(places[-1]) >= size:
         raise PayloadError(f"counts: expected entries within {shape[0]} rows of {shape[1]}, got some beyond")
-    if int(entries.max()) >= largest:
-        raise PayloadError(f"counts: expected entries of at most {largest}, got larger ones")
+    counts = np.zeros(size, np.int64)
     counts[places] = entries.astype(np.int64) + 1
     return counts.reshape(shape)
 
@@ -151,52 +155,35 @@ def entropy(counts: npt.NDArray[Any]) -> float:
 
 
 def _written(numbers: npt.NDArray[Any]) -> tuple[int, bytes]:
-    """Numbers from 0 by the coder that makes least of them, behind the code for it and their width."""
+    """Numbers from 0 as deflated byte planes, behind their width."""
     largest = int(numbers.max(initial=0))
-    width = next(width for width in (1, 2, 4, 8) if largest < 2 ** (8 * width))
-    planes = numbers.astype(f"<u{width}").view(np.uint8).reshape(-1, width).T.tobytes()
-    written = {_PLAIN: planes}
-    # LZMA makes a tenth less of it, but for a few hundred bytes and at a cost of a megabyte or two.
-    if len(planes) < _SHORT or lzma is None:
-        written[_DEFLATE] = zlib.compress(planes, 9)
-    else:
-        written[_LZMA] = lzma.compress(planes, lzma.FORMAT_RAW, filters=_filters(len(planes)))
-    coder = min(written, key=lambda coder: len(written[coder]))
-    return width + 16 * coder, written[coder]
+    width = next(width for width in _ENTRY_WIDTHS if largest < 2 ** (8 * width))
+    planes = numbers.astype(f"<u{width}").view(np.uint8).reshape(-1, width).T
+    return width, b"".join(_deflated(plane.tobytes()) for plane in planes)
 
 
-def _read(raw: bytes, code: int, n: int, widths: tuple[int, ...], what: str) -> npt.NDArray[Any]:
-    """n numbers that `_written` wrote, or a `PayloadError`."""
-    coder, width = divmod(code, 16)
-    if width not in widths:
-        raise PayloadError(f"counts: expected {what} of {' or '.join(map(str, widths))} bytes, got {width}")
-    planes = _expanded(raw, coder, n * width, what)
-    if planes is None or len(planes) != n * width:
-        raise PayloadError(f"counts: expected {n} {what}, got others")
-    return np.frombuffer(planes, np.uint8).reshape(width, n).T.copy().view(f"<u{width}").reshape(n)
+def _deflated(plane: bytes) -> bytes:
+    """Deflate by Huffman codes alone, or by those and runs: the shorter."""
+    written = []
+    for strategy in (zlib.Z_HUFFMAN_ONLY, zlib.Z_RLE):
+        deflater = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS, 9, strategy)
+        written.append(deflater.compress(plane) + deflater.flush())
+    return min(written, key=len)
 
 
-def _expanded(raw: bytes, coder: int, size: int, what: str) -> bytes | None:
-    """What a coder wrote, of at most `size` bytes; None if it did not write this."""
-    if coder == _PLAIN:
-        return raw
-    if coder == _LZMA and lzma is None:
-        raise PayloadError(f"counts: {what} are packed by LZMA, which this Python was built without")
-    try:
-        if coder == _DEFLATE:
-            inflater = zlib.decompressobj()
-            planes = inflater.decompress(raw, size + 1)
-            return planes if inflater.eof and not inflater.unused_data else None
-        if coder == _LZMA:
-            expander = lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=_filters(_DICTIONARY))
-            planes = expander.decompress(raw, size + 1)
-            return planes if expander.eof and not expander.unused_data else None
-    except _BROKEN:
-        return None
-    raise PayloadError(f"counts: expected {what} by coder 0, 1 or 2, got {coder}")
-
-
-def _filters(size: int) -> list[dict[str, int]]:
-    """LZMA's parameters for so many bytes: numbers are no text, and a reader must hold no more than 1 MiB."""
-    dictionary = min(max(2 ** (size - 1).bit_length(), 4096), _DICTIONARY)
-    return [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": dictionary, "lc": 0, "lp": 0, "pb": 0}]
+def _read(raw: bytes, n: int, width: int, what: str) -> tuple[npt.NDArray[Any], bytes]:
+    """n numbers that `_written` wrote, and the bytes behind them."""
+    planes = []
+    for _ in range(width):
+        inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+        try:
+            plane = inflater.decompress(raw, n + 1)  # no more is expanded, however much there is
+        except zlib.error:
+            plane = b""
+        if not inflater.eof or len(plane) != n:
+            raise PayloadError(f"counts: expected {n} {what}, got others")
+        planes.append(np.frombuffer(plane, np.uint8))
+        raw = inflater.unused_data
+    if not planes:
+        return np.zeros(0, np.uint8), raw
+    return np.stack(planes, axis=1).view(f"<u{width}").reshape(n), raw

@@ -191,10 +191,10 @@ def remarks(rows: Sequence[Row], cores: int) -> list[str]:
     same = "led" if all(len(found) == 1 for found in digests.values()) else "did NOT all lead"
     return [
         "Seconds, the best of the repetitions, and in brackets how many times as fast as one party. The paper's "
-        'parties are threads of one machine with 16 cores; its times are means of 10. "Critical path, parties one by one" is '
-        'the slowest party plus the sum of all counts, each party having had one thread to itself; "wall" is the '
-        f"clock on the {cores} cores of this machine, where no more than {cores} parties run at a time. All "
-        f"federations of a set {same} to the same counts, by SHA-256.",
+        "parties are threads of one machine with 16 cores; its times are means of 10. "
+        '"Critical path, parties one by one" is the slowest party plus the sum of all counts, each party having had '
+        f'one thread to itself; "wall" is the clock on the {cores} cores of this machine, where no more than {cores} '
+        f"parties run at a time. All federations of a set {same} to the same counts, by SHA-256.",
         "Why ours differs: training itself is faster by two orders of magnitude, by a fused kernel in place of a "
         "sparse product, so that what does not shrink with the number of parties weighs more. Each party draws the "
         "lifting matrix anew (the paper's threads share it, which parties cannot) and packs its counts, and the "

@@ -47,7 +47,7 @@ def test_counts_travel_packed_however_large(highest: int) -> None:
     counts = ClassCounts(array, hash_nnz=RHO, spec_fingerprint=HASHER.fingerprint)
     message = payload.encode(counts)
     assert [each.dtype.name for each in message] == ["uint8", "uint8"]
-    assert message[1].nbytes < 60
+    assert message[1].nbytes < 80
     assert decode(message) == counts
 
 
@@ -131,10 +131,10 @@ def test_more_examples_than_allowed_are_refused() -> None:
 
 def test_a_small_message_cannot_make_its_reader_allocate_much() -> None:
     """A hundred thousand zeros deflate to a hundred bytes; the reader takes no more of them than it expects."""
-    bomb = zlib.compress(bytes(10**8), 9)
-    header = struct.pack("<BBBIIII", 1, 1 + 16, 1 + 16, L, M, L * M, len(bomb))
-    crc = struct.pack("<I", zlib.crc32(header + 2 * bomb))
-    message = [good()[0], np.frombuffer(header + crc + 2 * bomb, "u1")]
+    bomb = zlib.compress(bytes(10**8), 9)[2:-4]  # without the frame of zlib it is a raw stream
+    header = struct.pack("<BBBIII", 1, 1, 1, L, M, L * M)
+    checksum = struct.pack("<I", zlib.crc32(header + 2 * bomb))
+    message = [good()[0], np.frombuffer(header + checksum + 2 * bomb, "u1")]
     tracemalloc.start()
     with pytest.raises(PayloadError, match="counts: expected 72 gaps, got others"):
         decode(message)
