@@ -118,8 +118,8 @@ def remarks(source: str, problems: Sequence[Problem], settings: Settings) -> lis
         "ties and losses add up to 71), 60 configurations by a Gaussian process, m up to 2048 d. Improvement: median "
         "over sets of how much lower FlyNN's normalised accuracy is; positive favours FlyNN.",
         "Why ours differs:\n\n"
-        "- Other sets, fewer points and a smaller search. Each takes something from the tuned FlyNN of the paper, "
-        "whose accuracy grows with m and with n.\n"
+        "- Other sets, fewer points and a smaller search, each of which may take something from the tuned FlyNN; how "
+        "much was not measured.\n"
         "- Our baselines are stronger: kNN, 1-NN, LR and the perceptron may standardise columns; the authors' programs "
         'divide rows by their length, which does nothing for sets whose columns have different units. Lines "unit '
         'rows" show kNN as they have it.\n'

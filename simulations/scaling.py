@@ -227,12 +227,12 @@ def remarks(rows: Sequence[Row], cores: int) -> list[str]:
         'one" is the slowest party plus the sum of all counts, each party having had one thread to itself; "wall" is '
         f"the clock on the {cores} cores of this machine, where no more than {cores} parties run at a time. All "
         f"federations of a set {same} to the same counts, by SHA-256.",
-        "Why ours differs: training itself is faster by two orders of magnitude, by a fused kernel in place of a "
-        "sparse product, so that what does not shrink with the number of parties weighs more. Each party draws the "
-        "lifting matrix anew (the paper's threads share it, which parties cannot) and packs its counts, and the server "
-        "unpacks, checks and adds as many as there are parties, one after the other. With fewer points than the "
-        "paper's, that part is larger still; `--full` takes all. On a machine that others use, single figures may be "
-        "off by a factor.",
+        "Why ours differs: counting is faster by two orders of magnitude, by a fused kernel in place of a sparse "
+        "product (and on another machine), so that what does not shrink with the number of parties weighs more. Each "
+        "party draws the lifting matrix anew (the paper's threads share it, which parties cannot), and the server "
+        "unpacks, checks and adds one reply after the other. Measured once, MNIST with 20000 points: counting 0.8 CPU "
+        "s, drawing 0.1 to 0.35, packing 0.02, server 0.2 with one party and 0.3 with 16. With fewer points than the "
+        "paper's that part is larger still; `--full` takes all. Wall times suffer from whatever else the machine does.",
     ]
 
 
