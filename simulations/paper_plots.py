@@ -24,7 +24,7 @@ def _powers_of_two(axis: Any) -> None:
     axis._set_axes_scale("log", base=2)
     axis.set_major_locator(LogLocator(base=2, numticks=8))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(lambda value, _: f"{value / 1024:.4g}k" if value >= 2**13 else f"{value:.3g}")
+    axis.set_major_formatter(lambda value, _: f"{value / 1024:.4g}k" if value >= 2**13 else f"{value:.4g}")
 
 
 def bars(panels: Sequence[tuple[str, Sequence[tuple[str, Array, tuple[float, float]]]]], path: Path) -> None:
@@ -193,6 +193,7 @@ def scaling(panels: Sequence[tuple[str, Mapping[str, Sequence[tuple[int, float]]
     """
     plt, figure, axes = _panels(len(panels), 4.2, 4.0)
     names = list(dict.fromkeys(name for _, lines in panels for name in lines))
+    low = min(ratio for _, lines in panels for points in lines.values() for _, ratio in points)
     top = max(tau for _, lines in panels for points in lines.values() for tau, _ in points)
     for axis, (title, lines) in zip(axes, panels, strict=True):
         axis.plot([1, top], [1, top], color="grey", linewidth=1.5, label="linear")
@@ -200,7 +201,7 @@ def scaling(panels: Sequence[tuple[str, Mapping[str, Sequence[tuple[int, float]]
             place = names.index(name)
             x, y = zip(*points, strict=True)
             axis.plot(x, y, color=COLOURS[place], marker=MARKERS[place], markersize=5, linewidth=1.2, label=name)
-        axis.set(xlabel="parties", ylabel="times as fast as one party", ylim=(0.25, top * 1.3))
+        axis.set(xlabel="parties", ylabel="times as fast as one party", ylim=(low / 1.2, top * 1.3))
         _powers_of_two(axis.xaxis)
         _powers_of_two(axis.yaxis)
         axis.set_title(title, fontsize=9)

@@ -144,17 +144,20 @@ def remarks(plan: Plan) -> list[str]:
     return [
         "Normalised accuracy, 1 - a / a_k: lower is better, tuned kNN has 0. Mean ± standard deviation over data sets. "
         f"Ours: {plan.sets} data sets a line ({plan.large_sets} with n = 1e4), {tuned.folds} folds, "
-        f"{tuned.draws} random configurations of the paper's FlyNN with m up to 2048 d and {tuned.largest_dim}; seeds "
-        "are the data sets' numbers, 0, 1, ...",
+        f"{tuned.draws} random configurations of the paper's FlyNN, m up to 2048 d (at most {tuned.largest_dim}); "
+        "seeds are the data sets' numbers, 0, 1, ...",
         "What is done otherwise than in the paper:\n\n"
         "- The paper searches 60 configurations with a Gaussian process, m up to 2048 d; here they are drawn at random"
-        f"{'' if tuned.draws >= 60 else ', and fewer of them, with a smaller m'}. On data in R^d the best m is the "
-        "largest, so that this costs the tuned FlyNN most there.\n"
+        f"{'' if tuned.draws >= 60 else ', and fewer of them'}.\n"
         "- Seeds and data sets are not the paper's, which do not repeat.\n"
         "- Ties between equal sums are broken by a rule; the authors' hash leaves them to NumPy's argpartition.\n"
         "- kNN and 1-NN have the better of rows of unit length and standardised columns.\n"
         "- Table 1 does not say how many bits are ones where d = 50: 20 are assumed here.\n"
         "- Logistic regression and the perceptron see each point once. The paper does not show them on these data.",
+        "Binary data come out as printed. In R^d with n = 1e3 the paper's FlyNN does worse here than printed (where it "
+        "beats kNN), and this is not explained; the narrower search is one candidate. Measured once, on R^50 with seed "
+        "0 and 30 configurations: accuracy goes most with s (rank correlation .64; m .14, rho .25, gamma .14), and "
+        "good ones have s near d / 2. The defaults there have m = 16384 and accuracy .65; hash_dim = 65536 gives .73.",
     ]
 
 
