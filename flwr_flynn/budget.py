@@ -198,7 +198,9 @@ class Budget:
         data = counts.sha256() if data is None else data
         with self._locked():
             entries = self._read()
-            for entry in entries:
+            # A share of noise is drawn anew for each sum: the same one in two sums of different parties would leave too
+            # little of it in their difference.
+            for entry in [] if mechanism.is_share else entries:
                 if entry["request"] == request:
                     return Released(self._stored(entry, mechanism), True, entry["data"] != data)
             inner = _unseeded(mechanism)

@@ -296,6 +296,10 @@ federation, purpose, identify, secure_bound, fraction_evaluate, wait_timeout, ac
 
     # ---- the counting, or the sums of the columns
 
+    def note_failure(self, cid: str, reason: str) -> None:
+        """Note why a party is not counted, where the transport does not tell by a failed reply."""
+        self._course.ledger.fail(cid, reason)
+
     def _left(self, present: Collection[str]) -> int:
         """How many counted parties are not there any more; nobody waits for them."""
         return sum(1 for party in self._course.ledger.parties if party.cid not in present)

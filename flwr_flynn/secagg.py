@@ -40,6 +40,7 @@ from flwr.common.logger import log
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
 from flwr.compat.common import recorddict_compat as compat
 from flwr.compat.server.typing import Workflow
+from flwr.server import LegacyContext
 from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.serverapp import Grid
 
@@ -243,6 +244,24 @@ class SecureAggregator(Aggregator):
         return ClassCounts(array, hash_nnz=hasher.hash_nnz, spec_fingerprint=hasher.fingerprint)
 
 
+class _Listener:
+    """A grid that notes why nodes failed."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self.errors: dict[int, str] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        replies = list(self._grid.send_and_receive(messages, timeout=timeout))
+        for reply in replies:
+            if reply.has_error():
+                self.errors.setdefault(reply.metadata.src_node_id, f"failed: {reply.error.reason}")
+        return replies
+
+
 def workflow(bound: int, threshold: float, timeout: float) -> Workflow:
     """The fit workflow of a `DefaultWorkflow` that counts by a secure sum.
 
@@ -269,11 +288,16 @@ def workflow(bound: int, threshold: float, timeout: float) -> Workflow:
     )
 
     def fit(grid: Grid, context: Context) -> None:
+        listener = _Listener(grid)
         try:
-            protocol(grid, context)
+            protocol(cast(Grid, listener), context)
         except ConfigError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a party sent, or did not
             log(ERROR, "FlyNN: the secure sum failed", exc_info=error)
+        finally:
+            # Where the protocol ends early, the strategy hears nothing of it.
+            for node, reason in listener.errors.items():
+                cast(LegacyContext, context).strategy.note_failure(str(node), reason)  # type: ignore[attr-defined]
 
     return fit
