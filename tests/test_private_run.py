@@ -585,7 +585,7 @@ def test_evaluating_a_model_with_a_budget_leaves_out_what_does_not_fit(tmp_path:
 
 def test_a_client_takes_a_budget_and_nothing_else() -> None:
     with pytest.raises(ConfigError, match="budget: expected a Budget, got str"):
-        FlyNNClient(*points(3), budget="/tmp/state")
+        FlyNNClient(*points(3), budget="state")
 
 
 def test_counts_of_no_release_are_none() -> None:
