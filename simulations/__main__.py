@@ -9,7 +9,7 @@ EXPERIMENTS = {
     "bench": "speed of hashing, training and prediction, beside a lean SciPy implementation and the hardware's limit",
     "overhead": "what FlyNN adds to the time of a `flwr run`",
     "scale": "seconds and memory of the server for 10, 100 and 1000 parties, or of a simulation with --supernodes 200",
-    "traffic": "bytes of one party's counts beside their entropy",
+    "traffic": "bytes of a party's counts beside their entropy, and of FedAvg until it is as accurate",
     "accuracy": "balanced accuracy beside tuned kNN and the paper's other baselines; calibration and novelty",
     "noniid": "skewed parties: FlyNN beside FedAvg and FedProx",
     "parties": "time and memory of 10 to 1000 parties, in this process and on Ray",

@@ -1,103 +1,312 @@
-"""Bytes on the wire: one party's packed counts beside what there is to say in them.
+"""Bytes: packed counts beside their entropy, and FlyNN's traffic beside FedAvg's until it is as accurate.
 
-The zero-order entropy of the counts is what a code must take on average that codes every entry by itself. Packed counts
-(`flwr_flynn.packing`) are to take at most 1.25 times that, or 512 bytes more. Beside them the same counts as they are,
-in the narrowest unsigned type that holds them and in int64. The hash is the one that `HashSpec.suggest` gives, and with
-``--data`` also the paper's on MNIST and Fashion-MNIST. Times are the best of three.
+First table: the counts of one party of 50 to 60000 points, at the hyper-parameters of the paper's scaling experiment:
+their zero-order entropy (what a code takes that codes every entry by itself), the bytes that `flwr_flynn.packing` makes
+of them and how long that takes, the dense matrix in the narrowest type that holds it and in int64, and what the bits
+alone would take, which is all that decay 0 reads.
 
-What FedAvg sends until it is as accurate is in ``python -m simulations noniid``.
+Second table: ten parties, Dirichlet 0.1, a fifth of the points held out. FlyNN is the product's: strategy and clients
+of the package, sizes by default, columns as they are, the decay chosen by the parties, all of its messages counted, the
+model handed out and tried included. FedAvg trains softmax regression (LR) and a perceptron with one hidden layer of 64
+(MLP) in float32 on the same parts until it first has FlyNN's accuracy on the same held-out points. It gets what helps
+it: columns standardised by the pooled points, learning rate and epochs per round from a grid by the very held-out
+points (fewest bytes to FlyNN's accuracy, else the highest accuracy), and of its messages only the arrays count: the
+weights down and up in every round, and the final ones down. Envelopes of Flower and of the network are in no figure.
 """
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
+import numpy.typing as npt
+from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes
+from flwr.server.client_manager import SimpleClientManager
+from flwr.server.client_proxy import ClientProxy
+from flwr.server.server import Server
 
-from flwr_flynn import ClassCounts, FlyHash, HashSpec
-from flwr_flynn.packing import entropy, pack, unpack
-from simulations.results import Row, output_folder, parser, text_table, write_csv
-from simulations.splits import read
+from flwr_flynn import ClassCounts, FlyHash, FlyNNClient, FlyNNStrategy, HashSpec, packing
+from flwr_flynn.config import RunConfig
+from flwr_flynn.data import Dataset, Share, load_dataset
+from flwr_flynn.partition import deal, held_out
+from flwr_flynn.payload import write_tensors
+from simulations import fedavg
+from simulations import traffic_plots as plots
+from simulations.bench import SHAPES, Shape, best_in_turn
+from simulations.fedavg import Recipe
+from simulations.results import Cells, Row, code_digest, output_folder, parser, text_table, write_csv
 
-SIZES = (50, 180, 600, 6000, 60000)
-SETS = ("letters", "mnist", "fashion_mnist")
-PAPER = {
-    "mnist": {"hash_dim": 170128, "row_nnz": 19, "hash_nnz": 17},
-    "fashion_mnist": {"hash_dim": 108192, "row_nnz": 82, "hash_nnz": 8},
-}
-"""The paper's hyper-parameters, from its tables."""
+Array = npt.NDArray[Any]
+
+PARTY_SIZES = (50, 180, 600, 6000, 60000)
+FLYNN = "FlyNN"
+HIDDEN = {"LR": (), "MLP": (64,)}
+PARTIES, ALPHA, TEST_FRACTION = 10, 0.1, 0.2
+RATES, EPOCHS = (0.3, 1.0, 0.1, 3.0, 0.03), (5, 1)  # what tends to be best comes first
+COMPARED = ("digits", "letters", "mnist", "fashion_mnist")
+
+_CODE = code_digest("simulations.traffic", "simulations.fedavg", "flwr_flynn.strategy", "flwr_flynn.client")
 
 
-def measure(name: str, counts: ClassCounts, n: int) -> Row:
-    """One line of the table."""
+@dataclass(frozen=True)
+class Plan:
+    """What is run.
+
+    Parameters
+    ----------
+    rounds : int
+        Of FedAvg, at most.
+    seeds : tuple of int
+        Of split, held-out points and training.
+    largest : int
+        Points of a data set that are dealt out.
+    """
+
+    rounds: int = 100
+    seeds: tuple[int, ...] = (0, 1, 2)
+    largest: int = 10000
+
+
+QUICK = Plan(rounds=30, seeds=(0,), largest=2000)
+
+
+# ---- one party's counts
+
+
+def sizes_of(counts: ClassCounts) -> Row:
+    """Bytes of counts in several forms, and the seconds that packing and unpacking them takes."""
     array = counts.array
-    least = entropy(array)
-    packed = pack(array)
-
-    def best(work: object, *given: object) -> float:
-        times = []
-        for _ in range(3):
-            start = time.perf_counter()
-            work(*given)  # type: ignore[operator]
-            times.append(time.perf_counter() - start)
-        return 1000 * min(times)
-
-    narrow = np.min_scalar_type(int(array.max())).itemsize
+    packed = packing.pack(array)
+    calls = {"pack": lambda: packing.pack(array), "unpack": lambda: packing.unpack(packed, array.shape, array.max())}
+    seconds = best_in_turn(calls, 3)
+    least = packing.entropy(array)
     return {
-        "set": name,
-        "points": n,
-        "m L": array.size,
         "entropy": round(least),
         "packed": packed.nbytes,
-        "ratio": packed.nbytes / least,
-        "over": round(packed.nbytes - least),
-        "as it is": narrow * array.size,
-        "int64": 8 * array.size,
-        "pack ms": best(pack, array),
-        "unpack ms": best(unpack, packed, array.shape, n),
+        "packed / entropy": packed.nbytes / least,
+        "on target": packed.nbytes <= max(1.25 * least, least + 512),
+        "dense, narrow": array.size * np.min_scalar_type(int(array.max())).itemsize,
+        "dense, int64": array.size * 8,
+        "bits, packed": packing.pack(array > 0).nbytes,
+        **{f"{name} ms": 1e3 * value for name, value in seconds.items()},
     }
 
 
-def rows(sources: list[str], largest: int) -> Iterator[Row]:
-    """All lines: every set, hash and number of points."""
-    for source in sources:
-        data = read(source)
-        n_classes = len(data.classes)
-        suggested = HashSpec.suggest(data.X.shape[1], len(data.y), n_classes)
-        specs = {data.name: suggested}
-        if data.name in PAPER:
-            specs[f"{data.name}, the paper's hash"] = HashSpec(data.X.shape[1], **PAPER[data.name], seed=0)
-        order = np.random.default_rng(0).permutation(len(data.y))
-        for name, spec in specs.items():
-            hasher = FlyHash(spec)
-            for n in SIZES:
-                if n <= min(len(order), largest):
-                    counts = ClassCounts.from_data(hasher, data.X[order[:n]], data.y[order[:n]], n_classes, n_jobs=-1)
-                    yield measure(name, counts, n)
+def party_rows(shape: Shape, folder: Path | None, most: int) -> Iterator[Row]:
+    """A row for each size of a party, up to `most` points and to what there is; none where there is no file."""
+    source = source_of(shape.file, folder)
+    if source is None:
+        return
+    data = load_dataset(source)
+    order = np.random.default_rng(0).permutation(len(data.y))
+    hasher = FlyHash(shape.spec)
+    hasher.count(data.X[:64], data.y[:64], shape.n_classes)  # compiles
+    for n in sorted({min(size, most, len(data.y)) for size in PARTY_SIZES}):
+        start = time.perf_counter()
+        counts = ClassCounts.from_data(hasher, data.X[order[:n]], data.y[order[:n]], shape.n_classes)
+        hashing = time.perf_counter() - start
+        about = {"set": shape.name, "L x m": f"{shape.n_classes} x {shape.hash_dim}", "points": n}
+        yield about | sizes_of(counts) | {"hashing ms": 1e3 * hashing}
+
+
+def source_of(name: str, folder: Path | None) -> str | None:
+    """What `load_dataset` calls a data set: Digits is always there, the others where there is a file."""
+    if name == "digits":
+        return name
+    path = None if folder is None else folder / f"{name}.npz"
+    return str(path) if path is not None and path.exists() else None
+
+
+# ---- a federation until it is as accurate
+
+
+def parts_of(data: Dataset, seed: int) -> list[Share]:
+    """The parties' shares."""
+    config = RunConfig(partitioner="dirichlet", alpha=ALPHA, split_seed=seed, test_fraction=TEST_FRACTION)
+    test = held_out(len(data.y), TEST_FRACTION, seed)
+    return [data.share(indices, test) for indices in deal(config, PARTIES, data.y)]
+
+
+class Party(ClientProxy):
+    """A FlyNN party in this process."""
+
+    def __init__(self, number: int, share: Share) -> None:
+        super().__init__(str(number))
+        client = FlyNNClient(share.X, share.y, X_test=share.X_test, y_test=share.y_test, name=f"party-{number}")
+        self._client = client.to_client()
+
+    def fit(self, ins: FitIns, timeout: float | None = None, group_id: int | None = None) -> FitRes:
+        return self._client.fit(ins)
+
+    def evaluate(self, ins: EvaluateIns, timeout: float | None = None, group_id: int | None = None) -> EvaluateRes:
+        return self._client.evaluate(ins)
+
+    def get_properties(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError("FlyNN asks for none")
+
+    get_parameters = reconnect = get_properties
+
+
+def flynn(parts: Sequence[Share], n_classes: int) -> Row:
+    """Accuracy on the held-out points of all parties, and bytes of all rounds by party, on average."""
+    n = sum(len(part.y) for part in parts)
+    strategy = FlyNNStrategy(
+        spec=HashSpec.suggest(parts[0].X.shape[1], n, n_classes),
+        classes=range(n_classes),
+        min_available_clients=len(parts),
+        min_parties=len(parts),
+    )
+    manager = SimpleClientManager()
+    for number, part in enumerate(parts):
+        manager.register(Party(number, part))
+    logger = logging.getLogger("flwr")
+    before = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        Server(client_manager=manager, strategy=strategy).fit(strategy.num_rounds, timeout=None)
+    finally:
+        logger.setLevel(before)
+    steps = strategy.traffic.values()
+    evaluation = strategy.evaluation or {}
+    return {
+        "accuracy": float(evaluation["accuracy"]),
+        "rounds": strategy.num_rounds,
+        "up": round(sum(step.up for step in steps) / len(parts)),
+        "down": round(sum(step.down for step in steps) / len(parts)),
+        "counts up": strategy.traffic["counts"].per_party["up"],
+        "dense up": strategy.counts.array.size,  # in the narrowest type of all
+    }
+
+
+def standardised(parts: Sequence[Share]) -> tuple[list[tuple[Array, Array]], Array, Array]:
+    """Training points by party, and held-out points of all, in float32, on columns as the pooled points have them."""
+    pooled = np.concatenate([part.X for part in parts]).astype(np.float64)
+    mean, deviation = pooled.mean(axis=0), pooled.std(axis=0)
+    deviation[deviation == 0] = 1.0
+    scaled = [[((X - mean) / deviation).astype(np.float32) for X in (part.X, part.X_test)] for part in parts]
+    tests = np.concatenate([X_test for _, X_test in scaled]), np.concatenate([part.y_test for part in parts])
+    return [(X, part.y) for (X, _), part in zip(scaled, parts, strict=True)], *tests
+
+
+def by_averaging(
+    parts: Sequence[Share], n_classes: int, model: str, recipe: Recipe, goal: float, most: int, seed: int
+) -> Row:
+    """FedAvg until it has the accuracy `goal`, for `most` rounds at most; ``curve`` is the accuracy by round."""
+    parties, X_test, y_test = standardised(parts)
+    curve: list[float] = []
+    for weights in fedavg.rounds(parties, (X_test.shape[1], *HIDDEN[model], n_classes), recipe, seed):
+        curve.append(float((fedavg.scores(weights, X_test).argmax(axis=1) == y_test).mean()))
+        if curve[-1] >= goal or len(curve) == most:
+            size = sum(map(len, write_tensors(weights)))
+            break
+    best = {"accuracy": max(curve), "reached": curve[-1] >= goal, "rounds": len(curve)}
+    return best | {"up": len(curve) * size, "down": (len(curve) + 1) * size, "curve": curve, "recipe": asdict(recipe)}
+
+
+def best_of(tried: Sequence[Row]) -> Row:
+    """The one that reached the goal with the fewest bytes; if none did, the most accurate."""
+    return max(tried, key=lambda row: (row["reached"], -row["rounds"] if row["reached"] else 0, row["accuracy"]))
+
+
+def federations(data: Dataset, plan: Plan, cells: Cells) -> Iterator[Row]:
+    """A row for every method and seed."""
+    order = np.sort(np.random.default_rng(0).permutation(len(data.y))[: plan.largest])
+    codes = np.unique(data.y[order], return_inverse=True)[1].astype(np.int64)
+    data = Dataset(data.X[order], codes, list(range(int(codes.max()) + 1)), Path(data.name).stem)
+    digest = hashlib.sha256(np.ascontiguousarray(data.X).tobytes() + codes.tobytes()).hexdigest()[:16]
+    for seed in plan.seeds:
+        about = {"set": data.name, "points": len(codes), "parties": PARTIES, "seed": seed}
+        key = about | {"data": digest, "code": _CODE}
+        parts, n_classes = parts_of(data, seed), len(data.classes)
+        ours = _kept(cells, key | {"job": FLYNN}, partial(flynn, parts, n_classes))
+        yield about | {"method": FLYNN, "reached": True} | ours
+        goal = ours["accuracy"]
+        for model in HIDDEN:
+            tried: list[Row] = []
+            for recipe in (Recipe(rate, epochs) for rate, epochs in product(RATES, EPOCHS)):
+                # Another recipe can only be better in as many rounds as the best so far took.
+                most = min([plan.rounds, *(row["rounds"] for row in tried if row["reached"])])
+                job = {"job": f"FedAvg {model}", "recipe": asdict(recipe), "most": most, "goal": goal}
+                train = partial(by_averaging, parts, n_classes, model, recipe, goal, most, seed)
+                tried.append(_kept(cells, key | job, train))
+            yield about | {"method": f"FedAvg {model}"} | best_of(tried)
+
+
+def _kept(cells: Cells, key: Row, compute: Callable[[], Row]) -> Row:
+    found = cells.get(key)
+    if found is None:
+        start = time.perf_counter()
+        found = [compute()]
+        cells.put(key, found)
+        recipe = f" ({_words(key['recipe'])})" if "recipe" in key else ""
+        print(
+            f"{key['set']}, seed {key['seed']}: {key['job']}{recipe}, {time.perf_counter() - start:.1f} s", flush=True
+        )
+    return found[0]
+
+
+# ---- what is shown
+
+
+def in_short(rows: Sequence[Row]) -> list[Row]:
+    """A line for every set and method: medians over seeds, of bytes until the accuracy is reached, or of all rounds."""
+    lines = []
+    for name, method in dict.fromkeys((row["set"], row["method"]) for row in rows):
+        mine = [row for row in rows if (row["set"], row["method"]) == (name, method)]
+        reached = sum(row["reached"] for row in mine)
+        middle = {key: float(np.median([row[key] for row in mine])) for key in ("up", "down", "accuracy")}
+        never = f"not reached in {mine[0]['most']:g}"
+        there = f"{np.median([row['rounds'] for row in mine if row['reached']]):g}" if reached else never
+        if 0 < reached < len(mine):
+            there += f" in {reached} of {len(mine)} seeds, else {never}"
+        lines.append(
+            {
+                "set": name,
+                "method": method,
+                "rounds": there,
+                "kB up": f"{middle['up'] / 1000:.1f}",
+                "kB down": f"{middle['down'] / 1000:.1f}",
+                "accuracy": f"{middle['accuracy']:.3f}",
+                "recipes": "; ".join(dict.fromkeys(_words(row["recipe"]) for row in mine if "recipe" in row)),
+            }
+        )
+    return lines
+
+
+def _words(recipe: Row) -> str:
+    return f"rate {recipe['rate']:g}, epochs {recipe['epochs']}"
 
 
 def main(arguments: list[str]) -> None:
-    """Measure, print, write, plot."""
+    """Measure, print, write."""
     options = parser("traffic", __doc__)
+    options.add_argument("--seeds", type=int, help="splits of the second table (default: 3, quick: 1)")
     chosen = options.parse_args(arguments)
-    sources = ["digits"]
-    if chosen.data is not None:
-        sources += [str(chosen.data / f"{name}.npz") for name in SETS if (chosen.data / f"{name}.npz").exists()]
-    table = list(rows(sources, 600 if chosen.quick else SIZES[-1]))
-    print(text_table(table))
+    if chosen.seeds is not None and chosen.seeds < 1:
+        options.error("--seeds: expected at least 1")
+    if chosen.data is not None and not chosen.data.is_dir():
+        options.error(f"--data: expected a folder, {chosen.data} is none")
+    plan = QUICK if chosen.quick else Plan()
+    if chosen.seeds is not None:
+        plan = replace(plan, seeds=tuple(range(chosen.seeds)))
     folder = output_folder(chosen)
-    write_csv(folder / "traffic.csv", table)
-    figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
-    for name in dict.fromkeys(row["set"] for row in table):
-        mine = [row for row in table if row["set"] == name]
-        (line,) = axes.loglog([row["points"] for row in mine], [row["packed"] for row in mine], "o-", label=name)
-        axes.loglog([row["points"] for row in mine], [row["entropy"] for row in mine], "--", color=line.get_color())
-    axes.loglog([], [], "k--", label="entropy")
-    axes.set(xlabel="points at the party", ylabel="bytes", title="One party's packed counts, and their entropy")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-    figure.savefig(folder / "traffic.png", dpi=130)
-    plt.close(figure)
-    print(f"written: {folder / 'traffic.png'}")
+    sizes = [row for shape in SHAPES for row in party_rows(shape, chosen.data, 600 if chosen.quick else 60000)]
+    print(text_table(sizes) + "\n")
+    write_csv(folder / "sizes.csv", sizes)
+    cells = Cells(folder / "cells")
+    rows: list[Row] = []
+    for name in COMPARED:
+        source = source_of(name, chosen.data)
+        if source is not None:
+            rows += [row | {"most": plan.rounds} for row in federations(load_dataset(source), plan, cells)]
+            write_csv(folder / "federations.csv", [{k: v for k, v in r.items() if k != "curve"} for r in rows])
+    print("\n" + text_table(in_short(rows)) + "\n")
+    plots.draw(sizes, rows, folder / "traffic.png")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import multiprocessing
-import pathlib
 
 import numpy as np
 import pytest
@@ -378,14 +377,3 @@ def test_processes_give_what_one_gives(folder, finished, tmp_path):
     keep = ("set", "method", "mean", "sd")
     one, two = ([[row[key] for key in keep] for row in read(out / "accuracy.csv")] for out in (finished, tmp_path))
     assert one == two
-
-
-def test_traffic_is_near_the_entropy(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["traffic", "--quick", "--out", str(tmp_path)]) == 0
-    out = capsys.readouterr().out
-    assert str(tmp_path / "traffic.png") in out
-    with (tmp_path / "traffic.csv").open() as stream:
-        lines = list(csv.DictReader(stream))
-    assert [line["points"] for line in lines] == ["50", "180", "600"]
-    for line in lines:
-        assert float(line["ratio"]) <= 1.25 or int(line["over"]) <= 512

@@ -1,0 +1,230 @@
+"""`python -m simulations traffic`: averaging is what it says, and every byte in its tables is one that was sent."""
+
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pytest
+
+from flwr_flynn import ClassCounts, FlyHash, HashSpec, payload
+from flwr_flynn.data import load_dataset
+from simulations import __main__ as command
+from simulations import fedavg, traffic
+from simulations.fedavg import Recipe
+from simulations.results import Cells
+from simulations.traffic import Plan
+
+PLAN = Plan(rounds=3, seeds=(0, 1), largest=400)
+
+
+def read(path):
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+# ---- averaging
+
+
+def loss(weights, X, y):
+    logits = X
+    for place in range(0, len(weights), 2):
+        logits = logits @ weights[place] + weights[place + 1]
+        if place < len(weights) - 2:
+            logits = np.maximum(logits, 0)
+    return float((np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(y)), y]).mean())
+
+
+@pytest.mark.parametrize("widths", [(5, 3), (5, 4, 3), (5, 6, 4, 3)])
+def test_gradients_are_those_of_the_loss(widths):
+    generator = np.random.default_rng(0)
+    weights = [array + generator.normal(size=array.shape) for array in fedavg.initial(widths, 0)]
+    X, y = generator.normal(size=(7, 5)), np.arange(7) % 3
+    for array, slope in zip(weights, fedavg.gradient(weights, X, y), strict=True):
+        assert slope.shape == array.shape
+        for place in np.ndindex(array.shape):
+            before = array[place]
+            around = []
+            for step in (1e-5, -1e-5):
+                array[place] = before + step
+                around.append(loss(weights, X, y))
+            array[place] = before
+            assert slope[place] == pytest.approx((around[0] - around[1]) / 2e-5, abs=1e-6)
+
+
+def test_a_round_is_the_mean_of_what_parties_trained_by_their_points():
+    generator = np.random.default_rng(1)
+    parties = [(generator.normal(size=(n, 4)).astype(np.float32), np.arange(n) % 3) for n in (5, 0, 40)]
+    recipe, widths = Recipe(rate=0.3, epochs=2, batch=8), (4, 6, 3)
+    models = fedavg.rounds(parties, widths, recipe, seed=3)
+    start = fedavg.initial(widths, 3)
+    for number in range(3):
+        theirs = [
+            fedavg.trained(start, X, y, recipe, np.random.default_rng([3, 2, number, i]))
+            for i, (X, y) in enumerate(parties)
+        ]
+        expected = [(5 * a + 40 * c) / 45 for a, _, c in zip(*theirs, strict=True)]
+        start = next(models)
+        for array, mean in zip(start, expected, strict=True):
+            assert array.dtype == np.float32
+            np.testing.assert_allclose(array, mean, rtol=1e-5, atol=1e-7)
+
+
+def test_training_leaves_its_start_alone_and_takes_every_point_once_an_epoch(monkeypatch):
+    seen = []
+
+    def gradient(weights, X, y):
+        seen.extend(X[:, 0].tolist())
+        return [np.ones_like(array) for array in weights]
+
+    monkeypatch.setattr(fedavg, "gradient", gradient)
+    start = fedavg.initial((1, 2), 0)
+    X, y = np.arange(70, dtype=np.float32)[:, None], np.zeros(70, int)
+    after = fedavg.trained(start, X, y, Recipe(0.5, epochs=2), np.random.default_rng(0))
+    assert sorted(seen) == sorted([*range(70)] * 2)
+    assert seen[:70] != seen[70:]
+    assert not start[0].any()
+    assert (after[0] == -0.5 * 2 * 3).all()  # two epochs of three steps
+
+
+# ---- the tables
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a finished run, what it printed, and its cells' rows."""
+    pytest.importorskip("flwr_datasets")
+    out = tmp_path_factory.mktemp("traffic")
+    with pytest.MonkeyPatch.context() as patch:
+        lines = []
+        patch.setattr("builtins.print", lambda *words, **_: lines.append(" ".join(map(str, words))))
+        patch.setattr(traffic, "QUICK", PLAN)
+        patch.setattr(traffic, "RATES", (0.1, 1.0))
+        assert command.main(["traffic", "--quick", "--out", str(out)]) == 0
+    return out, "\n".join(lines)
+
+
+def test_sizes_of_parties_are_those_of_their_packed_counts(finished):
+    rows = read(finished[0] / "sizes.csv")
+    assert [row["points"] for row in rows] == ["50", "180", "600"]
+    data, spec = load_dataset("digits"), traffic.SHAPES[0].spec
+    order = np.random.default_rng(0).permutation(len(data.y))
+    for row in rows:
+        assert row["set"] == "Digits"
+        mine = order[: int(row["points"])]
+        counts = ClassCounts.from_data(FlyHash(spec), data.X[mine], data.y[mine], 10)
+        assert int(row["packed"]) == payload.encode(counts)[1].nbytes
+        share = np.unique(counts.array, return_counts=True)[1] / counts.array.size
+        assert int(row["entropy"]) == round(-(share * np.log2(share)).sum() * counts.array.size / 8)
+        assert (row["dense, narrow"], row["dense, int64"]) == ("163840", "1310720")
+        assert row["on target"] == "True"
+        assert int(row["bits, packed"]) < int(row["packed"])
+        assert all(float(row[name]) > 0 for name in ("pack ms", "unpack ms", "hashing ms"))
+
+
+def test_federations_tell_bytes_and_rounds(finished):
+    rows = read(finished[0] / "federations.csv")
+    assert [(row["seed"], row["method"]) for row in rows] == [
+        (seed, method) for seed in "01" for method in ("FlyNN", "FedAvg LR", "FedAvg MLP")
+    ]
+    floats = {"FedAvg LR": (64 * 10, 10), "FedAvg MLP": (64 * 64, 64, 64 * 10, 10)}
+    for row in rows:
+        assert (row["set"], row["points"], row["parties"]) == ("digits", "400", "10")
+        assert 0.2 < float(row["accuracy"]) <= 1
+        if row["method"] == "FlyNN":
+            assert int(row["counts up"]) <= int(row["up"]) < 20_000
+            continue
+        n_rounds = int(row["rounds"])
+        assert 1 <= n_rounds <= 3
+        a_model = sum(4 * n + 128 for n in floats[row["method"]])  # 128: the header of numpy.save
+        assert (int(row["up"]), int(row["down"])) == (n_rounds * a_model, (n_rounds + 1) * a_model)
+
+
+def test_flynn_is_that_of_the_pooled_points(finished):
+    data = load_dataset("digits")
+    order = np.sort(np.random.default_rng(0).permutation(len(data.y))[:400])
+    sample = traffic.Dataset(data.X[order], data.y[order], data.classes, "digits")
+    parts = traffic.parts_of(sample, seed=0)
+    assert len(parts) == 10
+    assert sum(len(part.y) + len(part.y_test) for part in parts) == 400
+    row = traffic.flynn(parts, 10)
+    first = read(finished[0] / "federations.csv")[0]
+    assert (str(row["accuracy"]), str(row["up"]), str(row["down"])) == (first["accuracy"], first["up"], first["down"])
+    n = sum(len(part.y) for part in parts)
+    hasher = FlyHash(HashSpec.suggest(64, n, 10))
+    sent = [
+        sum(map(len, payload.write_tensors(payload.encode(ClassCounts.from_data(hasher, part.X, part.y, 10)))))
+        for part in parts
+    ]
+    # What stands beside the arrays is the party's name.
+    assert np.mean(sent) < row["counts up"] < np.mean(sent) + 100
+
+
+def test_the_files_are_named_and_the_figure_is_there(finished):
+    folder, printed = finished
+    for name in ("sizes.csv", "federations.csv", "traffic.png"):
+        assert f"written: {(folder / name).resolve()}" in printed
+    assert (folder / "traffic.png").stat().st_size > 20_000
+    assert "FedAvg MLP" in printed
+
+
+def test_a_second_run_computes_nothing(finished, monkeypatch):
+    monkeypatch.setattr(traffic, "QUICK", PLAN)
+    monkeypatch.setattr(traffic, "RATES", (0.1, 1.0))
+    for name in ("flynn", "by_averaging"):
+        monkeypatch.setattr(traffic, name, lambda *args: pytest.fail("computed again"))
+    before = (finished[0] / "federations.csv").read_bytes()
+    rows = list(traffic.federations(load_dataset("digits"), PLAN, Cells(finished[0] / "cells")))
+    assert [row["method"] for row in rows] == ["FlyNN", "FedAvg LR", "FedAvg MLP"] * 2
+    assert (finished[0] / "federations.csv").read_bytes() == before
+
+
+def separated(n=300):
+    """Parties of three clusters far apart, of one class each."""
+    y = np.arange(n) % 3
+    X = 9 * np.eye(3, 5)[y] + np.random.default_rng(0).normal(size=(n, 5))
+    return [traffic.Share(*(part for k in (1, 0) for part in (X[y == c][k::2], y[y == c][k::2]))) for c in range(3)]
+
+
+def test_averaging_ends_when_it_is_as_accurate():
+    parts, recipe = separated(), Recipe(0.1)
+    row = traffic.by_averaging(parts, 3, "LR", recipe, 0.9, 50, 0)
+    assert row["reached"]
+    assert row["accuracy"] == row["curve"][-1] >= 0.9
+    assert all(accuracy < 0.9 for accuracy in row["curve"][:-1])
+    assert row["rounds"] == len(row["curve"]) < 50
+    never = traffic.by_averaging(parts, 3, "LR", recipe, 1.1, 4, 0)
+    assert not never["reached"]
+    assert (never["rounds"], never["accuracy"]) == (4, max(never["curve"]))
+
+
+def test_the_best_recipe_is_the_one_that_needs_fewest_rounds():
+    def row(reached, rounds, accuracy):
+        return {"reached": reached, "rounds": rounds, "accuracy": accuracy}
+
+    slow, quick, never, worse = row(True, 9, 0.99), row(True, 3, 0.91), row(False, 10, 0.9), row(False, 10, 0.5)
+    assert traffic.best_of([never, slow, quick, worse]) is quick
+    assert traffic.best_of([worse, never]) is never
+
+
+def test_the_summary_says_what_was_not_reached():
+    common = {"set": "a", "method": "FedAvg LR", "up": 1000, "down": 2000, "accuracy": 0.5, "most": 7}
+    recipe = {"rate": 0.1, "epochs": 5, "batch": 32}
+    rows = [common | {"seed": i, "reached": i < 1, "rounds": (3, 7)[i], "recipe": recipe} for i in range(2)]
+    (mixed,) = traffic.in_short(rows)
+    assert mixed["rounds"] == "3 in 1 of 2 seeds, else not reached in 7"
+    assert (mixed["kB up"], mixed["recipes"]) == ("1.0", "rate 0.1, epochs 5")
+    assert traffic.in_short(rows[:1])[0]["rounds"] == "3"
+    assert traffic.in_short(rows[1:])[0]["rounds"] == "not reached in 7"
+
+
+def test_sets_without_a_file_are_left_out(tmp_path):
+    assert traffic.source_of("digits", None) == "digits"
+    assert traffic.source_of("mnist", None) is None
+    assert list(traffic.party_rows(traffic.SHAPES[2], tmp_path, 100)) == []
+    letters = traffic.SHAPES[1]
+    generator = np.random.default_rng(0)
+    np.savez(tmp_path / "letters.npz", X=generator.integers(0, 16, (90, 16), np.uint8), y=np.arange(90) % 26)
+    assert [row["points"] for row in traffic.party_rows(letters, tmp_path, 60000)] == [50, 90]
+    with pytest.raises(SystemExit):
+        command.main(["traffic", "--data", str(tmp_path / "nowhere")])
