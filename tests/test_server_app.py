@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +19,7 @@ from flwr.server import Server
 from flwr.supercore.task_identity import TaskIdentity
 
 from flwr_flynn import FlyNNClassifier, FlyNNClient, FlyNNStrategy, data, server_app
+from flwr_flynn import report as reports
 from flwr_flynn.budget import Budget, Policy
 from flwr_flynn.config import RunConfig
 from flwr_flynn.errors import AggregationError, ConfigError, FlyNNError
@@ -43,6 +44,13 @@ REPORT: dict[str, Any] = {
     "traffic": {},
     "sha256": {"federated": "12ab"},
 }
+
+
+@pytest.fixture(autouse=True)
+def a_logger_without_the_app_s_filter() -> Iterator[None]:
+    """What the app does to Flower's logger ends with its process; here it must end with its test."""
+    yield
+    logging.getLogger("flwr").removeFilter(server_app._one_line)
 
 
 def test_errors_of_ours_are_logged_in_one_line_and_others_whole() -> None:
@@ -91,7 +99,7 @@ def test_the_output_folder_is_made_before_the_run(tmp_path: Path, monkeypatch: p
 
 
 def test_the_table_of_a_deployment_names_who_is_missing(tmp_path: Path) -> None:
-    table = server_app._table(REPORT, tmp_path)
+    table = reports.table(REPORT, tmp_path)
     rows = [line.split() for line in table.splitlines() if line]
     assert ["parties", "counted", "2", "of", "3"] in rows
     assert ["not", "counted:", "c", "no", "reply"] in rows
@@ -103,7 +111,7 @@ def test_the_table_of_a_deployment_names_who_is_missing(tmp_path: Path) -> None:
 def test_the_table_says_loudly_when_the_counts_differ(tmp_path: Path) -> None:
     simulation = {"parties": 3, "points": 9, "handed_out": 8, "empty_parties": 1}
     sha = {"federated": "12ab", "pooled": "34cd", "equal": False}
-    table = server_app._table(REPORT | {"simulation": simulation, "sha256": sha}, tmp_path)
+    table = reports.table(REPORT | {"simulation": simulation, "sha256": sha}, tmp_path)
     assert "8 of 9" in table
     assert "  equal" in table
     assert "NO" in table
@@ -112,19 +120,19 @@ def test_the_table_says_loudly_when_the_counts_differ(tmp_path: Path) -> None:
 def test_the_table_does_not_compare_some_parties_with_all_points(tmp_path: Path) -> None:
     simulation = {"parties": 3, "points": 9, "handed_out": 8, "empty_parties": 1}
     sha = {"federated": "12ab", "pooled": "34cd", "equal": None}
-    table = server_app._table(REPORT | {"simulation": simulation, "sha256": sha}, tmp_path)
+    table = reports.table(REPORT | {"simulation": simulation, "sha256": sha}, tmp_path)
     assert "n/a, 1 missing" in table
     assert "NO" not in table
 
 
 def test_the_table_tells_an_evaluation_that_failed_from_none(tmp_path: Path) -> None:
-    assert "none: no party holds test points" in server_app._table(REPORT, tmp_path)
-    table = server_app._table(REPORT | {"evaluation_missing": {"a": "declined: X_test", "b": "no reply"}}, tmp_path)
+    assert "none: no party holds test points" in reports.table(REPORT, tmp_path)
+    table = reports.table(REPORT | {"evaluation_missing": {"a": "declined: X_test", "b": "no reply"}}, tmp_path)
     assert "failed at 2 parties" in table
     assert [line.split()[:3] for line in table.splitlines() if "declined" in line] == [["not", "evaluated:", "a"]]
-    assert "failed with KeyError" in server_app._table(REPORT | {"evaluation_trouble": ["KeyError"]}, tmp_path)
+    assert "failed with KeyError" in reports.table(REPORT | {"evaluation_trouble": ["KeyError"]}, tmp_path)
     silent = {"evaluates": False, "evaluation_missing": {"a": "no reply"}, "unkept": {"b": "disk full"}}
-    table = " ".join(server_app._table(REPORT | silent, tmp_path).split())
+    table = " ".join(reports.table(REPORT | silent, tmp_path).split())
     assert "evaluation none: no results leave the parties has no model: a no reply" in table
     assert "could not keep the model: b disk full" in table
 
@@ -201,7 +209,7 @@ def test_the_table_shows_the_choice_and_what_it_cost(tmp_path: Path) -> None:
     traffic = {name: {"parties": 2, "up": 10, "down": 20} for name in ("sums", "counts", "choice", "model")}
     equal = {"federated": "12ab", "pooled": "12ab", "equal": True, "sums_equal": None, "choice_equal": False}
     changes = {"choice": choice, "sums": sums, "scaling": "auto", "specs": [{}, {}], "traffic": traffic}
-    table = server_app._table(REPORT | changes | {"sha256": equal}, tmp_path)
+    table = reports.table(REPORT | changes | {"sha256": equal}, tmp_path)
     rows = {" ".join(line.split()) for line in table.splitlines()}
     assert {
         "scaling auto, from sums of the columns of 6 examples",
@@ -216,7 +224,7 @@ def test_the_table_shows_the_choice_and_what_it_cost(tmp_path: Path) -> None:
         "sums of the columns equal n/a, some points had no say",
         "choice equal NO",
     } <= rows
-    table = server_app._table(REPORT | {"choice": choice | {"accuracies": []}}, tmp_path)
+    table = reports.table(REPORT | {"choice": choice | {"accuracies": []}}, tmp_path)
     assert "none: no party with points replied" in table
 
 
@@ -234,8 +242,8 @@ def test_sums_and_choice_are_compared_with_those_of_the_pooled_points(monkeypatc
         )
         Server(client_manager=manager(*proxies), strategy=strategy).fit(3, timeout=None)
         monkeypatch.setattr(data, "pooled_training", lambda *_: (pooled, codes, 3))
-        found = server_app._compared(config, strategy, plan, 3, strategy.federation("1"))
-        return {name: found[name] for name in server_app._EQUALITIES}
+        found = reports.compared(config, strategy, plan, 3, strategy.federation("1"))
+        return {name: found[name] for name in reports.EQUALITIES}
 
     assert compared(1, X) == {"equal": True, "sums_equal": True, "choice_equal": True}
     assert compared(8, X) == {"equal": True, "sums_equal": None, "choice_equal": True}
@@ -413,7 +421,7 @@ def test_whatever_fails_after_the_counting_the_model_is_there(tmp_path: Path, mo
     assert report["evaluation"] is None
     assert report["evaluation_trouble"] == ["KeyError"] * 2  # the choice's, too
     (tmp_path / "out" / "model.npz").unlink()
-    monkeypatch.setattr(server_app, "_report", fails)
+    monkeypatch.setattr(reports, "compiled", fails)
     with pytest.raises(KeyError):
         run(tmp_path, monkeypatch, lambda content, kind: content)
     assert FlyNNClassifier.load(tmp_path / "out" / "model.npz").counts_.n_examples == 40
@@ -422,13 +430,13 @@ def test_whatever_fails_after_the_counting_the_model_is_there(tmp_path: Path, mo
 def test_a_run_whose_counts_are_not_the_pooled_ones_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = server_app._report
+    whole = reports.compiled
 
     def unequal(*args: Any) -> dict[str, Any]:
         report = whole(*args)
         return report | {"sha256": report["sha256"] | {"pooled": "34cd", "equal": False}}
 
-    monkeypatch.setattr(server_app, "_report", unequal)
+    monkeypatch.setattr(reports, "compiled", unequal)
     with pytest.raises(FlyNNError, match="not the one trained on the pooled data"):
         run(tmp_path, monkeypatch, lambda content, kind: content)
     assert "NO" in capsys.readouterr().out
