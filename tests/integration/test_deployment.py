@@ -82,6 +82,7 @@ def test_a_party_that_refuses_is_named_with_its_reason(federation: Federation) -
     assert "Traceback" not in run.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["n_features", "classes", "min_available"])
 def test_what_the_server_cannot_see_must_be_given(missing: str, federation: Federation) -> None:
     given = {"n_features": 64, "classes": CLASSES, "min_available": 2}

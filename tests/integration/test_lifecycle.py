@@ -56,6 +56,7 @@ def test_a_simulated_federation_grows_shrinks_and_is_handed_out(flower: Flower, 
     assert kept.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_parties_with_files_of_their_own_join_and_leave(tmp_path: Path) -> None:
     flower = Flower((tmp_path / "flower").resolve(), superlink="loopback")
     link, *ports = free_ports(5)

@@ -46,6 +46,7 @@ def test_a_private_simulation_keeps_and_prints_its_guarantee(flower: Flower, tmp
         assert Budget(ledger, Policy(2.0)).spent() == (privacy["epsilon"], 1e-5)
 
 
+@pytest.mark.slow
 def test_a_seeded_simulation_can_be_repeated_and_promises_nothing(flower: Flower) -> None:
     runs = [flower.run(nodes=2, epsilon=2.0, noise="seeded", evaluate="false", **SMALL) for _ in range(2)]
     for run in runs:
@@ -94,6 +95,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
         flower.stop()
 
 
+@pytest.mark.slow
 def test_parties_spend_no_more_than_their_policies_allow(federation: Flower) -> None:
     public = {"n_features": 64, "n_examples": 1800, "classes": ",".join(map(str, range(10))), "min_available": 2}
     first = federation.run(ROOT, epsilon=0.75, delta=1e-5, **public, **SMALL)

@@ -29,6 +29,7 @@ def test_ten_simulated_parties_make_the_same_sum_in_secret(flower: Flower) -> No
     assert "Secure aggregation completed" in secret.output
 
 
+@pytest.mark.slow
 def test_simulated_parties_share_one_noise(flower: Flower, tmp_path: Path) -> None:
     pytest.importorskip("opendp")
     pytest.importorskip("dp_accounting")
@@ -41,6 +42,7 @@ def test_simulated_parties_share_one_noise(flower: Flower, tmp_path: Path) -> No
     assert "at least 3 parties added theirs" in report["guarantee"]
 
 
+@pytest.mark.slow
 def test_parties_that_are_processes_make_a_secure_sum(tmp_path: Path) -> None:
     flower = Flower((tmp_path / "flower").resolve(), superlink="loopback")
     link, *ports = free_ports(4)
