@@ -17,10 +17,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any
 
 from flwr_flynn.budget import Policy
 from flwr_flynn.choice import Plan
@@ -30,7 +29,7 @@ from flwr_flynn.moments import SCALINGS
 from flwr_flynn.privacy import ACCOUNTINGS, MECHANISMS, NEIGHBOURS
 from flwr_flynn.readout import RULES
 from flwr_flynn.rounds import foreseen
-from flwr_flynn.terms import PLAIN_INTEGER
+from flwr_flynn.settings import Settings, entries, setting, whole_numbers
 
 PARTITIONERS = (
     "iid",
@@ -69,136 +68,9 @@ _DEPLOYMENT = ("feature_names", "n_features", "n_examples", "classes")
 
 _MAX_SEED = 2**63 - 1  # TOML integers are 64-bit and signed
 
-Self = TypeVar("Self", bound="_Settings")
-
-
-def _key(
-    default: Any,
-    meaning: str,
-    *,
-    low: float | None = None,
-    high: float | None = None,
-    above: float | None = None,
-    below: float | None = None,
-    choices: tuple[str, ...] | None = None,
-    required: bool = False,
-) -> Any:
-    """One setting: its default, what it means, and the values it takes."""
-    bounds = {
-        "low": low,
-        "high": high,
-        "above": above,
-        "below": below,
-        "choices": choices,
-        "required": required,
-    }
-    return field(default=default, metadata={"meaning": meaning, **bounds})
-
 
 @dataclass(frozen=True)
-class _Settings:
-    """Fields that can be read from a flat mapping of scalars."""
-
-    source: ClassVar[str]  # how messages call the mapping
-    others: ClassVar[frozenset[str] | None] = None  # keys that may stand beside ours; None: any
-
-    @classmethod
-    def parse(cls: type[Self], raw: Mapping[str, Any]) -> Self:
-        """Check a mapping of settings against the table of keys.
-
-        Parameters
-        ----------
-        raw : mapping of str to bool, int, float or str
-            What Flower hands to an app. `flwr run` refuses keys that pyproject.toml does not declare; nobody does so
-            for a node's, so a misspelled one is refused here.
-
-        Raises
-        ------
-        ConfigError
-            One line: the key, what was expected, what came.
-        """
-        values = {}
-        known = [key for key, _, _ in cls.table()]
-        if cls.others is not None and (unknown := sorted(set(raw) - set(known) - cls.others)):
-            raise ConfigError(f"{cls.source} {unknown[0][:80]}: unknown; expected one of {', '.join(known)}")
-        for spec in fields(cls):
-            key = spec.name.replace("_", "-")
-            if key in raw:
-                values[spec.name] = _checked(cls.source, key, raw[key], spec.default, spec.metadata)
-            elif spec.metadata["required"]:
-                raise ConfigError(f"{cls.source} {key}: missing; {spec.metadata['meaning']}")
-        settings = cls(**values)
-        settings._check_together()
-        return settings
-
-    def _check_together(self) -> None:
-        """Check what no single key can tell."""
-
-    @classmethod
-    def table(cls) -> list[tuple[str, Any, str]]:
-        """Every key with its default and its meaning, in order."""
-        return [(f.name.replace("_", "-"), f.default, f.metadata["meaning"]) for f in fields(cls)]
-
-
-def _checked(source: str, key: str, value: Any, default: Any, meta: Mapping[str, Any]) -> Any:
-    """`value` in the type of `default` and within its bounds, or a ConfigError of one line."""
-
-    def refuse(expected: str) -> ConfigError:
-        shown = json.dumps(value) if isinstance(value, (bool, int, float, str)) else type(value).__name__
-        return ConfigError(f"{source} {key}: expected {expected}, got {shown[:80]}")
-
-    if isinstance(default, bool):
-        if not isinstance(value, bool):
-            raise refuse("true or false")
-        return value
-    if isinstance(default, str):
-        # `classes=1,2` and `decay=0.8` are natural to type, and TOML reads the second as a number.
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            value = str(value)
-        choices = meta["choices"]
-        if isinstance(value, bool) and choices and "true" in choices:
-            value = str(value).lower()
-        if not isinstance(value, str) or (choices and value not in choices):
-            raise refuse(f"one of {', '.join(choices)}" if choices else "a string")
-        return value.strip()
-    kind, number = ("an integer", int) if isinstance(default, int) else ("a number", float)
-    expected = kind + _bounds(meta)
-    # Not isfinite, which raises on integers that no float holds.
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -1e308 < value < 1e308:
-        raise refuse(expected)
-    if number is int and value != int(value):
-        raise refuse(expected)
-    if not _within(value, meta):
-        raise refuse(expected)
-    return number(value)
-
-
-def _bounds(meta: Mapping[str, Any]) -> str:
-    """The bounds of a number in words: `` above 0``, `` from 0 to 1``."""
-    words = []
-    if meta["above"] is not None:
-        words.append(f"above {meta['above']:g}")
-    if meta["low"] is not None:
-        open_ended = meta["high"] is None and meta["below"] is None
-        words.append(f"of at least {meta['low']:g}" if open_ended else f"from {meta['low']:g}")
-    if meta["high"] is not None:
-        words.append(f"to {meta['high']:g}")
-    if meta["below"] is not None:
-        words.append(f"below {meta['below']:g}")
-    return " " + " ".join(words) if words else ""
-
-
-def _within(value: float, meta: Mapping[str, Any]) -> bool:
-    return (
-        (meta["above"] is None or value > meta["above"])
-        and (meta["low"] is None or value >= meta["low"])
-        and (meta["high"] is None or value <= meta["high"])
-        and (meta["below"] is None or value < meta["below"])
-    )
-
-
-@dataclass(frozen=True)
-class RunConfig(_Settings):
+class RunConfig(Settings):
     """What `flwr run` was asked to do.
 
     Every field is one key, with underscores spelled as hyphens. 0 and "" mean "not given".
@@ -207,119 +79,121 @@ class RunConfig(_Settings):
     source = "run-config"
 
     # The data (in a simulation; a deployed party has its own, see NodeConfig)
-    dataset: str = _key(
+    dataset: str = setting(
         "digits",
         "`digits`, `synthetic`, `openml:ID`, or the path of a `.csv`, `.parquet` or `.npz` file",
     )
-    label: str = _key("", "the label column of a file; not given: `label` (CSV, Parquet) or `y` (NPZ)")
-    synthetic_examples: int = _key(1000, "`synthetic`: number of points", low=1, high=10**8)
-    synthetic_features: int = _key(50, "`synthetic`: number of features", low=2, high=10**6)
-    synthetic_informative: int = _key(25, "`synthetic`: number of features that tell the classes apart", low=1)
-    synthetic_classes: int = _key(5, "`synthetic`: number of classes", low=2, high=10**5)
-    test_fraction: float = _key(0.2, "simulation: share of the points held out for the evaluation", low=0, below=1)
-    split_seed: int = _key(
+    label: str = setting("", "the label column of a file; not given: `label` (CSV, Parquet) or `y` (NPZ)")
+    synthetic_examples: int = setting(1000, "`synthetic`: number of points", low=1, high=10**8)
+    synthetic_features: int = setting(50, "`synthetic`: number of features", low=2, high=10**6)
+    synthetic_informative: int = setting(25, "`synthetic`: number of features that tell the classes apart", low=1)
+    synthetic_classes: int = setting(5, "`synthetic`: number of classes", low=2, high=10**5)
+    test_fraction: float = setting(0.2, "simulation: share of the points held out for the evaluation", low=0, below=1)
+    split_seed: int = setting(
         0, "simulation: seed of the held-out rule, of the partitioner and of `synthetic`", low=0, high=_MAX_SEED
     )
 
     # How a simulation deals the data out
-    partitioner: str = _key("dirichlet", "one of flwr-datasets' partitioners, see below", choices=PARTITIONERS)
-    alpha: float = _key(0.1, "`dirichlet`, `inner-dirichlet`: concentration; small is skewed", above=0)
-    self_balancing: bool = _key(False, "`dirichlet`: even out the sizes")
-    min_partition_size: int = _key(0, "`dirichlet`: smallest share; an empty party is a valid party", low=0)
-    classes_per_party: int = _key(2, "`pathological`, `distribution`: classes at each party", low=1)
-    class_assignment: str = _key("random", "`pathological`: how classes are assigned", choices=CLASS_ASSIGNMENTS)
-    shards_per_party: int = _key(2, "`shard`: shards at each party; 0: deal out every shard of `shard-size`", low=0)
-    shard_size: int = _key(0, "`shard`: points in a shard; 0: as many as `shards-per-party` allows", low=0)
-    keep_incomplete_shard: bool = _key(False, "`shard`: deal out the last, smaller shard too")
-    distribution_sigma: float = _key(2.0, "`distribution`: sigma of the log-normal sizes", low=0, high=20)
-    preassigned: int = _key(5, "`distribution`: points of each class a party has at least", low=0)
-    strictness: float = _key(1.0, "`continuous`: 1 sorts by the feature, 0 is IID", low=0, high=1)
-    partition_by: str = _key(
+    partitioner: str = setting("dirichlet", "one of flwr-datasets' partitioners, see below", choices=PARTITIONERS)
+    alpha: float = setting(0.1, "`dirichlet`, `inner-dirichlet`: concentration; small is skewed", above=0)
+    self_balancing: bool = setting(False, "`dirichlet`: even out the sizes")
+    min_partition_size: int = setting(0, "`dirichlet`: smallest share; an empty party is a valid party", low=0)
+    classes_per_party: int = setting(2, "`pathological`, `distribution`: classes at each party", low=1)
+    class_assignment: str = setting("random", "`pathological`: how classes are assigned", choices=CLASS_ASSIGNMENTS)
+    shards_per_party: int = setting(2, "`shard`: shards at each party; 0: deal out every shard of `shard-size`", low=0)
+    shard_size: int = setting(0, "`shard`: points in a shard; 0: as many as `shards-per-party` allows", low=0)
+    keep_incomplete_shard: bool = setting(False, "`shard`: deal out the last, smaller shard too")
+    distribution_sigma: float = setting(2.0, "`distribution`: sigma of the log-normal sizes", low=0, high=20)
+    preassigned: int = setting(5, "`distribution`: points of each class a party has at least", low=0)
+    strictness: float = setting(1.0, "`continuous`: 1 sorts by the feature, 0 is IID", low=0, high=1)
+    partition_by: str = setting(
         "",
         "`continuous`: feature to sort by; the natural-id ones: the file's column of ids, not a feature then",
     )
-    group_size: int = _key(5, "`grouped-natural-id`: ids in a group", low=1)
-    group_mode: str = _key("allow-smaller", "`grouped-natural-id`: what to do with the rest", choices=GROUP_MODES)
-    partition_sizes: str = _key("", "`size`, `inner-dirichlet`: sizes with commas between; not given: equal")
+    group_size: int = setting(5, "`grouped-natural-id`: ids in a group", low=1)
+    group_mode: str = setting("allow-smaller", "`grouped-natural-id`: what to do with the rest", choices=GROUP_MODES)
+    partition_sizes: str = setting("", "`size`, `inner-dirichlet`: sizes with commas between; not given: equal")
 
     # The hash and the read-out
-    preset: str = _key(
+    preset: str = setting(
         "default",
         "`paper`: raw columns, rows of ones, rule `novelty`, decay 0.5 unless given: one round, nothing to choose",
         choices=("default", "paper"),
     )
-    scaling: str = _key(
+    scaling: str = setting(
         DEFAULT_SCALING,
         "what happens to the columns, learned from their exact sums in a round of its own; `auto`: up to four hashes "
         "are counted and the best by leave-one-out is kept",
         choices=("none", *SCALINGS, "auto"),
     )
-    min_examples: int = _key(
+    min_examples: int = setting(
         5,
         "a party leaves classes of fewer points out of its sums of columns; 1 sends sums that may be one point",
         low=1,
     )
-    seed: int = _key(0, "seed of the hash: every party expands it to the same rows", low=0, high=_MAX_SEED)
-    hash_dim: int = _key(0, "rows of the lifting matrix (m); 0: chosen from the data's size", low=0)
-    row_nnz: int = _key(0, "ones in a row (s); 0: chosen", low=0)
-    hash_nnz: int = _key(0, "winners, ones in a hash (rho); 0: chosen", low=0)
-    signed: str = _key(
+    seed: int = setting(0, "seed of the hash: every party expands it to the same rows", low=0, high=_MAX_SEED)
+    hash_dim: int = setting(0, "rows of the lifting matrix (m); 0: chosen from the data's size", low=0)
+    row_nnz: int = setting(0, "ones in a row (s); 0: chosen", low=0)
+    hash_nnz: int = setting(0, "winners, ones in a hash (rho); 0: chosen", low=0)
+    signed: str = setting(
         "auto",
         "draw each one of a row as +1 or -1; `auto`: if the columns are scaled or centred",
         choices=("auto", "true", "false"),
     )
-    center: str = _key(
+    center: str = setting(
         "",
         "public centre taken from the points, instead of `scaling`: one number, or one per feature with commas between",
     )
-    scale: str = _key("", "public factor after the centre: one number above 0, or one per feature")
-    decay: str = _key(
+    scale: str = setting("", "public factor after the centre: one number above 0, or one per feature")
+    decay: str = setting(
         "auto",
         "gamma of the read-out, from 0 to below 1; `auto`: chosen by leave-one-out at the parties, in one more round",
     )
-    rule: str = _key("balanced", "read-out", choices=RULES)
+    rule: str = setting("balanced", "read-out", choices=RULES)
 
     # Privacy
-    epsilon: float = _key(
+    epsilon: float = setting(
         0.0,
         "what a party's counts may give away of a record at most; 0: exact counts. Above 0 nothing is learned of the "
         "columns and there is nothing to choose: give public `center` and `scale`",
         low=0,
         high=100,
     )
-    delta: float = _key(
+    delta: float = setting(
         0.0,
         "probability with which that may fail, much below one over the number of people; 0: never",
         low=0,
         high=0.5,
     )
-    mechanism: str = _key(
+    mechanism: str = setting(
         "auto",
         "noise: `gaussian` (needs `delta`), `laplace`, or the paper's `top-t`; `auto`: `gaussian` with `delta`, else "
         "`laplace`",
         choices=("auto", *MECHANISMS),
     )
-    n_released: int = _key(0, "`top-t`: counts that a party releases (T)", low=0)
-    accounting: str = _key("tight", "`top-t`: how noise follows from epsilon", choices=ACCOUNTINGS)
-    neighbours: str = _key(
+    n_released: int = setting(0, "`top-t`: counts that a party releases (T)", low=0)
+    accounting: str = setting("tight", "`top-t`: how noise follows from epsilon", choices=ACCOUNTINGS)
+    neighbours: str = setting(
         "add-remove", "what must be hard to tell: a record more or less, or one in another's place", choices=NEIGHBOURS
     )
-    records_per_person: int = _key(1, "records of one person, at most, that epsilon is for together", low=1, high=10**6)
-    noise: str = _key(
+    records_per_person: int = setting(
+        1, "records of one person, at most, that epsilon is for together", low=1, high=10**6
+    )
+    noise: str = setting(
         "opendp",
         "where noise comes from; `seeded`: from `seed`, for simulations that are to be repeated, and no privacy",
         choices=("opendp", "seeded"),
     )
 
-    secure: bool = _key(
+    secure: bool = setting(
         False,
         "count by Flower's SecAgg+: the server learns the sum alone. There is one spec then and nothing to choose; "
         "needs `max-examples`, and at least three parties",
     )
-    secure_threshold: float = _key(
+    secure_threshold: float = setting(
         0.67, "`secure`: share of the parties that must be there to the end, from .67", low=0.67, high=1
     )
-    honest_parties: int = _key(
+    honest_parties: int = setting(
         0,
         "`secure` with `epsilon`: parties that add their noise and keep it to themselves, whatever the others do; each "
         "adds its share of the noise of one. 0: `secure-threshold` of `min-available`",
@@ -328,57 +202,59 @@ class RunConfig(_Settings):
     )
 
     # The federation
-    max_examples: int = _key(
+    max_examples: int = setting(
         0, "points that a party may count; more are refused. 0: no limit, but not with `secure`", low=0, high=2**29
     )
-    action: str = _key(
+    action: str = setting(
         "train",
         "`train` makes a new federation; `join` adds parties to the one in `federation`, `withdraw` takes out those "
         "that leave it, `evaluate` hands it out as it is; these three take hash, classes and privacy from the file",
         choices=PURPOSES,
     )
-    federation: str = _key(
+    federation: str = setting(
         "",
         "the server's own file, with the ledger of the parties: made by `train`, changed by `join` and `withdraw`; "
         "not given: `federation.npz` in the output folder",
     )
-    parties: str = _key(
+    parties: str = setting(
         "",
         "simulation: numbers of the parties that take part, or that `withdraw` takes out, such as `0-7,9`; not given: "
         "all",
     )
-    rounds: int = _key(
+    rounds: int = setting(
         0,
         "rounds; 0: as many as the run needs; those after the counting ask only the parties not yet counted",
         low=0,
         high=1000,
     )
-    timeout: float = _key(
+    timeout: float = setting(
         600.0, "seconds to wait for the parties, and for a round's replies; 0: as long as it takes", low=0, high=10**9
     )
-    min_available: int = _key(0, "parties to wait for before the first round; 0: all of the simulation", low=0)
-    min_parties: int = _key(0, "parties that must be counted in the end; 0: `min-available`", low=0)
-    feature_names: str = _key(
+    min_available: int = setting(0, "parties to wait for before the first round; 0: all of the simulation", low=0)
+    min_parties: int = setting(0, "parties that must be counted in the end; 0: `min-available`", low=0)
+    feature_names: str = setting(
         "",
         "deployment: the features by name, with commas between, or a JSON list: each party takes these columns of its "
         "file, in this order",
     )
-    n_features: int = _key(
+    n_features: int = setting(
         0, "deployment: number of features, which the server cannot see; not needed with `feature-names`", low=0
     )
-    n_examples: int = _key(0, "deployment: about how many points there are in all, if public", low=0)
-    classes: str = _key("", "deployment: class list with commas between, or a JSON list")
-    evaluate: str = _key(
+    n_examples: int = setting(0, "deployment: about how many points there are in all, if public", low=0)
+    classes: str = setting("", "deployment: class list with commas between, or a JSON list")
+    evaluate: str = setting(
         "auto",
         "whether parties try the model on held-out points, and have a say in the choice; `auto`: yes, but not where "
         "`epsilon` is given in a deployment, as it does not cover the confusion matrices",
         choices=("auto", "true", "false"),
     )
-    check_pooled: bool = _key(True, "simulation: train on the pooled data too and compare the counts")
-    memory_limit: float = _key(
+    check_pooled: bool = setting(True, "simulation: train on the pooled data too and compare the counts")
+    memory_limit: float = setting(
         4.0, "GiB that the counting may take, at the server and in a simulation at each party", above=0
     )
-    output_dir: str = _key("", "folder for `model.npz` and `metrics.json`; not given: `flynn/<run id>` under FLWR_HOME")
+    output_dir: str = setting(
+        "", "folder for `model.npz` and `metrics.json`; not given: `flynn/<run id>` under FLWR_HOME"
+    )
 
     def _check_together(self) -> None:
         if self.min_available and self.min_parties > self.min_available:
@@ -539,7 +415,7 @@ class RunConfig(_Settings):
 
     def feature_list(self) -> tuple[str, ...]:
         """`feature_names` as they are looked for in the parties' files; empty where none are given."""
-        names = _entries("feature-names", self.feature_names, (str,))
+        names = entries("feature-names", self.feature_names, (str,))
         if len(set(names)) < len(names) or "" in names:
             shown = json.dumps(self.feature_names[:80])
             raise ConfigError(f"run-config feature-names: expected different names, got {shown}")
@@ -612,7 +488,7 @@ class RunConfig(_Settings):
 
 
 @dataclass(frozen=True)
-class NodeConfig(_Settings):
+class NodeConfig(Settings):
     """What a deployed party was started with.
 
     Every field is one key of ``flower-supernode --node-config``, with underscores spelled as hyphens.
@@ -621,35 +497,37 @@ class NodeConfig(_Settings):
     source = "node-config"
     others = frozenset({"partition-id", "num-partitions"})  # Flower's tutorials give them to every node
 
-    data_path: str = _key("", "the party's own `.csv`, `.parquet` or `.npz` file", required=True)
-    label: str = _key("", "its label column; not given: `label` (CSV, Parquet) or `y` (NPZ)")
-    model_path: str = _key(
+    data_path: str = setting("", "the party's own `.csv`, `.parquet` or `.npz` file", required=True)
+    label: str = setting("", "its label column; not given: `label` (CSV, Parquet) or `y` (NPZ)")
+    model_path: str = setting(
         "", "file to which the party's own copy of the model is written, whole or not at all; one there is replaced"
     )
-    party_id: str = _key("", "the name under which the server reports this party")
-    test_fraction: float = _key(0.2, "share of the party's points held out for the evaluation", low=0, below=1)
-    split_seed: int = _key(0, "seed of the held-out rule", low=0, high=_MAX_SEED)
-    memory_limit: float = _key(4.0, "GiB that the counting may take; a spec that needs more is refused", above=0)
-    min_examples: int = _key(5, "classes of fewer points are left out of the party's sums of columns", low=1)
-    max_epsilon: float = _key(
+    party_id: str = setting("", "the name under which the server reports this party")
+    test_fraction: float = setting(0.2, "share of the party's points held out for the evaluation", low=0, below=1)
+    split_seed: int = setting(0, "seed of the held-out rule", low=0, high=_MAX_SEED)
+    memory_limit: float = setting(4.0, "GiB that the counting may take; a spec that needs more is refused", above=0)
+    min_examples: int = setting(5, "classes of fewer points are left out of the party's sums of columns", low=1)
+    max_epsilon: float = setting(
         0.0,
         "what the party gives away at most, all private answers together; above 0 nothing but noisy counts leaves it, "
         "0: no private answers",
         low=0,
     )
-    max_delta: float = _key(0.0, "likewise, the sum of their `delta`", low=0, high=1)
-    secure: bool = _key(False, "counts leave the party in secure sums only; other requests are refused")
-    leave: bool = _key(
+    max_delta: float = setting(0.0, "likewise, the sum of their `delta`", low=0, high=1)
+    secure: bool = setting(False, "counts leave the party in secure sums only; other requests are refused")
+    leave: bool = setting(
         False,
         "the party leaves: it answers runs with `action = withdraw`, by the counts it was counted by, and no others",
     )
-    state_path: str = _key("", "folder in which the party keeps its private answers; needed with `max-epsilon`")
-    mechanisms: str = _key("gaussian, laplace, top-t", "what may be asked for")
-    neighbours: str = _key(
+    state_path: str = setting("", "folder in which the party keeps its private answers; needed with `max-epsilon`")
+    mechanisms: str = setting("gaussian, laplace, top-t", "what may be asked for")
+    neighbours: str = setting(
         "add-remove", "what an answer must protect at least; `replace-one` is the stronger", choices=NEIGHBOURS
     )
-    records_per_person: int = _key(1, "records of one person that an answer must protect at least", low=1, high=10**6)
-    evaluate: bool = _key(
+    records_per_person: int = setting(
+        1, "records of one person that an answer must protect at least", low=1, high=10**6
+    )
+    evaluate: bool = setting(
         False,
         "with `max-epsilon`: try models on points held out, and let the confusion matrix leave the party",
     )
@@ -672,34 +550,11 @@ class NodeConfig(_Settings):
         return Policy(self.max_epsilon, self.max_delta, kinds, self.neighbours, self.records_per_person, self.secure)
 
 
-def whole_numbers(texts: Sequence[str]) -> list[int] | None:
-    """The integers that the texts spell, if each spells one as Python prints it: not as `01`, `1_0` or `1.0`.
-
-    >>> whole_numbers(["3", "-1"]), whole_numbers(["01", "1"])
-    ([3, -1], None)
-    """
-    return [int(text) for text in texts] if all(map(PLAIN_INTEGER.fullmatch, texts)) else None
-
-
 def _class_list(text: str) -> list[str | int]:
     """Class names from a JSON list or from a text with commas between them."""
-    classes: list[str | int] = _entries("classes", text, (str, int))
+    classes: list[str | int] = entries("classes", text, (str, int))
     if not text.startswith("["):
         classes = [*(whole_numbers([str(entry) for entry in classes]) or classes)]
     if len({type(entry) for entry in classes}) > 1 or len(set(classes)) < len(classes) or "" in classes:
         raise ConfigError(f"run-config classes: expected different names of one type, got {json.dumps(text[:80])}")
     return classes
-
-
-def _entries(key: str, text: str, kinds: tuple[type, ...]) -> list[Any]:
-    """The entries of a JSON list, each of one of these types, or the strings of a text with commas between them."""
-    if not text.startswith("["):
-        return [part.strip() for part in text.split(",")] if text else []
-    try:
-        entries = json.loads(text)
-    except (ValueError, RecursionError):
-        entries = None
-    if not isinstance(entries, list) or not all(type(entry) in kinds for entry in entries):
-        called = " or ".join({str: "strings", int: "integers"}[kind] for kind in kinds)
-        raise ConfigError(f"run-config {key}: expected a JSON list of {called}, got {json.dumps(text[:80])}")
-    return entries

@@ -21,10 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.columns import by_name, where
-from flwr_flynn.config import whole_numbers
 from flwr_flynn.errors import ConfigError, DataError, with_names
 from flwr_flynn.npzfile import read_arrays
 from flwr_flynn.partition import IndexArray
+from flwr_flynn.settings import whole_numbers
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ Array = npt.NDArray[Any]
 
 FLYNN, PAPER, TUNED = "FlyNN", "FlyNN paper", "FlyNN tuned"
 KNN = "kNN"  # the better of its two scalings
+KNN_AS_IS, ONE_NN_AS_IS = "kNN as is", "1-NN as is"  # on points as they are, as the paper's tables seem to have them
 PAPER_PRESET: dict[str, Any] = {"signed": False, "scaling": None, "rule": "novelty"}
 TUNED_OPTIONS: dict[str, tuple[Any, ...]] = {  # what this version of the classifier does not accept is left out
     "signed": (True, False),
@@ -271,6 +272,18 @@ def knn(problem: Problem, settings: Settings) -> list[Row]:
     ]
 
 
+def knn_as_is(problem: Problem, settings: Settings) -> list[Row]:
+    """KNN and 1-NN on points as they are."""
+    start = time.perf_counter()
+    scores = cross_validated_knn(problem.X, problem.y, problem.fold, _as_is, settings.largest_k).tuned
+    seconds = time.perf_counter() - start
+    return [_best_k(KNN_AS_IS, scores, seconds), _row(ONE_NN_AS_IS, scores[:, 0], seconds)]
+
+
+def _as_is(X: Array, number: int, train: Array) -> Array:
+    return X
+
+
 def _better(name: str, rows: Sequence[Row]) -> Row:
     better = max(rows, key=lambda row: float(np.mean(row["scores"])))
     detail = json.dumps({"is": better["method"]} | json.loads(better["detail"]))
@@ -367,6 +380,7 @@ _DRAWN = ("seed", "draws", "largest_dim")
 
 JOBS: dict[str, Job] = {
     "kNN": Job(knn, ("largest_k",), _BASELINES),
+    KNN_AS_IS: Job(knn_as_is, ("largest_k",), _BASELINES),
     "SBFC": Job(sbfc, _DRAWN, _BASELINES),
     "LR": Job(partial(one_epoch, kind="LR"), ("seed",), _BASELINES),
     "MLP": Job(partial(one_epoch, kind="MLP"), ("seed",), _BASELINES),

@@ -7,8 +7,9 @@ points bit for bit, and the table shows the SHA-256 of its counts.
 Beside it softmax regression (LR) and a perceptron (MLP), trained through Flower's own FedAvg and FedProx with all
 parties in every round, and in a single round. They get what helps them: columns standardised by the pooled points;
 learning rate and epochs per round from a grid, the best after as many rounds on the *IID* split of the same training
-points, a fifth of them held out for that; FedProx's mu likewise, but on "Dirichlet 0.1", where it has something to do.
-Nothing is chosen on held-out points. Accuracy is that after the last round.
+points, a fifth of them held out for that; for FedProx, which is there to let parties do more between rounds, mu and
+epochs likewise, up to 20 of them, but on "Dirichlet 0.1", where it has something to do. Nothing is chosen on held-out
+points. Accuracy is that after the last round.
 
 A figure with an asterisk is of parties of which none takes more than one step in a round, because it has no more points
 than a batch and goes through them once. Averaging such steps is gradient descent on the pooled points, however they are
@@ -16,6 +17,7 @@ split, and FedProx is then FedAvg: a star says that skew could do no harm there,
 prefers that where parties are small. Likewise, a tiny mu makes FedProx all but FedAvg: see the recipes at the end.
 With few held-out points in a party, the worst party's accuracy has few possible values.
 
+Shards are of equal size: the few points left over are in none, so that their counts are not those of other splits.
 Bytes are those of one party, up and down together, with the final model handed out, without Flower's envelopes.
 Finished pieces are kept under the output folder.
 """
@@ -61,6 +63,7 @@ METHODS = (FLYNN, *(f"{algorithm} {model}" for model in MODELS for algorithm in 
 RATES = (0.1, 0.3, 1.0, 3.0)
 EPOCHS = (1, 5)
 EPOCHS_AT_ONCE = (5, 20, 80, 320)
+EPOCHS_NEAR = (1, 5, 20)  # of FedProx
 MUS = (0.001, 0.01, 0.1, 1.0)
 TUNED_ON, MU_TUNED_ON = "IID", "Dirichlet 0.1"
 
@@ -199,7 +202,7 @@ class Study:
         """The best of the grid, see the module."""
         if algorithm == "FedProx":
             found = self.recipe(n_parties, "FedAvg", model)
-            candidates, split = [replace(found, mu=mu) for mu in MUS], MU_TUNED_ON
+            candidates, split = [replace(found, epochs=n, mu=mu) for n in EPOCHS_NEAR for mu in MUS], MU_TUNED_ON
         else:
             epochs = EPOCHS_AT_ONCE if algorithm == "one round" else EPOCHS
             candidates, split = [Recipe(rate, each) for rate in RATES for each in epochs], TUNED_ON

@@ -125,7 +125,9 @@ def by_bytes(rows: Sequence[Row], methods: Sequence[str], title: str, path: Path
                 look = look | {"marker": None}
             axis.plot(spent, curve, label=method, markersize=7, **look)
         axis.set(xscale="log", xlabel="kB of one party, up and down", title=split)
+        axis.xaxis.set_major_formatter("{x:g}")
         axis.grid(alpha=0.3)
+        axis.sharey(axes[0])
     axes[0].set_ylabel("accuracy, all held-out points")
     figure.suptitle(f"{title}: accuracy after each round", fontsize=11)
     handles, labels = axes[0].get_legend_handles_labels()

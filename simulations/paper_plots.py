@@ -100,7 +100,7 @@ def curves(rows: Sequence[Sequence[Panel]], path: Path) -> None:
         axis.grid(alpha=0.3)
         if panel.log:
             axis.set_xscale("log", base=2)
-            axis.xaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
+            axis.xaxis.set_major_formatter(lambda value, _: f"{value:.4g}")
         axis.legend(
             loc="upper center", bbox_to_anchor=(0.5, -0.17), ncol=2, fontsize=6.5, frameon=False, handlelength=3.2
         )
