@@ -64,7 +64,7 @@ def test_pictures_and_summary_are_there(finished):
 
 def test_a_second_run_computes_nothing(finished, folder, capsys):
     assert command.main(["openml", "--quick", "--data", str(folder), "--out", str(finished)]) == 0
-    assert "0 of 12 cells to compute" in capsys.readouterr().err
+    assert "0 of 14 cells to compute" in capsys.readouterr().err
 
 
 def test_single_neighbours_have_the_better_scaling():
