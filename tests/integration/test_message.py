@@ -36,6 +36,7 @@ def test_the_model_of_readme_s_app_is_the_pooled_one(theirs: Flower, tmp_path: P
     assert is_pooled(FlyNNClassifier.load(theirs.cwd / "model.npz"), *load_digits(return_X_y=True))
 
 
+@pytest.mark.slow
 def test_it_fails_where_a_party_refuses(theirs: Flower, tmp_path: Path) -> None:
     (theirs.cwd / "model.npz").unlink(missing_ok=True)
     run = theirs.run(readme_app(tmp_path, lambda server: server.replace("range(10)", "range(9)")), nodes=2)
@@ -93,6 +94,7 @@ def test_parties_that_die_or_are_late_are_named_and_cost_nobody_else(tmp_path: P
     assert is_pooled(FlyNNClassifier.load(flower.cwd / "model.npz"), X[::3], y[::3])
 
 
+@pytest.mark.slow
 def test_flynn_beside_fedavg(theirs: Flower, tmp_path: Path) -> None:
     run = theirs.run(ROOT / "simulations" / "beside_fedavg", nodes=3, output=str(tmp_path / "flynn.npz"))
     assert run.status == "finished:completed", run.output[-6000:]
