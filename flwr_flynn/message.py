@@ -58,7 +58,7 @@ class FlyNNStrategy(Conductor, Strategy):
     Parameters
     ----------
     spec, classes, min_parties, max_examples_per_party, decay, rule, feature_names, min_examples, mechanism, \
-federation, purpose, identify, wait_timeout, accept_failures
+federation, purpose, identify, hand_out, wait_timeout, accept_failures
         As for `strategy.FlyNNStrategy`.
     min_available_nodes : int
         How many parties to wait for before a round starts.
@@ -79,7 +79,7 @@ federation, purpose, identify, wait_timeout, accept_failures
 
     Attributes
     ----------
-    evaluation, evaluation_missing
+    evaluation, evaluation_missing, unkept
         As for `strategy.FlyNNStrategy`.
 
     References
@@ -115,6 +115,7 @@ federation, purpose, identify, wait_timeout, accept_failures
         identify: Identify = unknown,
         fraction_evaluate: float | None = None,
         min_evaluate_nodes: int = 1,
+        hand_out: bool = False,
         wait_timeout: int = 86400,
         accept_failures: bool = True,
         train_metrics_aggr_fn: AggregationFn | None = None,
@@ -142,6 +143,7 @@ federation, purpose, identify, wait_timeout, accept_failures
             fraction_evaluate=fraction_evaluate,
             wait_timeout=wait_timeout,
             accept_failures=accept_failures,
+            hand_out=hand_out,
         )
         self.train_metrics_aggr_fn = train_metrics_aggr_fn
         self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn

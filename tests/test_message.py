@@ -183,6 +183,24 @@ def test_a_fraction_of_the_parties_evaluates() -> None:
     assert sum("evaluate" in node.asked for node in nodes.values()) == 3
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_model_may_be_handed_out_to_parties_that_send_no_figures(fails: bool) -> None:
+    received: list[Any] = []
+
+    def keep(model: Any) -> None:
+        received.append(model.counts_)
+        if fails:
+            raise OSError(28, "full", "/secret/model.npz")
+
+    strategy = make(fraction_evaluate=0, hand_out=True)
+    result = strategy.start(FakeGrid(federation(2, on_model=keep)))
+    assert received == [pooled()] * 2
+    assert strategy.unkept == dict.fromkeys(
+        ("party-0", "party-1") if fails else (), "failed with OSError: No space left on device"
+    )
+    assert (strategy.evaluation, result.evaluate_metrics_clientapp) == (None, {})
+
+
 def test_metrics_are_aggregated_as_in_fedavg() -> None:
     nodes = federation(3)
     for i, node in enumerate(nodes.values()):
