@@ -29,14 +29,17 @@ from simulations.methods import FLYNN, KNN, PAPER, TUNED, Problem, Settings
 from simulations.results import (
     Cells,
     Row,
+    about,
     by_method,
     code_digest,
     comparison,
+    markdown_table,
     output_folder,
     parser,
     summarised,
     text_table,
     write_csv,
+    write_summary,
 )
 
 Array = npt.NDArray[Any]
@@ -266,11 +269,12 @@ def _options(experiment: str, arguments: list[str]) -> tuple[Any, Settings, list
 def main(arguments: list[str]) -> None:
     """Compare, print, write."""
     options, settings, problems = _options("accuracy", arguments)
+    if options.ablation:
+        _ablation(options, settings, problems, arguments)
+        return
+    start = time.perf_counter()
     folder = output_folder(options)
     cells = Cells(folder / "cells")
-    if options.ablation:
-        _ablation(options, settings, problems)
-        return
     plan = [(problem, name) for problem in problems for name in methods.COMPARED]
     plan += [(problem, "calibration") for problem in _some(problems, CALIBRATION_SETS, 6, n_classes=2)]
     plan += [(problem, "novelty") for problem in _some(problems, NOVELTY_SETS, 3, n_classes=3)]
@@ -282,8 +286,9 @@ def main(arguments: list[str]) -> None:
     print(text_table(compared))
     reliability, novelty = measured.get("calibration", []), _with_means(measured.get("novelty", []))
     calibration = [{key: value for key, value in row.items() if not isinstance(value, list)} for row in reliability]
+    unseen = [row for row in novelty if row["class"] == "mean"]
     print("\nprobabilities\n" + text_table(calibration))
-    print("\nclasses never seen, mean over classes\n" + text_table([row for row in novelty if row["class"] == "mean"]))
+    print("\nclasses never seen, mean over classes\n" + text_table(unseen))
     print()
     write_csv(folder / "accuracy.csv", rows)
     write_csv(folder / "comparison.csv", compared)
@@ -291,6 +296,16 @@ def main(arguments: list[str]) -> None:
     write_csv(folder / "novelty.csv", novelty)
     draw(rows, folder)
     plots.reliability(reliability, folder / "calibration.png")
+    means = by_method(rows)
+    per_set: list[Row] = [{"set": p.name} | {name: of[p.name] for name, of in means.items()} for p in problems]
+    parts = [
+        about(__doc__), markdown_table(compared),
+        "![baselines](accuracy_baselines.png)", "![variants](accuracy_variants.png)",
+        "Probabilities:", markdown_table(calibration), "![calibration](calibration.png)",
+        "Points of classes never seen, mean over classes:", markdown_table(unseen),
+        "Balanced accuracy:", markdown_table(per_set),
+    ]  # fmt: skip
+    write_summary(folder, "Accuracy", "accuracy", arguments, time.perf_counter() - start, parts)
 
 
 def _some(problems: Sequence[Problem], preferred: Sequence[str], most: int, n_classes: int) -> list[Problem]:
@@ -322,10 +337,11 @@ def _with_means(rows: Sequence[Row]) -> list[Row]:
 
 def ablation(arguments: list[str]) -> None:
     """Default FlyNN with read-out, hash, scaling and the choice of decay switched off in turn: print, write."""
-    _ablation(*_options("ablation", arguments))
+    _ablation(*_options("ablation", arguments), arguments)
 
 
-def _ablation(options: Any, settings: Settings, problems: Sequence[Problem]) -> None:
+def _ablation(options: Any, settings: Settings, problems: Sequence[Problem], arguments: Sequence[str]) -> None:
+    start = time.perf_counter()
     folder = output_folder(options)
     names = list(methods.ABLATED)
     plan = [(problem, name) for problem in problems for name in names]
@@ -344,3 +360,6 @@ def _ablation(options: Any, settings: Settings, problems: Sequence[Problem]) -> 
     lines += [{"set": what} | dict(zip(names, values.tolist(), strict=True)) for what, values in summaries.items()]
     print(text_table(lines) + "\n")
     write_csv(folder / "ablation.csv", lines)
+    arguments = [each for each in arguments if each != "--ablation"]
+    parts = [(ablation.__doc__ or "").removesuffix(": print, write.") + ":", markdown_table(lines)]
+    write_summary(folder, "Ablation", "ablation", arguments, time.perf_counter() - start, parts)

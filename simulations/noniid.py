@@ -45,12 +45,14 @@ from simulations.gradients import HIDDEN, Recipe, federate, logits
 from simulations.results import (
     Cells,
     Row,
+    about,
     code_digest,
     markdown_table,
     output_folder,
     parser,
     text_table,
     write_csv,
+    write_summary,
 )
 from simulations.splits import LEAST, SHIFT, SPLITS, Parts, deal_out, read
 from simulations.workers import WHERE, Workers, workers
@@ -289,9 +291,9 @@ def _reached(curve: Sequence[float], goal: float) -> int | None:
     return next((number for number, accuracy in enumerate(curve, 1) if accuracy >= goal), None)
 
 
-def summary(rows: Sequence[Row], recipes: Sequence[Row], plan: Plan, command: str) -> str:
-    """The results in Markdown."""
-    parts = ["# Non-IID parties", (__doc__ or "").split("\n", 1)[1].strip(), f"Made by `{command}`."]
+def summary(rows: Sequence[Row], recipes: Sequence[Row], plan: Plan) -> list[str]:
+    """The results, paragraph by paragraph."""
+    parts = [about(__doc__)]
     parts.append(f"Seeds {', '.join(map(str, plan.seeds))}; FedAvg and FedProx: {plan.rounds} rounds.")
     for (name, n_parties), mine in _grouped(rows):
         parts.append(f"## {name}, {n_parties} parties")
@@ -304,8 +306,7 @@ def summary(rows: Sequence[Row], recipes: Sequence[Row], plan: Plan, command: st
             f"![accuracy by bytes]({plots.name_of('bytes', name, n_parties)})",
             f"![label skew]({plots.name_of('skew', name, n_parties)})",
         ]  # fmt: skip
-    parts += ["## Recipes that the grid led to", markdown_table(recipes)]
-    return "\n\n".join(parts) + "\n"
+    return [*parts, "## Recipes that the grid led to", markdown_table(recipes)]
 
 
 def _grouped(rows: Sequence[Row]) -> Iterator[tuple[tuple[str, int], list[Row]]]:
@@ -313,8 +314,9 @@ def _grouped(rows: Sequence[Row]) -> Iterator[tuple[tuple[str, int], list[Row]]]
         yield group, [row for row in rows if (row["set"], row["parties"]) == group]
 
 
-def run(sources: Sequence[str], plan: Plan, folder: Path, where: str | Workers, command: str) -> list[Row]:
+def run(sources: Sequence[str], plan: Plan, folder: Path, where: str | Workers, arguments: Sequence[str]) -> list[Row]:
     """Run all cells, and write CSV, figures and summary."""
+    start = time.perf_counter()
     rows: list[Row] = []
     recipes: list[Row] = []
     cells = Cells(folder / "cells")
@@ -336,9 +338,8 @@ def run(sources: Sequence[str], plan: Plan, folder: Path, where: str | Workers, 
         title = f"{name}, {n_parties} parties"
         plots.accuracy(mine, METHODS, title, folder / plots.name_of("accuracy", name, n_parties))
         plots.by_bytes(mine, METHODS, title, folder / plots.name_of("bytes", name, n_parties))
-    path = folder / "summary.md"
-    path.write_text(summary(rows, recipes, plan, command), encoding="utf-8")
-    print(f"written: {path}")
+    parts = summary(rows, recipes, plan)
+    write_summary(folder, "Non-IID parties", "noniid", arguments, time.perf_counter() - start, parts)
     return rows
 
 
@@ -366,7 +367,7 @@ def main(arguments: list[str]) -> None:
     folder = output_folder(chosen)
     try:
         with workers(chosen.where, address=chosen.ray_address) as where:
-            rows = run(sources, plan, folder, where, "python -m simulations noniid " + " ".join(arguments))
+            rows = run(sources, plan, folder, where, arguments)
     except FlyNNError as error:
         options.error(str(error))
     for (name, n_parties), mine in _grouped(rows):

@@ -23,7 +23,7 @@ from flwr_flynn import ClassCounts, FlyHash, FlyNNClient, HashSpec
 from flwr_flynn.data import Dataset, load_dataset
 from simulations import runner
 from simulations.plots import _panels, _save
-from simulations.results import Row, markdown_table, output_folder, parser, text_table, write_csv
+from simulations.results import Row, about, markdown_table, output_folder, parser, text_table, write_csv, write_summary
 from simulations.workers import WHERE, Workers, workers
 
 _MIB = 2**20
@@ -147,6 +147,7 @@ def main(arguments: list[str]) -> None:
     places = chosen.where.split(",")
     if set(places) - set(WHERE):
         options.error(f"--where: expected {' or '.join(WHERE)}, got {chosen.where}")
+    start = time.perf_counter()
     folder, data, rows = output_folder(chosen), load_dataset("digits"), []
     for place in places:
         with workers(place, address=chosen.ray_address) as there:
@@ -157,8 +158,5 @@ def main(arguments: list[str]) -> None:
     print(f"\n{text_table(rows)}\n")
     write_csv(folder / "parties.csv", rows)
     draw(rows, folder / "parties.png")
-    command = "python -m simulations parties " + " ".join(arguments)
-    words = [f"# Many parties\n\n{(__doc__ or '').strip()}", f"Made by `{command}`.", markdown_table(rows)]
-    path = folder / "summary.md"
-    path.write_text("\n\n".join([*words, "![time and memory](parties.png)"]) + "\n", encoding="utf-8")
-    print(f"written: {path}")
+    parts = [about(__doc__), markdown_table(rows), "![time and memory](parties.png)"]
+    write_summary(folder, "Many parties", "parties", arguments, time.perf_counter() - start, parts)

@@ -84,7 +84,7 @@ def _same_height(axes: Sequence[Any]) -> None:
         axis.title.set_fontsize(9)
 
 
-def draw(rows: Sequence[Row], folder: Path) -> None:
+def draw(rows: Sequence[Row], folder: Path) -> list[str]:
     """The paper's Figures 3, 7, 8 and 9, and one like it for all ten digits, as far as there are data for them.
 
     Parameters
@@ -92,7 +92,13 @@ def draw(rows: Sequence[Row], folder: Path) -> None:
     rows : sequence of dict
         Of `simulations.privacy.measure`.
     folder : Path
+
+    Returns
+    -------
+    list of str
+        The files' names.
     """
+    written = []
     settings = list(dict.fromkeys(row["setting"] for row in rows if row["mechanism"] == "paper"))
     made = [name for name in settings if name.startswith("synthetic")]
     for number, panel, columns in ((7, _against_t, 7), (8, _against_epsilon, 4)):
@@ -103,6 +109,7 @@ def draw(rows: Sequence[Row], folder: Path) -> None:
             _same_height(axes)
             _legend(figure, axes, columns)
             _save(plt, figure, folder / f"figure{number}.png")
+            written.append(f"figure{number}.png")
     pairs = [("figure3", "synthetic n=1e5, m=300, rho=30")]
     pairs += [("figure9" if "3 v 8" in name else "mnist10", name) for name in settings if name.startswith("MNIST")]
     for name, setting in pairs:
@@ -121,3 +128,5 @@ def draw(rows: Sequence[Row], folder: Path) -> None:
                     frameon=False,
                 )
             _save(plt, figure, folder / f"{name}.png")
+            written.append(f"{name}.png")
+    return written

@@ -138,6 +138,11 @@ class Cells:
             half.unlink(missing_ok=True)
 
 
+def about(docstring: str | None) -> str:
+    """What a module says of itself below its first line."""
+    return (docstring or "").partition("\n")[2].strip()
+
+
 def write_summary(
     folder: Path, title: str, experiment: str, arguments: Sequence[str], seconds: float, parts: Sequence[str]
 ) -> None:

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from simulations.overhead import superlink
-from simulations.results import Row, output_folder, parser, text_table, write_csv
+from simulations.results import Row, about, markdown_table, output_folder, parser, text_table, write_csv, write_summary
 
 _ROOT = Path(__file__).parents[1]
 _MIB = 2**20
@@ -239,6 +239,7 @@ def main(arguments: list[str]) -> None:
     )
     options.add_argument("--run-config", default="", help="with --supernodes: settings of the run")
     chosen = options.parse_args(arguments)
+    start = time.perf_counter()
     folder = output_folder(chosen)
     rows: list[Row] = []
     if chosen.supernodes:
@@ -246,10 +247,12 @@ def main(arguments: list[str]) -> None:
             rows.append(simulated(supernodes, chosen.run_config))
             print(text_table(rows[-1:]), flush=True)
         write_csv(folder / "supernodes.csv", rows)
-        return
-    for noisy in (False, True):
-        for n in (10, 100) if chosen.quick else (10, 100, 1000):
-            rows.append(_in_a_process(n, noisy))
-            print(f"{rows[-1]['counts']}, {n} parties: {rows[-1]['CPU ms per party']:.2f} ms each", flush=True)
-    write_csv(folder / "scale.csv", rows)
-    print(text_table(rows))
+    else:
+        for noisy in (False, True):
+            for n in (10, 100) if chosen.quick else (10, 100, 1000):
+                rows.append(_in_a_process(n, noisy))
+                print(f"{rows[-1]['counts']}, {n} parties: {rows[-1]['CPU ms per party']:.2f} ms each", flush=True)
+        write_csv(folder / "scale.csv", rows)
+        print(text_table(rows))
+    parts = [about(__doc__), markdown_table(rows)]
+    write_summary(folder, "Scale", "scale", arguments, time.perf_counter() - start, parts)

@@ -42,7 +42,18 @@ from simulations import fedavg
 from simulations import traffic_plots as plots
 from simulations.bench import SHAPES, Shape, best_in_turn
 from simulations.fedavg import Recipe
-from simulations.results import Cells, Row, code_digest, output_folder, parser, text_table, write_csv
+from simulations.results import (
+    Cells,
+    Row,
+    about,
+    code_digest,
+    markdown_table,
+    output_folder,
+    parser,
+    text_table,
+    write_csv,
+    write_summary,
+)
 
 Array = npt.NDArray[Any]
 
@@ -297,6 +308,7 @@ def main(arguments: list[str]) -> None:
     plan = QUICK if chosen.quick else Plan()
     if chosen.seeds is not None:
         plan = replace(plan, seeds=tuple(range(chosen.seeds)))
+    start = time.perf_counter()
     folder = output_folder(chosen)
     sizes = [row for shape in SHAPES for row in party_rows(shape, chosen.data, 600 if chosen.quick else 60000)]
     print(text_table(sizes) + "\n")
@@ -310,3 +322,5 @@ def main(arguments: list[str]) -> None:
             write_csv(folder / "federations.csv", [{k: v for k, v in r.items() if k != "curve"} for r in rows])
     print("\n" + text_table(in_short(rows)) + "\n")
     plots.draw(sizes, rows, folder / "traffic.png")
+    parts = [about(__doc__), markdown_table(sizes), markdown_table(in_short(rows)), "![bytes](traffic.png)"]
+    write_summary(folder, "Bytes", "traffic", arguments, time.perf_counter() - start, parts)

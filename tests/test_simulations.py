@@ -120,6 +120,7 @@ def test_accuracy_writes_comparison_calibration_novelty_and_figures(finished):
     assert [row["class"] for row in read(finished / "novelty.csv")] == ["0", "1", "2", "mean"]
     for name in ("accuracy_baselines", "accuracy_variants", "calibration"):
         assert (finished / f"{name}.png").stat().st_size > 10_000
+        assert f"]({name}.png)" in (finished / "summary.md").read_text(encoding="utf-8")
 
 
 def test_a_second_run_computes_nothing_and_writes_the_same(finished, folder, monkeypatch, capsys):

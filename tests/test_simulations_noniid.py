@@ -242,6 +242,7 @@ def test_many_parties_are_measured(tmp_path):
         ("3", "1", "the same"), ("20", "2", "the same"),
     ]  # fmt: skip
     assert (tmp_path / "parties.png").stat().st_size > 5_000
+    assert rows[0]["sha256"] in (tmp_path / "summary.md").read_text(encoding="utf-8")
 
 
 def test_memory_that_is_taken_is_seen():

@@ -71,6 +71,7 @@ def test_a_quick_run_tells_what_the_figures_are(finished):
     for name in ("figure7.png", "figure8.png"):
         assert (folder / name).stat().st_size > 20_000
         assert f"written: {(folder / name).resolve()}" in printed
+        assert f"]({name})" in (folder / "summary.md").read_text(encoding="utf-8")
     assert "no privacy" in printed  # of noise from a seed
     assert "MNIST is left out" in printed
     assert BEST in printed

@@ -162,7 +162,7 @@ def test_flynn_is_that_of_the_pooled_points(finished):
 
 def test_the_files_are_named_and_the_figure_is_there(finished):
     folder, printed = finished
-    for name in ("sizes.csv", "federations.csv", "traffic.png"):
+    for name in ("sizes.csv", "federations.csv", "traffic.png", "summary.md"):
         assert f"written: {(folder / name).resolve()}" in printed
     assert (folder / "traffic.png").stat().st_size > 20_000
     assert "FedAvg MLP" in printed
