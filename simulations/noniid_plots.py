@@ -127,7 +127,9 @@ def by_bytes(rows: Sequence[Row], methods: Sequence[str], title: str, path: Path
         axis.set(xscale="log", xlabel="kB of one party, up and down", title=split)
         axis.xaxis.set_major_formatter("{x:g}")
         axis.grid(alpha=0.3)
-        axis.sharey(axes[0])
+    limits = [axis.get_ylim() for axis in axes]
+    for axis in axes:
+        axis.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
     axes[0].set_ylabel("accuracy, all held-out points")
     figure.suptitle(f"{title}: accuracy after each round", fontsize=11)
     handles, labels = axes[0].get_legend_handles_labels()
