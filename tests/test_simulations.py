@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import multiprocessing
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -378,3 +380,11 @@ def test_processes_give_what_one_gives(folder, finished, tmp_path):
     keep = ("set", "method", "mean", "sd")
     one, two = ([[row[key] for key in keep] for row in read(out / "accuracy.csv")] for out in (finished, tmp_path))
     assert one == two
+
+
+def test_the_experiments_that_readme_names_are_there():
+    text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    section = text[text.index("### The paper again") : text.index("### With privacy")]
+    named = re.findall(r"python -m simulations\s+([a-z]+)", text) + re.findall(r"\| `([a-z]+)[^|`]*` \|\n", section)
+    assert len(set(named)) >= 9
+    assert set(named) <= set(command.EXPERIMENTS)
