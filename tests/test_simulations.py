@@ -387,4 +387,4 @@ def test_the_experiments_that_readme_names_are_there():
     section = text[text.index("### The paper again") : text.index("### With privacy")]
     named = re.findall(r"python -m simulations\s+([a-z]+)", text) + re.findall(r"\| `([a-z]+)[^|`]*` \|\n", section)
     assert len(set(named)) >= 9
-    assert set(named) <= set(command.EXPERIMENTS)
+    assert set(named) - {"python"} <= set(command.EXPERIMENTS)  # the head of the table
