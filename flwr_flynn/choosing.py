@@ -103,7 +103,8 @@ def ballot(
     right = np.zeros((len(candidates), counts.n_classes), np.int64)
     cold = np.zeros((len(candidates), len(TEMPERATURES)), np.int64)
     step = max(1, _CELLS // counts.n_classes**2)
-    for rows in gen_batches(len(codes), max(1, _HELD // hasher.hash_nnz)):
+    # A party may have no points at all; scikit-learn has no batches of none.
+    for rows in gen_batches(len(codes), max(1, _HELD // hasher.hash_nnz)) if len(codes) else ():
         active, labels = hasher.active(X[rows], n_jobs=n_jobs), codes[rows]
         for first in range(0, len(candidates), step):
             some = slice(first, first + step)

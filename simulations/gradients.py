@@ -30,8 +30,8 @@ from simulations.workers import Workers
 
 Array = npt.NDArray[Any]
 
-HIDDEN = 64
-"""Hidden units of the perceptron."""
+MODELS = {"LR": 0, "MLP": 64}
+"""Softmax regression and the perceptron, by their hidden units."""
 
 
 @dataclass(frozen=True)
@@ -170,8 +170,9 @@ def federate(
     n_classes, hidden : int
     recipe : Recipe
     n_rounds : int
+        At most.
     watch : callable
-        Called with the weights after each round.
+        Called with the weights after each round; one for which it gives True is the last.
     where
         As for `runner.run`.
     seed : int
@@ -183,9 +184,11 @@ def federate(
         Of all rounds; the final model still has to be handed out.
     """
     parties = [GradientClient(X, y, recipe, (seed, party)) for party, (X, y) in enumerate(parts)]
+    enough = False
 
     def evaluate(number: int, arrays: NDArrays, config: dict[str, Scalar]) -> None:
-        watch(arrays)
+        nonlocal enough
+        enough = watch(arrays) is True
 
     common: dict[str, Any] = {
         "min_fit_clients": len(parties),
@@ -197,5 +200,5 @@ def federate(
         "evaluate_fn": evaluate,
     }
     strategy = FedProx(proximal_mu=recipe.mu, **common) if recipe.mu else FedAvg(**common)
-    parameters, traffic = rounds(strategy, parties, n_rounds, where)
+    parameters, traffic = rounds(strategy, parties, n_rounds, where, until=lambda: enough)
     return parameters_to_ndarrays(parameters), traffic

@@ -41,7 +41,7 @@ from flwr_flynn.data import Dataset
 from flwr_flynn.errors import FlyNNError
 from simulations import noniid_plots as plots
 from simulations import runner
-from simulations.gradients import HIDDEN, Recipe, federate, logits
+from simulations.gradients import MODELS, Recipe, federate, logits
 from simulations.results import (
     Cells,
     Row,
@@ -58,7 +58,6 @@ from simulations.splits import LEAST, SHIFT, SPLITS, Parts, deal_out, read
 from simulations.workers import WHERE, Workers, workers
 
 FLYNN = "FlyNN"
-MODELS = {"LR": 0, "MLP": HIDDEN}
 ALGORITHMS = ("FedAvg", "FedProx", "one round")
 METHODS = (FLYNN, *(f"{algorithm} {model}" for model in MODELS for algorithm in ALGORITHMS))
 

@@ -24,7 +24,7 @@ tree nor a second try changes a bit.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -167,6 +167,7 @@ def rounds(
     n_rounds: int,
     where: str | Workers = "process",
     *,
+    until: Callable[[], bool] = lambda: False,
     address: str | None = None,
 ) -> tuple[Parameters, Traffic]:
     """Play the rounds of a strategy as Flower's server would: fit, the server's own evaluation, that by the parties.
@@ -180,8 +181,11 @@ def rounds(
         Such as Flower's `FedAvg` with initial parameters, or a `FlyNNStrategy` that takes several rounds.
     parties : sequence of Client or NumPyClient
     n_rounds : int
+        At most.
     where, address
         As for `run`.
+    until : callable
+        Asked behind the server's own evaluation; with True that round is the last.
 
     Returns
     -------
@@ -211,4 +215,6 @@ def rounds(
             strategy.evaluate(number, parameters)
             tried = ask(strategy.configure_evaluate(number, parameters, clients))
             strategy.aggregate_evaluate(number, tried, [])
+            if until():
+                break
     return parameters, traffic

@@ -67,7 +67,10 @@ class Parts:
 
     def clients(self) -> list[FlyNNClient]:
         """The parties, as the product has them."""
-        return [FlyNNClient(share.X, share.y, name=f"party-{i}") for i, share in enumerate(self.shares)]
+        return [
+            FlyNNClient(share.X, share.y, X_test=share.X_test, y_test=share.y_test, name=f"party-{i}")
+            for i, share in enumerate(self.shares)
+        ]
 
     @cached_property
     def pooled(self) -> Share:

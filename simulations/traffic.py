@@ -17,31 +17,23 @@ weights down and up in every round, and the final ones down. Envelopes of Flower
 from __future__ import annotations
 
 import hashlib
-import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes
-from flwr.server.client_manager import SimpleClientManager
-from flwr.server.client_proxy import ClientProxy
-from flwr.server.server import Server
+from flwr.common import NDArrays
 
-from flwr_flynn import ClassCounts, FlyHash, FlyNNClient, FlyNNStrategy, HashSpec, packing
-from flwr_flynn.config import RunConfig
-from flwr_flynn.data import Dataset, Share, load_dataset
-from flwr_flynn.partition import deal, held_out
+from flwr_flynn import ClassCounts, FlyHash, FlyNNStrategy, HashSpec, packing
+from flwr_flynn.data import load_dataset
 from flwr_flynn.payload import write_tensors
-from simulations import fedavg
+from simulations import runner
 from simulations import traffic_plots as plots
 from simulations.bench import SHAPES, Shape, best_in_turn
-from simulations.fedavg import Recipe
+from simulations.gradients import MODELS, Recipe, federate, logits
 from simulations.results import (
     Cells,
     Row,
@@ -54,17 +46,15 @@ from simulations.results import (
     write_csv,
     write_summary,
 )
-
-Array = npt.NDArray[Any]
+from simulations.splits import Parts, deal_out, read
 
 PARTY_SIZES = (50, 180, 600, 6000, 60000)
 FLYNN = "FlyNN"
-HIDDEN = {"LR": (), "MLP": (64,)}
-PARTIES, ALPHA, TEST_FRACTION = 10, 0.1, 0.2
+PARTIES, SPLIT = 10, "Dirichlet 0.1"
 RATES, EPOCHS = (0.3, 1.0, 0.1, 3.0, 0.03), (5, 1)  # what tends to be best comes first
 COMPARED = ("digits", "letters", "mnist", "fashion_mnist")
 
-_CODE = code_digest("simulations.traffic", "simulations.fedavg", "flwr_flynn.strategy", "flwr_flynn.client")
+_CODE = code_digest("simulations.traffic", "flwr_flynn.strategy", "flwr_flynn.client")
 
 
 @dataclass(frozen=True)
@@ -139,85 +129,39 @@ def source_of(name: str, folder: Path | None) -> str | None:
 # ---- a federation until it is as accurate
 
 
-def parts_of(data: Dataset, seed: int) -> list[Share]:
-    """The parties' shares."""
-    config = RunConfig(partitioner="dirichlet", alpha=ALPHA, split_seed=seed, test_fraction=TEST_FRACTION)
-    test = held_out(len(data.y), TEST_FRACTION, seed)
-    return [data.share(indices, test) for indices in deal(config, PARTIES, data.y)]
-
-
-class Party(ClientProxy):
-    """A FlyNN party in this process."""
-
-    def __init__(self, number: int, share: Share) -> None:
-        super().__init__(str(number))
-        client = FlyNNClient(share.X, share.y, X_test=share.X_test, y_test=share.y_test, name=f"party-{number}")
-        self._client = client.to_client()
-
-    def fit(self, ins: FitIns, timeout: float | None = None, group_id: int | None = None) -> FitRes:
-        return self._client.fit(ins)
-
-    def evaluate(self, ins: EvaluateIns, timeout: float | None = None, group_id: int | None = None) -> EvaluateRes:
-        return self._client.evaluate(ins)
-
-    def get_properties(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError("FlyNN asks for none")
-
-    get_parameters = reconnect = get_properties
-
-
-def flynn(parts: Sequence[Share], n_classes: int) -> Row:
+def flynn(parts: Parts) -> Row:
     """Accuracy on the held-out points of all parties, and bytes of all rounds by party, on average."""
-    n = sum(len(part.y) for part in parts)
+    n_parties = len(parts.shares)
     strategy = FlyNNStrategy(
-        spec=HashSpec.suggest(parts[0].X.shape[1], n, n_classes),
-        classes=range(n_classes),
-        min_available_clients=len(parts),
-        min_parties=len(parts),
+        spec=HashSpec.suggest(parts.pooled.X.shape[1], len(parts.pooled.y), parts.n_classes),
+        classes=range(parts.n_classes),
+        min_available_clients=n_parties,
+        min_parties=n_parties,
     )
-    manager = SimpleClientManager()
-    for number, part in enumerate(parts):
-        manager.register(Party(number, part))
-    logger = logging.getLogger("flwr")
-    before = logger.level
-    logger.setLevel(logging.WARNING)
-    try:
-        Server(client_manager=manager, strategy=strategy).fit(strategy.num_rounds, timeout=None)
-    finally:
-        logger.setLevel(before)
+    runner.rounds(strategy, parts.clients(), strategy.num_rounds)
     steps = strategy.traffic.values()
     evaluation = strategy.evaluation or {}
     return {
         "accuracy": float(evaluation["accuracy"]),
         "rounds": strategy.num_rounds,
-        "up": round(sum(step.up for step in steps) / len(parts)),
-        "down": round(sum(step.down for step in steps) / len(parts)),
+        "up": round(sum(step.up for step in steps) / n_parties),
+        "down": round(sum(step.down for step in steps) / n_parties),
         "counts up": strategy.traffic["counts"].per_party["up"],
         "dense up": strategy.counts.array.size,  # in the narrowest type of all
     }
 
 
-def standardised(parts: Sequence[Share]) -> tuple[list[tuple[Array, Array]], Array, Array]:
-    """Training points by party, and held-out points of all, in float32, on columns as the pooled points have them."""
-    pooled = np.concatenate([part.X for part in parts]).astype(np.float64)
-    mean, deviation = pooled.mean(axis=0), pooled.std(axis=0)
-    deviation[deviation == 0] = 1.0
-    scaled = [[((X - mean) / deviation).astype(np.float32) for X in (part.X, part.X_test)] for part in parts]
-    tests = np.concatenate([X_test for _, X_test in scaled]), np.concatenate([part.y_test for part in parts])
-    return [(X, part.y) for (X, _), part in zip(scaled, parts, strict=True)], *tests
-
-
-def by_averaging(
-    parts: Sequence[Share], n_classes: int, model: str, recipe: Recipe, goal: float, most: int, seed: int
-) -> Row:
+def by_averaging(parts: Parts, model: str, recipe: Recipe, goal: float, most: int, seed: int) -> Row:
     """FedAvg until it has the accuracy `goal`, for `most` rounds at most; ``curve`` is the accuracy by round."""
-    parties, X_test, y_test = standardised(parts)
-    curve: list[float] = []
-    for weights in fedavg.rounds(parties, (X_test.shape[1], *HIDDEN[model], n_classes), recipe, seed):
-        curve.append(float((fedavg.scores(weights, X_test).argmax(axis=1) == y_test).mean()))
-        if curve[-1] >= goal or len(curve) == most:
-            size = sum(map(len, write_tensors(weights)))
-            break
+    points, curve = parts.pooled, []
+
+    def watch(weights: NDArrays) -> bool:
+        curve.append(float((logits(weights, points.X_test).argmax(axis=1) == points.y_test).mean()))
+        return curve[-1] >= goal
+
+    shares = [(share.X, share.y) for share in parts.shares]
+    weights, _ = federate(shares, parts.n_classes, MODELS[model], recipe, most, watch, seed=seed)
+    size = sum(map(len, write_tensors(weights)))
     best = {"accuracy": max(curve), "reached": curve[-1] >= goal, "rounds": len(curve)}
     return best | {"up": len(curve) * size, "down": (len(curve) + 1) * size, "curve": curve, "recipe": asdict(recipe)}
 
@@ -227,26 +171,25 @@ def best_of(tried: Sequence[Row]) -> Row:
     return max(tried, key=lambda row: (row["reached"], -row["rounds"] if row["reached"] else 0, row["accuracy"]))
 
 
-def federations(data: Dataset, plan: Plan, cells: Cells) -> Iterator[Row]:
+def federations(source: str, plan: Plan, cells: Cells) -> Iterator[Row]:
     """A row for every method and seed."""
-    order = np.sort(np.random.default_rng(0).permutation(len(data.y))[: plan.largest])
-    codes = np.unique(data.y[order], return_inverse=True)[1].astype(np.int64)
-    data = Dataset(data.X[order], codes, list(range(int(codes.max()) + 1)), Path(data.name).stem)
-    digest = hashlib.sha256(np.ascontiguousarray(data.X).tobytes() + codes.tobytes()).hexdigest()[:16]
+    data = read(source, plan.largest)
+    digest = hashlib.sha256(np.ascontiguousarray(data.X).tobytes() + data.y.tobytes()).hexdigest()[:16]
     for seed in plan.seeds:
-        about = {"set": data.name, "points": len(codes), "parties": PARTIES, "seed": seed}
+        about = {"set": data.name, "points": len(data.y), "parties": PARTIES, "seed": seed}
         key = about | {"data": digest, "code": _CODE}
-        parts, n_classes = parts_of(data, seed), len(data.classes)
-        ours = _kept(cells, key | {"job": FLYNN}, partial(flynn, parts, n_classes))
+        parts = deal_out(data, SPLIT, PARTIES, seed)
+        scaled = parts.standardised()
+        ours = _kept(cells, key | {"job": FLYNN}, partial(flynn, parts))
         yield about | {"method": FLYNN, "reached": True} | ours
         goal = ours["accuracy"]
-        for model in HIDDEN:
+        for model in MODELS:
             tried: list[Row] = []
             for recipe in (Recipe(rate, epochs) for rate, epochs in product(RATES, EPOCHS)):
                 # Another recipe can only be better in as many rounds as the best so far took.
                 most = min([plan.rounds, *(row["rounds"] for row in tried if row["reached"])])
                 job = {"job": f"FedAvg {model}", "recipe": asdict(recipe), "most": most, "goal": goal}
-                train = partial(by_averaging, parts, n_classes, model, recipe, goal, most, seed)
+                train = partial(by_averaging, scaled, model, recipe, goal, most, seed)
                 tried.append(_kept(cells, key | job, train))
             yield about | {"method": f"FedAvg {model}"} | best_of(tried)
 
@@ -318,7 +261,7 @@ def main(arguments: list[str]) -> None:
     for name in COMPARED:
         source = source_of(name, chosen.data)
         if source is not None:
-            rows += [row | {"most": plan.rounds} for row in federations(load_dataset(source), plan, cells)]
+            rows += [row | {"most": plan.rounds} for row in federations(source, plan, cells)]
             write_csv(folder / "federations.csv", [{k: v for k, v in r.items() if k != "curve"} for r in rows])
     print("\n" + text_table(in_short(rows)) + "\n")
     plots.draw(sizes, rows, folder / "traffic.png")

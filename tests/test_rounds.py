@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,19 @@ def pooled_sums(by_class: bool = True) -> ColumnSums:
 
 
 # ---- laws
+
+
+@pytest.mark.parametrize("spec", [AUTO, GRID])
+def test_a_party_without_points_changes_nothing_and_fails_at_nothing(spec: Any) -> None:
+    with_it, without = strategy_for(spec, 5), strategy_for(spec)
+    empty = FlyNNClient(X[:0], LABELS[:0], X_test=X[:0], y_test=LABELS[:0], name="empty", min_examples=1)
+    run(with_it, [*parties(), Proxy("4", empty)])
+    run(without, parties())
+    assert not with_it.missing
+    assert with_it.model.counts_ == without.model.counts_
+    assert with_it.choice.missing == {}
+    assert replace(with_it.choice, parties=4, cost=without.choice.cost) == without.choice
+    assert with_it.evaluation["accuracy"] == without.evaluation["accuracy"]
 
 
 @pytest.mark.parametrize("how", SPLITS)

@@ -59,6 +59,40 @@ def test_the_proximal_term_pulls_towards_the_global_weights():
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
 
 
+def test_a_round_is_the_mean_of_what_parties_trained_by_their_points():
+    random = np.random.default_rng(1)
+    parties = [(random.normal(size=(n, 4)).astype(np.float32), np.arange(n) % 3) for n in (5, 0, 40)]
+    recipe = Recipe(0.3, epochs=2, batch=8)
+    expected = gradients.initial_weights(4, 3, 6, seed=3)
+    for number in (1, 2):
+        theirs = [
+            gradients.descend(expected, X, y, recipe, np.random.default_rng([3, i, number]))
+            for i, (X, y) in enumerate(parties)
+        ]
+        expected = [(5 * a + 40 * c) / 45 for a, _, c in zip(*theirs, strict=True)]
+    for got, mean in zip(
+        gradients.federate(parties, 3, 6, recipe, 2, lambda _: None, seed=3)[0], expected, strict=True
+    ):
+        np.testing.assert_allclose(got, mean, rtol=1e-4, atol=1e-6)
+
+
+def test_training_leaves_its_start_alone_and_takes_every_point_once_an_epoch(monkeypatch):
+    seen = []
+
+    def gradient(weights, X, y):
+        seen.extend(X[:, 0].tolist())
+        return [np.ones_like(array) for array in weights]
+
+    monkeypatch.setattr(gradients, "gradient", gradient)
+    start = gradients.initial_weights(1, 2, 0, seed=0)
+    X, y = np.arange(70, dtype=np.float32)[:, None], np.zeros(70, int)
+    after = gradients.descend(start, X, y, Recipe(0.5, epochs=2), np.random.default_rng(0))
+    assert sorted(seen) == sorted([*range(70)] * 2)
+    assert seen[:70] != seen[70:]
+    assert not start[0].any()
+    assert (after[0] == -0.5 * 2 * 3).all()  # two epochs of three steps
+
+
 @pytest.mark.parametrize("mu", [0.0, 0.01])
 def test_federating_one_party_is_training_it(mu):
     random = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""`python -m simulations traffic`: averaging is what it says, and every byte in its tables is one that was sent."""
+"""`python -m simulations traffic`: every byte in its tables is one that was sent."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import pytest
 from flwr_flynn import ClassCounts, FlyHash, HashSpec, payload
 from flwr_flynn.data import load_dataset
 from simulations import __main__ as command
-from simulations import fedavg, traffic
-from simulations.fedavg import Recipe
+from simulations import traffic
+from simulations.gradients import Recipe
 from simulations.results import Cells
+from simulations.splits import Parts, Share, deal_out
+from simulations.splits import read as read_set
 from simulations.traffic import Plan
 
 PLAN = Plan(rounds=3, seeds=(0, 1), largest=400)
@@ -21,70 +23,6 @@ PLAN = Plan(rounds=3, seeds=(0, 1), largest=400)
 def read(path):
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
-
-
-# ---- averaging
-
-
-def loss(weights, X, y):
-    logits = X
-    for place in range(0, len(weights), 2):
-        logits = logits @ weights[place] + weights[place + 1]
-        if place < len(weights) - 2:
-            logits = np.maximum(logits, 0)
-    return float((np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(y)), y]).mean())
-
-
-@pytest.mark.parametrize("widths", [(5, 3), (5, 4, 3), (5, 6, 4, 3)])
-def test_gradients_are_those_of_the_loss(widths):
-    generator = np.random.default_rng(0)
-    weights = [array + generator.normal(size=array.shape) for array in fedavg.initial(widths, 0)]
-    X, y = generator.normal(size=(7, 5)), np.arange(7) % 3
-    for array, slope in zip(weights, fedavg.gradient(weights, X, y), strict=True):
-        assert slope.shape == array.shape
-        for place in np.ndindex(array.shape):
-            before = array[place]
-            around = []
-            for step in (1e-5, -1e-5):
-                array[place] = before + step
-                around.append(loss(weights, X, y))
-            array[place] = before
-            assert slope[place] == pytest.approx((around[0] - around[1]) / 2e-5, abs=1e-6)
-
-
-def test_a_round_is_the_mean_of_what_parties_trained_by_their_points():
-    generator = np.random.default_rng(1)
-    parties = [(generator.normal(size=(n, 4)).astype(np.float32), np.arange(n) % 3) for n in (5, 0, 40)]
-    recipe, widths = Recipe(rate=0.3, epochs=2, batch=8), (4, 6, 3)
-    models = fedavg.rounds(parties, widths, recipe, seed=3)
-    start = fedavg.initial(widths, 3)
-    for number in range(3):
-        theirs = [
-            fedavg.trained(start, X, y, recipe, np.random.default_rng([3, 2, number, i]))
-            for i, (X, y) in enumerate(parties)
-        ]
-        expected = [(5 * a + 40 * c) / 45 for a, _, c in zip(*theirs, strict=True)]
-        start = next(models)
-        for array, mean in zip(start, expected, strict=True):
-            assert array.dtype == np.float32
-            np.testing.assert_allclose(array, mean, rtol=1e-5, atol=1e-7)
-
-
-def test_training_leaves_its_start_alone_and_takes_every_point_once_an_epoch(monkeypatch):
-    seen = []
-
-    def gradient(weights, X, y):
-        seen.extend(X[:, 0].tolist())
-        return [np.ones_like(array) for array in weights]
-
-    monkeypatch.setattr(fedavg, "gradient", gradient)
-    start = fedavg.initial((1, 2), 0)
-    X, y = np.arange(70, dtype=np.float32)[:, None], np.zeros(70, int)
-    after = fedavg.trained(start, X, y, Recipe(0.5, epochs=2), np.random.default_rng(0))
-    assert sorted(seen) == sorted([*range(70)] * 2)
-    assert seen[:70] != seen[70:]
-    assert not start[0].any()
-    assert (after[0] == -0.5 * 2 * 3).all()  # two epochs of three steps
 
 
 # ---- the tables
@@ -141,20 +79,16 @@ def test_federations_tell_bytes_and_rounds(finished):
 
 
 def test_flynn_is_that_of_the_pooled_points(finished):
-    data = load_dataset("digits")
-    order = np.sort(np.random.default_rng(0).permutation(len(data.y))[:400])
-    sample = traffic.Dataset(data.X[order], data.y[order], data.classes, "digits")
-    parts = traffic.parts_of(sample, seed=0)
-    assert len(parts) == 10
-    assert sum(len(part.y) + len(part.y_test) for part in parts) == 400
-    row = traffic.flynn(parts, 10)
+    parts = deal_out(read_set("digits", 400), traffic.SPLIT, 10, seed=0)
+    assert len(parts.shares) == 10
+    assert sum(len(part.y) + len(part.y_test) for part in parts.shares) == 400
+    row = traffic.flynn(parts)
     first = read(finished[0] / "federations.csv")[0]
     assert (str(row["accuracy"]), str(row["up"]), str(row["down"])) == (first["accuracy"], first["up"], first["down"])
-    n = sum(len(part.y) for part in parts)
-    hasher = FlyHash(HashSpec.suggest(64, n, 10))
+    hasher = FlyHash(HashSpec.suggest(64, len(parts.pooled.y), 10))
     sent = [
         sum(map(len, payload.write_tensors(payload.encode(ClassCounts.from_data(hasher, part.X, part.y, 10)))))
-        for part in parts
+        for part in parts.shares
     ]
     # What stands beside the arrays is the party's name.
     assert np.mean(sent) < row["counts up"] < np.mean(sent) + 100
@@ -174,7 +108,7 @@ def test_a_second_run_computes_nothing(finished, monkeypatch):
     for name in ("flynn", "by_averaging"):
         monkeypatch.setattr(traffic, name, lambda *args: pytest.fail("computed again"))
     before = (finished[0] / "federations.csv").read_bytes()
-    rows = list(traffic.federations(load_dataset("digits"), PLAN, Cells(finished[0] / "cells")))
+    rows = list(traffic.federations("digits", PLAN, Cells(finished[0] / "cells")))
     assert [row["method"] for row in rows] == ["FlyNN", "FedAvg LR", "FedAvg MLP"] * 2
     assert (finished[0] / "federations.csv").read_bytes() == before
 
@@ -183,17 +117,18 @@ def separated(n=300):
     """Parties of three clusters far apart, of one class each."""
     y = np.arange(n) % 3
     X = 9 * np.eye(3, 5)[y] + np.random.default_rng(0).normal(size=(n, 5))
-    return [traffic.Share(*(part for k in (1, 0) for part in (X[y == c][k::2], y[y == c][k::2]))) for c in range(3)]
+    shares = [Share(*(part for k in (1, 0) for part in (X[y == c][k::2], y[y == c][k::2]))) for c in range(3)]
+    return Parts(shares, 3)
 
 
 def test_averaging_ends_when_it_is_as_accurate():
-    parts, recipe = separated(), Recipe(0.1)
-    row = traffic.by_averaging(parts, 3, "LR", recipe, 0.9, 50, 0)
+    parts, recipe = separated(), Recipe(0.1, 1)
+    row = traffic.by_averaging(parts, "LR", recipe, 0.9, 50, 0)
     assert row["reached"]
     assert row["accuracy"] == row["curve"][-1] >= 0.9
     assert all(accuracy < 0.9 for accuracy in row["curve"][:-1])
     assert row["rounds"] == len(row["curve"]) < 50
-    never = traffic.by_averaging(parts, 3, "LR", recipe, 1.1, 4, 0)
+    never = traffic.by_averaging(parts, "LR", recipe, 1.1, 4, 0)
     assert not never["reached"]
     assert (never["rounds"], never["accuracy"]) == (4, max(never["curve"]))
 
