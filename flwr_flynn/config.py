@@ -322,7 +322,7 @@ class RunConfig(_Settings):
     honest_parties: int = _key(
         0,
         "`secure` with `epsilon`: parties that add their noise and keep it to themselves, whatever the others do; each "
-        "adds its share of the noise of one. 0: `secure-threshold` of `min-available`",
+        "adds its share of the noise of one. 0, and at most: `secure-threshold` of `min-available`",
         low=0,
         high=10**6,
     )

@@ -2,9 +2,10 @@
 
 SecAgg+ masks a party's numbers so that the masks cancel in the sum of all parties. Flower's form of it is made for
 floating-point updates: it clips, rounds at random and weights. With a weight of 1 for everybody, and a quantisation
-step of exactly 1, none of that touches integers of at most `bound` in size, and the sum is exact::
+step of exactly 1, none of that touches integers of at most `bound` in size. They travel shifted by `bound`, as 0 to
+2 * bound, and the weight as 2 * bound. The sum is exact while those of N parties stay below the modulus::
 
-    sum of N parties < 2 ** 32 / 2, so N * 2 * bound <= 2 ** 32
+    N * 2 * bound < 2 ** 32
 
 `bound` is a power of two, public, and at least as large as any party's largest count; a party whose counts are larger
 refuses, as they would be clipped without a word. Noisy counts are clipped at it by the party, which depends on what it
@@ -20,7 +21,7 @@ one that does not follow it can learn single counts. It is a protection against 
 >>> check_room(n_parties=2**21, bound=2048)
 Traceback (most recent call last):
 ...
-flwr_flynn.errors.ConfigError: secure sum: expected at most 1048576 parties of at most 2048 points each, got 2097152
+flwr_flynn.errors.ConfigError: secure sum: expected at most 1048575 parties of at most 2048 points each, got 2097152
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from flwr.app import Context, Message, MessageType
 from flwr.client.mod import secaggplus_mod
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.logger import log
-from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, RECORD_KEY_STATE, Key, Stage
 from flwr.compat.common import recorddict_compat as compat
 from flwr.compat.server.typing import Workflow
 from flwr.server import LegacyContext
@@ -49,12 +50,14 @@ from flwr_flynn.aggregation import Aggregator, Totals
 from flwr_flynn.counts import ClassCounts
 from flwr_flynn.errors import ConfigError, CountsError, FlyNNError, PayloadError
 from flwr_flynn.ledger import Batch, Party, Reply, clean
-from flwr_flynn.terms import LARGEST_BOUND, Terms
+from flwr_flynn.terms import LARGEST_BOUND, Terms, check_bound
 
 _MODULUS = 2**32
 _LEAST_PARTIES = 3  # the other's counts follow from the sum of two
+_LEAST_THRESHOLD = 0.67
 
-_masked: ContextVar[bool] = ContextVar("flynn_masked", default=False)
+_masked: ContextVar[tuple[int, int] | None] = ContextVar("flynn_masked", default=None)
+"""While a party counts for a secure sum: the bound at which SecAgg+ is going to clip, and its threshold."""
 
 
 def bound_for(most: int) -> int:
@@ -72,11 +75,16 @@ def check_room(n_parties: int, bound: int) -> None:
     ConfigError
         So many parties, of counts up to `bound`, do not fit.
     """
-    most = _MODULUS // (2 * bound)
+    most = _room(bound)
     if n_parties > most:
         raise ConfigError(
             f"secure sum: expected at most {most} parties of at most {bound} points each, got {n_parties}"
         )
+
+
+def _room(bound: int) -> int:
+    """How many parties a sum has room for. At the modulus itself all weights together would be 0."""
+    return (_MODULUS - 1) // (2 * bound)
 
 
 # ---- a party
@@ -112,36 +120,55 @@ def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Mes
     records = message.content.config_records
     if message.metadata.message_type != MessageType.TRAIN or RECORD_KEY_CONFIGS not in records:
         return call_next(message, context)
-    configs = records[RECORD_KEY_CONFIGS]
+    configs = dict(records[RECORD_KEY_CONFIGS])
     if configs.get(Key.STAGE) == Stage.SETUP:
-        _check_setup(dict(configs))
+        _check_setup(configs)
+    elif configs.get(Key.STAGE) == Stage.UNMASK:
+        _check_unmask(configs)
 
     def count(request: Message, context: Context) -> Message:
-        reply = call_next(request, context)
+        agreed = context.state.config_records[RECORD_KEY_STATE]  # Flower's, since the setup
+        with _masking(cast(int, agreed["target_range"]) // 2, cast(int, agreed["threshold"])):
+            reply = call_next(request, context)
         metrics = compat.recorddict_to_fitres(reply.content, keep_input=True).metrics
         if "flynn-refused" in metrics:
             raise FlyNNError(str(metrics["flynn-refused"]))
         return reply
 
-    with _masking():
-        return secaggplus_mod(message, context, count)
+    return secaggplus_mod(message, context, count)
 
 
-def require_mask() -> None:
-    """Refuse to hand over counts that nothing is going to mask.
+def require_mask(terms: Terms) -> None:
+    """Refuse to hand over counts that nothing is going to mask, or that SecAgg+ was not set up for.
+
+    Parameters
+    ----------
+    terms : Terms
+        Of mode "secure".
 
     Raises
     ------
     PayloadError
-        The request did not come through `mod`.
+        The request did not come through `mod`; SecAgg+ clips at another bound than that of the terms; or sums may be
+        of fewer parties than those that are to share the noise.
     """
-    if not _masked.get():
+    masked = _masked.get()
+    if masked is None:
         raise PayloadError("secure sum: expected a request by SecAgg+ through flwr_flynn.secagg.mod, got another")
+    bound, threshold = masked
+    if bound != terms.bound:
+        raise PayloadError(f"secure sum: expected SecAgg+ with the announced bound, {terms.bound}, got {bound}")
+    sharing = None if terms.mechanism is None else terms.mechanism.n_honest
+    if sharing is not None and sharing > threshold:
+        raise PayloadError(
+            f"secure sum: expected noise of at most {threshold} parties together (n_honest), as no more of them are "
+            f"certain to be in the sum, got {sharing}"
+        )
 
 
 @contextmanager
-def _masking() -> Iterator[None]:
-    token = _masked.set(True)
+def _masking(bound: int, threshold: int) -> Iterator[None]:
+    token = _masked.set((bound, threshold))
     try:
         yield
     finally:
@@ -161,12 +188,28 @@ def _check_setup(configs: dict[str, Any]) -> None:
             f"secure sum: expected at least {_LEAST_PARTIES} parties and shares, and a threshold above half of them, "
             f"got {parties}, {shares} and {threshold}"
         )
-    if modulus != _MODULUS or clip != target / 2 or bound_for(min(max(target // 2, 1), LARGEST_BOUND)) != target // 2:
+    bound = target // 2
+    if (
+        modulus != _MODULUS
+        or clip != bound
+        or target != 2 * bound
+        or bound != bound_for(min(max(bound, 1), LARGEST_BOUND))
+    ):
         raise PayloadError(
             "secure sum: expected a step of 1, a bound that is a power of two and modulus 2**32, got others"
         )
-    if parties * target > _MODULUS:
-        raise PayloadError(f"secure sum: expected at most {_MODULUS // target} parties, got {parties}")
+    if parties > _room(bound):
+        raise PayloadError(f"secure sum: expected at most {_room(bound)} parties, got {parties}")
+
+
+def _check_unmask(configs: dict[str, Any]) -> None:
+    """Whether the server asks for one key of each party only, be it the one to its own mask or the one to its pairs'.
+
+    Who has both has the party's counts; and parties named twice would make few look like enough.
+    """
+    named = [node for key in (Key.ACTIVE_NODE_ID_LIST, Key.DEAD_NODE_ID_LIST) for node in configs.get(key, [])]
+    if len(set(named)) < len(named):
+        raise PayloadError("secure sum: expected to be asked for one key of each party, got a party named twice")
 
 
 # ---- the server
@@ -268,19 +311,27 @@ def workflow(bound: int, threshold: float, timeout: float) -> Workflow:
     Parameters
     ----------
     bound : int
-        Of the terms.
+        The strategy's `secure_bound`.
     threshold : float
         Share of the parties that must be there to the end, from .67 to 1: rounded, it is more than half of any number.
     timeout : float
         Seconds to wait for the parties at each of the four stages; 0: as long as it takes.
 
+    Raises
+    ------
+    ConfigError
+        A parameter is not as described; of another bound than the strategy's when it is run.
+
     Notes
     -----
     What ends the protocol early is logged. The strategy is then without counts, and its `model` says so.
     """
+    check_bound(bound)
+    if isinstance(threshold, bool) or not _LEAST_THRESHOLD <= threshold <= 1:
+        raise ConfigError(f"threshold: expected a number from {_LEAST_THRESHOLD} to 1, got {threshold!r}")
     protocol = SecAggPlusWorkflow(
         1.0,
-        threshold,
+        float(threshold),
         max_weight=1.0,
         clipping_range=float(bound),
         quantization_range=2 * bound,
@@ -288,6 +339,9 @@ def workflow(bound: int, threshold: float, timeout: float) -> Workflow:
     )
 
     def fit(grid: Grid, context: Context) -> None:
+        own = getattr(cast(LegacyContext, context).strategy, "secure_bound", None)
+        if own != bound:
+            raise ConfigError(f"secure_bound: expected the workflow's {bound}, got {own}")
         listener = _Listener(grid)
         try:
             protocol(cast(Grid, listener), context)

@@ -26,7 +26,7 @@ from flwr_flynn.budget import Budget, Policy
 from flwr_flynn.client_app import UnreadyClient
 from flwr_flynn.errors import AggregationError, ConfigError, PayloadError
 from flwr_flynn.ledger import Reply
-from flwr_flynn.payload import write_tensors
+from flwr_flynn.payload import encode, write_tensors
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease
 from flwr_flynn.secagg import LARGEST_BOUND, SecureAggregator, bound_for, check_room
 from flwr_flynn.terms import Terms
@@ -75,16 +75,22 @@ class Wire:
         return reply
 
 
-def counted(clients: list[Client], lost: Fault = lambda node, stage: False, **more: Any) -> tuple[FlyNNStrategy, Wire]:
+def counted(
+    clients: list[Client],
+    lost: Fault = lambda node, stage: False,
+    wire: type[Wire] = Wire,
+    workflow_bound: int | None = None,
+    **more: Any,
+) -> tuple[FlyNNStrategy, Wire]:
     """A run of these parties; its strategy, and what went over the wire."""
     given = {"secure_bound": 256, "min_parties": 3, "min_available_clients": len(clients), "fraction_evaluate": 0.0}
     strategy = FlyNNStrategy(spec=SPEC, classes=CLASSES, **given | more)
-    wire = Wire(clients, lost)
+    grid = wire(clients, lost)
     context = LegacyContext(Context(1, 0, {}, RecordDict(), {}), config=ServerConfig(1), strategy=strategy)
-    bound = strategy.secure_bound
+    bound = workflow_bound or strategy.secure_bound
     assert bound is not None
-    DefaultWorkflow(fit_workflow=secagg.workflow(bound, 0.67, 0))(wire, context)  # type: ignore[arg-type]
-    return strategy, wire
+    DefaultWorkflow(fit_workflow=secagg.workflow(bound, 0.67, 0))(grid, context)  # type: ignore[arg-type]
+    return strategy, grid
 
 
 def party(i: int, n: int = 20, **more: Any) -> Client:
@@ -155,12 +161,53 @@ def test_counts_in_clear_do_not_leave_a_party_that_wants_secure_sums() -> None:
         arrays, n, metrics = client.fit([], config)
         assert (arrays, n) == ([], 0)
         assert metrics["flynn-refused"] == "secure: counts leave this party in secure sums only"
+    # Nor what a choice would tell of them: how many points of each class there are, and how many of them are right.
+    config = {**Terms(SPEC, CLASSES).to_config(), "flynn-candidates": '[[["balanced", 0.5]]]'}
+    _, n, metrics = client.evaluate(encode(counts_of(*points(9))), config)
+    assert (n, metrics) == (0, {"flynn-refused": "secure: counts leave this party in secure sums only"})
 
 
 def test_a_request_for_a_secure_sum_without_masks_is_refused() -> None:
     arrays, n, metrics = FlyNNClient(*points(9)).fit([], TERMS.to_config())
     assert (arrays, n) == ([], 0)
     assert "expected a request by SecAgg+ through flwr_flynn.secagg.mod" in str(metrics["flynn-refused"])
+
+
+@pytest.mark.parametrize("clip", [64, 512])
+def test_counts_that_would_be_clipped_at_another_bound_than_announced_do_not_leave(clip: int, tmp_path: Path) -> None:
+    def masked(client: Client, terms: Terms) -> FitRes:
+        with secagg._masking(clip, 2):
+            res: FitRes = client.fit(FitIns(ndarrays_to_parameters([]), terms.to_config()))
+        return res
+
+    # 70 equal points: clipped at 64 they would be the counts of 64.
+    equal = FlyNNClient(np.tile([[0.0, 1.0, 2.0, 3.0]], (70, 1)), ["ash"] * 70).to_client()
+    noisy = replace(TERMS, mechanism=shared_noise())
+    for client, terms in ((equal, TERMS), (private(1, tmp_path), noisy)):
+        res = masked(client, terms)
+        assert res.parameters.tensors == []
+        assert f"expected SecAgg+ with the announced bound, 256, got {clip}" in str(res.metrics["flynn-refused"])
+    assert Budget(tmp_path / "1", Policy(1.0)).spent()[0] == 0
+
+
+class Both(Wire):
+    """A server that asks for both keys of node 1, or for one of them as often as it takes."""
+
+    again = Key.DEAD_NODE_ID_LIST
+
+    def reply(self, message: Message) -> Message:
+        configs = message.content.config_records.get(RECORD_KEY_CONFIGS, {})
+        if configs.get(Key.STAGE) == Stage.UNMASK:
+            configs[self.again] = [*configs[self.again], 1]
+        return super().reply(message)
+
+
+@pytest.mark.parametrize("again", [Key.DEAD_NODE_ID_LIST, Key.ACTIVE_NODE_ID_LIST])
+def test_nobody_gives_a_server_both_keys_of_a_party(again: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Both, "again", again)
+    strategy, wire = counted([party(i) for i in range(3)], wire=Both)
+    assert strategy.parties == []
+    assert not [node for node, stage, _ in wire.sent if stage == Stage.UNMASK]
 
 
 SETUP = {
@@ -177,11 +224,13 @@ SETUP = {
         {Key.THRESHOLD: 2},
         {Key.CLIPPING_RANGE: 8.0},
         {Key.CLIPPING_RANGE: 300.0, Key.TARGET_RANGE: 600},
+        {Key.CLIPPING_RANGE: 256.5, Key.TARGET_RANGE: 513},  # a step of 1, but from a half
         {Key.TARGET_RANGE: 2**22},
         {Key.TARGET_RANGE: 0, Key.CLIPPING_RANGE: 0.0},
         {Key.MOD_RANGE: 2**20},
         {Key.MAX_WEIGHT: 1000.0},
         {Key.SAMPLE_NUMBER: 2**24},
+        {Key.SAMPLE_NUMBER: 2**23},  # all weights together would be 0
         {Key.THRESHOLD: "3"},
         {Key.SHARE_NUMBER: None},
     ],
@@ -200,12 +249,12 @@ def private(i: int, folder: Path, **policy: Any) -> Client:
     return FlyNNClient(*points(20, i), name=f"site {i}", budget=Budget(folder / str(i), own)).to_client()
 
 
-def shared_noise(n_honest: int | None = 3) -> SimulatedRelease:
+def shared_noise(n_honest: int | None = 2) -> SimulatedRelease:
     return SimulatedRelease(GaussianCounts.for_spec(SPEC, 3, 1.0, delta=1e-5, n_honest=n_honest), seed=7)
 
 
 def test_each_party_adds_its_share_of_one_noise(tmp_path: Path) -> None:
-    mechanism = shared_noise()
+    mechanism = shared_noise(3)
     strategy, _ = counted([private(i, tmp_path) for i in range(4)], mechanism=mechanism, secure_bound=1024)
     noise = strategy.counts.array - total(0, 1, 2, 3).array
     share = mechanism.noise_sd
@@ -232,6 +281,14 @@ def test_a_policy_must_allow_shares_of_noise(tmp_path: Path) -> None:
     strategy, _ = counted(clients, mechanism=shared_noise(), secure_bound=1024)
     assert "policy secure-sum off" in strategy.missing["node 1"]
     assert len(strategy.parties) == 3
+
+
+def test_nobody_shares_noise_among_more_than_are_certain_to_be_in_the_sum(tmp_path: Path) -> None:
+    # Of 4 parties 3 are enough to unmask the sum; the noise of those must do.
+    strategy, _ = counted([private(i, tmp_path) for i in range(4)], mechanism=shared_noise(4), secure_bound=1024)
+    assert strategy.parties == []
+    assert all("noise of at most 3 parties together (n_honest)" in reason for reason in strategy.missing.values())
+    assert Budget(tmp_path / "0", Policy(1.0)).spent()[0] == 0
 
 
 def test_a_share_of_noise_goes_with_a_secure_sum_and_no_other() -> None:
@@ -272,6 +329,19 @@ def test_the_mean_of_whole_numbers_becomes_their_sum_again(n: int, seed: int) ->
     assert checked(replies([exact.array / n], n)).counts == exact
 
 
+def test_a_workflow_that_does_not_fit_its_strategy_is_refused_before_anybody_is_asked() -> None:
+    for threshold in (0.5, 2.0, float("nan"), 3, True):
+        with pytest.raises(ConfigError, match=r"^threshold: expected a number from 0\.67 to 1, got "):
+            secagg.workflow(256, threshold, 0)
+    for bound in (3, 2**30, "256"):
+        with pytest.raises(ConfigError, match=r"^bound: expected a power of two from 2 to 536870912, got "):
+            secagg.workflow(bound, 0.67, 0)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^secure_bound: expected the workflow's 256, got 512"):
+        counted([party(i) for i in range(3)], secure_bound=512, workflow_bound=256)
+    with pytest.raises(ConfigError, match=r"^secure_bound: expected the workflow's 256, got None"):
+        counted([party(i) for i in range(3)], secure_bound=None, workflow_bound=256)
+
+
 def test_sums_that_cannot_be_are_refused_whole() -> None:
     good = total(1, 2, 3).array / 3
     nudged, huge, uneven = good.copy(), good.copy(), good.copy()
@@ -290,9 +360,11 @@ def test_sums_that_cannot_be_are_refused_whole() -> None:
 
 
 def test_there_is_room_for_the_parties_or_nobody_is_asked() -> None:
-    check_room(2**32 // 512, 256)
-    with pytest.raises(ConfigError, match="at most 4 parties of at most 536870912 points"):
-        SecureAggregator(replace(TERMS, bound=2**29), 3).ask("abcde")
+    check_room(2**32 // 512 - 1, 256)
+    with pytest.raises(ConfigError, match="at most 8388607 parties of at most 256 points"):
+        check_room(2**32 // 512, 256)
+    with pytest.raises(ConfigError, match="at most 3 parties of at most 536870912 points"):
+        SecureAggregator(replace(TERMS, bound=2**29), 3).ask("abcd")
     with pytest.raises(ConfigError, match="at least 3 for a secure sum"):
         SecureAggregator(TERMS, 2)
 
