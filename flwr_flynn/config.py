@@ -438,8 +438,11 @@ class RunConfig(_Settings):
         fixed = (
             names[names.index("preset") : names.index("decay")] + names[names.index("epsilon") : names.index("action")]
         )
+        if self.action == "evaluate":
+            fixed += ["decay", "rule"]
+        free = {"min_examples"} | ({"max_examples"} if self.action == "join" else set())
         for name in [*fixed, *_DEPLOYMENT]:
-            if name != "min_examples" and getattr(self, name) != getattr(RunConfig, name):
+            if name not in free and getattr(self, name) != getattr(RunConfig, name):
                 raise ConfigError(
                     f"run-config {name.replace('_', '-')}: expected none with action = {self.action}, which takes it "
                     "from the federation's file"

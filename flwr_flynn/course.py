@@ -244,8 +244,10 @@ class Course:
         Raises an `AggregationError` if too few parties are in them.
         """
         model, aggregator = self.model, self.aggregator
-        if isinstance(aggregator, Joining | Leaving | Standing):
-            after = aggregator.federation(run)
+        if isinstance(aggregator, Standing):
+            return aggregator.federation(run)
+        if isinstance(aggregator, Joining | Leaving):
+            after = replace(aggregator.federation(run), decay=self.decay, rule=self.rule)
         else:
             added = members(aggregator, self.place, run, self._identify)
             after = Federation(

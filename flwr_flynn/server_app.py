@@ -61,6 +61,8 @@ def main(grid: Grid, context: Context) -> None:
         # Beside model.npz, which a run into the same folder replaces, it is replaced, too.
         if config.action == "train" and config.federation and kept.exists():
             raise ConfigError(f"run-config federation: expected none yet, got one: {kept} (action = join adds to it)")
+        if config.action != "train" and not kept.exists():
+            raise ConfigError(f"run-config federation: expected the server's own file, got none: {kept}")
         _run(grid, context, config, folder, kept, start)
 
 

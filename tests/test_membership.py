@@ -20,6 +20,7 @@ from flwr_flynn.federation import Federation
 from flwr_flynn.ledger import Reply
 from flwr_flynn.membership import Joining, Leaving, Standing
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
+from flwr_flynn.terms import Terms
 from tests.fakes import CLASSES, HASHER, SPEC, TERMS, ClassCounts, Proxy, counts_of, manager, points
 
 NOBODY = Federation(TERMS, ClassCounts.zeros(HASHER, 3), ())
@@ -121,7 +122,8 @@ def test_checking_who_leaves_changes_nothing_until_it_is_committed() -> None:
 def test_who_was_added_by_a_secure_sum_cannot_be_taken_out() -> None:
     federation = joined(NOBODY, "a", "b")
     hidden = [replace(member, sizes=None, sha256=None) for member in federation.members]
-    server = Leaving(replace(federation, members=hidden), 1)
+    secure = Terms(SPEC, CLASSES, "secure", bound=256)
+    server = Leaving(replace(federation, terms=secure, members=hidden), 1)
     server.commit(server.check([reply("b")]))
     assert "secure sum" in server.missing["b"]
     assert server.counts == federation.counts
@@ -174,6 +176,16 @@ def test_a_federation_goes_on_through_runs_with_the_choice_made_anew() -> None:
     assert (again.model.decay_, again.model.temperature_) == (left.model.decay_, left.model.temperature_)
     assert again.evaluation is not None
     assert again.evaluation["examples"] == 31
+
+
+def test_a_federation_is_kept_with_the_read_out_of_the_last_run(tmp_path: Path) -> None:
+    part = run(None, "train", ("1", party("a")), ("2", party("b"))).federation("1")
+    for purpose, who in (("join", party("c")), ("withdraw", party("b", leaves=True))):
+        strategy = run(part, purpose, ("3", who), rule="novelty", decay=0.25)
+        strategy.federation("2").save(tmp_path / "f.npz")
+        after = Federation.load(tmp_path / "f.npz")
+        assert (after.rule, after.decay, after.decay_) == ("novelty", 0.25, 0.25)
+        assert (after.model.rule, after.model.decay_) == (strategy.model.rule, strategy.model.decay_)
 
 
 def test_a_run_that_nobody_joins_or_leaves_has_no_model() -> None:
