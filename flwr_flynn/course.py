@@ -30,7 +30,7 @@ from flwr_flynn.moments import ColumnSums
 from flwr_flynn.payload import NOISY, PLAIN, SECURE
 from flwr_flynn.privacy import Mechanism
 from flwr_flynn.rounds import SumsRound, Traffic, foreseen, specs_from
-from flwr_flynn.secagg import SecureAggregator
+from flwr_flynn.secure_sum import SecureAggregator
 from flwr_flynn.spec import HashSpec
 from flwr_flynn.terms import Label, SumsTerms, Terms
 

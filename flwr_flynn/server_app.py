@@ -40,7 +40,8 @@ from flwr_flynn.errors import ConfigError, FlyNNError
 from flwr_flynn.federation import Federation, exclusive
 from flwr_flynn.private_run import default_folder, private_plan, run_mechanism, training_points
 from flwr_flynn.rounds import foreseen
-from flwr_flynn.secagg import bound_for, check_room, workflow
+from flwr_flynn.secagg import workflow
+from flwr_flynn.secure_sum import bound_for, check_room
 from flwr_flynn.strategy import FlyNNStrategy
 from flwr_flynn.terms import SumsTerms
 
