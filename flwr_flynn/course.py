@@ -247,7 +247,9 @@ class Course:
         if isinstance(aggregator, Standing):
             return aggregator.federation(run)
         if isinstance(aggregator, Joining | Leaving):
-            after = replace(aggregator.federation(run), decay=self.decay, rule=self.rule)
+            after = aggregator.federation(run)
+            # The guarantee, too: a file that everybody had left has none.
+            after = replace(after, decay=self.decay, rule=self.rule, guarantee=self.guarantee)
         else:
             added = members(aggregator, self.place, run, self._identify)
             after = Federation(

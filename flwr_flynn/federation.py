@@ -174,7 +174,7 @@ class Federation:
             if member.sizes is None:
                 raise ModelFileError(f"ledger: expected members with sizes in mode {self.terms.mode}, got one without")
             points = [have + more for have, more in zip(points, member.sizes, strict=True)]
-        if (self.counts.n_per_class != points).any():
+        if self.counts.n_per_class.tolist() != points:
             raise ModelFileError("ledger: expected members with as many points of each class as the counts are of")
 
     @property

@@ -23,7 +23,6 @@ from typing import Any, cast
 
 from flwr.app import Context, Message, MessageType
 from flwr.common.logger import log
-from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS
 from flwr.compat.common import recorddict_compat as compat
 from flwr.compat.server.typing import Workflow
 from flwr.server import LegacyContext, ServerConfig
@@ -286,7 +285,7 @@ def _is_readable(reply: Message, asked: dict[int, str], secure: bool) -> bool:
     try:
         if reply.has_content():
             if asked[node] == MessageType.TRAIN and secure:
-                reply.content.config_records[RECORD_KEY_CONFIGS]  # the protocol's own, of four kinds
+                pass  # the protocol's own, of four kinds: see `secagg_replies`
             elif asked[node] == MessageType.TRAIN:
                 compat.recorddict_to_fitres(reply.content, keep_input=True)
             else:

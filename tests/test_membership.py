@@ -214,6 +214,11 @@ def test_a_private_party_leaves_by_the_very_release_it_sent(tmp_path: Path) -> N
     assert left.counts == alone.counts
     assert left.counts.noise == alone.counts.noise
     assert Budget(tmp_path / "b", Policy(1.0)).spent() == spent
+    nobody = run(left.federation("2"), "withdraw", ("7", private("a", leaves=True))).federation("3")
+    nobody.save(tmp_path / "nobody.npz")
+    again = run(Federation.load(tmp_path / "nobody.npz"), "join", ("8", private("a")))
+    assert again.counts == alone.counts
+    assert again.federation("4").guarantee == again.model.guarantee_ == mechanism.guarantee()
     newcomer = private("c", leaves=True)
     refused = run(left.federation("2"), "withdraw", ("7", newcomer))
     assert refused.missing == {"c": "declined: this request was never answered: there is nothing to take out"}
