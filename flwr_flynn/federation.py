@@ -157,6 +157,8 @@ class Federation:
         self._check_members()
 
     def _check_members(self) -> None:
+        if self.counts.noise and self.terms.mechanism is None:
+            raise ModelFileError(f"ledger: expected a mechanism for noisy counts, got none in mode {self.terms.mode}")
         if any((member.sha256 is None) != self.is_secure for member in self.members):
             what = "without" if self.is_secure else "with"
             raise ModelFileError(f"ledger: expected members {what} a sha256 in mode {self.terms.mode}, got others")

@@ -54,6 +54,8 @@ def test_a_private_federation_keeps_its_mechanism_and_guarantee(tmp_path: Path) 
     assert loaded.model.guarantee_ == "words"
     with pytest.raises(ModelFileError, match="expected 3 members, one for each release, got 2"):
         Federation(terms, total, members[:2])
+    with pytest.raises(ModelFileError, match="expected a mechanism for noisy counts, got none in mode plain"):
+        Federation(TERMS, total, members)
 
 
 def test_the_exported_model_leaves_the_parties_out(tmp_path: Path) -> None:
