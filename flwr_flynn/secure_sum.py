@@ -78,6 +78,15 @@ class SecureAggregator(Aggregator):
         """How many parties' noise is in the sum."""
         return self.n_parties
 
+    def due(self, present: Iterable[str]) -> list[str]:
+        """As `Ledger.due`; nobody, if it would be a sum of too few."""
+        due = super().due(present)
+        if len(due) >= LEAST_PARTIES:
+            return due
+        for cid in due:
+            self.fail(cid, "not asked: too few are left for a secure sum")
+        return []
+
     def ask(self, cids: Iterable[str]) -> None:
         """Note that these parties are asked for their counts, if their sum has room."""
         cids = list(cids)

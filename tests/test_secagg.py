@@ -81,13 +81,14 @@ def counted(
     lost: Fault = lambda node, stage: False,
     wire: type[Wire] = Wire,
     workflow_bound: int | None = None,
+    rounds: int = 1,
     **more: Any,
 ) -> tuple[FlyNNStrategy, Wire]:
     """A run of these parties; its strategy, and what went over the wire."""
     given = {"secure_bound": 256, "min_parties": 3, "min_available_clients": len(clients), "fraction_evaluate": 0.0}
     strategy = FlyNNStrategy(spec=SPEC, classes=CLASSES, **given | more)
     grid = wire(clients, lost)
-    context = LegacyContext(Context(1, 0, {}, RecordDict(), {}), config=ServerConfig(1), strategy=strategy)
+    context = LegacyContext(Context(1, 0, {}, RecordDict(), {}), config=ServerConfig(rounds), strategy=strategy)
     bound = workflow_bound or strategy.secure_bound
     assert bound is not None
     DefaultWorkflow(fit_workflow=secagg.workflow(bound, 0.67, 0))(grid, context)  # type: ignore[arg-type]
@@ -158,6 +159,26 @@ def test_a_sum_of_two_stays_masked_and_all_are_told_of(stage: str) -> None:
     assert strategy.missing == {"node 1": aside, "node 2": "failed: gone", "node 3": aside}
     with pytest.raises(AggregationError, match=r"^0 of at least 3 parties counted; missing: node 1 \(set aside: "):
         strategy.federation("1")
+
+
+def test_a_second_round_makes_a_sum_of_those_who_were_late_if_they_are_enough() -> None:
+    def late(n: int) -> Fault:
+        asked: list[int] = []
+
+        def lost(node: int, stage: str) -> bool:
+            asked.append(node)
+            return node <= n and asked.count(node) == 1
+
+        return lost
+
+    strategy, _ = counted([party(i) for i in range(10)], late(3), rounds=2)
+    assert strategy.model.counts_ == total(*range(10))
+    assert strategy.missing == {}
+    for n in (1, 2):
+        strategy, _ = counted([party(i) for i in range(10)], late(n), rounds=2)
+        assert strategy.model.counts_ == total(*range(n, 10))
+        few = "not asked: too few are left for a secure sum"
+        assert strategy.missing == {f"node {node}": few for node in range(1, n + 1)}
 
 
 class Spoiled(Wire):
