@@ -45,6 +45,7 @@ from flwr_flynn.strategy import FlyNNStrategy
 from flwr_flynn.terms import SumsTerms
 
 _ENDLESS = 10**9  # seconds: 30 years
+_WRITTEN = ("model.npz", "metrics.json")
 
 app = ServerApp()
 
@@ -56,12 +57,12 @@ def main(grid: Grid, context: Context) -> None:
     start = time.monotonic()
     config = RunConfig.parse(context.run_config).resolved()
     folder = _output_folder(config, context.run_id)
-    kept = Path(config.federation).expanduser().resolve() if config.federation else folder / "federation.npz"
+    kept = _federation_file(config, folder)
     with exclusive(kept):
         # Beside model.npz, which a run into the same folder replaces, it is replaced, too.
         if config.action == "train" and config.federation and kept.exists():
             raise ConfigError(f"run-config federation: expected none yet, got one: {kept} (action = join adds to it)")
-        if config.action != "train" and not kept.exists():
+        if config.action != "train" and not kept.is_file():
             raise ConfigError(f"run-config federation: expected the server's own file, got none: {kept}")
         _run(grid, context, config, folder, kept, start)
 
@@ -191,6 +192,19 @@ def _output_folder(config: RunConfig, run_id: int) -> Path:
     if not writable:
         raise ConfigError(f"run-config output-dir: expected a folder that can be written to, got {str(folder)[:200]!r}")
     return folder
+
+
+def _federation_file(config: RunConfig, folder: Path) -> Path:
+    """The server's own file: under one name only, as the lock goes by it, and not one that the run writes besides."""
+    if not config.federation:
+        return folder / "federation.npz"
+    try:
+        kept = Path(config.federation).expanduser().resolve()
+    except (OSError, RuntimeError, ValueError):  # the home of nobody, a NUL
+        raise ConfigError(f"run-config federation: expected a file, got {config.federation[:200]!r}") from None
+    if kept in [(folder / name).resolve() for name in _WRITTEN]:
+        raise ConfigError(f"run-config federation: expected another file than the run's {' and '.join(_WRITTEN)}")
+    return kept
 
 
 def _simulated_parties(grid: Grid) -> int | None:

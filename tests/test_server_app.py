@@ -360,6 +360,13 @@ def test_a_federation_goes_through_train_join_and_evaluate(tmp_path: Path, monke
     for action in ("join", "withdraw", "evaluate"):
         with pytest.raises(ConfigError, match=r"^run-config federation: expected the server's own file, got none: "):
             go({1}, action)
+    for name in ("model.npz", "metrics.json"):
+        with pytest.raises(
+            ConfigError, match=r"^run-config federation: expected another file than the run's model.npz"
+        ):
+            go({1}, "train", federation=str(tmp_path / "out" / name))
+    with pytest.raises(ConfigError, match=r"^run-config federation: expected a file, got '~nobody-of-this-name/f.npz'"):
+        go({1}, "train", federation="~nobody-of-this-name/f.npz")
     go({1}, "train", rule="novelty", **{"min-available": 1})
     with pytest.raises(AggregationError, match=r"Mallory \(refused: counts: expected at most 19 examples, got 20\)"):
         go({2}, "join", **{"max-examples": 19})
