@@ -74,7 +74,7 @@ class Replies:
             if node not in stages or node in usable:
                 continue
             if reply.has_error():
-                reasons[node] = f"failed: {reply.error.reason}"
+                reasons[node] = f"failed: {reply.error.reason or 'no reason given'}"
                 continue
             try:
                 self._check(reply, *stages[node], keys)
