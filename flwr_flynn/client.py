@@ -230,6 +230,7 @@ class FlyNNClient(NumPyClient):
         """
         if CANDIDATES in config:
             try:
+                self._check_secrecy()
                 self._check_openness("a part in the choice")
                 right, cold, n_examples = self._choose(parameters, config)
             except Exception as error:  # noqa: BLE001 - see `_refusal`
@@ -277,13 +278,13 @@ class FlyNNClient(NumPyClient):
 
     def _count_in_secret(self, config: dict[str, Scalar]) -> NDArrays:
         """Counts for SecAgg+ to mask."""
-        secagg.require_mask()
         if "flynn-mechanism" in config:
             terms, released = self._released(config)
             assert terms.bound is not None
             return [np.clip(released.array, -terms.bound, terms.bound)]
         self._check_openness("exact counts")
         terms = self._terms(config)
+        secagg.require_mask(terms)
         assert terms.bound is not None
         X, codes = _labelled(terms, self.X, self.y)
         counts = ClassCounts.from_data(terms.hasher, X, codes, terms.n_classes, n_jobs=self.n_jobs)
@@ -300,6 +301,8 @@ class FlyNNClient(NumPyClient):
             raise PrivacyError("policy max-epsilon not set: this party gives no private counts")
         check_form(self.X, self.y)
         terms = self._terms(config)
+        if terms.mode == payload.SECURE:
+            secagg.require_mask(terms)  # before anything is spent
         assert terms.mechanism is not None
         mechanism = _seeded_here(terms.mechanism, f"{self.name} {terms.digest()}")
         if self.leaves:

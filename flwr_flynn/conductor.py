@@ -316,7 +316,7 @@ federation, purpose, identify, secure_bound, fraction_evaluate, wait_timeout, ac
     def _ask_to_count(self, present: Iterable[str], config: dict[str, Any]) -> Request:
         """Ask every party that is there and not counted yet. No tensors, as a party counts from nothing."""
         ledger = self._course.ledger
-        self._asked = [cid for cid in present if ledger.is_due(cid)]
+        self._asked = ledger.due(present)
         ledger.ask(self._asked)
         self._course.traffic_of(self._course.fit_step).ask(len(self._asked), [], config)
         return Request(self._asked, [], config)

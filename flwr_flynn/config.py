@@ -196,7 +196,7 @@ class RunConfig(Settings):
     honest_parties: int = setting(
         0,
         "`secure` with `epsilon`: parties that add their noise and keep it to themselves, whatever the others do; each "
-        "adds its share of the noise of one. 0: `secure-threshold` of `min-available`",
+        "adds its share of the noise of one. 0, and at most: `secure-threshold` of `min-available`",
         low=0,
         high=10**6,
     )
@@ -314,8 +314,11 @@ class RunConfig(Settings):
         fixed = (
             names[names.index("preset") : names.index("decay")] + names[names.index("epsilon") : names.index("action")]
         )
+        if self.action == "evaluate":
+            fixed += ["decay", "rule"]
+        free = {"min_examples"} | ({"max_examples"} if self.action == "join" else set())
         for name in [*fixed, *_DEPLOYMENT]:
-            if name != "min_examples" and getattr(self, name) != getattr(RunConfig, name):
+            if name not in free and getattr(self, name) != getattr(RunConfig, name):
                 raise ConfigError(
                     f"run-config {name.replace('_', '-')}: expected none with action = {self.action}, which takes it "
                     "from the federation's file"

@@ -30,7 +30,7 @@ from flwr_flynn.moments import ColumnSums
 from flwr_flynn.payload import NOISY, PLAIN, SECURE
 from flwr_flynn.privacy import Mechanism
 from flwr_flynn.rounds import SumsRound, Traffic, foreseen, specs_from
-from flwr_flynn.secagg import SecureAggregator
+from flwr_flynn.secure_sum import SecureAggregator
 from flwr_flynn.spec import HashSpec
 from flwr_flynn.terms import Label, SumsTerms, Terms
 
@@ -244,8 +244,12 @@ class Course:
         Raises an `AggregationError` if too few parties are in them.
         """
         model, aggregator = self.model, self.aggregator
-        if isinstance(aggregator, Joining | Leaving | Standing):
+        if isinstance(aggregator, Standing):
+            return aggregator.federation(run)
+        if isinstance(aggregator, Joining | Leaving):
             after = aggregator.federation(run)
+            # The guarantee, too: a file that everybody had left has none.
+            after = replace(after, decay=self.decay, rule=self.rule, guarantee=self.guarantee)
         else:
             added = members(aggregator, self.place, run, self._identify)
             after = Federation(

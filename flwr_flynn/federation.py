@@ -35,12 +35,11 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from flwr_flynn import modelfile
 from flwr_flynn.classifier import FlyNNClassifier
-from flwr_flynn.counts import ClassCounts
+from flwr_flynn.counts import ClassCounts, check_readout
 from flwr_flynn.errors import ConfigError, FlyNNError, ModelFileError
+from flwr_flynn.payload import SECURE
 from flwr_flynn.privacy import mechanism_from_dict
 from flwr_flynn.terms import Label, Terms
 
@@ -134,7 +133,7 @@ class Federation:
     Raises
     ------
     ConfigError
-        There are several specs.
+        There are several specs, or the read-out is none.
     ModelFileError
         The members are not those of the counts.
     """
@@ -151,29 +150,39 @@ class Federation:
     def __post_init__(self) -> None:
         if len(self.terms.specs) > 1:
             raise ConfigError(f"spec: expected the one of the counts, got {len(self.terms.specs)}")
+        check_readout(self.rule, 0.0 if self.decay == "auto" else self.decay)
         # In an order of their own: replies come in any.
         order = sorted(self.members, key=lambda member: (member.name, member.node))
         object.__setattr__(self, "members", tuple(order))
         self._check_members()
 
     def _check_members(self) -> None:
+        if self.counts.noise and self.terms.mechanism is None:
+            raise ModelFileError(f"ledger: expected a mechanism for noisy counts, got none in mode {self.terms.mode}")
+        if any((member.sha256 is None) != self.is_secure for member in self.members):
+            what = "without" if self.is_secure else "with"
+            raise ModelFileError(f"ledger: expected members {what} a sha256 in mode {self.terms.mode}, got others")
+        if self.is_secure:
+            return
         if self.counts.noise:
             releases = sum(release.times for release in self.counts.noise)
-            if not self.is_secure and len(self.members) != releases:
+            if len(self.members) != releases:
                 raise ModelFileError(
                     f"ledger: expected {releases} members, one for each release, got {len(self.members)}"
                 )
             return
-        if self.is_secure or not self.members:
-            return
-        sizes = np.array([member.sizes for member in self.members if member.sizes is not None], dtype=object)
-        if len(sizes) < len(self.members) or (sizes.sum(axis=0) != self.counts.n_per_class).any():
+        points = [0] * self.terms.n_classes
+        for member in self.members:
+            if member.sizes is None:
+                raise ModelFileError(f"ledger: expected members with sizes in mode {self.terms.mode}, got one without")
+            points = [have + more for have, more in zip(points, member.sizes, strict=True)]
+        if self.counts.n_per_class.tolist() != points:
             raise ModelFileError("ledger: expected members with as many points of each class as the counts are of")
 
     @property
     def is_secure(self) -> bool:
         """Whether members were added by a secure sum, so that nobody knows their counts."""
-        return any(member.sha256 is None for member in self.members)
+        return self.terms.mode == SECURE
 
     @property
     def model(self) -> FlyNNClassifier:
@@ -246,7 +255,8 @@ class Federation:
             ledger = model.ledger
             if not isinstance(ledger, dict):
                 raise ModelFileError("a model without a ledger: nobody can join it or leave it")
-            if set(ledger) != {"format", "mode", "bound", "mechanism", "members"} or ledger["format"] != _FORMAT:
+            expected = {"format", "mode", "bound", "mechanism", "members"}
+            if set(ledger) != expected or type(ledger["format"]) is not int or ledger["format"] != _FORMAT:
                 raise ModelFileError(f"ledger: expected one of format {_FORMAT}, got another")
             mechanism = None if ledger["mechanism"] is None else mechanism_from_dict(ledger["mechanism"])
             classes: list[Label] = model.classes.tolist()
@@ -288,8 +298,10 @@ def exclusive(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise ConfigError(f"federation: another run has {place.name[:80]!r}") from None
+        except OSError as error:
+            raise ConfigError(f"federation: {place.name[:80]!r} cannot be locked ({error.strerror})") from None
         yield
     finally:
         os.close(lock)

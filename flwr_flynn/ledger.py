@@ -238,6 +238,10 @@ class Ledger(ABC, Generic[S]):
         """Whether this party is to be asked for its part."""
         return not self.is_counted(cid)
 
+    def due(self, present: Iterable[str]) -> list[str]:
+        """Those of these parties that are to be asked now."""
+        return [cid for cid in present if self.is_due(cid)]
+
     def sizes_of(self, cid: str) -> Sizes | None:
         """Points of each class of a party that the sum has in it, where they are known."""
         return self.sizes.get(cid)

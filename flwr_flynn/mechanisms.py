@@ -48,6 +48,7 @@ class Mechanism(ABC):
     kind: ClassVar[str]
     private: ClassVar[bool] = True
     selects: ClassVar[bool] = False  # whether some entries are left out
+    n_honest: int | None = None  # parties that share the noise of one, in a secure sum
 
     def __init__(
         self,
@@ -133,7 +134,7 @@ class Mechanism(ABC):
     @property
     def is_share(self) -> bool:
         """Whether a release carries a share of the noise only, and must not be seen outside a secure sum."""
-        return False
+        return self.n_honest is not None
 
     def received(self, array: npt.NDArray[np.int64], spec_fingerprint: str, n_releases: int = 1) -> ClassCounts:
         """A release as noisy counts again, where only its array has travelled.
@@ -268,11 +269,6 @@ class GaussianCounts(Mechanism):
         """Of one release; variances add in a sum."""
         return self.sigma
 
-    @property
-    def is_share(self) -> bool:
-        """Whether `n_honest` is given."""
-        return self.n_honest is not None
-
     def epsilon(self, delta: float = 0.0) -> float:
         """See `Mechanism.epsilon`; with `n_honest`, of the sum."""
         if delta < accounting.SMALLEST_DELTA:
@@ -368,7 +364,7 @@ class SimulatedRelease(Mechanism):
             raise ConfigError(f"mechanism: expected one that is not simulated, got {type(mechanism).__name__}")
         self.mechanism, self.seed = mechanism, whole("seed", seed, least=0, most=2**64 - 1)
         self.target_epsilon = math.inf
-        for name in ("hash_nnz", "n_classes", "neighbours", "records_per_person"):
+        for name in ("hash_nnz", "n_classes", "neighbours", "records_per_person", "n_honest"):
             setattr(self, name, getattr(mechanism, name))
         self._sampler = SeededNoise(self.seed)
 
@@ -376,11 +372,6 @@ class SimulatedRelease(Mechanism):
     def noise_sd(self) -> float:
         """That of the mechanism."""
         return self.mechanism.noise_sd
-
-    @property
-    def is_share(self) -> bool:
-        """That of the mechanism."""
-        return self.mechanism.is_share
 
     def epsilon(self, delta: float = 0.0) -> float:
         """Infinite."""

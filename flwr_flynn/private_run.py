@@ -78,7 +78,14 @@ def run_mechanism(config: RunConfig, spec: HashSpec, n_classes: int, n_parties: 
     parameters = {"neighbours": config.neighbours, "records_per_person": config.records_per_person}
     own: dict[str, object] = {"delta": config.delta} if kind == "gaussian" else {}
     if config.secure:
-        own["n_honest"] = config.honest_parties or max(2, round(config.secure_threshold * n_parties))
+        # As many as are certain to be in a sum: SecAgg+ unmasks none of fewer.
+        most = max(2, round(config.secure_threshold * n_parties))
+        if config.honest_parties > most:
+            raise ConfigError(
+                f"run-config honest-parties: expected at most {most}, secure-threshold of {n_parties} parties, got "
+                f"{config.honest_parties}"
+            )
+        own["n_honest"] = config.honest_parties or most
     if kind == "top-t":
         own = {"n_released": config.n_released, "accounting": config.accounting}
         if config.accounting != "tight":

@@ -68,7 +68,7 @@ def compiled(
         "classes": list(model.classes_.tolist()),
         "decay": float(model.decay_),
         "temperature": float(model.temperature_),
-        "rule": config.rule,
+        "rule": model.rule,
         "settings": settings,
         "versions": {name: version(name) for name in ("flwr", "numpy", "scipy", "numba", "scikit-learn")}
         | {"flwr-flynn": flwr_flynn.__version__, "python": platform.python_version()},

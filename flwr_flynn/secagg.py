@@ -2,9 +2,10 @@
 
 SecAgg+ masks a party's numbers so that the masks cancel in the sum of all parties. Flower's form of it is made for
 floating-point updates: it clips, rounds at random and weights. With a weight of 1 for everybody, and a quantisation
-step of exactly 1, none of that touches integers of at most `bound` in size, and the sum is exact::
+step of exactly 1, none of that touches integers of at most `bound` in size. They travel shifted by `bound`, as 0 to
+2 * bound, and the weight as 2 * bound. The sum is exact while those of N parties stay below the modulus::
 
-    sum of N parties < 2 ** 32 / 2, so N * 2 * bound <= 2 ** 32
+    N * 2 * bound < 2 ** 32
 
 `bound` is a power of two, public, and at least as large as any party's largest count; a party whose counts are larger
 refuses, as they would be clipped without a word. Noisy counts are clipped at it by the party, which depends on what it
@@ -13,19 +14,11 @@ releases alone.
 What it protects against, and what not: a server that follows the protocol learns the sum alone. Flower's masks come
 from a 32-bit seed of a generator that is not cryptographic, and the server hands out the parties' public keys, so that
 one that does not follow it can learn single counts. It is a protection against looking, not against attacks.
-
->>> bound_for(1437)
-2048
->>> check_room(n_parties=10, bound=2048)
->>> check_room(n_parties=2**21, bound=2048)
-Traceback (most recent call last):
-...
-flwr_flynn.errors.ConfigError: secure sum: expected at most 1048576 parties of at most 2048 points each, got 2097152
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from logging import ERROR
@@ -37,46 +30,24 @@ from flwr.app import Context, Message, MessageType
 from flwr.client.mod import secaggplus_mod
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.logger import log
-from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, RECORD_KEY_STATE, Key, Stage
 from flwr.compat.common import recorddict_compat as compat
 from flwr.compat.server.typing import Workflow
 from flwr.server import LegacyContext
 from flwr.server.workflow import SecAggPlusWorkflow
+from flwr.server.workflow.secure_aggregation.secaggplus_workflow import WorkflowState
 from flwr.serverapp import Grid
 
-from flwr_flynn import payload
-from flwr_flynn.aggregation import Aggregator, Totals
-from flwr_flynn.counts import ClassCounts
-from flwr_flynn.errors import ConfigError, CountsError, FlyNNError, PayloadError
-from flwr_flynn.ledger import Batch, Party, Reply, clean
-from flwr_flynn.terms import LARGEST_BOUND, Terms
+from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError
+from flwr_flynn.secagg_replies import Replies
+from flwr_flynn.secure_sum import LEAST_PARTIES, MODULUS, bound_for, room
+from flwr_flynn.terms import LARGEST_BOUND, Terms, check_bound
 
-_MODULUS = 2**32
-_LEAST_PARTIES = 3  # the other's counts follow from the sum of two
+_LEAST_THRESHOLD = 0.67
+_SET_ASIDE = "set aside: the secure sum of its round came to nothing"
 
-_masked: ContextVar[bool] = ContextVar("flynn_masked", default=False)
-
-
-def bound_for(most: int) -> int:
-    """The least power of two that is no less than a number of points, and at least 2."""
-    if not 1 <= most <= LARGEST_BOUND:
-        raise ConfigError(f"secure sum: expected from 1 to {LARGEST_BOUND} points at a party, got {most}")
-    return max(2, 1 << (most - 1).bit_length())
-
-
-def check_room(n_parties: int, bound: int) -> None:
-    """Refuse sums that could wrap around.
-
-    Raises
-    ------
-    ConfigError
-        So many parties, of counts up to `bound`, do not fit.
-    """
-    most = _MODULUS // (2 * bound)
-    if n_parties > most:
-        raise ConfigError(
-            f"secure sum: expected at most {most} parties of at most {bound} points each, got {n_parties}"
-        )
+_masked: ContextVar[tuple[int, int] | None] = ContextVar("flynn_masked", default=None)
+"""While a party counts for a secure sum: the bound at which SecAgg+ is going to clip, and its threshold."""
 
 
 # ---- a party
@@ -112,36 +83,55 @@ def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Mes
     records = message.content.config_records
     if message.metadata.message_type != MessageType.TRAIN or RECORD_KEY_CONFIGS not in records:
         return call_next(message, context)
-    configs = records[RECORD_KEY_CONFIGS]
+    configs = dict(records[RECORD_KEY_CONFIGS])
     if configs.get(Key.STAGE) == Stage.SETUP:
-        _check_setup(dict(configs))
+        _check_setup(configs)
+    elif configs.get(Key.STAGE) == Stage.UNMASK:
+        _check_unmask(configs)
 
     def count(request: Message, context: Context) -> Message:
-        reply = call_next(request, context)
+        agreed = context.state.config_records[RECORD_KEY_STATE]  # Flower's, since the setup
+        with _masking(cast(int, agreed["target_range"]) // 2, cast(int, agreed["threshold"])):
+            reply = call_next(request, context)
         metrics = compat.recorddict_to_fitres(reply.content, keep_input=True).metrics
         if "flynn-refused" in metrics:
             raise FlyNNError(str(metrics["flynn-refused"]))
         return reply
 
-    with _masking():
-        return secaggplus_mod(message, context, count)
+    return secaggplus_mod(message, context, count)
 
 
-def require_mask() -> None:
-    """Refuse to hand over counts that nothing is going to mask.
+def require_mask(terms: Terms) -> None:
+    """Refuse to hand over counts that nothing is going to mask, or that SecAgg+ was not set up for.
+
+    Parameters
+    ----------
+    terms : Terms
+        Of mode "secure".
 
     Raises
     ------
     PayloadError
-        The request did not come through `mod`.
+        The request did not come through `mod`; SecAgg+ clips at another bound than that of the terms; or sums may be
+        of fewer parties than those that are to share the noise.
     """
-    if not _masked.get():
+    masked = _masked.get()
+    if masked is None:
         raise PayloadError("secure sum: expected a request by SecAgg+ through flwr_flynn.secagg.mod, got another")
+    bound, threshold = masked
+    if bound != terms.bound:
+        raise PayloadError(f"secure sum: expected SecAgg+ with the announced bound, {terms.bound}, got {bound}")
+    sharing = None if terms.mechanism is None else terms.mechanism.n_honest
+    if sharing is not None and sharing > threshold:
+        raise PayloadError(
+            f"secure sum: expected noise of at most {threshold} parties together (n_honest), as no more of them are "
+            f"certain to be in the sum, got {sharing}"
+        )
 
 
 @contextmanager
-def _masking() -> Iterator[None]:
-    token = _masked.set(True)
+def _masking(bound: int, threshold: int) -> Iterator[None]:
+    token = _masked.set((bound, threshold))
     try:
         yield
     finally:
@@ -156,110 +146,71 @@ def _check_setup(configs: dict[str, Any]) -> None:
     if not whole or type(clip) is not float or configs.get(Key.MAX_WEIGHT) != 1.0:
         raise PayloadError("secure sum: expected SecAgg+ with whole numbers and a weight of 1, got others")
     parties, shares, threshold, target = (cast(int, each) for each in (parties, shares, threshold, target))
-    if parties < _LEAST_PARTIES or shares < _LEAST_PARTIES or 2 * threshold <= shares:
+    if parties < LEAST_PARTIES or shares < LEAST_PARTIES or 2 * threshold <= shares:
         raise PayloadError(
-            f"secure sum: expected at least {_LEAST_PARTIES} parties and shares, and a threshold above half of them, "
+            f"secure sum: expected at least {LEAST_PARTIES} parties and shares, and a threshold above half of them, "
             f"got {parties}, {shares} and {threshold}"
         )
-    if modulus != _MODULUS or clip != target / 2 or bound_for(min(max(target // 2, 1), LARGEST_BOUND)) != target // 2:
+    bound = target // 2
+    if (
+        modulus != MODULUS
+        or clip != bound
+        or target != 2 * bound
+        or bound != bound_for(min(max(bound, 1), LARGEST_BOUND))
+    ):
         raise PayloadError(
             "secure sum: expected a step of 1, a bound that is a power of two and modulus 2**32, got others"
         )
-    if parties * target > _MODULUS:
-        raise PayloadError(f"secure sum: expected at most {_MODULUS // target} parties, got {parties}")
+    if parties > room(bound):
+        raise PayloadError(f"secure sum: expected at most {room(bound)} parties, got {parties}")
+
+
+def _check_unmask(configs: dict[str, Any]) -> None:
+    """Whether the server asks for one key of each party only, be it the one to its own mask or the one to its pairs'.
+
+    Who has both has the party's counts; and parties named twice would make few look like enough.
+    """
+    named = [node for key in (Key.ACTIVE_NODE_ID_LIST, Key.DEAD_NODE_ID_LIST) for node in configs.get(key, [])]
+    if len(set(named)) < len(named):
+        raise PayloadError("secure sum: expected to be asked for one key of each party, got a party named twice")
 
 
 # ---- the server
 
 
-class SecureAggregator(Aggregator):
-    """The sum of the counts where nobody's own are known.
+class _Protocol(SecAggPlusWorkflow):
+    """SecAgg+ that goes on without parties that are lost before they are in the sum, and opens no sum of too few."""
 
-    Parameters
-    ----------
-    terms : Terms
-        Of mode "secure".
-    min_parties, max_examples_per_party
-        As for `Aggregator`; at least three parties.
-    """
+    done = False
 
-    def __init__(self, terms: Terms, min_parties: int, max_examples_per_party: int | None = None) -> None:
-        super().__init__(terms, min_parties, max_examples_per_party)
-        if min_parties < _LEAST_PARTIES:
-            raise ConfigError(f"min_parties: expected at least {_LEAST_PARTIES} for a secure sum, got {min_parties}")
+    def setup_stage(self, grid: Grid, context: LegacyContext, state: WorkflowState) -> bool:
+        return super().setup_stage(grid, context, state) and _without_the_lost(state)
 
-    @property
-    def n_releases(self) -> int:
-        """How many parties' noise is in the sum."""
-        return self.n_parties
+    def share_keys_stage(self, grid: Grid, context: LegacyContext, state: WorkflowState) -> bool:
+        return super().share_keys_stage(grid, context, state) and _without_the_lost(state)
 
-    def ask(self, cids: Iterable[str]) -> None:
-        """Note that these parties are asked for their counts, if their sum has room."""
-        cids = list(cids)
-        assert self.terms.bound is not None
-        check_room(len(cids), self.terms.bound)
-        super().ask(cids)
+    def collect_masked_vectors_stage(self, grid: Grid, context: LegacyContext, state: WorkflowState) -> bool:
+        # Masks of those who are lost from now on are in the others' counts, and taken off in the next stage.
+        return super().collect_masked_vectors_stage(grid, context, state) and _are_enough(state)
 
-    def check(self, replies: Iterable[Reply]) -> Batch[Totals]:
-        """Make the sum out of the means that Flower hands over, one copy for each party that is in it."""
-        batch: Batch[Totals] = Batch(self.total)
-        first: dict[str, Reply] = {}
-        for reply in replies:
-            if reply.cid in self._counted or reply.cid in first:
-                batch.repeated.append(reply.cid)
-            else:
-                first[reply.cid] = reply
-        if not first:
-            return batch
-        try:
-            batch.total = (self.total[0] + self._sum(list(first.values())),)
-        except (PayloadError, CountsError) as error:
-            batch.total = self.total
-            batch.refused = dict.fromkeys(first, f"refused: with its whole secure sum: {error}")
-            return batch
-        for cid, reply in first.items():
-            name = clean(reply.metrics.get("flynn-party"), 64)
-            if name:
-                batch.names[cid] = name
-            batch.passed.append(reply)
-            batch.sizes[cid] = np.zeros(self.terms.n_classes, np.int64)
-            batch.accepted[cid] = Party(name or f"node {cid}", cid, None, reply.n_bytes)
-        return batch
-
-    def _sum(self, replies: list[Reply]) -> ClassCounts:
-        if any(tuple(reply.tensors) != tuple(replies[0].tensors) for reply in replies):
-            raise PayloadError("expected as many copies of one mean as there are parties, got different ones")
-        arrays = payload.read_tensors(replies[0].tensors)
-        shape = self.terms.n_classes, self.terms.hasher.hash_dim
-        if len(arrays) != 1 or arrays[0].dtype.str != "<f8" or arrays[0].shape != shape:
-            raise PayloadError(f"expected one array of floats of shape {shape}, got others")
-        exact = arrays[0] * len(replies)
-        total = np.rint(exact)
-        assert self.terms.bound is not None
-        if not (np.abs(total) <= len(replies) * self.terms.bound).all() or not np.allclose(exact, total, 0, 1e-3):
-            raise PayloadError(f"expected whole numbers of at most {len(replies)} x {self.terms.bound}, got others")
-        array, hasher, mechanism = total.astype(np.int64), self.terms.hasher, self.terms.mechanism
-        if mechanism is not None:
-            return mechanism.received(array, hasher.fingerprint, len(replies))
-        return ClassCounts(array, hash_nnz=hasher.hash_nnz, spec_fingerprint=hasher.fingerprint)
+    def unmask_stage(self, grid: Grid, context: LegacyContext, state: WorkflowState) -> bool:
+        self.done = super().unmask_stage(grid, context, state)
+        return self.done
 
 
-class _Listener:
-    """A grid that notes why nodes failed."""
+def _without_the_lost(state: WorkflowState) -> bool:
+    """Go on as if the others had never been asked; else Flower asks for their keys later, which nobody has."""
+    present = set(state.active_node_ids)
+    state.sampled_node_ids = present
+    state.nid_to_neighbours = {node: state.nid_to_neighbours[node] & present for node in present}
+    return _are_enough(state)
 
-    def __init__(self, grid: Grid) -> None:
-        self._grid = grid
-        self.errors: dict[int, str] = {}
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._grid, name)
-
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        replies = list(self._grid.send_and_receive(messages, timeout=timeout))
-        for reply in replies:
-            if reply.has_error():
-                self.errors.setdefault(reply.metadata.src_node_id, f"failed: {reply.error.reason}")
-        return replies
+def _are_enough(state: WorkflowState) -> bool:
+    few = len(state.active_node_ids) < LEAST_PARTIES
+    if few:
+        log(ERROR, "FlyNN: too few parties for a secure sum, %s", len(state.active_node_ids))
+    return not few
 
 
 def workflow(bound: int, threshold: float, timeout: float) -> Workflow:
@@ -268,19 +219,27 @@ def workflow(bound: int, threshold: float, timeout: float) -> Workflow:
     Parameters
     ----------
     bound : int
-        Of the terms.
+        The strategy's `secure_bound`.
     threshold : float
         Share of the parties that must be there to the end, from .67 to 1: rounded, it is more than half of any number.
     timeout : float
         Seconds to wait for the parties at each of the four stages; 0: as long as it takes.
 
+    Raises
+    ------
+    ConfigError
+        A parameter is not as described; of another bound than the strategy's when it is run.
+
     Notes
     -----
     What ends the protocol early is logged. The strategy is then without counts, and its `model` says so.
     """
-    protocol = SecAggPlusWorkflow(
+    check_bound(bound)
+    if isinstance(threshold, bool) or not _LEAST_THRESHOLD <= threshold <= 1:
+        raise ConfigError(f"threshold: expected a number from {_LEAST_THRESHOLD} to 1, got {threshold!r}")
+    protocol = _Protocol(
         1.0,
-        threshold,
+        float(threshold),
         max_weight=1.0,
         clipping_range=float(bound),
         quantization_range=2 * bound,
@@ -288,16 +247,22 @@ def workflow(bound: int, threshold: float, timeout: float) -> Workflow:
     )
 
     def fit(grid: Grid, context: Context) -> None:
-        listener = _Listener(grid)
+        strategy: Any = cast(LegacyContext, context).strategy
+        own = getattr(strategy, "secure_bound", None)
+        if own != bound:
+            raise ConfigError(f"secure_bound: expected the workflow's {bound}, got {own}")
+        protocol.done = False
+        replies = Replies(grid, strategy.counts.array.shape)
         try:
-            protocol(cast(Grid, listener), context)
+            protocol(cast(Grid, replies), context)
         except ConfigError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a party sent, or did not
             log(ERROR, "FlyNN: the secure sum failed", exc_info=error)
         finally:
-            # Where the protocol ends early, the strategy hears nothing of it.
-            for node, reason in listener.errors.items():
-                cast(LegacyContext, context).strategy.note_failure(str(node), reason)  # type: ignore[attr-defined]
+            # Flower does not tell a strategy who was lost, and nothing at all where the protocol ends early.
+            others = set() if protocol.done else replies.asked
+            for node, reason in (dict.fromkeys(others, _SET_ASIDE) | replies.lost).items():
+                strategy.note_failure(str(node), reason)
 
     return fit

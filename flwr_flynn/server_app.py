@@ -23,7 +23,6 @@ from typing import Any, cast
 
 from flwr.app import Context, Message, MessageType
 from flwr.common.logger import log
-from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS
 from flwr.compat.common import recorddict_compat as compat
 from flwr.compat.server.typing import Workflow
 from flwr.server import LegacyContext, ServerConfig
@@ -40,11 +39,13 @@ from flwr_flynn.errors import ConfigError, FlyNNError
 from flwr_flynn.federation import Federation, exclusive
 from flwr_flynn.private_run import default_folder, private_plan, run_mechanism, training_points
 from flwr_flynn.rounds import foreseen
-from flwr_flynn.secagg import bound_for, check_room, workflow
+from flwr_flynn.secagg import workflow
+from flwr_flynn.secure_sum import bound_for, check_room
 from flwr_flynn.strategy import FlyNNStrategy
 from flwr_flynn.terms import SumsTerms
 
 _ENDLESS = 10**9  # seconds: 30 years
+_WRITTEN = ("model.npz", "metrics.json")
 
 app = ServerApp()
 
@@ -56,11 +57,13 @@ def main(grid: Grid, context: Context) -> None:
     start = time.monotonic()
     config = RunConfig.parse(context.run_config).resolved()
     folder = _output_folder(config, context.run_id)
-    kept = Path(config.federation).expanduser().resolve() if config.federation else folder / "federation.npz"
+    kept = _federation_file(config, folder)
     with exclusive(kept):
         # Beside model.npz, which a run into the same folder replaces, it is replaced, too.
         if config.action == "train" and config.federation and kept.exists():
             raise ConfigError(f"run-config federation: expected none yet, got one: {kept} (action = join adds to it)")
+        if config.action != "train" and not kept.is_file():
+            raise ConfigError(f"run-config federation: expected the server's own file, got none: {kept}")
         _run(grid, context, config, folder, kept, start)
 
 
@@ -191,6 +194,19 @@ def _output_folder(config: RunConfig, run_id: int) -> Path:
     return folder
 
 
+def _federation_file(config: RunConfig, folder: Path) -> Path:
+    """The server's own file: under one name only, as the lock goes by it, and not one that the run writes besides."""
+    if not config.federation:
+        return folder / "federation.npz"
+    try:
+        kept = Path(config.federation).expanduser().resolve()
+    except (OSError, RuntimeError, ValueError):  # the home of nobody, a NUL
+        raise ConfigError(f"run-config federation: expected a file, got {config.federation[:200]!r}") from None
+    if kept in [(folder / name).resolve() for name in _WRITTEN]:
+        raise ConfigError(f"run-config federation: expected another file than the run's {' and '.join(_WRITTEN)}")
+    return kept
+
+
 def _simulated_parties(grid: Grid) -> int | None:
     """The number of SuperNodes of a simulation, or None in a deployment.
 
@@ -283,7 +299,7 @@ def _is_readable(reply: Message, asked: dict[int, str], secure: bool) -> bool:
     try:
         if reply.has_content():
             if asked[node] == MessageType.TRAIN and secure:
-                reply.content.config_records[RECORD_KEY_CONFIGS]  # the protocol's own, of four kinds
+                pass  # the protocol's own, of four kinds: see `secagg_replies`
             elif asked[node] == MessageType.TRAIN:
                 compat.recorddict_to_fitres(reply.content, keep_input=True)
             else:

@@ -111,10 +111,7 @@ class Terms:
     def _check_bound(self) -> None:
         if self.mode != SECURE:
             raise ConfigError(f"bound: expected none in mode {self.mode}, got {str(self.bound)[:40]}")
-        if type(self.bound) is not int or not 2 <= self.bound <= LARGEST_BOUND or self.bound & (self.bound - 1):
-            raise ConfigError(
-                f"bound: expected a power of two from 2 to {LARGEST_BOUND} in mode secure, got {str(self.bound)[:40]!r}"
-            )
+        check_bound(self.bound)
         if len(self.specs) > 1:
             raise ConfigError(f"spec: expected one in mode secure, got {len(self.specs)}")
 
@@ -336,6 +333,12 @@ class SumsTerms:
     def codes(self, y: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """The class code of every label, see `codes_of`."""
         return codes_of(self.classes, y)
+
+
+def check_bound(bound: Any) -> None:
+    """Refuse what cannot be the bound of a secure sum with a `ConfigError`."""
+    if type(bound) is not int or not 2 <= bound <= LARGEST_BOUND or bound & (bound - 1):
+        raise ConfigError(f"bound: expected a power of two from 2 to {LARGEST_BOUND}, got {str(bound)[:40]!r}")
 
 
 def announced_names(config: Mapping[str, Any]) -> tuple[str, ...] | None:

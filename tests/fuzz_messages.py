@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, derive_private_key
 from flwr.common import Code, EvaluateIns, FitIns, Parameters, ndarrays_to_parameters
+from flwr.common.secure_aggregation.secaggplus_constants import Key, Stage
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
-from flwr_flynn import ClassCounts, FlyHash, HashSpec, payload
+from flwr_flynn import ClassCounts, FlyHash, HashSpec, payload, secagg_replies
 from flwr_flynn.aggregation import Aggregator
 from flwr_flynn.choice import TEMPERATURES, Readout
 from flwr_flynn.choosing import CANDIDATES, Choosing, read_candidates, tables_to_bytes
@@ -305,6 +309,38 @@ def use_ballot(given: list[Reply]) -> None:
     json.dumps(choice.to_dict(), allow_nan=False)
 
 
+# -------- secure sums
+
+PUBLIC_KEYS = [public_key_to_bytes(derive_private_key(n, SECP384R1()).public_key()) for n in (7, 8)]
+STAGES: list[tuple[str, dict[str, Any]]] = [
+    (Stage.SETUP, {Key.PUBLIC_KEY_1: PUBLIC_KEYS[0], Key.PUBLIC_KEY_2: PUBLIC_KEYS[1]}),
+    (Stage.SHARE_KEYS, {Key.DESTINATION_LIST: [1, 2, 3], Key.CIPHERTEXT_LIST: [b"secret"] * 3}),
+    (Stage.COLLECT_MASKED_VECTORS, {Key.MASKED_PARAMETERS: tensors([np.array([9]), np.full((3, 24), 2**32 - 1)])}),
+    (Stage.UNMASK, {Key.NODE_ID_LIST: [1, 2, 3], Key.SHARE_LIST: [bytes(52), bytes(52), bytes(324)]}),
+]
+
+
+def make_stage(mutator: Mutator) -> Any:
+    stage, record = mutator.choice(STAGES)
+    name = mutator.choice(list(record))
+    if stage == Stage.SETUP and mutator.one_in(2):
+        return stage, {**record, name: mutator.raw(record[name], PUBLIC_KEYS)}
+    if stage == Stage.COLLECT_MASKED_VECTORS and not mutator.one_in(4):
+        return stage, {name: mutator.tensors(record[name])}
+    return stage, mutator.config(record)
+
+
+def use_stage(given: Any) -> None:
+    stage, record = given
+    secagg_replies.check(stage, {1, 2, 3}, record, (3, 24))
+    if stage in (Stage.SHARE_KEYS, Stage.UNMASK):
+        assert sorted(record[Key.DESTINATION_LIST if stage == Stage.SHARE_KEYS else Key.NODE_ID_LIST]) == [1, 2, 3]
+    if stage == Stage.COLLECT_MASKED_VECTORS:
+        weight, counts = (np.load(io.BytesIO(each), allow_pickle=False) for each in record[Key.MASKED_PARAMETERS])
+        assert (weight.shape, counts.shape) == ((1,), (3, 24))
+        assert 0 <= min(weight.min(), counts.min()) <= max(weight.max(), counts.max()) < 2**32
+
+
 # -------- all of them
 
 
@@ -360,5 +396,6 @@ def decoders() -> list[Decoder]:
         Decoder("Aggregator.check_evaluation", make_evaluation, use_evaluation, 2),
         Decoder("SumsRound.check", make_replies(sums_replies), use_sums_replies, 3),
         Decoder("Choosing.check", make_ballot, use_ballot, 2),
+        Decoder("secagg_replies.check", make_stage, use_stage, 2),
         Decoder("client: any request", make_request, use_request, 2, memory=2**22),
     ]

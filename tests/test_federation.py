@@ -54,6 +54,8 @@ def test_a_private_federation_keeps_its_mechanism_and_guarantee(tmp_path: Path) 
     assert loaded.model.guarantee_ == "words"
     with pytest.raises(ModelFileError, match="expected 3 members, one for each release, got 2"):
         Federation(terms, total, members[:2])
+    with pytest.raises(ModelFileError, match="expected a mechanism for noisy counts, got none in mode plain"):
+        Federation(TERMS, total, members)
 
 
 def test_the_exported_model_leaves_the_parties_out(tmp_path: Path) -> None:
@@ -82,6 +84,9 @@ Change = Callable[[dict[str, Any]], object]
         lambda ledger: ledger.update(bound=4),
         lambda ledger: ledger.update(mechanism={"kind": "laplace"}),
         lambda ledger: ledger.update(members={}),
+        lambda ledger: ledger.update(members=[]),
+        lambda ledger: ledger.update(format=True),
+        lambda ledger: ledger.update(format=1.0),
         lambda ledger: ledger["members"].pop(),
         lambda ledger: ledger["members"].append(3),
         lambda ledger: ledger["members"][0].pop("key"),
@@ -95,6 +100,10 @@ Change = Callable[[dict[str, Any]], object]
         lambda ledger: ledger["members"][0].update(sizes=[-1, 2, 4]),
         lambda ledger: ledger["members"][0].update(sizes=[2**70, 2, 4]),
         lambda ledger: ledger["members"][0].update(sizes=None),
+        lambda ledger: ledger["members"][0].update(sha256=None),
+        lambda ledger: ledger["members"][0].update(sha256=None, sizes=None),
+        lambda ledger: [member.update(sha256=None, sizes=None) for member in ledger["members"]],
+        lambda ledger: ledger.update(mode="secure", bound=256),
         lambda ledger: ledger["members"][1].update(sizes=[100, 0, 0]),
     ],
 )
@@ -114,6 +123,17 @@ def test_a_ledger_that_cannot_be_is_refused(change: Change, tmp_path: Path) -> N
     change(ledger)
     modelfile.write(tmp_path / "f.npz", model)
     with pytest.raises(ModelFileError, match=r"f\.npz: "):
+        Federation.load(tmp_path / "f.npz")
+
+
+@pytest.mark.parametrize("decay", ["bogus", 5.0])
+def test_a_decay_that_is_none_is_refused_with_the_file(decay: Any, tmp_path: Path) -> None:
+    ledger = {"format": 1, "mode": "plain", "bound": None, "mechanism": None, "members": []}
+    nothing = ClassCounts.zeros(TERMS.hasher, 3)
+    modelfile.write(
+        tmp_path / "f.npz", modelfile.Model(SPEC, nothing, np.array(CLASSES), decay, 0.5, "balanced", ledger=ledger)
+    )
+    with pytest.raises(ModelFileError, match=r"f\.npz: inconsistent: decay: expected a number of at least 0"):
         Federation.load(tmp_path / "f.npz")
 
 
@@ -157,6 +177,20 @@ def test_one_run_at_a_time(tmp_path: Path) -> None:
     with exclusive(path), exclusive(tmp_path / "other.npz"):
         pass
     with pytest.raises(ConfigError, match="cannot be locked"), exclusive(tmp_path / "nowhere" / "f.npz"):
+        pass
+
+
+def test_a_disk_without_locks_is_not_taken_for_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import errno
+
+    def none(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", none)
+    with (
+        pytest.raises(ConfigError, match=r"^federation: 'f\.npz' cannot be locked \(No locks available\)"),
+        exclusive(tmp_path / "f.npz"),
+    ):
         pass
 
 

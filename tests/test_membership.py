@@ -20,6 +20,7 @@ from flwr_flynn.federation import Federation
 from flwr_flynn.ledger import Reply
 from flwr_flynn.membership import Joining, Leaving, Standing
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
+from flwr_flynn.terms import Terms
 from tests.fakes import CLASSES, HASHER, SPEC, TERMS, ClassCounts, Proxy, counts_of, manager, points
 
 NOBODY = Federation(TERMS, ClassCounts.zeros(HASHER, 3), ())
@@ -121,7 +122,8 @@ def test_checking_who_leaves_changes_nothing_until_it_is_committed() -> None:
 def test_who_was_added_by_a_secure_sum_cannot_be_taken_out() -> None:
     federation = joined(NOBODY, "a", "b")
     hidden = [replace(member, sizes=None, sha256=None) for member in federation.members]
-    server = Leaving(replace(federation, members=hidden), 1)
+    secure = Terms(SPEC, CLASSES, "secure", bound=256)
+    server = Leaving(replace(federation, terms=secure, members=hidden), 1)
     server.commit(server.check([reply("b")]))
     assert "secure sum" in server.missing["b"]
     assert server.counts == federation.counts
@@ -176,6 +178,16 @@ def test_a_federation_goes_on_through_runs_with_the_choice_made_anew() -> None:
     assert again.evaluation["examples"] == 31
 
 
+def test_a_federation_is_kept_with_the_read_out_of_the_last_run(tmp_path: Path) -> None:
+    part = run(None, "train", ("1", party("a")), ("2", party("b"))).federation("1")
+    for purpose, who in (("join", party("c")), ("withdraw", party("b", leaves=True))):
+        strategy = run(part, purpose, ("3", who), rule="novelty", decay=0.25)
+        strategy.federation("2").save(tmp_path / "f.npz")
+        after = Federation.load(tmp_path / "f.npz")
+        assert (after.rule, after.decay, after.decay_) == ("novelty", 0.25, 0.25)
+        assert (after.model.rule, after.model.decay_) == (strategy.model.rule, strategy.model.decay_)
+
+
 def test_a_run_that_nobody_joins_or_leaves_has_no_model() -> None:
     federation = run(None, "train", ("a", party("a"))).federation("1")
     for purpose in ("join", "withdraw"):
@@ -202,6 +214,11 @@ def test_a_private_party_leaves_by_the_very_release_it_sent(tmp_path: Path) -> N
     assert left.counts == alone.counts
     assert left.counts.noise == alone.counts.noise
     assert Budget(tmp_path / "b", Policy(1.0)).spent() == spent
+    nobody = run(left.federation("2"), "withdraw", ("7", private("a", leaves=True))).federation("3")
+    nobody.save(tmp_path / "nobody.npz")
+    again = run(Federation.load(tmp_path / "nobody.npz"), "join", ("8", private("a")))
+    assert again.counts == alone.counts
+    assert again.federation("4").guarantee == again.model.guarantee_ == mechanism.guarantee()
     newcomer = private("c", leaves=True)
     refused = run(left.federation("2"), "withdraw", ("7", newcomer))
     assert refused.missing == {"c": "declined: this request was never answered: there is nothing to take out"}

@@ -502,6 +502,19 @@ def test_what_a_run_asks_for() -> None:
         mechanism(epsilon=1, delta=1e-20)
 
 
+def test_noise_is_shared_among_no_more_parties_than_are_certain_to_be_in_a_secure_sum() -> None:
+    def sharing(**more: Any) -> int | None:
+        private = {"epsilon": 1, "delta": 1e-5, "secure": True, "max-examples": 100}
+        mechanism = run_mechanism(RunConfig.parse(private | more), SPEC, 3, n_parties=10)
+        return mechanism.n_honest if mechanism else None
+
+    assert sharing() == 7
+    assert sharing(**{"secure-threshold": 0.9}) == 9
+    assert sharing(**{"honest-parties": 4}) == 4
+    with pytest.raises(ConfigError, match=r"^run-config honest-parties: expected at most 7, .* of 10 parties, got 8"):
+        sharing(**{"honest-parties": 8})
+
+
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [

@@ -18,18 +18,19 @@ from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFI
 from flwr.server import LegacyContext, ServerConfig
 from flwr.server.workflow import DefaultWorkflow
 from flwr.supercore.task_identity import TaskIdentity
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flwr_flynn import ClassCounts, FlyNNClient, FlyNNStrategy, secagg
 from flwr_flynn.budget import Budget, Policy
 from flwr_flynn.client_app import UnreadyClient
 from flwr_flynn.errors import AggregationError, ConfigError, PayloadError
+from flwr_flynn.federation import Federation
 from flwr_flynn.ledger import Reply
-from flwr_flynn.payload import write_tensors
+from flwr_flynn.payload import encode, write_tensors
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease
-from flwr_flynn.secagg import LARGEST_BOUND, SecureAggregator, bound_for, check_room
-from flwr_flynn.terms import Terms
+from flwr_flynn.secure_sum import SecureAggregator, bound_for, check_room
+from flwr_flynn.terms import LARGEST_BOUND, Terms
 from tests.fakes import CLASSES, SPEC, counts_of, points
 
 TERMS = Terms(SPEC, CLASSES, "secure", bound=256)
@@ -75,16 +76,23 @@ class Wire:
         return reply
 
 
-def counted(clients: list[Client], lost: Fault = lambda node, stage: False, **more: Any) -> tuple[FlyNNStrategy, Wire]:
+def counted(
+    clients: list[Client],
+    lost: Fault = lambda node, stage: False,
+    wire: type[Wire] = Wire,
+    workflow_bound: int | None = None,
+    rounds: int = 1,
+    **more: Any,
+) -> tuple[FlyNNStrategy, Wire]:
     """A run of these parties; its strategy, and what went over the wire."""
     given = {"secure_bound": 256, "min_parties": 3, "min_available_clients": len(clients), "fraction_evaluate": 0.0}
     strategy = FlyNNStrategy(spec=SPEC, classes=CLASSES, **given | more)
-    wire = Wire(clients, lost)
-    context = LegacyContext(Context(1, 0, {}, RecordDict(), {}), config=ServerConfig(1), strategy=strategy)
-    bound = strategy.secure_bound
+    grid = wire(clients, lost)
+    context = LegacyContext(Context(1, 0, {}, RecordDict(), {}), config=ServerConfig(rounds), strategy=strategy)
+    bound = workflow_bound or strategy.secure_bound
     assert bound is not None
-    DefaultWorkflow(fit_workflow=secagg.workflow(bound, 0.67, 0))(wire, context)  # type: ignore[arg-type]
-    return strategy, wire
+    DefaultWorkflow(fit_workflow=secagg.workflow(bound, 0.67, 0))(grid, context)  # type: ignore[arg-type]
+    return strategy, grid
 
 
 def party(i: int, n: int = 20, **more: Any) -> Client:
@@ -122,16 +130,188 @@ def test_a_party_lost_while_counting_is_left_out_and_the_others_are_exact() -> N
     assert list(strategy.missing) == ["node 2"]
 
 
-@pytest.mark.parametrize("stage", ["setup", "share_keys", "unmask"])
-def test_a_party_lost_at_another_stage_costs_no_bits_or_the_run_says_so(stage: str) -> None:
+STAGES, COLLECT = Stage.all(), Stage.COLLECT_MASKED_VECTORS
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_party_lost_at_any_stage_costs_the_others_no_bit(stage: str) -> None:
     strategy, _ = counted([party(i) for i in range(5)], lambda node, at: node == 2 and at == stage)
-    try:
-        counts = strategy.model.counts_
-    except AggregationError as error:
-        assert "0 of at least 3 parties counted" in str(error)
-        assert "node 2" in str(error)
+    if stage == Stage.UNMASK:  # its counts are in, and the others' shares do
+        assert strategy.model.counts_ == total(0, 1, 2, 3, 4)
+        assert strategy.missing == {}
     else:
-        assert counts in (total(0, 1, 2, 3, 4), total(0, 2, 3, 4))
+        assert strategy.model.counts_ == total(0, 2, 3, 4)
+        assert strategy.missing == {"node 2": "failed: gone"}
+
+
+def test_parties_lost_at_all_stages_together_cost_the_others_no_bit() -> None:
+    lost = {2: Stage.SETUP, 3: Stage.SHARE_KEYS, 5: COLLECT, 6: COLLECT, 9: Stage.UNMASK}
+    strategy, _ = counted([party(i) for i in range(14)], lambda node, at: lost.get(node) == at)
+    assert strategy.model.counts_ == total(0, 3, 6, 7, 8, 9, 10, 11, 12, 13)
+    assert sorted(strategy.missing) == ["node 2", "node 3", "node 5", "node 6"]
+
+
+@pytest.mark.parametrize("stage", STAGES[:3])
+def test_a_sum_of_two_stays_masked_and_all_are_told_of(stage: str) -> None:
+    strategy, wire = counted([party(i) for i in range(3)], lambda node, at: node == 2 and at == stage)
+    assert Stage.UNMASK not in {at for _, at, _ in wire.sent}
+    aside = "set aside: the secure sum of its round came to nothing"
+    assert strategy.missing == {"node 1": aside, "node 2": "failed: gone", "node 3": aside}
+    with pytest.raises(AggregationError, match=r"^0 of at least 3 parties counted; missing: node 1 \(set aside: "):
+        strategy.federation("1")
+
+
+def test_a_second_round_makes_a_sum_of_those_who_were_late_if_they_are_enough() -> None:
+    def late(n: int) -> Fault:
+        asked: list[int] = []
+
+        def lost(node: int, stage: str) -> bool:
+            asked.append(node)
+            return node <= n and asked.count(node) == 1
+
+        return lost
+
+    strategy, _ = counted([party(i) for i in range(10)], late(3), rounds=2)
+    assert strategy.model.counts_ == total(*range(10))
+    assert strategy.missing == {}
+    for n in (1, 2):
+        strategy, _ = counted([party(i) for i in range(10)], late(n), rounds=2)
+        assert strategy.model.counts_ == total(*range(n, 10))
+        few = "not asked: too few are left for a secure sum"
+        assert strategy.missing == {f"node {node}": few for node in range(1, n + 1)}
+
+
+class Spoiled(Wire):
+    """Node 2 replies at a stage by what `spoil` makes of its record."""
+
+    stage: str
+    spoil: Callable[[Any], None]
+
+    def reply(self, message: Message) -> Message:
+        at = message.content.config_records[RECORD_KEY_CONFIGS].get(Key.STAGE)
+        reply = super().reply(message)
+        if message.metadata.dst_node_id == 2 and at == self.stage and not reply.has_error():
+            type(self).spoil(reply.content.config_records[RECORD_KEY_CONFIGS])
+        return reply
+
+
+def spoiled(stage: str, spoil: Callable[[Any], None]) -> FlyNNStrategy:
+    wire = type("Spoiled", (Spoiled,), {"stage": stage, "spoil": staticmethod(spoil)})
+    strategy, _ = counted([party(i) for i in range(4)], wire=wire)
+    return strategy
+
+
+def masked(*arrays: np.ndarray) -> dict[str, Any]:
+    return {Key.MASKED_PARAMETERS: write_tensors(arrays)}
+
+
+WEIGHT, COUNTS = np.zeros(1, np.int64), np.zeros((3, 24), np.int64)
+
+
+@pytest.mark.parametrize(
+    ("stage", "entries", "reason"),
+    [
+        (Stage.SETUP, {Key.PUBLIC_KEY_1: b"no key"}, "pk1: expected a public key of SecAgg+'s curve, got another"),
+        (Stage.SETUP, {Key.PUBLIC_KEY_2: 7}, "pk2: expected at most 4096 bytes for each party, got something else"),
+        (Stage.SETUP, {Key.PUBLIC_KEY_2: bytes(5000)}, "pk2: expected at most 4096 bytes for each party"),
+        (Stage.SHARE_KEYS, {Key.DESTINATION_LIST: [1]}, "dsts: expected each of the 3 parties asked about once"),
+        (Stage.SHARE_KEYS, {Key.DESTINATION_LIST: [1, 1, 3]}, "dsts: expected each of the 3 parties"),
+        (Stage.SHARE_KEYS, {Key.DESTINATION_LIST: [1, 3, 9]}, "dsts: expected each of the 3 parties"),
+        (Stage.SHARE_KEYS, {Key.DESTINATION_LIST: ["1"] * 3}, "dsts: expected each of the 3 parties"),
+        (Stage.SHARE_KEYS, {Key.CIPHERTEXT_LIST: [b"a"]}, "ctxts: expected 3, one for each party, got 1"),
+        (Stage.SHARE_KEYS, {Key.CIPHERTEXT_LIST: [1, 2, 3]}, "ctxts: expected at most 4096 bytes for each party"),
+        (COLLECT, {Key.MASKED_PARAMETERS: []}, "masked_params: expected a weight and counts of shape"),
+        (COLLECT, {Key.MASKED_PARAMETERS: [b"x", b"y"]}, "array 1: expected the bytes of numpy.save"),
+        (COLLECT, masked(WEIGHT, WEIGHT), "masked_params: expected a weight and counts of shape"),
+        (COLLECT, masked(WEIGHT, COUNTS[:1, :1]), "masked_params: expected a weight and counts of shape"),
+        (COLLECT, masked(WEIGHT, COUNTS * 1.0), "masked_params: expected a weight and counts of shape"),
+        (COLLECT, masked(WEIGHT - 1, COUNTS), "masked_params: expected numbers from 0 below 2**32"),
+        (COLLECT, masked(WEIGHT, COUNTS + 2**32), "masked_params: expected numbers from 0 below 2**32"),
+        (Stage.UNMASK, {Key.NODE_ID_LIST: [1, 2]}, ""),
+        (Stage.UNMASK, {Key.NODE_ID_LIST: [1, 2, 3, 99]}, ""),
+        (Stage.UNMASK, {Key.NODE_ID_LIST: [1] * 4}, ""),
+        (Stage.UNMASK, {Key.SHARE_LIST: [b""] * 4}, ""),
+        (Stage.UNMASK, {Key.SHARE_LIST: [bytes(51)] * 4}, ""),
+        (Stage.UNMASK, {Key.SHARE_LIST: [bytes(52)] * 3}, ""),
+        *((stage, None, "") for stage in STAGES),
+    ],
+)
+def test_a_malformed_reply_costs_its_sender_alone(stage: str, entries: dict[str, Any] | None, reason: str) -> None:
+    def spoil(record: Any) -> None:
+        if entries is None:
+            record.clear()
+        for name, value in (entries or {}).items():
+            record[name] = value
+
+    strategy = spoiled(stage, spoil)
+    if stage == Stage.UNMASK:  # its counts are in already
+        assert strategy.model.counts_ == total(0, 1, 2, 3)
+        assert strategy.missing == {}
+    else:
+        assert strategy.model.counts_ == total(0, 2, 3)
+        assert strategy.missing["node 2"].startswith("refused: " + reason)
+
+
+def test_keys_that_somebody_has_already_cost_whoever_comes_with_them_again() -> None:
+    seen: list[Any] = []
+
+    class Copied(Wire):
+        def reply(self, message: Message) -> Message:
+            reply = super().reply(message)
+            record = reply.content.config_records[RECORD_KEY_CONFIGS]
+            if Key.PUBLIC_KEY_1 in record:
+                seen.append(record[Key.PUBLIC_KEY_1])
+                if len(seen) == 3:
+                    record[Key.PUBLIC_KEY_2] = seen[0]
+                if len(seen) == 4:
+                    record[Key.PUBLIC_KEY_2] = seen[-1]
+            return reply
+
+    strategy, _ = counted([party(i) for i in range(6)], wire=Copied)
+    assert len(strategy.parties) == 4
+    assert strategy.counts == total(*(int(each.cid) - 1 for each in strategy.parties))
+    assert len([why for why in strategy.missing.values() if "keys that nobody else has" in why]) == 2
+
+
+def test_replies_that_come_twice_or_from_others_are_left_out() -> None:
+    class Echo(Wire):
+        def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+            replies = super().send_and_receive(messages, timeout=timeout)
+            stray = Message(replies[0].content, 99, "train")
+            stray.metadata.__dict__["_src_node_id"] = 99
+            return [*replies, *replies, stray]
+
+    strategy, _ = counted([party(i) for i in range(4)], wire=Echo)
+    assert strategy.counts == total(0, 1, 2, 3)
+
+
+scraps = st.one_of(
+    st.integers(-5, 99), st.binary(max_size=60), st.lists(st.binary(max_size=60), max_size=6),
+    st.lists(st.integers(0, 7), max_size=6), st.lists(st.text(max_size=3), max_size=6), st.floats(), st.booleans(),
+)  # fmt: skip
+
+
+@settings(max_examples=25)
+@given(stage=st.sampled_from(STAGES), data=st.data())
+def test_whatever_a_party_replies_the_sum_is_that_of_those_who_are_counted(stage: str, data: st.DataObject) -> None:
+    def spoil(record: Any) -> None:
+        name = data.draw(st.sampled_from(sorted(record)))
+        value = record[name]
+        # Masked counts themselves apart: nobody can tell what they were.
+        if isinstance(value, list) and name != Key.MASKED_PARAMETERS and data.draw(st.booleans()):
+            place = data.draw(st.integers(0, len(value) - 1))
+            changed: Any = data.draw(st.integers(0, 9))
+            if isinstance(value[place], bytes):
+                at = data.draw(st.integers(0, len(value[place]) - 1))
+                changed = value[place][:at] + bytes([value[place][at] ^ (1 << changed % 8)]) + value[place][at + 1 :]
+            record[name] = [*value[:place], changed, *value[place + 1 :]]
+        else:
+            record[name] = data.draw(scraps)
+
+    strategy = spoiled(stage, spoil)
+    inside = [int(each.cid) - 1 for each in strategy.parties]
+    assert strategy.counts == (total(*inside) if inside else ClassCounts.zeros(TERMS.hasher, 3))
+    assert len(inside) + len(strategy.missing) == 4
 
 
 @pytest.mark.parametrize(
@@ -155,12 +335,53 @@ def test_counts_in_clear_do_not_leave_a_party_that_wants_secure_sums() -> None:
         arrays, n, metrics = client.fit([], config)
         assert (arrays, n) == ([], 0)
         assert metrics["flynn-refused"] == "secure: counts leave this party in secure sums only"
+    # Nor what a choice would tell of them: how many points of each class there are, and how many of them are right.
+    config = {**Terms(SPEC, CLASSES).to_config(), "flynn-candidates": '[[["balanced", 0.5]]]'}
+    _, n, metrics = client.evaluate(encode(counts_of(*points(9))), config)
+    assert (n, metrics) == (0, {"flynn-refused": "secure: counts leave this party in secure sums only"})
 
 
 def test_a_request_for_a_secure_sum_without_masks_is_refused() -> None:
     arrays, n, metrics = FlyNNClient(*points(9)).fit([], TERMS.to_config())
     assert (arrays, n) == ([], 0)
     assert "expected a request by SecAgg+ through flwr_flynn.secagg.mod" in str(metrics["flynn-refused"])
+
+
+@pytest.mark.parametrize("clip", [64, 512])
+def test_counts_that_would_be_clipped_at_another_bound_than_announced_do_not_leave(clip: int, tmp_path: Path) -> None:
+    def masked(client: Client, terms: Terms) -> FitRes:
+        with secagg._masking(clip, 2):
+            res: FitRes = client.fit(FitIns(ndarrays_to_parameters([]), terms.to_config()))
+        return res
+
+    # 70 equal points: clipped at 64 they would be the counts of 64.
+    equal = FlyNNClient(np.tile([[0.0, 1.0, 2.0, 3.0]], (70, 1)), ["ash"] * 70).to_client()
+    noisy = replace(TERMS, mechanism=shared_noise())
+    for client, terms in ((equal, TERMS), (private(1, tmp_path), noisy)):
+        res = masked(client, terms)
+        assert res.parameters.tensors == []
+        assert f"expected SecAgg+ with the announced bound, 256, got {clip}" in str(res.metrics["flynn-refused"])
+    assert Budget(tmp_path / "1", Policy(1.0)).spent()[0] == 0
+
+
+class Both(Wire):
+    """A server that asks for both keys of node 1, or for one of them as often as it takes."""
+
+    again = Key.DEAD_NODE_ID_LIST
+
+    def reply(self, message: Message) -> Message:
+        configs = message.content.config_records.get(RECORD_KEY_CONFIGS, {})
+        if configs.get(Key.STAGE) == Stage.UNMASK:
+            configs[self.again] = [*configs[self.again], 1]
+        return super().reply(message)
+
+
+@pytest.mark.parametrize("again", [Key.DEAD_NODE_ID_LIST, Key.ACTIVE_NODE_ID_LIST])
+def test_nobody_gives_a_server_both_keys_of_a_party(again: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Both, "again", again)
+    strategy, wire = counted([party(i) for i in range(3)], wire=Both)
+    assert strategy.parties == []
+    assert not [node for node, stage, _ in wire.sent if stage == Stage.UNMASK]
 
 
 SETUP = {
@@ -177,11 +398,13 @@ SETUP = {
         {Key.THRESHOLD: 2},
         {Key.CLIPPING_RANGE: 8.0},
         {Key.CLIPPING_RANGE: 300.0, Key.TARGET_RANGE: 600},
+        {Key.CLIPPING_RANGE: 256.5, Key.TARGET_RANGE: 513},  # a step of 1, but from a half
         {Key.TARGET_RANGE: 2**22},
         {Key.TARGET_RANGE: 0, Key.CLIPPING_RANGE: 0.0},
         {Key.MOD_RANGE: 2**20},
         {Key.MAX_WEIGHT: 1000.0},
         {Key.SAMPLE_NUMBER: 2**24},
+        {Key.SAMPLE_NUMBER: 2**23},  # all weights together would be 0
         {Key.THRESHOLD: "3"},
         {Key.SHARE_NUMBER: None},
     ],
@@ -200,12 +423,12 @@ def private(i: int, folder: Path, **policy: Any) -> Client:
     return FlyNNClient(*points(20, i), name=f"site {i}", budget=Budget(folder / str(i), own)).to_client()
 
 
-def shared_noise(n_honest: int | None = 3) -> SimulatedRelease:
+def shared_noise(n_honest: int | None = 2) -> SimulatedRelease:
     return SimulatedRelease(GaussianCounts.for_spec(SPEC, 3, 1.0, delta=1e-5, n_honest=n_honest), seed=7)
 
 
 def test_each_party_adds_its_share_of_one_noise(tmp_path: Path) -> None:
-    mechanism = shared_noise()
+    mechanism = shared_noise(3)
     strategy, _ = counted([private(i, tmp_path) for i in range(4)], mechanism=mechanism, secure_bound=1024)
     noise = strategy.counts.array - total(0, 1, 2, 3).array
     share = mechanism.noise_sd
@@ -234,6 +457,14 @@ def test_a_policy_must_allow_shares_of_noise(tmp_path: Path) -> None:
     assert len(strategy.parties) == 3
 
 
+def test_nobody_shares_noise_among_more_than_are_certain_to_be_in_the_sum(tmp_path: Path) -> None:
+    # Of 4 parties 3 are enough to unmask the sum; the noise of those must do.
+    strategy, _ = counted([private(i, tmp_path) for i in range(4)], mechanism=shared_noise(4), secure_bound=1024)
+    assert strategy.parties == []
+    assert all("noise of at most 3 parties together (n_honest)" in reason for reason in strategy.missing.values())
+    assert Budget(tmp_path / "0", Policy(1.0)).spent()[0] == 0
+
+
 def test_a_share_of_noise_goes_with_a_secure_sum_and_no_other() -> None:
     for mode, mechanism in (
         ("noisy", shared_noise()),
@@ -247,6 +478,31 @@ def test_a_share_of_noise_goes_with_a_secure_sum_and_no_other() -> None:
 def test_noisy_counts_beyond_the_bound_are_clipped_and_never_refused(tmp_path: Path) -> None:
     strategy, _ = counted([private(i, tmp_path) for i in range(3)], mechanism=shared_noise(), secure_bound=2)
     assert np.abs(strategy.counts.array).max() <= 6
+
+
+# ---- the federation that is left
+
+
+@pytest.mark.parametrize("is_private", [False, True])
+def test_a_federation_of_a_secure_sum_is_kept_and_handed_out_and_nobody_joins_or_leaves_it(
+    is_private: bool, tmp_path: Path
+) -> None:
+    clients = [private(i, tmp_path) if is_private else party(i) for i in range(3)]
+    made, _ = counted(clients, mechanism=shared_noise() if is_private else None, secure_bound=1024)
+    made.federation("1").save(tmp_path / "f.npz")
+    before = Federation.load(tmp_path / "f.npz")
+    assert (before.counts, before.terms, before.is_secure) == (made.counts, made.federation("1").terms, True)
+    assert {(member.sizes, member.sha256) for member in before.members} == {(None, None)}
+
+    def later(purpose: str) -> FlyNNStrategy:
+        terms = before.terms
+        given = {"secure_bound": terms.bound, "mechanism": terms.mechanism, "min_available_clients": 3}
+        return FlyNNStrategy(spec=SPEC, classes=CLASSES, federation=before, purpose=purpose, min_parties=1, **given)
+
+    for purpose in ("join", "withdraw"):
+        with pytest.raises(ConfigError, match=f"^federation: made by a secure sum, which .*: no {purpose}"):
+            later(purpose)
+    assert later("evaluate").model.counts_ == made.counts
 
 
 # ---- the server
@@ -272,6 +528,19 @@ def test_the_mean_of_whole_numbers_becomes_their_sum_again(n: int, seed: int) ->
     assert checked(replies([exact.array / n], n)).counts == exact
 
 
+def test_a_workflow_that_does_not_fit_its_strategy_is_refused_before_anybody_is_asked() -> None:
+    for threshold in (0.5, 2.0, float("nan"), 3, True):
+        with pytest.raises(ConfigError, match=r"^threshold: expected a number from 0\.67 to 1, got "):
+            secagg.workflow(256, threshold, 0)
+    for bound in (3, 2**30, "256"):
+        with pytest.raises(ConfigError, match=r"^bound: expected a power of two from 2 to 536870912, got "):
+            secagg.workflow(bound, 0.67, 0)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^secure_bound: expected the workflow's 256, got 512"):
+        counted([party(i) for i in range(3)], secure_bound=512, workflow_bound=256)
+    with pytest.raises(ConfigError, match=r"^secure_bound: expected the workflow's 256, got None"):
+        counted([party(i) for i in range(3)], secure_bound=None, workflow_bound=256)
+
+
 def test_sums_that_cannot_be_are_refused_whole() -> None:
     good = total(1, 2, 3).array / 3
     nudged, huge, uneven = good.copy(), good.copy(), good.copy()
@@ -290,9 +559,11 @@ def test_sums_that_cannot_be_are_refused_whole() -> None:
 
 
 def test_there_is_room_for_the_parties_or_nobody_is_asked() -> None:
-    check_room(2**32 // 512, 256)
-    with pytest.raises(ConfigError, match="at most 4 parties of at most 536870912 points"):
-        SecureAggregator(replace(TERMS, bound=2**29), 3).ask("abcde")
+    check_room(2**32 // 512 - 1, 256)
+    with pytest.raises(ConfigError, match="at most 8388607 parties of at most 256 points"):
+        check_room(2**32 // 512, 256)
+    with pytest.raises(ConfigError, match="at most 3 parties of at most 536870912 points"):
+        SecureAggregator(replace(TERMS, bound=2**29), 3).ask("abcd")
     with pytest.raises(ConfigError, match="at least 3 for a secure sum"):
         SecureAggregator(TERMS, 2)
 

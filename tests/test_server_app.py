@@ -23,6 +23,7 @@ from flwr_flynn import report as reports
 from flwr_flynn.budget import Budget, Policy
 from flwr_flynn.config import RunConfig
 from flwr_flynn.errors import AggregationError, ConfigError, FlyNNError
+from flwr_flynn.federation import Federation
 from flwr_flynn.privacy import mechanism_from_dict
 
 from .fakes import CLASSES, Proxy, manager, points
@@ -259,15 +260,15 @@ Spoil = Callable[[RecordDict, str], RecordDict]
 
 
 class Loopback:
-    """A grid of two parties; what the second one, Mallory, sends goes through `spoil` first."""
+    """A grid of two parties; what the second one, Mallory, sends goes through `spoil` first. `nodes`: who is there."""
 
-    def __init__(self, spoil: Spoil, **more: Any) -> None:
+    def __init__(self, spoil: Spoil, nodes: Iterable[int] = (1, 2), **more: Any) -> None:
         self.run = SimpleNamespace(run_id=1)
         self.spoil = spoil
         X, y = points(20)
-        parties = {1: "Ulm", 2: "Mallory"}
+        names = {1: "Ulm", 2: "Mallory"}
         self.clients = {
-            node: FlyNNClient(X, y, X_test=X, y_test=y, name=name, **more).to_client() for node, name in parties.items()
+            node: FlyNNClient(X, y, X_test=X, y_test=y, name=names[node], **more).to_client() for node in nodes
         }
 
     def get_node_ids(self) -> list[int]:
@@ -345,6 +346,38 @@ def test_a_run_with_sums_and_a_choice_reports_them(tmp_path: Path, monkeypatch: 
     assert (paper["scaling"], paper["sums"], paper["choice"]) == ("none", None, None)
     assert (paper["decay"], paper["rule"], paper["spec"]["signed"]) == (0.5, "novelty", False)
     assert paper["evaluation"]["examples"] == 40
+
+
+def test_a_federation_goes_through_train_join_and_evaluate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def go(nodes: set[int], action: str, **more: Any) -> dict[str, Any]:
+        with monkeypatch.context() as patch:
+            patch.setattr(f"{__name__}.Loopback", partial(Loopback, nodes=nodes))
+            later = {} if action == "train" else {"n-features": 0, "classes": "", "hash-dim": 0, "min-available": 1}
+            settings = {"action": action, "federation": str(kept)} | later | more
+            return run(tmp_path, patch, lambda content, kind: content, **settings)
+
+    kept = tmp_path / "kept.npz"
+    for action in ("join", "withdraw", "evaluate"):
+        with pytest.raises(ConfigError, match=r"^run-config federation: expected the server's own file, got none: "):
+            go({1}, action)
+    for name in ("model.npz", "metrics.json"):
+        with pytest.raises(
+            ConfigError, match=r"^run-config federation: expected another file than the run's model.npz"
+        ):
+            go({1}, "train", federation=str(tmp_path / "out" / name))
+    with pytest.raises(ConfigError, match=r"^run-config federation: expected a file, got '~nobody-of-this-name/f.npz'"):
+        go({1}, "train", federation="~nobody-of-this-name/f.npz")
+    go({1}, "train", rule="novelty", **{"min-available": 1})
+    with pytest.raises(AggregationError, match=r"Mallory \(refused: counts: expected at most 19 examples, got 20\)"):
+        go({2}, "join", **{"max-examples": 19})
+    assert go({2}, "join", **{"max-examples": 20})["rule"] == "novelty"
+    assert [member.name for member in Federation.load(kept).members] == ["Mallory", "Ulm"]
+    before = kept.read_bytes()
+    assert go({1, 2}, "evaluate")["evaluation"]["examples"] == 40
+    assert kept.read_bytes() == before
+    for setting in ({"decay": "0.5"}, {"rule": "bayes"}, {"max-examples": 20}):
+        with pytest.raises(ConfigError, match=r"expected none with action = evaluate, which takes it from the"):
+            go({1, 2}, "evaluate", **setting)
 
 
 def private_parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
