@@ -22,6 +22,7 @@ SMALL = {"hash_dim": 1024, "seed": 7}
 DIGITS = load_dataset("digits")
 
 
+@pytest.mark.slow
 def test_a_simulated_federation_grows_shrinks_and_is_handed_out(flower: Flower, tmp_path: Path) -> None:
     kept = tmp_path / "kept.npz"
 
