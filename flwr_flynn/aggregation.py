@@ -31,7 +31,7 @@ import numpy.typing as npt
 from flwr_flynn import payload
 from flwr_flynn.counts import ClassCounts
 from flwr_flynn.errors import PayloadError
-from flwr_flynn.ledger import Ledger, Reply, Sizes, announced_examples, attempt
+from flwr_flynn.ledger import Ledger, Reply, Sizes, announced_examples, first_of_each
 from flwr_flynn.metrics import Confusion, confusion_from_bytes
 from flwr_flynn.noisy import Release, add_noise
 from flwr_flynn.terms import Terms
@@ -99,17 +99,7 @@ class Aggregator(Ledger[Totals]):
             Of every party that has points to test on; the first reply of each.
         refused : dict of cid to reason
         """
-        matrices: dict[str, Confusion] = {}
-        refused: dict[str, str] = {}
-        seen: set[str] = set()
-        for reply in replies:
-            if reply.cid in seen:
-                continue
-            seen.add(reply.cid)
-            matrix = attempt(reply, refused, self._read_confusion)
-            if matrix is not None:
-                matrices[reply.cid] = matrix
-        return matrices, refused
+        return first_of_each(replies, self._read_confusion)
 
     def _read(self, reply: Reply, max_examples: int) -> tuple[Totals, Sizes]:
         n_examples = announced_examples(reply)

@@ -23,7 +23,7 @@ from flwr_flynn.choice import TEMPERATURES, Hits, Readout, best, coolest, hits, 
 from flwr_flynn.counts import ClassCounts
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.hashing import FlyHash
-from flwr_flynn.ledger import Reply, announced_examples, attempt
+from flwr_flynn.ledger import Reply, announced_examples, first_of_each
 
 Tables = list[Hits]
 """For each spec an array with a row for each of its candidates."""
@@ -220,17 +220,7 @@ class Choosing:
             The first reply of each counted party.
         refused : dict of cid to reason
         """
-        ballots: dict[str, tuple[Tables, Tables]] = {}
-        refused: dict[str, str] = {}
-        seen: set[str] = set()
-        for reply in replies:
-            if reply.cid in seen:
-                continue
-            seen.add(reply.cid)
-            read = attempt(reply, refused, self._read)
-            if read is not None:
-                ballots[reply.cid] = read
-        return ballots, refused
+        return first_of_each(replies, self._read)
 
     def conclude(self, ballots: Mapping[str, tuple[Tables, Tables]], missing: Mapping[str, str]) -> Choice:
         """The best candidate on the points of those that replied, which are all points if nobody is missing.

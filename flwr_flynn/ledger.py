@@ -378,6 +378,20 @@ def attempt(reply: Reply, refused: dict[str, str], read: Callable[[Reply], T]) -
     return None
 
 
+def first_of_each(replies: Iterable[Reply], read: Callable[[Reply], T | None]) -> tuple[dict[str, T], dict[str, str]]:
+    """What `read` makes of the first reply of each party, and why of some it makes nothing."""
+    found: dict[str, T] = {}
+    refused: dict[str, str] = {}
+    seen: set[str] = set()
+    for reply in replies:
+        if reply.cid not in seen:
+            seen.add(reply.cid)
+            value = attempt(reply, refused, read)
+            if value is not None:
+                found[reply.cid] = value
+    return found, refused
+
+
 def announced_examples(reply: Reply) -> int:
     """The number of points that a sender gave, if it is one."""
     if type(reply.n_examples) is not int or not 0 <= reply.n_examples < 2**63:
