@@ -25,7 +25,6 @@ Finished pieces are kept under the output folder.
 from __future__ import annotations
 
 import hashlib
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -224,15 +223,14 @@ class Study:
 
     def _kept(self, key: Row, is_flynn: bool, compute: Any) -> list[Row]:
         key |= {"set": self.data.name, "data": self._digest, "code": _CODE[is_flynn], "version": _VERSION}
-        rows = self.cells.get(key)
-        if rows is None:
+
+        def timed() -> list[Row]:
             start = time.perf_counter()
             rows = compute()
             seconds = time.perf_counter() - start
-            rows = [row | {"seconds": seconds} for row in rows]
-            self.cells.put(key, rows)
-            print(f"{key['set']}: {key['job']}: {seconds:.1f} s", file=sys.stderr, flush=True)
-        return rows
+            return [row | {"seconds": seconds} for row in rows]
+
+        return self.cells.finish(key, timed)
 
 
 # ---- what is shown

@@ -17,11 +17,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache, reduce
+from functools import lru_cache, partial, reduce
 from operator import add
 from typing import Any
 
@@ -178,16 +177,10 @@ def measure(task: Task, plan: Plan, cells: Cells) -> list[Row]:
             "set": setting, "job": f"{name} {epsilon:g}", "data": task.digest, "code": _CODE, "version": _VERSION,
             "spec": spec.to_dict(), "plan": about if epsilon else {},
         }  # fmt: skip
-        found = cells.get(key)
-        if found is None:
-            start = time.perf_counter()
-            if epsilon:
-                found = private(name.removesuffix(OLD_HASH), task, spec, epsilon, plan)
-            else:
-                found = exact(task, spec, paper=setting != task.name)
-            cells.put(key, found)
-            seconds = time.perf_counter() - start
-            print(f"{setting}: {name}, epsilon {epsilon:g}: {seconds:.1f} s", file=sys.stderr, flush=True)
+        work = partial(exact, task, spec, paper=setting != task.name)
+        if epsilon:
+            work = partial(private, name.removesuffix(OLD_HASH), task, spec, epsilon, plan)
+        found = cells.finish(key, work)
         sizes = {"m": spec.hash_dim, "s": spec.row_nnz, "rho": spec.hash_nnz}
         rows += [_row(setting, task, name, epsilon, row) | sizes for row in found]
     return rows + best(rows)

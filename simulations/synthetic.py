@@ -164,11 +164,11 @@ def remarks(plan: Plan) -> list[str]:
         "- The best kNN is the better of rows of unit length and standardised columns.\n"
         "- Table 1 does not say how many bits are ones where d = 50: 20 are assumed here.\n"
         "- Logistic regression and the perceptron see each point once. The paper does not show them on these data.",
-        "Binary data come out as printed, and continuous ones do if kNN is given points as they are, which the paper "
-        "does not say. Rows of unit length are worth more to kNN there (.82 against .71 on R^50, n = 1e3) than FlyNN "
-        "is ahead: beside that kNN, the paper's FlyNN never wins on continuous data. Nor could it be tuned to: of 96 "
-        "settings over the paper's ranges on R^50 with seed 0 none has more than .75. s near d / 2 and large m and rho "
-        "do best. Our defaults have m = 16384 there and accuracy .65; hash_dim = 65536 gives .73.",
+        "Binary data with d = 100 come out as printed, and continuous ones nearly so if kNN is given points as they "
+        "are, which the paper does not say. Rows of unit length are worth more to kNN there (.82 against .71 on R^50, "
+        "n = 1e3) than FlyNN is ahead: beside that kNN, the paper's FlyNN never wins on continuous data. Nor could it "
+        "be tuned to: of 96 settings over the paper's ranges on R^50 with seed 0 none has more than .75. s near d / 2 "
+        "and large m and rho do best. Our defaults have m = 16384 there and accuracy .65; hash_dim = 65536 gives .73.",
     ]
 
 
