@@ -19,15 +19,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flwr_flynn import message
-    from flwr_flynn.choice import Plan
-    from flwr_flynn.classifier import FlyNNClassifier
-    from flwr_flynn.client import FlyNNClient
-    from flwr_flynn.counts import ClassCounts
     from flwr_flynn.errors import AggregationError, FlyNNError
-    from flwr_flynn.hashing import FlyHash
-    from flwr_flynn.spec import HashSpec
-    from flwr_flynn.strategy import FlyNNStrategy
+    from flwr_flynn.flower import message
+    from flwr_flynn.flower.client import FlyNNClient
+    from flwr_flynn.flower.strategy import FlyNNStrategy
+    from flwr_flynn.hashing.flyhash import FlyHash
+    from flwr_flynn.hashing.spec import HashSpec
+    from flwr_flynn.model.classifier import FlyNNClassifier
+    from flwr_flynn.model.counts import ClassCounts
+    from flwr_flynn.model.selection import Plan
 
 __version__ = "0.1.0"
 
@@ -46,14 +46,14 @@ __all__ = [
 
 _HOMES = {
     "AggregationError": "errors",
-    "ClassCounts": "counts",
-    "FlyHash": "hashing",
-    "FlyNNClassifier": "classifier",
-    "FlyNNClient": "client",
+    "ClassCounts": "model.counts",
+    "FlyHash": "hashing.flyhash",
+    "FlyNNClassifier": "model.classifier",
+    "FlyNNClient": "flower.client",
     "FlyNNError": "errors",
-    "FlyNNStrategy": "strategy",
-    "HashSpec": "spec",
-    "Plan": "choice",
+    "FlyNNStrategy": "flower.strategy",
+    "HashSpec": "hashing.spec",
+    "Plan": "model.selection",
 }
 
 

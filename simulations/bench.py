@@ -24,9 +24,10 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from flwr_flynn import ClassCounts, FlyHash, HashSpec, kernels
-from flwr_flynn.blocks import _transpose
-from flwr_flynn.hashing import _add_counts, n_threads
+from flwr_flynn import ClassCounts, FlyHash, HashSpec
+from flwr_flynn.hashing import kernels
+from flwr_flynn.hashing.batching import _transpose
+from flwr_flynn.hashing.flyhash import _add_counts, n_threads
 from simulations.baselines import lean_count, lean_matrix, lean_rows
 from simulations.results import output_folder, parser, write_csv
 

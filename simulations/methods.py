@@ -125,7 +125,7 @@ class Job:
 
     run: Callable[[Problem, Settings], list[Row]]
     uses: tuple[str, ...] = ()
-    modules: tuple[str, ...] = ("flwr_flynn.classifier",)
+    modules: tuple[str, ...] = ("flwr_flynn.model.classifier",)
     about: dict[str, Any] = field(default_factory=dict)
 
     def settings(self, settings: Settings) -> Row:
@@ -375,7 +375,7 @@ def novelty(problem: Problem, settings: Settings) -> list[Row]:
 
 
 _BASELINES = ("simulations.baselines",)
-_BOTH = ("flwr_flynn.classifier", "simulations.baselines")
+_BOTH = ("flwr_flynn.model.classifier", "simulations.baselines")
 _DRAWN = ("seed", "draws", "largest_dim")
 
 JOBS: dict[str, Job] = {

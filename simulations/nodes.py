@@ -15,7 +15,7 @@ from flwr.server.client_manager import SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
 
 from flwr_flynn import AggregationError, FlyNNStrategy
-from flwr_flynn.rounds import Traffic
+from flwr_flynn.federated.scaling_round import Traffic
 
 Party = NumPyClient | Client
 

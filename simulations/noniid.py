@@ -35,9 +35,10 @@ from typing import Any
 import numpy as np
 from flwr.common import NDArrays, ndarrays_to_parameters
 
-from flwr_flynn import ClassCounts, FlyHash, HashSpec, payload
-from flwr_flynn.data import Dataset
+from flwr_flynn import ClassCounts, FlyHash, HashSpec
+from flwr_flynn.app.data.datasets import Dataset
 from flwr_flynn.errors import FlyNNError
+from flwr_flynn.federated import codec
 from simulations import noniid_plots as plots
 from simulations import runner
 from simulations.gradients import MODELS, Recipe, federate, logits
@@ -68,9 +69,9 @@ MUS = (0.001, 0.01, 0.1, 1.0)
 TUNED_ON, MU_TUNED_ON = "IID", "Dirichlet 0.1"
 
 _VERSION = 1  # to be raised when a cell comes to hold something else
-_COMMON = ("flwr_flynn.partition", "simulations.splits")
+_COMMON = ("flwr_flynn.app.data.partition", "simulations.splits")
 _CODE = {
-    True: code_digest("flwr_flynn.client", "flwr_flynn.strategy", "simulations.runner", *_COMMON),
+    True: code_digest("flwr_flynn.flower.client", "flwr_flynn.flower.strategy", "simulations.runner", *_COMMON),
     False: code_digest("simulations.gradients", *_COMMON),
 }
 
@@ -112,7 +113,7 @@ def flynn(parts: Parts, where: str | Workers) -> Row:
     pooled = ClassCounts.from_data(FlyHash(spec), train.X, train.y, parts.n_classes)
     if counts != pooled:
         raise AssertionError("the sum of the parties' counts is not that of the pooled points")
-    handed_out = _size(payload.encode(counts))
+    handed_out = _size(codec.encode(counts))
     scores = parts.scores(federation.model.predict(train.X_test))
     traffic = federation.traffic
     shown = {"sha256": counts.sha256(), "pooled sha256": pooled.sha256()}

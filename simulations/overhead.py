@@ -46,8 +46,8 @@ _CLIENT = """
 from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 import numpy as np
-from flwr_flynn import data
-from flwr_flynn.config import RunConfig
+from flwr_flynn.app.data import datasets
+from flwr_flynn.app.config import RunConfig
 
 class Nothing(NumPyClient):
     def fit(self, parameters, config):
@@ -58,7 +58,7 @@ class Nothing(NumPyClient):
 def client_fn(context):
     node = context.node_config
     config = RunConfig.parse(context.run_config)
-    data.simulated_share(config, int(node["partition-id"]), int(node["num-partitions"]))
+    datasets.simulated_share(config, int(node["partition-id"]), int(node["num-partitions"]))
     return Nothing().to_client()
 
 app = ClientApp(client_fn=client_fn)

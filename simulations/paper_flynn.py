@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.counts import ClassCounts
-from flwr_flynn.hashing import FlyHash
-from flwr_flynn.spec import HashSpec
+from flwr_flynn.hashing.flyhash import FlyHash
+from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.counts import ClassCounts
 from simulations.baselines import balanced_accuracy, blocks_of
 
 Array = npt.NDArray[Any]

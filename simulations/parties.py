@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from flwr_flynn import ClassCounts, FlyHash, FlyNNClient, HashSpec
-from flwr_flynn.data import Dataset, load_dataset
+from flwr_flynn.app.data.datasets import Dataset, load_dataset
 from simulations import runner
 from simulations.plots import _panels, _save
 from simulations.results import Row, about, markdown_table, output_folder, parser, text_table, write_csv, write_summary

@@ -177,7 +177,7 @@ def code_digest(*modules: str) -> str:
     Parameters
     ----------
     *modules : str
-        Dotted names, as in ``"flwr_flynn.classifier"``.
+        Dotted names, as in ``"flwr_flynn.model.classifier"``.
 
     Returns
     -------

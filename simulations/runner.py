@@ -34,7 +34,7 @@ from flwr.server.strategy import Strategy
 
 from flwr_flynn import FlyNNClassifier
 from flwr_flynn.errors import ConfigError
-from flwr_flynn.rounds import Traffic
+from flwr_flynn.federated.scaling_round import Traffic
 from simulations.nodes import Party, manager, quiet, request_of, settle, strategy_of
 from simulations.workers import Workers, progress, workers
 

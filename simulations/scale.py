@@ -37,7 +37,8 @@ def replies(n: int, noisy: bool = False) -> Iterator[Any]:
     """Replies of n parties with 50 points of Digits' shape each, one after the other."""
     from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
 
-    from flwr_flynn import ClassCounts, payload
+    from flwr_flynn import ClassCounts
+    from flwr_flynn.federated import codec
     from flwr_flynn.privacy import SimulatedRelease
 
     terms = _terms(noisy)
@@ -45,19 +46,19 @@ def replies(n: int, noisy: bool = False) -> Iterator[Any]:
         random = np.random.default_rng(party)
         X = random.integers(0, 17, (50, 64), dtype=np.uint8)
         counts = ClassCounts.from_data(terms.hasher, X, random.integers(0, 10, 50), 10)
-        arrays, n_examples = payload.encode(counts), 50
+        arrays, n_examples = codec.encode(counts), 50
         if terms.mechanism is not None:
             release = SimulatedRelease(terms.mechanism, party).release(counts)
-            arrays, n_examples = payload.encode_release(release, terms.mechanism), 1
+            arrays, n_examples = codec.encode_release(release, terms.mechanism), 1
         metrics: dict[str, Any] = {"flynn-party": f"party-{party}"}
         yield FitRes(Status(Code.OK, ""), ndarrays_to_parameters(arrays), n_examples, metrics)
 
 
 def _terms(noisy: bool) -> Any:
     from flwr_flynn import HashSpec
-    from flwr_flynn.payload import NOISY, PLAIN
+    from flwr_flynn.federated.codec import NOISY, PLAIN
+    from flwr_flynn.federated.protocol import Terms
     from flwr_flynn.privacy import LaplaceCounts
-    from flwr_flynn.terms import Terms
 
     spec = HashSpec.suggest(n_features=64)
     mechanism = LaplaceCounts(1.0, hash_nnz=spec.hash_nnz, n_classes=10) if noisy else None
@@ -97,8 +98,8 @@ def at_once(n: int, noisy: bool = False) -> Row:
 
 def one_by_one(n: int, noisy: bool = False) -> Row:
     """Replies that are made when they are due, and gone when they are counted."""
-    from flwr_flynn.aggregation import Aggregator
-    from flwr_flynn.ledger import Reply
+    from flwr_flynn.federated.aggregator import Aggregator
+    from flwr_flynn.federated.roster import Reply
 
     terms = _terms(noisy)
     seconds = 0.0

@@ -30,7 +30,7 @@ import numpy.typing as npt
 from flwr.common import Scalar
 
 from flwr_flynn import FlyNNClient
-from flwr_flynn.hashing import flynn_hash
+from flwr_flynn.hashing.flyhash import flynn_hash
 from simulations import paper_plots
 from simulations.bench import SHAPES, Shape, points
 from simulations.results import (
@@ -50,7 +50,7 @@ Array = npt.NDArray[Any]
 PARTIES = (1, 2, 4, 8, 16)
 PATH, WALL = "critical path", "wall"
 _STAND_INS = 2000  # different points of a stand-in; more are repetitions of these
-_CODE = code_digest("simulations.runner", "simulations.bench", "flwr_flynn.client", "flwr_flynn.strategy")
+_CODE = code_digest("simulations.runner", "simulations.bench", "flwr_flynn.flower.client", "flwr_flynn.flower.strategy")
 _VERSION = 2  # to be raised when a cell comes to hold something else
 
 SIZES = {

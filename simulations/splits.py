@@ -1,6 +1,6 @@
 """Data sets dealt out to parties, from evenly to as skewed as can be.
 
-All partitions are made by flwr-datasets' partitioners, see `flwr_flynn.partition`; only the feature shift, for which it
+All partitions are made by flwr-datasets' partitioners, see `app.data.partition`; only the feature shift, for which it
 has none, is made here.
 
 >>> parts = deal_out(read("digits"), "Dirichlet 0.1", n_parties=10, seed=0)
@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn import FlyNNClient
-from flwr_flynn.config import RunConfig
-from flwr_flynn.data import Dataset, Share, load_dataset
-from flwr_flynn.partition import deal, held_out
+from flwr_flynn.app.config import RunConfig
+from flwr_flynn.app.data.datasets import Dataset, Share, load_dataset
+from flwr_flynn.app.data.partition import deal, held_out
 from simulations.baselines import balanced_accuracy
 
 Array = npt.NDArray[Any]
@@ -126,7 +126,7 @@ def read(source: str, largest: int | None = None, seed: int = 0) -> Dataset:
     Parameters
     ----------
     source : str
-        As for `flwr_flynn.data.load_dataset`.
+        As for `flwr_flynn.app.data.datasets.load_dataset`.
     largest : int, optional
     seed : int
     """

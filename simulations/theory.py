@@ -40,7 +40,7 @@ from simulations.results import (
 )
 from simulations.theory_agreement import N_FEATURES, K, Setting, agreement
 
-_CODE = code_digest("simulations.theory_agreement", "flwr_flynn.counts", "flwr_flynn.hashing")
+_CODE = code_digest("simulations.theory_agreement", "flwr_flynn.model.counts", "flwr_flynn.hashing.flyhash")
 
 
 SPEAKS, HARD = "the theorem speaks", "hard"

@@ -13,12 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
-from flwr_flynn.payload import encode, write_tensors
+from flwr_flynn.federated.codec import encode, write_tensors
 from simulations.results import Cells, Row, code_digest
 
 Array = npt.NDArray[Any]
 
-_CODE = code_digest("simulations.theory_costs", "flwr_flynn.counts", "flwr_flynn.hashing", "flwr_flynn.payload")
+_CODE = code_digest(
+    "simulations.theory_costs", "flwr_flynn.model.counts", "flwr_flynn.hashing.flyhash", "flwr_flynn.federated.codec"
+)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Bytes: packed counts beside their entropy, and FlyNN's traffic beside FedAvg's until it is as accurate.
 
 First table: the counts of one party of 50 to 60000 points, at the hyper-parameters of the paper's scaling experiment:
-their zero-order entropy (what a code takes that codes every entry by itself), the bytes that `flwr_flynn.packing` makes
-of them and how long that takes, the dense matrix in the narrowest type that holds it and in int64, and what the bits
+their zero-order entropy (what a code takes that codes every entry by itself), the bytes of `federated.compression`,
+how long packing takes, the dense matrix in the narrowest type that holds it and in int64, and what the bits
 alone would take, which is all that decay 0 reads.
 
 Second table: ten parties, Dirichlet 0.1, a fifth of the points held out. FlyNN is the product's: strategy and clients
@@ -27,9 +27,10 @@ from pathlib import Path
 import numpy as np
 from flwr.common import NDArrays
 
-from flwr_flynn import ClassCounts, FlyHash, FlyNNStrategy, HashSpec, packing
-from flwr_flynn.data import load_dataset
-from flwr_flynn.payload import write_tensors
+from flwr_flynn import ClassCounts, FlyHash, FlyNNStrategy, HashSpec
+from flwr_flynn.app.data.datasets import load_dataset
+from flwr_flynn.federated import compression
+from flwr_flynn.federated.codec import write_tensors
 from simulations import runner
 from simulations import traffic_plots as plots
 from simulations.bench import SHAPES, Shape, best_in_turn
@@ -54,7 +55,7 @@ PARTIES, SPLIT = 10, "Dirichlet 0.1"
 RATES, EPOCHS = (0.3, 1.0, 0.1, 3.0, 0.03), (5, 1)  # what tends to be best comes first
 COMPARED = ("digits", "letters", "mnist", "fashion_mnist")
 
-_CODE = code_digest("simulations.traffic", "flwr_flynn.strategy", "flwr_flynn.client")
+_CODE = code_digest("simulations.traffic", "flwr_flynn.flower.strategy", "flwr_flynn.flower.client")
 
 
 @dataclass(frozen=True)
@@ -85,10 +86,13 @@ QUICK = Plan(rounds=30, seeds=(0,), largest=2000)
 def sizes_of(counts: ClassCounts) -> Row:
     """Bytes of counts in several forms, and the seconds that packing and unpacking them takes."""
     array = counts.array
-    packed = packing.pack(array)
-    calls = {"pack": lambda: packing.pack(array), "unpack": lambda: packing.unpack(packed, array.shape, array.max())}
+    packed = compression.pack(array)
+    calls = {
+        "pack": lambda: compression.pack(array),
+        "unpack": lambda: compression.unpack(packed, array.shape, array.max()),
+    }
     seconds = best_in_turn(calls, 3)
-    least = packing.entropy(array)
+    least = compression.entropy(array)
     return {
         "entropy": round(least),
         "packed": packed.nbytes,
@@ -96,7 +100,7 @@ def sizes_of(counts: ClassCounts) -> Row:
         "on target": packed.nbytes <= max(1.25 * least, least + 512),
         "dense, narrow": array.size * np.min_scalar_type(int(array.max())).itemsize,
         "dense, int64": array.size * 8,
-        "bits, packed": packing.pack(array > 0).nbytes,
+        "bits, packed": compression.pack(array > 0).nbytes,
         **{f"{name} ms": 1e3 * value for name, value in seconds.items()},
     }
 

@@ -14,12 +14,14 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from flwr_flynn import contents, message, payload
-from flwr_flynn.client import FlyNNClient
-from flwr_flynn.counts import ClassCounts
+from flwr_flynn import message
 from flwr_flynn.errors import PayloadError
-from flwr_flynn.spec import HashSpec
-from flwr_flynn.terms import Terms
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.protocol import Terms
+from flwr_flynn.flower import records
+from flwr_flynn.flower.client import FlyNNClient
+from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.counts import ClassCounts
 
 SPEC = HashSpec(n_features=4, hash_dim=24, row_nnz=2, hash_nnz=3, seed=7)
 CLASSES = ("ash", "birch", "cedar")
@@ -157,14 +159,14 @@ class FakeGrid(Grid):
 
 def content_of(res: FitRes) -> RecordDict:
     """A reply of the legacy API as one of the Message API, however broken its arrays are."""
-    content = contents.answer([], res.num_examples, res.metrics)
+    content = records.answer([], res.num_examples, res.metrics)
     for place, tensor in enumerate(res.parameters.tensors):
         try:
-            (view,) = payload.read_tensors([tensor])
+            (view,) = codec.read_tensors([tensor])
             dtype, shape = str(view.dtype), view.shape
         except PayloadError:
             dtype, shape = "uint8", (1,)
-        content[contents.ARRAYS][str(place)] = Array(dtype, shape, contents.NUMPY, tensor)
+        content[records.ARRAYS][str(place)] = Array(dtype, shape, records.NUMPY, tensor)
     return content
 
 
@@ -187,7 +189,7 @@ def fit_res(arrays: list[np.ndarray], n_examples: Any, **metrics: Any) -> FitRes
 
 def good_res(n: int = 5, seed: int = 0, **metrics: Any) -> FitRes:
     """The reply of a party that counted `n` points."""
-    return fit_res(payload.encode(counts_of(*points(n, seed))), n, **metrics)
+    return fit_res(codec.encode(counts_of(*points(n, seed))), n, **metrics)
 
 
 def dealt(y: np.ndarray, n_parties: int, how: str, seed: int = 0) -> list[np.ndarray]:

@@ -12,14 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from flwr_flynn import FlyNNClassifier, data, modelfile, records
-from flwr_flynn import budget as budgets
-from flwr_flynn.budget import Budget, Policy
-from flwr_flynn.config import NodeConfig, RunConfig
+from flwr_flynn import FlyNNClassifier
+from flwr_flynn.app.config import NodeConfig, RunConfig
+from flwr_flynn.app.data import datasets
+from flwr_flynn.app.data.private_readers import private_share
 from flwr_flynn.errors import FlyNNError, PayloadError
-from flwr_flynn.federation import Federation, Member
+from flwr_flynn.federated import party
+from flwr_flynn.federated.federation_file import Federation, Member
+from flwr_flynn.model import model_file
 from flwr_flynn.privacy import SimulatedRelease
-from flwr_flynn.private_data import private_share
+from flwr_flynn.privacy import ledger as budgets
+from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.fakes import CLASSES, HASHER, SPEC, TERMS
 from tests.fuzz_messages import COUNTS, MECHANISM, NOISY, RELEASES, X, Y, check_counts
 from tests.fuzzing import Decoder, Mutator
@@ -162,7 +165,7 @@ class Files:
         spoiled = mutator.array(counts) if mutator.one_in(3) else counts
         if not isinstance(spoiled, np.ndarray) or spoiled.dtype.hasobject:
             spoiled = counts
-        digest = modelfile._digest(text, spoiled)
+        digest = model_file._digest(text, spoiled)
         return npz({"header": npy(text), "counts": npy(spoiled), "digest": npy(digest)})
 
     def use_model(self, content: bytes) -> None:
@@ -237,7 +240,7 @@ class Files:
             path = self.write(f"given{suffix}", content)
             private = self._private(path)
             try:
-                loaded = data.load_dataset(str(path))
+                loaded = datasets.load_dataset(str(path))
             except FlyNNError as error:
                 assert str(self.folder) not in str(error)
                 if private:
@@ -248,7 +251,7 @@ class Files:
             assert not len(loaded.y) or 0 <= loaded.y.min() <= loaded.y.max() < len(loaded.classes)
             again = self.folder / "again.npz"
             np.savez(again, X=loaded.X, y=loaded.labels)
-            same = data.load_dataset(str(again))
+            same = datasets.load_dataset(str(again))
             np.testing.assert_array_equal(same.X, loaded.X)
             np.testing.assert_array_equal(same.labels, loaded.labels)
 
@@ -273,10 +276,10 @@ def make_records(mutator: Mutator) -> Any:
 def use_records(given: Any) -> None:
     """Whatever records hold, those that fit are counted and the others dropped."""
     points, labels = given
-    records.check_form(points, labels)
+    party.check_form(points, labels)
     if points.shape[1] != SPEC.n_features:
         raise PayloadError("another width, which a party refuses before this")
-    counts, dropped = records.count(HASHER, CLASSES, points, labels)
+    counts, dropped = party.count(HASHER, CLASSES, points, labels)
     check_counts(counts)
     assert counts.n_examples + dropped == len(labels)
 

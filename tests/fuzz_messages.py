@@ -14,27 +14,29 @@ from flwr.common import Code, EvaluateIns, FitIns, Parameters, ndarrays_to_param
 from flwr.common.secure_aggregation.secaggplus_constants import Key, Stage
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
-from flwr_flynn import ClassCounts, FlyHash, HashSpec, payload, secagg_replies
-from flwr_flynn.aggregation import Aggregator
-from flwr_flynn.choice import TEMPERATURES, Readout
-from flwr_flynn.choosing import CANDIDATES, Choosing, read_candidates, tables_to_bytes
-from flwr_flynn.client import FlyNNClient
-from flwr_flynn.counts import memory_needed
+from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn.errors import PayloadError
-from flwr_flynn.ledger import Reply
-from flwr_flynn.metrics import confusion_from_bytes, confusion_to_bytes
-from flwr_flynn.moments import ColumnSums
-from flwr_flynn.packing import sealed
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.aggregator import Aggregator
+from flwr_flynn.federated.compression import sealed
+from flwr_flynn.federated.protocol import SumsTerms, Terms
+from flwr_flynn.federated.roster import Reply
+from flwr_flynn.federated.scaling_round import SumsRound
+from flwr_flynn.federated.selection_round import CANDIDATES, Choosing, read_candidates, tables_to_bytes
+from flwr_flynn.flower import secagg_checks
+from flwr_flynn.flower.client import FlyNNClient
+from flwr_flynn.model.column_moments import ColumnSums
+from flwr_flynn.model.counts import memory_needed
+from flwr_flynn.model.metrics import confusion_from_bytes, confusion_to_bytes
+from flwr_flynn.model.selection import TEMPERATURES, Readout
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease, TopTLaplace, mechanism_from_dict
-from flwr_flynn.rounds import SumsRound
-from flwr_flynn.terms import SumsTerms, Terms
 from tests.fakes import CLASSES, HASHER, SPEC, TERMS, counts_of, points
 from tests.fuzzing import Decoder, Mutator
 
 OTHER = HashSpec(n_features=4, hash_dim=16, row_nnz=3, hash_nnz=2, seed=9, signed=True, center=(0.5, 0, 1e-9, -7))
 TWO = Terms((SPEC, OTHER), CLASSES)
 MECHANISM = LaplaceCounts(1.0, hash_nnz=SPEC.hash_nnz, n_classes=len(CLASSES))
-NOISY = Terms(SPEC, CLASSES, payload.NOISY, mechanism=MECHANISM)
+NOISY = Terms(SPEC, CLASSES, codec.NOISY, mechanism=MECHANISM)
 NAMED = Terms(SPEC, (3, -1), feature_names=("a", "b", "c", "d"))
 SUMS = SumsTerms(n_features=4, classes=CLASSES, by_class=True, min_examples=2)
 
@@ -66,41 +68,41 @@ def check_counts(counts: ClassCounts, hash_nnz: int = SPEC.hash_nnz) -> None:
 
 
 def use_tensors(given: Any) -> None:
-    arrays = payload.read_tensors(given)
+    arrays = codec.read_tensors(given)
     assert sum(array.nbytes for array in arrays) <= sum(map(len, given))
-    again = payload.read_tensors(tensors(arrays))
+    again = codec.read_tensors(tensors(arrays))
     assert [(a.dtype, a.shape, a.tobytes()) for a in arrays] == [(a.dtype, a.shape, a.tobytes()) for a in again]
 
 
 def use_counts(given: Any) -> None:
-    counts = payload.decode(given, HASHER, len(CLASSES))
+    counts = codec.decode(given, HASHER, len(CLASSES))
     check_counts(counts)
-    assert payload.decode(payload.encode(counts), HASHER, len(CLASSES)) == counts
+    assert codec.decode(codec.encode(counts), HASHER, len(CLASSES)) == counts
 
 
 def use_blocks(given: Any) -> None:
-    blocks = payload.decode_all(given, TWO.hashers, len(CLASSES))
+    blocks = codec.decode_all(given, TWO.hashers, len(CLASSES))
     for counts, spec in zip(blocks, TWO.specs, strict=True):
         check_counts(counts, spec.hash_nnz)
-    assert payload.decode_all(payload.encode(*blocks), TWO.hashers, len(CLASSES)) == blocks
+    assert codec.decode_all(codec.encode(*blocks), TWO.hashers, len(CLASSES)) == blocks
 
 
 def use_wide_counts(given: Any) -> None:
-    counts = payload.decode(given, WIDE, len(CLASSES))
+    counts = codec.decode(given, WIDE, len(CLASSES))
     check_counts(counts, WIDE.hash_nnz)
-    assert payload.decode(payload.encode(counts), WIDE, len(CLASSES)) == counts
+    assert codec.decode(codec.encode(counts), WIDE, len(CLASSES)) == counts
 
 
 def use_release(given: Any) -> None:
-    release = payload.decode_release(given, HASHER, MECHANISM, 1000)
+    release = codec.decode_release(given, HASHER, MECHANISM, 1000)
     assert np.abs(release.array).max() <= 1000 + 41 * MECHANISM.noise_sd
-    assert payload.decode_release(payload.encode_release(release, MECHANISM), HASHER, MECHANISM, 1000) == release
+    assert codec.decode_release(codec.encode_release(release, MECHANISM), HASHER, MECHANISM, 1000) == release
 
 
 def use_total(given: Any) -> None:
-    total = payload.decode_total(given, HASHER, MECHANISM, 3)
+    total = codec.decode_total(given, HASHER, MECHANISM, 3)
     assert np.abs(total.array.astype(object)).max() * SPEC.hash_dim < 2**63
-    assert payload.decode_total(payload.encode(total), HASHER, MECHANISM, 3) == total
+    assert codec.decode_total(codec.encode(total), HASHER, MECHANISM, 3) == total
 
 
 def use_limbs(given: Any) -> None:
@@ -162,13 +164,13 @@ def make_mechanism(mutator: Mutator) -> Any:
 
 
 CHOOSING = Aggregator(TERMS, 1)
-CHOOSING.commit(CHOOSING.check([Reply("1", tensors(payload.encode(counts_of(X, Y))), len(X), {})]))
+CHOOSING.commit(CHOOSING.check([Reply("1", tensors(codec.encode(counts_of(X, Y))), len(X), {})]))
 BALLOTS = Choosing(CHOOSING, "balanced", "auto")
 
 
 def requests() -> list[tuple[list[bytes], dict[str, Any]]]:
     """Each kind of request that a party gets."""
-    totals = tensors(payload.encode(COUNTS[3]))
+    totals = tensors(codec.encode(COUNTS[3]))
     readout = {"flynn-decay": 0.5, "flynn-rule": "balanced", "flynn-temperature": 1.5}
     return [
         ([], dict(TERMS.to_config())),
@@ -176,8 +178,8 @@ def requests() -> list[tuple[list[bytes], dict[str, Any]]]:
         ([], dict(SUMS.to_config())),
         ([], dict(NOISY.to_config())),
         (totals, {**TERMS.to_config(), **readout}),
-        (tensors(payload.encode(RELEASES[0])), {**NOISY.to_config(), **readout, "flynn-releases": 1}),
-        (list(tensors(payload.encode(counts_of(X, Y)))), dict(BALLOTS.config())),
+        (tensors(codec.encode(RELEASES[0])), {**NOISY.to_config(), **readout, "flynn-releases": 1}),
+        (list(tensors(codec.encode(counts_of(X, Y)))), dict(BALLOTS.config())),
     ]
 
 
@@ -242,7 +244,7 @@ def make_replies(seeds: list[tuple[list[bytes], int]]) -> Callable[[Mutator], li
 
 
 SERVER = Aggregator(TWO, 2)
-SERVER.commit(SERVER.check([Reply("1", tensors(payload.encode(*PAIRS[0])), 3, {"flynn-party": "Basel"})]))
+SERVER.commit(SERVER.check([Reply("1", tensors(codec.encode(*PAIRS[0])), 3, {"flynn-party": "Basel"})]))
 SERVER.ask(["7", "8"])
 NOISY_SERVER = Aggregator(NOISY, 2)
 SUMMING = SumsRound(SUMS, max_examples_per_party=10**6)
@@ -250,7 +252,7 @@ SUMMING = SumsRound(SUMS, max_examples_per_party=10**6)
 
 def use_replies(given: list[Reply]) -> None:
     batch = checked(SERVER, given)
-    parts = [payload.decode_all(payload.read_tensors(r.tensors), TWO.hashers, 3) for r in batch.passed]
+    parts = [codec.decode_all(codec.read_tensors(r.tensors), TWO.hashers, 3) for r in batch.passed]
     for place, (total, spec) in enumerate(zip(batch.total, TWO.specs, strict=True)):
         check_counts(total, spec.hash_nnz)
         whole = sum((part[place].array for part in parts), SERVER.total[place].array)
@@ -332,7 +334,7 @@ def make_stage(mutator: Mutator) -> Any:
 
 def use_stage(given: Any) -> None:
     stage, record = given
-    secagg_replies.check(stage, {1, 2, 3}, record, (3, 24))
+    secagg_checks.check(stage, {1, 2, 3}, record, (3, 24))
     if stage in (Stage.SHARE_KEYS, Stage.UNMASK):
         assert sorted(record[Key.DESTINATION_LIST if stage == Stage.SHARE_KEYS else Key.NODE_ID_LIST]) == [1, 2, 3]
     if stage == Stage.COLLECT_MASKED_VECTORS:
@@ -367,16 +369,16 @@ def packed(seeds: list[list[np.ndarray]], shapes: list[tuple[int, int]]) -> Call
 
 def decoders() -> list[Decoder]:
     """Of messages."""
-    plain = [payload.encode(counts) for counts in COUNTS]
-    wide = [payload.encode(counts) for counts in WIDE_COUNTS]
-    pairs = [payload.encode(*pair) for pair in PAIRS]
-    released = [payload.encode_release(release, MECHANISM) for release in RELEASES]
+    plain = [codec.encode(counts) for counts in COUNTS]
+    wide = [codec.encode(counts) for counts in WIDE_COUNTS]
+    pairs = [codec.encode(*pair) for pair in PAIRS]
+    released = [codec.encode_release(release, MECHANISM) for release in RELEASES]
     limbs = [sums.to_limbs() for sums in COLUMNS]
     floats = [np.array(1.5), np.arange(6, dtype="<f2").reshape(1, 2, 3)]
     every = [tensors(arrays) for arrays in (*plain, *pairs, *released, *limbs, floats)]
     terms = [dict(each.to_config()) for each in (TERMS, TWO, NOISY, NAMED)]
     candidates = [{CANDIDATES: json.dumps([[["novelty", 0.5]], [["balanced", 0.0], ["bayes", 0.0]]])}]
-    replies = [(tensors(payload.encode(*pair)), pair[0].n_examples) for pair in PAIRS]
+    replies = [(tensors(codec.encode(*pair)), pair[0].n_examples) for pair in PAIRS]
     sums_replies = [(tensors(each.to_limbs()), each.n_examples) for each in COLUMNS]
     return [
         Decoder("payload.read_tensors", of(every, "tensors"), use_tensors, 3),
@@ -384,7 +386,7 @@ def decoders() -> list[Decoder]:
         Decoder("payload.decode, wide", packed(wide, [(3, 1024)]), use_wide_counts, 3),
         Decoder("payload.decode_all", packed(pairs, [(3, 24), (3, 16)]), use_blocks, 3),
         Decoder("payload.decode_release", of(released, "arrays"), use_release, 2),
-        Decoder("payload.decode_total", of([payload.encode(r) for r in RELEASES], "arrays"), use_total, 2),
+        Decoder("payload.decode_total", of([codec.encode(r) for r in RELEASES], "arrays"), use_total, 2),
         Decoder("ColumnSums.from_limbs", of(limbs, "arrays"), use_limbs, 2),
         Decoder("Terms.from_config", of(terms, "config"), use_terms, 3),
         Decoder("SumsTerms.from_config", of([dict(SUMS.to_config())], "config"), use_sums_terms, 2),

@@ -18,12 +18,13 @@ import pytest
 from flwr.common import FitRes, Parameters
 from flwr.server import Server
 
-from flwr_flynn import FlyNNClassifier, FlyNNClient, FlyNNStrategy, HashSpec, payload
-from flwr_flynn.budget import Budget, Policy
+from flwr_flynn import FlyNNClassifier, FlyNNClient, FlyNNStrategy, HashSpec
+from flwr_flynn.app.server_app import _write
 from flwr_flynn.errors import AggregationError, PrivacyError
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.protocol import Terms
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
-from flwr_flynn.server_app import _write
-from flwr_flynn.terms import Terms
+from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.fakes import CLASSES, HASHER, SPEC, TERMS, Proxy, counts_of, good_res, manager, points
 
 ROOT = Path(__file__).parents[1]
@@ -184,13 +185,14 @@ RUN = """
 import hashlib, sys
 from flwr.server import Server
 from tests.fakes import *
-from flwr_flynn import FlyNNStrategy, data
+from flwr_flynn import FlyNNStrategy
+from flwr_flynn.app.data import datasets
 X, y = points(30)
 proxies = [Proxy(str(i), FlyNNClient(X[i::3], y[i::3])) for i in range(3)]
 strategy = FlyNNStrategy(spec=SPEC, classes=CLASSES, min_available_clients=3, min_parties=3)
 Server(client_manager=manager(*proxies), strategy=strategy).fit(strategy.num_rounds, timeout=None)
 strategy.model.save(sys.argv[1])
-loaded = data.load_dataset(sys.argv[2])
+loaded = datasets.load_dataset(sys.argv[2])
 print(hashlib.sha256(open(sys.argv[1], "rb").read()).hexdigest(), loaded.X.tolist(), loaded.labels.tolist())
 """
 
@@ -250,4 +252,4 @@ def test_a_wrong_clock_makes_no_difference(clock: Any, tmp_path: Path, monkeypat
     wrong = run(tmp_path / "wrong.npz")
     monkeypatch.undo()
     assert wrong == right
-    assert payload.decode(payload.encode(FlyNNClassifier.load(tmp_path / "wrong.npz").counts_), HASHER, 3).n_examples
+    assert codec.decode(codec.encode(FlyNNClassifier.load(tmp_path / "wrong.npz").counts_), HASHER, 3).n_examples

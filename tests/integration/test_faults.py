@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from flwr_flynn import ClassCounts, FlyHash, FlyNNClassifier, HashSpec
-from flwr_flynn.data import load_dataset
+from flwr_flynn.app.data.datasets import load_dataset
 
 from .conftest import ROOT, Flower, Run, free_ports, psutil
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from flwr_flynn import FlyNNClassifier
-from flwr_flynn.data import load_dataset
-from flwr_flynn.federation import Federation
-from flwr_flynn.partition import held_out
+from flwr_flynn.app.data.datasets import load_dataset
+from flwr_flynn.app.data.partition import held_out
+from flwr_flynn.federated.federation_file import Federation
 
 from .conftest import Flower, Run, free_ports
 
@@ -50,7 +50,7 @@ def test_a_simulated_federation_grows_shrinks_and_is_handed_out(flower: Flower, 
     assert again.row("SHA-256 of the counts") == first.row("SHA-256 of the counts")
     assert again.row("accuracy")
     assert kept.read_bytes() == before
-    assert "party-0" in flower.call("python", "-m", "flwr_flynn.federation", "show", str(kept))
+    assert "party-0" in flower.call("python", "-m", "flwr_flynn.federated.federation_file", "show", str(kept))
     refused = flower.run(nodes=4, action="train", federation=str(kept), **SMALL)
     assert refused.status == "finished:failed"
     assert "run-config federation: expected none yet, got one" in refused.output

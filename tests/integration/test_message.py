@@ -11,7 +11,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from flwr_flynn import ClassCounts, FlyNNClassifier
-from flwr_flynn.hashing import FlyHash
+from flwr_flynn.hashing.flyhash import FlyHash
 
 from .conftest import ROOT, Flower, free_ports, write_app
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from flwr_flynn import FlyNNClassifier
-from flwr_flynn.budget import Budget, Policy
-from flwr_flynn.data import load_dataset
-from flwr_flynn.partition import held_out
+from flwr_flynn.app.data.datasets import load_dataset
+from flwr_flynn.app.data.partition import held_out
 from flwr_flynn.privacy import mechanism_from_dict
+from flwr_flynn.privacy.ledger import Budget, Policy
 
 from .conftest import ROOT, Flower, free_ports
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flwr_flynn.data import load_dataset
+from flwr_flynn.app.data.datasets import load_dataset
 
 from .conftest import Flower, free_ports
 
@@ -82,6 +82,6 @@ def test_parties_that_are_processes_make_a_secure_sum(tmp_path: Path) -> None:
 
 
 def _training_sizes() -> list[int]:
-    from flwr_flynn.partition import held_out
+    from flwr_flynn.app.data.partition import held_out
 
     return [int((~held_out(len(DIGITS.y[i::3]), 0.2, 0)).sum()) for i in range(3)]

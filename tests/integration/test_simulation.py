@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from flwr_flynn import FlyNNClassifier
-from flwr_flynn.data import load_dataset
-from flwr_flynn.partition import held_out
+from flwr_flynn.app.data.datasets import load_dataset
+from flwr_flynn.app.data.partition import held_out
 
 from .conftest import Flower
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from flwr_flynn import FlyNNClassifier
-from flwr_flynn.partition import held_out
+from flwr_flynn.app.data.partition import held_out
 
 from .conftest import ROOT, Flower, free_ports, readme_blocks
 

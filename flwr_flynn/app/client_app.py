@@ -1,0 +1,195 @@
+"""The ClientApp that `flwr run` starts at every party.
+
+A deployed party reads its own file, named in the node config that it was started with. In a simulation Flower numbers
+the parties (``partition-id`` and ``num-partitions`` in the node config) and each takes its share of the run's data set.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from logging import ERROR, INFO, WARNING
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.client import Client
+from flwr.clientapp import ClientApp
+from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Scalar, Status
+from flwr.common.logger import log
+
+from flwr_flynn.app.config import NodeConfig, RunConfig
+from flwr_flynn.app.data import datasets
+from flwr_flynn.app.data.private_readers import private_share
+from flwr_flynn.app.privacy_setup import own_budget, simulated_budget
+from flwr_flynn.errors import ConfigError, FlyNNError
+from flwr_flynn.federated.protocol import announced_names
+from flwr_flynn.flower import secagg
+from flwr_flynn.flower.client import FlyNNClient
+from flwr_flynn.model.classifier import FlyNNClassifier
+from flwr_flynn.privacy.ledger import Budget
+
+
+class UnreadyClient(Client):
+    """A party that cannot take part. It says why in its replies: an exception would arrive without its name.
+
+    Parameters
+    ----------
+    name : str or None
+        What the server calls this party.
+    reason : str
+        Tells settings, positions and counts, never what a file holds.
+    """
+
+    def __init__(self, name: str | None, reason: str) -> None:
+        self.refusal: dict[str, Scalar] = {"flynn-refused": reason}
+        if name:
+            self.refusal["flynn-party"] = name
+
+    def fit(self, ins: FitIns) -> FitRes:
+        """Refuse."""
+        return FitRes(Status(Code.OK, ""), Parameters([], "numpy.ndarray"), 0, self.refusal)
+
+    def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
+        """Refuse."""
+        return EvaluateRes(Status(Code.OK, ""), 0.0, 0, self.refusal)
+
+
+class OwnFile(Client):
+    """A deployed party. It reads its file when a request tells which columns are meant.
+
+    Parameters
+    ----------
+    node : NodeConfig
+    name : str or None
+        What the server calls this party.
+
+    Raises
+    ------
+    ConfigError
+        A setting is not as described.
+    """
+
+    def __init__(self, node: NodeConfig, name: str | None) -> None:
+        self.node, self.name = node, name
+        self.budget = own_budget(node)
+        self.on_model = _keeper(node)
+
+    def fit(self, ins: FitIns) -> FitRes:
+        """As `FlyNNClient.fit`."""
+        return self._party(ins.config).fit(ins)
+
+    def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
+        """As `FlyNNClient.evaluate`."""
+        return self._party(ins.config).evaluate(ins)
+
+    def _party(self, config: dict[str, Scalar]) -> Client:
+        def made() -> Client:
+            read = private_share if self.budget else datasets.own_share
+            share = read(self.node, announced_names(config) or ())
+            if share.left_out:
+                others = ", ".join(repr(column[:60]) for column in share.left_out[:20])
+                log(INFO, "FlyNN: %s columns are not among the run's features: %s", len(share.left_out), others)
+            return _client(
+                share,
+                self.node,
+                self.name,
+                self.budget,
+                self.node.evaluate,
+                self.node.leave,
+                self.node.secure,
+                self.on_model,
+            )
+
+        return _ready(made, self.name)
+
+
+def client_fn(context: Context) -> Client:
+    """The party that a node plays: built anew for every message, from data loaded once in a process."""
+    node = context.node_config
+    simulated = "data-path" not in node and "partition-id" in node and "num-partitions" in node
+    name = f"party-{node['partition-id']}" if simulated else str(node.get("party-id", "")) or None
+
+    def made() -> Client:
+        if not simulated:
+            return OwnFile(NodeConfig.parse(node), name)
+        config = RunConfig.parse(context.run_config)
+        party = int(node["partition-id"])
+        numbers = config.party_numbers()
+        if numbers is not None and party not in numbers and config.action != "withdraw":
+            return UnreadyClient(name, "takes no part in this run")
+        leaves = config.action == "withdraw" and (numbers is None or party in numbers)
+        share = datasets.simulated_share(config, party, int(node["num-partitions"]))
+        budget, evaluates = simulated_budget(config, context.run_id, party), config.evaluates(simulated=True)
+        return _client(share, config, name, budget, evaluates, leaves, config.secure)
+
+    return _ready(made, name)
+
+
+def _client(
+    share: datasets.Share,
+    settings: RunConfig | NodeConfig,
+    name: str | None,
+    budget: Budget | None,
+    evaluates: bool,
+    leaves: bool,
+    secure: bool,
+    on_model: Callable[[FlyNNClassifier], object] | None = None,
+) -> Client:
+    return FlyNNClient(
+        share.X,
+        share.y,
+        X_test=share.X_test,
+        y_test=share.y_test,
+        name=name,
+        memory_limit=int(settings.memory_limit * 2**30),
+        min_examples=settings.min_examples,
+        n_jobs=-1,  # in a simulation as many as Ray gives the actor
+        budget=budget,
+        evaluates=evaluates,
+        leaves=leaves,
+        secure=secure,
+        on_model=on_model,
+    ).to_client()
+
+
+def _ready(made: Callable[[], Client], name: str | None) -> Client:
+    """The client, or one that refuses for the reason for which it cannot be made."""
+    try:
+        return made()
+    except FlyNNError as error:
+        log(WARNING, "FlyNN: cannot take part: %s", datasets.full_text(error))
+        return UnreadyClient(name, str(error))
+    except Exception as error:  # noqa: BLE001 - its text may hold anything, and must not leave this machine
+        log(ERROR, "FlyNN: cannot take part", exc_info=error)
+        return UnreadyClient(name, f"failed with {type(error).__name__}")
+
+
+def _keeper(node: NodeConfig) -> Callable[[FlyNNClassifier], None] | None:
+    """What writes the party's copy of the model. A place that cannot be written to is known before anything is counted.
+
+    Raises
+    ------
+    ConfigError
+        The message names no path: it travels to the server.
+    """
+    if not node.model_path:
+        return None
+    try:
+        place = Path(node.model_path).expanduser().absolute()
+        writable = place.parent.is_dir() and os.access(place.parent, os.W_OK | os.X_OK) and not place.is_dir()
+        taken = place.resolve() == Path(node.data_path).expanduser().resolve()
+    except (OSError, RuntimeError, ValueError):  # too long, the home of nobody, a NUL
+        writable = taken = False
+    if taken:
+        raise ConfigError("node-config model-path: expected another file than data-path, got the same")
+    if not writable:
+        raise ConfigError("node-config model-path: expected a file in a folder that can be written to, got another")
+
+    def keep(model: FlyNNClassifier) -> None:
+        model.save(place)
+        log(INFO, "FlyNN: the model is in %s", place)
+
+    return keep
+
+
+app = ClientApp(client_fn=client_fn, mods=[secagg.mod])

@@ -1,0 +1,136 @@
+"""A private run's settings as what they ask for: the sizes of the hash, the mechanism, and a party's ledger.
+
+A deployed party has a policy and a place for its ledger in its own node config. A simulated one has neither: its policy
+is what the run asks for, and its ledger lies under the run's output folder.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from flwr_flynn.app.config import NodeConfig, RunConfig
+from flwr_flynn.app.data import datasets
+from flwr_flynn.app.data.partition import held_out
+from flwr_flynn.errors import ConfigError, SpecError
+from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.selection import Plan
+from flwr_flynn.privacy import MECHANISMS, Mechanism, SimulatedRelease, suggest_spec
+from flwr_flynn.privacy.ledger import Budget, Policy
+
+
+def private_plan(config: RunConfig, plan: Plan, n_parties: int) -> Plan:
+    """The plan with the sizes that the noise calls for; those that are given stay.
+
+    Parameters
+    ----------
+    config : RunConfig
+        With `epsilon`.
+    plan : Plan
+        Its `n_examples` must be public.
+    n_parties : int
+        Each adds noise; in a secure sum each a share of one noise.
+
+    Raises
+    ------
+    ConfigError
+        A size does not fit, or there is no number of points.
+    """
+    if not plan.n_examples:
+        raise ConfigError("run-config n-examples: with epsilon it must be given in a deployment, roughly and public")
+    try:
+        spec = suggest_spec(
+            config.epsilon,
+            config.delta,
+            plan.n_features,
+            plan.n_examples,
+            plan.n_classes,
+            1 if config.secure else n_parties,
+            neighbours=config.neighbours,
+            records_per_person=config.records_per_person,
+            hash_dim=plan.hash_dim,
+            row_nnz=plan.row_nnz,
+            hash_nnz=plan.hash_nnz,
+        )
+    except (SpecError, ConfigError) as error:
+        raise _of_run_config(error) from None
+    return replace(plan, hash_dim=spec.hash_dim, row_nnz=spec.row_nnz, hash_nnz=spec.hash_nnz)
+
+
+def run_mechanism(config: RunConfig, spec: HashSpec, n_classes: int, n_parties: int) -> Mechanism | None:
+    """What the parties of this run are asked to make noisy counts by; None for exact ones.
+
+    Parameters
+    ----------
+    config : RunConfig
+    spec : HashSpec
+    n_classes, n_parties : int
+
+    Raises
+    ------
+    ConfigError
+        A setting does not fit.
+    """
+    if not config.is_private:
+        return None
+    kind = config.mechanism_kind
+    parameters = {"neighbours": config.neighbours, "records_per_person": config.records_per_person}
+    own: dict[str, object] = {"delta": config.delta} if kind == "gaussian" else {}
+    if config.secure:
+        # As many as are certain to be in a sum: SecAgg+ unmasks none of fewer.
+        most = max(2, round(config.secure_threshold * n_parties))
+        if config.honest_parties > most:
+            raise ConfigError(
+                f"run-config honest-parties: expected at most {most}, secure-threshold of {n_parties} parties, got "
+                f"{config.honest_parties}"
+            )
+        own["n_honest"] = config.honest_parties or most
+    if kind == "top-t":
+        own = {"n_released": config.n_released, "accounting": config.accounting}
+        if config.accounting != "tight":
+            own["n_parties"] = n_parties
+    try:
+        mechanism = MECHANISMS[kind].for_spec(spec, n_classes, config.epsilon, **parameters, **own)
+    except ConfigError as error:
+        raise _of_run_config(error) from None
+    return SimulatedRelease(mechanism, config.seed) if config.noise == "seeded" else mechanism
+
+
+def training_points(config: RunConfig) -> int:
+    """Points of a simulation's data set that are not held out."""
+    n_points = len(datasets.simulated_dataset(config).y)
+    return n_points - int(held_out(n_points, config.test_fraction, config.split_seed).sum())
+
+
+def own_budget(node: NodeConfig) -> Budget | None:
+    """A deployed party's ledger, with its policy; None for one that gives no private counts."""
+    return Budget(node.state_path, node.policy()) if node.max_epsilon else None
+
+
+def simulated_budget(config: RunConfig, run_id: int, party: int) -> Budget | None:
+    """A simulated party's ledger, with a policy that allows what the run asks for once; None without `epsilon`."""
+    if not config.is_private:
+        return None
+    kind = SimulatedRelease.kind if config.noise == "seeded" else config.mechanism_kind
+    # By the "paper" accounting a release gives away another epsilon than asked for.
+    most = config.epsilon if config.accounting == "tight" else 100 * config.epsilon
+    policy = Policy(most, config.delta, [kind], config.neighbours, config.records_per_person, config.secure)
+    return Budget(_state_folder(config, run_id) / f"party-{party}", policy)
+
+
+def _state_folder(config: RunConfig, run_id: int) -> Path:
+    # A party's process may have another working directory than the server's: a relative folder would be another.
+    given = Path(config.output_dir).expanduser() if config.output_dir else None
+    return (given if given and given.is_absolute() else default_folder(run_id)) / "state" / str(run_id)
+
+
+def default_folder(run_id: int) -> Path:
+    """Where a run's output lies if no folder is given."""
+    home = os.environ.get("FLWR_HOME") or Path.home() / ".flwr"
+    return Path(home) / "flynn" / str(run_id)
+
+
+def _of_run_config(error: Exception) -> ConfigError:
+    name, _, what = str(error).partition(":")
+    return ConfigError(f"run-config {name.replace('_', '-')}:{what}")

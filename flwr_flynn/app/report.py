@@ -1,0 +1,269 @@
+"""What a run has to tell: the whole of it for metrics.json, and a table for the end of the log.
+
+In a simulation the same is computed from the pooled data, and compared bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+import textwrap
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import flwr_flynn
+from flwr_flynn.app.config import RunConfig
+from flwr_flynn.app.data import datasets
+from flwr_flynn.federated.federation_file import Federation, summary
+from flwr_flynn.flower.strategy import FlyNNStrategy
+from flwr_flynn.hashing.flyhash import flynn_hash
+from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.column_moments import ColumnSums
+from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.selection import Plan, select
+from flwr_flynn.privacy import Mechanism
+from flwr_flynn.privacy.mechanisms import shown_bound
+
+EQUALITIES = {
+    "equal": "  equal",
+    "sums_equal": "  sums of the columns equal",
+    "choice_equal": "  choice equal",
+}
+"""What is compared with the pooled data, and how the table calls it."""
+
+
+def compiled(
+    config: RunConfig, strategy: FlyNNStrategy, plan: Plan | None, parties: int | None, after: Federation
+) -> dict[str, Any]:
+    """Everything that the run has to tell, as it stands in metrics.json."""
+    counts = strategy.counts
+    model, choice, sums = strategy.model, strategy.choice, strategy.sums
+    settings = {name: default for name, default, _ in RunConfig.table()}
+    settings = {key: getattr(config, key.replace("-", "_")) for key in settings}
+    mechanism = strategy.mechanism
+    report: dict[str, Any] = {
+        "format": 1,
+        "parties": [asdict(party) for party in strategy.parties],
+        "missing": dict(strategy.missing),
+        "examples": None if counts.noise else int(counts.n_examples),
+        "privacy": None if mechanism is None else _privacy(strategy, mechanism),
+        "evaluates": strategy.fraction_evaluate > 0,
+        "evaluation": strategy.evaluation,
+        "evaluation_missing": dict(strategy.evaluation_missing),
+        "unkept": dict(strategy.unkept),
+        "sha256": {"federated": counts.sha256()},
+        "spec": model.spec_.to_dict(),
+        "fingerprint": counts.spec_fingerprint,
+        "action": config.action,
+        "federation": summary(after),
+        "scaling": _scaling(config, plan, model.spec_),
+        "sums": None if sums is None else {"examples": sums.n_examples, "missing": dict(strategy.sums_missing)},
+        "specs": [_in_short(spec) for spec in strategy.specs],
+        "choice": None if choice is None else choice.to_dict(),
+        "traffic": {
+            name: {"parties": traffic.replied, **traffic.per_party} for name, traffic in strategy.traffic.items()
+        },
+        "classes": list(model.classes_.tolist()),
+        "decay": float(model.decay_),
+        "temperature": float(model.temperature_),
+        "rule": model.rule,
+        "settings": settings,
+        "versions": {name: version(name) for name in ("flwr", "numpy", "scipy", "numba", "scikit-learn")}
+        | {"flwr-flynn": flwr_flynn.__version__, "python": platform.python_version()},
+    }
+    if parties is not None:
+        shares = datasets.simulated_shares(config, parties)
+        report["simulation"] = {
+            "parties": parties,
+            "points": len(datasets.simulated_dataset(config).y),
+            "handed_out": sum(map(len, shares)),
+            "empty_parties": sum(len(share) == 0 for share in shares),
+        }
+        if config.check_pooled and mechanism is None:
+            report["sha256"] |= compared(config, strategy, plan, parties, after)
+    return report
+
+
+def _privacy(strategy: FlyNNStrategy, mechanism: Mechanism) -> dict[str, Any]:
+    """What is promised, and about how many points there are by what was released."""
+    epsilon = mechanism.epsilon(mechanism.delta)
+    return {
+        "guarantee": strategy.guarantee,
+        "mechanism": mechanism.to_dict(),
+        "epsilon": epsilon if math.isfinite(epsilon) else None,
+        "delta": mechanism.delta,
+        "noise_sd": mechanism.noise_sd,
+        "examples_estimate": None if strategy.counts.n_per_class is None else int(strategy.counts.n_examples),
+        "covers_evaluation": not strategy.fraction_evaluate,
+    }
+
+
+def _in_short(spec: HashSpec) -> dict[str, Any]:
+    """A spec without the vectors of as many numbers as there are columns."""
+    values = spec.to_dict()
+    return {name: value is not None if name in ("center", "scale") else value for name, value in values.items()}
+
+
+def _in_the_counts(config: RunConfig, parties: int, after: Federation) -> list[int] | None:
+    """Numbers of the simulated parties in the counts; None for all."""
+    if config.action == "train" and not config.parties:
+        return None
+    numbers = {f"party-{party}": party for party in range(parties)}
+    return [numbers[member.name] for member in after.members if member.name in numbers]
+
+
+def _scaling(config: RunConfig, plan: Plan | None, spec: HashSpec) -> str:
+    if plan is not None and plan.needs_sums:
+        return config.scaling
+    return "none" if spec.center is None and spec.scale is None else "given"
+
+
+def compared(
+    config: RunConfig, strategy: FlyNNStrategy, plan: Plan | None, parties: int, after: Federation
+) -> dict[str, Any]:
+    """What the union of what the parties in the counts were dealt leads to, as if one held it; None: not comparable."""
+    X, codes, n_classes = datasets.pooled_training(config, parties, _in_the_counts(config, parties, after))
+    spec, choice, sums = strategy.model.spec_, strategy.choice, strategy.sums
+    chosen = config.party_numbers()
+    wanted = parties if chosen is None else len(chosen)
+    # Counts of some of those who were to be counted cannot be the pooled ones.
+    complete = config.action != "train" or len(strategy.parties) == wanted
+    found: dict[str, Any] = {}
+    pooled = None
+    if sums is not None:
+        found["sums_equal"] = None
+        if plan is not None and sums.n_examples == len(codes):  # no class was left out at any party
+            rows = n_classes if plan.needs_classes else 1
+            found["sums_equal"] = sums == ColumnSums.from_data(X, codes if plan.needs_classes else 0 * codes, rows)
+    if choice is not None:
+        found["choice_equal"] = None
+        if complete and choice.accuracies and not choice.missing:
+            best = select(strategy.specs, X, codes, n_classes, config.rule, config.decay_value(), n_jobs=-1)
+            found["choice_equal"] = (best.spec, *best.readout) == (spec, choice.rule, choice.decay)
+            pooled = best.counts if best.spec == spec else None
+    pooled = pooled or ClassCounts.from_data(flynn_hash(spec), X, codes, n_classes, n_jobs=-1)
+    equal = pooled.sha256() == strategy.counts.sha256() if complete else None
+    return {"pooled": pooled.sha256(), "equal": equal, **found}
+
+
+def table(report: dict[str, Any], folder: Path) -> str:
+    """The report's short form, for the end of the run's log."""
+    parties, evaluation, sha = report["parties"], report["evaluation"], report["sha256"]
+    simulation, silent = report.get("simulation"), report["evaluation_missing"]
+    asked = simulation["parties"] if simulation else len(parties) + len(report["missing"])
+    sizes = [party["bytes"] for party in parties]
+    rows = []
+    if done := _DONE[report["action"]]:
+        rows.append((f"parties {done}", f"{len(parties)} of {asked}"))
+        rows += [(f"  not {done}: {name}", reason) for name, reason in report["missing"].items()]
+    if report["action"] != "train":
+        rows.append(("parties in all", f"{len(report['federation'])}"))
+    rows.append(("training examples", _examples(report)))
+    if simulation:
+        handed_out, points = simulation["handed_out"], simulation["points"]
+        rows.append(("  points dealt out", f"{handed_out} of {points}; those not trained on are held out"))
+        if simulation["empty_parties"]:
+            rows.append(("  parties with no points", f"{simulation['empty_parties']}"))
+    rows += _hash_rows(report)
+    rows += _privacy_rows(report)
+    if sizes:
+        upload = f"{_bytes(sum(sizes) / len(sizes))} on average, {_bytes(max(sizes))} at most"
+        rows.append(("upload per party", upload))
+    for name, each in report["traffic"].items():
+        called = _STEPS[name]
+        rows.append((f"  {called}", f"{_bytes(each['up'])} up, {_bytes(each['down'])} down"))
+    if choice := report["choice"]:
+        extra = choice["cost"]["extra_specs"]
+        if extra["up"]:
+            rows.append(("  of which specs not chosen", f"{_bytes(extra['up'])} up, {_bytes(extra['down'])} down"))
+    if evaluation:
+        rows += [(name, f"{evaluation[key]:.4f}") for name, key in _SCORES]
+        worst = evaluation["worst_party"]
+        seen = f"{worst['accuracy']:.4f} ({worst['name']}, {worst['examples']} held-out points)"
+        rows.append(("worst party", seen))
+    elif trouble := report["evaluation_trouble"]:
+        rows.append(("evaluation", f"failed with {', '.join(dict.fromkeys(trouble))}"))
+    elif not report["evaluates"]:
+        rows.append(("evaluation", "none: no results leave the parties"))
+    elif silent:
+        rows.append(("evaluation", f"failed at {len(silent)} parties"))
+    else:
+        rows.append(("evaluation", "none: no party holds test points"))
+    missed = "not evaluated" if report["evaluates"] else "has no model"
+    rows += [(f"  {missed}: {name}", reason) for name, reason in silent.items()]
+    rows += [(f"  could not keep the model: {name}", reason) for name, reason in report["unkept"].items()]
+    rows.append(("SHA-256 of the counts", sha["federated"]))
+    if "pooled" in sha:
+        rows.append(("  trained on pooled data", sha["pooled"]))
+        unknown = {"equal": f"n/a, {len(report['missing'])} missing"}
+        for name, called in EQUALITIES.items():
+            if name in sha:
+                answers = {True: "yes", False: "NO", None: unknown.get(name, "n/a, some points had no say")}
+                rows.append((called, answers[sha[name]]))
+    if report["privacy"] and simulation:
+        rows.append((EQUALITIES["equal"], "n/a, noisy"))
+    rows.append(("output folder", str(folder)))
+    width = max(len(name) for name, _ in rows)
+    lines = [f"  {name:<{width}}  {text}" for name, text in rows]
+    if report["privacy"]:
+        lines += ["", *textwrap.wrap(report["privacy"]["guarantee"], 110, initial_indent="  ", subsequent_indent="  ")]
+    return "\n".join(["", "FlyNN", *lines, ""])
+
+
+def _examples(report: dict[str, Any]) -> str:
+    if not report["privacy"]:
+        return f"{report['examples']}"
+    estimate = report["privacy"]["examples_estimate"]
+    return "hidden" if estimate is None else f"hidden, about {estimate} by the noisy counts"
+
+
+def _privacy_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
+    privacy = report["privacy"]
+    if not privacy:
+        return []
+    promise = "NONE: seeded noise, for simulations"
+    if privacy["epsilon"] is not None:
+        promise = f"epsilon {shown_bound(privacy['epsilon'])}, delta {shown_bound(privacy['delta'])}"
+    rows = [("privacy", f"{promise}; noise of standard deviation {privacy['noise_sd']:.4g} at each party")]
+    if report["evaluation"]:
+        rows.append(("  not covered", "the confusion matrices that make the figures below"))
+    return rows
+
+
+_DONE = {"train": "counted", "join": "joined", "withdraw": "taken out", "evaluate": ""}
+"""What a run does with the parties that its counting is for."""
+
+_STEPS = {
+    "sums": "sums of the columns",
+    "counts": "counts",
+    "choice": "choice",
+    "model": "model and evaluation",
+}
+
+
+def _hash_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
+    """What was learned of the columns and chosen among the hashes."""
+    rows, sums, choice = [], report["sums"], report["choice"]
+    if sums is not None:
+        rows.append(("scaling", f"{report['scaling']}, from sums of the columns of {sums['examples']} examples"))
+        rows += [(f"  no sums: {name}", reason) for name, reason in sums["missing"].items()]
+    if choice is None:
+        return rows
+    if not choice["accuracies"]:
+        return [*rows, ("choice", "none: no party with points replied; the first spec, and a suggested decay")]
+    if len(report["specs"]) > 1:
+        best = [f"{max(each):.4f}" for each in choice["accuracies"]]
+        rows.append(("hash", f"number {choice['spec'] + 1} of {len(best)}, leave-one-out {', '.join(best)}"))
+    compared = f"{len(choice['candidates'][choice['spec']])} compared on {choice['examples']} examples"
+    rows.append(("decay", f"{choice['decay']:.4g}, leave-one-out {choice['accuracy']:.4f}, {compared}"))
+    rows += [(f"  no say: {name}", reason) for name, reason in choice["missing"].items()]
+    return rows
+
+
+_SCORES = (("accuracy", "accuracy"), ("balanced accuracy", "balanced_accuracy"), ("macro-F1", "macro_f1"))
+
+
+def _bytes(n: float) -> str:
+    return f"{n:.0f} B" if n < 1000 else f"{n / 1e3:.1f} kB" if n < 1e6 else f"{n / 1e6:.1f} MB"

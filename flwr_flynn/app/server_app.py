@@ -1,0 +1,337 @@
+"""The ServerApp that `flwr run` starts: wait for the parties, add their counts, evaluate, save, report.
+
+In a simulation the server loads the data set itself, to know its shape and classes and to train on the pooled
+data for comparison. In a deployment it sees no data: the run config names the number of features and the
+classes.
+
+Nothing of Flower runs after the last round, so the app does it by hand: it runs Flower's `DefaultWorkflow`,
+then asks the strategy for its model, which raises when too few parties were counted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from flwr.app import Context, Message, MessageType
+from flwr.common.logger import log
+from flwr.compat.common import recorddict_compat as compat
+from flwr.compat.server.typing import Workflow
+from flwr.server import LegacyContext, ServerConfig
+from flwr.server.workflow import DefaultWorkflow
+from flwr.server.workflow.default_workflows import default_evaluate_workflow
+from flwr.serverapp import Grid, ServerApp
+from flwr.superlink.grid import InMemoryGrid
+
+from flwr_flynn.app import report
+from flwr_flynn.app.config import RunConfig
+from flwr_flynn.app.data import datasets
+from flwr_flynn.app.privacy_setup import default_folder, private_plan, run_mechanism, training_points
+from flwr_flynn.errors import ConfigError, FlyNNError
+from flwr_flynn.federated.federation_file import Federation, exclusive
+from flwr_flynn.federated.protocol import SumsTerms
+from flwr_flynn.federated.scaling_round import foreseen
+from flwr_flynn.federated.secure_sum import bound_for, check_room
+from flwr_flynn.flower.secagg import workflow
+from flwr_flynn.flower.strategy import FlyNNStrategy
+from flwr_flynn.model.counts import memory_needed
+from flwr_flynn.model.selection import Plan
+
+_ENDLESS = 10**9  # seconds: 30 years
+_WRITTEN = ("model.npz", "metrics.json")
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run one federation and leave `model.npz` and `metrics.json` in the output folder."""
+    logging.getLogger("flwr").addFilter(_one_line)
+    start = time.monotonic()
+    config = RunConfig.parse(context.run_config).resolved()
+    folder = _output_folder(config, context.run_id)
+    kept = _federation_file(config, folder)
+    with exclusive(kept):
+        # Beside model.npz, which a run into the same folder replaces, it is replaced, too.
+        if config.action == "train" and config.federation and kept.exists():
+            raise ConfigError(f"run-config federation: expected none yet, got one: {kept} (action = join adds to it)")
+        if config.action != "train" and not kept.is_file():
+            raise ConfigError(f"run-config federation: expected the server's own file, got none: {kept}")
+        _run(grid, context, config, folder, kept, start)
+
+
+def _run(grid: Grid, context: Context, config: RunConfig, folder: Path, kept: Path, start: float) -> None:
+    parties = _simulated_parties(grid)
+    before = None if config.action == "train" else Federation.load(kept, int(config.memory_limit * 2**30))
+    plan, strategy = _strategy(grid, config, parties, before)
+    rounds = _rounds(config, plan, strategy)
+    legacy = LegacyContext(context, config=ServerConfig(num_rounds=rounds), strategy=strategy)
+    trouble: list[str] = []
+    counting = {}
+    if config.secure:
+        bound = strategy.secure_bound
+        assert bound is not None
+        counting = {"fit_workflow": workflow(bound, config.secure_threshold, config.timeout)}
+    together = DefaultWorkflow(**counting, evaluate_workflow=_keeping(trouble))
+    together(cast(Grid, _CarefulGrid(grid, config.timeout, config.secure)), legacy)
+
+    # AggregationError where fewer parties than asked for were counted. Saved first: all else can be had again from it.
+    after = strategy.federation(run=str(context.run_id))
+    if config.action != "evaluate":
+        after.save(kept)
+    strategy.model.save(folder / "model.npz")
+    told = report.compiled(config, strategy, plan, parties, after)
+    told["evaluation_trouble"] = trouble
+    told["run"] = {"run_id": str(context.run_id), "seconds": round(time.monotonic() - start, 3)}
+    _write(folder / "metrics.json", json.dumps(told, indent=2, allow_nan=False) + "\n")
+    print(report.table(told, folder), flush=True)
+    unequal = [name for name in report.EQUALITIES if told["sha256"].get(name) is False]
+    if unequal:
+        raise FlyNNError(
+            f"every party is counted, but the model is not the one trained on the pooled data ({', '.join(unequal)})"
+        )
+
+
+def _strategy(
+    grid: Grid, config: RunConfig, parties: int | None, before: Federation | None
+) -> tuple[Plan | None, FlyNNStrategy]:
+    """The run's plan, where it makes a new federation, and its strategy."""
+    asked = config.min_available or parties or 0
+    chosen = config.party_numbers()
+    most = asked if chosen is None else min(len(chosen), asked)
+    given: dict[str, Any]
+    if before is None:
+        plan, classes, feature_names = _what_to_train(config, parties)
+        mechanism = run_mechanism(config, foreseen(plan)[0], len(classes), asked)
+        needed = config.min_parties or most
+        given = {"spec": plan, "classes": classes, "feature_names": feature_names, "mechanism": mechanism}
+    else:
+        if parties is None:
+            _require_min_available(config)
+        plan, needed = None, config.min_parties or 1
+        names = ("spec", "classes", "feature_names", "mechanism")
+        given = {name: getattr(before.terms, name) for name in names} | {"federation": before}
+    bound = None if before is None else before.terms.bound
+    if config.secure:
+        # Noise reaches beyond the largest count; what is beyond the bound is clipped.
+        noise = 0 if given.get("mechanism") is None else math.ceil(8 * given["mechanism"].noise_sd)
+        bound = bound_for(config.max_examples + noise)
+        check_room(asked, bound)
+    strategy = FlyNNStrategy(
+        **given,
+        secure_bound=bound,
+        purpose=config.action,
+        identify=_identify(grid),
+        min_available_clients=asked,
+        min_parties=needed,
+        max_examples_per_party=config.max_examples or None,
+        decay=config.decay_value() if before is None or config.decay != RunConfig.decay else before.decay,
+        rule=config.rule if before is None or config.rule != RunConfig.rule else before.rule,
+        min_examples=config.min_examples,
+        fraction_evaluate=float(config.evaluates(simulated=parties is not None)),
+        hand_out=parties is None,  # simulated parties keep no model
+        wait_timeout=math.ceil(config.timeout) or _ENDLESS,
+    )
+    return plan, strategy
+
+
+def _require_min_available(config: RunConfig) -> None:
+    if not config.min_available:
+        raise ConfigError("run-config min-available: how many parties to wait for must be given in a deployment")
+
+
+def _identify(grid: Grid) -> Callable[[str], str]:
+    """What tells a node in another run: the SHA-256 of its SuperNode's public key; "" for one that has none."""
+    known: dict[str, str] = {}
+
+    def identify(cid: str) -> str:
+        if cid not in known:
+            known.update(
+                (str(node.node_id), hashlib.sha256(node.public_key).hexdigest() if node.public_key else "")
+                for node in grid.get_nodes()
+            )
+        return known.setdefault(cid, "")
+
+    return identify
+
+
+def _rounds(config: RunConfig, plan: Plan | None, strategy: FlyNNStrategy) -> int:
+    """How many rounds the run takes, which must do for the counting."""
+    least = 1 + (plan is not None and plan.needs_sums)
+    if 0 < config.rounds < least:
+        raise ConfigError(
+            f"run-config rounds: expected at least {least} with scaling = {config.scaling}, got {config.rounds}"
+        )
+    return config.rounds or strategy.num_rounds
+
+
+def _one_line(record: logging.LogRecord) -> bool:
+    """Flower logs an app's exception with its traceback; those raised on purpose here say it in one line."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, FlyNNError | MemoryError):
+        record.msg, record.args, record.exc_info = f"{type(error).__name__}: {datasets.full_text(error)}", (), None
+    return True
+
+
+def _output_folder(config: RunConfig, run_id: int) -> Path:
+    """Make the output folder before the work starts, so that a bad path costs nobody a round."""
+    folder = Path(config.output_dir) if config.output_dir else default_folder(run_id)
+    try:
+        folder = folder.expanduser().resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        writable = os.access(folder, os.W_OK)
+    except (OSError, RuntimeError, ValueError):  # the home of nobody, a NUL
+        writable = False
+    if not writable:
+        raise ConfigError(f"run-config output-dir: expected a folder that can be written to, got {str(folder)[:200]!r}")
+    return folder
+
+
+def _federation_file(config: RunConfig, folder: Path) -> Path:
+    """The server's own file: under one name only, as the lock goes by it, and not one that the run writes besides."""
+    if not config.federation:
+        return folder / "federation.npz"
+    try:
+        kept = Path(config.federation).expanduser().resolve()
+    except (OSError, RuntimeError, ValueError):  # the home of nobody, a NUL
+        raise ConfigError(f"run-config federation: expected a file, got {config.federation[:200]!r}") from None
+    if kept in [(folder / name).resolve() for name in _WRITTEN]:
+        raise ConfigError(f"run-config federation: expected another file than the run's {' and '.join(_WRITTEN)}")
+    return kept
+
+
+def _simulated_parties(grid: Grid) -> int | None:
+    """The number of SuperNodes of a simulation, or None in a deployment.
+
+    A simulation registers all its nodes at once while this app starts: wait until their number stands still.
+    """
+    if not isinstance(grid, InMemoryGrid):
+        return None
+    before, now = -1, 0
+    while now == 0 or now != before:
+        time.sleep(0.3)
+        before, now = now, len(list(grid.get_node_ids()))
+    return now
+
+
+def _what_to_train(config: RunConfig, parties: int | None) -> tuple[Plan, list[str | int], tuple[str, ...] | None]:
+    """The plan, the class list and the feature names of a run."""
+    classes: list[str | int]
+    if parties is None:
+        classes, feature_names = config.class_list(), config.feature_list() or None
+        n_features = len(feature_names or ()) or config.n_features
+        for key, given in (("n-features", n_features), ("classes", classes)):
+            if not given:
+                raise ConfigError(f"run-config {key}: a deployment's server sees no data, so it must be given")
+        _require_min_available(config)
+        if ignored := config.simulation_only():
+            log(logging.WARNING, "FlyNN: a deployment does not use the settings %s", ", ".join(ignored))
+        if config.noise != "opendp":
+            raise ConfigError(f"run-config noise: expected opendp in a deployment, got {config.noise}, for simulations")
+        plan = config.plan(n_features, config.n_examples or None, len(classes))
+    else:
+        for key, given in (("min-available", config.min_available), ("min-parties", config.min_parties)):
+            if given > parties:
+                raise ConfigError(
+                    f"run-config {key}: expected at most the simulation's {parties} SuperNodes, got {given}"
+                )
+        if ignored := config.deployment_only():
+            log(logging.WARNING, "FlyNN: a simulation does not use the settings %s", ", ".join(ignored))
+        dataset = datasets.simulated_dataset(config)
+        datasets.simulated_shares(config, parties)  # a partitioner that cannot do it is known before the parties start
+        classes, feature_names = dataset.classes, dataset.feature_names
+        # Sizes follow from the whole data set, never from a split of it: they are the same in every federation.
+        plan = config.plan(dataset.X.shape[1], len(dataset.y), len(classes))
+    if config.is_private:
+        n_examples = plan.n_examples if parties is None else training_points(config)
+        plan = private_plan(config, replace(plan, n_examples=n_examples), config.min_available or parties or 1)
+    if config.scaling == "auto" and not plan.needs_sums:
+        log(logging.WARNING, "FlyNN: scaling auto leaves %s columns as they are, that many", plan.n_features)
+    specs = foreseen(plan)
+    if plan.needs_sums:
+        sums = SumsTerms(plan.n_features, classes, plan.needs_classes, config.min_examples).memory_needed / 2**30
+        if sums > config.memory_limit:
+            raise ConfigError(
+                f"run-config memory-limit: the sums of {plan.n_features} columns for {len(classes)} classes need about "
+                f"{sums:.2f} GiB, {config.memory_limit:g} are allowed"
+            )
+    needed = sum(memory_needed(spec, len(classes)) for spec in specs) / 2**30
+    if needed > config.memory_limit:
+        hashes = "" if len(specs) == 1 else f"{len(specs)} hashes with "
+        raise ConfigError(
+            f"run-config memory-limit: {hashes}{specs[0].hash_dim} rows of {specs[0].row_nnz} entries and "
+            f"{len(classes)} classes need about {needed:.2f} GiB, {config.memory_limit:g} are allowed"
+        )
+    return plan, classes, feature_names
+
+
+class _CarefulGrid:
+    """A grid that gives up on replies after `timeout` seconds, 0 for never, and drops those that Flower cannot read.
+
+    Flower's workflows pass no timeout, and an exception while they read one party's reply would end the run of all.
+    """
+
+    def __init__(self, grid: Grid, timeout: float, secure: bool = False) -> None:
+        self._grid = grid
+        self._timeout = timeout or None
+        self._secure = secure
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        messages = list(messages)
+        asked = {message.metadata.dst_node_id: message.metadata.message_type for message in messages}
+        replies = self._grid.send_and_receive(messages, timeout=self._timeout if timeout is None else timeout)
+        return [reply for reply in replies if _is_readable(reply, asked, self._secure)]
+
+
+def _is_readable(reply: Message, asked: dict[int, str], secure: bool) -> bool:
+    """Whether Flower's workflow can make a result of a reply; the strategy reports its sender as missing if not."""
+    node = reply.metadata.src_node_id
+    try:
+        if reply.has_content():
+            if asked[node] == MessageType.TRAIN and secure:
+                pass  # the protocol's own, of four kinds: see `secagg_replies`
+            elif asked[node] == MessageType.TRAIN:
+                compat.recorddict_to_fitres(reply.content, keep_input=True)
+            else:
+                compat.recorddict_to_evaluateres(reply.content)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it came with one party's reply
+        log(logging.WARNING, "FlyNN: node %s: reply dropped, it cannot be read (%s)", node, type(error).__name__)
+        return False
+    return True
+
+
+def _keeping(trouble: list[str]) -> Workflow:
+    """Flower's evaluation round. What it raises is noted in `trouble`: the model stands without figures, too."""
+
+    def evaluate(grid: Grid, context: Context) -> None:
+        try:
+            default_evaluate_workflow(grid, context)
+        except Exception as error:  # noqa: BLE001
+            log(logging.ERROR, "FlyNN: the evaluation failed", exc_info=error)
+            trouble.append(type(error).__name__)
+
+    return evaluate
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file whole or not at all: beside it first, then over it in one step."""
+    beside = path.with_name(f".{os.getpid()}.{path.name}")
+    try:
+        with beside.open("w") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)

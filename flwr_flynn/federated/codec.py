@@ -1,0 +1,380 @@
+"""Class counts on the wire: `ClassCounts` <-> the list of arrays that Flower carries.
+
+A message is a list of blocks, one for each hash specification it speaks of, usually one. A block is two
+arrays:
+
+1. the fingerprint of the specification, uint8, shape (32,): the bytes of `FlyHash.fingerprint`;
+2. the counts: packed, uint8, shape (k,), see `packing`; noisy ones as they are, shape (L, m), in a signed type, which
+   for what a party releases does not depend on them.
+
+Everything that arrives was written by somebody else. `read_tensors` and `decode` check sizes, types and
+shapes before they allocate, and a message is used whole or refused with a `PayloadError` that says what was
+expected and what came.
+
+>>> import numpy as np
+>>> from flwr_flynn import ClassCounts, FlyHash, HashSpec
+>>> hasher = FlyHash(HashSpec(n_features=4, hash_dim=8, row_nnz=2, hash_nnz=3, seed=7))
+>>> counts = ClassCounts.from_data(hasher, np.eye(4), np.array([0, 0, 1, 1]), n_classes=2)
+>>> message = encode(counts)
+>>> [(array.dtype.name, array.ndim) for array in message]
+[('uint8', 1), ('uint8', 1)]
+>>> decode(message, hasher, n_classes=2) == counts
+True
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_flynn.errors import ConfigError, CountsError, PayloadError
+from flwr_flynn.federated.compression import pack, unpack
+from flwr_flynn.hashing.flyhash import FlyHash
+from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.privacy.mechanisms import Mechanism
+
+Array = npt.NDArray[Any]
+
+PLAIN, NOISY, SECURE = "plain", "noisy", "secure"
+MODES = (PLAIN, NOISY, SECURE)
+"""The kinds of counts that a run can ask for: "plain" are exact counts in clear, "noisy" those of a mechanism, "secure"
+those of which the server learns the sum alone."""
+
+_FINGERPRINT_BYTES = 32
+_TAIL = 40  # standard deviations that no noise goes beyond: Laplace noise does so with probability exp(-56)
+_SIGNED = ("|i1", "<i2", "<i4", "<i8")
+
+
+def encode(*counts: ClassCounts) -> list[Array]:
+    """Counts as a message of a block each.
+
+    Parameters
+    ----------
+    *counts : ClassCounts
+
+    Returns
+    -------
+    list of two arrays for each
+        Fingerprint, uint8 (32,), and packed counts, uint8 (k,). Of sums of noisy counts int8, int16, int32 or int64
+        (L, m): the narrowest that holds them. (What a party releases has another form, see `encode_release`.)
+    """
+    message = []
+    for block in counts:
+        message.append(np.frombuffer(bytes.fromhex(block.spec_fingerprint), dtype=np.uint8))
+        if not block.noise:
+            message.append(pack(block.array))
+            continue
+        # A signed type holds as much above as below zero, and one more below.
+        largest = int(block.array.max(initial=0))
+        least = min(int(block.array.min(initial=0)), -largest - 1)
+        message.append(block.array.astype(np.min_scalar_type(least)))
+    return message
+
+
+def decode(
+    arrays: Sequence[Array],
+    hasher: FlyHash,
+    n_classes: int,
+    *,
+    n_examples: int | None = None,
+    max_examples: int | None = None,
+) -> ClassCounts:
+    """The counts in a message of one block, checked against what can have been sent.
+
+    Parameters
+    ----------
+    arrays : sequence of arrays
+        What arrived. Nothing is assumed of it.
+    hasher : FlyHash
+        The hash the counts must be of.
+    n_classes : int
+        The number of classes, L, that they must have.
+    n_examples : int, optional
+        The number of points that the sender gave along with the message; the counts must be of so many.
+    max_examples : int, optional
+        Refuse counts of more points; `capacity` by default.
+
+    Returns
+    -------
+    ClassCounts
+
+    Raises
+    ------
+    PayloadError
+        Another number of arrays, a wrong type, shape or fingerprint, counts that no set of points can have
+        made (0 <= C[l, i] <= n_l, row l sums to hash_nnz * n_l), or another number of points than announced.
+    """
+    (counts,) = decode_all(arrays, [hasher], n_classes, n_examples=n_examples, max_examples=max_examples)
+    return counts
+
+
+def decode_all(
+    arrays: Sequence[Array],
+    hashers: Sequence[FlyHash],
+    n_classes: int,
+    *,
+    n_examples: int | None = None,
+    max_examples: int | None = None,
+) -> tuple[ClassCounts, ...]:
+    """The counts in a message of one block for each of several hashes of the same points.
+
+    Parameters
+    ----------
+    arrays, n_classes, n_examples, max_examples
+        As for `decode`.
+    hashers : sequence of FlyHash
+        In the order of the blocks.
+
+    Raises
+    ------
+    PayloadError
+        As for `decode`, or the blocks are not of as many points of each class.
+    """
+    # All of them are looked at before one of them is unpacked.
+    blocks = _blocks(arrays, hashers, ("|u1",))
+    counts = tuple(
+        _check_plain(block, hasher, n_classes, n_examples, max_examples)
+        for block, hasher in zip(blocks, hashers, strict=True)
+    )
+    for other in counts[1:]:
+        if not np.array_equal(other.n_per_class, counts[0].n_per_class):
+            raise PayloadError("counts: expected blocks of as many points of each class, got others")
+    return counts
+
+
+def capacity(hasher: FlyHash) -> int:
+    """The number of points up to which the sum of any row of counts is certain to stay within int64."""
+    return (2**63 - 1) // int(hasher.hash_dim)
+
+
+# ---- noisy counts
+
+
+def encode_release(release: ClassCounts, mechanism: Mechanism) -> list[Array]:
+    """A party's private release as a message, of as many bytes whatever its counts are.
+
+    Parameters
+    ----------
+    release : ClassCounts
+        What `mechanism` released.
+    mechanism : Mechanism
+
+    Returns
+    -------
+    list of two arrays
+        Fingerprint, uint8 (32,), and counts, int32 (L, m), or int64 where the noise needs it. Counts that do not fit
+        are clipped at the type's bounds; that depends on what was released alone.
+
+    Examples
+    --------
+    >>> from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
+    >>> mechanism = LaplaceCounts(1.0, hash_nnz=2, n_classes=2)
+    >>> counts = ClassCounts([[2, 2, 0], [0, 1, 1]], hash_nnz=2, spec_fingerprint=64 * "0")
+    >>> release = SimulatedRelease(mechanism, seed=7).release(counts)
+    >>> [(array.dtype.name, array.shape) for array in encode_release(release, mechanism)]
+    [('uint8', (32,)), ('int32', (2, 3))]
+    """
+    dtype = _release_type(mechanism)
+    limit = np.iinfo(dtype).max
+    fingerprint = np.frombuffer(bytes.fromhex(release.spec_fingerprint), dtype=np.uint8)
+    return [fingerprint, np.clip(release.array, -limit, limit).astype(dtype)]
+
+
+def decode_release(
+    arrays: Sequence[Array],
+    hasher: FlyHash,
+    mechanism: Mechanism,
+    max_examples: int | None = None,
+) -> ClassCounts:
+    """The noisy counts in a party's message of one block, checked for all that can be checked of them.
+
+    Parameters
+    ----------
+    arrays : sequence of arrays
+        What arrived. Nothing is assumed of it.
+    hasher : FlyHash
+    mechanism : Mechanism
+        What the parties were asked to release by.
+    max_examples : int, optional
+        Refuse counts of more, with room for the noise: 40 of its standard deviations.
+
+    Raises
+    ------
+    PayloadError
+        Another number of arrays, a wrong type, shape or fingerprint, or counts too large to be added up.
+    """
+    shape = mechanism.n_classes, hasher.hash_dim
+    (array,) = _blocks(arrays, [hasher], (_release_type(mechanism).str,), shape)
+    most = noisy_capacity(hasher)
+    if max_examples is not None:
+        most = min(most, max_examples + math.ceil(_TAIL * mechanism.noise_sd))
+    return _received(array, hasher, mechanism, 1, most)
+
+
+def decode_total(arrays: Sequence[Array], hasher: FlyHash, mechanism: Mechanism, n_releases: int) -> ClassCounts:
+    """The sum of releases that a server hands out, as `encode` writes it.
+
+    Parameters
+    ----------
+    arrays : sequence of arrays
+    hasher : FlyHash
+    mechanism : Mechanism
+    n_releases : int
+        How many releases the server says it is the sum of.
+
+    Raises
+    ------
+    PayloadError
+        As for `decode_release`.
+    """
+    (array,) = _blocks(arrays, [hasher], _SIGNED, (mechanism.n_classes, hasher.hash_dim))
+    return _received(array, hasher, mechanism, n_releases, noisy_capacity(hasher))
+
+
+def noisy_capacity(hasher: FlyHash) -> int:
+    """The size up to which an entry of noisy counts may grow in a sum, see `ClassCounts`."""
+    return (2**63 - 1) // int(hasher.hash_dim) // 2
+
+
+def _release_type(mechanism: Mechanism) -> np.dtype[Any]:
+    # By the noise alone, which is public: what the counts are must not show in the number of bytes.
+    return np.dtype("<i4" if _TAIL * mechanism.noise_sd < 2**30 else "<i8")
+
+
+def _received(array: Array, hasher: FlyHash, mechanism: Mechanism, n_releases: int, most: int) -> ClassCounts:
+    if int(array.max()) > most or int(array.min()) < -most:
+        raise PayloadError(f"counts: expected from -{most} to {most}, got others")
+    try:
+        return mechanism.received(array.astype(np.int64), hasher.fingerprint, n_releases)
+    except (CountsError, ConfigError) as error:
+        raise PayloadError(f"counts: {error}") from None
+
+
+def _blocks(
+    arrays: Any, hashers: Sequence[FlyHash], types: tuple[str, ...], shape: tuple[int, int] | None = None
+) -> list[Array]:
+    """What stands for the counts of each block, if it is of the right hash, type and shape, (k,) for None."""
+    expected = 2 * len(hashers)
+    if not isinstance(arrays, Sequence) or len(arrays) != expected:
+        got = f"{len(arrays)} arrays" if isinstance(arrays, Sequence) else type(arrays).__name__
+        raise PayloadError(f"message: expected {expected} arrays (fingerprint, counts), got {got}")
+    return [_block(arrays[2 * i], arrays[2 * i + 1], hasher, types, shape) for i, hasher in enumerate(hashers)]
+
+
+def _block(
+    fingerprint: Any, counts: Any, hasher: FlyHash, types: tuple[str, ...], shape: tuple[int, int] | None
+) -> Array:
+    got = _typed(fingerprint, "fingerprint", ("|u1",), (_FINGERPRINT_BYTES,)).tobytes().hex()
+    if got != hasher.fingerprint:
+        raise PayloadError(f"fingerprint: expected {hasher.fingerprint[:12]}..., got {got[:12]}...")
+    return _typed(counts, "counts", types, shape)
+
+
+def _typed(array: Any, name: str, types: tuple[str, ...], shape: tuple[int, ...] | None) -> Array:
+    """`array`, if it is an array of one of these types and of this shape, or of any length where that is None."""
+    if not isinstance(array, np.ndarray):
+        raise PayloadError(f"{name}: expected an array, got {type(array).__name__}")
+    if array.dtype.str not in types:
+        raise PayloadError(f"{name}: expected type {' or '.join(types)}, got {array.dtype.str[:20]}")
+    if shape is None:
+        if array.ndim != 1:
+            raise PayloadError(f"{name}: expected 1 dimension, got {array.ndim}")
+    elif array.shape != shape:
+        raise PayloadError(f"{name}: expected shape {shape}, got {str(array.shape)[:60]}")
+    return array
+
+
+def _check_plain(
+    packed: Array, hasher: FlyHash, n_classes: int, n_examples: int | None, max_examples: int | None
+) -> ClassCounts:
+    """Exact counts: they are what some set of points makes, or they are refused."""
+    # No entry is larger than the number of points.
+    array = unpack(packed, (n_classes, hasher.hash_dim), capacity(hasher))
+    try:
+        counts = ClassCounts(array, hash_nnz=hasher.hash_nnz, spec_fingerprint=hasher.fingerprint)
+    except CountsError as error:
+        raise PayloadError(f"counts: {error}") from None
+    limit = capacity(hasher) if max_examples is None else max_examples
+    if counts.n_examples > limit:
+        raise PayloadError(f"counts: expected at most {limit} examples, got {counts.n_examples}")
+    if n_examples is not None and counts.n_examples != n_examples:
+        raise PayloadError(f"counts: expected {n_examples} examples as announced, got {counts.n_examples}")
+    return counts
+
+
+# The header `numpy.save` writes for a plain numeric array. Reading no other than that leaves no room for
+# pickles, for structured types, or for a text that takes its parser long.
+_NPY_MAGIC = b"\x93NUMPY"
+_NPY_HEADER = re.compile(
+    rb"\{'descr': '([<|](?:[iu][1248]|f[248]))', 'fortran_order': (True|False), "
+    rb"'shape': \(((?:\d{1,10}(?:, \d{1,10}){0,3},?)?)\), \} *\n"
+)
+
+
+def write_tensors(arrays: Sequence[Array]) -> list[bytes]:
+    """Arrays as Flower carries them: the bytes of `numpy.save`."""
+    return [_saved(array) for array in arrays]
+
+
+def _saved(array: Array) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array, allow_pickle=False)
+    return stream.getvalue()
+
+
+def read_tensors(tensors: Sequence[bytes]) -> list[Array]:
+    """Flower's tensors as arrays that lie in the very bytes that came.
+
+    Flower carries arrays as `numpy.save` wrote them and reads them with `numpy.load`, which allocates what a
+    header declares before it looks at how much follows. This reader allocates nothing.
+
+    Parameters
+    ----------
+    tensors : sequence of bytes
+        What `flwr.common.Parameters.tensors` holds.
+
+    Returns
+    -------
+    list of read-only arrays
+        Integers or floats, at most four dimensions.
+
+    Raises
+    ------
+    PayloadError
+        Not the bytes of a plain numeric array, or more or fewer bytes than its header declares.
+
+    Examples
+    --------
+    >>> from flwr.common import ndarrays_to_parameters
+    >>> read_tensors(ndarrays_to_parameters([np.arange(3, dtype=np.uint8)]).tensors)
+    [array([0, 1, 2], dtype=uint8)]
+    """
+    return [_read_tensor(tensor, f"array {i + 1}") for i, tensor in enumerate(tensors)]
+
+
+def _read_tensor(tensor: bytes, name: str) -> Array:
+    if not isinstance(tensor, bytes) or tensor[:6] != _NPY_MAGIC or len(tensor) < 12:
+        raise PayloadError(f"{name}: expected the bytes of numpy.save, got something else")
+    # Format 1.0 gives the header's length in two bytes, 2.0 and 3.0 in four.
+    start, length = (10, "<H") if tensor[6] == 1 else (12, "<I")
+    (header_bytes,) = struct.unpack_from(length, tensor, 8)
+    header = _NPY_HEADER.fullmatch(tensor[start : start + min(header_bytes, 1024)])
+    if header is None or header_bytes > 1024:
+        raise PayloadError(f"{name}: expected the header of a plain little-endian numeric array, got another")
+    dtype = np.dtype(header[1].decode())
+    shape = tuple(int(size) for size in header[3].split(b",") if size.strip())
+    declared, came = math.prod(shape) * dtype.itemsize, len(tensor) - start - header_bytes
+    if declared != came:
+        raise PayloadError(f"{name}: expected {declared} bytes as its header declares, got {came}")
+    flat = np.frombuffer(tensor, dtype, offset=start + header_bytes)
+    try:
+        return flat.reshape(shape, order="F" if header[2] == b"True" else "C")
+    except ValueError:  # no bytes are as many as a 0 among huge numbers declares
+        raise PayloadError(f"{name}: expected a shape that NumPy can have, got {str(shape)[:60]}") from None

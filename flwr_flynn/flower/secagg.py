@@ -1,0 +1,270 @@
+"""Exact integer sums through Flower's SecAgg+: the server sees the sum of all counts, and nobody's own.
+
+SecAgg+ masks a party's numbers so that the masks cancel in the sum of all parties. Flower's form of it is made for
+floating-point updates: it clips, rounds at random and weights. With a weight of 1 for everybody, and a quantisation
+step of exactly 1, none of that touches integers of at most `bound` in size. They travel shifted by `bound`, as 0 to
+2 * bound, and the weight as 2 * bound. The sum is exact while those of N parties stay below the modulus::
+
+    N * 2 * bound < 2 ** 32
+
+`bound` is a power of two, public, and at least as large as any party's largest count; a party whose counts are larger
+refuses, as they would be clipped without a word. Noisy counts are clipped at it by the party, which depends on what it
+releases alone.
+
+What it protects against, and what not: a server that follows the protocol learns the sum alone. Flower's masks come
+from a 32-bit seed of a generator that is not cryptographic, and the server hands out the parties' public keys, so that
+one that does not follow it can learn single counts. It is a protection against looking, not against attacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from logging import ERROR
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import Context, Message, MessageType
+from flwr.client.mod import secaggplus_mod
+from flwr.clientapp.typing import ClientAppCallable
+from flwr.common.logger import log
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, RECORD_KEY_STATE, Key, Stage
+from flwr.compat.common import recorddict_compat as compat
+from flwr.compat.server.typing import Workflow
+from flwr.server import LegacyContext
+from flwr.server.workflow import SecAggPlusWorkflow
+from flwr.server.workflow.secure_aggregation.secaggplus_workflow import WorkflowState
+from flwr.serverapp import Grid
+
+from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError
+from flwr_flynn.federated.protocol import LARGEST_BOUND, Terms, check_bound
+from flwr_flynn.federated.secure_sum import LEAST_PARTIES, MODULUS, bound_for, room
+from flwr_flynn.flower.secagg_checks import Replies
+
+_LEAST_THRESHOLD = 0.67
+_SET_ASIDE = "set aside: the secure sum of its round came to nothing"
+
+_masked: ContextVar[tuple[int, int] | None] = ContextVar("flynn_masked", default=None)
+"""While a party counts for a secure sum: the bound at which SecAgg+ is going to clip, and its threshold."""
+
+
+# ---- a party
+
+
+def encode(counts: npt.NDArray[np.int64], bound: int) -> list[npt.NDArray[np.int64]]:
+    """Exact counts as SecAgg+ takes them.
+
+    Raises
+    ------
+    PayloadError
+        A count is larger than `bound`, where it would be clipped.
+    """
+    if int(counts.max(initial=0)) > bound:
+        raise PayloadError(f"secure sum: expected counts of at most {bound} (run-config max-examples), got larger ones")
+    return [counts]
+
+
+def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Flower's `secaggplus_mod` for requests of a secure sum; all others pass.
+
+    For a ClientApp: ``ClientApp(client_fn=client_fn, mods=[secagg.mod])``. It refuses parameters of the protocol by
+    which the server could learn more than the sum. A party that refuses to count fails, and is left out of the sum: a
+    reply without counts would spoil it for all.
+
+    Raises
+    ------
+    PayloadError
+        Such parameters.
+    FlyNNError
+        The party refuses.
+    """
+    records = message.content.config_records
+    if message.metadata.message_type != MessageType.TRAIN or RECORD_KEY_CONFIGS not in records:
+        return call_next(message, context)
+    configs = dict(records[RECORD_KEY_CONFIGS])
+    if configs.get(Key.STAGE) == Stage.SETUP:
+        _check_setup(configs)
+    elif configs.get(Key.STAGE) == Stage.UNMASK:
+        _check_unmask(configs)
+
+    def count(request: Message, context: Context) -> Message:
+        agreed = context.state.config_records[RECORD_KEY_STATE]  # Flower's, since the setup
+        with _masking(cast(int, agreed["target_range"]) // 2, cast(int, agreed["threshold"])):
+            reply = call_next(request, context)
+        metrics = compat.recorddict_to_fitres(reply.content, keep_input=True).metrics
+        if "flynn-refused" in metrics:
+            raise FlyNNError(str(metrics["flynn-refused"]))
+        return reply
+
+    return secaggplus_mod(message, context, count)
+
+
+def require_mask(terms: Terms) -> None:
+    """Refuse to hand over counts that nothing is going to mask, or that SecAgg+ was not set up for.
+
+    Parameters
+    ----------
+    terms : Terms
+        Of mode "secure".
+
+    Raises
+    ------
+    PayloadError
+        The request did not come through `mod`; SecAgg+ clips at another bound than that of the terms; or sums may be
+        of fewer parties than those that are to share the noise.
+    """
+    masked = _masked.get()
+    if masked is None:
+        raise PayloadError(
+            "secure sum: expected a request by SecAgg+ through flwr_flynn.flower.secagg.mod, got another"
+        )
+    bound, threshold = masked
+    if bound != terms.bound:
+        raise PayloadError(f"secure sum: expected SecAgg+ with the announced bound, {terms.bound}, got {bound}")
+    sharing = None if terms.mechanism is None else terms.mechanism.n_honest
+    if sharing is not None and sharing > threshold:
+        raise PayloadError(
+            f"secure sum: expected noise of at most {threshold} parties together (n_honest), as no more of them are "
+            f"certain to be in the sum, got {sharing}"
+        )
+
+
+@contextmanager
+def _masking(bound: int, threshold: int) -> Iterator[None]:
+    token = _masked.set((bound, threshold))
+    try:
+        yield
+    finally:
+        _masked.reset(token)
+
+
+def _check_setup(configs: dict[str, Any]) -> None:
+    """Whether a server's parameters are those of an exact sum of enough parties, with no key that few can open."""
+    parties, shares, threshold = (configs.get(key) for key in (Key.SAMPLE_NUMBER, Key.SHARE_NUMBER, Key.THRESHOLD))
+    clip, target, modulus = (configs.get(key) for key in (Key.CLIPPING_RANGE, Key.TARGET_RANGE, Key.MOD_RANGE))
+    whole = all(type(number) is int for number in (parties, shares, threshold, target, modulus))
+    if not whole or type(clip) is not float or configs.get(Key.MAX_WEIGHT) != 1.0:
+        raise PayloadError("secure sum: expected SecAgg+ with whole numbers and a weight of 1, got others")
+    parties, shares, threshold, target = (cast(int, each) for each in (parties, shares, threshold, target))
+    if parties < LEAST_PARTIES or shares < LEAST_PARTIES or 2 * threshold <= shares:
+        raise PayloadError(
+            f"secure sum: expected at least {LEAST_PARTIES} parties and shares, and a threshold above half of them, "
+            f"got {parties}, {shares} and {threshold}"
+        )
+    bound = target // 2
+    if (
+        modulus != MODULUS
+        or clip != bound
+        or target != 2 * bound
+        or bound != bound_for(min(max(bound, 1), LARGEST_BOUND))
+    ):
+        raise PayloadError(
+            "secure sum: expected a step of 1, a bound that is a power of two and modulus 2**32, got others"
+        )
+    if parties > room(bound):
+        raise PayloadError(f"secure sum: expected at most {room(bound)} parties, got {parties}")
+
+
+def _check_unmask(configs: dict[str, Any]) -> None:
+    """Whether the server asks for one key of each party only, be it the one to its own mask or the one to its pairs'.
+
+    Who has both has the party's counts; and parties named twice would make few look like enough.
+    """
+    named = [node for key in (Key.ACTIVE_NODE_ID_LIST, Key.DEAD_NODE_ID_LIST) for node in configs.get(key, [])]
+    if len(set(named)) < len(named):
+        raise PayloadError("secure sum: expected to be asked for one key of each party, got a party named twice")
+
+
+# ---- the server
+
+
+class _Protocol(SecAggPlusWorkflow):
+    """SecAgg+ that goes on without parties that are lost before they are in the sum, and opens no sum of too few."""
+
+    done = False
+
+    def setup_stage(self, grid: Grid, context: LegacyContext, state: WorkflowState) -> bool:
+        return super().setup_stage(grid, context, state) and _without_the_lost(state)
+
+    def share_keys_stage(self, grid: Grid, context: LegacyContext, state: WorkflowState) -> bool:
+        return super().share_keys_stage(grid, context, state) and _without_the_lost(state)
+
+    def collect_masked_vectors_stage(self, grid: Grid, context: LegacyContext, state: WorkflowState) -> bool:
+        # Masks of those who are lost from now on are in the others' counts, and taken off in the next stage.
+        return super().collect_masked_vectors_stage(grid, context, state) and _are_enough(state)
+
+    def unmask_stage(self, grid: Grid, context: LegacyContext, state: WorkflowState) -> bool:
+        self.done = super().unmask_stage(grid, context, state)
+        return self.done
+
+
+def _without_the_lost(state: WorkflowState) -> bool:
+    """Go on as if the others had never been asked; else Flower asks for their keys later, which nobody has."""
+    present = set(state.active_node_ids)
+    state.sampled_node_ids = present
+    state.nid_to_neighbours = {node: state.nid_to_neighbours[node] & present for node in present}
+    return _are_enough(state)
+
+
+def _are_enough(state: WorkflowState) -> bool:
+    few = len(state.active_node_ids) < LEAST_PARTIES
+    if few:
+        log(ERROR, "FlyNN: too few parties for a secure sum, %s", len(state.active_node_ids))
+    return not few
+
+
+def workflow(bound: int, threshold: float, timeout: float) -> Workflow:
+    """The fit workflow of a `DefaultWorkflow` that counts by a secure sum.
+
+    Parameters
+    ----------
+    bound : int
+        The strategy's `secure_bound`.
+    threshold : float
+        Share of the parties that must be there to the end, from .67 to 1: rounded, it is more than half of any number.
+    timeout : float
+        Seconds to wait for the parties at each of the four stages; 0: as long as it takes.
+
+    Raises
+    ------
+    ConfigError
+        A parameter is not as described; of another bound than the strategy's when it is run.
+
+    Notes
+    -----
+    What ends the protocol early is logged. The strategy is then without counts, and its `model` says so.
+    """
+    check_bound(bound)
+    if isinstance(threshold, bool) or not _LEAST_THRESHOLD <= threshold <= 1:
+        raise ConfigError(f"threshold: expected a number from {_LEAST_THRESHOLD} to 1, got {threshold!r}")
+    protocol = _Protocol(
+        1.0,
+        float(threshold),
+        max_weight=1.0,
+        clipping_range=float(bound),
+        quantization_range=2 * bound,
+        timeout=timeout or None,
+    )
+
+    def fit(grid: Grid, context: Context) -> None:
+        strategy: Any = cast(LegacyContext, context).strategy
+        own = getattr(strategy, "secure_bound", None)
+        if own != bound:
+            raise ConfigError(f"secure_bound: expected the workflow's {bound}, got {own}")
+        protocol.done = False
+        replies = Replies(grid, strategy.counts.array.shape)
+        try:
+            protocol(cast(Grid, replies), context)
+        except ConfigError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a party sent, or did not
+            log(ERROR, "FlyNN: the secure sum failed", exc_info=error)
+        finally:
+            # Flower does not tell a strategy who was lost, and nothing at all where the protocol ends early.
+            others = set() if protocol.done else replies.asked
+            for node, reason in (dict.fromkeys(others, _SET_ASIDE) | replies.lost).items():
+                strategy.note_failure(str(node), reason)
+
+    return fit

@@ -1,0 +1,174 @@
+"""What parties reply at the four stages of SecAgg+, looked at before Flower's protocol makes use of it.
+
+Flower's side takes replies as they come: one that it cannot read raises, and that is the end of the sum for everybody.
+Here each is held against what its sender was asked, and one that does not fit costs its sender alone, as if it were
+lost. What cannot be told from outside stays: masked counts, shares of keys and messages to other parties may be of the
+right form and wrong all the same, and then spoil the sum.
+
+>>> check(Stage.UNMASK, {7, 8}, {"nids": [7, 8], "shares": [bytes(52), bytes(52)]}, shape=())
+>>> check(Stage.UNMASK, {7, 8}, {"nids": [7, 7], "shares": [bytes(52), bytes(52)]}, shape=())
+Traceback (most recent call last):
+...
+flwr_flynn.errors.PayloadError: nids: expected each of the 2 parties asked about once, got others
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from logging import WARNING
+from typing import Any, cast
+
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from flwr.app import Message
+from flwr.common.logger import log
+from flwr.common.secure_aggregation.crypto.symmetric_encryption import generate_shared_key
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
+from flwr.compat.common import recorddict_compat as compat
+from flwr.serverapp import Grid
+from flwr.supercore.primitives.asymmetric import bytes_to_public_key, generate_key_pairs
+
+from flwr_flynn.errors import PayloadError
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.roster import NO_REPLY, clean
+from flwr_flynn.federated.secure_sum import MODULUS
+
+_LONGEST = 2**12  # bytes of a public key, of an encrypted message or of a share
+
+
+class Replies:
+    """A grid that hands over the replies SecAgg+ can use, one of each party that was asked, and notes who gave none.
+
+    Parameters
+    ----------
+    grid : Grid
+    shape : tuple of int
+        Of a party's counts.
+
+    Attributes
+    ----------
+    asked : set of int
+        Nodes.
+    lost : dict of int to str
+        Nodes that gave no such reply when they were asked, and why.
+    """
+
+    def __init__(self, grid: Grid, shape: tuple[int, ...]) -> None:
+        self._grid, self._shape = grid, shape
+        self.asked: set[int] = set()
+        self.lost: dict[int, str] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """As a grid's, for the requests of one stage."""
+        messages = list(messages)
+        # Before they are sent: whoever gets a message in this process may take things out of it.
+        stages = {message.metadata.dst_node_id: _stage(message) for message in messages}
+        self.asked |= stages.keys()
+        reasons, keys = dict.fromkeys(stages, NO_REPLY), set[bytes]()
+        usable: dict[int, Message] = {}
+        for reply in self._grid.send_and_receive(messages, timeout=timeout):
+            node = reply.metadata.src_node_id
+            if node not in stages or node in usable:
+                continue
+            if reply.has_error():
+                reasons[node] = f"failed: {reply.error.reason or 'no reason given'}"
+                continue
+            try:
+                self._check(reply, *stages[node], keys)
+                usable[node] = reply
+            except PayloadError as error:
+                reasons[node] = f"refused: {error}"
+            except Exception as error:  # noqa: BLE001 - whatever it is, it came with one party's reply
+                reasons[node] = f"refused: unreadable ({type(error).__name__})"
+        for node in stages.keys() - usable.keys():
+            reason = clean(reasons[node], 200)
+            self.lost.setdefault(node, reason)
+            log(WARNING, "FlyNN: node %s: lost at the secure sum's stage %s: %s", node, stages[node][0], reason)
+        return list(usable.values())
+
+    def _check(self, reply: Message, stage: str, about: set[int], keys: set[bytes]) -> None:
+        """`check`, and what concerns other parties' replies, whose public `keys` are given, or other records."""
+        record = reply.content.config_records[RECORD_KEY_CONFIGS]
+        check(stage, about, record, self._shape)
+        if stage == Stage.SETUP:
+            theirs: Any = {record[Key.PUBLIC_KEY_1], record[Key.PUBLIC_KEY_2]}
+            if len(theirs) < 2 or keys & theirs:  # of which two are the same, parties refuse all
+                raise PayloadError("pk1, pk2: expected keys that nobody else has, got others")
+            keys |= theirs
+        elif stage == Stage.COLLECT_MASKED_VECTORS:
+            compat.recorddict_to_fitres(reply.content, keep_input=True)
+
+
+def check(stage: str, about: set[int], record: Mapping[str, Any], shape: tuple[int, ...]) -> None:
+    """Refuse a reply to a stage of SecAgg+ that Flower's server could not use.
+
+    Parameters
+    ----------
+    stage : str
+        One of Flower's `Stage`.
+    about : set of int
+        The nodes that it must be about, see `_stage`.
+    record : mapping
+        What arrived. Nothing is assumed of it.
+    shape : tuple of int
+        Of the masked counts.
+
+    Raises
+    ------
+    PayloadError
+        Naming the field.
+    """
+    if stage == Stage.SETUP:
+        for name in (Key.PUBLIC_KEY_1, Key.PUBLIC_KEY_2):
+            (key,) = _pieces(name, [record.get(name)])
+            try:
+                generate_shared_key(_own_key(), bytes_to_public_key(key))  # as the other parties are going to
+            except Exception:  # noqa: BLE001 - of many kinds
+                raise PayloadError(f"{name}: expected a public key of SecAgg+'s curve, got another") from None
+    elif stage == Stage.COLLECT_MASKED_VECTORS:
+        masked: Any = record.get(Key.MASKED_PARAMETERS)
+        arrays = codec.read_tensors(masked) if isinstance(masked, list) else []
+        if [(array.dtype.str, array.shape) for array in arrays] != [("<i8", (1,)), ("<i8", shape)]:
+            raise PayloadError(f"{Key.MASKED_PARAMETERS}: expected a weight and counts of shape {shape}, got others")
+        if any(int(array.min()) < 0 or int(array.max()) >= MODULUS for array in arrays):
+            raise PayloadError(f"{Key.MASKED_PARAMETERS}: expected numbers from 0 below 2**32, got others")
+    else:
+        sharing = stage == Stage.SHARE_KEYS
+        name = Key.DESTINATION_LIST if sharing else Key.NODE_ID_LIST
+        nodes = record.get(name)
+        whole = isinstance(nodes, list) and len(nodes) == len(about) and all(type(node) is int for node in nodes)
+        if not whole or set(cast(list[int], nodes)) != about:
+            raise PayloadError(f"{name}: expected each of the {len(about)} parties asked about once, got others")
+        name = Key.CIPHERTEXT_LIST if sharing else Key.SHARE_LIST
+        pieces = _pieces(name, record.get(name))
+        if len(pieces) != len(about):
+            raise PayloadError(f"{name}: expected {len(about)}, one for each party, got {len(pieces)}")
+        if not sharing and any(len(piece) < 20 or len(piece) % 16 != 4 for piece in pieces):
+            raise PayloadError(f"{name}: expected shares of keys (4 bytes and blocks of 16), got others")
+
+
+def _stage(request: Message) -> tuple[str, set[int]]:
+    """The stage of a request, and the nodes that an answer must be about: those to send to, or whose keys to give."""
+    configs = request.content.config_records[RECORD_KEY_CONFIGS]
+    stage = str(configs[Key.STAGE])
+    about: set[int] = set()
+    if stage == Stage.SHARE_KEYS:
+        about = {int(node) for node in configs if node != Key.STAGE} - {request.metadata.dst_node_id}
+    elif stage == Stage.UNMASK:
+        for name in (Key.ACTIVE_NODE_ID_LIST, Key.DEAD_NODE_ID_LIST):
+            about |= set(configs[name])  # type: ignore[arg-type]
+    return stage, about
+
+
+def _pieces(name: str, pieces: Any) -> list[bytes]:
+    if not isinstance(pieces, list) or any(not isinstance(each, bytes) or len(each) > _LONGEST for each in pieces):
+        raise PayloadError(f"{name}: expected at most {_LONGEST} bytes for each party, got something else")
+    return pieces
+
+
+@cache
+def _own_key() -> EllipticCurvePrivateKey:
+    return generate_key_pairs()[0]

@@ -1,0 +1,423 @@
+"""Sums of columns and of their squares, exact: what centre and scale of a hash are derived from.
+
+Floating-point sums depend on the order of their terms, so parties that add theirs up would not get what the pooled
+points give. The sums here are integers: a float64 is a whole multiple of 2 ** -1074 and its square one of 2 ** -2148,
+and Python's integers hold those sums whole. `ColumnSums` of any split of the points, added in any order, are equal, and
+so are the centre and the scale that come of them, bit for bit.
+
+>>> import numpy as np
+>>> X, y = np.array([[0.1, 7.0], [0.2, 7.0], [0.3, 7.0]]), np.array([0, 1, 0])
+>>> pooled = ColumnSums.from_data(X, y, n_classes=2)
+>>> parts = [ColumnSums.from_data(X[[i]], y[[i]], n_classes=2) for i in (2, 0, 1)]
+>>> sum(parts[1:], parts[0]) == pooled
+True
+>>> pooled.center_and_scale("center")
+((0.2, 7.0), None)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+from numba import njit
+
+from flwr_flynn.errors import DataError
+from flwr_flynn.hashing.compiling import first_call
+
+Whole = npt.NDArray[np.object_]  # Python integers: no bound, no rounding
+
+SCALINGS = ("center", "standard", "weighted", "weighted-center")
+"""What `ColumnSums.center_and_scale` can make."""
+
+_UNIT = 1074  # values are multiples of 2 ** -_UNIT
+_LARGEST = int(np.finfo(np.float64).max) << _UNIT
+_LIMB = 32  # bits
+_BATCH = 2**22  # values at a time; the limbs of so many are certain to add up within int64
+_EPSILON = float(np.finfo(np.float64).eps)
+_FAINTEST = 0.05  # weight of a column that tells nothing about the classes; the most telling one has 1.05
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ColumnSums:
+    """How many points each class has, and per class and column the sum of the values and of their squares.
+
+    Immutable. Build it by `from_data`, `zeros` or `from_limbs`.
+
+    Parameters
+    ----------
+    n_per_class : (L,) int64 array
+    sums : (L, d) array of int
+        In units of 2 ** -1074.
+    squares : (L, d) array of int
+        In units of 2 ** -2148.
+
+    Raises
+    ------
+    DataError
+        No set of numbers has these sums. There are some if and only if n * squares >= sums ** 2, and nothing is left
+        of no points.
+    """
+
+    n_per_class: npt.NDArray[np.int64]
+    sums: Whole
+    squares: Whole
+
+    def __post_init__(self) -> None:
+        sizes, sums, squares = self.n_per_class, self.sums, self.squares
+        if sums.ndim != 2 or sums.shape != squares.shape or sizes.shape != sums.shape[:1]:
+            raise DataError(f"column sums: shapes {sizes.shape}, {sums.shape}, {squares.shape} do not go together")
+        if sizes.min(initial=0) < 0 or sum(sizes.tolist()) >= 2**63:
+            raise DataError("column sums: expected class sizes of at least 0 and below 2**63 in all")
+        whole = sizes.astype(object)[:, None]
+        # The largest float bounds what so many points can sum up to, and Cauchy-Schwarz the sum by the squares.
+        if (squares > whole * _LARGEST**2).any() or (whole * squares < sums * sums).any():
+            raise DataError("column sums: no set of so many finite numbers has these sums and squares")
+        if (sizes == 0).any() and (squares[sizes == 0] != 0).any():
+            raise DataError("column sums: a class without points has sums")
+        for array in (sizes, sums, squares):
+            array.flags.writeable = False
+
+    @classmethod
+    def zeros(cls, n_features: int, n_classes: int) -> ColumnSums:
+        """The sums of no points."""
+        nothing = np.zeros((n_classes, n_features), object)
+        return cls(np.zeros(n_classes, np.int64), nothing, nothing.copy())
+
+    @classmethod
+    def from_data(cls, X: Any, y: npt.NDArray[np.int64], n_classes: int, min_examples: int = 1) -> ColumnSums:
+        """The sums of labelled points.
+
+        Parameters
+        ----------
+        X : (n, d) array or scipy CSR
+            Finite, of any real dtype; taken as float64.
+        y : (n,) integers
+            Class of each point, 0 <= y < n_classes.
+        n_classes : int
+        min_examples : int, default=1
+            Leave out classes of fewer points: the sums of a single point are that point.
+
+        Raises
+        ------
+        DataError
+            NaN or infinity.
+        """
+        n, d = X.shape
+        total = cls.zeros(d, n_classes)
+        keep = np.bincount(y, minlength=n_classes) >= min_examples
+        step = max(1, _BATCH // d)
+        for first in range(0, n, step):
+            rows, labels = X[first : first + step], y[first : first + step]
+            if not keep.all():
+                rows, labels = rows[keep[labels]], labels[keep[labels]]
+            if rows.shape[0]:
+                total += cls._of_batch(rows, np.ascontiguousarray(labels, np.int64), n_classes)
+        return total
+
+    @classmethod
+    def _of_batch(cls, X: Any, y: npt.NDArray[np.int64], n_classes: int) -> ColumnSums:
+        d = X.shape[1]
+        if sp.issparse(X):
+            X = sp.csr_array(X)
+            if not X.has_canonical_format:
+                X = X.copy()
+                X.sum_duplicates()
+            values, columns = X.data.astype(np.float64), X.indices.astype(np.int64)
+            labels = np.repeat(y, np.diff(X.indptr))
+        elif X.dtype in (np.bool_, np.uint8, np.int8, np.uint16, np.int16):  # pixels: no need of limbs
+            low_sums, low_squares = np.zeros((2, n_classes, d), np.int64)
+            with first_call(("column sums", X.dtype)):
+                _add_whole(np.ascontiguousarray(X), y, low_sums, low_squares)
+            sizes = np.bincount(y, minlength=n_classes).astype(np.int64)
+            return cls(sizes, _shifted(low_sums, _UNIT), _shifted(low_squares, 2 * _UNIT))
+        else:
+            values = np.ascontiguousarray(X, np.float64).ravel()
+            columns, labels = np.empty(0, np.int64), y
+        if not np.isfinite(values).all():
+            raise DataError("X: NaN or infinity; expected finite numbers")
+        exponents = np.frexp(values[values != 0])[1]
+        low, high = (int(exponents.min()), int(exponents.max())) if len(exponents) else (0, 0)
+        # The lowest of a value's 53 bits, and room for the two limbs into which a shift may push its highest ones.
+        first = max(low - 53 + _UNIT, 0) // _LIMB
+        limbs = np.zeros((n_classes, d, (high + _UNIT) // _LIMB - first + 3), np.int64)
+        first_square = 2 * max(low - 53 + _UNIT, 0) // _LIMB
+        square_limbs = np.zeros((n_classes, d, 2 * (high + _UNIT) // _LIMB - first_square + 5), np.int64)
+        with first_call("column sums"):
+            _add_limbs(values, columns, labels, first * _LIMB, first_square * _LIMB, limbs, square_limbs)
+        return cls(
+            np.bincount(y, minlength=n_classes).astype(np.int64),
+            _from_limbs(limbs, first),
+            _from_limbs(square_limbs, first_square),
+        )
+
+    @property
+    def n_features(self) -> int:
+        """Number of columns, d."""
+        return int(self.sums.shape[1])
+
+    @property
+    def n_examples(self) -> int:
+        """Number of points."""
+        return sum(self.n_per_class.tolist())
+
+    def __repr__(self) -> str:
+        return f"<ColumnSums of {self.n_examples} points, {self.sums.shape[0]} classes, {self.n_features} columns>"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ColumnSums):
+            return NotImplemented
+        return all(
+            np.array_equal(mine, theirs)
+            for mine, theirs in (
+                (self.n_per_class, other.n_per_class),
+                (self.sums, other.sums),
+                (self.squares, other.squares),
+            )
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __add__(self, other: ColumnSums) -> ColumnSums:
+        if not isinstance(other, ColumnSums):
+            return NotImplemented
+        if self.sums.shape != other.sums.shape:
+            raise DataError(f"column sums: of shapes {self.sums.shape} and {other.sums.shape} do not add")
+        return ColumnSums(self.n_per_class + other.n_per_class, self.sums + other.sums, self.squares + other.squares)
+
+    def to_limbs(self) -> list[npt.NDArray[Any]]:
+        """The sums as arrays that can travel.
+
+        Returns
+        -------
+        list of three arrays
+            `n_per_class`, int64 (L,); `sums` and `squares`, uint32 (L, d, k + 1): k limbs of 32 bits, lowest first, in
+            two's complement, after the place of the lowest, which is the same all over the array. All that an array
+            needs and no more.
+        """
+        return [self.n_per_class.copy(), _to_limbs(self.sums), _to_limbs(self.squares)]
+
+    @classmethod
+    def from_limbs(cls, arrays: list[npt.NDArray[Any]], n_features: int, n_classes: int) -> ColumnSums:
+        """The sums that `to_limbs` wrote; nothing is assumed of the arrays.
+
+        Raises
+        ------
+        DataError
+            Not of this form, or no set of finite numbers has these sums.
+        """
+        if not isinstance(arrays, Sequence) or len(arrays) != 3 or not all(isinstance(a, np.ndarray) for a in arrays):
+            raise DataError("column sums: expected 3 arrays (sizes, sums, squares)")
+        sizes, *limbs = arrays
+        if sizes.dtype.str != "<i8" or sizes.shape != (n_classes,):
+            raise DataError(f"column sums: expected {n_classes} class sizes, got {sizes.dtype} of {sizes.shape}")
+        for array, most in zip(limbs, _MOST_LIMBS, strict=True):
+            if array.dtype.str != "<u4" or array.ndim != 3 or array.shape[:2] != (n_classes, n_features):
+                raise DataError(
+                    f"column sums: expected uint32 of shape ({n_classes}, {n_features}, limbs), got {array.dtype} of "
+                    f"{str(array.shape)[:60]}"
+                )
+            place = array[:, :, 0]
+            if not 2 <= array.shape[2] <= most + 1 or (place != place[0, 0]).any() or place[0, 0] > most:
+                raise DataError(f"column sums: expected 1 to {most} limbs from one place below {most}")
+        return cls(sizes.copy(), *(_from_wire(array) for array in limbs))
+
+    def center_and_scale(self, scaling: str) -> tuple[tuple[float, ...], tuple[float, ...] | None]:
+        """Centre and scale for a hash.
+
+        Parameters
+        ----------
+        scaling : {"center", "standard", "weighted", "weighted-center"}
+            "center": the mean, no scale. "standard": the mean, and one over the standard deviation. "weighted": the
+            same times the column's weight, sqrt(w / max w) + 0.05. Here w = r - (L - 1) / n, r being the share of the
+            column's variance that lies between the means of the classes (the correlation ratio); but w = 0 where r is
+            below (k + 2 sqrt(k t) + 2 t) / n, k = L - 1, t = 0.35 times the number of bits of d, which among d
+            columns that tell nothing less than one reaches by chance (after Laurent & Massart 2000, Lemma 1). Columns
+            that tell classes apart get a say, the others next to none; where none does, all weights are 1. Weights
+            are not learned anew for a point that is left out: leave-one-out is exact given the scaling, and the bound
+            is there to keep what that flatters small. "weighted-center": the mean, and the weights alone.
+
+        Returns
+        -------
+        center : tuple of d floats
+        scale : tuple of d floats, or None
+            In "standard" and "weighted" 1 for a column that does not vary, or in the last places of its mean only. A
+            common power of two where deviations are far from 1, which is all the scale that "center" has, if any.
+
+        Raises
+        ------
+        DataError
+            There are no points.
+        """
+        n = self.n_examples
+        if n == 0:
+            raise DataError("column sums: of no points there is neither mean nor deviation")
+        center = tuple(_ratio(total, n) for total in self.sums.sum(axis=0))
+        deviations = self.deviations()
+        weights = self._weights() if scaling.startswith("weighted") else [1.0] * self.n_features
+        if scaling in ("center", "weighted-center"):
+            # The hash does not mind a common factor, and float32 is happier with numbers of moderate size.
+            exponent = math.frexp(max(deviations))[1]
+            common = 1.0 if abs(exponent) < 64 else 2.0 ** -max(min(exponent, 1020), -1020)
+            if scaling == "center" and common == 1.0:
+                return center, None
+            return center, tuple(weight * common for weight in weights)
+        scale = []
+        for mean, deviation, weight in zip(center, deviations, weights, strict=True):
+            # Values that differ in their last places only are meant to be one.
+            varies = deviation > 10 * _EPSILON * abs(mean) and math.isfinite(1 / deviation)
+            scale.append(weight / deviation if varies else 1.0)
+        return center, tuple(scale)
+
+    def deviations(self) -> list[float]:
+        """Standard deviation of each column, over all classes."""
+        return [_ratio(spread, self.n_examples) for spread in self._spreads()]
+
+    def distance(self, scale: Sequence[float] | None) -> float:
+        """How far apart two points are that have been scaled, roughly: the square root of the mean squared distance."""
+        factors = [1.0] * self.n_features if scale is None else scale
+        products = [factor * deviation for factor, deviation in zip(factors, self.deviations(), strict=True)]
+        exponent = math.frexp(max(products))[1]  # their squares might overflow
+        squares = [math.ldexp(product, -exponent) ** 2 for product in products]
+        return math.ldexp(math.sqrt(2 * math.fsum(squares)), exponent)
+
+    def _spreads(self) -> list[int]:
+        """n times the standard deviation of each column, in units; rounded down by less than one of them."""
+        n, sums, squares = self.n_examples, self.sums.sum(axis=0), self.squares.sum(axis=0)
+        return [math.isqrt(n * square - total * total) for total, square in zip(sums, squares, strict=True)]
+
+    def _weights(self) -> list[float]:
+        """How much each column tells about the classes, from 0.05 to 1.05."""
+        n, sums = self.n_examples, self.sums.sum(axis=0)
+        filled = np.flatnonzero(self.n_per_class > 0).tolist()
+        k = len(filled) - 1
+        t = 0.35 * self.n_features.bit_length()  # about log(d) / 2, without a logarithm, which machines round otherwise
+        by_chance = (k + 2 * math.sqrt(k * t) + 2 * t) / n
+        telling = []
+        for column, spread in enumerate(self._spreads()):
+            between = 0.0
+            for label in filled if spread else []:
+                size = int(self.n_per_class[label])
+                # how far the class mean is from the mean of all, in standard deviations
+                distance = (self.sums[label, column] * n - sums[column] * size) / (size * spread)
+                between += size / n * distance * distance
+            telling.append(between - k / n if between > by_chance else 0.0)
+        most = max(telling)
+        return [math.sqrt(value / most) + _FAINTEST if most else 1.0 for value in telling]
+
+
+_MOST_LIMBS = ((_UNIT + 1024 + 64) // _LIMB + 2, (2 * (_UNIT + 1024) + 64) // _LIMB + 2)
+
+
+def _ratio(numerator: int, denominator: int) -> float:
+    """numerator / denominator / 2 ** 1074, rounded once."""
+    return float(numerator / (denominator << _UNIT))
+
+
+def _shifted(values: npt.NDArray[np.int64], places: int) -> Whole:
+    whole: Whole = values.astype(object)
+    whole <<= places
+    return whole
+
+
+def _from_limbs(limbs: npt.NDArray[Any], first: int) -> Whole:
+    """Integers from limbs of any size, lowest first, of which the lowest stands at limb `first`."""
+    total: Whole = np.zeros(limbs.shape[:2], object)
+    for k in reversed(range(limbs.shape[2])):
+        total = (total << _LIMB) + limbs[:, :, k].astype(object)
+    total <<= _LIMB * first
+    return total
+
+
+def _to_limbs(values: Whole) -> npt.NDArray[np.uint32]:
+    flat = values.ravel().tolist()
+    together = 0
+    longest = 0
+    for value in flat:
+        together |= value
+        longest = max(longest, value.bit_length())
+    first = ((together & -together).bit_length() - 1) // _LIMB if together else 0
+    k = longest // _LIMB + 1 - first  # one bit more than the longest, for the sign
+    size = 4 * k
+    data = b"".join((value >> _LIMB * first).to_bytes(size, "little", signed=True) for value in flat)
+    limbs = np.empty((*values.shape, k + 1), np.uint32)
+    limbs[:, :, 0] = first
+    limbs[:, :, 1:] = np.frombuffer(data, "<u4").reshape(*values.shape, k)
+    return limbs
+
+
+def _from_wire(limbs: npt.NDArray[np.uint32]) -> Whole:
+    shift = _LIMB * int(limbs[0, 0, 0])
+    size = 4 * (limbs.shape[2] - 1)
+    data = np.ascontiguousarray(limbs[:, :, 1:]).tobytes()
+    values = np.empty(limbs.shape[0] * limbs.shape[1], object)
+    for i in range(len(values)):
+        values[i] = int.from_bytes(data[i * size : (i + 1) * size], "little", signed=True) << shift
+    matrix: Whole = values.reshape(limbs.shape[:2])
+    return matrix
+
+
+@njit(nogil=True, cache=True)
+def _add_limbs(values, columns, labels, start, start_square, limbs, square_limbs):  # type: ignore[no-untyped-def]
+    """Add each value and its square, as multiples of 2 ** (start - 1074) and 2 ** (start_square - 2148), to its limbs.
+
+    Without `columns`, values are those of a row-major matrix and `labels` those of its rows.
+    """
+    low32, limb = np.uint64(0xFFFFFFFF), np.uint64(32)
+    bits = values.view(np.uint64)
+    n_features = limbs.shape[1]
+    for i in range(len(values)):
+        magnitude = bits[i] & np.uint64(0x7FFFFFFFFFFFFFFF)
+        if magnitude == 0:
+            continue
+        if len(columns):
+            label, column = labels[i], columns[i]
+        else:
+            label, column = labels[i // n_features], i % n_features
+        sign = 1 if bits[i] == magnitude else -1
+        exponent = np.int64(magnitude >> np.uint64(52))
+        mantissa = magnitude & np.uint64(0xFFFFFFFFFFFFF)
+        if exponent:
+            mantissa |= np.uint64(0x10000000000000)
+            exponent -= 1
+        high, low = mantissa >> limb, mantissa & low32
+
+        place = exponent - start
+        row = limbs[label, column]
+        k, shift = place // 32, np.uint64(place % 32)
+        part = low << shift
+        row[k] += sign * np.int64(part & low32)
+        part = (high << shift) + (part >> limb)
+        row[k + 1] += sign * np.int64(part & low32)
+        row[k + 2] += sign * np.int64(part >> limb)
+
+        place = 2 * exponent - start_square
+        row = square_limbs[label, column]
+        k, shift = place // 32, np.uint64(place % 32)
+        square = low * low
+        part = (square & low32) << shift
+        row[k] += np.int64(part & low32)
+        square = np.uint64(2) * low * high + (square >> limb)
+        part = ((square & low32) << shift) + (part >> limb)
+        row[k + 1] += np.int64(part & low32)
+        square = high * high + (square >> limb)
+        part = ((square & low32) << shift) + (part >> limb)
+        row[k + 2] += np.int64(part & low32)
+        part = ((square >> limb) << shift) + (part >> limb)
+        row[k + 3] += np.int64(part & low32)
+        row[k + 4] += np.int64(part >> limb)
+
+
+@njit(nogil=True, cache=True)
+def _add_whole(X, labels, sums, squares):  # type: ignore[no-untyped-def]
+    for i in range(X.shape[0]):
+        label = labels[i]
+        for j in range(X.shape[1]):
+            value = np.int64(X[i, j])
+            sums[label, j] += value
+            squares[label, j] += value * value

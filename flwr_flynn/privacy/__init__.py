@@ -1,0 +1,33 @@
+"""Differential privacy: mechanisms, sizes that go with the noise, and what a party may give away.
+
+`flwr_flynn.privacy.mechanisms` has the mechanisms, `flwr_flynn.privacy.sizing` the sizes of a hash under noise, and
+`flwr_flynn.privacy.ledger` a party's policy and its ledger of releases.
+"""
+
+from flwr_flynn.privacy.sizing import (
+    ACCOUNTINGS,
+    MECHANISMS,
+    NEIGHBOURS,
+    GaussianCounts,
+    LaplaceCounts,
+    Mechanism,
+    SimulatedRelease,
+    TopTLaplace,
+    clamped,
+    mechanism_from_dict,
+    suggest_spec,
+)
+
+__all__ = [
+    "ACCOUNTINGS",
+    "MECHANISMS",
+    "NEIGHBOURS",
+    "GaussianCounts",
+    "LaplaceCounts",
+    "Mechanism",
+    "SimulatedRelease",
+    "TopTLaplace",
+    "clamped",
+    "mechanism_from_dict",
+    "suggest_spec",
+]

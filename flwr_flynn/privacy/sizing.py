@@ -1,0 +1,194 @@
+"""Differential privacy: mechanisms that turn counts into counts that may leave their party.
+
+A mechanism is bound to the shape of the counts (rho and the number of classes) and to what is promised: epsilon, delta,
+what neighbours are, how many records a person may have. `release` adds the noise; `epsilon` is the privacy map, what
+one release gives away at most; `guarantee` says it in words; `to_dict` and `mechanism_from_dict` carry it in a run's
+config, a model file or a ledger.
+
+===================  ===========================================================  ======================
+mechanism            what it releases                                             guarantee
+===================  ===========================================================  ======================
+`GaussianCounts`     all counts with discrete Gaussian noise                      (epsilon, delta)
+`LaplaceCounts`      all counts with discrete Laplace noise                       epsilon
+`TopTLaplace`        T selected counts with discrete Laplace noise, the others 0  epsilon (the paper's)
+`SimulatedRelease`   as one of these, with noise from a seed                      none: for simulations
+===================  ===========================================================  ======================
+
+What a record changes: with neighbours "add-remove", rho counts of one class by one; with "replace-one", twice as many.
+A person with up to k records changes k times as much. Parties hold different records, so what each releases with
+epsilon is together still epsilon for every record (parallel composition). Releases of one party add up (`budget`).
+
+Entries of a release are signed: clipping them before they are summed would bias the sum, and read-outs clip.
+
+>>> from flwr_flynn import ClassCounts
+>>> counts = ClassCounts([[2, 2, 0], [0, 1, 1]], hash_nnz=2, spec_fingerprint=64 * "0")
+>>> mechanism = LaplaceCounts(epsilon=1.0, hash_nnz=2, n_classes=2)
+>>> mechanism.epsilon(), round(mechanism.noise_sd, 2)
+(1.0, 2.8)
+>>> release = SimulatedRelease(mechanism, seed=7).release(counts)
+>>> round(release.noise_variance, 2), (counts + release - release) == counts
+(7.84, True)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from flwr_flynn.errors import ConfigError, CountsError
+from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.privacy.mechanisms import NEIGHBOURS, GaussianCounts, LaplaceCounts, Mechanism, SimulatedRelease, whole
+from flwr_flynn.privacy.top_t import ACCOUNTINGS, TopTLaplace
+
+__all__ = [
+    "ACCOUNTINGS",
+    "MECHANISMS",
+    "NEIGHBOURS",
+    "GaussianCounts",
+    "LaplaceCounts",
+    "Mechanism",
+    "SimulatedRelease",
+    "TopTLaplace",
+    "clamped",
+    "mechanism_from_dict",
+    "suggest_spec",
+]
+
+MECHANISMS: dict[str, type[Mechanism]] = {
+    mechanism.kind: mechanism for mechanism in (GaussianCounts, LaplaceCounts, TopTLaplace)
+}
+
+
+def mechanism_from_dict(values: Any) -> Mechanism:
+    """The mechanism that `Mechanism.to_dict` described, which may come from anybody.
+
+    Raises
+    ------
+    ConfigError
+        Not such a description; the message names the field.
+
+    Examples
+    --------
+    >>> mechanism = LaplaceCounts(epsilon=1.0, hash_nnz=2, n_classes=2)
+    >>> mechanism_from_dict(mechanism.to_dict()) == mechanism
+    True
+    """
+    if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
+        raise ConfigError(f"mechanism: expected a mapping, got {type(values).__name__}")
+    given = dict(values)
+    kind = given.pop("mechanism", None)
+    if kind == SimulatedRelease.kind:
+        if set(given) != {"seed", "of"} or not isinstance(given["of"], Mapping):
+            raise ConfigError("mechanism: expected seed and of for a simulated one, got other fields")
+        if given["of"].get("mechanism") == SimulatedRelease.kind:
+            raise ConfigError("mechanism: expected one that is not simulated, got one that is")
+        return SimulatedRelease(mechanism_from_dict(given["of"]), given["seed"])
+    if not isinstance(kind, str) or kind not in MECHANISMS:
+        raise ConfigError(f"mechanism: expected one of {', '.join(MECHANISMS)}, got {str(kind)[:40]!r}")
+    needed = {"epsilon", "hash_nnz", "n_classes", "neighbours", "records_per_person"}
+    optional: set[str] = set()
+    if kind == "gaussian":
+        needed, optional = needed | {"delta"}, {"n_honest"}
+    elif kind == "top-t":
+        needed, optional = needed | {"n_released", "accounting"}, {"n_parties"}
+    wrong = sorted(needed - set(given)) or sorted(set(given) - needed - optional)
+    if wrong:
+        what = "missing" if needed - set(given) else "unknown"
+        raise ConfigError(f"mechanism {kind}: {what} field {', '.join(name[:40] for name in wrong[:5])}")
+    return MECHANISMS[kind](**given)
+
+
+def suggest_spec(
+    epsilon: float,
+    delta: float,
+    n_features: int,
+    n_examples: int,
+    n_classes: int,
+    n_parties: int,
+    *,
+    neighbours: str = "add-remove",
+    records_per_person: int = 1,
+    secure_sum: bool = False,
+    **sizes: Any,
+) -> HashSpec:
+    """Sizes of a hash for counts that get `GaussianCounts`' noise, or `LaplaceCounts`' where delta is 0.
+
+    `HashSpec.suggest`, told how much noise there will be: the fewer points for the noise, the smaller m. Laplace noise
+    grows with rho, not with its square root, so that a larger rho does not help: there rho is m ** (1/2), at most 24,
+    and m such that counts stand out, n epsilon / 2.5 L for two parties, at least 64 (chosen on held-out training data
+    of eleven public tables and a synthetic set).
+
+    Parameters
+    ----------
+    epsilon, delta : float
+    n_features, n_examples, n_classes : int
+        Of all parties together. Public figures: rough ones will do, and exact ones would have to be public.
+    n_parties : int
+        Each adds noise of its own.
+    neighbours, records_per_person
+        As for `Mechanism`.
+    secure_sum : bool, default=False
+        Parties share one noise instead (`GaussianCounts`' `n_honest`). Not with delta 0.
+    **sizes
+        `hash_dim`, `row_nnz`, `hash_nnz`, `seed`, `signed`, `center`, `scale`, as for `HashSpec.suggest`. Centre and
+        scale must be public, too.
+
+    Returns
+    -------
+    HashSpec
+
+    Examples
+    --------
+    >>> suggest_spec(1.0, 1e-5, n_features=30, n_examples=10000, n_classes=2, n_parties=2, hash_dim=9600).hash_nnz
+    103
+    """
+    n_parties = whole("n_parties", n_parties)
+    common: dict[str, Any] = {
+        "n_classes": n_classes,
+        "neighbours": neighbours,
+        "records_per_person": records_per_person,
+    }
+    if delta == 0:
+        if secure_sum:
+            raise ConfigError("secure_sum: needs a delta above 0")
+        per_record = 1 / LaplaceCounts(epsilon, hash_nnz=1, **common).scale
+        hash_dim = sizes.pop("hash_dim", None)
+        if hash_dim is None:
+            ideal = whole("n_examples", n_examples) * per_record * math.sqrt(2 / n_parties) / (2.5 * n_classes)
+            hash_dim = int(min(max(ideal, 64), 2**14))
+        hash_nnz = sizes.pop("hash_nnz", None)
+        if hash_nnz is None:
+            hash_nnz = min(math.isqrt(hash_dim), 24)
+        return HashSpec.suggest(n_features, n_examples, n_classes, hash_dim=hash_dim, hash_nnz=hash_nnz, **sizes)
+    noise = GaussianCounts(epsilon, delta, hash_nnz=16, **common)
+    per_unit = noise.sigma / math.sqrt(16) * (1 if secure_sum else math.sqrt(n_parties))
+    return HashSpec.suggest(n_features, n_examples, n_classes, per_unit, **sizes)
+
+
+def clamped(counts: ClassCounts, bound: int) -> ClassCounts:
+    """Noisy counts with every entry in -bound to bound, for a sum that is computed modulo something larger.
+
+    Never an error: whether an entry was beyond a bound must not show otherwise than in what is released anyway.
+
+    Parameters
+    ----------
+    counts : ClassCounts
+        Noisy.
+    bound : int
+        Public.
+
+    Examples
+    --------
+    >>> from flwr_flynn.model.noise_record import Release
+    >>> noise = (Release(64 * "a", 4.0),)
+    >>> clamped(ClassCounts([[-9, 2], [9, 0]], hash_nnz=1, spec_fingerprint=64 * "0", noise=noise), 5).array.tolist()
+    [[-5, 2], [5, 0]]
+    """
+    if not counts.noise:
+        raise CountsError("clamped: expected noisy counts, got exact ones")
+    array = np.clip(counts.array, -whole("bound", bound, most=2**62), bound)
+    return ClassCounts(array, hash_nnz=counts.hash_nnz, spec_fingerprint=counts.spec_fingerprint, noise=counts.noise)

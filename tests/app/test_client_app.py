@@ -1,0 +1,362 @@
+"""What `flwr run` starts at a party, without the processes."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+from flwr.common import Code, EvaluateIns, FitIns, Parameters, ndarrays_to_parameters
+
+from flwr_flynn.app.client_app import client_fn
+from flwr_flynn.app.config import NodeConfig, RunConfig
+from flwr_flynn.app.data.private_readers import private_share
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.protocol import SumsTerms, Terms
+from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.classifier import FlyNNClassifier
+from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
+
+TERMS = Terms(HashSpec(n_features=64, hash_dim=128, row_nnz=8, hash_nnz=4, seed=1), tuple(range(10)))
+
+
+def context(node: dict[str, Any], **run: Any) -> Context:
+    settings = {key: default for key, default, _ in RunConfig.table()}
+    return Context(run_id=1, node_id=2, node_config=node, state=RecordDict(), run_config=settings | run)
+
+
+def fit(where: Context) -> tuple[int, int, dict[str, Any]]:
+    nothing: Parameters = ndarrays_to_parameters([])
+    reply = client_fn(where).fit(FitIns(nothing, TERMS.to_config()))
+    assert reply.status.code == Code.OK
+    return len(reply.parameters.tensors), reply.num_examples, reply.metrics
+
+
+def test_simulated_parties_hold_shares_of_one_data_set() -> None:
+    pytest.importorskip("flwr_datasets")
+    replies = [fit(context({"partition-id": i, "num-partitions": 3})) for i in range(3)]
+    assert [reply[2]["flynn-party"] for reply in replies] == ["party-0", "party-1", "party-2"]
+    assert sum(reply[1] for reply in replies) == 1444
+
+
+def test_a_deployed_party_reads_its_own_file(tmp_path: Path) -> None:
+    np.savez(tmp_path / "mine.npz", X=np.eye(64), y=np.arange(64) % 10)
+    node = {"data-path": str(tmp_path / "mine.npz"), "party-id": "Basel", "test-fraction": 0}
+    _, examples, metrics = fit(context(node))
+    assert (examples, metrics["flynn-party"]) == (64, "Basel")
+
+
+@pytest.mark.parametrize(
+    ("node", "reason"),
+    [
+        ({}, "node-config data-path: missing; the party's own `.csv`, `.parquet` or `.npz` file"),
+        ({"data-path": "/secret/folder/a.npz"}, "node-config data-path: no such file: 'a.npz'"),
+        (
+            {"data-path": "a.npz", "memory-limit": 0},
+            "node-config memory-limit: expected a number above 0, got 0",
+        ),
+        ({"data-path": "~nosuchuser/a.npz"}, "node-config data-path: no such file: 'a.npz'"),
+    ],
+)
+def test_a_party_that_cannot_take_part_says_so_by_name(node: dict[str, Any], reason: str) -> None:
+    tensors, examples, metrics = fit(context(node | {"party-id": "Basel"}))
+    assert (tensors, examples) == (0, 0)
+    assert metrics == {"flynn-refused": reason, "flynn-party": "Basel"}
+
+
+def test_a_file_of_ones_own_goes_before_a_share_of_the_simulation(tmp_path: Path) -> None:
+    np.savez(tmp_path / "mine.npz", X=np.eye(64), y=np.arange(64) % 10)
+    node = {"data-path": str(tmp_path / "mine.npz"), "test-fraction": 0, "partition-id": 0, "num-partitions": 2}
+    assert fit(context(node))[1] == 64
+
+
+def test_an_error_that_nobody_thought_of_comes_with_a_name_and_without_its_text() -> None:
+    metrics = fit(context({"partition-id": "x", "num-partitions": 2}))[2]
+    assert metrics == {"flynn-refused": "failed with ValueError", "flynn-party": "party-x"}
+
+
+def test_a_file_without_a_header_tells_the_server_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "mine.csv").write_text("63,male,HIV+\n41,female,HIV-\n")
+    with caplog.at_level("WARNING", "flwr"):
+        logging.getLogger("flwr").addHandler(caplog.handler)
+        metrics = fit(context({"data-path": str(tmp_path / "mine.csv"), "party-id": "Basel"}))[2]
+        logging.getLogger("flwr").removeHandler(caplog.handler)
+    assert metrics["flynn-refused"] == "mine.csv: no column 'label' for the label among 3"
+    assert "HIV+" in caplog.text  # the party's own log
+
+
+def test_the_memory_limit_is_the_partys_own(tmp_path: Path) -> None:
+    np.savez(tmp_path / "mine.npz", X=np.eye(64), y=np.arange(64) % 10)
+    metrics = fit(context({"data-path": str(tmp_path / "mine.npz"), "memory-limit": 1e-6}))[2]
+    assert str(metrics["flynn-refused"]).startswith("memory: ")
+
+
+def test_the_least_of_points_in_a_sum_is_the_partys_own(tmp_path: Path) -> None:
+    np.savez(tmp_path / "mine.npz", X=np.eye(64)[:30], y=np.arange(30) % 10)
+    node = {"data-path": str(tmp_path / "mine.npz"), "test-fraction": 0}
+    request = FitIns(ndarrays_to_parameters([]), SumsTerms(64, tuple(range(10)), True, 1).to_config())
+    assert client_fn(context(node, **{"min-examples": 1})).fit(request).num_examples == 0
+    assert client_fn(context(node | {"min-examples": 3})).fit(request).num_examples == 30
+    pytest.importorskip("flwr_datasets")
+    simulated = {"partition-id": 0, "num-partitions": 1}
+    assert client_fn(context(simulated, **{"min-examples": 140})).fit(request).num_examples < 1444
+    assert client_fn(context(simulated, **{"min-examples": 1})).fit(request).num_examples == 1444
+
+
+# ---- private counts
+
+PRIVATE = Terms(TERMS.spec, TERMS.classes, "noisy", mechanism=LaplaceCounts(1.0, hash_nnz=4, n_classes=10))
+
+
+def private_fit(where: Context, terms: Terms = PRIVATE) -> tuple[int, int, dict[str, Any]]:
+    pytest.importorskip("opendp")
+    reply = client_fn(where).fit(FitIns(ndarrays_to_parameters([]), terms.to_config()))
+    return len(reply.parameters.tensors), reply.num_examples, reply.metrics
+
+
+def write_csv(path: Path, rows: list[str]) -> dict[str, Any]:
+    names = ",".join([f"x{i}" for i in range(64)])
+    path.write_text("\n".join([f"{names},label", *rows]) + "\n")
+    return {"data-path": str(path), "party-id": "Basel"}
+
+
+ROWS = [",".join(map(str, [*row, i % 10])) for i, row in enumerate(np.eye(64))]
+
+
+def test_a_deployed_party_gives_private_counts_where_its_own_config_allows_it(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    node = write_csv(tmp_path / "mine.csv", ROWS)
+    assert "policy max-epsilon not set" in private_fit(context(node))[2]["flynn-refused"]
+    assert "node-config state-path: expected" in private_fit(context(node | {"max-epsilon": 1.0}))[2]["flynn-refused"]
+    allowed = node | {"max-epsilon": 1.0, "state-path": str(tmp_path / "state")}
+    assert private_fit(context(allowed)) == (2, 1, {"flynn-party": "Basel"})
+    assert "only noisy counts" in fit(context(allowed))[2]["flynn-refused"]
+    other = Terms(TERMS.spec, TERMS.classes, "noisy", mechanism=LaplaceCounts(0.5, hash_nnz=4, n_classes=10))
+    assert "policy max-epsilon 1" in private_fit(context(allowed), other)[2]["flynn-refused"]
+    seeded = Terms(TERMS.spec, TERMS.classes, "noisy", mechanism=SimulatedRelease(PRIVATE.mechanism, 1))
+    assert "simulated is not among them" in private_fit(context(allowed), seeded)[2]["flynn-refused"]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [],
+        ROWS[:1],
+        [*ROWS, "," * 64],
+        [*ROWS, ROWS[0].replace("1.0", "HIV+")],
+        [ROWS[0] + ",1,2,3", *ROWS],
+        [*ROWS, "1,2"],
+        [*ROWS, ROWS[0].replace("1.0", "1e999")],
+    ],
+)
+def test_no_row_of_a_file_shows_in_the_form_of_a_private_reply(rows: list[str], tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    node = write_csv(tmp_path / "mine.csv", rows)
+    policy = {"max-epsilon": 1.0, "state-path": str(tmp_path / "state")}
+    assert private_fit(context(node | policy)) == (2, 1, {"flynn-party": "Basel"})
+
+
+def test_a_private_simulation_keeps_its_ledgers_under_the_output_folder(tmp_path: Path) -> None:
+    pytest.importorskip("flwr_datasets")
+    run = {"epsilon": 1.0, "output-dir": str(tmp_path)}
+    for i in range(2):
+        assert private_fit(context({"partition-id": i, "num-partitions": 2}, **run))[1] == 1
+        assert (tmp_path / "state" / "1" / f"party-{i}" / "ledger.json").exists()
+    other = Terms(TERMS.spec, TERMS.classes, "noisy", mechanism=LaplaceCounts(2.0, hash_nnz=4, n_classes=10))
+    where = context({"partition-id": 0, "num-partitions": 2}, **run)
+    assert "policy max-epsilon 1" in private_fit(where, other)[2]["flynn-refused"]
+
+
+def test_no_line_of_a_csv_file_changes_how_another_is_read(tmp_path: Path) -> None:
+    names, lines = "a,label,b", ["1,x,2", '"3","x, y",4', "7,x,8,", "5,x", "", "9,\u00e9,1e3", "1,2", "x" * 200_000]
+    path = tmp_path / "mine.csv"
+
+    def read(lines: list[str]) -> list[Any]:
+        path.write_text("\n".join([names, *lines]) + "\n")
+        share = private_share(NodeConfig(data_path=str(path)))
+        return [(row, label) for row, label in zip(share.X.tolist(), share.y, strict=True)]
+
+    alone = [read([line])[0] for line in lines if line]
+    odd = ["1,x,2,9,9,9", '"1,x,2', "1,\0,2", '1,"x', "1,\udcff,2".encode("utf-8", "replace").decode()]
+    for line in odd:
+        for place in (0, 4, 8):
+            mixed = read([*lines[:place], line, *lines[place:]])
+            assert len(mixed) == len(alone) + 1
+            assert str([*mixed[: place - (place > 4)], *mixed[place - (place > 4) + 1 :]]) == str(alone)
+
+
+def test_values_of_a_file_are_read_one_by_one(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        {"a": ["1", "x", "True", ""], "b": ["0.5", "2", "false", "7"], "label": ["0", "1", "01", "yes"]}
+    )
+    expected = [[1, 0.5], [np.nan, 2], [1, 0], [np.nan, 7]]
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    node = NodeConfig(data_path=str(tmp_path / "a.csv"))
+    share = private_share(node)
+    np.testing.assert_array_equal(share.X, expected)
+    assert share.y.tolist() == ["0", "1", "01", "yes"]
+    assert len(share.y_test) == 0
+    whole = np.random.default_rng(0).integers(0, 9, (500, 3))
+    np.savez(tmp_path / "b.npz", X=whole, y=np.arange(500) % 7)
+    kept = private_share(NodeConfig(data_path=str(tmp_path / "b.npz"), evaluate=True))
+    assert len(kept.y) + len(kept.y_test) == 500
+    assert 50 < len(kept.y_test) < 150
+    # With one record less the others stay where they are.
+    np.savez(tmp_path / "c.npz", X=whole[1:], y=np.arange(1, 500) % 7)
+    less = private_share(NodeConfig(data_path=str(tmp_path / "c.npz"), evaluate=True))
+    assert abs(len(kept.y) - len(less.y)) + abs(len(kept.y_test) - len(less.y_test)) == 1
+
+
+@pytest.mark.parametrize("odd", ["word", "label"])
+def test_no_row_of_an_npz_file_changes_how_another_is_read(odd: str, tmp_path: Path) -> None:
+    """One value that is no number makes texts of a whole array, one missing label makes floats of all."""
+    X, y = np.random.default_rng(0).normal(size=(200, 3)), np.arange(200) % 7
+    np.savez(tmp_path / "a.npz", X=X, y=y)
+    if odd == "word":
+        np.savez(tmp_path / "b.npz", X=np.vstack([np.array([["word", "1", "2"]]), X.astype(str)]), y=np.append(0, y))
+    else:
+        np.savez(tmp_path / "b.npz", X=np.vstack([np.zeros(3), X]), y=np.append(np.nan, y))
+    for evaluate in (False, True):
+        one, other = (
+            private_share(NodeConfig(data_path=str(tmp_path / name), evaluate=evaluate)) for name in ("a.npz", "b.npz")
+        )
+        for mine, theirs in ((one.X, other.X), (one.X_test, other.X_test)):
+            assert np.isin(mine, theirs).all()
+            assert len(theirs) - len(mine) in (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("gone.csv", "node-config data-path: no such file: 'gone.csv'"),
+        ("a.txt", "node-config data-path: expected a .csv, .parquet or .npz file, got 'a.txt'"),
+        ("bad.npz", "bad.npz: not a readable .npz file"),
+        ("flat.npz", "flat.npz: expected a matrix of numbers"),
+        ("other.npz", "other.npz: no array 'y' for the label among 1"),
+        ("other.csv", "other.csv: no column 'label' for the label among 2"),
+    ],
+)
+def test_files_that_no_record_spoils_are_refused_by_name(name: str, reason: str, tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    for text in ("a.txt", "bad.npz"):
+        (tmp_path / text).write_text("?")
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    np.savez(tmp_path / "flat.npz", X=np.zeros(4), y=np.zeros(4, int))
+    np.savez(tmp_path / "other.npz", X=np.zeros((4, 2)))
+    node = {"data-path": str(tmp_path / name), "max-epsilon": 1, "state-path": str(tmp_path / "state")}
+    assert private_fit(context(node))[2]["flynn-refused"].startswith(reason)
+
+
+# ---- columns by name, and the party's own copy of the model
+
+NAMES = tuple(f"x{i}" for i in range(64))
+NAMED = Terms(TERMS.spec, TERMS.classes, feature_names=NAMES)
+
+
+def evaluation(terms: Terms, counts: ClassCounts, **more: Any) -> EvaluateIns:
+    readout = {"flynn-decay": 0.5, "flynn-rule": "balanced", "flynn-temperature": 1.0, "flynn-try": False}
+    parameters = ndarrays_to_parameters(codec.encode(counts))
+    return EvaluateIns(parameters, {**terms.to_config(), **readout, **more})
+
+
+@pytest.fixture
+def shuffled(tmp_path: Path) -> dict[str, Any]:
+    """A party whose file has the run's columns backwards, and two more; one of them is no number."""
+    pytest.importorskip("pandas")
+    rows = [[f"Anna{i}", 7, *row[::-1], i % 10] for i, row in enumerate(np.eye(64))]
+    lines = [["who", "extra", *NAMES[::-1], "label"], *rows]
+    (tmp_path / "mine.csv").write_text("".join(",".join(map(str, line)) + "\n" for line in lines))
+    return {"data-path": str(tmp_path / "mine.csv"), "party-id": "Basel", "test-fraction": 0}
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_counts_and_sums_are_of_the_announced_columns(
+    shuffled: dict[str, Any], private: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    if private:
+        pytest.importorskip("opendp")
+        node = shuffled | {"max-epsilon": 100, "state-path": str(tmp_path / "state")}
+        mechanism = LaplaceCounts(100.0, hash_nnz=4, n_classes=10)  # next to no noise
+        terms = Terms(TERMS.spec, TERMS.classes, "noisy", NAMES, mechanism)
+        reply = client_fn(context(node)).fit(FitIns(ndarrays_to_parameters([]), terms.to_config()))
+        arrays = codec.read_tensors(reply.parameters.tensors)
+        counts = codec.decode_release(arrays, TERMS.hasher, mechanism, 1000).array
+    else:
+        with caplog.at_level("INFO", "flwr"):
+            reply = client_fn(context(shuffled)).fit(FitIns(ndarrays_to_parameters([]), NAMED.to_config()))
+        counts = codec.decode(codec.read_tensors(reply.parameters.tensors), TERMS.hasher, 10).array
+        assert "2 columns are not among the run's features: 'who', 'extra'" in caplog.text
+        request = SumsTerms(64, TERMS.classes, False, 1, NAMES).to_config()
+        sums = client_fn(context(shuffled)).fit(FitIns(ndarrays_to_parameters([]), request))
+        assert sums.num_examples == 64
+    expected = ClassCounts.from_data(TERMS.hasher, np.eye(64), np.arange(64) % 10, 10).array
+    assert (counts == expected).mean() > 0.99
+
+
+def test_the_model_is_written_to_the_partys_own_place(shuffled: dict[str, Any], tmp_path: Path) -> None:
+    counts = ClassCounts.from_data(TERMS.hasher, np.eye(64), np.arange(64) % 10, 10)
+    place = tmp_path / "model.npz"
+    node = shuffled | {"model-path": str(place)}
+    reply = client_fn(context(node)).evaluate(evaluation(NAMED, counts))
+    assert (reply.num_examples, reply.metrics) == (0, {"flynn-party": "Basel"})
+    model = FlyNNClassifier.load(place)
+    assert model.counts_ == counts
+    assert tuple(model.feature_names_in_) == NAMES
+    before = place.read_bytes()
+    kept = client_fn(context(node)).evaluate(evaluation(NAMED, ClassCounts.zeros(TERMS.hasher, 10)))
+    assert kept.metrics == {"flynn-party": "Basel"}
+    assert place.read_bytes() != before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.csv", "model.npz"]
+
+
+def test_a_private_party_gets_the_model_and_answers_nothing(shuffled: dict[str, Any], tmp_path: Path) -> None:
+    pytest.importorskip("opendp")
+    node = shuffled | {"max-epsilon": 1.0, "state-path": str(tmp_path / "state"), "model-path": str(tmp_path / "m.npz")}
+    terms = Terms(TERMS.spec, TERMS.classes, "noisy", NAMES, PRIVATE.mechanism)
+    release = client_fn(context(node)).fit(FitIns(ndarrays_to_parameters([]), terms.to_config()))
+    arrays = codec.read_tensors(release.parameters.tensors)
+    counts = codec.decode_release(arrays, TERMS.hasher, PRIVATE.mechanism, 1000)
+    reply = client_fn(context(node)).evaluate(evaluation(terms, counts, **{"flynn-releases": 1}))
+    assert (reply.loss, reply.num_examples, reply.metrics) == (0.0, 0, {"flynn-party": "Basel"})
+    assert FlyNNClassifier.load(tmp_path / "m.npz").guarantee_ == PRIVATE.mechanism.guarantee()
+
+
+def test_a_model_that_cannot_be_written_is_told_without_a_path(
+    shuffled: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device", str(tmp_path))
+
+    (tmp_path / "model.npz").write_text("the one before")
+    monkeypatch.setattr("flwr_flynn.model.model_file.os.fsync", full)
+    node = shuffled | {"model-path": str(tmp_path / "model.npz")}
+    counts = ClassCounts.zeros(TERMS.hasher, 10)
+    with caplog.at_level("ERROR", "flwr"):
+        metrics = client_fn(context(node)).evaluate(evaluation(NAMED, counts)).metrics
+    assert metrics == {"flynn-party": "Basel", "flynn-unkept": "failed with OSError: No space left on device"}
+    assert str(tmp_path) in caplog.text
+    assert (tmp_path / "model.npz").read_text() == "the one before"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.csv", "model.npz"]
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("gone/model.npz", "a file in a folder that can be written to, got another"),
+        ("", "a file in a folder that can be written to, got another"),
+        ("mine.csv/model.npz", "a file in a folder that can be written to, got another"),
+        ("m\0.npz", "a file in a folder that can be written to, got another"),
+        ("../{}/mine.csv", "another file than data-path, got the same"),
+    ],
+)
+def test_a_place_that_cannot_be_written_to_is_known_before_the_counting(
+    path: str, expected: str, shuffled: dict[str, Any], tmp_path: Path
+) -> None:
+    node = shuffled | {"model-path": str(tmp_path / path.format(tmp_path.name))}
+    _, examples, metrics = fit(context(node))
+    assert (examples, metrics["flynn-refused"]) == (0, f"node-config model-path: expected {expected}")

@@ -1,0 +1,226 @@
+"""Settings: what is taken, what is refused and in which words; pyproject.toml and README.md agree."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flwr_flynn.app.config import NodeConfig, RunConfig
+from flwr_flynn.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_pyproject_declares_every_key_with_its_default() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    table = {key: default for key, default, _ in RunConfig.table()}
+    assert declared == table
+    assert {k: type(v) for k, v in declared.items()} == {k: type(v) for k, v in table.items()}
+    assert RunConfig.parse(declared) == RunConfig()
+
+
+def test_readme_describes_every_key() -> None:
+    rows = re.findall(r"^\| `([a-z-]+)` \| ?(.*?) ?\| (.*) \|$", (ROOT / "README.md").read_text(), flags=re.M)
+    for key, default, meaning in [*RunConfig.table(), *NodeConfig.table()]:
+        shown = str(default).lower() if isinstance(default, bool) else str(default)
+        assert (key, f"`{shown}`" if shown else "", meaning) in rows
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("alpha", 0, "expected a number above 0, got 0"),
+        ("alpha", "x", 'expected a number above 0, got "x"'),
+        ("alpha", float("nan"), "expected a number above 0, got NaN"),
+        ("alpha", True, "expected a number above 0, got true"),
+        ("test-fraction", 1, "expected a number from 0 below 1, got 1"),
+        ("strictness", 1.5, "expected a number from 0 to 1, got 1.5"),
+        ("hash-dim", -1, "expected an integer of at least 0, got -1"),
+        ("hash-dim", 2.5, "expected an integer of at least 0, got 2.5"),
+        ("rounds", -1, "expected an integer from 0 to 1000, got -1"),
+        ("check-pooled", 1, "expected true or false, got 1"),
+        ("signed", 1, 'expected one of auto, true, false, got "1"'),
+        ("alpha", 10**400, "expected a number above 0, got 1" + 79 * "0"),
+        ("rounds", -(10**400), "expected an integer from 0 to 1000, got -1" + 78 * "0"),
+        ("min-examples", 0, "expected an integer of at least 1, got 0"),
+        ("rule", "best", 'expected one of balanced, novelty, bayes, got "best"'),
+        ("dataset", True, "expected a string, got true"),
+        ("timeout", 1e12, "expected a number from 0 to 1e+09, got 1000000000000.0"),
+        ("decay", 1, 'expected "auto" or a number from 0 below 1, got "1"'),
+        ("decay", "fast", 'expected "auto" or a number from 0 below 1, got "fast"'),
+    ],
+)
+def test_a_bad_value_is_one_line_with_key_expected_and_got(key: str, value: Any, expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.parse({key: value})
+    assert str(caught.value) == f"run-config {key}: {expected}"
+
+
+def test_numbers_are_taken_as_users_type_them() -> None:
+    config = RunConfig.parse({"alpha": 1, "timeout": 5, "decay": 0.8, "partition-sizes": 12, "rounds": 2.0})
+    assert (config.alpha, config.timeout, config.rounds) == (1.0, 5.0, 2)
+    assert config.decay_value() == 0.8
+    assert config.sizes() == [12]
+    assert RunConfig().decay_value() == "auto"
+
+
+def test_keys_of_other_apps_are_left_alone() -> None:
+    assert RunConfig.parse({"learning-rate": 0.1}) == RunConfig()
+
+
+def test_min_parties_cannot_exceed_min_available() -> None:
+    with pytest.raises(ConfigError, match="min-parties: expected at most min-available = 2, got 3"):
+        RunConfig.parse({"min-available": 2, "min-parties": 3})
+
+
+@pytest.mark.parametrize(
+    ("text", "classes"),
+    [
+        ("cat, dog", ["cat", "dog"]),
+        ("0,1,2", [0, 1, 2]),
+        ('["0", "1"]', ["0", "1"]),
+        ("[3, 1]", [3, 1]),
+        ("1_0,2", ["1_0", "2"]),
+        ("01,1", ["01", "1"]),
+        ("", []),
+    ],
+)
+def test_class_list(text: str, classes: list[str | int]) -> None:
+    assert RunConfig.parse({"classes": text}).class_list() == classes
+
+
+@pytest.mark.parametrize("text", ["a,a", "a,,b", '["a", 1]', "[1.5]", "[", '{"a": 1}, x, x', "[" * 100_000])
+def test_bad_class_list(text: str) -> None:
+    with pytest.raises(ConfigError, match="run-config classes: expected"):
+        RunConfig.parse({"classes": text}).class_list()
+
+
+def test_feature_names() -> None:
+    assert RunConfig.parse({}).feature_list() == ()
+    assert RunConfig.parse({"feature-names": "age, body weight,1"}).feature_list() == ("age", "body weight", "1")
+    assert RunConfig.parse({"feature-names": '["a, b", "c"]', "n-features": 2}).feature_list() == ("a, b", "c")
+    for text in ("a,a", "a,,b", "[1, 2]", "[", '["a", "a"]'):
+        with pytest.raises(ConfigError, match=r"^run-config feature-names: expected"):
+            RunConfig.parse({"feature-names": text}).feature_list()
+    with pytest.raises(ConfigError, match=r"^run-config n-features: expected 2, as many as feature-names, got 3"):
+        RunConfig.parse({"feature-names": "a,b", "n-features": 3}).feature_list()
+
+
+def test_a_plan_takes_what_is_given_and_leaves_the_rest_open() -> None:
+    settings = {"hash-dim": 300, "row-nnz": 5, "seed": 3, "signed": True, "scaling": "none"}
+    (spec,) = RunConfig.parse(settings).plan(64, 1000, 10).specs()
+    assert (spec.n_features, spec.hash_dim, spec.row_nnz, spec.seed, spec.signed) == (64, 300, 5, 3, True)
+    assert 1 <= spec.hash_nnz <= 300
+    assert spec.signed
+    assert spec.center is None
+    (shifted,) = RunConfig.parse({"center": "8", "scale": "0.5, 2"}).plan(2, None, 3).specs()
+    assert (shifted.center, shifted.scale) == ((8.0, 8.0), (0.5, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"row-nnz": 9}, r"run-config row-nnz: expected 1 to 4 \(n_features\), got 9"),
+        ({"hash-dim": 10, "hash-nnz": 11}, r"run-config hash-nnz: expected 1 to 10 \(hash_dim\), got 11"),
+        ({"center": "1,2"}, "center: expected one finite number or 4 with commas between"),
+        ({"center": "inf"}, "center: expected one finite number or 4 with commas between"),
+        ({"scale": "0"}, "run-config scale: expected positive numbers only"),
+    ],
+)
+def test_a_plan_that_does_not_fit(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        RunConfig.parse(settings).plan(4, 100, 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "signed"),
+    [
+        ({"scaling": "none"}, False),
+        ({"scaling": "weighted"}, True),
+        ({"center": "1"}, True),
+        ({"scaling": "weighted", "signed": False}, False),
+        ({"scaling": "none", "signed": True}, True),
+        ({"preset": "paper"}, False),
+    ],
+)
+def test_rows_are_signed_where_columns_are_scaled(settings: dict[str, Any], signed: bool) -> None:
+    assert RunConfig.parse(settings).resolved().plan(20, None, 3).signed == signed
+
+
+def test_a_scaling_by_name_excludes_one_by_hand() -> None:
+    for name in ("center", "scale"):
+        with pytest.raises(ConfigError, match=f"^run-config {name}: expected none beside scaling = standard$"):
+            RunConfig.parse({"scaling": "standard", name: "1"})
+
+
+def test_very_wide_points_are_left_as_they_are_by_auto() -> None:
+    assert RunConfig(scaling="auto").plan(2**14, None, 2).needs_sums
+    assert not RunConfig(scaling="auto").plan(2**14 + 1, None, 2).needs_sums
+
+
+def test_the_paper_s_preset() -> None:
+    paper = RunConfig.parse({"preset": "paper"}).resolved()
+    assert (paper.scaling, paper.signed, paper.rule, paper.decay_value()) == ("none", "false", "novelty", 0.5)
+    assert RunConfig.parse({"preset": "paper", "decay": 0.2}).resolved().decay_value() == 0.2
+    assert RunConfig.parse({}).resolved() == RunConfig()
+    for key, value in {"scaling": "standard", "signed": True, "rule": "bayes", "center": "1"}.items():
+        with pytest.raises(ConfigError, match=f"^run-config {key}: preset = paper has "):
+            RunConfig.parse({"preset": "paper", key: value})
+
+
+def test_settings_that_a_simulation_ignores() -> None:
+    assert RunConfig().deployment_only() == []
+    config = RunConfig.parse({"n-features": 3, "classes": "0,1", "n-examples": 9, "min-available": 2})
+    assert config.deployment_only() == ["n-features", "n-examples", "classes"]
+    assert RunConfig(feature_names="a").deployment_only() == ["feature-names"]
+
+
+def test_node_config_needs_a_file() -> None:
+    with pytest.raises(ConfigError, match="node-config data-path: missing"):
+        NodeConfig.parse({"party-id": "site 1"})
+    assert NodeConfig.parse({"data-path": "a.csv", "party-id": 7}).party_id == "7"
+
+
+def test_a_misspelled_key_of_a_node_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^node-config test-fracton: unknown; expected one of data-path, "):
+        NodeConfig.parse({"data-path": "a.csv", "test-fracton": 0})
+    assert NodeConfig.parse({"data-path": "a.csv", "partition-id": 0, "num-partitions": 2}).data_path == "a.csv"
+
+
+def test_synthetic_points_must_fit() -> None:
+    with pytest.raises(ConfigError, match=r"synthetic-examples: expected at most .* = 100, got 100000000"):
+        RunConfig.parse({"dataset": "synthetic", "synthetic-examples": 10**8, "synthetic-features": 10**6})
+
+
+def test_settings_that_a_deployment_ignores() -> None:
+    assert RunConfig().simulation_only() == []
+    config = RunConfig.parse({"test-fraction": 0, "check-pooled": False, "seed": 3, "rounds": 2})
+    assert config.simulation_only() == ["test-fraction", "check-pooled"]
+
+
+scalars = st.one_of(
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=20),
+    st.lists(st.integers(), max_size=2),
+    st.none(),
+)
+
+
+@given(st.dictionaries(st.sampled_from([key for key, _, _ in RunConfig.table()]), scalars))
+def test_any_mapping_is_taken_or_refused_in_one_line(raw: dict[str, Any]) -> None:
+    try:
+        config = RunConfig.parse(raw)
+        config.class_list()
+        config.feature_list()
+        config.sizes()
+    except ConfigError as error:
+        assert len(str(error).splitlines()) == 1
+        assert str(error).startswith("run-config ")

@@ -1,0 +1,606 @@
+"""Noisy counts from a party to the model: what leaves, what is refused, and that neither depends on a record."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.common import Code, EvaluateIns, FitIns, FitRes, Status, ndarrays_to_parameters
+from flwr.server import Server
+
+from flwr_flynn import FlyNNClassifier, FlyNNClient, FlyNNStrategy
+from flwr_flynn.app.config import NodeConfig, RunConfig
+from flwr_flynn.app.privacy_setup import private_plan, run_mechanism, simulated_budget
+from flwr_flynn.errors import AggregationError, ConfigError, PayloadError
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.aggregator import NOISY_EXAMPLES, Aggregator
+from flwr_flynn.federated.protocol import SumsTerms, Terms
+from flwr_flynn.federated.roster import Reply
+from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.selection import Plan
+from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, Mechanism, SimulatedRelease, TopTLaplace
+from flwr_flynn.privacy.ledger import Budget, Policy
+from tests.fakes import CLASSES, HASHER, SPEC, TERMS, Proxy, counts_of, manager, points
+
+pytest.importorskip("opendp")
+pytest.importorskip("dp_accounting")
+
+SHAPE: dict[str, Any] = {"hash_nnz": SPEC.hash_nnz, "n_classes": len(CLASSES)}
+LAPLACE = LaplaceCounts(1.0, **SHAPE)
+MECHANISMS = [
+    LAPLACE,
+    GaussianCounts(1.0, 1e-5, **SHAPE),
+    TopTLaplace(1.0, n_released=5, **SHAPE),
+    SimulatedRelease(LAPLACE, seed=3),
+]
+ALL = ("gaussian", "laplace", "top-t", "simulated")
+
+
+def terms(mechanism: Mechanism = LAPLACE, **changes: Any) -> Terms:
+    return Terms(**{"specs": SPEC, "classes": CLASSES, "mode": "noisy", "mechanism": mechanism} | changes)
+
+
+def party(path: Path, X: Any = None, y: Any = None, max_epsilon: float = 1.0, **more: Any) -> FlyNNClient:
+    """A party that allows any mechanism; one with 20 points if none are given."""
+    if X is None:
+        X, y = points(20)
+    policy = Policy(max_epsilon, 1e-4, ALL)
+    return FlyNNClient(X, y, name="Basel", budget=Budget(path / "state", policy), **more)
+
+
+def answer(client: FlyNNClient, asked: Terms | None = None) -> FitRes:
+    request = FitIns(ndarrays_to_parameters([]), (asked or terms()).to_config())
+    return client.to_client().fit(request)
+
+
+def refusal(client: FlyNNClient, asked: Any = None) -> str:
+    config = asked if isinstance(asked, dict) else (asked or terms()).to_config()
+    arrays, n_examples, metrics = client.fit([], config)
+    assert (arrays, n_examples) == ([], 0)
+    return str(metrics["flynn-refused"])
+
+
+def form(reply: FitRes) -> Any:
+    """Everything about a reply but the noisy counts."""
+    tensors = reply.parameters.tensors
+    arrays = codec.read_tensors(tensors)
+    shapes = [(array.dtype.str, array.shape) for array in arrays]
+    return [len(tensor) for tensor in tensors], shapes, reply.num_examples, reply.metrics, reply.status
+
+
+# ---- what leaves a party
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda each: each.kind)
+def test_the_form_of_a_reply_depends_on_no_record(mechanism: Mechanism, tmp_path: Path) -> None:
+    X, y = points(40)
+    one_class = y == "ash"
+    odd = X.astype(object)
+    odd[3, 1], odd[4, 2], odd[5, 3] = "word", np.nan, 1e300
+    wrong = y.astype(object)
+    wrong[:10] = "oak"
+    data = {
+        "all": (X, y),
+        "one less": (X[1:], y[1:]),
+        "another": (np.vstack([X[1:], X[:1] * 7]), y),
+        "none": (X[:0], y[:0]),
+        "one class": (X[one_class], y[one_class]),
+        "ten thousand": (np.repeat(X, 250, axis=0), np.repeat(y, 250)),
+        "odd": (odd, y),
+        "wrong labels": (X, wrong),
+        "nothing that fits": (np.full((9, 4), np.nan), ["oak"] * 9),
+    }
+    replies = {name: answer(party(tmp_path / name, *each), terms(mechanism)) for name, each in data.items()}
+    forms = {name: form(reply) for name, reply in replies.items()}
+    assert all(each == forms["all"] for each in forms.values()), forms
+    assert forms["all"][2:4] == (NOISY_EXAMPLES, {"flynn-party": "Basel"})
+    assert forms["all"][1][1] == ("<i4", (3, 24))
+
+
+def test_noise_is_on_classes_that_a_party_does_not_have(tmp_path: Path) -> None:
+    noisy = LaplaceCounts(0.1, **SHAPE)
+    array = codec.read_tensors(answer(party(tmp_path, *points(0)), terms(noisy)).parameters.tensors)[1]
+    assert (np.abs(array).sum(axis=1) > 0).all()
+    assert array.min() < 0
+
+
+@pytest.mark.parametrize("mechanism", [LAPLACE, GaussianCounts(1.0, 1e-5, **SHAPE)], ids=lambda each: each.kind)
+def test_the_noise_is_that_of_the_mechanism(mechanism: Mechanism, tmp_path: Path) -> None:
+    X, y = points(200)
+    array = codec.read_tensors(answer(party(tmp_path, X, y), terms(mechanism)).parameters.tensors)[1]
+    noise = array - counts_of(X, y).array
+    assert 0.5 < noise.std() / mechanism.noise_sd < 2
+    assert abs(noise.mean()) < 0.6 * mechanism.noise_sd  # 5 standard errors of 72 draws
+
+
+def test_what_does_not_fit_is_told_to_the_partys_own_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    X, y = points(20)
+    X[:3, 0] = np.nan
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        answer(party(tmp_path, X, y))
+    assert "3 of 20 records do not fit" in caplog.text
+
+
+def test_a_failure_in_the_counting_shows_in_the_log_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise MemoryError("secret")
+
+    expected = form(answer(party(tmp_path / "well")))
+    monkeypatch.setattr("flwr_flynn.flower.client.count", fails)
+    with caplog.at_level(logging.ERROR, logger="flwr"):
+        assert form(answer(party(tmp_path / "ill"))) == expected
+    assert "THE COUNTS ARE OF NO RECORD" in caplog.text
+
+
+def test_wide_noise_travels_in_wide_integers() -> None:
+    narrow, wide = LaplaceCounts(0.001, **SHAPE), LaplaceCounts(0.001, **SHAPE, records_per_person=10**6)
+    for mechanism, kind in ((narrow, "int32"), (wide, "int64")):
+        release = mechanism.received(np.full((3, 24), -(2**40)), HASHER.fingerprint)
+        array = codec.encode_release(release, mechanism)[1]
+        assert array.dtype == kind
+        assert array.min() == (-(2**31) + 1 if kind == "int32" else -(2**40))
+
+
+# ---- ledger and policy
+
+
+def test_the_same_request_gets_the_same_answer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = answer(party(tmp_path))
+    assert answer(party(tmp_path)) == first
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        assert answer(party(tmp_path, *points(7))) == first  # that the data changed is nobody else's business
+    assert "of other data than there are now" in caplog.text
+    assert party(tmp_path).budget.spent() == (1.0, 0.0)
+
+
+def test_another_request_adds_up_and_is_refused_beyond_the_policy(tmp_path: Path) -> None:
+    asked = [terms(LaplaceCounts(epsilon, **SHAPE)) for epsilon in (0.5, 0.25, 0.3)]
+    client = party(tmp_path)
+    first = answer(client, asked[0])
+    assert first.num_examples == NOISY_EXAMPLES
+    # The same counts for classes in another order are another answer.
+    assert answer(client, terms(LaplaceCounts(0.25, **SHAPE), classes=CLASSES[::-1])).num_examples == NOISY_EXAMPLES
+    assert answer(client, asked[1]).num_examples == NOISY_EXAMPLES
+    assert refusal(client, asked[2]) == "policy max-epsilon 1: with this release it would be 1.3"
+    assert answer(client, asked[0]) == first
+    # A refusal depends on no record.
+    for n in (0, 1, 30):
+        other = FlyNNClient(*points(n), budget=client.budget)
+        assert refusal(other, asked[2]) == "policy max-epsilon 1: with this release it would be 1.3"
+
+
+@pytest.mark.parametrize(
+    "fault", [lambda path: (path / "ledger.json").unlink(), lambda path: (path / "ledger.json").write_text("{}")]
+)
+def test_a_lost_or_altered_ledger_is_refused_until_reset(fault: Any, tmp_path: Path) -> None:
+    answer(party(tmp_path))
+    fault(tmp_path / "state")
+    reason = refusal(party(tmp_path))
+    assert "nothing is released until it is reset" in reason
+    assert str(tmp_path) not in reason
+    party(tmp_path).budget.reset()
+    assert answer(party(tmp_path)).num_examples == NOISY_EXAMPLES
+
+
+def test_without_a_budget_nothing_private_is_released() -> None:
+    assert "policy max-epsilon not set" in refusal(FlyNNClient(*points(5)))
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason"),
+    [
+        (Policy(9.0, 0.0, ["gaussian"]), "policy mechanisms gaussian: laplace is not among them"),
+        (Policy(9.0, 0.0, ["laplace"], "replace-one"), "policy neighbours replace-one"),
+        (Policy(9.0, 0.0, ["laplace"], records_per_person=2), "policy records-per-person 2"),
+    ],
+)
+def test_the_policy_is_the_partys(policy: Policy, reason: str, tmp_path: Path) -> None:
+    client = FlyNNClient(*points(5), budget=Budget(tmp_path / "state", policy))
+    assert reason in refusal(client)
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_party_with_a_policy_gives_nothing_else(tmp_path: Path) -> None:
+    X, y = points(20)
+    client = party(tmp_path, X, y, X_test=X, y_test=y)
+    assert "only noisy counts leave this party, not exact counts" in refusal(client, TERMS)
+    assert "not sums of columns" in refusal(client, SumsTerms(4, CLASSES, True, 1).to_config())
+    model = codec.encode(counts_of(X, y))
+    config = TERMS.to_config() | {"flynn-candidates": '[[["balanced", 0.5]]]'}
+    loss, n_examples, metrics = client.evaluate(model, config)
+    assert (loss, n_examples) == (0.0, 0)
+    assert "not a part in the choice" in metrics["flynn-refused"]
+    received: list[FlyNNClassifier] = []
+    client.on_model = received.append
+    config = TERMS.to_config() | {"flynn-decay": 0.5, "flynn-rule": "balanced"}
+    assert "policy evaluate off" in client.evaluate(model, config)[2]["flynn-refused"]
+    assert len(received) == 1  # the model is taken all the same
+    client.evaluates = True
+    assert client.evaluate(model, config)[1] == 20
+
+
+def test_data_of_the_wrong_form_are_refused(tmp_path: Path) -> None:
+    for X, y in ((np.zeros((2, 5)), ["ash"] * 2), ([[1.0] * 4], ["ash"]), (np.zeros((2, 4)), ["ash"])):
+        assert refusal(party(tmp_path, X, y))
+    assert not (tmp_path / "state" / "ledger.json").exists()
+
+
+def test_parties_of_a_simulation_draw_different_noise(tmp_path: Path) -> None:
+    asked = terms(SimulatedRelease(LAPLACE, seed=3))
+    X, y = points(20)
+
+    def array(name: str, folder: str) -> list[list[int]]:
+        budget = Budget(tmp_path / folder, Policy(1.0, 0.0, ALL))
+        client = FlyNNClient(X, y, name=name, budget=budget)
+        return codec.read_tensors(answer(client, asked).parameters.tensors)[1].tolist()
+
+    assert array("a", "1") == array("a", "2") != array("b", "3")
+
+
+# ---- terms
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda each: each.kind)
+def test_terms_carry_the_mechanism(mechanism: Mechanism) -> None:
+    asked = terms(mechanism)
+    config = asked.to_config()
+    assert Terms.from_config(config, 4) == asked
+    assert config["flynn-mode"] == "noisy"
+    assert not any("sigma" in value or "scale" in json.loads(config["flynn-mechanism"]) for value in config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"mechanism": None}, "mechanism: expected one in mode noisy"),
+        ({"mode": "plain"}, "mechanism: expected none in mode plain"),
+        ({"mechanism": LaplaceCounts(1.0, hash_nnz=4, n_classes=3)}, "mechanism: expected hash_nnz 3, got 4"),
+        ({"mechanism": LaplaceCounts(1.0, hash_nnz=3, n_classes=2)}, "mechanism: expected n_classes 3, got 2"),
+        ({"specs": [SPEC, replace(SPEC, hash_dim=25)]}, "spec: expected one in mode noisy"),
+    ],
+)
+def test_terms_that_do_not_fit_together(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        terms(**changes)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [None, 7, "{", "[]", "{}", "[" * 3000, " " * 5000, '{"mechanism": "none"}']
+    + [
+        json.dumps(LAPLACE.to_dict() | change)
+        for change in ({"epsilon": 0}, {"epsilon": float("nan")}, {"hash_nnz": 4}, {"sigma": 1}, {"n_classes": 10**9})
+    ],
+)
+def test_hostile_mechanisms_are_refused(text: Any, tmp_path: Path) -> None:
+    config = terms().to_config() | {"flynn-mechanism": text}
+    assert refusal(party(tmp_path), config)
+    with pytest.raises(PayloadError):
+        Terms.from_config(config, 4)
+
+
+# ---- the server
+
+
+def release(n: int = 5, seed: int = 0, mechanism: Mechanism = LAPLACE) -> list[np.ndarray]:
+    simulated = SimulatedRelease(mechanism, seed)
+    return codec.encode_release(simulated.release(counts_of(*points(n, seed))), mechanism)
+
+
+def reply(cid: str, arrays: list[np.ndarray], n_examples: int = NOISY_EXAMPLES, **metrics: Any) -> Reply:
+    return Reply(cid, ndarrays_to_parameters(arrays).tensors, n_examples, metrics)
+
+
+def test_releases_are_added_up_with_their_noise() -> None:
+    server = Aggregator(terms(), min_parties=2)
+    arrays = [release(seed=seed) for seed in range(3)]
+    server.commit(server.check([reply("0", arrays[0]), reply("1", arrays[1])]))
+    server.commit(server.check([reply("2", arrays[2]), reply("1", arrays[1])]))
+    np.testing.assert_array_equal(server.counts.array, sum(array[1].astype(int) for array in arrays))
+    assert server.counts.noise_variance == pytest.approx(3 * LAPLACE.noise_sd**2)
+    assert len(server.counts.noise) == 3
+    assert [each.examples for each in server.parties] == [None] * 3
+    assert server.counts.array.dtype == np.int64
+
+
+def test_the_same_release_under_two_ids_is_the_same_noise_twice() -> None:
+    server = Aggregator(terms(), min_parties=2)
+    server.commit(server.check([reply("0", release()), reply("1", release())]))
+    assert server.counts.noise_variance == pytest.approx(4 * LAPLACE.noise_sd**2)
+
+
+def spoiled(**changes: Any) -> list[np.ndarray]:
+    fingerprint, array = release()
+    return [changes.get("fingerprint", fingerprint), changes.get("counts", array)]
+
+
+HUGE = np.full((3, 24), 2**62)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "n_examples", "reason"),
+    [
+        ([], 1, "expected 2 arrays"),
+        (release() * 2, 1, "expected 2 arrays"),
+        (codec.encode(counts_of(*points(5))), 1, "expected type <i4"),
+        (spoiled(counts=release()[1].astype(np.int64)), 1, "expected type <i4"),
+        (spoiled(counts=release()[1].astype(np.float32)), 1, "expected type <i4"),
+        (spoiled(counts=release()[1][:2]), 1, "expected shape"),
+        (spoiled(counts=release()[1].T.copy()), 1, "expected shape"),
+        (spoiled(fingerprint=np.zeros(32, np.uint8)), 1, "fingerprint: expected"),
+        (spoiled(fingerprint=release()[0][:31]), 1, "fingerprint: expected shape"),
+        (release(), 0, "num_examples: expected 1"),
+        (release(), 5, "num_examples: expected 1"),
+        (release(), True, "num_examples"),
+    ],
+)
+def test_hostile_replies_are_refused(arrays: list[np.ndarray], n_examples: Any, reason: str) -> None:
+    server = Aggregator(terms(), min_parties=1)
+    before = server.counts
+    batch = server.check([reply("0", arrays, n_examples)])
+    assert reason in batch.refused["0"]
+    server.commit(batch)
+    assert (server.counts, server.parties) == (before, [])
+
+
+def test_counts_that_are_too_large_are_refused() -> None:
+    server = Aggregator(terms(), min_parties=1, max_examples_per_party=100)
+    most = 100 + math.ceil(40 * LAPLACE.noise_sd)
+    for size, fits in ((most, True), (most + 1, False), (-most, True), (-most - 1, False), (-(2**31), False)):
+        batch = server.check([reply("0", spoiled(counts=np.full((3, 24), size, np.int32)))])
+        assert ("0" in batch.accepted) == fits
+    wide = LaplaceCounts(0.001, **SHAPE, records_per_person=10**6)
+    server = Aggregator(terms(wide), min_parties=1)
+    for size in (2**62, -(2**63)):
+        batch = server.check([reply("0", spoiled(counts=np.full((3, 24), size, np.int64)))])
+        assert "counts: expected from" in batch.refused["0"]
+
+
+def test_no_number_of_large_replies_overflows_the_sum() -> None:
+    wide = LaplaceCounts(0.001, **SHAPE, records_per_person=10**6)
+    server = Aggregator(terms(wide), min_parties=1, max_examples_per_party=2**62)
+    large = codec.noisy_capacity(HASHER) // 3
+    batch = server.check([reply(str(i), spoiled(counts=np.full((3, 24), -large - i))) for i in range(5)])
+    server.commit(batch)
+    assert len(server.parties) == 2
+    assert set(batch.refused.values()) == {"refused: the sum has no room for it"}
+    assert server.counts.array.max() == -2 * large - 1
+
+
+def strategy(**changes: Any) -> FlyNNStrategy:
+    settings = {"spec": SPEC, "classes": CLASSES, "min_available_clients": 3, "min_parties": 2, "wait_timeout": 0}
+    return FlyNNStrategy(**{**settings, "mechanism": LaplaceCounts(2.0, **SHAPE), **changes})
+
+
+def run(made: FlyNNStrategy, tmp_path: Path, **more: Any) -> list[Proxy]:
+    """Flower's own loop over three parties, the second of which has only records that do not fit."""
+    X, y = points(300)
+    spoiled = X.copy()
+    spoiled[1::3] = np.nan
+    proxies = [
+        Proxy(
+            str(i),
+            party(tmp_path / str(i), spoiled[i::3], y[i::3], max_epsilon=100.0, X_test=X, y_test=y, **more),
+        )
+        for i in range(3)
+    ]
+    Server(client_manager=manager(*proxies), strategy=made).fit(made.num_rounds, timeout=None)
+    return proxies
+
+
+def test_a_private_run_makes_a_model_with_its_guarantee(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made = strategy()
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        proxies = run(made, tmp_path)
+    assert made.num_rounds == 1
+    assert (made.choice, made.sums, made.evaluation) == (None, None, None)
+    assert [proxy.evaluations for proxy in proxies] == [0, 0, 0]
+    assert made.guarantee == made.mechanism.guarantee() == made.model.guarantee_
+    assert made.guarantee in caplog.text
+    X, y = points(300)
+    exact = counts_of(*(np.delete(each, np.s_[1::3], axis=0) for each in (X, y)))
+    assert 0 < np.abs(made.counts.array - exact.array).max() < 100
+    made.model.save(tmp_path / "model.npz")
+    loaded = FlyNNClassifier.load(tmp_path / "model.npz")
+    assert loaded.guarantee_ == made.guarantee
+    assert loaded.counts_ == made.counts
+    np.testing.assert_array_equal(loaded.predict(X), made.model.predict(X))
+
+
+@pytest.mark.parametrize("mechanism", [GaussianCounts(100.0, 1e-5, **SHAPE), SimulatedRelease(LAPLACE, 4)])
+def test_a_private_run_can_be_evaluated_where_parties_allow_it(mechanism: Mechanism, tmp_path: Path) -> None:
+    received: list[FlyNNClassifier] = []
+    made = strategy(mechanism=mechanism, fraction_evaluate=1.0)
+    run(made, tmp_path, evaluates=True, on_model=received.append)
+    assert made.evaluation["examples"] == 900
+    assert made.choice is None
+    assert received[0].guarantee_ == made.guarantee
+    assert (received[0].counts_.array == made.counts.array).all()
+    assert received[0].counts_.noise_variance == pytest.approx(made.counts.noise_variance)
+    X, y = points(300)
+    assert made.evaluation["accuracy"] == pytest.approx(np.mean(made.model.predict(X) == y))
+
+
+def test_a_private_run_at_parties_that_keep_their_results(tmp_path: Path) -> None:
+    made = strategy(fraction_evaluate=1.0)
+    run(made, tmp_path)
+    assert made.evaluation is None
+    assert len(made.evaluation_missing) == 3
+    assert all("policy evaluate off" in reason for reason in made.evaluation_missing.values())
+
+
+def test_an_open_run_gets_nothing_from_parties_with_a_policy(tmp_path: Path) -> None:
+    made = strategy(mechanism=None)
+    run(made, tmp_path)
+    with pytest.raises(AggregationError, match="only noisy counts leave this party"):
+        _ = made.model
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"spec": [SPEC, replace(SPEC, hash_dim=25)]}, "spec: expected one in mode noisy"),
+        ({"spec": Plan(4, 3, scaling="standard")}, "spec: scaling = standard sums up columns"),
+        ({"mechanism": LaplaceCounts(1.0, hash_nnz=4, n_classes=3)}, "mechanism: expected hash_nnz 3"),
+        ({"mechanism": 1.0}, "mechanism: expected one"),
+    ],
+)
+def test_a_strategy_refuses_what_noise_does_not_go_with(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        strategy(**changes)
+
+
+@pytest.mark.parametrize("n_releases", [None, 0, -1, True, 2.0, 2**31])
+def test_a_model_of_no_number_of_releases_is_refused(n_releases: Any) -> None:
+    total = codec.encode(SimulatedRelease(LAPLACE, 1).release(counts_of(*points(20))))
+    config = {**terms().to_config(), "flynn-decay": 0.5, "flynn-rule": "balanced", "flynn-releases": n_releases}
+    X, y = points(5)
+    client = FlyNNClient(X, y, X_test=X, y_test=y)
+    assert "flynn-releases" in client.evaluate(total, config)[2]["flynn-refused"]
+    assert client.evaluate(total, config | {"flynn-releases": 1})[1] == 5
+
+
+def test_sums_of_noisy_counts_travel_signed() -> None:
+    for low, high, kind in ((-128, 5, "int8"), (-1, 127, "int8"), (-1, 128, "int16"), (0, 200, "int16")):
+        array = np.full((3, 24), low)
+        array[0, 0] = high
+        counts = LAPLACE.received(array, HASHER.fingerprint, 2)
+        message = codec.encode(counts)
+        assert message[1].dtype == kind
+        assert (codec.decode_total(message, HASHER, LAPLACE, 2).array == array).all()
+    with pytest.raises(PayloadError, match="counts: expected from"):
+        codec.decode_total([message[0], HUGE], HASHER, LAPLACE, 2)
+
+
+# ---- settings
+
+
+def test_what_a_run_asks_for() -> None:
+    def mechanism(**settings: Any) -> Mechanism | None:
+        config = RunConfig.parse({key.replace("_", "-"): value for key, value in settings.items()})
+        return run_mechanism(config, SPEC, 3, n_parties=2)
+
+    assert mechanism() is None
+    assert mechanism(epsilon=1, delta=1e-5) == GaussianCounts(1.0, 1e-5, **SHAPE)
+    assert mechanism(epsilon=1) == LAPLACE
+    more = {"neighbours": "replace-one", "records_per_person": 3}
+    assert mechanism(epsilon=1, **more) == LaplaceCounts(1.0, **SHAPE, **more)
+    top = {"epsilon": 1, "mechanism": "top-t", "n_released": 5}
+    assert mechanism(**top) == TopTLaplace(1.0, 5, **SHAPE)
+    assert mechanism(**top, accounting="paper") == TopTLaplace(1.0, 5, **SHAPE, accounting="paper", n_parties=2)
+    assert mechanism(epsilon=1, noise="seeded", seed=9) == SimulatedRelease(LAPLACE, 9)
+    with pytest.raises(ConfigError, match=r"^run-config epsilon: expected a number from 0.001 to 100"):
+        mechanism(epsilon=1e-9)
+    with pytest.raises(ConfigError, match=r"^run-config delta: expected a number from 1e-12"):
+        mechanism(epsilon=1, delta=1e-20)
+
+
+def test_noise_is_shared_among_no_more_parties_than_are_certain_to_be_in_a_secure_sum() -> None:
+    def sharing(**more: Any) -> int | None:
+        private = {"epsilon": 1, "delta": 1e-5, "secure": True, "max-examples": 100}
+        mechanism = run_mechanism(RunConfig.parse(private | more), SPEC, 3, n_parties=10)
+        return mechanism.n_honest if mechanism else None
+
+    assert sharing() == 7
+    assert sharing(**{"secure-threshold": 0.9}) == 9
+    assert sharing(**{"honest-parties": 4}) == 4
+    with pytest.raises(ConfigError, match=r"^run-config honest-parties: expected at most 7, .* of 10 parties, got 8"):
+        sharing(**{"honest-parties": 8})
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"delta": 1e-5}, "delta: expected epsilon above 0 beside it"),
+        ({"noise": "seeded"}, "noise: expected epsilon above 0"),
+        ({"epsilon": 1, "mechanism": "gaussian"}, "delta: expected a delta above 0 with mechanism = gaussian"),
+        ({"epsilon": 1, "mechanism": "laplace", "delta": 1e-5}, "delta: expected no delta with mechanism = laplace"),
+        ({"epsilon": 1, "mechanism": "top-t"}, "n-released: expected above 0 with mechanism = top-t"),
+        ({"epsilon": 1, "n-released": 4}, "n-released: expected none with mechanism = laplace"),
+        ({"epsilon": 1, "accounting": "paper"}, "accounting: expected none with mechanism = laplace"),
+        ({"epsilon": 1, "scaling": "standard"}, "scaling: expected none with epsilon, .* got standard"),
+        ({"epsilon": 1, "scaling": "auto"}, "scaling: expected none with epsilon"),
+    ],
+)
+def test_settings_that_do_not_go_together(settings: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=f"^run-config {reason}"):
+        RunConfig.parse(settings)
+
+
+def test_held_out_figures_are_for_simulations() -> None:
+    private = RunConfig.parse({"epsilon": 1})
+    assert (private.evaluates(simulated=True), private.evaluates(simulated=False)) == (True, False)
+    assert RunConfig().evaluates(simulated=False)
+    assert RunConfig.parse({"epsilon": 1, "evaluate": True}).evaluates(simulated=False)
+    assert not RunConfig.parse({"evaluate": False}).evaluates(simulated=True)
+
+
+def test_sizes_follow_from_public_figures() -> None:
+    config = RunConfig.parse({"epsilon": 1, "delta": 1e-5, "hash-dim": 512, "center": "8", "seed": 3})
+    plan = private_plan(config, config.plan(64, 2000, 10), n_parties=3)
+    (spec,) = plan.specs()
+    assert (spec.hash_dim, spec.seed, spec.signed, spec.center) == (512, 3, True, (8.0,) * 64)
+    assert spec.hash_nnz <= 512 // 10
+    with pytest.raises(ConfigError, match=r"^run-config n-examples: with epsilon it must be given in a deployment"):
+        private_plan(config, config.plan(64, None, 10), 3)
+    bad = RunConfig.parse({"epsilon": 1, "hash-dim": 512, "hash-nnz": 513})
+    with pytest.raises(ConfigError, match=r"^run-config hash-nnz: "):
+        private_plan(bad, Plan(64, 10, 2000, hash_dim=512, hash_nnz=513), 3)
+
+
+def test_the_ledger_of_a_simulated_party_lies_in_the_output_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    config = RunConfig.parse({"epsilon": 1, "delta": 1e-5})
+    assert simulated_budget(RunConfig(), 7, 2) is None
+    assert simulated_budget(config, 7, 2).path == tmp_path / "flynn" / "7" / "state" / "7" / "party-2"
+    elsewhere = RunConfig.parse({"epsilon": 1, "noise": "seeded", "output-dir": str(tmp_path / "out")})
+    budget = simulated_budget(elsewhere, 7, 2)
+    assert budget.path == tmp_path / "out" / "state" / "7" / "party-2"
+    assert (budget.policy.max_epsilon, budget.policy.mechanisms) == (1.0, ("simulated",))
+
+
+def test_a_nodes_policy() -> None:
+    node = {"data-path": "a.csv", "max-epsilon": 1.5, "max-delta": 1e-5, "state-path": "/var/lib/flynn/state"}
+    more = {"mechanisms": "laplace, gaussian", "neighbours": "replace-one", "records-per-person": 2}
+    assert NodeConfig.parse(node | more).policy() == Policy(1.5, 1e-5, ["laplace", "gaussian"], "replace-one", 2)
+    for bad, reason in (
+        ({"state-path": ""}, "state-path: expected an absolute path beside max-epsilon, got none"),
+        ({"state-path": "state"}, 'state-path: expected an absolute path beside max-epsilon, got "state"'),
+        ({"mechanisms": "simulated"}, 'mechanisms: expected some of gaussian, laplace, top-t, got "simulated"'),
+        ({"mechanisms": ""}, "mechanisms: expected some of"),
+        ({"max-epsilon": -1}, "max-epsilon: expected a number of at least 0"),
+    ):
+        with pytest.raises(ConfigError, match=f"^node-config {reason}"):
+            NodeConfig.parse(node | bad)
+
+
+def test_evaluating_a_model_with_a_budget_leaves_out_what_does_not_fit(tmp_path: Path) -> None:
+    X, y = points(20)
+    spoiled = X.copy()
+    spoiled[::2] = np.nan
+    model = ndarrays_to_parameters(codec.encode(counts_of(*points(60, seed=1))))
+    config = TERMS.to_config() | {"flynn-decay": 0.5, "flynn-rule": "balanced"}
+    client = party(tmp_path, X_test=spoiled, y_test=y, evaluates=True).to_client()
+    reply = client.evaluate(EvaluateIns(model, config))
+    clean = FlyNNClient(X, y, name="Basel", X_test=X[1::2], y_test=y[1::2]).to_client()
+    assert reply == clean.evaluate(EvaluateIns(model, config))
+    assert reply.status == Status(Code.OK, "Success")
+
+
+def test_a_client_takes_a_budget_and_nothing_else() -> None:
+    with pytest.raises(ConfigError, match="budget: expected a Budget, got str"):
+        FlyNNClient(*points(3), budget="state")
+
+
+def test_counts_of_no_release_are_none() -> None:
+    assert Aggregator(terms(), 1).counts == ClassCounts.zeros(HASHER, 3)

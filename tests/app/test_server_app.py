@@ -1,0 +1,482 @@
+"""What `flwr run` starts at the server, without the processes."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.compat.common import recorddict_compat as compat
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.server import Server
+from flwr.supercore.task_identity import TaskIdentity
+
+from flwr_flynn import FlyNNClassifier, FlyNNClient, FlyNNStrategy
+from flwr_flynn.app import report as reports
+from flwr_flynn.app import server_app
+from flwr_flynn.app.config import RunConfig
+from flwr_flynn.app.data import datasets
+from flwr_flynn.errors import AggregationError, ConfigError, FlyNNError
+from flwr_flynn.federated.federation_file import Federation
+from flwr_flynn.privacy import mechanism_from_dict
+from flwr_flynn.privacy.ledger import Budget, Policy
+from tests.fakes import CLASSES, Proxy, manager, points
+
+REPORT: dict[str, Any] = {
+    "action": "train",
+    "parties": [{"name": "a", "examples": 3, "bytes": 900}, {"name": "b", "examples": 4, "bytes": 2_100_000}],
+    "missing": {"c": "no reply"},
+    "examples": 7,
+    "privacy": None,
+    "evaluates": True,
+    "evaluation": None,
+    "evaluation_missing": {},
+    "unkept": {},
+    "evaluation_trouble": [],
+    "sums": None,
+    "choice": None,
+    "specs": [],
+    "traffic": {},
+    "sha256": {"federated": "12ab"},
+}
+
+
+@pytest.fixture(autouse=True)
+def a_logger_without_the_app_s_filter() -> Iterator[None]:
+    """What the app does to Flower's logger ends with its process; here it must end with its test."""
+    yield
+    logging.getLogger("flwr").removeFilter(server_app._one_line)
+
+
+def test_errors_of_ours_are_logged_in_one_line_and_others_whole() -> None:
+    def record(error: Exception) -> logging.LogRecord:
+        exc_info = (type(error), error, None)
+        made = logging.LogRecord("flwr", logging.ERROR, "", 0, "%s raised an exception", ("ServerApp",), exc_info)
+        assert server_app._one_line(made)
+        return made
+
+    ours, other = record(AggregationError("1 of 2 parties counted")), record(ZeroDivisionError("x"))
+    assert (ours.getMessage(), ours.exc_info) == ("AggregationError: 1 of 2 parties counted", None)
+    noted = AggregationError("no column")
+    noted.add_note("it has 'a'")
+    assert record(noted).getMessage() == "AggregationError: no column; it has 'a'"
+    assert record(MemoryError("8 TiB")).exc_info is None
+    assert other.getMessage() == "ServerApp raised an exception"
+    assert other.exc_info
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "metrics.json"
+    server_app._write(path, "old")
+
+    def fails(_: int) -> None:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", fails)
+        with pytest.raises(OSError, match="disk full"):
+            server_app._write(path, "new")
+    assert path.read_text() == "old"
+    server_app._write(path, "new")
+    assert path.read_text() == "new"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["metrics.json"]
+
+
+def test_the_output_folder_is_made_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    assert server_app._output_folder(RunConfig(), 7) == tmp_path / "flynn" / "7"
+    for odd in ("~nosuchuser/x", "a\0b", f"{tmp_path}/{'a' * 300}"):
+        with pytest.raises(ConfigError, match="run-config output-dir: expected a folder"):
+            server_app._output_folder(RunConfig(output_dir=odd), 7)
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="run-config output-dir: expected a folder that can be written to"):
+        server_app._output_folder(RunConfig(output_dir=str(tmp_path / "file" / "x")), 7)
+
+
+def test_the_table_of_a_deployment_names_who_is_missing(tmp_path: Path) -> None:
+    table = reports.table(REPORT, tmp_path)
+    rows = [line.split() for line in table.splitlines() if line]
+    assert ["parties", "counted", "2", "of", "3"] in rows
+    assert ["not", "counted:", "c", "no", "reply"] in rows
+    assert "1.1 MB on average, 2.1 MB at most" in table
+    assert "equal" not in table
+    assert table.splitlines()[-1].endswith(str(tmp_path))
+
+
+def test_the_table_says_loudly_when_the_counts_differ(tmp_path: Path) -> None:
+    simulation = {"parties": 3, "points": 9, "handed_out": 8, "empty_parties": 1}
+    sha = {"federated": "12ab", "pooled": "34cd", "equal": False}
+    table = reports.table(REPORT | {"simulation": simulation, "sha256": sha}, tmp_path)
+    assert "8 of 9" in table
+    assert "  equal" in table
+    assert "NO" in table
+
+
+def test_the_table_does_not_compare_some_parties_with_all_points(tmp_path: Path) -> None:
+    simulation = {"parties": 3, "points": 9, "handed_out": 8, "empty_parties": 1}
+    sha = {"federated": "12ab", "pooled": "34cd", "equal": None}
+    table = reports.table(REPORT | {"simulation": simulation, "sha256": sha}, tmp_path)
+    assert "n/a, 1 missing" in table
+    assert "NO" not in table
+
+
+def test_the_table_tells_an_evaluation_that_failed_from_none(tmp_path: Path) -> None:
+    assert "none: no party holds test points" in reports.table(REPORT, tmp_path)
+    table = reports.table(REPORT | {"evaluation_missing": {"a": "declined: X_test", "b": "no reply"}}, tmp_path)
+    assert "failed at 2 parties" in table
+    assert [line.split()[:3] for line in table.splitlines() if "declined" in line] == [["not", "evaluated:", "a"]]
+    assert "failed with KeyError" in reports.table(REPORT | {"evaluation_trouble": ["KeyError"]}, tmp_path)
+    silent = {"evaluates": False, "evaluation_missing": {"a": "no reply"}, "unkept": {"b": "disk full"}}
+    table = " ".join(reports.table(REPORT | silent, tmp_path).split())
+    assert "evaluation none: no results leave the parties has no model: a no reply" in table
+    assert "could not keep the model: b disk full" in table
+
+
+@pytest.mark.parametrize("key", ["n-features", "classes", "min-available"])
+def test_a_deployment_must_say_what_its_server_cannot_see(key: str) -> None:
+    given = {"n-features": 4, "classes": "a,b", "min-available": 2}
+    del given[key]
+    with pytest.raises(ConfigError, match=f"^run-config {key}: "):
+        server_app._what_to_train(RunConfig.parse(given), None)
+
+
+def test_a_hash_that_the_server_cannot_afford_is_refused_before_it_is_drawn() -> None:
+    given = {"n-features": 4, "classes": "a,b", "min-available": 2, "hash-dim": 2 * 10**9}
+    with pytest.raises(ConfigError, match=r"^run-config memory-limit: .* need about 178\.\d\d GiB, 4 are allowed"):
+        server_app._what_to_train(RunConfig.parse(given), None)
+
+
+def test_sizes_of_a_simulation_do_not_depend_on_the_split() -> None:
+    pytest.importorskip("flwr_datasets")
+    one = server_app._what_to_train(RunConfig(), 2)
+    assert one == server_app._what_to_train(RunConfig(partitioner="shard"), 10)
+    assert one[1] == list(range(10))
+    with pytest.raises(ConfigError, match="min-parties: expected at most the simulation's 2 SuperNodes, got 3"):
+        server_app._what_to_train(RunConfig(min_parties=3), 2)
+
+
+def test_settings_for_a_deployment_are_named_in_a_simulation(caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("flwr_datasets")
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        server_app._what_to_train(RunConfig.parse({"n-features": 3, "classes": "a,b"}), 2)
+    assert "a simulation does not use the settings n-features, classes" in caplog.text
+
+
+def test_the_memory_limit_of_the_server_covers_all_hashes() -> None:
+    given = {"n-features": 20, "classes": "a,b", "min-available": 2, "hash-dim": 2**20}
+    for scaling, hashes, fits in (("weighted", "", 0.3), ("auto", "4 hashes with ", 1.2)):
+        settings = {**given, "scaling": scaling}
+        server_app._what_to_train(RunConfig.parse({**settings, "memory-limit": 10 * fits}), None)
+        with pytest.raises(ConfigError, match=f"^run-config memory-limit: {hashes}1048576 rows of "):
+            server_app._what_to_train(RunConfig.parse({**settings, "memory-limit": fits / 10}), None)
+
+
+def test_sums_that_the_server_cannot_afford_are_refused() -> None:
+    classes = ",".join(map(str, range(1000)))
+    given = {"n-features": 2000, "classes": classes, "min-available": 2, "hash-dim": 256, "memory-limit": 1}
+    server_app._what_to_train(RunConfig.parse({**given, "scaling": "standard"}), None)
+    with pytest.raises(ConfigError, match=r"^run-config memory-limit: the sums of 2000 columns for 1000 classes need"):
+        server_app._what_to_train(RunConfig.parse({**given, "scaling": "weighted"}), None)
+
+
+def test_rounds_must_do_for_the_counting() -> None:
+    config = RunConfig.parse({"scaling": "auto", "rounds": 1})
+    plan = config.plan(4, None, 3)
+    strategy = FlyNNStrategy(spec=plan, classes=CLASSES, min_available_clients=1, min_parties=1)
+    with pytest.raises(ConfigError, match="rounds: expected at least 2 with scaling = auto, got 1"):
+        server_app._rounds(config, plan, strategy)
+    assert server_app._rounds(RunConfig(rounds=2), plan, strategy) == 2
+    assert server_app._rounds(RunConfig(), plan, strategy) == 3
+
+
+def test_the_table_shows_the_choice_and_what_it_cost(tmp_path: Path) -> None:
+    choice = {
+        "spec": 1,
+        "decay": 0.25,
+        "candidates": [[["balanced", 0.5]], [["balanced", 0.25]]],
+        "accuracies": [[0.75], [0.875]],
+        "accuracy": 0.875,
+        "examples": 7,
+        "missing": {"b": "no reply"},
+        "cost": {"extra_specs": {"up": 1000, "down": 2000}},
+    }
+    sums = {"examples": 6, "missing": {"a": "declined: no"}}
+    traffic = {name: {"parties": 2, "up": 10, "down": 20} for name in ("sums", "counts", "choice", "model")}
+    equal = {"federated": "12ab", "pooled": "12ab", "equal": True, "sums_equal": None, "choice_equal": False}
+    changes = {"choice": choice, "sums": sums, "scaling": "auto", "specs": [{}, {}], "traffic": traffic}
+    table = reports.table(REPORT | changes | {"sha256": equal}, tmp_path)
+    rows = {" ".join(line.split()) for line in table.splitlines()}
+    assert {
+        "scaling auto, from sums of the columns of 6 examples",
+        "no sums: a declined: no",
+        "hash number 2 of 2, leave-one-out 0.7500, 0.8750",
+        "decay 0.25, leave-one-out 0.8750, 1 compared on 7 examples",
+        "no say: b no reply",
+        "sums of the columns 10 B up, 20 B down",
+        "choice 10 B up, 20 B down",
+        "of which specs not chosen 1.0 kB up, 2.0 kB down",
+        "equal yes",
+        "sums of the columns equal n/a, some points had no say",
+        "choice equal NO",
+    } <= rows
+    table = reports.table(REPORT | {"choice": choice | {"accuracies": []}}, tmp_path)
+    assert "none: no party with points replied" in table
+
+
+def test_sums_and_choice_are_compared_with_those_of_the_pooled_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = points(60)
+    codes = np.array([CLASSES.index(label) for label in y])
+    config = RunConfig.parse({"scaling": "auto", "hash-dim": 64})
+    plan = config.plan(4, 60, 3)
+
+    def compared(min_examples: int, pooled: np.ndarray) -> dict[str, Any]:
+        clients = [FlyNNClient(X[i::3], y[i::3], min_examples=1) for i in range(3)]
+        proxies = [Proxy(str(i), client) for i, client in enumerate(clients)]
+        strategy = FlyNNStrategy(
+            spec=plan, classes=CLASSES, min_available_clients=3, min_parties=3, min_examples=min_examples
+        )
+        Server(client_manager=manager(*proxies), strategy=strategy).fit(3, timeout=None)
+        monkeypatch.setattr(datasets, "pooled_training", lambda *_: (pooled, codes, 3))
+        found = reports.compared(config, strategy, plan, 3, strategy.federation("1"))
+        return {name: found[name] for name in reports.EQUALITIES}
+
+    assert compared(1, X) == {"equal": True, "sums_equal": True, "choice_equal": True}
+    assert compared(8, X) == {"equal": True, "sums_equal": None, "choice_equal": True}
+    assert compared(1, X[::-1].copy())["equal"] is False
+    nudged = X.copy()
+    nudged[0, 0] = np.nextafter(X[0, 0], np.inf)
+    assert compared(1, nudged)["sums_equal"] is False
+
+
+# -------- one run against parties in this process
+
+Spoil = Callable[[RecordDict, str], RecordDict]
+
+
+class Loopback:
+    """A grid of two parties; what the second one, Mallory, sends goes through `spoil` first. `nodes`: who is there."""
+
+    def __init__(self, spoil: Spoil, nodes: Iterable[int] = (1, 2), **more: Any) -> None:
+        self.run = SimpleNamespace(run_id=1)
+        self.spoil = spoil
+        X, y = points(20)
+        names = {1: "Ulm", 2: "Mallory"}
+        self.clients = {
+            node: FlyNNClient(X, y, X_test=X, y_test=y, name=names[node], **more).to_client() for node in nodes
+        }
+
+    def get_node_ids(self) -> list[int]:
+        return list(self.clients)
+
+    def get_nodes(self) -> list[NodeInfo]:
+        return [NodeInfo(node_id=node, public_key=b"key %d" % node) for node in self.clients]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        return [self.reply(message) for message in messages]
+
+    def reply(self, message: Message) -> Message:
+        client, kind = self.clients[message.metadata.dst_node_id], message.metadata.message_type
+        if kind == MessageType.TRAIN:
+            fitres = client.fit(compat.recorddict_to_fitins(message.content, True))
+            content = compat.fitres_to_recorddict(fitres, False)
+        else:
+            evaluateres = client.evaluate(compat.recorddict_to_evaluateins(message.content, True))
+            content = compat.evaluateres_to_recorddict(evaluateres)
+        return Message(self.spoil(content, kind) if message.metadata.dst_node_id == 2 else content, reply_to=message)
+
+
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Spoil, **more: Any) -> dict[str, Any]:
+    """The app's main function with these parties; its metrics.json."""
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+    settings = {"n-features": 4, "classes": ",".join(CLASSES), "min-available": 2, "min-parties": 1, "hash-dim": 64}
+    settings |= more
+    context = Context(1, 0, {}, RecordDict(), settings | {"output-dir": str(tmp_path / "out"), "timeout": 2})
+    server_app.main(Loopback(spoil), context)
+    report: dict[str, Any] = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    return report
+
+
+def status_77(content: RecordDict, kind: str) -> RecordDict:
+    content.config_records["fitres.status" if kind == MessageType.TRAIN else "evaluateres.status"]["code"] = 77
+    return content
+
+
+def list_valued(content: RecordDict, kind: str) -> RecordDict:
+    name = "fitres.metrics" if kind == MessageType.TRAIN else "evaluateres.metrics"
+    content.config_records[name] = ConfigRecord({"a": [1, 2]})
+    return content
+
+
+@pytest.mark.parametrize("spoil", [lambda content, kind: RecordDict(), status_77, list_valued])
+def test_a_reply_that_flower_cannot_read_costs_its_sender_only(
+    spoil: Spoil, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = run(tmp_path, monkeypatch, spoil)
+    assert [party["name"] for party in report["parties"]] == ["Ulm"]
+    assert report["missing"] == {"node 2": "no reply"}
+    # It is asked again for the evaluation, and spoils that reply, too.
+    assert report["evaluation"]["examples"] == 20
+    assert list(report["evaluation_missing"].values()) == ["no reply"]
+
+
+def test_a_party_of_more_points_than_allowed_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = run(tmp_path, monkeypatch, lambda content, kind: content, **{"max-examples": 20})
+    assert [party["examples"] for party in report["parties"]] == [20, 20]
+    with pytest.raises(AggregationError, match=r"Ulm \(refused: counts: expected at most 19 examples, got 20\)"):
+        run(tmp_path, monkeypatch, lambda content, kind: content, **{"max-examples": 19})
+
+
+def test_a_run_with_sums_and_a_choice_reports_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = run(tmp_path, monkeypatch, lambda content, kind: content, scaling="auto")
+    assert report["scaling"] == "auto"
+    assert report["sums"]["examples"] <= 40
+    assert len(report["specs"]) == len(report["choice"]["accuracies"]) == 4
+    assert report["specs"][report["choice"]["spec"]]["n_waves"] == report["spec"]["n_waves"]
+    assert report["decay"] == report["choice"]["decay"]
+    assert report["traffic"].keys() == {"sums", "counts", "choice", "model"}
+    assert report["evaluation"]["examples"] == 40
+    paper = run(tmp_path, monkeypatch, lambda content, kind: content, preset="paper")
+    assert (paper["scaling"], paper["sums"], paper["choice"]) == ("none", None, None)
+    assert (paper["decay"], paper["rule"], paper["spec"]["signed"]) == (0.5, "novelty", False)
+    assert paper["evaluation"]["examples"] == 40
+
+
+def test_a_federation_goes_through_train_join_and_evaluate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def go(nodes: set[int], action: str, **more: Any) -> dict[str, Any]:
+        with monkeypatch.context() as patch:
+            patch.setattr(f"{__name__}.Loopback", partial(Loopback, nodes=nodes))
+            later = {} if action == "train" else {"n-features": 0, "classes": "", "hash-dim": 0, "min-available": 1}
+            settings = {"action": action, "federation": str(kept)} | later | more
+            return run(tmp_path, patch, lambda content, kind: content, **settings)
+
+    kept = tmp_path / "kept.npz"
+    for action in ("join", "withdraw", "evaluate"):
+        with pytest.raises(ConfigError, match=r"^run-config federation: expected the server's own file, got none: "):
+            go({1}, action)
+    for name in ("model.npz", "metrics.json"):
+        with pytest.raises(
+            ConfigError, match=r"^run-config federation: expected another file than the run's model.npz"
+        ):
+            go({1}, "train", federation=str(tmp_path / "out" / name))
+    with pytest.raises(ConfigError, match=r"^run-config federation: expected a file, got '~nobody-of-this-name/f.npz'"):
+        go({1}, "train", federation="~nobody-of-this-name/f.npz")
+    go({1}, "train", rule="novelty", **{"min-available": 1})
+    with pytest.raises(AggregationError, match=r"Mallory \(refused: counts: expected at most 19 examples, got 20\)"):
+        go({2}, "join", **{"max-examples": 19})
+    assert go({2}, "join", **{"max-examples": 20})["rule"] == "novelty"
+    assert [member.name for member in Federation.load(kept).members] == ["Mallory", "Ulm"]
+    before = kept.read_bytes()
+    assert go({1, 2}, "evaluate")["evaluation"]["examples"] == 40
+    assert kept.read_bytes() == before
+    for setting in ({"decay": "0.5"}, {"rule": "bayes"}, {"max-examples": 20}):
+        with pytest.raises(ConfigError, match=r"expected none with action = evaluate, which takes it from the"):
+            go({1, 2}, "evaluate", **setting)
+
+
+def private_parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parties of `run` with a policy; both at one ledger, which gives the two the same answer."""
+    pytest.importorskip("opendp")
+    budget = Budget(tmp_path / "state", Policy(1.0, 1e-5))
+    monkeypatch.setattr(f"{__name__}.Loopback", partial(Loopback, budget=budget))
+
+
+@pytest.mark.parametrize("more", [{"delta": 1e-5}, {}, {"mechanism": "top-t", "n-released": 20}])
+def test_a_private_run_reports_its_guarantee(
+    more: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    private_parties(tmp_path, monkeypatch)
+    report = run(tmp_path, monkeypatch, lambda content, kind: content, epsilon=1.0, **{"n-examples": 40}, **more)
+    privacy = report["privacy"]
+    model = FlyNNClassifier.load(tmp_path / "out" / "model.npz")
+    assert model.guarantee_ == privacy["guarantee"]
+    assert mechanism_from_dict(privacy["mechanism"]).guarantee() == privacy["guarantee"]
+    assert (privacy["epsilon"], privacy["delta"]) == (pytest.approx(1.0, rel=0.01), more.get("delta", 0.0))
+    assert (report["examples"], report["evaluation"], report["choice"], report["sums"]) == (None, None, None, None)
+    assert [party["examples"] for party in report["parties"]] == [None, None]
+    assert model.counts_.noise_variance == pytest.approx((2 * privacy["noise_sd"]) ** 2)
+    printed = capsys.readouterr().out
+    assert "hidden" in printed
+    assert "none: no results leave the parties" in printed
+    assert privacy["guarantee"] in " ".join(printed.split())
+
+
+def test_a_private_run_in_a_deployment_needs_public_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    private_parties(tmp_path, monkeypatch)
+    with pytest.raises(ConfigError, match=r"^run-config n-examples: with epsilon it must be given"):
+        run(tmp_path, monkeypatch, lambda content, kind: content, epsilon=1.0)
+    more = {"n-examples": 40, "noise": "seeded"}
+    with pytest.raises(ConfigError, match=r"^run-config noise: expected opendp in a deployment, got seeded"):
+        run(tmp_path, monkeypatch, lambda content, kind: content, epsilon=1.0, **more)
+
+
+def test_parties_that_keep_their_results_are_named_where_they_are_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private_parties(tmp_path, monkeypatch)
+    more = {"n-examples": 40, "evaluate": True}
+    report = run(tmp_path, monkeypatch, lambda content, kind: content, epsilon=1.0, **more)
+    assert set(report["evaluation_missing"]) == {"Ulm", "Mallory"}
+    with pytest.raises(AggregationError, match=r"policy max-epsilon 1: with this release it would be 1\.5"):
+        run(tmp_path, monkeypatch, lambda content, kind: content, epsilon=0.5, **more)
+
+
+def test_sizes_of_a_private_simulation_follow_from_its_training_points() -> None:
+    pytest.importorskip("flwr_datasets")
+    pytest.importorskip("dp_accounting")
+    config = RunConfig.parse({"epsilon": 1, "delta": 1e-5})
+    plan, _, _ = server_app._what_to_train(config, 3)
+    assert (plan.n_examples, plan.needs_sums) == (1444, False)
+    more, _, _ = server_app._what_to_train(config, 10)
+    assert more.hash_nnz >= plan.hash_nnz
+
+
+def test_a_spoiled_evaluation_leaves_the_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = run(tmp_path, monkeypatch, lambda content, kind: content if kind == MessageType.TRAIN else RecordDict())
+    assert report["missing"] == {}
+    assert report["examples"] == 40
+    assert report["evaluation_missing"] == {"Mallory": "no reply"}
+
+
+def test_whatever_fails_after_the_counting_the_model_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> Any:
+        raise KeyError("x")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FlyNNStrategy, "aggregate_evaluate", fails)
+        report = run(tmp_path, patch, lambda content, kind: content)
+    assert report["evaluation"] is None
+    assert report["evaluation_trouble"] == ["KeyError"] * 2  # the choice's, too
+    (tmp_path / "out" / "model.npz").unlink()
+    monkeypatch.setattr(reports, "compiled", fails)
+    with pytest.raises(KeyError):
+        run(tmp_path, monkeypatch, lambda content, kind: content)
+    assert FlyNNClassifier.load(tmp_path / "out" / "model.npz").counts_.n_examples == 40
+
+
+def test_a_run_whose_counts_are_not_the_pooled_ones_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = reports.compiled
+
+    def unequal(*args: Any) -> dict[str, Any]:
+        report = whole(*args)
+        return report | {"sha256": report["sha256"] | {"pooled": "34cd", "equal": False}}
+
+    monkeypatch.setattr(reports, "compiled", unequal)
+    with pytest.raises(FlyNNError, match="not the one trained on the pooled data"):
+        run(tmp_path, monkeypatch, lambda content, kind: content)
+    assert "NO" in capsys.readouterr().out
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        ".federation.npz.lock",
+        "federation.npz",
+        "metrics.json",
+        "model.npz",
+    ]

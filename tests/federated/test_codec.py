@@ -1,0 +1,233 @@
+"""A message says what was counted, whole, or it is refused and nothing is allocated for it."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+import zlib
+from contextlib import suppress
+from io import BytesIO
+
+import numpy as np
+import pytest
+from flwr.common import ndarrays_to_parameters
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flwr_flynn.errors import PayloadError
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.compression import pack
+from flwr_flynn.model.counts import ClassCounts
+from tests.fakes import HASHER, TERMS, counts_of, points
+
+L, M, RHO = TERMS.n_classes, HASHER.hash_dim, HASHER.hash_nnz
+
+
+def good() -> list[np.ndarray]:
+    return codec.encode(counts_of(*points(9)))
+
+
+def decode(arrays: object, **kwargs: object) -> ClassCounts:
+    return codec.decode(arrays, HASHER, L, **kwargs)
+
+
+@pytest.mark.parametrize("n", [0, 1, 300])
+def test_what_is_encoded_is_decoded(n: int) -> None:
+    counts = counts_of(*points(n))
+    message = codec.encode(counts)
+    through_flower = codec.read_tensors(ndarrays_to_parameters(message).tensors)
+    for arrays in (message, through_flower):
+        assert decode(arrays, n_examples=n) == counts
+
+
+@pytest.mark.parametrize("highest", [1, 255, 256, 2**16, 2**32, (2**63 - 1) // M])
+def test_counts_travel_packed_however_large(highest: int) -> None:
+    array = np.zeros((L, M), np.int64)
+    array[0, :RHO] = highest
+    counts = ClassCounts(array, hash_nnz=RHO, spec_fingerprint=HASHER.fingerprint)
+    message = codec.encode(counts)
+    assert [each.dtype.name for each in message] == ["uint8", "uint8"]
+    assert message[1].nbytes < 80
+    assert decode(message) == counts
+
+
+def damaged(place: int, change: object) -> list[np.ndarray]:
+    """A good message with one of its arrays changed."""
+    arrays = good()
+    arrays[place] = change(arrays[place])
+    return arrays
+
+
+def repacked(change: object) -> list[np.ndarray]:
+    """A message of other counts, which anybody can pack."""
+    counts = counts_of(*points(9)).array.astype(np.uint64)
+    return [good()[0], pack(change(counts))]
+
+
+def with_cell(array: np.ndarray, row: int, column: int, value: int) -> np.ndarray:
+    array[row, column] = value
+    return array
+
+
+def balanced_row(high: int) -> np.ndarray:
+    """Counts of a right row sum for 2 points, with one entry above 2."""
+    array = np.zeros((L, M), np.uint8)
+    array[0, :3] = high, 2 * RHO - high - 1, 1
+    return array
+
+
+HOSTILE = {
+    "nothing": ([], "expected 2 arrays"),
+    "fingerprint only": (good()[:1], "got 1 arrays"),
+    "two blocks": (good() + good(), "got 4 arrays"),
+    "no list": (None, "got NoneType"),
+    "a text": ("ab", "fingerprint: expected an array, got str"),
+    "lists for arrays": ([[1] * 32, [[0] * M] * L], "fingerprint: expected an array, got list"),
+    "short fingerprint": (damaged(0, lambda a: a[:31]), r"fingerprint: expected shape \(32,\), got \(31,\)"),
+    "wide fingerprint": (damaged(0, lambda a: a.astype("<u2")), "fingerprint: expected type .u1, got <u2"),
+    "other fingerprint": (damaged(0, lambda a: a ^ 1), "fingerprint: expected [0-9a-f]{12}..., got [0-9a-f]{12}"),
+    "objects": (damaged(1, lambda a: a.astype(object)), r"counts: expected type .*, got \|O"),
+    "floats": (damaged(1, lambda a: a.astype(float)), "counts: expected type .*, got <f8"),
+    "booleans": (damaged(1, lambda a: a.astype(bool)), "counts: expected type"),
+    "texts": (damaged(1, lambda a: a.astype("U9")), "counts: expected type"),
+    "records": (damaged(1, lambda a: a.astype([("a", "u1")])), "counts: expected type"),
+    "big-endian": (damaged(1, lambda a: a.astype(">u2")), "counts: expected type .*, got >u2"),
+    "signed": (damaged(1, lambda a: a.astype("i1")), "counts: expected type .u1, got .i1"),
+    "not packed": (damaged(1, lambda a: np.zeros((L, M), np.uint8)), "counts: expected 1 dimension, got 2"),
+    "giant": (
+        damaged(1, lambda a: np.broadcast_to(np.uint8(0), (2**31, 2**31))),
+        "counts: expected 1 dimension, got 2",
+    ),
+    "a scalar": (damaged(1, lambda a: a[0]), "counts: expected an array, got uint8"),
+    "empty": (damaged(1, lambda a: a[:0]), "expected packed counts of version 1, got others"),
+    "a class more": (repacked(lambda a: np.ones((L + 1, M), np.uint8)), r"expected shape \(3, 24\), got \(4, 24\)"),
+    "a class short": (repacked(lambda a: a[:-1]), r"expected shape \(3, 24\), got \(2, 24\)"),
+    "transposed": (repacked(np.transpose), r"expected shape \(3, 24\), got \(24, 3\)"),
+    "row sum": (repacked(lambda a: with_cell(a, 0, 0, a[0, 0] + 1)), "a multiple of hash_nnz"),
+    "above its class": (repacked(lambda a: balanced_row(4)), "row 0 is of 2 points"),
+    "overflow": (repacked(lambda a: np.full((L, M), 2**64 - 1, "<u8")), "expected entries of at most"),
+    "overflowing sum": (repacked(lambda a: np.full((L, M), 2**62, "<i8")), "expected entries of at most"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_messages_are_refused(name: str) -> None:
+    arrays, reason = HOSTILE[name]
+    with pytest.raises(PayloadError, match=reason):
+        decode(arrays)
+
+
+def test_the_announced_number_of_examples_must_be_the_real_one() -> None:
+    assert decode(good(), n_examples=9).n_examples == 9
+    with pytest.raises(PayloadError, match="expected 10 examples as announced, got 9"):
+        decode(good(), n_examples=10)
+
+
+def test_more_examples_than_allowed_are_refused() -> None:
+    assert decode(good(), max_examples=9).n_examples == 9
+    with pytest.raises(PayloadError, match="expected at most 8 examples, got 9"):
+        decode(good(), max_examples=8)
+
+
+def test_a_small_message_cannot_make_its_reader_allocate_much() -> None:
+    """A hundred thousand zeros deflate to a hundred bytes; the reader takes no more of them than it expects."""
+    bomb = zlib.compress(bytes(10**8), 9)[2:-4]  # without the frame of zlib it is a raw stream
+    header = struct.pack("<BBBIII", 1, 1, 1, L, M, L * M)
+    checksum = struct.pack("<I", zlib.crc32(header + 2 * bomb))
+    message = [good()[0], np.frombuffer(header + checksum + 2 * bomb, "u1")]
+    tracemalloc.start()
+    with pytest.raises(PayloadError, match="counts: expected 72 gaps, got others"):
+        decode(message)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**20
+
+
+# ---- tensors
+
+
+def npy(array: np.ndarray, **kwargs: object) -> bytes:
+    stream = BytesIO()
+    np.lib.format.write_array(stream, array, **kwargs)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("dtype", ["u1", "<u2", "<u4", "<u8", "i1", "<i2", "<i4", "<i8", "<f4", "<f8"])
+@pytest.mark.parametrize("shape", [(), (0,), (5,), (2, 3), (0, 3), (1, 2, 3, 4)])
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+def test_tensors_are_read_as_numpy_reads_them(dtype: str, shape: tuple[int, ...], version: tuple[int, int]) -> None:
+    array = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
+    for written in (array, np.asfortranarray(array)):
+        (read,) = codec.read_tensors([npy(written, version=version)])
+        assert read.dtype == array.dtype
+        np.testing.assert_array_equal(read, array)
+        assert not read.flags.writeable
+
+
+def with_header(text: str, body: bytes = b"") -> bytes:
+    header = text.encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + body
+
+
+HOSTILE_TENSORS = {
+    "nothing": b"",
+    "not numpy": b"PK\x03\x04" + bytes(100),
+    "magic only": b"\x93NUMPY",
+    "no header": b"\x93NUMPY\x01\x00\x76\x00",
+    "header longer than all": b"\x93NUMPY\x02\x00\xff\xff\xff\xff" + bytes(100),
+    "truncated": npy(np.arange(10))[:-1],
+    "surplus": npy(np.arange(10)) + b"\0",
+    "pickle": npy(np.array([{}], object), allow_pickle=True),
+    "big-endian": npy(np.arange(3, dtype=">i4")),
+    "records": npy(np.zeros(3, [("a", "u1")])),
+    "texts": npy(np.array(["a"])),
+    "giant": with_header("{'descr': '<f8', 'fortran_order': False, 'shape': (9999999999, 9999999999), }"),
+    "giant and zero": with_header("{'descr': '<f8', 'fortran_order': False, 'shape': (99999999999, 0), }"),
+    "zero-size, u1": with_header("{'descr': '|u1', 'fortran_order': False, 'shape': (9999999999, 0, 9999999999), }"),
+    "zero-size, f8": with_header(
+        "{'descr': '<f8', 'fortran_order': True, 'shape': (9999999999, 9999999999, 9999999999, 0), }"
+    ),
+    "negative": with_header("{'descr': '<f8', 'fortran_order': False, 'shape': (-1, -1), }", bytes(8)),
+    "two numbers in one": with_header("{'descr': '|u1', 'fortran_order': False, 'shape': (1 2,), }", bytes(12)),
+    "code": with_header("{'descr': '<f8', 'fortran_order': False, 'shape': (exit(),), }", bytes(8)),
+    "deep": with_header("(" * 900),
+    "long": with_header("{'descr': '<f8', 'fortran_order': False, 'shape': (1,), }" + " " * 2000, bytes(8)),
+    "no bytes": "text",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_TENSORS)
+def test_hostile_tensors_are_refused(name: str) -> None:
+    with pytest.raises(PayloadError, match="array 2: expected"):
+        codec.read_tensors([npy(np.arange(3)), HOSTILE_TENSORS[name]])
+
+
+def test_a_declared_size_is_not_allocated() -> None:
+    tensor = with_header("{'descr': '<f8', 'fortran_order': False, 'shape': (9999999999,), }")
+    tracemalloc.start()
+    with pytest.raises(PayloadError, match="expected 79999999992 bytes as its header declares, got 0"):
+        codec.read_tensors([tensor])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**20
+
+
+@given(data=st.data())
+def test_whatever_is_done_to_a_tensor_is_read_or_refused(data: st.DataObject) -> None:
+    tensor = bytearray(npy(np.arange(6, dtype=np.uint8).reshape(2, 3)))
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(tensor) - 1))
+        tensor[place] = data.draw(st.integers(0, 255))
+    cut = bytes(tensor[: data.draw(st.integers(0, len(tensor)))])
+    for raw in (bytes(tensor), cut):
+        try:
+            (array,) = codec.read_tensors([raw])
+        except PayloadError:
+            continue
+        assert array.nbytes <= len(raw)
+
+
+@given(st.lists(st.binary(max_size=64), max_size=3))
+def test_any_bytes_are_read_or_refused(tensors: list[bytes]) -> None:
+    with suppress(PayloadError):
+        codec.read_tensors(tensors)

@@ -1,0 +1,220 @@
+"""Packed counts: what goes in comes out, near the entropy, and no bytes make the reader do more than it expects."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from sklearn.datasets import load_digits
+
+from flwr_flynn import ClassCounts, FlyHash, HashSpec
+from flwr_flynn.errors import PayloadError
+from flwr_flynn.federated.compression import entropy, pack, sealed, unpack
+
+SHAPES = st.tuples(st.integers(1, 6), st.integers(1, 40))
+RATES = np.geomspace(0.01, 4, 10)
+SKEWED = st.one_of(st.just(0), st.integers(0, 3), st.integers(0, 300), st.integers(0, 2**63 - 1))
+
+
+@given(arrays(np.int64, SHAPES, elements=SKEWED))
+def test_what_is_packed_is_unpacked(counts: np.ndarray) -> None:
+    packed = pack(counts)
+    np.testing.assert_array_equal(unpack(packed, counts.shape, 2**63 - 1), counts)
+    np.testing.assert_array_equal(pack(np.asfortranarray(counts)), packed)
+    largest = int(counts.max())
+    np.testing.assert_array_equal(unpack(packed, counts.shape, largest), counts)
+    if largest:
+        with pytest.raises(PayloadError, match="expected entries of at most"):
+            unpack(packed, counts.shape, largest - 1)
+
+
+@pytest.mark.parametrize("mean", [0.0, 1e-4, 0.003, 0.03, 0.1, 0.3, 0.5, 1.0, 3.0, 30.0, 3e4])
+@pytest.mark.parametrize("spread", ["alike", "clustered", "by class"])
+def test_matrices_of_any_density_take_little_more_than_their_entropy(mean: float, spread: str) -> None:
+    random = np.random.default_rng(0)
+    rates = {"alike": np.ones((10, 1)), "clustered": random.gamma(0.2, 5.0, (10, 16384)), "by class": RATES[:, None]}
+    counts = random.poisson(mean * rates[spread], (10, 16384))
+    packed = pack(counts)
+    np.testing.assert_array_equal(unpack(packed, counts.shape, 2**40), counts)
+    least = entropy(counts)
+    assert packed.nbytes <= max(1.25 * least, least + 512)
+
+
+def test_gaps_or_all_entries_whichever_is_shorter() -> None:
+    random = np.random.default_rng(0)
+    sparse, full = (pack(random.poisson(mean, (10, 4096))) for mean in (0.05, 3.0))
+    assert (sparse[1] > 0, full[1]) == (True, 0)
+
+
+@pytest.mark.parametrize("n", [50, 180, 600, 1797])
+@pytest.mark.parametrize("hash_dim", [512, 16384, 131072])
+def test_a_party_sends_little_more_than_its_counts_entropy(n: int, hash_dim: int) -> None:
+    X, y = load_digits(return_X_y=True)
+    hasher = FlyHash(HashSpec(n_features=64, hash_dim=hash_dim, row_nnz=19, hash_nnz=max(hash_dim // 512, 8), seed=7))
+    few = np.random.default_rng(0).permutation(len(y))[:n]
+    counts = ClassCounts.from_data(hasher, X[few], y[few], 10).array
+    size, least = pack(counts).nbytes, entropy(counts)
+    assert size <= max(1.25 * least, least + 512)
+
+
+def test_entropy_is_that_of_the_entries() -> None:
+    assert entropy(np.zeros((3, 8), int)) == 0
+    assert entropy(np.arange(256).reshape(2, 128)) == 256
+    share = np.array([0.25, 0.75])
+    assert entropy(np.array([[0, 0, 0, 5] * 8])) == pytest.approx(-(share * np.log2(share)).sum() * 32 / 8)
+
+
+def deflated(*planes: bytes) -> bytes:
+    streams = []
+    for plane in planes:
+        deflater = zlib.compressobj(wbits=-15)
+        streams.append(deflater.compress(plane) + deflater.flush())
+    return b"".join(streams)
+
+
+def by_hand(
+    n: int,
+    *planes: bytes,
+    widths: tuple[int, int] = (1, 1),
+    behind: bytes = b"",
+    version: int = 1,
+    shape: tuple[int, int] = (2, 4),
+) -> bytes:
+    return signed(struct.pack("<BBBIII", version, *widths, *shape, n), deflated(*planes) + behind)
+
+
+def signed(header: bytes, body: bytes) -> bytes:
+    """With the checksum that anybody can make right."""
+    return header + struct.pack("<I", zlib.crc32(header + body)) + body
+
+
+GOOD = by_hand(2, b"\x01\x04", b"\x02\x00")
+
+
+def test_the_format_is_as_it_is_written_down() -> None:
+    read = unpack(np.frombuffer(GOOD, np.uint8), (2, 4), largest=3)
+    assert read.tolist() == [[0, 3, 0, 0], [0, 0, 1, 0]]
+    wide = by_hand(1, b"\x02", b"\x00", b"\xff", b"\x01", widths=(2, 2), shape=(1, 4))
+    assert unpack(np.frombuffer(wide, np.uint8), (1, 4), largest=512).tolist() == [[0, 0, 512, 0]]
+    dense = by_hand(4, b"\x00\x05\x00\x01", widths=(0, 1), shape=(1, 4))
+    assert unpack(np.frombuffer(dense, np.uint8), (1, 4), largest=5).tolist() == [[0, 5, 0, 1]]
+    with pytest.raises(PayloadError, match="entries of at most 4"):
+        unpack(np.frombuffer(dense, np.uint8), (1, 4), largest=4)
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (b"", "version 1"),
+        (GOOD[:18], "version 1"),
+        (by_hand(2, b"\x01\x04", b"\x02\x00", shape=(4, 2)), r"expected shape \(2, 4\), got \(4, 2\)"),
+        (by_hand(2, b"\x01\x04", b"\x02\x00", shape=(2**32 - 1, 0)), "expected shape"),
+        (by_hand(2, b"\x01\x04", b"\x02\x00", version=2), "version 1"),
+        (by_hand(9, bytes(9), bytes(9)), "at most 8 entries, got 9"),
+        (by_hand(2**32 - 1, b"", b""), "at most 8 entries"),
+        (by_hand(1, b"\0", b"\0", widths=(3, 1)), "0 to 4 and entries of 1 to 8 bytes, got 3 and 1"),
+        (by_hand(1, b"\0", b"\0", widths=(8, 1)), "got 8 and 1"),
+        (by_hand(1, b"\0", b"\0", widths=(1, 0)), "got 1 and 0"),
+        (by_hand(1, b"\0", b"\0", widths=(1, 255)), "got 1 and 255"),
+        (by_hand(7, bytes(7), widths=(0, 1)), "all 8 entries, got 7"),
+        (by_hand(0, b"", widths=(0, 1)), "all 8 entries, got 0"),
+        (GOOD[:-1], "of their checksum"),
+        (GOOD + b"\0", "of their checksum"),
+        (GOOD[:20] + bytes([GOOD[20] ^ 4]) + GOOD[21:], "of their checksum"),
+        (by_hand(2, b"\x01\x04", b"\x02\x00", behind=b"\0"), "nothing behind the entries, got 1"),
+        (by_hand(2, b"\x01\x04", b"\x02\x00", behind=deflated(b"\0")), "nothing behind the entries"),
+        (by_hand(2, b"\x01", b"\0\0"), "2 gaps, got others"),
+        (by_hand(1, b"\0\0", b"\0"), "1 gaps, got others"),
+        (by_hand(1, b"\0", b"\0\0"), "1 entries, got others"),
+        (by_hand(1, b"\0"), "1 entries, got others"),
+        (by_hand(1, b"\0", b"\0", widths=(1, 2)), "1 entries, got others"),
+        (by_hand(1, behind=b"\xff\xff\xff"), "1 gaps, got others"),
+        (by_hand(8, bytes(2**24), widths=(0, 1)), "8 entries, got others"),
+        (by_hand(1, b"\x08", b"\0"), "gaps below 8"),
+        (by_hand(2, b"\x04\x03", b"\0\0"), "within 2 rows of 4, got some beyond"),
+        (by_hand(1, b"\0", *[b"\xff"] * 8, widths=(1, 8)), "entries of at most 100"),
+        (by_hand(8, *[b"\xff" * 8] * 8, widths=(0, 8)), "entries of at most 100"),
+        (by_hand(1, b"\0", b"\x64"), "entries of at most 100"),
+    ],
+)
+def test_bytes_that_are_no_counts_are_refused(raw: bytes, reason: str) -> None:
+    with pytest.raises(PayloadError, match=reason):
+        unpack(np.frombuffer(raw, np.uint8), (2, 4), largest=100)
+
+
+def read_or_refused(raw: bytes) -> bool:
+    """Whether bytes are counts; if so they are whole and within the bounds."""
+    try:
+        read = unpack(np.frombuffer(raw, np.uint8), (3, 200), largest=1000)
+    except PayloadError:
+        return False
+    assert read.shape == (3, 200)
+    assert read.dtype == np.int64
+    assert 0 <= read.min() <= read.max() <= 1000
+    return True
+
+
+@pytest.mark.parametrize("mean", [0.02, 0.5, 40])
+def test_whatever_is_done_to_packed_counts_they_are_counts_or_refused(mean: float) -> None:
+    random = np.random.default_rng(0)
+    whole = pack(random.poisson(mean, (3, 200))).tobytes()
+    accepted = 0
+    tracemalloc.start()
+    try:
+        for turn in range(2000):
+            raw = bytearray(whole)
+            for _ in range(random.integers(1, 5)):
+                raw[random.integers(len(raw))] = random.integers(256)
+            if turn % 4 == 3:
+                raw = raw[: random.integers(len(raw))]
+            if turn % 2 and len(raw) > 19:  # a sender that means it makes the checksum right
+                raw = bytearray(sealed(bytes(raw)))
+            accepted += read_or_refused(bytes(raw))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert accepted < 1500
+    assert peak < 2**19
+
+
+@given(st.binary(max_size=200), st.sampled_from([0, 1, 2, 4]), st.sampled_from([1, 2, 4, 8]), st.integers(0, 700))
+def test_no_bytes_are_more_than_counts(body: bytes, gap_width: int, width: int, n: int) -> None:
+    read_or_refused(signed(struct.pack("<BBBIII", 1, gap_width, width, 3, 200, n), body))
+
+
+def test_any_single_byte_that_changes_on_the_way_is_noticed() -> None:
+    whole = pack(np.random.default_rng(0).poisson(0.5, (3, 200))).tobytes()
+    for place in range(len(whole)):
+        changed = whole[:place] + bytes([whole[place] ^ 16]) + whole[place + 1 :]
+        with pytest.raises(PayloadError):
+            unpack(np.frombuffer(changed, np.uint8), (3, 200), 9)
+
+
+def test_a_short_message_makes_nobody_allocate_much() -> None:
+    wide = {"shape": (2, 1000)}
+    bombs = [
+        by_hand(2000, bytes(2**24), bytes(2**24), **wide),
+        by_hand(2000, *[bytes(2**24)] * 8, widths=(0, 8), **wide),
+        by_hand(2000, bytes(2000), *[bytes(2000)] * 7, bytes(2**24), widths=(1, 8), **wide),
+    ]
+    for bomb in bombs:
+        tracemalloc.start()
+        with pytest.raises(PayloadError, match="got others"):
+            unpack(np.frombuffer(bomb, np.uint8), (2, 1000), largest=2**62)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 10 * 8 * 2000 + 4 * len(bomb)
+
+
+def test_a_matrix_too_large_to_be_packed_is_refused() -> None:
+    huge = np.broadcast_to(np.uint8(0), (2**16, 2**15))
+    with pytest.raises(ValueError, match=r"fewer than 2\*\*31"):
+        pack(huge)
+    with pytest.raises(PayloadError, match="counts: expected"):
+        unpack(np.frombuffer(by_hand(0, b"", b""), np.uint8), huge.shape, 9)

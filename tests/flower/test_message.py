@@ -1,0 +1,448 @@
+"""The Message API: whatever comes back, it leads to what it leads to over the legacy API, and to the pooled model."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app.message.message import make_message
+from flwr.app.metadata import Metadata
+from hypothesis import given
+from hypothesis import strategies as st
+
+import flwr_flynn
+from flwr_flynn import message
+from flwr_flynn.app.client_app import UnreadyClient
+from flwr_flynn.errors import AggregationError, ConfigError
+from flwr_flynn.federated import codec
+from flwr_flynn.flower import records
+from flwr_flynn.flower import strategy as legacy
+from flwr_flynn.flower.client import FlyNNClient
+from flwr_flynn.model.selection import Plan
+from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
+from flwr_flynn.privacy.ledger import Budget, Policy
+from tests.fakes import (
+    CLASSES,
+    SPEC,
+    TERMS,
+    FakeGrid,
+    Node,
+    Proxy,
+    content_of,
+    counts_of,
+    dealt,
+    good_res,
+    manager,
+    points,
+)
+from tests.federated.test_scaling_round import AUTO, GRID, NAMES, TRAIN, pooled_sums
+from tests.federated.test_scaling_round import parties as proxies_of
+from tests.federated.test_scaling_round import run as run_legacy
+from tests.federated.test_scaling_round import strategy_for as legacy_for
+from tests.flower.test_strategy import HOSTILE
+
+
+def make(**changes: Any) -> message.FlyNNStrategy:
+    settings = {"spec": SPEC, "classes": CLASSES, "min_available_nodes": 2, "min_parties": 2, "wait_timeout": 0}
+    return message.FlyNNStrategy(**{**settings, "decay": 0.8, **changes})
+
+
+def federation(n: int, n_points: int = 60, **changes: Any) -> dict[int, Node]:
+    """Nodes that hold interleaved shares of some points, the second half of which is held out."""
+    X, y = points(n_points)
+    half = n_points // 2
+    nodes = {}
+    for i in range(n):
+        settings = {"X_test": X[half + i :: n], "y_test": y[half + i :: n], "name": f"party-{i}", **changes}
+        nodes[10 + i] = Node(FlyNNClient(X[i:half:n], y[i:half:n], **settings))
+    return nodes
+
+
+def pooled(n_points: int = 60) -> Any:
+    X, y = points(n_points)
+    return counts_of(X[: n_points // 2], y[: n_points // 2])
+
+
+# ---- settings
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"min_parties": 3}, "min_parties: expected at most min_available_nodes = 2, got 3"),
+        ({"min_available_nodes": True}, "min_available_nodes: expected a whole number"),
+        ({"min_evaluate_nodes": 0}, "min_evaluate_nodes"),
+        ({"fraction_evaluate": 1.5}, "fraction_evaluate: expected a number from 0 to 1"),
+        ({"action": "a.b"}, "action: expected a name as of a Python variable, got 'a.b'"),
+        ({"spec": SPEC.to_dict()}, "spec: expected a HashSpec"),
+    ],
+)
+def test_bad_settings_are_refused_at_once(change: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        make(**change)
+
+
+def test_it_is_found_under_the_package_and_loaded_when_asked_for() -> None:
+    assert flwr_flynn.message.FlyNNStrategy is message.FlyNNStrategy
+    assert "message" in dir(flwr_flynn)
+
+
+# ---- the whole run
+
+
+@pytest.mark.parametrize("n_parties", [1, 3, 40])
+@pytest.mark.parametrize("num_rounds", [None, 1, 3])
+def test_a_run_gives_the_pooled_model_however_many_rounds(n_parties: int, num_rounds: int | None) -> None:
+    nodes = federation(n_parties)
+    grid = FakeGrid(nodes)
+    strategy = make(min_available_nodes=n_parties, min_parties=n_parties)
+    result = strategy.start(grid, num_rounds=num_rounds, timeout=7)
+    assert strategy.model.counts_ == pooled()
+    assert [node.asked for node in nodes.values()] == [["train", "evaluate"]] * n_parties
+    assert set(grid.timeouts) == {7}
+    arrays = codec.read_tensors(records.tensors_of(RecordDict({"arrays": result.arrays})))
+    assert codec.decode(arrays, TERMS.hasher, len(CLASSES)) == pooled()
+    assert result.train_metrics_clientapp[1]["examples"] == 30
+    X, y = points(60)
+    accuracy = np.mean(strategy.model.predict(X[30:]) == y[30:])
+    assert result.evaluate_metrics_clientapp[1]["accuracy"] == strategy.evaluation["accuracy"] == accuracy
+    assert list(result.train_metrics_clientapp) == [1]
+
+
+@pytest.mark.parametrize("spec", [AUTO, GRID, GRID[0]], ids=["auto", "grid", "one"])
+def test_steps_before_and_after_the_counting_are_those_of_the_legacy_api(spec: Any) -> None:
+    proxies, old = proxies_of("dirichlet"), legacy_for(spec)
+    run_legacy(old, proxies)
+    nodes = {int(proxy.cid): Node(proxy.client.party) for proxy in proxies}
+    settings = {"min_available_nodes": 4, "min_parties": 1, "wait_timeout": 0, "min_examples": 1}
+    new = message.FlyNNStrategy(spec=spec, classes=NAMES, **settings)
+    assert new.num_rounds == old.num_rounds
+    seen = []
+    result = new.start(FakeGrid(nodes), evaluate_fn=lambda server_round, arrays: seen.append((server_round, arrays)))
+    assert new.model.counts_.sha256() == old.model.counts_.sha256()
+    assert (new.specs, new.evaluation, new.sums) == (old.specs, old.evaluation, old.sums)
+    assert (new.choice.spec, new.choice.decay, new.choice.temperature, new.choice.accuracies) == (
+        old.choice.spec,
+        old.choice.decay,
+        old.choice.temperature,
+        old.choice.accuracies,
+    )
+    assert {name: each.up for name, each in new.traffic.items()}.keys() == old.traffic.keys()
+    # The server's own evaluation gets the chosen counts, and none before there is a spec.
+    assert [server_round for server_round, _ in seen] == list(range(int(spec is AUTO), new.num_rounds + 1))
+    assert seen[-1][1] == result.arrays
+    assert sum(TRAIN) == new.model.counts_.n_examples
+    assert spec is not AUTO or new.sums == pooled_sums()
+
+
+def test_stragglers_are_counted_in_a_later_round_and_the_lost_are_not_waited_for() -> None:
+    nodes = federation(3)
+    late = nodes.pop(12)
+    nodes[11].fails = "not yet"
+    rounds = []
+
+    def between(messages: list[Message]) -> list[Message]:
+        rounds.append(messages)
+        if len(rounds) == 2:
+            nodes[12] = late
+        if len(rounds) == 4:
+            nodes[11].fails = None
+            del nodes[10]
+        return []
+
+    strategy = make(min_available_nodes=3, min_parties=3)
+    strategy.start(FakeGrid(nodes, between=between), num_rounds=4)
+    assert strategy.model.counts_ == pooled()
+    assert (nodes[11].asked.count("train"), late.asked) == (3, ["train", "evaluate"])
+
+
+def test_after_waiting_it_starts_with_those_that_are_there(caplog: pytest.LogCaptureFixture) -> None:
+    strategy = make(min_available_nodes=3, wait_timeout=0.01)
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        strategy.start(FakeGrid(federation(2)))
+    assert "waited 0.01 s for 3 parties; starting with the 2 that are there" in caplog.text
+    assert len(strategy.parties) == 2
+
+
+def test_an_action_of_its_own_and_config_for_the_users_code() -> None:
+    grid = FakeGrid(federation(2))
+    config = ConfigRecord({"mine": 1.5})
+    sent = make(action="flynn").configure_train(3, ArrayRecord(), config, grid)
+    assert [msg.metadata.message_type for msg in sent] == ["train.flynn"] * 2
+    assert dict(sent[0].content["config"]) == {"mine": 1.5, "server-round": 3, **TERMS.to_config()}
+    assert dict(config) == {"mine": 1.5}
+    with pytest.raises(ConfigError, match="keys with flynn- are taken"):
+        make().configure_train(1, ArrayRecord(), ConfigRecord({"flynn-mode": "x"}), grid)
+
+
+def test_a_fraction_of_the_parties_evaluates() -> None:
+    nodes = federation(8)
+    make(min_available_nodes=8, fraction_evaluate=0.25, min_evaluate_nodes=3).start(FakeGrid(nodes))
+    assert sum("evaluate" in node.asked for node in nodes.values()) == 3
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_model_may_be_handed_out_to_parties_that_send_no_figures(fails: bool) -> None:
+    received: list[Any] = []
+
+    def keep(model: Any) -> None:
+        received.append(model.counts_)
+        if fails:
+            raise OSError(28, "full", "/secret/model.npz")
+
+    strategy = make(fraction_evaluate=0, hand_out=True)
+    result = strategy.start(FakeGrid(federation(2, on_model=keep)))
+    assert received == [pooled()] * 2
+    assert strategy.unkept == dict.fromkeys(
+        ("party-0", "party-1") if fails else (), "failed with OSError: No space left on device"
+    )
+    assert (strategy.evaluation, result.evaluate_metrics_clientapp) == (None, {})
+
+
+def test_metrics_are_aggregated_as_in_fedavg() -> None:
+    nodes = federation(3)
+    for i, node in enumerate(nodes.values()):
+
+        def mine(content: RecordDict, loss: float = float(i)) -> RecordDict:
+            content["metrics"]["loss"] = loss
+            return content
+
+        node.spoil = mine
+
+    def highest(replies: list[RecordDict], weighted_by: str) -> MetricRecord:
+        assert all(reply["metrics"][weighted_by] == 10 for reply in replies)
+        return MetricRecord({"loss": max(reply["metrics"]["loss"] for reply in replies)})
+
+    strategy = make(min_available_nodes=3, train_metrics_aggr_fn=highest, evaluate_metrics_aggr_fn=highest)
+    result = strategy.start(FakeGrid(nodes))
+    assert result.train_metrics_clientapp[1]["loss"] == result.evaluate_metrics_clientapp[1]["loss"] == 2.0
+
+
+# ---- what can come back
+
+
+def counted_both(res: Any, spoil: Any) -> tuple[legacy.FlyNNStrategy, message.FlyNNStrategy]:
+    """The same reply of node 2 beside a good one of node 1, over either API."""
+    settings = {"spec": SPEC, "classes": CLASSES, "min_parties": 1, "wait_timeout": 0, "decay": 0.8}
+    old = legacy.FlyNNStrategy(**settings, min_available_clients=2)
+    old.configure_fit(1, None, manager(Proxy("1"), Proxy("2")))
+    old.aggregate_fit(1, [(Proxy("1"), good_res()), (Proxy("2"), res)], [])
+    new = message.FlyNNStrategy(**settings, min_available_nodes=2)
+    nodes = {1: Node(FlyNNClient(*points(5)), spoil=lambda _: content_of(good_res())), 2: Node(FlyNNClient(*points(5)))}
+    nodes[2].spoil = spoil
+    new.start(FakeGrid(nodes), num_rounds=1)
+    return old, new
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_reply_is_refused_as_over_the_legacy_api(name: str) -> None:
+    res, reason = HOSTILE[name]
+    old, new = counted_both(res, lambda _: content_of(res))
+    assert new.counts == old.counts == counts_of(*points(5))
+    assert new.parties == old.parties
+    assert new.missing == old.missing
+    assert any(reason in each for each in new.missing.values())
+
+
+def changed(**fields: Any) -> Any:
+    """A good reply whose second array is described otherwise."""
+    content = content_of(good_res())
+    array = content["arrays"]["1"]
+    values = {"dtype": array.dtype, "shape": array.shape, "stype": array.stype, "data": array.data, **fields}
+    content["arrays"]["1"] = Array(**values)
+    return content
+
+
+def without(name: str, **records: Any) -> RecordDict:
+    content = content_of(good_res())
+    del content[name]
+    for key, record in records.items():
+        content[key] = record
+    return content
+
+
+def renamed() -> RecordDict:
+    content = content_of(good_res())
+    content["arrays"]["weight"] = content["arrays"].pop("1")
+    return content
+
+
+MALFORMED = {
+    "another stype": (changed(stype="torch"), "array 2: expected stype numpy.ndarray, got another"),
+    "another dtype": (changed(dtype="float32"), "array 2: expected the dtype and shape of its bytes, got others"),
+    "another shape": (changed(shape=(24, 3)), "array 2: expected the dtype and shape of its bytes, got others"),
+    "a huge shape": (changed(shape=(2**40, 2**40)), "array 2: expected the dtype and shape of its bytes, got others"),
+    "another key": (renamed(), "arrays: expected them to be numbered from 0, got other keys"),
+    "nothing at all": (RecordDict(), "num_examples: expected a whole number"),
+    "no metrics": (without("metrics"), "num_examples: expected a whole number"),
+    "no arrays": (without("arrays"), "message: expected 2 arrays"),
+    "arrays that are numbers": (without("arrays", arrays=MetricRecord({"0": 1})), "message: expected 2 arrays"),
+    "a list of examples": (without("metrics", metrics=MetricRecord({"num-examples": [5]})), "num_examples"),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_a_malformed_message_costs_its_sender_only(name: str) -> None:
+    content, reason = MALFORMED[name]
+    _, new = counted_both(good_res(), lambda _: content)
+    assert new.counts == counts_of(*points(5))
+    assert [party.cid for party in new.parties] == ["1"]
+    assert new.missing == {"node 2": f"refused: {new.missing['node 2'].removeprefix('refused: ')}"}
+    assert reason in new.missing["node 2"]
+
+
+@given(data=st.data())
+def test_no_mutation_of_a_reply_is_half_accepted(data: st.DataObject) -> None:
+    tensors = [bytearray(each) for each in good_res().parameters.tensors]
+    for _ in range(data.draw(st.integers(1, 4))):
+        tensor = tensors[data.draw(st.integers(0, 1))]
+        tensor[data.draw(st.integers(0, len(tensor) - 1))] ^= data.draw(st.integers(1, 255))
+    res = good_res()
+    res.parameters.tensors[:] = map(bytes, tensors)
+    _, new = counted_both(good_res(), lambda _: content_of(res))
+    assert len(new.parties) + len(new.missing) == 2
+    assert new.counts.n_examples == 5 * len(new.parties)
+
+
+def error_by_the_superlink(request: Message) -> Message:
+    """What Flower makes up for a party that is gone: by node 1, to node 1."""
+    about = request.metadata
+    metadata = Metadata(1, "x", 1, 1, about.message_id, "", about.created_at, about.ttl, about.message_type)
+    return make_message(metadata, error=Error(5, "Node Unavailable"))
+
+
+@pytest.mark.parametrize("gives_ids", [True, False])
+def test_who_failed_is_told_as_far_as_it_is_known(gives_ids: bool) -> None:
+    nodes = federation(4)
+    nodes[10].fails = "<class 'OSError'>:<'no\nfile'>"
+    for lost in (11, 12):
+        nodes[lost].answers = lambda msg: [error_by_the_superlink(msg)]
+    strategy = make(min_available_nodes=4)
+    strategy.start(FakeGrid(nodes, gives_ids), num_rounds=1)
+    known = "failed: Node Unavailable"
+    unknown = "no reply or a failure (2 without a name, the first: Node Unavailable)"
+    assert strategy.missing == {
+        "node 10": "failed: <class 'OSError'>:<'no file'>",
+        "node 11": known if gives_ids else unknown,
+        "node 12": known if gives_ids else unknown,
+    }
+    with pytest.raises(AggregationError, match="1 of at least 2 parties counted; missing: node 10"):
+        _ = strategy.model
+
+
+def test_with_too_few_the_result_has_no_arrays() -> None:
+    nodes = federation(2)
+    nodes[10].spoil = lambda _: None  # late: Flower hands out nothing
+    strategy = make()
+    result = strategy.start(FakeGrid(nodes))
+    assert len(result.arrays) == 0
+    assert strategy.missing == {"node 10": "no reply"}
+    with pytest.raises(AggregationError, match=r"node 10 \(no reply\)"):
+        _ = strategy.model
+    empty = make()
+    assert len(empty.start(FakeGrid({})).arrays) == 0
+    with pytest.raises(AggregationError, match="nobody else was asked"):
+        _ = empty.model
+    unscaled = make(spec=Plan(4, 3, scaling="standard"))
+    assert len(unscaled.start(FakeGrid({})).arrays) == 0
+
+
+def test_replies_count_once_and_those_of_strangers_do_not(caplog: pytest.LogCaptureFixture) -> None:
+    nodes = federation(2)
+
+    def between(messages: list[Message]) -> list[Message]:
+        if not messages or messages[0].metadata.message_type != "train":
+            return []
+        again = [reply for msg in messages for reply in nodes[msg.metadata.dst_node_id].answers(msg)]
+        mine = messages[0].metadata.message_id
+        return [
+            *again,
+            *(
+                make_message(Metadata(1, "x", sender, 1, about, "", 0.0, 60.0, "train"), content=content_of(good_res()))
+                for sender, about in ((99, "something"), (99, mine), (11, mine), (10, "of another run"))
+            ),
+        ]
+
+    strategy = make()
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        strategy.start(FakeGrid(nodes, between=between))
+    assert strategy.model.counts_ == pooled()
+    assert caplog.text.count("replied again, ignored") == 2
+    for sender, times in ((99, 2), (10, 1), (11, 1)):
+        assert caplog.text.count(f"node {sender}: replied to nothing that it was asked in this round") == times
+    assert strategy.missing == {}
+
+
+@pytest.mark.parametrize("spoil", [lambda _: None, lambda _: RecordDict()], ids=["no reply", "nothing in it"])
+def test_where_failures_are_not_accepted_a_round_counts_whole_or_not_at_all(spoil: Any) -> None:
+    nodes = federation(2)
+    nodes[10].spoil = spoil
+    strategy = make(accept_failures=False)
+    strategy.start(FakeGrid(nodes))
+    assert strategy.parties == []
+    assert strategy.missing["party-1"] == "set aside with its round, because others failed"
+
+
+# ---- the party's side
+
+
+def asked(content: RecordDict, kind: str = "evaluate") -> Message:
+    FakeGrid({})
+    return Message(content, dst_node_id=7, message_type=kind)
+
+
+def test_a_party_refuses_a_request_that_is_none() -> None:
+    party = FlyNNClient(*points(5), name="Basel")
+    for kind, answer in (("train", message.train), ("evaluate", message.evaluate)):
+        reply = answer(asked(RecordDict(), kind), party)
+        assert reply.content["config"]["flynn-party"] == "Basel"
+        assert "flynn-refused" in reply.content["config"]
+        assert reply.content["metrics"]["num-examples"] == 0
+
+
+def test_a_party_refuses_arrays_that_are_none() -> None:
+    for content in (changed(data=b"junk"), changed(stype="torch"), renamed()):
+        reply = message.evaluate(asked(content), FlyNNClient(*points(5), name="Basel"))
+        assert reply.content["config"]["flynn-party"] == "Basel"
+        assert "array" in reply.content["config"]["flynn-refused"]
+
+
+def test_any_client_of_flower_s_legacy_api_may_stand_for_the_party() -> None:
+    reply = message.train(asked(RecordDict(), "train"), UnreadyClient("Basel", "no file"))
+    assert dict(reply.content["config"]) == {"flynn-refused": "no file", "flynn-party": "Basel"}
+
+
+# ---- private runs
+
+
+def test_a_private_run_tells_nothing_but_its_noisy_counts(tmp_path: Path) -> None:
+    mechanism = SimulatedRelease(LaplaceCounts(1.0, hash_nnz=SPEC.hash_nnz, n_classes=len(CLASSES)), 4)
+    X, y = points(300)
+    forms = []
+    nodes = {}
+    for i, share in enumerate(dealt(y, 3, "pathological")):
+        budget = Budget(tmp_path / str(i), Policy(100.0, mechanisms=["simulated"]))
+        nodes[i + 1] = Node(FlyNNClient(X[share], y[share], X_test=X, y_test=y, budget=budget))
+
+        def look(content: RecordDict) -> RecordDict:
+            arrays = [(array.dtype, array.shape, len(array.data)) for array in content["arrays"].values()]
+            forms.append((arrays, dict(content["metrics"]), dict(content["config"])))
+            return content
+
+        nodes[i + 1].spoil = look
+    strategy = make(mechanism=mechanism, min_available_nodes=3, decay="auto")
+    result = strategy.start(FakeGrid(nodes), num_rounds=3)
+    assert forms == [forms[0]] * 3
+    assert forms[0][1:] == ({"num-examples": 1}, {})
+    assert [node.asked for node in nodes.values()] == [["train"]] * 3
+    assert strategy.model.guarantee_ == strategy.guarantee
+    assert dict(result.train_metrics_clientapp[1]) == {"parties": 3, "bytes": sum(p.bytes for p in strategy.parties)}
+    assert result.evaluate_metrics_clientapp == {}
+    assert len(result.arrays) == 2
+    again = make(mechanism=mechanism, min_available_nodes=3, decay="auto")
+    again.start(FakeGrid(nodes))
+    assert again.counts == strategy.counts  # the same request gets the same release

@@ -1,0 +1,74 @@
+"""Records of the Message API: what is written is what Flower writes, and is read back as it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from flwr.common import ndarrays_to_parameters
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from flwr_flynn.errors import PayloadError
+from flwr_flynn.federated import codec
+from flwr_flynn.flower import records
+
+ARRAYS = st.lists(
+    hnp.arrays(st.sampled_from([np.uint8, np.int32, np.int64, np.float64]), hnp.array_shapes(min_dims=1, min_side=0)),
+    max_size=3,
+)
+
+
+@given(ARRAYS)
+def test_records_are_those_that_flower_makes(arrays: list[np.ndarray]) -> None:
+    tensors = codec.write_tensors(arrays)
+    assert tensors == ndarrays_to_parameters(arrays).tensors
+    made = records.record(tensors)
+    assert made == ArrayRecord(arrays)
+    assert records.tensors_of(RecordDict({"arrays": made})) == tensors
+
+
+@given(
+    ARRAYS,
+    st.integers(0, 2**62),
+    st.dictionaries(
+        st.sampled_from(["accuracy", "flynn-party", "flynn-seconds", "flynn-hits", "mine"]),
+        st.floats(allow_nan=False) | st.text() | st.binary() | st.integers(-(2**62), 2**62) | st.booleans(),
+    ),
+)
+def test_a_reply_is_read_as_it_was_given(arrays: list[np.ndarray], n_examples: int, metrics: dict[str, Any]) -> None:
+    tensors = codec.write_tensors(arrays)
+    reply = records.reply_of("7", records.answer(tensors, n_examples, metrics))
+    assert (reply.cid, reply.tensors, reply.n_examples, reply.metrics, reply.fault) == (
+        "7",
+        tensors,
+        n_examples,
+        metrics,
+        "",
+    )
+    assert {key: type(value) for key, value in reply.metrics.items()} == {
+        key: type(value) for key, value in metrics.items()
+    }
+
+
+def test_a_request_without_counts_has_no_arrays() -> None:
+    content = records.request([], {"flynn-mode": "plain", "lr": 0.5})
+    assert list(content) == ["config"]
+    assert records.config_of(content) == {"flynn-mode": "plain", "lr": 0.5}
+    assert records.tensors_of(content) == []
+    assert records.config_of(RecordDict({"config": ArrayRecord()})) == {}
+
+
+def test_arrays_are_read_in_the_order_of_their_numbers() -> None:
+    arrays = [np.full(1, i) for i in range(12)]
+    made = records.record(codec.write_tensors(arrays))
+    turned = ArrayRecord({key: made[key] for key in sorted(made)})
+    assert list(turned) != list(made)
+    read = codec.read_tensors(records.tensors_of(RecordDict({"arrays": turned, "config": ConfigRecord()})))
+    assert [int(each[0]) for each in read] == list(range(12))
+    del turned["3"]
+    with pytest.raises(PayloadError, match="numbered from 0"):
+        records.tensors_of(RecordDict({"arrays": turned}))

@@ -1,0 +1,591 @@
+"""Secure sums: the same bits as in clear, through Flower's own protocol, and nothing lost without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common import FitIns, FitRes, ndarrays_to_parameters
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
+from flwr.server import LegacyContext, ServerConfig
+from flwr.server.workflow import DefaultWorkflow
+from flwr.supercore.task_identity import TaskIdentity
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flwr_flynn import ClassCounts, FlyNNClient, FlyNNStrategy
+from flwr_flynn.app.client_app import UnreadyClient
+from flwr_flynn.errors import AggregationError, ConfigError, PayloadError
+from flwr_flynn.federated.codec import encode, write_tensors
+from flwr_flynn.federated.federation_file import Federation
+from flwr_flynn.federated.protocol import LARGEST_BOUND, Terms
+from flwr_flynn.federated.roster import Reply
+from flwr_flynn.federated.secure_sum import SecureAggregator, bound_for, check_room
+from flwr_flynn.flower import secagg
+from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease
+from flwr_flynn.privacy.ledger import Budget, Policy
+from tests.fakes import CLASSES, SPEC, counts_of, points
+
+TERMS = Terms(SPEC, CLASSES, "secure", bound=256)
+Client = Any
+Fault = Callable[[int, str], bool]
+
+
+def an_app(client: Client) -> ClientApp:
+    def client_fn(context: Context) -> Client:
+        return client
+
+    return ClientApp(client_fn=client_fn, mods=[secagg.mod])
+
+
+class Wire:
+    """A grid of nodes with a real ClientApp each; `lost` says whose answer to which stage does not come."""
+
+    def __init__(self, clients: list[Client], lost: Fault = lambda node, stage: False) -> None:
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+        self.run = SimpleNamespace(run_id=1)
+        self.lost, self.sent = lost, []
+        self.apps = {node: an_app(client) for node, client in enumerate(clients, 1)}
+        self.contexts = {node: Context(1, node, {}, RecordDict(), {}) for node in self.apps}
+
+    def get_node_ids(self) -> list[int]:
+        return list(self.apps)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        return [self.reply(message) for message in messages]
+
+    def reply(self, message: Message) -> Message:
+        node = message.metadata.dst_node_id
+        stage = message.content.config_records.get(RECORD_KEY_CONFIGS, {}).get(Key.STAGE, "")
+        if self.lost(node, str(stage)):
+            return Message(Error(0, "gone"), reply_to=message)
+        arrived = Message(deepcopy(message.content), node, message.metadata.message_type, group_id="1")
+        arrived.metadata.__dict__.update(message.metadata.__dict__)
+        try:
+            reply = self.apps[node](arrived, self.contexts[node])
+        except Exception as error:  # noqa: BLE001 - what Flower makes of it
+            return Message(Error(1, str(error)), reply_to=message)
+        self.sent.append((node, str(stage), reply))
+        return reply
+
+
+def counted(
+    clients: list[Client],
+    lost: Fault = lambda node, stage: False,
+    wire: type[Wire] = Wire,
+    workflow_bound: int | None = None,
+    rounds: int = 1,
+    **more: Any,
+) -> tuple[FlyNNStrategy, Wire]:
+    """A run of these parties; its strategy, and what went over the wire."""
+    given = {"secure_bound": 256, "min_parties": 3, "min_available_clients": len(clients), "fraction_evaluate": 0.0}
+    strategy = FlyNNStrategy(spec=SPEC, classes=CLASSES, **given | more)
+    grid = wire(clients, lost)
+    context = LegacyContext(Context(1, 0, {}, RecordDict(), {}), config=ServerConfig(rounds), strategy=strategy)
+    bound = workflow_bound or strategy.secure_bound
+    assert bound is not None
+    DefaultWorkflow(fit_workflow=secagg.workflow(bound, 0.67, 0))(grid, context)  # type: ignore[arg-type]
+    return strategy, grid
+
+
+def party(i: int, n: int = 20, **more: Any) -> Client:
+    return FlyNNClient(*points(n, seed=i), name=f"site {i}", **more).to_client()
+
+
+def total(*parties: int, n: int = 20) -> ClassCounts:
+    counts = [counts_of(*points(n, seed=i)) for i in parties]
+    return sum(counts[1:], counts[0])
+
+
+@pytest.mark.parametrize("n_parties", [3, 5, 10])
+def test_the_secure_sum_is_the_plain_sum_bit_for_bit(n_parties: int) -> None:
+    strategy, wire = counted([party(i, n=i * 10) for i in range(n_parties)])
+    plain = [counts_of(*points(i * 10, seed=i)) for i in range(n_parties)]
+    assert strategy.counts.sha256() == sum(plain[1:], plain[0]).sha256()
+    assert [party.examples for party in strategy.parties] == [None] * n_parties
+    assert sorted(party.name for party in strategy.parties) == [f"site {i}" for i in range(n_parties)]
+    assert strategy.model.counts_ == strategy.counts
+    # What travels in clear beside the masked numbers: as many examples for all, and the name.
+    for _, stage, reply in wire.sent:
+        if stage == Stage.COLLECT_MASKED_VECTORS:
+            metrics = reply.content.metric_records["fitres.num_examples"]
+            assert dict(metrics) == {"num_examples": 1}
+            assert set(reply.content.config_records["fitres.metrics"]) == {"flynn-party"}
+            assert all(not record for record in reply.content.array_records.values())
+
+
+def test_a_party_lost_while_counting_is_left_out_and_the_others_are_exact() -> None:
+    strategy, _ = counted(
+        [party(i) for i in range(5)], lambda node, stage: node == 2 and stage == "collect_masked_vectors"
+    )
+    assert strategy.counts == total(0, 2, 3, 4)
+    assert len(strategy.parties) == 4
+    assert list(strategy.missing) == ["node 2"]
+
+
+STAGES, COLLECT = Stage.all(), Stage.COLLECT_MASKED_VECTORS
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_party_lost_at_any_stage_costs_the_others_no_bit(stage: str) -> None:
+    strategy, _ = counted([party(i) for i in range(5)], lambda node, at: node == 2 and at == stage)
+    if stage == Stage.UNMASK:  # its counts are in, and the others' shares do
+        assert strategy.model.counts_ == total(0, 1, 2, 3, 4)
+        assert strategy.missing == {}
+    else:
+        assert strategy.model.counts_ == total(0, 2, 3, 4)
+        assert strategy.missing == {"node 2": "failed: gone"}
+
+
+def test_parties_lost_at_all_stages_together_cost_the_others_no_bit() -> None:
+    lost = {2: Stage.SETUP, 3: Stage.SHARE_KEYS, 5: COLLECT, 6: COLLECT, 9: Stage.UNMASK}
+    strategy, _ = counted([party(i) for i in range(14)], lambda node, at: lost.get(node) == at)
+    assert strategy.model.counts_ == total(0, 3, 6, 7, 8, 9, 10, 11, 12, 13)
+    assert sorted(strategy.missing) == ["node 2", "node 3", "node 5", "node 6"]
+
+
+@pytest.mark.parametrize("stage", STAGES[:3])
+def test_a_sum_of_two_stays_masked_and_all_are_told_of(stage: str) -> None:
+    strategy, wire = counted([party(i) for i in range(3)], lambda node, at: node == 2 and at == stage)
+    assert Stage.UNMASK not in {at for _, at, _ in wire.sent}
+    aside = "set aside: the secure sum of its round came to nothing"
+    assert strategy.missing == {"node 1": aside, "node 2": "failed: gone", "node 3": aside}
+    with pytest.raises(AggregationError, match=r"^0 of at least 3 parties counted; missing: node 1 \(set aside: "):
+        strategy.federation("1")
+
+
+def test_a_second_round_makes_a_sum_of_those_who_were_late_if_they_are_enough() -> None:
+    def late(n: int) -> Fault:
+        asked: list[int] = []
+
+        def lost(node: int, stage: str) -> bool:
+            asked.append(node)
+            return node <= n and asked.count(node) == 1
+
+        return lost
+
+    strategy, _ = counted([party(i) for i in range(10)], late(3), rounds=2)
+    assert strategy.model.counts_ == total(*range(10))
+    assert strategy.missing == {}
+    for n in (1, 2):
+        strategy, _ = counted([party(i) for i in range(10)], late(n), rounds=2)
+        assert strategy.model.counts_ == total(*range(n, 10))
+        few = "not asked: too few are left for a secure sum"
+        assert strategy.missing == {f"node {node}": few for node in range(1, n + 1)}
+
+
+class Spoiled(Wire):
+    """Node 2 replies at a stage by what `spoil` makes of its record."""
+
+    stage: str
+    spoil: Callable[[Any], None]
+
+    def reply(self, message: Message) -> Message:
+        at = message.content.config_records[RECORD_KEY_CONFIGS].get(Key.STAGE)
+        reply = super().reply(message)
+        if message.metadata.dst_node_id == 2 and at == self.stage and not reply.has_error():
+            type(self).spoil(reply.content.config_records[RECORD_KEY_CONFIGS])
+        return reply
+
+
+def spoiled(stage: str, spoil: Callable[[Any], None]) -> FlyNNStrategy:
+    wire = type("Spoiled", (Spoiled,), {"stage": stage, "spoil": staticmethod(spoil)})
+    strategy, _ = counted([party(i) for i in range(4)], wire=wire)
+    return strategy
+
+
+def masked(*arrays: np.ndarray) -> dict[str, Any]:
+    return {Key.MASKED_PARAMETERS: write_tensors(arrays)}
+
+
+WEIGHT, COUNTS = np.zeros(1, np.int64), np.zeros((3, 24), np.int64)
+
+
+@pytest.mark.parametrize(
+    ("stage", "entries", "reason"),
+    [
+        (Stage.SETUP, {Key.PUBLIC_KEY_1: b"no key"}, "pk1: expected a public key of SecAgg+'s curve, got another"),
+        (Stage.SETUP, {Key.PUBLIC_KEY_2: 7}, "pk2: expected at most 4096 bytes for each party, got something else"),
+        (Stage.SETUP, {Key.PUBLIC_KEY_2: bytes(5000)}, "pk2: expected at most 4096 bytes for each party"),
+        (Stage.SHARE_KEYS, {Key.DESTINATION_LIST: [1]}, "dsts: expected each of the 3 parties asked about once"),
+        (Stage.SHARE_KEYS, {Key.DESTINATION_LIST: [1, 1, 3]}, "dsts: expected each of the 3 parties"),
+        (Stage.SHARE_KEYS, {Key.DESTINATION_LIST: [1, 3, 9]}, "dsts: expected each of the 3 parties"),
+        (Stage.SHARE_KEYS, {Key.DESTINATION_LIST: ["1"] * 3}, "dsts: expected each of the 3 parties"),
+        (Stage.SHARE_KEYS, {Key.CIPHERTEXT_LIST: [b"a"]}, "ctxts: expected 3, one for each party, got 1"),
+        (Stage.SHARE_KEYS, {Key.CIPHERTEXT_LIST: [1, 2, 3]}, "ctxts: expected at most 4096 bytes for each party"),
+        (COLLECT, {Key.MASKED_PARAMETERS: []}, "masked_params: expected a weight and counts of shape"),
+        (COLLECT, {Key.MASKED_PARAMETERS: [b"x", b"y"]}, "array 1: expected the bytes of numpy.save"),
+        (COLLECT, masked(WEIGHT, WEIGHT), "masked_params: expected a weight and counts of shape"),
+        (COLLECT, masked(WEIGHT, COUNTS[:1, :1]), "masked_params: expected a weight and counts of shape"),
+        (COLLECT, masked(WEIGHT, COUNTS * 1.0), "masked_params: expected a weight and counts of shape"),
+        (COLLECT, masked(WEIGHT - 1, COUNTS), "masked_params: expected numbers from 0 below 2**32"),
+        (COLLECT, masked(WEIGHT, COUNTS + 2**32), "masked_params: expected numbers from 0 below 2**32"),
+        (Stage.UNMASK, {Key.NODE_ID_LIST: [1, 2]}, ""),
+        (Stage.UNMASK, {Key.NODE_ID_LIST: [1, 2, 3, 99]}, ""),
+        (Stage.UNMASK, {Key.NODE_ID_LIST: [1] * 4}, ""),
+        (Stage.UNMASK, {Key.SHARE_LIST: [b""] * 4}, ""),
+        (Stage.UNMASK, {Key.SHARE_LIST: [bytes(51)] * 4}, ""),
+        (Stage.UNMASK, {Key.SHARE_LIST: [bytes(52)] * 3}, ""),
+        *((stage, None, "") for stage in STAGES),
+    ],
+)
+def test_a_malformed_reply_costs_its_sender_alone(stage: str, entries: dict[str, Any] | None, reason: str) -> None:
+    def spoil(record: Any) -> None:
+        if entries is None:
+            record.clear()
+        for name, value in (entries or {}).items():
+            record[name] = value
+
+    strategy = spoiled(stage, spoil)
+    if stage == Stage.UNMASK:  # its counts are in already
+        assert strategy.model.counts_ == total(0, 1, 2, 3)
+        assert strategy.missing == {}
+    else:
+        assert strategy.model.counts_ == total(0, 2, 3)
+        assert strategy.missing["node 2"].startswith("refused: " + reason)
+
+
+def test_keys_that_somebody_has_already_cost_whoever_comes_with_them_again() -> None:
+    seen: list[Any] = []
+
+    class Copied(Wire):
+        def reply(self, message: Message) -> Message:
+            reply = super().reply(message)
+            record = reply.content.config_records[RECORD_KEY_CONFIGS]
+            if Key.PUBLIC_KEY_1 in record:
+                seen.append(record[Key.PUBLIC_KEY_1])
+                if len(seen) == 3:
+                    record[Key.PUBLIC_KEY_2] = seen[0]
+                if len(seen) == 4:
+                    record[Key.PUBLIC_KEY_2] = seen[-1]
+            return reply
+
+    strategy, _ = counted([party(i) for i in range(6)], wire=Copied)
+    assert len(strategy.parties) == 4
+    assert strategy.counts == total(*(int(each.cid) - 1 for each in strategy.parties))
+    assert len([why for why in strategy.missing.values() if "keys that nobody else has" in why]) == 2
+
+
+def test_replies_that_come_twice_or_from_others_are_left_out() -> None:
+    class Echo(Wire):
+        def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+            replies = super().send_and_receive(messages, timeout=timeout)
+            stray = Message(replies[0].content, 99, "train")
+            stray.metadata.__dict__["_src_node_id"] = 99
+            return [*replies, *replies, stray]
+
+    strategy, _ = counted([party(i) for i in range(4)], wire=Echo)
+    assert strategy.counts == total(0, 1, 2, 3)
+
+
+scraps = st.one_of(
+    st.integers(-5, 99), st.binary(max_size=60), st.lists(st.binary(max_size=60), max_size=6),
+    st.lists(st.integers(0, 7), max_size=6), st.lists(st.text(max_size=3), max_size=6), st.floats(), st.booleans(),
+)  # fmt: skip
+
+
+@settings(max_examples=25)
+@given(stage=st.sampled_from(STAGES), data=st.data())
+def test_whatever_a_party_replies_the_sum_is_that_of_those_who_are_counted(stage: str, data: st.DataObject) -> None:
+    def spoil(record: Any) -> None:
+        name = data.draw(st.sampled_from(sorted(record)))
+        value = record[name]
+        # Masked counts themselves apart: nobody can tell what they were.
+        if isinstance(value, list) and name != Key.MASKED_PARAMETERS and data.draw(st.booleans()):
+            place = data.draw(st.integers(0, len(value) - 1))
+            changed: Any = data.draw(st.integers(0, 9))
+            if isinstance(value[place], bytes):
+                at = data.draw(st.integers(0, len(value[place]) - 1))
+                changed = value[place][:at] + bytes([value[place][at] ^ (1 << changed % 8)]) + value[place][at + 1 :]
+            record[name] = [*value[:place], changed, *value[place + 1 :]]
+        else:
+            record[name] = data.draw(scraps)
+
+    strategy = spoiled(stage, spoil)
+    inside = [int(each.cid) - 1 for each in strategy.parties]
+    assert strategy.counts == (total(*inside) if inside else ClassCounts.zeros(TERMS.hasher, 3))
+    assert len(inside) + len(strategy.missing) == 4
+
+
+@pytest.mark.parametrize(
+    ("odd", "reason"),
+    [
+        (party(9, n=3000), "expected counts of at most 256"),
+        (UnreadyClient("site 9", "no such file"), "no such file"),
+        (FlyNNClient(np.zeros((3, 4)), ["oak"] * 3).to_client(), "3 of 3 labels are not in the class list"),
+        (party(9, leaves=True), "leave: takes part in nothing else"),
+    ],
+)
+def test_a_party_that_cannot_count_is_left_out_and_named(odd: Client, reason: str) -> None:
+    strategy, _ = counted([party(0), party(1), odd, party(2), party(3)])
+    assert strategy.counts == total(0, 1, 2, 3)
+    assert reason in strategy.missing["node 3"]
+
+
+def test_counts_in_clear_do_not_leave_a_party_that_wants_secure_sums() -> None:
+    client = FlyNNClient(*points(9), secure=True)
+    for config in (Terms(SPEC, CLASSES).to_config(), {"flynn-mode": "sums"}, {"flynn-mode": "noisy"}):
+        arrays, n, metrics = client.fit([], config)
+        assert (arrays, n) == ([], 0)
+        assert metrics["flynn-refused"] == "secure: counts leave this party in secure sums only"
+    # Nor what a choice would tell of them: how many points of each class there are, and how many of them are right.
+    config = {**Terms(SPEC, CLASSES).to_config(), "flynn-candidates": '[[["balanced", 0.5]]]'}
+    _, n, metrics = client.evaluate(encode(counts_of(*points(9))), config)
+    assert (n, metrics) == (0, {"flynn-refused": "secure: counts leave this party in secure sums only"})
+
+
+def test_a_request_for_a_secure_sum_without_masks_is_refused() -> None:
+    arrays, n, metrics = FlyNNClient(*points(9)).fit([], TERMS.to_config())
+    assert (arrays, n) == ([], 0)
+    assert "expected a request by SecAgg+ through flwr_flynn.flower.secagg.mod" in str(metrics["flynn-refused"])
+
+
+@pytest.mark.parametrize("clip", [64, 512])
+def test_counts_that_would_be_clipped_at_another_bound_than_announced_do_not_leave(clip: int, tmp_path: Path) -> None:
+    def masked(client: Client, terms: Terms) -> FitRes:
+        with secagg._masking(clip, 2):
+            res: FitRes = client.fit(FitIns(ndarrays_to_parameters([]), terms.to_config()))
+        return res
+
+    # 70 equal points: clipped at 64 they would be the counts of 64.
+    equal = FlyNNClient(np.tile([[0.0, 1.0, 2.0, 3.0]], (70, 1)), ["ash"] * 70).to_client()
+    noisy = replace(TERMS, mechanism=shared_noise())
+    for client, terms in ((equal, TERMS), (private(1, tmp_path), noisy)):
+        res = masked(client, terms)
+        assert res.parameters.tensors == []
+        assert f"expected SecAgg+ with the announced bound, 256, got {clip}" in str(res.metrics["flynn-refused"])
+    assert Budget(tmp_path / "1", Policy(1.0)).spent()[0] == 0
+
+
+class Both(Wire):
+    """A server that asks for both keys of node 1, or for one of them as often as it takes."""
+
+    again = Key.DEAD_NODE_ID_LIST
+
+    def reply(self, message: Message) -> Message:
+        configs = message.content.config_records.get(RECORD_KEY_CONFIGS, {})
+        if configs.get(Key.STAGE) == Stage.UNMASK:
+            configs[self.again] = [*configs[self.again], 1]
+        return super().reply(message)
+
+
+@pytest.mark.parametrize("again", [Key.DEAD_NODE_ID_LIST, Key.ACTIVE_NODE_ID_LIST])
+def test_nobody_gives_a_server_both_keys_of_a_party(again: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Both, "again", again)
+    strategy, wire = counted([party(i) for i in range(3)], wire=Both)
+    assert strategy.parties == []
+    assert not [node for node, stage, _ in wire.sent if stage == Stage.UNMASK]
+
+
+SETUP = {
+    Key.SAMPLE_NUMBER: 5, Key.SHARE_NUMBER: 5, Key.THRESHOLD: 3, Key.CLIPPING_RANGE: 256.0, Key.TARGET_RANGE: 512,
+    Key.MOD_RANGE: 2**32, Key.MAX_WEIGHT: 1.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {Key.SAMPLE_NUMBER: 2},
+        {Key.SHARE_NUMBER: 1, Key.THRESHOLD: 1},
+        {Key.THRESHOLD: 2},
+        {Key.CLIPPING_RANGE: 8.0},
+        {Key.CLIPPING_RANGE: 300.0, Key.TARGET_RANGE: 600},
+        {Key.CLIPPING_RANGE: 256.5, Key.TARGET_RANGE: 513},  # a step of 1, but from a half
+        {Key.TARGET_RANGE: 2**22},
+        {Key.TARGET_RANGE: 0, Key.CLIPPING_RANGE: 0.0},
+        {Key.MOD_RANGE: 2**20},
+        {Key.MAX_WEIGHT: 1000.0},
+        {Key.SAMPLE_NUMBER: 2**24},
+        {Key.SAMPLE_NUMBER: 2**23},  # all weights together would be 0
+        {Key.THRESHOLD: "3"},
+        {Key.SHARE_NUMBER: None},
+    ],
+)
+def test_a_party_refuses_a_protocol_that_shows_more_than_the_sum(change: dict[str, Any]) -> None:
+    secagg._check_setup(dict(SETUP))
+    with pytest.raises(PayloadError, match=r"^secure sum: expected "):
+        secagg._check_setup({**SETUP, **change})
+
+
+# ---- with noise
+
+
+def private(i: int, folder: Path, **policy: Any) -> Client:
+    own = Policy(**{"max_epsilon": 1.0, "max_delta": 1e-5, "mechanisms": ["simulated"], "secure_sum": True, **policy})
+    return FlyNNClient(*points(20, i), name=f"site {i}", budget=Budget(folder / str(i), own)).to_client()
+
+
+def shared_noise(n_honest: int | None = 2) -> SimulatedRelease:
+    return SimulatedRelease(GaussianCounts.for_spec(SPEC, 3, 1.0, delta=1e-5, n_honest=n_honest), seed=7)
+
+
+def test_each_party_adds_its_share_of_one_noise(tmp_path: Path) -> None:
+    mechanism = shared_noise(3)
+    strategy, _ = counted([private(i, tmp_path) for i in range(4)], mechanism=mechanism, secure_bound=1024)
+    noise = strategy.counts.array - total(0, 1, 2, 3).array
+    share = mechanism.noise_sd
+    assert share == pytest.approx(GaussianCounts.for_spec(SPEC, 3, 1.0, delta=1e-5).noise_sd / 3**0.5, rel=1e-2)
+    assert noise.std() == pytest.approx(2 * share, rel=0.25)  # four shares
+    assert sum(release.variance for release in strategy.counts.noise) == pytest.approx(4 * share**2)
+    assert strategy.guarantee is not None
+    assert strategy.model.guarantee_ == strategy.guarantee
+    assert Budget(tmp_path / "0", Policy(1.0)).spent()[0] == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_share_of_noise_is_drawn_anew_for_every_sum(tmp_path: Path) -> None:
+    more = {"mechanism": shared_noise(), "secure_bound": 1024}
+    counted([private(i, tmp_path, max_epsilon=2.1, max_delta=3e-5) for i in range(3)], **more)
+    counted([private(i, tmp_path, max_epsilon=2.1, max_delta=3e-5) for i in range(3)], **more)
+    assert Budget(tmp_path / "0", Policy(2.1)).spent()[0] == pytest.approx(2.0, abs=0.02)
+    third, _ = counted([private(i, tmp_path, max_epsilon=2.1, max_delta=3e-5) for i in range(3)], **more)
+    assert third.parties == []
+    assert "policy max-epsilon 2.1" in str(third.missing)
+
+
+def test_a_policy_must_allow_shares_of_noise(tmp_path: Path) -> None:
+    clients = [private(0, tmp_path, secure_sum=False), *(private(i, tmp_path) for i in range(1, 4))]
+    strategy, _ = counted(clients, mechanism=shared_noise(), secure_bound=1024)
+    assert "policy secure-sum off" in strategy.missing["node 1"]
+    assert len(strategy.parties) == 3
+
+
+def test_nobody_shares_noise_among_more_than_are_certain_to_be_in_the_sum(tmp_path: Path) -> None:
+    # Of 4 parties 3 are enough to unmask the sum; the noise of those must do.
+    strategy, _ = counted([private(i, tmp_path) for i in range(4)], mechanism=shared_noise(4), secure_bound=1024)
+    assert strategy.parties == []
+    assert all("noise of at most 3 parties together (n_honest)" in reason for reason in strategy.missing.values())
+    assert Budget(tmp_path / "0", Policy(1.0)).spent()[0] == 0
+
+
+def test_a_share_of_noise_goes_with_a_secure_sum_and_no_other() -> None:
+    for mode, mechanism in (
+        ("noisy", shared_noise()),
+        ("secure", shared_noise(None)),
+        ("secure", LaplaceCounts.for_spec(SPEC, 3, 1.0)),
+    ):
+        with pytest.raises(ConfigError, match=r"^mechanism: expected "):
+            Terms(SPEC, CLASSES, mode, None, mechanism, 256 if mode == "secure" else None)
+
+
+def test_noisy_counts_beyond_the_bound_are_clipped_and_never_refused(tmp_path: Path) -> None:
+    strategy, _ = counted([private(i, tmp_path) for i in range(3)], mechanism=shared_noise(), secure_bound=2)
+    assert np.abs(strategy.counts.array).max() <= 6
+
+
+# ---- the federation that is left
+
+
+@pytest.mark.parametrize("is_private", [False, True])
+def test_a_federation_of_a_secure_sum_is_kept_and_handed_out_and_nobody_joins_or_leaves_it(
+    is_private: bool, tmp_path: Path
+) -> None:
+    clients = [private(i, tmp_path) if is_private else party(i) for i in range(3)]
+    made, _ = counted(clients, mechanism=shared_noise() if is_private else None, secure_bound=1024)
+    made.federation("1").save(tmp_path / "f.npz")
+    before = Federation.load(tmp_path / "f.npz")
+    assert (before.counts, before.terms, before.is_secure) == (made.counts, made.federation("1").terms, True)
+    assert {(member.sizes, member.sha256) for member in before.members} == {(None, None)}
+
+    def later(purpose: str) -> FlyNNStrategy:
+        terms = before.terms
+        given = {"secure_bound": terms.bound, "mechanism": terms.mechanism, "min_available_clients": 3}
+        return FlyNNStrategy(spec=SPEC, classes=CLASSES, federation=before, purpose=purpose, min_parties=1, **given)
+
+    for purpose in ("join", "withdraw"):
+        with pytest.raises(ConfigError, match=f"^federation: made by a secure sum, which .*: no {purpose}"):
+            later(purpose)
+    assert later("evaluate").model.counts_ == made.counts
+
+
+# ---- the server
+
+
+def replies(arrays: list[np.ndarray], n: int = 3, **metrics: Any) -> list[Reply]:
+    tensors = write_tensors(arrays)
+    return [Reply(str(i), tensors, 1, metrics) for i in range(n)]
+
+
+def checked(given: list[Reply]) -> SecureAggregator:
+    server = SecureAggregator(TERMS, 3)
+    server.ask(reply.cid for reply in given)
+    server.commit(server.check(given))
+    return server
+
+
+@given(st.integers(3, 60), st.integers(0, 2**31))
+def test_the_mean_of_whole_numbers_becomes_their_sum_again(n: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    parts = [counts_of(*points(int(random.integers(0, 80)), int(random.integers(100)))) for _ in range(n)]
+    exact = sum(parts[1:], parts[0])
+    assert checked(replies([exact.array / n], n)).counts == exact
+
+
+def test_a_workflow_that_does_not_fit_its_strategy_is_refused_before_anybody_is_asked() -> None:
+    for threshold in (0.5, 2.0, float("nan"), 3, True):
+        with pytest.raises(ConfigError, match=r"^threshold: expected a number from 0\.67 to 1, got "):
+            secagg.workflow(256, threshold, 0)
+    for bound in (3, 2**30, "256"):
+        with pytest.raises(ConfigError, match=r"^bound: expected a power of two from 2 to 536870912, got "):
+            secagg.workflow(bound, 0.67, 0)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^secure_bound: expected the workflow's 256, got 512"):
+        counted([party(i) for i in range(3)], secure_bound=512, workflow_bound=256)
+    with pytest.raises(ConfigError, match=r"^secure_bound: expected the workflow's 256, got None"):
+        counted([party(i) for i in range(3)], secure_bound=None, workflow_bound=256)
+
+
+def test_sums_that_cannot_be_are_refused_whole() -> None:
+    good = total(1, 2, 3).array / 3
+    nudged, huge, uneven = good.copy(), good.copy(), good.copy()
+    nudged[0, 0] += 0.25
+    huge[0, 0] = 1e9
+    uneven[0, 0] += 1 / 3
+    wrong = [[], [good, good], [good[:2]], [good.astype("f4")], [nudged], [huge], [good * np.nan], [uneven]]
+    for arrays in wrong:
+        server = checked(replies(arrays))
+        assert server.parties == []
+        assert server.counts.n_examples == 0
+        assert all("refused: with its whole secure sum: " in reason for reason in server.missing.values())
+    odd = replies([good])
+    odd[1] = replies([good * 2])[1]
+    assert "different ones" in next(iter(checked(odd).missing.values()))
+
+
+def test_there_is_room_for_the_parties_or_nobody_is_asked() -> None:
+    check_room(2**32 // 512 - 1, 256)
+    with pytest.raises(ConfigError, match="at most 8388607 parties of at most 256 points"):
+        check_room(2**32 // 512, 256)
+    with pytest.raises(ConfigError, match="at most 3 parties of at most 536870912 points"):
+        SecureAggregator(replace(TERMS, bound=2**29), 3).ask("abcd")
+    with pytest.raises(ConfigError, match="at least 3 for a secure sum"):
+        SecureAggregator(TERMS, 2)
+
+
+@given(st.integers(1, LARGEST_BOUND))
+def test_the_bound_is_a_power_of_two_above_all(most: int) -> None:
+    bound = bound_for(most)
+    assert most <= bound < max(2 * most, 3)
+    assert bound & (bound - 1) == 0
+    Terms(SPEC, CLASSES, "secure", bound=bound)
+
+
+def test_terms_of_a_secure_sum_travel() -> None:
+    assert Terms.from_config(TERMS.to_config(), n_features=4) == TERMS
+    for bound in (None, 3, 2**30, "256", True):
+        with pytest.raises(ConfigError, match=r"^bound: "):
+            Terms(SPEC, CLASSES, "secure", bound=bound)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^bound: expected none in mode plain"):
+        Terms(SPEC, CLASSES, bound=256)
+
+
+def test_other_messages_pass_the_mod() -> None:
+    client = party(1)
+    assert isinstance(client.fit(FitIns(ndarrays_to_parameters([]), Terms(SPEC, CLASSES).to_config())), FitRes)

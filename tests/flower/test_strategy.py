@@ -1,0 +1,567 @@
+"""The strategy as Flower calls it: mock replies first, then Flower's own server loop over parties in this process."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.common import Code, EvaluateRes, FitRes, Parameters, Status
+from flwr.server import Server
+
+from flwr_flynn.errors import AggregationError, ConfigError
+from flwr_flynn.federated import codec
+from flwr_flynn.flower.client import FlyNNClient
+from flwr_flynn.flower.strategy import FlyNNStrategy
+from flwr_flynn.hashing.flyhash import FlyHash
+from flwr_flynn.model.classifier import FlyNNClassifier
+from flwr_flynn.model.metrics import confusion_to_bytes, scores
+from tests.fakes import CLASSES, HASHER, SPEC, TERMS, Proxy, counts_of, fit_res, good_res, manager, points
+
+
+def make(**changes: Any) -> FlyNNStrategy:
+    """A strategy with nothing to choose; the others are in test_choosing.py."""
+    settings = {"spec": SPEC, "classes": CLASSES, "min_available_clients": 2, "min_parties": 2, "wait_timeout": 0}
+    settings["decay"] = 0.8
+    return FlyNNStrategy(**{**settings, **changes})
+
+
+def state(strategy: FlyNNStrategy) -> tuple[Any, ...]:
+    """All that a bad reply must leave alone."""
+    return strategy.counts.sha256(), strategy.counts.n_examples, strategy.parties, strategy.evaluation
+
+
+def decoded(parameters: Parameters | None) -> Any:
+    return codec.decode(codec.read_tensors(parameters.tensors), HASHER, len(CLASSES))
+
+
+NO_PARAMETERS = Parameters([], "numpy.ndarray")
+
+
+# ---- settings
+
+
+def test_how_many_parties_has_no_default() -> None:
+    for name in ("min_available_clients", "min_parties"):
+        settings = {"spec": SPEC, "classes": CLASSES, "min_available_clients": 2, "min_parties": 2}
+        del settings[name]
+        with pytest.raises(TypeError, match=name):
+            FlyNNStrategy(**settings)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"min_parties": 0}, "min_parties: expected a whole number of 1 or more, got 0"),
+        ({"min_parties": 3}, "min_parties: expected at most min_available_clients = 2, got 3"),
+        ({"min_available_clients": 2.0}, "min_available_clients: expected a whole number"),
+        ({"min_available_clients": True}, "min_available_clients: expected a whole number"),
+        ({"min_evaluate_clients": 0}, "min_evaluate_clients"),
+        ({"max_examples_per_party": 0}, "max_examples_per_party"),
+        ({"fraction_evaluate": 1.5}, "fraction_evaluate: expected a number from 0 to 1, got 1.5"),
+        ({"fraction_evaluate": "all"}, "fraction_evaluate"),
+        ({"wait_timeout": -1}, "wait_timeout"),
+        ({"classes": []}, "classes"),
+        ({"spec": FlyHash.from_rows(HASHER.rows, 4, 3)}, "expand the rows from the spec's seed"),
+        ({"spec": SPEC.to_dict()}, "spec: expected a HashSpec, got dict"),
+        ({"feature_names": ["a"]}, "feature_names"),
+        ({"decay": 1.0}, "decay"),
+        ({"decay": "best"}, "decay"),
+        ({"rule": "mean"}, "rule"),
+    ],
+)
+def test_bad_settings_are_refused_at_once(change: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        make(**change)
+
+
+def test_numpy_s_whole_numbers_are_taken() -> None:
+    strategy = make(min_available_clients=np.int64(2), min_parties=np.uint8(1))
+    assert repr(strategy) == "FlyNNStrategy(counted=0, min_parties=1, min_available_clients=2)"
+
+
+# ---- fit
+
+
+def test_the_initial_parameters_are_the_model_of_no_points(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        parameters = make().initialize_parameters(manager())
+    assert decoded(parameters) == counts_of(*points(0))
+    assert "waits for 2" in caplog.text
+    assert HASHER.fingerprint[:16] in caplog.text
+
+
+def test_every_party_that_is_there_is_asked() -> None:
+    theirs = {"lr": 0.1}
+    strategy = make(on_fit_config_fn=lambda server_round: theirs)
+    asked = strategy.configure_fit(1, NO_PARAMETERS, manager(*map(Proxy, "abc")))
+    assert sorted(client.cid for client, _ in asked) == ["a", "b", "c"]
+    for _, ins in asked:
+        assert ins.config == {"lr": 0.1, **TERMS.to_config()}
+        assert ins.parameters.tensors == []
+    assert theirs == {"lr": 0.1}
+    assert len({id(ins.config) for _, ins in asked}) == 3
+    assert strategy.missing == {"node a": "no reply", "node b": "no reply", "node c": "no reply"}
+
+
+def test_the_package_s_config_keys_cannot_be_overridden() -> None:
+    strategy = make(on_fit_config_fn=lambda server_round: {"flynn-mode": "x"})
+    with pytest.raises(ConfigError, match="round 3: keys with flynn- are taken, got flynn-mode"):
+        strategy.configure_fit(3, NO_PARAMETERS, manager())
+
+
+def test_after_waiting_it_starts_with_those_that_are_there(caplog: pytest.LogCaptureFixture) -> None:
+    strategy = make(min_available_clients=3)
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        assert len(strategy.configure_fit(1, NO_PARAMETERS, manager(Proxy("a"), Proxy("b")))) == 2
+    assert "waited 0 s for 3 parties; starting with the 2 that are there" in caplog.text
+
+
+def test_replies_are_added_up(caplog: pytest.LogCaptureFixture) -> None:
+    strategy = make()
+    replies = [(Proxy(str(i)), good_res(5 + i, seed=i, flynn_party=f"site {i}")) for i in range(3)]
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        parameters, metrics = strategy.aggregate_fit(1, replies, [])
+    total = sum((counts_of(*points(5 + i, seed=i)) for i in range(3)), start=counts_of(*points(0)))
+    assert decoded(parameters) == strategy.counts == total
+    n_bytes = sum(party.bytes for party in strategy.parties)
+    assert metrics == {"parties": 3, "examples": 18, "bytes": n_bytes}
+    assert n_bytes == sum(sum(map(len, res.parameters.tensors)) for _, res in replies)
+    for i in range(3):
+        assert f"site {i}: {5 + i} examples, {strategy.parties[i].bytes} bytes, accepted" in caplog.text
+    assert isinstance(strategy.model, FlyNNClassifier)
+    assert strategy.model.counts_ == total
+    assert strategy.model is strategy.model
+
+
+ZERO_SIZE = b"{'descr': '|u1', 'fortran_order': False, 'shape': (9999999999, 0, 9999999999), }".ljust(117) + b"\n"
+
+
+def with_tensor(place: int, tensor: bytes) -> FitRes:
+    res = good_res()
+    res.parameters.tensors[place] = tensor
+    return res
+
+
+HOSTILE = {
+    "nothing": (fit_res([], 0), "refused: message: expected 2 arrays"),
+    "a refusal": (fit_res([], 0, flynn_refused="X: \n3 columns"), "declined: X: 3 columns"),
+    "a refusal with counts": (good_res(flynn_refused=7), "declined: no reason given"),
+    "truncated": (with_tensor(1, good_res().parameters.tensors[1][:-1]), "array 2: expected"),
+    "bit flip": (with_tensor(0, good_res().parameters.tensors[0][:-1] + b"\0"), "fingerprint"),
+    "junk": (with_tensor(1, b"junk"), "array 2: expected the bytes of numpy.save"),
+    "wrong number": (fit_res(codec.encode(counts_of(*points(5))), 6), "expected 6 examples as announced, got 5"),
+    "no number": (fit_res(codec.encode(counts_of(*points(5))), 5.0), "num_examples: expected a whole number"),
+    "averaged weights": (fit_res([np.zeros((3, 24)), np.zeros(3)], 5), "fingerprint: expected type"),
+    "zero among huge sizes": (
+        with_tensor(1, good_res().parameters.tensors[1][:10] + ZERO_SIZE),
+        "array 2: expected a shape that NumPy can have",
+    ),
+    "three arrays": (fit_res([*codec.encode(counts_of(*points(5))), np.zeros(1)], 5), "got 3 arrays"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_reply_is_refused_and_changes_nothing(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    res, reason = HOSTILE[name]
+    res.metrics["flynn-party"] = "Mallory\n2026 INFO all is well"
+    strategy = make()
+    strategy.aggregate_fit(1, [(Proxy("1"), good_res())], [])
+    before = state(strategy)
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        assert strategy.aggregate_fit(2, [(Proxy("2"), res)], []) == (None, {})
+    assert state(strategy) == before
+    assert reason in strategy.missing["Mallory 2026 INFO all is well"]
+    assert f"FlyNN: Mallory 2026 INFO all is well: not counted: {strategy.missing.popitem()[1]}" in caplog.text
+
+
+def test_good_replies_count_beside_bad_ones() -> None:
+    strategy = make()
+    results = [(Proxy(name), res) for name, (res, _) in HOSTILE.items()]
+    results[3:3] = [(Proxy("good"), good_res())]
+    parameters, metrics = strategy.aggregate_fit(1, results, [])
+    assert decoded(parameters) == counts_of(*points(5))
+    assert metrics["parties"] == 1
+    assert len(strategy.missing) == len(HOSTILE)
+
+
+def test_more_examples_than_a_party_can_have_are_refused() -> None:
+    strategy = make(max_examples_per_party=8)
+    strategy.aggregate_fit(1, [(Proxy("1"), good_res(9)), (Proxy("2"), good_res(8))], [])
+    assert strategy.missing == {"node 1": "refused: counts: expected at most 8 examples, got 9"}
+
+
+def test_parties_that_give_the_same_name_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    strategy = make()
+    strategy.aggregate_fit(1, [(Proxy("1"), good_res(flynn_party="Basel"))], [])
+    assert "SAME NAME" not in caplog.text
+    strategy.aggregate_fit(2, [(Proxy("2"), good_res(seed=1, flynn_party="Basel"))], [])
+    strategy.aggregate_fit(3, [(Proxy("3"), good_res())], [])
+    assert caplog.text.count("2 COUNTED PARTIES GIVE THE SAME NAME, Basel (nodes 1, 2)") == 1
+
+
+def test_a_reply_that_comes_twice_is_counted_once(caplog: pytest.LogCaptureFixture) -> None:
+    strategy = make()
+    strategy.aggregate_fit(1, [(Proxy("1"), good_res()), (Proxy("1"), good_res(9, seed=1))], [])
+    strategy.aggregate_fit(2, [(Proxy("1"), good_res())], [])
+    assert strategy.counts == counts_of(*points(5))
+    assert caplog.text.count("node 1: replied again, ignored") == 2
+
+
+def failed(cid: str, message: str) -> tuple[Proxy, FitRes]:
+    return Proxy(cid), FitRes(Status(Code.FIT_NOT_IMPLEMENTED, message), NO_PARAMETERS, 0, {})
+
+
+def test_missing_is_asked_minus_counted_with_reasons() -> None:
+    strategy = make()
+    strategy.configure_fit(1, NO_PARAMETERS, manager(*map(Proxy, "abcd")))
+    strategy.aggregate_fit(
+        1,
+        [(Proxy("a"), good_res()), (Proxy("b"), fit_res([], 0, flynn_refused="too big"))],
+        [failed("c", "no `fit`\x07")],
+    )
+    assert strategy.missing == {"node b": "declined: too big", "node c": "failed: no `fit`", "node d": "no reply"}
+    with pytest.raises(AggregationError, match=r"1 of at least 2 parties .* node b \(declined: too big\), node"):
+        _ = strategy.model
+
+
+def test_a_failure_without_a_name_is_told_whose_it_is_if_that_is_certain() -> None:
+    strategy = make()
+    clients = manager(*map(Proxy, "abc"))
+    strategy.configure_fit(1, NO_PARAMETERS, clients)
+    strategy.aggregate_fit(1, [(Proxy("a"), good_res())], [ValueError("bad\x00file")])
+    reason = "no reply or a failure (1 without a name, the first: badfile)"
+    assert strategy.missing == {"node b": reason, "node c": reason}
+    strategy.configure_fit(2, NO_PARAMETERS, clients)
+    strategy.aggregate_fit(2, [(Proxy("b"), good_res(seed=1))], [ValueError("bad file")])
+    assert strategy.missing == {"node c": "failed: bad file"}
+
+
+@pytest.mark.parametrize(
+    ("results", "failures"),
+    [
+        ([("a", good_res())], [ValueError("b is broken")]),
+        ([("a", good_res())], []),
+        ([("a", good_res()), ("b", fit_res([], 0))], []),
+        ([("a", good_res()), ("b", fit_res([], 0, flynn_refused="no"))], []),
+    ],
+    ids=["failure", "no reply", "bad reply", "refusal"],
+)
+def test_where_failures_are_not_accepted_a_round_counts_whole_or_not_at_all(results: Any, failures: Any) -> None:
+    strategy = make(accept_failures=False)
+    clients = manager(Proxy("a"), Proxy("b"))
+    strategy.configure_fit(1, NO_PARAMETERS, clients)
+    before = state(strategy)
+    results = [(Proxy(cid), res) for cid, res in results]
+    assert strategy.aggregate_fit(1, results, failures) == (None, {})
+    assert state(strategy) == before
+    assert strategy.missing["node a"] == "set aside with its round, because others failed"
+    assert strategy.missing.keys() == {"node a", "node b"}
+
+    assert len(strategy.configure_fit(2, NO_PARAMETERS, clients)) == 2
+    strategy.aggregate_fit(2, [(Proxy("a"), good_res()), (Proxy("b"), good_res())], [])
+    assert len(strategy.parties) == 2
+    assert strategy.missing == {}
+
+
+def test_metrics_are_aggregated_as_in_fedavg() -> None:
+    seen: list[Any] = []
+
+    def aggregate(metrics: list[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
+        seen.extend(metrics)
+        return {"loss": sum(n * m["loss"] for n, m in metrics) / sum(n for n, _ in metrics)}
+
+    strategy = make(fit_metrics_aggregation_fn=aggregate)
+    results = [(Proxy("1"), good_res(4, loss=1.0)), (Proxy("2"), good_res(8, loss=4.0)), (Proxy("3"), fit_res([], 9))]
+    _, metrics = strategy.aggregate_fit(1, results, [])
+    assert seen == [(4, {"loss": 1.0}), (8, {"loss": 4.0})]
+    assert metrics["loss"] == 3.0
+
+
+def test_an_error_in_somebody_s_function_changes_nothing() -> None:
+    strategy = make(fit_metrics_aggregation_fn=lambda metrics: 1 / 0)
+    before = (*state(strategy), strategy.missing)
+    with pytest.raises(ZeroDivisionError):
+        strategy.aggregate_fit(1, [(Proxy("1"), good_res()), (Proxy("2"), fit_res([], 0))], [])
+    assert (*state(strategy), strategy.missing) == before
+
+
+def test_there_is_no_model_before_enough_parties_are_counted() -> None:
+    strategy = make()
+    with pytest.raises(AggregationError, match="0 of at least 2 parties counted; missing: nobody else was asked"):
+        _ = strategy.model
+    strategy.aggregate_fit(1, [(Proxy("1"), good_res())], [])
+    with pytest.raises(AggregationError, match="1 of at least 2"):
+        _ = strategy.model
+    strategy.aggregate_fit(2, [(Proxy("2"), good_res(0))], [])
+    assert strategy.model.counts_ == counts_of(*points(5))
+
+
+def test_centralised_evaluation_is_called_as_in_fedavg() -> None:
+    calls: list[Any] = []
+
+    def evaluate(server_round: int, arrays: list[np.ndarray], config: dict[str, Any]) -> tuple[float, dict[str, Any]]:
+        calls.append((server_round, codec.decode(arrays, HASHER, 3).n_examples, config))
+        return 0.5, {"a": 1}
+
+    strategy = make(evaluate_fn=evaluate)
+    assert strategy.evaluate(0, strategy.initialize_parameters(manager())) == (0.5, {"a": 1})
+    parameters, _ = strategy.aggregate_fit(1, [(Proxy("1"), good_res())], [])
+    strategy.evaluate(1, parameters)
+    assert calls == [(0, 0, {}), (1, 5, {})]
+    assert make().evaluate(1, parameters) is None
+
+
+# ---- evaluate
+
+
+def counted(**changes: Any) -> tuple[FlyNNStrategy, Parameters]:
+    """A strategy in which parties 1 and 2 are counted."""
+    strategy = make(**changes)
+    parameters, _ = strategy.aggregate_fit(1, [(Proxy("1"), good_res()), (Proxy("2"), good_res(seed=1))], [])
+    return strategy, parameters
+
+
+def test_the_model_is_handed_out_once() -> None:
+    strategy, parameters = counted(on_evaluate_config_fn=lambda server_round: {"round": server_round})
+    clients = manager(*map(Proxy, "123"))
+    asked = strategy.configure_evaluate(1, parameters, clients)
+    assert sorted(client.cid for client, _ in asked) == ["1", "2", "3"]
+    for _, ins in asked:
+        decay = {"flynn-decay": 0.8, "flynn-rule": "balanced", "flynn-temperature": strategy.model.temperature_}
+        assert ins.config == {"round": 1, **TERMS.to_config(), **decay}
+        assert decoded(ins.parameters) == strategy.counts
+    assert strategy.configure_evaluate(2, parameters, clients) == []
+    parameters, _ = strategy.aggregate_fit(3, [(Proxy("3"), good_res(seed=2))], [])
+    assert len(strategy.configure_evaluate(3, parameters, clients)) == 3
+
+
+def test_there_is_nothing_to_hand_out_before_enough_are_counted() -> None:
+    strategy = make()
+    parameters, _ = strategy.aggregate_fit(1, [(Proxy("1"), good_res())], [])
+    assert strategy.configure_evaluate(1, parameters, manager(Proxy("1"))) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "asked"),
+    [
+        ({"fraction_evaluate": 0}, 0),
+        ({"fraction_evaluate": 0.5}, 5),
+        ({"fraction_evaluate": 0.01}, 1),
+        ({"fraction_evaluate": 0.01, "min_evaluate_clients": 4}, 4),
+        ({"fraction_evaluate": 0.01, "min_evaluate_clients": 40}, 10),
+    ],
+)
+def test_a_fraction_of_the_parties_evaluates(settings: dict[str, Any], asked: int) -> None:
+    strategy, parameters = counted(**settings)
+    clients = manager(*map(Proxy, "0123456789"))
+    assert len(strategy.configure_evaluate(1, parameters, clients)) == asked
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_model_reaches_parties_that_are_to_send_nothing(fails: bool, caplog: pytest.LogCaptureFixture) -> None:
+    received: list[FlyNNClassifier] = []
+
+    def keep(model: FlyNNClassifier) -> None:
+        received.append(model)
+        if fails:
+            raise OSError(28, "full", "/secret/model.npz")
+
+    X, y = points(9)
+    proxies = [Proxy(str(i), FlyNNClient(X, y, X_test=X, y_test=y, name=f"p{i}", on_model=keep)) for i in range(3)]
+    strategy = make(fraction_evaluate=0, hand_out=True)
+    assert strategy.num_rounds == 1
+    server = Server(client_manager=manager(*proxies), strategy=strategy)
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        server.fit(1, None)
+    assert [model.counts_ == strategy.counts for model in received] == [True] * 3
+    assert (strategy.evaluation, strategy.evaluation_missing) == (None, {})
+    reason = "failed with OSError: No space left on device"
+    assert strategy.unkept == ({f"p{i}": reason for i in range(3)} if fails else {})
+    assert ("p1: could not keep the model: " + reason in caplog.text) == fails
+    # Who sends figures unasked is not heard.
+    strategy.aggregate_evaluate(1, [(proxies[0], eval_res(GOOD))], [])
+    assert strategy.evaluation is None
+
+
+def eval_res(matrix: Any, n: int | None = None, **metrics: Any) -> EvaluateRes:
+    metrics = {key.replace("_", "-"): value for key, value in metrics.items()}
+    if matrix is not None:
+        metrics["flynn-confusion"] = confusion_to_bytes(np.array(matrix))
+        n = int(np.sum(matrix)) if n is None else n
+    return EvaluateRes(Status(Code.OK, "Success"), float("nan"), n, metrics)
+
+
+GOOD, BAD = [[3, 0, 0], [0, 2, 1], [0, 0, 4]], [[0, 1, 0], [0, 1, 0], [0, 0, 0]]
+
+
+def test_confusion_matrices_are_added_up() -> None:
+    strategy, _ = counted()
+    results = [(Proxy("1"), eval_res(GOOD)), (Proxy("2"), eval_res(BAD)), (Proxy("3"), eval_res(None, 0))]
+    loss, metrics = strategy.aggregate_evaluate(1, results, [])
+    total = np.array(GOOD) + np.array(BAD)
+    figures = scores(total)
+    assert loss == 1 - figures["accuracy"]
+    assert {name: strategy.evaluation[name] for name in figures} == figures
+    assert strategy.evaluation["confusion"] == total.tolist()
+    assert strategy.evaluation["worst_party"] == {"name": "node 2", "accuracy": 0.5, "examples": 2}
+    assert strategy.evaluation["best_party"] == {"name": "node 1", "accuracy": 0.9, "examples": 10}
+    assert strategy.evaluation_missing == {}
+    assert metrics == {
+        **figures,
+        "accuracy_std": pytest.approx(0.2),
+        "examples": 12,
+        "worst_accuracy": 0.5,
+        "best_accuracy": 0.9,
+        "worst_party": "node 2",
+    }
+
+
+@pytest.mark.parametrize(
+    "res",
+    [
+        eval_res(None, 3),
+        eval_res(GOOD, 9),
+        eval_res(GOOD, -10),
+        eval_res(GOOD, 10.0),
+        eval_res([[1]]),
+        eval_res([[4, -1, 0], [0, 0, 0], [0, 0, 0]]),
+        eval_res(None, 3, flynn_confusion="text"),
+        eval_res(GOOD, flynn_refused="no"),
+    ],
+)
+def test_a_hostile_evaluation_is_refused(res: Any) -> None:
+    strategy, parameters = counted()
+    strategy.configure_evaluate(1, parameters, manager(*map(Proxy, "123")))
+    strategy.aggregate_evaluate(1, [(Proxy("1"), eval_res(GOOD)), (Proxy("2"), res)], [])
+    assert strategy.evaluation["examples"] == 10
+    assert strategy.evaluation_missing.keys() == {"node 2", "node 3"}
+
+
+def test_an_evaluation_without_points_reports_nothing() -> None:
+    strategy, _ = counted()
+    assert strategy.aggregate_evaluate(1, [(Proxy("1"), eval_res(None, 0))], []) == (None, {})
+    assert strategy.aggregate_evaluate(1, [], []) == (None, {})
+    assert strategy.evaluation is None
+    assert strategy.evaluation_missing == {}
+
+
+def test_a_failed_evaluation_leaves_its_reasons() -> None:
+    strategy, parameters = counted()
+    strategy.configure_evaluate(1, parameters, manager(*map(Proxy, "123")))
+    results = [(Proxy("1"), eval_res(None, 0, flynn_refused="X_test: no")), (Proxy("2"), eval_res([[1]]))]
+    assert strategy.aggregate_evaluate(1, results, []) == (None, {})
+    assert strategy.evaluation is None
+    reasons = strategy.evaluation_missing
+    assert reasons.pop("node 2").startswith("refused: confusion matrix")
+    assert reasons == {"node 1": "declined: X_test: no", "node 3": "no reply"}
+
+
+def test_figures_are_those_of_the_present_counts() -> None:
+    strategy, parameters = counted()
+    clients = manager(*map(Proxy, "123"))
+    strategy.configure_evaluate(1, parameters, clients)
+    strategy.aggregate_evaluate(1, [(Proxy("1"), eval_res(GOOD))], [])
+    strategy.aggregate_fit(2, [(Proxy("3"), fit_res([], 0))], [])
+    assert strategy.evaluation["examples"] == 10  # nobody was added
+    parameters, _ = strategy.aggregate_fit(3, [(Proxy("3"), good_res(seed=2))], [])
+    assert strategy.evaluation is None
+    assert strategy.evaluation_missing == {}
+    strategy.configure_evaluate(3, parameters, clients)
+    strategy.aggregate_evaluate(3, [], [])
+    assert strategy.evaluation is None
+    assert strategy.evaluation_missing.keys() == {"node 1", "node 2", "node 3"}
+
+
+def test_a_model_that_nobody_was_there_to_take_is_handed_out_later() -> None:
+    strategy, parameters = counted()
+    assert strategy.configure_evaluate(1, parameters, manager()) == []
+    assert len(strategy.configure_evaluate(2, parameters, manager(Proxy("1")))) == 1
+
+
+def test_evaluation_failures_and_metrics_are_treated_as_in_fedavg() -> None:
+    results = [(Proxy("1"), eval_res(GOOD, mine=2.0)), (Proxy("2"), eval_res(None, 0))]
+    strategy, _ = counted(
+        accept_failures=False,
+        evaluate_metrics_aggregation_fn=lambda metrics: {"mine": metrics[0][1]["mine"], "n": len(metrics)},
+    )
+    assert strategy.aggregate_evaluate(1, results, [ValueError("gone")]) == (None, {})
+    assert strategy.evaluation is None
+    _, metrics = strategy.aggregate_evaluate(1, results, [])
+    assert (metrics["mine"], metrics["n"]) == (2.0, 1)
+
+
+# ---- the whole run, in Flower's own server loop
+
+
+def federation(n_parties: int, n_points: int = 60) -> tuple[list[Proxy], list[FlyNNClassifier], Any]:
+    """Parties that hold interleaved shares of some points, what they receive, and the points to train on."""
+    X, y = points(n_points)
+    received: list[FlyNNClassifier] = []
+    proxies = []
+    for i in range(n_parties):
+        share, test = slice(i, n_points // 2, n_parties), slice(n_points // 2 + i, None, n_parties)
+        client = FlyNNClient(
+            X[share], y[share], X_test=X[test], y_test=y[test], name=f"party-{i}", on_model=received.append
+        )
+        proxies.append(Proxy(str(i), client))
+    return proxies, received, (X[: n_points // 2], y[: n_points // 2], X[n_points // 2 :], y[n_points // 2 :])
+
+
+@pytest.mark.parametrize("n_parties", [1, 3, 40])
+@pytest.mark.parametrize("num_rounds", [1, 3])
+def test_a_run_gives_the_pooled_model_however_many_rounds(n_parties: int, num_rounds: int) -> None:
+    proxies, received, (X, y, X_test, y_test) = federation(n_parties)
+    strategy = make(min_available_clients=n_parties, min_parties=n_parties)
+    history, _ = Server(client_manager=manager(*proxies), strategy=strategy).fit(num_rounds, timeout=None)
+
+    assert strategy.model.counts_ == counts_of(X, y)
+    assert sorted(party.name for party in strategy.parties) == sorted(f"party-{i}" for i in range(n_parties))
+    assert {proxy.fits for proxy in proxies} == {proxy.evaluations for proxy in proxies} == {1}
+    assert [model.counts_ == strategy.counts for model in received] == [True] * n_parties
+    accuracy = np.mean(strategy.model.predict(X_test) == y_test)
+    assert strategy.evaluation["accuracy"] == accuracy
+    assert history.losses_distributed == [(1, 1 - accuracy)]
+    assert history.metrics_distributed_fit["examples"] == [(1, 30)]
+
+
+def test_stragglers_are_counted_in_a_later_round() -> None:
+    proxies, _, (X, y, _, _) = federation(3)
+    late, broken = proxies[2], proxies[1]
+    clients = manager(proxies[0], broken)
+    broken.fails = ConnectionError("not yet")
+
+    class LaterRounds(FlyNNStrategy):
+        def configure_fit(self, server_round: int, *args: Any, **kwargs: Any) -> Any:
+            if server_round == 2:
+                clients.register(late)
+            if server_round == 3:
+                broken.fails = None
+                clients.unregister(proxies[0])  # counted already: nothing is lost, and nobody waits for it
+            return super().configure_fit(server_round, *args, **kwargs)
+
+    strategy = LaterRounds(
+        spec=SPEC, classes=CLASSES, min_available_clients=3, min_parties=3, wait_timeout=0, decay=0.8
+    )
+    Server(client_manager=clients, strategy=strategy).fit(4, timeout=None)
+    assert strategy.model.counts_ == counts_of(X, y)
+    assert [proxy.fits for proxy in proxies] == [1, 3, 1]
+    assert late.evaluations == 1
+
+
+def test_a_run_with_too_few_says_who_is_missing_and_why() -> None:
+    proxies, _, (X, y, _, _) = federation(4)
+    proxies[1] = Proxy("1", FlyNNClient(X, np.full(len(X), "oak"), name="Ulm"))
+    proxies[2] = Proxy("2", FlyNNClient(X[:, :3], y, name="Genf"))
+    proxies[3].fails = RuntimeError("node unavailable")
+    strategy = make(min_available_clients=4, min_parties=2)
+    Server(client_manager=manager(*proxies), strategy=strategy).fit(1, timeout=None)
+    with pytest.raises(AggregationError) as error:
+        _ = strategy.model
+    text = str(error.value)
+    assert text.startswith("1 of at least 2 parties counted; missing: ")
+    assert "Ulm (declined: y: 30 of 30 labels are not in the class list" in text
+    assert "Genf (declined: spec: n_features is 4, but the data has 3 columns)" in text
+    assert "node 3 (failed: node unavailable)" in text
+    assert "oak" not in text

@@ -1,0 +1,57 @@
+"""The pieces of the kernels that can be looked at alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from flwr_flynn.hashing import kernels
+
+
+@settings(max_examples=200, deadline=None)
+@given(hnp.arrays(np.int64, st.integers(1, 40), elements=st.integers(-5, 5)), st.data())
+def test_kth_largest(values, data):
+    k = data.draw(st.integers(1, len(values)))
+    assert kernels._kth_largest(values.copy(), len(values), k) == sorted(values, reverse=True)[k - 1]
+
+
+@settings(max_examples=200, deadline=None)
+@given(hnp.arrays(np.float32, st.integers(1, 40), elements=st.integers(-5, 5)), st.data())
+def test_keep_best_keeps_the_first_of_equals_in_order(values, data):
+    k = data.draw(st.integers(1, len(values)))
+    rows = np.arange(len(values), dtype=np.int32)
+    best = sorted(sorted(rows, key=lambda row: (-values[row], row))[:k])
+    kernels._keep_best(values.copy(), rows, len(values), k, np.empty_like(values))
+    assert rows[:k].tolist() == best
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@settings(max_examples=100, deadline=None)
+@given(
+    X=hnp.arrays(np.float32, (3, 6), elements=st.floats(-1e6, 1e6, width=32)),
+    row_nnz=st.integers(1, 6),
+    levels=st.sampled_from([1, 7, 255, 5461]),
+)
+def test_slack_covers_what_the_approximation_does_to_sums(signed, X, row_nnz, levels):
+    approximation = np.empty(X.shape, np.int64)
+    slack, crowding = np.empty(3, np.int64), np.empty(3)
+    kernels.approximate(X, row_nnz, signed, levels, approximation, slack, crowding)
+    assert approximation.min() >= 0
+    assert approximation.max() <= levels
+    generator = np.random.default_rng(0)
+    for x, q, margin in zip(X, approximation, slack, strict=True):
+        rows = np.stack([generator.permutation(6)[:row_nnz] for _ in range(20)])
+        signs = generator.choice([-1, 1], rows.shape) if signed else np.ones(rows.shape, np.int64)
+        exact = np.zeros(20, np.float32)
+        coarse = np.zeros(20, np.int64)
+        for k in range(row_nnz):
+            exact = exact + x[rows[:, k]] * signs[:, k].astype(np.float32)
+            coarse += np.where(signs[:, k] > 0, q[rows[:, k]], levels - q[rows[:, k]])
+        if not x.any():
+            continue  # all sums are equal, and the caller does not approximate such a point
+        for a in range(20):
+            for b in range(20):
+                assert coarse[a] > coarse[b] - margin or exact[a] < exact[b]

@@ -1,0 +1,76 @@
+"""Waves: the written formula, the same bits everywhere, and what they are for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.testing import assert_array_equal
+from sklearn.datasets import make_circles
+from sklearn.model_selection import cross_val_score
+
+from flwr_flynn import FlyHash, FlyNNClassifier, HashSpec
+from flwr_flynn.errors import DataError
+from flwr_flynn.hashing.philox import draw_waves
+from flwr_flynn.hashing.wave_features import Waves
+from tests import oracle
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    hnp.arrays(np.float64, st.tuples(st.integers(0, 4), st.just(3)), elements=st.floats(-1e6, 1e6)),
+    st.integers(0, 2**64 - 1),
+    st.floats(1e-6, 1e3),
+    st.booleans(),
+)
+def test_waves_follow_the_written_formula(X, seed, frequency, scaled):
+    vectors = {"center": (0.1, -7.0, 3e5), "scale": (0.3, 1e-3, 17.0)} if scaled else {}
+    spec = HashSpec(3, 5, 2, 1, seed=seed, n_waves=6, wave_frequency=frequency, **vectors)
+    center, scale = (None if vector is None else np.array(vector) for vector in (spec.center, spec.scale))
+    levels = Waves(seed, 6, frequency, center, scale, 3)(X)
+    assert levels.dtype == np.int8
+    assert_array_equal(levels, np.reshape([oracle.waves(x, spec) for x in X], (len(X), 6)))
+
+
+GOLDEN = [66, -124, -15, 100, -13, 43, -121, 11, -68, 114, -64, 83]
+
+
+def test_golden_waves():
+    # A product and a sum rounded as one, which some processors can, would change some of these.
+    X = np.random.default_rng(5).integers(-(10**9), 10**9, (200, 5)) / 3**15
+    levels = Waves(11, 64, 1 / 3, None, None, 5)(X)
+    expected = np.array([oracle.waves(x, HashSpec(5, 2, 2, 1, 11, n_waves=64, wave_frequency=1 / 3)) for x in X])
+    assert_array_equal(levels, expected)
+    assert levels[0, :12].tolist() == expected[0, :12].tolist() == GOLDEN
+
+
+def test_slopes_are_close_to_normal_and_phases_uniform():
+    slopes, phases = draw_waves(np.uint64(3), 4000, 25)
+    assert slopes.mean() == pytest.approx(0, abs=0.01)
+    assert slopes.var() == pytest.approx(1, abs=0.02)
+    assert (np.abs(slopes) > 2).mean() == pytest.approx(0.0455, abs=0.02)
+    assert np.abs(np.corrcoef(slopes) - np.eye(25)).max() < 0.08
+    assert_array_equal(np.histogram(phases, 4, (0, 1))[0] > 900, True)
+
+
+def test_more_waves_extend_fewer():
+    slopes, phases = draw_waves(np.uint64(3), 9, 4)
+    fewer, their_phases = draw_waves(np.uint64(3), 5, 4)
+    assert_array_equal(slopes[:, :5], fewer)
+    assert_array_equal(phases[:5], their_phases)
+
+
+def test_values_that_overflow_are_refused():
+    hasher = FlyHash(HashSpec(2, 8, 2, 3, 1, scale=(1e300, 1.0), n_waves=4, wave_frequency=1.0))
+    with pytest.raises(DataError, match="X: values too large for the waves"):
+        hasher.active([[1e300, 0.0]])
+    with pytest.raises(DataError, match="NaN or infinity in 1 of 2 columns"):
+        hasher.active([[np.nan, 0.0]])
+
+
+def test_they_tell_circles_apart():
+    X, y = make_circles(600, noise=0.08, factor=0.6, random_state=0)
+    assert cross_val_score(FlyNNClassifier(), X, y).mean() > 0.95
+    assert cross_val_score(FlyNNClassifier(waves=False), X, y).mean() < 0.6

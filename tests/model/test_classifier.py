@@ -1,0 +1,607 @@
+"""The estimator: scikit-learn's checks, and its own laws."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
+from sklearn.datasets import load_digits, make_blobs, make_classification
+from sklearn.exceptions import NotFittedError
+from sklearn.metrics import balanced_accuracy_score, log_loss
+from sklearn.model_selection import GridSearchCV, LeaveOneOut, cross_val_predict, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler, OneHotEncoder
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from flwr_flynn import ClassCounts, FlyNNClassifier, HashSpec
+from flwr_flynn.errors import ConfigError, CountsError, DataError, SpecError
+from flwr_flynn.model import classifier
+from flwr_flynn.model.column_moments import ColumnSums
+from flwr_flynn.model.scoring import RULES
+from flwr_flynn.model.selection import TEMPERATURES, Plan
+from tests import oracle
+from tests.strategies import cases
+
+SPEC = HashSpec(n_features=5, hash_dim=200, row_nnz=2, hash_nnz=10, seed=3, signed=True)
+X, CODES = make_classification(
+    120, 5, n_informative=4, n_redundant=0, n_classes=3, n_clusters_per_class=1, random_state=0
+)
+X = X.round(2)
+LABELS = np.array(["ant", "bee", "cicada"])
+Y = LABELS[CODES]
+
+
+@parametrize_with_checks([FlyNNClassifier(), FlyNNClassifier(rule="bayes"), FlyNNClassifier(decay=0.5, n_jobs=2)])
+def test_scikit_learns_checks(estimator, check):
+    check(estimator)
+
+
+def fitted(**parameters):
+    return FlyNNClassifier(spec=SPEC, **parameters).fit(X, Y)
+
+
+# Laws
+
+
+@settings(max_examples=150, deadline=None)
+@given(cases(), st.data())
+def test_training_and_inference_agree_with_the_paper_in_plain_python(case, data):
+    spec, points = case
+    if len(points) == 0:
+        return
+    codes = data.draw(st.lists(st.integers(0, 2), min_size=len(points), max_size=len(points)))
+    decay = data.draw(st.sampled_from([Fraction(0), Fraction(1, 2), Fraction(3, 4)]))
+    try:
+        model = FlyNNClassifier(spec=spec, decay=float(decay), rule="novelty").fit(points, codes)
+    except ValueError as error:
+        assert "overflow" in str(error) or "too large" in str(error)
+        return
+    classes, codes = np.unique(codes, return_inverse=True)
+    hashes = oracle.hashes(points, model.hash_)
+    counts = oracle.count(hashes, codes, len(classes), spec.hash_dim)
+    assert_array_equal(model.counts_.array, counts)
+    assert_array_equal(model.predict(points), classes[oracle.predict(hashes, counts, decay)])
+
+
+@pytest.mark.parametrize("container", [np.asarray, sp.csr_array, sp.csc_matrix, sp.coo_array])
+def test_one_shot_batches_and_one_by_one_are_equal(container):
+    whole = FlyNNClassifier(spec=SPEC).partial_fit(container(X), Y, classes=LABELS)
+    for step in (1, 7, 50):
+        parts = FlyNNClassifier(spec=SPEC)
+        for first in range(0, len(X), step):
+            part = slice(first, first + step)
+            parts.partial_fit(container(X[part]), Y[part], classes=LABELS if first == 0 else None)
+        assert_array_equal(parts.counts_.array, whole.counts_.array)
+        assert_array_equal(parts.decision_function(X), whole.decision_function(X))
+    assert_array_equal(fitted().counts_.array, whole.counts_.array)
+
+
+@given(st.lists(st.integers(0, 3), min_size=len(X), max_size=len(X)))
+def test_merging_parties_is_training_on_the_pooled_data(party_of):
+    empty = ClassCounts.zeros(fitted().hash_, 3)
+    merged = FlyNNClassifier.from_counts(SPEC, empty, LABELS, decay=0.8, temperature=0.5)
+    for party in range(4):
+        mine = np.array(party_of) == party
+        counts = ClassCounts.from_data(merged.hash_, X[mine], CODES[mine], 3)
+        merged.merge(FlyNNClassifier.from_counts(SPEC, counts, LABELS))
+    pooled = fitted(decay=0.8, temperature=0.5)
+    assert_array_equal(merged.counts_.array, pooled.counts_.array)
+    assert_array_equal(merged.predict_proba(X), pooled.predict_proba(X))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_forgetting_is_never_having_learned(rule):
+    keep = np.arange(len(X)) % 3 != 0
+    model = fitted(decay=0.7, rule=rule).forget(X[~keep], Y[~keep])
+    expected = FlyNNClassifier(spec=SPEC, decay=0.7, rule=rule).partial_fit(X[keep], Y[keep], classes=LABELS)
+    assert_array_equal(model.counts_.array, expected.counts_.array)
+    assert_array_equal(model.decision_function(X), expected.decision_function(X))
+
+
+def test_what_was_not_learned_cannot_be_forgotten():
+    model = fitted()
+    before, decay = model.counts_, model.decay_
+    for points, labels in [(-X[:1], Y[:1]), (np.tile(X[:1], (100, 1)), np.repeat(Y[:1], 100))]:
+        with pytest.raises(CountsError, match="difference: row"):
+            model.forget(points, labels)
+    with pytest.raises(DataError, match="y: 1 of 2 labels are not among the 3 classes"):
+        model.forget(X[:2], [Y[0], "dog"])
+    assert model.counts_ is before
+    assert model.decay_ == decay
+
+
+def test_a_model_that_forgot_everything_predicts_the_first_class():
+    model = fitted().forget(X, Y)
+    assert model.counts_.n_examples == 0
+    assert_array_equal(model.predict(X), LABELS[0])
+    assert_allclose(model.predict_proba(X), 1 / 3)
+
+
+def test_the_decay_is_chosen_by_leave_one_out():
+    for rule in ("balanced", "novelty"):
+        model = fitted(rule=rule)
+        grid = model.counts_.decay_grid(rule)
+        recalls = []
+        for decay in grid:
+            one = FlyNNClassifier(spec=SPEC, decay=decay, rule=rule)
+            recalls.append(balanced_accuracy_score(Y, cross_val_predict(one, X, Y, cv=LeaveOneOut())))
+        assert len(set(recalls)) > 1
+        assert model.decay_ == grid[int(np.argmax(np.round(recalls, 12)))]
+
+
+@pytest.mark.parametrize(
+    ("points", "labels", "change", "message"),
+    [
+        (pd.DataFrame(X[:, :4], columns=list("abcd")), Y, {"hash_nnz": 10**6}, "hash_nnz"),
+        (pd.DataFrame(np.full((3, 4), np.nan), columns=list("abcd")), Y[:3], {}, "NaN"),
+        (X[:, :4], np.linspace(0, 1, len(X)), {}, "continuous"),
+        (X[:, :4], Y, {"scaling": (None,)}, "expected a pair"),
+        (X[:, :4] * 1e38, Y, {"scaling": None}, "overflow float32"),
+    ],
+)
+@pytest.mark.parametrize("columns", [list("vwxyz"), None])
+def test_a_fit_that_fails_leaves_the_model_as_it_was(points, labels, change, message, columns):
+    before = X if columns is None else pd.DataFrame(X, columns=columns)
+    model = FlyNNClassifier(hash_dim=64, hash_nnz=4).fit(before, Y)
+    state, expected = dict(vars(model)), model.predict_proba(before)
+    with pytest.raises(ValueError, match=message):
+        model.set_params(**change).fit(points, labels)
+    model.set_params(**{name: state[name] for name in change})
+    assert vars(model) == state
+    assert_array_equal(model.predict_proba(before), expected)
+    assert vars(model.fit(X[:, :4], Y)).keys() == state.keys() - {"feature_names_in_"}
+    assert model.n_features_in_ == 4
+
+
+# Scores
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_all_ways_to_predict_agree(rule, n_classes):
+    some = n_classes > CODES
+    model = FlyNNClassifier(spec=SPEC, rule=rule).fit(X[some], Y[some])
+    points = np.random.default_rng(0).normal(size=(300, 5))
+    probabilities, scores, predicted = (
+        model.predict_proba(points),
+        model.decision_function(points),
+        model.predict(points),
+    )
+    assert_allclose(probabilities.sum(axis=1), 1)
+    assert_array_equal(model.classes_[probabilities.argmax(axis=1)], predicted)
+    if n_classes == 2:
+        assert scores.shape == (300,)
+        assert_array_equal(scores > 0, predicted == model.classes_[1])
+    else:
+        assert scores.shape == (300, 3)
+        assert_array_equal(model.classes_[scores.argmax(axis=1)], predicted)
+    novelty = model.novelty(points)
+    assert novelty.shape == (300, n_classes)
+    assert ((novelty >= 0) & (novelty <= 1)).all()
+
+
+def test_a_class_without_points_gets_no_probability():
+    model = FlyNNClassifier(spec=SPEC).partial_fit(X[CODES > 0], Y[CODES > 0], classes=LABELS)
+    probabilities = model.predict_proba(X)
+    assert_array_equal(probabilities[:, 0], 0)
+    assert_allclose(probabilities.sum(axis=1), 1)
+
+
+def test_batches_of_points_do_not_show(monkeypatch):
+    expected = fitted().predict_proba(X)
+    monkeypatch.setattr(classifier, "_BATCH", 7)
+    assert_array_equal(fitted().predict_proba(X), expected)
+
+
+def test_it_classifies_digits():
+    digits, y = load_digits(return_X_y=True)
+    assert cross_val_score(FlyNNClassifier(), digits, y, cv=3).mean() > 0.92
+
+
+# Labels, names, scikit-learn's machinery
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [np.array([5, -3, 7]), np.array([0.0, 1.0, 2.0]), LABELS, LABELS.astype(object), np.array([0, 1, 2], np.uint8)],
+)
+def test_labels_of_every_kind(labels, tmp_path):
+    y = labels[CODES]
+    model = FlyNNClassifier(spec=SPEC).fit(X, y)
+    predicted = model.predict(X)
+    assert predicted.dtype == y.dtype
+    assert (predicted == y).mean() > 0.8
+    path = tmp_path / "model.npz"
+    model.save(path)
+    loaded = FlyNNClassifier.load(path)
+    assert loaded.classes_.dtype == model.classes_.dtype
+    assert_array_equal(loaded.predict(X), predicted)
+
+
+def test_booleans_as_labels(tmp_path):
+    model = FlyNNClassifier(spec=SPEC).fit(X, CODES == 1)
+    model.save(tmp_path / "model")
+    assert_array_equal(FlyNNClassifier.load(tmp_path / "model").predict(X), model.predict(X))
+    assert model.predict(X).dtype == bool
+
+
+@pytest.mark.parametrize("y", [[0, 1], [1.5, 2.5], [True, False]])
+def test_labels_of_another_kind_are_refused(y):
+    model = fitted()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ValueError, match=r"label|y"):
+            model.partial_fit(X[:2], y)
+    assert model.counts_ == fitted().counts_
+
+
+def test_columns_have_names(tmp_path):
+    frame = pd.DataFrame(X, columns=list("abcde"))
+    model = FlyNNClassifier(spec=SPEC).fit(frame, pd.Series(Y))
+    assert_array_equal(model.feature_names_in_, list("abcde"))
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame[list("edcba")])
+    model.save(tmp_path / "model")
+    loaded = FlyNNClassifier.load(tmp_path / "model")
+    assert_array_equal(loaded.predict(frame), model.predict(frame))
+    with pytest.raises(ValueError, match="feature names"):
+        loaded.predict(frame[list("edcba")])
+    with pytest.raises(DataError, match="feature_names_in_ differ"):
+        model.merge(FlyNNClassifier(spec=SPEC).fit(frame.rename(columns={"a": "f"}), Y))
+    model.merge(fitted())  # which has none
+
+
+def test_it_works_in_scikit_learns_machinery():
+    search = GridSearchCV(
+        make_pipeline(MinMaxScaler(), FlyNNClassifier(hash_dim=2048)),
+        {"flynnclassifier__scaling": ["center", "standard"], "flynnclassifier__rule": ["balanced", "bayes"]},
+        cv=3,
+        scoring="balanced_accuracy",
+    ).fit(X, Y)
+    assert search.best_score_ > 0.7
+    best = search.best_estimator_[-1]
+    copied = clone(best)
+    assert copied.get_params() == best.get_params()
+    assert not hasattr(copied, "counts_")
+    revived = pickle.loads(pickle.dumps(search))
+    assert_array_equal(revived.predict_proba(X), search.predict_proba(X))
+
+
+def test_two_features_are_enough_for_blobs():
+    blobs, y = make_blobs(200, centers=[(3, 3), (-3, -3)], random_state=1)
+    assert cross_val_score(FlyNNClassifier(), blobs, y).mean() > 0.95
+
+
+def test_unfitted():
+    for call in ("predict", "predict_proba", "decision_function", "novelty"):
+        with pytest.raises(NotFittedError):
+            getattr(FlyNNClassifier(), call)(X)
+    for act in (
+        lambda m: m.merge(fitted()),
+        lambda m: fitted().merge(m),
+        lambda m: m.forget(X, Y),
+        lambda m: m.save(""),
+    ):
+        with pytest.raises(NotFittedError):
+            act(FlyNNClassifier())
+
+
+# Hash
+
+
+def test_a_spec_fixes_the_hash():
+    model = FlyNNClassifier(SPEC, seed=99, signed=False, scaling="center", hash_dim=200).fit(X, Y)
+    assert model.spec_ == SPEC
+    assert model.hash_.fingerprint == model.counts_.spec_fingerprint
+    with pytest.raises(SpecError, match="hash_nnz: the spec has 10, but 11 was given"):
+        FlyNNClassifier(SPEC, hash_nnz=11).fit(X, Y)
+    with pytest.raises(ValueError, match="X has 4 features, but the spec has n_features 5"):
+        FlyNNClassifier(SPEC).fit(X[:, :4], Y)
+
+
+def test_sizes_left_out_are_suggested():
+    model = FlyNNClassifier(seed=7).fit(X, Y)
+    suggested = HashSpec.suggest(5, len(X), 3, seed=7, signed=True, center=model.spec_.center, scale=model.spec_.scale)
+    assert model.spec_ == suggested
+    for sizes in (
+        {"hash_dim": 8},
+        {"hash_dim": 10**5},
+        {"row_nnz": 3},
+        {"hash_nnz": 5},
+        {"hash_dim": 50, "hash_nnz": 50},
+    ):
+        spec = FlyNNClassifier(**sizes).fit(X, Y).spec_
+        assert {name: getattr(spec, name) for name in sizes} == sizes
+    assert FlyNNClassifier(hash_dim=10**5).fit(X, Y).spec_.hash_nnz > suggested.hash_nnz
+    with pytest.raises(SpecError, match="row_nnz"):
+        FlyNNClassifier(row_nnz=6).fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"decay": 1.0},
+        {"decay": -0.1},
+        {"decay": "best"},
+        {"rule": "best"},
+        {"scaling": "best"},
+        {"temperature": 0.0},
+        {"temperature": "warm"},
+        {"reject_above": 1.5},
+        {"scaling": (None,)},
+        {"scaling": (None, [0] * 5)},
+        {"hash_dim": 0},
+        {"seed": -1},
+        {"seed": 2**64},
+        {"signed": "yes"},
+        {"spec": {}},
+    ],
+)
+def test_parameters_are_checked(parameters):
+    with pytest.raises(ValueError, match=next(iter(parameters))[:4]):
+        FlyNNClassifier(**parameters).fit(X, Y)
+
+
+def test_scaling():
+    spec = FlyNNClassifier(scaling="standard").fit(X, Y).spec_
+    assert_allclose(spec.center, X.mean(axis=0), rtol=1e-9, atol=1e-12)
+    assert_allclose(spec.scale, 1 / X.std(axis=0), rtol=1e-9)
+    centred = FlyNNClassifier(scaling="center").fit(X, Y).spec_
+    assert (centred.center, centred.scale) == (spec.center, None)
+    raw = FlyNNClassifier(scaling=None).fit(X, Y).spec_
+    assert not raw.signed
+    raw = FlyNNClassifier(scaling=None, signed=True).fit(X, Y).spec_
+    assert raw.difference(spec) == ["row_nnz", "center", "scale", "n_waves", "wave_frequency"]
+    given_one = FlyNNClassifier(scaling=(np.zeros(5), None)).fit(X, Y).spec_
+    assert (given_one.center, given_one.scale) == ((0.0,) * 5, None)
+    flat = FlyNNClassifier(scaling="standard", waves=False).fit(X, Y).spec_
+    assert flat.n_waves == 0
+    assert FlyNNClassifier(scaling=(spec.center, spec.scale)).fit(X, Y).spec_ == flat
+    weighted = FlyNNClassifier(scaling="weighted").fit(X, Y).spec_
+    weights = np.array(weighted.scale) / np.array(spec.scale)
+    assert weights.max() == pytest.approx(1.05)
+    assert weights.min() >= 0.05
+
+
+def test_auto_takes_the_best_of_its_candidates_by_leave_one_out():
+    model = FlyNNClassifier().fit(X, Y)
+    plan = Plan(5, 3, len(X), "auto")
+    specs = plan.specs(ColumnSums.from_data(X, CODES, 3))
+    assert len(set(specs)) == 4
+    recalls = []
+    for spec in specs:
+        one = FlyNNClassifier(spec=spec).fit(X, Y)
+        alone = FlyNNClassifier(spec=spec, decay=one.decay_)
+        recalls.append(balanced_accuracy_score(Y, cross_val_predict(alone, X, Y, cv=LeaveOneOut())))
+    assert model.spec_ == specs[int(np.argmax(np.round(recalls, 12)))]
+
+
+def test_waves_are_for_scalings_by_name():
+    with pytest.raises(ValueError, match=r"waves: expected a scaling by name, .*; got another"):
+        FlyNNClassifier(scaling=None, waves=True).fit(X, Y)
+    assert FlyNNClassifier(waves=True).fit(X, Y).spec_.n_waves
+    assert not FlyNNClassifier(waves=False).fit(X, Y).spec_.n_waves
+
+
+def test_many_columns_are_left_as_they_are():
+    rng = np.random.default_rng(0)
+    wide = sp.random_array((30, 2**14 + 1), density=0.001, rng=rng, format="csr")
+    spec = FlyNNClassifier(hash_dim=64).fit(wide, np.arange(30) % 2).spec_
+    assert (spec.center, spec.scale, spec.n_waves) == (None, None, 0)
+
+
+def test_temperatures_are_chosen_by_leave_one_out():
+    model = fitted()
+    losses = []
+    for temperature in TEMPERATURES:
+        one = FlyNNClassifier(spec=SPEC, decay=model.decay_, temperature=temperature)
+        losses.append(log_loss(Y, cross_val_predict(one, X, Y, cv=LeaveOneOut(), method="predict_proba")))
+    assert losses[TEMPERATURES.index(model.temperature_)] < min(losses) + 1e-5
+    assert_array_equal(model.predict_proba(X).argmax(axis=1), model.decision_function(X).argmax(axis=1))
+
+
+def test_points_that_are_too_novel_are_rejected(tmp_path):
+    model = fitted(reject_above=0.7)
+    novelty = model.novelty(X).min(axis=1)
+    strange = novelty > 0.7
+    assert 0 < strange.sum() < len(X)
+    predicted = model.predict(X)
+    assert_array_equal(predicted == "rejected", strange)
+    assert_array_equal(predicted[~strange], fitted().predict(X)[~strange])
+    model.save(tmp_path / "model")
+    assert_array_equal(FlyNNClassifier.load(tmp_path / "model").predict(X), predicted)
+
+
+@pytest.mark.parametrize(
+    ("classes", "label", "rejected"),
+    [
+        ([0, 1, 2], None, -1),
+        ([-1, 0, 1], None, -2),
+        ([0.0, 1.0, 3.0], None, -1.0),
+        ([0, 1, 2], 99, 99),
+        (["a", "b", "c"], "something else", "something else"),
+        (np.array(["a", "b", "c"], object), None, "rejected"),
+        (np.array([0, 1, 2], np.uint8), None, -1),
+    ],
+)
+def test_labels_of_rejected_points(classes, label, rejected):
+    labels = np.asarray(classes)[CODES]
+    predicted = FlyNNClassifier(SPEC, reject_above=0.0, reject_label=label).fit(X, labels).predict(-X)
+    assert set(predicted.tolist()) <= {rejected, *np.asarray(classes).tolist()}
+    assert rejected in predicted.tolist()
+
+
+@pytest.mark.parametrize(
+    ("classes", "label"),
+    [
+        ([0, 1, 2], 1),
+        ([0, 1, 2], "1"),
+        (["a", "b", "c"], "a"),
+        (["a", "b", "c"], 5),
+        (["rejected", "b", "c"], None),
+        (np.array([2**63, 2**63 + 1, 2**63 + 2], np.uint64), None),
+    ],
+)
+def test_labels_that_rejected_points_cannot_have(classes, label):
+    model = FlyNNClassifier(SPEC, reject_above=0.5, reject_label=label)
+    with pytest.raises(ValueError, match="reject_label"):
+        model.fit(X, np.asarray(classes)[CODES])
+    assert not hasattr(model, "counts_")
+
+
+def test_booleans_leave_no_label_to_abstain_with():
+    with pytest.raises(ValueError, match=r"reject_label: .* booleans have none"):
+        FlyNNClassifier(SPEC, reject_above=0.5).fit(X, CODES == 1)
+
+
+def test_columns_of_noise_do_not_make_it_sure():
+    rng = np.random.default_rng(0)
+    for n, d in ((100, 1000), (200, 200), (300, 60)):
+        points, labels = rng.normal(size=(n + 1000, d)), rng.integers(0, 2, n + 1000)
+        model = FlyNNClassifier(hash_dim=4096).fit(points[:n], labels[:n])
+        assert log_loss(labels[n:], model.predict_proba(points[n:])) < 0.78  # log 2 is 0.69
+
+
+@pytest.mark.parametrize("factor", [1e39, 1e-46, 1e200, 1e-200])
+def test_units_do_not_matter(factor):
+    expected = FlyNNClassifier().fit(X, Y)
+    model = FlyNNClassifier().fit(X * factor, Y)
+    assert model.spec_.n_waves == expected.spec_.n_waves
+    assert (model.predict(X * factor) == expected.predict(X)).mean() > 0.95
+
+
+def test_merging_nothing_changes_nothing():
+    model = fitted()
+    before = model.decay_, model.temperature_
+    empty = FlyNNClassifier.from_counts(SPEC, ClassCounts.zeros(model.hash_, 3), LABELS)
+    model.merge(empty)
+    assert (model.decay_, model.temperature_) == before
+
+
+def test_signed_is_heard_by_auto():
+    for signed in (True, False):
+        assert FlyNNClassifier(signed=signed).fit(X, Y).spec_.signed is signed
+
+
+def test_what_is_missing_is_told_by_column():
+    frame = pd.DataFrame(X, columns=list("abcde"))
+    frame.loc[3, "b"] = np.nan
+    frame.loc[[4, 5], "e"] = np.inf
+    wanted = r"2 of 5 columns: b \(1 of 120 points\), e \(2 of 120 points\)"
+    for model, call in ((FlyNNClassifier(), lambda m, x: m.fit(x, Y)), (fitted(), lambda m, x: m.predict(x))):
+        with pytest.raises(DataError, match=wanted):
+            call(model, frame)
+    with pytest.raises(DataError, match=r"1 of 5 columns: column 1 \(1 of 4 points\)"):
+        fitted().predict(sp.csr_array(frame.to_numpy()[:4]))
+    frame = pd.DataFrame(X, columns=list("abcde")).assign(sex="f")
+    with pytest.raises(DataError, match="1 of 6 columns are not numbers: sex; encode"):
+        FlyNNClassifier().fit(frame, Y)
+
+
+def test_categories_go_through_a_column_transformer():
+    rng = np.random.default_rng(0)
+    colour = rng.choice(["red", "green", "blue"], 300)
+    size = rng.normal(size=300)
+    frame = pd.DataFrame({"colour": colour, "size": size, "shape": rng.choice(["round", "square"], 300)})
+    y = np.where((colour == "red") | ((colour == "blue") & (size > 0)), "yes", "no")
+    encode = ColumnTransformer(
+        [("text", OneHotEncoder(handle_unknown="ignore"), ["colour", "shape"])], remainder="passthrough"
+    )
+    model = make_pipeline(encode, FlyNNClassifier()).fit(frame[:200], y[:200])
+    assert (model.predict(frame[200:]) == y[200:]).mean() > 0.9
+
+
+def test_scaling_is_learned_once():
+    model = FlyNNClassifier().partial_fit(X[:50], Y[:50], classes=LABELS)
+    spec = model.spec_
+    assert model.partial_fit(1000 * X[50:], Y[50:]).spec_ == spec
+    assert model.fit(X, Y).spec_ != spec
+
+
+def test_the_model_does_not_depend_on_how_the_data_lie():
+    expected = FlyNNClassifier().fit(X, Y)
+    order = np.random.default_rng(0).permutation(len(X))
+    for points, labels in [
+        (X[order], Y[order]),
+        (np.asfortranarray(X), Y),
+        (sp.csc_array(X), Y),
+        (X.tolist(), list(Y)),
+    ]:
+        model = FlyNNClassifier().fit(points, labels)
+        assert model.counts_ == expected.counts_
+        assert model.decay_ == expected.decay_
+
+
+# Merging and counts from elsewhere
+
+
+@pytest.mark.parametrize("change", [{"seed": 4}, {"hash_nnz": 11}, {"signed": False}, {"center": (0.0,) * 5}])
+def test_models_of_different_specs_do_not_merge(change):
+    model = fitted()
+    other = FlyNNClassifier(HashSpec(**(SPEC.to_dict() | change))).fit(X, Y)
+    with pytest.raises(SpecError, match=f"differ in {next(iter(change))}"):
+        model.merge(other)
+    assert model.counts_ == fitted().counts_
+
+
+def test_models_of_different_classes_do_not_merge():
+    with pytest.raises(DataError, match="classes_ differ"):
+        fitted().merge(FlyNNClassifier(SPEC).fit(X, CODES))
+    with pytest.raises(DataError, match="classes_ differ"):
+        fitted().merge(FlyNNClassifier(SPEC).fit(X[CODES > 0], Y[CODES > 0]))
+
+
+def test_partial_fit_needs_the_classes_once():
+    with pytest.raises(ValueError, match="classes: must be given"):
+        FlyNNClassifier(SPEC).partial_fit(X, Y)
+    with pytest.raises(ValueError, match="classes: expected the same"):
+        fitted().partial_fit(X, Y, classes=["ant", "bee"])
+    model = FlyNNClassifier(SPEC)
+    with pytest.raises(DataError, match="labels are not among"):
+        model.partial_fit(X, Y, classes=["ant", "bee"])
+    assert not hasattr(model, "counts_")
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+
+
+def test_counts_from_elsewhere():
+    counts = fitted().counts_
+    order = [2, 0, 1]
+    moved = ClassCounts(counts.array[order], hash_nnz=10, spec_fingerprint=counts.spec_fingerprint)
+    model = FlyNNClassifier.from_counts(SPEC, moved, LABELS[order], decay=0.8)
+    assert_array_equal(model.classes_, LABELS[order])
+    assert_array_equal(model.predict(X), fitted(decay=0.8).predict(X))
+    model.partial_fit(X, Y).forget(X, Y)
+    assert model.counts_ == moved
+    auto = FlyNNClassifier.from_counts(SPEC, counts, LABELS)
+    assert auto.decay_ == counts.suggest_decay()
+    assert clone(auto).fit(X, Y).counts_ == counts
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"spec": HashSpec(**(SPEC.to_dict() | {"seed": 4}))}, SpecError),
+        ({"classes": ["ant", "bee"]}, DataError),
+        ({"classes": ["ant", "bee", "bee"]}, DataError),
+        ({"feature_names": ["a"]}, DataError),
+        ({"feature_names": [1, 2, 3, 4, 5]}, DataError),
+        ({"decay": 1.0}, ConfigError),
+        ({"decay": "best"}, ConfigError),
+        ({"rule": "best"}, ConfigError),
+    ],
+)
+def test_counts_that_do_not_fit_are_refused(change, error):
+    arguments = {"spec": SPEC, "counts": fitted().counts_, "classes": LABELS} | change
+    with pytest.raises(error, match=next(iter(change)) if "spec" not in change else "counts"):
+        FlyNNClassifier.from_counts(**arguments)

@@ -1,0 +1,283 @@
+"""The algebra of class counts, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+import tracemalloc
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from flwr_flynn import ClassCounts, FlyHash, HashSpec
+from flwr_flynn.errors import ConfigError, CountsError, DataError
+from flwr_flynn.model.counts import memory_needed
+from tests import oracle
+
+SPEC = HashSpec(n_features=3, hash_dim=12, row_nnz=2, hash_nnz=4, seed=7, signed=True)
+HASHER = FlyHash(SPEC)
+FINGERPRINT = 64 * "0"
+
+
+def make(array, hash_nnz=2, spec_fingerprint=FINGERPRINT):
+    return ClassCounts(array, hash_nnz=hash_nnz, spec_fingerprint=spec_fingerprint)
+
+
+@st.composite
+def labelled_points(draw, n_classes=3):
+    n = draw(st.integers(0, 12))
+    X = draw(st.lists(st.tuples(*[st.integers(-3, 3)] * 3), min_size=n, max_size=n))
+    y = draw(st.lists(st.integers(0, n_classes - 1), min_size=n, max_size=n))
+    return np.array(X, float).reshape(n, 3), np.array(y, int)
+
+
+def train(points, n_classes=3):
+    return ClassCounts.from_data(HASHER, *points, n_classes)
+
+
+@given(labelled_points())
+def test_training_is_algorithm_1(points):
+    X, y = points
+    active = oracle.active(X, HASHER.rows, HASHER.hash_nnz, HASHER.signs)
+    counts = train(points)
+    assert_array_equal(counts.array, oracle.count(active, y, 3, HASHER.hash_dim))
+    assert_array_equal(counts.n_per_class, np.bincount(y, minlength=3))
+    assert (counts.n_examples, counts.n_classes, counts.hash_dim) == (len(y), 3, 12)
+    assert ClassCounts.from_active(HASHER, active, y, 3) == counts
+
+
+@given(st.lists(labelled_points(), min_size=1, max_size=4))
+def test_merging_is_pooling_in_every_order(parties):
+    pooled = train((np.concatenate([X for X, _ in parties]), np.concatenate([y for _, y in parties])))
+    for order in permutations(train(party) for party in parties):
+        assert sum(order) == pooled
+        assert sum(order[1:], start=order[0]).sha256() == pooled.sha256()
+
+
+@given(labelled_points(), labelled_points(), labelled_points())
+def test_addition_and_subtraction_are_those_of_integers(a, b, c):
+    a, b, c = train(a), train(b), train(c)
+    zero = ClassCounts.zeros(HASHER, 3)
+    assert a + b == b + a
+    assert (a + b) + c == a + (b + c)
+    assert a + zero == a
+    assert (a + b) - b == a
+    assert a - a == zero
+
+
+@given(labelled_points(), labelled_points())
+def test_a_difference_is_counts_or_refused(a, b):
+    a, b = train(a), train(b)
+    difference = a.array - b.array
+    sizes = difference.sum(axis=1) // 4
+    if (difference >= 0).all() and (difference <= sizes[:, None]).all():
+        assert_array_equal((a - b).array, difference)
+    else:
+        with pytest.raises(CountsError, match="difference: row"):
+            a - b
+
+
+@given(st.lists(st.lists(st.integers(-1, 4), min_size=4, max_size=4), min_size=1, max_size=3), st.integers(1, 4))
+def test_an_array_is_taken_only_if_hashes_can_make_it(rows, hash_nnz):
+    def makeable(row):
+        # Give each bit in turn to the next points of a round; full circles fill every point with different bits.
+        if min(row) < 0 or sum(row) % hash_nnz:
+            return False
+        n_points = sum(row) // hash_nnz
+        points = [set() for _ in range(n_points)]
+        turn = 0
+        for bit, count in enumerate(row):
+            for _ in range(count):
+                if bit in points[turn % n_points]:
+                    return False
+                points[turn % n_points].add(bit)
+                turn += 1
+        return all(len(point) == hash_nnz for point in points)
+
+    if all(makeable(row) for row in rows):
+        assert_array_equal(make(rows, hash_nnz).array, rows)
+    else:
+        with pytest.raises(CountsError, match="row"):
+            make(rows, hash_nnz)
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        ([1, 1], r"array: expected shape \(classes, bits\), got \(2,\)"),
+        (np.zeros((0, 4), int), "shape"),
+        (np.zeros((2, 0), int), "shape"),
+        ([[1.0, 1.0]], "integers, got float64"),
+        ([[True, True]], "integers, got bool"),
+        ([[None, 1]], "integers, got object"),
+        ([[2, 1]], "row 0 sums to 3, expected a multiple of hash_nnz, 2"),
+        ([[1, 1], [2, 0]], "row 1 is of 1 points, but has a count of 2"),
+        ([[1, 1], [3, -1]], "row 1 has a negative count"),
+        (np.array([[2**63, 2**63]], np.uint64), "at most"),
+        ([[2**62, 2**62]], "at most"),  # their sum is beyond int64
+    ],
+)
+def test_impossible_arrays_are_refused(array, message):
+    with pytest.raises(CountsError, match=message):
+        make(array)
+
+
+@pytest.mark.parametrize("hash_nnz", [0, -1, True, 2.0, None])
+def test_hash_nnz_is_checked(hash_nnz):
+    with pytest.raises(CountsError, match="hash_nnz"):
+        make([[1, 1]], hash_nnz)
+
+
+@pytest.mark.parametrize("fingerprint", ["", 63 * "0", 64 * "g", 64 * "A", None, b"0" * 64])
+def test_the_fingerprint_is_checked(fingerprint):
+    with pytest.raises(CountsError, match="spec_fingerprint"):
+        make([[1, 1]], spec_fingerprint=fingerprint)
+
+
+def test_counts_of_different_kinds_do_not_combine():
+    counts = make([[1, 1]])
+    for other, name in [
+        (make([[1, 1]], spec_fingerprint=64 * "1"), "spec_fingerprint"),
+        (make([[1, 1]], hash_nnz=1), "hash_nnz"),
+        (make([[1, 1], [1, 1]]), "shape"),
+        (make([[1, 1, 0]]), "shape"),
+    ]:
+        assert counts != other
+        with pytest.raises(CountsError, match=f"sum: {name} differs"):
+            counts + other
+        with pytest.raises(CountsError, match=f"difference: {name} differs"):
+            counts - other
+    for stranger in (1, np.ones((1, 2), int), "counts"):
+        assert counts != stranger
+        with pytest.raises(TypeError):
+            counts + stranger
+        with pytest.raises(TypeError):
+            counts - stranger
+
+
+def test_a_sum_beyond_int64_is_refused():
+    large = make([[2**62]], hash_nnz=1)
+    with pytest.raises(CountsError, match="negative"):
+        large + large
+
+
+def test_counts_are_immutable():
+    given_array = np.array([[1, 1]])
+    counts = make(given_array)
+    given_array[0, 0] = 9
+    assert_array_equal(counts.array, [[1, 1]])
+    for copied in (counts, pickle.loads(pickle.dumps(counts)), copy.deepcopy(counts)):
+        assert copied == counts
+        assert hash(copied) == hash(counts)
+        for array in (copied.array, copied.n_per_class):
+            assert array.dtype == np.int64
+            with pytest.raises(ValueError, match="read-only"):
+                array[0] = 0
+        with pytest.raises(AttributeError):
+            copied.hash_nnz = 3
+    assert "1 points, 1 classes" in repr(counts)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, ">i4", np.uint64])
+def test_the_dtype_that_comes_in_does_not_matter(dtype):
+    rows = [[1, 1, 0], [0, 2, 2]]
+    assert make(np.asfortranarray(np.array(rows, dtype))) == make(rows)
+
+
+def test_the_digest_is_pinned():
+    digest = "55e17de91f7f962d91235807d95db613e7f14ba1e444d1b79c7a1017fe78bab9"
+    assert make([[1, 1, 0], [0, 2, 2]]).sha256() == digest
+    others = [make([[1, 0, 1], [0, 2, 2]]), make([[1, 1, 0, 0, 2, 2]], hash_nnz=2), make([[1, 1, 0], [0, 2, 2]], 1)]
+    assert len({digest, *(other.sha256() for other in others)}) == 4
+
+
+def test_foreign_points_cannot_be_left_out():
+    X = np.array([[1.0, 0, 0], [0, 1, 0], [0, 0, 1]])
+    active = HASHER.active(X)
+    counts = ClassCounts.from_active(HASHER, active[:2], [0, 1], 2)
+    for bits, y in [(active[2:], [0]), (active[:1], [1]), (active[[0, 0]], [0, 0])]:
+        with pytest.raises(DataError, match="in the counts"):
+            counts.leave_one_out(bits, y, [0.5])
+
+
+@pytest.mark.parametrize(
+    "active", [[[0, 1]], [0, 1, 2, 3], [[0, 1, 2, 12]], [[-1, 1, 2, 3]], [[0.0, 1.0, 2.0, 3.0]], [[2**40, 1, 2, 3]]]
+)
+def test_active_bits_are_checked(active):
+    counts = ClassCounts.zeros(HASHER, 2)
+    for read in (
+        lambda: counts.scores(active, 0.5),
+        lambda: counts.novelty(active, 0.5),
+        lambda: counts.leave_one_out(active, [0], [0.5]),
+        lambda: ClassCounts.from_active(HASHER, active, [0], 2),
+    ):
+        with pytest.raises(DataError, match="active: expected"):
+            read()
+
+
+@pytest.mark.parametrize("y", [[2], [-1], [0.0], ["a"], [0, 1], [[0]]])
+def test_class_numbers_are_checked(y):
+    active = HASHER.active(np.ones((1, 3)))
+    with pytest.raises(DataError, match="y: expected"):
+        ClassCounts.from_active(HASHER, active, y, 2)
+    with pytest.raises(DataError, match="y: expected"):
+        ClassCounts.from_active(HASHER, active, [0], 2).leave_one_out(active, y, [0.5])
+
+
+@pytest.mark.parametrize("decay", [1, 1.0, -0.1, math.nan, math.inf, "0.5", None, True])
+def test_the_decay_is_checked(decay):
+    active = HASHER.active(np.ones((1, 3)))
+    counts = ClassCounts.from_active(HASHER, active, [0], 2)
+    for read in (counts.scores, counts.novelty, lambda active, decay: counts.leave_one_out(active, [0], [decay])):
+        with pytest.raises(ConfigError, match="decay: expected"):
+            read(active, decay)
+
+
+def test_the_rule_is_checked():
+    with pytest.raises(ConfigError, match="rule: expected one of balanced, novelty, bayes"):
+        ClassCounts.zeros(HASHER, 2).scores(HASHER.active(np.ones((1, 3))), 0.5, "best")
+
+
+def test_no_points_no_scores():
+    counts = ClassCounts.zeros(HASHER, 2)
+    nothing = np.empty((0, 4), np.int32)
+    assert counts.scores(nothing, 0.5).shape == (0, 2)
+    assert counts.novelty(nothing, 0.5).shape == (0, 2)
+    assert_array_equal(counts.leave_one_out(nothing, np.empty(0, int), [0.5]), np.zeros((1, 2, 2)))
+
+
+@pytest.mark.parametrize("rule", ["balanced", "novelty", "bayes"])
+@pytest.mark.parametrize("copies", [0, 1, 1000, 10**15])
+def test_suggested_decays_can_be_used(rule, copies):
+    counts = make(np.array([[1, 1, 0, 0], [0, 1, 2, 1]]) * copies)
+    grid = counts.decay_grid(rule)
+    assert counts.suggest_decay(rule) == grid[0]
+    assert all(0 < decay < 1 for decay in grid)
+    assert np.isfinite([counts.scores([[0, 1]], decay, rule) for decay in grid]).all()
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize(
+    ("n_features", "hash_dim", "row_nnz", "n_classes"),
+    [(100, 2**14, 40, 1), (2**15 + 1, 2**13, 40, 1), (10, 2**12, 2, 100), (100, 2**12, 40, 50)],
+)
+def test_the_memory_that_is_needed_is_foreseen(n_features, hash_dim, row_nnz, n_classes, signed):
+    """Of one hash and its counts, from the drawing to the message; kernels' own arrays tracemalloc does not see."""
+    spec = HashSpec(n_features, hash_dim, row_nnz, hash_nnz=16, seed=1, signed=signed)
+    FlyHash(HashSpec(n_features, 16, row_nnz, 16, seed=1, signed=signed))  # compiles
+    tracemalloc.start()
+    hasher = FlyHash(spec)
+    drawing = tracemalloc.get_traced_memory()[1]
+    tracemalloc.reset_peak()
+    counts = ClassCounts.from_data(hasher, np.empty((0, n_features)), [], n_classes)
+    message = counts.array.astype(np.uint64)
+    using = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    hidden = hasher.rows.nbytes + (0 if hasher.signs is None else hasher.signs.nbytes)
+    assert counts.array.nbytes == message.nbytes == 8 * n_classes * hash_dim
+    assert 0.5 < (max(drawing, using) + hidden) / memory_needed(spec, n_classes) < 1.2

@@ -1,0 +1,315 @@
+"""Model files: they come back as they were, and those that somebody tampered with do not come in."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+import zipfile
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from sklearn.datasets import make_classification
+
+from flwr_flynn import FlyNNClassifier, HashSpec
+from flwr_flynn.errors import DataError, ModelFileError
+from flwr_flynn.model import model_file
+from flwr_flynn.model.scoring import RULES
+from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
+
+SPEC = HashSpec(n_features=5, hash_dim=200, row_nnz=2, hash_nnz=10, seed=3, signed=True)
+X, CODES = make_classification(
+    120, 5, n_informative=4, n_redundant=0, n_classes=3, n_clusters_per_class=1, random_state=0
+)
+X = X.round(2)
+Y = np.array(["ant", "bee", "cicada"])[CODES]
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "model.npz"
+    FlyNNClassifier(HashSpec(3, 20, 2, 3, seed=1, scale=(1.0, 2.0, 0.1))).fit(X[:, :3], Y).save(path)
+    return path
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_models_come_back_from_files(rule, tmp_path):
+    model = FlyNNClassifier(rule=rule, seed=5).fit(X, Y)
+    model.save(tmp_path / "first")
+    loaded = FlyNNClassifier.load(tmp_path / "first")
+    assert loaded.counts_ == model.counts_
+    assert loaded.spec_ == model.spec_
+    assert loaded.decay_ == model.decay_
+    assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
+    loaded.save(tmp_path / "second")
+    assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["first", "second"]
+    assert loaded.merge(model).counts_ == model.counts_ + model.counts_
+
+
+def test_files_are_plain_npz(path):
+    with np.load(path, allow_pickle=False) as file:
+        assert sorted(file) == ["counts", "digest", "header"]
+        assert_array_equal(file["counts"], FlyNNClassifier.load(path).counts_.array)
+        assert json.loads(file["header"].tobytes())["format"] == 2
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(path, monkeypatch):
+    before = path.read_bytes()
+
+    def fail(*args):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OSError, match="disk full"):
+        FlyNNClassifier(SPEC).fit(X, Y).save(path)
+    assert path.read_bytes() == before
+    assert [file.name for file in path.parent.iterdir()] == ["model.npz"]
+
+
+def test_a_missing_file_is_missing(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        FlyNNClassifier.load(tmp_path / "none.npz")
+
+
+def test_truncated_files_are_refused(path):
+    content = path.read_bytes()
+    for length in range(len(content)):
+        path.write_bytes(content[:length])
+        with pytest.raises(ModelFileError):
+            FlyNNClassifier.load(path)
+
+
+def test_altered_files_are_refused_or_say_the_same(path):
+    """Nothing but what no reader looks at, such as a time stamp, can be altered."""
+    model, content = FlyNNClassifier.load(path), path.read_bytes()
+    survivors = 0
+    for position in range(len(content)):
+        for mask in (1, 0x80, 0xFF):
+            altered = bytearray(content)
+            altered[position] ^= mask
+            path.write_bytes(altered)
+            try:
+                loaded = FlyNNClassifier.load(path)
+            except ModelFileError:
+                continue
+            survivors += 1
+            assert loaded.counts_ == model.counts_
+            assert loaded.spec_ == model.spec_
+            assert (loaded.decay_, loaded.rule) == (model.decay_, model.rule)
+            assert_array_equal(loaded.classes_, model.classes_)
+    assert survivors < 3 * len(content) / 4
+
+
+def forge(path, header=None, counts=None, compression=zipfile.ZIP_DEFLATED, extra=()):
+    """Rewrite a file with a header or counts of one's own, and a digest that fits."""
+    with np.load(path) as file:
+        fields, array = json.loads(file["header"].tobytes()), file["counts"]
+    if callable(header):
+        header(fields)
+        header = None
+    text = np.frombuffer(json.dumps(fields).encode() if header is None else header, np.uint8)
+    array = array if counts is None else counts
+    members = {"header": text, "counts": array, "digest": model_file._digest(text, array)}
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, value in [*members.items(), *extra]:
+            with archive.open(f"{name}.npy", "w") as member:
+                np.lib.format.write_array(member, value)
+
+
+def test_the_digest_covers_header_and_counts(path):
+    """Checksums of the zip format can be mended by any tool; counts and header are valid, only not those saved."""
+    with np.load(path) as file:
+        members = dict(file)
+    model = FlyNNClassifier.load(path)
+    fewer = model.counts_.array.copy()
+    fewer[0] = 0
+    header = members["header"].tobytes().replace(b'"balanced"', b'"novelty"')
+    for change in ({"counts": fewer.astype(np.uint8)}, {"header": np.frombuffer(header, np.uint8)}):
+        with open(path, "wb") as stream:
+            np.savez(stream, **(members | change))
+        with pytest.raises(ModelFileError, match="altered: the digest"):
+            FlyNNClassifier.load(path)
+    with open(path, "wb") as stream:
+        np.savez(stream, **members)
+    assert FlyNNClassifier.load(path).counts_ == model.counts_
+
+
+def set_to(*keys, value):
+    def change(fields):
+        for key in keys[:-1]:
+            fields = fields[key]
+        fields[keys[-1]] = value
+
+    return change
+
+
+def test_forging_works(path):
+    expected = FlyNNClassifier.load(path).counts_
+    forge(path)
+    assert FlyNNClassifier.load(path).counts_ == expected
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        (b"", "not a model file"),
+        (b"[]", "not a model file"),
+        (b"[" * 10**5, "not a model file"),
+        (b"\xff", "not a model file"),
+        (b"{}", "not a model file"),
+        (set_to("format", value=4), "format 4, this version reads format 2 and 3"),
+        (set_to("spec", value=None), "spec"),
+        (set_to("spec", "seed", value=2), "rows of M are others"),
+        (set_to("spec", "center", value=[0, 0, float("nan")]), "center"),
+        (set_to("spec", "hash_dim", value=21), "counts"),
+        (set_to("spec", "hash_nnz", value=2), "rows of M are others"),
+        (set_to("spec", "row_nnz", value=2**40), "row_nnz"),
+        (set_to("fingerprint", value=64 * "0"), "rows of M are others"),
+        (set_to("classes", value=None), "not a model file"),
+        (set_to("classes", "values", value=["ant", "bee"]), "counts"),
+        (set_to("classes", "values", value=["ant", "bee", "bee"]), "classes"),
+        (set_to("classes", "values", value=["ant", "bee", ["cicada"]]), "not a model file"),
+        (set_to("classes", "values", value=[1, 2, 3]), "classes"),
+        (set_to("classes", "dtype", value="<U1000000000"), "classes"),
+        (set_to("classes", "dtype", value="V1000000000"), "classes"),
+        (set_to("feature_names", value="abc"), "feature_names"),
+        (set_to("feature_names", value=["a", "b", 3]), "feature_names"),
+        (set_to("decay", value=1.0), "decay"),
+        (set_to("decay", value=None), "decay"),
+        (set_to("decay_", value=float("nan")), "decay"),
+        (set_to("decay_", value="auto"), "decay"),
+        (set_to("rule", value="best"), "rule"),
+        (set_to("rule", value=["balanced"]), "rule"),
+        (set_to("reject_label", value=float("nan")), "reject_label"),
+        (set_to("reject_label", value=[["ant"]]), "reject_label"),
+    ],
+)
+def test_forged_headers_are_refused(path, header, message):
+    forge(path, header)
+    with pytest.raises(ModelFileError, match=message):
+        FlyNNClassifier.load(path)
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        np.zeros((3, 19), np.uint8),
+        np.zeros(60, np.uint8),
+        np.zeros((3, 20), np.int64),
+        np.zeros((3, 20)),
+        np.zeros((3, 20), ">u2"),
+        np.ones((3, 20), np.uint8),
+        np.full((3, 20), 2**63, np.uint64),
+        np.asfortranarray(np.zeros((3, 20), np.uint8)),
+        np.zeros((3, 20), "u1,u1"),
+    ],
+)
+def test_forged_counts_are_refused(path, counts):
+    forge(path, counts=counts)
+    with pytest.raises(ModelFileError, match=r"counts|row"):
+        FlyNNClassifier.load(path)
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_other_compressions_are_refused(path, compression):
+    forge(path, compression=compression)
+    with pytest.raises(ModelFileError, match="compressed by another method"):
+        FlyNNClassifier.load(path)
+
+
+def test_other_contents_are_refused(path):
+    forge(path, extra=[("more", np.zeros(1))])
+    with pytest.raises(ModelFileError, match="other contents"):
+        FlyNNClassifier.load(path)
+
+
+def test_pickles_are_refused(path):
+    forge(path, counts=np.array([[{}]], object))
+    with pytest.raises(ModelFileError, match="counts"):
+        FlyNNClassifier.load(path)
+
+
+def test_small_files_do_not_take_much_memory(path):
+    """Each of these would need gigabytes if it were believed."""
+    forgeries = [
+        {"header": set_to("spec", "hash_dim", value=2**31 - 1)},
+        {"header": set_to("spec", value=SPEC.to_dict() | {"n_features": 2**31 - 1, "row_nnz": 2**31 - 1})},
+        {"header": set_to("spec", value=SPEC.to_dict() | {"n_features": 2**31 - 1})},
+        {"header": b'{"format": 2, "spec": ' + b" " * 2**26 + b"}"},
+        {"counts": np.zeros((3, 2**24), np.uint8)},
+    ]
+    content = path.read_bytes()
+    for forgery in forgeries:
+        path.write_bytes(content)
+        forge(path, **forgery)
+        assert path.stat().st_size < 10**6
+        tracemalloc.start()
+        with pytest.raises(ModelFileError):
+            FlyNNClassifier.load(path)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 10**7
+
+
+def test_the_memory_limit_can_be_moved(tmp_path):
+    model = FlyNNClassifier().fit(X, Y)
+    model.save(tmp_path / "model")
+    with pytest.raises(ModelFileError, match=r"needs about 1\.9 MiB, the limit is 0\.95 MiB"):
+        FlyNNClassifier.load(tmp_path / "model", max_bytes=10**6)
+    assert FlyNNClassifier.load(tmp_path / "model", max_bytes=2 * 10**6).counts_ == model.counts_
+
+
+def test_what_the_block_refuses_the_file_is_refused_for(path):
+    content = path.read_bytes()
+    for error, message in [
+        (ModelFileError("too old"), "model.npz: too old"),
+        (DataError("classes: too few"), "model.npz: inconsistent: classes: too few"),
+        (TypeError("unhashable"), "model.npz: not a model file, or damaged"),
+    ]:
+        with pytest.raises(ModelFileError, match=message), model_file.reading(path, 2**20):
+            raise error
+    with model_file.reading(path, 2**20) as model:
+        model_file.write(path, model)
+    assert path.read_bytes() == content
+
+
+@pytest.fixture
+def noisy_path(tmp_path):
+    path = tmp_path / "noisy.npz"
+    model = FlyNNClassifier(SPEC).fit(X, Y)
+    mechanism = LaplaceCounts.for_spec(SPEC, 3, 2.0)
+    release = SimulatedRelease(mechanism, seed=1).release(model.counts_)
+    FlyNNClassifier.from_counts(SPEC, release, model.classes_, guarantee=mechanism.guarantee()).save(path)
+    return path
+
+
+def test_noisy_models_come_back_with_their_noise_and_guarantee(noisy_path, tmp_path):
+    model = FlyNNClassifier.load(noisy_path)
+    assert (model.counts_.array < 0).any()
+    assert model.counts_.noise_variance == LaplaceCounts.for_spec(SPEC, 3, 2.0).noise_sd ** 2
+    assert model.guarantee_.startswith("Differential privacy with epsilon 2")
+    assert model.predict_proba(X).shape == (120, 3)
+    model.save(tmp_path / "again")
+    assert (tmp_path / "again").read_bytes() == noisy_path.read_bytes()
+    same = FlyNNClassifier.load(noisy_path)
+    assert same.counts_ == model.counts_
+    assert model.merge(same).guarantee_ == same.guarantee_
+    assert model.forget(X[:1], Y[:1]).guarantee_ is None
+
+
+RELEASE = {"name": 64 * "a", "variance": 1.0, "times": 1, "selected": False}
+
+
+@pytest.mark.parametrize(
+    ("field", "bad"),
+    [
+        *[("format", bad) for bad in (1, 2, 4, True, None)],
+        *[("noise", bad) for bad in ([], None, [{}], [RELEASE | {"variance": -1.0}], [RELEASE, RELEASE], {"a": 1})],
+        *[("guarantee", bad) for bad in (5, "two\nlines", 10001 * "a", ["a"])],
+    ],
+)
+def test_forged_noise_is_refused(noisy_path, field, bad):
+    forge(noisy_path, set_to(field, value=bad))
+    with pytest.raises(ModelFileError):
+        FlyNNClassifier.load(noisy_path)

@@ -1,0 +1,174 @@
+"""The algebra of noisy counts: arrays add exactly, and what noise is in them is always known."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+from itertools import pairwise, permutations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from flwr_flynn import ClassCounts
+from flwr_flynn.errors import ConfigError, CountsError
+from flwr_flynn.model.noise_record import Release, combine, release_name, variance
+
+FINGERPRINT = 64 * "0"
+NAMES = [digit * 64 for digit in "abcdef"]
+
+
+def plain(array):
+    return ClassCounts(array, hash_nnz=2, spec_fingerprint=FINGERPRINT)
+
+
+def noisy(array, name, variance=4.0, **fields):
+    noise = (Release(NAMES[name], variance, **fields),)
+    return ClassCounts(array, hash_nnz=2, spec_fingerprint=FINGERPRINT, noise=noise)
+
+
+@st.composite
+def counts(draw):
+    """Plain or noisy counts of two classes and three bits; releases with the same name are the same."""
+    if draw(st.booleans()):
+        sizes = draw(st.lists(st.integers(0, 5), min_size=2, max_size=2))
+        return plain([[n, n, 0] for n in sizes])
+    name = draw(st.integers(0, 3))
+    return noisy(np.random.default_rng(name).integers(-50, 50, (2, 3)), name, 1.0 + name)
+
+
+@given(st.lists(counts(), min_size=1, max_size=4))
+def test_sums_do_not_depend_on_the_order(several):
+    totals = [sum(order) for order in permutations(several)]
+    assert all(total == totals[0] and total.sha256() == totals[0].sha256() for total in totals)
+    assert_array_equal(totals[0].array, sum(each.array for each in several))
+
+
+@given(counts(), counts(), counts())
+def test_what_was_added_can_be_subtracted_exactly(a, b, c):
+    assert (a + b) - b == a
+    assert (a + b + c) - (c + b) == a
+    assert a - a == plain(np.zeros((2, 3), int))
+    assert a - b == a - c + c - b if b.noise and c.noise and a.noise else True
+
+
+def test_variances_add_and_a_release_is_itself():
+    a, b = noisy([[-3, 2, 9], [0, 0, 1]], 0, 4.0), noisy([[1, 1, -1], [0, 0, 0]], 1, 9.0)
+    exact = plain([[1, 2, 1], [0, 0, 0]])
+    assert (a + b).noise_variance == (a - b).noise_variance == 13.0
+    assert (a + exact).noise_variance == (exact + a).noise_variance == (exact - a).noise_variance == 4.0
+    assert (a + a).noise_variance == 16.0  # the same noise twice, not two of them
+    assert ((a + b) - b).noise_variance == 4.0
+    assert not ((exact + a) - a).noise
+    assert exact.noise_variance == 0.0
+
+
+def test_sizes_are_estimates():
+    counts = noisy([[5, 2, -2], [-3, 0, -2]], 0)
+    assert_array_equal(counts.n_per_class, [2.5, -2.5])
+    assert counts.n_examples == 0
+    assert noisy([[5, 0, 0], [0, 0, 0]], 0, selected=True).n_per_class is None
+    assert "noise sd 2" in repr(counts)
+    with pytest.raises(ValueError, match="read-only"):
+        counts.n_per_class[0] = 1
+
+
+def test_noise_is_part_of_what_is_equal():
+    array = [[1, 1, 0], [0, 0, 0]]
+    different = [plain(array), noisy(array, 0), noisy(array, 1), noisy(array, 0, 5.0), noisy(array, 0, times=2)]
+    different.append(noisy(array, 0, selected=True))
+    assert len({each.sha256() for each in different}) == len(set(different)) == len(different)
+    for each in different:
+        assert pickle.loads(pickle.dumps(each)) == each
+
+
+@pytest.mark.parametrize("rule", ["balanced", "novelty", "bayes"])
+@pytest.mark.parametrize("scale", [1, 10**6])
+@pytest.mark.parametrize("selected", [False, True])
+def test_whatever_the_noise_counts_can_be_read_out(rule, scale, selected):
+    rng = np.random.default_rng(1)
+    for array in (rng.integers(-9, 9, (3, 40)), np.zeros((3, 40), int), np.full((3, 40), -5), np.full((3, 40), 7)):
+        counts = noisy(array * scale, 0, 16.0 * scale**2, selected=selected)
+        decays = counts.decay_grid(rule)
+        assert all(0 < decay < 1 for decay in decays)
+        assert all(np.isfinite(counts.scores([[0, 1]], decay, rule)).all() for decay in decays)
+        assert np.isfinite(counts.novelty([[0, 1]], decays[0])).all()
+
+
+def test_read_outs_clip_after_the_sum():
+    clipped = np.array([[4, 0, 0], [0, 0, 2]])
+    counts = noisy([[9, 0, 3], [0, 0, 0]], 0) + noisy([[-5, -1, -4], [-1, 0, 2]], 1)
+    assert_array_equal(counts._readable()[0], clipped)
+
+
+def test_more_noise_makes_exponents_smaller():
+    rng = np.random.default_rng(2)
+    exact = np.repeat([[40, 2], [2, 40]], 2000, axis=1)
+    decays = []
+    for sd in (1.0, 8.0, 32.0, 64.0):
+        array = exact + np.rint(rng.normal(0, sd, exact.shape)).astype(int)
+        decays.append(noisy(array, 0, sd**2).suggest_decay())
+    assert all(quieter < louder + 1e-3 for quieter, louder in pairwise(decays)), decays
+    # With next to no noise the exponent of the mean count is 0.8, gamma = exp(-0.8 / 21).
+    assert math.log(decays[0]) == pytest.approx(-0.8 / 21, rel=0.02)
+
+
+def test_what_noisy_counts_cannot_do():
+    counts = noisy([[5, 2, -2], [-3, 0, -2]], 0)
+    with pytest.raises(CountsError, match="leave_one_out: expected counts without noise"):
+        counts.leave_one_out([[0, 1]], [0], [0.5])
+    with pytest.raises(CountsError, match="negative count"):
+        plain(counts.array)
+    with pytest.raises(CountsError, match="expected counts of at most"):
+        noisy([[2**62, 0, 0], [0, 0, 0]], 0)
+    with pytest.raises(CountsError, match="expected counts of at most"):
+        noisy([[-(2**63), 0, 0], [0, 0, 0]], 0)
+    with pytest.raises(CountsError, match="two different variances"):
+        counts + noisy([[5, 2, -2], [-3, 0, -2]], 0, 9.0)
+    with pytest.raises(ConfigError, match="rule"):
+        counts.scores([[0, 1]], 0.5, "best")
+
+
+@pytest.mark.parametrize("noise", ["abc", [1], (Release(NAMES[0], 1.0), Release(NAMES[0], 2.0)), 5, None])
+def test_noise_is_checked(noise):
+    with pytest.raises(CountsError, match="noise: "):
+        ClassCounts([[1, 1]], hash_nnz=2, spec_fingerprint=FINGERPRINT, noise=noise)
+
+
+@pytest.mark.parametrize(
+    ("field", "bad"),
+    [
+        *[("name", bad) for bad in ("", 5, 64 * "A", 63 * "a", None)],
+        *[("variance", bad) for bad in (0.0, -1.0, math.nan, math.inf, "1", True, None)],
+        *[("times", bad) for bad in (0, 0.5, True, 2**40, None)],
+        *[("selected", bad) for bad in (0, "yes", None)],
+    ],
+)
+def test_a_release_is_checked(field, bad):
+    good = Release(NAMES[0], 2.0, -3, True).to_dict()
+    assert Release.from_dict(json.loads(json.dumps(good))).to_dict() == good
+    with pytest.raises(CountsError, match="release: expected"):
+        Release.from_dict(good | {field: bad})
+    for values in (None, [], {}, good | {"more": 1}, {name: good[name] for name in good if name != field}):
+        with pytest.raises(CountsError, match="release: expected"):
+            Release.from_dict(values)
+
+
+def test_combining_is_linear():
+    a, b = (Release(NAMES[0], 2.0),), (Release(NAMES[0], 2.0, times=3), Release(NAMES[1], 5.0))
+    assert variance(combine(a, b, 1)) == 16 * 2.0 + 5.0
+    assert variance(combine(a, b, -1)) == 4 * 2.0 + 5.0
+    assert combine(combine(a, b, 1), b, -1) == a
+
+
+def test_a_name_is_of_shape_and_values():
+    array = np.arange(6).reshape(2, 3)
+    same = [array, array.astype(np.int8), np.asfortranarray(array)]
+    assert len({release_name(each, FINGERPRINT) for each in same}) == 1
+    assert len({release_name(each, FINGERPRINT) for each in (array, array.reshape(3, 2), -array)}) == 3
+    assert release_name(array, FINGERPRINT) != release_name(array, 64 * "1")
+    with pytest.raises(CountsError, match="matrix of integers"):
+        release_name([0.5], FINGERPRINT)

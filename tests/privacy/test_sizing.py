@@ -1,0 +1,558 @@
+"""What mechanisms promise, what they draw, and what they demonstrably give away."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from fractions import Fraction
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+from scipy.stats import chisquare, kstest
+
+from flwr_flynn import ClassCounts, privacy
+from flwr_flynn.errors import ConfigError, CountsError, MissingExtraError
+from flwr_flynn.federated import codec
+from flwr_flynn.privacy import (
+    GaussianCounts,
+    LaplaceCounts,
+    SimulatedRelease,
+    TopTLaplace,
+    accounting,
+    mechanism_from_dict,
+)
+from flwr_flynn.privacy.mechanisms import shown_bound
+from flwr_flynn.privacy.samplers import OpenDPNoise, SeededNoise
+from tests import audit
+
+FINGERPRINT = 64 * "0"
+RUNS = 20000  # of an audit, at least
+UNLIKELY = 1e-6
+
+SHAPE = {"hash_nnz": 4, "n_classes": 2}
+ALL = [
+    GaussianCounts(1.0, 1e-5, **SHAPE),
+    GaussianCounts(1.0, 1e-5, **SHAPE, neighbours="replace-one", records_per_person=3),
+    GaussianCounts(0.5, 1e-6, **SHAPE, n_honest=5),
+    LaplaceCounts(1.0, **SHAPE),
+    LaplaceCounts(2.0, **SHAPE, neighbours="replace-one", records_per_person=2),
+    TopTLaplace(1.0, 10, **SHAPE),
+    TopTLaplace(1.0, 10, **SHAPE, accounting="paper", n_parties=2),
+    TopTLaplace(1.0, 10, **SHAPE, accounting="code", n_parties=2, neighbours="replace-one"),
+]
+IDS = [f"{mechanism.kind}-{place}" for place, mechanism in enumerate(ALL)]
+
+
+def counts(array, hash_nnz=4):
+    return ClassCounts(array, hash_nnz=hash_nnz, spec_fingerprint=FINGERPRINT)
+
+
+def gaussian_pmf(sigma):
+    reach = math.ceil(12 * sigma)
+    weights = np.exp(-(np.arange(-reach, reach + 1) ** 2) / (2 * sigma**2))
+    return weights / weights.sum()
+
+
+def laplace_pmf(scale, reach):
+    weights = np.exp(-np.abs(np.arange(-reach, reach + 1)) / scale)
+    return weights / weights.sum()
+
+
+def exact_delta(epsilon, sigma, n_entries):
+    """Delta of discrete Gaussian noise where n entries differ by one: all depends on their sum s alone.
+
+    log P(s with) / P(s without) = (2 s - n) / (2 sigma ** 2).
+    """
+    pmf = one = gaussian_pmf(sigma)
+    for _ in range(n_entries - 1):
+        pmf = np.convolve(pmf, one)
+    total = np.arange(len(pmf)) - len(pmf) // 2 + n_entries  # with the record
+    loss = (2 * total - n_entries) / (2 * sigma**2)
+    return float((pmf * np.maximum(0, -np.expm1(np.minimum(epsilon - loss, 0)))).sum())
+
+
+# The promise
+
+
+@pytest.mark.parametrize("n_entries", [1, 4, 30])
+@pytest.mark.parametrize("epsilon", [0.25, 1.0, 4.0])
+def test_sigma_is_what_the_promise_takes_and_no_more(epsilon, n_entries):
+    delta = 1e-5
+    sigma = accounting.gaussian_sigma(epsilon, delta, n_entries)
+    assert exact_delta(epsilon, sigma, n_entries) <= delta * (1 + 1e-9)
+    assert exact_delta(epsilon, 0.997 * sigma, n_entries) > delta
+    assert accounting.gaussian_epsilon(sigma, delta, n_entries) <= epsilon
+    assert accounting.gaussian_epsilon(0.997 * sigma, delta, n_entries) > epsilon
+
+
+@pytest.mark.parametrize(("sigma", "n_entries"), [(0.7, 1), (3.3, 5), (20.0, 16), (9.0, 40)])
+def test_the_map_of_gaussian_noise_is_exact(sigma, n_entries):
+    for delta in (1e-3, 1e-6, 1e-9):
+        epsilon = accounting.gaussian_epsilon(sigma, delta, n_entries)
+        assert exact_delta(epsilon, sigma, n_entries) <= delta * (1 + 1e-9)
+        assert exact_delta(0.999 * epsilon - 1e-3, sigma, n_entries) > delta
+
+
+@pytest.mark.parametrize("largest", [2, 5])
+def test_several_records_of_a_person_are_bounded_however_they_overlap(largest):
+    """In the same entries, or in as many different ones: epsilon of both is below the bound."""
+    sigma, n_entries, delta = 30.0, 9, 1e-5
+    bound = accounting.gaussian_epsilon(sigma, delta, n_entries, largest)
+    wide = accounting.gaussian_epsilon(sigma, delta, n_entries * largest)
+    high = accounting.privacy_extra("dp_accounting.pld.privacy_loss_distribution").from_discrete_gaussian_mechanism(
+        sigma, sensitivity=largest, value_discretization_interval=1e-3, use_connect_dots=True
+    )
+    same = high.self_compose(n_entries).get_epsilon_for_delta(delta)
+    assert wide < same < bound < 1.15 * same
+
+
+@pytest.mark.parametrize("mechanism", ALL, ids=IDS)
+def test_what_was_asked_for_is_what_is_promised(mechanism):
+    epsilon = mechanism.epsilon(mechanism.delta)
+    assert epsilon <= mechanism.target_epsilon * (1 + 1e-12)
+    if getattr(mechanism, "accounting", "tight") == "tight":
+        assert epsilon > 0.99 * mechanism.target_epsilon
+
+
+@given(
+    st.floats(1e-3, 100),
+    st.integers(1, 10**4),
+    st.integers(1, 10**3),
+    st.sampled_from(privacy.NEIGHBOURS),
+    st.integers(1, 100),
+)
+def test_no_rounding_makes_the_noise_too_small(epsilon, rho, n_released, neighbours, k):
+    """In exact arithmetic, with the very floats that the samplers get."""
+    common = {"hash_nnz": rho, "n_classes": 2, "neighbours": neighbours, "records_per_person": k}
+    both = 1 if neighbours == "add-remove" else 2
+    laplace = LaplaceCounts(epsilon, **common)
+    assert Fraction(both * rho * k) / Fraction(laplace.scale) <= Fraction(epsilon)
+    top = TopTLaplace(epsilon, n_released, **common)
+    selected = Fraction(n_released * k * both) / Fraction(top._gumbel_scale)
+    released = Fraction(min(n_released, both * rho) * k) / Fraction(top.scale)
+    assert selected + released <= Fraction(epsilon)
+    assert max(laplace.epsilon(), top.epsilon()) <= epsilon * (1 + 1e-14)
+    assert min(laplace.epsilon(), top.epsilon()) >= epsilon * (1 - 1e-14)
+
+
+@given(st.floats(1e-12, 1e6), st.integers(1, 6))
+def test_a_bound_is_shown_rounded_up(bound, digits):
+    shown = float(shown_bound(bound, digits))
+    assert bound <= shown <= bound * (1 + 1.0001 * 10.0 ** (1 - digits))
+    assert float(shown_bound(shown, digits)) == shown
+
+
+def test_opendp_gives_away_no_more_by_its_own_maps():
+    dp = accounting.privacy_extra("opendp.prelude")
+    dp.enable_features("contrib")
+    domain = dp.vector_domain(dp.atom_domain(T="i64"))
+    for mechanism in (LaplaceCounts(0.3, **SHAPE), LaplaceCounts(0.75, **SHAPE, neighbours="replace-one")):
+        theirs = dp.m.make_laplace(domain, dp.l1_distance(T="i64"), scale=mechanism.scale)
+        assert theirs.map(mechanism.l1_sensitivity) <= mechanism.target_epsilon * (1 + 1e-12)
+        assert theirs.map(2 * mechanism.l1_sensitivity) > 1.99 * mechanism.target_epsilon
+    gaussian = GaussianCounts(1.0, 1e-5, **SHAPE, records_per_person=3)  # accounted for by zCDP, as OpenDP does
+    add = dp.m.make_gaussian(domain, dp.l2_distance(T="i64"), scale=gaussian.sigma)
+    theirs = dp.c.make_zCDP_to_approxDP(add)
+    assert theirs.map(3 * 2).epsilon(1e-5) == pytest.approx(gaussian.epsilon(1e-5), rel=0.05)
+
+
+def test_sensitivities():
+    """rho counts change by one; replacing a record changes 2 rho; k records k times as much."""
+    for kwargs, l1 in [({}, 4), ({"neighbours": "replace-one"}, 8), ({"records_per_person": 3}, 12)]:
+        assert LaplaceCounts(0.5, **SHAPE, **kwargs).scale == l1 / 0.5
+    one, two = (GaussianCounts(1.0, 1e-5, **SHAPE, neighbours=relation).sigma for relation in privacy.NEIGHBOURS)
+    assert two / one == pytest.approx(math.sqrt(2), rel=2e-3)
+    three = GaussianCounts(1.0, 1e-5, **SHAPE, records_per_person=3).sigma
+    assert 3 <= three / one < 3 * 1.12
+    assert GaussianCounts(1.0, 1e-5, **SHAPE).epsilon(0.0) == math.inf
+
+
+def test_the_paper_s_accounting():
+    """Algorithm 2 with epsilon / tau: exponent e / 4 T as printed, e / 2 T in the authors' code; Laplace 2 T / e."""
+    paper = TopTLaplace(1.0, 10, **SHAPE, accounting="paper", n_parties=2)
+    code = TopTLaplace(1.0, 10, **SHAPE, accounting="code", n_parties=2)
+    share = 1.0 / 2
+    assert (paper.exponent, paper.scale) == (share / 40, 20 / share)
+    assert (code.exponent, code.scale) == (share / 20, 20 / share)
+    # With more counts changed than released, the code gives away e under add-remove, 1.5 e under replace-one.
+    wide = {"hash_nnz": 10, "n_classes": 2, "accounting": "code", "n_parties": 2}
+    assert TopTLaplace(1.0, 10, **wide).epsilon() == pytest.approx(share)
+    assert TopTLaplace(1.0, 10, **wide, neighbours="replace-one").epsilon() == pytest.approx(1.5 * share)
+    tight = TopTLaplace(1.0, 10, **SHAPE)
+    assert (tight.exponent, tight.scale) == (1 / 20, 8.0)
+
+
+def test_shares_of_distributed_noise_carry_it_together():
+    for n_honest in (1, 2, 10, 100):
+        shared = GaussianCounts(1.0, 1e-5, hash_nnz=100, n_classes=2, n_honest=n_honest)
+        whole = GaussianCounts(1.0, 1e-5, hash_nnz=100, n_classes=2)
+        assert shared.sigma >= 3
+        assert shared.sigma * math.sqrt(n_honest) >= whole.sigma * (1 - 1e-12)
+        assert shared.sigma <= max(3.0, 1.001 * whole.sigma / math.sqrt(n_honest))
+        assert shared.epsilon(1e-5) <= 1.0
+        assert "securely computed sum" in shared.guarantee()
+
+
+@pytest.mark.parametrize(("sigma", "n_parties"), [(0.6, 2), (0.8, 3), (1.0, 4)])
+def test_a_sum_of_discrete_gaussians_is_as_near_to_one_as_stated(sigma, n_parties):
+    total = one = gaussian_pmf(sigma)
+    for _ in range(n_parties - 1):
+        total = np.convolve(total, one)
+    x = np.arange(len(total)) - len(total) // 2
+    whole = np.exp(-(x**2) / (2 * n_parties * sigma**2))
+    near = np.abs(x) < 6 * sigma * math.sqrt(n_parties)  # beyond, rounding errors take over
+    gap = np.abs(np.log(total[near] / (whole / whole.sum())[near])).max()
+    assert 0 < gap <= accounting.sum_of_gaussians_gap(sigma, n_parties)
+    assert accounting.sum_of_gaussians_gap(3.0, 1000) < 1e-30
+
+
+# The noise
+
+
+def goodness(drawn, pmf):
+    reach = len(pmf) // 2
+    expected = pmf * len(drawn)
+    observed = np.bincount(np.clip(drawn, -reach, reach) + reach, minlength=len(pmf))
+    often = expected >= 10
+    expected, observed = [np.append(each[often], each[~often].sum()) for each in (expected, observed)]
+    return chisquare(observed, expected).pvalue
+
+
+@pytest.mark.parametrize("scale", [0.8, 3.0, 20.0])
+@pytest.mark.parametrize("sampler", [OpenDPNoise(), SeededNoise(3)], ids=["opendp", "seeded"])
+def test_noise_has_the_distribution_that_is_accounted_for(sampler, scale):
+    assert goodness(sampler.laplace(40000, scale), laplace_pmf(scale, math.ceil(20 * scale))) > UNLIKELY
+    if isinstance(sampler, OpenDPNoise) or scale > 1:
+        assert goodness(sampler.gaussian(40000, scale), gaussian_pmf(scale)) > UNLIKELY
+
+
+@pytest.mark.parametrize("mechanism", [ALL[0], ALL[3], ALL[5]], ids=["gaussian", "laplace", "top-t"])
+def test_no_seed_decides_what_leaves_a_party(mechanism, monkeypatch):
+    """Neither NumPy's generators nor Python's have a part in it."""
+    exact = counts([[1] * 4 + [0] * 28, [0] * 32])
+    releases = []
+    for _ in range(2):
+        random.seed(0)
+        np.random.seed(0)  # noqa: NPY002
+        releases.append(mechanism.release(exact))
+    assert releases[0] != releases[1]
+    monkeypatch.setattr(np.random, "default_rng", None)
+    monkeypatch.setattr(random, "random", None)
+    mechanism.release(exact)
+
+
+def test_wide_noise_has_the_distribution_that_is_accounted_for():
+    drawn = OpenDPNoise().gaussian(20000, 500.0)
+    assert kstest(drawn + np.random.default_rng(0).random(drawn.size) - 0.5, "norm", (0, 500.0)).pvalue > UNLIKELY
+
+
+@pytest.mark.slow
+def test_several_processes_draw_the_same_kind_of_noise():
+    drawn = OpenDPNoise(processes=2).gaussian(2**19 + 1, 20.0)
+    assert len(drawn) == 2**19 + 1
+    assert goodness(drawn[: 2**18], gaussian_pmf(20.0)) > UNLIKELY
+    assert goodness(drawn[2**18 + 1 :], gaussian_pmf(20.0)) > UNLIKELY
+    assert not np.array_equal(drawn[:1000], drawn[-1000:])
+
+
+@pytest.mark.parametrize("sampler", [OpenDPNoise(), SeededNoise(5)], ids=["opendp", "seeded"])
+def test_the_largest_noisy_scores_are_draws_without_replacement(sampler):
+    scores, how_many, scale = np.array([4, 0, 1, 2]), 2, 2.0
+    weights = np.exp(scores / scale)
+    drawn, law = {}, {}
+    for first, second in permutations(range(4), 2):
+        law[first, second] = weights[first] / weights.sum() * weights[second] / (weights.sum() - weights[first])
+        drawn[first, second] = 0
+    for _ in range(RUNS):
+        drawn[tuple(sampler.top(scores, how_many, scale).tolist())] += 1
+    assert chisquare(list(drawn.values()), RUNS * np.array(list(law.values()))).pvalue > UNLIKELY
+
+
+# What is released
+
+
+@pytest.mark.parametrize("mechanism", ALL, ids=IDS)
+def test_a_release_is_noisy_counts_of_the_stated_variance(mechanism):
+    exact = counts(np.tile([[5, 5, 5, 5], [0, 0, 0, 0]], 1000).repeat(1, axis=1) * 1)
+    release = mechanism.release(exact)
+    assert release.noise_variance == pytest.approx(mechanism.noise_sd**2)
+    noise = (release.array - exact.array)[release.array != 0 if mechanism.kind == "top-t" else ...]
+    if mechanism.kind == "top-t":
+        assert np.count_nonzero(release.array) <= 10
+        assert release.n_per_class is None
+    else:
+        assert noise.std() == pytest.approx(mechanism.noise_sd, rel=0.1)
+        assert (release.array < 0).any()  # never clipped
+        assert_array_equal(release.n_per_class, release.array.sum(axis=1) / 4)
+    assert mechanism.received(release.array, FINGERPRINT) == release
+    assert mechanism.release(exact) != release
+    assert (release + exact) - release == exact
+
+
+def test_no_count_is_refused_and_none_overflows():
+    for size in (0, 2**61 // 4, (2**63 - 1) // 4):
+        release = LaplaceCounts(1.0, **SHAPE).release(counts([[size] * 4, [0] * 4]))
+        assert release.n_per_class[0] >= 0 or size == 0
+
+
+def test_more_can_be_released_than_there_is():
+    release = TopTLaplace(1.0, 100, **SHAPE).release(counts([[9] * 4, [0] * 4]))
+    assert release.array.shape == (2, 4)
+
+
+@pytest.mark.parametrize("mechanism", ALL, ids=IDS)
+def test_what_is_released_must_be_what_the_mechanism_is_for(mechanism):
+    exact = counts([[1, 1, 1, 1], [0, 0, 0, 0]])
+    release = LaplaceCounts(1.0, **SHAPE).release(exact)
+    for wrong, what in [
+        (counts([[1, 1, 1, 1]]), "n_classes 2, got 1"),
+        (counts([[1, 1], [0, 0]], hash_nnz=2), "hash_nnz 4, got 2"),
+        (release, "without noise"),
+    ]:
+        with pytest.raises(CountsError, match=what):
+            mechanism.release(wrong)
+    with pytest.raises(CountsError, match="expected 2 classes"):
+        mechanism.received(release.array[:1], FINGERPRINT)
+    with pytest.raises(CountsError, match="matrix of integers"):
+        mechanism.received([[0.5], [1.0]], FINGERPRINT)
+
+
+def test_simulated_releases_can_be_repeated_and_protect_nobody():
+    exact = counts([[1, 1, 1, 1], [0, 0, 0, 0]])
+    for mechanism in ALL:
+        one, same, other = (SimulatedRelease(mechanism, seed) for seed in (1, 1, 2))
+        first = one.release(exact)
+        assert first == same.release(exact)
+        assert one.release(exact) == same.release(exact) != first
+        assert other.release(exact) != first
+        assert one.epsilon(1e-5) == math.inf
+        assert not one.private
+        assert one.guarantee().startswith("No privacy")
+        assert one.noise_sd == mechanism.noise_sd
+    with pytest.raises(ConfigError, match="not simulated"):
+        SimulatedRelease(SimulatedRelease(ALL[0], 1), 1)
+
+
+def test_clamping_never_raises():
+    release = LaplaceCounts(0.01, **SHAPE).release(counts([[1] * 4, [0] * 4]))
+    assert np.abs(privacy.clamped(release, 3).array).max() <= 3
+    assert privacy.clamped(release, 2**62) == release
+    with pytest.raises(CountsError, match="expected noisy"):
+        privacy.clamped(counts([[1] * 4]), 3)
+
+
+# In words and as data
+
+
+@pytest.mark.parametrize("mechanism", [*ALL, SimulatedRelease(ALL[0], 3)], ids=[*IDS, "simulated"])
+def test_a_description_is_all_there_is(mechanism):
+    same = mechanism_from_dict(json.loads(json.dumps(mechanism.to_dict())))
+    assert same == mechanism
+    assert hash(same) == hash(mechanism)
+    assert same.guarantee() == mechanism.guarantee()
+    assert repr(same) == repr(mechanism)
+    assert len({repr(each) for each in ALL}) == len(ALL)
+
+
+def test_a_guarantee_says_what_is_promised_and_what_is_not():
+    words = GaussianCounts(1.0, 1e-5, **SHAPE, neighbours="replace-one", records_per_person=3).guarantee()
+    for expected in (
+        "epsilon 1 and",
+        "delta 1e-05",
+        "2.72, and by 1e-05 more",
+        "discrete Gaussian",
+        "at most 3",
+        "replaced",
+        "Not covered",
+        "add",
+    ):
+        assert expected in words, words
+
+
+BAD = [
+    ("epsilon", [0, -1, 1e-4, 101, math.nan, math.inf, "1", True, None]),
+    ("delta", [0, -1e-5, 1, 1e-13, math.nan, "0", None]),
+    ("hash_nnz", [0, -1, 1.5, "4", True, 2**40, None]),
+    ("n_classes", [0, 2.0, None]),
+    ("neighbours", ["add", "", None, 1, []]),
+    ("records_per_person", [0, 1.5, 10**7, None]),
+    ("n_honest", [0, -1, 2.5, "3"]),
+    ("more", [1]),
+    ("mechanism", ["", "none", None, 3, []]),
+]
+
+
+@pytest.mark.parametrize(("field", "bad"), [(field, bad) for field, bads in BAD for bad in bads])
+def test_descriptions_are_checked(field, bad):
+    with pytest.raises(ConfigError, match=field):
+        mechanism_from_dict(ALL[0].to_dict() | {field: bad})
+
+
+@pytest.mark.parametrize("missing", list(ALL[0].to_dict()))
+def test_nothing_may_be_missing_from_a_description(missing):
+    values = ALL[0].to_dict()
+    del values[missing]
+    with pytest.raises(ConfigError, match=missing):
+        mechanism_from_dict(values)
+
+
+@pytest.mark.parametrize("values", [None, 3, "gaussian", [], {1: 2}, {}])
+def test_a_description_is_a_mapping(values):
+    with pytest.raises(ConfigError, match="mechanism: expected"):
+        mechanism_from_dict(values)
+
+
+def test_further_refusals():
+    for bad in ({"n_released": 0}, {"accounting": "loose"}, {"accounting": "paper"}, {"n_parties": 2}):
+        with pytest.raises(ConfigError, match=next(iter(bad)) if bad != {"accounting": "paper"} else "n_parties"):
+            TopTLaplace(**{"epsilon": 1.0, "n_released": 5, **SHAPE, **bad})
+    simulated = SimulatedRelease(ALL[0], 1).to_dict()
+    for bad in ({"seed": -1}, {"of": None}, {"of": simulated}, {"more": 1}):
+        with pytest.raises(ConfigError, match=r"mechanism|seed"):
+            mechanism_from_dict(simulated | bad)
+    huge = {"hash_nnz": 2**31 - 1, "n_classes": 1, "records_per_person": 10**6}
+    array = np.zeros((1, 3), int)
+    for mechanism in (LaplaceCounts(0.001, **huge), GaussianCounts(0.001, 1e-5, hash_nnz=2**31 - 1, n_classes=1)):
+        with pytest.raises(ConfigError, match="epsilon: expected more"):
+            mechanism.release(counts(array, hash_nnz=2**31 - 1))
+    with pytest.raises(ConfigError, match="delta: expected"):
+        accounting.gaussian_epsilon(1.0, 0.0, 1)
+
+
+def test_a_missing_extra_is_named(monkeypatch):
+    monkeypatch.setattr(accounting, "import_module", lambda name: (_ for _ in ()).throw(ImportError(name)))
+    with pytest.raises(
+        MissingExtraError, match=r'opendp is missing; install it by: pip install "flwr-flynn\[privacy\]"'
+    ):
+        LaplaceCounts(1.0, **SHAPE).release(counts([[1] * 4, [0] * 4]))
+
+
+def test_sizes_for_private_counts_follow_the_noise():
+    spec = privacy.suggest_spec(1.0, 1e-5, 30, 10000, 2, 2, seed=3)
+    assert spec.seed == 3
+    noisier = privacy.suggest_spec(0.25, 1e-5, 30, 10000, 2, 2)
+    assert noisier.hash_dim < spec.hash_dim
+    noisier = privacy.suggest_spec(0.25, 1e-5, 30, 10000, 2, 2, hash_dim=spec.hash_dim)
+    assert noisier.hash_nnz > spec.hash_nnz
+    shared = privacy.suggest_spec(1.0, 1e-5, 30, 10000, 2, 16, secure_sum=True)
+    assert shared.hash_nnz < privacy.suggest_spec(1.0, 1e-5, 30, 10000, 2, 16).hash_nnz
+    few = privacy.suggest_spec(1.0, 1e-5, 64, 1444, 10, 10)
+    assert (few.hash_dim, few.hash_nnz) == (512, 51)
+    assert 512 < privacy.suggest_spec(1.0, 1e-5, 64, 1444, 2, 2).hash_dim < 2**12
+    assert privacy.suggest_spec(1.0, 1e-5, 784, 60000, 10, 2).hash_dim == 2**14
+    assert privacy.suggest_spec(1.0, 0.0, 64, 1444, 10, 10).hash_dim == 64
+    pure = privacy.suggest_spec(1.0, 0.0, 30, 10000, 2, 2)
+    assert (pure.hash_dim, pure.hash_nnz) == (2000, 24)
+    assert privacy.suggest_spec(1.0, 0.0, 30, 10000, 2, 2, neighbours="replace-one").hash_dim == 1000
+    assert privacy.suggest_spec(1.0, 0.0, 30, 10000, 2, 2, hash_dim=64, hash_nnz=5).hash_nnz == 5
+    with pytest.raises(ConfigError, match="secure_sum"):
+        privacy.suggest_spec(1.0, 0.0, 30, 10000, 2, 2, secure_sum=True)
+
+
+# Audits
+
+
+class HalvedNoise(OpenDPNoise):
+    """A mistake that an audit must notice."""
+
+    def gaussian(self, size, sigma):
+        return super().gaussian(size, sigma / 2)
+
+    def laplace(self, size, scale):
+        return super().laplace(size, scale / 2)
+
+    def top(self, scores, how_many, scale):
+        return super().top(scores, how_many, scale / 2)
+
+
+def neighbours(mechanism):
+    """Counts of one class without and with a person's records, as far apart as the mechanism says they may be."""
+    rho, k = mechanism.hash_nnz, mechanism.records_per_person
+    without, with_person = np.zeros((2, max(mechanism.n_changed, 8)), np.int64)
+    with_person[:rho] = k
+    if mechanism.neighbours == "replace-one":
+        without[rho : 2 * rho] = k
+    return without, with_person
+
+
+def runs(mechanism, sampler, array):
+    """Releases; noise on all counts is independent, so that rows of one draw will do."""
+    if mechanism.kind == "top-t":
+        return np.array([mechanism._draw(array[None], sampler)[0] for _ in range(RUNS)])
+    return mechanism._draw(np.tile(array[: mechanism.n_changed], (2 * RUNS, 1)), sampler)
+
+
+def shown_by(mechanism, without, with_person, before, after):
+    """What releases of `before` and of `after` show to be given away about the difference of the two."""
+    change = after - before
+    changed = np.flatnonzero(change)
+    if mechanism.kind == "gaussian":
+        half = (change @ before + change @ after) / 2
+        return audit.gaussian_epsilon(with_person @ change, without @ change, half, mechanism.delta)
+
+    def event(released):
+        ahead = (released[:, changed] - after[changed]) * np.sign(change[changed])
+        return (ahead >= 0).all(axis=1)
+
+    return audit.pure_epsilon(event(with_person), event(without))
+
+
+def audited(mechanism, sampler):
+    """What can be shown to be given away about a person, at worst."""
+    before, after = neighbours(mechanism)
+    if mechanism.kind != "top-t":
+        before, after = before[: mechanism.n_changed], after[: mechanism.n_changed]
+    return shown_by(mechanism, runs(mechanism, sampler, before), runs(mechanism, sampler, after), before, after)
+
+
+REPLACED = {"neighbours": "replace-one", "hash_nnz": 2, "n_classes": 1}
+AUDITS = [
+    GaussianCounts(1.0, 1e-5, hash_nnz=4, n_classes=1),
+    LaplaceCounts(1.0, hash_nnz=4, n_classes=1),
+    pytest.param(TopTLaplace(1.0, 1, hash_nnz=1, n_classes=1), marks=pytest.mark.slow),
+    pytest.param(GaussianCounts(1.0, 1e-5, **REPLACED), marks=pytest.mark.slow),
+    pytest.param(GaussianCounts(1.0, 1e-5, **REPLACED, records_per_person=3), marks=pytest.mark.slow),
+    pytest.param(LaplaceCounts(1.0, **REPLACED), marks=pytest.mark.slow),
+    pytest.param(LaplaceCounts(1.0, **REPLACED, records_per_person=3), marks=pytest.mark.slow),
+    pytest.param(TopTLaplace(1.0, 1, hash_nnz=1, n_classes=1, records_per_person=3), marks=pytest.mark.slow),
+]
+AUDIT_IDS = [
+    "gaussian", "laplace", "top-t", "gaussian-replaced", "gaussian-three", "laplace-replaced", "laplace-three",
+    "top-t-three",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mechanism", AUDITS, ids=AUDIT_IDS)
+def test_audit(mechanism):
+    shown = audited(mechanism, OpenDPNoise())
+    print(f"{mechanism!r}: at least {shown:.3f} of {mechanism.epsilon(mechanism.delta):.3f}")
+    assert 0.6 <= shown <= mechanism.epsilon(mechanism.delta)
+
+
+@pytest.mark.parametrize("mechanism", AUDITS, ids=AUDIT_IDS)
+def test_an_audit_notices_halved_noise(mechanism):
+    shown = audited(mechanism, HalvedNoise())
+    print(f"{mechanism!r}, noise halved: at least {shown:.3f}")
+    assert shown > mechanism.epsilon(mechanism.delta)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "mechanism", [GaussianCounts(1.0, 1e-5, hash_nnz=2, n_classes=1), LaplaceCounts(1.0, hash_nnz=2, n_classes=1)]
+)
+def test_audit_of_the_messages_that_leave_a_party(mechanism):
+    """The same through all that makes a message: nothing in it gives away more than the noisy counts."""
+    before, after = np.array([[0, 0, 1, 1], [1, 1, 1, 1]])
+
+    def sent(array):
+        exact = counts([array], hash_nnz=2)
+        return np.array([codec.encode_release(mechanism.release(exact), mechanism)[1][0] for _ in range(RUNS)])
+
+    shown = shown_by(mechanism, sent(before), sent(after), before, after)
+    print(f"messages of {mechanism!r}: at least {shown:.3f}")
+    assert 0.6 <= shown <= mechanism.epsilon(mechanism.delta)

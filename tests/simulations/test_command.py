@@ -1,0 +1,390 @@
+"""Experiments leave the files that they promise."""
+
+from __future__ import annotations
+
+import csv
+import json
+import multiprocessing
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import ttest_rel, wilcoxon
+
+from flwr_flynn import FlyHash, FlyNNClassifier, HashSpec
+from simulations import __main__ as command
+from simulations import accuracy, methods, results
+from simulations.baselines import lean_count, lean_matrix, lean_rows
+from simulations.methods import Settings
+
+
+def test_the_lean_baseline_counts_what_we_count_where_nothing_ties():
+    X = np.random.default_rng(0).random((150, 40)).astype(np.float32)
+    y = np.arange(150) % 3
+    hasher = FlyHash(HashSpec(40, 500, 8, 9, seed=1))
+    counts = lean_count(lean_matrix(hasher), X, y, 3, 9)
+    # SciPy adds in another order; sums that it rounds differently may swap places at the very edge.
+    assert np.abs(counts - hasher.count(X, y, 3)).sum() <= 4
+
+
+def test_lean_rows_are_subsets():
+    rows = np.sort(lean_rows(10, 50, 4), axis=1)
+    assert rows.shape == (50, 4)
+    assert (np.diff(rows, axis=1) > 0).all()
+
+
+def test_an_unknown_experiment_is_answered_with_the_list(capsys):
+    assert command.main(["nothing"]) == 2
+    assert "bench" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_bench_writes_its_files(tmp_path):
+    assert command.main(["bench", "--quick", "--output", str(tmp_path)]) == 0
+    with (tmp_path / "bench.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["shape"] for row in rows] == [
+        "Digits", "Letters", "MNIST", "Fashion-MNIST", "CIFAR-10", "CIFAR-100",
+    ]  # fmt: skip
+    assert (tmp_path / "bench.png").stat().st_size > 10_000
+
+
+def read(path):
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two tiny sets: one with an official split and whole numbers, one with labels that are words."""
+    folder = tmp_path_factory.mktemp("data")
+    generator = np.random.default_rng(0)
+    y = np.arange(90) % 3
+    X = (4 * generator.normal(size=(3, 6))[y] + generator.normal(size=(90, 6))).round().astype(np.int16)
+    np.savez(folder / "split.npz", X=X[:60], y=y[:60], X_test=X[60:], y_test=y[60:])
+    words = np.array(["no", "yes"])[(generator.random(70) < 0.3).astype(int)]
+    np.savez(folder / "words.npz", X=generator.normal(size=(70, 4)).astype(np.float32), y=words)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(folder, tmp_path_factory):
+    """The folder of a finished quick run."""
+    out = tmp_path_factory.mktemp("out")
+    assert command.main(["accuracy", "--quick", "--data", str(folder), "--out", str(out)]) == 0
+    return out
+
+
+def test_accuracy_writes_a_row_for_every_set_and_method(finished):
+    rows = read(finished / "accuracy.csv")
+    assert list(rows[0]) == ["set", "method", "n", "d", "classes", "mean", "sd", "seconds", "folds", "seed", "detail"]
+    names = {row["method"] for row in rows}
+    assert {"FlyNN", "FlyNN paper", "FlyNN tuned", "kNN", "kNN L2", "kNN standardised, nested", "SBFC"} < names
+    assert len(rows) == 2 * len(names)
+    assert {(row["set"], row["n"], row["classes"]) for row in rows} == {("split", "90", "3"), ("words", "70", "2")}
+    assert all(0 <= float(row["mean"]) <= 1 and row["folds"] == "3" and row["seed"] == "0" for row in rows)
+    assert all(json.loads(row["detail"])["of"] == 3 for row in rows if row["method"] == "FlyNN paper")
+
+
+def test_the_default_flynn_of_the_table_is_the_default_classifier(finished, folder):
+    settings = Settings(folds=3)
+    X, y = accuracy.read_set(folder / "split.npz")
+    problem = accuracy.make_problem("split", X, y, settings, 300)
+    scores = []
+    for train, test in problem.splits:
+        predicted = FlyNNClassifier().fit(X[train], y[train]).predict(X[test])
+        scores.append(np.mean([(predicted == y[test])[y[test] == label].mean() for label in range(3)]))
+    row = next(row for row in read(finished / "accuracy.csv") if (row["set"], row["method"]) == ("split", "FlyNN"))
+    assert float(row["mean"]) == pytest.approx(np.mean(scores))
+    assert float(row["sd"]) == pytest.approx(np.std(scores, ddof=1))
+
+
+def test_tuned_knn_is_the_better_of_its_scalings_and_no_worse_than_nested(finished):
+    table = results.by_method({**row, "mean": float(row["mean"])} for row in read(finished / "accuracy.csv"))
+    for name in ("split", "words"):
+        assert table["kNN"][name] == max(table["kNN L2"][name], table["kNN standardised"][name])
+        for scaling in ("L2", "standardised"):
+            assert table[f"kNN {scaling}"][name] >= table[f"1-NN {scaling}"][name]
+            assert table[f"kNN {scaling}"][name] >= table[f"kNN {scaling}, nested"][name] - 1e-12
+
+
+def test_accuracy_writes_comparison_calibration_novelty_and_figures(finished):
+    compared = read(finished / "comparison.csv")
+    assert list(compared[0]) == [
+        "FlyNN", "against", "sets", "won", "W/T/L", "improvement", "median loss", "mean loss", "worst", "worst set",
+        "t p", "Wilcoxon p",
+    ]  # fmt: skip
+    assert {(row["FlyNN"], row["against"]) for row in compared} > {("FlyNN", "kNN"), ("FlyNN paper", "MLP, one epoch")}
+    calibration = read(finished / "calibration.csv")
+    assert len(calibration) == 2 * 3
+    assert all(float(row["log-loss"]) > 0 for row in calibration)
+    assert [row["class"] for row in read(finished / "novelty.csv")] == ["0", "1", "2", "mean"]
+    for name in ("accuracy_baselines", "accuracy_variants", "calibration"):
+        assert (finished / f"{name}.png").stat().st_size > 10_000
+        assert f"]({name}.png)" in (finished / "summary.md").read_text(encoding="utf-8")
+
+
+def test_a_second_run_computes_nothing_and_writes_the_same(finished, folder, monkeypatch, capsys):
+    before = (finished / "accuracy.csv").read_bytes()
+    monkeypatch.setattr(accuracy, "_call", lambda task: pytest.fail(f"computed {task[0]} again"))
+    assert command.main(["accuracy", "--quick", "--data", str(folder), "--out", str(finished)]) == 0
+    assert (finished / "accuracy.csv").read_bytes() == before
+    printed = capsys.readouterr()
+    assert printed.err.startswith("0 of ")
+    assert f"written: {finished.resolve() / 'comparison.csv'}" in printed.out
+
+
+def test_an_interrupted_run_keeps_what_was_finished(folder, tmp_path, monkeypatch, capsys):
+    call, done = accuracy._call, []
+
+    def interrupted(task):
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(task[0])
+        return call(task)
+
+    arguments = ["accuracy", "--quick", "--data", str(folder), "--sets", "words", "--out", str(tmp_path)]
+    monkeypatch.setattr(accuracy, "_call", interrupted)
+    assert command.main(arguments) == 130
+    assert len(list((tmp_path / "cells").iterdir())) == 2
+    monkeypatch.setattr(accuracy, "_call", call)
+    assert command.main(arguments) == 0
+    assert "6 of 8 cells" in capsys.readouterr().err  # calibration is the eighth; two classes are too few for novelty
+
+
+def test_ablation_writes_a_column_for_each_part(folder, finished, capsys):
+    assert command.main(["ablation", "--quick", "--data", str(folder), "--out", str(finished)]) == 0
+    assert f"{2 * len(methods.ABLATED) - 2} of" in capsys.readouterr().err  # the default is that of the comparison
+    lines = read(finished / "ablation.csv")
+    assert list(lines[0]) == ["set", *methods.ABLATED]
+    means = {line["set"]: line for line in lines}
+    for name in methods.ABLATED:
+        mean = (float(means["split"][name]) + float(means["words"][name])) / 2
+        assert float(means["mean"][name]) == pytest.approx(mean)
+
+
+def test_bundled_sets_need_no_folder(tmp_path):
+    arguments = [
+        "ablation",
+        "--quick",
+        "--sets",
+        "iris",
+        "--max-examples",
+        "60",
+        "--folds",
+        "2",
+        "--out",
+        str(tmp_path),
+    ]
+    assert command.main(arguments) == 0
+    for name, make in accuracy.bundled_sets().items():
+        X, y = make()
+        assert len(X) == len(y), name
+    bits, _ = accuracy.bundled_sets()["synthetic_binary"]()
+    assert (bits.sum(axis=1) == 20).all()
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"X": np.zeros((30, 2))}, "has no y"),
+        ({"X": np.zeros((30, 2)), "y": np.arange(30) % 2, "X_test": np.zeros((3, 2))}, "has no y_test"),
+        ({"X": np.zeros((30, 2)), "y": np.arange(29) % 2}, "y should hold 30 labels"),
+        ({"X": np.zeros(30), "y": np.arange(30) % 2}, "X should be a table"),
+        ({"X": np.full((30, 2), np.nan), "y": np.arange(30) % 2}, "X has values that are missing"),
+        ({"X": np.full((30, 2), "a"), "y": np.arange(30) % 2}, "X should be a table of numbers"),
+        ({"X": np.zeros((30, 2)), "y": np.array([{}] * 30)}, "cannot be read"),
+        ({"X": np.zeros((30, 2)), "y": np.zeros(30)}, "need two classes"),
+        ({"X": np.zeros((30, 2)), "y": np.arange(30)}, "need two classes"),
+        ({"X": np.zeros((0, 2)), "y": np.zeros(0)}, "need two classes"),
+        (
+            {"X": np.zeros((9, 2)), "y": np.zeros(9), "X_test": np.zeros((9, 3)), "y_test": np.ones(9)},
+            "X_test has 3 columns, X has 2",
+        ),
+        (
+            {"X": np.zeros((9, 2)), "y": np.zeros(9), "X_test": np.zeros((9, 2)), "y_test": np.full(9, "a")},
+            "different kinds",
+        ),
+    ],
+)
+def test_a_file_that_is_no_data_set_is_refused_by_name(arrays, message, tmp_path, capsys):
+    np.savez(tmp_path / "odd.npz", **arrays)
+    with pytest.raises(SystemExit):
+        command.main(["accuracy", "--data", str(tmp_path), "--out", str(tmp_path / "out")])
+    error = capsys.readouterr().err
+    assert message in error
+    assert "odd" in error
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"not an archive", b"PK\x03\x04 damaged", b"\x93NUMPY\x01\x00"])
+def test_a_file_that_is_no_archive_is_refused_by_name(content, tmp_path):
+    (tmp_path / "odd.npz").write_bytes(content)
+    with pytest.raises(accuracy.SetError, match=r"odd\.npz"):
+        accuracy.read_set(tmp_path / "odd.npz")
+
+
+def test_a_truncated_archive_is_refused_by_name(folder, tmp_path):
+    whole = (folder / "split.npz").read_bytes()
+    for cut in range(0, len(whole), 97):
+        (tmp_path / "odd.npz").write_bytes(whole[:cut])
+        with pytest.raises(accuracy.SetError, match=r"odd\.npz"):
+            accuracy.read_set(tmp_path / "odd.npz")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--sets", "iris,nothing"], "no data set nothing"),
+        (["--data", "nowhere"], "nowhere"),
+        (["--folds", "1"], "--folds"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_anything_is(arguments, message, capsys):
+    with pytest.raises(SystemExit):
+        command.main(["accuracy", *arguments])
+    assert message in capsys.readouterr().err
+
+
+def test_a_subsample_keeps_shares_and_rare_classes():
+    y = np.repeat([5, 7, 9], [3000, 990, 10])
+    problem = accuracy.make_problem("", np.arange(4000)[:, None], y, Settings(), 400)
+    assert np.bincount(problem.y).tolist()[2] == 2
+    np.testing.assert_allclose(np.bincount(problem.y), [300, 99, 2], atol=1)
+    assert len(problem.y) == 400
+    np.testing.assert_array_equal(y[problem.X[:, 0]], np.array([5, 7, 9])[problem.y])
+    again = accuracy.make_problem("", np.arange(4000)[:, None], y, Settings(), 400)
+    assert again.digest() == problem.digest()
+    assert accuracy.make_problem("", np.arange(4000)[:, None], y, Settings(seed=1), 400).digest() != problem.digest()
+
+
+def test_folds_are_stratified_and_cover_every_point_once():
+    y = np.repeat([0, 1], [80, 20])
+    problem = accuracy.make_problem("", np.zeros((100, 1)), y, Settings(), 0)
+    for train, test in problem.splits:
+        assert sorted([*train, *test]) == list(range(100))
+        assert np.bincount(y[test]).tolist() == [8, 2]
+
+
+@pytest.mark.parametrize("d", [1, 2, 5, 50, 784])
+def test_configurations_lie_in_the_ranges_and_suit_the_classifier(d):
+    settings = Settings()
+    for chosen in methods.paper_configurations(d, settings):
+        assert 2 * d <= chosen["hash_dim"] <= min(2048 * d, settings.largest_dim)
+        assert min(2, d) <= chosen["row_nnz"] <= max(2, d // 2)
+        assert min(8, chosen["hash_dim"]) <= chosen["hash_nnz"] <= 256
+        assert 0 <= chosen["decay"] <= 0.8
+        FlyNNClassifier(**chosen)._validate_params()
+    generator = np.random.default_rng(0)
+    for chosen in methods.tuned_configurations(d, Settings(largest_dim=512)):
+        FlyNNClassifier(**chosen).fit(generator.normal(size=(12, d)), np.arange(12) % 2)
+    assert methods.paper_configurations(d, settings) == methods.paper_configurations(d, settings)
+
+
+def test_options_that_the_classifier_does_not_know_are_left_out():
+    assert methods.accepts("scaling", "standard")
+    assert methods.accepts("scaling", None)
+    assert not methods.accepts("scaling", "nonsense")
+    assert not methods.accepts("nonsense", 1)
+
+
+def test_the_comparison_of_a_small_known_case():
+    ours = {"a": 0.9, "b": 0.6, "c": 0.5, "d": 0.8}
+    theirs = {"a": 0.8, "b": 0.6, "c": 0.4, "d": 0.9, "e": 1.0}
+    knn = {"a": 1.0, "b": 0.5, "c": 0.5, "d": 0.8, "e": 1.0}
+    row = results.compare(ours, theirs, knn)
+    gains = [0.1 / 1.0, 0.0, 0.1 / 0.5, -0.1 / 0.8]
+    assert (row["sets"], row["won"], row["W/T/L"]) == (4, 0.5, "2/1/1")
+    assert row["improvement"] == pytest.approx(np.median(gains))
+    losses = [1 - 0.9 / 0.8, 0.0, 1 - 0.5 / 0.4, 1 - 0.8 / 0.9]
+    assert row["median loss"] == pytest.approx(np.median(losses))
+    assert row["mean loss"] == pytest.approx(np.mean(losses))
+    assert (row["worst"], row["worst set"]) == (pytest.approx(1 - 0.8 / 0.9), "d")
+    a, b = ([table[name] / knn[name] for name in ours] for table in (ours, theirs))
+    assert row["t p"] == pytest.approx(ttest_rel(a, b).pvalue)
+    assert row["Wilcoxon p"] == pytest.approx(wilcoxon(gains).pvalue)
+
+
+def test_the_comparison_of_few_or_equal_results_has_no_accidents():
+    one = results.compare({"a": 0.5}, {"a": 0.4}, {"a": 0.4})
+    assert np.isnan(one["t p"])
+    assert np.isnan(one["Wilcoxon p"])
+    same = results.compare({"a": 0.5, "b": 0.3}, {"a": 0.5, "b": 0.3}, {"a": 1.0, "b": 1.0})
+    assert (same["W/T/L"], same["t p"], same["Wilcoxon p"]) == ("0/2/0", 1.0, 1.0)
+    assert results.compare({"a": 0.5}, {"b": 0.5}, {"a": 1.0}) == {"sets": 0}
+
+
+def test_reliability_of_a_small_known_case():
+    probabilities = np.array([[0.9, 0.1], [0.95, 0.05], [0.4, 0.6], [0.0, 1.0]])
+    row = results.reliability("mine", probabilities, np.array([0, 1, 1, 1]))
+    assert row["accuracy"] == 0.75
+    losses = -np.log([0.9, 0.05, 0.6, 1.0])
+    assert row["log-loss"] == pytest.approx(losses.mean())
+    assert row["balanced log-loss"] == pytest.approx((losses[0] + losses[1:].mean()) / 2)
+    assert row["in bin"] == [1, 3]
+    assert row["confidence"] == pytest.approx([0.6, 2.85 / 3])
+    assert row["right"] == pytest.approx([1, 2 / 3])
+    assert row["calibration error"] == pytest.approx((0.4 + 0.85) / 4)
+    certain = results.reliability("mine", np.array([[0.0, 1.0]]), np.array([0]))
+    assert certain["log-loss"] == pytest.approx(-np.log(1e-6))
+
+
+def test_cells_come_back_under_the_same_key_only(tmp_path):
+    cells = results.Cells(tmp_path / "cells")
+    key = {"set": "a/../b", "job": "kNN", "settings": {"folds": 3}}
+    assert cells.get(key) is None
+    cells.put(key, [{"mean": 0.1, "scores": [0.1]}])
+    assert cells.get(key) == [{"mean": 0.1, "scores": [0.1]}]
+    assert cells.get(key | {"settings": {"folds": 4}}) is None
+    (file,) = (tmp_path / "cells").iterdir()
+    file.write_text(file.read_text()[:-5])
+    assert cells.get(key) is None
+
+
+def test_the_digest_of_code_follows_imports_and_not_comments(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "_ROOT", tmp_path)
+    (tmp_path / "package").mkdir()
+    first, second, third = (tmp_path / "package" / f"{name}.py" for name in ("first", "second", "third"))
+    first.write_text("from package import second\nimport numpy\n")
+    second.write_text("x = 1\n")
+    third.write_text("x = 1\n")
+    before = results.code_digest("package.first")
+    third.write_text("x = 2\n")
+    second.write_text('"""Words."""\nx = 1  # more words\n')
+    words = results.code_digest("package.first")
+    second.write_text('"""Other words."""\nx = 1\n')
+    assert words == results.code_digest("package.first")
+    second.write_text("x = 2\n")
+    assert len({before, words, results.code_digest("package.first")}) == 3
+
+
+def test_a_failure_says_on_which_set(folder, monkeypatch):
+    settings = Settings(folds=3)
+    problem = accuracy.make_problem("mine", *accuracy.read_set(folder / "words.npz"), settings, 0)
+
+    def fail(problem, settings):
+        raise ValueError("no")
+
+    monkeypatch.setitem(methods.JOBS, "kNN", methods.Job(fail))
+    with pytest.raises(ValueError, match="no") as caught:
+        accuracy._call(("kNN", problem, settings))
+    assert caught.value.__notes__ == ["in kNN on mine"]
+
+
+@pytest.mark.slow
+def test_processes_give_what_one_gives(folder, finished, tmp_path):
+    arguments = ["accuracy", "--quick", "--data", str(folder), "--jobs", "2", "--out", str(tmp_path)]
+    assert command.main(arguments) == 0
+    assert not multiprocessing.active_children()
+    keep = ("set", "method", "mean", "sd")
+    one, two = ([[row[key] for key in keep] for row in read(out / "accuracy.csv")] for out in (finished, tmp_path))
+    assert one == two
+
+
+def test_the_experiments_that_readme_names_are_there():
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    section = text[text.index("### The paper again") : text.index("### With privacy")]
+    named = re.findall(r"python -m simulations\s+([a-z]+)", text) + re.findall(r"\| `([a-z]+)[^|`]*` \|\n", section)
+    assert len(set(named)) >= 9
+    assert set(named) - {"python"} <= set(command.EXPERIMENTS)  # the head of the table

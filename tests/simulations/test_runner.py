@@ -1,0 +1,223 @@
+"""The runner: one result wherever and in whatever tree the parties run."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from flwr.client import NumPyClient
+from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.server.strategy import FedAvg
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flwr_flynn import AggregationError, ClassCounts, FlyHash, FlyNNClient, FlyNNStrategy, HashSpec, Plan
+from flwr_flynn.errors import ConfigError
+from simulations import runner
+from simulations.workers import workers
+
+SPEC = HashSpec(n_features=5, hash_dim=40, row_nnz=2, hash_nnz=4, seed=3)
+CLASSES = ("ash", "birch", "cedar")
+
+
+def points(n, seed=0):
+    random = np.random.default_rng(seed)
+    return random.normal(size=(n, 5)).astype(np.float32), np.array(CLASSES)[random.integers(0, 3, n)]
+
+
+def parties_of(n_parties, n=90, kind=FlyNNClient):
+    """Parties of very different sizes; some have nothing."""
+    X, y = points(n)
+    owner = (np.random.default_rng(1).random(n) ** 2 * n_parties).astype(int)
+    return [kind(X[owner == i], y[owner == i], name=f"party-{i}") for i in range(n_parties)]
+
+
+def pooled(n=90):
+    X, y = points(n)
+    return ClassCounts.from_data(FlyHash(SPEC), X, np.searchsorted(CLASSES, y), 3)
+
+
+def run(parties, where="process", **changes):
+    return runner.run(parties, where, **({"spec": SPEC, "classes": CLASSES} | changes))
+
+
+class Dying(FlyNNClient):
+    """A party at which the worker is killed, the first time it counts."""
+
+    mark = ""
+
+    def fit(self, parameters, config):
+        if not os.path.exists(self.mark):
+            with open(self.mark, "w", encoding="utf-8"):
+                pass
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().fit(parameters, config)
+
+
+@pytest.fixture(scope="module")
+def on_ray():
+    pytest.importorskip("ray")
+    with workers("ray", n_cpus=2) as place:
+        yield place
+
+
+@settings(max_examples=30)
+@given(n_parties=st.integers(1, 40), fan_in=st.integers(2, 7))
+def test_every_tree_gives_the_pooled_counts(n_parties, fan_in):
+    federation = run(parties_of(n_parties), fan_in=fan_in)
+    assert federation.model.counts_ == pooled()
+    assert federation.model.counts_.sha256() == pooled().sha256()
+    assert federation.depth == (1 if n_parties <= fan_in else int(np.ceil(np.log(n_parties) / np.log(fan_in) - 1e-9)))
+    assert len(federation.party_seconds) == n_parties
+    assert federation.traffic.replied == federation.traffic.asked == n_parties
+
+
+def test_the_order_of_the_parties_does_not_matter():
+    parties = parties_of(23)
+    shuffled = [parties[i] for i in np.random.default_rng(5).permutation(23)]
+    one, other = (run(order, fan_in=3) for order in (parties, shuffled))
+    assert one.model.counts_ == other.model.counts_
+    assert one.model.decay_ == other.model.decay_
+    assert one.traffic == other.traffic
+
+
+@given(n=st.integers(1, 400), fan_in=st.integers(2, 9), start=st.integers(0, 5))
+def test_groups_are_a_partition_of_few_parts(n, fan_in, start):
+    groups = runner._groups(n, fan_in, start)
+    assert [i for group in groups for i in group] == list(range(start, start + n))
+    assert len(groups) <= fan_in
+
+
+def test_bytes_are_those_of_the_parties_in_every_tree():
+    flat, deep = (run(parties_of(20), fan_in=fan_in).traffic for fan_in in (20, 2))
+    assert flat == deep
+    assert flat.up > 20 * 3 * 40  # a byte for every count, at least
+
+
+@pytest.mark.parametrize("fan_in", [2, 30])
+def test_a_party_that_refuses_is_named(fan_in):
+    parties = parties_of(20)
+    parties[13] = FlyNNClient(*points(3)[:1], ["ash", "oak", "ash"], name="Basel")
+    with pytest.raises(AggregationError, match=r"Basel.*declined: .*label"):
+        run(parties, fan_in=fan_in)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"fan_in": 1}, "fan_in"),
+        ({"where": "cloud"}, "where"),
+        ({"decay": 2.0}, "decay"),
+        ({"spec": Plan(5, 3, scaling="standard", hash_dim=40)}, "expected one HashSpec"),
+        ({"spec": [SPEC, replace(SPEC, seed=4)]}, "expected one HashSpec"),
+    ],
+)
+def test_wrong_settings_are_named(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        run(parties_of(3), **changes)
+
+
+def test_parties_have_to_be_there_and_differ():
+    with pytest.raises(ConfigError, match="at least one"):
+        run([])
+    with pytest.raises(ConfigError, match="different names"):
+        run([FlyNNClient(*points(3), name="Basel")] * 2)
+
+
+def test_noisy_counts_go_to_the_root(tmp_path):
+    pytest.importorskip("dp_accounting")
+    from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
+    from flwr_flynn.privacy.ledger import Budget, Policy
+
+    mechanism = SimulatedRelease(LaplaceCounts.for_spec(SPEC, n_classes=3, epsilon=1.0), seed=5)
+    parties = parties_of(6)
+    for i, party in enumerate(parties):
+        party.budget = Budget(tmp_path / str(i), Policy(1.0, mechanisms=["simulated"]))
+    model = run(parties, fan_in=2, mechanism=mechanism).model
+    assert model.counts_.noise_variance == pytest.approx(6 * mechanism.noise_sd**2)
+    assert model.guarantee_ == mechanism.guarantee()
+
+
+def test_ray_gives_the_bits_of_one_process(on_ray):
+    parties = parties_of(17)
+    here, there = run(parties, fan_in=4), run(parties, on_ray, fan_in=4)
+    assert there.model.counts_ == here.model.counts_ == pooled()
+    assert there.traffic.asked == 17
+    assert there.model.decay_ == here.model.decay_
+    assert len(there.party_seconds) == 17
+
+
+def test_a_dead_worker_is_replaced_and_no_bit_changes(on_ray, tmp_path):
+    parties = parties_of(9)
+    dying = Dying(parties[4].X, parties[4].y, name="party-4")
+    dying.mark = str(tmp_path / "died")
+    parties[4] = dying
+    federation = run(parties, on_ray, fan_in=3)
+    assert os.path.exists(dying.mark)
+    assert federation.model.counts_ == pooled()
+
+
+def test_a_refusal_on_ray_is_named_too(on_ray):
+    parties = parties_of(6)
+    parties[5] = FlyNNClient(*points(3)[:1], ["ash", "oak", "ash"], name="Basel")
+    with pytest.raises(AggregationError, match="Basel"):
+        run(parties, on_ray, fan_in=2)
+
+
+def test_ctrl_c_ends_what_is_under_way(on_ray):
+    def stop():
+        raise KeyboardInterrupt
+
+    on_ray.on_answer = stop
+    request = FitIns(ndarrays_to_parameters([]), {})
+    promises = [on_ray.answer(party, request)[1] for party in parties_of(4)]
+    with pytest.raises(KeyboardInterrupt):
+        on_ray.answered(promises)
+    assert run(parties_of(4), on_ray).model.counts_ == pooled()
+
+
+def test_rounds_play_flynn_with_all_that_it_does():
+    X, y = points(300)
+    split = np.arange(300) % 4
+    parties = [
+        FlyNNClient(X[split == i], y[split == i], X_test=X[:50], y_test=y[:50], name=f"party-{i}") for i in range(4)
+    ]
+    plan = Plan(5, 3, scaling="standard", hash_dim=40)
+    strategy = FlyNNStrategy(spec=plan, classes=CLASSES, min_available_clients=4, min_parties=4)
+    runner.rounds(strategy, parties, strategy.num_rounds)
+    pooled = ClassCounts.from_data(FlyHash(strategy.specs[0]), X, np.searchsorted(CLASSES, y), 3)
+    assert strategy.model.counts_ == pooled
+    assert strategy.choice is not None
+    assert strategy.evaluation["examples"] == 200
+    assert set(strategy.traffic) == {"sums", "counts", "choice", "model"}
+
+
+class Adder(NumPyClient):
+    """Adds its number to the parameters."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def fit(self, parameters, config):
+        return [parameters[0] + np.float64(self.number)], 1, {}
+
+
+def test_rounds_play_flowers_own_strategy(on_ray):
+    results = []
+    for where in ("process", on_ray):
+        heard = []
+        strategy = FedAvg(
+            initial_parameters=ndarrays_to_parameters([np.zeros(1)]),
+            min_available_clients=3,
+            fraction_evaluate=0.0,
+            evaluate_fn=lambda number, arrays, _, heard=heard: heard.append((number, arrays[0].item())),
+        )
+        parameters, traffic = runner.rounds(strategy, [Adder(i / 10) for i in range(5)], 4, where)
+        assert [number for number, _ in heard] == [1, 2, 3, 4]
+        assert heard[0][1] == pytest.approx(0.2)
+        assert (traffic.asked, traffic.replied) == (20, 20)
+        results.append((heard, parameters_to_ndarrays(parameters)))
+    assert results[0] == results[1]
