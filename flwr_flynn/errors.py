@@ -1,20 +1,61 @@
 """Every error this package raises on purpose.
 
-All derive from `FlyNNError`. Those about a value that was handed in are also `ValueError`, so that code written against
-scikit-learn catches them unchanged. No message carries a value of the data.
+All derive from `FlyNNError`. Errors about a value that was handed in are also `ValueError`, so that code written
+against scikit-learn catches them unchanged. No message carries a value of the data.
+
+An error about one value carries the facts, and its message is made from them:
+
+>>> error = ConfigError("hash_dim", "an integer of at least 1", 0)
+>>> error.field, error.expected, error.got, str(error)
+('hash_dim', 'an integer of at least 1', '0', 'hash_dim: expected an integer of at least 1, got 0')
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
+
+_LONGEST = 200  # characters of a value in a message
 
 
 class FlyNNError(Exception):
-    """Base class of the errors that `flwr_flynn` raises on purpose."""
+    """Base class of the errors that `flwr_flynn` raises on purpose.
+
+    Parameters
+    ----------
+    field : str
+        Name of the value that is wrong; the whole message where nothing else is given.
+    expected : str, optional
+        Values that would have been right.
+    got : object, optional
+        The value, or, where it is a party's data, its kind, number or position; shortened in the message.
+
+    Attributes
+    ----------
+    field : str or None
+        None for an error that is not about one value.
+    expected, got : str or None
+    """
+
+    def __init__(self, field: str, expected: str | None = None, got: Any = None) -> None:
+        self.field = None if expected is None else field
+        self.expected = expected
+        self.got = None if expected is None else _shown(got)
+        super().__init__(field if expected is None else f"{field}: expected {expected}, got {self.got}")
+
+    def renamed(self: Refusal, prefix: str) -> Refusal:
+        """The same error about a setting of the user, ``prefix`` and the field's name with hyphens."""
+        if self.field is None or self.expected is None:
+            return type(self)(f"{prefix} {self}")
+        return type(self)(f"{prefix} {self.field.replace('_', '-')}", self.expected, self.got)
 
 
 Refusal = TypeVar("Refusal", bound=FlyNNError)
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
 class SpecError(FlyNNError, ValueError):

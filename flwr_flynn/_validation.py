@@ -1,0 +1,131 @@
+"""Checks of single values, each raising an error that names the field, the values expected and the value that came."""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+from typing import Any
+
+from flwr_flynn.errors import ConfigError, FlyNNError
+
+_LARGEST = 2**63 - 1
+
+
+def integer(field: str, value: Any, least: int = 1, most: int = _LARGEST, error: type[FlyNNError] = ConfigError) -> int:
+    """`value` as Python's integer, NumPy's integers included, if it is within bounds.
+
+    Parameters
+    ----------
+    field : str
+        Name of the value in messages.
+    value : object
+    least, most : int
+        Bounds, both allowed.
+    error : type of FlyNNError
+        Raised for anything else; booleans are no integers.
+
+    Examples
+    --------
+    >>> integer("n_classes", 3)
+    3
+    >>> integer("n_classes", True)
+    Traceback (most recent call last):
+    ...
+    flwr_flynn.errors.ConfigError: n_classes: expected an integer of at least 1, got True
+    """
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or not least <= number <= most:
+        bounds = f"of at least {least}" if most >= _LARGEST else f"from {least} to {most}"
+        raise error(field, f"an integer {bounds}", value)
+    return number
+
+
+def number(
+    field: str,
+    value: Any,
+    least: float = -math.inf,
+    most: float = math.inf,
+    *,
+    below: float = math.inf,
+    error: type[FlyNNError] = ConfigError,
+) -> float:
+    """`value` as Python's float if it is a finite number, at least `least`, at most `most` and less than `below`.
+
+    Examples
+    --------
+    >>> number("decay", 0.5, least=0, below=1)
+    0.5
+    >>> number("decay", 1, least=0, below=1)
+    Traceback (most recent call last):
+    ...
+    flwr_flynn.errors.ConfigError: decay: expected a number from 0 below 1, got 1
+    """
+    try:
+        figure = math.nan if isinstance(value, bool | str | bytes) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        figure = math.nan
+    if not (math.isfinite(figure) and least <= figure <= most and figure < below):
+        words = "a number"
+        if least > -math.inf:
+            words += f" from {least:g}" if min(most, below) < math.inf else f" of at least {least:g}"
+        if most < math.inf:
+            words += f" to {most:g}"
+        if below < math.inf:
+            words += f" below {below:g}"
+        raise error(field, words, value)
+    return figure
+
+
+def one_of(field: str, value: Any, known: tuple[str, ...], error: type[FlyNNError] = ConfigError) -> str:
+    """`value` if it is one of the strings known.
+
+    Examples
+    --------
+    >>> one_of("rule", "bayes", ("balanced", "bayes"))
+    'bayes'
+    """
+    if not isinstance(value, str) or value not in known:
+        raise error(field, f"one of {', '.join(known)}", value)
+    return value
+
+
+def boolean(field: str, value: Any, error: type[FlyNNError] = ConfigError) -> bool:
+    """`value` if it is True or False.
+
+    Examples
+    --------
+    >>> boolean("signed", False)
+    False
+    """
+    if not isinstance(value, bool):
+        raise error(field, "True or False", value)
+    return value
+
+
+def n_threads(n_jobs: int | None) -> int:
+    """Threads to use: None is one; -1 is every processor this process may use, -2 all but one, and so on.
+
+    The processors a process may use are those of its affinity mask, but no more than OMP_NUM_THREADS, by which Ray
+    tells its workers how many they were given.
+
+    Raises
+    ------
+    ConfigError
+        `n_jobs` is no integer, or 0.
+    """
+    if n_jobs is None:
+        return 1
+    asked = integer("n_jobs", n_jobs, least=-_LARGEST)
+    if asked == 0:
+        raise ConfigError("n_jobs", "None or an integer other than 0", 0)
+    if asked > 0:
+        return asked
+    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    given = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if given.isdecimal() and int(given) > 0:
+        mine = min(mine, int(given))
+    return max(1, mine + 1 + asked)
