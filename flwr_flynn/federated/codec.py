@@ -28,7 +28,7 @@ import io
 import math
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -378,3 +378,72 @@ def _read_tensor(tensor: bytes, name: str) -> Array:
         return flat.reshape(shape, order="F" if header[2] == b"True" else "C")
     except ValueError:  # no bytes are as many as a 0 among huge numbers declares
         raise PayloadError(f"{name}: expected a shape that NumPy can have, got {str(shape)[:60]}") from None
+
+
+# ---- tables of integers, and arrays where Flower carries none
+
+
+def tables(arrays: Sequence[Array], shapes: Sequence[tuple[int, int]]) -> list[npt.NDArray[np.int64]]:
+    """Arrays as int64 tables of these shapes.
+
+    Raises
+    ------
+    PayloadError
+        Another number of arrays, another type than int64, or another shape.
+
+    Examples
+    --------
+    >>> tables([np.array([[1, 2]])], [(1, 2)])
+    [array([[1, 2]])]
+    """
+    if not isinstance(arrays, Sequence) or len(arrays) != len(shapes):
+        got = len(arrays) if isinstance(arrays, Sequence) else type(arrays).__name__
+        raise PayloadError("tables", f"{len(shapes)} arrays", got)
+    return [
+        _typed(array, f"table {i + 1}", ("<i8",), shape).astype(np.int64)
+        for i, (array, shape) in enumerate(zip(arrays, shapes, strict=True))
+    ]
+
+
+def join(tensors: Sequence[bytes]) -> bytes:
+    """Tensors as one value: Flower's evaluate channel carries no arrays back, but bytes.
+
+    Examples
+    --------
+    >>> split(join([b"ab", b"", b"c"]))
+    [b'ab', b'', b'c']
+    """
+    return b"".join(struct.pack("<Q", len(tensor)) + tensor for tensor in tensors)
+
+
+def split(joined: Any) -> list[bytes]:
+    """The tensors that `join` made one value of.
+
+    Raises
+    ------
+    PayloadError
+        Not bytes, or cut off.
+    """
+    if not isinstance(joined, bytes):
+        raise PayloadError("statistic", "bytes", type(joined).__name__)
+    tensors, start = [], 0
+    while start < len(joined):
+        if len(joined) < start + 8:
+            raise PayloadError("statistic", "8 bytes with the size of a tensor", len(joined) - start)
+        (size,) = struct.unpack_from("<Q", joined, start)
+        if size > len(joined) - start - 8:
+            raise PayloadError("statistic", f"{size} bytes of a tensor", len(joined) - start - 8)
+        tensors.append(joined[start + 8 : start + 8 + size])
+        start += 8 + size
+    return tensors
+
+
+def n_bytes(entries: Mapping[str, Any]) -> int:
+    """Size of config or metrics entries: keys and texts as they are, 8 for a number."""
+    return sum(len(str(name)) + _size(value) for name, value in entries.items())
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value.encode(errors="replace"))
+    return len(value) if isinstance(value, bytes) else 8

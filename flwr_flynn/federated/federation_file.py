@@ -1,27 +1,30 @@
-"""A federation's own file: the summed counts, how they are read, and who is in them.
+"""The server's own file of a federation: the sums, how they are read, who is in them, and where the run stands.
 
-What a server hands out, `model.npz`, tells nothing of single parties. Its own file does, so that parties can join
-later and leave again: for each party under which identity it was counted, how many points of each class it has, and
-the SHA-256 of the counts it sent. (The counts themselves are not kept. Who leaves sends them again.) It is a model file
-with a ledger in it, of which `FlyNNClassifier.load` takes the model.
+The file that a server hands out, ``model.npz``, tells nothing of single parties. Its own file does, so that parties can
+join later and leave again: for each party under which identity it was counted, how many samples of each class it has,
+and the SHA-256 of the counts it sent. (The counts themselves are not kept. Who leaves sends them again.) It is a model
+file with a roster in it; `FlyNNClassifier.load` takes the model.
+
+The state of a run after any phase can be kept the same way, with the sums for every spec, and a later run goes on from
+it (`purpose="resume"`).
 
 A party is told by the public key of its SuperNode, or its node id, or its `party-id`. Without SuperNode authentication
 a node has another key and id after every start, and the `party-id` alone is left.
 
 >>> import tempfile
 >>> from pathlib import Path
->>> from flwr_flynn import FlyHash, HashSpec
->>> hasher = FlyHash(HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=7))
->>> counts = ClassCounts.from_data(hasher, [[0.0, 1.0], [1.0, 0.0]], [0, 1], n_classes=2)
->>> member = Member("Basel", "17", "", (1, 1), counts.sha256(), run="1")
->>> before = Federation(Terms(hasher.spec, ["cat", "dog"]), counts, (member,))
+>>> from flwr_flynn import HashSpec
+>>> run = RunSpec(HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=7), ["cat", "dog"])
+>>> counts = ClassCounts.from_data(run.hasher, [[0.0, 1.0], [1.0, 0.0]], [0, 1], n_classes=2)
+>>> member = Member("Basel", "17", sizes=(1, 1), sha256=(counts.sha256(),), run="1")
+>>> before = Federation(run, CountsOfSpecs((counts,)), (member,))
 >>> with tempfile.TemporaryDirectory() as folder:
 ...     before.save(Path(folder, "federation.npz"))
 ...     after = Federation.load(Path(folder, "federation.npz"))
->>> after.counts == counts, [member.name for member in after.members]
+>>> after.totals == before.totals, [member.name for member in after.members]
 (True, ['Basel'])
 
-``python -m flwr_flynn.federated.federation_file show federation.npz`` prints a file's ledger.
+``python -m flwr_flynn.federation show federation.npz`` prints a file's roster.
 """
 
 from __future__ import annotations
@@ -31,208 +34,160 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from flwr_flynn import _files
 from flwr_flynn.errors import ConfigError, FlyNNError, ModelFileError
-from flwr_flynn.federated.codec import SECURE
-from flwr_flynn.federated.protocol import Label, Terms
+from flwr_flynn.federated.labels import Label
+from flwr_flynn.federated.roster import Member
+from flwr_flynn.federated.run_spec import Plain, RunSpec, Secure, mode_of
+from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.model import model_file
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts, check_readout
+from flwr_flynn.model.model import Model, ModelMember, Readout
 from flwr_flynn.privacy import mechanism_from_dict
 
-_FORMAT = 1
+if TYPE_CHECKING:
+    from flwr_flynn.federated.options import RunOptions
+    from flwr_flynn.federated.phase import RunState
+
+_FORMAT = 2
 _LONGEST = {"name": 64, "node": 64, "run": 64}  # characters
 _HEX = re.compile("[0-9a-f]{64}")
-
-
-@dataclass(frozen=True)
-class Member:
-    """A party that is in a federation's counts.
-
-    Parameters
-    ----------
-    name : str
-        Its `party-id`; "" if it has none.
-    node : str
-        The node id under which it was counted.
-    key : str
-        SHA-256 of its SuperNode's public key, in hexadecimal; "" if not known.
-    sizes : tuple of L int, or None
-        Points of each class; None where noise or a secure sum hides them.
-    sha256 : str or None
-        Of the counts that it sent, as `ClassCounts.sha256` has it; None after a secure sum, which shows nobody's.
-    run : str
-        The run that counted it.
-    """
-
-    name: str
-    node: str
-    key: str
-    sizes: tuple[int, ...] | None
-    sha256: str | None
-    run: str
-
-    @property
-    def examples(self) -> int | None:
-        """Points in all."""
-        return None if self.sizes is None else sum(self.sizes)
-
-    def __str__(self) -> str:
-        return self.name or f"node {self.node}"
-
-    @classmethod
-    def from_dict(cls, values: Any, n_classes: int) -> Member:
-        """A member as a file has it.
-
-        Raises
-        ------
-        ModelFileError
-            Anything in it is not as described above.
-        """
-        if not isinstance(values, dict) or set(values) != {each.name for each in fields(cls)}:
-            raise ModelFileError("ledger: expected members with name, node, key, sizes, sha256 and run")
-        for name, longest in _LONGEST.items():
-            text = values[name]
-            if not isinstance(text, str) or len(text) > longest or not text.isprintable():
-                raise ModelFileError(f"ledger: expected a member's {name} of at most {longest} characters on one line")
-        key, sizes, sha256 = values["key"], values["sizes"], values["sha256"]
-        if key != "" and not _is_hex(key):
-            raise ModelFileError("ledger: expected a member's key of 64 hexadecimal digits or none")
-        if sha256 is not None and not _is_hex(sha256):
-            raise ModelFileError("ledger: expected a member's sha256 of 64 hexadecimal digits or none")
-        if sizes is not None:
-            whole = isinstance(sizes, list) and all(type(size) is int and 0 <= size < 2**63 for size in sizes)
-            if not whole or len(sizes) != n_classes:
-                raise ModelFileError(f"ledger: expected a member's sizes as {n_classes} whole numbers, or none")
-            values = {**values, "sizes": tuple(sizes)}
-        return cls(**values)
+_KEPT = ("name", "node", "key", "sizes", "sha256", "run")  # of a member; the size and time of a reply are not
+_PHASES = ("", "counts", "selection", "evaluation")
 
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """Summed counts, their terms and read-out, and who is in them.
+    """Sums, their specs and readout, who is in them, and where the run stands.
 
     Parameters
     ----------
-    terms : Terms
-        Of one spec.
-    counts : ClassCounts
+    run_spec : RunSpec
+        Of one spec, but before the selection of a run.
+    totals : CountsOfSpecs
+        One sum for each spec.
     members : sequence of Member
         Kept in the order of their names.
-    decay : float or "auto"
-        As the user asked for it.
-    decay_, temperature_ : float, optional
-        As they were chosen; what the counts suggest by default.
-    rule : str
-    guarantee : str, optional
-        What protects the points, in words.
+    readout : Readout, optional
+        How the counts are read; without a decay and a temperature of its own as the counts suggest.
+    phase : str, default=""
+        The phase that is due, "" for a finished run.
 
     Raises
     ------
     ConfigError
-        There are several specs, or the read-out is none.
+        The readout is none.
     ModelFileError
         The members are not those of the counts.
     """
 
-    terms: Terms
-    counts: ClassCounts
+    run_spec: RunSpec
+    totals: CountsOfSpecs
     members: Sequence[Member]
-    decay: float | str = "auto"
-    decay_: float | None = None
-    temperature_: float | None = None
-    rule: str = "balanced"
-    guarantee: str | None = None
+    readout: Readout | None = None
+    phase: str = ""
 
     def __post_init__(self) -> None:
-        if len(self.terms.specs) > 1:
-            raise ConfigError(f"spec: expected the one of the counts, got {len(self.terms.specs)}")
-        check_readout(self.rule, 0.0 if self.decay == "auto" else self.decay)
+        if len(self.run_spec.specs) != len(self.totals.parts):
+            raise ModelFileError("totals", f"{len(self.run_spec.specs)}, one for each spec", len(self.totals.parts))
+        if self.phase not in _PHASES:
+            raise ModelFileError("phase", f"one of {', '.join(_PHASES)}", self.phase)
+        if self.readout is None:
+            object.__setattr__(self, "readout", Readout("balanced", self.counts.suggest_decay("balanced")))
         # In an order of their own: replies come in any.
         order = sorted(self.members, key=lambda member: (member.name, member.node))
         object.__setattr__(self, "members", tuple(order))
         self._check_members()
 
     def _check_members(self) -> None:
-        if self.counts.noise and self.terms.mechanism is None:
-            raise ModelFileError(f"ledger: expected a mechanism for noisy counts, got none in mode {self.terms.mode}")
-        if any((member.sha256 is None) != self.is_secure for member in self.members):
-            what = "without" if self.is_secure else "with"
-            raise ModelFileError(f"ledger: expected members {what} a sha256 in mode {self.terms.mode}, got others")
+        mode, n_specs = self.run_spec.mode, len(self.run_spec.specs)
+        if self.counts.noise and self.run_spec.mechanism is None:
+            raise ModelFileError("roster", "a mechanism for noisy counts", f"mode {mode.name}")
+        expected = 0 if self.is_secure else n_specs
+        for member in self.members:
+            if len(member.sha256) != expected:
+                raise ModelFileError("sha256", f"{expected} for each member in mode {mode.name}", len(member.sha256))
         if self.is_secure:
             return
-        if self.counts.noise:
+        if not isinstance(mode, Plain):
             releases = sum(release.times for release in self.counts.noise)
             if len(self.members) != releases:
-                raise ModelFileError(
-                    f"ledger: expected {releases} members, one for each release, got {len(self.members)}"
-                )
+                raise ModelFileError("roster", f"{releases} members, one for each release", len(self.members))
             return
-        points = [0] * self.terms.n_classes
+        sizes = [0] * self.run_spec.n_classes
         for member in self.members:
             if member.sizes is None:
-                raise ModelFileError(f"ledger: expected members with sizes in mode {self.terms.mode}, got one without")
-            points = [have + more for have, more in zip(points, member.sizes, strict=True)]
-        if self.counts.n_per_class.tolist() != points:
-            raise ModelFileError("ledger: expected members with as many points of each class as the counts are of")
+                raise ModelFileError("sizes", f"samples of each class for every member in mode {mode.name}", "none")
+            sizes = [have + more for have, more in zip(sizes, member.sizes, strict=True)]
+        if any(counts.n_per_class.tolist() != sizes for counts in self.totals.parts):
+            raise ModelFileError("roster", "members with as many samples of each class as the counts", "other numbers")
+
+    @classmethod
+    def of_run(cls, state: RunState, options: RunOptions, members: Sequence[Member], phase: str) -> Federation:
+        """The state of a run; after the selection of the selected spec alone.
+
+        Parameters
+        ----------
+        state : RunState
+        options : RunOptions
+        members : sequence of Member
+        phase : str
+            The phase that is due; "" where the run is finished.
+        """
+        from flwr_flynn.federated.phases.evaluation import model_of, selected
+
+        run, totals = state.run_spec, state.results["counts"]
+        if len(run.specs) > 1 and "selection" in state.results or phase == "":
+            index = selected(state)
+            run, totals = run.only(index), CountsOfSpecs((totals.parts[index],))
+            members = [replace(m, sha256=(m.sha256[index],)) if m.sha256 else m for m in members]
+        return cls(run, totals, members, model_of(state, options).readout_, phase)
+
+    @property
+    def counts(self) -> ClassCounts:
+        """The sum for the first spec: the only one of a finished run."""
+        return self.totals.parts[0]
 
     @property
     def is_secure(self) -> bool:
         """Whether members were added by a secure sum, so that nobody knows their counts."""
-        return self.terms.mode == SECURE
+        return isinstance(self.run_spec.mode, Secure)
 
     @property
     def model(self) -> FlyNNClassifier:
         """The classifier, without anything about single parties."""
-        model = FlyNNClassifier.from_counts(
-            self.terms.spec,
-            self.counts,
-            list(self.terms.classes),
-            decay=self.decay,
-            rule=self.rule,
-            feature_names=self.terms.feature_names,
-            guarantee=self.guarantee,
-        )
-        if self.decay_ is not None:
-            model.decay_ = self.decay_
-        if self.temperature_ is not None:
-            model.temperature_ = self.temperature_
-        return model
+        return FlyNNClassifier.from_model(self._model)
 
-    def find(self, node: str, key: str, name: str) -> list[int]:
-        """The places of the members that a party with these may be: any one in common is enough."""
-        return [
-            place
-            for place, member in enumerate(self.members)
-            if member.node == node or (key and member.key == key) or (name and member.name == name)
-        ]
+    @property
+    def _model(self) -> Model:
+        run, mechanism = self.run_spec, self.run_spec.mechanism
+        return Model(
+            tuple(
+                ModelMember(spec, counts, self.readout)
+                for spec, counts in zip(run.specs, self.totals.parts, strict=True)
+            ),
+            run.classes,
+            run.feature_names,
+            None if mechanism is None else mechanism.guarantee(),
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file, whole or not at all: after a crash there is the old one or the new one."""
-        model, mechanism = self.model, self.terms.mechanism
-        ledger = {
+        run, mechanism = self.run_spec, self.run_spec.mechanism
+        roster = {
             "format": _FORMAT,
-            "mode": self.terms.mode,
-            "bound": self.terms.bound,
+            "mode": run.mode.name,
+            "bound": run.bound,
             "mechanism": None if mechanism is None else mechanism.to_dict(),
-            "members": [asdict(member) for member in self.members],
+            "phase": self.phase,
+            "members": [{name: asdict(member)[name] for name in _KEPT} for member in self.members],
         }
-        written = model_file.Model(
-            spec=self.terms.spec,
-            counts=self.counts,
-            classes=model.classes_,
-            decay=self.decay,
-            decay_=model.decay_,
-            rule=self.rule,
-            temperature_=model.temperature_,
-            feature_names=self.terms.feature_names,
-            guarantee=self.guarantee,
-            ledger=ledger,
-        )
-        model_file.write(path, written)
+        model_file.write(path, self._model, extra=roster)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], max_bytes: int = 2**32) -> Federation:
@@ -247,32 +202,55 @@ class Federation:
         Raises
         ------
         ModelFileError
-            Not such a file, altered, too large, or a model without a ledger.
+            Not such a file, altered, too large, or a model without a roster.
         OSError
             The file cannot be opened.
         """
-        with model_file.reading(path, max_bytes) as model:
-            ledger = model.ledger
-            if not isinstance(ledger, dict):
-                raise ModelFileError("a model without a ledger: nobody can join it or leave it")
-            expected = {"format", "mode", "bound", "mechanism", "members"}
-            if set(ledger) != expected or type(ledger["format"]) is not int or ledger["format"] != _FORMAT:
-                raise ModelFileError(f"ledger: expected one of format {_FORMAT}, got another")
-            mechanism = None if ledger["mechanism"] is None else mechanism_from_dict(ledger["mechanism"])
+        with model_file.reading(path, max_bytes) as (model, roster):
+            if not isinstance(roster, dict):
+                raise ModelFileError("a model without a roster: nobody can join it or leave it")
+            if set(roster) == {"format", "mode", "bound", "mechanism", "members"} and roster["format"] == 1:
+                roster = {**roster, "format": _FORMAT, "phase": ""}  # version 0.1
+            expected = {"format", "mode", "bound", "mechanism", "phase", "members"}
+            if set(roster) != expected or type(roster["format"]) is not int or roster["format"] != _FORMAT:
+                raise ModelFileError("roster", f"one of format {_FORMAT}", f"format {str(roster.get('format'))[:20]}")
+            mechanism = None if roster["mechanism"] is None else mechanism_from_dict(roster["mechanism"])
+            mode = mode_of(mechanism, roster["bound"])
+            if roster["mode"] != mode.name:
+                raise ModelFileError("mode", f"{mode.name} with this mechanism and bound", str(roster["mode"])[:40])
             classes: list[Label] = model.classes.tolist()
-            terms = Terms([model.spec], classes, ledger["mode"], model.feature_names, mechanism, ledger["bound"])
-            if not isinstance(ledger["members"], list):
-                raise ModelFileError("ledger: expected a list of members")
+            run = RunSpec([member.spec for member in model.members], classes, mode, model.feature_names)
+            if not isinstance(roster["members"], list):
+                raise ModelFileError("members", "a list", type(roster["members"]).__name__)
             return cls(
-                terms,
-                model.counts,
-                [Member.from_dict(member, len(classes)) for member in ledger["members"]],
-                decay=model.decay,
-                decay_=model.decay_,
-                temperature_=model.temperature_,
-                rule=model.rule,
-                guarantee=model.guarantee,
+                run,
+                CountsOfSpecs(tuple(member.counts for member in model.members)),
+                [_member(member, len(classes)) for member in roster["members"]],
+                model.members[0].readout,
+                roster["phase"],
             )
+
+
+def _member(values: Any, n_classes: int) -> Member:
+    """A member as a file has it; a `ModelFileError` for anything else."""
+    if not isinstance(values, dict) or set(values) != set(_KEPT):
+        raise ModelFileError("members", f"entries with {', '.join(_KEPT)}", type(values).__name__)
+    for name, longest in _LONGEST.items():
+        text = values[name]
+        if not isinstance(text, str) or len(text) > longest or not text.isprintable():
+            raise ModelFileError(name, f"a text of at most {longest} characters on one line", type(text).__name__)
+    key, sizes, sha256 = values["key"], values["sizes"], values["sha256"]
+    if key != "" and not _is_hex(key):
+        raise ModelFileError("key", "64 hexadecimal digits or none", str(key)[:64])
+    sha256 = [] if sha256 is None else [sha256] if isinstance(sha256, str) else sha256  # version 0.1 had one or None
+    if not isinstance(sha256, list) or not all(map(_is_hex, sha256)):
+        raise ModelFileError("sha256", "a list of 64 hexadecimal digits each", type(sha256).__name__)
+    if sizes is not None:
+        integers = isinstance(sizes, list) and all(type(size) is int and 0 <= size < 2**63 for size in sizes)
+        if not integers or len(sizes) != n_classes:
+            raise ModelFileError("sizes", f"{n_classes} integers, or none", type(sizes).__name__)
+        sizes = tuple(sizes)
+    return Member(**{**values, "sizes": sizes, "sha256": tuple(sha256)})
 
 
 def _is_hex(text: Any) -> bool:
@@ -288,34 +266,26 @@ def exclusive(path: str | os.PathLike[str]) -> Iterator[None]:
     ConfigError
         Another run has it, or there can be no lock.
     """
-    import fcntl  # not on Windows, which has no SuperLink either
-
     place = Path(path)
     try:
-        lock = os.open(place.with_name(f".{place.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        held = _files.lock(place.with_name(f".{place.name}.lock"), wait=0)
+    except BlockingIOError:
+        raise ConfigError(f"federation: another run has {place.name[:80]!r}") from None
     except OSError as error:
         raise ConfigError(f"federation: {place.name[:80]!r} cannot be locked ({error.strerror})") from None
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(f"federation: another run has {place.name[:80]!r}") from None
-        except OSError as error:
-            raise ConfigError(f"federation: {place.name[:80]!r} cannot be locked ({error.strerror})") from None
+    with held:
         yield
-    finally:
-        os.close(lock)
 
 
 def summary(federation: Federation) -> list[Mapping[str, Any]]:
-    """What the ledger tells of each member, in words a table can hold."""
+    """The roster as rows of a table."""
     return [
         {
             "party": str(member),
             "node": member.node,
             "key": member.key[:16] or "-",
             "examples": "hidden" if member.examples is None else member.examples,
-            "sha256": "hidden" if member.sha256 is None else member.sha256[:16],
+            "sha256": member.sha256[0][:16] if member.sha256 else "hidden",
             "run": member.run,
         }
         for member in federation.members
@@ -323,9 +293,9 @@ def summary(federation: Federation) -> list[Mapping[str, Any]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """What `python -m flwr_flynn.federated.federation_file` does with its arguments."""
+    """Run `python -m flwr_flynn.federation` with these arguments, and return its exit status."""
     if len(arguments) != 2 or arguments[0] != "show":
-        print("usage: python -m flwr_flynn.federated.federation_file show PATH", file=sys.stderr)
+        print("usage: python -m flwr_flynn.federation show PATH", file=sys.stderr)
         return 2
     try:
         federation = Federation.load(arguments[1])
@@ -334,8 +304,8 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     rows = summary(federation)
     print(f"{arguments[1]}: {len(rows)} parties, SHA-256 of the counts {federation.counts.sha256()}")
-    if federation.guarantee:
-        print(federation.guarantee)
+    if federation.run_spec.mechanism is not None:
+        print(federation.run_spec.mechanism.guarantee())
     widths = {name: max(len(name), *(len(str(row[name])) for row in rows)) for name in rows[0]} if rows else {}
     for row in [{name: name for name in widths}, *rows] if rows else []:
         print("  ".join(f"{row[name]!s:<{width}}" for name, width in widths.items()).rstrip())

@@ -1,154 +1,458 @@
-"""Records one by one: what fits is hashed, what does not is left out, and none decides what becomes of another.
+"""A party without any transport: its samples, what it allows to leave, and its answers to the server's requests.
 
-Where counts are to be private, a refusal because of one record would give that record away. So nothing here raises for
-what a record holds: one with a missing or infinite value, with something that is no number, with numbers beyond what
-can be hashed or with an unknown label is dropped. And no record changes how another is read: types are not inferred
-from all of them together.
+A party answers whatever it is asked; an answer that cannot be given is a refusal with a reason. Reasons name fields,
+shapes and numbers of samples, never a value of the data. Samples are reached by way of `Party.labelled`,
+`Party.release` and `Party.confusion` alone, and each of them first looks whether the request that is being answered
+may have them: a request that does not say that exact figures leave never sees the samples.
 
->>> import numpy as np
->>> from flwr_flynn import FlyHash, HashSpec
->>> hasher = FlyHash(HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=7))
->>> X = np.array([[0.0, 1.0], [np.nan, 1.0], [2.0, 1.0]])
->>> counts, dropped = count(hasher, ["cat", "dog"], X, ["cat", "dog", "owl"])
->>> counts.n_per_class, dropped
-(array([1, 0]), 2)
+What leaves, by the party's options (rows) and what a request discloses (columns):
+
+================  ==================  ===================  ===========================  ======================
+option            exact               noisy                secure                       results on held-out
+================  ==================  ===================  ===========================  ======================
+none              yes                 refused              yes                          yes
+budget            refused             within the policy    with noise, in the policy    if `evaluates`
+secure            refused             refused              yes                          yes
+leaves            withdrawal only     withdrawal only      withdrawal only, no noise    no samples are asked
+================  ==================  ===================  ===========================  ======================
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
+from sklearn.utils import gen_batches
 
-from flwr_flynn.errors import DataError
-from flwr_flynn.federated.protocol import Label, codebook
-from flwr_flynn.hashing.flyhash import FlyHash
-from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn._validation import boolean, integer, n_threads, number
+from flwr_flynn.errors import ConfigError, DataError, FlyNNError, PayloadError, PrivacyError
+from flwr_flynn.federated.protocol import (
+    EXACT,
+    NOISY,
+    NOTHING,
+    PARTY,
+    REFUSED,
+    RESULTS,
+    SECONDS,
+    SECURE,
+    Answer,
+    Array,
+    Config,
+    Request,
+    request_of,
+)
+from flwr_flynn.federated.row_wise import check_classes, check_form, count, hashed
+from flwr_flynn.federated.run_spec import RunSpec, announced_names
+from flwr_flynn.model.classifier import FlyNNClassifier
+from flwr_flynn.model.counts import ClassCounts, memory_needed
+from flwr_flynn.model.metrics import Confusion, confusion
+from flwr_flynn.privacy import Mechanism, SimulatedRelease
+from flwr_flynn.privacy.ledger import Budget
 
-Codes = npt.NDArray[np.int64]
-Active = npt.NDArray[np.int32]
+_log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
-_HELD = 2**22  # values or active bits held at a time
+NOISY_EXAMPLES = 1
+"""The number of examples that goes with noisy and secure counts: the same for every party, so that it tells nothing."""
 
+_SCORES = 2**22  # class scores held at a time, 32 MiB; and the hashes of at most 2**14 samples
 
-def check_form(X: Any, y: Any) -> None:
-    """Refuse points and labels of a form that no record decides: dimensions and numbers.
-
-    Raises
-    ------
-    DataError
-        Not a matrix with a label for each row. (A list of lists is no matrix: each of its records could make it none.)
-    """
-    if len(getattr(X, "shape", ())) != 2:
-        raise DataError("X: expected a two-dimensional array, sparse matrix or data frame, got something else")
-    if len(getattr(y, "shape", (0,))) != 1 or not hasattr(y, "__len__"):
-        raise DataError("y: expected a sequence of labels, got something else")
-    if len(y) != X.shape[0]:
-        raise DataError("y: expected as many labels as points, got another number")
+Progress = Callable[[int], object]
 
 
-def count(
-    hasher: FlyHash,
-    classes: Sequence[Label],
-    X: Any,
-    y: Any,
-    n_jobs: int | None = None,
-    progress: Callable[[int], object] | None = None,
-) -> tuple[ClassCounts, int]:
-    """Counts of the records that fit, and how many do not.
+@dataclass(frozen=True)
+class Samples:
+    """Samples of one party.
 
     Parameters
     ----------
-    hasher : FlyHash
-        For as many features as `X` has columns.
-    classes : sequence of str or of int
-    X : (n, d) array, sparse matrix or data frame
-    y : sequence of n labels
-    n_jobs : int, optional
-    progress : callable, optional
-        Called with numbers of records just counted.
-
-    Returns
-    -------
-    counts : ClassCounts
-    n_dropped : int
+    X : (n, d) array-like or scipy sparse
+    y : (n,) labels
+    X_test, y_test : like `X` and `y`, optional
+        Held out for the evaluation.
     """
-    array, n_counted = np.zeros((len(classes), hasher.hash_dim), np.int64), 0
-    for active, codes in hashed(hasher, classes, X, y, n_jobs):
-        np.add.at(array, (codes[:, None], active), 1)
-        n_counted += len(codes)
-        if progress is not None:
-            progress(len(codes))
-    counts = ClassCounts(array, hash_nnz=hasher.hash_nnz, spec_fingerprint=hasher.fingerprint)
-    return counts, len(y) - n_counted
+
+    X: Any
+    y: Any
+    X_test: Any = None
+    y_test: Any = None
 
 
-def hashed(
-    hasher: FlyHash, classes: Sequence[Label], X: Any, y: Any, n_jobs: int | None = None
-) -> Iterator[tuple[Active, Codes]]:
-    """Active bits and class codes of the records that fit, some at a time."""
-    codes = _codes(classes, y)
-    points = X.tocsr() if sp.issparse(X) else X
-    step = max(1, _HELD // max(hasher.hash_nnz, int(points.shape[1])))
-    for first in range(0, len(codes), step):
-        rows = slice(first, first + step)
-        part, finite = _numbers(points, rows)
-        keep = finite & (codes[rows] >= 0)
-        yield from _hashed(hasher, part[keep], codes[rows][keep], n_jobs)
+def no_progress(_total: int) -> Progress:
+    """A progress report that reports nothing."""
+    return lambda _done: None
 
 
-def _hashed(hasher: FlyHash, X: Any, codes: Codes, n_jobs: int | None) -> Iterator[tuple[Active, Codes]]:
-    if not len(codes):
-        return
-    try:
-        active = hasher.active(X, n_jobs=n_jobs)
-    except Exception:  # noqa: BLE001 - one of them is too large for the hash, or whatever; which, halves tell
-        middle = len(codes) // 2
-        if middle:
-            yield from _hashed(hasher, X[:middle], codes[:middle], n_jobs)
-            yield from _hashed(hasher, X[middle:], codes[middle:], n_jobs)
-        return
-    yield active, codes
+def no_mask(_run: RunSpec) -> None:
+    """The mask of a party that takes part in no secure sum."""
+    raise PrivacyError("secure sum: expected a request by SecAgg+ through flwr_flynn.secagg.mod, got one in clear")
 
 
-def _codes(classes: Sequence[Label], y: Any) -> Codes:
-    """The class code of every label, -1 for those not in the class list."""
-    code_of = codebook(classes)
+@dataclass(frozen=True)
+class PartyOptions:
+    """What a party allows, and how it works.
 
-    def code(label: Any) -> int:
+    Parameters
+    ----------
+    name : str, optional
+        By which the server's log and report call this party; its node id by default.
+    memory_limit : int, default=4 GiB
+        Bytes. A hash that would need more for its rows, its counts and the confusion matrix is refused before
+        anything is allocated. What the samples themselves need comes on top.
+    min_examples : int, default=5
+        Of classes with fewer samples the party sends no sums of columns, whatever the server asks for: those of a
+        single sample are that sample. It counts them all the same.
+    n_jobs : int, optional
+        Threads for hashing: None for one, -1 for all.
+    budget : Budget, optional
+        The party's own ledger and policy. With one, nothing but noisy counts leaves it, and no more of them than the
+        policy allows; samples that do not fit are left out of them, and the party's own log tells how many. Without
+        one, requests for noisy counts are refused.
+    evaluates : bool, default=False
+        With a budget: whether results on held-out samples may leave the party all the same.
+    secure : bool, default=False
+        Whether counts leave this party in secure sums only, see `flwr_flynn.secagg`.
+    leaves : bool, default=False
+        Whether this party leaves a federation: it sends its counts to be taken out of it, where a run is for that, and
+        takes part in no other counting. Noisy counts are those it sent before, from its `budget`.
+    response_seconds : float, default=0
+        With a budget: seconds that every answer takes, so that its time tells nothing. 0: as long as it takes.
+    on_model : callable, optional
+        Called with the federated model, a `FlyNNClassifier`, when it arrives and was tried.
+
+    Raises
+    ------
+    ConfigError
+        An option is not as described; the message names it.
+    """
+
+    name: str | None = None
+    memory_limit: int = 4 * 2**30
+    min_examples: int = 5
+    n_jobs: int | None = None
+    budget: Budget | None = None
+    evaluates: bool = False
+    secure: bool = False
+    leaves: bool = False
+    response_seconds: float = 0.0
+    on_model: Callable[[FlyNNClassifier], object] | None = None
+
+    def __post_init__(self) -> None:
+        if self.budget is not None and not isinstance(self.budget, Budget):
+            raise ConfigError("budget", "a Budget", type(self.budget).__name__)
+        if self.name is not None and not isinstance(self.name, str):
+            raise ConfigError("name", "a string", type(self.name).__name__)
+        n_threads(self.n_jobs)
+        for name in ("memory_limit", "min_examples"):
+            object.__setattr__(self, name, integer(name, getattr(self, name)))
+        for name in ("evaluates", "secure", "leaves"):
+            boolean(name, getattr(self, name))
+        number("response_seconds", self.response_seconds, least=0)
+
+
+class Party:
+    """A party's samples and its answers.
+
+    Parameters
+    ----------
+    load : callable
+        Called with the names of the features that a run announces, () without any; returns `Samples`. A party with a
+        budget is asked for its samples only once its ledger has admitted a request.
+    options : PartyOptions
+    mask : callable, default=`no_mask`
+        Called with the run before counts leave in a secure sum; raises where nothing will mask them.
+    progress : callable, default=`no_progress`
+        Called with a number of samples to be hashed; returns what is called with numbers of samples just hashed.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[tuple[str, ...]], Samples],
+        options: PartyOptions | None = None,
+        mask: Callable[[RunSpec], None] = no_mask,
+        progress: Callable[[int], Progress] = no_progress,
+    ) -> None:
+        self.options = options or PartyOptions()
+        self.progress = progress
+        self._load, self._mask = load, mask
+        self._samples: Samples | None = None
+        self._names: tuple[str, ...] = ()
+        self._admitted = NOTHING  # what the request that is being answered discloses
+
+    @property
+    def n_jobs(self) -> int | None:
+        """Threads for hashing."""
+        return self.options.n_jobs
+
+    @property
+    def min_examples(self) -> int:
+        """Samples that a class must have to be in the sums of the columns."""
+        return self.options.min_examples
+
+    # ---- answers
+
+    def answer(self, entries: Mapping[str, Any], arrays: Sequence[Array] = ()) -> Answer:
+        """The answer to a request as it arrived. It never raises: a refusal is an answer, too.
+
+        Parameters
+        ----------
+        entries : mapping
+            Config entries. Nothing is assumed of them.
+        arrays : sequence of arrays
+        """
+        start, what = time.monotonic(), "the request"
+        with self._fixed_time():
+            try:
+                config, kind = Config(entries), request_of(entries)
+                what = f"phase {kind.phase}"
+                self._names = announced_names(config) or ()
+                request = kind.from_config(config, arrays, self)
+                self._admit(request)
+                answer = request.compute(self)
+            except Exception as error:  # noqa: BLE001 - its text may hold anything, see `reason`
+                answer = Answer(metrics={REFUSED: self.reason(what, error)})
+            finally:
+                discloses, self._admitted = self._admitted, NOTHING
+            self.signed(answer)
+            # Time tells something of the samples, which noisy counts hide.
+            if discloses == EXACT and REFUSED not in answer.metrics:
+                answer.metrics[SECONDS] = time.monotonic() - start
+            return answer
+
+    def signed(self, answer: Answer) -> Answer:
+        """The answer with the party's name, if it has one."""
+        if self.options.name is not None:
+            answer.metrics[PARTY] = self.options.name
+        return answer
+
+    def reason(self, what: str, error: Exception) -> str:
+        """What the server learns of an error: the text of our own errors, which hold no data; of others the kind."""
+        if isinstance(error, FlyNNError):
+            _log.warning("FlyNN: %s refused: %s", what, "; ".join([str(error), *getattr(error, "__notes__", ())]))
+            return str(error)
+        _log.error("FlyNN: %s failed", what, exc_info=error)
+        return f"failed with {type(error).__name__}"
+
+    def _admit(self, request: Request[Any]) -> None:
+        """Raise unless the party's options allow what the answer to a request discloses."""
+        options, discloses = self.options, request.discloses
+        if discloses not in (EXACT, NOISY, SECURE, RESULTS, NOTHING):
+            raise ConfigError("discloses", "a kind of disclosure that this party knows", discloses)
+        if discloses in (EXACT, NOISY, SECURE):
+            if request.is_withdrawal != options.leaves:
+                expected = "only runs with action=withdraw" if options.leaves else "no run with action=withdraw"
+                raise ConfigError(f"node-config leave: this party answers {expected}")
+            if options.secure and discloses != SECURE:
+                raise ConfigError("node-config secure", "a secure sum, in which alone counts leave this party", discloses)
+        if discloses == EXACT and options.budget is not None:
+            raise PrivacyError(f"policy max-epsilon set: only noisy counts leave this party, not phase {request.phase}")
+        self._admitted = discloses
+
+    # ---- checks of a request, before any sample is touched
+
+    def check_run(self, run: RunSpec, config: Config) -> None:
+        """Raise a `PayloadError` unless the party can afford a run's hashes and draws the same rows as the server."""
+        needed = sum(memory_needed(spec, run.n_classes) for spec in run.specs)
+        needed += 16 * run.n_classes**2  # the confusion matrix, and its message
+        spec, several = run.spec, f", the first of {len(run.specs)} specs" if len(run.specs) > 1 else ""
+        self.check_memory(
+            needed, f"hash_dim {spec.hash_dim}, row_nnz {spec.row_nnz} and {run.n_classes} classes{several}"
+        )
+        run.agree_on_rows(config)
+
+    def check_memory(self, needed: int, what: str) -> None:
+        """Raise a `PayloadError` if the party does not allow so many bytes."""
+        if needed > self.options.memory_limit:
+            raise PayloadError(
+                f"memory: {what} need about {needed / 2**20:.1f} MiB, "
+                f"this party allows {self.options.memory_limit / 2**20:.1f}"
+            )
+
+    # ---- samples
+
+    def labelled(
+        self, codes_of: Callable[[Any], npt.NDArray[np.int64]], n_features: int
+    ) -> tuple[Any, npt.NDArray[np.int64]]:
+        """Training samples, in a form that can be sliced, and the codes of their labels.
+
+        Raises
+        ------
+        PrivacyError
+            The request that is being answered may not have them.
+        DataError
+            They do not fit the run.
+        """
+        if self._admitted not in (EXACT, SECURE) or self.options.budget is not None:
+            raise PrivacyError("samples: the request does not say that exact figures of them leave the party")
+        samples = self._held()
+        return _labelled(samples.X, samples.y, codes_of, n_features)
+
+    def release(self, run: RunSpec, recall: bool = False) -> ClassCounts:
+        """Noisy counts, within the party's policy. Whether they are refused, and all else that shows, depends on no sample.
+
+        The samples are not touched before the ledger has admitted the request: refusals and old answers take the same
+        time whatever the party holds.
+
+        Parameters
+        ----------
+        run : RunSpec
+            With a mechanism.
+        recall : bool, default=False
+            Whether a party that leaves sends the release that it was counted by.
+        """
+        budget, mechanism = self.options.budget, run.mechanism
+        if budget is None or mechanism is None or self._admitted not in (NOISY, SECURE):
+            raise PrivacyError("policy max-epsilon not set: this party gives no private counts")
+        if recall and mechanism.is_share:
+            # Taken out of a sum, a share of noise leaves the other parties with less than was promised.
+            raise PrivacyError("leave: a share of the noise of a secure sum cannot be taken out of it")
+        budget.policy.check(mechanism)
+        check_classes(run.classes)
+        if self._admitted == SECURE:
+            self._mask(run)  # before anything is spent
+        mechanism = _seeded_here(mechanism, f"{self.options.name} {run.digest()}")
+        fingerprint, digest = run.hasher.fingerprint, run.digest()
+        if recall:
+            return budget.recall(mechanism, fingerprint, terms=digest)
+        released = budget.release(mechanism, fingerprint, lambda: self._counted_row_wise(run), terms=digest)
+        if released.repeated:
+            _log.info("FlyNN: this request was answered before; the same answer again spends nothing")
+        return released.counts
+
+    def check_mask(self, run: RunSpec) -> None:
+        """Raise unless exact counts of this run will be masked on their way into a secure sum."""
+        self._mask(run)
+
+    def _counted_row_wise(self, run: RunSpec) -> ClassCounts:
+        """The party's counts without noise, of the samples that fit.
+
+        A failure that is no sample's own (memory, a disk, a fault of a program) ends the request: nothing is charged,
+        nothing is kept, and the server is told that counting failed, in the same words whatever the cause. To the
+        server that is a machine that failed, as one that goes offline in the middle. The guarantee is about answers; it
+        says nothing of machines that give none.
+        """
         try:
-            return code_of[label] if label in code_of else code_of.get(str(label), -1)
-        except Exception:  # noqa: BLE001 - what cannot be looked up is no label, whatever keeps it
-            return -1
+            samples = self._held()
+            check_form(samples.X, samples.y)
+            _check_width(samples.X.shape[1], run.spec.n_features)
+        except FlyNNError:
+            raise
+        except Exception as error:  # noqa: BLE001 - its text may hold anything
+            raise _failed(error) from None
+        try:
+            progress = self.progress(len(samples.y))
+            counts, dropped = count(run.hasher, run.classes, samples.X, samples.y, self.n_jobs, progress)
+            if dropped:
+                _log.warning("FlyNN: %s of %s samples do not fit, and are left out", dropped, len(samples.y))
+        except Exception as error:  # noqa: BLE001 - a reason could be some sample's doing
+            raise _failed(error) from None
+        return counts
 
-    labels = y.tolist() if hasattr(y, "tolist") else y
-    return np.fromiter((code(label) for label in labels), np.int64, len(y))
+    # ---- the model
+
+    def confusion(self, run: RunSpec, model: FlyNNClassifier) -> Confusion | None:
+        """(L, L) confusion matrix of a model on the samples held out; None if there are none.
+
+        Raises
+        ------
+        PrivacyError
+            Results do not leave this party, or the request does not say that they do.
+        DataError
+            The samples do not fit the run.
+        """
+        if self.options.budget is not None and not self.options.evaluates:
+            raise PrivacyError("policy evaluate off: results on its own samples do not leave this party")
+        if self._admitted != RESULTS:
+            raise PrivacyError("samples: the request does not say that results on them leave the party")
+        samples = self._held()
+        if samples.X_test is None or samples.y_test is None:
+            return None
+        matrix = np.zeros((run.n_classes, run.n_classes), np.int64)
+        for active, true in self._hashed(run, samples.X_test, samples.y_test):
+            for rows in gen_batches(len(true), max(1, _SCORES // max(run.n_classes, 256))):
+                predicted = model.counts_.scores(active[rows], model.decay_, model.rule).argmax(axis=1)
+                matrix += confusion(true[rows], predicted, run.n_classes)
+        return matrix if matrix.any() else None
+
+    def _hashed(self, run: RunSpec, X: Any, y: Any) -> Iterator[tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]]:
+        """Active bits and class codes of samples, some at a time; with a budget of those that fit."""
+        if self.options.budget is not None:
+            check_form(X, y)
+            _check_width(X.shape[1], run.spec.n_features)
+            yield from hashed(run.hasher, run.classes, X, y, self.n_jobs)
+            return
+        samples, codes = _labelled(X, y, run.codes, run.spec.n_features)
+        for rows in gen_batches(len(codes), max(1, _SCORES // max(run.n_classes, 256))) if len(codes) else ():
+            yield run.hasher.active(samples[rows], n_jobs=self.n_jobs), codes[rows]
+
+    def keep(self, model: FlyNNClassifier) -> str:
+        """Give the model to `on_model`; "", or why that failed, which costs the party nothing else."""
+        if self.options.on_model is None:
+            return ""
+        try:
+            self.options.on_model(model)
+        except Exception as error:  # noqa: BLE001 - see above
+            _log.error("FlyNN: on_model failed", exc_info=error)
+            # Of an OSError what the system calls it: the rest of its text names a file.
+            cause = f": {os.strerror(error.errno)}" if isinstance(error, OSError) and error.errno else ""
+            return f"failed with {type(error).__name__}{cause}"
+        return ""
+
+    def _held(self) -> Samples:
+        """The samples, loaded when they are first needed."""
+        if self._samples is None:
+            self._samples = self._load(self._names)
+        return self._samples
+
+    @contextmanager
+    def _fixed_time(self) -> Iterator[None]:
+        """Take `response_seconds` for an answer, where there is a budget."""
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            if self.options.budget is not None and self.options.response_seconds:
+                rest = self.options.response_seconds - (time.monotonic() - start)
+                if rest > 0:
+                    time.sleep(rest)
+                else:
+                    _log.warning("FlyNN: an answer took %.2f s longer than response-seconds: its time shows", -rest)
 
 
-def _numbers(X: Any, rows: slice) -> tuple[Any, npt.NDArray[np.bool_]]:
-    """Some rows in a type that does not depend on other records, and which of them are finite."""
-    if sp.issparse(X):
-        part = X[rows]
-        # Wider integers than these are not exact in the floats that other records would make of them.
-        if part.dtype.kind not in "biuf" or (part.dtype.kind in "iu" and part.dtype.itemsize > 4):
-            part = part.astype(np.float64)
-        finite = np.ones(part.shape[0], bool)
-        finite[np.repeat(np.arange(part.shape[0]), np.diff(part.indptr))[~np.isfinite(part.data)]] = False
-        return part, finite
-    part = X.iloc[rows].to_numpy() if hasattr(X, "iloc") else np.asarray(X[rows])
-    if part.dtype.kind not in "biuf":
-        flat = (_number(value) for row in part.tolist() for value in row)
-        part = np.fromiter(flat, np.float64, part.size).reshape(part.shape)
-    elif (part.dtype.kind in "iu" and part.dtype.itemsize > 4) or part.dtype.itemsize > 8:
-        part = part.astype(np.float64)
-    return part, np.isfinite(part).all(axis=1)
+def _labelled(
+    X: Any, y: Any, codes_of: Callable[[Any], npt.NDArray[np.int64]], n_features: int
+) -> tuple[Any, npt.NDArray[np.int64]]:
+    samples = X if sp.issparse(X) else np.asarray(X)
+    if samples.ndim != 2:
+        raise DataError("X", "shape (samples, features)", f"{samples.ndim} dimension(s)")
+    _check_width(samples.shape[1], n_features)
+    codes = codes_of(y)
+    if len(codes) != samples.shape[0]:
+        raise DataError("y", f"{samples.shape[0]} labels, one for every sample", len(codes))
+    return (samples.tocsr() if sp.issparse(samples) else samples), codes
 
 
-def _number(value: Any) -> float:
-    try:
-        return float(value)
-    except Exception:  # noqa: BLE001 - what is no number is missing, whatever keeps it
-        return np.nan
+def _check_width(n_columns: int, n_features: int) -> None:
+    if n_columns != n_features:
+        raise PayloadError("n_features", f"{n_columns}, the number of columns of the data", n_features)
+
+
+def _failed(error: Exception) -> DataError:
+    _log.error("FlyNN: counting failed", exc_info=error)
+    return DataError("counting failed at this party")
+
+
+def _seeded_here(mechanism: Mechanism, who: str) -> Mechanism:
+    """A simulated mechanism with a seed for one party, so that no two draw the same noise; others as they are."""
+    if not isinstance(mechanism, SimulatedRelease):
+        return mechanism
+    digest = hashlib.sha256(f"{mechanism.seed} {who}".encode()).digest()
+    return SimulatedRelease(mechanism.mechanism, int.from_bytes(digest[:8], "big"))

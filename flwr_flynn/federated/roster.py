@@ -1,354 +1,221 @@
-"""Who was asked, who is counted, and the sum of what they sent.
+"""The roster of a run: parties that were asked, counted or are missing, and the names by which messages call them.
 
-A `Ledger` is handed replies as they came and keeps the sum of those that pass every check. Checking changes nothing;
-`commit` takes over what passed. What is summed, and how a reply is read, its subclasses say: counts
-(`aggregation.Aggregator`), or the sums of columns that come before them (`rounds.SumsRound`).
-
-Parties are told apart by the id under which the transport knows them (Flower's ``cid``), never by the name they give
-themselves.
+>>> roster = Roster()
+>>> roster.ask(["17", "18"])
+>>> roster.count(Member("Basel", "17", sizes=(3, 2)))
+>>> [str(member) for member in roster.counted], roster.missing
+(['Basel'], {'node 18': 'no reply'})
+>>> roster.require(2)
+Traceback (most recent call last):
+...
+flwr_flynn.errors.AggregationError: 1 of at least 2 parties counted; missing: node 18 (no reply)
 """
 
 from __future__ import annotations
 
-import math
 import unicodedata
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
-import numpy as np
-import numpy.typing as npt
-
-from flwr_flynn.errors import AggregationError, PayloadError
-
-T = TypeVar("T")
-S = TypeVar("S")
-
-Sizes = npt.NDArray[np.int64]
+from flwr_flynn.errors import AggregationError
 
 NO_REPLY = "no reply"
 
 _LISTED = 20  # parties named in an error message
 
+Identify = Callable[[str], str]
+"""The SHA-256 of the public key of the node with this id, or "" where it is not known."""
 
-@dataclass(frozen=True)
-class Reply:
-    """What one party sent back. `cid` is the transport's word, everything else is the party's.
 
-    Parameters
-    ----------
-    cid : str
-        The transport's name for the sender.
-    tensors : sequence of bytes
-        Arrays as Flower carries them: the bytes of `numpy.save`.
-    n_examples : int
-    metrics : mapping of str to scalar
-    fault : str
-        Why it is to be refused, if already its form is not right.
-    """
-
-    cid: str
-    tensors: Sequence[bytes]
-    n_examples: int
-    metrics: Mapping[str, Any]
-    fault: str = ""
-
-    @property
-    def n_bytes(self) -> int:
-        """Size of the tensors."""
-        return sum(map(len, self.tensors))
+def unknown(_cid: str) -> str:
+    """The `Identify` that knows no key."""
+    return ""
 
 
 @dataclass(frozen=True)
-class Party:
-    """A party that is counted.
+class Member:
+    """A party whose counts are in the sum.
 
     Parameters
     ----------
     name : str
-        The name it gave itself, or "node <cid>"; with the cid behind it where the name alone could be
-        mistaken.
-    cid : str
-        The transport's name for it.
-    examples : int or None
-        Points in its counts; None where noise hides them.
-    bytes : int
+        The name it gave itself (`party-id`); "" if it gave none.
+    node : str
+        The node id under which it was counted.
+    key : str, default=""
+        SHA-256 of its SuperNode's public key, in hexadecimal; "" if not known.
+    sizes : tuple of L int, or None
+        Samples of each class; None where noise or a secure sum hides them.
+    sha256 : tuple of str, default=()
+        SHA-256 of the counts that it sent, one for each spec of the run; () where nobody saw them.
+    run : str, default=""
+        The run that counted it.
+    bytes : int, default=0
         Size of its reply.
-    seconds : float or None
-        How long it counted, by its own clock.
+    seconds : float, optional
+        Time that counting took, by the party's own clock.
     """
 
     name: str
-    cid: str
-    examples: int | None
-    bytes: int
+    node: str
+    key: str = ""
+    sizes: tuple[int, ...] | None = None
+    sha256: tuple[str, ...] = ()
+    run: str = ""
+    bytes: int = 0
     seconds: float | None = None
 
+    @property
+    def examples(self) -> int | None:
+        """Samples in all; None where they are hidden."""
+        return None if self.sizes is None else sum(self.sizes)
 
-@dataclass
-class Batch(Generic[S]):
-    """Replies that were checked together, and what accepting them would lead to.
+    def __str__(self) -> str:
+        return self.name or f"node {self.node}"
+
+
+class Roster:
+    """Parties of a run: asked, counted and missing.
 
     Parameters
     ----------
-    total
-        The sum with those that passed.
-    passed : list of Reply
-    accepted : dict of cid to Party
-    sizes : dict of cid to (L,) int64 array
-        Points of each class of those that passed.
-    refused : dict of cid to reason
-    repeated : list of cid
-        Senders of replies that were ignored because they are counted, or about to be.
-    names : dict of cid to name
-        As the senders gave them.
-    load : int
-        How much of the sum's capacity it takes.
-    digests : dict of cid to tuple of str
-        SHA-256 of what each adds to the sum.
+    before : sequence of Member, optional
+        Members of the saved run that this one starts from.
+    identify : callable, optional
+        By which a member is known again; besides by its node id and by its name.
     """
 
-    total: S
-    passed: list[Reply] = field(default_factory=list)
-    accepted: dict[str, Party] = field(default_factory=dict)
-    sizes: dict[str, Sizes] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-    repeated: list[str] = field(default_factory=list)
-    names: dict[str, str] = field(default_factory=dict)
-    load: int = 0
-    digests: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    def __init__(self, before: Sequence[Member] = (), identify: Identify = unknown) -> None:
+        self.before = tuple(before)
+        self.identify = identify
+        self._counted: dict[str, Member] = {}
+        self._gone: dict[str, int] = {}  # by cid: index in `before` of a member that was taken out
+        self._reasons: dict[str, str] = {}
+        self._names: dict[str, str] = {}  # as the parties gave them, by cid
 
-
-class Ledger(ABC, Generic[S]):
-    """The sum of what parties sent, and who is in it.
-
-    Parameters
-    ----------
-    nothing
-        The sum of no parties.
-    min_parties : int
-        How many must be counted.
-    capacity : int
-        Points up to which the sum is certain to be right.
-    max_examples_per_party : int, optional
-        Refuse replies of more points; of more than a 1024th of `capacity` by default, so that none leaves the sum
-        without room for the others.
-
-    Attributes
-    ----------
-    total
-        The sum over the counted parties.
-    sizes : dict of cid to (L,) int64 array
-        Points of each class of every counted party.
-    tensor_bytes : dict of cid to tuple of int
-        Size of each array in its reply.
-    digests : dict of cid to tuple of str
-        SHA-256, in hexadecimal, of what each counted party added; empty where nobody needs to know.
-    """
-
-    outcome, done = "accepted", "counted"
-    """What the log says of a reply that passed, and of all such parties."""
-
-    def __init__(self, nothing: S, min_parties: int, capacity: int, max_examples_per_party: int | None = None) -> None:
-        self.total = nothing
-        self.sizes: dict[str, Sizes] = {}
-        self.tensor_bytes: dict[str, tuple[int, ...]] = {}
-        self.digests: dict[str, tuple[str, ...]] = {}
-        self.min_parties = min_parties
-        self.max_examples_per_party = max_examples_per_party or capacity // 1024
-        self._room = capacity
-        self._counted: dict[str, Party] = {}
-        self._reasons: dict[str, str] = {}  # why a party that was asked is not counted
-        self._names: dict[str, str] = {}  # by cid, as the parties gave them
-
-    # ---- what is summed
-
-    @abstractmethod
-    def config(self) -> dict[str, Any]:
-        """What a party is told when it is asked."""
-
-    @abstractmethod
-    def _read(self, reply: Reply, max_examples: int) -> tuple[Any, Sizes]:
-        """What a reply adds to the sum, and the points of each class in it; or a `PayloadError`."""
-
-    def _load(self, part: Any, sizes: Sizes) -> int:
-        """How much of the sum's capacity a part takes: its points."""
-        return int(sum(sizes.tolist()))
-
-    def _examples(self, sizes: Sizes) -> int | None:
-        """Points of a party that is counted, if they are known."""
-        return int(sum(sizes.tolist()))
-
-    def _digests(self, part: Any) -> tuple[str, ...]:
-        """SHA-256 of each piece of a part."""
-        return ()
-
-    @abstractmethod
-    def _begin(self) -> Any:
-        """The present sum in a form to which `_add` can add."""
-
-    @abstractmethod
-    def _add(self, total: Any, part: Any) -> Any:
-        """The sum with one more part, of which nothing is kept."""
-
-    @abstractmethod
-    def _finish(self, total: Any) -> S:
-        """The sum as it is kept."""
+    # ---- who is in the sum
 
     @property
-    def parties(self) -> list[Party]:
-        """The counted parties, in the order in which they were counted."""
+    def counted(self) -> list[Member]:
+        """Parties that this run counted, or took out, in that order, with the names that messages call them by."""
         names = self.names()
-        return [replace(party, name=names[cid]) for cid, party in self._counted.items()]
+        return [replace(member, name=names[cid]) for cid, member in self._counted.items()]
 
     @property
-    def n_parties(self) -> int:
-        """How many parties the sum has in it."""
-        return len(self._counted)
+    def staying(self) -> set[int]:
+        """Indices in `before` of the members that were not taken out."""
+        return set(range(len(self.before))) - set(self._gone.values())
 
     @property
-    def missing(self) -> dict[str, str]:
-        """Why parties that were asked are not counted, by name."""
-        names = self.names()
-        return {names[cid]: reason for cid, reason in self._reasons.items()}
+    def members(self) -> list[Member]:
+        """Everybody whose counts are in the sum now, by the names they gave themselves."""
+        added = [member for cid, member in self._counted.items() if cid not in self._gone]
+        return [self.before[index] for index in sorted(self.staying)] + added
 
-    @property
-    def enough(self) -> bool:
-        """Whether at least `min_parties` are counted."""
-        return len(self._counted) >= self.min_parties
-
-    def require_enough(self) -> None:
-        """Raise an `AggregationError` that names who is missing and why, unless `min_parties` are counted."""
-        if self.enough:
-            return
-        missing = [f"{name} ({reason})" for name, reason in self.missing.items()]
-        if len(missing) > _LISTED:
-            missing[_LISTED:] = [f"and {len(missing) - _LISTED} more"]
-        who = ", ".join(missing) or "nobody else was asked; too few parties were connected"
-        raise AggregationError(f"{len(self._counted)} of at least {self.min_parties} parties counted; missing: {who}")
-
-    def is_counted(self, cid: str) -> bool:
-        """Whether the sum has this party in it."""
+    def __contains__(self, cid: str) -> bool:
         return cid in self._counted
 
-    def is_due(self, cid: str) -> bool:
-        """Whether this party is to be asked for its part."""
-        return not self.is_counted(cid)
+    def __len__(self) -> int:
+        return len(self._counted)
 
-    def due(self, present: Iterable[str]) -> list[str]:
-        """Those of these parties that are to be asked now."""
-        return [cid for cid in present if self.is_due(cid)]
+    def member(self, cid: str) -> Member | None:
+        """The member that a node is: counted by this run, or the only one of `before` that it can be."""
+        if cid in self._counted:
+            return None if cid in self._gone else self._counted[cid]
+        found = [index for index in self.find(cid) if index in self.staying]
+        return self.before[found[0]] if len(found) == 1 else None
 
-    def sizes_of(self, cid: str) -> Sizes | None:
-        """Points of each class of a party that the sum has in it, where they are known."""
-        return self.sizes.get(cid)
+    def find(self, cid: str, name: str | None = None) -> list[int]:
+        """Indices in `before` of the members that a node may be; one thing in common is enough.
 
-    def names(self, others: Iterable[str] = ()) -> dict[str, str]:
-        """What messages call each party, by cid: those that were asked or replied, and `others`.
-
-        No two names are alike, and none is one that a party could have made up for another: the cid follows a
-        name that another party has too, and one that looks as if a cid followed already.
+        Parameters
+        ----------
+        cid : str
+        name : str, optional
+            The name it gives itself now; by default the one it gave before.
         """
-        cids = dict.fromkeys([*self._counted, *self._reasons, *self._names, *others])
-        given = {cid: self._names.get(cid, f"node {cid}") for cid in cids}
-        times = Counter(given.values())
-        return {
-            cid: f"{name} (node {cid})" if times[name] > 1 or "(node " in name else name for cid, name in given.items()
-        }
+        key, name = self.identify(cid), self._names.get(cid, "") if name is None else name
+        return [
+            index
+            for index, member in enumerate(self.before)
+            if member.node == cid or (key and member.key == key) or (name and member.name == name)
+        ]
 
-    def own_name(self, cid: str) -> str:
-        """The name that a party gave itself, or ""."""
-        return self._names.get(cid, "")
+    def twin(self, cid: str, name: str, sha256: tuple[str, ...]) -> str | None:
+        """The node id of a counted party with this name and these counts: a node that restarted under a new id."""
+        if name and sha256:
+            for other, member in self._counted.items():
+                if other != cid and (member.name, member.sha256) == (name, sha256):
+                    return other
+        return None
 
-    def introduce(self, other: Ledger[Any]) -> None:
-        """Take over the names that parties gave to another ledger."""
-        self._names = {**other._names, **self._names}
-
-    def namesakes(self) -> dict[str, list[str]]:
-        """Names that several counted parties give themselves, with their cids."""
-        cids: dict[str, list[str]] = {}
-        for cid in self._counted:
-            if cid in self._names:
-                cids.setdefault(self._names[cid], []).append(cid)
-        return {name: group for name, group in cids.items() if len(group) > 1}
+    # ---- what happens to it
 
     def ask(self, cids: Iterable[str]) -> None:
-        """Note that these parties are asked for their counts. Until they are counted they are missing."""
+        """Note that these parties are asked. Until they are counted they are missing."""
         for cid in cids:
             if cid not in self._counted:
                 self._reasons[cid] = NO_REPLY
 
     def fail(self, cid: str, reason: str) -> None:
-        """Note why a party's answer is not there."""
+        """Note why a party is not counted."""
         if cid not in self._counted:
             self._reasons[cid] = clean(reason, 200) or "failed without a reason"
 
-    def check(self, replies: Iterable[Reply]) -> Batch[S]:
-        """Check replies, and add up those that pass, changing nothing yet.
+    def count(self, member: Member, taken_out: int | None = None) -> None:
+        """Note that a party is counted, or that the member of `before` with index `taken_out` was taken out."""
+        self._counted[member.node] = member
+        self._reasons.pop(member.node, None)
+        if taken_out is not None:
+            self._gone[member.node] = taken_out
+        self.introduce({member.node: member.name})
 
-        A party whose reply is in the sum already, or that replies twice, is not added again. Nor is one with the name
-        and the very part of another: that is a node that restarted under a new id.
+    def introduce(self, names: dict[str, str]) -> None:
+        """Note names that parties gave themselves, by cid."""
+        self._names |= {cid: name for cid, name in names.items() if name}
+
+    # ---- what is told of it
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """Reasons why parties that were asked are not counted, by name."""
+        names = self.names()
+        return {names[cid]: reason for cid, reason in self._reasons.items()}
+
+    def require(self, min_parties: int) -> None:
+        """Raise an `AggregationError` that names who is missing and why, unless `min_parties` are counted."""
+        if len(self._counted) >= min_parties:
+            return
+        missing = [f"{name} ({reason})" for name, reason in self.missing.items()]
+        if len(missing) > _LISTED:
+            missing[_LISTED:] = [f"and {len(missing) - _LISTED} more"]
+        who = ", ".join(missing) or "nobody else was asked; too few parties were connected"
+        raise AggregationError(f"{len(self._counted)} of at least {min_parties} parties counted; missing: {who}")
+
+    def names(self, others: Iterable[str] = ()) -> dict[str, str]:
+        """Names that messages call parties by, by cid: those that were asked or counted, and `others`.
+
+        No two names are alike, and none is one that a party could have made up for another: the cid follows a
+        name that another party has too, and one that looks as if a cid followed already.
         """
-        batch = Batch(self.total)
-        total = self._begin()
-        known = {(self._names.get(cid), digests): cid for cid, digests in self.digests.items()}
-        for reply in replies:
-            if reply.cid in self._counted or reply.cid in batch.accepted:
-                batch.repeated.append(reply.cid)
-                continue
-            name = clean(reply.metrics.get("flynn-party"), 64)
-            if name:
-                batch.names[reply.cid] = name
-            most = min(self._room - batch.load, self.max_examples_per_party)
-            read = attempt(reply, batch.refused, partial(self._read, max_examples=most))
-            if read is None:
-                continue
-            part, sizes = read
-            digests = self._digests(part)
-            twin = known.setdefault((name, digests), reply.cid) if name and digests else reply.cid
-            if twin != reply.cid:
-                batch.refused[reply.cid] = f"refused: the same name and counts as node {twin}, which is counted"
-                continue
-            load = self._load(part, sizes)
-            if batch.load + load > self._room:
-                batch.refused[reply.cid] = "refused: the sum has no room for it"
-                continue
-            total = self._add(total, part)
-            batch.load += load
-            batch.digests[reply.cid] = digests
-            batch.refused.pop(reply.cid, None)
-            batch.passed.append(reply)
-            batch.sizes[reply.cid] = sizes
-            seconds = _seconds(reply.metrics.get("flynn-seconds"))
-            name = name or f"node {reply.cid}"
-            batch.accepted[reply.cid] = Party(name, reply.cid, self._examples(sizes), reply.n_bytes, seconds)
-        if batch.accepted:
-            batch.total = self._finish(total)
-        return batch
+        cids = dict.fromkeys([*self._counted, *self._reasons, *self._names, *others])
+        given = {cid: self._names.get(cid) or f"node {cid}" for cid in cids}
+        times = Counter(given.values())
+        return {
+            cid: f"{name} (node {cid})" if times[name] > 1 or "(node " in name else name for cid, name in given.items()
+        }
 
-    def commit(self, batch: Batch[S]) -> None:
-        """Take over what `check` found."""
-        self.total = batch.total
-        self._counted |= batch.accepted
-        self.sizes |= batch.sizes
-        self.digests |= batch.digests
-        self._room -= batch.load
-        self.tensor_bytes |= {reply.cid: tuple(map(len, reply.tensors)) for reply in batch.passed}
-        self._names |= batch.names
-        self._reasons |= batch.refused
-        for cid in batch.accepted:
-            self._reasons.pop(cid, None)
-
-    def discard(self, batch: Batch[S], reason: str) -> None:
-        """Count nobody of a batch; those that passed are missing for `reason`."""
-        self._names |= batch.names
-        self._reasons |= dict.fromkeys(batch.accepted, reason) | batch.refused
+    def namesakes(self) -> dict[str, list[str]]:
+        """Names that several counted parties give themselves, with their cids."""
+        cids: dict[str, list[str]] = {}
+        for cid in self._counted:
+            if self._names.get(cid):
+                cids.setdefault(self._names[cid], []).append(cid)
+        return {name: group for name, group in cids.items() if len(group) > 1}
 
 
-def clean(text: Any, longest: int) -> str:
+def clean(text: object, longest: int) -> str:
     """A party's text as one short line that can be printed: no control or direction characters.
 
     >>> clean("Basel\\n[ERROR] \\u202eall is lost", longest=20)
@@ -360,45 +227,3 @@ def clean(text: Any, longest: int) -> str:
     shown = (" " if unicodedata.category(c)[0] == "Z" or c in "\n\t" else c for c in text[: 4 * longest])
     line = " ".join("".join(c for c in shown if unicodedata.category(c)[0] != "C").split())
     return line if len(line) <= longest else line[: longest - 1] + "…"
-
-
-def attempt(reply: Reply, refused: dict[str, str], read: Callable[[Reply], T]) -> T | None:
-    """What `read` makes of a reply. If it cannot, or the party itself declines, why is noted in `refused`."""
-    try:
-        if "flynn-refused" not in reply.metrics:
-            if reply.fault:
-                raise PayloadError(reply.fault)
-            return read(reply)
-        reason = f"declined: {clean(reply.metrics['flynn-refused'], 200) or 'no reason given'}"
-    except PayloadError as error:
-        reason = f"refused: {error}"
-    except Exception as error:  # noqa: BLE001 - whatever it is, it must not cost the others their count
-        reason = f"refused: unreadable ({type(error).__name__})"
-    refused[reply.cid] = reason
-    return None
-
-
-def first_of_each(replies: Iterable[Reply], read: Callable[[Reply], T | None]) -> tuple[dict[str, T], dict[str, str]]:
-    """What `read` makes of the first reply of each party, and why of some it makes nothing."""
-    found: dict[str, T] = {}
-    refused: dict[str, str] = {}
-    seen: set[str] = set()
-    for reply in replies:
-        if reply.cid not in seen:
-            seen.add(reply.cid)
-            value = attempt(reply, refused, read)
-            if value is not None:
-                found[reply.cid] = value
-    return found, refused
-
-
-def announced_examples(reply: Reply) -> int:
-    """The number of points that a sender gave, if it is one."""
-    if type(reply.n_examples) is not int or not 0 <= reply.n_examples < 2**63:
-        kind = type(reply.n_examples).__name__
-        raise PayloadError(f"num_examples: expected a whole number from 0 to 2**63 - 1, got another {kind}")
-    return reply.n_examples
-
-
-def _seconds(value: Any) -> float | None:
-    return value if isinstance(value, float) and math.isfinite(value) and value >= 0 else None

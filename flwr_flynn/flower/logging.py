@@ -1,71 +1,179 @@
-"""What a run tells its log: what is going to happen, and of every party one line of what came of it.
+"""Log lines of a run: its plan at the start, one line for every party, one for every phase.
 
-Nothing here depends on the data beyond numbers of points, which noisy counts hide; names of parties are cleaned by the
-`ledger`.
+Nothing in a line depends on the data beyond numbers of samples, which noisy counts hide; names and reasons of parties
+are cleaned by `federated.roster`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from logging import INFO, WARNING
 from typing import Any
 
-from flwr_flynn.federated.protocol import Terms
-from flwr_flynn.federated.roster import Batch, Ledger
-from flwr_flynn.federated.selection_round import Choice
+from flwr.common.logger import log
+
+from flwr_flynn.federated.phases.columns import Columns
+from flwr_flynn.federated.phases.evaluation import Evaluation
+from flwr_flynn.federated.phases.selection import Selection
+from flwr_flynn.federated.protocol import TRAIN
+from flwr_flynn.federated.run import Run, Taken
+from flwr_flynn.federated.run_spec import RunSpec
 
 Line = tuple[int, str]
 """A level of `logging`, and a text."""
 
 
-def hash_lines(terms: Terms) -> list[str]:
-    """A line for each spec."""
+def log_lines(lines: Iterator[Line]) -> None:
+    """Send lines to Flower's log."""
+    for level, line in lines:
+        log(level, "FlyNN: %s", line)
+
+
+def hash_lines(run: RunSpec) -> list[str]:
+    """One line for each spec."""
     lines = []
-    for spec, hasher in zip(terms.specs, terms.hashers, strict=True):
+    for spec, hasher in zip(run.specs, run.hashers, strict=True):
         waves = f" and {spec.n_waves} waves" if spec.n_waves else ""
         lines.append(
-            f"  hash: {spec.n_features} features{waves} -> {spec.hash_dim} rows of {spec.row_nnz} "
+            f"hash: {spec.n_features} features{waves} -> {spec.hash_dim} rows of {spec.row_nnz} "
             f"{'+1/-1' if spec.signed else '0/1'} entries, {spec.hash_nnz} winners, seed {spec.seed}; "
             f"fingerprint {hasher.fingerprint[:16]}"
         )
     return lines
 
 
-def round_lines(ledger: Ledger[Any], batch: Batch[Any], what: str) -> Iterator[Line]:
-    """One line for every party: what came, and what was done with it."""
-    names = ledger.names(batch.repeated)
-    for party in ledger.parties:
-        if party.cid in batch.accepted:
-            took = "" if party.seconds is None else f", {party.seconds:.2f} s"
-            points = "noisy counts" if party.examples is None else f"{party.examples} examples"
-            yield INFO, f"FlyNN: {party.name}: {what}{points}, {party.bytes} bytes{took}, {ledger.outcome}"
+def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Line]:
+    """What is going to happen."""
+    options, spec = run.options, run.state.run_spec
+    evaluated = f"{options.fraction_evaluate:.0%} of the parties" if options.fraction_evaluate else "left out"
+    if options.hand_out and not options.fraction_evaluate:
+        evaluated += ", they only get the model"
+    scaling = None if options.plan is None else f"hash: from sums of the columns, scaling {options.plan.scaling}"
+    failures = "accepted" if options.accept_failures else "not accepted"
+    guarantee = None if spec.mechanism is None else spec.mechanism.guarantee()
+    for line in (
+        f"phases: {', '.join(phase.name for phase in run.phases)}; rounds: {run.num_rounds}",
+        *([scaling] if scaling else hash_lines(spec)),
+        f"classes: {spec.n_classes}; counts: {spec.mode.name}; rule {options.rule}, decay {options.decay}",
+        f"parties: waits for {min_available} (at most {wait_timeout} s), needs {options.min_parties} counted; "
+        f"failures {failures}",
+        f"evaluation by the parties: {evaluated}",
+        *([f"privacy: {guarantee}"] if guarantee else []),
+        *(
+            ["NOT COVERED: the confusion matrices that parties send in the evaluation"]
+            if guarantee and options.fraction_evaluate
+            else []
+        ),
+    ):
+        yield INFO, line
+
+
+def taken_lines(run: Run, taken: Taken) -> Iterator[Line]:
+    """What came of one exchange: a line for every party, then one for the phase."""
+    phase, batch, names = taken.phase, taken.batch, taken.names
+    if phase.channel == TRAIN:
+        done = "taken out" if batch.taken_out else "accepted"
+        for cid, member in batch.members.items():
+            took = "" if member.seconds is None else f", {member.seconds:.2f} s"
+            samples = "examples hidden" if member.examples is None else f"{member.examples} examples"
+            yield INFO, f"{phase.name}: {names[cid]}: {samples}, {member.bytes} bytes{took}, {done}"
     for cid in batch.repeated:
-        yield WARNING, f"FlyNN: {names[cid]}: replied again, ignored"
-    for name, reason in ledger.missing.items():
-        yield WARNING, f"FlyNN: {name}: not counted: {reason}"
-    for name, cids in ledger.namesakes().items():
-        if batch.accepted.keys() & cids:
+        yield WARNING, f"{phase.name}: {names[cid]}: replied again, ignored"
+    for name, reason in taken.missing.items():
+        yield WARNING, f"{phase.name}: {name}: missing: {reason}"
+    if not taken.accepted:
+        yield WARNING, f"{phase.name}: set aside, because failures are not accepted"
+    if phase.is_counting:
+        yield from _namesake_lines(run, taken)
+    yield INFO, f"{phase.name}: {_result(run, taken)}{_next(run)}"
+    result = run.state.results.get(phase.name)
+    if isinstance(result, Columns):
+        if result.trouble:
+            yield WARNING, f"columns: THE COLUMNS ARE LEFT AS THEY ARE: {result.trouble}"
+        for line in hash_lines(run.state.run_spec):
+            yield INFO, line
+    if isinstance(result, Evaluation):
+        for name, reason in result.unkept.items():
+            yield WARNING, f"evaluation: {name}: could not keep the model: {reason}"
+
+
+def _namesake_lines(run: Run, taken: Taken) -> Iterator[Line]:
+    for name, cids in run.counted.namesakes().items():
+        if taken.batch.members.keys() & set(cids):
             yield (
                 WARNING,
-                f"FlyNN: {len(cids)} COUNTED PARTIES GIVE THE SAME NAME, {name} (nodes {', '.join(cids)}): "
-                "if a node restarted under a new id, its points are counted twice",
+                f"{len(cids)} COUNTED PARTIES GIVE THE SAME NAME, {name} (nodes {', '.join(cids)}): "
+                "if a node restarted under a new id, its samples are counted twice",
             )
 
 
-def choice_line(choice: Choice, n_specs: int, n_parties: int) -> str:
-    """What was chosen."""
-    compared = "not compared"
-    if choice.accuracy is not None:
-        compared = f"leave-one-out balanced accuracy {choice.accuracy:.4f}"
-    return (
-        f"FlyNN: chose spec {choice.spec + 1} of {n_specs} and decay {choice.decay:.4g} "
-        f"from {choice.parties} of {n_parties} parties: {compared}"
-    )
+def _result(run: Run, taken: Taken) -> str:
+    asked = len(taken.batch.passed) + len(taken.missing)
+    answers = f"{len(taken.batch.passed)} of {asked} parties"
+    result = run.state.results.get(taken.phase.name)
+    if taken.phase.is_counting:
+        enough = "" if run.is_enough else f"; at least {run.options.min_parties} are needed"
+        return f"{answers}, {len(run.counted)} in all{enough}"
+    if isinstance(result, Selection):
+        compared = "not compared" if result.accuracy is None else f"leave-one-out {result.accuracy:.4f}"
+        spec = f"spec {result.spec + 1} of {len(run.state.run_spec.specs)}, "
+        return f"{spec if len(run.state.run_spec.specs) > 1 else ''}decay {result.readout.decay:.4g} ({compared}, {answers})"
+    if isinstance(result, Evaluation) and result.figures is not None:
+        figures: dict[str, Any] = result.figures
+        worst = figures["worst_party"]
+        return (
+            f"accuracy {figures['accuracy']:.4f} on {figures['examples']} examples of "
+            f"{len(figures['parties'])} parties, {worst['accuracy']:.4f} at {worst['name']}, the worst"
+        )
+    return answers
 
 
-def evaluation_line(figures: dict[str, Any]) -> str:
-    """What `metrics.summary` says in short."""
-    return (
-        f"FlyNN: accuracy {figures['accuracy']:.4f} on {figures['examples']} examples of "
-        f"{len(figures['parties'])} parties, at the worst of them {figures['worst_party']['accuracy']:.4f}"
-    )
+def _next(run: Run) -> str:
+    due = next((phase.name for phase in run.phases if phase.name not in run.state.results), None)
+    return "" if due is None else f"; next: {due}"
+
+
+class Progress:
+    """Called with numbers of samples just hashed, it logs from time to time how many they are by now.
+
+    Numbers of samples stay on this machine: of a private party nobody else may know them.
+
+    Parameters
+    ----------
+    total : int
+        Samples to hash, several times if there are several hashes.
+    every : float, default=10
+        Seconds from one line to the next. A shorter hashing is not reported at all.
+    tell, clock : callable, optional
+        Where lines go, Flower's log, and what tells the time.
+
+    Examples
+    --------
+    >>> seconds = iter([0.0, 4.0, 11.0, 12.0])
+    >>> lines = []
+    >>> progress = Progress(3000, tell=lambda *line: lines.append(line[0] % line[1:]), clock=lambda: next(seconds))
+    >>> for _ in range(3):
+    ...     progress(1000)
+    >>> lines
+    ['FlyNN: 2000 of 3000 samples hashed, 11 s']
+    """
+
+    def __init__(
+        self,
+        total: int,
+        every: float = 10.0,
+        tell: Callable[..., object] = lambda message, *values: log(INFO, message, *values),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._total, self._every, self._tell, self._clock = total, every, tell, clock
+        self._done = 0
+        self._start = self._last = clock()
+
+    def __call__(self, n_samples: int) -> None:
+        """Note that so many more samples are hashed."""
+        self._done += n_samples
+        now = self._clock()
+        if now - self._last >= self._every:
+            self._last = now
+            self._tell("FlyNN: %d of %d samples hashed, %.0f s", self._done, self._total, now - self._start)

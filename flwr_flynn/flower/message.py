@@ -16,8 +16,8 @@ and in a ClientApp::
     def evaluate(msg: Message, context: Context) -> Message:
         return message.evaluate(msg, FlyNNClient(X, y, X_test=X_test, y_test=y_test))
 
-What is asked, counted, chosen and refused is as in the module `strategy`; only the messages differ, see `contents`. An
-`action` tells FlyNN's messages from those of another strategy that the same ClientApp serves.
+The run is the same as with the module `strategy`; only the messages differ, see `records`. An `action` tells FlyNN's
+messages from those of another strategy that the same ClientApp serves.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import WARNING
+from typing import Unpack
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, Metadata, MetricRecord, RecordDict
 from flwr.client import Client
@@ -36,52 +37,42 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.federation_file import Federation
-from flwr_flynn.federated.membership import Identify, unknown
-from flwr_flynn.federated.protocol import Label, whole_number
-from flwr_flynn.federated.roster import Reply
+from flwr_flynn.federated.options import RunOptions, RunOptionsDict
+from flwr_flynn.federated.protocol import EVALUATE, PARTY, REFUSED, TRAIN, Reply
+from flwr_flynn.federated.run import Ask, Failures, Figures
 from flwr_flynn.flower import records
-from flwr_flynn.flower.base_strategy import Conductor, Failures, More, Request, merged
+from flwr_flynn.flower.base_strategy import BaseStrategy
 from flwr_flynn.flower.client import FlyNNClient
-from flwr_flynn.flower.records import EXAMPLES, NUMPY, answer, config_of, record, reply_of, split, tensors_of
-from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.selection import Plan
-from flwr_flynn.privacy import Mechanism
+from flwr_flynn.flower.records import EXAMPLES, NUMPY, answer_content, config_of, record, reply_of, split, tensors_of
 
 AggregationFn = Callable[[list[RecordDict], str], MetricRecord]
 
 _DEFAULT = "default"
 
 
-class FlyNNStrategy(Conductor, Strategy):
-    """Sums the class counts of all parties, over Flower's Message API.
+class FlyNNStrategy(BaseStrategy, Strategy):
+    """Strategy that sums the class counts of all parties, over Flower's Message API.
 
     Parameters
     ----------
-    spec, classes, min_parties, max_examples_per_party, decay, rule, feature_names, min_examples, mechanism, \
-federation, purpose, identify, hand_out, wait_timeout, accept_failures
-        As for `strategy.FlyNNStrategy`.
     min_available_nodes : int
-        How many parties to wait for before a round starts.
-    fraction_evaluate : float, optional
-        As for `strategy.FlyNNStrategy`: 1.0 by default, with a mechanism 0.0.
+        Parties to wait for before a round starts.
     min_evaluate_nodes : int, default=1
-        How many parties try the model at least, if `fraction_evaluate` is not 0.
+        Parties that try the model, at least, where only a fraction is drawn.
+    wait_timeout : int, default=86400
+        Seconds to wait for `min_available_nodes`. Then the round starts with the parties that are there.
     train_metrics_aggr_fn, evaluate_metrics_aggr_fn : callable, optional
         As in `flwr.serverapp.strategy.FedAvg`: (replies, "num-examples") -> MetricRecord. They see the replies that
-        passed, of counts and of evaluations only. By default the figures are FlyNN's own alone.
+        passed, of the counting and of the evaluation only. By default the figures are FlyNN's own alone.
     action : str, default="default"
         The name under which parties registered: "flynn" for `@app.train("flynn")` and `@app.evaluate("flynn")`.
+    **options
+        Fields of `flwr_flynn.federated.options.RunOptions`, as for the strategy of the other API.
 
     Raises
     ------
     ConfigError
         A parameter is not as described; the message names it.
-
-    Attributes
-    ----------
-    evaluation, evaluation_missing, unkept
-        As for `strategy.FlyNNStrategy`.
 
     References
     ----------
@@ -90,8 +81,7 @@ federation, purpose, identify, hand_out, wait_timeout, accept_failures
 
     Examples
     --------
-    >>> from flwr_flynn import HashSpec
-    >>> from flwr_flynn.flower import message
+    >>> from flwr_flynn import HashSpec, message
     >>> spec = HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=7)
     >>> message.FlyNNStrategy(spec=spec, classes=["cat", "dog"], min_available_nodes=3, min_parties=2)
     FlyNNStrategy(counted=0, min_parties=2, min_available_nodes=3)
@@ -102,67 +92,27 @@ federation, purpose, identify, hand_out, wait_timeout, accept_failures
     def __init__(
         self,
         *,
-        spec: HashSpec | Sequence[HashSpec] | Plan,
-        classes: Sequence[Label],
         min_available_nodes: int,
-        min_parties: int,
-        max_examples_per_party: int | None = None,
-        decay: float | str = "auto",
-        rule: str = "balanced",
-        feature_names: Sequence[str] | None = None,
-        min_examples: int = 5,
-        mechanism: Mechanism | None = None,
-        federation: Federation | None = None,
-        purpose: str = "train",
-        identify: Identify = unknown,
-        fraction_evaluate: float | None = None,
         min_evaluate_nodes: int = 1,
-        hand_out: bool = False,
-        wait_timeout: int = 86400,
-        accept_failures: bool = True,
+        wait_timeout: float = 86400,
         train_metrics_aggr_fn: AggregationFn | None = None,
         evaluate_metrics_aggr_fn: AggregationFn | None = None,
         action: str = _DEFAULT,
+        **options: Unpack[RunOptionsDict],
     ) -> None:
         if not isinstance(action, str) or not action.isidentifier():
-            raise ConfigError(f"action: expected a name as of a Python variable, got {action!r}")
-        self.min_available_nodes = whole_number("min_available_nodes", min_available_nodes)
-        self.min_evaluate_nodes = whole_number("min_evaluate_nodes", min_evaluate_nodes)
-        super().__init__(
-            spec=spec,
-            classes=classes,
-            min_parties=min_parties,
-            max_examples_per_party=max_examples_per_party,
-            decay=decay,
-            rule=rule,
-            feature_names=feature_names,
-            min_examples=min_examples,
-            mechanism=mechanism,
-            federation=federation,
-            purpose=purpose,
-            identify=identify,
-            secure_bound=None,  # Flower has SecAgg+ for its legacy API only
-            fraction_evaluate=fraction_evaluate,
-            wait_timeout=wait_timeout,
-            accept_failures=accept_failures,
-            hand_out=hand_out,
-        )
+            raise ConfigError("action", "a name as of a Python variable", action)
+        if options.get("secure_bound") is not None:
+            raise ConfigError("secure_bound", "None: Flower has SecAgg+ for its legacy API only", options["secure_bound"])
+        super().__init__(RunOptions(**options), min_available_nodes, min_evaluate_nodes, wait_timeout)
         self.train_metrics_aggr_fn = train_metrics_aggr_fn
         self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn
         self.action = action
-        self._sent: list[Metadata] = []  # of the requests of the current round; the grid gives them their ids
-
-    @property
-    def _min_available(self) -> int:
-        return self.min_available_nodes
-
-    @property
-    def _min_evaluate(self) -> int:
-        return self.min_evaluate_nodes
+        self._sent: list[Metadata] = []  # of the requests of the current step; the grid gives them their ids
 
     @property
     def arrays(self) -> ArrayRecord:
-        """The summed counts as `codec.encode` writes them; of several specs those of the chosen one."""
+        """The summed counts as `codec.encode` writes them; of several specs those of the selected one."""
         return record(codec.write_tensors(codec.encode(self.counts)))
 
     # ---- Flower's calls
@@ -205,11 +155,11 @@ federation, purpose, identify, hand_out, wait_timeout, accept_failures
         theirs = evaluate_fn
 
         def tried(server_round: int, _: ArrayRecord) -> MetricRecord | None:
-            return None if theirs is None or self._course.is_summing else theirs(server_round, self.arrays)
+            return None if theirs is None or not self.run.is_specified else theirs(server_round, self.arrays)
 
         result = super().start(
             grid,
-            ArrayRecord() if self._course.is_summing else self.arrays,
+            self.arrays if self.run.is_specified else ArrayRecord(),
             self.num_rounds if num_rounds is None else num_rounds,
             timeout,
             train_config,
@@ -217,17 +167,15 @@ federation, purpose, identify, hand_out, wait_timeout, accept_failures
             None if theirs is None else tried,
         )
         # Flower's own are the sums for all specs.
-        counted = not self._course.is_summing and self._course.aggregator.enough
-        result.arrays = self.arrays if counted else ArrayRecord()
+        result.arrays = self.arrays if self.run.is_specified and self.run.is_enough else ArrayRecord()
         return result
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """Ask every party that is there and not counted yet."""
-        ours = {"server-round": server_round, **self._course.ledger.config()}
-        config_of_all = merged(config, server_round, ours)
-        return self._messages(self._ask_to_count(self._wait_for(grid), config_of_all), MessageType.TRAIN)
+        theirs = {**config, "server-round": server_round}
+        return self._messages(self._ask(TRAIN, self._wait_for(grid), lambda: theirs), MessageType.TRAIN)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -237,46 +185,33 @@ federation, purpose, identify, hand_out, wait_timeout, accept_failures
         Returns
         -------
         arrays : ArrayRecord or None
-            All counts so far as `codec.encode` writes them; None if this round added nobody, or was for the sums of
-            the columns.
+            All counts so far as `codec.encode` writes them; None if this round counted nobody.
         metrics : MetricRecord or None
             Number of parties, examples (not of noisy counts) and bytes so far, and what `train_metrics_aggr_fn` makes
             of the replies that passed.
         """
-        if not self._asked:  # Flower calls this in every round
-            return None, None
-        read, found, failures = self._received(replies)
-        tensors, metrics = self._take_counts(read, failures, _more(self.train_metrics_aggr_fn, found))
-        if tensors is None:
-            return None, None
-        return record(tensors), MetricRecord(metrics)
+        read, found, failures = self._received(replies, reply_of)
+        tensors, metrics = self._take_train(read, failures, _figures(self.train_metrics_aggr_fn, found))
+        return (None, None) if tensors is None else (record(tensors), MetricRecord(metrics))
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Ask for the choice, or hand the chosen model out: each once for all counts that enough parties are in."""
-        present = _present(grid)
-        request = self._ask_about_model(
-            server_round,
-            present,
-            lambda: {**config, "server-round": server_round},
-            lambda size: random.sample(present, size),
-        )
-        return [] if request is None else self._messages(request, MessageType.EVALUATE)
+        """Ask the parties about the present counts: for the selection, or hand the model out."""
+        theirs = {**config, "server-round": server_round}
+        return self._messages(self._ask(EVALUATE, _present(grid), lambda: theirs), MessageType.EVALUATE)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Add up the confusion matrices, or make the choice.
+        """Add up the confusion matrices, or make the selection.
 
         Returns
         -------
         MetricRecord or None
             The numbers of `evaluation`, and what `evaluate_metrics_aggr_fn` makes of the replies of parties with
-            points. None without any, and after a choice.
+            samples. None without any, and after a selection.
         """
-        if not self._asked:
-            return None
-        read, found, failures = self._received(replies)
-        figures = self._take_answers(read, failures, _more(self.evaluate_metrics_aggr_fn, found))
+        read, found, failures = self._received(replies, evaluation_reply_of)
+        figures = self._take_evaluate(read, failures, _figures(self.evaluate_metrics_aggr_fn, found))
         return None if figures is None else MetricRecord(split(figures)[0])
 
     # ---- messages
@@ -284,7 +219,7 @@ federation, purpose, identify, hand_out, wait_timeout, accept_failures
     def _wait_for(self, grid: Grid) -> list[str]:
         """The parties that are there, once they and the counted ones that left make up `min_available_nodes`."""
         end = time.monotonic() + self.wait_timeout
-        while len(present := _present(grid)) + self._left(present) < self.min_available_nodes:
+        while len(present := _present(grid)) + self._left(present) < self._min_available:
             rest = end - time.monotonic()
             if rest <= 0:
                 self._warn_of_few(len(present) + self._left(present))
@@ -292,17 +227,25 @@ federation, purpose, identify, hand_out, wait_timeout, accept_failures
             time.sleep(min(rest, 1))
         return present
 
-    def _messages(self, request: Request, category: str) -> list[Message]:
+    def _draw(self, size: int, present: Sequence[str]) -> list[str]:
+        return random.sample(list(present), size)
+
+    def _messages(self, ask: Ask | None, category: str) -> list[Message]:
+        self._sent = []
+        if ask is None:
+            return []
         kind = category if self.action == _DEFAULT else f"{category}.{self.action}"
         # One content for all, as in FedAvg: a grid sends what is the same once.
-        content = records.request(request.tensors, request.config)
-        messages = [Message(content, dst_node_id=int(cid), message_type=kind) for cid in request.cids]
+        content = records.request(ask.tensors, ask.config)
+        messages = [Message(content, dst_node_id=int(cid), message_type=kind) for cid in ask.cids]
         self._sent = [each.metadata for each in messages]
         return messages
 
-    def _received(self, messages: Iterable[Message]) -> tuple[list[Reply], dict[int, RecordDict], Failures]:
-        """Replies of parties that were asked, their contents by the id of the reply, and what is no reply."""
-        asked = set(self._asked)
+    def _received(
+        self, messages: Iterable[Message], read: Callable[[str, RecordDict], Reply]
+    ) -> tuple[list[Reply], dict[int, RecordDict], Failures]:
+        """Replies of parties that were asked, their contents by the id of the reply, and messages without a reply."""
+        asked = {str(sent.dst_node_id) for sent in self._sent}
         requests = {sent.message_id: str(sent.dst_node_id) for sent in self._sent if sent.message_id}
         replies: list[Reply] = []
         found: dict[int, RecordDict] = {}
@@ -311,7 +254,7 @@ federation, purpose, identify, hand_out, wait_timeout, accept_failures
             sender = str(each.metadata.src_node_id)
             addressee = requests.get(each.metadata.reply_to_message_id)
             if each.has_error():
-                # Errors that the SuperLink makes up for a party that is gone do not name it, but what they are about.
+                # Errors that the SuperLink makes up for a party that is gone do not name it, but their request.
                 cid = addressee or sender
                 if cid in asked:
                     failures.named[cid] = f"failed: {each.error.reason}"
@@ -322,7 +265,7 @@ federation, purpose, identify, hand_out, wait_timeout, accept_failures
                 log(WARNING, "FlyNN: node %s: replied to nothing that it was asked in this round, ignored", sender)
             else:
                 content = each.content if each.has_content() else RecordDict()
-                replies.append(reply_of(sender, content))
+                replies.append(read(sender, content))
                 found[id(replies[-1])] = content
         return replies, found, failures
 
@@ -342,27 +285,28 @@ def train(message: Message, party: FlyNNClient | Client) -> Message:
 
     Notes
     -----
-    Whatever goes wrong in here is told without a value of the data. What your own code raises, while it loads them for
-    example, Flower sends to the server with its text.
+    A refusal holds no value of the data. Flower sends the text of what your own code raises to the server: catch errors
+    of your loading code.
 
     Examples
     --------
     >>> from flwr_flynn import HashSpec
-    >>> from flwr_flynn.federated.protocol import Terms
-    >>> terms = Terms(HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=7), ["cat", "dog"])
+    >>> from flwr_flynn.federated.protocol import PHASE
+    >>> from flwr_flynn.federated.run_spec import RunSpec
+    >>> run = RunSpec(HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=7), ["cat", "dog"])
     >>> now = time.time()
     >>> envelope = Metadata(1, "request-1", 0, 17, "", "", now, 60, "train")  # by the server, for node 17
-    >>> request = Message(content=records.request([], terms.to_config()), metadata=envelope)
+    >>> request = Message(content=records.request([], {PHASE: "counts", **run.to_config()}), metadata=envelope)
     >>> reply = train(request, FlyNNClient([[0.0, 1.0], [1.0, 0.0]], ["cat", "dog"], name="Basel"))
     >>> [array.dtype for array in reply.content["arrays"].values()], reply.content["metrics"]["num-examples"]
     (['uint8', 'uint8'], 2)
     """
     res = _client(party).fit(FitIns(Parameters([], NUMPY), config_of(_content(message))))
-    return Message(answer(res.parameters.tensors, res.num_examples, res.metrics), reply_to=message)
+    return Message(answer_content(res.parameters.tensors, res.num_examples, res.metrics), reply_to=message)
 
 
 def evaluate(message: Message, party: FlyNNClient | Client) -> Message:
-    """Answer a message to `@app.evaluate()`: take the model and try it, or take part in the choice of one.
+    """Answer a message to `@app.evaluate()`: take the model and try it, or take part in the selection.
 
     Parameters
     ----------
@@ -379,10 +323,10 @@ def evaluate(message: Message, party: FlyNNClient | Client) -> Message:
         tensors = tensors_of(content)
     except PayloadError as error:
         name = getattr(party, "name", None)
-        refusal = {"flynn-refused": str(error)} | ({"flynn-party": name} if name else {})
-        return Message(answer([], 0, refusal), reply_to=message)
+        refusal = {REFUSED: str(error)} | ({PARTY: name} if name else {})
+        return Message(answer_content([], 0, refusal), reply_to=message)
     res = _client(party).evaluate(EvaluateIns(Parameters(tensors, NUMPY), config_of(content)))
-    return Message(answer([], res.num_examples, res.metrics), reply_to=message)
+    return Message(answer_content([], res.num_examples, res.metrics), reply_to=message)
 
 
 def _client(party: FlyNNClient | Client) -> Client:
@@ -393,7 +337,13 @@ def _content(message: Message) -> RecordDict:
     return message.content if message.has_content() else RecordDict()
 
 
-def _more(aggregation_fn: AggregationFn | None, contents: Mapping[int, RecordDict]) -> More | None:
+def evaluation_reply_of(cid: str, content: RecordDict) -> Reply:
+    """A party's reply to `@app.evaluate()`."""
+    reply = reply_of(cid, content)
+    return records.reply_of_evaluation(cid, reply.n_examples, reply.metrics)
+
+
+def _figures(aggregation_fn: AggregationFn | None, contents: Mapping[int, RecordDict]) -> Figures | None:
     if aggregation_fn is None:
         return None
     return lambda replies: aggregation_fn([contents[id(reply)] for reply in replies], EXAMPLES)

@@ -1,10 +1,10 @@
-"""What the messages of Flower's Message API hold: records <-> arrays as bytes, numbers, and all else.
+"""Flower's records and results <-> arrays as bytes, numbers, and other entries.
 
 A request has a ConfigRecord "config", and an ArrayRecord "arrays" where counts travel. A reply has "arrays"; a
-MetricRecord "metrics" of numbers, with the "num-examples" that Flower's own strategies ask for; and a "config" of what
-is no number. What else a message holds is not looked at.
+MetricRecord "metrics" of numbers, with the "num-examples" that Flower's own strategies ask for; and a "config" of the
+other entries. Further records of a message are ignored.
 
->>> content = answer([], 3, {"accuracy": 0.5, "flynn-party": "Basel"})
+>>> content = answer_content([], 3, {"accuracy": 0.5, "flynn-party": "Basel"})
 >>> content["metrics"]["num-examples"], content["metrics"]["accuracy"], content["config"]["flynn-party"]
 (3, 0.5, 'Basel')
 """
@@ -18,7 +18,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.roster import Reply
+from flwr_flynn.federated.protocol import STATISTIC, Answer, Reply
 
 ARRAYS, METRICS, CONFIG = "arrays", "metrics", "config"
 EXAMPLES = "num-examples"
@@ -26,15 +26,15 @@ NUMPY = "numpy.ndarray"
 
 
 def request(tensors: Sequence[bytes], config: Mapping[str, Any]) -> RecordDict:
-    """What a party is sent."""
+    """Content of a message to a party."""
     content = RecordDict({CONFIG: ConfigRecord(dict(config))})
     if tensors:
         content[ARRAYS] = record(tensors)
     return content
 
 
-def answer(tensors: Sequence[bytes], n_examples: int, metrics: Mapping[str, Any]) -> RecordDict:
-    """What a party sends back."""
+def answer_content(tensors: Sequence[bytes], n_examples: int, metrics: Mapping[str, Any]) -> RecordDict:
+    """Content of a party's reply."""
     ours, others = split(metrics)
     numbers = MetricRecord({EXAMPLES: n_examples, **ours})
     return RecordDict({ARRAYS: record(tensors), METRICS: numbers, CONFIG: ConfigRecord(others)})
@@ -44,6 +44,24 @@ def config_of(content: RecordDict) -> dict[str, Any]:
     """The entries of a message that are not numbers, or of a request; none if it has no such record."""
     found = content.get(CONFIG)
     return dict(found) if isinstance(found, ConfigRecord) else {}
+
+
+def reply_of_evaluation(cid: str, n_examples: int, metrics: Mapping[str, Any]) -> Reply:
+    """A party's reply of the evaluate channel, at fault if its statistic is malformed."""
+    others = {name: value for name, value in metrics.items() if name != STATISTIC}
+    if STATISTIC not in metrics:
+        return Reply(cid, (), n_examples, others)
+    try:
+        return Reply(cid, codec.split(metrics[STATISTIC]), n_examples, others)
+    except PayloadError as error:
+        return Reply(cid, (), n_examples, others, fault=str(error))
+
+
+def metrics_of(answer: Answer) -> dict[str, Any]:
+    """Metrics of an answer of the evaluate channel, with its statistic among them."""
+    if not answer.arrays:
+        return dict(answer.metrics)
+    return {**answer.metrics, STATISTIC: codec.join(codec.write_tensors(answer.arrays))}
 
 
 def reply_of(cid: str, content: RecordDict) -> Reply:
@@ -69,16 +87,17 @@ def tensors_of(content: RecordDict) -> list[bytes]:
     found = content.get(ARRAYS)
     if not isinstance(found, ArrayRecord):
         return []
-    if set(found) != {str(place) for place in range(len(found))}:
-        raise PayloadError("arrays: expected them to be numbered from 0, got other keys")
-    arrays = [found[str(place)] for place in range(len(found))]
+    if set(found) != {str(index) for index in range(len(found))}:
+        raise PayloadError("arrays", "keys 0, 1, ... as strings", f"{len(found)} keys that are not")
+    arrays = [found[str(index)] for index in range(len(found))]
     # Array.numpy() would allocate whatever a header declares.
     views = codec.read_tensors([array.data for array in arrays])
-    for place, (array, view) in enumerate(zip(arrays, views, strict=True)):
+    for index, (array, view) in enumerate(zip(arrays, views, strict=True)):
         if array.stype != NUMPY:
-            raise PayloadError(f"array {place + 1}: expected stype {NUMPY}, got another")
+            raise PayloadError(f"array {index + 1}", f"stype {NUMPY}", str(array.stype)[:40])
         if array.dtype != str(view.dtype) or tuple(array.shape) != view.shape:
-            raise PayloadError(f"array {place + 1}: expected the dtype and shape of its bytes, got others")
+            got = f"{array.dtype} {tuple(array.shape)}"[:80]
+            raise PayloadError(f"array {index + 1}", f"{view.dtype} {view.shape} as its bytes are", got)
     return [array.data for array in arrays]
 
 
@@ -86,7 +105,7 @@ def record(tensors: Sequence[bytes]) -> ArrayRecord:
     """The same as `ArrayRecord(list of arrays)`, without writing them once more."""
     views = codec.read_tensors(tensors)
     arrays = [Array(str(view.dtype), view.shape, NUMPY, data) for view, data in zip(views, tensors, strict=True)]
-    return ArrayRecord({str(place): array for place, array in enumerate(arrays)})
+    return ArrayRecord({str(index): array for index, array in enumerate(arrays)})
 
 
 def split(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

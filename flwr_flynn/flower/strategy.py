@@ -8,24 +8,18 @@ In a ServerApp's main function::
     DefaultWorkflow()(grid, LegacyContext(context, config=config, strategy=strategy))
     strategy.model.save("model.npz")
 
-With a mechanism of `flwr_flynn.privacy` the parties' counts come with noise, in that one round, and the model has a
-guarantee. Without one:
+Every round of Flower has a training step and an evaluation step; the phases of a run take them in turn, see
+`federated.run`. `FlyNNStrategy.num_rounds` tells how many rounds the run needs. More rounds are for late parties: they
+ask the parties that are not counted yet.
 
-The parties count once, in one round. There is a round before it if centre and scale of the hash are to come from sums
-of the parties' columns (a `choice.Plan` as the `spec`). If there is something to choose, a decay or one of several
-specs, the evaluation of the counting round is for the choice, and the chosen model is handed out in the next round;
-where no round is left, there is a chosen model, but no figures on held-out points. `FlyNNStrategy.num_rounds` tells how
-many rounds all of it takes. More rounds are for stragglers: they ask only the parties that are not counted yet.
-
-Nothing of Flower runs after the last round, so whoever wants the model asks for `FlyNNStrategy.model`; where
-fewer parties than `min_parties` were counted, that raises an `AggregationError` that tells who is missing and
-why.
+Nothing of Flower runs after the last round, so whoever wants the model asks for `FlyNNStrategy.model`; where fewer
+parties than `min_parties` were counted, that raises an `AggregationError` that tells who is missing and why.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from flwr.common import (
     EvaluateIns,
@@ -42,95 +36,40 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.federation_file import Federation
-from flwr_flynn.federated.membership import Identify, unknown
-from flwr_flynn.federated.protocol import Label, whole_number
-from flwr_flynn.federated.roster import Reply
-from flwr_flynn.flower.base_strategy import Conductor, Failures, More, merged
-from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.selection import Plan
-from flwr_flynn.privacy import Mechanism
+from flwr_flynn.federated.options import RunOptions, RunOptionsDict
+from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Reply
+from flwr_flynn.federated.run import Failures, Figures
+from flwr_flynn.flower.base_strategy import BaseStrategy
+from flwr_flynn.flower.records import reply_of_evaluation
 
 ConfigFn = Callable[[int], dict[str, Scalar]]
 EvaluateFn = Callable[[int, NDArrays, dict[str, Scalar]], tuple[float, dict[str, Scalar]] | None]
 
 
-class FlyNNStrategy(Conductor, Strategy):
-    """Sums the class counts of all parties.
+class FlyNNStrategy(BaseStrategy, Strategy):
+    """Strategy that sums the class counts of all parties.
 
     Parameters
     ----------
-    spec : HashSpec, sequence of HashSpec, or Plan
-        The hash that all parties use. Of several, all are counted in the one round, and the parties' leave-one-out
-        chooses. A plan leaves it to the run to derive one or several from the sums of the parties' columns.
-    classes : sequence of str or of int
-        The class labels, all different. A party with a label outside the list refuses.
     min_available_clients : int
-        How many parties to wait for before a round starts.
-    min_parties : int
-        How many parties must be counted in the end, at most `min_available_clients`.
-    max_examples_per_party : int, optional
-        Refuse counts of more points. By default only such are refused as would leave
-        the int64 sum without room for others, see `aggregation.Aggregator`.
-    decay : float or "auto", default="auto"
-        The model's gamma, 0 <= gamma < 1; "auto" has it chosen by leave-one-out at the parties, or, if
-        `fraction_evaluate` is 0 or nobody replies, suggested by the summed counts.
-    rule : str, default="balanced"
-        The model's read-out, see `FlyNNClassifier`.
-    feature_names : sequence of str, optional
-        Names of the columns, for the model.
-    min_examples : int, default=5
-        Sums of columns: a party leaves out classes of fewer points, by the larger of this number and its own. With 1,
-        sums may be a single point.
-    mechanism : Mechanism, optional
-        One of `flwr_flynn.privacy`, for the spec's `hash_nnz` and as many classes: parties send noisy counts only, and
-        only those whose own policy allows it (`FlyNNClient`'s `budget`). There is one spec then, nothing is learned of
-        columns, and there is nothing to choose.
-    federation : Federation, optional
-        What was saved of a federation before, with its `spec`, `classes`, `mechanism` and `feature_names`, to go on
-        from. `min_parties` is then how many must join or leave.
-    purpose : {"train", "join", "withdraw", "evaluate"}, default="train"
-        "train" makes a new federation. The others take one: "join" adds parties that are not in it, "withdraw" takes
-        out those that ask for it, by the very counts that they were added by, and "evaluate" hands it out as it is.
-    identify : callable, optional
-        Gives the SHA-256 of the public key of the SuperNode with a node id, in hexadecimal, or "" where it is not
-        known. Parties of a federation are known again by it, by their node id, or by the name they give.
-    secure_bound : int, optional
-        Count by a secure sum, of which the server learns no more than the total: a power of two that no party's counts
-        exceed. The workflow must be `secagg.workflow`, and the parties' ClientApp have `secagg.mod`. There is one spec
-        then and nothing to choose; a `mechanism` is a `GaussianCounts` with `n_honest`.
-    fraction_evaluate : float, optional
-        Share of the parties that get the model and try it on the points they held out; 0 leaves that out, and the
-        choice with it: the model is then of the first spec. In the choice all counted parties have a say. By default
-        1.0; with a mechanism 0.0, which does not cover the confusion matrices that parties would send.
+        Parties to wait for before a round starts.
     min_evaluate_clients : int, default=1
-        How many they are at least.
-    hand_out : bool, default=False
-        Where `fraction_evaluate` is 0: whether all parties get the model nevertheless. They then send nothing about it
-        but, if they could not keep it, why.
+        Parties that try the model, at least, where only a fraction is drawn.
     wait_timeout : int, default=86400
-        Seconds to wait for `min_available_clients`. Then the round starts with those that are there.
-    evaluate_fn, on_fit_config_fn, on_evaluate_config_fn, accept_failures, fit_metrics_aggregation_fn, \
-evaluate_metrics_aggregation_fn
-        As in `flwr.server.strategy.FedAvg`. `evaluate_fn` gets the summed counts as `codec.encode` writes
-        them, in round 0 those of no points; of several specs those of the chosen one, the first until then. It is not
-        called before there is a spec. The functions for metrics see those of counts and of evaluations only. A reply
-        that is refused, or does not come, is a failure too.
+        Seconds to wait for `min_available_clients`. Then the round starts with the parties that are there.
+    evaluate_fn, on_fit_config_fn, on_evaluate_config_fn, fit_metrics_aggregation_fn, evaluate_metrics_aggregation_fn
+        As in `flwr.server.strategy.FedAvg`. `evaluate_fn` gets the summed counts as `codec.encode` writes them, in
+        round 0 those of no samples; of several specs those of the selected one, the first until then. It is not called
+        before there is a spec. The functions for metrics see the replies of the counting and of the evaluation only.
+    **options
+        Fields of `flwr_flynn.federated.options.RunOptions`: `spec`, `classes` and `min_parties` must be given;
+        `max_examples_per_party`, `decay`, `rule`, `feature_names`, `min_examples`, `mechanism`, `federation`,
+        `purpose`, `identify`, `secure_bound`, `fraction_evaluate`, `hand_out`, `accept_failures` and `phases` may be.
 
     Raises
     ------
     ConfigError
         A parameter is not as described; the message names it.
-
-    Attributes
-    ----------
-    evaluation : dict or None
-        What `metrics.summary` tells of the parties' evaluation of the present counts. None until there is one.
-    evaluation_missing : dict of name to reason
-        The parties that were asked to evaluate the present counts and reported nothing usable. If it is empty
-        and `evaluation` is None, then nobody was asked, or no party holds points to test on.
-    unkept : dict of name to reason
-        The parties that got the present model and could not keep it, by their own account.
 
     References
     ----------
@@ -150,77 +89,35 @@ evaluate_metrics_aggregation_fn
     def __init__(
         self,
         *,
-        spec: HashSpec | Sequence[HashSpec] | Plan,
-        classes: Sequence[Label],
         min_available_clients: int,
-        min_parties: int,
-        max_examples_per_party: int | None = None,
-        decay: float | str = "auto",
-        rule: str = "balanced",
-        feature_names: Sequence[str] | None = None,
-        min_examples: int = 5,
-        mechanism: Mechanism | None = None,
-        federation: Federation | None = None,
-        purpose: str = "train",
-        identify: Identify = unknown,
-        secure_bound: int | None = None,
-        fraction_evaluate: float | None = None,
         min_evaluate_clients: int = 1,
-        hand_out: bool = False,
-        wait_timeout: int = 86400,
+        wait_timeout: float = 86400,
         evaluate_fn: EvaluateFn | None = None,
         on_fit_config_fn: ConfigFn | None = None,
         on_evaluate_config_fn: ConfigFn | None = None,
-        accept_failures: bool = True,
         fit_metrics_aggregation_fn: MetricsAggregationFn | None = None,
         evaluate_metrics_aggregation_fn: MetricsAggregationFn | None = None,
+        **options: Unpack[RunOptionsDict],
     ) -> None:
-        self.min_available_clients = whole_number("min_available_clients", min_available_clients)
-        self.min_evaluate_clients = whole_number("min_evaluate_clients", min_evaluate_clients)
-        super().__init__(
-            spec=spec,
-            classes=classes,
-            min_parties=min_parties,
-            max_examples_per_party=max_examples_per_party,
-            decay=decay,
-            rule=rule,
-            feature_names=feature_names,
-            min_examples=min_examples,
-            mechanism=mechanism,
-            federation=federation,
-            purpose=purpose,
-            identify=identify,
-            secure_bound=secure_bound,
-            fraction_evaluate=fraction_evaluate,
-            wait_timeout=wait_timeout,
-            accept_failures=accept_failures,
-            hand_out=hand_out,
-        )
+        super().__init__(RunOptions(**options), min_available_clients, min_evaluate_clients, wait_timeout)
         self.evaluate_fn = evaluate_fn
         self.on_fit_config_fn = on_fit_config_fn
         self.on_evaluate_config_fn = on_evaluate_config_fn
         self.fit_metrics_aggregation_fn = fit_metrics_aggregation_fn
         self.evaluate_metrics_aggregation_fn = evaluate_metrics_aggregation_fn
-
-    @property
-    def _min_available(self) -> int:
-        return self.min_available_clients
-
-    @property
-    def _min_evaluate(self) -> int:
-        return self.min_evaluate_clients
+        self._clients: dict[str, ClientProxy] = {}  # those that are there in this round
+        self._manager: ClientManager
 
     # ---- Flower's calls, in the order in which they come
 
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
-        """The model of no points: never None, for which Flower would ask some party."""
+        """The counts of no samples: never None, for which Flower would ask some party."""
         self.summary()
-        nothing = () if self._course.is_summing else self._course.aggregator.total
-        return _parameters(codec.write_tensors(codec.encode(*nothing)))
+        return _parameters(codec.encode(*self.run.totals.parts) if self.run.is_specified else [])
 
     def evaluate(self, server_round: int, parameters: Parameters) -> tuple[float, dict[str, Scalar]] | None:
         """Try the counts with `evaluate_fn`, if there is one."""
-        if self.evaluate_fn is None or self._course.is_summing:
+        if self.evaluate_fn is None or not self.run.is_specified:
             return None
         # Not Flower's parameters: those are of all specs, and none where there was no spec yet.
         return self.evaluate_fn(server_round, codec.encode(self.counts), {})
@@ -229,11 +126,13 @@ evaluate_metrics_aggregation_fn
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, FitIns]]:
         """Ask every party that is there and not counted yet."""
-        config = merged(_own(self.on_fit_config_fn, server_round), server_round, self._course.ledger.config())
-        clients = self._wait_for(client_manager)
-        request = self._ask_to_count(clients, config)
+        self._clients = self._wait_for(client_manager)
+        ask = self._ask(TRAIN, list(self._clients), lambda: _own(self.on_fit_config_fn, server_round))
+        if ask is None:
+            return []
         # To each its own config: what a client does to it stays there.
-        return [(clients[cid], FitIns(_parameters(request.tensors), dict(request.config))) for cid in request.cids]
+        sent = Parameters(ask.tensors, "numpy.ndarray")
+        return [(self._clients[cid], FitIns(sent, dict(ask.config))) for cid in ask.cids]
 
     def aggregate_fit(
         self,
@@ -246,35 +145,25 @@ evaluate_metrics_aggregation_fn
         Returns
         -------
         parameters : Parameters or None
-            All counts so far as `codec.encode` writes them; None if this round added nobody, or was for the sums of
-            the columns.
+            All counts so far as `codec.encode` writes them; None if this round counted nobody.
         metrics : dict
             Number of parties, examples and bytes so far, and what `fit_metrics_aggregation_fn` makes of the
             replies that passed.
         """
         replies = [Reply(client.cid, res.parameters.tensors, res.num_examples, res.metrics) for client, res in results]
-        tensors, metrics = self._take_counts(replies, _failures(failures), _more(self.fit_metrics_aggregation_fn))
-        return None if tensors is None else _parameters(tensors), metrics
+        tensors, metrics = self._take_train(replies, _failures(failures), _figures(self.fit_metrics_aggregation_fn))
+        return None if tensors is None else Parameters(tensors, "numpy.ndarray"), metrics
 
     def configure_evaluate(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
-        """Ask for the choice, or hand the chosen model out: each once for all counts that enough parties are in."""
-        clients = _present(client_manager)
-
-        def sample(size: int) -> list[str]:
-            drawn = {client.cid: client for client in client_manager.sample(size, min_num_clients=0)}
-            clients.update(drawn)
-            return list(drawn)
-
-        def theirs() -> dict[str, Scalar]:
-            return _own(self.on_evaluate_config_fn, server_round)
-
-        request = self._ask_about_model(server_round, list(clients), theirs, sample)
-        if request is None:
+        """Ask the parties about the present counts: for the selection, or hand the model out."""
+        self._clients, self._manager = _present(client_manager), client_manager
+        ask = self._ask(EVALUATE, list(self._clients), lambda: _own(self.on_evaluate_config_fn, server_round))
+        if ask is None:
             return []
-        sent = _parameters(request.tensors)
-        return [(clients[cid], EvaluateIns(sent, dict(request.config))) for cid in request.cids]
+        sent = Parameters(ask.tensors, "numpy.ndarray")
+        return [(self._clients[cid], EvaluateIns(sent, dict(ask.config))) for cid in ask.cids]
 
     def aggregate_evaluate(
         self,
@@ -282,29 +171,32 @@ evaluate_metrics_aggregation_fn
         results: list[tuple[ClientProxy, EvaluateRes]],
         failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
     ) -> tuple[float | None, dict[str, Scalar]]:
-        """Add up the confusion matrices, or make the choice.
+        """Add up the confusion matrices, or make the selection.
 
         Returns
         -------
         loss : float or None
-            1 - accuracy over all parties' points; None without any, and after a choice.
+            1 - accuracy over all parties' samples; None without any, and after a selection.
         metrics : dict
-            The figures of `evaluation` that Flower's history can hold, and what
-            `evaluate_metrics_aggregation_fn` makes of the replies of parties with points.
+            Figures of the evaluation that Flower's history can hold, and what `evaluate_metrics_aggregation_fn` makes
+            of the replies of parties with samples.
         """
-        replies = [Reply(client.cid, (), res.num_examples, res.metrics) for client, res in results]
-        more = _more(self.evaluate_metrics_aggregation_fn)
-        metrics = self._take_answers(replies, _failures(failures), more)
-        if metrics is None or self.evaluation is None:
-            return None, {}
-        return 1 - self.evaluation["accuracy"], metrics
+        replies = [reply_of_evaluation(client.cid, res.num_examples, res.metrics) for client, res in results]
+        figures = _figures(self.evaluate_metrics_aggregation_fn)
+        metrics = self._take_evaluate(replies, _failures(failures), figures)
+        return (None, {}) if metrics is None else (1 - metrics["accuracy"], metrics)
 
     def _wait_for(self, client_manager: ClientManager) -> dict[str, ClientProxy]:
         """The parties that are there, once they and the counted ones that left make up `min_available_clients`."""
         left = self._left(_present(client_manager))
-        if not client_manager.wait_for(self.min_available_clients - left, self.wait_timeout):
+        if not client_manager.wait_for(self._min_available - left, int(self.wait_timeout)):
             self._warn_of_few(client_manager.num_available() + left)
         return _present(client_manager)
+
+    def _draw(self, size: int, present: Sequence[str]) -> list[str]:
+        drawn = {client.cid: client for client in self._manager.sample(size, min_num_clients=0)}
+        self._clients.update(drawn)
+        return list(drawn)
 
 
 def _present(client_manager: ClientManager) -> dict[str, ClientProxy]:
@@ -312,15 +204,15 @@ def _present(client_manager: ClientManager) -> dict[str, ClientProxy]:
     return {client.cid: client for client in dict(client_manager.all()).values()}
 
 
-def _parameters(tensors: list[bytes]) -> Parameters:
-    return Parameters(tensors, "numpy.ndarray")
+def _parameters(arrays: list[Any]) -> Parameters:
+    return Parameters(codec.write_tensors(arrays), "numpy.ndarray")
 
 
 def _own(config_fn: ConfigFn | None, server_round: int) -> dict[str, Scalar]:
     return {} if config_fn is None else config_fn(server_round)
 
 
-def _more(aggregation_fn: MetricsAggregationFn | None) -> More | None:
+def _figures(aggregation_fn: MetricsAggregationFn | None) -> Figures | None:
     if aggregation_fn is None:
         return None
     return lambda replies: aggregation_fn([(reply.n_examples, dict(reply.metrics)) for reply in replies])

@@ -1,0 +1,60 @@
+"""The whole algorithm on one page: a federation in one process, without Flower.
+
+Ram & Sinha, "Federated Nearest Neighbor Classification with a Colony of Fruit-Flies", AAAI 2022, Algorithm 2, with the
+phases of this package around it. Simulations and the tests of exactness call it; ``flwr run`` does the same with
+messages in between, and ends with the same model, bit for bit.
+
+>>> import numpy as np
+>>> from flwr_flynn import HashSpec
+>>> X, y = np.array([[0.0, 1.0], [0.1, 0.9], [1.0, 0.0], [0.9, 0.1]]), np.array([0, 0, 1, 1])
+>>> options = RunOptions(spec=HashSpec(n_features=2, hash_dim=64, row_nnz=1, hash_nnz=4, seed=7), classes=(0, 1),
+...     min_parties=2)
+>>> run = federate(options, [party_of(X[i::2], y[i::2]) for i in range(2)])
+>>> run.model.predict([[0.2, 0.8]]), run.counts.n_per_class
+(array([0]), array([2, 2]))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.party import Party, PartyOptions, Samples
+from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Answer, Reply
+from flwr_flynn.federated.run import Failures, Run
+
+
+def federate(options: RunOptions, parties: Sequence[Party]) -> Run:
+    """Run all phases over some parties, one after the other.
+
+    Parameters
+    ----------
+    options : RunOptions
+    parties : sequence of Party
+
+    Returns
+    -------
+    Run
+        Its `model` is the classifier; its `state` has the results of all phases.
+    """
+    run = Run(options)
+    for _ in range(run.num_rounds):
+        for channel in (TRAIN, EVALUATE):
+            ask = run.ask(channel, [str(number) for number in range(len(parties))])
+            if ask is not None:
+                arrays = codec.read_tensors(ask.tensors)
+                answers = {cid: parties[int(cid)].answer(ask.config, arrays) for cid in ask.cids}
+                run.take([reply_of(cid, answer) for cid, answer in answers.items()], Failures())
+    return run
+
+
+def party_of(X: Any, y: Any, X_test: Any = None, y_test: Any = None, **options: Any) -> Party:
+    """A party with these samples; `options` are those of `PartyOptions`."""
+    return Party(lambda _names: Samples(X, y, X_test, y_test), PartyOptions(**options))
+
+
+def reply_of(cid: str, answer: Answer) -> Reply:
+    """A party's answer as the server gets it."""
+    return Reply(cid, codec.write_tensors(answer.arrays), answer.n_examples, answer.metrics)

@@ -1,0 +1,171 @@
+"""Replies of one phase, checked one by one and added up; nothing is changed until the batch is accepted.
+
+A reply is used whole or refused with a reason, and costs its sender alone: the others are added all the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Generic
+
+from flwr_flynn.errors import CountsError, DataError, PayloadError
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.protocol import PARTY, REFUSED, SECONDS, Reply, Request
+from flwr_flynn.federated.roster import Member, Roster, clean
+from flwr_flynn.federated.statistics import S
+
+
+@dataclass
+class Batch(Generic[S]):
+    """Replies that were checked together, and the sum that accepting them leads to.
+
+    Parameters
+    ----------
+    total
+        The sum with the replies that passed.
+    passed : dict of cid to Reply
+    parts : dict of cid to statistic
+        Statistics of the replies that passed, for phases that report on single parties; else empty.
+    members : dict of cid to Member
+        The senders of the replies that passed.
+    taken_out : dict of cid to int
+        In a withdrawal: which member of the saved run each of them was.
+    refused : dict of cid to reason
+    repeated : list of cid
+        Senders of replies that were ignored because they are in the sum already.
+    names : dict of cid to name
+        As all senders gave them.
+    replies : dict of cid to Reply
+        The first reply of each sender, whatever came of it.
+    """
+
+    total: S
+    passed: dict[str, Reply] = field(default_factory=dict)
+    parts: dict[str, S] = field(default_factory=dict)
+    members: dict[str, Member] = field(default_factory=dict)
+    taken_out: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    repeated: list[str] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)
+    replies: dict[str, Reply] = field(default_factory=dict)
+
+    def without(self, start: S, reason: str) -> Batch[S]:
+        """The batch with nobody in it; those that passed are refused for `reason`."""
+        refused = dict.fromkeys(self.passed, reason) | self.refused
+        return Batch(start, refused=refused, repeated=self.repeated, names=self.names, replies=self.replies)
+
+
+Collect = Callable[[Request[Any], Any, Roster, Roster, Sequence[Reply]], Batch[Any]]
+"""Make a batch of (request, sum so far, roster of the phase, roster of the counts, replies)."""
+
+
+def collect_each(
+    request: Request[S], total: S, roster: Roster, counted: Roster, replies: Sequence[Reply], keep: bool = False
+) -> Batch[S]:
+    """Check replies one by one, and add up those that pass.
+
+    A party whose reply is in the sum already, or that replies twice, is not added again. Nor is one with the name and
+    the very counts of another party: that is a node that restarted under a new id.
+
+    Parameters
+    ----------
+    request : Request
+    total : statistic
+        The sum so far.
+    roster : Roster
+        Of this phase.
+    counted : Roster
+        Of the counts: it tells the class sizes of a sender.
+    replies : sequence of Reply
+    keep : bool, default=False
+        Whether the batch keeps the single statistics.
+    """
+    batch = Batch(total)
+    known: dict[tuple[str, tuple[str, ...]], str] = {}
+    heard: dict[tuple[str, str], str] = {}  # members of a saved run, and who was the first to come as each
+    for reply in replies:
+        cid, name = reply.cid, clean(reply.metrics.get(PARTY), 64)
+        if cid in roster or cid in batch.passed:
+            batch.repeated.append(cid)
+            continue
+        if name:
+            batch.names[cid] = name
+        member = counted.member(cid)
+        statistic = attempt(reply, batch.refused, partial(_read, request, member=member))
+        if statistic is None:
+            continue
+        try:
+            digests = request.digests(statistic)
+            twin = roster.twin(cid, name, digests) or (known.setdefault((name, digests), cid) if name and digests else cid)
+            if twin != cid:
+                raise PayloadError(f"the same name and counts as node {twin}, which is counted")
+            if member is not None and heard.setdefault((member.node, member.name), cid) != cid:
+                raise PayloadError(f"the same member as node {heard[member.node, member.name]}, which replied")
+            if request.load(batch.total) + request.load(statistic) > request.capacity:
+                raise PayloadError("the sum has no room for it")
+            index = request.match(statistic, cid, name, set(batch.taken_out.values()))
+            batch.total = request.add(batch.total, statistic)
+        except (PayloadError, CountsError) as error:
+            batch.refused[cid] = f"refused: {error}"
+            continue
+        if index is not None:
+            batch.taken_out[cid] = index
+        batch.refused.pop(cid, None)
+        batch.passed[cid] = reply
+        batch.members[cid] = _member(request, reply, name, statistic, digests, roster)
+        if keep:
+            batch.parts[cid] = statistic
+    return batch
+
+
+def _read(request: Request[S], reply: Reply, *, member: Member | None) -> S | None:
+    try:
+        return request.read(codec.read_tensors(reply.tensors), reply, member)
+    except (DataError, CountsError) as error:
+        raise PayloadError(str(error)) from None
+
+
+def _member(
+    request: Request[S], reply: Reply, name: str, statistic: S, digests: tuple[str, ...], roster: Roster
+) -> Member:
+    sizes = request.sizes(statistic)
+    return Member(
+        name,
+        reply.cid,
+        roster.identify(reply.cid),
+        None if sizes is None else tuple(sizes.tolist()),
+        digests,
+        bytes=reply.n_bytes,
+        seconds=_seconds(reply.metrics.get(SECONDS)),
+    )
+
+
+def attempt(reply: Reply, refused: dict[str, str], read: Callable[[Reply], S | None]) -> S | None:
+    """Return ``read(reply)``; on an error or a refusal store the reason in `refused` and return None."""
+    try:
+        if REFUSED not in reply.metrics:
+            if reply.fault:
+                raise PayloadError(reply.fault)
+            return read(reply)
+        reason = f"declined: {clean(reply.metrics[REFUSED], 200) or 'no reason given'}"
+    except PayloadError as error:
+        reason = f"refused: {error}"
+    except Exception as error:  # noqa: BLE001 - whatever it is, it must not cost the others their count
+        reason = f"refused: unreadable ({type(error).__name__})"
+    refused[reply.cid] = reason
+    return None
+
+
+def first_of_each(replies: Iterable[Reply]) -> dict[str, Reply]:
+    """The first reply of each sender."""
+    first: dict[str, Reply] = {}
+    for reply in replies:
+        first.setdefault(reply.cid, reply)
+    return first
+
+
+def _seconds(value: object) -> float | None:
+    return value if isinstance(value, float) and math.isfinite(value) and value >= 0 else None

@@ -1,0 +1,110 @@
+"""Class lists, labels and names of features that a run announces to its parties.
+
+>>> codes_of(("cat", "dog"), ["dog", "cat", "dog"])
+array([1, 0, 1])
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_flynn.errors import ConfigError, DataError
+
+Label = str | int
+
+PLAIN_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")
+"""An integer as Python prints it, within int64: not `01`, `1_0` or `1.0`."""
+
+
+def codes_of(classes: Sequence[Label], y: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """The class code, 0 to L - 1, of every label.
+
+    Parameters
+    ----------
+    classes : sequence of L str or int
+    y : array-like of shape (n,)
+        Labels: strings or numbers. A text ``"1"`` in a file and an integer 1 in the class list are the same label;
+        ``"01"`` is another one.
+
+    Returns
+    -------
+    (n,) int64 array
+
+    Raises
+    ------
+    DataError
+        `y` is not one-dimensional, or some labels are not in the class list; the message holds their number only.
+    """
+    labels = np.asarray(y)
+    if labels.ndim != 1:
+        raise DataError("y", "shape (samples,)", f"{labels.ndim} dimensions")
+    code_of = codebook(classes)
+    try:
+        codes = np.fromiter((code_of.get(label, -1) for label in labels.tolist()), np.int64, len(labels))
+    except TypeError:
+        raise DataError("y", "strings or integers as labels", "unhashable objects") from None
+    unknown = int((codes < 0).sum())
+    if unknown:
+        kind = "strings" if isinstance(classes[0], str) else "integers"
+        raise DataError(
+            f"y: {unknown} of {len(codes)} labels are not in the class list ({len(classes)} {kind}; "
+            f"y has dtype {labels.dtype})"
+        )
+    return codes
+
+
+def codebook(classes: Sequence[Label]) -> dict[Any, int]:
+    """The code of every form in which a label of the class list may come."""
+    code_of: dict[Any, int] = {}
+    for code, label in enumerate(classes):
+        if isinstance(label, int):
+            code_of |= {label: code, str(label): code, f"{label}.0": code}
+        else:
+            code_of[label] = code
+            if PLAIN_INTEGER.fullmatch(label):
+                code_of[int(label)] = code
+    return code_of
+
+
+def checked_classes(classes: Any) -> tuple[Label, ...]:
+    """A class list as a tuple of different strings or different integers.
+
+    Raises
+    ------
+    ConfigError
+        Anything else. The order gives each class its row, so a set or a mapping will not do.
+    """
+    if isinstance(classes, str | bytes | Mapping | Set) or not isinstance(classes, Iterable):
+        raise ConfigError("classes", "a list of strings or integers", type(classes).__name__)
+    # item() makes Python's values of NumPy's scalars.
+    labels = [label.item() if isinstance(label, np.generic) else label for label in classes]
+    kinds = {type(label) for label in labels}
+    if kinds not in ({str}, {int}):
+        got = ", ".join(sorted(kind.__name__ for kind in kinds)) or "nothing"
+        raise ConfigError("classes", "only strings or only integers", got)
+    if len(set(labels)) < len(labels):
+        raise ConfigError("classes", "different labels", f"{len(labels) - len(set(labels))} duplicates")
+    if kinds == {int} and not all(-(2**63) <= label < 2**63 for label in labels):
+        raise ConfigError("classes", "integers within int64", "one outside")
+    # NumPy drops a trailing NUL, which would make two labels one.
+    if kinds == {str} and any("\0" in label for label in labels):
+        raise ConfigError("classes", "labels without NUL", "one with NUL")
+    if kinds == {str} and (longest := max(map(len, labels))) > 1024:
+        raise ConfigError("classes", "labels of at most 1024 characters", f"one of {longest}")
+    return tuple(labels)
+
+
+def checked_names(names: Any, n_features: int) -> tuple[str, ...]:
+    """Names of features as a tuple of `n_features` strings; a `ConfigError` for anything else."""
+    if isinstance(names, str | bytes) or not isinstance(names, Iterable):
+        raise ConfigError("feature_names", f"{n_features} strings", type(names).__name__)
+    # str() makes Python's strings of NumPy's.
+    checked = tuple(str(name) if isinstance(name, str) else name for name in names)
+    if len(checked) != n_features or not all(isinstance(name, str) for name in checked):
+        raise ConfigError("feature_names", f"{n_features} strings (n_features)", f"{len(checked)} entries")
+    return checked

@@ -1,0 +1,224 @@
+"""Phase "columns": exact sums of the columns and of their squares, from which the server derives the specs.
+
+>>> from flwr_flynn.model.selection import Plan
+>>> plan = Plan(n_features=2, n_classes=2, scaling="standard", hash_dim=64)
+>>> derive_specs(plan, ColumnSums.zeros(2, 1))[1]
+'no party sent the sums of any sample'
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_flynn.errors import ConfigError, DataError, PayloadError, SpecError
+from flwr_flynn.federated.collect import Batch
+from flwr_flynn.federated.labels import Label, checked_classes, checked_names, codes_of
+from flwr_flynn.federated.party import Party
+from flwr_flynn.federated.phase import Context, Phase, RunState
+from flwr_flynn.federated.protocol import TRAIN, Answer, Array, Config, Reply, Request, Scalar, key, register
+from flwr_flynn.federated.roster import Member
+from flwr_flynn.federated.run_spec import MAX_CHARS, announced_names
+from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.column_moments import ColumnSums
+from flwr_flynn.model.selection import Plan
+
+
+@register
+@dataclass(frozen=True)
+class ColumnsRequest(Request[ColumnSums]):
+    """Ask for the sums of the columns and of their squares.
+
+    Parameters
+    ----------
+    n_features : int
+    classes : sequence of L str or L int
+    by_class : bool
+        Whether each class has sums of its own; if not, all samples are summed as one class.
+    min_examples : int
+        A party leaves out classes of fewer samples, even where all are summed as one: else the difference of two
+        answers would be what one of them leaves out.
+    feature_names : sequence of str, optional
+        Names of the columns, where the run announces them.
+    max_examples : int, optional
+        The server refuses sums of more samples. Stays at the server.
+
+    Raises
+    ------
+    ConfigError
+        A parameter is not as described; the message names it.
+    """
+
+    n_features: int
+    classes: Sequence[Label]
+    by_class: bool
+    min_examples: int
+    feature_names: Sequence[str] | None = None
+    max_examples: int | None = None
+
+    phase = "columns"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "classes", checked_classes(self.classes))
+        if self.feature_names is not None:
+            object.__setattr__(self, "feature_names", checked_names(self.feature_names, self.n_features))
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the sums: one for each class, or one for all."""
+        return len(self.classes) if self.by_class else 1
+
+    @property
+    def memory_needed(self) -> int:
+        """Bytes that making the sums takes, roughly; asked before they are made.
+
+        4096 for each sum: the limbs in which values of very different size are added up, and integers of some hundred
+        bits.
+        """
+        return 4096 * self.n_rows * self.n_features
+
+    # ---- wire
+
+    def to_config(self) -> dict[str, Scalar]:
+        names: dict[str, Scalar] = {}
+        if self.feature_names is not None:
+            names[key("feature_names")] = json.dumps(self.feature_names)
+        return {
+            key("n_features"): self.n_features,
+            key("classes"): json.dumps(self.classes),
+            key("by_class"): self.by_class,
+            key("min_examples"): self.min_examples,
+            **names,
+        }
+
+    @classmethod
+    def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> ColumnsRequest:
+        try:
+            request = cls(
+                config.integer("n_features", 1, 2**31 - 1),
+                config.json("classes", MAX_CHARS),
+                config.boolean("by_class"),
+                config.integer("min_examples", 1),
+                announced_names(config),
+            )
+        except ConfigError as error:
+            raise PayloadError(f"config: {error}") from None
+        party.check_memory(request.memory_needed, f"sums of {request.n_features} columns, {request.n_rows} classes")
+        return request
+
+    # ---- party
+
+    def compute(self, party: Party) -> Answer:
+        X, codes = party.labelled(lambda y: codes_of(self.classes, y), self.n_features)
+        least = max(self.min_examples, party.min_examples)
+        if not self.by_class:
+            keep = (np.bincount(codes, minlength=len(self.classes)) >= least)[codes]
+            X, codes = (X if keep.all() else X[keep]), np.zeros(int(keep.sum()), np.int64)
+        sums = ColumnSums.from_data(X, codes, self.n_rows, least)
+        return Answer(sums.to_limbs(), sums.n_examples)
+
+    # ---- server
+
+    def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> ColumnSums:
+        announced = reply.announced
+        sums = ColumnSums.from_limbs(list(arrays), self.n_features, self.n_rows)
+        if sums.n_examples != announced:
+            raise PayloadError("column sums", f"{announced} examples as announced", sums.n_examples)
+        most = self.max_examples or self.capacity // 1024
+        if sums.n_examples > most:
+            raise PayloadError("column sums", f"at most {most} examples", sums.n_examples)
+        few = int(((sums.n_per_class > 0) & (sums.n_per_class < self.min_examples)).sum())
+        if few:
+            raise PayloadError(
+                "column sums", f"classes of fewer than {self.min_examples} examples to be left out", f"{few} of them"
+            )
+        return sums
+
+    def sizes(self, statistic: ColumnSums) -> npt.NDArray[np.int64]:
+        return statistic.n_per_class
+
+
+def derive_specs(plan: Plan, sums: ColumnSums) -> tuple[tuple[HashSpec, ...], str]:
+    """Specs of a plan that `needs_sums`, and "" or the reason why they are those of the plan without scaling."""
+    reason = "no party sent the sums of any sample"
+    if sums.n_examples:
+        try:
+            # Columns that do not vary make some candidates the same.
+            return tuple(dict.fromkeys(plan.specs(sums))), ""
+        except (SpecError, DataError) as error:
+            reason = str(error)
+    return _unscaled(plan).specs(), reason
+
+
+def foreseen(plan: Plan) -> tuple[HashSpec, ...]:
+    """Specs of the number and the sizes that the plan will have; only their centre and scale may change.
+
+    Raises
+    ------
+    SpecError
+        A size does not fit.
+    """
+    _unscaled(plan).specs()
+    if not plan.needs_sums:
+        return plan.specs()
+    samples = np.repeat(np.arange(3.0)[:, None], plan.n_features, axis=1)
+    return plan.specs(ColumnSums.from_data(samples, np.zeros(3, np.int64), 1))  # of one class: no need of room for all
+
+
+def _unscaled(plan: Plan) -> Plan:
+    # The width of the lifting matrix may be meant for waves, of which there can be more than columns.
+    row_nnz = None if plan.row_nnz is None or not plan.needs_sums else min(plan.row_nnz, plan.n_features)
+    return replace(plan, scaling=None, row_nnz=row_nnz) if plan.needs_sums else plan
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The result of the phase.
+
+    Parameters
+    ----------
+    moments : ColumnSums
+    missing : dict of name to reason
+        Parties that were asked and are not in the sums.
+    trouble : str
+        Why the specs are those without scaling; "" where they are not.
+    """
+
+    moments: ColumnSums
+    missing: dict[str, str]
+    trouble: str
+
+
+def _request(state: RunState, context: Context) -> ColumnsRequest:
+    plan, options = context.options.plan, context.options
+    if plan is None:
+        raise ConfigError("spec", "a plan that needs the sums of the columns", type(options.spec).__name__)
+    run = state.run_spec
+    return ColumnsRequest(
+        plan.n_features,
+        run.classes,
+        plan.needs_classes,
+        options.min_examples,
+        run.feature_names,
+        options.max_examples_per_party,
+    )
+
+
+def _nothing(state: RunState, context: Context) -> ColumnSums:
+    request = _request(state, context)
+    return ColumnSums.zeros(request.n_features, request.n_rows)
+
+
+def _fold(state: RunState, batch: Batch[ColumnSums], context: Context) -> RunState:
+    plan = context.options.plan
+    assert plan is not None  # _request raises without one
+    specs, trouble = derive_specs(plan, batch.total)
+    state = replace(state, run_spec=replace(state.run_spec, specs=specs))
+    return state.with_result(COLUMNS.name, Columns(batch.total, dict(context.missing), trouble))
+
+
+COLUMNS = Phase("columns", TRAIN, _request, _nothing, _fold)

@@ -1,0 +1,227 @@
+"""Phase "counts": the class counts of every party, by each of the run's specs, and their sum.
+
+Three plans begin with it. A new federation starts from zeros. Parties join a saved run by adding to its sum. Parties
+leave it by sending once more the counts they were counted by: counts with another SHA-256 are refused, so that the rest
+is, bit for bit, the sum of the others' counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_flynn.errors import PayloadError
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.collect import Batch, collect_each
+from flwr_flynn.federated.party import NOISY_EXAMPLES, Party
+from flwr_flynn.federated.phase import ALL, NEW, Context, Phase, RunState
+from flwr_flynn.federated.phases.secure import collect_secure
+from flwr_flynn.federated.protocol import (
+    EXACT,
+    NOISY,
+    SECURE,
+    TRAIN,
+    Answer,
+    Array,
+    Config,
+    Reply,
+    Request,
+    Scalar,
+    register,
+)
+from flwr_flynn.federated.roster import Member, Roster
+from flwr_flynn.federated.run_spec import Noisy, Plain, RunSpec, Secure
+from flwr_flynn.federated.statistics import CountsOfSpecs
+from flwr_flynn.model.counts import ClassCounts
+
+if TYPE_CHECKING:
+    from flwr_flynn.federated.options import RunOptions
+
+Sizes = npt.NDArray[np.int64]
+
+
+def no_counts(run: RunSpec) -> CountsOfSpecs:
+    """The sum of no parties."""
+    return CountsOfSpecs(tuple(ClassCounts.zeros(hasher, run.n_classes) for hasher in run.hashers))
+
+
+@register
+@dataclass(frozen=True)
+class CountsRequest(Request[CountsOfSpecs]):
+    """Ask for class counts by each of a run's specs.
+
+    Parameters
+    ----------
+    run : RunSpec
+    max_examples : int, optional
+        The server refuses counts of more samples; of more than a 1024th of the capacity by default, so that no party
+        leaves the sum without room for the others. Stays at the server.
+    """
+
+    run: RunSpec
+    max_examples: int | None = None
+
+    phase = "counts"
+
+    # ---- wire
+
+    def to_config(self) -> dict[str, Scalar]:
+        return {**self.run.to_config()}
+
+    @classmethod
+    def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> CountsRequest:
+        run = RunSpec.from_config(config)
+        party.check_run(run, config)
+        return cls(run)
+
+    @property
+    def discloses(self) -> str:
+        return {Plain.name: EXACT, Noisy.name: NOISY, Secure.name: SECURE}[self.run.mode.name]
+
+    # ---- party
+
+    def compute(self, party: Party) -> Answer:
+        mode, mechanism = self.run.mode, self.run.mechanism
+        if mechanism is not None:
+            released = party.release(self.run, recall=self.is_withdrawal)
+            if isinstance(mode, Secure):
+                # Beyond the bound SecAgg+ would clip as well; clipping depends on the release alone.
+                return Answer([np.clip(released.array, -mode.bound, mode.bound)], NOISY_EXAMPLES)
+            return Answer(codec.encode_release(released, mechanism), NOISY_EXAMPLES)
+        if isinstance(mode, Secure):
+            party.check_mask(self.run)
+        X, codes = party.labelled(self.run.codes, self.run.spec.n_features)
+        progress = party.progress(len(codes) * len(self.run.specs))
+        counts = [
+            ClassCounts.from_data(hasher, X, codes, self.run.n_classes, n_jobs=party.n_jobs, progress=progress)
+            for hasher in self.run.hashers
+        ]
+        if isinstance(mode, Secure):
+            return Answer([_bounded(counts[0], mode.bound)], NOISY_EXAMPLES)
+        return Answer(codec.encode(*counts), counts[0].n_examples)
+
+    # ---- server
+
+    def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> CountsOfSpecs | None:
+        announced, run = reply.announced, self.run
+        most = self.max_examples or self.capacity // 1024
+        if isinstance(run.mode, Noisy):
+            # It tells nothing of a party's samples, so that any other number is a fault.
+            if announced != NOISY_EXAMPLES:
+                raise PayloadError("num_examples", f"{NOISY_EXAMPLES} beside noisy counts", announced)
+            return CountsOfSpecs((codec.decode_release(arrays, run.hasher, run.mode.mechanism, most),))
+        return CountsOfSpecs(
+            codec.decode_all(arrays, run.hashers, run.n_classes, n_examples=announced, max_examples=most)
+        )
+
+    def sizes(self, statistic: CountsOfSpecs) -> Sizes | None:
+        return statistic.parts[0].n_per_class if isinstance(self.run.mode, Plain) else None
+
+    def load(self, statistic: CountsOfSpecs) -> int:
+        counts = statistic.parts[0]
+        return counts.n_examples if isinstance(self.run.mode, Plain) else int(np.abs(counts.array).max())
+
+    @property
+    def capacity(self) -> int:
+        if isinstance(self.run.mode, Plain):
+            return min(codec.capacity(hasher) for hasher in self.run.hashers)
+        return codec.noisy_capacity(self.run.hasher)
+
+    def digests(self, statistic: CountsOfSpecs) -> tuple[str, ...]:
+        return statistic.sha256
+
+
+@dataclass(frozen=True)
+class JoinRequest(CountsRequest):
+    """Ask parties that are not in a saved run for their counts; a party is asked as in a new federation.
+
+    Parameters
+    ----------
+    roster : Roster
+        Of the saved run. Stays at the server.
+    """
+
+    roster: Roster = field(default_factory=Roster)
+
+    def match(self, statistic: CountsOfSpecs, cid: str, name: str, taken: set[int]) -> int | None:
+        if found := self.roster.find(cid, name):
+            raise PayloadError(f"in the federation already, as {self.roster.before[found[0]]}")
+        return None
+
+
+@register
+@dataclass(frozen=True)
+class WithdrawRequest(JoinRequest):
+    """Ask parties that leave for the counts they were counted by; the server takes them out of the sum."""
+
+    phase = "withdraw"
+
+    @property
+    def is_withdrawal(self) -> bool:
+        return True
+
+    def match(self, statistic: CountsOfSpecs, cid: str, name: str, taken: set[int]) -> int | None:
+        before = self.roster.before
+        found = [index for index in self.roster.find(cid, name) if index in self.roster.staying - taken]
+        if not found:
+            raise PayloadError("not in the federation")
+        if all(not before[index].sha256 for index in found):
+            raise PayloadError("added by a secure sum, in which nobody's counts are known: it cannot be taken out")
+        for index in found:
+            if before[index].sha256 == statistic.sha256:
+                return index
+        raise PayloadError(
+            f"counts: expected those that {before[found[0]]} was counted by, got counts of another SHA-256; "
+            "have its data or settings changed?"
+        )
+
+    def load(self, statistic: CountsOfSpecs) -> int:
+        return 0
+
+    def add(self, total: CountsOfSpecs, statistic: CountsOfSpecs) -> CountsOfSpecs:
+        return total - statistic
+
+
+def _bounded(counts: ClassCounts, bound: int) -> npt.NDArray[np.int64]:
+    """Exact counts as SecAgg+ takes them; a `PayloadError` if it would clip one."""
+    largest = int(counts.array.max(initial=0))
+    if largest > bound:
+        # The value itself is a figure of the party's data.
+        raise PayloadError(f"secure sum: expected counts of at most {bound} (run-config max-examples), got larger ones")
+    return counts.array
+
+
+def _request(state: RunState, context: Context) -> CountsRequest:
+    options = context.options
+    if options.purpose == "withdraw":
+        return WithdrawRequest(state.run_spec, options.max_examples_per_party, context.counted)
+    if options.federation is not None:
+        return JoinRequest(state.run_spec, options.max_examples_per_party, context.counted)
+    return CountsRequest(state.run_spec, options.max_examples_per_party)
+
+
+def _start(state: RunState, context: Context) -> CountsOfSpecs:
+    federation = context.options.federation
+    return no_counts(state.run_spec) if federation is None else federation.totals
+
+
+def _fold(state: RunState, batch: Batch[CountsOfSpecs], context: Context) -> RunState:
+    return state.with_result("counts", batch.total)
+
+
+def phase_for(options: RunOptions) -> Phase:
+    """The counting of a run: added to nothing or to a saved sum, taken out of one, or by a secure sum."""
+    return Phase(
+        "counts",
+        TRAIN,
+        _request,
+        _start,
+        _fold,
+        collect=collect_secure if isinstance(options.run_spec.mode, Secure) else collect_each,
+        is_counting=True,
+        audience=ALL if options.purpose == "withdraw" else NEW,
+    )

@@ -1,0 +1,251 @@
+"""Phase "evaluation": the model goes to the parties, which keep it and try it on samples they held out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flwr_flynn.errors import DataError, PayloadError
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.collect import Batch, collect_each
+from flwr_flynn.federated.party import Party
+from flwr_flynn.federated.phase import SAMPLE, Context, Phase, RunState
+from flwr_flynn.federated.protocol import (
+    EVALUATE,
+    NOTHING,
+    REFUSED,
+    RESULTS,
+    UNKEPT,
+    Answer,
+    Array,
+    Config,
+    Reply,
+    Request,
+    Scalar,
+    key,
+    register,
+)
+from flwr_flynn.federated.roster import Member, clean
+from flwr_flynn.federated.run_spec import RunSpec, Secure
+from flwr_flynn.federated.statistics import Tables
+from flwr_flynn.model.classifier import FlyNNClassifier
+from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.metrics import summary
+
+if TYPE_CHECKING:
+    from flwr_flynn.federated.options import RunOptions
+
+# With so many samples at each of 32768 parties, the sum of their matrices is still within int64.
+_MAX_EXAMPLES = 2**48
+
+
+@register
+@dataclass(frozen=True)
+class EvaluationRequest(Request[Tables]):
+    """Hand the model out, and ask for its confusion matrix on held-out samples.
+
+    Parameters
+    ----------
+    run : RunSpec
+        Of one spec.
+    counts : ClassCounts
+    rule : str
+    decay, temperature : float
+    n_releases : int, default=0
+        Releases that noisy counts are the sum of.
+    tries : bool, default=True
+        Whether parties try the model. If not, they keep it and send nothing about it.
+    """
+
+    run: RunSpec
+    counts: ClassCounts
+    rule: str
+    decay: float
+    temperature: float
+    n_releases: int = 0
+    tries: bool = True
+
+    phase = "evaluation"
+    channel = EVALUATE
+
+    # ---- wire
+
+    def to_config(self) -> dict[str, Scalar]:
+        return {
+            **self.run.to_config(),
+            key("rule"): self.rule,
+            key("decay"): float(self.decay),
+            key("temperature"): float(self.temperature),
+            key("n_releases"): self.n_releases,
+            key("tries"): self.tries,
+        }
+
+    def arrays(self) -> list[Array]:
+        return codec.encode(self.counts)
+
+    @classmethod
+    def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> EvaluationRequest:
+        run = RunSpec.from_config(config)
+        if len(run.specs) > 1:
+            raise PayloadError("spec", "the one of the model", len(run.specs))
+        party.check_run(run, config)
+        n_releases = config.integer("n_releases", 0, 2**31 - 1)
+        if run.mechanism is None:
+            counts = codec.decode(arrays, run.hasher, run.n_classes)
+        else:
+            counts = codec.decode_total(arrays, run.hasher, run.mechanism, n_releases)
+        figures = [config.entries.get(key(name)) for name in ("decay", "temperature")]
+        for name, figure in zip(("decay", "temperature"), figures, strict=True):
+            if not isinstance(figure, float):
+                raise PayloadError(key(name), "a float", type(figure).__name__)
+        return cls(run, counts, config.text("rule", 40), *figures, n_releases, config.boolean("tries"))
+
+    @property
+    def discloses(self) -> str:
+        return RESULTS if self.tries else NOTHING
+
+    @property
+    def model(self) -> FlyNNClassifier:
+        """The classifier that is handed out."""
+        mechanism = self.run.mechanism
+        return FlyNNClassifier.from_counts(
+            self.run.spec,
+            self.counts,
+            list(self.run.classes),
+            decay=self.decay,
+            rule=self.rule,
+            temperature=self.temperature,
+            feature_names=self.run.feature_names,
+            guarantee=None if mechanism is None else mechanism.guarantee(),
+        )
+
+    # ---- party
+
+    def compute(self, party: Party) -> Answer:
+        model = self.model
+        answer = self._tried(party, model) if self.tries else Answer()
+        # Whatever came of trying it, the party keeps the model; a failure there costs it nothing else.
+        if reason := party.keep(model):
+            answer.metrics[UNKEPT] = reason
+        return answer
+
+    def _tried(self, party: Party, model: FlyNNClassifier) -> Answer:
+        try:
+            matrix = party.confusion(self.run, model)
+        except DataError as error:
+            return Answer(metrics={REFUSED: party.reason("the evaluation", DataError(f"X_test, y_test: {error}"))})
+        except Exception as error:  # noqa: BLE001 - its text may hold anything; `Party.reason` tells the kind alone
+            return Answer(metrics={REFUSED: party.reason("the evaluation", error)})
+        if matrix is None:
+            return Answer()
+        n_examples = int(matrix.sum())
+        return Answer([matrix], n_examples, {"accuracy": float(np.trace(matrix) / n_examples)})
+
+    # ---- server
+
+    def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> Tables | None:
+        announced = reply.announced
+        if not self.tries or announced == 0:  # what nobody asked for is not looked at
+            return None
+        if announced > _MAX_EXAMPLES:
+            raise PayloadError("confusion matrix", f"at most {_MAX_EXAMPLES} examples", announced)
+        (matrix,) = codec.tables(arrays, [(self.run.n_classes, self.run.n_classes)])
+        if int(matrix.min()) < 0:
+            raise PayloadError("confusion matrix", "no negative count", "at least one")
+        # Python's integers, because counts near 2**63 would overflow an int64 sum.
+        total = sum(matrix.ravel().tolist())
+        if total != announced:
+            raise PayloadError("confusion matrix", f"{announced} examples as announced", total)
+        return Tables((matrix,))
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Results of one evaluation.
+
+    Parameters
+    ----------
+    figures : dict or None
+        `metrics.summary` of the parties' confusion matrices; None if no party sent one.
+    missing : dict of name to reason
+        Parties that were asked and reported nothing usable.
+    unkept : dict of name to reason
+        Parties that could not keep the model, by their own account.
+    """
+
+    figures: dict[str, Any] | None
+    missing: dict[str, str]
+    unkept: dict[str, str]
+
+
+def evaluated(parts: Mapping[str, Tables], missing: dict[str, str], unkept: dict[str, str]) -> Evaluation:
+    """The results that confusion matrices, by the names of the parties, lead to."""
+    matrices = {name: part.tables[0] for name, part in parts.items()}
+    return Evaluation(summary(matrices) if matrices else None, missing, unkept)
+
+
+def selected(state: RunState) -> int:
+    """Index of the spec of the model: the selected one, the first where nothing was selected."""
+    selection = state.results.get("selection")
+    return 0 if selection is None else int(selection.spec)
+
+
+def model_of(state: RunState, options: RunOptions) -> FlyNNClassifier:
+    """The classifier that the results so far make."""
+    if options.federation is not None and options.purpose == "evaluate":
+        return options.federation.model
+    selection, run = state.results.get("selection"), state.run_spec
+    index = selected(state)
+    return FlyNNClassifier.from_counts(
+        run.specs[index],
+        state.results["counts"].parts[index],
+        list(run.classes),
+        decay=options.decay if selection is None else selection.readout.decay,
+        rule=options.rule,
+        temperature="auto" if selection is None or selection.temperature is None else selection.temperature,
+        feature_names=run.feature_names,
+        guarantee=None if run.mechanism is None else run.mechanism.guarantee(),
+    )
+
+
+def _request(state: RunState, context: Context) -> EvaluationRequest:
+    model = model_of(state, context.options)
+    counts: ClassCounts = model.counts_
+    index = selected(state)
+    return EvaluationRequest(
+        state.run_spec.only(index),
+        counts,
+        model.rule,
+        float(model.decay_),
+        float(model.temperature_),
+        n_releases=_n_releases(counts, context),
+        tries=context.options.is_evaluated,
+    )
+
+
+def _n_releases(counts: ClassCounts, context: Context) -> int:
+    if isinstance(context.options.run_spec.mode, Secure):
+        return len(context.counted.members)  # each added a share of the noise
+    return sum(release.times for release in counts.noise)
+
+
+def _start(state: RunState, context: Context) -> Tables:
+    n_classes = state.run_spec.n_classes
+    return Tables((np.zeros((n_classes, n_classes), np.int64),))
+
+
+def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
+    unkept = {
+        context.names[cid]: clean(reply.metrics[UNKEPT], 200) or "no reason given"
+        for cid, reply in batch.replies.items()
+        if UNKEPT in reply.metrics
+    }
+    parts = {context.names[cid]: part for cid, part in batch.parts.items()}
+    return state.with_result("evaluation", evaluated(parts, dict(context.missing), unkept))
+
+
+EVALUATION = Phase("evaluation", EVALUATE, _request, _start, _fold, collect=partial(collect_each, keep=True), audience=SAMPLE)

@@ -1,0 +1,248 @@
+"""Phase "selection": spec and readout chosen by the parties' own leave-one-out.
+
+Every counted party gets the sums of the counts and the candidates. It answers, for each candidate and class, how many
+of its own training samples a model classifies correctly that was trained without the sample: the diagonals of the
+leave-one-out confusion matrices, which is all that the selection needs. Added up they are those of the pooled samples,
+and so is the selection. With them come the log-losses at each of `TEMPERATURES`, from which the model learns how sure
+it may be. Held-out samples play no part.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from flwr_flynn.errors import PayloadError
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.collect import Batch
+from flwr_flynn.federated.party import Party
+from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
+from flwr_flynn.federated.protocol import EVALUATE, Answer, Array, Config, Reply, Request, Scalar, key, register
+from flwr_flynn.federated.roster import Member
+from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.statistics import CountsOfSpecs, Tables
+from flwr_flynn.model.selection import TEMPERATURES, Readout, best, coolest, readouts
+
+_MAX_CANDIDATES = 64  # readouts of a spec
+_CANDIDATE_CHARS = 64  # of one in JSON
+_MAX_LOSS = 64 * 2**20  # of a sample, see `leave_one_out_losses`
+
+Candidates = tuple[tuple[Readout, ...], ...]
+
+
+@register
+@dataclass(frozen=True)
+class SelectionRequest(Request[Tables]):
+    """Ask for leave-one-out results of every candidate.
+
+    Parameters
+    ----------
+    run : RunSpec
+    totals : CountsOfSpecs
+        The sums of all parties.
+    candidates : tuple, for each spec, of tuples of Readout
+    """
+
+    run: RunSpec
+    totals: CountsOfSpecs
+    candidates: Candidates
+
+    phase = "selection"
+    channel = EVALUATE
+
+    # ---- wire
+
+    def to_config(self) -> dict[str, Scalar]:
+        pairs = [[[readout.rule, readout.decay] for readout in entries] for entries in self.candidates]
+        return {**self.run.to_config(), key("candidates"): json.dumps(pairs)}
+
+    def arrays(self) -> list[Array]:
+        return codec.encode(*self.totals.parts)
+
+    @classmethod
+    def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> SelectionRequest:
+        run = RunSpec.from_config(config)
+        party.check_run(run, config)
+        totals = codec.decode_all(arrays, run.hashers, run.n_classes)
+        return cls(run, CountsOfSpecs(totals), _candidates(config, len(run.specs)))
+
+    # ---- party
+
+    def compute(self, party: Party) -> Answer:
+        X, codes = party.labelled(self.run.codes, self.run.spec.n_features)
+        progress = party.progress(len(codes) * len(self.run.specs))
+        tables: list[Array] = []
+        for hasher, counts, readouts_ in zip(self.run.hashers, self.totals.parts, self.candidates, strict=True):
+            tables += leave_one_out_tables(hasher, counts, X, codes, readouts_, party.n_jobs, progress)
+        return Answer(tables, len(codes))
+
+    # ---- server
+
+    def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> Tables:
+        if member is None or member.sizes is None:
+            raise PayloadError("selection", "a party whose counts are in the sum", "one that is not counted")
+        announced, sizes = reply.announced, np.array(member.sizes, np.int64)
+        if announced != member.examples:
+            raise PayloadError("selection", f"{member.examples} examples as counted", announced)
+        shapes = [
+            (len(entries), width) for entries in self.candidates for width in (self.run.n_classes, len(TEMPERATURES))
+        ]
+        tables = codec.tables(arrays, shapes)
+        most = min(_MAX_LOSS * announced, 2**63 - 1)
+        for correct, losses in zip(tables[::2], tables[1::2], strict=True):
+            if (correct < 0).any() or (correct > sizes).any():
+                raise PayloadError("correct", "from 0 to the party's samples of the class", "entries outside")
+            if (losses < 0).any() or (losses > most).any():
+                raise PayloadError("log-losses", f"from 0 to {most}", "entries outside")
+        return Tables(tuple(tables))
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Spec and readout that a run selected, and how the candidates compare.
+
+    Parameters
+    ----------
+    spec : int
+        Index of the selected one among the run's specs.
+    readout : Readout
+        Its rule and decay.
+    temperature : float or None
+        What `FlyNNClassifier.predict_proba` divides scores by; None if nothing is known of it.
+    candidates : tuple, for each spec, of tuples of Readout
+    accuracies : tuple, for each spec, of tuples of float
+        Leave-one-out balanced accuracy of every candidate; empty where no party with samples replied. Then the first
+        spec and the suggested decay are selected.
+    examples : int
+        Samples that the accuracies are about.
+    parties : int
+        Parties that replied.
+    missing : dict of name to reason
+        Counted parties whose samples had no say.
+    """
+
+    spec: int
+    readout: Readout
+    temperature: float | None
+    candidates: Candidates
+    accuracies: tuple[tuple[float, ...], ...]
+    examples: int
+    parties: int
+    missing: dict[str, str]
+
+    @property
+    def accuracy(self) -> float | None:
+        """Leave-one-out balanced accuracy of the selected candidate."""
+        if not self.accuracies:
+            return None
+        return self.accuracies[self.spec][self.candidates[self.spec].index(self.readout)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as JSON can hold it."""
+        values = asdict(self)
+        values["readout"] = [self.readout.rule, self.readout.decay]
+        values["candidates"] = [[[each.rule, each.decay] for each in entries] for entries in self.candidates]
+        values["accuracies"] = [list(entries) for entries in self.accuracies]
+        return values | {"accuracy": self.accuracy}
+
+
+def is_selection_needed(n_specs: int, rule: str, decay: float | str) -> bool:
+    """Whether there is more than one candidate. Rule "bayes" has no decay."""
+    return n_specs > 1 or (decay == "auto" and rule != "bayes")
+
+
+def candidates_for(totals: CountsOfSpecs, rule: str, decay: float | str) -> Candidates:
+    """Readouts of each spec to select from, see `model.selection.readouts`."""
+    return tuple(tuple(readouts(counts, rule, decay)) for counts in totals.parts)
+
+
+def select(
+    candidates: Candidates, total: Tables | None, sizes: Sequence[int], parties: int, missing: dict[str, str]
+) -> Selection:
+    """The best candidate on the samples of the parties that replied, which are all samples if nobody is missing.
+
+    Parameters
+    ----------
+    candidates : tuple, for each spec, of tuples of Readout
+    total : Tables or None
+        Sum of the replies.
+    sizes : sequence of L int
+        Samples of each class at the parties that replied.
+    parties : int
+    missing : dict of name to reason
+    """
+    n_per_class = np.array(sizes, np.int64)
+    spec, index, temperature, accuracies = 0, 0, None, ()
+    if total is not None and n_per_class.any():
+        correct, losses = list(total.tables[::2]), total.tables[1::2]
+        spec, index = best(correct, n_per_class)
+        temperature = coolest([losses[spec][index]])
+        filled = n_per_class > 0
+        accuracies = tuple(
+            tuple((table[:, filled] / n_per_class[filled]).mean(axis=1).tolist()) for table in correct
+        )  # type: ignore[assignment]
+    return Selection(
+        spec=spec,
+        readout=candidates[spec][index],
+        temperature=temperature,
+        candidates=candidates,
+        accuracies=accuracies,
+        examples=sum(n_per_class.tolist()),
+        parties=parties,
+        missing=missing,
+    )
+
+
+def _candidates(config: Config, n_specs: int) -> Candidates:
+    """The readouts of each spec that a server wants to select from; the readouts themselves check rule and decay."""
+    lists = config.json("candidates", n_specs * _MAX_CANDIDATES * _CANDIDATE_CHARS)
+    try:
+        candidates = tuple(tuple(Readout(rule, decay) for rule, decay in entries) for entries in lists)
+    except (ValueError, TypeError):
+        raise PayloadError(key("candidates"), "lists of pairs (rule, decay)", type(lists).__name__) from None
+    if len(candidates) != n_specs or not all(0 < len(entries) <= _MAX_CANDIDATES for entries in candidates):
+        got = [len(entries) for entries in candidates]
+        raise PayloadError(key("candidates"), f"1 to {_MAX_CANDIDATES} readouts for each of {n_specs} specs", got)
+    if not all(isinstance(r.rule, str) and isinstance(r.decay, float) for entries in candidates for r in entries):
+        raise PayloadError(key("candidates"), "rules as strings and decays as floats", "other types")
+    return candidates
+
+
+def _request(state: RunState, context: Context) -> SelectionRequest:
+    totals, options = state.results["counts"], context.options
+    return SelectionRequest(state.run_spec, totals, candidates_for(totals, options.rule, options.decay))
+
+
+def _start(state: RunState, context: Context) -> Tables:
+    run = state.run_spec
+    totals, options = state.results["counts"], context.options
+    candidates = candidates_for(totals, options.rule, options.decay)
+    return Tables(
+        tuple(
+            np.zeros((len(entries), width), np.int64)
+            for entries in candidates
+            for width in (run.n_classes, len(TEMPERATURES))
+        )
+    )
+
+
+def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
+    totals, options = state.results["counts"], context.options
+    candidates = candidates_for(totals, options.rule, options.decay)
+    sizes = np.zeros(state.run_spec.n_classes, np.int64)
+    for cid in batch.passed:
+        if (member := context.counted.member(cid)) is not None and member.sizes is not None:
+            sizes += np.array(member.sizes, np.int64)
+    absent = {context.names.get(m.node, str(m)): "not there to be asked" for m in context.counted.members}
+    for cid in batch.passed:
+        absent.pop(context.names[cid], None)
+    missing = absent | dict(context.missing)
+    selection = select(candidates, batch.total, sizes.tolist(), len(batch.passed), missing)
+    return state.with_result("selection", selection)
+
+
+SELECTION = Phase("selection", EVALUATE, _request, _start, _fold, audience=COUNTED)

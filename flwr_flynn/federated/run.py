@@ -1,0 +1,423 @@
+"""A run at the server, without any transport in it: the steps from phase to phase, and who is in the counts.
+
+Both of Flower's strategies drive the same `Run`: they carry what `Run.ask` returns to the parties, and hand the replies
+to `Run.take`. Two rules decide about parties that are lost, late, or refuse:
+
+- What a party sent stays. Every later phase asks the parties that are there then, goes on with the answers that came,
+  and names the other parties in its report.
+- Counting goes on in every later round for parties that are not counted yet. Where it adds somebody, the phases after
+  it are done again for the new sum.
+
+>>> from flwr_flynn import HashSpec
+>>> spec = HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=7)
+>>> run = Run(RunOptions(spec=spec, classes=("cat", "dog"), min_parties=2))
+>>> [phase.name for phase in run.phases], run.num_rounds
+(['counts', 'selection', 'evaluation'], 2)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from flwr_flynn.errors import AggregationError, ConfigError
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.collect import Batch, first_of_each
+from flwr_flynn.federated.federation_file import Federation
+from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.phase import ALL, COUNTED, NEW, Context, Phase, RunState
+from flwr_flynn.federated.phases.evaluation import model_of, selected
+from flwr_flynn.federated.phases.secure import LEAST_PARTIES, check_room
+from flwr_flynn.federated.plan import phases_of
+from flwr_flynn.federated.protocol import EVALUATE, PHASE, PREFIX, TRAIN, Reply, Request, Scalar
+from flwr_flynn.federated.roster import NO_REPLY, Roster, clean
+from flwr_flynn.federated.run_spec import Secure
+from flwr_flynn.federated.statistics import CountsOfSpecs
+from flwr_flynn.model.classifier import FlyNNClassifier
+from flwr_flynn.model.counts import ClassCounts
+
+Figures = Callable[[list[Reply]], Mapping[str, Any]]
+"""Figures that a user's function makes of the replies that passed."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A request, and the parties that get it.
+
+    Parameters
+    ----------
+    phase : Phase
+    request : Request
+    cids : list of str
+    tensors : list of bytes
+        Arrays that go along, as Flower carries them.
+    config : dict
+        Config entries, the user's own included.
+    """
+
+    phase: Phase
+    request: Request[Any]
+    cids: list[str]
+    tensors: list[bytes]
+    config: dict[str, Scalar]
+
+
+@dataclass(frozen=True)
+class Failures:
+    """Failed replies of a round, by node id where Flower reports it, otherwise only the error text.
+
+    Parameters
+    ----------
+    named : dict of cid to reason
+    unnamed : list of str
+    """
+
+    named: dict[str, str] = field(default_factory=dict)
+    unnamed: list[str] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.named or self.unnamed)
+
+    def reasons(self, unanswered: Sequence[str]) -> dict[str, str]:
+        """Reasons why parties that were asked are not among the replies, by cid."""
+        # The sender of a failure without a name is certain only where a single party is missing.
+        texts, reason = self.unnamed, NO_REPLY
+        if texts and len(set(unanswered) - self.named.keys()) == 1:
+            reason = f"failed: {texts[0]}"
+        elif texts:
+            reason = f"{NO_REPLY} or a failure ({len(texts)} without a name, the first: {texts[0][:100]})"
+        reasons = dict.fromkeys(unanswered, reason) | self.named
+        return {cid: clean(text, 200) for cid, text in reasons.items()}
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What came of one exchange.
+
+    Parameters
+    ----------
+    phase : Phase
+    batch : Batch
+        With nobody in it where the round was set aside.
+    missing : dict of name to reason
+        Parties that were asked and gave no usable answer.
+    names : dict of cid to name
+    accepted : bool
+        False where the round was set aside, because somebody failed.
+    figures : mapping
+        What the user's function made of the replies that passed.
+    """
+
+    phase: Phase
+    batch: Batch[Any]
+    missing: dict[str, str]
+    names: dict[str, str]
+    accepted: bool
+    figures: Mapping[str, Any]
+
+
+@dataclass
+class Traffic:
+    """Bytes of one phase's requests and of the replies to them, over all parties and rounds of a run.
+
+    Entries that go with a message are in it; what Flower and the network put around a message is not.
+    """
+
+    asked: int = 0
+    replied: int = 0
+    down: int = 0
+    up: int = 0
+
+    def ask(self, n_parties: int, tensors: Iterable[bytes], config: Mapping[str, Any]) -> None:
+        """Note that so many parties get this."""
+        self.asked += n_parties
+        self.down += n_parties * (sum(map(len, tensors)) + codec.n_bytes(config))
+
+    def reply(self, tensors: Iterable[bytes], metrics: Mapping[str, Any]) -> None:
+        """Note what came from one party."""
+        self.replied += 1
+        self.up += sum(map(len, tensors)) + codec.n_bytes(metrics)
+
+    @property
+    def per_party(self) -> dict[str, int]:
+        """Bytes up (from a party) and down (to it), on average."""
+        return {"up": round(self.up / max(self.replied, 1)), "down": round(self.down / max(self.asked, 1))}
+
+
+class Run:
+    """A run of the server: where its plan stands, and who is in it.
+
+    Parameters
+    ----------
+    options : RunOptions
+
+    Attributes
+    ----------
+    phases : tuple of Phase
+    state : RunState
+    rosters : dict of phase name to Roster
+        Of the phases so far.
+    traffic : dict of phase name to Traffic
+    """
+
+    def __init__(self, options: RunOptions) -> None:
+        self.options = options
+        self.phases = tuple(options.phases or phases_of(options))
+        self.state = RunState(options.run_spec)
+        # A saved run is where its counts are; with "counts" first in the plan more are added to them.
+        if options.federation is not None and self.counting is None:
+            self.state = self.state.with_result("counts", options.federation.totals)
+        before = () if options.federation is None else options.federation.members
+        self.rosters = {"counts": Roster(before, options.identify)}
+        self.traffic: dict[str, Traffic] = {}
+        self._asked: Ask | None = None
+        self._model: tuple[RunState, FlyNNClassifier] | None = None
+
+    # ---- the plan
+
+    @property
+    def num_rounds(self) -> int:
+        """Flower rounds that the plan takes if all parties are there from the start.
+
+        A round of Flower has a training step and an evaluation step, in that order.
+        """
+        rounds, last = 0, EVALUATE
+        for phase in self.phases:
+            rounds += phase.channel == TRAIN or last == EVALUATE
+            last = phase.channel
+        return rounds
+
+    @property
+    def counting(self) -> Phase | None:
+        """The phase that counts; None in a run that only hands a model out."""
+        return next((phase for phase in self.phases if phase.is_counting), None)
+
+    @property
+    def counted(self) -> Roster:
+        """The roster of the counts."""
+        return self.rosters["counts"]
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether at least `min_parties` are counted, where anybody is to be counted."""
+        return self.counting is None or len(self.counted) >= self.options.min_parties
+
+    def phase(self, channel: str) -> Phase | None:
+        """The phase that is due on a channel: the first without a result, or the counting of late parties."""
+        due = next((phase for phase in self.phases if not self._is_done(phase)), None)
+        if due is not None and due.channel == channel:
+            return due
+        counting = self.counting
+        is_late = counting is not None and counting.channel == channel and counting.name in self.state.results
+        return counting if is_late else None
+
+    def _is_done(self, phase: Phase) -> bool:
+        return phase.name in self.state.results and (not phase.is_counting or self.is_enough)
+
+    # ---- one exchange
+
+    def ask(
+        self,
+        channel: str,
+        present: Sequence[str],
+        theirs: Callable[[], Mapping[str, Any]] | None = None,
+        sample: Callable[[int], list[str]] | None = None,
+    ) -> Ask | None:
+        """The request that is due on a channel, for the parties that are to get it; None if there is none.
+
+        Parameters
+        ----------
+        channel : {"train", "evaluate"}
+        present : sequence of cid
+        theirs : callable, optional
+            Returns the user's own config entries; called only if somebody is asked.
+        sample : callable, optional
+            Draws so many of the parties that are there.
+
+        Raises
+        ------
+        ConfigError
+            A config entry of the user has a key of this package.
+        """
+        self._asked, phase = None, self.phase(channel)
+        if phase is None or not (cids := self._audience(phase, list(present), sample)):
+            return None
+        request = phase.request(self.state, self._context())
+        config = merged({} if theirs is None else theirs(), {PHASE: request.phase, **request.to_config()})
+        if phase.channel == TRAIN:
+            self._roster(phase).ask(cids)
+        tensors = codec.write_tensors(request.arrays())
+        self.traffic.setdefault(phase.name, Traffic()).ask(len(cids), tensors, config)
+        self._asked = Ask(phase, request, cids, tensors, config)
+        return self._asked
+
+    def take(self, replies: Sequence[Reply], failures: Failures, figures: Figures | None = None) -> Taken | None:
+        """Check replies to the last request, add up those that pass, and go on to the next phase.
+
+        Parameters
+        ----------
+        replies : sequence of Reply
+        failures : Failures
+        figures : callable, optional
+            Called with the replies that passed, before anything is changed.
+
+        Returns
+        -------
+        Taken or None
+            None if nobody was asked.
+        """
+        ask = self._asked
+        if ask is None:
+            return None
+        phase, roster = ask.phase, self._roster(ask.phase)
+        start = self._start(phase)
+        batch = phase.collect(ask.request, start, roster, self.counted, replies)
+        batch.replies = first_of_each(replies)
+        failed = failures.reasons([cid for cid in ask.cids if cid not in batch.replies])
+        accepted = self.options.accept_failures or not (failures or failed or batch.refused)
+        passed = batch.passed
+        if not accepted:
+            batch = batch.without(start, "set aside with its round, because others failed")
+        theirs = figures(list(batch.passed.values())) if figures is not None and batch.passed else {}
+
+        traffic = self.traffic.setdefault(phase.name, Traffic())
+        for reply in passed.values():
+            traffic.reply(reply.tensors, reply.metrics)
+        for each in (roster, self.counted):
+            each.introduce(batch.names)
+        for cid, reason in {**failed, **batch.refused}.items():
+            roster.fail(cid, reason)
+        for cid, member in batch.members.items():
+            roster.count(member, batch.taken_out.get(cid))
+        names = self.counted.names([*ask.cids, *batch.replies])
+        missing = {names[cid]: clean(reason, 200) for cid, reason in {**failed, **batch.refused}.items()}
+        if accepted or phase.channel == EVALUATE:
+            self._go_on(phase, batch, missing, names)
+        self._asked = None
+        return Taken(phase, batch, missing, names, accepted, theirs)
+
+    def _go_on(self, phase: Phase, batch: Batch[Any], missing: dict[str, str], names: dict[str, str]) -> None:
+        if phase.is_counting:
+            if not batch.passed:
+                return
+            later = self.phases[self.phases.index(phase) + 1 :]
+            self.state = self.state.without(each.name for each in later)
+        self.state = phase.fold(self.state, batch, self._context(missing, names))
+
+    def _start(self, phase: Phase) -> Any:
+        if phase.is_counting and phase.name in self.state.results:
+            return self.state.results[phase.name]
+        return phase.start(self.state, self._context())
+
+    def _context(self, missing: Mapping[str, str] = {}, names: Mapping[str, str] = {}) -> Context:  # noqa: B006
+        return Context(self.options, self.counted, missing, names)
+
+    def _roster(self, phase: Phase) -> Roster:
+        """The roster of a phase: of the counting, of another training phase, or of one evaluation."""
+        if phase.is_counting:
+            return self.counted
+        if phase.channel == TRAIN:
+            return self.rosters.setdefault(phase.name, Roster())
+        return Roster(identify=self.options.identify)
+
+    def _audience(self, phase: Phase, present: list[str], sample: Callable[[int], list[str]] | None) -> list[str]:
+        if phase.audience in (ALL, NEW):
+            roster = self._roster(phase)
+            known = roster.find if phase.audience == NEW else lambda _cid: []
+            cids = [cid for cid in present if cid not in roster and not known(cid)]
+            return self._enough_for_secure(cids) if phase.is_counting else cids
+        if phase.audience == COUNTED:
+            return [cid for cid in present if self.counted.member(cid) is not None]
+        share = self.options.fraction_evaluate or 1.0  # where nobody tries the model, all get it
+        if share < 1 and sample is not None:
+            # Of those that are there now: FedAvg's sample would wait for parties that left after the counting.
+            return sample(int(len(present) * share))
+        return present
+
+    def _enough_for_secure(self, cids: list[str]) -> list[str]:
+        mode = self.state.run_spec.mode
+        if not isinstance(mode, Secure):
+            return cids
+        if len(cids) < LEAST_PARTIES:
+            for cid in cids:
+                self.counted.fail(cid, "not asked: too few are left for a secure sum")
+            return []
+        check_room(len(cids), mode.bound)
+        return cids
+
+    # ---- what came of it
+
+    @property
+    def is_specified(self) -> bool:
+        """Whether the specs are final: no phase is left that derives them."""
+        return self.options.plan is None or "columns" in self.state.results
+
+    def require_specs(self) -> None:
+        """Raise an `AggregationError` while the specs wait for the sums of the columns."""
+        if not self.is_specified:
+            missing = self.rosters["columns"].missing if "columns" in self.rosters else {}
+            listed = ", ".join(f"{name} ({reason})" for name, reason in list(missing.items())[:20])
+            raise AggregationError(
+                "no party was asked to count, the sums of the columns are not in; missing: "
+                + (listed or "nobody was asked; too few parties were connected")
+            )
+
+    @property
+    def totals(self) -> CountsOfSpecs:
+        """The sums over the parties counted so far, for each spec."""
+        self.require_specs()
+        if "counts" in self.state.results or self.counting is None:
+            return self.state.results["counts"]
+        return self._start(self.counting)
+
+    @property
+    def counts(self) -> ClassCounts:
+        """The sum for the selected spec; for the first until one is selected."""
+        return self.totals.parts[selected(self.state)]
+
+    @property
+    def model(self) -> FlyNNClassifier:
+        """The classifier of the selected counts.
+
+        Raises
+        ------
+        AggregationError
+            Fewer than `min_parties` are counted; the message tells who is missing and why.
+        """
+        self.require_specs()
+        if self.counting is not None:
+            self.counted.require(self.options.min_parties)
+        if self._model is None or self._model[0] is not self.state:
+            self._model = self.state, model_of(self.state, self.options)
+        return self._model[1]
+
+    def federation(self, run: str) -> Federation:
+        """The run as a file keeps it: a later run starts from it, to add parties, take them out, or go on.
+
+        Parameters
+        ----------
+        run : str
+            How to call this run in it.
+        """
+        self.require_specs()
+        before = self.options.federation
+        if self.counting is None and before is not None and self.options.purpose == "evaluate":
+            return before
+        due = next((phase.name for phase in self.phases if not self._is_done(phase)), "")
+        members = [replace(member, run=member.run or run) for member in self.counted.members]
+        return Federation.of_run(self.state, self.options, members, due)
+
+
+def merged(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
+    """Our config entries beside the user's.
+
+    Raises
+    ------
+    ConfigError
+        A key of the user begins as ours do.
+    """
+    taken = sorted(str(name) for name in theirs if str(name).startswith(PREFIX))
+    if taken:
+        raise ConfigError("config", f"keys that do not begin with {PREFIX}", ", ".join(taken[:5]))
+    return {**theirs, **ours}

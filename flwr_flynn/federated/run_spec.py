@@ -1,0 +1,301 @@
+"""Hashes, classes and kind of counts that the server announces and every party counts by.
+
+>>> from flwr_flynn import HashSpec
+>>> run = RunSpec(HashSpec(n_features=4, hash_dim=8, row_nnz=2, hash_nnz=3, seed=7), ("cat", "dog"))
+>>> sorted(run.to_config())
+['flynn-classes', 'flynn-fingerprints', 'flynn-mode', 'flynn-specs']
+>>> RunSpec.from_config(Config(run.to_config())) == run
+True
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_flynn.errors import ConfigError, PayloadError, SpecError
+from flwr_flynn.federated.labels import Label, checked_classes, checked_names, codes_of
+from flwr_flynn.federated.protocol import Config, key
+from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
+from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.privacy import Mechanism, mechanism_from_dict
+
+LARGEST_BOUND = 2**29
+"""Of the counts in a secure sum, with room for three parties."""
+
+MAX_SPECS = 16
+"""More specs in one run are refused: each costs every party a hash of all its samples."""
+
+MAX_CHARS = 2**24
+"""Characters of a class list, of names of features and of specs in a request, each."""
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Exact counts, in clear."""
+
+    name = "plain"
+
+
+@dataclass(frozen=True)
+class Noisy:
+    """Counts with the noise of a mechanism, in clear.
+
+    Parameters
+    ----------
+    mechanism : Mechanism
+        Not a share of a noise (`n_honest`), which protects nobody outside a secure sum.
+    """
+
+    mechanism: Mechanism
+
+    name = "noisy"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.mechanism, Mechanism):
+            raise ConfigError("mechanism", "a Mechanism of flwr_flynn.privacy", type(self.mechanism).__name__)
+        if self.mechanism.is_share:
+            raise ConfigError("mechanism", "one without n_honest in mode noisy", repr(self.mechanism))
+
+
+@dataclass(frozen=True)
+class Secure:
+    """Counts of which the server learns the sum alone.
+
+    Parameters
+    ----------
+    bound : int
+        Power of two from 2 to 2**29 that no count of a party exceeds in size.
+    mechanism : GaussianCounts, optional
+        With `n_honest`: each party adds a share of one noise.
+    """
+
+    bound: int
+    mechanism: Mechanism | None = None
+
+    name = "secure"
+
+    def __post_init__(self) -> None:
+        check_bound(self.bound)
+        if self.mechanism is None:
+            return
+        if not isinstance(self.mechanism, Mechanism):
+            raise ConfigError("mechanism", "a Mechanism of flwr_flynn.privacy", type(self.mechanism).__name__)
+        # The whole noise of every party would be too much in a sum.
+        if not self.mechanism.is_share:
+            raise ConfigError("mechanism", "GaussianCounts with n_honest in mode secure", repr(self.mechanism))
+
+
+Mode = Plain | Noisy | Secure
+
+
+def check_bound(bound: Any) -> None:
+    """Raise a `ConfigError` unless `bound` can be the bound of a secure sum."""
+    if type(bound) is not int or not 2 <= bound <= LARGEST_BOUND or bound & (bound - 1):
+        raise ConfigError("bound", f"a power of two from 2 to {LARGEST_BOUND}", str(bound)[:40])
+
+
+def mode_of(mechanism: Mechanism | None, bound: int | None) -> Mode:
+    """The mode of a run with this mechanism, or none, and this bound of a secure sum, or none."""
+    if bound is not None:
+        return Secure(bound, mechanism)
+    return Plain() if mechanism is None else Noisy(mechanism)
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """Specs, classes, mode and names of features of a run.
+
+    Parameters
+    ----------
+    specs : HashSpec or sequence of HashSpec
+        One, or several different ones of the same `n_features`, of which the run will select one. Modes other than
+        `Plain` have one.
+    classes : sequence of L str or L int
+        Class labels, all different; NumPy's strings and integers are taken as Python's. Class l is row l of the
+        counts. One class is enough: novelty scores need no second.
+    mode : Plain, Noisy or Secure
+        A mechanism must be for the spec's `hash_nnz` and for L classes.
+    feature_names : sequence of str, optional
+        Names of the columns, for the model.
+
+    Raises
+    ------
+    ConfigError
+        A parameter is not as described; the message names it.
+    """
+
+    specs: Sequence[HashSpec]
+    classes: Sequence[Label]
+    mode: Mode = Plain()
+    feature_names: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "specs", _checked_specs(self.specs))
+        object.__setattr__(self, "classes", checked_classes(self.classes))
+        if self.feature_names is not None:
+            object.__setattr__(self, "feature_names", checked_names(self.feature_names, self.spec.n_features))
+        if not isinstance(self.mode, Mode):
+            raise ConfigError("mode", "Plain, Noisy or Secure", type(self.mode).__name__)
+        if len(self.specs) > 1 and not isinstance(self.mode, Plain):
+            raise ConfigError("spec", f"one in mode {self.mode.name}", len(self.specs))
+        if self.mechanism is not None:
+            for name, needed in (("hash_nnz", self.spec.hash_nnz), ("n_classes", self.n_classes)):
+                if getattr(self.mechanism, name) != needed:
+                    raise ConfigError("mechanism", f"{name} {needed}", getattr(self.mechanism, name))
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes, L."""
+        return len(self.classes)
+
+    @property
+    def mechanism(self) -> Mechanism | None:
+        """The mode's mechanism."""
+        return None if isinstance(self.mode, Plain) else self.mode.mechanism
+
+    @property
+    def bound(self) -> int | None:
+        """The bound of a secure sum; None where counts travel in clear."""
+        return self.mode.bound if isinstance(self.mode, Secure) else None
+
+    @property
+    def spec(self) -> HashSpec:
+        """The first of `specs`."""
+        return self.specs[0]
+
+    @property
+    def hasher(self) -> FlyHash:
+        """The hash of `spec`, drawn once in a process."""
+        return flynn_hash(self.spec)
+
+    @property
+    def hashers(self) -> tuple[FlyHash, ...]:
+        """The hashes of `specs`."""
+        return tuple(flynn_hash(spec) for spec in self.specs)
+
+    def only(self, index: int) -> RunSpec:
+        """The same run with one of its specs."""
+        return replace(self, specs=(self.specs[index],))
+
+    def to_config(self) -> dict[str, str]:
+        """Config entries for a party."""
+        config = {
+            key("specs"): json.dumps([spec.to_dict() for spec in self.specs]),
+            key("classes"): json.dumps(self.classes),
+            key("fingerprints"): " ".join(hasher.fingerprint for hasher in self.hashers),
+            key("mode"): self.mode.name,
+        }
+        if self.feature_names is not None:
+            config[key("feature_names")] = json.dumps(self.feature_names)
+        if self.mechanism is not None:
+            config[key("mechanism")] = json.dumps(self.mechanism.to_dict())
+        if self.bound is not None:
+            config[key("bound")] = str(self.bound)
+        return config
+
+    def digest(self) -> str:
+        """SHA-256 over what makes counts of this run what they are, beside hash and mechanism."""
+        # With other features than these, or in another order, the same samples make other counts.
+        named = self.classes if self.feature_names is None else [self.classes, self.feature_names]
+        return hashlib.sha256(json.dumps(named).encode()).hexdigest()
+
+    @classmethod
+    def from_config(cls, config: Config) -> RunSpec:
+        """The run that a server announced, without drawing the rows yet: see `agree_on_rows`.
+
+        Raises
+        ------
+        PayloadError
+            An entry is missing, too long, not JSON, or refused by `HashSpec` or `RunSpec`.
+        """
+        try:
+            specs = config.json("specs", MAX_CHARS)
+            if not isinstance(specs, list) or not 1 <= len(specs) <= MAX_SPECS:
+                got = f"{len(specs)}" if isinstance(specs, list) else type(specs).__name__
+                raise PayloadError(key("specs"), f"a list of 1 to {MAX_SPECS} specs", got)
+            return cls(
+                [HashSpec.from_dict(spec) for spec in specs],
+                config.json("classes", MAX_CHARS),
+                _mode(config),
+                announced_names(config),
+            )
+        except (SpecError, ConfigError) as error:
+            raise PayloadError(f"config: {error}") from None
+
+    def agree_on_rows(self, config: Config) -> tuple[FlyHash, ...]:
+        """Draw the rows, and make sure that the server drew the same.
+
+        Raises
+        ------
+        PayloadError
+            A fingerprint in `config` is not that of the rows drawn here.
+        """
+        announced = config.text("fingerprints", 65 * len(self.specs) - 1).split(" ")
+        if len(announced) != len(self.specs):
+            raise PayloadError(key("fingerprints"), f"{len(self.specs)}, one for each spec", len(announced))
+        for fingerprint, hasher in zip(announced, self.hashers, strict=True):
+            if fingerprint != hasher.fingerprint:
+                raise PayloadError(
+                    f"fingerprint: expected {fingerprint[:12]}... as the server announced, the spec gives "
+                    f"{hasher.fingerprint[:12]}... here; are the versions of flwr-flynn the same?"
+                )
+        return self.hashers
+
+    def codes(self, y: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """The class code, 0 to L - 1, of every label, see `labels.codes_of`."""
+        return codes_of(self.classes, y)
+
+
+def announced_names(config: Config) -> tuple[str, ...] | None:
+    """Names of the features that a server announced, in the order in which they are hashed; None without any.
+
+    Raises
+    ------
+    PayloadError
+        Not a list of strings in JSON.
+    """
+    if "feature_names" not in config:
+        return None
+    names = config.json("feature_names", MAX_CHARS)
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise PayloadError(key("feature_names"), "a list of strings", type(names).__name__)
+    return tuple(names)
+
+
+def _mode(config: Config) -> Mode:
+    name = config.text("mode", 40)
+    given = "mechanism" in config
+    if name == Plain.name:
+        return Plain()
+    if name == Noisy.name:
+        return Noisy(mechanism_from_dict(config.json("mechanism", 4096)))
+    if name == Secure.name:
+        mechanism = mechanism_from_dict(config.json("mechanism", 4096)) if given else None
+        return Secure(config.json("bound", 20), mechanism)
+    raise PayloadError(key("mode"), f"one of {Plain.name}, {Noisy.name}, {Secure.name}", name)
+
+
+def _checked_specs(specs: Any) -> tuple[HashSpec, ...]:
+    if isinstance(specs, HashSpec):
+        return (specs,)
+    if isinstance(specs, FlyHash):
+        raise ConfigError("spec", "a HashSpec, from whose seed parties expand the rows", "a FlyHash")
+    if not isinstance(specs, Sequence) or isinstance(specs, str | bytes):
+        raise ConfigError("spec", "a HashSpec", type(specs).__name__)
+    if not 1 <= len(specs) <= MAX_SPECS:
+        raise ConfigError("spec", f"1 to {MAX_SPECS} specs", len(specs))
+    for spec in specs:
+        if not isinstance(spec, HashSpec):
+            raise ConfigError("spec", "only HashSpecs", f"a {type(spec).__name__}")
+    if len(set(specs)) < len(specs):
+        raise ConfigError("spec", "different specs", f"{len(specs) - len(set(specs))} duplicates")
+    if len({spec.n_features for spec in specs}) > 1:
+        raise ConfigError("spec", "specs of the same n_features", sorted({spec.n_features for spec in specs}))
+    return tuple(specs)

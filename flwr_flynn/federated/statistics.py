@@ -1,0 +1,122 @@
+"""Statistics of samples that add up: everything that a party ever sends.
+
+A statistic is an immutable value. The statistics of disjoint sets of samples add up to the statistic of all samples,
+exactly and in any order, because they are integers. Statistics for different requests do not add.
+
+`ClassCounts` and `ColumnMoments` are statistics of their own modules; `CountsOfSpecs` and `Tables` are here.
+
+>>> a, b = Tables((np.array([[1, 2]]),)), Tables((np.array([[3, 4]]),))
+>>> (a + b).tables[0], (a + b - b) == a
+(array([[4, 6]]), True)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_flynn.errors import CountsError
+from flwr_flynn.model.counts import ClassCounts
+
+Table = npt.NDArray[np.int64]
+
+
+class Statistic(Protocol):
+    """A value that adds, exactly."""
+
+    def __add__(self, other: Self, /) -> Self:
+        """Return the statistic of the samples of both."""
+
+
+S = TypeVar("S", bound=Statistic)
+
+
+@dataclass(frozen=True, eq=False)
+class CountsOfSpecs:
+    """Counts of the same samples by each of a run's specs.
+
+    Parameters
+    ----------
+    parts : tuple of ClassCounts
+        One for each spec, in the run's order.
+
+    Examples
+    --------
+    >>> counts = ClassCounts([[2, 2, 0], [0, 1, 1]], hash_nnz=2, spec_fingerprint=64 * "0")
+    >>> (CountsOfSpecs((counts,)) + CountsOfSpecs((counts,))).parts[0].n_per_class
+    array([4, 2])
+    """
+
+    parts: tuple[ClassCounts, ...]
+
+    def __add__(self, other: CountsOfSpecs) -> CountsOfSpecs:
+        return self._each(other, lambda mine, theirs: mine + theirs)
+
+    def __sub__(self, other: CountsOfSpecs) -> CountsOfSpecs:
+        return self._each(other, lambda mine, theirs: mine - theirs)
+
+    def __eq__(self, other: object) -> bool:
+        return self.parts == other.parts if isinstance(other, CountsOfSpecs) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.sha256)
+
+    @property
+    def sha256(self) -> tuple[str, ...]:
+        """SHA-256 of each part, in hexadecimal."""
+        return tuple(part.sha256() for part in self.parts)
+
+    def _each(
+        self, other: CountsOfSpecs, combine: Callable[[ClassCounts, ClassCounts], ClassCounts]
+    ) -> CountsOfSpecs:
+        if len(self.parts) != len(other.parts):
+            raise CountsError("counts", f"{len(self.parts)} specs on both sides", len(other.parts))
+        return CountsOfSpecs(tuple(combine(a, b) for a, b in zip(self.parts, other.parts, strict=True)))
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """Tables of integers, such as confusion matrices, that add entry by entry.
+
+    Parameters
+    ----------
+    tables : tuple of int64 arrays
+
+    Raises
+    ------
+    CountsError
+        When added: the shapes differ, or a sum leaves int64.
+    """
+
+    tables: tuple[Table, ...]
+
+    def __add__(self, other: Tables) -> Tables:
+        return self._combine(other, 1)
+
+    def __sub__(self, other: Tables) -> Tables:
+        return self._combine(other, -1)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Tables):
+            return NotImplemented
+        return len(self.tables) == len(other.tables) and all(map(np.array_equal, self.tables, other.tables))
+
+    def __hash__(self) -> int:
+        return hash(tuple(table.tobytes() for table in self.tables))
+
+    def _combine(self, other: Tables, sign: int) -> Tables:
+        shapes = [table.shape for table in self.tables], [table.shape for table in other.tables]
+        if shapes[0] != shapes[1]:
+            raise CountsError("tables", f"shapes {shapes[0]} on both sides", str(shapes[1]))
+        sums = []
+        for mine, theirs in zip(self.tables, other.tables, strict=True):
+            total = mine + sign * theirs
+            # The sum of two int64 has left its range where its sign is neither's.
+            if (((mine ^ total) & ((sign * theirs) ^ total)) < 0).any():
+                raise CountsError("tables", "sums within int64", "larger ones")
+            sums.append(total)
+        return Tables(tuple(sums))
