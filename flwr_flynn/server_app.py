@@ -32,6 +32,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.superlink.grid import InMemoryGrid
 
 from flwr_flynn import data, report
+from flwr_flynn._files import writing
 from flwr_flynn.choice import Plan
 from flwr_flynn.config import RunConfig
 from flwr_flynn.counts import memory_needed
@@ -324,13 +325,5 @@ def _keeping(trouble: list[str]) -> Workflow:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file whole or not at all: beside it first, then over it in one step."""
-    beside = path.with_name(f".{os.getpid()}.{path.name}")
-    try:
-        with beside.open("w") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
+    with writing(path) as stream:
+        stream.write(text.encode())
