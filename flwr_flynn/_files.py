@@ -179,9 +179,7 @@ class _NoLocksError(OSError):
     """The system or the disk has no file locks."""
 
 
-def lock(
-    path: str | os.PathLike[str], wait: float = math.inf, *, make: bool = True
-) -> AbstractContextManager[int]:
+def lock(path: str | os.PathLike[str], wait: float = math.inf, *, make: bool = True) -> AbstractContextManager[int]:
     """Take the lock of a file; leaving the block of the context manager returned gives it back.
 
     Parameters
@@ -292,8 +290,9 @@ def npy_header(stream: IO[bytes], what: str, error: type[Refusal], types: str = 
     if magic[:6] != b"\x93NUMPY" or magic[6:] not in (b"\1\0", b"\2\0", b"\3\0") or len(length) < wide:
         raise error(f"{what}: expected the bytes of numpy.save, got {magic[:8]!r}")
     size = int.from_bytes(length, "little")
-    header = _HEADER.fullmatch(stream.read(size)) if size <= _LONGEST_HEADER else None
-    if header is None:
+    text = stream.read(size) if size <= _LONGEST_HEADER else b""
+    header = _HEADER.fullmatch(text)
+    if header is None or len(text) < size:
         raise error(f"{what}: expected the header of a plain array, got {size} bytes of another form")
     try:
         dtype = np.dtype(header[1].decode())
