@@ -190,6 +190,7 @@ def parquet_frame(path: Path, setting: str, **options: bool) -> tuple[Any, Any]:
     try:
         with parquet.ParquetFile(path) as file:
             table = file.read()
+        table.validate(full=True)  # texts that are none would be found later, by whoever looks at them
         noted = json.loads((table.schema.metadata or {}).get(b"pandas", b'{"index_columns": []}'))
         row_labels = [name for name in noted["index_columns"] if isinstance(name, str)]
         kept = [i for i, name in enumerate(table.column_names) if name not in row_labels]
