@@ -299,7 +299,7 @@ def npy_header(stream: IO[bytes], what: str, error: type[Refusal], types: str = 
     except (TypeError, ValueError, OverflowError):
         dtype = np.dtype("V0")
     if not dtype.itemsize or not re.fullmatch(types, dtype.str):
-        raise error(f"{what}: expected an array of another type, got {header[1].decode()[:20]}")
+        raise error(f"{what}: expected an array of a type that is read here, got {header[1].decode()[:20]!r}")
     shape = tuple(int(number.strip(b" L")) for number in header[3].split(b",") if number.strip())
     # NumPy takes a 0 among the numbers for no limit of the others.
     if math.prod(max(number, 1) for number in shape) * dtype.itemsize >= 2**63:
@@ -342,8 +342,8 @@ def npz_array(
     most = 1032 * os.fstat(archive.fp.fileno()).st_size  # type: ignore[union-attr]
     with archive.open(info) as stream:
         header = npy_header(stream, what, error, types)
-        if header.n_bytes != info.file_size - stream.tell():
-            raise error(f"{what}: expected {header.n_bytes} bytes as its header declares, got another number")
+        if header.n_bytes != (came := info.file_size - stream.tell()):
+            raise error(f"{what}: expected {header.n_bytes} bytes as its header declares, got {came}")
         if header.n_bytes > min(most, most if max_bytes is None else max_bytes):
             raise error(f"{what}: expected at most {max_bytes or most} bytes, got {header.n_bytes}")
         entries = bytearray(header.n_bytes)

@@ -7,6 +7,7 @@ format 3, the header of which also has their ``noise`` and ``guarantee``. Files 
 known to fit, before anything is allocated.
 
 >>> import tempfile
+>>> from pathlib import Path
 >>> from flwr_flynn import FlyHash
 >>> hasher = FlyHash(HashSpec(n_features=2, hash_dim=64, row_nnz=1, hash_nnz=8, seed=1))
 >>> counts = ClassCounts.from_data(hasher, [[0, 1], [3, 0]], [1, 0], n_classes=2)

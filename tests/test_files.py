@@ -217,6 +217,20 @@ def test_processes_that_save_at_once_all_succeed(tmp_path: Path) -> None:
     assert names(tmp_path) == ["model.npz"]
 
 
+def test_processes_that_are_killed_while_others_save_stop_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "model.npz"
+    savers = [subprocess.Popen([sys.executable, "-c", SAVER, str(path), letter]) for letter in "abcd"]
+    while not path.exists():
+        pass
+    for saver in savers[:2]:
+        saver.kill()
+    assert [saver.wait() for saver in savers][2:] == [0, 0]
+    content = path.read_bytes()
+    assert content == content[:1] * 20_000
+    write(path)
+    assert names(tmp_path) == ["model.npz"]
+
+
 def test_threads_that_save_at_once_all_succeed(tmp_path: Path) -> None:
     path = tmp_path / "model.npz"
     failed: list[Exception] = []
