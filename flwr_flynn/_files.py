@@ -75,7 +75,8 @@ def writing(path: str | os.PathLike[str], mode: int | None = None) -> Iterator[I
                 os.replace(stream.name, target)
             except BaseException:
                 with suppress(OSError):
-                    os.unlink(stream.name)
+                    if stream.closed or _is_at(stream.fileno(), stream.name):  # not one that came after the replacing
+                        os.unlink(stream.name)
                 raise
         settle(folder)
     except FlyNNError:
