@@ -378,7 +378,7 @@ class SimulatedRelease(Mechanism):
             raise ConfigError(f"mechanism: expected one that is not simulated, got {type(mechanism).__name__}")
         self.mechanism, self.seed = mechanism, whole("seed", seed, least=0, most=2**64 - 1)
         self.target_epsilon = math.inf
-        for name in ("hash_nnz", "n_classes", "neighbours", "records_per_person", "n_honest"):
+        for name in ("hash_nnz", "n_classes", "neighbours", "records_per_person", "n_honest", "selects"):
             setattr(self, name, getattr(mechanism, name))
         self._sampler = SeededNoise(self.seed)
 
