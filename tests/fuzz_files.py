@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from flwr_flynn import FlyNNClassifier, data, modelfile, records
+from flwr_flynn import FlyNNClassifier, budget_file, data, modelfile, records
 from flwr_flynn import budget as budgets
-from flwr_flynn import budget_file
 from flwr_flynn.budget import Budget, Policy
 from flwr_flynn.budget_file import LedgerFile
 from flwr_flynn.config import NodeConfig, RunConfig
