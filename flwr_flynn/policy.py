@@ -180,6 +180,8 @@ class Policy:
         if earlier and earlier[0].closes:
             raise self._refusal("max-epsilon", "the one release before this took all of it")
         epsilon, delta = total_cost([*earlier, cost], self.composition, self.max_delta)
+        if cost.epsilon == math.inf:  # no promise by itself: not by any account
+            epsilon = math.inf
         if epsilon > self.max_epsilon * _ROUNDING and self._fits_alone(cost, earlier):
             cost, epsilon, delta = replace(cost, closes=True), cost.epsilon, cost.delta
         for name, most, total in (("epsilon", self.max_epsilon, epsilon), ("delta", self.max_delta, delta)):

@@ -316,6 +316,15 @@ def test_a_ledger_keeps_to_its_composition(tmp_path, capsys):
     ask(one, noise, composition="basic")
 
 
+@pytest.mark.parametrize("composition", ["basic", "zcdp"])
+def test_a_mechanism_without_a_promise_is_refused(composition, monkeypatch):
+    mechanism = LaplaceCounts(0.1, **SHAPE)
+    monkeypatch.setattr(LaplaceCounts, "epsilon", lambda self, delta=0.0: math.inf)
+    monkeypatch.setattr(LaplaceCounts, "zcdp_rho", 0.001)
+    with pytest.raises(PrivacyError, match="policy max-epsilon"):
+        Policy(100.0, 1e-5, composition=composition).admit(mechanism, [])
+
+
 def test_deltas_of_requests_choose_noise_and_do_not_add_up(tmp_path):
     noisy = GaussianCounts(0.1, 1e-5, **SHAPE)
     for run in range(5):
