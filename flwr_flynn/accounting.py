@@ -153,7 +153,7 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
     Examples
     --------
     >>> round(zcdp_epsilon(0.05, 1e-5), 3), zcdp_epsilon(0.0, 1e-5)
-    (1.357, 0.0)
+    (1.308, 0.0)
     """
     if not 0 < delta < 1 or not rho >= 0:
         raise ConfigError(f"rho, delta: expected at least 0 and between 0 and 1, got {rho!r} and {delta!r}")
