@@ -6,6 +6,7 @@ import io
 import json
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flwr_flynn import FlyNNClassifier, data, modelfile, records
+from flwr_flynn import FlyNNClassifier, budget_file, data, modelfile, records
 from flwr_flynn import budget as budgets
 from flwr_flynn.budget import Budget, Policy
+from flwr_flynn.budget_file import LedgerFile
 from flwr_flynn.config import NodeConfig, RunConfig
 from flwr_flynn.errors import FlyNNError, PayloadError
 from flwr_flynn.federation import Federation, Member
@@ -156,8 +158,12 @@ class Files:
         self.parquets = parquets()
         self.budget = Budget(folder / "state", Policy(10.0, mechanisms=("simulated",)))
         self.request = SimulatedRelease(MECHANISM, 3)
-        self.released = self.budget.release(self.request, COUNTS[2]).counts
-        self.state = {path.name: path.read_bytes() for path in (folder / "state").iterdir()}
+        self.released = self._answer().counts
+        files = [folder / "state.exists", *(folder / "state").iterdir()]
+        self.state = {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+    def _answer(self) -> budgets.Released:
+        return self.budget.release(self.request, COUNTS[2].spec_fingerprint, lambda: COUNTS[2])
 
     def write(self, name: str, content: bytes) -> Path:
         path = self.folder / name
@@ -222,32 +228,39 @@ class Files:
     # ---- a party's ledger of private answers
 
     def make_state(self, mutator: Mutator) -> Any:
-        """A file of the ledger's folder with faults, or a forged ledger with the digest that fits it."""
+        """A file of the ledger or its marker with faults, or a forged ledger with the digests that fit it."""
         name = mutator.choice(list(self.state))
         content = self.state[name]
-        if name != "ledger.json" or mutator.one_in(2):
-            return name, mutator.raw(content, list(self.state.values())), False
-        entries: Any = json.loads(content)["entries"]
+        if name != "state/ledger.json" or mutator.one_in(2):
+            return {name: mutator.raw(content, list(self.state.values()))}, False
+        ledger: Any = json.loads(content)
         for _ in mutator.times():
-            entries = mutator.value(entries)
-        return name, budgets._ledger(json.loads(json.dumps(entries, default=repr))), True
+            ledger["entries"] = mutator.value(ledger["entries"])
+        del ledger["sha256"]
+        ledger = json.loads(json.dumps(ledger, default=repr))
+        files = {name: json.dumps({**ledger, "sha256": budget_file._digest(ledger)}).encode()}
+        with suppress(TypeError, KeyError):
+            forged = LedgerFile(ledger["composition"], ledger["delta"], ledger["data_path"], ledger["entries"])
+            files["state.exists"] = forged.marker()
+        return files, True
 
     def use_state(self, given: Any) -> None:
-        name, content, forged = given
-        self.write(f"state/{name}", content)
+        files, forged = given
+        for name, content in files.items():
+            self.write(name, content)
         try:
             spent = self.budget.spent()
-            answer = self.budget.release(self.request, COUNTS[2])
+            answer = self._answer()
             # Whoever may write to the folder can forge a ledger; what merely happens to a file is noticed.
             assert forged or (spent, answer.repeated, answer.counts) == ((1.0, 0.0), True, self.released)
             assert 0 <= spent[0] < np.inf
             assert 0 <= spent[1] < np.inf
         finally:
             for path in (self.folder / "state").iterdir():
-                if path.name not in self.state:
+                if f"state/{path.name}" not in self.state:
                     path.unlink()
             for known, whole in self.state.items():
-                self.write(f"state/{known}", whole)
+                self.write(known, whole)
 
     # ---- data
 

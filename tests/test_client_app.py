@@ -136,7 +136,7 @@ def test_a_deployed_party_gives_private_counts_where_its_own_config_allows_it(tm
     assert private_fit(context(allowed)) == (2, 1, {"flynn-party": "Basel"})
     assert "only noisy counts" in fit(context(allowed))[2]["flynn-refused"]
     other = Terms(TERMS.spec, TERMS.classes, "noisy", mechanism=LaplaceCounts(0.5, hash_nnz=4, n_classes=10))
-    assert "policy max-epsilon 1" in private_fit(context(allowed), other)[2]["flynn-refused"]
+    assert "policy max-epsilon" in private_fit(context(allowed), other)[2]["flynn-refused"]
     seeded = Terms(TERMS.spec, TERMS.classes, "noisy", mechanism=SimulatedRelease(PRIVATE.mechanism, 1))
     assert "simulated is not among them" in private_fit(context(allowed), seeded)[2]["flynn-refused"]
 
@@ -168,7 +168,7 @@ def test_a_private_simulation_keeps_its_ledgers_under_the_output_folder(tmp_path
         assert (tmp_path / "state" / "1" / f"party-{i}" / "ledger.json").exists()
     other = Terms(TERMS.spec, TERMS.classes, "noisy", mechanism=LaplaceCounts(2.0, hash_nnz=4, n_classes=10))
     where = context({"partition-id": 0, "num-partitions": 2}, **run)
-    assert "policy max-epsilon 1" in private_fit(where, other)[2]["flynn-refused"]
+    assert "policy max-epsilon" in private_fit(where, other)[2]["flynn-refused"]
 
 
 def test_no_line_of_a_csv_file_changes_how_another_is_read(tmp_path: Path) -> None:

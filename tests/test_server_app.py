@@ -425,7 +425,7 @@ def test_parties_that_keep_their_results_are_named_where_they_are_asked(
     more = {"n-examples": 40, "evaluate": True}
     report = run(tmp_path, monkeypatch, lambda content, kind: content, epsilon=1.0, **more)
     assert set(report["evaluation_missing"]) == {"Ulm", "Mallory"}
-    with pytest.raises(AggregationError, match=r"policy max-epsilon 1: with this release it would be 1\.5"):
+    with pytest.raises(AggregationError, match="policy max-epsilon"):
         run(tmp_path, monkeypatch, lambda content, kind: content, epsilon=0.5, **more)
 
 
