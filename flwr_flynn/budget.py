@@ -20,10 +20,10 @@ from a backup, but reset it, and lower the policy.
 >>> counts = ClassCounts([[2, 2, 0], [0, 1, 1]], hash_nnz=2, spec_fingerprint=64 * "0")
 >>> with tempfile.TemporaryDirectory() as folder:
 ...     budget = Budget(Path(folder, "state"), Policy(max_epsilon=1.0))
-...     first = budget.release(LaplaceCounts(0.6, hash_nnz=2, n_classes=2), counts)
-...     again = budget.release(LaplaceCounts(0.6, hash_nnz=2, n_classes=2), counts)
+...     first = budget.release(LaplaceCounts(0.6, hash_nnz=2, n_classes=2), 64 * "0", lambda: counts)
+...     again = budget.release(LaplaceCounts(0.6, hash_nnz=2, n_classes=2), 64 * "0", lambda: counts)
 ...     print(first.counts == again.counts, again.repeated, budget.spent())
-...     budget.release(LaplaceCounts(0.5, hash_nnz=2, n_classes=2), counts)
+...     budget.release(LaplaceCounts(0.5, hash_nnz=2, n_classes=2), 64 * "0", lambda: counts)
 Traceback (most recent call last):
     ...
 flwr_flynn.errors.PrivacyError: policy max-epsilon 1: with this release it would be 1.1
@@ -39,7 +39,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,13 +138,10 @@ class Released:
         What may leave the party.
     repeated : bool
         The same request was answered before, and this is that answer: nothing was spent.
-    data_changed : bool
-        The answer is from other data than there are now.
     """
 
     counts: ClassCounts
     repeated: bool
-    data_changed: bool
 
 
 class Budget:
@@ -166,10 +163,10 @@ class Budget:
     def release(
         self,
         mechanism: Mechanism,
-        counts: ClassCounts,
+        spec_fingerprint: str,
+        count: Callable[[], ClassCounts],
         *,
         terms: str = "",
-        data: str | None = None,
         processes: int = 1,
     ) -> Released:
         """What answers this request: what answered it before, or else a new release, recorded first.
@@ -179,12 +176,12 @@ class Budget:
         Parameters
         ----------
         mechanism : Mechanism
-        counts : ClassCounts
-            Without noise, of the shape the mechanism is for.
+        spec_fingerprint : str
+            Of the hash to count by.
+        count : callable
+            Makes the counts without noise. Called once the request is admitted, and only then.
         terms : str
             What else makes a request what it is: a digest of the run's terms.
-        data : str, optional
-            A digest of the data, to notice when they change; of the counts if not given. Never leaves the ledger.
         processes : int, default=1
             As for `Mechanism.release`.
 
@@ -194,15 +191,14 @@ class Budget:
             It is beyond the policy, or the ledger is lost, altered or cannot be written.
         """
         self.policy.check(mechanism)
-        request = {"mechanism": mechanism.to_dict(), "spec": counts.spec_fingerprint, "terms": terms}
-        data = counts.sha256() if data is None else data
+        request = {"mechanism": mechanism.to_dict(), "spec": spec_fingerprint, "terms": terms}
         with self._locked():
             entries = self._read()
             # A share of noise is drawn anew for each sum: the same one in two sums of different parties would leave too
             # little of it in their difference.
             for entry in [] if mechanism.is_share else entries:
                 if entry["request"] == request:
-                    return Released(self._stored(entry, mechanism), True, entry["data"] != data)
+                    return Released(self._stored(entry, mechanism), True)
             inner = _unseeded(mechanism)
             cost = {"epsilon": inner.epsilon(inner.delta), "delta": inner.delta}
             for name in ("epsilon", "delta"):
@@ -211,18 +207,18 @@ class Budget:
                     raise PrivacyError(
                         f"policy max-{name} {most:.4g}: with this release it would be {shown_bound(total)}"
                     )
-            released = mechanism.release(counts, processes=processes)
+            released = mechanism.release(count(), processes=processes)
             stream = io.BytesIO()
             np.savez_compressed(stream, counts=released.array)
             raw = stream.getvalue()
             name = f"{uuid4().hex}.npz"
-            entry = {"request": request, **cost, "data": data, "file": name, "sha256": hashlib.sha256(raw).hexdigest()}
+            entry = {"request": request, **cost, "data": "", "file": name, "sha256": hashlib.sha256(raw).hexdigest()}
             try:
                 _write(self.path / name, raw)
                 _write(self.path / _LEDGER, _ledger([*entries, entry]))
             except OSError as error:
                 raise self._trouble(f": cannot be written ({error.strerror})") from None
-            return Released(released, False, False)
+            return Released(released, False)
 
     def recall(self, mechanism: Mechanism, spec_fingerprint: str, *, terms: str = "") -> ClassCounts:
         """What answered a request before, for whoever wants it taken out of a sum; never a new release.
