@@ -13,7 +13,7 @@ from flwr.common import Code, EvaluateIns, FitIns, Parameters, ndarrays_to_param
 
 from flwr_flynn import payload
 from flwr_flynn.classifier import FlyNNClassifier
-from flwr_flynn.client_app import client_fn
+from flwr_flynn.client_app import client_fn, simulated_client
 from flwr_flynn.config import NodeConfig, RunConfig
 from flwr_flynn.counts import ClassCounts
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
