@@ -89,6 +89,8 @@ class Policy:
     neighbours: str = "add-remove"
     records_per_person: int = 1
     secure_sum: bool = False
+    max_releases: int = 100
+    composition: str = "basic"
 
     def __post_init__(self) -> None:
         for name, least in (("max_epsilon", 0.0), ("max_delta", 0.0)):
@@ -155,7 +157,9 @@ class Budget:
     policy : Policy
     """
 
-    def __init__(self, path: str | os.PathLike[str], policy: Policy) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], policy: Policy, data_path: str | os.PathLike[str] | None = None
+    ) -> None:
         # By one name only: through two, links among them, two processes would not wait for each other.
         self.path, self.policy = Path(os.path.realpath(path)), policy
         self._marker = self.path.with_name(self.path.name + ".exists")
