@@ -492,12 +492,16 @@ class RunConfig(Settings):
         return tuple(numbers * n_features if len(numbers) == 1 else numbers)
 
 
+COMPOSITIONS = ("basic", "zcdp")
+
 POLICY_KEYS = (
     "state-path",
     "max-delta",
     "mechanisms",
     "neighbours",
     "records-per-person",
+    "composition",
+    "max-releases",
     "evaluate",
     "response-seconds",
 )
@@ -544,6 +548,13 @@ class NodeConfig(Settings):
     records_per_person: int = setting(
         1, "records of one person that an answer must protect at least", low=1, high=10**6
     )
+    composition: str = setting(
+        "basic",
+        "account by which private answers add up, fixed when the ledger is made: `basic` sums, or `zcdp`, by which "
+        "many answers with much noise cost less, and which needs `max-delta`",
+        choices=COMPOSITIONS,
+    )
+    max_releases: int = setting(100, "private answers at most, old ones again not counted", low=1, high=10**6)
     evaluate: bool = setting(
         False,
         "with `max-epsilon`: try models on points held out, and let the confusion matrix leave the party",
@@ -586,7 +597,20 @@ class NodeConfig(Settings):
             raise ConfigError(
                 f"node-config mechanisms: expected some of {', '.join(MECHANISMS)}, got {json.dumps(unknown[0][:40])}"
             )
-        return Policy(self.max_epsilon, self.max_delta, kinds, self.neighbours, self.records_per_person, self.secure)
+        try:
+            return Policy(
+                self.max_epsilon,
+                self.max_delta,
+                kinds,
+                self.neighbours,
+                self.records_per_person,
+                self.secure,
+                max_releases=self.max_releases,
+                composition=self.composition,
+            )
+        except ConfigError as error:
+            name, _, what = str(error).partition(":")
+            raise ConfigError(f"node-config {name.replace('_', '-')}:{what}") from None
 
 
 def _class_list(text: str) -> list[str | int]:

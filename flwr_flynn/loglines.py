@@ -1,7 +1,7 @@
 """What a run tells its log: what is going to happen, and of every party one line of what came of it.
 
-Nothing here depends on the data beyond numbers of points, which noisy counts and secure sums hide; names of parties are cleaned by the
-`ledger`.
+Nothing here depends on the data beyond numbers of points, which noisy counts and secure sums hide; names of parties
+are cleaned by the `ledger`.
 """
 
 from __future__ import annotations

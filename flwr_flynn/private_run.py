@@ -116,7 +116,9 @@ def training_points(config: RunConfig) -> int:
 
 def own_budget(node: NodeConfig) -> Budget | None:
     """A deployed party's ledger, with its policy; None for one that gives no private counts."""
-    return Budget(node.state_path, node.policy()) if node.max_epsilon else None
+    if not node.max_epsilon:
+        return None
+    return Budget(node.state_path, node.policy(), data_path=os.path.expanduser(node.data_path))
 
 
 def simulated_budget(config: RunConfig, run_id: int, party: int) -> Budget | None:

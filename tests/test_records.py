@@ -108,17 +108,3 @@ def test_whatever_a_label_does_it_is_left_out() -> None:
             raise RuntimeError
 
     assert count(np.zeros((1, 4)), [Hostile()]) == (ClassCounts.zeros(HASHER, TERMS.n_classes), 1)
-
-
-def test_whatever_hashing_a_point_does_it_alone_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    X, y = points(20)
-    X[7] = 5.0
-    active = FlyHash.active
-
-    def picky(self: FlyHash, points: Any, **more: Any) -> Any:
-        if (points == 5.0).all(axis=1).any():
-            raise ZeroDivisionError
-        return active(self, points, **more)
-
-    monkeypatch.setattr(FlyHash, "active", picky)
-    assert count(X, y) == (counts_of(np.delete(X, 7, 0), np.delete(y, 7)), 1)
