@@ -343,7 +343,7 @@ def test_a_model_that_cannot_be_written_is_told_without_a_path(
     counts = ClassCounts.zeros(TERMS.hasher, 10)
     with caplog.at_level("ERROR", "flwr"):
         metrics = client_fn(context(node)).evaluate(evaluation(NAMED, counts)).metrics
-    assert metrics == {"flynn-party": "Basel", "flynn-unkept": "failed with OSError: No space left on device"}
+    assert metrics == {"flynn-party": "Basel", "flynn-unkept": "failed with WriteError: No space left on device"}
     assert str(tmp_path) in caplog.text
     assert (tmp_path / "model.npz").read_text() == "the one before"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.csv", "model.npz"]
