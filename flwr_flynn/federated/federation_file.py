@@ -35,6 +35,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from flwr_flynn import _files
 from flwr_flynn.errors import ConfigError, FlyNNError, ModelFileError
 from flwr_flynn.federated.codec import SECURE
 from flwr_flynn.federated.protocol import Label, Terms
@@ -211,7 +212,13 @@ class Federation:
         ]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the file, whole or not at all: after a crash there is the old one or the new one."""
+        """Write the file, whole or not at all: after a crash there is the old one or the new one.
+
+        Raises
+        ------
+        WriteError
+            It cannot be written. The old one is as it was.
+        """
         model, mechanism = self.model, self.terms.mechanism
         ledger = {
             "format": _FORMAT,
@@ -288,23 +295,15 @@ def exclusive(path: str | os.PathLike[str]) -> Iterator[None]:
     ConfigError
         Another run has it, or there can be no lock.
     """
-    import fcntl  # not on Windows, which has no SuperLink either
-
     place = Path(path)
     try:
-        lock = os.open(place.with_name(f".{place.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        held = _files.lock(place.with_name(f".{place.name}.lock"), wait=0)
+    except BlockingIOError:
+        raise ConfigError(f"federation: another run has {place.name[:80]!r}") from None
     except OSError as error:
         raise ConfigError(f"federation: {place.name[:80]!r} cannot be locked ({error.strerror})") from None
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(f"federation: another run has {place.name[:80]!r}") from None
-        except OSError as error:
-            raise ConfigError(f"federation: {place.name[:80]!r} cannot be locked ({error.strerror})") from None
+    with held:
         yield
-    finally:
-        os.close(lock)
 
 
 def summary(federation: Federation) -> list[Mapping[str, Any]]:

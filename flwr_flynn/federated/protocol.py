@@ -59,6 +59,8 @@ _NAMES = "flynn-feature-names"
 
 _MAX_CLASSES_CHARS = _MAX_NAMES_CHARS = 2**24
 
+_MAX_SPEC_CHARS = 2**26  # where the party's number of features is not known yet
+
 
 @dataclass(frozen=True)
 class Terms:
@@ -176,15 +178,16 @@ class Terms:
         return hashlib.sha256(json.dumps(named).encode()).hexdigest()
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any], n_features: int) -> Terms:
+    def from_config(cls, config: Mapping[str, Any], n_features: int | None) -> Terms:
         """The terms that a server announced, without drawing the rows yet: see `agree_on_rows`.
 
         Parameters
         ----------
         config : mapping
             What arrived. Nothing is assumed of it.
-        n_features : int
-            The number of columns of the party's own data, which the spec must fit.
+        n_features : int or None
+            The number of columns of the party's own data, which the spec must fit. None where the data are not to be
+            looked at yet: `check_width` is for later.
 
         Raises
         ------
@@ -193,7 +196,8 @@ class Terms:
         """
         try:
             # A centre and a scale are two vectors of at most 25 characters a number.
-            specs = _from_json(config, "flynn-spec", MAX_SPECS * (4096 + 64 * n_features))
+            longest = _MAX_SPEC_CHARS if n_features is None else MAX_SPECS * (4096 + 64 * n_features)
+            specs = _from_json(config, "flynn-spec", longest)
             specs = specs if isinstance(specs, list) else [specs]
             if len(specs) > MAX_SPECS:
                 raise PayloadError(f"flynn-spec: expected at most {MAX_SPECS} specs, got {len(specs)}")
@@ -207,8 +211,19 @@ class Terms:
             terms = cls(specs, classes, mode, names, mechanism, bound)
         except (SpecError, ConfigError) as error:
             raise PayloadError(f"config: {error}") from None
-        _check_width(terms.spec.n_features, n_features)
+        if n_features is not None:
+            terms.check_width(n_features)
         return terms
+
+    def check_width(self, n_features: int) -> None:
+        """Refuse data of another number of columns than the hash is for.
+
+        Raises
+        ------
+        PayloadError
+            Naming both.
+        """
+        _check_width(self.spec.n_features, n_features)
 
     def agree_on_rows(self, config: Mapping[str, Any]) -> tuple[FlyHash, ...]:
         """Draw the rows, and make sure that the server drew the same.

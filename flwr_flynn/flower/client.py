@@ -14,9 +14,11 @@ reply that has the same form whatever the party holds: see `FlyNNClient` and `re
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from logging import ERROR, INFO, WARNING
 from typing import Any
 
@@ -42,7 +44,7 @@ from flwr_flynn.errors import ConfigError, DataError, FlyNNError, PayloadError, 
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.aggregator import NOISY_EXAMPLES
 from flwr_flynn.federated.membership import LEAVE
-from flwr_flynn.federated.party import check_form, count, hashed
+from flwr_flynn.federated.party import check_classes, check_form, count, hashed
 from flwr_flynn.federated.protocol import SUMS, TRY, UNKEPT, SumsTerms, Terms, whole_number
 from flwr_flynn.federated.selection_round import CANDIDATES, Tables, ballot, read_candidates, tables_to_bytes
 from flwr_flynn.flower import secagg
@@ -67,9 +69,9 @@ class FlyNNClient(NumPyClient):
 
     Parameters
     ----------
-    X : array-like or scipy sparse of shape (n, d)
+    X : array-like or scipy sparse of shape (n, d), optional
         Points to train on. n may be 0: such a party sends zeros, and is counted.
-    y : array-like of shape (n,)
+    y : array-like of shape (n,), optional
         Their labels, strings or integers.
     X_test, y_test : like `X` and `y`, optional
         Points to try the federated model on. Without them the party takes the model, and reports nothing on
@@ -96,6 +98,14 @@ class FlyNNClient(NumPyClient):
     leaves : bool, default=False
         Whether this party leaves a federation: it then sends its counts to be taken out of it, where a run is for that,
         and takes part in no other counting. Noisy counts are those it sent before, from its `budget`.
+    load : callable, optional
+        Instead of `X`, `y`, `X_test` and `y_test`: called once, without arguments, when they are needed for the first
+        time; what it returns has them as attributes (the last two maybe None). A party with a `budget` needs them only
+        for an answer that its ledger has admitted, so that neither a refusal nor an old answer takes longer with more
+        records.
+    response_seconds : float, default=0.0
+        With a `budget`: every reply takes that long, however long the work takes; 0: as long as it takes. Where the
+        work takes longer, the party's own log tells.
     on_model : callable, optional
         Called with the federated model, a `FlyNNClassifier`, when it arrives and was tried; for example
         ``lambda model: model.save("model.npz")``. From then on the party predicts alone. If it fails, the party's
@@ -122,8 +132,8 @@ class FlyNNClient(NumPyClient):
 
     def __init__(
         self,
-        X: Any,
-        y: npt.ArrayLike,
+        X: Any = None,
+        y: npt.ArrayLike | None = None,
         *,
         X_test: Any = None,
         y_test: npt.ArrayLike | None = None,
@@ -135,8 +145,15 @@ class FlyNNClient(NumPyClient):
         evaluates: bool = False,
         secure: bool = False,
         leaves: bool = False,
+        load: Callable[[], Any] | None = None,
+        response_seconds: float = 0.0,
         on_model: Callable[[FlyNNClassifier], object] | None = None,
     ) -> None:
+        if load is not None and any(each is not None for each in (X, y, X_test, y_test)):
+            raise ConfigError("load: expected none of X, y, X_test and y_test beside it, got some")
+        number = isinstance(response_seconds, int | float) and not isinstance(response_seconds, bool)
+        if not number or not 0 <= response_seconds < math.inf:
+            raise ConfigError(f"response_seconds: expected a finite number of at least 0, got {response_seconds!r:.40}")
         if budget is not None and not isinstance(budget, Budget):
             raise ConfigError(f"budget: expected a Budget, got {type(budget).__name__}")
         if name is not None and not isinstance(name, str):
@@ -148,7 +165,7 @@ class FlyNNClient(NumPyClient):
         if (X_test is None) != (y_test is None):
             raise ConfigError("X_test, y_test: expected both or neither, got one of them")
         self.X = X
-        self.y = y
+        self.y: Any = y
         self.X_test = X_test
         self.y_test = y_test
         self.name = name
@@ -159,6 +176,8 @@ class FlyNNClient(NumPyClient):
         self.evaluates = evaluates
         self.secure = secure
         self.leaves = leaves
+        self.response_seconds = response_seconds
+        self._load = load
         self.on_model = on_model
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, Metrics]:
@@ -182,6 +201,10 @@ class FlyNNClient(NumPyClient):
             ``flynn-party`` (the name, if it has one) and, not beside noisy counts, ``flynn-seconds``; or
             ``flynn-refused``, the reason.
         """
+        with self._taking_its_time():
+            return self._fit(config)
+
+    def _fit(self, config: dict[str, Scalar]) -> tuple[NDArrays, int, Metrics]:
         if config.get("flynn-mode") == codec.SECURE:
             try:
                 self._check_stay(config)
@@ -229,8 +252,14 @@ class FlyNNClient(NumPyClient):
             `choosing.tables_to_bytes`). With ``flynn-try`` false in `config` none of them: the party takes the model,
             and that is all. Or ``flynn-refused``, the reason. In any case ``flynn-unkept`` if `on_model` failed.
         """
+        with self._taking_its_time():
+            return self._evaluate(parameters, config)
+
+    def _evaluate(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[float, int, Metrics]:
         if CANDIDATES in config:
             try:
+                if self.leaves:
+                    raise ConfigError("leave: takes part in nothing else")
                 self._check_secrecy()
                 self._check_openness("a part in the choice")
                 right, cold, n_examples = self._choose(parameters, config)
@@ -253,6 +282,7 @@ class FlyNNClient(NumPyClient):
         return _Wire(self)
 
     def _sum(self, config: dict[str, Scalar]) -> tuple[NDArrays, int]:
+        self._hold()
         terms = SumsTerms.from_config(config, _points(self.X).shape[1])
         if terms.memory_needed > self.memory_limit:
             raise PayloadError(
@@ -297,32 +327,98 @@ class FlyNNClient(NumPyClient):
         return codec.encode_release(released, terms.mechanism)
 
     def _released(self, config: dict[str, Scalar]) -> tuple[Terms, ClassCounts]:
-        """Noisy counts. Whether they are refused, and all else about them that shows, depends on no record."""
+        """Noisy counts. Whether they are refused, and all else about them that shows, depends on no record.
+
+        The party's points are not touched before its ledger has admitted the request: refusals and old answers take the
+        same time whatever the party holds.
+        """
         if self.budget is None:
             raise PrivacyError("policy max-epsilon not set: this party gives no private counts")
-        check_form(self.X, self.y)
-        terms = self._terms(config)
+        terms = Terms.from_config(config, self._width())
+        assert terms.mechanism is not None
+        if self.leaves and terms.mechanism.is_share:
+            # Taken out of a sum, a share of noise leaves the others' with less than was promised.
+            raise PrivacyError("leave: a share of the noise of a secure sum cannot be taken out of it")
+        self.budget.policy.check(terms.mechanism)
+        check_classes(terms.classes)
+        self._afford(terms)
+        terms.agree_on_rows(config)
         if terms.mode == codec.SECURE:
             secagg.require_mask(terms)  # before anything is spent
-        assert terms.mechanism is not None
         mechanism = _seeded_here(terms.mechanism, f"{self.name} {terms.digest()}")
+        fingerprint, digest = terms.hasher.fingerprint, terms.digest()
         if self.leaves:
-            return terms, self.budget.recall(mechanism, terms.hasher.fingerprint, terms=terms.digest())
-        self.budget.policy.check(mechanism)
-        try:
-            progress = Progress(len(self.y))  # type: ignore[arg-type]
-            counts, dropped = count(terms.hasher, terms.classes, self.X, self.y, self.n_jobs, progress)
-            if dropped:
-                log(WARNING, "FlyNN: %s of %s records do not fit, and are left out", dropped, len(self.y))  # type: ignore[arg-type]
-        except Exception as error:  # noqa: BLE001 - a refusal could be some record's doing
-            log(ERROR, "FlyNN: THE COUNTS ARE OF NO RECORD, as counting failed", exc_info=error)
-            counts = ClassCounts.zeros(terms.hasher, terms.n_classes)
-        released = self.budget.release(mechanism, counts, terms=terms.digest(), processes=n_threads(self.n_jobs))
-        if released.data_changed:
-            log(WARNING, "FlyNN: the answer to this request is the one before, of other data than there are now")
-        elif released.repeated:
+            return terms, self.budget.recall(mechanism, fingerprint, terms=digest)
+        released = self.budget.release(
+            mechanism,
+            fingerprint,
+            lambda: self._admitted_counts(terms),
+            terms=digest,
+            processes=n_threads(self.n_jobs),
+        )
+        if released.repeated:
             log(INFO, "FlyNN: this request was answered before; the same answer again spends nothing")
         return terms, released.counts
+
+    def _admitted_counts(self, terms: Terms) -> ClassCounts:
+        """The party's counts without noise, of the records that fit.
+
+        A failure that is no record's own (memory, a disk, a fault of a program) ends the request: nothing is charged,
+        nothing is kept, and the server is told that counting failed, in the same words whatever the cause. To the
+        server that is a machine that failed, as one that goes offline in the middle. The guarantee is about answers; it
+        says nothing of machines that give none. Zeros instead would be charged, and would stand for the party for ever.
+
+        Raises
+        ------
+        ConfigError, DataError, PayloadError
+            The points are not of the form that the request is for, which no record decides; or counting failed.
+        """
+        try:
+            self._hold()
+            check_form(self.X, self.y)
+            terms.check_width(self.X.shape[1])
+        except FlyNNError:
+            raise
+        except Exception as error:  # noqa: BLE001 - its text may hold anything
+            raise _failed(error) from None
+        try:
+            n_records = len(self.y)
+            progress = Progress(n_records)
+            counts, dropped = count(terms.hasher, terms.classes, self.X, self.y, self.n_jobs, progress)
+            if dropped:
+                log(WARNING, "FlyNN: %s of %s records do not fit, and are left out", dropped, n_records)
+        except Exception as error:  # noqa: BLE001 - a reason could be some record's doing
+            raise _failed(error) from None
+        return counts
+
+    def _hold(self) -> None:
+        """Load the points, unless they are here."""
+        if self._load is None:
+            return
+        share = self._load()
+        self.X, self.y, self.X_test, self.y_test = share.X, share.y, share.X_test, share.y_test
+        self._load = None
+
+    def _width(self) -> int | None:
+        """Number of the points' columns, from their shape alone; None where they are not loaded yet."""
+        if self._load is not None:
+            return None
+        check_form(self.X, self.y)
+        return int(self.X.shape[1])
+
+    @contextmanager
+    def _taking_its_time(self) -> Iterator[None]:
+        """Take `response_seconds` for what is done in between, where there is a budget."""
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            if self.budget is not None and self.response_seconds:
+                rest = self.response_seconds - (time.monotonic() - start)
+                if rest > 0:
+                    time.sleep(rest)
+                else:
+                    log(WARNING, "FlyNN: an answer took %.2f s longer than response-seconds: its time shows", -rest)
 
     def _check_secrecy(self) -> None:
         if self.secure:
@@ -367,6 +463,7 @@ class FlyNNClient(NumPyClient):
 
     def _confusion(self, terms: Terms, model: FlyNNClassifier) -> Confusion | None:
         """How the model does on the points held out; None if there are none."""
+        self._hold()
         if self.X_test is None or self.y_test is None:
             return None
         if self.budget is not None:
@@ -383,6 +480,7 @@ class FlyNNClient(NumPyClient):
     def _private_confusion(self, terms: Terms, model: FlyNNClassifier) -> Confusion | None:
         """The same on the records that fit."""
         check_form(self.X_test, self.y_test)
+        terms.check_width(self.X_test.shape[1])
         matrix = np.zeros((terms.n_classes, terms.n_classes), np.int64)
         for active, true in hashed(terms.hasher, terms.classes, self.X_test, self.y_test, self.n_jobs):
             for rows in gen_batches(len(true), max(1, _SCORES // max(terms.n_classes, 256))):
@@ -405,7 +503,16 @@ class FlyNNClient(NumPyClient):
 
     def _terms(self, config: dict[str, Scalar]) -> Terms:
         """The run's terms, once it is clear that the party can afford them and means the same hash."""
-        terms = Terms.from_config(config, _points(self.X).shape[1])
+        if self.budget is None:
+            self._hold()
+            terms = Terms.from_config(config, _points(self.X).shape[1])
+        else:
+            terms = Terms.from_config(config, self._width())
+        self._afford(terms)
+        terms.agree_on_rows(config)
+        return terms
+
+    def _afford(self, terms: Terms) -> None:
         needed = sum(memory_needed(spec, terms.n_classes) for spec in terms.specs)
         needed += 16 * terms.n_classes**2  # the confusion matrix, and its message
         if needed > self.memory_limit:
@@ -414,8 +521,6 @@ class FlyNNClient(NumPyClient):
                 f"memory: hash_dim {terms.spec.hash_dim}, row_nnz {terms.spec.row_nnz} and {terms.n_classes} classes"
                 f"{several} need about {needed / 2**20:.1f} MiB, this party allows {self.memory_limit / 2**20:.1f}"
             )
-        terms.agree_on_rows(config)
-        return terms
 
     def _signed(self, metrics: Metrics) -> Metrics:
         return metrics if self.name is None else {**metrics, "flynn-party": self.name}
@@ -426,7 +531,8 @@ class FlyNNClient(NumPyClient):
             reason = str(error)
             log(WARNING, "FlyNN: %s refused: %s", what, "; ".join([reason, *getattr(error, "__notes__", ())]))
         else:
-            reason = f"failed with {type(error).__name__}"
+            # Of a private party not even the kind: a record could have decided it.
+            reason = f"failed with {type(error).__name__}" if self.budget is None else f"{what} failed at this party"
             log(ERROR, "FlyNN: %s failed", what, exc_info=error)
         return self._signed({"flynn-refused": reason})
 
@@ -447,6 +553,12 @@ class _Wire(Client):
         except PayloadError as error:
             return EvaluateRes(_OK, 0.0, 0, self.party._refusal("the evaluation", error))
         return EvaluateRes(_OK, *self.party.evaluate(arrays, ins.config))
+
+
+def _failed(error: Exception) -> DataError:
+    """What the server is told of a counting that failed; the rest is for the party's own log."""
+    log(ERROR, "FlyNN: counting failed; nothing is spent and nothing leaves", exc_info=error)
+    return DataError("counting failed at this party")
 
 
 def _received_model(terms: Terms, parameters: NDArrays, config: dict[str, Scalar]) -> FlyNNClassifier:

@@ -1,7 +1,7 @@
 """What a run tells its log: what is going to happen, and of every party one line of what came of it.
 
-Nothing here depends on the data beyond numbers of points, which noisy counts hide; names of parties are cleaned by the
-`ledger`.
+Nothing here depends on the data beyond numbers of points, which noisy counts and secure sums hide; names of parties
+are cleaned by the `ledger`.
 """
 
 from __future__ import annotations
@@ -33,11 +33,14 @@ def hash_lines(terms: Terms) -> list[str]:
 
 def round_lines(ledger: Ledger[Any], batch: Batch[Any], what: str) -> Iterator[Line]:
     """One line for every party: what came, and what was done with it."""
+    noisy = getattr(getattr(ledger, "terms", None), "mechanism", None) is not None
     names = ledger.names(batch.repeated)
     for party in ledger.parties:
         if party.cid in batch.accepted:
             took = "" if party.seconds is None else f", {party.seconds:.2f} s"
-            points = "noisy counts" if party.examples is None else f"{party.examples} examples"
+            # A party's number is hidden by noise, or by a secure sum, whose counts may be exact.
+            hidden = "noisy counts" if noisy else "counts in a secure sum"
+            points = hidden if party.examples is None else f"{party.examples} examples"
             yield INFO, f"FlyNN: {party.name}: {what}{points}, {party.bytes} bytes{took}, {ledger.outcome}"
     for cid in batch.repeated:
         yield WARNING, f"FlyNN: {names[cid]}: replied again, ignored"
