@@ -78,6 +78,13 @@ class ModelFileError(FlyNNError, ValueError):
     """A model file is truncated, altered, of an unknown version, or not a model file."""
 
 
+class WriteError(FlyNNError, OSError):
+    """A file cannot be written, for example on a full disk; what stood there before is as it was.
+
+    `errno` is that of the cause. The message names the file without its folder, which a note tells.
+    """
+
+
 class ConfigError(FlyNNError, ValueError):
     """A run or node setting is missing, unknown, or out of range."""
 

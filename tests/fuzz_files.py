@@ -6,11 +6,13 @@ import io
 import json
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from flwr_flynn import FlyNNClassifier
 from flwr_flynn.app.config import NodeConfig, RunConfig
@@ -20,9 +22,10 @@ from flwr_flynn.errors import FlyNNError, PayloadError
 from flwr_flynn.federated import party
 from flwr_flynn.federated.federation_file import Federation, Member
 from flwr_flynn.model import model_file
-from flwr_flynn.privacy import SimulatedRelease
+from flwr_flynn.privacy import SimulatedRelease, ledger_file
 from flwr_flynn.privacy import ledger as budgets
 from flwr_flynn.privacy.ledger import Budget, Policy
+from flwr_flynn.privacy.ledger_file import LedgerFile
 from tests.fakes import CLASSES, HASHER, SPEC, TERMS
 from tests.fuzz_messages import COUNTS, MECHANISM, NOISY, RELEASES, X, Y, check_counts
 from tests.fuzzing import Decoder, Mutator
@@ -117,6 +120,24 @@ CSV = [
 ]
 
 
+def parquets() -> list[bytes]:
+    """Parquet files of columns, row labels and labels of several types."""
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    frames = [
+        pandas.DataFrame({"a": [1, 3, 5], "b": [2.5, -4, 1e3], "label": ["x", "y", "x"]}),
+        pandas.DataFrame({"a": [1.0, 2.0], "label": [3, 1]}, index=pandas.Index([7, 8], name="id")),
+        pandas.DataFrame({"a": [True, False, True], "label": pandas.array([1, 2, 2], "Int64")}, index=[5, 6, 9]),
+        pandas.DataFrame({"a": pandas.array([1, None], "Int64"), "label": pandas.Categorical(["u", "v"])}),
+        pandas.DataFrame(
+            {"a": np.arange(4, dtype="u1"), "b": 0.5, "c": 1, "d": np.zeros(4, "f4"), "label": [*"abcd"]},
+            index=pandas.MultiIndex.from_product([[1, 2], ["p", "q"]]),
+        ),
+        pandas.DataFrame({"a": pandas.to_datetime(["2020-01-01", None]).tz_localize("UTC"), "label": [True, False]}),
+    ]
+    return [frame.to_parquet() for frame in frames]
+
+
 class Files:
     """Decoders of files: each input is written to a folder first."""
 
@@ -137,10 +158,15 @@ class Files:
         for place, (terms, parts, members) in enumerate([(TERMS, COUNTS, plain), (NOISY, RELEASES, noisy)]):
             Federation(terms, sum(parts[1:], parts[0]), members).save(folder / f"f{place}.npz")
             self.federations.append((folder / f"f{place}.npz").read_bytes())
+        self.parquets = parquets()
         self.budget = Budget(folder / "state", Policy(10.0, mechanisms=("simulated",)))
         self.request = SimulatedRelease(MECHANISM, 3)
-        self.released = self.budget.release(self.request, COUNTS[2]).counts
-        self.state = {path.name: path.read_bytes() for path in (folder / "state").iterdir()}
+        self.released = self._answer().counts
+        files = [folder / "state.exists", *(folder / "state").iterdir()]
+        self.state = {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+    def _answer(self) -> budgets.Released:
+        return self.budget.release(self.request, COUNTS[2].spec_fingerprint, lambda: COUNTS[2])
 
     def write(self, name: str, content: bytes) -> Path:
         path = self.folder / name
@@ -160,13 +186,20 @@ class Files:
         if mutator.one_in(3):
             return mutator.raw(content, self.models)
         with np.load(io.BytesIO(content)) as file:
-            header, counts = file["header"].tobytes().decode(), file["counts"]
-        text = np.frombuffer(mutator.json(header).encode("utf-8", "replace"), np.uint8)
-        spoiled = mutator.array(counts) if mutator.one_in(3) else counts
-        if not isinstance(spoiled, np.ndarray) or spoiled.dtype.hasobject:
-            spoiled = counts
-        digest = model_file._digest(text, spoiled)
-        return npz({"header": npy(text), "counts": npy(spoiled), "digest": npy(digest)})
+            arrays = dict(file)
+        for name in [name for name in ("header", "ledger") if name in arrays and mutator.one_in(2)]:
+            text = mutator.json(arrays[name].tobytes().decode())
+            arrays[name] = np.frombuffer(text.encode("utf-8", "replace"), np.uint8)
+        spoiled = mutator.array(arrays["counts"]) if mutator.one_in(3) else None
+        if isinstance(spoiled, np.ndarray) and not spoiled.dtype.hasobject:
+            arrays["counts"] = spoiled
+        del arrays["digest"]
+        digest = model_file._digest(*(arrays[name] for name in ("header", "ledger", "counts") if name in arrays))
+        members = {name: npy(array) for name, array in (arrays | {"digest": digest}).items()}
+        if mutator.one_in(3):  # within the zip file, whose checksums fit
+            name = mutator.choice(list(members))
+            members[name] = mutator.raw(members[name][:128]) + members[name][128:]
+        return npz(members)
 
     def use_model(self, content: bytes) -> None:
         path = self.write("given.npz", content)
@@ -198,32 +231,39 @@ class Files:
     # ---- a party's ledger of private answers
 
     def make_state(self, mutator: Mutator) -> Any:
-        """A file of the ledger's folder with faults, or a forged ledger with the digest that fits it."""
+        """A file of the ledger or its marker with faults, or a forged ledger with the digests that fit it."""
         name = mutator.choice(list(self.state))
         content = self.state[name]
-        if name != "ledger.json" or mutator.one_in(2):
-            return name, mutator.raw(content, list(self.state.values())), False
-        entries: Any = json.loads(content)["entries"]
+        if name != "state/ledger.json" or mutator.one_in(2):
+            return {name: mutator.raw(content, list(self.state.values()))}, False
+        ledger: Any = json.loads(content)
         for _ in mutator.times():
-            entries = mutator.value(entries)
-        return name, budgets._ledger(json.loads(json.dumps(entries, default=repr))), True
+            ledger["entries"] = mutator.value(ledger["entries"])
+        del ledger["sha256"]
+        ledger = json.loads(json.dumps(ledger, default=repr))
+        files = {name: json.dumps({**ledger, "sha256": ledger_file._digest(ledger)}).encode()}
+        with suppress(TypeError, KeyError):
+            forged = LedgerFile(ledger["composition"], ledger["delta"], ledger["data_path"], ledger["entries"])
+            files["state.exists"] = forged.marker()
+        return files, True
 
     def use_state(self, given: Any) -> None:
-        name, content, forged = given
-        self.write(f"state/{name}", content)
+        files, forged = given
+        for name, content in files.items():
+            self.write(name, content)
         try:
             spent = self.budget.spent()
-            answer = self.budget.release(self.request, COUNTS[2])
+            answer = self._answer()
             # Whoever may write to the folder can forge a ledger; what merely happens to a file is noticed.
             assert forged or (spent, answer.repeated, answer.counts) == ((1.0, 0.0), True, self.released)
             assert 0 <= spent[0] < np.inf
             assert 0 <= spent[1] < np.inf
         finally:
             for path in (self.folder / "state").iterdir():
-                if path.name not in self.state:
+                if f"state/{path.name}" not in self.state:
                     path.unlink()
             for known, whole in self.state.items():
-                self.write(f"state/{known}", whole)
+                self.write(known, whole)
 
     # ---- data
 
@@ -234,6 +274,24 @@ class Files:
         labels = mutator.choice((np.array([1, 0, 2]), np.array(["a", "b", "a"]), np.array([0.0, 1.0, 7.5])))
         points = mutator.choice((np.eye(3), np.eye(3, dtype=np.uint8), np.eye(3, 5, dtype=np.float16)))
         return make_npz(mutator, {"X": points, "y": labels})
+
+    def make_parquet(self, mutator: Mutator) -> bytes:
+        """A file with faults anywhere, or in its footer, or a whole one with faults in what pandas notes in it."""
+        content = mutator.choice(self.parquets)
+        kind = mutator.below(4)
+        if kind == 0:
+            return mutator.raw(content, self.parquets)
+        if kind == 1:
+            start = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+            footer = mutator.raw(content[start:-8])
+            return content[:start] + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+        from pyarrow import BufferReader, parquet
+
+        table = parquet.read_table(BufferReader(content))
+        notes = mutator.json(table.schema.metadata[b"pandas"].decode()).encode("utf-8", "replace")
+        out = io.BytesIO()
+        parquet.write_table(table.replace_schema_metadata({b"pandas": notes}), out)
+        return out.getvalue()
 
     def use_data(self, suffix: str) -> Callable[[bytes], None]:
         def use(content: bytes) -> None:
@@ -295,5 +353,6 @@ def decoders(folder: Path) -> list[Decoder]:
         Decoder("Budget", files.make_state, files.use_state, 0.5),
         Decoder("records.count", make_records, use_records, 1),
         Decoder("data: CSV", files.make_csv, files.use_data(".csv"), 1, memory=2**23),
+        Decoder("data: Parquet", files.make_parquet, files.use_data(".parquet"), 0.5, memory=2**23),
         Decoder("data: NPZ", files.make_npz, files.use_data(".npz"), 1, memory=2**23),
     ]

@@ -24,7 +24,7 @@ from flwr_flynn.errors import AggregationError, PrivacyError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.protocol import Terms
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
-from flwr_flynn.privacy.ledger import Budget, Policy
+from flwr_flynn.privacy.ledger import Budget, Policy, Released
 from tests.fakes import CLASSES, HASHER, SPEC, TERMS, Proxy, counts_of, good_res, manager, points
 
 ROOT = Path(__file__).parents[1]
@@ -171,12 +171,16 @@ def test_a_party_without_room_for_its_ledger_releases_nothing(tmp_path: Path) ->
     budget = Budget(tmp_path / "state", Policy(2.0, mechanisms=("simulated",)))
     mechanism = LaplaceCounts(0.5, hash_nnz=SPEC.hash_nnz, n_classes=len(CLASSES))
     counts = counts_of(*points(5))
-    first = budget.release(SimulatedRelease(mechanism, 1), counts)
+
+    def release(seed: int) -> Released:
+        return budget.release(SimulatedRelease(mechanism, seed), counts.spec_fingerprint, lambda: counts)
+
+    first = release(1)
     for room in (0, 100, 700):  # nothing, a part of the release, the release without the ledger
         with full_after(room), pytest.raises(PrivacyError, match="cannot be written"):
-            budget.release(SimulatedRelease(mechanism, 2), counts)
+            release(2)
         assert budget.spent() == (0.5, 0.0)
-    assert budget.release(SimulatedRelease(mechanism, 1), counts).counts == first.counts
+    assert release(1).counts == first.counts
 
 
 # -------- clocks and locales

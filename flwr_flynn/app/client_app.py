@@ -1,7 +1,9 @@
 """The ClientApp that `flwr run` starts at every party.
 
-A deployed party reads its own file, named in the node config that it was started with. In a simulation Flower numbers
-the parties (``partition-id`` and ``num-partitions`` in the node config) and each takes its share of the run's data set.
+A deployed party reads its own file, named in the node config that it was started with, and nothing else: nothing of a
+run's settings names what it reads. In a simulation Flower numbers the parties (``partition-id`` and ``num-partitions``
+in the node config) and each takes its share of the run's data set. Which of the two a party is follows from what runs
+it (`runtime.in_simulation`), never from settings; without a proof of a simulation it is deployed.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import os
 from collections.abc import Callable
 from logging import ERROR, INFO, WARNING
 from pathlib import Path
+from typing import Any
 
 from flwr.app import Context
 from flwr.client import Client
@@ -21,12 +24,12 @@ from flwr_flynn.app.config import NodeConfig, RunConfig
 from flwr_flynn.app.data import datasets
 from flwr_flynn.app.data.private_readers import private_share
 from flwr_flynn.app.privacy_setup import own_budget, simulated_budget
+from flwr_flynn.app.runtime import in_simulation
 from flwr_flynn.errors import ConfigError, FlyNNError
 from flwr_flynn.federated.protocol import announced_names
 from flwr_flynn.flower import secagg
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.model.classifier import FlyNNClassifier
-from flwr_flynn.privacy.ledger import Budget
 
 
 class UnreadyClient(Client):
@@ -55,7 +58,7 @@ class UnreadyClient(Client):
 
 
 class OwnFile(Client):
-    """A deployed party. It reads its file when a request tells which columns are meant.
+    """A deployed party. It reads its file once a request is admitted, which tells the columns that are meant.
 
     Parameters
     ----------
@@ -83,73 +86,87 @@ class OwnFile(Client):
         return self._party(ins.config).evaluate(ins)
 
     def _party(self, config: dict[str, Scalar]) -> Client:
-        def made() -> Client:
+        def load() -> datasets.Share:
             read = private_share if self.budget else datasets.own_share
             share = read(self.node, announced_names(config) or ())
             if share.left_out:
                 others = ", ".join(repr(column[:60]) for column in share.left_out[:20])
                 log(INFO, "FlyNN: %s columns are not among the run's features: %s", len(share.left_out), others)
-            return _client(
-                share,
-                self.node,
-                self.name,
-                self.budget,
-                self.node.evaluate,
-                self.node.leave,
-                self.node.secure,
-                self.on_model,
-            )
+            return share
 
-        return _ready(made, self.name)
+        return FlyNNClient(
+            load=load,
+            budget=self.budget,
+            evaluates=self.node.evaluate,
+            leaves=self.node.leave,
+            secure=self.node.secure,
+            response_seconds=self.node.response_seconds,
+            on_model=self.on_model,
+            **_common(self.node, self.name),
+        ).to_client()
 
 
 def client_fn(context: Context) -> Client:
     """The party that a node plays: built anew for every message, from data loaded once in a process."""
+    return simulated_client(context) if in_simulation() else deployed_client(context)
+
+
+def deployed_client(context: Context) -> Client:
+    """The party of a deployed node: by its node config alone, in which each key must be known.
+
+    Parameters
+    ----------
+    context : Context
+        ``partition-id`` and ``num-partitions`` in its node config mean nothing.
+    """
     node = context.node_config
-    simulated = "data-path" not in node and "partition-id" in node and "num-partitions" in node
-    name = f"party-{node['partition-id']}" if simulated else str(node.get("party-id", "")) or None
+    name = str(node.get("party-id", "")) or None
+    return _ready(lambda: OwnFile(NodeConfig.parse(node), name), name)
+
+
+def simulated_client(context: Context) -> Client:
+    """The party of a simulated node, by the run's settings. For programs that simulate nodes in their own process, too.
+
+    Parameters
+    ----------
+    context : Context
+        Of its node config nothing but ``partition-id`` and ``num-partitions`` is taken, and nothing else may be there:
+        who gives a node a policy means no simulation.
+    """
+    node = context.node_config
+    name = f"party-{node.get('partition-id', '')}"
 
     def made() -> Client:
-        if not simulated:
-            return OwnFile(NodeConfig.parse(node), name)
+        if others := sorted(set(node) - {"partition-id", "num-partitions"}):
+            raise ConfigError(f"node-config {others[0][:80]}: expected none in a simulation, got one")
         config = RunConfig.parse(context.run_config)
         party = int(node["partition-id"])
         numbers = config.party_numbers()
         if numbers is not None and party not in numbers and config.action != "withdraw":
             return UnreadyClient(name, "takes no part in this run")
-        leaves = config.action == "withdraw" and (numbers is None or party in numbers)
         share = datasets.simulated_share(config, party, int(node["num-partitions"]))
-        budget, evaluates = simulated_budget(config, context.run_id, party), config.evaluates(simulated=True)
-        return _client(share, config, name, budget, evaluates, leaves, config.secure)
+        return FlyNNClient(
+            share.X,
+            share.y,
+            X_test=share.X_test,
+            y_test=share.y_test,
+            budget=simulated_budget(config, context.run_id, party),
+            evaluates=config.evaluates(simulated=True),
+            leaves=config.action == "withdraw" and (numbers is None or party in numbers),
+            secure=config.secure,
+            **_common(config, name),
+        ).to_client()
 
     return _ready(made, name)
 
 
-def _client(
-    share: datasets.Share,
-    settings: RunConfig | NodeConfig,
-    name: str | None,
-    budget: Budget | None,
-    evaluates: bool,
-    leaves: bool,
-    secure: bool,
-    on_model: Callable[[FlyNNClassifier], object] | None = None,
-) -> Client:
-    return FlyNNClient(
-        share.X,
-        share.y,
-        X_test=share.X_test,
-        y_test=share.y_test,
-        name=name,
-        memory_limit=int(settings.memory_limit * 2**30),
-        min_examples=settings.min_examples,
-        n_jobs=-1,  # in a simulation as many as Ray gives the actor
-        budget=budget,
-        evaluates=evaluates,
-        leaves=leaves,
-        secure=secure,
-        on_model=on_model,
-    ).to_client()
+def _common(settings: RunConfig | NodeConfig, name: str | None) -> dict[str, Any]:
+    return {
+        "name": name,
+        "memory_limit": int(settings.memory_limit * 2**30),
+        "min_examples": settings.min_examples,
+        "n_jobs": -1,  # in a simulation as many as Ray gives the actor
+    }
 
 
 def _ready(made: Callable[[], Client], name: str | None) -> Client:

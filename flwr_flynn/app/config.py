@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -196,7 +197,8 @@ class RunConfig(Settings):
     honest_parties: int = setting(
         0,
         "`secure` with `epsilon`: parties that add their noise and keep it to themselves, whatever the others do; each "
-        "adds its share of the noise of one. 0, and at most: `secure-threshold` of `min-available`",
+        "adds its share of the noise of one. At most `secure-threshold` of `min-available`, which leaves no room for "
+        "one that tells its noise; 0: one less than that, but at least 2",
         low=0,
         high=10**6,
     )
@@ -490,6 +492,22 @@ class RunConfig(Settings):
         return tuple(numbers * n_features if len(numbers) == 1 else numbers)
 
 
+COMPOSITIONS = ("basic", "zcdp")
+
+POLICY_KEYS = (
+    "state-path",
+    "max-delta",
+    "mechanisms",
+    "neighbours",
+    "records-per-person",
+    "composition",
+    "max-releases",
+    "evaluate",
+    "response-seconds",
+)
+"""Keys of a node config that say something about private answers, and nothing where there are none."""
+
+
 @dataclass(frozen=True)
 class NodeConfig(Settings):
     """What a deployed party was started with.
@@ -512,9 +530,9 @@ class NodeConfig(Settings):
     min_examples: int = setting(5, "classes of fewer points are left out of the party's sums of columns", low=1)
     max_epsilon: float = setting(
         0.0,
-        "what the party gives away at most, all private answers together; above 0 nothing but noisy counts leaves it, "
-        "0: no private answers",
-        low=0,
+        "what the party gives away at most, all private answers together; nothing but noisy counts leaves it then. Not "
+        "given: no private answers, and none of the keys that say how they are to be",
+        above=0,
     )
     max_delta: float = setting(0.0, "likewise, the sum of their `delta`", low=0, high=1)
     secure: bool = setting(False, "counts leave the party in secure sums only; other requests are refused")
@@ -530,10 +548,39 @@ class NodeConfig(Settings):
     records_per_person: int = setting(
         1, "records of one person that an answer must protect at least", low=1, high=10**6
     )
+    composition: str = setting(
+        "basic",
+        "account by which private answers add up, fixed when the ledger is made: `basic` sums, or `zcdp`, by which "
+        "many answers with much noise cost less, and which needs `max-delta`",
+        choices=COMPOSITIONS,
+    )
+    max_releases: int = setting(100, "private answers at most, old ones again not counted", low=1, high=10**6)
     evaluate: bool = setting(
         False,
         "with `max-epsilon`: try models on points held out, and let the confusion matrix leave the party",
     )
+    response_seconds: float = setting(
+        0.0,
+        "with `max-epsilon`: seconds that every answer takes, be it a release, an old one again or a refusal, so that "
+        "its time tells nothing; 0: as long as it takes",
+        low=0,
+        high=86400,
+    )
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any]) -> NodeConfig:
+        """As `Settings.parse`; and what only private answers have is refused where there is no `max-epsilon`.
+
+        Raises
+        ------
+        ConfigError
+            One line: the key, what was expected, what came.
+        """
+        node = super().parse(raw)
+        # Whoever names one of them wants a policy. Without a bound there is none, and exact counts would leave.
+        if "max-epsilon" not in raw and (given := [key for key in POLICY_KEYS if key in raw]):
+            raise ConfigError(f"node-config max-epsilon: expected a number above 0 beside {given[0]}, got none")
+        return node
 
     def _check_together(self) -> None:
         if not self.max_epsilon:
@@ -550,7 +597,20 @@ class NodeConfig(Settings):
             raise ConfigError(
                 f"node-config mechanisms: expected some of {', '.join(MECHANISMS)}, got {json.dumps(unknown[0][:40])}"
             )
-        return Policy(self.max_epsilon, self.max_delta, kinds, self.neighbours, self.records_per_person, self.secure)
+        try:
+            return Policy(
+                self.max_epsilon,
+                self.max_delta,
+                kinds,
+                self.neighbours,
+                self.records_per_person,
+                self.secure,
+                max_releases=self.max_releases,
+                composition=self.composition,
+            )
+        except ConfigError as error:
+            name, _, what = str(error).partition(":")
+            raise ConfigError(f"node-config {name.replace('_', '-')}:{what}") from None
 
 
 def _class_list(text: str) -> list[str | int]:

@@ -6,6 +6,7 @@ is what the run asks for, and its ledger lies under the run's output folder.
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,8 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.selection import Plan
 from flwr_flynn.privacy import MECHANISMS, Mechanism, SimulatedRelease, suggest_spec
 from flwr_flynn.privacy.ledger import Budget, Policy
+
+_LOG = logging.getLogger("flwr")  # Flower's own
 
 
 def private_plan(config: RunConfig, plan: Plan, n_parties: int) -> Plan:
@@ -85,7 +88,15 @@ def run_mechanism(config: RunConfig, spec: HashSpec, n_classes: int, n_parties: 
                 f"run-config honest-parties: expected at most {most}, secure-threshold of {n_parties} parties, got "
                 f"{config.honest_parties}"
             )
-        own["n_honest"] = config.honest_parties or most
+        # One may tell the server its noise, where there are enough: the others' must still do.
+        own["n_honest"] = n_honest = config.honest_parties or max(2, most - 1)
+        _LOG.log(
+            logging.INFO if n_honest < most else logging.WARNING,
+            "FlyNN: parties share one noise: that of any %s of them is enough, at least %s are in the sum: %s",
+            n_honest,
+            most,
+            f"{most - n_honest} of them may tell theirs" if n_honest < most else "NONE OF THEM MAY TELL ITS OWN",
+        )
     if kind == "top-t":
         own = {"n_released": config.n_released, "accounting": config.accounting}
         if config.accounting != "tight":
@@ -105,7 +116,9 @@ def training_points(config: RunConfig) -> int:
 
 def own_budget(node: NodeConfig) -> Budget | None:
     """A deployed party's ledger, with its policy; None for one that gives no private counts."""
-    return Budget(node.state_path, node.policy()) if node.max_epsilon else None
+    if not node.max_epsilon:
+        return None
+    return Budget(node.state_path, node.policy(), data_path=os.path.expanduser(node.data_path))
 
 
 def simulated_budget(config: RunConfig, run_id: int, party: int) -> Budget | None:

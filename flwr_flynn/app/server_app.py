@@ -31,11 +31,12 @@ from flwr.server.workflow.default_workflows import default_evaluate_workflow
 from flwr.serverapp import Grid, ServerApp
 from flwr.superlink.grid import InMemoryGrid
 
+from flwr_flynn._files import writing
 from flwr_flynn.app import report
 from flwr_flynn.app.config import RunConfig
 from flwr_flynn.app.data import datasets
 from flwr_flynn.app.privacy_setup import default_folder, private_plan, run_mechanism, training_points
-from flwr_flynn.errors import ConfigError, FlyNNError
+from flwr_flynn.errors import ConfigError, FlyNNError, WriteError
 from flwr_flynn.federated.federation_file import Federation, exclusive
 from flwr_flynn.federated.protocol import SumsTerms
 from flwr_flynn.federated.scaling_round import foreseen
@@ -85,19 +86,37 @@ def _run(grid: Grid, context: Context, config: RunConfig, folder: Path, kept: Pa
 
     # AggregationError where fewer parties than asked for were counted. Saved first: all else can be had again from it.
     after = strategy.federation(run=str(context.run_id))
+    unwritten: list[str] = []
     if config.action != "evaluate":
-        after.save(kept)
-    strategy.model.save(folder / "model.npz")
+        _try_to_write(unwritten, lambda: after.save(kept))
+    _try_to_write(unwritten, lambda: strategy.model.save(folder / "model.npz"))
     told = report.compiled(config, strategy, plan, parties, after)
     told["evaluation_trouble"] = trouble
     told["run"] = {"run_id": str(context.run_id), "seconds": round(time.monotonic() - start, 3)}
-    _write(folder / "metrics.json", json.dumps(told, indent=2, allow_nan=False) + "\n")
+    text = json.dumps(told, indent=2, allow_nan=False) + "\n"
+    metrics = folder / "metrics.json"
+    if not _try_to_write(unwritten, lambda: _write(metrics, text)):
+        print(text, flush=True)  # the log is the only place left for it
     print(report.table(told, folder), flush=True)
     unequal = [name for name in report.EQUALITIES if told["sha256"].get(name) is False]
+    wrong = [f"results: {error}" for error in unwritten]
     if unequal:
-        raise FlyNNError(
+        wrong.append(
             f"every party is counted, but the model is not the one trained on the pooled data ({', '.join(unequal)})"
         )
+    if wrong:
+        raise FlyNNError("; ".join(wrong))
+
+
+def _try_to_write(unwritten: list[str], write: Callable[[], object]) -> bool:
+    """Write a result of the run; where that fails, say so now and keep the reason: the others may still be written."""
+    try:
+        write()
+    except WriteError as error:
+        log(logging.ERROR, "FlyNN: %s", datasets.full_text(error))
+        unwritten.append(str(error))
+        return False
+    return True
 
 
 def _strategy(
@@ -325,13 +344,5 @@ def _keeping(trouble: list[str]) -> Workflow:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file whole or not at all: beside it first, then over it in one step."""
-    beside = path.with_name(f".{os.getpid()}.{path.name}")
-    try:
-        with beside.open("w") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
+    with writing(path) as stream:
+        stream.write(text.encode())

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import io
 import math
-import re
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -34,6 +33,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flwr_flynn._files import npy_header
 from flwr_flynn.errors import ConfigError, CountsError, PayloadError
 from flwr_flynn.federated.compression import pack, unpack
 from flwr_flynn.hashing.flyhash import FlyHash
@@ -42,12 +42,8 @@ from flwr_flynn.privacy.mechanisms import Mechanism
 
 Array = npt.NDArray[Any]
 
-PLAIN, NOISY, SECURE = "plain", "noisy", "secure"
-MODES = (PLAIN, NOISY, SECURE)
-"""The kinds of counts that a run can ask for: "plain" are exact counts in clear, "noisy" those of a mechanism, "secure"
-those of which the server learns the sum alone."""
-
 _FINGERPRINT_BYTES = 32
+_MOST_DIMENSIONS = 4
 _TAIL = 40  # standard deviations that no noise goes beyond: Laplace noise does so with probability exp(-56)
 _SIGNED = ("|i1", "<i2", "<i4", "<i8")
 
@@ -309,15 +305,6 @@ def _check_plain(
     return counts
 
 
-# The header `numpy.save` writes for a plain numeric array. Reading no other than that leaves no room for
-# pickles, for structured types, or for a text that takes its parser long.
-_NPY_MAGIC = b"\x93NUMPY"
-_NPY_HEADER = re.compile(
-    rb"\{'descr': '([<|](?:[iu][1248]|f[248]))', 'fortran_order': (True|False), "
-    rb"'shape': \(((?:\d{1,10}(?:, \d{1,10}){0,3},?)?)\), \} *\n"
-)
-
-
 def write_tensors(arrays: Sequence[Array]) -> list[bytes]:
     """Arrays as Flower carries them: the bytes of `numpy.save`."""
     return [_saved(array) for array in arrays]
@@ -360,24 +347,16 @@ def read_tensors(tensors: Sequence[bytes]) -> list[Array]:
 
 
 def _read_tensor(tensor: bytes, name: str) -> Array:
-    if not isinstance(tensor, bytes) or tensor[:6] != _NPY_MAGIC or len(tensor) < 12:
-        raise PayloadError(f"{name}: expected the bytes of numpy.save, got something else")
-    # Format 1.0 gives the header's length in two bytes, 2.0 and 3.0 in four.
-    start, length = (10, "<H") if tensor[6] == 1 else (12, "<I")
-    (header_bytes,) = struct.unpack_from(length, tensor, 8)
-    header = _NPY_HEADER.fullmatch(tensor[start : start + min(header_bytes, 1024)])
-    if header is None or header_bytes > 1024:
-        raise PayloadError(f"{name}: expected the header of a plain little-endian numeric array, got another")
-    dtype = np.dtype(header[1].decode())
-    shape = tuple(int(size) for size in header[3].split(b",") if size.strip())
-    declared, came = math.prod(shape) * dtype.itemsize, len(tensor) - start - header_bytes
-    if declared != came:
-        raise PayloadError(f"{name}: expected {declared} bytes as its header declares, got {came}")
-    flat = np.frombuffer(tensor, dtype, offset=start + header_bytes)
-    try:
-        return flat.reshape(shape, order="F" if header[2] == b"True" else "C")
-    except ValueError:  # no bytes are as many as a 0 among huge numbers declares
-        raise PayloadError(f"{name}: expected a shape that NumPy can have, got {str(shape)[:60]}") from None
+    if not isinstance(tensor, bytes):
+        raise PayloadError(f"{name}: expected the bytes of numpy.save, got {type(tensor).__name__}")
+    stream = io.BytesIO(tensor)  # of the same bytes, not of a copy
+    header = npy_header(stream, name, PayloadError, r"[<|](?:[iu][1248]|f[248])")
+    if len(header.shape) > _MOST_DIMENSIONS:
+        raise PayloadError(f"{name}: expected at most {_MOST_DIMENSIONS} dimensions, got {len(header.shape)}")
+    start = stream.tell()
+    if header.n_bytes != len(tensor) - start:
+        raise PayloadError(f"{name}: expected {header.n_bytes} bytes as its header declares, got {len(tensor) - start}")
+    return header.array(tensor, start)
 
 
 # ---- tables of integers, and arrays where Flower carries none

@@ -16,7 +16,9 @@ from all of them together.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
+from datetime import date, time, timedelta
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from flwr_flynn.errors import DataError
-from flwr_flynn.federated.protocol import Label, codebook
+from flwr_flynn.federated.labels import Label
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import ClassCounts
 
@@ -32,6 +34,12 @@ Codes = npt.NDArray[np.int64]
 Active = npt.NDArray[np.int32]
 
 _HELD = 2**22  # values or active bits held at a time
+
+_TRUTHS = {"False": 0.0, "True": 1.0}  # what texts make of them
+
+_MISSING = ("NAType", "NaTType")  # pandas' own, which is not imported for their sake
+
+_LONGEST_NUMBER = 400  # characters of a number that may be a label: more are a text
 
 
 def check_form(X: Any, y: Any) -> None:
@@ -75,6 +83,11 @@ def count(
     -------
     counts : ClassCounts
     n_dropped : int
+
+    Raises
+    ------
+    DataError
+        By the class list alone: see `check_classes`.
     """
     array, n_counted = np.zeros((len(classes), hasher.hash_dim), np.int64), 0
     for active, codes in hashed(hasher, classes, X, y, n_jobs):
@@ -96,59 +109,153 @@ def hashed(
     for first in range(0, len(codes), step):
         rows = slice(first, first + step)
         part, finite = _numbers(points, rows)
-        keep = finite & (codes[rows] >= 0)
-        yield from _hashed(hasher, part[keep], codes[rows][keep], n_jobs)
+        part, labels = part[finite], codes[rows][finite]
+        keep = hasher.fits(part) & (labels >= 0)
+        if keep.any():
+            yield hasher.active(part[keep], n_jobs=n_jobs), labels[keep]
 
 
-def _hashed(hasher: FlyHash, X: Any, codes: Codes, n_jobs: int | None) -> Iterator[tuple[Active, Codes]]:
-    if not len(codes):
-        return
-    try:
-        active = hasher.active(X, n_jobs=n_jobs)
-    except Exception:  # noqa: BLE001 - one of them is too large for the hash, or whatever; which, halves tell
-        middle = len(codes) // 2
-        if middle:
-            yield from _hashed(hasher, X[:middle], codes[:middle], n_jobs)
-            yield from _hashed(hasher, X[middle:], codes[middle:], n_jobs)
-        return
-    yield active, codes
+def check_classes(classes: Sequence[Label]) -> None:
+    """Refuse a class list of which a record's label could be one or another, depending on its container's type.
+
+    No record decides this.
+
+    Raises
+    ------
+    DataError
+        Two classes are the same number, such as "1", "1.0" and "True"; or one is no real number, such as "nan".
+    """
+    _codebook(classes)
+
+
+def _codebook(classes: Sequence[Label]) -> dict[Any, int]:
+    """The class code of every label as `_meaning` gives it."""
+    book = {_meaning(label): code for code, label in enumerate(classes)}
+    if len(book) < len(classes):
+        raise DataError("classes: expected labels that are different as numbers for private counts, got some alike")
+    if None in book:
+        raise DataError("classes: expected texts or real numbers for private counts, got nan or a complex number")
+    return book
 
 
 def _codes(classes: Sequence[Label], y: Any) -> Codes:
     """The class code of every label, -1 for those not in the class list."""
-    code_of = codebook(classes)
+    book = _codebook(classes)
+    known: dict[Any, int] = {}  # of types whose equal values mean the same
 
     def code(label: Any) -> int:
+        plain = type(label) in (str, int, bool, float)
+        if plain and label in known:
+            return known[label]
         try:
-            return code_of[label] if label in code_of else code_of.get(str(label), -1)
+            found = book.get(_meaning(label), -1)
         except Exception:  # noqa: BLE001 - what cannot be looked up is no label, whatever keeps it
-            return -1
+            found = -1
+        if plain:
+            known[label] = found
+        return found
 
-    labels = y.tolist() if hasattr(y, "tolist") else y
-    return np.fromiter((code(label) for label in labels), np.int64, len(y))
+    return np.fromiter(map(code, _values(y)), np.int64, len(y))
+
+
+def _values(y: Any) -> Any:
+    """The labels one by one, as Python's where NumPy's type has such."""
+    dtype = getattr(y, "dtype", None)
+    if isinstance(dtype, np.dtype) and dtype.kind in "mM":
+        return _plain(np.asarray(y)).tolist()
+    return y.tolist() if hasattr(y, "tolist") else y
+
+
+def _meaning(label: Any) -> Any:
+    """What a label means in whatever form: a number, a text, or None for a missing one."""
+    if isinstance(label, bytes | str):
+        text = label.decode("ascii") if isinstance(label, bytes) else str(label)
+        text = text.rstrip("\0")  # NumPy's texts have none at the end
+        if len(text) > _LONGEST_NUMBER:
+            return text
+        number = _printed(text)
+        return text if number is None else _number_or_none(number)
+    if isinstance(label, np.timedelta64 | np.datetime64):
+        return _number_or_none(_number(label))
+    if label is None or isinstance(label, date | time | timedelta) or type(label).__name__ in _MISSING:
+        return None
+    if isinstance(label, complex):
+        return _number_or_none(label.real) if label.imag == 0 else None
+    if isinstance(label, bool | int | float | np.generic):
+        return _number_or_none(float(label))
+    return _meaning(str(label))
+
+
+def _number_or_none(number: float) -> float | None:
+    return None if math.isnan(number) else number + 0.0  # -0.0 + 0.0 is 0.0
+
+
+def _printed(text: str) -> float | None:
+    """The number of which this text is what Python or NumPy prints, and NaN for a complex one; None for other texts."""
+    if text in _TRUTHS:
+        return _TRUTHS[text]
+    kinds: tuple[Callable[[str], Any], ...] = (int, float, complex)
+    for kind in kinds:
+        try:
+            value = kind(text)
+            if str(value) == text:
+                return _number(value)
+        except ValueError:
+            continue
+    return None
 
 
 def _numbers(X: Any, rows: slice) -> tuple[Any, npt.NDArray[np.bool_]]:
     """Some rows in a type that does not depend on other records, and which of them are finite."""
     if sp.issparse(X):
         part = X[rows]
-        # Wider integers than these are not exact in the floats that other records would make of them.
-        if part.dtype.kind not in "biuf" or (part.dtype.kind in "iu" and part.dtype.itemsize > 4):
-            part = part.astype(np.float64)
+        part = sp.csr_array((_plain(part.data), part.indices, part.indptr), shape=part.shape)
         finite = np.ones(part.shape[0], bool)
         finite[np.repeat(np.arange(part.shape[0]), np.diff(part.indptr))[~np.isfinite(part.data)]] = False
         return part, finite
-    part = X.iloc[rows].to_numpy() if hasattr(X, "iloc") else np.asarray(X[rows])
-    if part.dtype.kind not in "biuf":
-        flat = (_number(value) for row in part.tolist() for value in row)
-        part = np.fromiter(flat, np.float64, part.size).reshape(part.shape)
-    elif (part.dtype.kind in "iu" and part.dtype.itemsize > 4) or part.dtype.itemsize > 8:
-        part = part.astype(np.float64)
+    if hasattr(X, "iloc"):
+        part = X.iloc[rows].to_numpy()
+        # Durations of a data frame are no numbers: in a column with a word they would be none either.
+        part = np.full(part.shape, np.nan) if part.dtype.kind == "m" else _plain(part)
+    else:
+        part = _plain(np.asarray(X[rows]))
     return part, np.isfinite(part).all(axis=1)
+
+
+def _plain(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Values as real numbers, each by itself; NaN for what is none."""
+    kind = values.dtype.kind
+    if kind == "M":
+        return np.full(values.shape, np.nan)
+    if kind == "m":
+        return np.where(np.isnat(values), np.nan, values.astype(np.int64))
+    if kind == "c":
+        return np.where(values.imag == 0, values.real, np.nan).astype(np.float64)
+    if kind not in "biuf":
+        return np.fromiter(map(_number, values.ravel().tolist()), np.float64, values.size).reshape(values.shape)
+    # Wider integers than these are not exact in the floats that other records would make of them.
+    if (kind in "iu" and values.dtype.itemsize > 4) or values.dtype.itemsize > 8:
+        return values.astype(np.float64)
+    return values
 
 
 def _number(value: Any) -> float:
     try:
+        if isinstance(value, np.datetime64):
+            return np.nan
+        if isinstance(value, np.timedelta64):
+            return np.nan if np.isnat(value) else float(value.astype(np.int64))
+        if isinstance(value, bytes | str):
+            text = value.decode("ascii") if isinstance(value, bytes) else value
+            text = text.rstrip("\0")
+            if text in _TRUTHS:
+                return _TRUTHS[text]
+            try:
+                return float(text)
+            except ValueError:
+                value = complex(text)
+        if isinstance(value, complex):
+            return value.real if value.imag == 0 else np.nan
         return float(value)
     except Exception:  # noqa: BLE001 - what is no number is missing, whatever keeps it
         return np.nan

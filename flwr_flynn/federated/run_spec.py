@@ -33,7 +33,9 @@ MAX_SPECS = 16
 """More specs in one run are refused: each costs every party a hash of all its samples."""
 
 MAX_CHARS = 2**24
-"""Characters of a class list, of names of features and of specs in a request, each."""
+"""Characters of a class list and of names of features in a request, each."""
+
+_MAX_SPEC_CHARS = 2**26
 
 
 @dataclass(frozen=True)
@@ -216,7 +218,7 @@ class RunSpec:
             An entry is missing, too long, not JSON, or refused by `HashSpec` or `RunSpec`.
         """
         try:
-            specs = config.json("specs", MAX_CHARS)
+            specs = config.json("specs", _MAX_SPEC_CHARS)
             if not isinstance(specs, list) or not 1 <= len(specs) <= MAX_SPECS:
                 got = f"{len(specs)}" if isinstance(specs, list) else type(specs).__name__
                 raise PayloadError(key("specs"), f"a list of 1 to {MAX_SPECS} specs", got)

@@ -158,22 +158,55 @@ class Preparation:
         _general(_transpose(X, "float32", 0 if self.signed else None), columns, hash_nnz, len(X), out)
         return out
 
-    def _float32(self, X: Array) -> Array:
-        with np.errstate(over="ignore"):  # an overflow shows as infinity, which is refused below
-            if self.center is not None or self.scale is not None:
-                X = X.astype(np.float64)
-                if self.center is not None:
-                    X -= self.center
-                if self.scale is not None:
-                    X *= self.scale
-            elif X.dtype.kind != "f":
-                X = X.astype(np.float64)
-            X = X.astype(np.float32, copy=False)
+    def fits(self, X: Array | sp.csr_array) -> npt.NDArray[np.bool_]:
+        """Which points have sums that float32 holds, each by its own values alone; whole points always do.
+
+        Parameters
+        ----------
+        X : (n, d) array or CSR matrix
+            Finite.
+        """
+        if not isinstance(X, np.ndarray):
+            values, columns = np.asarray(X.data), X.indices
+            center, scale = (None if each is None else each[columns] for each in (self.center, self.scale))
+            sizes = np.abs(_rounded(values, center, scale))
+            # Where nothing is stored the value is the one that zero becomes; for all columns, to be plain.
+            zero = (
+                np.zeros(1)
+                if self.center is None
+                else np.abs(_rounded(np.zeros(len(self.center)), self.center, self.scale))
+            )
+            largest = np.full(X.shape[0], zero.max(initial=0.0))
+            np.maximum.at(largest, np.repeat(np.arange(X.shape[0]), np.diff(X.indptr)), sizes)
+        else:
+            largest = np.abs(_rounded(X, self.center, self.scale)).max(axis=1, initial=0.0)
+        return np.asarray(self._summable(largest))
+
+    def _summable(self, largest: Any) -> Any:
+        """Whether sums over a row of values of at most this size stay within float32."""
         # Rounding makes a sum of s terms larger by at most s 2**-23 of itself; twice that and once more, to be plain.
-        reach = float(np.abs(X).max(initial=0.0)) * self.row_nnz * (2.0 + self.row_nnz * 2.0**-22)
-        if not reach < float(np.finfo(np.float32).max):
+        reach = np.asarray(largest, np.float64) * self.row_nnz * (2.0 + self.row_nnz * 2.0**-22)
+        return reach < float(np.finfo(np.float32).max)
+
+    def _float32(self, X: Array) -> Array:
+        X = _rounded(X, self.center, self.scale)
+        if not self._summable(np.abs(X).max(initial=0.0)):
             raise DataError(f"X: {self.row_nnz} of the largest values overflow float32 when added; rescale the columns")
         return X
+
+
+def _rounded(X: Array, center: Array | None, scale: Array | None) -> Array:
+    """(X - center) * scale in float64, rounded once to float32; what is too large shows as infinity."""
+    with np.errstate(over="ignore"):
+        if center is not None or scale is not None:
+            X = X.astype(np.float64)
+            if center is not None:
+                X -= center
+            if scale is not None:
+                X *= scale
+        elif X.dtype.kind != "f":
+            X = X.astype(np.float64)
+        return X.astype(np.float32, copy=False)
 
 
 def dense(chunk: Array | sp.csr_array) -> Array:

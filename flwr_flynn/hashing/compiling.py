@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+from flwr_flynn._files import lock
 
 _called: set[Hashable] = set()
 
@@ -21,35 +22,14 @@ def first_call(kernel: Hashable) -> Iterator[None]:
     if kernel in _called:
         yield
         return
-    descriptor = _locked()
-    try:
+    with _locked():
         yield
         _called.add(kernel)
-    finally:
-        if descriptor is not None:
-            import fcntl
-
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough: a fork may hold the descriptor, too
-            os.close(descriptor)
 
 
-def _locked() -> int | None:
-    """A descriptor that holds the lock, or None where there are no locks or somebody has held it for a minute."""
+def _locked() -> AbstractContextManager[object]:
+    """The lock, or nothing where there are no locks or somebody has held it for a minute."""
     try:
-        import fcntl  # not on Windows
-
-        path = os.path.join(tempfile.gettempdir(), f"flwr-flynn-{os.getuid()}.lock")
-        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except (ImportError, OSError):
-        return None
-    for _ in range(600):
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(0.1)
-        except OSError:
-            break
-        else:
-            return descriptor
-    os.close(descriptor)
-    return None
+        return lock(os.path.join(tempfile.gettempdir(), f"flwr-flynn-{os.getuid()}.lock"), wait=60)
+    except (AttributeError, OSError):  # Windows knows no users by number
+        return nullcontext()

@@ -199,6 +199,20 @@ class FlyHash:
         self._over_chunks(points.shape[0], work, n_jobs)
         return out
 
+    def fits(self, X: npt.NDArray[Any] | sp.csr_array) -> npt.NDArray[np.bool_]:
+        """Which points `active` can hash; it refuses all of them because of one that it cannot.
+
+        Each point is judged by its own values alone, and in the same time whatever they are.
+
+        Parameters
+        ----------
+        X : (n, n_features) array or CSR matrix
+            Of a real dtype; finite.
+        """
+        if self._waves is not None:
+            return self._waves.fits(dense(X))
+        return self._preparation.fits(X)
+
     def count(
         self,
         X: npt.ArrayLike | sp.sparray | sp.spmatrix,

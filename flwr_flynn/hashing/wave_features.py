@@ -31,6 +31,8 @@ from flwr_flynn.hashing.philox import draw_waves
 
 Floats = npt.NDArray[np.float64]
 
+_LARGEST = 1e300  # far enough below what float64 holds for any rounding on the way
+
 
 class Waves:
     """The waves of a specification.
@@ -55,6 +57,19 @@ class Waves:
         self._scale = np.ones(n_features) if scale is None else scale
         with first_call("draw waves"):
             self._slopes, self._phases = draw_waves(np.uint64(seed), n_waves, n_features)
+
+    def fits(self, X: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Which points have projections well within float64, each by its own values alone.
+
+        Parameters
+        ----------
+        X : (n, d) array
+            Finite.
+        """
+        with np.errstate(over="ignore"):
+            sizes = np.abs((np.asarray(X, np.float64) - self._center) * self._scale).sum(axis=1)
+            reach = sizes * (np.abs(self._slopes).max(initial=1.0) * max(1.0, self._frequency))
+        return np.asarray(reach < _LARGEST)
 
     def __call__(self, X: npt.NDArray[Any]) -> npt.NDArray[np.int8]:
         """The waves of points.

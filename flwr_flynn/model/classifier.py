@@ -583,12 +583,14 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         path : path-like
-            Taken as it is; an existing file is replaced.
+            Taken as it is; an existing file is replaced and its permissions kept, a symbolic link followed.
 
         Raises
         ------
         ModelFileError
             Labels are neither strings, numbers nor booleans.
+        WriteError
+            The file cannot be written, for example on a full disk. An existing one is as it was.
         """
         check_is_fitted(self)
         names = getattr(self, "feature_names_in_", None)

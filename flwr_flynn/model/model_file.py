@@ -7,6 +7,7 @@ format 3, the header of which also has their ``noise`` and ``guarantee``. Files 
 known to fit, before anything is allocated.
 
 >>> import tempfile
+>>> from pathlib import Path
 >>> from flwr_flynn import FlyHash
 >>> hasher = FlyHash(HashSpec(n_features=2, hash_dim=64, row_nnz=1, hash_nnz=8, seed=1))
 >>> counts = ClassCounts.from_data(hasher, [[0, 1], [3, 0]], [1, 0], n_classes=2)
@@ -26,17 +27,15 @@ import math
 import os
 import re
 import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any
-from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
 
+from flwr_flynn import _files
 from flwr_flynn.errors import FlyNNError, ModelFileError
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
@@ -46,21 +45,6 @@ from flwr_flynn.model.noise_record import Release
 _FORMAT = 2
 _NOISY_FORMAT = 3
 _LONGEST_GUARANTEE = 10000
-
-_UNREADABLE = (
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    KeyError,
-    NotImplementedError,
-    OSError,
-    OverflowError,
-    RecursionError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
-"""What zipfile, json and our own constructors raise on files that `write` did not write."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,13 +96,15 @@ def write(path: str | os.PathLike[str], model: Model) -> None:
     Parameters
     ----------
     path : path-like
-        Taken as it is; an existing file is replaced.
+        Taken as it is; an existing file is replaced and its permissions kept, a symbolic link followed.
     model : Model
 
     Raises
     ------
     ModelFileError
         Labels are neither strings, numbers nor booleans.
+    WriteError
+        The file cannot be written. An existing one is as it was.
     """
     header = {
         "format": _NOISY_FORMAT if model.counts.noise else _FORMAT,
@@ -145,7 +131,7 @@ def write(path: str | os.PathLike[str], model: Model) -> None:
     if model.counts.noise:
         extreme = min(int(counts.min()), -extreme, -1)
     arrays["counts"] = counts.astype(np.min_scalar_type(extreme).newbyteorder("<"))
-    _write_npz(Path(path), arrays | {"digest": _digest(*arrays.values())})
+    _write_npz(path, arrays | {"digest": _digest(*arrays.values())})
 
 
 @contextmanager
@@ -178,8 +164,9 @@ def reading(path: str | os.PathLike[str], max_bytes: int) -> Iterator[Model]:
             raise ModelFileError(f"{os.fspath(path)}: {error}") from None
         except FlyNNError as error:
             raise ModelFileError(f"{os.fspath(path)}: inconsistent: {error}") from None
-        except _UNREADABLE:
-            raise ModelFileError(f"{os.fspath(path)}: not a model file, or damaged") from None
+        except Exception as error:  # noqa: BLE001 - zipfile, json and constructors raise a dozen kinds on other files
+            kind = type(error).__name__
+            raise ModelFileError(f"{os.fspath(path)}: not a model file, or damaged ({kind})") from None
 
 
 def _read(stream: IO[bytes], max_bytes: int) -> Model:
@@ -254,38 +241,20 @@ def _checked_label(label: Any) -> Any:
     return label
 
 
-def _write_npz(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> None:
-    beside = path.with_name(f".{path.name}.{uuid4().hex}")
-    try:
-        with open(beside, "xb") as stream:
-            with zipfile.ZipFile(stream, "w") as archive:
-                for name, array in arrays.items():
-                    info = zipfile.ZipInfo(f"{name}.npy")  # made by hand it bears no time stamp
-                    info.compress_type = zipfile.ZIP_DEFLATED
-                    with archive.open(info, "w", force_zip64=True) as member:
-                        np.lib.format.write_array(member, array, version=(1, 0), allow_pickle=False)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
+def _write_npz(path: str | os.PathLike[str], arrays: dict[str, npt.NDArray[Any]]) -> None:
+    with _files.writing(path) as stream, zipfile.ZipFile(stream, "w") as archive:
+        for name, array in arrays.items():
+            info = zipfile.ZipInfo(f"{name}.npy")  # made by hand it bears no time stamp
+            info.compress_type = zipfile.ZIP_DEFLATED
+            with archive.open(info, "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, version=(1, 0), allow_pickle=False)
 
 
-def _read_npy(archive: zipfile.ZipFile, name: str, dtypes: str, max_bytes: int) -> npt.NDArray[Any]:
-    """A plain array whose size is known, and known to fit, before anything is allocated."""
-    info = archive.getinfo(f"{name}.npy")
-    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others allocate as the file pleases
-        raise ModelFileError(f"{name}: compressed by another method")
-    with archive.open(info) as member:
-        if np.lib.format.read_magic(member) != (1, 0):
-            raise ModelFileError(f"{name}: of another npy version")
-        shape, fortran, dtype = np.lib.format.read_array_header_1_0(member, max_header_size=1024)
-        size = math.prod(shape) * dtype.itemsize
-        if fortran or not re.fullmatch(dtypes, dtype.str) or info.file_size != member.tell() + size:
-            raise ModelFileError(f"{name}: expected a plain array, got another")
-        if size > max_bytes:
-            raise ModelFileError(f"{name}: expected at most {max_bytes} bytes, got {size}")
-        return np.frombuffer(member.read(size), dtype).reshape(shape)
+def _read_npy(archive: zipfile.ZipFile, name: str, types: str, max_bytes: int) -> npt.NDArray[Any]:
+    array = _files.npz_array(archive, f"{name}.npy", name, ModelFileError, types, max_bytes)
+    if not array.flags.c_contiguous:
+        raise ModelFileError(f"{name}: expected an array in C order, got Fortran order")
+    return array
 
 
 def _json_bytes(values: Any) -> npt.NDArray[np.uint8]:

@@ -106,8 +106,8 @@ class Plan:
     now those of columns that tell less than chance would are cut off, which was decided on pure noise and the 36.)
 
     Waves (`hashing.wave_features`) take the place of the columns where there are 7 or fewer and the scaling is by name:
-    two moons .83 -> .96, circles .48 -> .99, iris .85 -> .95, three to five columns of synthetic data +.10 to +.15; with 13
-    columns (wine) .98 -> .92.
+    two moons .83 -> .96, circles .48 -> .99, iris .85 -> .95, three to five columns of synthetic data +.10 to +.15;
+    with 13 columns (wine) .98 -> .92.
     """
 
     n_features: int

@@ -24,6 +24,7 @@ from flwr_flynn.errors import ConfigError, MissingExtraError
 SMALLEST_DELTA = 1e-12
 """Distributions are cut where less than about 1e-15 is left, so smaller deltas would be those of the cut."""
 
+_UP = 1 + 1e-12  # more than a few roundings take away
 _ORDERS = [1 + 1.25**power for power in range(-24, 40)]
 
 
@@ -131,6 +132,84 @@ def gaussian_sigma(epsilon: float, delta: float, n_entries: int, largest: int = 
     while gaussian_epsilon(sigma, delta, n_entries, largest) > epsilon:  # rounding within epsilon's own is not monotone
         sigma = round(sigma + step, 12)
     return sigma
+
+
+def zcdp_epsilon(rho: float, delta: float) -> float:
+    """Epsilon of zero-concentrated differential privacy (zCDP).
+
+    Parameters
+    ----------
+    rho : float
+        The zCDP parameter: a Renyi divergence of at most rho times its order, at every order above 1.
+    delta : float
+        0 < delta < 1.
+
+    Returns
+    -------
+    float
+        The least, over orders a > 1, of a rho + log(1 - 1 / a) - log(delta a) / (a - 1): Proposition 12 of Canonne,
+        Kamath and Steinke 2020, "The discrete Gaussian for differential privacy". Needs no extra.
+
+    Examples
+    --------
+    >>> round(zcdp_epsilon(0.05, 1e-5), 3), zcdp_epsilon(0.0, 1e-5)
+    (1.308, 0.0)
+    """
+    if not 0 < delta < 1 or not rho >= 0:
+        raise ConfigError(f"rho, delta: expected at least 0 and between 0 and 1, got {rho!r} and {delta!r}")
+    if rho == 0 or rho == math.inf:
+        return rho
+
+    def bound(place: float) -> float:
+        beyond = math.exp(place)  # the order less 1
+        order = 1 + beyond
+        return order * rho - math.log1p(1 / beyond) - (math.log(delta) + math.log(order)) / beyond
+
+    # Every order gives a bound; near the best one for a Gaussian lies the best one, which golden section finds.
+    middle, golden = math.log(-math.log(delta) / rho) / 2, (math.sqrt(5) - 1) / 2
+    low, high = middle - 6.0, middle + 6.0
+    for _ in range(60):
+        left, right = high - golden * (high - low), low + golden * (high - low)
+        low, high = (low, right) if bound(left) <= bound(right) else (left, high)
+    return max(bound((low + high) / 2) * _UP, 0.0)
+
+
+def pure_rho(epsilon: float) -> float:
+    """The zCDP parameter of a promise that never fails, rounded up.
+
+    epsilon squared / 2: Proposition 1.4 of Bun and Steinke 2016, "Concentrated differential privacy: simplifications,
+    extensions, and lower bounds".
+    """
+    return epsilon**2 / 2 * _UP
+
+
+def gaussian_rho(sigma: float, n_entries: int, largest: int = 1, n_parties: int = 1) -> float:
+    """The zCDP parameter of discrete Gaussian noise on integers, rounded up.
+
+    Parameters
+    ----------
+    sigma, n_entries, largest
+        As for `gaussian_epsilon`.
+    n_parties : int, default=1
+        How many draw such noise, of which only the sum shows.
+
+    Returns
+    -------
+    float
+        The squared L2 sensitivity over 2 sigma squared (Canonne, Kamath and Steinke 2020, Theorem 14). Of a sum: the
+        last bound of Proposition 14 of Kairouz, Liu and Steinke 2021 (see `sum_of_gaussians_gap`), which is of this
+        form at every order, for sigma of at least 1 / 2. Its number of dimensions is here that of the entries in which
+        neighbours differ: divergences of independent entries add up, and those of the others are 0.
+
+    Examples
+    --------
+    >>> round(gaussian_rho(20.0, n_entries=16), 6), round(gaussian_rho(10.0, n_entries=16, n_parties=4), 6)
+    (0.02, 0.02)
+    """
+    if n_parties > 1 and sigma < 0.5:
+        return math.inf
+    gap = sum_of_gaussians_gap(sigma, n_parties) * math.sqrt(n_entries * largest)
+    return (largest * math.sqrt(n_entries / n_parties) / sigma + gap) ** 2 / 2 * _UP
 
 
 def sum_of_gaussians_gap(sigma: float, n_parties: int) -> float:

@@ -1,4 +1,4 @@
-"""What a party has given away so far: a ledger of its releases, and a policy that bounds them.
+"""A party's ledger of its releases, and the bound of its policy on them.
 
 Releases from the same records add up. The ledger, a folder of the party's own, keeps every request that was answered
 with the release that answered it: the same request again gets the same release, which gives away nothing new; another
@@ -9,10 +9,14 @@ by its own hand::
     python -m flwr_flynn.privacy.ledger show /var/lib/flynn/state
     python -m flwr_flynn.privacy.ledger reset /var/lib/flynn/state
 
-Epsilons and deltas add up (basic composition), whatever the mechanisms. Beside the folder lie ``<path>.exists``, which
-tells a ledger that was lost from one that never was, and ``<path>.lock``: their folder must last as long. An older copy
-of the folder that is put back looks like the ledger it was, and what was spent since is forgotten: do not restore it
-from a backup, but reset it, and lower the policy.
+Costs add up by the account that the policy names when the ledger is made (`privacy.policy`). Beside the folder lie
+``<path>.exists``, the marker, and ``<path>.lock``: their folder must last as long. The marker has the number of
+entries and the head of their hash chain, so that a ledger that is lost, altered, or an older copy is noticed.
+
+Not noticed: an older copy of the folder *and* of the marker, put back together. What was spent since is then forgotten:
+do not restore them from a backup, but reset the ledger, and lower the policy. Nor are two ledgers for one data file:
+each allows all of its policy, and the file gives away both. A ledger that is given the path of the data serves no other
+file, but it cannot know of another ledger: one data file, one folder.
 
 >>> import tempfile
 >>> from pathlib import Path
@@ -20,27 +24,28 @@ from a backup, but reset it, and lower the policy.
 >>> counts = ClassCounts([[2, 2, 0], [0, 1, 1]], hash_nnz=2, spec_fingerprint=64 * "0")
 >>> with tempfile.TemporaryDirectory() as folder:
 ...     budget = Budget(Path(folder, "state"), Policy(max_epsilon=1.0))
-...     first = budget.release(LaplaceCounts(0.6, hash_nnz=2, n_classes=2), counts)
-...     again = budget.release(LaplaceCounts(0.6, hash_nnz=2, n_classes=2), counts)
+...     request = LaplaceCounts(0.6, hash_nnz=2, n_classes=2), counts.spec_fingerprint
+...     first = budget.release(*request, lambda: counts)
+...     again = budget.release(*request, lambda: counts)
 ...     print(first.counts == again.counts, again.repeated, budget.spent())
-...     budget.release(LaplaceCounts(0.5, hash_nnz=2, n_classes=2), counts)
-Traceback (most recent call last):
-    ...
-flwr_flynn.errors.PrivacyError: policy max-epsilon 1: with this release it would be 1.1
+...     try:
+...         budget.release(*request, lambda: counts, terms="another run")
+...     except PrivacyError as error:
+...         print(error)
+True True (0.6, 0.0)
+policy max-epsilon: this release does not fit in what is left
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
-import json
-import math
 import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,84 +53,16 @@ from uuid import uuid4
 
 import numpy as np
 
-from flwr_flynn.errors import ConfigError, PrivacyError
+from flwr_flynn.errors import CountsError, PrivacyError
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.privacy.mechanisms import shown_bound
-from flwr_flynn.privacy.sizing import MECHANISMS, NEIGHBOURS, GaussianCounts, Mechanism, SimulatedRelease
+from flwr_flynn.privacy.ledger_file import LedgerFile
+from flwr_flynn.privacy.mechanisms import Mechanism, shown_bound
+from flwr_flynn.privacy.policy import Policy, total_cost, unseeded
 
-_FORMAT = 1
+__all__ = ["Budget", "Policy", "Released", "main"]
+
 _LEDGER = "ledger.json"
 _OWN = re.compile(r"(ledger\.json|[0-9a-f]{32}\.npz)|\.(ledger\.json|[0-9a-f]{32}\.npz)\.[0-9a-f]{32}")
-
-
-@dataclass(frozen=True)
-class Policy:
-    """What a party will give away at most.
-
-    Parameters
-    ----------
-    max_epsilon : float
-        Of all releases together.
-    max_delta : float, default=0.0
-        Likewise.
-    mechanisms : sequence of str, default=("gaussian", "laplace", "top-t")
-        Kinds that may be asked for. "simulated" protects nobody; its epsilon is counted as if it did.
-    neighbours : {"add-remove", "replace-one"}, default="add-remove"
-        What a release must protect at least: "replace-one" is the stronger.
-    records_per_person : int, default=1
-        How many records of one person a release must protect at least.
-    secure_sum : bool, default=False
-        Whether releases may carry a share of the noise only, for a secure sum (`GaussianCounts`' `n_honest`).
-
-    Raises
-    ------
-    ConfigError
-        A parameter is not as described.
-    """
-
-    max_epsilon: float
-    max_delta: float = 0.0
-    mechanisms: Sequence[str] = tuple(MECHANISMS)
-    neighbours: str = "add-remove"
-    records_per_person: int = 1
-    secure_sum: bool = False
-
-    def __post_init__(self) -> None:
-        for name, least in (("max_epsilon", 0.0), ("max_delta", 0.0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < math.inf:
-                raise ConfigError(f"{name}: expected a finite number of at least 0, got {str(value)[:40]!r}")
-        known = [*MECHANISMS, SimulatedRelease.kind]
-        if isinstance(self.mechanisms, str) or any(kind not in known for kind in self.mechanisms):
-            raise ConfigError(f"mechanisms: expected some of {', '.join(known)}, got {str(self.mechanisms)[:80]!r}")
-        object.__setattr__(self, "mechanisms", tuple(self.mechanisms))
-        if self.neighbours not in NEIGHBOURS:
-            raise ConfigError(f"neighbours: expected one of {', '.join(NEIGHBOURS)}, got {str(self.neighbours)[:40]!r}")
-        records = self.records_per_person
-        if isinstance(records, bool) or not isinstance(records, int) or records < 1:
-            raise ConfigError(f"records_per_person: expected a positive whole number, got {str(records)[:40]!r}")
-        if not isinstance(self.secure_sum, bool):
-            raise ConfigError(f"secure_sum: expected True or False, got {str(self.secure_sum)[:40]!r}")
-
-    def check(self, mechanism: Mechanism) -> None:
-        """Refuse a mechanism that this policy does not allow at all.
-
-        Raises
-        ------
-        PrivacyError
-            Naming what of the policy speaks against it.
-        """
-        if mechanism.kind not in self.mechanisms:
-            raise PrivacyError(f"policy mechanisms {', '.join(self.mechanisms)}: {mechanism.kind} is not among them")
-        if NEIGHBOURS.index(mechanism.neighbours) < NEIGHBOURS.index(self.neighbours):
-            raise PrivacyError(f"policy neighbours {self.neighbours}: asked for {mechanism.neighbours}")
-        if mechanism.records_per_person < self.records_per_person:
-            raise PrivacyError(
-                f"policy records-per-person {self.records_per_person}: asked for {mechanism.records_per_person}"
-            )
-        inner = _unseeded(mechanism)
-        if isinstance(inner, GaussianCounts) and inner.n_honest is not None and not self.secure_sum:
-            raise PrivacyError("policy secure-sum off: asked for a share of the noise only")
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,13 +75,10 @@ class Released:
         What may leave the party.
     repeated : bool
         The same request was answered before, and this is that answer: nothing was spent.
-    data_changed : bool
-        The answer is from other data than there are now.
     """
 
     counts: ClassCounts
     repeated: bool
-    data_changed: bool
 
 
 class Budget:
@@ -156,107 +90,121 @@ class Budget:
         A folder of the party's own, made at the first release: one that is there already counts as a ledger that was
         lost.
     policy : Policy
+    data_path : path-like, optional
+        The data file that the releases are from. A ledger that is made with one serves no other. One that was made
+        without serves any; two ledgers for one file spend twice, which nothing notices.
     """
 
-    def __init__(self, path: str | os.PathLike[str], policy: Policy) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], policy: Policy, data_path: str | os.PathLike[str] | None = None
+    ) -> None:
         # By one name only: through two, links among them, two processes would not wait for each other.
         self.path, self.policy = Path(os.path.realpath(path)), policy
+        self.data_path = None if data_path is None else os.path.realpath(os.fspath(data_path))
         self._marker = self.path.with_name(self.path.name + ".exists")
 
     def release(
         self,
         mechanism: Mechanism,
-        counts: ClassCounts,
+        spec_fingerprint: str,
+        count: Callable[[], ClassCounts],
         *,
         terms: str = "",
-        data: str | None = None,
         processes: int = 1,
     ) -> Released:
-        """What answers this request: what answered it before, or else a new release, recorded first.
+        """The answer to a request: the one that it got before, or else a new release, recorded first.
 
-        Whether a request is refused depends on it, the policy and the ledger, never on the counts' values.
+        Whether a request is refused depends on it, the policy and the ledger. No data are touched before that is
+        decided, and none at all for an answer that is there.
 
         Parameters
         ----------
         mechanism : Mechanism
-        counts : ClassCounts
-            Without noise, of the shape the mechanism is for.
+        spec_fingerprint : str
+            `FlyHash.fingerprint` of the hash to count by.
+        count : callable
+            Called without arguments for the counts: without noise, by that hash, of the shape that the mechanism is
+            for. Called at most once, while the ledger is locked. If it raises, nothing is recorded, and the exception
+            is passed on.
         terms : str
             What else makes a request what it is: a digest of the run's terms.
-        data : str, optional
-            A digest of the data, to notice when they change; of the counts if not given. Never leaves the ledger.
         processes : int, default=1
             As for `Mechanism.release`.
 
         Raises
         ------
         PrivacyError
-            It is beyond the policy, or the ledger is lost, altered or cannot be written.
+            It is beyond the policy, or the ledger is lost, altered, an older copy, of another data file, of another
+            composition, or cannot be written.
+        CountsError
+            What `count` returned does not fit; nothing was spent.
         """
         self.policy.check(mechanism)
-        request = {"mechanism": mechanism.to_dict(), "spec": counts.spec_fingerprint, "terms": terms}
-        data = counts.sha256() if data is None else data
-        with self._locked():
-            entries = self._read()
+        unseeded(mechanism).require_feasible()
+        request = _request(mechanism, spec_fingerprint, terms)
+        with self._opened(make=True) as ledger:
+            self._check_use(ledger)
             # A share of noise is drawn anew for each sum: the same one in two sums of different parties would leave too
             # little of it in their difference.
-            for entry in [] if mechanism.is_share else entries:
-                if entry["request"] == request:
-                    return Released(self._stored(entry, mechanism), True, entry["data"] != data)
-            inner = _unseeded(mechanism)
-            cost = {"epsilon": inner.epsilon(inner.delta), "delta": inner.delta}
-            for name in ("epsilon", "delta"):
-                most, total = getattr(self.policy, f"max_{name}"), math.fsum([*(e[name] for e in entries), cost[name]])
-                if total > most * (1 + 1e-9):
-                    raise PrivacyError(
-                        f"policy max-{name} {most:.4g}: with this release it would be {shown_bound(total)}"
-                    )
+            entry = None if mechanism.is_share else ledger.find(request)
+            if entry is not None:
+                return Released(self._stored(entry, mechanism), True)
+            cost = self.policy.admit(mechanism, ledger.costs)
+            counts = count()
+            if counts.spec_fingerprint != spec_fingerprint:
+                raise CountsError("spec_fingerprint: expected counts by the hash that was asked for, got others")
             released = mechanism.release(counts, processes=processes)
             stream = io.BytesIO()
             np.savez_compressed(stream, counts=released.array)
             raw = stream.getvalue()
             name = f"{uuid4().hex}.npz"
-            entry = {"request": request, **cost, "data": data, "file": name, "sha256": hashlib.sha256(raw).hexdigest()}
-            try:
+            longer = ledger.with_entry(request, cost, name, hashlib.sha256(raw).hexdigest())
+            with self._writing():
+                if not self._marker.stat().st_size:  # of the first format; it must not be older than the ledger
+                    _write(self._marker, ledger.marker())
+                # In this order a process that dies leaves a release that nobody knows of, or one that is counted.
                 _write(self.path / name, raw)
-                _write(self.path / _LEDGER, _ledger([*entries, entry]))
-            except OSError as error:
-                raise self._trouble(f": cannot be written ({error.strerror})") from None
-            return Released(released, False, False)
+                _write(self.path / _LEDGER, longer.to_bytes())
+                _write(self._marker, longer.marker())
+            return Released(released, False)
 
     def recall(self, mechanism: Mechanism, spec_fingerprint: str, *, terms: str = "") -> ClassCounts:
-        """What answered a request before, for whoever wants it taken out of a sum; never a new release.
+        """The answer that a request got before, for whoever wants it taken out of a sum; never a new release.
 
         Parameters
         ----------
-        mechanism, terms
+        mechanism, spec_fingerprint, terms
             As for `release`.
-        spec_fingerprint : str
-            Of the hash that was counted by.
 
         Raises
         ------
         PrivacyError
-            There is no such answer, or the ledger is lost or altered.
+            There is no such answer, it is a share of noise, or the ledger cannot be trusted.
         """
-        request = {"mechanism": mechanism.to_dict(), "spec": spec_fingerprint, "terms": terms}
-        with self._locked():
-            for entry in self._read():
-                if entry["request"] == request:
-                    return self._stored(entry, mechanism)
+        if mechanism.is_share:
+            # Two sums, one with it and one without, would differ by little more than what it was to hide.
+            raise PrivacyError("a share of the noise leaves in one secure sum only: it cannot be taken out of it")
+        with self._opened() as ledger:
+            self._check_use(ledger)
+            entry = ledger.find(_request(mechanism, spec_fingerprint, terms))
+            if entry is not None:
+                return self._stored(entry, mechanism)
         raise PrivacyError("this request was never answered: there is nothing to take out")
 
     def spent(self) -> tuple[float, float]:
-        """Epsilon and delta of all releases together.
+        """Epsilon and delta of all releases together, by the ledger's composition.
 
         Raises
         ------
         PrivacyError
-            The ledger is lost or altered.
+            The ledger is lost, altered or an older copy.
         """
-        with self._locked():
-            entries = self._read()
-        return math.fsum(entry["epsilon"] for entry in entries), math.fsum(entry["delta"] for entry in entries)
+        with self._opened() as ledger:
+            return self._total(ledger)
+
+    def _total(self, ledger: LedgerFile) -> tuple[float, float]:
+        delta = self.policy.max_delta if self.policy.composition == "zcdp" else ledger.delta
+        return total_cost(ledger.costs, ledger.composition, delta)
 
     @property
     def is_begun(self) -> bool:
@@ -272,11 +220,11 @@ class Budget:
         Raises
         ------
         PrivacyError
-            Something else than a ledger lies there, or it cannot be removed.
+            Other files than a ledger's lie there, or it cannot be removed.
         """
         self._own_files()  # before anything is made beside what is no ledger
-        with self._alone():
-            for file in self._own_files():
+        with self._alone(), self._writing("removed"):
+            for file in [*self._own_files(), *self._stale_markers()]:
                 file.unlink()
             if self.path.exists():
                 self.path.rmdir()
@@ -296,6 +244,11 @@ class Budget:
             )
         return files
 
+    def _stale_markers(self) -> list[Path]:
+        """Markers that were never finished."""
+        name = re.compile(re.escape(f".{self._marker.name}.") + "[0-9a-f]{32}")
+        return [file for file in self.path.parent.iterdir() if name.fullmatch(file.name)]
+
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """One process at a time."""
@@ -309,38 +262,70 @@ class Budget:
         except OSError as error:
             raise self._trouble(f": cannot be opened ({error.strerror})") from None
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            except OSError as error:
+                raise self._trouble(f": cannot be locked ({error.strerror})") from None
             yield
-        except OSError as error:
-            raise self._trouble(f": cannot be used ({error.strerror})") from None
         finally:
             os.close(lock)
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Alone, with the folder made where there never was one."""
+    def _opened(self, *, make: bool = False) -> Iterator[LedgerFile]:
+        """The ledger, alone; where there never was one an empty one, made if a release is to go in."""
+        new = LedgerFile(
+            self.policy.composition,
+            self.policy.max_delta if self.policy.composition == "zcdp" else 0.0,
+            self.data_path,
+        )
         with self._alone():
-            if not self._marker.exists() and not self.path.exists():
-                # The marker first: dying after it leaves a ledger that counts as lost, not one that counts as new.
-                _write(self._marker, b"")
-                self.path.mkdir(mode=0o700)
-                _write(self.path / _LEDGER, _ledger([]))
-                _settle(self.path.parent)
-            yield
+            if self.is_begun or make:
+                if not self.is_begun:
+                    with self._writing():
+                        # The marker first: dying after it leaves a ledger that counts as lost, not one that is new.
+                        _write(self._marker, new.marker())
+                        self.path.mkdir(mode=0o700)
+                        _write(self.path / _LEDGER, new.to_bytes())
+                        _settle(self.path.parent)
+                new = self._read()
+            yield new
 
-    def _read(self) -> list[dict[str, Any]]:
+    def _read(self) -> LedgerFile:
         try:
-            content = json.loads((self.path / _LEDGER).read_bytes())
-            entries: list[dict[str, Any]] = content["entries"]
-            intact = _ledger(entries) == json.dumps(content).encode() and self._marker.exists()
-            intact = intact and isinstance(entries, list) and all(map(_is_entry, entries))
+            ledger, died = LedgerFile.read((self.path / _LEDGER).read_bytes(), self._marker.read_bytes())
         except FileNotFoundError:
             raise self._trouble(" is lost; nothing is released until it is reset") from None
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            intact = False
-        if not intact:
-            raise self._trouble(" was altered; nothing is released until it is reset")
-        return entries
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+            raise self._trouble(" was rolled back or altered; nothing is released until it is reset") from None
+        if died:
+            with self._writing():
+                _write(self._marker, ledger.marker())
+        # What a process that died left behind. Only now: of a ledger that is not the last one they may be the releases.
+        known = {_LEDGER, *(entry["file"] for entry in ledger.entries)}
+        with suppress(OSError):
+            for file in [*self.path.iterdir(), *self._stale_markers()]:
+                if file.parent != self.path or (_OWN.fullmatch(file.name) and file.name not in known):
+                    file.unlink(missing_ok=True)
+        return ledger
+
+    def _check_use(self, ledger: LedgerFile) -> None:
+        """Refuse a ledger that was made for another account or another data file."""
+        if ledger.composition != self.policy.composition:
+            raise PrivacyError(
+                f"ledger {self.path.name}: was made for composition {ledger.composition}, and keeps to it until it is "
+                f"reset; policy composition {self.policy.composition}"
+            )
+        if ledger.data_path is not None and ledger.data_path != self.data_path:
+            error = PrivacyError(f"ledger {self.path.name}: belongs to another data file")
+            error.add_note(f"it was made for {ledger.data_path}; this is {self.data_path or 'not said'}")
+            raise error
+
+    @contextmanager
+    def _writing(self, what: str = "written") -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise self._trouble(f": cannot be {what} ({error.strerror})") from None
 
     def _trouble(self, what: str) -> PrivacyError:
         """An error that names the ledger without its folder, which goes with a note: errors travel to the server."""
@@ -359,26 +344,8 @@ class Budget:
             raise self._trouble(": the release that answered this request is lost or altered") from None
 
 
-def _unseeded(mechanism: Mechanism) -> Mechanism:
-    return mechanism.mechanism if isinstance(mechanism, SimulatedRelease) else mechanism
-
-
-def _is_entry(entry: Any) -> bool:
-    """Whether this has the form of an entry: a digest that fits is no promise of that."""
-    return (
-        isinstance(entry, dict)
-        and entry.keys() == {"request", "epsilon", "delta", "data", "file", "sha256"}
-        and isinstance(entry["request"], dict)
-        and all(type(entry[name]) in (int, float) and 0 <= entry[name] < math.inf for name in ("epsilon", "delta"))
-        and all(isinstance(entry[name], str) for name in ("data", "file", "sha256"))
-        and re.fullmatch(r"[0-9a-f]{32}\.npz", entry["file"]) is not None
-    )
-
-
-def _ledger(entries: list[dict[str, Any]]) -> bytes:
-    """The file, with a digest by which it notices that it was altered."""
-    digest = hashlib.sha256(json.dumps(entries).encode()).hexdigest()
-    return json.dumps({"format": _FORMAT, "sha256": digest, "entries": entries}).encode()
+def _request(mechanism: Mechanism, spec_fingerprint: str, terms: str) -> dict[str, Any]:
+    return {"mechanism": mechanism.to_dict(), "spec": spec_fingerprint, "terms": terms}
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -413,7 +380,7 @@ def _make_folders(folder: Path) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """What `python -m flwr_flynn.privacy.ledger` does with its arguments: show or reset a ledger."""
+    """Show or reset a ledger, by the arguments of `python -m flwr_flynn.privacy.ledger`."""
     if len(arguments) != 2 or arguments[0] not in ("show", "reset"):
         print("usage: python -m flwr_flynn.privacy.ledger show|reset PATH", file=sys.stderr)
         return 2
@@ -427,11 +394,17 @@ def main(arguments: Sequence[str]) -> int:
             budget.reset()
             print(f"{path}: reset. What was released is out all the same.")
             return 0
-        epsilon, delta = budget.spent()
+        with budget._opened() as ledger:
+            epsilon, delta = budget._total(ledger)
     except PrivacyError as error:
         print(error, *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
         return 1
-    print(f"{path}: epsilon {shown_bound(epsilon, 6)}, delta {shown_bound(delta, 6)} spent")
+    costs = ledger.costs
+    closed = ", closed" if costs and costs[0].closes else ""
+    print(
+        f"{path}: composition {ledger.composition}, releases {len(costs)}{closed}, "
+        f"epsilon {shown_bound(epsilon, 6)}, delta {shown_bound(delta, 6)} spent"
+    )
     return 0
 
 

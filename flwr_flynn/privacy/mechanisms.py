@@ -97,6 +97,11 @@ class Mechanism(ABC):
         Infinite where there is no such promise.
         """
 
+    @property
+    def zcdp_rho(self) -> float:
+        """The zCDP parameter of one release, never below the true one. No relation of rho, `hash_nnz`."""
+        return accounting.pure_rho(self.epsilon())
+
     @abstractmethod
     def _noise(self) -> str:
         """What is done, as words in the middle of a sentence."""
@@ -136,6 +141,11 @@ class Mechanism(ABC):
         """Whether a release carries a share of the noise only, and must not be seen outside a secure sum."""
         return self.n_honest is not None
 
+    def require_feasible(self) -> None:
+        """Refuse noise beyond all measure, by a `ConfigError`."""
+        if not self.noise_sd <= _LARGEST_SD:
+            raise ConfigError(f"epsilon: expected more than {self.target_epsilon:g} for hash_nnz {self.hash_nnz}")
+
     def received(self, array: npt.NDArray[np.int64], spec_fingerprint: str, n_releases: int = 1) -> ClassCounts:
         """A release as noisy counts again, where only its array has travelled.
 
@@ -164,8 +174,7 @@ class Mechanism(ABC):
         for name in ("hash_nnz", "n_classes"):
             if getattr(counts, name) != getattr(self, name):
                 raise CountsError(f"release: expected {name} {getattr(self, name)}, got {getattr(counts, name)}")
-        if not self.noise_sd <= _LARGEST_SD:
-            raise ConfigError(f"epsilon: expected more than {self.target_epsilon:g} for hash_nnz {self.hash_nnz}")
+        self.require_feasible()
         # Bounds far from anything that occurs, so that no sum overflows and none is refused. Clipping counts changes
         # no two of them by more than they differ, and clipping what was released is done to what is public.
         limit = (2**63 - 1) // counts.hash_dim // 4
@@ -277,6 +286,11 @@ class GaussianCounts(Mechanism):
             return self._sum_epsilon(self.sigma, delta)
         return accounting.gaussian_epsilon(self.sigma, delta, self.n_changed, self.records_per_person)
 
+    @property
+    def zcdp_rho(self) -> float:
+        """See `Mechanism.zcdp_rho`; with `n_honest`, of the sum."""
+        return accounting.gaussian_rho(self.sigma, self.n_changed, self.records_per_person, self.n_honest or 1)
+
     def _sum_epsilon(self, share: float, delta: float) -> float:
         n_honest = self.n_honest or 1
         # Probabilities of the sum of shares are within exp(+-gap) of those of one discrete Gaussian, entry by entry;
@@ -364,7 +378,7 @@ class SimulatedRelease(Mechanism):
             raise ConfigError(f"mechanism: expected one that is not simulated, got {type(mechanism).__name__}")
         self.mechanism, self.seed = mechanism, whole("seed", seed, least=0, most=2**64 - 1)
         self.target_epsilon = math.inf
-        for name in ("hash_nnz", "n_classes", "neighbours", "records_per_person", "n_honest"):
+        for name in ("hash_nnz", "n_classes", "neighbours", "records_per_person", "n_honest", "selects"):
             setattr(self, name, getattr(mechanism, name))
         self._sampler = SeededNoise(self.seed)
 

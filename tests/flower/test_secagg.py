@@ -448,7 +448,7 @@ def test_a_share_of_noise_is_drawn_anew_for_every_sum(tmp_path: Path) -> None:
     assert Budget(tmp_path / "0", Policy(2.1)).spent()[0] == pytest.approx(2.0, abs=0.02)
     third, _ = counted([private(i, tmp_path, max_epsilon=2.1, max_delta=3e-5) for i in range(3)], **more)
     assert third.parties == []
-    assert "policy max-epsilon 2.1" in str(third.missing)
+    assert "policy max-epsilon" in str(third.missing)
 
 
 def test_a_policy_must_allow_shares_of_noise(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tracemalloc
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from sklearn.datasets import make_classification
 
 from flwr_flynn import FlyNNClassifier, HashSpec
 from flwr_flynn.errors import DataError, ModelFileError
+from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.model import model_file
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
@@ -228,6 +230,38 @@ def test_pickles_are_refused(path):
     forge(path, counts=np.array([[{}]], object))
     with pytest.raises(ModelFileError, match="counts"):
         FlyNNClassifier.load(path)
+
+
+HEADERS = {
+    "bracket": lambda npy: npy.replace(b")", b" "),
+    "brace": lambda npy: npy.replace(b"}", b" "),
+    "NUL": lambda npy: npy.replace(b"shape", b"sh\0pe"),
+    "NUL at the end": lambda npy: npy.replace(b" \n", b"\0\n", 1),
+    "quote": lambda npy: npy.replace(b"'descr'", b"'descr "),
+    "indent": lambda npy: npy.replace(b"{", b"\n", 1),
+    "line": lambda npy: npy.replace(b" \n", b"\\\n", 1),
+    "deep": lambda npy: npy[:10] + b"(" * (npy.index(b"\n") - 10) + npy[npy.index(b"\n") :],
+    "version": lambda npy: npy[:6] + b"\3\0" + npy[8:],
+    "nothing": lambda npy: b"",
+}
+
+
+@pytest.mark.parametrize("member", ["header", "counts", "digest", "ledger"])
+@pytest.mark.parametrize("change", HEADERS)
+def test_members_whose_npy_header_is_none_are_refused(path, change, member):
+    """The checksums of the zip file fit: what is wrong is found by whoever reads the array."""
+    with model_file.reading(path, 2**20) as model:
+        model_file.write(path, replace(model, ledger={}))
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    changed = HEADERS[change](members[f"{member}.npy"])
+    assert changed != members[f"{member}.npy"]
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in (members | {f"{member}.npy": changed}).items():
+            archive.writestr(name, content)
+    for load in (FlyNNClassifier.load, Federation.load):
+        with pytest.raises(ModelFileError, match=rf"model\.npz: {member}: expected "):
+            load(path)
 
 
 def test_small_files_do_not_take_much_memory(path):

@@ -8,23 +8,36 @@ import math
 import multiprocessing
 import os
 import random
+import re
+import shutil
 import signal
 import stat
 import time
+from contextlib import suppress
+from functools import partial
 
 import numpy as np
 import pytest
 
 from flwr_flynn import ClassCounts
-from flwr_flynn.errors import ConfigError, PrivacyError
-from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease
+from flwr_flynn.errors import ConfigError, CountsError, DataError, PrivacyError
+from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease, ledger_file
 from flwr_flynn.privacy import ledger as budget
 from flwr_flynn.privacy.ledger import Budget, Policy
+from flwr_flynn.privacy.ledger_file import LedgerFile
 
 SHAPE = {"hash_nnz": 2, "n_classes": 2}
 HERE = ClassCounts([[2, 2, 0], [0, 1, 1]], hash_nnz=2, spec_fingerprint=64 * "0")
 LATER = ClassCounts([[2, 2, 0], [0, 2, 2]], hash_nnz=2, spec_fingerprint=64 * "0")
 ELSEWHERE = ClassCounts([[2, 2, 0], [0, 1, 1]], hash_nnz=2, spec_fingerprint=64 * "1")
+
+
+def marker_of(path):
+    return path.with_name(path.name + ".exists")
+
+
+def n_entries(path):
+    return len(json.loads((path / "ledger.json").read_text())["entries"])
 
 
 def laplace(epsilon=0.5, **kwargs):
@@ -40,52 +53,57 @@ def open_budget(path, **policy):
     return Budget(path, Policy(**{"max_epsilon": 1.0, "max_delta": 1e-4} | policy))
 
 
+def answer(budget, mechanism, counts, **more):
+    return budget.release(mechanism, counts.spec_fingerprint, lambda: counts, **more)
+
+
 def test_the_same_request_gets_the_same_answer_and_spends_nothing(path):
-    first = open_budget(path).release(laplace(), HERE, terms="run")
-    again = open_budget(path).release(laplace(), HERE, terms="run")
+    first = answer(open_budget(path), laplace(), HERE, terms="run")
+    again = answer(open_budget(path), laplace(), HERE, terms="run")
     assert again.counts == first.counts
-    assert (first.repeated, first.data_changed) == (False, False)
-    assert (again.repeated, again.data_changed) == (True, False)
-    later = open_budget(path).release(laplace(), LATER, terms="run")
+    assert (first.repeated, again.repeated) == (False, True)
+    later = answer(open_budget(path), laplace(), LATER, terms="run")
     assert later.counts == first.counts
-    assert (later.repeated, later.data_changed) == (True, True)
+    assert later.repeated
     assert open_budget(path).spent() == (0.5, 0.0)
 
 
 def test_different_requests_add_up_to_the_policy(path):
     budget = open_budget(path)
     releases = [
-        budget.release(laplace(0.25), HERE).counts,
-        budget.release(laplace(0.25), HERE, terms="another run").counts,
-        budget.release(laplace(0.25), ELSEWHERE).counts,
-        budget.release(laplace(0.125), HERE).counts,
+        answer(budget, laplace(0.25), HERE).counts,
+        answer(budget, laplace(0.25), HERE, terms="another run").counts,
+        answer(budget, laplace(0.25), ELSEWHERE).counts,
+        answer(budget, laplace(0.125), HERE).counts,
     ]
     assert len({release.sha256() for release in releases}) == 4
     assert budget.spent() == (0.875, 0.0)
-    with pytest.raises(PrivacyError, match=r"policy max-epsilon 1: with this release it would be 1\.125"):
-        budget.release(laplace(0.25), HERE, terms="a third run")
+    with pytest.raises(PrivacyError, match="policy max-epsilon"):
+        answer(budget, laplace(0.25), HERE, terms="a third run")
     assert budget.spent() == (0.875, 0.0)
-    budget.release(laplace(0.125), HERE, terms="what is left")
-    assert budget.release(laplace(0.25), HERE).counts == releases[0]
+    answer(budget, laplace(0.125), HERE, terms="what is left")
+    assert answer(budget, laplace(0.25), HERE).counts == releases[0]
 
 
 def test_deltas_add_up_too(path):
     budget = open_budget(path, max_epsilon=10.0, max_delta=1.5e-5)
-    budget.release(GaussianCounts(1.0, 1e-5, **SHAPE), HERE)
-    with pytest.raises(PrivacyError, match=r"policy max-delta 1\.5e-05"):
-        budget.release(GaussianCounts(1.0, 1e-5, **SHAPE), HERE, terms="more")
+    answer(budget, GaussianCounts(1.0, 1e-5, **SHAPE), HERE)
+    with pytest.raises(PrivacyError, match="policy max-delta"):
+        answer(budget, GaussianCounts(1.0, 1e-5, **SHAPE), HERE, terms="more")
     assert budget.spent()[1] == 1e-5
 
 
 def test_pure_and_approximate_releases_add_up(path):
     budget = open_budget(path, max_epsilon=1.5)
     gaussian = GaussianCounts(1.0, 1e-5, **SHAPE)
-    budget.release(gaussian, HERE)
-    budget.release(laplace(0.5), HERE)
+    answer(budget, gaussian, HERE)
+    answer(budget, laplace(0.5), HERE)
     assert budget.spent() == (gaussian.epsilon(1e-5) + 0.5, 1e-5)
     for little in (laplace(0.001), GaussianCounts(0.001, 1e-12, **SHAPE)):
-        with pytest.raises(PrivacyError, match=r"policy max-epsilon 1\.5: with this release it would be 1\.501"):
-            budget.release(little, HERE)
+        with pytest.raises(PrivacyError, match="policy max-epsilon") as caught:
+            answer(budget, little, HERE)
+        assert not re.search("[0-9]", str(caught.value))  # neither what is spent nor what is left
+        assert "1.501" in caught.value.__notes__[0]
 
 
 @pytest.mark.parametrize(
@@ -96,20 +114,20 @@ def test_pure_and_approximate_releases_add_up(path):
         ({"neighbours": "replace-one"}, laplace(), "policy neighbours replace-one"),
         ({"records_per_person": 3}, laplace(records_per_person=2), "policy records-per-person 3"),
         ({}, GaussianCounts(0.5, 1e-5, **SHAPE, n_honest=4), "policy secure-sum off"),
-        ({"max_epsilon": 0}, laplace(), "policy max-epsilon 0"),
+        ({"max_epsilon": 0}, laplace(), "policy max-epsilon"),
     ],
 )
 def test_what_the_policy_does_not_allow_is_refused(path, policy, mechanism, message):
     with pytest.raises(PrivacyError, match=message):
-        open_budget(path, **policy).release(mechanism, HERE)
+        answer(open_budget(path, **policy), mechanism, HERE)
     assert open_budget(path).spent() == (0.0, 0.0)
 
 
 def test_what_the_policy_allows(path):
     policy = {"mechanisms": ["simulated", "gaussian"], "secure_sum": True, "neighbours": "add-remove"}
     budget = open_budget(path, **policy)
-    budget.release(SimulatedRelease(laplace(0.25, neighbours="replace-one"), 1), HERE)
-    budget.release(GaussianCounts(0.5, 1e-5, **SHAPE, n_honest=4), HERE)
+    answer(budget, SimulatedRelease(laplace(0.25, neighbours="replace-one"), 1), HERE)
+    answer(budget, GaussianCounts(0.5, 1e-5, **SHAPE, n_honest=4), HERE)
     assert budget.spent()[0] == pytest.approx(0.75, rel=1e-2)
 
 
@@ -126,6 +144,11 @@ def test_what_the_policy_allows(path):
         {"neighbours": "all"},
         {"records_per_person": 0},
         {"secure_sum": "no"},
+        {"max_releases": 0},
+        {"max_releases": 2.0},
+        {"composition": "best"},
+        {"max_delta": 0.0, "composition": "zcdp"},
+        {"max_delta": 1.0, "composition": "zcdp"},
     ],
 )
 def test_policies_are_checked(bad):
@@ -154,11 +177,17 @@ def empty(path):
 
 
 def forge(change):
-    """A fault that comes with the digest that fits it: no entry is taken for more than it is."""
+    """A fault that comes with the digests that fit it: no entry is taken for more than it is."""
 
     def fault(path):
-        entries = json.loads((path / "ledger.json").read_text())["entries"]
-        (path / "ledger.json").write_bytes(budget._ledger(change(entries)))
+        content = json.loads((path / "ledger.json").read_text())
+        content["entries"] = change(content["entries"])
+        del content["sha256"]
+        content["sha256"] = ledger_file._digest(content)
+        (path / "ledger.json").write_text(json.dumps(content))
+        with suppress(TypeError, KeyError):
+            ledger = LedgerFile(content["composition"], content["delta"], content["data_path"], content["entries"])
+            marker_of(path).write_bytes(ledger.marker())
 
     return fault
 
@@ -170,8 +199,13 @@ FORGED = [
     forge(lambda entries: [{}]),
     forge(lambda entries: [entries[0] | {"epsilon": -1.0}]),
     forge(lambda entries: [entries[0] | {"epsilon": math.nan}]),
+    forge(lambda entries: [entries[0] | {"epsilon": 10**400}]),
     forge(lambda entries: [entries[0] | {"delta": "0"}]),
-    forge(lambda entries: [entries[0] | {"data": None}]),
+    forge(lambda entries: [entries[0] | {"rho": 0.5}]),
+    forge(lambda entries: [entries[0] | {"closes": 1}]),
+    forge(lambda entries: [entries[0] | {"closes": True}]),
+    forge(lambda entries: [entries[0] | {"request": {}}]),
+    forge(lambda entries: [entries[0] | {"more": ""}]),
     forge(lambda entries: [entries[0] | {"file": "../ledger.json"}]),
 ]
 
@@ -182,37 +216,59 @@ def truncate(path):
 
 
 def lose_marker(path):
-    path.with_name(path.name + ".exists").unlink()
+    marker_of(path).unlink()
 
 
-@pytest.mark.parametrize("fault", [lose, lose_all, forget_spending, empty, truncate, lose_marker, *FORGED])
+def spoil_marker(content):
+    def fault(path):
+        marker_of(path).write_bytes(content)
+
+    return fault
+
+
+MARKERS = [
+    spoil_marker(content)
+    for content in (
+        b"",
+        b"7",
+        b"[]",
+        b"{",
+        b"{}",
+        b'{"format": 2, "entries": 1, "head": ""}',
+        b'{"format": 2, "entries": 1.0, "head": ""}',
+        b'{"format": 2, "entries": -1, "head": ""}',
+    )
+]
+
+
+@pytest.mark.parametrize("fault", [lose, lose_all, forget_spending, empty, truncate, lose_marker, *FORGED, *MARKERS])
 def test_a_lost_or_altered_ledger_means_refusal_until_it_is_reset(path, fault):
-    open_budget(path).release(laplace(), HERE)
+    answer(open_budget(path), laplace(), HERE)
     fault(path)
     for _ in range(2):
-        with pytest.raises(PrivacyError, match=r"is lost; nothing is released|was altered; nothing is released"):
-            open_budget(path).release(laplace(), HERE)
+        with pytest.raises(PrivacyError, match=r"(is lost|altered); nothing is released"):
+            answer(open_budget(path), laplace(), HERE)
         with pytest.raises(PrivacyError):
             open_budget(path).spent()
     open_budget(path).reset()
     assert open_budget(path).spent() == (0.0, 0.0)
-    assert not open_budget(path).release(laplace(), HERE).repeated
+    assert not answer(open_budget(path), laplace(), HERE).repeated
 
 
 def test_a_forged_release_is_not_handed_out(path):
     """One that the ledger vouches for and no parser reads."""
-    open_budget(path).release(laplace(), HERE)
+    answer(open_budget(path), laplace(), HERE)
     (file,) = path.glob("*.npz")
     for content in (b"", b"PK\x03\x04", file.read_bytes()[:-30]):
         file.write_bytes(content)
         forge(lambda entries, raw=content: [entries[0] | {"sha256": hashlib.sha256(raw).hexdigest()}])(path)
         with pytest.raises(PrivacyError, match="is lost or altered"):
-            open_budget(path).release(laplace(), HERE)
+            answer(open_budget(path), laplace(), HERE)
 
 
 @pytest.mark.parametrize("fault", ["lost", "altered", "another"])
 def test_a_lost_or_altered_release_is_not_made_again(path, fault):
-    released = open_budget(path).release(laplace(), HERE)
+    released = answer(open_budget(path), laplace(), HERE)
     (file,) = path.glob("*.npz")
     if fault == "lost":
         file.unlink()
@@ -221,14 +277,14 @@ def test_a_lost_or_altered_release_is_not_made_again(path, fault):
     else:
         np.savez(file, counts=HERE.array)
     with pytest.raises(PrivacyError, match="is lost or altered"):
-        open_budget(path).release(laplace(), HERE)
+        answer(open_budget(path), laplace(), HERE)
     assert open_budget(path).spent() == (0.5, 0.0)
     assert released.counts.noise
 
 
-@pytest.mark.parametrize("dies_at", range(4))
+@pytest.mark.parametrize("dies_at", range(5))
 def test_dying_between_steps_never_spends_too_little(path, monkeypatch, dies_at):
-    """Steps that write: the marker, the new ledger, the release, the ledger with it."""
+    """Steps that write: the marker, the new ledger, the release, the ledger with it, the marker again."""
     steps, write = [], budget._write
 
     def dying(file, content):
@@ -239,26 +295,27 @@ def test_dying_between_steps_never_spends_too_little(path, monkeypatch, dies_at)
 
     monkeypatch.setattr(budget, "_write", dying)
     with pytest.raises(KeyboardInterrupt):  # nothing was handed out
-        open_budget(path).release(laplace(), HERE)
+        answer(open_budget(path), laplace(), HERE)
     monkeypatch.undo()
     if dies_at == 1:  # there was a ledger, or might have been
         with pytest.raises(PrivacyError, match="is lost"):
             open_budget(path).spent()
         return
-    assert open_budget(path).spent() == (0.0, 0.0)
-    assert not open_budget(path).release(laplace(), HERE).repeated
+    recorded = dies_at == 4  # before anything was handed out
+    assert open_budget(path).spent() == ((0.5, 0.0) if recorded else (0.0, 0.0))
+    assert answer(open_budget(path), laplace(), HERE).repeated == recorded
     assert open_budget(path).spent() == (0.5, 0.0)
 
 
 def test_what_cannot_be_recorded_is_not_released(path, monkeypatch):
-    open_budget(path).spent()
+    answer(open_budget(path), laplace(0.25), HERE)
 
     def full(file, content):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(budget, "_write", full)
     with pytest.raises(PrivacyError, match="cannot be written"):
-        open_budget(path).release(laplace(), HERE)
+        answer(open_budget(path), laplace(), HERE)
     (path.parent / "file").write_text("")
     with pytest.raises(PrivacyError, match="cannot be opened"):
         open_budget(path.parent / "file" / "state").spent()
@@ -266,8 +323,8 @@ def test_what_cannot_be_recorded_is_not_released(path, monkeypatch):
 
 def ask(path, place, queue):
     try:
-        answer = open_budget(path).release(laplace(0.25), HERE, terms=f"run {place % 5}")
-        queue.put((place % 5, answer.counts.sha256()))
+        released = answer(open_budget(path), laplace(0.25), HERE, terms=f"run {place % 5}")
+        queue.put((place % 5, released.counts.sha256()))
     except PrivacyError as error:
         queue.put((place % 5, str(error)))
 
@@ -295,13 +352,13 @@ def test_a_link_is_the_same_ledger(path):
     link = path.with_name("link")
     link.symlink_to(path)
     assert open_budget(link).path == open_budget(path).path
-    open_budget(link).release(laplace(0.75), HERE)
-    with pytest.raises(PrivacyError, match="policy max-epsilon 1"):
-        open_budget(path).release(laplace(0.75), HERE, terms="more")
+    answer(open_budget(link), laplace(0.75), HERE)
+    with pytest.raises(PrivacyError, match="policy max-epsilon"):
+        answer(open_budget(path), laplace(0.75), HERE, terms="more")
 
 
 def test_a_ledger_is_the_partys_own_to_read(path):
-    open_budget(path).release(laplace(), HERE)
+    answer(open_budget(path), laplace(), HERE)
     files = [*path.iterdir(), path.with_name("state.exists"), path.with_name("state.lock")]
     assert len(files) == 4
     assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
@@ -312,14 +369,51 @@ def test_new_folders_are_on_the_disk_before_a_ledger_counts_on_them(tmp_path, mo
     """With a folder that vanishes, both the ledger and what tells that there was one would."""
     settled, settle = [], budget._settle
     monkeypatch.setattr(budget, "_settle", lambda folder: (settled.append(folder), settle(folder)))
-    open_budget(tmp_path / "new" / "newer" / "state").spent()
+    answer(open_budget(tmp_path / "new" / "newer" / "state"), laplace(), HERE)
     assert settled[:2] == [tmp_path, tmp_path / "new"]
     assert tmp_path / "new" / "newer" in settled
 
 
+def die_at(path, step, before):
+    """Release, and be killed before or after the step-th time that a file is put in its place."""
+    steps, replace = [], os.replace
+
+    def replace_and_die(source, target):
+        steps.append(target)
+        if before and len(steps) == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        replace(source, target)
+        if len(steps) == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    os.replace = replace_and_die
+    answer(open_budget(path), laplace(0.25), HERE, terms="more")
+    os._exit(0)
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_a_process_killed_at_any_step_leaves_a_ledger_that_counts(path, step, before):
+    """Steps: the release, the ledger, the marker."""
+    first = answer(open_budget(path), laplace(0.25), HERE)
+    process = multiprocessing.get_context("fork").Process(target=die_at, args=(path, step, before))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    recorded = step == 3 or (step == 2 and not before)
+    assert open_budget(path).spent() == ((0.5, 0.0) if recorded else (0.25, 0.0))
+    left = {file.name for file in [*path.iterdir(), *path.parent.iterdir()] if not file.is_dir()}
+    assert len(left) == (2 if recorded else 1) + 3  # releases; ledger, marker, lock
+    assert json.loads(marker_of(path).read_text())["entries"] == n_entries(path) == (2 if recorded else 1)
+    assert answer(open_budget(path), laplace(0.25), HERE).counts == first.counts
+    assert answer(open_budget(path), laplace(0.25), HERE, terms="more").repeated == recorded
+
+
 def release_many(path, pipe):
     for run in range(1000):
-        pipe.send(open_budget(path).release(laplace(0.001), HERE, terms=f"run {run}").counts.sha256())
+        pipe.send(
+            answer(open_budget(path, max_releases=1000), laplace(0.001), HERE, terms=f"run {run}").counts.sha256()
+        )
 
 
 def test_a_killed_process_has_recorded_all_it_handed_out(path):
@@ -341,14 +435,16 @@ def test_a_killed_process_has_recorded_all_it_handed_out(path):
             except (EOFError, OSError):
                 break
         spent = open_budget(path).spent()[0]
-        again = [open_budget(path).release(laplace(0.001), HERE, terms=f"run {run}") for run in range(len(answers))]
+        again = [answer(open_budget(path), laplace(0.001), HERE, terms=f"run {run}") for run in range(len(answers))]
+        assert not list(path.glob(".*"))
+        assert len(list(path.glob("*.npz"))) == n_entries(path)
         assert all(answer.repeated for answer in again)
         assert [answer.counts.sha256() for answer in again] == answers
         assert open_budget(path).spent()[0] == spent >= 0.00099 * len(answers)
 
 
 def test_a_reset_removes_a_ledger_and_nothing_else(path, capsys):
-    open_budget(path).release(laplace(), HERE)
+    answer(open_budget(path), laplace(), HERE)
     (path / "notes.txt").write_text("mine")
     before = sorted(path.iterdir())
     for wrong in (path, path.parent):
@@ -367,18 +463,20 @@ def test_a_reset_removes_a_ledger_and_nothing_else(path, capsys):
 def test_a_folder_that_was_there_before_counts_as_a_lost_ledger(path):
     path.mkdir(parents=True)
     with pytest.raises(PrivacyError, match="is lost"):
-        open_budget(path).release(laplace(), HERE)
+        answer(open_budget(path), laplace(), HERE)
     open_budget(path).reset()
-    open_budget(path).release(laplace(), HERE)
+    answer(open_budget(path), laplace(), HERE)
 
 
 def test_a_party_shows_and_resets_its_ledger_by_hand(path, capsys):
     assert budget.main(["show", str(path)]) == 1
     assert "no ledger" in capsys.readouterr().err
     assert not path.parent.exists()
-    open_budget(path).release(laplace(), HERE)
+    answer(open_budget(path), laplace(), HERE)
     assert budget.main(["show", str(path)]) == 0
-    assert "epsilon 0.5, delta 0 spent" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "epsilon 0.5, delta 0 spent" in shown
+    assert "composition basic, releases 1," in shown
     lose(path)
     assert budget.main(["show", str(path)]) == 1
     assert "is lost" in capsys.readouterr().err
@@ -389,9 +487,286 @@ def test_a_party_shows_and_resets_its_ledger_by_hand(path, capsys):
 
 
 def test_an_error_names_no_folder_but_notes_how_to_reset(path):
-    open_budget(path).release(laplace(), HERE)
+    answer(open_budget(path), laplace(), HERE)
     lose(path)
     with pytest.raises(PrivacyError) as caught:
         open_budget(path).spent()
     assert str(path.parent) not in str(caught.value)
     assert f"python -m flwr_flynn.privacy.ledger reset {path}" in caught.value.__notes__[0]
+
+
+# Before data are touched
+
+
+def never():
+    raise AssertionError("data were touched")
+
+
+def test_data_are_touched_for_a_new_release_only(path, tmp_path):
+    fingerprint = HERE.spec_fingerprint
+    first = answer(open_budget(path, max_releases=2), laplace(), HERE)
+    again = open_budget(path, max_releases=2).release(laplace(), fingerprint, never)
+    assert (again.counts == first.counts, again.repeated) == (True, True)
+    for policy, mechanism, message in [
+        ({}, laplace(0.75), "max-epsilon"),
+        ({}, GaussianCounts(0.25, 1e-3, **SHAPE), "max-delta"),
+        ({"max_releases": 1}, laplace(0.25), "max-releases"),
+        ({"mechanisms": ["gaussian"]}, laplace(0.25), "mechanisms"),
+        ({"composition": "zcdp"}, laplace(), "composition"),
+    ]:
+        with pytest.raises(PrivacyError, match=message):
+            open_budget(path, **policy).release(mechanism, fingerprint, never)
+    huge = LaplaceCounts(0.001, hash_nnz=2**31 - 1, n_classes=1, records_per_person=10**6)
+    with pytest.raises(ConfigError, match="epsilon"):
+        open_budget(path).release(huge, fingerprint, never)
+    lose(path)
+    with pytest.raises(PrivacyError, match="is lost"):
+        open_budget(path).release(laplace(), fingerprint, never)
+
+
+@pytest.mark.parametrize("error", [DataError("X"), OSError(5, "input"), ValueError(), KeyboardInterrupt()])
+def test_a_count_that_fails_costs_nothing_and_says_so(path, error):
+    def fail():
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        open_budget(path).release(laplace(), HERE.spec_fingerprint, fail)
+    assert caught.value is error
+    assert [file.name for file in path.iterdir()] == ["ledger.json"]
+    assert open_budget(path).spent() == (0.0, 0.0)
+    assert not answer(open_budget(path), laplace(), HERE).repeated
+
+
+def test_counts_that_do_not_fit_cost_nothing(path):
+    noisy = laplace().release(HERE)
+    for wrong in (ELSEWHERE, noisy, ClassCounts([[2, 2, 0]], hash_nnz=2, spec_fingerprint=64 * "0")):
+        with pytest.raises(CountsError):
+            open_budget(path).release(laplace(), HERE.spec_fingerprint, lambda wrong=wrong: wrong)
+    assert open_budget(path).spent() == (0.0, 0.0)
+
+
+def test_nothing_on_the_disk_depends_on_the_counts_but_the_release(path, tmp_path):
+    """No digest of exact counts or of data: with the noise the same, so is all else."""
+    texts = []
+    for place, counts in enumerate((HERE, LATER)):
+        answer(open_budget(tmp_path / str(place)), laplace(), counts)
+        (entry,) = json.loads((tmp_path / str(place) / "ledger.json").read_text())["entries"]
+        del entry["file"], entry["sha256"]  # of the release, which may leave
+        texts.append(json.dumps(entry))
+    assert texts[0] == texts[1]
+    assert "data" not in entry
+
+
+def test_a_share_is_not_sent_again_to_be_taken_out(path):
+    """Two sums, one with it and one without, would leave the others with too little noise between them."""
+    share = GaussianCounts(0.5, 1e-5, **SHAPE, n_honest=4)
+    budget = open_budget(path, secure_sum=True)
+    answer(budget, share, HERE)
+    with pytest.raises(PrivacyError, match="share"):
+        budget.recall(share, HERE.spec_fingerprint)
+    whole = answer(budget, laplace(0.25), HERE)
+    assert budget.recall(laplace(0.25), HERE.spec_fingerprint) == whole.counts
+    with pytest.raises(PrivacyError, match="never answered"):
+        budget.recall(laplace(0.125), HERE.spec_fingerprint)
+
+
+def test_the_number_of_releases_is_bounded(path):
+    policy = {"max_releases": 2, "mechanisms": ["simulated"]}
+    for run in range(2):
+        answer(open_budget(path, **policy), SimulatedRelease(laplace(0.001), run), HERE)
+    with pytest.raises(PrivacyError, match="policy max-releases"):
+        answer(open_budget(path, **policy), SimulatedRelease(laplace(0.001), 3), HERE)
+    assert n_entries(path) == 2
+    assert Policy(1.0).max_releases == 100
+
+
+def test_looking_makes_no_ledger(path):
+    assert open_budget(path).spent() == (0.0, 0.0)
+    with pytest.raises(PrivacyError, match="never answered"):
+        open_budget(path).recall(laplace(), HERE.spec_fingerprint)
+    assert not open_budget(path).is_begun
+
+
+# Older copies
+
+
+def copies(path, tmp_path, n_releases):
+    """Folder and marker as they were after each release."""
+    kept = []
+    for run in range(n_releases):
+        answer(open_budget(path), laplace(0.125), HERE, terms=f"run {run}")
+        kept.append((tmp_path / f"folder {run}", marker_of(path).read_bytes()))
+        shutil.copytree(path, kept[-1][0])
+    return kept
+
+
+def put_back(path, folder):
+    shutil.rmtree(path)
+    shutil.copytree(folder, path)
+
+
+def test_an_older_copy_of_the_folder_is_noticed(path, tmp_path):
+    kept = copies(path, tmp_path, 3)
+    files = {file.name: file.read_bytes() for file in path.iterdir()}
+    for folder, _ in kept[:2]:
+        put_back(path, folder)
+        with pytest.raises(PrivacyError, match=r"rolled back or altered; nothing is released until it is reset"):
+            answer(open_budget(path), laplace(0.125), HERE, terms="run 0")
+        with pytest.raises(PrivacyError, match="rolled back"):
+            open_budget(path).spent()
+    put_back(path, kept[2][0])
+    assert open_budget(path).spent() == (0.375, 0.0)
+    assert {file.name: file.read_bytes() for file in path.iterdir()} == files
+
+
+def test_another_ledger_swapped_in_is_noticed(path, tmp_path):
+    answer(open_budget(path), laplace(0.125), HERE)
+    other = tmp_path / "other" / "state"
+    answer(open_budget(other), laplace(0.125), HERE)  # of the same request: other noise, another head
+    put_back(path, other)
+    with pytest.raises(PrivacyError, match="rolled back or altered"):
+        open_budget(path).spent()
+    shutil.rmtree(path)
+    path.mkdir()
+    with pytest.raises(PrivacyError, match="is lost"):
+        open_budget(path).spent()
+    (path / "ledger.json").write_bytes(LedgerFile().to_bytes())  # empty, and sound by itself
+    with pytest.raises(PrivacyError, match="rolled back or altered"):
+        open_budget(path).spent()
+    (path / "ledger.json").write_text(json.dumps(first_format([])))
+    with pytest.raises(PrivacyError, match="rolled back or altered"):
+        open_budget(path).spent()
+
+
+def test_a_ledger_may_be_one_entry_ahead_of_its_marker_and_no_more(path, tmp_path):
+    kept = copies(path, tmp_path, 3)
+    marker_of(path).write_bytes(kept[1][1])  # as if a process had died
+    assert open_budget(path).spent() == (0.375, 0.0)
+    assert marker_of(path).read_bytes() == kept[2][1]
+    marker_of(path).write_bytes(kept[0][1])
+    with pytest.raises(PrivacyError, match="rolled back or altered"):
+        open_budget(path).spent()
+
+
+def test_folder_and_marker_put_back_together_are_not_noticed(path, tmp_path):
+    """As the module says."""
+    kept = copies(path, tmp_path, 2)
+    put_back(path, kept[0][0])
+    marker_of(path).write_bytes(kept[0][1])
+    assert open_budget(path).spent() == (0.125, 0.0)
+
+
+def test_what_a_killed_process_left_is_removed(path):
+    answer(open_budget(path), laplace(), HERE)
+    stale = [path / f".ledger.json.{32 * 'a'}", path / f"{32 * 'b'}.npz", path / f".{32 * 'b'}.npz.{32 * 'c'}"]
+    stale.append(marker_of(path).with_name(f".state.exists.{32 * 'd'}"))
+    others = [path / "notes.txt", path.parent / f".ledger.json.{32 * 'a'}", path.parent / ".state.exists.old"]
+    for file in [*stale, *others]:
+        file.write_text("")
+    assert open_budget(path).spent() == (0.5, 0.0)
+    assert [file.exists() for file in [*stale, *others]] == 4 * [False] + 3 * [True]
+    assert answer(open_budget(path), laplace(), HERE).repeated
+
+
+# Ledgers of version 0.1.0
+
+
+def first_format(entries):
+    digest = hashlib.sha256(json.dumps(entries).encode()).hexdigest()
+    return {"format": 1, "sha256": digest, "entries": entries}
+
+
+def make_first_format(path, change=lambda entry: entry):
+    """Turn a ledger into one of the first format, which had a digest of the data in each entry."""
+    entries = json.loads((path / "ledger.json").read_text())["entries"]
+    names = ("request", "epsilon", "delta", "file", "sha256")
+    entries = [change({name: entry[name] for name in names} | {"data": 64 * "d"}) for entry in entries]
+    (path / "ledger.json").write_text(json.dumps(first_format(entries)))
+    marker_of(path).write_bytes(b"")
+
+
+def test_an_old_ledger_is_read_and_stays_basic(path, tmp_path):
+    first = answer(open_budget(path), laplace(0.25), HERE)
+    make_first_format(path)
+    old = (path / "ledger.json").read_bytes()
+    assert open_budget(path).spent() == (0.25, 0.0)
+    assert answer(Budget(path, Policy(1.0), tmp_path / "data.csv"), laplace(0.25), HERE).counts == first.counts
+    assert open_budget(path).recall(laplace(0.25), HERE.spec_fingerprint) == first.counts
+    with pytest.raises(PrivacyError, match="composition"):
+        answer(open_budget(path, composition="zcdp"), laplace(0.25), HERE)
+    assert ((path / "ledger.json").read_bytes(), marker_of(path).read_bytes()) == (old, b"")
+    answer(open_budget(path), laplace(0.5), HERE)
+    assert open_budget(path).spent() == (0.75, 0.0)
+    content = json.loads((path / "ledger.json").read_text())
+    assert (content["format"], content["composition"], content["data_path"]) == (2, "basic", None)
+    assert 64 * "d" not in json.dumps(content)
+    assert json.loads(marker_of(path).read_text())["entries"] == 2
+    assert answer(open_budget(path), laplace(0.25), HERE).counts == first.counts
+    (path / "ledger.json").write_bytes(old)  # from now on an older copy is noticed
+    with pytest.raises(PrivacyError, match="rolled back or altered"):
+        open_budget(path).spent()
+
+
+@pytest.mark.parametrize("dies_at", range(4))
+def test_an_old_ledger_is_upgraded_or_as_it_was(path, monkeypatch, dies_at):
+    """Steps that write: the marker of the entries there are, the release, the ledger with it, the marker again."""
+    answer(open_budget(path), laplace(0.25), HERE)
+    make_first_format(path)
+    steps, write = [], budget._write
+
+    def dying(file, content):
+        if len(steps) == dies_at:
+            raise KeyboardInterrupt
+        steps.append(file)
+        write(file, content)
+
+    monkeypatch.setattr(budget, "_write", dying)
+    with pytest.raises(KeyboardInterrupt):
+        answer(open_budget(path), laplace(0.5), HERE)
+    monkeypatch.undo()
+    assert open_budget(path).spent() == ((0.75, 0.0) if dies_at == 3 else (0.25, 0.0))
+    assert answer(open_budget(path), laplace(0.5), HERE).repeated == (dies_at == 3)
+    assert answer(open_budget(path), laplace(0.25), HERE).repeated
+
+
+@pytest.mark.parametrize(
+    "bad", [{"data": None}, {"epsilon": -1.0}, {"file": "../ledger.json"}, {"rho": 0.0}, {"closes": True}, {"more": 1}]
+)
+def test_an_altered_old_ledger_is_refused(path, bad):
+    answer(open_budget(path), laplace(0.25), HERE)
+    make_first_format(path, lambda entry: entry | bad)
+    with pytest.raises(PrivacyError, match="altered"):
+        open_budget(path).spent()
+
+
+def test_an_empty_marker_is_that_of_an_old_ledger_only(path):
+    answer(open_budget(path), laplace(0.25), HERE)
+    marker_of(path).write_bytes(b"")
+    with pytest.raises(PrivacyError, match="altered"):
+        open_budget(path).spent()
+
+
+# One data file
+
+
+def test_a_ledger_serves_one_data_file(path, tmp_path):
+    data, other = tmp_path / "data.csv", tmp_path / "other.csv"
+    (tmp_path / "link.csv").symlink_to(data)
+    first = answer(Budget(path, Policy(1.0), data), laplace(), HERE)
+    assert answer(Budget(path, Policy(1.0), str(tmp_path / "link.csv")), laplace(), HERE).counts == first.counts
+    for wrong in (other, None):
+        budget = Budget(path, Policy(1.0), wrong)
+        for ask in (partial(budget.release, count=never), budget.recall):
+            with pytest.raises(PrivacyError, match="belongs to another data file") as caught:
+                ask(laplace(), HERE.spec_fingerprint)
+            assert str(tmp_path) not in str(caught.value)
+            assert str(data) in caught.value.__notes__[0]
+    assert Budget(path, Policy(1.0)).spent() == (0.5, 0.0)  # for the party's own eyes
+    Budget(path, Policy(1.0), other).reset()
+    answer(Budget(path, Policy(1.0), other), laplace(), LATER)
+
+
+def test_a_ledger_without_a_data_file_stays_so(path, tmp_path):
+    answer(open_budget(path), laplace(0.25), HERE)
+    answer(Budget(path, Policy(1.0), tmp_path / "data.csv"), laplace(0.5), HERE)
+    assert json.loads((path / "ledger.json").read_text())["data_path"] is None

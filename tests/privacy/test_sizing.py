@@ -330,6 +330,7 @@ def test_simulated_releases_can_be_repeated_and_protect_nobody():
         assert first == same.release(exact)
         assert one.release(exact) == same.release(exact) != first
         assert other.release(exact) != first
+        assert one.received(first.array, FINGERPRINT) == first  # as of the mechanism that it simulates
         assert one.epsilon(1e-5) == math.inf
         assert not one.private
         assert one.guarantee().startswith("No privacy")

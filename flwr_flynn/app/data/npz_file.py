@@ -10,8 +10,6 @@
 
 from __future__ import annotations
 
-import math
-import os
 import sys
 import zipfile
 from collections.abc import Mapping
@@ -21,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flwr_flynn._files import npz_array
 from flwr_flynn.errors import DataError, with_names
 
 
@@ -50,10 +49,10 @@ def read_arrays(
                 if key not in members:
                     error = DataError(f"{path.name}: no array {key!r} for the {role} among {len(members)}")
                     raise with_names(error, members)
-                arrays[role] = _member(archive, members[key])
+                arrays[role] = _member(archive, members[key], path)
             for role, key in (optional or {}).items():
                 if key in members:
-                    arrays[role] = _member(archive, members[key])
+                    arrays[role] = _member(archive, members[key], path)
     except DataError:
         raise
     except Exception as error:  # noqa: BLE001 - zipfile, its decompressors and NumPy's parser raise a dozen kinds
@@ -61,26 +60,12 @@ def read_arrays(
     return arrays
 
 
-def _member(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
-    """One array of an open .npz, its header checked against the bytes there before anything is allocated."""
-    header = np.lib.format
-    # What np.savez writes. Other methods allocate as the file pleases, and deflate makes of a byte 1032 at most.
-    info = archive.getinfo(name)
-    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise ValueError("compressed by another method")
-    if info.file_size > 1032 * os.fstat(archive.fp.fileno()).st_size:  # type: ignore[union-attr]
-        raise ValueError("a size that the file cannot hold")
-    with archive.open(name) as stream:
-        version = header.read_magic(stream)
-        read = header.read_array_header_1_0 if version == (1, 0) else header.read_array_header_2_0
-        shape, _, dtype = read(stream)
-        if dtype.hasobject or math.prod(shape) * dtype.itemsize > archive.getinfo(name).file_size:
-            raise ValueError("pickled objects, or a header that promises more than the file holds")
-    with archive.open(name) as stream:
-        array = header.read_array(stream, allow_pickle=False)
+def _member(archive: zipfile.ZipFile, member: str, path: Path) -> npt.NDArray[Any]:
+    what = f"{path.name}: not a readable array {member[:80]!r}"
+    array = npz_array(archive, member, what, DataError)
     # NumPy takes any 32 bits for a character, and Python then fails to make a text of them.
-    if array.dtype.kind == "U" and array.size and array.itemsize:
+    if array.dtype.kind == "U" and array.size:
         characters = np.ascontiguousarray(array).view(np.dtype("u4").newbyteorder(array.dtype.byteorder))
         if int(characters.max()) > sys.maxunicode:
-            raise ValueError("texts of characters that there are not")
+            raise DataError(f"{what}: texts of characters that there are not")
     return array

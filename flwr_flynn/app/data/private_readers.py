@@ -13,7 +13,6 @@ from __future__ import annotations
 import csv
 import hashlib
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ import numpy.typing as npt
 from flwr_flynn.app.config import NodeConfig
 from flwr_flynn.app.data import datasets
 from flwr_flynn.app.data.npz_file import read_arrays
-from flwr_flynn.app.data.readers import Share, npz_order
+from flwr_flynn.app.data.readers import Share, npz_order, parquet_frame
 from flwr_flynn.errors import ConfigError, DataError, with_names
 from flwr_flynn.model.column_checks import by_name
 
@@ -150,15 +149,8 @@ def _number(text: str) -> float:
 
 def _parquet(path: Path, label: str, features: Sequence[str]) -> _Read:
     label, left_out = label or "label", _NONE
-    try:
-        pandas = import_module("pandas")
-        frame = pandas.read_parquet(path)
-    except ImportError as error:
-        raise ConfigError(
-            f"data-path: {path.suffix} files need {error.name or 'pandas and pyarrow'}: pip install 'flwr-flynn[data]'"
-        ) from None
-    except (ValueError, OSError, MemoryError) as error:
-        raise DataError(f"{path.name}: not a readable {path.suffix} file ({type(error).__name__})") from None
+    # One label that is missing would make floats of all integers, and of large ones others.
+    pandas, frame = parquet_frame(path, "data-path", integer_object_nulls=True)
     columns = frame.columns = [str(column) for column in frame.columns]
     if columns.count(label) != 1:
         raise with_names(DataError(f"{path.name}: no column {label!r} for the label among {len(columns)}"), columns)

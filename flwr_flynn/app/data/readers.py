@@ -10,6 +10,7 @@ value. (`private_data` is for where a refusal because of one record would be too
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -138,7 +139,7 @@ def npz_order(
 def read_table(path: Path, label: str, group: str, features: tuple[str, ...]) -> Dataset:
     """A CSV or Parquet file: the features asked for, or every column but the label (and the group)."""
     label = label or "label"
-    pandas, frame = _frame(path, label, group)
+    pandas, frame = _csv_frame(path, label, group) if path.suffix == ".csv" else parquet_frame(path, "dataset")
     columns = frame.columns = [str(column) for column in frame.columns]
     if len(set(columns)) < len(columns):
         raise DataError(f"{path.name}: expected columns of different names, got {len(columns)} columns")
@@ -160,12 +161,53 @@ def read_table(path: Path, label: str, group: str, features: tuple[str, ...]) ->
     return checked(X, y, path.name, tuple(points.columns), bool(features), groups, left_out)
 
 
-def _frame(path: Path, label: str, group: str) -> tuple[Any, Any]:
+def parquet_frame(path: Path, setting: str, **options: bool) -> tuple[Any, Any]:
+    """pandas, and a data frame of a Parquet file's columns in Arrow's types.
+
+    The notes of pandas in the file (types and row labels) may have been altered, and pandas believes them. Only the
+    names of the columns that are row labels are taken from them, and these columns are left out.
+
+    Parameters
+    ----------
+    path : Path
+    setting : str
+        The setting that named the file, for the error of a missing package.
+    **options : bool
+        Of ``pyarrow.Table.to_pandas``.
+
+    Raises
+    ------
+    ConfigError
+        A package is missing.
+    DataError
+        The file cannot be read.
+    """
+    try:
+        pandas = import_module("pandas")
+        parquet = import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise _missing(path, setting, error) from None
+    try:
+        with parquet.ParquetFile(path) as file:
+            table = file.read()
+        table.validate(full=True)  # texts that are none would be found later, by whoever looks at them
+        noted = json.loads((table.schema.metadata or {}).get(b"pandas", b'{"index_columns": []}'))
+        row_labels = [name for name in noted["index_columns"] if isinstance(name, str)]
+        kept = [i for i, name in enumerate(table.column_names) if name not in row_labels]
+        return pandas, table.select(kept).replace_schema_metadata(None).to_pandas(**options)
+    except Exception as error:  # noqa: BLE001 - Arrow and json raise a dozen kinds
+        raise DataError(f"{path.name}: not a readable {path.suffix} file ({type(error).__name__})") from None
+
+
+def _missing(path: Path, setting: str, error: ImportError) -> ConfigError:
+    needed = error.name or "pandas and pyarrow"
+    return ConfigError(f"{setting}: {path.suffix} files need {needed}: pip install 'flwr-flynn[data]'")
+
+
+def _csv_frame(path: Path, label: str, group: str) -> tuple[Any, Any]:
     """pandas, and the file as pandas reads it."""
     try:
         pandas = import_module("pandas")
-        if path.suffix != ".csv":
-            return pandas, pandas.read_parquet(path)
         # pandas would give columns of the same name others.
         header = pandas.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0]
         if header.duplicated().any():
@@ -181,10 +223,8 @@ def _frame(path: Path, label: str, group: str) -> tuple[Any, Any]:
     except Warning:
         raise DataError(f"{path.name}: expected {len(header)} fields in each row, as in the header, got more") from None
     except ImportError as error:
-        raise ConfigError(
-            f"dataset: {path.suffix} files need {error.name or 'pandas and pyarrow'}: pip install 'flwr-flynn[data]'"
-        ) from None
-    except (ValueError, OSError, MemoryError) as error:  # pandas' and pyarrow's parsers raise these
+        raise _missing(path, "dataset", error) from None
+    except (ValueError, OSError, MemoryError) as error:  # pandas' parser raises these
         raise DataError(f"{path.name}: not a readable {path.suffix} file ({type(error).__name__})") from None
     return pandas, frame
 

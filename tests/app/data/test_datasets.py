@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 import tempfile
 import tracemalloc
@@ -377,6 +378,111 @@ def test_columns_of_booleans_are_numbers(tmp_path: Path) -> None:
     loaded = datasets.load_dataset(str(tmp_path / "a.csv"))
     assert loaded.X.dtype == np.float64
     assert loaded.X.tolist() == [[1.5, 1], [2.5, 0]]
+
+
+PARQUETS = pytest.mark.parametrize("index", [None, "id", ""], ids=["no row labels", "named", "without a name"])
+
+
+def parquet(path: Path, index: str | None, notes: Any = None) -> None:
+    """A Parquet file of pandas, with other notes of pandas in it."""
+    import pandas as pd
+    import pyarrow.parquet as pq
+
+    rows = None if index is None else pd.Index([7, 9], name=index or None)
+    frame = pd.DataFrame({"a": [1, 2], "b": [0.5, 0.25], "label": ["x", "y"]}, index=rows)
+    frame.to_parquet(path, compression=None)
+    if notes is not None:
+        table = pq.read_table(path)
+        given = json.loads(table.schema.metadata[b"pandas"])
+        notes = notes(given) if callable(notes) else notes
+        pq.write_table(table.replace_schema_metadata({b"pandas": notes}), path)
+
+
+@READERS
+@PARQUETS
+def test_row_labels_of_a_parquet_file_are_no_features(read: Any, index: str | None, tmp_path: Path) -> None:
+    parquet(tmp_path / "mine.parquet", index)
+    share = read(NodeConfig(data_path=str(tmp_path / "mine.parquet"), test_fraction=0.0))
+    assert share.X.tolist() == [[1, 0.5], [2, 0.25]]
+    assert share.y.tolist() == ["x", "y"]
+
+
+NOTES: dict[str, Any] = {
+    "no JSON": b"{",
+    "no text": b"\xff\xfe",
+    "a list": b"[]",
+    "nothing": b"",
+    "a number": b"5",
+    "deep": b"[" * 10**5,
+    "without row labels": lambda notes: notes.pop("index_columns") and json.dumps(notes),
+    "row labels that are none": lambda notes: json.dumps(notes | {"index_columns": 5}),
+    "the label as row label": lambda notes: json.dumps(notes | {"index_columns": ["label"]}),
+}
+
+
+@READERS
+@PARQUETS
+@pytest.mark.parametrize("notes", NOTES)
+def test_parquet_whose_notes_name_no_row_labels_is_refused(
+    read: Any, notes: str, index: str | None, tmp_path: Path
+) -> None:
+    parquet(tmp_path / "mine.parquet", index, NOTES[notes])
+    with pytest.raises(DataError, match=r"^mine\.parquet: (not a readable \.parquet file|no column 'label')"):
+        read(NodeConfig(data_path=str(tmp_path / "mine.parquet")))
+
+
+HARMLESS: dict[str, Any] = {
+    "types": lambda notes: json.dumps(notes).replace("int64", "float128").replace("numpy_type", "numpy_typo"),
+    "columns": lambda notes: json.dumps(notes | {"columns": None}),
+    "column labels": lambda notes: json.dumps(notes | {"column_indexes": [{"name": 5}]}),
+    "range": lambda notes: json.dumps(
+        notes | {"index_columns": [*notes["index_columns"], {"kind": "range", "start": "x"}]}
+    ),
+}
+
+
+@READERS
+@PARQUETS
+@pytest.mark.parametrize("notes", HARMLESS)
+def test_what_else_pandas_notes_in_a_parquet_file_has_no_effect(
+    read: Any, notes: str, index: str | None, tmp_path: Path
+) -> None:
+    parquet(tmp_path / "mine.parquet", index, HARMLESS[notes])
+    share = read(NodeConfig(data_path=str(tmp_path / "mine.parquet"), test_fraction=0.0))
+    assert share.X.tolist() == [[1, 0.5], [2, 0.25]]
+    assert share.y.tolist() == ["x", "y"]
+
+
+@READERS
+def test_a_damaged_parquet_file_is_refused(read: Any, tmp_path: Path) -> None:
+    path = tmp_path / "mine.parquet"
+    parquet(path, None)
+    whole = path.read_bytes()
+    footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    no_footer = whole[:footer] + bytes(100) + whole[footer + 100 :]
+    no_text = whole.replace(b"\x01\0\0\0x", b"\x01\0\0\0\xff")  # a label
+    assert no_text != whole
+    for damaged in (b"", b"PAR1", whole[:-1], whole[:100], whole + b"x", no_footer, no_text):
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match=r"^mine\.parquet: not a readable \.parquet file"):
+            read(NodeConfig(data_path=str(path)))
+
+
+def test_one_missing_value_of_a_private_parquet_file_changes_no_other_record(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    big = 2**53 + 1  # which float64 does not hold
+    columns: dict[str, list[Any]] = {"a": [1, 2, 3], "b": [True, False, True], "label": [big, big - 1, 7]}
+    types = {"a": pa.int64(), "b": pa.bool_(), "label": pa.int64()}
+    node = NodeConfig(data_path=str(tmp_path / "a.parquet"), test_fraction=0.0)
+    for missing in ((), ("label",), ("a", "b"), ("a", "b", "label")):
+        spoiled = {name: [*values[:2], None] if name in missing else values for name, values in columns.items()}
+        pq.write_table(pa.table({name: pa.array(spoiled[name], types[name]) for name in columns}), node.data_path)
+        share = private_share(node)
+        assert share.X[:2].tolist() == [[1, 1], [2, 0]]
+        assert share.y[:2].tolist() == [big, big - 1]
+        assert all(type(label) is int for label in share.y[:2])
 
 
 def test_an_empty_file_is_an_empty_party_but_nothing_to_simulate_with(tmp_path: Path) -> None:

@@ -1,0 +1,359 @@
+"""Files: written whole or not at all, locked, and read when anybody may have written them.
+
+>>> import tempfile
+>>> with tempfile.TemporaryDirectory() as folder:
+...     path = os.path.join(folder, "figures.json")
+...     with writing(path) as stream:
+...         _ = stream.write(b"{}")
+...     print(os.listdir(folder), open(path).read())
+['figures.json'] {}
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import re
+import stat
+import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import IO, Any, NamedTuple
+from uuid import uuid4
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_flynn.errors import FlyNNError, Refusal, WriteError
+
+_PATIENCE = 600.0  # seconds that a save waits for another one of the same file
+
+
+# -------- writing
+
+
+@contextmanager
+def writing(path: str | os.PathLike[str], mode: int | None = None) -> Iterator[IO[bytes]]:
+    """Write a file whole or not at all: after a crash there is the old one or the new one.
+
+    The bytes go to ``.<name>.partial`` beside the file, which replaces it in one step when the block ends. It is locked
+    meanwhile: who saves the same file waits, and what a killed process left behind is known by its free lock and
+    removed by the next save. Where there are no locks, each save uses a temporary file of its own.
+
+    Parameters
+    ----------
+    path : path-like
+        A symbolic link stays, and the file that it leads to is replaced.
+    mode : int, optional
+        Permissions of the new file. Not given: those of the file that is replaced, or else what the umask leaves.
+
+    Yields
+    ------
+    binary stream
+
+    Raises
+    ------
+    WriteError
+        The file cannot be written. It is as it was, and nothing is left beside it.
+    """
+    try:
+        target = os.path.realpath(path)
+        mode = _mode_of(target) if mode is None else mode
+        folder, name = os.path.split(target)
+        with _new(os.path.join(folder, f".{name}.partial"), mode) as stream:
+            try:
+                yield stream
+                stream.flush()
+                if mode is not None and os.chmod in os.supports_fd:
+                    with suppress(PermissionError):  # a disk without permissions
+                        os.chmod(stream.fileno(), mode)
+                os.fsync(stream.fileno())
+                if os.name == "nt":
+                    stream.close()  # Windows renames no open file
+                os.replace(stream.name, target)
+            except BaseException:
+                with suppress(OSError):
+                    if stream.closed or _is_at(stream.fileno(), stream.name):  # not one that came after the replacing
+                        os.unlink(stream.name)
+                raise
+        settle(folder)
+    except FlyNNError:
+        raise
+    except OSError as error:
+        raise _write_error(path, error) from error
+
+
+def settle(folder: str | os.PathLike[str]) -> None:
+    """Put the names in a folder on the disk, where the system can do that."""
+    if os.name == "nt":
+        return
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some network disks do not know how
+            raise
+    finally:
+        os.close(opened)
+
+
+def _mode_of(target: str) -> int | None:
+    """The permissions of a regular file, None where there is none; nothing else is replaced."""
+    try:
+        found = os.stat(target).st_mode
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(found):
+        raise OSError(errno.EINVAL, "expected a regular file, got a folder or a device")
+    return stat.S_IMODE(found)
+
+
+def _write_error(path: str | os.PathLike[str], cause: OSError) -> WriteError:
+    name = os.path.basename(os.fspath(path))[:80]
+    reason = os.strerror(cause.errno) if cause.errno not in (None, errno.EINVAL) else cause.strerror or str(cause)
+    if isinstance(cause, BlockingIOError):
+        reason = "another process is writing it"
+    error = WriteError(f"{name!r} cannot be written ({reason})")
+    error.errno = cause.errno
+    error.add_note(f"in {os.path.dirname(os.path.abspath(path))}")
+    return error
+
+
+def _new(partial: str, mode: int | None) -> IO[bytes]:
+    """Open a new file of this name, locked until it is closed, or one of a longer name where there are no locks."""
+    give_up = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            stream = _created(partial, mode)
+        except FileExistsError:
+            try:
+                _remove_stale(partial, give_up - time.monotonic())
+            except _NoLocksError:
+                return _created(f"{partial}.{uuid4().hex}", mode)
+            continue
+        try:
+            _flock(stream.fileno(), give_up - time.monotonic())
+        except _NoLocksError:
+            stream.close()
+            os.unlink(partial)
+            return _created(f"{partial}.{uuid4().hex}", mode)
+        except BaseException:
+            stream.close()
+            raise
+        if _is_at(stream.fileno(), partial):
+            return stream
+        stream.close()  # between its making and its lock somebody took it for a stale one
+
+
+def _created(path: str, mode: int | None) -> IO[bytes]:
+    def opener(name: str, flags: int) -> int:
+        # Its owner can always open it again, to see whether it is stale.
+        return os.open(name, flags, 0o666 if mode is None else mode & 0o777 | 0o600)
+
+    return open(path, "xb", opener=opener)
+
+
+def _remove_stale(partial: str, wait: float) -> None:
+    try:
+        held = lock(partial, wait, make=False)
+    except FileNotFoundError:
+        return
+    with held as descriptor:
+        if _is_at(descriptor, partial):
+            os.unlink(partial)
+
+
+def _is_at(descriptor: int, path: str) -> bool:
+    """Whether the open file is the one of this name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+# -------- locks
+
+
+class _NoLocksError(OSError):
+    """The system or the disk has no file locks."""
+
+
+def lock(path: str | os.PathLike[str], wait: float = math.inf, *, make: bool = True) -> AbstractContextManager[int]:
+    """Take the lock of a file; leaving the block of the context manager returned gives it back.
+
+    Parameters
+    ----------
+    path : path-like
+        The lock file, no link. It stays when the lock is given back.
+    wait : float
+        Seconds to wait for another holder, a process or a thread.
+    make : bool
+        Whether to make the file, for its owner alone, where there is none.
+
+    Raises
+    ------
+    BlockingIOError
+        Another holder has it.
+    OSError
+        The file cannot be opened, or there are no locks.
+    """
+    flags = os.O_RDWR | (os.O_CREAT if make else 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        _flock(descriptor, wait)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return _held(descriptor)
+
+
+@contextmanager
+def _held(descriptor: int) -> Iterator[int]:
+    import fcntl
+
+    try:
+        yield descriptor
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough: a fork may hold the descriptor, too
+        os.close(descriptor)
+
+
+def _flock(descriptor: int, wait: float) -> None:
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        raise _NoLocksError(errno.ENOSYS, "no file locks on this system") from None
+    give_up = time.monotonic() + wait
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait == math.inf else fcntl.LOCK_NB))
+            return
+        except BlockingIOError:
+            if time.monotonic() >= give_up:
+                raise
+            time.sleep(0.05)
+        except OSError as error:
+            raise _NoLocksError(error.errno, error.strerror) from None
+
+
+# -------- arrays that anybody may have written
+
+# The header is matched by a pattern and never given to NumPy, whose reader hands it to Python's tokenizer and parser.
+# NumPy writes it with one space after each comma and colon; other writers with none, or with more.
+_LONGEST_HEADER = 1024
+_HEADER = re.compile(
+    rb"\{ *['\"]descr['\"] *: *['\"]([<>|=]?[biufcmMSUV]\d{1,10}(?:\[\w{1,20}\])?)['\"] *,"
+    rb" *['\"]fortran_order['\"] *: *(True|False) *,"
+    rb" *['\"]shape['\"] *: *\( *((?:\d{1,10}L? *(?:, *\d{1,10}L? *){0,31},? *)?)\) *,? *\} *\n?"
+)
+
+
+class NpyHeader(NamedTuple):
+    """What the header of an .npy says: neither sizes nor types beyond what NumPy can have."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fortran: bool
+
+    @property
+    def n_bytes(self) -> int:
+        """The size of the entries."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def array(self, entries: bytes | bytearray, offset: int = 0) -> npt.NDArray[Any]:
+        """The array whose entries are all the bytes from the offset on; it lies in them."""
+        flat: npt.NDArray[Any] = np.frombuffer(entries, self.dtype, offset=offset)
+        return flat.reshape(self.shape, order="F" if self.fortran else "C")
+
+
+def npy_header(stream: IO[bytes], what: str, error: type[Refusal], types: str = ".*") -> NpyHeader:
+    """Read the header of an .npy of a plain array; the stream then stands at its entries.
+
+    Parameters
+    ----------
+    stream : binary stream
+    what : str
+        What the array is called in errors.
+    error : class of error
+    types : str
+        Pattern of the types that are taken, as in ``dtype.str``.
+
+    Raises
+    ------
+    error
+        It is none, or of objects, of records or of another type. Nothing is allocated by what it says.
+    """
+    magic = stream.read(8)
+    wide = 2 if magic[6:7] == b"\x01" else 4
+    length = stream.read(wide)
+    if magic[:6] != b"\x93NUMPY" or magic[6:] not in (b"\1\0", b"\2\0", b"\3\0") or len(length) < wide:
+        raise error(f"{what}: expected the bytes of numpy.save, got {magic[:8]!r}")
+    size = int.from_bytes(length, "little")
+    text = stream.read(size) if size <= _LONGEST_HEADER else b""
+    header = _HEADER.fullmatch(text)
+    if header is None or len(text) < size:
+        raise error(f"{what}: expected the header of a plain array, got {size} bytes of another form")
+    try:
+        dtype = np.dtype(header[1].decode())
+    except (TypeError, ValueError, OverflowError):
+        dtype = np.dtype("V0")
+    if not dtype.itemsize or not re.fullmatch(types, dtype.str):
+        raise error(f"{what}: expected an array of a type that is read here, got {header[1].decode()[:20]!r}")
+    shape = tuple(int(number.strip(b" L")) for number in header[3].split(b",") if number.strip())
+    # NumPy takes a 0 among the numbers for no limit of the others.
+    if math.prod(max(number, 1) for number in shape) * dtype.itemsize >= 2**63:
+        raise error(f"{what}: expected a shape that NumPy can have, got {str(shape)[:60]}")
+    return NpyHeader(shape, dtype, header[2] == b"True")
+
+
+def npz_array(
+    archive: zipfile.ZipFile,
+    member: str,
+    what: str,
+    error: type[Refusal],
+    types: str = ".*",
+    max_bytes: int | None = None,
+) -> npt.NDArray[Any]:
+    """Read one array of an open .npz, whose size is known, and known to fit, before anything is allocated.
+
+    Parameters
+    ----------
+    archive : ZipFile
+        Of a file on disk.
+    member : str
+        Its name there.
+    what, error, types
+        As for `npy_header`.
+    max_bytes : int, optional
+        Refuse more. Not given: what a file of this size can hold.
+
+    Raises
+    ------
+    error
+        As for `npy_header`, or the entries are not as many as the header says, or too many.
+    Exception
+        What `zipfile` and its decompressors raise on damaged files, of a dozen kinds.
+    """
+    info = archive.getinfo(member)
+    # What NumPy writes. Other methods allocate as the file pleases, and deflate makes of a byte 1032 at most.
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise error(f"{what}: compressed by another method")
+    most = 1032 * os.fstat(archive.fp.fileno()).st_size  # type: ignore[union-attr]
+    with archive.open(info) as stream:
+        header = npy_header(stream, what, error, types)
+        if header.n_bytes != (came := info.file_size - stream.tell()):
+            raise error(f"{what}: expected {header.n_bytes} bytes as its header declares, got {came}")
+        if header.n_bytes > min(most, most if max_bytes is None else max_bytes):
+            raise error(f"{what}: expected at most {max_bytes or most} bytes, got {header.n_bytes}")
+        entries = bytearray(header.n_bytes)
+        view, start = memoryview(entries), 0
+        while start < len(view):
+            got = stream.readinto(view[start : start + 2**18])  # type: ignore[attr-defined]
+            if not got:
+                raise error(f"{what}: expected {len(view)} bytes, got {start}")
+            start += got
+        if stream.read(1):  # reads on to where zipfile compares the checksum
+            raise error(f"{what}: expected {len(view)} bytes, got more")
+    return header.array(entries)

@@ -1,0 +1,52 @@
+"""The runtime of a party: Flower's simulation engine, or anything else, which counts as a deployment.
+
+A simulated party reads what the run names; a deployed one reads what its own node config names and nothing else. Which
+of the two a party is must therefore not follow from settings: Flower's tutorials give ``partition-id`` and
+``num-partitions`` to deployed nodes as well, a key may be misspelt, and a run's settings come from the server. It
+follows from the code that called the party: the simulation engine calls it from a method of an actor of Ray.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import CodeType, FrameType
+
+_RAY = "ray"
+_ACTORS = "flwr.simulation.ray_transport.ray_actor"
+
+
+def in_simulation() -> bool:
+    """Tell whether this call comes from an actor of Flower's simulation engine.
+
+    Nothing is imported: an actor of Ray has Ray, and Flower's module of actors, already. Whatever cannot be shown to be
+    a simulation, whether the reason is another version of Flower or of Ray or anything else, is a deployment.
+
+    >>> in_simulation()
+    False
+    """
+    try:
+        return _is_actor() and _called_by(_entry())
+    except Exception:  # noqa: BLE001 - no proof, whatever the reason
+        return False
+
+
+def _is_actor() -> bool:
+    ray = sys.modules.get(_RAY)
+    return ray is not None and ray.is_initialized() is True and ray.get_runtime_context().get_actor_id() is not None
+
+
+def _entry() -> CodeType:
+    """The code by which an actor of Flower's runs a ClientApp."""
+    code = sys.modules[_ACTORS].VirtualClientEngineActor.run.__code__
+    if not isinstance(code, CodeType):
+        raise TypeError("run")
+    return code
+
+
+def _called_by(code: CodeType) -> bool:
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code is code:
+            return True
+        frame = frame.f_back
+    return False

@@ -1,0 +1,213 @@
+"""A party's policy: a bound on its releases, and the account by which they add up.
+
+Releases are asked for one after the other, each by somebody who has seen the ones before. Two accounts hold for such
+adaptive requests. A ledger is made for one of them and keeps to it:
+
+- "basic": epsilons add up, and deltas add up, whatever the mechanisms.
+- "zcdp": every release has a parameter r of zero-concentrated differential privacy (`Mechanism.zcdp_rho`). They add
+  up, and the sum is converted once, at the policy's `max_delta`. Many noisy releases cost less than by basic sums.
+
+The second one is a privacy filter. While r of all releases together is bounded by a number that was fixed before,
+releases that are chosen adaptively, r included, are of that Renyi divergence at every order (Feldman and Zrnic 2021,
+"Individual privacy accounting via a Renyi filter": the filter of a fixed order; zCDP bounds all orders by one sum, so
+that it holds at each of them; Whitehouse, Ramdas, Rogers and Wu 2023, "Fully-adaptive composition in differential
+privacy", have it for zCDP itself). The conversion is that of `accounting.zcdp_epsilon`. Which of the accounts is
+cheaper is never asked after a release.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from flwr_flynn.errors import ConfigError, PrivacyError
+from flwr_flynn.privacy.accounting import zcdp_epsilon
+from flwr_flynn.privacy.mechanisms import NEIGHBOURS, Mechanism, SimulatedRelease, one_of, shown_bound, whole
+from flwr_flynn.privacy.sizing import MECHANISMS
+
+COMPOSITIONS = ("basic", "zcdp")
+
+_ROUNDING = 1 + 1e-9  # of a total: ten releases of a tenth must fit
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of one release.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        Of the release by itself.
+    rho : float, optional
+        Its parameter of zero-concentrated differential privacy; known in a "zcdp" ledger only.
+    closes : bool, default=False
+        No other release may follow.
+    """
+
+    epsilon: float
+    delta: float
+    rho: float | None = None
+    closes: bool = False
+
+    @classmethod
+    def of(cls, mechanism: Mechanism, composition: str) -> Cost:
+        """The cost of one release by a mechanism; of a simulated one as if it protected anybody."""
+        inner = unseeded(mechanism)
+        rho = inner.zcdp_rho if composition == "zcdp" else None
+        return cls(inner.epsilon(inner.delta), inner.delta, rho)
+
+
+def total_cost(costs: Sequence[Cost], composition: str, delta: float) -> tuple[float, float]:
+    """Epsilon and delta of releases together.
+
+    Parameters
+    ----------
+    costs : sequence of Cost
+    composition : {"basic", "zcdp"}
+    delta : float
+        At which "zcdp" converts.
+
+    Examples
+    --------
+    >>> total_cost([Cost(0.5, 1e-6), Cost(0.25, 0.0)], "basic", 0.0)
+    (0.75, 1e-06)
+    >>> epsilon, delta = total_cost([Cost(0.5, 1e-6, 0.004), Cost(0.25, 0.0, 0.031)], "zcdp", 1e-5)
+    >>> round(epsilon, 3), delta
+    (1.077, 1e-05)
+    """
+    if not costs:
+        return 0.0, 0.0
+    if composition == "basic" or costs[0].closes:
+        return math.fsum(cost.epsilon for cost in costs), math.fsum(cost.delta for cost in costs)
+    return zcdp_epsilon(math.fsum(cost.rho or 0.0 for cost in costs), delta), delta
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Bounds on the releases of a party.
+
+    Parameters
+    ----------
+    max_epsilon : float
+        Of all releases together.
+    max_delta : float, default=0.0
+        Likewise.
+    mechanisms : sequence of str, default=("gaussian", "laplace", "top-t")
+        Kinds that may be asked for. "simulated" protects nobody; its epsilon is counted as if it did.
+    neighbours : {"add-remove", "replace-one"}, default="add-remove"
+        What a release must protect at least: "replace-one" is the stronger.
+    records_per_person : int, default=1
+        How many records of one person a release must protect at least.
+    secure_sum : bool, default=False
+        Whether releases may carry a share of the noise only, for a secure sum (`GaussianCounts`' `n_honest`).
+    max_releases : int, default=100
+        How many releases there may be, which bounds what the ledger takes on the disk, too. At most 1000000.
+    composition : {"basic", "zcdp"}, default="basic"
+        The account by which releases add up, fixed in a ledger when it is made. "zcdp" needs a `max_delta` above 0,
+        which is then the delta of all releases together; deltas of requests choose their noise, and do not add up.
+
+    Raises
+    ------
+    ConfigError
+        A parameter is not as described.
+    """
+
+    max_epsilon: float
+    max_delta: float = 0.0
+    mechanisms: Sequence[str] = tuple(MECHANISMS)
+    neighbours: str = "add-remove"
+    records_per_person: int = 1
+    secure_sum: bool = False
+    max_releases: int = 100
+    composition: str = "basic"
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_epsilon", 0.0), ("max_delta", 0.0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < math.inf:
+                raise ConfigError(f"{name}: expected a finite number of at least 0, got {str(value)[:40]!r}")
+        known = [*MECHANISMS, SimulatedRelease.kind]
+        if isinstance(self.mechanisms, str) or any(kind not in known for kind in self.mechanisms):
+            raise ConfigError(f"mechanisms: expected some of {', '.join(known)}, got {str(self.mechanisms)[:80]!r}")
+        object.__setattr__(self, "mechanisms", tuple(self.mechanisms))
+        one_of("neighbours", self.neighbours, NEIGHBOURS)
+        records = self.records_per_person
+        if isinstance(records, bool) or not isinstance(records, int) or records < 1:
+            raise ConfigError(f"records_per_person: expected a positive whole number, got {str(records)[:40]!r}")
+        if not isinstance(self.secure_sum, bool):
+            raise ConfigError(f"secure_sum: expected True or False, got {str(self.secure_sum)[:40]!r}")
+        whole("max_releases", self.max_releases, most=10**6)
+        if one_of("composition", self.composition, COMPOSITIONS) == "zcdp" and not 0 < self.max_delta < 1:
+            raise ConfigError(f"max_delta: expected above 0 and below 1 with composition zcdp, got {self.max_delta!r}")
+
+    def check(self, mechanism: Mechanism) -> None:
+        """Refuse a mechanism that this policy does not allow at all.
+
+        Raises
+        ------
+        PrivacyError
+            Naming what of the policy speaks against it.
+        """
+        if mechanism.kind not in self.mechanisms:
+            raise PrivacyError(f"policy mechanisms {', '.join(self.mechanisms)}: {mechanism.kind} is not among them")
+        if NEIGHBOURS.index(mechanism.neighbours) < NEIGHBOURS.index(self.neighbours):
+            raise PrivacyError(f"policy neighbours {self.neighbours}: asked for {mechanism.neighbours}")
+        if mechanism.records_per_person < self.records_per_person:
+            raise PrivacyError(
+                f"policy records-per-person {self.records_per_person}: asked for {mechanism.records_per_person}"
+            )
+        if mechanism.is_share and not self.secure_sum:
+            raise PrivacyError("policy secure-sum off: asked for a share of the noise only")
+
+    def admit(self, mechanism: Mechanism, earlier: Sequence[Cost]) -> Cost:
+        """The cost of one more release, if it fits.
+
+        Depends on the requests alone, never on what was or would be released.
+
+        Parameters
+        ----------
+        mechanism : Mechanism
+        earlier : sequence of Cost
+            Of the releases before it, in their order.
+
+        Raises
+        ------
+        PrivacyError
+            It does not fit. The figures are in a note, for the party's own log.
+        """
+        cost = Cost.of(mechanism, self.composition)
+        if earlier and earlier[0].closes:
+            raise self._refusal("max-epsilon", "the one release before this took all of it")
+        epsilon, delta = total_cost([*earlier, cost], self.composition, self.max_delta)
+        if cost.epsilon == math.inf:  # no promise by itself: not by any account
+            epsilon = math.inf
+        if epsilon > self.max_epsilon * _ROUNDING and self._fits_alone(cost, earlier):
+            cost, epsilon, delta = replace(cost, closes=True), cost.epsilon, cost.delta
+        for name, most, total in (("epsilon", self.max_epsilon, epsilon), ("delta", self.max_delta, delta)):
+            if total > most * _ROUNDING:
+                raise self._refusal(f"max-{name}", f"{most:.4g}; with this release it would be {shown_bound(total)}")
+        if len(earlier) >= self.max_releases:
+            raise self._refusal("max-releases", f"{self.max_releases}; there were {len(earlier)}")
+        return cost
+
+    def _fits_alone(self, cost: Cost, earlier: Sequence[Cost]) -> bool:
+        # Gaussian noise of epsilon, delta has an r that converts back to more than epsilon: one release of all that
+        # the policy allows would not fit. It may be the first, and then it is the last. This is still a filter. The
+        # branch is taken by the first request that is admitted, before anything that depends on a record has left the
+        # party: by the policy and the request, which are the same for neighbouring data. In the one branch there is
+        # one release, (max_epsilon, max_delta)-private by its own account; in the other a zCDP filter of the same
+        # promise from its first release on. Whatever the branch, and however it is drawn, the promise holds for what
+        # comes of it, and so for the whole.
+        fits = cost.epsilon <= self.max_epsilon * _ROUNDING and cost.delta <= self.max_delta * _ROUNDING
+        return self.composition == "zcdp" and not earlier and fits
+
+    def _refusal(self, name: str, figures: str) -> PrivacyError:
+        error = PrivacyError(f"policy {name}: this release does not fit in what is left")
+        error.add_note(f"policy {name}: {figures} (composition {self.composition})")
+        return error
+
+
+def unseeded(mechanism: Mechanism) -> Mechanism:
+    """The mechanism that a simulated one simulates; others as they are."""
+    return mechanism.mechanism if isinstance(mechanism, SimulatedRelease) else mechanism

@@ -1,0 +1,158 @@
+"""What leaves a party, by node key, kind of request and runtime: computed by asking it.
+
+``python -m tests.policy_table`` prints the table; `tests.test_policy_table` compares it with an allow-list.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from flwr.app import Context, RecordDict
+from flwr.common import EvaluateIns, FitIns, ndarrays_to_parameters
+
+from flwr_flynn.app import client_app
+from flwr_flynn.app.config import NodeConfig, RunConfig
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.membership import LEAVE
+from flwr_flynn.federated.protocol import TRY, SumsTerms, Terms
+from flwr_flynn.flower import secagg
+from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.privacy import GaussianCounts, LaplaceCounts
+
+SPEC = HashSpec(n_features=4, hash_dim=24, row_nnz=2, hash_nnz=3, seed=7)
+CLASSES = ("ash", "birch", "cedar")
+_SHAPE: dict[str, Any] = {"hash_nnz": SPEC.hash_nnz, "n_classes": len(CLASSES)}
+_NOISE, _SHARE = LaplaceCounts(1.0, **_SHAPE), GaussianCounts(0.9, 1e-5, **_SHAPE, n_honest=2)
+_BOUND = 256
+_X, _CODES = np.random.default_rng(0).normal(size=(90, 4)), np.arange(90) % 3
+
+EXACT, NOISY = Terms(SPEC, CLASSES), Terms(SPEC, CLASSES, codec.NOISY, mechanism=_NOISE)
+SECURE, SHARE = (Terms(SPEC, CLASSES, codec.SECURE, mechanism=each, bound=_BOUND) for each in (None, _SHARE))
+
+FITS = {
+    "sums": SumsTerms(4, CLASSES, True, 1).to_config(),
+    "exact": EXACT.to_config(),
+    "noisy": NOISY.to_config(),
+    "secure exact": SECURE.to_config(),
+    "secure share": SHARE.to_config(),
+    "leave exact": EXACT.to_config() | LEAVE,
+    "leave noisy": NOISY.to_config() | LEAVE,
+    "leave secure exact": SECURE.to_config() | LEAVE,
+    "leave secure share": SHARE.to_config() | LEAVE,
+}
+EVALUATIONS: dict[str, dict[str, Any]] = {
+    "candidates": {"flynn-candidates": '[[["balanced", 0.5]]]'},
+    "evaluation": {},
+    "model": {TRY: False},
+}
+REQUESTS = (*FITS, *EVALUATIONS)
+
+VALUES: dict[str, Any] = {
+    "data-path": "{folder}/mine.npz",
+    "label": "y",
+    "model-path": "{folder}/model.npz",
+    "party-id": "Basel",
+    "test-fraction": 0.3,
+    "split-seed": 1,
+    "memory-limit": 1.0,
+    "min-examples": 1,
+    "max-epsilon": 1.0,
+    "max-delta": 1e-4,
+    "secure": True,
+    "leave": True,
+    "state-path": "{folder}/state",
+    "mechanisms": "gaussian",
+    "neighbours": "replace-one",
+    "records-per-person": 2,
+    "composition": "basic",
+    "max-releases": 1,
+    "evaluate": True,
+    "response-seconds": 0.001,
+}
+"""A value for every node key that differs from the default where it can."""
+
+_POLICY = ("max-epsilon", "max-delta", "state-path")
+
+
+def rows() -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Runtime, name and node keys of every row."""
+    keys = [key for key, _, _ in NodeConfig.table()]
+    for runtime in ("deployed", "simulated"):
+        first = ("data-path",) if runtime == "deployed" else ()
+        yield runtime, "nothing", ()
+        yield runtime, "data-pth", ("data-pth", *_POLICY, "secure")  # as it happens
+        for key in keys:
+            yield runtime, key, tuple(dict.fromkeys((*first, key)))
+        yield runtime, "policy", (*first, *_POLICY)
+        for key in keys:
+            if key not in (*_POLICY, "data-path"):
+                yield runtime, f"policy, {key}", (*first, *_POLICY, key)
+        yield runtime, "policy, secure, leave", (*first, *_POLICY, "secure", "leave")
+
+
+def allowed(runtime: str, keys: tuple[str, ...], request: str, folder: Path) -> bool:
+    """Whether a party with these node keys gives what is asked for; one that leaves was counted before."""
+    folder.mkdir(parents=True, exist_ok=True)
+    np.savez(folder / "mine.npz", X=_X, y=np.array(CLASSES)[_CODES])
+    values = VALUES | {"data-pth": VALUES["data-path"]}
+    node = {key: value.format(folder=folder) if isinstance(value := values[key], str) else value for key in keys}
+    if runtime == "deployed" and request.startswith("leave") and "leave" in node:
+        stays = {key: value for key, value in node.items() if key != "leave"}
+        for earlier in ("noisy", "secure share"):
+            _asked(runtime, stays, earlier, folder)
+    return _asked(runtime, node, request, folder)
+
+
+def _asked(runtime: str, node: dict[str, Any], request: str, folder: Path) -> bool:
+    # Flower's numbers are in every node, and the server names the party's own file.
+    run = {key: default for key, default, _ in RunConfig.table()} | {"dataset": str(folder / "mine.npz")}
+    numbered = node | {"partition-id": 0, "num-partitions": 1}
+    context = Context(run_id=1, node_id=2, node_config=numbered, state=RecordDict(), run_config=run)
+    with mock.patch.object(client_app, "in_simulation", return_value=runtime == "simulated"):
+        party = client_app.client_fn(context)
+        if request in FITS:
+            with secagg._masking(_BOUND, 2) if "secure" in request else nullcontext():
+                reply = party.fit(FitIns(ndarrays_to_parameters([]), FITS[request]))
+            return bool(reply.parameters.tensors)
+        counts = ClassCounts.from_data(EXACT.hasher, _X, _CODES, 3)
+        readout = {"flynn-decay": 0.5, "flynn-rule": "balanced", "flynn-temperature": 1.0}
+        config = {**EXACT.to_config(), **readout, **EVALUATIONS[request]}
+        result = party.evaluate(EvaluateIns(ndarrays_to_parameters(codec.encode(counts)), config))
+    wanted = {"candidates": "flynn-hits", "evaluation": "flynn-confusion"}.get(request)
+    return "flynn-refused" not in result.metrics and (wanted is None or wanted in result.metrics)
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder).resolve()
+
+
+def accepted(runtime: str, keys: tuple[str, ...]) -> set[str]:
+    """The kinds of request that such a party answers."""
+    with _folder() as folder:
+        return {name for i, name in enumerate(REQUESTS) if allowed(runtime, keys, name, folder / str(i))}
+
+
+def main() -> None:
+    """Print the table."""
+    import logging
+
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)
+    print("| runtime | node keys | answered |\n| --- | --- | --- |")
+    for runtime, name, keys in rows():
+        found = accepted(runtime, keys)
+        print(
+            f"| {runtime} | {name} | {', '.join(each for each in REQUESTS if each in found) or 'nothing'} |", flush=True
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,333 @@
+"""How releases add up: no account admits more than it promises, by figures that are worked out here once more."""
+
+from __future__ import annotations
+
+import json
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
+
+from flwr_flynn import ClassCounts
+from flwr_flynn.errors import ConfigError, PrivacyError
+from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease, TopTLaplace, accounting
+from flwr_flynn.privacy import ledger as budget
+from flwr_flynn.privacy.ledger import Budget
+from flwr_flynn.privacy.policy import Cost, Policy, total_cost
+
+SHAPE = {"hash_nnz": 16, "n_classes": 2}
+HERE = ClassCounts([[1] * 16 + [0] * 4, [0] * 20], hash_nnz=16, spec_fingerprint=64 * "0")
+ROUNDING = 1 + 2e-9
+
+GAUSSIANS = [
+    GaussianCounts(0.2, 1e-6, **SHAPE),
+    GaussianCounts(1.0, 1e-5, **SHAPE),
+    GaussianCounts(0.05, 1e-3, **SHAPE),
+    GaussianCounts(0.3, 1e-6, **SHAPE, neighbours="replace-one", records_per_person=3),
+]
+SHARE = GaussianCounts(0.5, 1e-6, **SHAPE, n_honest=5)
+PURE = [
+    LaplaceCounts(0.5, **SHAPE),
+    LaplaceCounts(0.1, **SHAPE, neighbours="replace-one", records_per_person=2),
+    TopTLaplace(0.25, 10, **SHAPE),
+    TopTLaplace(2.0, 10, **SHAPE, accounting="code", n_parties=2, neighbours="replace-one"),
+]
+REQUESTS = [*GAUSSIANS, SHARE, *PURE]
+
+
+def rho_of(mechanism):
+    """From what noise is drawn and what a person changes, in other words than the package's."""
+    both, k, rho = (1 if mechanism.neighbours == "add-remove" else 2), mechanism.records_per_person, mechanism.hash_nnz
+    if mechanism.kind == "gaussian":  # of the sum, where shares are summed; for sigma of 3 that is a discrete Gaussian
+        variance = Fraction(mechanism.sigma) ** 2 * (mechanism.n_honest or 1)
+        return Fraction(both * rho * k**2) / (2 * variance)
+    if mechanism.kind == "laplace":
+        return (Fraction(both * rho * k) / Fraction(mechanism.scale)) ** 2 / 2
+    draws = Fraction(mechanism.n_released * k * both) * Fraction(mechanism.exponent)
+    return (draws + Fraction(min(mechanism.n_released, both * rho) * k) / Fraction(mechanism.scale)) ** 2 / 2
+
+
+def delta_of(rho, epsilon):
+    """Delta of rho-zCDP (Canonne, Kamath and Steinke 2020), by another search than the package's for epsilon."""
+
+    def log_delta(place):
+        beyond = math.exp(place)
+        order = 1 + beyond
+        return beyond * (order * rho - epsilon) - order * math.log1p(1 / beyond) - place
+
+    starts = np.linspace(-12, 18, 241)
+    best = min(starts, key=log_delta)
+    found = minimize_scalar(log_delta, bounds=(best - 0.2, best + 0.2), method="bounded", options={"xatol": 1e-9})
+    return math.exp(min(found.fun, log_delta(best)))
+
+
+def admitted(policy, requests):
+    """Costs of those requests that a policy admits, one after the other, and which they are."""
+    costs, which = [], []
+    for request in requests:
+        try:
+            costs.append(policy.admit(request, costs))
+            which.append(request)
+        except PrivacyError:
+            pass
+    return costs, which
+
+
+POLICIES = {"max_epsilon": st.floats(0.05, 8), "max_delta": st.floats(1e-9, 1e-2)}
+
+
+@given(st.fixed_dictionaries(POLICIES), st.lists(st.sampled_from(REQUESTS), max_size=30))
+@settings(deadline=None)
+def test_basic_admits_no_more_than_its_sums(bounds, requests):
+    policy = Policy(**bounds, secure_sum=True)
+    costs, which = admitted(policy, requests)
+    epsilon = sum(Fraction(request.epsilon(request.delta)) for request in which)
+    delta = sum(Fraction(request.delta) for request in which)
+    assert epsilon <= Fraction(bounds["max_epsilon"] * ROUNDING)
+    assert delta <= Fraction(bounds["max_delta"] * ROUNDING)
+    assert total_cost(costs, "basic", 0.0) == (pytest.approx(float(epsilon)), pytest.approx(float(delta)))
+    assert not any(cost.closes for cost in costs)
+    for request in REQUESTS:  # and what is refused does not fit
+        if len(costs) < policy.max_releases and not admits(policy, request, costs):
+            assert (
+                epsilon + Fraction(request.epsilon(request.delta)) > bounds["max_epsilon"]
+                or delta + Fraction(request.delta) > bounds["max_delta"]
+            )
+
+
+def admits(policy, request, costs):
+    try:
+        policy.admit(request, costs)
+    except PrivacyError:
+        return False
+    return True
+
+
+@given(st.fixed_dictionaries(POLICIES), st.lists(st.sampled_from(REQUESTS), max_size=30))
+@settings(deadline=None)
+def test_zcdp_admits_no_more_than_its_filter(bounds, requests):
+    policy = Policy(**bounds, secure_sum=True, composition="zcdp")
+    costs, which = admitted(policy, requests)
+    most, delta = bounds["max_epsilon"], bounds["max_delta"]
+    rho = float(sum(map(rho_of, which)))
+    if costs and costs[0].closes:
+        (only,) = which
+        assert only.epsilon(only.delta) <= most * ROUNDING
+        assert only.delta <= delta * ROUNDING
+        assert delta_of(rho, most) > delta * (1 - 1e-6)
+        assert total_cost(costs, "zcdp", delta) == (only.epsilon(only.delta), only.delta)
+        assert not any(admits(policy, request, costs) for request in REQUESTS)
+        return
+    assert delta_of(rho, most) <= delta * (1 + 1e-6)
+    if costs:
+        epsilon, at = total_cost(costs, "zcdp", delta)
+        assert (epsilon <= most * ROUNDING, at) == (True, delta)
+        assert epsilon == 0 or delta_of(rho, epsilon) == pytest.approx(delta, rel=1e-4)
+    for request in REQUESTS:
+        if not admits(policy, request, costs):
+            assert delta_of(rho + float(rho_of(request)), most) > delta * (1 - 1e-6)
+
+
+@given(st.lists(st.sampled_from(REQUESTS), min_size=2, max_size=6), st.randoms(use_true_random=False))
+@settings(deadline=None)
+@pytest.mark.parametrize("composition", ["basic", "zcdp"])
+def test_the_total_does_not_depend_on_the_order(composition, requests, draw):
+    policy = Policy(100.0, 0.1, secure_sum=True, composition=composition)
+    costs, which = admitted(policy, requests)
+    assert len(which) == len(requests)
+    shuffled = draw.sample(requests, len(requests))
+    assert total_cost(admitted(policy, shuffled)[0], composition, 0.1) == total_cost(costs, composition, 0.1)
+
+
+@pytest.mark.parametrize("composition", ["basic", "zcdp"])
+@given(requests=st.lists(st.tuples(st.sampled_from(GAUSSIANS + PURE), st.sampled_from("abc")), max_size=8))
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_ledger_admits_what_its_policy_does_and_replays_cost_nothing(tmp_path_factory, composition, requests):
+    policy = Policy(1.5, 2e-5, ["simulated"], composition=composition)
+    ledger = Budget(tmp_path_factory.mktemp("ledger") / "state", policy)
+    costs, known = [], {}
+    for mechanism, terms in requests:
+        request = SimulatedRelease(mechanism, 1)
+        key = repr((request, terms))
+        before = ledger.spent()
+        try:
+            released = ledger.release(request, HERE.spec_fingerprint, lambda: HERE, terms=terms)
+        except PrivacyError:
+            assert key not in known
+            assert not admits(policy, request, costs)
+            assert ledger.spent() == before
+            continue
+        assert released.repeated == (key in known)
+        assert known.setdefault(key, released.counts) == released.counts
+        if released.repeated:
+            assert ledger.spent() == before
+        else:
+            costs.append(policy.admit(request, costs))
+        assert ledger.spent() == total_cost(costs, composition, 2e-5)
+
+
+# The parameter
+
+
+def divergence(p, q, order):
+    with np.errstate(divide="ignore"):
+        logs = order * np.log(p) + (1 - order) * np.log(q)
+    logs = logs[np.isfinite(logs)]
+    return (np.log(np.exp(logs - logs.max()).sum()) + logs.max()) / (order - 1)
+
+
+def pmf_of(weigh, reach):
+    weights = weigh(np.arange(-reach, reach + 1.0))
+    return weights / weights.sum()
+
+
+@pytest.mark.parametrize("n_parties", [1, 2, 4])
+@pytest.mark.parametrize("sigma", [0.55, 0.8, 3.0])
+@pytest.mark.parametrize("shift", [1, 3])
+def test_gaussian_noise_and_sums_of_it_are_of_the_stated_parameter(sigma, n_parties, shift):
+    one = total = pmf_of(lambda x: np.exp(-(x**2) / (2 * sigma**2)), math.ceil(16 * sigma))
+    for _ in range(n_parties - 1):
+        total = np.convolve(total, one)
+    total = np.pad(total, shift)
+    bound = accounting.gaussian_rho(sigma, 1, shift, n_parties)
+    sharp = shift**2 / (2 * n_parties * sigma**2)
+    assert bound >= sharp
+    for order in (1.01, 1.5, 2, 3):
+        found = max(divergence(total[:-shift], total[shift:], order), divergence(total[shift:], total[:-shift], order))
+        assert found <= order * bound * (1 + 1e-9)
+        if sigma == 3.0:
+            assert found >= order * sharp * 0.999
+    assert accounting.gaussian_rho(0.4, 1, 1, 2) == math.inf
+
+
+def test_opendp_has_the_same_parameter_for_gaussian_noise():
+    dp = accounting.privacy_extra("opendp.prelude")
+    dp.enable_features("contrib")
+    domain = dp.vector_domain(dp.atom_domain(T="i64"))
+    for mechanism in GAUSSIANS:
+        add = dp.m.make_gaussian(domain, dp.l2_distance(T="i64"), scale=mechanism.sigma)
+        furthest = mechanism.n_changed * mechanism.records_per_person**2
+        assert mechanism.zcdp_rho == pytest.approx(add.map(10) * furthest / 100, rel=1e-9)
+
+
+@pytest.mark.parametrize("scale", [0.5, 2.0, 30.0])
+def test_laplace_noise_is_of_the_stated_parameter(scale):
+    noise = np.pad(pmf_of(lambda x: np.exp(-np.abs(x) / scale), math.ceil(40 * scale)), 1)
+    bound = accounting.pure_rho(1 / scale)
+    for order in (1.01, 1.5, 2, 5, 20):
+        assert divergence(noise[1:-2], noise[2:-1], order) <= order * bound
+
+
+@pytest.mark.parametrize("mechanism", REQUESTS, ids=lambda mechanism: mechanism.kind)
+def test_the_parameter_of_every_mechanism(mechanism):
+    assert float(rho_of(mechanism)) <= mechanism.zcdp_rho <= float(rho_of(mechanism)) * (1 + 1e-9)
+    assert SimulatedRelease(mechanism, 1).zcdp_rho == math.inf
+    assert Cost.of(SimulatedRelease(mechanism, 1), "zcdp") == Cost.of(mechanism, "zcdp")
+    assert Cost.of(mechanism, "basic").rho is None
+
+
+@pytest.mark.parametrize("rho", [1e-7, 1e-3, 0.02, 0.5, 4.0, 300.0])
+@pytest.mark.parametrize("delta", [1e-12, 1e-6, 1e-2, 0.3])
+def test_the_conversion_is_that_of_dp_accounting(rho, delta):
+    rdp = accounting.privacy_extra("dp_accounting.rdp.rdp_privacy_accountant")
+    orders = [1 + math.exp(place) for place in np.linspace(-8, 14, 2001)]
+    theirs, _ = rdp.compute_epsilon(orders, [order * rho for order in orders], delta)
+    assert accounting.zcdp_epsilon(rho, delta) == pytest.approx(theirs, rel=1e-4, abs=1e-9)
+
+
+def test_the_conversion_refuses_what_is_none():
+    for rho, delta in ((-1.0, 0.1), (math.nan, 0.1), (1.0, 0.0), (1.0, 1.0), (1.0, math.nan)):
+        with pytest.raises(ConfigError):
+            accounting.zcdp_epsilon(rho, delta)
+    assert accounting.zcdp_epsilon(0.0, 1e-5) == 0
+    assert accounting.zcdp_epsilon(math.inf, 1e-5) == math.inf
+
+
+# What it is for
+
+
+def test_twenty_noisy_releases_cost_about_what_they_give_away():
+    """Of 20 times (.2, 1e-6), basic sums make 4 and the filter .91, where the exact account of them is .83."""
+    run, delta = GaussianCounts(0.2, 1e-6, **SHAPE), 2e-5
+    filtered = Policy(1.0, delta, composition="zcdp")
+    costs, which = admitted(filtered, 20 * [run])
+    assert len(which) == 20
+    assert len(admitted(Policy(1.0, delta), 20 * [run])[0]) == 5
+    # The exact account of 20 runs that were all fixed beforehand: one composition of all entries of all of them.
+    tight = accounting.gaussian_epsilon(run.sigma, delta, 20 * run.n_changed)
+    total, at = total_cost(costs, "zcdp", delta)
+    print(f"20 runs of (.2, 1e-6) at delta {delta:g}: filter {total:.3f}, exact {tight:.3f}, basic 4")
+    assert tight < total < 1.12 * tight
+    assert at == delta
+
+
+def ask(path, mechanism, terms="", *, max_epsilon=1.0, max_delta=1e-5, **policy):
+    ledger = Budget(path, Policy(max_epsilon, max_delta, **{"composition": "zcdp"} | policy))
+    return ledger.release(mechanism, HERE.spec_fingerprint, lambda: HERE, terms=terms)
+
+
+def test_one_release_of_all_the_policy_allows_is_admitted_and_the_last(tmp_path, capsys):
+    path = tmp_path / "state"
+    whole = GaussianCounts(1.0, 1e-5, **SHAPE)
+    assert accounting.zcdp_epsilon(whole.zcdp_rho, 1e-5) > 1.0
+    first = ask(path, whole)
+    assert Budget(path, Policy(1.0, 1e-5, composition="zcdp")).spent() == (whole.epsilon(1e-5), 1e-5)
+    tiny = LaplaceCounts(0.001, **SHAPE)
+    for policy in ({}, {"max_epsilon": 10.0}):  # closed for good
+        with pytest.raises(PrivacyError, match="policy max-epsilon"):
+            ask(path, tiny, **policy)
+    assert ask(path, whole).counts == first.counts
+    assert json.loads((path / "ledger.json").read_text())["entries"][0]["closes"] is True
+    assert budget.main(["show", str(path)]) == 0
+    assert "composition zcdp, releases 1, closed, epsilon 0.9998" in capsys.readouterr().out
+
+
+def test_a_release_of_all_the_policy_allows_comes_first_or_not_at_all(tmp_path):
+    path = tmp_path / "state"
+    ask(path, LaplaceCounts(0.001, **SHAPE))
+    with pytest.raises(PrivacyError, match="policy max-epsilon"):
+        ask(path, GaussianCounts(1.0, 1e-5, **SHAPE))
+    for beyond in (GaussianCounts(1.0, 1e-4, **SHAPE), LaplaceCounts(1.1, **SHAPE)):
+        with pytest.raises(PrivacyError, match="policy max-epsilon"):
+            ask(tmp_path / "other", beyond)
+    assert Budget(tmp_path / "other", Policy(1.0)).spent() == (0.0, 0.0)
+
+
+def test_a_ledger_keeps_to_its_composition(tmp_path, capsys):
+    one, two = tmp_path / "one", tmp_path / "two"
+    noise = LaplaceCounts(0.1, **SHAPE)
+    ask(one, noise)
+    ask(two, noise, composition="basic")
+    for path, other in ((one, "basic"), (two, "zcdp")):
+        with pytest.raises(PrivacyError, match="composition"):
+            ask(path, noise, composition=other)
+        with pytest.raises(PrivacyError, match="composition"):
+            Budget(path, Policy(1.0, 1e-5, composition=other)).recall(noise, HERE.spec_fingerprint)
+    # What is spent is told by the ledger's own.
+    spent = Budget(one, Policy(1.0)).spent()
+    assert spent == (accounting.zcdp_epsilon(noise.zcdp_rho, 1e-5), 1e-5)
+    assert Budget(two, Policy(1.0, 1e-5, composition="zcdp")).spent() == (noise.epsilon(), 0.0)
+    assert budget.main(["show", str(one)]) == 0
+    assert "composition zcdp, releases 1, epsilon 0." in capsys.readouterr().out
+    Budget(one, Policy(1.0)).reset()
+    ask(one, noise, composition="basic")
+
+
+@pytest.mark.parametrize("composition", ["basic", "zcdp"])
+def test_a_mechanism_without_a_promise_is_refused(composition, monkeypatch):
+    mechanism = LaplaceCounts(0.1, **SHAPE)
+    monkeypatch.setattr(LaplaceCounts, "epsilon", lambda self, delta=0.0: math.inf)
+    monkeypatch.setattr(LaplaceCounts, "zcdp_rho", 0.001)
+    with pytest.raises(PrivacyError, match="policy max-epsilon"):
+        Policy(100.0, 1e-5, composition=composition).admit(mechanism, [])
+
+
+def test_deltas_of_requests_choose_noise_and_do_not_add_up(tmp_path):
+    noisy = GaussianCounts(0.1, 1e-5, **SHAPE)
+    for run in range(5):
+        ask(tmp_path / "state", noisy, str(run), max_delta=1e-5)
+    assert Budget(tmp_path / "state", Policy(1.0, 1e-5, composition="zcdp")).spent()[1] == 1e-5

@@ -1,0 +1,408 @@
+"""A party gives nothing where its settings do not fit, and no refusal looks at its records."""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import sys
+import time
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+from flwr.common import EvaluateIns, FitIns, FitRes, ndarrays_to_parameters
+
+from flwr_flynn import FlyNNClient
+from flwr_flynn.app.client_app import client_fn
+from flwr_flynn.app.config import NodeConfig, RunConfig
+from flwr_flynn.errors import ConfigError
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.membership import LEAVE
+from flwr_flynn.federated.protocol import TRY, SumsTerms, Terms
+from flwr_flynn.federated.roster import Reply
+from flwr_flynn.federated.secure_sum import SecureAggregator
+from flwr_flynn.flower import secagg
+from flwr_flynn.flower.logging import round_lines
+from flwr_flynn.hashing.flyhash import FlyHash
+from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease
+from flwr_flynn.privacy.ledger import Budget, Policy
+from tests.fakes import CLASSES, HASHER, SPEC, TERMS, counts_of, points
+
+SHAPE: dict[str, Any] = {"hash_nnz": SPEC.hash_nnz, "n_classes": len(CLASSES)}
+BOUND = 256
+
+
+def noisy(epsilon: float = 1.0) -> dict[str, Any]:
+    mechanism = SimulatedRelease(LaplaceCounts(epsilon, **SHAPE), seed=1)
+    return Terms(SPEC, CLASSES, "noisy", mechanism=mechanism).to_config()
+
+
+def share() -> dict[str, Any]:
+    mechanism = SimulatedRelease(GaussianCounts(1.0, 1e-5, **SHAPE, n_honest=2), seed=7)
+    return Terms(SPEC, CLASSES, "secure", mechanism=mechanism, bound=BOUND).to_config()
+
+
+def budget(folder: Path, **policy: Any) -> Budget:
+    return Budget(folder / "state", Policy(**{"max_epsilon": 1.0, "mechanisms": ["simulated"]} | policy))
+
+
+# ---- the runtime
+
+
+def write(folder: Path) -> Path:
+    X, y = points(60)
+    np.savez(folder / "secret.npz", X=X, y=y)
+    return folder / "secret.npz"
+
+
+def deployed(node: dict[str, Any], **run: Any) -> Any:
+    settings = {key: default for key, default, _ in RunConfig.table()}
+    return client_fn(Context(1, 2, node, RecordDict(), settings | run))
+
+
+NUMBERED = {"partition-id": 0, "num-partitions": 2}  # Flower's tutorials give them to every node
+
+
+@pytest.mark.parametrize("policy", [{}, {"max-epsilon": 1.0, "secure": True}])
+@pytest.mark.parametrize("path", [{}, {"data_path": "{}"}, {"datapath": "{}"}, {"data-pth": "{}"}])
+def test_a_deployed_party_never_reads_what_the_server_names(
+    path: dict[str, str], policy: dict[str, Any], tmp_path: Path
+) -> None:
+    pytest.importorskip("flwr_datasets")
+    file = write(tmp_path)
+    node = NUMBERED | policy | {key: value.format(file) for key, value in path.items()}
+    party = deployed(node, dataset=str(file), partitioner="iid")
+    with secagg._masking(BOUND, 2):
+        for config in (
+            TERMS.to_config(),
+            SumsTerms(4, CLASSES, True, 1).to_config(),
+            Terms(SPEC, CLASSES, "secure", bound=BOUND).to_config(),
+            noisy(),
+        ):
+            reply = party.fit(FitIns(ndarrays_to_parameters([]), config))
+            assert (reply.parameters.tensors, reply.num_examples) == ([], 0)
+            assert "flynn-refused" in reply.metrics
+    model = ndarrays_to_parameters(codec.encode(counts_of(*points(60))))
+    readout = {"flynn-decay": 0.5, "flynn-rule": "balanced", "flynn-temperature": 1.0}
+    result = party.evaluate(EvaluateIns(model, {**TERMS.to_config(), **readout}))
+    assert result.metrics.keys() <= {"flynn-refused", "flynn-party"}
+
+
+def test_a_missing_data_path_is_named() -> None:
+    reply = deployed(NUMBERED).fit(FitIns(ndarrays_to_parameters([]), TERMS.to_config()))
+    assert str(reply.metrics["flynn-refused"]).startswith("node-config data-path: missing")
+
+
+@pytest.mark.parametrize(
+    ("initialised", "actor", "called"), [(i, a, c) for i in (0, 1) for a in (0, 1) for c in (0, 1)]
+)
+def test_a_simulation_is_what_an_actor_of_flower_s_engine_runs(
+    initialised: int, actor: int, called: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flwr_flynn.app.runtime import in_simulation
+
+    class Actor:
+        def run(self) -> bool:
+            return in_simulation()
+
+    runtime = types.SimpleNamespace(get_actor_id=lambda: "1" if actor else None)
+    ray = types.SimpleNamespace(is_initialized=lambda: bool(initialised), get_runtime_context=lambda: runtime)
+    engine = types.SimpleNamespace(VirtualClientEngineActor=Actor)
+    monkeypatch.setitem(sys.modules, "ray", ray)  # type: ignore[arg-type]
+    assert not Actor().run()  # without Flower's actors there is no proof
+    monkeypatch.setitem(sys.modules, "flwr.simulation.ray_transport.ray_actor", engine)  # type: ignore[arg-type]
+    assert (Actor().run() if called else in_simulation()) == bool(initialised and actor and called)
+
+
+# ---- settings
+
+BOUNDLESS: dict[str, Any] = {
+    "state-path": "/var/lib/flynn/state",
+    "max-delta": 1e-5,
+    "neighbours": "add-remove",  # its default: who names it wants a policy all the same
+    "records-per-person": 1,
+    "mechanisms": "gaussian",
+    "evaluate": False,
+    "composition": "basic",
+    "max-releases": 3,
+    "response-seconds": 1.0,
+}
+
+
+@pytest.mark.parametrize("key", BOUNDLESS)
+def test_what_private_answers_have_is_refused_without_a_bound(key: str, tmp_path: Path) -> None:
+    node = {"data-path": str(write(tmp_path)), key: BOUNDLESS[key]}
+    with pytest.raises(ConfigError, match=rf"^node-config max-epsilon: expected .* beside {key}, got none$"):
+        NodeConfig.parse(node)
+    reply = deployed(node).fit(FitIns(ndarrays_to_parameters([]), TERMS.to_config()))
+    assert reply.parameters.tensors == []
+    bounded = {"max-epsilon": 1.0, "state-path": "/var/lib/flynn/state", **node}
+    assert NodeConfig.parse(bounded).policy().max_epsilon == 1.0
+
+
+def test_a_bound_of_zero_is_no_bound_and_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^node-config max-epsilon: expected a number above 0, got 0"):
+        NodeConfig.parse({"data-path": str(write(tmp_path)), "max-epsilon": 0})
+
+
+def test_every_bound_of_a_node_is_in_its_policy() -> None:
+    node = {"data-path": "a.csv", "max-epsilon": 2.0, "max-delta": 1e-5, "state-path": "/s", "secure": True}
+    more = {"composition": "zcdp", "max-releases": 7, "mechanisms": "gaussian"}
+    expected = Policy(2.0, 1e-5, ["gaussian"], secure_sum=True, max_releases=7, composition="zcdp")
+    assert NodeConfig.parse(node | more).policy() == expected
+
+
+# ---- leaving
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_share_of_noise_is_never_sent_again_to_be_taken_out(named: bool, tmp_path: Path) -> None:
+    allowed = {"max_delta": 1e-5, "secure_sum": True, "max_epsilon": 1.1}
+    name = "Basel" if named else None
+    with secagg._masking(BOUND, 2):
+        stays = FlyNNClient(*points(20), name=name, budget=budget(tmp_path, **allowed), secure=True)
+        assert stays.fit([], share())[0] != []
+        leaves = FlyNNClient(*points(20), name=name, budget=budget(tmp_path, **allowed), secure=True, leaves=True)
+        arrays, _, metrics = leaves.fit([], share() | LEAVE)
+    assert arrays == []
+    assert "a share of the noise" in str(metrics["flynn-refused"])
+
+
+def test_who_leaves_takes_no_part_in_a_choice() -> None:
+    config = TERMS.to_config() | {"flynn-candidates": '[[["balanced", 0.5]]]'}
+    client = FlyNNClient(*points(20), leaves=True)
+    metrics = client.evaluate(codec.encode(counts_of(*points(20))), config)[2]
+    assert metrics == {"flynn-refused": "leave: takes part in nothing else"}
+
+
+# ---- nothing is looked at for a refusal
+
+
+class Untouchable:
+    """Records of which nobody may see more than how many they are."""
+
+    def __init__(self, *shape: int) -> None:
+        self.shape, self.ndim = shape, len(shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"records were touched: {name}")
+
+    def _touched(self, *_: Any, **__: Any) -> Any:
+        raise AssertionError("records were touched")
+
+    __getitem__ = __iter__ = __array__ = __contains__ = __eq__ = _touched  # type: ignore[assignment]
+
+
+def untouchable(folder: Path, loads: bool = False, **more: Any) -> FlyNNClient:
+    if loads:
+
+        def load() -> Any:
+            raise AssertionError("records were touched")
+
+        return FlyNNClient(load=load, name="Basel", budget=budget(folder), **more)
+    return FlyNNClient(Untouchable(20, 4), Untouchable(20), name="Basel", budget=budget(folder), **more)
+
+
+READOUT = {"flynn-decay": 0.5, "flynn-rule": "balanced", "flynn-temperature": 1.0}
+
+
+@pytest.mark.parametrize("loads", [False, True])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        noisy(0.5),
+        noisy() | LEAVE,
+        noisy() | {"flynn-fingerprint": "no"},
+        noisy() | {"flynn-spec": "{}"},
+        Terms(SPEC, CLASSES, "noisy", mechanism=LaplaceCounts(1.0, **SHAPE)).to_config(),
+        noisy() | {"flynn-spec": noisy()["flynn-spec"].replace('"hash_dim": 24', '"hash_dim": 2000000')},
+        TERMS.to_config(),
+        SumsTerms(4, CLASSES, True, 1).to_config(),
+        share(),
+    ],
+    ids=["spent", "leave", "fingerprint", "spec", "mechanism", "memory", "exact", "sums", "share"],
+)
+def test_a_refusal_touches_no_record(asked: dict[str, Any], loads: bool, tmp_path: Path) -> None:
+    FlyNNClient(*points(20), name="Basel", budget=budget(tmp_path)).fit([], noisy())
+    arrays, _, metrics = untouchable(tmp_path, loads, memory_limit=2**20).fit([], asked)
+    assert arrays == []
+    assert "failed" not in str(metrics["flynn-refused"]), metrics
+
+
+@pytest.mark.parametrize("loads", [False, True])
+def test_an_answer_that_was_given_before_touches_no_record(loads: bool, tmp_path: Path) -> None:
+    first = FlyNNClient(*points(20), name="Basel", budget=budget(tmp_path)).fit([], noisy())
+    for client, asked in (
+        (untouchable(tmp_path, loads), noisy()),
+        (untouchable(tmp_path, loads, leaves=True), noisy() | LEAVE),
+    ):
+        arrays, n_examples, metrics = client.fit([], asked)
+        assert [array.tolist() for array in arrays] == [array.tolist() for array in first[0]]
+        assert (n_examples, metrics) == first[1:]
+
+
+@pytest.mark.parametrize("loads", [False, True])
+@pytest.mark.parametrize("more", [{}, {TRY: False}, {"flynn-candidates": '[[["balanced", 0.5]]]'}])
+def test_a_model_touches_no_record(more: dict[str, Any], loads: bool, tmp_path: Path) -> None:
+    received: list[Any] = []
+    client = untouchable(tmp_path, loads, on_model=received.append)
+    metrics = client.evaluate(codec.encode(counts_of(*points(60))), {**TERMS.to_config(), **READOUT, **more})[2]
+    assert "failed" not in str(metrics.get("flynn-refused"))
+    assert len(received) == ("flynn-candidates" not in more)
+
+
+def test_a_deployed_party_reads_its_file_for_an_admitted_request_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("opendp")
+    from flwr_flynn.app import client_app
+
+    asked = Terms(SPEC, CLASSES, "noisy", mechanism=LaplaceCounts(1.0, **SHAPE)).to_config()
+    other = Terms(SPEC, CLASSES, "noisy", mechanism=LaplaceCounts(0.5, **SHAPE)).to_config()
+    node = {"data-path": str(write(tmp_path)), "max-epsilon": 1.0, "state-path": str(tmp_path / "state")}
+    read, reads = client_app.private_share, []
+
+    def counted(*given: Any) -> Any:
+        reads.append(1)
+        return read(*given)
+
+    monkeypatch.setattr(client_app, "private_share", counted)
+
+    def fit(config: dict[str, Any]) -> FitRes:
+        reply: FitRes = deployed(node).fit(FitIns(ndarrays_to_parameters([]), config))
+        return reply
+
+    assert "flynn-refused" in fit(TERMS.to_config()).metrics
+    assert reads == []
+    first = fit(asked)
+    assert (len(first.parameters.tensors), len(reads)) == (2, 1)
+    assert fit(asked) == first
+    assert "flynn-refused" in fit(other).metrics
+    assert len(reads) == 1
+
+
+@pytest.mark.parametrize("width", [3, 5])
+def test_a_file_of_other_columns_is_refused_and_not_charged(width: int, tmp_path: Path) -> None:
+    pytest.importorskip("opendp")
+    np.savez(tmp_path / "a.npz", X=np.zeros((9, width)), y=np.zeros(9, int))
+    node = {"data-path": str(tmp_path / "a.npz"), "max-epsilon": 1.0, "state-path": str(tmp_path / "state")}
+    asked = Terms(SPEC, CLASSES, "noisy", mechanism=LaplaceCounts(1.0, **SHAPE)).to_config()
+    reply = deployed(node).fit(FitIns(ndarrays_to_parameters([]), asked))
+    assert reply.metrics["flynn-refused"] == f"spec: n_features is 4, but the data has {width} columns"
+    assert Budget(tmp_path / "state", Policy(1.0)).spent() == (0.0, 0.0)
+
+
+def test_a_class_list_that_reads_labels_two_ways_is_refused_and_not_charged(tmp_path: Path) -> None:
+    for classes in (("1", "1.0"), ("True", "1"), ("a", "nan")):
+        mechanism = SimulatedRelease(LaplaceCounts(1.0, hash_nnz=3, n_classes=2), 1)
+        asked = Terms(SPEC, classes, "noisy", mechanism=mechanism).to_config()
+        metrics = untouchable(tmp_path).fit([], asked)[2]
+        assert str(metrics["flynn-refused"]).startswith("classes: expected ")
+
+
+@pytest.mark.parametrize("n_odd", [1, 7])
+def test_records_that_overflow_are_found_without_another_try(
+    n_odd: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    active = FlyHash.active
+
+    def counting(self: FlyHash, X: Any, **more: Any) -> Any:
+        calls.append(len(X))
+        return active(self, X, **more)
+
+    monkeypatch.setattr(FlyHash, "active", counting)
+    X, y = points(100)
+    X[3 : 3 + n_odd, 1] = 1e300
+    FlyNNClient(X, y, budget=budget(tmp_path)).fit([], noisy())
+    assert calls == [100 - n_odd]
+
+
+def _medians(*calls: Callable[[], object]) -> list[float]:
+    """The median time of each, taken in turns so that the machine's load is shared."""
+    times: list[list[float]] = [[] for _ in calls]
+    for _ in range(301):
+        for call, own in zip(calls, times, strict=True):
+            start = time.perf_counter()
+            call()
+            own.append(time.perf_counter() - start)
+    return [statistics.median(own[1:]) for own in times]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["refused", "repeated", "exact"])
+def test_refusals_and_old_answers_take_the_same_time_whatever_the_number_of_records(kind: str, tmp_path: Path) -> None:
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)
+    try:
+        asked = {"refused": noisy(0.5), "repeated": noisy(), "exact": TERMS.to_config()}[kind]
+        clients = []
+        for n in (200, 20_000):
+            clients.append(FlyNNClient(*points(n), budget=budget(tmp_path / str(n))))
+            assert clients[-1].fit([], noisy())[0] != []
+        small, large = _medians(*(lambda client=client: client.fit([], asked) for client in clients))
+    finally:
+        logging.getLogger("flwr").setLevel(logging.INFO)
+    assert 1 / 1.1 < large / small < 1.1, (small, large)
+
+
+@pytest.mark.parametrize("asked", [noisy(), noisy(0.5), noisy(2.0), TERMS.to_config()])
+def test_every_private_answer_takes_the_time_that_the_party_says(
+    asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("flwr_flynn.flower.client.time.sleep", slept.append)
+    client = FlyNNClient(*points(20), budget=budget(tmp_path), response_seconds=600.0)
+    client.fit([], asked)
+    assert 500 < slept.pop() <= 600
+    client.evaluate(codec.encode(counts_of(*points(60))), {**TERMS.to_config(), **READOUT})
+    assert 500 < slept.pop() <= 600
+    client.response_seconds = 1e-9
+    with caplog.at_level(logging.WARNING, "flwr"):
+        client.fit([], asked)
+    assert slept == []
+    assert "longer than response-seconds" in caplog.text
+
+
+def test_a_deployed_party_takes_its_response_seconds(tmp_path: Path) -> None:
+    node = {"data-path": str(write(tmp_path)), "max-epsilon": 1.0, "state-path": str(tmp_path / "state")}
+    start = time.monotonic()
+    deployed(node | {"response-seconds": 0.3}).fit(FitIns(ndarrays_to_parameters([]), TERMS.to_config()))
+    assert time.monotonic() - start >= 0.3
+
+
+@pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf"), True, "1"])
+def test_response_seconds_are_a_finite_number(bad: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^response_seconds: expected a finite number of at least 0, got "):
+        FlyNNClient(*points(3), response_seconds=bad)
+
+
+def test_points_or_how_to_load_them() -> None:
+    with pytest.raises(ConfigError, match=r"^load: expected none of X, y, X_test and y_test beside it"):
+        FlyNNClient(*points(3), load=lambda: None)
+    X, y = points(9)
+    loaded = types.SimpleNamespace(X=X, y=y, X_test=None, y_test=None)
+    arrays, n_examples, _ = FlyNNClient(load=lambda: loaded).fit([], TERMS.to_config())
+    assert n_examples == 9
+    assert codec.decode(arrays, HASHER, 3) == counts_of(X, y)
+
+
+# ---- what is said of a secure sum
+
+
+def test_exact_counts_of_a_secure_sum_are_not_called_noisy() -> None:
+    for mechanism in (None, SimulatedRelease(GaussianCounts(1.0, 1e-5, **SHAPE, n_honest=2), seed=7)):
+        server = SecureAggregator(Terms(SPEC, CLASSES, "secure", mechanism=mechanism, bound=BOUND), 3)
+        mean = counts_of(*points(60)).array / 3.0
+        replies = [Reply(str(i), ndarrays_to_parameters([mean]).tensors, 1, {}) for i in range(3)]
+        batch = server.check(replies)
+        server.commit(batch)
+        lines = [line for _, line in round_lines(server, batch, "")]
+        assert len(lines) == 3
+        assert all(("noisy counts" in line) == (mechanism is not None) for line in lines)

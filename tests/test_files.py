@@ -1,0 +1,413 @@
+"""Files are written whole or not at all, by one process at a time; no array that somebody wrote harms its reader."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import resource
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flwr_flynn import FlyNNClassifier, HashSpec, _files
+from flwr_flynn._files import lock, npy_header, npz_array, writing
+from flwr_flynn.errors import DataError, FlyNNError, PayloadError, WriteError
+
+MODEL = FlyNNClassifier(HashSpec(3, 20, 2, 3, seed=1)).fit(np.eye(3), ["a", "b", "c"])
+
+
+def write(path: Path, content: bytes = b"new", mode: int | None = None) -> None:
+    with writing(path, mode) as stream:
+        stream.write(content)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@contextmanager
+def full_after(size: int) -> Iterator[None]:
+    """No file of this process gets longer than so many bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.fixture
+def umask() -> Iterator[None]:
+    before = os.umask(0o027)
+    yield
+    os.umask(before)
+
+
+# -------- what is kept
+
+
+@pytest.mark.parametrize("before", [0o600, 0o640, 0o444, 0o666, 0o400])
+def test_a_file_that_is_replaced_keeps_its_mode(tmp_path: Path, before: int, umask: None) -> None:
+    path = tmp_path / "model.npz"
+    path.write_bytes(b"old")
+    path.chmod(before)
+    MODEL.save(path)
+    assert mode(path) == before
+    assert FlyNNClassifier.load(path).counts_ == MODEL.counts_
+    assert names(tmp_path) == ["model.npz"]
+
+
+def test_a_new_file_has_the_mode_of_the_umask_or_the_one_given(tmp_path: Path, umask: None) -> None:
+    write(tmp_path / "a")
+    write(tmp_path / "b", mode=0o600)
+    assert (mode(tmp_path / "a"), mode(tmp_path / "b")) == (0o640, 0o600)
+
+
+def test_nobody_else_can_read_a_private_file_while_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "model.npz"
+    write(path, mode=0o600)
+    with writing(path) as stream:
+        assert mode(tmp_path / ".model.npz.partial") == 0o600
+        stream.write(b"x")
+
+
+@pytest.mark.parametrize("relative", [True, False])
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_symbolic_link_stays_and_its_file_is_replaced(tmp_path: Path, exists: bool, relative: bool) -> None:
+    (tmp_path / "disk").mkdir()
+    target, link = tmp_path / "disk" / "v1.npz", tmp_path / "model.npz"
+    if exists:
+        target.write_bytes(b"old")
+    link.symlink_to(Path("disk", "v1.npz") if relative else target)
+    MODEL.save(link)
+    assert link.is_symlink()
+    assert not target.is_symlink()
+    assert FlyNNClassifier.load(target).counts_ == MODEL.counts_
+    assert (names(tmp_path), names(tmp_path / "disk")) == (["disk", "model.npz"], ["v1.npz"])
+
+
+def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    before = names(tmp_path)
+    for name in ("folder", "pipe", "loop", "missing/file", "pipe/file", "a" * 300):
+        with pytest.raises(WriteError, match=f"^'{name.rpartition('/')[2][:80]}' cannot be written "):
+            MODEL.save(tmp_path / name)
+    assert names(tmp_path) == before
+    with pytest.raises(WriteError, match=r"^'null' cannot be written"):
+        MODEL.save(os.devnull)
+    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
+
+
+# -------- disks that are full, broken or read-only
+
+
+@pytest.mark.parametrize("cause", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES])
+@pytest.mark.parametrize("where", ["open", "fsync", "replace"])
+def test_a_failure_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, cause: int
+) -> None:
+    path = tmp_path / "model.npz"
+    write(path, b"old")
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise OSError(cause, "whatever it says", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, where, fails)
+        with pytest.raises(WriteError) as error:
+            MODEL.save(path)
+    assert str(error.value) == f"'model.npz' cannot be written ({os.strerror(cause)})"
+    assert isinstance(error.value, FlyNNError | OSError)
+    assert error.value.errno == cause
+    assert error.value.__notes__ == [f"in {tmp_path}"]
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["model.npz"]
+
+
+@pytest.mark.parametrize("room", [0, 10, 300])
+def test_a_disk_that_fills_up_leaves_the_old_file_and_nothing_else(tmp_path: Path, room: int) -> None:
+    path = tmp_path / "model.npz"
+    write(path, b"old")
+    with full_after(room), pytest.raises(WriteError) as error:
+        MODEL.save(path)
+    assert str(error.value) == "'model.npz' cannot be written (File too large)"
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["model.npz"]
+
+
+def test_an_error_in_the_block_is_raised_as_it_is(tmp_path: Path) -> None:
+    write(tmp_path / "a", b"old")
+    for error in (KeyError("x"), DataError("y"), KeyboardInterrupt()):
+
+        def spoil(error: BaseException = error) -> None:
+            with writing(tmp_path / "a") as stream:
+                stream.write(b"half")
+                raise error
+
+        with pytest.raises(type(error)) as raised:
+            spoil()
+        assert raised.value is error
+    assert (tmp_path / "a").read_bytes() == b"old"
+    assert names(tmp_path) == ["a"]
+
+
+# -------- processes that are killed, or save at once
+
+KILLED = """
+import os, signal, sys
+from flwr_flynn import _files
+with _files.writing(sys.argv[1]) as stream:
+    stream.write(b"x" * 10**6)
+    stream.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_save_leaves_the_next_one_removes(tmp_path: Path) -> None:
+    path = tmp_path / "model.npz"
+    write(path, b"old", mode=0o400)
+    for _ in range(3):
+        assert subprocess.run([sys.executable, "-c", KILLED, str(path)]).returncode == -signal.SIGKILL
+        assert path.read_bytes() == b"old"
+        assert names(tmp_path) == [".model.npz.partial", "model.npz"]
+    MODEL.save(path)
+    assert FlyNNClassifier.load(path).counts_ == MODEL.counts_
+    assert names(tmp_path) == ["model.npz"]
+
+
+SAVER = """
+import sys
+from flwr_flynn import _files
+for i in range(40):
+    with _files.writing(sys.argv[1]) as stream:
+        for _ in range(20):
+            stream.write(sys.argv[2].encode() * 1000)
+            stream.flush()
+"""
+
+
+def test_processes_that_save_at_once_all_succeed(tmp_path: Path) -> None:
+    path = tmp_path / "model.npz"
+    savers = [subprocess.Popen([sys.executable, "-c", SAVER, str(path), letter]) for letter in "abcd"]
+    seen = set()
+    while any(saver.poll() is None for saver in savers):
+        if path.exists():
+            content = path.read_bytes()
+            assert content == content[:1] * 20_000
+            seen.add(content[:1])
+    assert [saver.returncode for saver in savers] == [0] * 4
+    assert seen
+    assert names(tmp_path) == ["model.npz"]
+
+
+def test_processes_that_are_killed_while_others_save_stop_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "model.npz"
+    savers = [subprocess.Popen([sys.executable, "-c", SAVER, str(path), letter]) for letter in "abcd"]
+    while not path.exists():
+        pass
+    for saver in savers[:2]:
+        saver.kill()
+    assert [saver.wait() for saver in savers][2:] == [0, 0]
+    content = path.read_bytes()
+    assert content == content[:1] * 20_000
+    write(path)
+    assert names(tmp_path) == ["model.npz"]
+
+
+def test_threads_that_save_at_once_all_succeed(tmp_path: Path) -> None:
+    path = tmp_path / "model.npz"
+    failed: list[Exception] = []
+
+    def save() -> None:
+        try:
+            for _ in range(20):
+                MODEL.save(path)
+        except Exception as error:  # noqa: BLE001 - shown below
+            failed.append(error)
+
+    threads = [threading.Thread(target=save) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert names(tmp_path) == ["model.npz"]
+    assert FlyNNClassifier.load(path).counts_ == MODEL.counts_
+
+
+def test_a_save_that_never_ends_is_named_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_files, "_PATIENCE", 0.1)
+    with writing(tmp_path / "a") as stream:
+        with pytest.raises(WriteError, match=r"^'a' cannot be written \(another process is writing it\)"):
+            write(tmp_path / "a")
+        stream.write(b"first")
+    assert (tmp_path / "a").read_bytes() == b"first"
+    assert names(tmp_path) == ["a"]
+
+
+def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_bytes(b"precious")
+    (tmp_path / ".a.partial").symlink_to("precious")
+    with pytest.raises(WriteError):
+        write(tmp_path / "a")
+    assert (tmp_path / "precious").read_bytes() == b"precious"
+
+
+def test_files_are_saved_where_there_are_no_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", none)
+    write(tmp_path / "a", b"1")
+    (tmp_path / ".b.partial").touch()
+    write(tmp_path / "b", b"2")
+    assert ((tmp_path / "a").read_bytes(), (tmp_path / "b").read_bytes()) == (b"1", b"2")
+    assert names(tmp_path) == [".b.partial", "a", "b"]
+
+
+# -------- locks
+
+
+def test_a_lock_has_one_holder(tmp_path: Path) -> None:
+    with lock(tmp_path / "l"):
+        with pytest.raises(BlockingIOError):
+            lock(tmp_path / "l", wait=0)
+        with pytest.raises(BlockingIOError):
+            lock(tmp_path / "l", wait=0.1)
+    with lock(tmp_path / "l", wait=0):
+        pass
+    assert mode(tmp_path / "l") == 0o600
+    with pytest.raises(FileNotFoundError):
+        lock(tmp_path / "m", make=False)
+
+
+def test_a_lock_is_waited_for_and_freed_by_an_error(tmp_path: Path) -> None:
+    order = []
+
+    def second() -> None:
+        with lock(tmp_path / "l"):
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+
+    def first() -> None:
+        with lock(tmp_path / "l"):
+            thread.start()
+            thread.join(0.2)
+            order.append("first")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        first()
+    thread.join(10)
+    assert order == ["first", "second"]
+
+
+# -------- arrays
+
+
+def npy(header: str, entries: bytes = b"", version: bytes = b"\1\0") -> bytes:
+    size = len(header.encode()).to_bytes(2 if version == b"\1\0" else 4, "little")
+    return b"\x93NUMPY" + version + size + header.encode() + entries
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(6, dtype="<u2").reshape(2, 3),
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        np.arange(3, dtype=">f4"),
+        np.array(5),
+        np.array(["ab", "c"]),
+        np.array([b"ab"]),
+        np.array([True]),
+        np.zeros((0, 3)),
+        np.array(["2020-01-01"], "M8[ns]"),
+        np.zeros((1, 1, 1, 1, 2), complex),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+def test_arrays_that_numpy_wrote_are_read(tmp_path: Path, array: Any, version: tuple[int, int]) -> None:
+    stream = io.BytesIO()
+    np.lib.format.write_array(stream, array, version)
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.npy", stream.getvalue())
+    with zipfile.ZipFile(tmp_path / "a.npz") as archive:
+        read = npz_array(archive, "a.npy", "a", DataError)
+    assert (read.dtype, read.shape, read.flags.writeable) == (array.dtype, array.shape, True)
+    np.testing.assert_array_equal(read, array)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (2, 3), }\n",
+        "{'descr':'<f8','fortran_order':False,'shape':(2,3)}",
+        '{"descr": "<f8", "fortran_order": False, "shape": (2, 3)} ' + " " * 30 + "\n",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (2L, 3L), }\n",
+    ],
+)
+def test_headers_of_other_writers_are_read(header: str) -> None:
+    assert npy_header(io.BytesIO(npy(header)), "a", DataError) == ((2, 3), np.dtype("<f8"), False)
+
+
+PLAIN = "{'descr': '<f8', 'fortran_order': False, 'shape': (2, 3), }\n"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"PK\3\4",
+        npy(PLAIN)[:-1],
+        npy(PLAIN)[:9],
+        npy(PLAIN, version=b"\4\0"),
+        npy(PLAIN.replace("'shape': (2, 3), }", "'shape': (2, 3")),  # tokenize.TokenError in NumPy's reader
+        npy(PLAIN.replace("2, 3", "2, \0 3")),
+        npy(PLAIN.replace("2, 3", "2 3")),
+        npy(PLAIN.replace("2, 3", "-2, 3")),
+        npy(PLAIN.replace("2, 3", "2, True")),
+        npy(PLAIN.replace("2, 3", "9999999999, 9999999999")),
+        npy(PLAIN.replace("2, 3", "9999999999, 9999999999, 0")),
+        npy(PLAIN.replace("2, 3", "1, " * 33)),
+        npy(PLAIN.replace("2, 3", "1" * 900)),
+        npy(PLAIN.replace("<f8", "|O")),
+        npy(PLAIN.replace("<f8", "<f3")),
+        npy(PLAIN.replace("<f8", "<U0")),
+        npy(PLAIN.replace("<f8", "<U9999999999")),
+        npy(PLAIN.replace("<f8", "<M8[eons]")),
+        npy(PLAIN.replace("'<f8'", "[('a', '<f8')]")),
+        npy(PLAIN.replace("False", "exit()")),
+        npy("(" * 900),
+        npy(PLAIN + " " * 2000),
+        npy(PLAIN, version=b"\2\0").replace(b"\2\0<", b"\2\0\xff\xff\xff\xff<"),
+    ],
+)
+def test_headers_that_are_none_are_refused_by_the_error_asked_for(content: bytes) -> None:
+    for error in (DataError, PayloadError):
+        with pytest.raises(error, match=r"^the array: expected"):
+            npy_header(io.BytesIO(content), "the array", error)
+
+
+def test_a_pattern_that_cannot_match_is_given_up_soon() -> None:
+    for text in ("1, " * 300, "1" * 900, "1" + " " * 900 + "x", "L" * 900, " , " * 300, "1 " * 300):
+        with pytest.raises(DataError):
+            npy_header(io.BytesIO(npy(PLAIN.replace("2, 3", text))), "a", DataError)
