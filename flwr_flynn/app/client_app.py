@@ -26,7 +26,7 @@ from flwr_flynn.app.data.private_readers import private_share
 from flwr_flynn.app.privacy_setup import own_budget, simulated_budget
 from flwr_flynn.app.runtime import in_simulation
 from flwr_flynn.errors import ConfigError, FlyNNError
-from flwr_flynn.federated.protocol import announced_names
+from flwr_flynn.federated.protocol import PARTY, REFUSED
 from flwr_flynn.flower import secagg
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.model.classifier import FlyNNClassifier
@@ -44,9 +44,9 @@ class UnreadyClient(Client):
     """
 
     def __init__(self, name: str | None, reason: str) -> None:
-        self.refusal: dict[str, Scalar] = {"flynn-refused": reason}
+        self.refusal: dict[str, Scalar] = {REFUSED: reason}
         if name:
-            self.refusal["flynn-party"] = name
+            self.refusal[PARTY] = name
 
     def fit(self, ins: FitIns) -> FitRes:
         """Refuse."""
@@ -55,55 +55,6 @@ class UnreadyClient(Client):
     def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
         """Refuse."""
         return EvaluateRes(Status(Code.OK, ""), 0.0, 0, self.refusal)
-
-
-class OwnFile(Client):
-    """A deployed party. It reads its file once a request is admitted, which tells the columns that are meant.
-
-    Parameters
-    ----------
-    node : NodeConfig
-    name : str or None
-        What the server calls this party.
-
-    Raises
-    ------
-    ConfigError
-        A setting is not as described.
-    """
-
-    def __init__(self, node: NodeConfig, name: str | None) -> None:
-        self.node, self.name = node, name
-        self.budget = own_budget(node)
-        self.on_model = _keeper(node)
-
-    def fit(self, ins: FitIns) -> FitRes:
-        """As `FlyNNClient.fit`."""
-        return self._party(ins.config).fit(ins)
-
-    def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
-        """As `FlyNNClient.evaluate`."""
-        return self._party(ins.config).evaluate(ins)
-
-    def _party(self, config: dict[str, Scalar]) -> Client:
-        def load() -> datasets.Share:
-            read = private_share if self.budget else datasets.own_share
-            share = read(self.node, announced_names(config) or ())
-            if share.left_out:
-                others = ", ".join(repr(column[:60]) for column in share.left_out[:20])
-                log(INFO, "FlyNN: %s columns are not among the run's features: %s", len(share.left_out), others)
-            return share
-
-        return FlyNNClient(
-            load=load,
-            budget=self.budget,
-            evaluates=self.node.evaluate,
-            leaves=self.node.leave,
-            secure=self.node.secure,
-            response_seconds=self.node.response_seconds,
-            on_model=self.on_model,
-            **_common(self.node, self.name),
-        ).to_client()
 
 
 def client_fn(context: Context) -> Client:
@@ -119,9 +70,31 @@ def deployed_client(context: Context) -> Client:
     context : Context
         ``partition-id`` and ``num-partitions`` in its node config mean nothing.
     """
-    node = context.node_config
-    name = str(node.get("party-id", "")) or None
-    return _ready(lambda: OwnFile(NodeConfig.parse(node), name), name)
+    name = str(context.node_config.get("party-id", "")) or None
+
+    def made() -> Client:
+        node = NodeConfig.parse(context.node_config)
+        budget = own_budget(node)
+
+        def load(features: tuple[str, ...]) -> datasets.Share:
+            share = (private_share if budget else datasets.own_share)(node, features)
+            if share.left_out:
+                others = ", ".join(repr(column[:60]) for column in share.left_out[:20])
+                log(INFO, "FlyNN: %s columns are not among the run's features: %s", len(share.left_out), others)
+            return share
+
+        return FlyNNClient(
+            load=load,
+            budget=budget,
+            evaluates=node.evaluate,
+            leaves=node.leave,
+            secure=node.secure,
+            response_seconds=node.response_seconds,
+            on_model=_keeper(node),
+            **_common(node, name),
+        ).to_client()
+
+    return _ready(made, name)
 
 
 def simulated_client(context: Context) -> Client:

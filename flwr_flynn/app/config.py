@@ -24,8 +24,8 @@ from typing import Any
 
 from flwr_flynn.app.settings import Settings, entries, setting, whole_numbers
 from flwr_flynn.errors import ConfigError, SpecError
-from flwr_flynn.federated.membership import PURPOSES
-from flwr_flynn.federated.scaling_round import foreseen
+from flwr_flynn.federated.options import PURPOSES
+from flwr_flynn.federated.phases.columns import foreseen
 from flwr_flynn.model.column_moments import SCALINGS
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.model.selection import Plan

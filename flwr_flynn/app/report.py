@@ -1,4 +1,4 @@
-"""What a run has to tell: the whole of it for metrics.json, and a table for the end of the log.
+"""The report of a run: all of it for metrics.json, and a table for the end of the log.
 
 In a simulation the same is computed from the pooled data, and compared bit for bit.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import platform
 import textwrap
-from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import flwr_flynn
 from flwr_flynn.app.config import RunConfig
 from flwr_flynn.app.data import datasets
 from flwr_flynn.federated.federation_file import Federation, summary
+from flwr_flynn.federated.roster import Member
 from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
@@ -28,43 +28,42 @@ from flwr_flynn.privacy.mechanisms import shown_bound
 
 EQUALITIES = {
     "equal": "  equal",
-    "sums_equal": "  sums of the columns equal",
-    "choice_equal": "  choice equal",
+    "columns_equal": "  sums of the columns equal",
+    "selection_equal": "  selection equal",
 }
-"""What is compared with the pooled data, and how the table calls it."""
+"""Comparisons with the pooled data, and their names in the table."""
 
 
 def compiled(
     config: RunConfig, strategy: FlyNNStrategy, plan: Plan | None, parties: int | None, after: Federation
 ) -> dict[str, Any]:
     """Everything that the run has to tell, as it stands in metrics.json."""
-    counts = strategy.counts
-    model, choice, sums = strategy.model, strategy.choice, strategy.sums
+    counts, run = strategy.counts, strategy.run
+    model, columns = strategy.model, run.state.results.get("columns")
+    selection, evaluation = strategy.selection, run.state.results.get("evaluation")
     settings = {name: default for name, default, _ in RunConfig.table()}
     settings = {key: getattr(config, key.replace("-", "_")) for key in settings}
-    mechanism = strategy.mechanism
+    mechanism = run.state.run_spec.mechanism
     report: dict[str, Any] = {
-        "format": 1,
-        "parties": [asdict(party) for party in strategy.parties],
+        "format": 2,
+        "parties": [_party(member) for member in strategy.parties],
         "missing": dict(strategy.missing),
         "examples": None if counts.noise else int(counts.n_examples),
         "privacy": None if mechanism is None else _privacy(strategy, mechanism),
-        "evaluates": strategy.fraction_evaluate > 0,
+        "evaluates": run.options.is_evaluated,
         "evaluation": strategy.evaluation,
-        "evaluation_missing": dict(strategy.evaluation_missing),
-        "unkept": dict(strategy.unkept),
+        "evaluation_missing": {} if evaluation is None else dict(evaluation.missing),
+        "unkept": {} if evaluation is None else dict(evaluation.unkept),
         "sha256": {"federated": counts.sha256()},
         "spec": model.spec_.to_dict(),
         "fingerprint": counts.spec_fingerprint,
         "action": config.action,
         "federation": summary(after),
         "scaling": _scaling(config, plan, model.spec_),
-        "sums": None if sums is None else {"examples": sums.n_examples, "missing": dict(strategy.sums_missing)},
-        "specs": [_in_short(spec) for spec in strategy.specs],
-        "choice": None if choice is None else choice.to_dict(),
-        "traffic": {
-            name: {"parties": traffic.replied, **traffic.per_party} for name, traffic in strategy.traffic.items()
-        },
+        "columns": None if columns is None else {"examples": columns.moments.n_examples, "missing": columns.missing},
+        "specs": [_in_short(spec) for spec in run.state.run_spec.specs],
+        "selection": None if selection is None else selection.to_dict(),
+        "traffic": {name: {"parties": traffic.replied, **traffic.per_party} for name, traffic in run.traffic.items()},
         "classes": list(model.classes_.tolist()),
         "decay": float(model.decay_),
         "temperature": float(model.temperature_),
@@ -86,17 +85,27 @@ def compiled(
     return report
 
 
+def _party(member: Member) -> dict[str, Any]:
+    return {
+        "name": str(member),
+        "cid": member.node,
+        "examples": member.examples,
+        "bytes": member.bytes,
+        "seconds": member.seconds,
+    }
+
+
 def _privacy(strategy: FlyNNStrategy, mechanism: Mechanism) -> dict[str, Any]:
     """What is promised, and about how many points there are by what was released."""
     epsilon = mechanism.epsilon(mechanism.delta)
     return {
-        "guarantee": strategy.guarantee,
+        "guarantee": mechanism.guarantee(),
         "mechanism": mechanism.to_dict(),
         "epsilon": epsilon if math.isfinite(epsilon) else None,
         "delta": mechanism.delta,
         "noise_sd": mechanism.noise_sd,
         "examples_estimate": None if strategy.counts.n_per_class is None else int(strategy.counts.n_examples),
-        "covers_evaluation": not strategy.fraction_evaluate,
+        "covers_evaluation": not strategy.run.options.is_evaluated,
     }
 
 
@@ -125,23 +134,25 @@ def compared(
 ) -> dict[str, Any]:
     """What the union of what the parties in the counts were dealt leads to, as if one held it; None: not comparable."""
     X, codes, n_classes = datasets.pooled_training(config, parties, _in_the_counts(config, parties, after))
-    spec, choice, sums = strategy.model.spec_, strategy.choice, strategy.sums
+    spec, selection = strategy.model.spec_, strategy.selection
+    columns = strategy.run.state.results.get("columns")
     chosen = config.party_numbers()
     wanted = parties if chosen is None else len(chosen)
     # Counts of some of those who were to be counted cannot be the pooled ones.
     complete = config.action != "train" or len(strategy.parties) == wanted
     found: dict[str, Any] = {}
     pooled = None
-    if sums is not None:
-        found["sums_equal"] = None
-        if plan is not None and sums.n_examples == len(codes):  # no class was left out at any party
-            rows = n_classes if plan.needs_classes else 1
-            found["sums_equal"] = sums == ColumnSums.from_data(X, codes if plan.needs_classes else 0 * codes, rows)
-    if choice is not None:
-        found["choice_equal"] = None
-        if complete and choice.accuracies and not choice.missing:
-            best = select(strategy.specs, X, codes, n_classes, config.rule, config.decay_value(), n_jobs=-1)
-            found["choice_equal"] = (best.spec, *best.readout) == (spec, choice.rule, choice.decay)
+    if columns is not None:
+        found["columns_equal"] = None
+        if plan is not None and columns.moments.n_examples == len(codes):  # no class was left out at any party
+            rows, labels = (n_classes, codes) if plan.needs_classes else (1, 0 * codes)
+            found["columns_equal"] = columns.moments == ColumnSums.from_data(X, labels, rows)
+    if selection is not None:
+        found["selection_equal"] = None
+        if complete and selection.accuracies and not selection.missing:
+            specs = strategy.run.state.run_spec.specs
+            best = select(specs, X, codes, n_classes, config.rule, config.decay_value(), n_jobs=-1)
+            found["selection_equal"] = (best.spec, best.readout.decay) == (spec, selection.readout.decay)
             pooled = best.counts if best.spec == spec else None
     pooled = pooled or ClassCounts.from_data(flynn_hash(spec), X, codes, n_classes, n_jobs=-1)
     equal = pooled.sha256() == strategy.counts.sha256() if complete else None
@@ -172,12 +183,8 @@ def table(report: dict[str, Any], folder: Path) -> str:
         upload = f"{_bytes(sum(sizes) / len(sizes))} on average, {_bytes(max(sizes))} at most"
         rows.append(("upload per party", upload))
     for name, each in report["traffic"].items():
-        called = _STEPS[name]
+        called = _STEPS.get(name, name)
         rows.append((f"  {called}", f"{_bytes(each['up'])} up, {_bytes(each['down'])} down"))
-    if choice := report["choice"]:
-        extra = choice["cost"]["extra_specs"]
-        if extra["up"]:
-            rows.append(("  of which specs not chosen", f"{_bytes(extra['up'])} up, {_bytes(extra['down'])} down"))
     if evaluation:
         rows += [(name, f"{evaluation[key]:.4f}") for name, key in _SCORES]
         worst = evaluation["worst_party"]
@@ -236,29 +243,30 @@ _DONE = {"train": "counted", "join": "joined", "withdraw": "taken out", "evaluat
 """What a run does with the parties that its counting is for."""
 
 _STEPS = {
-    "sums": "sums of the columns",
+    "columns": "sums of the columns",
     "counts": "counts",
-    "choice": "choice",
-    "model": "model and evaluation",
+    "selection": "selection",
+    "evaluation": "model and evaluation",
 }
 
 
 def _hash_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     """What was learned of the columns and chosen among the hashes."""
-    rows, sums, choice = [], report["sums"], report["choice"]
-    if sums is not None:
-        rows.append(("scaling", f"{report['scaling']}, from sums of the columns of {sums['examples']} examples"))
-        rows += [(f"  no sums: {name}", reason) for name, reason in sums["missing"].items()]
-    if choice is None:
+    rows, columns, selection = [], report["columns"], report["selection"]
+    if columns is not None:
+        rows.append(("scaling", f"{report['scaling']}, from sums of the columns of {columns['examples']} examples"))
+        rows += [(f"  no sums: {name}", reason) for name, reason in columns["missing"].items()]
+    if selection is None:
         return rows
-    if not choice["accuracies"]:
-        return [*rows, ("choice", "none: no party with points replied; the first spec, and a suggested decay")]
+    if not selection["accuracies"]:
+        return [*rows, ("selection", "none: no party with samples replied; the first spec, and a suggested decay")]
     if len(report["specs"]) > 1:
-        best = [f"{max(each):.4f}" for each in choice["accuracies"]]
-        rows.append(("hash", f"number {choice['spec'] + 1} of {len(best)}, leave-one-out {', '.join(best)}"))
-    compared = f"{len(choice['candidates'][choice['spec']])} compared on {choice['examples']} examples"
-    rows.append(("decay", f"{choice['decay']:.4g}, leave-one-out {choice['accuracy']:.4f}, {compared}"))
-    rows += [(f"  no say: {name}", reason) for name, reason in choice["missing"].items()]
+        best = [f"{max(each):.4f}" for each in selection["accuracies"]]
+        rows.append(("hash", f"number {selection['spec'] + 1} of {len(best)}, leave-one-out {', '.join(best)}"))
+    compared = f"{len(selection['candidates'][selection['spec']])} compared on {selection['examples']} examples"
+    decay, accuracy = selection["readout"][1], selection["accuracy"]
+    rows.append(("decay", f"{decay:.4g}, leave-one-out {accuracy:.4f}, {compared}"))
+    rows += [(f"  no say: {name}", reason) for name, reason in selection["missing"].items()]
     return rows
 
 

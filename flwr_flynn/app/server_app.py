@@ -38,9 +38,8 @@ from flwr_flynn.app.data import datasets
 from flwr_flynn.app.privacy_setup import default_folder, private_plan, run_mechanism, training_points
 from flwr_flynn.errors import ConfigError, FlyNNError, WriteError
 from flwr_flynn.federated.federation_file import Federation, exclusive
-from flwr_flynn.federated.protocol import SumsTerms
-from flwr_flynn.federated.scaling_round import foreseen
-from flwr_flynn.federated.secure_sum import bound_for, check_room
+from flwr_flynn.federated.phases.columns import ColumnsRequest, foreseen
+from flwr_flynn.federated.phases.secure import bound_for, check_room
 from flwr_flynn.flower.secagg import workflow
 from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.model.counts import memory_needed
@@ -77,10 +76,8 @@ def _run(grid: Grid, context: Context, config: RunConfig, folder: Path, kept: Pa
     legacy = LegacyContext(context, config=ServerConfig(num_rounds=rounds), strategy=strategy)
     trouble: list[str] = []
     counting = {}
-    if config.secure:
-        bound = strategy.secure_bound
-        assert bound is not None
-        counting = {"fit_workflow": workflow(bound, config.secure_threshold, config.timeout)}
+    if strategy.secure_bound is not None and config.secure:
+        counting = {"fit_workflow": workflow(strategy.secure_bound, config.secure_threshold, config.timeout)}
     together = DefaultWorkflow(**counting, evaluate_workflow=_keeping(trouble))
     together(cast(Grid, _CarefulGrid(grid, config.timeout, config.secure)), legacy)
 
@@ -137,8 +134,8 @@ def _strategy(
             _require_min_available(config)
         plan, needed = None, config.min_parties or 1
         names = ("spec", "classes", "feature_names", "mechanism")
-        given = {name: getattr(before.terms, name) for name in names} | {"federation": before}
-    bound = None if before is None else before.terms.bound
+        given = {name: getattr(before.run_spec, name) for name in names} | {"federation": before}
+    bound = None if before is None else before.run_spec.bound
     if config.secure:
         # Noise reaches beyond the largest count; what is beyond the bound is clipped.
         noise = 0 if given.get("mechanism") is None else math.ceil(8 * given["mechanism"].noise_sd)
@@ -152,8 +149,8 @@ def _strategy(
         min_available_clients=asked,
         min_parties=needed,
         max_examples_per_party=config.max_examples or None,
-        decay=config.decay_value() if before is None or config.decay != RunConfig.decay else before.decay,
-        rule=config.rule if before is None or config.rule != RunConfig.rule else before.rule,
+        decay=config.decay_value(),
+        rule=config.rule if before is None or config.rule != RunConfig.rule else before.readout.rule,
         min_examples=config.min_examples,
         fraction_evaluate=float(config.evaluates(simulated=parties is not None)),
         hand_out=parties is None,  # simulated parties keep no model
@@ -276,8 +273,8 @@ def _what_to_train(config: RunConfig, parties: int | None) -> tuple[Plan, list[s
         log(logging.WARNING, "FlyNN: scaling auto leaves %s columns as they are, that many", plan.n_features)
     specs = foreseen(plan)
     if plan.needs_sums:
-        sums = SumsTerms(plan.n_features, classes, plan.needs_classes, config.min_examples).memory_needed / 2**30
-        if sums > config.memory_limit:
+        request = ColumnsRequest(plan.n_features, classes, plan.needs_classes, config.min_examples)
+        if (sums := request.memory_needed / 2**30) > config.memory_limit:
             raise ConfigError(
                 f"run-config memory-limit: the sums of {plan.n_features} columns for {len(classes)} classes need about "
                 f"{sums:.2f} GiB, {config.memory_limit:g} are allowed"

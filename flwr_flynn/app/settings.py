@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
 from flwr_flynn.errors import ConfigError
-from flwr_flynn.federated.protocol import PLAIN_INTEGER
+from flwr_flynn.federated.labels import PLAIN_INTEGER
 
 Self = TypeVar("Self", bound="Settings")
 

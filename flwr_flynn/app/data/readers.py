@@ -24,21 +24,23 @@ import numpy.typing as npt
 from flwr_flynn.app.data.npz_file import read_arrays
 from flwr_flynn.app.data.partition import IndexArray
 from flwr_flynn.app.settings import whole_numbers
+from flwr_flynn.federated.party import Samples
 from flwr_flynn.errors import ConfigError, DataError, with_names
 from flwr_flynn.model.column_checks import by_name, where
 
 
 @dataclass(frozen=True)
-class Share:
-    """What one party holds: points to train on and points held out, with their labels.
+class Share(Samples):
+    """Samples of one party, from its file or from a simulation's data set.
 
-    `left_out` names columns of its file that are not among the features of the run.
+    Parameters
+    ----------
+    X, y, X_test, y_test
+        As for `Samples`.
+    left_out : tuple of str
+        Columns of its file that are not among the features of the run.
     """
 
-    X: npt.NDArray[Any]
-    y: npt.NDArray[Any]
-    X_test: npt.NDArray[Any]
-    y_test: npt.NDArray[Any]
     left_out: tuple[str, ...] = ()
 
 
