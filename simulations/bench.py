@@ -25,9 +25,10 @@ import numpy.typing as npt
 from numba import njit
 
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
+from flwr_flynn._validation import n_threads
 from flwr_flynn.hashing import kernels
 from flwr_flynn.hashing.batching import _transpose
-from flwr_flynn.hashing.flyhash import _add_counts, n_threads
+from flwr_flynn.hashing.flyhash import _add_counts
 from simulations.baselines import lean_count, lean_matrix, lean_rows
 from simulations.results import output_folder, parser, write_csv
 

@@ -38,6 +38,7 @@ from flwr.common import (
 from flwr.common.logger import log
 from sklearn.utils import gen_batches
 
+from flwr_flynn._validation import n_threads
 from flwr_flynn.errors import ConfigError, DataError, FlyNNError, PayloadError, PrivacyError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.aggregator import NOISY_EXAMPLES
@@ -47,7 +48,6 @@ from flwr_flynn.federated.protocol import SUMS, TRY, UNKEPT, SumsTerms, Terms, w
 from flwr_flynn.federated.selection_round import CANDIDATES, Tables, ballot, read_candidates, tables_to_bytes
 from flwr_flynn.flower import secagg
 from flwr_flynn.flower.progress import Progress
-from flwr_flynn.hashing.flyhash import n_threads
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.column_moments import ColumnSums
 from flwr_flynn.model.counts import ClassCounts, memory_needed

@@ -28,7 +28,6 @@ import scipy.sparse as sp
 from numba import njit
 
 from flwr_flynn.errors import DataError
-from flwr_flynn.hashing.compiling import first_call
 
 Whole = npt.NDArray[np.object_]  # Python integers: no bound, no rounding
 
@@ -132,8 +131,7 @@ class ColumnSums:
             labels = np.repeat(y, np.diff(X.indptr))
         elif X.dtype in (np.bool_, np.uint8, np.int8, np.uint16, np.int16):  # pixels: no need of limbs
             low_sums, low_squares = np.zeros((2, n_classes, d), np.int64)
-            with first_call(("column sums", X.dtype)):
-                _add_whole(np.ascontiguousarray(X), y, low_sums, low_squares)
+            _add_whole(np.ascontiguousarray(X), y, low_sums, low_squares)
             sizes = np.bincount(y, minlength=n_classes).astype(np.int64)
             return cls(sizes, _shifted(low_sums, _UNIT), _shifted(low_squares, 2 * _UNIT))
         else:
@@ -148,8 +146,7 @@ class ColumnSums:
         limbs = np.zeros((n_classes, d, (high + _UNIT) // _LIMB - first + 3), np.int64)
         first_square = 2 * max(low - 53 + _UNIT, 0) // _LIMB
         square_limbs = np.zeros((n_classes, d, 2 * (high + _UNIT) // _LIMB - first_square + 5), np.int64)
-        with first_call("column sums"):
-            _add_limbs(values, columns, labels, first * _LIMB, first_square * _LIMB, limbs, square_limbs)
+        _add_limbs(values, columns, labels, first * _LIMB, first_square * _LIMB, limbs, square_limbs)
         return cls(
             np.bincount(y, minlength=n_classes).astype(np.int64),
             _from_limbs(limbs, first),

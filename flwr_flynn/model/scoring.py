@@ -38,7 +38,6 @@ import numpy.typing as npt
 from numba import njit
 
 from flwr_flynn.errors import DataError
-from flwr_flynn.hashing.compiling import first_call
 
 Counts = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float64]
@@ -75,8 +74,7 @@ def class_scores(counts: Counts, n_per_class: Counts, active: Active, decay: flo
     scores = np.empty((len(active), len(counts)))
     nobody = np.full(len(active), -1, np.int64)
     for part in _blocks(len(active), len(counts)):
-        with first_call("scores"):
-            scores[part] = table.scores(small[part], nobody[part])
+        scores[part] = table.scores(small[part], nobody[part])
     empty = n_per_class == 0
     if empty.any() and not empty.all():
         scores[:, empty] = scores[:, ~empty].min(axis=1, keepdims=True) - 1
