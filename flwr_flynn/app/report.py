@@ -20,9 +20,10 @@ from flwr_flynn.federated.federation_file import Federation, summary
 from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.column_moments import ColumnSums
+from flwr_flynn.model.candidates import HashPlan
+from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.selection import Plan, select
+from flwr_flynn.model.selection import select
 from flwr_flynn.privacy import Mechanism
 from flwr_flynn.privacy.mechanisms import shown_bound
 
@@ -35,7 +36,7 @@ EQUALITIES = {
 
 
 def compiled(
-    config: RunConfig, strategy: FlyNNStrategy, plan: Plan | None, parties: int | None, after: Federation
+    config: RunConfig, strategy: FlyNNStrategy, plan: HashPlan | None, parties: int | None, after: Federation
 ) -> dict[str, Any]:
     """Everything that the run has to tell, as it stands in metrics.json."""
     counts = strategy.counts
@@ -114,14 +115,14 @@ def _in_the_counts(config: RunConfig, parties: int, after: Federation) -> list[i
     return [numbers[member.name] for member in after.members if member.name in numbers]
 
 
-def _scaling(config: RunConfig, plan: Plan | None, spec: HashSpec) -> str:
+def _scaling(config: RunConfig, plan: HashPlan | None, spec: HashSpec) -> str:
     if plan is not None and plan.needs_sums:
         return config.scaling
     return "none" if spec.center is None and spec.scale is None else "given"
 
 
 def compared(
-    config: RunConfig, strategy: FlyNNStrategy, plan: Plan | None, parties: int, after: Federation
+    config: RunConfig, strategy: FlyNNStrategy, plan: HashPlan | None, parties: int, after: Federation
 ) -> dict[str, Any]:
     """What the union of what the parties in the counts were dealt leads to, as if one held it; None: not comparable."""
     X, codes, n_classes = datasets.pooled_training(config, parties, _in_the_counts(config, parties, after))
@@ -136,12 +137,16 @@ def compared(
         found["sums_equal"] = None
         if plan is not None and sums.n_examples == len(codes):  # no class was left out at any party
             rows = n_classes if plan.needs_classes else 1
-            found["sums_equal"] = sums == ColumnSums.from_data(X, codes if plan.needs_classes else 0 * codes, rows)
+            found["sums_equal"] = sums == ColumnMoments.from_data(X, codes if plan.needs_classes else 0 * codes, rows)
     if choice is not None:
         found["choice_equal"] = None
         if complete and choice.accuracies and not choice.missing:
             best = select(strategy.specs, X, codes, n_classes, config.rule, config.decay_value(), n_jobs=-1)
-            found["choice_equal"] = (best.spec, *best.readout) == (spec, choice.rule, choice.decay)
+            found["choice_equal"] = (best.spec, best.readout.rule, best.readout.decay) == (
+                spec,
+                choice.rule,
+                choice.decay,
+            )
             pooled = best.counts if best.spec == spec else None
     pooled = pooled or ClassCounts.from_data(flynn_hash(spec), X, codes, n_classes, n_jobs=-1)
     equal = pooled.sha256() == strategy.counts.sha256() if complete else None

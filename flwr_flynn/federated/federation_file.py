@@ -31,7 +31,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,9 @@ from flwr_flynn.federated.codec import SECURE
 from flwr_flynn.federated.protocol import Label, Terms
 from flwr_flynn.model import model_file
 from flwr_flynn.model.classifier import FlyNNClassifier
-from flwr_flynn.model.counts import ClassCounts, check_readout
+from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.model import ModelMember, Readout
+from flwr_flynn.model.scoring import given_readout
 from flwr_flynn.privacy import mechanism_from_dict
 
 _FORMAT = 1
@@ -150,7 +152,7 @@ class Federation:
     def __post_init__(self) -> None:
         if len(self.terms.specs) > 1:
             raise ConfigError(f"spec: expected the one of the counts, got {len(self.terms.specs)}")
-        check_readout(self.rule, 0.0 if self.decay == "auto" else self.decay)
+        given_readout(self.rule, self.decay)
         # In an order of their own: replies come in any.
         order = sorted(self.members, key=lambda member: (member.name, member.node))
         object.__setattr__(self, "members", tuple(order))
@@ -196,11 +198,12 @@ class Federation:
             feature_names=self.terms.feature_names,
             guarantee=self.guarantee,
         )
-        if self.decay_ is not None:
-            model.decay_ = self.decay_
-        if self.temperature_ is not None:
-            model.temperature_ = self.temperature_
-        return model
+        if self.decay_ is None and self.temperature_ is None:
+            return model
+        decay = model.decay_ if self.decay_ is None else self.decay_
+        readout = Readout(self.rule, decay, self.temperature_ or model.temperature_)
+        chosen = replace(model.model_, members=(ModelMember(self.terms.spec, self.counts, readout),))
+        return FlyNNClassifier.from_model(chosen, decay=self.decay, temperature="auto")
 
     def find(self, node: str, key: str, name: str) -> list[int]:
         """The places of the members that a party with these may be: any one in common is enough."""
@@ -212,27 +215,16 @@ class Federation:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file, whole or not at all: after a crash there is the old one or the new one."""
-        model, mechanism = self.model, self.terms.mechanism
+        mechanism = self.terms.mechanism
         ledger = {
             "format": _FORMAT,
             "mode": self.terms.mode,
             "bound": self.terms.bound,
             "mechanism": None if mechanism is None else mechanism.to_dict(),
+            "decay": self.decay if isinstance(self.decay, str) else float(self.decay),
             "members": [asdict(member) for member in self.members],
         }
-        written = model_file.Model(
-            spec=self.terms.spec,
-            counts=self.counts,
-            classes=model.classes_,
-            decay=self.decay,
-            decay_=model.decay_,
-            rule=self.rule,
-            temperature_=model.temperature_,
-            feature_names=self.terms.feature_names,
-            guarantee=self.guarantee,
-            ledger=ledger,
-        )
-        model_file.write(path, written)
+        model_file.write(path, self.model.model_, extra=ledger)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], max_bytes: int = 2**32) -> Federation:
@@ -251,26 +243,26 @@ class Federation:
         OSError
             The file cannot be opened.
         """
-        with model_file.reading(path, max_bytes) as model:
-            ledger = model.ledger
+        with model_file.reading(path, max_bytes) as (model, ledger):
             if not isinstance(ledger, dict):
                 raise ModelFileError("a model without a ledger: nobody can join it or leave it")
-            expected = {"format", "mode", "bound", "mechanism", "members"}
+            expected = {"format", "mode", "bound", "mechanism", "decay", "members"}
             if set(ledger) != expected or type(ledger["format"]) is not int or ledger["format"] != _FORMAT:
                 raise ModelFileError(f"ledger: expected one of format {_FORMAT}, got another")
             mechanism = None if ledger["mechanism"] is None else mechanism_from_dict(ledger["mechanism"])
             classes: list[Label] = model.classes.tolist()
-            terms = Terms([model.spec], classes, ledger["mode"], model.feature_names, mechanism, ledger["bound"])
+            member = model.member
+            terms = Terms([member.spec], classes, ledger["mode"], model.feature_names, mechanism, ledger["bound"])
             if not isinstance(ledger["members"], list):
                 raise ModelFileError("ledger: expected a list of members")
             return cls(
                 terms,
-                model.counts,
-                [Member.from_dict(member, len(classes)) for member in ledger["members"]],
-                decay=model.decay,
-                decay_=model.decay_,
-                temperature_=model.temperature_,
-                rule=model.rule,
+                member.counts,
+                [Member.from_dict(each, len(classes)) for each in ledger["members"]],
+                decay=ledger["decay"],
+                decay_=member.readout.decay,
+                temperature_=member.readout.temperature,
+                rule=member.readout.rule,
                 guarantee=model.guarantee,
             )
 

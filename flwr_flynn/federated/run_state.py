@@ -28,10 +28,12 @@ from flwr_flynn.federated.scaling_round import SumsRound, Traffic, foreseen, spe
 from flwr_flynn.federated.secure_sum import SecureAggregator
 from flwr_flynn.federated.selection_round import Choice, Choosing, Tables, is_choice_needed
 from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.classifier import FlyNNClassifier
-from flwr_flynn.model.column_moments import ColumnSums
-from flwr_flynn.model.counts import ClassCounts, check_readout
-from flwr_flynn.model.selection import Plan
+from flwr_flynn.model.column_moments import ColumnMoments
+from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.model import ModelMember, Readout
+from flwr_flynn.model.scoring import given_readout
 from flwr_flynn.privacy import Mechanism
 
 
@@ -51,9 +53,9 @@ class Course:
     ----------
     terms : Terms
         Of the counting; before the sums of the columns are there, a guess at the number and sizes of its specs.
-    plan : Plan or None
+    plan : HashPlan or None
         What the specs are derived by, if the sums of the columns are needed for that.
-    sums : ColumnSums or None
+    sums : ColumnMoments or None
     sums_missing : dict of name to reason
     choice : Choice or None
         For the present counts.
@@ -62,7 +64,7 @@ class Course:
 
     def __init__(
         self,
-        spec: HashSpec | Sequence[HashSpec] | Plan,
+        spec: HashSpec | Sequence[HashSpec] | HashPlan,
         classes: Sequence[Label],
         min_parties: int,
         max_examples_per_party: int | None = None,
@@ -82,17 +84,17 @@ class Course:
         if (federation is None) != (purpose == "train"):
             what = "none" if purpose == "train" else "one"
             raise ConfigError(f"federation: expected {what} with purpose = {purpose}, got {type(federation).__name__}")
-        check_readout(rule, 0.0 if decay == "auto" else decay)
+        given_readout(rule, decay)
         mode = SECURE if secure_bound is not None else PLAIN if mechanism is None else NOISY
-        if mode != PLAIN and isinstance(spec, Plan) and spec.needs_sums:
+        if mode != PLAIN and isinstance(spec, HashPlan) and spec.needs_sums:
             raise ConfigError(f"spec: scaling = {spec.scaling} sums up columns, which {mode} counts would not cover")
-        specs: Any = foreseen(spec) if isinstance(spec, Plan) else spec
+        specs: Any = foreseen(spec) if isinstance(spec, HashPlan) else spec
         self.terms = Terms(specs, classes, mode, feature_names, mechanism, secure_bound)
-        if isinstance(spec, Plan) and self.terms.n_classes != spec.n_classes:
+        if isinstance(spec, HashPlan) and self.terms.n_classes != spec.n_classes:
             raise ConfigError(f"classes: expected {spec.n_classes} as in the plan, got {self.terms.n_classes}")
-        self.plan = spec if isinstance(spec, Plan) and spec.needs_sums else None
+        self.plan = spec if isinstance(spec, HashPlan) and spec.needs_sums else None
         self.decay, self.rule, self.compares = decay, rule, compares and mode == PLAIN
-        self.sums: ColumnSums | None = None
+        self.sums: ColumnMoments | None = None
         self.sums_missing: dict[str, str] = {}
         self.choice: Choice | None = None
         self.traffic: dict[str, Traffic] = {}
@@ -280,6 +282,8 @@ class Course:
                 guarantee=self.guarantee,
             )
             if choice is not None:
-                model.decay_, model.temperature_ = choice.decay, choice.temperature or model.temperature_
+                readout = Readout(choice.rule, choice.decay, choice.temperature or model.temperature_)
+                chosen = replace(model.model_, members=(ModelMember(terms.spec, self.counts, readout),))
+                model = FlyNNClassifier.from_model(chosen, decay=self.decay, temperature="auto")
             self._model = model
         return self._model

@@ -7,7 +7,7 @@ A run has up to four steps, of which the second is always there:
 3. They get all sums of counts, and answer how many of their training points each candidate gets right, see `choosing`.
 4. They get the chosen counts, and try them on the points they held out.
 
->>> plan = Plan(n_features=2, n_classes=2, scaling="standard", hash_dim=64)
+>>> plan = HashPlan(n_features=2, n_classes=2, scaling="standard", hash_dim=64)
 >>> server = SumsRound(SumsTerms(2, ("a", "b"), plan.needs_classes, min_examples=5))
 >>> specs_from(plan, server.total)[1]
 'no party sent the sums of any point'
@@ -26,11 +26,11 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.protocol import SumsTerms
 from flwr_flynn.federated.roster import Ledger, Reply, Sizes, announced_examples
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.column_moments import ColumnSums
-from flwr_flynn.model.selection import Plan
+from flwr_flynn.model.candidates import HashPlan
+from flwr_flynn.model.column_moments import ColumnMoments
 
 
-class SumsRound(Ledger[ColumnSums]):
+class SumsRound(Ledger[ColumnMoments]):
     """The sums of the parties' columns, and who is in them.
 
     Parameters
@@ -42,11 +42,11 @@ class SumsRound(Ledger[ColumnSums]):
 
     Attributes
     ----------
-    total : ColumnSums
+    total : ColumnMoments
     """
 
     def __init__(self, terms: SumsTerms, max_examples_per_party: int | None = None) -> None:
-        nothing = ColumnSums.zeros(terms.n_features, terms.n_rows)
+        nothing = ColumnMoments.zeros(terms.n_features, terms.n_rows)
         super().__init__(nothing, 1, 2**63 - 1, max_examples_per_party)
         self.terms = terms
 
@@ -54,11 +54,11 @@ class SumsRound(Ledger[ColumnSums]):
         """The terms."""
         return {**self.terms.to_config()}
 
-    def _read(self, reply: Reply, max_examples: int) -> tuple[ColumnSums, Sizes]:
+    def _read(self, reply: Reply, max_examples: int) -> tuple[ColumnMoments, Sizes]:
         n_examples = announced_examples(reply)
         try:
             arrays = codec.read_tensors(reply.tensors)
-            sums = ColumnSums.from_limbs(arrays, self.terms.n_features, self.terms.n_rows)
+            sums = ColumnMoments.from_limbs(arrays, self.terms.n_features, self.terms.n_rows)
         except DataError as error:
             raise PayloadError(str(error)) from None
         if sums.n_examples != n_examples:
@@ -73,17 +73,17 @@ class SumsRound(Ledger[ColumnSums]):
             )
         return sums, sums.n_per_class
 
-    def _begin(self) -> ColumnSums:
+    def _begin(self) -> ColumnMoments:
         return self.total
 
-    def _add(self, total: ColumnSums, part: ColumnSums) -> ColumnSums:
+    def _add(self, total: ColumnMoments, part: ColumnMoments) -> ColumnMoments:
         return total + part
 
-    def _finish(self, total: ColumnSums) -> ColumnSums:
+    def _finish(self, total: ColumnMoments) -> ColumnMoments:
         return total
 
 
-def specs_from(plan: Plan, sums: ColumnSums) -> tuple[tuple[HashSpec, ...], str]:
+def specs_from(plan: HashPlan, sums: ColumnMoments) -> tuple[tuple[HashSpec, ...], str]:
     """The specs of a plan that `needs_sums`, and "" or why they are those of the same plan without scaling."""
     reason = "no party sent the sums of any point"
     if sums.n_examples:
@@ -95,7 +95,7 @@ def specs_from(plan: Plan, sums: ColumnSums) -> tuple[tuple[HashSpec, ...], str]
     return _unscaled(plan).specs(), reason
 
 
-def foreseen(plan: Plan) -> tuple[HashSpec, ...]:
+def foreseen(plan: HashPlan) -> tuple[HashSpec, ...]:
     """Specs of the number and the sizes that the plan will have; other scaling apart they are what it leads to.
 
     Raises
@@ -107,10 +107,12 @@ def foreseen(plan: Plan) -> tuple[HashSpec, ...]:
     if not plan.needs_sums:
         return plan.specs()
     points = np.repeat(np.arange(3.0)[:, None], plan.n_features, axis=1)
-    return plan.specs(ColumnSums.from_data(points, np.zeros(3, np.int64), 1))  # of one class: no need of room for all
+    return plan.specs(
+        ColumnMoments.from_data(points, np.zeros(3, np.int64), 1)
+    )  # of one class: no need of room for all
 
 
-def _unscaled(plan: Plan) -> Plan:
+def _unscaled(plan: HashPlan) -> HashPlan:
     # The width of the lifting matrix may be meant for waves, of which there can be more than columns.
     row_nnz = None if plan.row_nnz is None or not plan.needs_sums else min(plan.row_nnz, plan.n_features)
     return replace(plan, scaling=None, row_nnz=row_nnz) if plan.needs_sums else plan

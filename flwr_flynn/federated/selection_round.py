@@ -3,7 +3,7 @@
 Every counted party gets the sums of the counts and the candidates. It answers, for each candidate and class, how many
 of its own training points a model gets right that was trained without the point: whole numbers, the diagonals of the
 leave-one-out confusion matrices, which is all that the choice needs and less than the matrices tell. Added up they are
-those of the pooled points, and so is the choice. With them come the log-losses at each of `choice.TEMPERATURES`, from
+those of the pooled points, and so is the choice. With them come the log-losses at each of `TEMPERATURES`, from
 which the model learns how sure it may be. Held-out points play no part.
 """
 
@@ -16,16 +16,25 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.utils import gen_batches
 
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated.aggregator import Aggregator
 from flwr_flynn.federated.roster import Reply, announced_examples, first_of_each
 from flwr_flynn.hashing.flyhash import FlyHash
+from flwr_flynn.model.candidates import candidate_readouts
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.selection import TEMPERATURES, Hits, Readout, best, coolest, hits, losses, readouts
+from flwr_flynn.model.leave_one_out import (
+    LOSS_UNIT,
+    MAX_LOSS,
+    TEMPERATURES,
+    Table,
+    hashed_batches,
+    leave_one_out_tables,
+)
+from flwr_flynn.model.model import Readout
+from flwr_flynn.model.selection import best, best_temperature
 
-Tables = list[Hits]
+Tables = list[Table]
 """For each spec an array with a row for each of its candidates."""
 
 CANDIDATES = "flynn-candidates"
@@ -33,9 +42,7 @@ CANDIDATES = "flynn-candidates"
 
 _MAX_CANDIDATES = 64  # read-outs of a spec
 _CANDIDATE_CHARS = 64  # of one in JSON
-_HELD = 2**22  # active bits held at a time
-_CELLS = 2**22  # of confusion matrices held at a time
-_MAX_LOSS = 64 * 2**20  # of a point, see `ClassCounts.leave_one_out_losses`
+_MAX_LOSS = int(MAX_LOSS / LOSS_UNIT)  # of a sample
 
 
 # -------- what a party answers
@@ -60,8 +67,6 @@ def read_candidates(config: Mapping[str, Any], n_specs: int) -> list[list[Readou
         raise PayloadError(f"{CANDIDATES}: expected lists of pairs (rule, decay) in JSON, got something else") from None
     if len(candidates) != n_specs or not all(0 < len(entries) <= _MAX_CANDIDATES for entries in candidates):
         raise PayloadError(f"{CANDIDATES}: expected 1 to {_MAX_CANDIDATES} read-outs for each of {n_specs} specs")
-    if not all(isinstance(r.rule, str) and isinstance(r.decay, float) for entries in candidates for r in entries):
-        raise PayloadError(f"{CANDIDATES}: expected rules as strings and decays as floats, got something else")
     return candidates
 
 
@@ -73,7 +78,7 @@ def ballot(
     candidates: Sequence[Readout],
     n_jobs: int | None = None,
     progress: Callable[[int], object] | None = None,
-) -> tuple[Hits, Hits]:
+) -> tuple[Table, Table]:
     """One spec's hits and losses on a party's own training points, a bounded number of points at a time.
 
     Parameters
@@ -91,29 +96,17 @@ def ballot(
     Returns
     -------
     hits : (K, L) int64 array
-        See `choice.hits`.
+        See `LeaveOneOutTables.correct`.
     losses : (K, T) int64 array
-        See `choice.losses`.
+        See `LeaveOneOutTables.log_losses`.
 
     Raises
     ------
     DataError
         The points cannot be in the counts, or are not points.
     """
-    right = np.zeros((len(candidates), counts.n_classes), np.int64)
-    cold = np.zeros((len(candidates), len(TEMPERATURES)), np.int64)
-    step = max(1, _CELLS // counts.n_classes**2)
-    # A party may have no points at all; scikit-learn has no batches of none.
-    for rows in gen_batches(len(codes), max(1, _HELD // hasher.hash_nnz)) if len(codes) else ():
-        active, labels = hasher.active(X[rows], n_jobs=n_jobs), codes[rows]
-        for first in range(0, len(candidates), step):
-            some = slice(first, first + step)
-            right[some] += hits(counts, active, labels, candidates[some])
-        for k, candidate in enumerate(candidates):
-            cold[k] += losses(counts, active, labels, candidate)
-        if progress is not None:
-            progress(len(labels))
-    return right, cold
+    tables = leave_one_out_tables(counts, hashed_batches(hasher, X, codes, n_jobs, progress), candidates)
+    return tables.correct, tables.log_losses
 
 
 def tables_to_bytes(tables: Tables) -> bytes:
@@ -149,7 +142,7 @@ class Choice:
     candidates : tuple, for each spec, of tuples of Readout
     accuracies : tuple, for each spec, of tuples of float
         Leave-one-out balanced accuracy of every candidate; empty where no party with points replied. Then the choice
-        is the first spec and `ClassCounts.suggest_decay`.
+        is the first spec and `suggest_decay`.
     examples : int
         Points that the accuracies are about.
     parties : int
@@ -182,7 +175,7 @@ class Choice:
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON can hold it."""
         values = asdict(self)
-        values["candidates"] = [[list(readout) for readout in entries] for entries in self.candidates]
+        values["candidates"] = [[[r.rule, r.decay] for r in entries] for entries in self.candidates]
         values["accuracies"] = [list(entries) for entries in self.accuracies]
         return values | {"accuracy": self.accuracy}
 
@@ -199,17 +192,20 @@ class Choosing:
     ----------
     aggregator : Aggregator
     rule, decay
-        As for `choice.readouts`.
+        As for `candidate_readouts`.
     """
 
     def __init__(self, aggregator: Aggregator, rule: str, decay: float | str) -> None:
         self.totals = aggregator.total
-        self.candidates = [readouts(counts, rule, decay) for counts in self.totals]
+        self.candidates = [candidate_readouts(counts, rule, decay) for counts in self.totals]
         self._aggregator = aggregator
 
     def config(self) -> dict[str, Any]:
         """What a party is told: the terms, and the candidates."""
-        return {**self._aggregator.terms.to_config(), CANDIDATES: json.dumps(self.candidates)}
+        return {
+            **self._aggregator.terms.to_config(),
+            CANDIDATES: json.dumps([[(r.rule, r.decay) for r in entries] for entries in self.candidates]),
+        }
 
     def check(self, replies: Iterable[Reply]) -> tuple[dict[str, tuple[Tables, Tables]], dict[str, str]]:
         """Read the ballots in replies.
@@ -240,7 +236,7 @@ class Choosing:
             spec, place = best(right, sizes)
             # Python's integers: the sum of losses of very many points would not fit int64.
             total = sum(ballot[1][spec][place].astype(object) for ballot in ballots.values())
-            temperature = coolest([np.minimum(total, 2**62).astype(np.int64)])
+            temperature = best_temperature(total)
             filled = sizes > 0
             accuracies = tuple(tuple((table[:, filled] / sizes[filled]).mean(axis=1).tolist()) for table in right)  # type: ignore[assignment]
         readout = self.candidates[spec][place]

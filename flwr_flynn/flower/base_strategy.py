@@ -26,11 +26,11 @@ from flwr_flynn.federated.scaling_round import Traffic
 from flwr_flynn.federated.selection_round import Choice, Choosing
 from flwr_flynn.flower.logging import choice_line, evaluation_line, hash_lines, round_lines
 from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.classifier import FlyNNClassifier
-from flwr_flynn.model.column_moments import ColumnSums
+from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.metrics import summary
-from flwr_flynn.model.selection import Plan
 from flwr_flynn.privacy import Mechanism
 
 More = Callable[[list[Reply]], Mapping[str, Any]]
@@ -98,7 +98,7 @@ federation, purpose, identify, secure_bound, fraction_evaluate, wait_timeout, ac
     def __init__(
         self,
         *,
-        spec: HashSpec | Sequence[HashSpec] | Plan,
+        spec: HashSpec | Sequence[HashSpec] | HashPlan,
         classes: Sequence[Label],
         min_parties: int,
         max_examples_per_party: int | None,
@@ -254,7 +254,7 @@ federation, purpose, identify, secure_bound, fraction_evaluate, wait_timeout, ac
         return self._course.choice
 
     @property
-    def sums(self) -> ColumnSums | None:
+    def sums(self) -> ColumnMoments | None:
         """The summed columns that the specs are derived from. None until then, and where they are not needed."""
         return self._course.sums
 

@@ -49,7 +49,7 @@ from flwr_flynn.federated.selection_round import CANDIDATES, Tables, ballot, rea
 from flwr_flynn.flower import secagg
 from flwr_flynn.flower.progress import Progress
 from flwr_flynn.model.classifier import FlyNNClassifier
-from flwr_flynn.model.column_moments import ColumnSums
+from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.metrics import Confusion, confusion, confusion_to_bytes
 from flwr_flynn.privacy import Mechanism, SimulatedRelease
@@ -175,7 +175,7 @@ class FlyNNClient(NumPyClient):
         -------
         arrays : list of arrays
             The counts as `codec.encode` writes them, noisy ones as `codec.encode_release` does, or the sums by
-            `ColumnSums.to_limbs`; empty if the party refuses.
+            `ColumnMoments.to_limbs`; empty if the party refuses.
         num_examples : int
             Points in them; beside noisy counts always `aggregation.NOISY_EXAMPLES`.
         metrics : dict
@@ -264,7 +264,7 @@ class FlyNNClient(NumPyClient):
         if not terms.by_class:
             keep = (np.bincount(codes, minlength=len(terms.classes)) >= least)[codes]
             X, codes = (X if keep.all() else X[keep]), np.zeros(int(keep.sum()), np.int64)
-        sums = ColumnSums.from_data(X, codes, terms.n_rows, least)
+        sums = ColumnMoments.from_data(X, codes, terms.n_rows, least)
         return sums.to_limbs(), sums.n_examples
 
     def _count(self, config: dict[str, Scalar]) -> tuple[NDArrays, int]:
@@ -377,7 +377,7 @@ class FlyNNClient(NumPyClient):
         predicted = np.empty_like(true)
         for rows in gen_batches(len(true), max(1, _SCORES // max(terms.n_classes, 256))):
             active = terms.hasher.active(X[rows], n_jobs=self.n_jobs)
-            predicted[rows] = model.counts_.scores(active, model.decay_, model.rule).argmax(axis=1)
+            predicted[rows] = model.model_.member.scores(active).argmax(axis=1)
         return confusion(true, predicted, terms.n_classes)
 
     def _private_confusion(self, terms: Terms, model: FlyNNClassifier) -> Confusion | None:
@@ -386,7 +386,7 @@ class FlyNNClient(NumPyClient):
         matrix = np.zeros((terms.n_classes, terms.n_classes), np.int64)
         for active, true in hashed(terms.hasher, terms.classes, self.X_test, self.y_test, self.n_jobs):
             for rows in gen_batches(len(true), max(1, _SCORES // max(terms.n_classes, 256))):
-                predicted = model.counts_.scores(active[rows], model.decay_, model.rule).argmax(axis=1)
+                predicted = model.model_.member.scores(active[rows]).argmax(axis=1)
                 matrix += confusion(true[rows], predicted, terms.n_classes)
         return matrix if matrix.any() else None
 

@@ -45,7 +45,7 @@ from flwr_flynn.flower.base_strategy import Conductor, Failures, More, Request, 
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.flower.records import EXAMPLES, NUMPY, answer, config_of, record, reply_of, split, tensors_of
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.selection import Plan
+from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.privacy import Mechanism
 
 AggregationFn = Callable[[list[RecordDict], str], MetricRecord]
@@ -102,7 +102,7 @@ federation, purpose, identify, hand_out, wait_timeout, accept_failures
     def __init__(
         self,
         *,
-        spec: HashSpec | Sequence[HashSpec] | Plan,
+        spec: HashSpec | Sequence[HashSpec] | HashPlan,
         classes: Sequence[Label],
         min_available_nodes: int,
         min_parties: int,

@@ -48,7 +48,7 @@ from flwr_flynn.federated.protocol import Label, whole_number
 from flwr_flynn.federated.roster import Reply
 from flwr_flynn.flower.base_strategy import Conductor, Failures, More, merged
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.selection import Plan
+from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.privacy import Mechanism
 
 ConfigFn = Callable[[int], dict[str, Scalar]]
@@ -60,7 +60,7 @@ class FlyNNStrategy(Conductor, Strategy):
 
     Parameters
     ----------
-    spec : HashSpec, sequence of HashSpec, or Plan
+    spec : HashSpec, sequence of HashSpec, or HashPlan
         The hash that all parties use. Of several, all are counted in the one round, and the parties' leave-one-out
         chooses. A plan leaves it to the run to derive one or several from the sums of the parties' columns.
     classes : sequence of str or of int
@@ -150,7 +150,7 @@ evaluate_metrics_aggregation_fn
     def __init__(
         self,
         *,
-        spec: HashSpec | Sequence[HashSpec] | Plan,
+        spec: HashSpec | Sequence[HashSpec] | HashPlan,
         classes: Sequence[Label],
         min_available_clients: int,
         min_parties: int,
