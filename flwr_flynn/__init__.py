@@ -1,8 +1,8 @@
 """FlyNN: nearest-neighbour classification in one federated round, as a Flower plugin.
 
 Ram & Sinha, "Federated Nearest Neighbor Classification with a Colony of Fruit-Flies", AAAI 2022. Every party hashes its
-points with the same fruit-fly hash and counts, per class, which bits fire; the server adds the counts. The sum is the
-model of the pooled data, bit for bit.
+samples with the same fruit-fly hash and counts, per class, which bits are active; the server adds the counts. The sum
+is the model of the pooled data, bit for bit.
 
 >>> import numpy as np
 >>> from flwr_flynn import FlyNNClassifier
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from flwr_flynn.flower.strategy import FlyNNStrategy
     from flwr_flynn.hashing.flyhash import FlyHash
     from flwr_flynn.hashing.spec import HashSpec
+    from flwr_flynn.model.candidates import HashPlan, Plan
     from flwr_flynn.model.classifier import FlyNNClassifier
     from flwr_flynn.model.counts import ClassCounts
-    from flwr_flynn.model.selection import Plan
 
 __version__ = "0.1.0"
 
@@ -39,8 +39,9 @@ __all__ = [
     "FlyNNClient",
     "FlyNNError",
     "FlyNNStrategy",
+    "HashPlan",
     "HashSpec",
-    "Plan",
+    "Plan",  # the former name of HashPlan, kept for one release
     "message",
 ]
 
@@ -52,8 +53,9 @@ _HOMES = {
     "FlyNNClient": "flower.client",
     "FlyNNError": "errors",
     "FlyNNStrategy": "flower.strategy",
+    "HashPlan": "model.candidates",
     "HashSpec": "hashing.spec",
-    "Plan": "model.selection",
+    "Plan": "model.candidates",
 }
 
 

@@ -39,7 +39,7 @@ def integer(field: str, value: Any, least: int = 1, most: int = _LARGEST, error:
     except TypeError:
         number = None
     if number is None or not least <= number <= most:
-        bounds = f"of at least {least}" if most >= _LARGEST else f"from {least} to {most}"
+        bounds = f"of at least {least}" if most == _LARGEST else f"from {least} to {most}"
         raise error(field, f"an integer {bounds}", value)
     return number
 

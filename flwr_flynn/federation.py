@@ -5,7 +5,8 @@
 
 import sys
 
-from flwr_flynn.federated.federation_file import Federation, Member, main
+from flwr_flynn.federated.federation_file import Federation, main
+from flwr_flynn.federated.roster import Member
 
 __all__ = ["Federation", "Member"]
 

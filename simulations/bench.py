@@ -25,9 +25,11 @@ import numpy.typing as npt
 from numba import njit
 
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
+from flwr_flynn._validation import n_threads
 from flwr_flynn.hashing import kernels
 from flwr_flynn.hashing.batching import _transpose
-from flwr_flynn.hashing.flyhash import _add_counts, n_threads
+from flwr_flynn.hashing.flyhash import _add_counts
+from flwr_flynn.model.scoring import Readout, class_scores
 from simulations.baselines import lean_count, lean_matrix, lean_rows
 from simulations.results import output_folder, parser, write_csv
 
@@ -213,11 +215,12 @@ def prediction(shape: Shape, options: Any) -> dict[str, Any]:
     test = X[train.stop :]
     active = hasher.active(test)
     neighbours = KNeighborsClassifier(5, algorithm="brute", n_jobs=1).fit(X[train].astype(np.float32), y[train])
-    counts.scores(active, 0.9)
+    readout = Readout("balanced", 0.9)
+    class_scores(counts, active, readout)
     calls: dict[str, Callable[[], object]] = {
         "knn": lambda: neighbours.predict(test.astype(np.float32)),
-        "ours": lambda: counts.scores(hasher.active(test), 0.9),
-        "scores": lambda: counts.scores(active, 0.9),
+        "ours": lambda: class_scores(counts, hasher.active(test), readout),
+        "scores": lambda: class_scores(counts, active, readout),
     }
     with threadpool_limits(1):  # one thread each; idle ones of a matrix library would also spin in our turns
         seconds = best_in_turn(calls, 2 if options.quick else 5)

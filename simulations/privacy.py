@@ -28,6 +28,8 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
+from flwr_flynn.model.candidates import suggest_decay
+from flwr_flynn.model.scoring import Readout, class_scores
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, Mechanism, SimulatedRelease, TopTLaplace
 from simulations import privacy_plots as plots
 from simulations.baselines import balanced_accuracy
@@ -81,8 +83,8 @@ def _counted(task: Task, spec: HashSpec) -> tuple[list[ClassCounts], npt.NDArray
 
 def _accuracy(task: Task, counts: ClassCounts, active: npt.NDArray[np.int32], paper: bool) -> float:
     rule = "novelty" if paper else "balanced"
-    decay = PAPER_DECAY if paper else counts.suggest_decay(rule)
-    predicted = counts.scores(active, decay, rule).argmax(axis=1)
+    decay = PAPER_DECAY if paper else suggest_decay(counts, rule)
+    predicted = class_scores(counts, active, Readout(rule, decay)).argmax(axis=1)
     return float(balanced_accuracy(task.y_test, predicted, task.n_classes))
 
 

@@ -25,10 +25,11 @@ from flwr_flynn.federated.scaling_round import SumsRound
 from flwr_flynn.federated.selection_round import CANDIDATES, Choosing, read_candidates, tables_to_bytes
 from flwr_flynn.flower import secagg_checks
 from flwr_flynn.flower.client import FlyNNClient
-from flwr_flynn.model.column_moments import ColumnSums
+from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.counts import memory_needed
+from flwr_flynn.model.leave_one_out import TEMPERATURES
 from flwr_flynn.model.metrics import confusion_from_bytes, confusion_to_bytes
-from flwr_flynn.model.selection import TEMPERATURES, Readout
+from flwr_flynn.model.model import Readout
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease, TopTLaplace, mechanism_from_dict
 from tests.fakes import CLASSES, HASHER, SPEC, TERMS, counts_of, points
 from tests.fuzzing import Decoder, Mutator
@@ -50,7 +51,7 @@ RELEASES = [SimulatedRelease(MECHANISM, seed).release(counts) for seed, counts i
 WIDE = FlyHash(HashSpec(n_features=4, hash_dim=1024, row_nnz=2, hash_nnz=16, seed=1))
 WIDE_COUNTS = [ClassCounts.from_data(WIDE, *wide) for wide in ((X[:1], CODES[:1], 3), (X, CODES, 3))]
 WIDE_COUNTS += [sum([WIDE_COUNTS[1]] * n, WIDE_COUNTS[0]) for n in (5, 300, 3000)]
-COLUMNS = [ColumnSums.from_data(X[:n] * 10.0**n, CODES[:n], len(CLASSES), 2) for n in (0, 9, 40)]
+COLUMNS = [ColumnMoments.from_data(X[:n] * 10.0**n, CODES[:n], len(CLASSES), 2) for n in (0, 9, 40)]
 
 
 def tensors(arrays: list[np.ndarray]) -> list[bytes]:
@@ -106,10 +107,10 @@ def use_total(given: Any) -> None:
 
 
 def use_limbs(given: Any) -> None:
-    sums = ColumnSums.from_limbs(given, SUMS.n_features, SUMS.n_rows)
+    sums = ColumnMoments.from_limbs(given, SUMS.n_features, SUMS.n_rows)
     n = sums.n_per_class.astype(object)[:, None]
     assert (n * sums.squares >= sums.sums**2).all()
-    assert ColumnSums.from_limbs(sums.to_limbs(), SUMS.n_features, SUMS.n_rows) == sums
+    assert ColumnMoments.from_limbs(sums.to_limbs(), SUMS.n_features, SUMS.n_rows) == sums
 
 
 def use_confusion(given: Any) -> None:
@@ -387,7 +388,7 @@ def decoders() -> list[Decoder]:
         Decoder("payload.decode_all", packed(pairs, [(3, 24), (3, 16)]), use_blocks, 3),
         Decoder("payload.decode_release", of(released, "arrays"), use_release, 2),
         Decoder("payload.decode_total", of([codec.encode(r) for r in RELEASES], "arrays"), use_total, 2),
-        Decoder("ColumnSums.from_limbs", of(limbs, "arrays"), use_limbs, 2),
+        Decoder("ColumnMoments.from_limbs", of(limbs, "arrays"), use_limbs, 2),
         Decoder("Terms.from_config", of(terms, "config"), use_terms, 3),
         Decoder("SumsTerms.from_config", of([dict(SUMS.to_config())], "config"), use_sums_terms, 2),
         Decoder("choosing.read_candidates", of(candidates, "config"), use_candidates, 2),

@@ -26,9 +26,9 @@ from flwr_flynn.app.settings import Settings, entries, setting, whole_numbers
 from flwr_flynn.errors import ConfigError, SpecError
 from flwr_flynn.federated.options import PURPOSES
 from flwr_flynn.federated.phases.columns import foreseen
+from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.column_moments import SCALINGS
 from flwr_flynn.model.scoring import RULES
-from flwr_flynn.model.selection import Plan
 from flwr_flynn.privacy import ACCOUNTINGS, MECHANISMS, NEIGHBOURS
 from flwr_flynn.privacy.ledger import Policy
 
@@ -445,7 +445,7 @@ class RunConfig(Settings):
             )
         return sizes
 
-    def plan(self, n_features: int, n_examples: int | None, n_classes: int) -> Plan:
+    def plan(self, n_features: int, n_examples: int | None, n_classes: int) -> HashPlan:
         """The run's `Plan`: given sizes as they are, the others left to `HashSpec.suggest`.
 
         Raises
@@ -459,7 +459,7 @@ class RunConfig(Settings):
         if self.center or self.scale:
             scaling = (self._vector("center", n_features), self._vector("scale", n_features))
         try:
-            plan = Plan(
+            plan = HashPlan(
                 n_features,
                 n_classes,
                 n_examples,

@@ -16,21 +16,21 @@ from flwr_flynn.app.data import datasets
 from flwr_flynn.app.data.partition import held_out
 from flwr_flynn.errors import ConfigError, SpecError
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.selection import Plan
+from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.privacy import MECHANISMS, Mechanism, SimulatedRelease, suggest_spec
 from flwr_flynn.privacy.ledger import Budget, Policy
 
 _LOG = logging.getLogger("flwr")  # Flower's own
 
 
-def private_plan(config: RunConfig, plan: Plan, n_parties: int) -> Plan:
+def private_plan(config: RunConfig, plan: HashPlan, n_parties: int) -> HashPlan:
     """The plan with the sizes that the noise calls for; those that are given stay.
 
     Parameters
     ----------
     config : RunConfig
         With `epsilon`.
-    plan : Plan
+    plan : HashPlan
         Its `n_examples` must be public.
     n_parties : int
         Each adds noise; in a secure sum each a share of one noise.

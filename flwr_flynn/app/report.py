@@ -20,9 +20,10 @@ from flwr_flynn.federated.roster import Member
 from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.column_moments import ColumnSums
+from flwr_flynn.model.candidates import HashPlan
+from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.selection import Plan, select
+from flwr_flynn.model.selection import select
 from flwr_flynn.privacy import Mechanism
 from flwr_flynn.privacy.mechanisms import shown_bound
 
@@ -35,7 +36,7 @@ EQUALITIES = {
 
 
 def compiled(
-    config: RunConfig, strategy: FlyNNStrategy, plan: Plan | None, parties: int | None, after: Federation
+    config: RunConfig, strategy: FlyNNStrategy, plan: HashPlan | None, parties: int | None, after: Federation
 ) -> dict[str, Any]:
     """Everything that the run has to tell, as it stands in metrics.json."""
     counts, run = strategy.counts, strategy.run
@@ -123,14 +124,14 @@ def _in_the_counts(config: RunConfig, parties: int, after: Federation) -> list[i
     return [numbers[member.name] for member in after.members if member.name in numbers]
 
 
-def _scaling(config: RunConfig, plan: Plan | None, spec: HashSpec) -> str:
+def _scaling(config: RunConfig, plan: HashPlan | None, spec: HashSpec) -> str:
     if plan is not None and plan.needs_sums:
         return config.scaling
     return "none" if spec.center is None and spec.scale is None else "given"
 
 
 def compared(
-    config: RunConfig, strategy: FlyNNStrategy, plan: Plan | None, parties: int, after: Federation
+    config: RunConfig, strategy: FlyNNStrategy, plan: HashPlan | None, parties: int, after: Federation
 ) -> dict[str, Any]:
     """What the union of what the parties in the counts were dealt leads to, as if one held it; None: not comparable."""
     X, codes, n_classes = datasets.pooled_training(config, parties, _in_the_counts(config, parties, after))
@@ -146,7 +147,7 @@ def compared(
         found["columns_equal"] = None
         if plan is not None and columns.moments.n_examples == len(codes):  # no class was left out at any party
             rows, labels = (n_classes, codes) if plan.needs_classes else (1, 0 * codes)
-            found["columns_equal"] = columns.moments == ColumnSums.from_data(X, labels, rows)
+            found["columns_equal"] = columns.moments == ColumnMoments.from_data(X, labels, rows)
     if selection is not None:
         found["selection_equal"] = None
         if complete and selection.accuracies and not selection.missing:

@@ -42,8 +42,8 @@ from flwr_flynn.federated.phases.columns import ColumnsRequest, foreseen
 from flwr_flynn.federated.phases.secure import bound_for, check_room
 from flwr_flynn.flower.secagg import workflow
 from flwr_flynn.flower.strategy import FlyNNStrategy
+from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.counts import memory_needed
-from flwr_flynn.model.selection import Plan
 
 _ENDLESS = 10**9  # seconds: 30 years
 _WRITTEN = ("model.npz", "metrics.json")
@@ -118,7 +118,7 @@ def _try_to_write(unwritten: list[str], write: Callable[[], object]) -> bool:
 
 def _strategy(
     grid: Grid, config: RunConfig, parties: int | None, before: Federation | None
-) -> tuple[Plan | None, FlyNNStrategy]:
+) -> tuple[HashPlan | None, FlyNNStrategy]:
     """The run's plan, where it makes a new federation, and its strategy."""
     asked = config.min_available or parties or 0
     chosen = config.party_numbers()
@@ -179,7 +179,7 @@ def _identify(grid: Grid) -> Callable[[str], str]:
     return identify
 
 
-def _rounds(config: RunConfig, plan: Plan | None, strategy: FlyNNStrategy) -> int:
+def _rounds(config: RunConfig, plan: HashPlan | None, strategy: FlyNNStrategy) -> int:
     """How many rounds the run takes, which must do for the counting."""
     least = 1 + (plan is not None and plan.needs_sums)
     if 0 < config.rounds < least:
@@ -238,7 +238,7 @@ def _simulated_parties(grid: Grid) -> int | None:
     return now
 
 
-def _what_to_train(config: RunConfig, parties: int | None) -> tuple[Plan, list[str | int], tuple[str, ...] | None]:
+def _what_to_train(config: RunConfig, parties: int | None) -> tuple[HashPlan, list[str | int], tuple[str, ...] | None]:
     """The plan, the class list and the feature names of a run."""
     classes: list[str | int]
     if parties is None:

@@ -99,7 +99,9 @@ def collect_each(
             continue
         try:
             digests = request.digests(statistic)
-            twin = roster.twin(cid, name, digests) or (known.setdefault((name, digests), cid) if name and digests else cid)
+            twin = roster.twin(cid, name, digests) or (
+                known.setdefault((name, digests), cid) if name and digests else cid
+            )
             if twin != cid:
                 raise PayloadError(f"the same name and counts as node {twin}, which is counted")
             if member is not None and heard.setdefault((member.node, member.name), cid) != cid:

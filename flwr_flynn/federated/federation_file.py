@@ -17,7 +17,7 @@ a node has another key and id after every start, and the `party-id` alone is lef
 >>> run = RunSpec(HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=7), ["cat", "dog"])
 >>> counts = ClassCounts.from_data(run.hasher, [[0.0, 1.0], [1.0, 0.0]], [0, 1], n_classes=2)
 >>> member = Member("Basel", "17", sizes=(1, 1), sha256=(counts.sha256(),), run="1")
->>> before = Federation(run, CountsOfSpecs((counts,)), (member,))
+>>> before = Federation(run, CountsOfSpecs((counts,)), (member,), Readout("balanced", 0.5))
 >>> with tempfile.TemporaryDirectory() as folder:
 ...     before.save(Path(folder, "federation.npz"))
 ...     after = Federation.load(Path(folder, "federation.npz"))
@@ -34,9 +34,11 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from flwr_flynn import _files
 from flwr_flynn.errors import ConfigError, FlyNNError, ModelFileError
@@ -46,8 +48,9 @@ from flwr_flynn.federated.run_spec import Plain, RunSpec, Secure, mode_of
 from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.model import model_file
 from flwr_flynn.model.classifier import FlyNNClassifier
-from flwr_flynn.model.counts import ClassCounts, check_readout
-from flwr_flynn.model.model import Model, ModelMember, Readout
+from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.model import Model, ModelMember
+from flwr_flynn.model.scoring import Readout
 from flwr_flynn.privacy import mechanism_from_dict
 
 if TYPE_CHECKING:
@@ -73,8 +76,8 @@ class Federation:
         One sum for each spec.
     members : sequence of Member
         Kept in the order of their names.
-    readout : Readout, optional
-        How the counts are read; without a decay and a temperature of its own as the counts suggest.
+    readout : Readout
+        How the counts are read.
     phase : str, default=""
         The phase that is due, "" for a finished run.
 
@@ -89,7 +92,7 @@ class Federation:
     run_spec: RunSpec
     totals: CountsOfSpecs
     members: Sequence[Member]
-    readout: Readout | None = None
+    readout: Readout
     phase: str = ""
 
     def __post_init__(self) -> None:
@@ -97,8 +100,6 @@ class Federation:
             raise ModelFileError("totals", f"{len(self.run_spec.specs)}, one for each spec", len(self.totals.parts))
         if self.phase not in _PHASES:
             raise ModelFileError("phase", f"one of {', '.join(_PHASES)}", self.phase)
-        if self.readout is None:
-            object.__setattr__(self, "readout", Readout("balanced", self.counts.suggest_decay("balanced")))
         # In an order of their own: replies come in any.
         order = sorted(self.members, key=lambda member: (member.name, member.node))
         object.__setattr__(self, "members", tuple(order))
@@ -142,11 +143,11 @@ class Federation:
         from flwr_flynn.federated.phases.evaluation import model_of, selected
 
         run, totals = state.run_spec, state.results["counts"]
-        if len(run.specs) > 1 and "selection" in state.results or phase == "":
+        if phase == "" or "selection" in state.results:
             index = selected(state)
             run, totals = run.only(index), CountsOfSpecs((totals.parts[index],))
             members = [replace(m, sha256=(m.sha256[index],)) if m.sha256 else m for m in members]
-        return cls(run, totals, members, model_of(state, options).readout_, phase)
+        return cls(run, totals, members, model_of(state, options).model_.member.readout, phase)
 
     @property
     def counts(self) -> ClassCounts:
@@ -171,7 +172,7 @@ class Federation:
                 ModelMember(spec, counts, self.readout)
                 for spec, counts in zip(run.specs, self.totals.parts, strict=True)
             ),
-            run.classes,
+            np.array(run.classes),
             run.feature_names,
             None if mechanism is None else mechanism.guarantee(),
         )

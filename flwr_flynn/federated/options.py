@@ -16,8 +16,8 @@ from flwr_flynn.federated.phases.secure import LEAST_PARTIES
 from flwr_flynn.federated.roster import Identify, unknown
 from flwr_flynn.federated.run_spec import Plain, RunSpec, Secure, mode_of
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.counts import check_readout
-from flwr_flynn.model.selection import Plan
+from flwr_flynn.model.candidates import HashPlan
+from flwr_flynn.model.scoring import given_readout
 from flwr_flynn.privacy import Mechanism
 
 PURPOSES = ("train", "join", "withdraw", "evaluate", "resume")
@@ -28,7 +28,7 @@ to go on where it stopped."""
 class RunOptionsDict(TypedDict, total=False):
     """`RunOptions` as keywords of a strategy."""
 
-    spec: HashSpec | Sequence[HashSpec] | Plan
+    spec: HashSpec | Sequence[HashSpec] | HashPlan
     classes: Sequence[Label]
     min_parties: int
     max_examples_per_party: int | None
@@ -53,7 +53,7 @@ class RunOptions:
 
     Parameters
     ----------
-    spec : HashSpec, sequence of HashSpec, or Plan
+    spec : HashSpec, sequence of HashSpec, or HashPlan
         The hash that all parties use. Of several, all are counted in the one round, and the parties' leave-one-out
         selects. A plan leaves it to the run to derive one or several from the sums of the parties' columns.
     classes : sequence of str or of int
@@ -109,7 +109,7 @@ class RunOptions:
         An option is not as described; the message names it.
     """
 
-    spec: HashSpec | Sequence[HashSpec] | Plan
+    spec: HashSpec | Sequence[HashSpec] | HashPlan
     classes: Sequence[Label]
     min_parties: int
     max_examples_per_party: int | None = None
@@ -142,16 +142,16 @@ class RunOptions:
         if (self.federation is None) != (self.purpose == "train"):
             what = "none" if self.purpose == "train" else "a Federation"
             raise ConfigError("federation", f"{what} with purpose = {self.purpose}", type(self.federation).__name__)
-        check_readout(self.rule, 0.0 if self.decay == "auto" else self.decay)
+        given_readout(self.rule, self.decay)
         object.__setattr__(self, "run_spec", self._run_spec())
 
     def _run_spec(self) -> RunSpec:
         mode, spec = mode_of(self.mechanism, self.secure_bound), self.spec
         if not isinstance(mode, Plain) and self.plan is not None:
             raise ConfigError("spec", f"no scaling by sums of columns with {mode.name} counts", self.plan.scaling)
-        specs: Any = foreseen(spec) if isinstance(spec, Plan) else spec
+        specs: Any = foreseen(spec) if isinstance(spec, HashPlan) else spec
         run = RunSpec(specs, self.classes, mode, self.feature_names)
-        if isinstance(spec, Plan) and run.n_classes != spec.n_classes:
+        if isinstance(spec, HashPlan) and run.n_classes != spec.n_classes:
             raise ConfigError("classes", f"{spec.n_classes} as in the plan", run.n_classes)
         if isinstance(mode, Secure):
             integer("min_parties", self.min_parties, least=LEAST_PARTIES)
@@ -162,14 +162,16 @@ class RunOptions:
                 raise ConfigError("purpose", "resume for a run that stopped before its selection", self.purpose)
             if isinstance(mode, Secure) and self.purpose != "evaluate":
                 raise ConfigError(
-                    "purpose", "evaluate for a federation made by a secure sum, which shows nobody's counts", self.purpose
+                    "purpose",
+                    "evaluate for a federation made by a secure sum, which shows nobody's counts",
+                    self.purpose,
                 )
         return run
 
     @property
-    def plan(self) -> Plan | None:
+    def plan(self) -> HashPlan | None:
         """The plan of `spec`, if the specs follow from the sums of the columns."""
-        return self.spec if isinstance(self.spec, Plan) and self.spec.needs_sums else None
+        return self.spec if isinstance(self.spec, HashPlan) and self.spec.needs_sums else None
 
     @property
     def is_evaluated(self) -> bool:

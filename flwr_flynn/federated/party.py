@@ -251,7 +251,9 @@ class Party:
                 expected = "only runs with action=withdraw" if options.leaves else "no run with action=withdraw"
                 raise ConfigError(f"node-config leave: this party answers {expected}")
             if options.secure and discloses != SECURE:
-                raise ConfigError("node-config secure", "a secure sum, in which alone counts leave this party", discloses)
+                raise ConfigError(
+                    "node-config secure", "a secure sum, in which alone counts leave this party", discloses
+                )
         if discloses == EXACT and options.budget is not None:
             raise PrivacyError(f"policy max-epsilon set: only noisy counts leave this party, not phase {request.phase}")
         self._admitted = discloses
@@ -296,7 +298,7 @@ class Party:
         return _labelled(samples.X, samples.y, codes_of, n_features)
 
     def release(self, run: RunSpec, recall: bool = False) -> ClassCounts:
-        """Noisy counts, within the party's policy. Whether they are refused, and all else that shows, depends on no sample.
+        """Noisy counts, within the party's policy. Whether they are refused, and all that shows, depends on no sample.
 
         The samples are not touched before the ledger has admitted the request: refusals and old answers take the same
         time whatever the party holds.
@@ -375,10 +377,10 @@ class Party:
         samples = self._held()
         if samples.X_test is None or samples.y_test is None:
             return None
-        matrix = np.zeros((run.n_classes, run.n_classes), np.int64)
+        member, matrix = model.model_.member, np.zeros((run.n_classes, run.n_classes), np.int64)
         for active, true in self._hashed(run, samples.X_test, samples.y_test):
             for rows in gen_batches(len(true), max(1, _SCORES // max(run.n_classes, 256))):
-                predicted = model.counts_.scores(active[rows], model.decay_, model.rule).argmax(axis=1)
+                predicted = member.scores(active[rows]).argmax(axis=1)
                 matrix += confusion(true[rows], predicted, run.n_classes)
         return matrix if matrix.any() else None
 
@@ -430,7 +432,7 @@ class Party:
 def _labelled(
     X: Any, y: Any, codes_of: Callable[[Any], npt.NDArray[np.int64]], n_features: int
 ) -> tuple[Any, npt.NDArray[np.int64]]:
-    samples = X if sp.issparse(X) else np.asarray(X)
+    samples: Any = X if sp.issparse(X) else np.asarray(X)
     if samples.ndim != 2:
         raise DataError("X", "shape (samples, features)", f"{samples.ndim} dimension(s)")
     _check_width(samples.shape[1], n_features)

@@ -310,8 +310,8 @@ class Run:
             return self.state.results[phase.name]
         return phase.start(self.state, self._context())
 
-    def _context(self, missing: Mapping[str, str] = {}, names: Mapping[str, str] = {}) -> Context:  # noqa: B006
-        return Context(self.options, self.counted, missing, names)
+    def _context(self, missing: Mapping[str, str] | None = None, names: Mapping[str, str] | None = None) -> Context:
+        return Context(self.options, self.counted, missing or {}, names or {})
 
     def _roster(self, phase: Phase) -> Roster:
         """The roster of a phase: of the counting, of another training phase, or of one evaluation."""
@@ -324,8 +324,9 @@ class Run:
     def _audience(self, phase: Phase, present: list[str], sample: Callable[[int], list[str]] | None) -> list[str]:
         if phase.audience in (ALL, NEW):
             roster = self._roster(phase)
-            known = roster.find if phase.audience == NEW else lambda _cid: []
-            cids = [cid for cid in present if cid not in roster and not known(cid)]
+            cids = [cid for cid in present if cid not in roster]
+            if phase.audience == NEW:
+                cids = [cid for cid in cids if not roster.find(cid)]
             return self._enough_for_secure(cids) if phase.is_counting else cids
         if phase.audience == COUNTED:
             return [cid for cid in present if self.counted.member(cid) is not None]
@@ -368,8 +369,10 @@ class Run:
         """The sums over the parties counted so far, for each spec."""
         self.require_specs()
         if "counts" in self.state.results or self.counting is None:
-            return self.state.results["counts"]
-        return self._start(self.counting)
+            totals: CountsOfSpecs = self.state.results["counts"]
+        else:
+            totals = self._start(self.counting)
+        return totals
 
     @property
     def counts(self) -> ClassCounts:

@@ -70,9 +70,7 @@ class CountsOfSpecs:
         """SHA-256 of each part, in hexadecimal."""
         return tuple(part.sha256() for part in self.parts)
 
-    def _each(
-        self, other: CountsOfSpecs, combine: Callable[[ClassCounts, ClassCounts], ClassCounts]
-    ) -> CountsOfSpecs:
+    def _each(self, other: CountsOfSpecs, combine: Callable[[ClassCounts, ClassCounts], ClassCounts]) -> CountsOfSpecs:
         if len(self.parts) != len(other.parts):
             raise CountsError("counts", f"{len(self.parts)} specs on both sides", len(other.parts))
         return CountsOfSpecs(tuple(combine(a, b) for a, b in zip(self.parts, other.parts, strict=True)))

@@ -7,7 +7,7 @@ its sender.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import numpy.typing as npt
 from flwr.client import Client, NumPyClient
@@ -105,7 +105,9 @@ class FlyNNClient(NumPyClient):
             name, memory_limit, min_examples, n_jobs, budget, evaluates, secure, leaves, response_seconds, on_model
         )
         self.name = name
-        self.party = Party(load or (lambda _names: Samples(X, y, X_test, y_test)), options, secagg.require_mask, Progress)
+        self.party = Party(
+            load or (lambda _names: Samples(X, y, X_test, y_test)), options, secagg.require_mask, Progress
+        )
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """Answer a request of the train channel.
@@ -128,7 +130,7 @@ class FlyNNClient(NumPyClient):
             ``flynn-refused``, the reason.
         """
         answer = self.party.answer(config)
-        return answer.arrays, answer.n_examples, cast(dict[str, Scalar], answer.metrics)
+        return answer.arrays, answer.n_examples, answer.metrics
 
     def evaluate(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
         """Answer a request of the evaluate channel: take the model and try it, or take part in the selection.

@@ -117,8 +117,9 @@ def _result(run: Run, taken: Taken) -> str:
         return f"{answers}, {len(run.counted)} in all{enough}"
     if isinstance(result, Selection):
         compared = "not compared" if result.accuracy is None else f"leave-one-out {result.accuracy:.4f}"
-        spec = f"spec {result.spec + 1} of {len(run.state.run_spec.specs)}, "
-        return f"{spec if len(run.state.run_spec.specs) > 1 else ''}decay {result.readout.decay:.4g} ({compared}, {answers})"
+        n_specs = len(run.state.run_spec.specs)
+        spec = f"spec {result.spec + 1} of {n_specs}, " if n_specs > 1 else ""
+        return f"{spec}decay {result.readout.decay:.4g} ({compared}, {answers})"
     if isinstance(result, Evaluation) and result.figures is not None:
         figures: dict[str, Any] = result.figures
         worst = figures["worst_party"]

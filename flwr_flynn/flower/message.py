@@ -103,7 +103,9 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         if not isinstance(action, str) or not action.isidentifier():
             raise ConfigError("action", "a name as of a Python variable", action)
         if options.get("secure_bound") is not None:
-            raise ConfigError("secure_bound", "None: Flower has SecAgg+ for its legacy API only", options["secure_bound"])
+            raise ConfigError(
+                "secure_bound", "None: Flower has SecAgg+ for its legacy API only", options["secure_bound"]
+            )
         super().__init__(RunOptions(**options), min_available_nodes, min_evaluate_nodes, wait_timeout)
         self.train_metrics_aggr_fn = train_metrics_aggr_fn
         self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn

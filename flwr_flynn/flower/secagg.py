@@ -24,8 +24,6 @@ from contextvars import ContextVar
 from logging import ERROR
 from typing import Any, cast
 
-import numpy as np
-import numpy.typing as npt
 from flwr.app import Context, Message, MessageType
 from flwr.client.mod import secaggplus_mod
 from flwr.clientapp.typing import ClientAppCallable
@@ -39,8 +37,9 @@ from flwr.server.workflow.secure_aggregation.secaggplus_workflow import Workflow
 from flwr.serverapp import Grid
 
 from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError
-from flwr_flynn.federated.protocol import LARGEST_BOUND, Terms, check_bound
-from flwr_flynn.federated.secure_sum import LEAST_PARTIES, MODULUS, bound_for, room
+from flwr_flynn.federated.phases.secure import LEAST_PARTIES, MODULUS, bound_for, room
+from flwr_flynn.federated.protocol import REFUSED
+from flwr_flynn.federated.run_spec import LARGEST_BOUND, RunSpec, check_bound
 from flwr_flynn.flower.secagg_checks import Replies
 
 _LEAST_THRESHOLD = 0.67
@@ -51,19 +50,6 @@ _masked: ContextVar[tuple[int, int] | None] = ContextVar("flynn_masked", default
 
 
 # ---- a party
-
-
-def encode(counts: npt.NDArray[np.int64], bound: int) -> list[npt.NDArray[np.int64]]:
-    """Exact counts as SecAgg+ takes them.
-
-    Raises
-    ------
-    PayloadError
-        A count is larger than `bound`, where it would be clipped.
-    """
-    if int(counts.max(initial=0)) > bound:
-        raise PayloadError(f"secure sum: expected counts of at most {bound} (run-config max-examples), got larger ones")
-    return [counts]
 
 
 def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -94,36 +80,34 @@ def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Mes
         with _masking(cast(int, agreed["target_range"]) // 2, cast(int, agreed["threshold"])):
             reply = call_next(request, context)
         metrics = compat.recorddict_to_fitres(reply.content, keep_input=True).metrics
-        if "flynn-refused" in metrics:
-            raise FlyNNError(str(metrics["flynn-refused"]))
+        if REFUSED in metrics:
+            raise FlyNNError(str(metrics[REFUSED]))
         return reply
 
     return secaggplus_mod(message, context, count)
 
 
-def require_mask(terms: Terms) -> None:
+def require_mask(run: RunSpec) -> None:
     """Refuse to hand over counts that nothing is going to mask, or that SecAgg+ was not set up for.
 
     Parameters
     ----------
-    terms : Terms
-        Of mode "secure".
+    run : RunSpec
+        Of mode `Secure`.
 
     Raises
     ------
     PayloadError
-        The request did not come through `mod`; SecAgg+ clips at another bound than that of the terms; or sums may be
+        The request did not come through `mod`; SecAgg+ clips at another bound than that of the run; or sums may be
         of fewer parties than those that are to share the noise.
     """
     masked = _masked.get()
     if masked is None:
-        raise PayloadError(
-            "secure sum: expected a request by SecAgg+ through flwr_flynn.flower.secagg.mod, got another"
-        )
+        raise PayloadError("secure sum: expected a request by SecAgg+ through flwr_flynn.secagg.mod, got another")
     bound, threshold = masked
-    if bound != terms.bound:
-        raise PayloadError(f"secure sum: expected SecAgg+ with the announced bound, {terms.bound}, got {bound}")
-    sharing = None if terms.mechanism is None else terms.mechanism.n_honest
+    if bound != run.bound:
+        raise PayloadError(f"secure sum: expected SecAgg+ with the announced bound, {run.bound}, got {bound}")
+    sharing = None if run.mechanism is None else run.mechanism.n_honest
     if sharing is not None and sharing > threshold:
         raise PayloadError(
             f"secure sum: expected noise of at most {threshold} parties together (n_honest), as no more of them are "

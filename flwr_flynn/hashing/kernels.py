@@ -1,33 +1,32 @@
-"""The compiled loops of the hash.
+"""Compiled loops of the hash.
 
-A hash is the `hash_nnz` largest of m sums, each over s columns of one point. Points are taken LANES at a time and
-stored column by column, so that one vector instruction adds the same column of all of them; a row of M then costs s
-vector adds and one comparison with the lanes' running thresholds. Only sums above their threshold are looked at again,
-and the (n, m) matrix of sums never exists.
+A hash is the `hash_nnz` largest of m sums, each over s columns of one sample. Samples are taken LANES at a time and
+stored column by column, so that one vector instruction adds the same column of all of them. A row of M then costs s
+vector adds and one comparison with the running thresholds of the lanes. Only sums above their threshold are looked at
+again, and the (n, m) matrix of sums never exists.
 
 Selection, per lane: rows come in ascending order, so a sum that merely equals the threshold has already lost to earlier
 rows (higher value first, then lower row index), and "greater than" is the whole test. Accepted sums go to a short list
-and into a histogram that tells when the threshold may rise; when the list is full, it is cut down to the `hash_nnz`
-best. All of it works on exact values and stable order, so neither the histogram's resolution nor the size of the list
-can change a result.
+and into a histogram that tells when the threshold may rise. A full list is cut down to the `hash_nnz` best. Values are
+exact and the order is stable, so neither the histogram's resolution nor the size of the list can change a result.
 
 Five kinds of block, by dtype of the block and of the sums:
 
 =========  ========  ==========================================================================
 block      sums      used for
 =========  ========  ==========================================================================
-int8       int8      whole numbers whose sums fit 8 bits
-uint8      int16     whole numbers 0..255 and sums up to 32767: two lanes share a 16-bit add
-int16      int16     other whole numbers whose sums fit 16 bits
+int8       int8      integers whose sums fit 8 bits
+uint8      int16     integers 0..255 and sums up to 32767: two lanes share a 16-bit add
+int16      int16     other integers whose sums fit 16 bits
 float32    float32   everything else
-int64      int64     whole numbers whose sums float32 would round
+int64      int64     integers whose sums float32 would round
 =========  ========  ==========================================================================
 
-Points that are not whole numbers mostly travel as uint8 or int16 too, as an approximation with a known error: see
+Samples that are not integers mostly travel as uint8 or int16 too, as an approximation with a known error: see
 `winners_counting`.
 
-All of it stands in one file on purpose: Numba's cache on disk notices that the file of a function has changed, but not
-that the file of something it calls has.
+All kernels stand in one file on purpose: Numba's cache on disk notices a change of the file of a function, but not a
+change of the file of a function that it calls.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-# Points per block: one or two vector registers' worth of sums, and at most 64, so that a comparison fits one word.
+# Samples per block: one or two vector registers' worth of sums, and at most 64, so that a comparison fits one word.
 LANES = {"int8": 64, "uint8": 64, "int16": 64, "float32": 32, "int64": 16}
 
 _UNROLL = 8  # columns per turn of the inner loop
@@ -48,30 +47,30 @@ _BUCKETS = 512  # of the histogram of one lane
 
 
 def accumulator(block_dtype: npt.DTypeLike) -> np.dtype[Any]:
-    """Dtype of the sums of a block of `block_dtype`."""
+    """Return the dtype of the sums of a block of `block_dtype`."""
     dtype = np.dtype(block_dtype)
     return np.dtype(np.int16) if dtype == np.uint8 else dtype
 
 
 @intrinsic
-def _next_hit(typingctx, points, columns, row, threshold, sums, lanes_above):  # type: ignore[no-untyped-def]
-    """From `row` on, the first row of M of which some lane's sum exceeds its threshold; m if there is none.
+def _next_hit(typingctx, samples, columns, row, threshold, sums, lanes_above):  # type: ignore[no-untyped-def]
+    """Find the first row of M, from `row` on, where the sum of a lane exceeds its threshold; m if there is none.
 
-    Stores that row's sums in `sums` and the bits of the lanes above in `lanes_above[0]`. `points` holds one vector of
-    lanes per column, `columns` is (m, s). Written in LLVM because a Numba loop keeps the accumulators in memory; LLVM
-    splits the vectors into whatever registers the machine has.
+    Stores the sums of that row in `sums`, and the lanes above as the bits of `lanes_above[0]`. `samples` holds one
+    vector of lanes per column, `columns` is (m, s). Written in LLVM because a Numba loop keeps the accumulators in
+    memory. LLVM splits the vectors into the registers of the machine.
 
-    uint8 points have int16 sums: lane i of the first half is byte 2 i and lane i of the second half byte 2 i + 1. Read
+    uint8 samples have int16 sums: lane i of the first half is byte 2 i and lane i of the second half byte 2 i + 1. Read
     as 16-bit words a column is even + 256 odd, so the total of the words and the total of their high bytes give both
     sums, exactly: each total is taken modulo 2**16 and the sums fit in 15 bits.
     """
-    signature = types.uint64(points, columns, types.uint64, threshold, sums, lanes_above)
+    signature = types.uint64(samples, columns, types.uint64, threshold, sums, lanes_above)
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        points_type, sum_type = signature.args[0].dtype, signature.args[3].dtype
-        packed = points_type != sum_type
+        samples_type, sum_type = signature.args[0].dtype, signature.args[3].dtype
+        packed = samples_type != sum_type
         is_float = isinstance(sum_type, types.Float)
-        lanes = LANES[str(points_type)]
+        lanes = LANES[str(samples_type)]
         width = lanes // 2 if packed else lanes  # lanes of one accumulator
         vector = ir.VectorType(context.get_data_type(sum_type), width)
         index = ir.IntType(64)
@@ -101,7 +100,7 @@ def _next_hit(typingctx, points, columns, row, threshold, sums, lanes_above):  #
             return [value, builder.lshr(value, eight)] if packed else [value]
 
         def loop(name, k, totals, step):  # type: ignore[no-untyped-def]
-            """While k + step <= s, add `step` columns; leaves the builder after the loop."""
+            """Add `step` columns while k + step <= s; leave the builder after the loop."""
             before = builder.block
             head, body, after = (builder.append_basic_block(name + part) for part in ("", ".body", ".end"))
             builder.branch(head)
@@ -176,7 +175,7 @@ def _next_hit(typingctx, points, columns, row, threshold, sums, lanes_above):  #
 
 @intrinsic
 def _lowest_bit(typingctx, word):  # type: ignore[no-untyped-def]
-    """Position of the lowest set bit of a non-zero word."""
+    """Return the index of the lowest set bit of a nonzero word."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
@@ -186,7 +185,7 @@ def _lowest_bit(typingctx, word):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def _like(typingctx, value, array):  # type: ignore[no-untyped-def]
-    """A float64 in the dtype of `array`, rounded as a cast does."""
+    """Cast a float64 to the dtype of `array`."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
         return context.cast(builder, args[0], types.float64, signature.return_type)
@@ -196,7 +195,7 @@ def _like(typingctx, value, array):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _kth_largest(values, n, k):  # type: ignore[no-untyped-def]
-    """The k-th largest (k >= 1) of values[:n], which it reorders. Hoare's selection, median of three."""
+    """Return the k-th largest (k >= 1) of values[:n], reordering them. Hoare's selection, median of three."""
     low, high = 0, n - 1
     target = k - 1  # position in descending order
     while low < high:
@@ -223,7 +222,7 @@ def _kth_largest(values, n, k):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _keep_best(values, rows, n, k, scratch):  # type: ignore[no-untyped-def]
-    """Keep, in order, the k best of the first n (value, row) pairs; returns the k-th largest value."""
+    """Keep the k best of the first n (value, row) pairs, in order; return the k-th largest value."""
     scratch[:n] = values[:n]
     cut = _kth_largest(scratch, n, k)
     ties = k
@@ -243,22 +242,25 @@ def _keep_best(values, rows, n, k, scratch):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def approximate(X, row_nnz, signed, levels, out, slack, crowding):  # type: ignore[no-untyped-def]
-    """Points as whole numbers 0 .. levels, each point on a scale of its own, with what that does to sums.
+    """Approximate samples by integers 0 .. levels, each sample on a scale of its own, and bound the error of sums.
 
     Parameters
     ----------
     X : (n, d) float32 array
-    row_nnz, signed
-        Of the hash.
+    row_nnz : int
+        s of the hash.
+    signed : bool
+        True for a hash with signs.
     levels : int
+        Largest integer.
     out : (n, d) integer array
         Receives (x - low) / step, rounded; low is the smallest value, or minus the largest magnitude if signed, so that
         the negated value is approximated by levels - out.
     slack : (n,) int64 array
-        Receives how many steps a sum must lie below another to be smaller for certain, whatever was rounded: here, and
-        in float32 when the exact sums are added.
+        Receives the number of steps by which a sum must lie below another to be smaller for certain, whatever is
+        rounded here and in float32 when the exact sums are added.
     crowding : (n,) float64 array
-        Receives the slack in standard deviations of the point's sums.
+        Receives the slack, in standard deviations of the sums of the sample.
     """
     n, d = X.shape
     for i in range(n):
@@ -290,38 +292,38 @@ def approximate(X, row_nnz, signed, levels, out, slack, crowding):  # type: igno
 
 
 @njit(nogil=True, cache=True)
-def winners_counting(blocks, columns, hash_nnz, n_points, width, shift, slack, exact, sums, out, failed):  # type: ignore[no-untyped-def]
-    """Active bits of points given as small whole numbers, or by approximation of points that are not.
+def winners_counting(blocks, columns, hash_nnz, n_samples, width, shift, slack, exact, sums, out, failed):  # type: ignore[no-untyped-def]
+    """Find the active bits of samples that are small integers, or are approximated by small integers.
 
-    Each lane keeps a histogram of its sums, and so knows at every moment where the hash_nnz-th largest one lies: few
-    sums are ever looked at. Whole numbers are done then. Where `blocks` only approximates the points, sums within
-    `slack` of that one are kept too, added again from the exact values at the end, and selected by those: the
-    approximation decides which rows are looked at, never which of them win.
+    Each lane keeps a histogram of its sums, which tells at every moment where the hash_nnz-th largest one lies, so that
+    few sums are ever looked at. For integers that is all. Where `blocks` approximates the samples, sums within `slack`
+    of the hash_nnz-th largest are kept too. They are added again from the exact values at the end and selected by
+    these: the approximation decides which rows are looked at, never which rows win.
 
     Parameters
     ----------
     blocks : (n_blocks, n_columns, lanes) array
-        The points, column by column; lanes = `LANES` of the dtype.
+        Samples, column by column. lanes = `LANES` of the dtype.
     columns : (m, s) uint16 or uint32 array
-        For each row of M the columns to add, in the order in which they are added.
+        Columns to add for each row of M, in the order of the additions.
     hash_nnz : int
-        Winners per point.
-    n_points : int
-        Points in all blocks.
+        Winners per sample.
+    n_samples : int
+        Samples in all blocks.
     width : int
-        All sums lie in 0 .. width - 1; at most 2**15.
+        Bound of the sums, 0 <= sum < width <= 2**15.
     shift : int
-        A cell of the histogram holds 2**shift sums; 0 unless `blocks` approximates.
+        A cell of the histogram covers 2**shift values. 0 unless `blocks` approximates.
     slack : (n_blocks * lanes,) int64 array
-        A row whose sum is at least this far below the hash_nnz-th largest one cannot win; 0 where sums are exact.
-    exact : (n_points, n_columns) float32 array
-        The points themselves, where `blocks` approximates; anything of that type otherwise.
+        A row whose sum is at least this far below the hash_nnz-th largest one cannot win. 0 where sums are exact.
+    exact : (n_samples, n_columns) float32 array
+        The samples where `blocks` approximates them, otherwise an unused array of that dtype.
     sums : (lanes,) array
-        Work space; its dtype is that of the sums.
-    out : (n_points, hash_nnz) int32 array
+        Work space of the dtype of the sums.
+    out : (n_samples, hash_nnz) int32 array
         Receives the active bits, ascending.
-    failed : (n_points,) bool array
-        Set for the points that too many rows come close to winning for; these are left undone.
+    failed : (n_samples,) bool array
+        Set for samples with too many rows within `slack`. Their row of `out` is not written.
     """
     n_blocks, _, lanes = blocks.shape
     row_nnz = columns.shape[1]
@@ -333,7 +335,7 @@ def winners_counting(blocks, columns, hash_nnz, n_points, width, shift, slack, e
     threshold = np.empty_like(sums)
     lanes_above = np.empty(1, np.uint64)
     entries = np.empty(np.uint64(lanes) * capacity, np.uint64)  # accepted (row, sum), per lane in row order
-    end = np.empty(lanes, np.uint64)  # where the lane's entries end
+    end = np.empty(lanes, np.uint64)  # end of the entries of each lane
     histogram = np.empty(np.uint64(lanes) * cells, np.int32)
     level = np.empty(lanes, np.int64)  # the hash_nnz-th largest sum so far lies in this cell
     above = np.empty(lanes, np.int64)  # sums so far in higher cells, always fewer than hash_nnz
@@ -342,7 +344,7 @@ def winners_counting(blocks, columns, hash_nnz, n_points, width, shift, slack, e
     scratch = np.empty(capacity, np.float32)
 
     for block in range(n_blocks):
-        points = blocks[block]
+        samples = blocks[block]
         slacks = slack[block * lanes : (block + 1) * lanes]
         threshold[:] = -1
         histogram[:] = 0
@@ -350,9 +352,9 @@ def winners_counting(blocks, columns, hash_nnz, n_points, width, shift, slack, e
         above[:] = 0
         for i in range(lanes):
             end[i] = np.uint64(i) * capacity
-            if block * lanes + i >= n_points:
+            if block * lanes + i >= n_samples:
                 threshold[i] = width - 1
-        row = _next_hit(points, columns, np.uint64(0), threshold, sums, lanes_above)
+        row = _next_hit(samples, columns, np.uint64(0), threshold, sums, lanes_above)
         while row < m:
             bits = lanes_above[0]
             while bits != np.uint64(0):
@@ -372,7 +374,7 @@ def winners_counting(blocks, columns, hash_nnz, n_points, width, shift, slack, e
                             rank += 1
                             count -= histogram[lane * cells + np.uint64(rank)]
                         level[lane] = rank
-                        # Among equal exact sums the first ones win: later ones need not be looked at.
+                        # The first of equal exact sums win: later ones need not be looked at.
                         threshold[lane] = max((rank << shift) - slacks[lane], -1)
                     above[lane] = count
                 if n == (lane + one) * capacity and capacity < m:
@@ -390,13 +392,13 @@ def winners_counting(blocks, columns, hash_nnz, n_points, width, shift, slack, e
                         threshold[lane] = np.int64(width) - 1
                         level[lane] = -2
                 end[lane] = n
-            row = _next_hit(points, columns, row + one, threshold, sums, lanes_above)
-        for lane in range(min(lanes, n_points - block * lanes)):
-            point = block * lanes + lane
+            row = _next_hit(samples, columns, row + one, threshold, sums, lanes_above)
+        for lane in range(min(lanes, n_samples - block * lanes)):
+            sample = block * lanes + lane
             cut = np.int64(threshold[lane])
             first = np.uint64(lane) * capacity
             if level[lane] == -2:
-                failed[point] = True
+                failed[sample] = True
             elif slacks[lane] == 0:
                 ties = hash_nnz - above[lane]
                 k = 0
@@ -405,10 +407,10 @@ def winners_counting(blocks, columns, hash_nnz, n_points, width, shift, slack, e
                     if sum_ > cut or (sum_ == cut and ties > 0):
                         if sum_ == cut:
                             ties -= 1
-                        out[point, k] = entries[i] >> value_bits
+                        out[sample, k] = entries[i] >> value_bits
                         k += 1
             else:
-                x = exact[point]
+                x = exact[sample]
                 k = 0
                 for i in range(first, end[lane]):
                     if np.int64(entries[i] & value_mask) > cut:
@@ -420,12 +422,12 @@ def winners_counting(blocks, columns, hash_nnz, n_points, width, shift, slack, e
                         rows[k] = candidate
                         k += 1
                 _keep_best(values, rows, k, hash_nnz, scratch)
-                out[point] = rows[:hash_nnz]
+                out[sample] = rows[:hash_nnz]
 
 
 @njit(nogil=True, cache=True)
 def _bucket(value, origin, density):  # type: ignore[no-untyped-def]
-    """Histogram bucket of a sum: never decreasing in `value`, whatever the rounding."""
+    """Return the histogram bucket of a sum: never decreasing in `value`, whatever the rounding."""
     position = (np.float64(value) - origin) * density
     if position >= _BUCKETS - 1.0:
         return np.int64(_BUCKETS - 1)
@@ -433,20 +435,19 @@ def _bucket(value, origin, density):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def winners(blocks, columns, hash_nnz, n_points, extremes, sums, out):  # type: ignore[no-untyped-def]
-    """Active bits of any points: for sums that `winners_counting` has no histogram for.
+def winners(blocks, columns, hash_nnz, n_samples, extremes, sums, out):  # type: ignore[no-untyped-def]
+    """Find the active bits of samples of any dtype, where the histogram of `winners_counting` would be too large.
 
-    A lane takes the sums of its first rows as they come. When its list is full for the first time, it is cut down to
-    the hash_nnz best and a histogram over the range just above them takes over. Buckets are wider than one value here:
-    the threshold stays below all of the bucket that holds the hash_nnz-th largest sum, and the last cut is made by
-    selection.
+    A lane takes the sums of its first rows as they come. The first full list is cut down to the hash_nnz best, and a
+    histogram over the range just above them takes over. Buckets are wider than one value: the threshold stays below the
+    whole bucket of the hash_nnz-th largest sum, and selection makes the last cut.
 
     Parameters
     ----------
-    blocks, columns, hash_nnz, n_points, sums, out
-        As in `winners_counting`; any dtype.
+    blocks, columns, hash_nnz, n_samples, sums, out
+        As in `winners_counting`, of any dtype.
     extremes : (2,) array of the dtype of the sums
-        A value below every sum and one that no sum exceeds.
+        A value below every sum, and a value that no sum exceeds.
     """
     n_blocks, _, lanes = blocks.shape
     one = np.uint64(1)
@@ -459,20 +460,20 @@ def winners(blocks, columns, hash_nnz, n_points, extremes, sums, out):  # type: 
     rows = np.empty((lanes, capacity), np.int32)
     length = np.empty(lanes, np.uint64)
     scratch = np.empty(capacity, sums.dtype)
-    counting = np.empty(lanes, np.bool_)  # has this lane a histogram yet?
+    counting = np.empty(lanes, np.bool_)  # True for lanes with a histogram
     histogram = np.empty((lanes, _BUCKETS), np.int32)
-    origin = np.empty(lanes, np.float64)  # value at which bucket 0 begins
+    origin = np.empty(lanes, np.float64)  # lower edge of bucket 0
     density = np.empty(lanes, np.float64)  # buckets per unit
     level = np.empty(lanes, np.int64)  # the hash_nnz-th largest sum so far lies in this bucket
     above = np.empty(lanes, np.int64)  # sums so far in higher buckets, always fewer than hash_nnz
 
     for block in range(n_blocks):
-        points = blocks[block]
+        samples = blocks[block]
         threshold[:] = extremes[0]
-        threshold[max(n_points - block * lanes, 0) :] = extremes[1]
+        threshold[max(n_samples - block * lanes, 0) :] = extremes[1]
         length[:] = 0
         counting[:] = False
-        row = _next_hit(points, columns, np.uint64(0), threshold, sums, lanes_above)
+        row = _next_hit(samples, columns, np.uint64(0), threshold, sums, lanes_above)
         while row < m:
             bits = lanes_above[0]
             while bits != np.uint64(0):
@@ -518,7 +519,7 @@ def winners(blocks, columns, hash_nnz, n_points, extremes, sums, out):  # type: 
                         count += bucket > 0
                     above[lane] = count
                 length[lane] = n
-            row = _next_hit(points, columns, row + one, threshold, sums, lanes_above)
-        for lane in range(min(lanes, n_points - block * lanes)):
+            row = _next_hit(samples, columns, row + one, threshold, sums, lanes_above)
+        for lane in range(min(lanes, n_samples - block * lanes)):
             _keep_best(values[lane], rows[lane], np.int64(length[lane]), hash_nnz, scratch)
             out[block * lanes + lane] = rows[lane, :hash_nnz]

@@ -1,17 +1,18 @@
-"""Random numbers that are part of the hash: integer arithmetic on (seed, row), and nothing else.
+"""Random numbers of the hash, by integer arithmetic on (seed, row) alone.
 
-They are the same on every machine and with every NumPy, rows can be drawn in parallel, and a larger `hash_dim` extends
-a smaller one:
+They are the same on every machine and with every NumPy. Rows can be drawn in parallel, and a larger `hash_dim` extends
+a smaller one.
 
 - Random words: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) with key
   (seed mod 2**32, seed div 2**32) and counter (i, row, stream, 0), i = 0, 1, ...; each block gives its four words in
   order.
 - Columns, stream 0: Floyd's subset algorithm. For j = d - s, ..., d - 1: draw t uniform on 0..j; take t, or j if t is
   taken.
-- Uniform on 0..j: Lemire's multiply and shift, 32 bits, rejecting the words that would bias it.
+- Uniform on 0..j: Lemire's multiply and shift, 32 bits, rejecting the words that would bias the result.
 - Signs, stream 1: bit k of the words (lowest first) is set if the k-th smallest column of the row carries -1.
-- Waves, stream 2, "row" k for wave k: the first word over 2**32 is its phase; words 2 j + 2 and 2 j + 3 have 64 bits,
-  and how many of those are set, less 32, over 4, is its slope along column j: close to normal, variance 1, and exact.
+- Waves, stream 2, "row" k for wave k: the first word over 2**32 is the phase. Words 2 j + 2 and 2 j + 3 have 64 bits.
+  The number of set bits among them, less 32, over 4, is the slope along column j: close to normal, of variance 1,
+  exact.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from numba import njit
 
 @njit(nogil=True, cache=True)
 def philox(words, seed, block, row, stream):  # type: ignore[no-untyped-def]
-    """Philox4x32-10 of counter (block, row, stream, 0) and key `seed`, into four words."""
+    """Write the four words of Philox4x32-10 for counter (block, row, stream, 0) and key `seed`."""
     low32 = np.uint64(0xFFFFFFFF)
     shift = np.uint64(32)
     c0, c1, c2, c3 = np.uint64(block), np.uint64(row), np.uint64(stream), np.uint64(0)
@@ -37,7 +38,7 @@ def philox(words, seed, block, row, stream):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def draw_rows(seed, hash_dim, n_features, row_nnz):  # type: ignore[no-untyped-def]
-    """Column indices of every row, ascending: stream 0 of the module's description."""
+    """Draw the column indices of every row, ascending: (hash_dim, row_nnz) int32, stream 0."""
     rows = np.empty((hash_dim, row_nnz), np.int32)
     words = np.empty(4, np.uint64)
     taken = np.zeros((n_features + 63) // 64, np.uint64)
@@ -52,7 +53,8 @@ def draw_rows(seed, hash_dim, n_features, row_nnz):  # type: ignore[no-untyped-d
                     block, used = block + 1, 0
                 product = words[used] * size
                 used += 1
-                # Rejecting low words below 2**32 mod size leaves every column as many (Lemire, ACM TOMACS 29, 2019).
+                # Rejecting low words below 2**32 mod size gives every column equally many (Lemire, ACM TOMACS 29,
+                # 2019).
                 if (product & low32) >= (np.uint64(2**32) - size) % size:
                     break
             column = product >> shift
@@ -60,7 +62,7 @@ def draw_rows(seed, hash_dim, n_features, row_nnz):  # type: ignore[no-untyped-d
                 column = np.uint64(j)
             taken[column >> np.uint64(6)] |= one << (column & np.uint64(63))
             rows[row, row_nnz - n_features + j] = column
-        if row_nnz < taken.shape[0]:  # rather than look through the bits of very many columns
+        if row_nnz < taken.shape[0]:  # cheaper than a search through the bits of very many columns
             rows[row].sort()
             for column in rows[row]:
                 taken[column >> 6] = 0
@@ -81,7 +83,7 @@ def draw_rows(seed, hash_dim, n_features, row_nnz):  # type: ignore[no-untyped-d
 
 @njit(nogil=True, cache=True)
 def draw_signs(seed, hash_dim, row_nnz):  # type: ignore[no-untyped-def]
-    """+1 or -1 for every entry of every row: stream 1 of the module's description."""
+    """Draw +1 or -1 for every entry of every row: (hash_dim, row_nnz) int8, stream 1."""
     signs = np.empty((hash_dim, row_nnz), np.int8)
     words = np.empty(4, np.uint64)
     for row in range(hash_dim):
@@ -95,7 +97,7 @@ def draw_signs(seed, hash_dim, row_nnz):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def draw_waves(seed, n_waves, n_features):  # type: ignore[no-untyped-def]
-    """Slopes, (n_features, n_waves), and phases, (n_waves,): stream 2 of the module's description."""
+    """Draw slopes, (n_features, n_waves) float64, and phases, (n_waves,) float64: stream 2."""
     slopes = np.empty((n_features, n_waves))
     phases = np.empty(n_waves)
     words = np.empty(4, np.uint64)
@@ -104,12 +106,12 @@ def draw_waves(seed, n_waves, n_features):  # type: ignore[no-untyped-def]
         philox(words, seed, 0, wave, 2)
         phases[wave] = words[0] / 2.0**32
         for j in range(n_features):
-            place = 2 * j + 2
-            if place % 4 == 0:
-                philox(words, seed, place // 4, wave, 2)
+            index = 2 * j + 2
+            if index % 4 == 0:
+                philox(words, seed, index // 4, wave, 2)
             n_set = 0
             for k in range(2):
-                word = words[place % 4 + k]
+                word = words[index % 4 + k]
                 while word:
                     n_set += 1
                     word &= word - one

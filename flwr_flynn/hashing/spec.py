@@ -1,4 +1,4 @@
-"""The specification of a fruit-fly hash: everything that parties must agree on."""
+"""Specification of a fruit-fly hash: everything that parties must agree on."""
 
 from __future__ import annotations
 
@@ -8,42 +8,43 @@ from typing import Any
 
 import numpy as np
 
+from flwr_flynn._validation import integer, number
 from flwr_flynn.errors import SpecError
 
 _MAX_DIM = 2**31 - 1
-_MAX_WAVES = 2**16  # all of them are computed for every point
+_MAX_WAVES = 2**16  # all of them are computed for every sample
 
 
 @dataclass(frozen=True)
 class HashSpec:
-    """All that defines a fruit-fly hash; equal specifications give equal bits on every machine.
+    """Specification of a fruit-fly hash. Equal specifications give equal bits on every machine.
 
     Parameters
     ----------
     n_features : int
-        Columns of the data, d.
+        Features of a sample, d.
     hash_dim : int
         Rows of the lifting matrix, m.
     row_nnz : int
-        Non-zero entries in each row of the lifting matrix, s; 1 <= s <= d, or n_waves if there are any.
+        Nonzero entries in each row of the lifting matrix, s. 1 <= s <= d, or 1 <= s <= n_waves with waves.
     hash_nnz : int
-        Ones in a hash, rho; 1 <= rho <= m.
+        Active bits of a hash, rho. 1 <= rho <= m.
     seed : int
         0 <= seed < 2**64.
     signed : bool, default=False
-        Draw each non-zero entry as +1 or -1 rather than 1 (not in the paper).
+        Draw each nonzero entry as +1 or -1 instead of 1 (not in the paper).
     center, scale : sequence of n_features finite floats, optional
-        Public vectors: points enter the hash as (x - center) * scale; every scale is positive (not in the paper).
+        Public vectors. A sample enters the hash as (x - center) * scale. Every scale is positive (not in the paper).
     n_waves : int, default=0
-        Periodic projections that are put between the columns and the lifting matrix, which then has as many columns
-        (not in the paper); see `flwr_flynn.hashing.wave_features`. 0: none.
+        Number of wave features between the sample and the lifting matrix, which then has `n_waves` columns (not in the
+        paper). See `flwr_flynn.hashing.wave_features`. 0 means none.
     wave_frequency : float, default=0.0
-        Periods per unit of a centred and scaled column, for a slope of 1; positive if and only if there are waves.
+        Periods per unit of a centred and scaled feature at slope 1. Positive if and only if there are waves.
 
     Raises
     ------
     SpecError
-        A field has the wrong type or is out of range; the message names it.
+        A field has the wrong type or is out of range. `field` names it.
 
     Examples
     --------
@@ -65,73 +66,75 @@ class HashSpec:
 
     def __post_init__(self) -> None:
         bounds = {
-            "n_features": _MAX_DIM,
-            "hash_dim": _MAX_DIM,
-            "n_waves": _MAX_WAVES,
-            "row_nnz": None,
-            "hash_nnz": None,
-            "seed": 2**64 - 1,
+            "n_features": (1, _MAX_DIM),
+            "hash_dim": (1, _MAX_DIM),
+            "n_waves": (0, _MAX_WAVES),
+            "row_nnz": (1, _MAX_DIM),
+            "hash_nnz": (1, _MAX_DIM),
+            "seed": (0, 2**64 - 1),
         }
-        limits = {"row_nnz": "n_waves" if self.n_waves else "n_features", "hash_nnz": "hash_dim"}
-        for name, bound in bounds.items():
-            value = getattr(self, name)
-            if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
-                raise SpecError(f"{name}: expected a whole number, got {type(value).__name__}")
-            lowest = 0 if name in ("seed", "n_waves") else 1
-            highest = getattr(self, limits[name]) if bound is None else bound
-            if not lowest <= value <= highest:
-                meaning = f" ({limits[name]})" if bound is None else ""
-                raise SpecError(f"{name}: expected {lowest} to {highest}{meaning}, got {value}")
-            object.__setattr__(self, name, int(value))
+        for name, (least, most) in bounds.items():
+            object.__setattr__(self, name, integer(name, getattr(self, name), least, most, error=SpecError))
+        for name, limit in (("row_nnz", "n_waves" if self.n_waves else "n_features"), ("hash_nnz", "hash_dim")):
+            value, most = getattr(self, name), getattr(self, limit)
+            if value > most:
+                raise SpecError(name, f"an integer from 1 to {most} ({limit})", value)
         if not isinstance(self.signed, bool | np.bool_):
-            raise SpecError(f"signed: expected True or False, got {type(self.signed).__name__}")
+            raise SpecError("signed", "True or False", self.signed)
         object.__setattr__(self, "signed", bool(self.signed))
         for name in ("center", "scale"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, self._vector(name))
-        frequency = self.wave_frequency
-        if isinstance(frequency, bool | np.bool_) or not isinstance(frequency, float | int | np.floating | np.integer):
-            raise SpecError(f"wave_frequency: expected a number, got {type(frequency).__name__}")
-        if isinstance(frequency, int) and abs(frequency) >= 2**1023:  # which no float is
-            raise SpecError("wave_frequency: expected a number that is not so large")
-        if not (0 < frequency < np.inf if self.n_waves else frequency == 0):
-            expected = "a finite number above 0" if self.n_waves else "0, as there are no waves"
-            raise SpecError(f"wave_frequency: expected {expected}, got {frequency}")
-        object.__setattr__(self, "wave_frequency", float(frequency))
+        frequency = number("wave_frequency", self.wave_frequency, error=SpecError)
+        if self.n_waves and frequency <= 0:
+            raise SpecError("wave_frequency", "a finite number above 0", frequency)
+        if not self.n_waves and frequency != 0:
+            raise SpecError("wave_frequency", "0, as n_waves is 0", frequency)
+        object.__setattr__(self, "wave_frequency", frequency)
 
     @property
     def n_inputs(self) -> int:
-        """Columns of the lifting matrix: the waves, where there are any, else the features."""
+        """Columns of the lifting matrix: `n_waves` if there are waves, else `n_features`."""
         return self.n_waves or self.n_features
 
     def _vector(self, name: str) -> tuple[float, ...]:
-        value = getattr(self, name)
-        if isinstance(value, str | bytes) or not (
-            isinstance(value, Sequence) or (isinstance(value, np.ndarray) and value.ndim)
-        ):
-            raise SpecError(f"{name}: expected {self.n_features} floats, got {type(value).__name__}")
+        value, expected = getattr(self, name), f"{self.n_features} finite floats (n_features)"
+        is_array = isinstance(value, np.ndarray) and value.ndim
+        if isinstance(value, str | bytes) or not (isinstance(value, Sequence) or is_array):
+            raise SpecError(name, expected, type(value).__name__)
         if len(value) != self.n_features:
-            raise SpecError(f"{name}: expected {self.n_features} floats (n_features), got {len(value)}")
+            raise SpecError(name, expected, f"{len(value)} entries")
         try:
             if any(isinstance(entry, str | bytes) for entry in value):
                 raise TypeError
             vector = np.asarray(value, np.float64)
         except (TypeError, ValueError, OverflowError):
-            raise SpecError(f"{name}: expected {self.n_features} floats, got something else") from None
-        if vector.ndim != 1 or not np.isfinite(vector).all():
-            raise SpecError(f"{name}: expected {self.n_features} finite floats")
+            raise SpecError(name, expected, "an entry that is no float") from None
+        if vector.ndim != 1:
+            raise SpecError(name, expected, f"an array of shape {vector.shape}")
+        if not np.isfinite(vector).all():
+            raise SpecError(name, expected, f"NaN or infinity at index {int(np.flatnonzero(~np.isfinite(vector))[0])}")
         if name == "scale" and not (vector > 0).all():
-            raise SpecError("scale: expected positive numbers only")
+            index = int(np.flatnonzero(vector <= 0)[0])
+            raise SpecError("scale", "positive floats", f"{vector[index]} at index {index}")
         return tuple(vector.tolist())
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain Python values that JSON can hold."""
+        """Fields as plain Python values that JSON can hold."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> HashSpec:
-        """The specification that `to_dict` described.
+        """Specification from the values of `to_dict`.
+
+        Parameters
+        ----------
+        values : mapping
+
+        Returns
+        -------
+        HashSpec
 
         Raises
         ------
@@ -139,15 +142,15 @@ class HashSpec:
             Not a mapping, a field is missing or unknown, or a value is refused.
         """
         if not isinstance(values, Mapping):
-            raise SpecError(f"spec: expected a mapping, got {type(values).__name__}")
+            raise SpecError("spec", "a mapping", type(values).__name__)
         known = {field.name for field in fields(cls)}
         required = {"n_features", "hash_dim", "row_nnz", "hash_nnz", "seed"}
         unknown = sorted(str(name)[:40] for name in set(values) - known)
         if unknown:
-            raise SpecError(f"spec: unknown field {', '.join(unknown[:5])}")
+            raise SpecError("spec", f"the fields {', '.join(sorted(known))}", f"unknown {', '.join(unknown[:5])}")
         missing = sorted(required - set(values))
         if missing:
-            raise SpecError(f"spec: missing field {', '.join(missing)}")
+            raise SpecError("spec", f"the fields {', '.join(sorted(required))}", f"none named {', '.join(missing)}")
         return cls(**values)
 
     def difference(self, other: HashSpec) -> list[str]:
@@ -172,62 +175,63 @@ class HashSpec:
         n_waves: int = 0,
         wave_frequency: float = 0.0,
     ) -> HashSpec:
-        """Sizes for data of this shape.
+        """Specification with sizes for data of this shape.
 
         Parameters
         ----------
         n_features : int
-            Columns of the data.
+            Features of a sample.
         n_examples, n_classes : int, optional
-            Training points of all parties together, and classes; public figures, rough ones will do.
+            Training samples of all parties together, and classes. Public figures; rough ones will do.
         noise_sigma : float, optional
-            Standard deviation of the noise that the summed counts would carry per unit of L2 sensitivity. Fewer, larger
-            counts stand out from noise better than many small ones, so rho grows with it. Needs the other two.
+            Standard deviation of the noise in the summed counts per unit of L2 sensitivity. Few large counts stand out
+            from noise better than many small ones, so `hash_nnz` grows with it. Needs `n_examples` and `n_classes`.
         hash_dim, row_nnz, hash_nnz : int, optional
-            Sizes already decided; the others are chosen to go with them.
+            Sizes already decided. The others are chosen to go with them.
         seed, signed, center, scale, n_waves, wave_frequency
-            Passed on.
+            Passed on to the specification.
+
+        Returns
+        -------
+        HashSpec
+
+        Raises
+        ------
+        SpecError
+            A figure is out of range, or the sizes given do not fit together.
 
         Notes
         -----
-        - m: 16384, less where that many counts of all classes would take more than 64 MiB. Accuracy rises with m
-          everywhere, and so do time, memory and bytes. With noise no more than 15 n / L sigma, but 512 at least: counts
-          are n rho / m L on average, their noise is sigma rho**(1/2), and a larger m drowns in it.
-        - s: 0.4 d (of the waves, where there are any), at least 2, at most 40.
-        - rho: 64 for every 16384 of m, at least 16. With noise: 22 (m L sigma / n)**(2/3), at least 16, at most m / 10.
-          At (m L sigma / n)**2 the size of a count and that of its noise would balance; the best rho grows more slowly.
-        - Both rules for noise: fifteen public tables and two synthetic sets, parts of the training data held out, 300
-          to 10000 points, epsilon .25 to 4, 2 and 10 parties. On average balanced accuracy was .03 below that of the
-          best m and rho, some of it chance; with m = 16384 and rho at most m / 20 it was .08 below.
+        - m: 16384, or less where the counts of all classes would take more than 64 MiB. With noise at most
+          15 n / (L sigma), and at least 512.
+        - s: 0.4 d, or 0.4 n_waves with waves, from 2 to 40.
+        - rho: 64 for every 16384 of m, at least 16. With noise 22 (m L sigma / n)**(2/3), at least 16, at most m / 10.
 
-        Mean balanced accuracy on 36 public data sets (at most 2000 points each, 3 of 5 folds, weighted columns, decay
-        by leave-one-out): .844; with rho = 32 .841, 128 .839, 16 .833, 256 .836; with s halved .834, quartered .817,
-        half as large again .841; with m = 4096 .831 at best. Of twenty pairs of s and rho at m = 16384, this one is
-        the best on all 36 collections that leave one set out.
+        docs/explanation/defaults.md has the measurements behind these figures.
 
-        Time and memory at m = 16384: 5 to 10 us per point on one core, and 128 kB per class for the counts; a message
-        takes a byte or two per count.
+        Examples
+        --------
+        >>> spec = HashSpec.suggest(64, n_examples=1000, n_classes=10)
+        >>> spec.hash_dim, spec.row_nnz, spec.hash_nnz
+        (16384, 26, 64)
         """
-        figures = {"n_features": n_features, "n_examples": n_examples, "n_classes": n_classes}
-        for name, figure in figures.items():
-            if figure is None and name != "n_features":
-                continue
-            if isinstance(figure, bool) or not isinstance(figure, int | np.integer) or figure < (name != "n_examples"):
-                raise SpecError(f"{name}: expected a positive whole number, got {figure!r}")
-        if noise_sigma is not None and not 0 <= noise_sigma < np.inf:
-            raise SpecError(f"noise_sigma: expected a finite number of at least 0, got {noise_sigma!r}")
-        if noise_sigma is not None and (n_examples is None or n_classes is None):
-            raise SpecError("noise_sigma: needs n_examples and n_classes as well")
+        n_features = integer("n_features", n_features, error=SpecError)
+        n_examples = None if n_examples is None else integer("n_examples", n_examples, least=0, error=SpecError)
+        n_classes = None if n_classes is None else integer("n_classes", n_classes, error=SpecError)
+        if noise_sigma is not None:
+            noise_sigma = number("noise_sigma", noise_sigma, least=0, error=SpecError)
+            if n_examples is None or n_classes is None:
+                raise SpecError("noise_sigma", "n_examples and n_classes with it", "one of them missing")
         if hash_dim is None:
-            hash_dim = 2**14 if n_classes is None else max(min(2**14, 2**23 // int(n_classes)), 256)
+            hash_dim = 2**14 if n_classes is None else max(min(2**14, 2**23 // n_classes), 256)
             if noise_sigma and n_examples is not None and n_classes is not None:
                 hash_dim = min(hash_dim, max(int(min(15 * n_examples / (n_classes * noise_sigma), 2**14)), 512))
         if row_nnz is None:
-            n_inputs = int(n_waves or n_features)
+            n_inputs = n_waves or n_features
             row_nnz = min(n_inputs, max(2, min(-(-2 * n_inputs // 5), 40)))
         if hash_nnz is None:
             hash_nnz = min(max(hash_dim // 256, 16), hash_dim)
             if noise_sigma is not None and n_examples is not None and n_classes is not None:
                 ideal = 22 * (hash_dim * n_classes * noise_sigma / max(n_examples, 1)) ** (2 / 3)
                 hash_nnz = max(int(min(max(ideal, 16), hash_dim // 10)), 1)
-        return cls(int(n_features), hash_dim, row_nnz, hash_nnz, seed, signed, center, scale, n_waves, wave_frequency)
+        return cls(n_features, hash_dim, row_nnz, hash_nnz, seed, signed, center, scale, n_waves, wave_frequency)

@@ -1,19 +1,19 @@
-"""A feature stage for few columns: periodic projections, of which the rows of M then take sums.
+"""Wave features: periodic projections of a sample that take the place of its features.
 
-The hash sees only the direction in which a point lies, which in two dimensions is an angle and no more: of two
-concentric circles it can tell nothing. Waves give the point a position: wave k is
+The hash sees only the direction of a sample, which in two dimensions is an angle. It cannot tell two concentric circles
+apart. Wave features carry the position: feature k of a sample x is
 
     q_k(x) = rint(127 (4 |t - 1/2| - 1)),  t = u - floor(u),  u = b_k + f sum over j of w_kj z_j,
 
-a triangle wave of period 1 / f along the direction w_k, z being the centred and scaled point. Random projections with
-a periodic function after them are random Fourier features (Rahimi & Recht, "Random features for large-scale kernel
-machines", NIPS 2007); a triangle does as well here as a cosine and takes only operations that are rounded exactly, in a
-fixed order, so that waves are the same on every machine. They are whole numbers from -127 to 127, which the hash adds
-exactly.
+a triangle wave of period 1 / f along the direction w_k, where z is the centred and scaled sample. Random projections
+followed by a periodic function are random Fourier features (Rahimi & Recht, "Random features for large-scale kernel
+machines", NIPS 2007). A triangle serves as well here as a cosine, and it takes only operations that are rounded
+exactly, in a fixed order: wave features are the same on every machine. They are integers from -127 to 127, which the
+hash adds exactly.
 
 >>> import numpy as np
->>> waves = Waves(seed=1, n_waves=4, frequency=0.25, center=None, scale=None, n_features=2)
->>> waves(np.array([[0.0, 0.0], [1.0, 2.0]])).dtype
+>>> features = TriangleFeatures(seed=1, n_waves=4, frequency=0.25, center=None, scale=None, n_features=2)
+>>> features(np.array([[0.0, 0.0], [1.0, 2.0]])).dtype
 dtype('int8')
 """
 
@@ -26,7 +26,6 @@ import numpy.typing as npt
 from numba import njit
 
 from flwr_flynn.errors import DataError
-from flwr_flynn.hashing.compiling import first_call
 from flwr_flynn.hashing.philox import draw_waves
 
 Floats = npt.NDArray[np.float64]
@@ -34,18 +33,27 @@ Floats = npt.NDArray[np.float64]
 _LARGEST = 1e300  # far enough below what float64 holds for any rounding on the way
 
 
-class Waves:
-    """The waves of a specification.
+class TriangleFeatures:
+    """Wave features of a specification.
 
     Parameters
     ----------
     seed : int
+        0 <= seed < 2**64.
     n_waves : int
+        Number of waves.
     frequency : float
-        f of the module's description.
-    center, scale : (d,) float64 arrays, or None
+        f of the formula above.
+    center, scale : (d,) float64 array or None
+        Vectors of the specification.
     n_features : int
         d.
+
+    Examples
+    --------
+    >>> features = TriangleFeatures(seed=1, n_waves=4, frequency=0.25, center=None, scale=None, n_features=2)
+    >>> features(np.array([[0.0, 0.0]])).shape
+    (1, 4)
     """
 
     def __init__(
@@ -55,11 +63,10 @@ class Waves:
         self._frequency = frequency
         self._center = np.zeros(n_features) if center is None else center
         self._scale = np.ones(n_features) if scale is None else scale
-        with first_call("draw waves"):
-            self._slopes, self._phases = draw_waves(np.uint64(seed), n_waves, n_features)
+        self._slopes, self._phases = draw_waves(np.uint64(seed), n_waves, n_features)
 
     def fits(self, X: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Which points have projections well within float64, each by its own values alone.
+        """Tell the samples whose projections are well within float64, each by its own values alone.
 
         Parameters
         ----------
@@ -72,12 +79,12 @@ class Waves:
         return np.asarray(reach < _LARGEST)
 
     def __call__(self, X: npt.NDArray[Any]) -> npt.NDArray[np.int8]:
-        """The waves of points.
+        """Compute the wave features of samples.
 
         Parameters
         ----------
         X : (n, d) array
-            Finite, of any real dtype.
+            Finite values of any real dtype.
 
         Returns
         -------
@@ -89,24 +96,23 @@ class Waves:
             A projection overflows float64.
         """
         out = np.empty((len(X), self.n_waves), np.int8)
-        with first_call("waves"):
-            finite = _waves(
-                np.ascontiguousarray(X, np.float64),
-                self._center,
-                self._scale,
-                self._slopes,
-                self._phases,
-                self._frequency,
-                out,
-            )
+        finite = _waves(
+            np.ascontiguousarray(X, np.float64),
+            self._center,
+            self._scale,
+            self._slopes,
+            self._phases,
+            self._frequency,
+            out,
+        )
         if not finite:
-            raise DataError("X: values too large for the waves; rescale the columns")
+            raise DataError("X", "values whose projections fit float64 (rescale the features)", "larger values")
         return out
 
 
 @njit(nogil=True, cache=True)
 def _waves(X, center, scale, slopes, phases, frequency, out):  # type: ignore[no-untyped-def]
-    """Write the waves of each point; whether all projections were finite."""
+    """Write the wave features of each sample to `out`; return False at the first projection that is not finite."""
     n_waves = slopes.shape[1]
     sums = np.empty(n_waves)
     for p in range(X.shape[0]):

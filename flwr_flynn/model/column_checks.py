@@ -1,14 +1,15 @@
-"""Columns: found by name, and those that cannot be hashed told by name and number, never by value.
+"""Checks of columns that cannot be hashed: text, NaN and infinity, told by name and number, never by value.
 
 >>> check_finite(np.array([[1.0, 2.0], [np.nan, 3.0]]), names=["age", "height"])
 Traceback (most recent call last):
 ...
-flwr_flynn.errors.DataError: X: NaN or infinity in 1 of 2 columns: age (1 of 2 points); fill them in or leave them out
+flwr_flynn.errors.DataError: X: expected finite numbers (fill in or leave out others), got NaN or infinity in 1 of 2 \
+columns: age (1 of 2 samples)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -20,112 +21,34 @@ from flwr_flynn.errors import DataError
 _LISTED = 5  # columns in a message
 
 
-def by_name(columns: Sequence[str], wanted: Sequence[str], source: str) -> tuple[list[int], tuple[str, ...]]:
-    """Where the features that a run announces stand among the columns of a file.
-
-    Parameters
-    ----------
-    columns : sequence of str
-        What the file has beside the label, whatever their order; others than the wanted ones do no harm.
-    wanted : sequence of str
-    source : str
-        How messages call the file.
-
-    Returns
-    -------
-    places : list of int
-        Of the wanted columns, in the run's order.
-    left_out : tuple of str
-        The other columns.
-
-    Raises
-    ------
-    DataError
-        Wanted columns are not there, or there more than once. The message names those, and none of the file's own.
-
-    Examples
-    --------
-    >>> by_name(["weight", "bottle", "age"], ["age", "weight"], "a.csv")
-    ([2, 0], ('bottle',))
-    >>> by_name(["weight", "bottle", "age"], ["age", "height"], "a.csv")
-    Traceback (most recent call last):
-    ...
-    flwr_flynn.errors.DataError: a.csv: 1 of the run's 2 features are not among its 3 columns beside the label: height
-    """
-    places: dict[str, list[int]] = {name: [] for name in wanted}
-    if len(places) < len(wanted):
-        raise DataError(
-            f"{source}: expected features of different names, the run has {len(wanted) - len(places)} again"
-        )
-    for place, name in enumerate(columns):
-        if name in places:
-            places[name].append(place)
-    for trouble, bad in (
-        ("are not", [name for name in wanted if not places[name]]),
-        ("stand more than once", [name for name in wanted if len(places[name]) > 1]),
-    ):
-        if bad:
-            raise DataError(
-                f"{source}: {len(bad)} of the run's {len(wanted)} features {trouble} among its {len(columns)} columns "
-                f"beside the label: {_listed([name[:60] for name in bad])}"
-            )
-    return [places[name][0] for name in wanted], tuple(name for name in columns if name not in places)
-
-
-def where(
-    bad: Sequence[int], per_column: Sequence[int], n_columns: int, n_points: int, names: Sequence[str] | None = None
-) -> str:
-    """Which columns of a file are meant, at most five: by names that everybody knows, or else by position.
-
-    Parameters
-    ----------
-    bad : sequence of int
-        Their positions, from 0.
-    per_column : sequence of int
-        For each of `bad`, how many points it is about.
-    n_columns, n_points : int
-        All there are.
-    names : sequence of str, optional
-        Of all columns.
-
-    Examples
-    --------
-    >>> where([1], [3], 2, 50)
-    '1 of 2 features: number 2 (3 of 50 points)'
-    >>> where([0, 1], [3, 4], 2, 50, ["age", "weight"])
-    '2 of 2 features: age (3 of 50 points), weight (4 of 50 points)'
-    """
-    called = [f"number {place + 1}" if names is None else names[place][:60] for place in bad]
-    each = [f"{name} ({number} of {n_points} points)" for name, number in zip(called, per_column, strict=True)]
-    return f"{len(bad)} of {n_columns} features: {_listed(each)}"
-
-
 def check_columns(X: Any) -> None:
     """Refuse a data frame with columns that are not numbers.
 
     Parameters
     ----------
-    X : anything
-        Only data frames are looked at: objects with `columns` and `dtypes`.
+    X : object
+        Only data frames are checked: objects with `columns` and `dtypes`.
 
     Raises
     ------
     DataError
-        Columns of text, categories or times; the message names them.
+        Columns of text, categories or times. The message names them.
+
+    Examples
+    --------
+    >>> check_columns(np.ones((2, 2)))
     """
     dtypes = getattr(X, "dtypes", None)
     if dtypes is None or not hasattr(X, "columns"):
         return
     bad = [
         str(name)[:60]
-        for place, (name, dtype) in enumerate(zip(X.columns, dtypes, strict=True))
-        if _is_text(X, place, dtype)
+        for index, (name, dtype) in enumerate(zip(X.columns, dtypes, strict=True))
+        if _is_text(X, index, dtype)
     ]
     if bad:
-        raise DataError(
-            f"X: {len(bad)} of {len(X.columns)} columns are not numbers: {_listed(bad)}; encode them first, for "
-            "instance by OneHotEncoder in a ColumnTransformer"
-        )
+        expected = "numbers (encode others first, for example by OneHotEncoder in a ColumnTransformer)"
+        raise DataError("X", expected, f"{len(bad)} of {len(X.columns)} columns that are not: {listed(bad)}")
 
 
 def check_finite(X: Any, names: Iterable[Any] | None = None) -> None:
@@ -134,42 +57,43 @@ def check_finite(X: Any, names: Iterable[Any] | None = None) -> None:
     Parameters
     ----------
     X : (n, d) array or scipy sparse
-    names : d names, optional
-        Else columns are called by their number, from 0.
+    names : iterable of d names, optional
+        Names of the columns. Default: their indices, from 0.
 
     Raises
     ------
     DataError
-        The message names columns and how many points lack them.
+        The message names columns, with the number of samples concerned.
     """
     values = X.data if sp.issparse(X) else X
     if values.dtype.kind != "f" or np.isfinite(np.sum(values)) or np.isfinite(values).all():
         return
     bad = _per_column(X)
     labels = [f"column {j}" for j in range(len(bad))] if names is None else [str(name)[:60] for name in names]
-    told = [f"{labels[j]} ({bad[j]} of {X.shape[0]} points)" for j in np.flatnonzero(bad)]
-    raise DataError(
-        f"X: NaN or infinity in {len(told)} of {len(bad)} columns: {_listed(told)}; fill them in or leave them out"
-    )
+    named = [f"{labels[j]} ({bad[j]} of {X.shape[0]} samples)" for j in np.flatnonzero(bad)]
+    expected = "finite numbers (fill in or leave out others)"
+    raise DataError("X", expected, f"NaN or infinity in {len(named)} of {len(bad)} columns: {listed(named)}")
 
 
 def _per_column(X: Any) -> npt.NDArray[np.int64]:
+    """Number of entries of each column that are NaN or infinite, (d,) int64."""
     if not sp.issparse(X):
         return np.asarray((~np.isfinite(X)).sum(axis=0), np.int64)
     entries = sp.coo_array(X)
     return np.bincount(entries.coords[1][~np.isfinite(entries.data)], minlength=X.shape[1]).astype(np.int64)
 
 
-def _is_text(X: Any, place: int, dtype: Any) -> bool:
-    """Whether a column is known not to be numbers; of others than pandas' scikit-learn is the judge."""
+def _is_text(X: Any, index: int, dtype: Any) -> bool:
+    """True if a column is known not to hold numbers; scikit-learn judges dtypes that are not of pandas or NumPy."""
     kind = getattr(dtype, "kind", None)
     if kind is None or kind in "biuf":
         return False
-    if kind == "O" and hasattr(X, "iloc") and str(dtype) == "object":  # numbers may hide in there
-        return any(isinstance(value, str | bytes) for value in X.iloc[:, place])
+    if kind == "O" and hasattr(X, "iloc") and str(dtype) == "object":  # may hold numbers
+        return any(isinstance(value, str | bytes) for value in X.iloc[:, index])
     return True
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
+    """Join at most five names, with the number of the others."""
     shown = ", ".join(names[:_LISTED])
     return shown if len(names) <= _LISTED else f"{shown} and {len(names) - _LISTED} more"

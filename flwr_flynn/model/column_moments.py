@@ -1,14 +1,14 @@
-"""Sums of columns and of their squares, exact: what centre and scale of a hash are derived from.
+"""Exact moments of columns: the sums from which centre and scale of a hash are derived.
 
-Floating-point sums depend on the order of their terms, so parties that add theirs up would not get what the pooled
-points give. The sums here are integers: a float64 is a whole multiple of 2 ** -1074 and its square one of 2 ** -2148,
-and Python's integers hold those sums whole. `ColumnSums` of any split of the points, added in any order, are equal, and
-so are the centre and the scale that come of them, bit for bit.
+Floating-point sums depend on the order of their terms, so the sum over parties would differ from the pooled one. The
+sums here are integers: a float64 is an integral multiple of 2 ** -1074 and its square of 2 ** -2148, and Python's
+integers hold such sums exactly. `ColumnMoments` of any split of the samples, added in any order, are equal, and so are
+the centre and scale derived from them, bit for bit.
 
 >>> import numpy as np
 >>> X, y = np.array([[0.1, 7.0], [0.2, 7.0], [0.3, 7.0]]), np.array([0, 1, 0])
->>> pooled = ColumnSums.from_data(X, y, n_classes=2)
->>> parts = [ColumnSums.from_data(X[[i]], y[[i]], n_classes=2) for i in (2, 0, 1)]
+>>> pooled = ColumnMoments.from_data(X, y, n_classes=2)
+>>> parts = [ColumnMoments.from_data(X[[i]], y[[i]], n_classes=2) for i in (2, 0, 1)]
 >>> sum(parts[1:], parts[0]) == pooled
 True
 >>> pooled.center_and_scale("center")
@@ -28,80 +28,92 @@ import scipy.sparse as sp
 from numba import njit
 
 from flwr_flynn.errors import DataError
-from flwr_flynn.hashing.compiling import first_call
 
-Whole = npt.NDArray[np.object_]  # Python integers: no bound, no rounding
+Integers = npt.NDArray[np.object_]  # Python integers: no bound, no rounding
 
 SCALINGS = ("center", "standard", "weighted", "weighted-center")
-"""What `ColumnSums.center_and_scale` can make."""
+"""Names of scalings, see `ColumnMoments.center_and_scale`."""
 
 _UNIT = 1074  # values are multiples of 2 ** -_UNIT
 _LARGEST = int(np.finfo(np.float64).max) << _UNIT
 _LIMB = 32  # bits
-_BATCH = 2**22  # values at a time; the limbs of so many are certain to add up within int64
+_BATCH = 2**22  # values at a time; sums of so many limbs fit int64
 _EPSILON = float(np.finfo(np.float64).eps)
-_FAINTEST = 0.05  # weight of a column that tells nothing about the classes; the most telling one has 1.05
+_FAINTEST = 0.05  # weight of an uninformative column; the most informative one has 1.05
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ColumnSums:
-    """How many points each class has, and per class and column the sum of the values and of their squares.
+class ColumnMoments:
+    """Class sizes, and for each class and column the sum of the values and the sum of their squares. Immutable.
 
-    Immutable. Build it by `from_data`, `zeros` or `from_limbs`.
+    Build it by `from_data`, `zeros` or `from_limbs`.
 
     Parameters
     ----------
     n_per_class : (L,) int64 array
+        Samples of each class.
     sums : (L, d) array of int
-        In units of 2 ** -1074.
+        Python integers, in units of 2 ** -1074.
     squares : (L, d) array of int
-        In units of 2 ** -2148.
+        Python integers, in units of 2 ** -2148.
 
     Raises
     ------
     DataError
-        No set of numbers has these sums. There are some if and only if n * squares >= sums ** 2, and nothing is left
-        of no points.
+        No set of numbers has these sums. A set exists if and only if n * squares >= sums ** 2 and classes without
+        samples have sums of 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> ColumnMoments.from_data(np.array([[1.0], [3.0]]), np.array([0, 0]), n_classes=1).center_and_scale("standard")
+    ((2.0,), (1.0,))
     """
 
     n_per_class: npt.NDArray[np.int64]
-    sums: Whole
-    squares: Whole
+    sums: Integers
+    squares: Integers
 
     def __post_init__(self) -> None:
         sizes, sums, squares = self.n_per_class, self.sums, self.squares
         if sums.ndim != 2 or sums.shape != squares.shape or sizes.shape != sums.shape[:1]:
-            raise DataError(f"column sums: shapes {sizes.shape}, {sums.shape}, {squares.shape} do not go together")
+            got = f"{sizes.shape}, {sums.shape}, {squares.shape}"
+            raise DataError("column moments", "shapes (L,), (L, d), (L, d)", got)
         if sizes.min(initial=0) < 0 or sum(sizes.tolist()) >= 2**63:
-            raise DataError("column sums: expected class sizes of at least 0 and below 2**63 in all")
-        whole = sizes.astype(object)[:, None]
-        # The largest float bounds what so many points can sum up to, and Cauchy-Schwarz the sum by the squares.
-        if (squares > whole * _LARGEST**2).any() or (whole * squares < sums * sums).any():
-            raise DataError("column sums: no set of so many finite numbers has these sums and squares")
+            raise DataError("column moments", "class sizes from 0 with a sum below 2**63", "sizes out of range")
+        n = sizes.astype(object)[:, None]
+        # The largest float bounds the squares of so many samples, and the squares bound the sums (Cauchy-Schwarz).
+        if (squares > n * _LARGEST**2).any() or (n * squares < sums * sums).any():
+            raise DataError("column moments", "sums and squares of some set of finite numbers", "sums of no such set")
         if (sizes == 0).any() and (squares[sizes == 0] != 0).any():
-            raise DataError("column sums: a class without points has sums")
+            raise DataError("column moments", "sums of 0 in classes without samples", "other sums")
         for array in (sizes, sums, squares):
             array.flags.writeable = False
 
     @classmethod
-    def zeros(cls, n_features: int, n_classes: int) -> ColumnSums:
-        """The sums of no points."""
+    def zeros(cls, n_features: int, n_classes: int) -> ColumnMoments:
+        """Moments of no samples."""
         nothing = np.zeros((n_classes, n_features), object)
         return cls(np.zeros(n_classes, np.int64), nothing, nothing.copy())
 
     @classmethod
-    def from_data(cls, X: Any, y: npt.NDArray[np.int64], n_classes: int, min_examples: int = 1) -> ColumnSums:
-        """The sums of labelled points.
+    def from_data(cls, X: Any, y: npt.NDArray[np.int64], n_classes: int, min_examples: int = 1) -> ColumnMoments:
+        """Moments of labelled samples.
 
         Parameters
         ----------
         X : (n, d) array or scipy CSR
-            Finite, of any real dtype; taken as float64.
-        y : (n,) integers
-            Class of each point, 0 <= y < n_classes.
+            Finite values of any real dtype, taken as float64.
+        y : (n,) int64 array
+            Class indices, 0 <= y < n_classes.
         n_classes : int
+            Number of classes, L.
         min_examples : int, default=1
-            Leave out classes of fewer points: the sums of a single point are that point.
+            Leave out classes of fewer samples: the sums of a single sample are that sample.
+
+        Returns
+        -------
+        ColumnMoments
 
         Raises
         ------
@@ -121,7 +133,7 @@ class ColumnSums:
         return total
 
     @classmethod
-    def _of_batch(cls, X: Any, y: npt.NDArray[np.int64], n_classes: int) -> ColumnSums:
+    def _of_batch(cls, X: Any, y: npt.NDArray[np.int64], n_classes: int) -> ColumnMoments:
         d = X.shape[1]
         if sp.issparse(X):
             X = sp.csr_array(X)
@@ -130,26 +142,25 @@ class ColumnSums:
                 X.sum_duplicates()
             values, columns = X.data.astype(np.float64), X.indices.astype(np.int64)
             labels = np.repeat(y, np.diff(X.indptr))
-        elif X.dtype in (np.bool_, np.uint8, np.int8, np.uint16, np.int16):  # pixels: no need of limbs
+        elif X.dtype in (np.bool_, np.uint8, np.int8, np.uint16, np.int16):  # pixels need no limbs
             low_sums, low_squares = np.zeros((2, n_classes, d), np.int64)
-            with first_call(("column sums", X.dtype)):
-                _add_whole(np.ascontiguousarray(X), y, low_sums, low_squares)
+            _add_integers(np.ascontiguousarray(X), y, low_sums, low_squares)
             sizes = np.bincount(y, minlength=n_classes).astype(np.int64)
             return cls(sizes, _shifted(low_sums, _UNIT), _shifted(low_squares, 2 * _UNIT))
         else:
             values = np.ascontiguousarray(X, np.float64).ravel()
             columns, labels = np.empty(0, np.int64), y
         if not np.isfinite(values).all():
-            raise DataError("X: NaN or infinity; expected finite numbers")
+            raise DataError("X", "finite numbers", "NaN or infinity")
         exponents = np.frexp(values[values != 0])[1]
         low, high = (int(exponents.min()), int(exponents.max())) if len(exponents) else (0, 0)
-        # The lowest of a value's 53 bits, and room for the two limbs into which a shift may push its highest ones.
+        # From the lowest of the 53 bits of a value, with room for two limbs into which a shift may push the highest
+        # ones.
         first = max(low - 53 + _UNIT, 0) // _LIMB
         limbs = np.zeros((n_classes, d, (high + _UNIT) // _LIMB - first + 3), np.int64)
         first_square = 2 * max(low - 53 + _UNIT, 0) // _LIMB
         square_limbs = np.zeros((n_classes, d, 2 * (high + _UNIT) // _LIMB - first_square + 5), np.int64)
-        with first_call("column sums"):
-            _add_limbs(values, columns, labels, first * _LIMB, first_square * _LIMB, limbs, square_limbs)
+        _add_limbs(values, columns, labels, first * _LIMB, first_square * _LIMB, limbs, square_limbs)
         return cls(
             np.bincount(y, minlength=n_classes).astype(np.int64),
             _from_limbs(limbs, first),
@@ -163,48 +174,52 @@ class ColumnSums:
 
     @property
     def n_examples(self) -> int:
-        """Number of points."""
+        """Number of samples."""
         return sum(self.n_per_class.tolist())
 
     def __repr__(self) -> str:
-        return f"<ColumnSums of {self.n_examples} points, {self.sums.shape[0]} classes, {self.n_features} columns>"
+        return f"<ColumnMoments of {self.n_examples} samples, {self.sums.shape[0]} classes, {self.n_features} columns>"
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ColumnSums):
+        if not isinstance(other, ColumnMoments):
             return NotImplemented
-        return all(
-            np.array_equal(mine, theirs)
-            for mine, theirs in (
-                (self.n_per_class, other.n_per_class),
-                (self.sums, other.sums),
-                (self.squares, other.squares),
-            )
-        )
+        names = ("n_per_class", "sums", "squares")
+        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in names)
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __add__(self, other: ColumnSums) -> ColumnSums:
-        if not isinstance(other, ColumnSums):
+    def __add__(self, other: ColumnMoments) -> ColumnMoments:
+        if not isinstance(other, ColumnMoments):
             return NotImplemented
         if self.sums.shape != other.sums.shape:
-            raise DataError(f"column sums: of shapes {self.sums.shape} and {other.sums.shape} do not add")
-        return ColumnSums(self.n_per_class + other.n_per_class, self.sums + other.sums, self.squares + other.squares)
+            raise DataError("column moments", f"shape {self.sums.shape} to add", f"shape {other.sums.shape}")
+        return ColumnMoments(self.n_per_class + other.n_per_class, self.sums + other.sums, self.squares + other.squares)
 
     def to_limbs(self) -> list[npt.NDArray[Any]]:
-        """The sums as arrays that can travel.
+        """Encode the moments as arrays of machine integers.
 
         Returns
         -------
         list of three arrays
-            `n_per_class`, int64 (L,); `sums` and `squares`, uint32 (L, d, k + 1): k limbs of 32 bits, lowest first, in
-            two's complement, after the place of the lowest, which is the same all over the array. All that an array
-            needs and no more.
+            `n_per_class`, (L,) int64; `sums` and `squares`, (L, d, k + 1) uint32: the index of the lowest limb, the
+            same all over the array, then k limbs of 32 bits, lowest first, in two's complement. k is as small as
+            possible.
         """
         return [self.n_per_class.copy(), _to_limbs(self.sums), _to_limbs(self.squares)]
 
     @classmethod
-    def from_limbs(cls, arrays: list[npt.NDArray[Any]], n_features: int, n_classes: int) -> ColumnSums:
-        """The sums that `to_limbs` wrote; nothing is assumed of the arrays.
+    def from_limbs(cls, arrays: list[npt.NDArray[Any]], n_features: int, n_classes: int) -> ColumnMoments:
+        """Decode the arrays of `to_limbs`; nothing is assumed of them.
+
+        Parameters
+        ----------
+        arrays : sequence of three arrays
+        n_features, n_classes : int
+            d and L.
+
+        Returns
+        -------
+        ColumnMoments
 
         Raises
         ------
@@ -212,56 +227,62 @@ class ColumnSums:
             Not of this form, or no set of finite numbers has these sums.
         """
         if not isinstance(arrays, Sequence) or len(arrays) != 3 or not all(isinstance(a, np.ndarray) for a in arrays):
-            raise DataError("column sums: expected 3 arrays (sizes, sums, squares)")
+            got = f"{len(arrays)} entries" if isinstance(arrays, Sequence) else type(arrays).__name__
+            raise DataError("column moments", "3 arrays (sizes, sums, squares)", got)
         sizes, *limbs = arrays
         if sizes.dtype.str != "<i8" or sizes.shape != (n_classes,):
-            raise DataError(f"column sums: expected {n_classes} class sizes, got {sizes.dtype} of {sizes.shape}")
+            got = f"{sizes.dtype} of shape {str(sizes.shape)[:60]}"
+            raise DataError("column moments", f"{n_classes} class sizes of int64", got)
         for array, most in zip(limbs, _MOST_LIMBS, strict=True):
             if array.dtype.str != "<u4" or array.ndim != 3 or array.shape[:2] != (n_classes, n_features):
-                raise DataError(
-                    f"column sums: expected uint32 of shape ({n_classes}, {n_features}, limbs), got {array.dtype} of "
-                    f"{str(array.shape)[:60]}"
-                )
-            place = array[:, :, 0]
-            if not 2 <= array.shape[2] <= most + 1 or (place != place[0, 0]).any() or place[0, 0] > most:
-                raise DataError(f"column sums: expected 1 to {most} limbs from one place below {most}")
+                got = f"{array.dtype} of shape {str(array.shape)[:60]}"
+                raise DataError("column moments", f"uint32 of shape ({n_classes}, {n_features}, limbs)", got)
+            lowest = array[:, :, 0]
+            if not 2 <= array.shape[2] <= most + 1 or (lowest != lowest[0, 0]).any() or lowest[0, 0] > most:
+                expected = f"1 to {most} limbs from one index of at most {most}"
+                raise DataError("column moments", expected, f"{array.shape[2] - 1} limbs from index {lowest[0, 0]}")
         return cls(sizes.copy(), *(_from_wire(array) for array in limbs))
 
     def center_and_scale(self, scaling: str) -> tuple[tuple[float, ...], tuple[float, ...] | None]:
-        """Centre and scale for a hash.
+        """Derive centre and scale for a hash.
 
         Parameters
         ----------
         scaling : {"center", "standard", "weighted", "weighted-center"}
-            "center": the mean, no scale. "standard": the mean, and one over the standard deviation. "weighted": the
-            same times the column's weight, sqrt(w / max w) + 0.05. Here w = r - (L - 1) / n, r being the share of the
-            column's variance that lies between the means of the classes (the correlation ratio); but w = 0 where r is
-            below (k + 2 sqrt(k t) + 2 t) / n, k = L - 1, t = 0.35 times the number of bits of d, which among d
-            columns that tell nothing less than one reaches by chance (after Laurent & Massart 2000, Lemma 1). Columns
-            that tell classes apart get a say, the others next to none; where none does, all weights are 1. Weights
-            are not learned anew for a point that is left out: leave-one-out is exact given the scaling, and the bound
-            is there to keep what that flatters small. "weighted-center": the mean, and the weights alone.
+            - "center": the mean, no scale.
+            - "standard": the mean, and one over the standard deviation.
+            - "weighted": "standard" times the weight of the column, see Notes.
+            - "weighted-center": the mean, and the weight alone.
 
         Returns
         -------
         center : tuple of d floats
         scale : tuple of d floats, or None
-            In "standard" and "weighted" 1 for a column that does not vary, or in the last places of its mean only. A
-            common power of two where deviations are far from 1, which is all the scale that "center" has, if any.
+            "standard" and "weighted" have 1 for a column that is constant up to rounding. "center" and
+            "weighted-center" have a common power of two as a factor where deviations are far from 1.
 
         Raises
         ------
         DataError
-            There are no points.
+            There are no samples.
+
+        Notes
+        -----
+        The weight of a column is sqrt(w / max w) + 0.05, where w = r - (L - 1) / n and r is the share of the variance
+        that lies between the class means (the correlation ratio). But w = 0 where r is below
+        (k + 2 sqrt(k t) + 2 t) / n, k = L - 1, t = 0.35 times the number of bits of d: among d uninformative columns,
+        less than one exceeds this bound by chance (after Laurent & Massart 2000, Lemma 1). If no column exceeds it, all
+        weights are 1. Weights are not learned again for a left-out sample: leave-one-out is exact given the scaling,
+        and the bound keeps the bias small.
         """
         n = self.n_examples
         if n == 0:
-            raise DataError("column sums: of no points there is neither mean nor deviation")
+            raise DataError("column moments", "at least 1 sample", 0)
         center = tuple(_ratio(total, n) for total in self.sums.sum(axis=0))
         deviations = self.deviations()
         weights = self._weights() if scaling.startswith("weighted") else [1.0] * self.n_features
         if scaling in ("center", "weighted-center"):
-            # The hash does not mind a common factor, and float32 is happier with numbers of moderate size.
+            # A common factor does not change the hash, and numbers of moderate size fit float32 better.
             exponent = math.frexp(max(deviations))[1]
             common = 1.0 if abs(exponent) < 64 else 2.0 ** -max(min(exponent, 1020), -1020)
             if scaling == "center" and common == 1.0:
@@ -269,17 +290,17 @@ class ColumnSums:
             return center, tuple(weight * common for weight in weights)
         scale = []
         for mean, deviation, weight in zip(center, deviations, weights, strict=True):
-            # Values that differ in their last places only are meant to be one.
+            # Values that differ in their last digits only are meant to be equal.
             varies = deviation > 10 * _EPSILON * abs(mean) and math.isfinite(1 / deviation)
             scale.append(weight / deviation if varies else 1.0)
         return center, tuple(scale)
 
     def deviations(self) -> list[float]:
-        """Standard deviation of each column, over all classes."""
+        """Standard deviation of each column over all classes, d floats."""
         return [_ratio(spread, self.n_examples) for spread in self._spreads()]
 
     def distance(self, scale: Sequence[float] | None) -> float:
-        """How far apart two points are that have been scaled, roughly: the square root of the mean squared distance."""
+        """Typical distance of two scaled samples: the square root of the mean squared distance."""
         factors = [1.0] * self.n_features if scale is None else scale
         products = [factor * deviation for factor, deviation in zip(factors, self.deviations(), strict=True)]
         exponent = math.frexp(max(products))[1]  # their squares might overflow
@@ -287,54 +308,54 @@ class ColumnSums:
         return math.ldexp(math.sqrt(2 * math.fsum(squares)), exponent)
 
     def _spreads(self) -> list[int]:
-        """n times the standard deviation of each column, in units; rounded down by less than one of them."""
+        """n times the standard deviation of each column, in units of 2 ** -1074, rounded down."""
         n, sums, squares = self.n_examples, self.sums.sum(axis=0), self.squares.sum(axis=0)
         return [math.isqrt(n * square - total * total) for total, square in zip(sums, squares, strict=True)]
 
     def _weights(self) -> list[float]:
-        """How much each column tells about the classes, from 0.05 to 1.05."""
+        """Weight of each column, from 0.05 to 1.05, see `center_and_scale`."""
         n, sums = self.n_examples, self.sums.sum(axis=0)
         filled = np.flatnonzero(self.n_per_class > 0).tolist()
         k = len(filled) - 1
-        t = 0.35 * self.n_features.bit_length()  # about log(d) / 2, without a logarithm, which machines round otherwise
+        t = 0.35 * self.n_features.bit_length()  # about log(d) / 2; logarithms depend on the machine
         by_chance = (k + 2 * math.sqrt(k * t) + 2 * t) / n
-        telling = []
+        informative = []
         for column, spread in enumerate(self._spreads()):
             between = 0.0
             for label in filled if spread else []:
                 size = int(self.n_per_class[label])
-                # how far the class mean is from the mean of all, in standard deviations
+                # from the mean of all samples to the class mean, in standard deviations
                 distance = (self.sums[label, column] * n - sums[column] * size) / (size * spread)
                 between += size / n * distance * distance
-            telling.append(between - k / n if between > by_chance else 0.0)
-        most = max(telling)
-        return [math.sqrt(value / most) + _FAINTEST if most else 1.0 for value in telling]
+            informative.append(between - k / n if between > by_chance else 0.0)
+        most = max(informative)
+        return [math.sqrt(value / most) + _FAINTEST if most else 1.0 for value in informative]
 
 
 _MOST_LIMBS = ((_UNIT + 1024 + 64) // _LIMB + 2, (2 * (_UNIT + 1024) + 64) // _LIMB + 2)
 
 
 def _ratio(numerator: int, denominator: int) -> float:
-    """numerator / denominator / 2 ** 1074, rounded once."""
+    """Divide numerator / denominator / 2 ** 1074, rounded once."""
     return float(numerator / (denominator << _UNIT))
 
 
-def _shifted(values: npt.NDArray[np.int64], places: int) -> Whole:
-    whole: Whole = values.astype(object)
-    whole <<= places
-    return whole
+def _shifted(values: npt.NDArray[np.int64], bits: int) -> Integers:
+    shifted: Integers = values.astype(object)
+    shifted <<= bits
+    return shifted
 
 
-def _from_limbs(limbs: npt.NDArray[Any], first: int) -> Whole:
-    """Integers from limbs of any size, lowest first, of which the lowest stands at limb `first`."""
-    total: Whole = np.zeros(limbs.shape[:2], object)
+def _from_limbs(limbs: npt.NDArray[Any], first: int) -> Integers:
+    """Sum limbs of any size, lowest first, of which the lowest has index `first`."""
+    total: Integers = np.zeros(limbs.shape[:2], object)
     for k in reversed(range(limbs.shape[2])):
         total = (total << _LIMB) + limbs[:, :, k].astype(object)
     total <<= _LIMB * first
     return total
 
 
-def _to_limbs(values: Whole) -> npt.NDArray[np.uint32]:
+def _to_limbs(values: Integers) -> npt.NDArray[np.uint32]:
     flat = values.ravel().tolist()
     together = 0
     longest = 0
@@ -351,14 +372,14 @@ def _to_limbs(values: Whole) -> npt.NDArray[np.uint32]:
     return limbs
 
 
-def _from_wire(limbs: npt.NDArray[np.uint32]) -> Whole:
+def _from_wire(limbs: npt.NDArray[np.uint32]) -> Integers:
     shift = _LIMB * int(limbs[0, 0, 0])
     size = 4 * (limbs.shape[2] - 1)
     data = np.ascontiguousarray(limbs[:, :, 1:]).tobytes()
     values = np.empty(limbs.shape[0] * limbs.shape[1], object)
     for i in range(len(values)):
         values[i] = int.from_bytes(data[i * size : (i + 1) * size], "little", signed=True) << shift
-    matrix: Whole = values.reshape(limbs.shape[:2])
+    matrix: Integers = values.reshape(limbs.shape[:2])
     return matrix
 
 
@@ -366,7 +387,7 @@ def _from_wire(limbs: npt.NDArray[np.uint32]) -> Whole:
 def _add_limbs(values, columns, labels, start, start_square, limbs, square_limbs):  # type: ignore[no-untyped-def]
     """Add each value and its square, as multiples of 2 ** (start - 1074) and 2 ** (start_square - 2148), to its limbs.
 
-    Without `columns`, values are those of a row-major matrix and `labels` those of its rows.
+    With empty `columns`, `values` is a row-major matrix and `labels` has the class of each row.
     """
     low32, limb = np.uint64(0xFFFFFFFF), np.uint64(32)
     bits = values.view(np.uint64)
@@ -387,18 +408,18 @@ def _add_limbs(values, columns, labels, start, start_square, limbs, square_limbs
             exponent -= 1
         high, low = mantissa >> limb, mantissa & low32
 
-        place = exponent - start
+        position = exponent - start
         row = limbs[label, column]
-        k, shift = place // 32, np.uint64(place % 32)
+        k, shift = position // 32, np.uint64(position % 32)
         part = low << shift
         row[k] += sign * np.int64(part & low32)
         part = (high << shift) + (part >> limb)
         row[k + 1] += sign * np.int64(part & low32)
         row[k + 2] += sign * np.int64(part >> limb)
 
-        place = 2 * exponent - start_square
+        position = 2 * exponent - start_square
         row = square_limbs[label, column]
-        k, shift = place // 32, np.uint64(place % 32)
+        k, shift = position // 32, np.uint64(position % 32)
         square = low * low
         part = (square & low32) << shift
         row[k] += np.int64(part & low32)
@@ -414,7 +435,8 @@ def _add_limbs(values, columns, labels, start, start_square, limbs, square_limbs
 
 
 @njit(nogil=True, cache=True)
-def _add_whole(X, labels, sums, squares):  # type: ignore[no-untyped-def]
+def _add_integers(X, labels, sums, squares):  # type: ignore[no-untyped-def]
+    """Add small integers and their squares to int64 sums."""
     for i in range(X.shape[0]):
         label = labels[i]
         for j in range(X.shape[1]):

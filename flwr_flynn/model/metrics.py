@@ -1,8 +1,7 @@
-"""What confusion matrices say about a classifier, and about the parties it was tried at.
+"""Metrics of a classifier from confusion matrices, over all parties and for each.
 
-A confusion matrix is an (L, L) array of counts: entry [true, predicted]. The matrices of disjoint sets of
-points add up to the matrix of all points, so every figure here that is derived from a sum is exact, however
-the points were spread.
+A confusion matrix is an (L, L) array of counts with entries [true, predicted]. The matrices of disjoint sets of samples
+add: every figure that is derived from a sum is exact, for any split of the samples.
 """
 
 from __future__ import annotations
@@ -17,23 +16,23 @@ from flwr_flynn.errors import PayloadError
 
 Confusion = npt.NDArray[np.int64]
 
-# With so many points at each of 32768 parties, the sum of their matrices is still within int64.
+# The sum of the matrices of 32768 parties with so many samples each fits int64.
 _MAX_EXAMPLES = 2**48
 
 
 def confusion(true: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64], n_classes: int) -> Confusion:
-    """The confusion matrix of class codes.
+    """Confusion matrix of class indices.
 
     Parameters
     ----------
-    true, predicted : int64 arrays of shape (n,)
-        Class codes, 0 to `n_classes` - 1.
+    true, predicted : (n,) int64 array
+        Class indices, 0 to `n_classes` - 1.
     n_classes : int
-        L.
+        Number of classes, L.
 
     Returns
     -------
-    int64 array of shape (L, L)
+    (L, L) int64 array
 
     Examples
     --------
@@ -46,47 +45,46 @@ def confusion(true: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64], n_c
 
 
 def scores(matrix: Confusion) -> dict[str, float]:
-    """Accuracy, balanced accuracy and macro-F1 of a confusion matrix of at least one point.
+    """Accuracy, balanced accuracy and macro-F1 of a confusion matrix of at least one sample.
 
     Parameters
     ----------
-    matrix : int64 array of shape (L, L)
+    matrix : (L, L) int64 array
 
     Returns
     -------
     dict
-        ``accuracy``; ``balanced_accuracy``, the mean recall over the classes that occur; ``macro_f1``, the
-        mean of F1 = 2 hits / (occurrences + predictions) over the classes that occur or were predicted.
+        ``accuracy``; ``balanced_accuracy``, the mean recall over the classes that occur; ``macro_f1``, the mean of
+        F1 = 2 correct / (occurrences + predictions) over the classes that occur or were predicted.
 
     Examples
     --------
     >>> scores(np.array([[3, 1], [0, 4]]))["accuracy"]
     0.875
     """
-    hits, occurs, predicted = np.diag(matrix), matrix.sum(axis=1), matrix.sum(axis=0)
+    correct, occurs, predicted = np.diag(matrix), matrix.sum(axis=1), matrix.sum(axis=0)
     present, seen = occurs > 0, occurs + predicted > 0
     return {
-        "accuracy": float(hits.sum() / occurs.sum()),
-        "balanced_accuracy": float(np.mean(hits[present] / occurs[present])),
-        "macro_f1": float(np.mean(2 * hits[seen] / (occurs + predicted)[seen])),
+        "accuracy": float(correct.sum() / occurs.sum()),
+        "balanced_accuracy": float(np.mean(correct[present] / occurs[present])),
+        "macro_f1": float(np.mean(2 * correct[seen] / (occurs + predicted)[seen])),
     }
 
 
 def summary(matrices: Mapping[str, Confusion]) -> dict[str, Any]:
-    """The classifier's figures over all parties' points, and how they spread over the parties.
+    """Metrics over the samples of all parties, and their spread over the parties.
 
     Parameters
     ----------
-    matrices : mapping of party name to int64 array of shape (L, L)
-        At least one, each of at least one point.
+    matrices : mapping of party name to (L, L) int64 array
+        At least one, each of at least one sample.
 
     Returns
     -------
     dict
-        What `scores` gives for the sum, ``examples``, ``parties`` (a list of name, accuracy and examples of
-        each, worst first), ``worst_party`` and ``best_party`` (the ends of that list), ``accuracy_std``
-        (standard deviation of the accuracy over the parties) and ``confusion`` (the sum, as lists). JSON can
-        hold all of it.
+        The metrics of `scores` for the sum, ``examples``, ``parties`` (a list of name, accuracy and examples of each,
+        worst first), ``worst_party`` and ``best_party`` (the ends of that list), ``accuracy_std`` (standard deviation
+        of the accuracy over the parties) and ``confusion`` (the sum, as lists). JSON can hold all of it.
 
     Examples
     --------
@@ -112,36 +110,42 @@ def summary(matrices: Mapping[str, Confusion]) -> dict[str, Any]:
 
 
 def confusion_to_bytes(matrix: Confusion) -> bytes:
-    """A confusion matrix as a metrics value that Flower can carry: int64, little-endian, row by row."""
+    """Encode a confusion matrix as bytes, a metrics value of Flower: int64, little-endian, row by row."""
     return matrix.astype("<i8", copy=False).tobytes()
 
 
 def confusion_from_bytes(raw: Any, n_classes: int, n_examples: int) -> Confusion:
-    """The confusion matrix that a party sent.
+    """Decode the confusion matrix of a party.
 
     Parameters
     ----------
     raw : bytes
-        What arrived. Nothing is assumed of it.
-    n_classes, n_examples : int
-        L, and the number of points that the party gave along with it.
+        The value that arrived. Nothing is assumed of it.
+    n_classes : int
+        Number of classes, L.
+    n_examples : int
+        Number of samples that the party announced.
+
+    Returns
+    -------
+    (L, L) int64 array
 
     Raises
     ------
     PayloadError
-        Not the bytes of an (L, L) matrix of counts that add up to `n_examples`.
+        Not the bytes of an (L, L) matrix of counts with sum `n_examples`.
     """
     size = 8 * n_classes**2
     if not isinstance(raw, bytes) or len(raw) != size:
         got = f"{len(raw)} bytes" if isinstance(raw, bytes) else type(raw).__name__
-        raise PayloadError(f"confusion matrix: expected {size} bytes, got {got}")
+        raise PayloadError("confusion matrix", f"{size} bytes", got)
     if n_examples > _MAX_EXAMPLES:
-        raise PayloadError(f"confusion matrix: expected at most {_MAX_EXAMPLES} examples, got {n_examples}")
+        raise PayloadError("confusion matrix", f"at most {_MAX_EXAMPLES} examples", n_examples)
     matrix = np.frombuffer(raw, "<i8").astype(np.int64).reshape(n_classes, n_classes)
     if int(matrix.min()) < 0:
-        raise PayloadError("confusion matrix: expected no negative count, got at least one")
-    # Python's integers, because counts near 2**63 would overflow an int64 sum.
+        raise PayloadError("confusion matrix", "counts of at least 0", "a negative count")
+    # Python's integers: counts near 2**63 would overflow an int64 sum.
     total = sum(matrix.ravel().tolist())
     if total != n_examples:
-        raise PayloadError(f"confusion matrix: expected {n_examples} examples as announced, got {total}")
+        raise PayloadError("confusion matrix", f"{n_examples} examples as announced", total)
     return matrix

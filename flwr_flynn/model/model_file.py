@@ -1,10 +1,18 @@
-"""The model file: an .npz without pickles that is written whole or not at all, and read whole or refused.
+"""Model file: an .npz without pickles that is written whole or not at all, and read whole or refused.
 
-Three arrays: ``header`` (JSON, as bytes), ``counts`` in the narrowest type that holds them, and ``digest``, the SHA-256
-of the others; a fourth, ``ledger`` (JSON), where the file is a federation's own and says who is in the counts, see
-`flwr_flynn.federation`. Exact counts are unsigned and make a file of format 2. Noisy ones are signed and make one of
-format 3, the header of which also has their ``noise`` and ``guarantee``. Files come from anybody: sizes are known, and
-known to fit, before anything is allocated.
+Arrays of format 4:
+
+==============  =====================================================================================================
+``header``      JSON, as bytes: format, classes, feature_names, guarantee, and for each member spec, fingerprint,
+                rule, decay, temperature and noise
+``counts_0``    counts of the first member in the narrowest integer type that holds them, unsigned if exact; then
+                ``counts_1`` and so on
+``extra``       JSON, as bytes, where the writer adds a record of its own: a federation keeps its parties there
+``digest``      SHA-256 of the other arrays, 32 bytes
+==============  =====================================================================================================
+
+Formats 2 and 3 of earlier versions are read, too. Files come from anybody: sizes are known, and known to fit, before
+anything is allocated.
 
 >>> import tempfile
 >>> from pathlib import Path
@@ -13,23 +21,22 @@ known to fit, before anything is allocated.
 >>> counts = ClassCounts.from_data(hasher, [[0, 1], [3, 0]], [1, 0], n_classes=2)
 >>> with tempfile.TemporaryDirectory() as folder:
 ...     path = Path(folder, "model.npz")
-...     write(path, Model(hasher.spec, counts, np.array(["a", "b"]), decay=0.5, decay_=0.5, rule="novelty"))
-...     with reading(path, max_bytes=2**20) as model:
-...         print(model.spec == hasher.spec, model.counts == counts, model.classes, model.rule)
-True True ['a' 'b'] novelty
+...     write(path, Model((ModelMember(hasher.spec, counts, Readout("novelty", 0.5)),), ["a", "b"]))
+...     with reading(path, max_bytes=2**20) as (model, extra):
+...         print(model.member.counts == counts, model.classes, model.member.readout.rule, extra)
+True ['a' 'b'] novelty None
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
+import logging
 import os
 import re
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import IO, Any
 
 import numpy as np
@@ -39,65 +46,26 @@ from flwr_flynn import _files
 from flwr_flynn.errors import FlyNNError, ModelFileError
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.counts import ClassCounts, check_readout, memory_needed
+from flwr_flynn.model.counts import ClassCounts, memory_needed
+from flwr_flynn.model.model import Model, ModelMember, Readout
 from flwr_flynn.model.noise_record import Release
 
-_FORMAT = 2
-_NOISY_FORMAT = 3
-_LONGEST_GUARANTEE = 10000
+_log = logging.getLogger(__name__)
+
+_FORMAT = 4
+_OLD_FORMATS = (2, 3)  # of exact and of noisy counts
 
 
-@dataclass(frozen=True, eq=False)
-class Model:
-    """What a model file holds.
-
-    Parameters
-    ----------
-    spec : HashSpec
-    counts : ClassCounts
-        Of this hash.
-    classes : (L,) array
-        Label of each row of the counts: strings, numbers or booleans.
-    decay : "auto" or float
-        As the user asked for it.
-    decay_ : float
-        As it was chosen.
-    rule : str
-        One of `readout.RULES`.
-    temperature, temperature_ : "auto" or float, float
-        As the user asked for it, and as it was chosen.
-    reject_above, reject_label : float and label, optional
-        As the user gave them.
-    feature_names : sequence of str, optional
-    guarantee : str, optional
-        What protects the points, in words.
-    ledger : dict, optional
-        As JSON can hold it. What stands in one that was read is for whoever reads it to check, within the block.
-    """
-
-    spec: HashSpec
-    counts: ClassCounts
-    classes: npt.NDArray[Any]
-    decay: str | float
-    decay_: float
-    rule: str
-    temperature: str | float = "auto"
-    temperature_: float = 1.0
-    reject_above: float | None = None
-    reject_label: Any = None
-    feature_names: Sequence[str] | None = None
-    guarantee: str | None = None
-    ledger: dict[str, Any] | None = None
-
-
-def write(path: str | os.PathLike[str], model: Model) -> None:
+def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | None = None) -> None:
     """Write a model to a file, whole or not at all. Equal models make equal files.
 
     Parameters
     ----------
     path : path-like
-        Taken as it is; an existing file is replaced and its permissions kept, a symbolic link followed.
+        Taken as it is. An existing file is replaced and its permissions kept; a symbolic link is followed.
     model : Model
+    extra : dict, optional
+        Record of the writer, as JSON can hold it.
 
     Raises
     ------
@@ -107,53 +75,50 @@ def write(path: str | os.PathLike[str], model: Model) -> None:
         The file cannot be written. An existing one is as it was.
     """
     header = {
-        "format": _NOISY_FORMAT if model.counts.noise else _FORMAT,
-        "spec": model.spec.to_dict(),
-        "fingerprint": model.counts.spec_fingerprint,
+        "format": _FORMAT,
         "classes": _labels_to_json(model.classes),
         "feature_names": None if model.feature_names is None else list(model.feature_names),
-        "decay": model.decay if isinstance(model.decay, str) else float(model.decay),
-        "decay_": model.decay_,
-        "rule": model.rule,
-        "temperature": model.temperature if isinstance(model.temperature, str) else float(model.temperature),
-        "temperature_": model.temperature_,
-        "reject_above": None if model.reject_above is None else float(model.reject_above),
-        "reject_label": model.reject_label.item() if isinstance(model.reject_label, np.generic) else model.reject_label,
+        "guarantee": model.guarantee,
+        "members": [
+            {
+                "spec": member.spec.to_dict(),
+                "fingerprint": member.counts.spec_fingerprint,
+                "rule": member.readout.rule,
+                "decay": member.readout.decay,
+                "temperature": member.readout.temperature,
+                "noise": [release.to_dict() for release in member.counts.noise],
+            }
+            for member in model.members
+        ],
     }
-    if model.counts.noise:
-        header["noise"] = [release.to_dict() for release in model.counts.noise]
-        header["guarantee"] = _checked_guarantee(model.guarantee)
     arrays = {"header": _json_bytes(header)}
-    if model.ledger is not None:
-        arrays["ledger"] = _json_bytes(model.ledger)
-    counts = model.counts.array
-    extreme = int(counts.max())
-    if model.counts.noise:
-        extreme = min(int(counts.min()), -extreme, -1)
-    arrays["counts"] = counts.astype(np.min_scalar_type(extreme).newbyteorder("<"))
+    if extra is not None:
+        arrays["extra"] = _json_bytes(extra)
+    for index, member in enumerate(model.members):
+        arrays[f"counts_{index}"] = _narrow(member.counts)
     _write_npz(path, arrays | {"digest": _digest(*arrays.values())})
 
 
 @contextmanager
-def reading(path: str | os.PathLike[str], max_bytes: int) -> Iterator[Model]:
-    """Read a model for the block to make use of; what the block then finds wrong with it is the file's error, too.
+def reading(path: str | os.PathLike[str], max_bytes: int) -> Iterator[tuple[Model, Any]]:
+    """Read a model for use in the block. An error of the block about its contents becomes an error of the file.
 
     Parameters
     ----------
     path : path-like
     max_bytes : int
-        Refuse models that would need more memory than that.
+        Memory limit: larger models are refused.
 
     Yields
     ------
-    Model
-        Digest, counts, `decay_`, `temperature_` and `rule` are in order. Whether classes, feature names, `decay` and
-        `temperature` are remains to be checked by whoever uses them, within the block.
+    model : Model
+    extra : dict or other JSON value, or None
+        Record of the writer, not checked.
 
     Raises
     ------
     ModelFileError
-        Not a model file, truncated, altered, of another format version, too large, or refused by the block.
+        Not a model file, truncated, altered, of an unknown format, too large, or refused by the block.
     OSError
         The file cannot be opened.
     """
@@ -161,84 +126,107 @@ def reading(path: str | os.PathLike[str], max_bytes: int) -> Iterator[Model]:
         try:
             yield _read(stream, max_bytes)
         except ModelFileError as error:
-            raise ModelFileError(f"{os.fspath(path)}: {error}") from None
+            raise _about(path, error) from None
         except FlyNNError as error:
-            raise ModelFileError(f"{os.fspath(path)}: inconsistent: {error}") from None
+            raise _about(path, error, "inconsistent: ") from None
         except Exception as error:  # noqa: BLE001 - zipfile, json and constructors raise a dozen kinds on other files
             kind = type(error).__name__
             raise ModelFileError(f"{os.fspath(path)}: not a model file, or damaged ({kind})") from None
 
 
-def _read(stream: IO[bytes], max_bytes: int) -> Model:
+def _about(path: str | os.PathLike[str], error: FlyNNError, prefix: str = "") -> ModelFileError:
+    """Error of the same field with the path in front."""
+    where = f"{os.fspath(path)}: {prefix}"
+    if error.field is None:
+        return ModelFileError(f"{where}{error}")
+    return ModelFileError(f"{where}{error.field}", error.expected, error.got)
+
+
+def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
     with zipfile.ZipFile(stream) as archive:
-        names = sorted(archive.namelist())
-        has_ledger = "ledger.npy" in names
-        if names != ["counts.npy", "digest.npy", "header.npy", *(["ledger.npy"] if has_ledger else [])]:
-            raise ModelFileError("expected header, counts and digest, got other contents")
-        # JSON takes up to some thirty times its length once it is Python objects.
+        names = {name.removesuffix(".npy") for name in archive.namelist()}
+        if not {"header", "digest"} <= names:
+            raise ModelFileError("arrays", "header, counts and digest", sorted(names)[:5])
+        # JSON takes up to some thirty times its length as Python objects.
         text = _read_npy(archive, "header", r"\|u1", max_bytes // 32)
         header = json.loads(text.tobytes())
-        if header["format"] not in (_FORMAT, _NOISY_FORMAT) or isinstance(header["format"], bool):
-            raise ModelFileError(
-                f"format {str(header['format'])[:20]}, this version reads format {_FORMAT} and {_NOISY_FORMAT}"
-            )
-        is_noisy = header["format"] == _NOISY_FORMAT
-        spec = HashSpec.from_dict(header["spec"])
+        old = header["format"] in _OLD_FORMATS
+        if isinstance(header["format"], bool) or not (old or header["format"] == _FORMAT):
+            known = ", ".join(str(number) for number in (*_OLD_FORMATS, _FORMAT))
+            raise ModelFileError("format", f"one of {known}", str(header["format"])[:20])
+        members = [_member_of_old(header)] if old else header["members"]
+        extra_name = "ledger" if old else "extra"
+        counts_names = ["counts"] if old else [f"counts_{index}" for index in range(len(members))]
+        expected = ["header", "digest", *counts_names]
+        if len(archive.namelist()) != len(names) or names - {extra_name} != set(expected):
+            raise ModelFileError("arrays", ", ".join(expected), sorted(names)[:8])
         classes = _labels_from_json(header["classes"])
-        shape = (len(classes), spec.hash_dim)
-        needed = memory_needed(spec, len(classes))
+        specs = [HashSpec.from_dict(member["spec"]) for member in members]
+        needed = sum(memory_needed(spec, len(classes)) for spec in specs)
         if needed > max_bytes:
-            raise ModelFileError(f"needs about {needed / 2**20:.2g} MiB, the limit is {max_bytes / 2**20:.2g} MiB")
-        counts = _read_npy(archive, "counts", f"[<|]{'i' if is_noisy else 'u'}[1248]", 8 * shape[0] * shape[1])
-        ledgers = [_read_npy(archive, "ledger", r"\|u1", max_bytes // 32)] if has_ledger else []
-        expected = _read_npy(archive, "digest", r"\|u1", 32)
-    if not np.array_equal(expected, _digest(text, *ledgers, counts)):
-        raise ModelFileError("altered: the digest does not fit the contents")
-    if counts.shape != shape:
-        raise ModelFileError(f"counts: expected shape {shape}, got {counts.shape}")
-    if flynn_hash(spec).fingerprint != header["fingerprint"]:
-        raise ModelFileError("made by a version whose rows of M are others")
-    check_readout(header["rule"], header["decay_"], header["temperature_"])
-    noise = tuple(Release.from_dict(release) for release in header["noise"]) if is_noisy else ()
-    if is_noisy and not noise:
-        raise ModelFileError("noise: expected releases, got none")
-    return Model(
-        spec=spec,
-        counts=ClassCounts(counts, hash_nnz=spec.hash_nnz, spec_fingerprint=header["fingerprint"], noise=noise),
-        classes=classes,
-        decay=header["decay"],
-        decay_=float(header["decay_"]),
-        rule=header["rule"],
-        temperature=header["temperature"],
-        temperature_=float(header["temperature_"]),
-        reject_above=_checked_limit(header["reject_above"]),
-        reject_label=_checked_label(header["reject_label"]),
-        feature_names=header["feature_names"],
-        guarantee=_checked_guarantee(header["guarantee"]) if is_noisy else None,
-        ledger=json.loads(ledgers[0].tobytes()) if has_ledger else None,
+            raise ModelFileError("memory", f"at most {max_bytes / 2**20:.2g} MiB", f"about {needed / 2**20:.2g} MiB")
+        extras = [_read_npy(archive, extra_name, r"\|u1", max_bytes // 32)] if extra_name in names else []
+        counts = [
+            _read_npy(archive, name, f"[<|]{'i' if member['noise'] else 'u'}[1248]", 8 * len(classes) * spec.hash_dim)
+            for name, member, spec in zip(counts_names, members, specs, strict=True)
+        ]
+        digest = _read_npy(archive, "digest", r"\|u1", 32)
+    if not np.array_equal(digest, _digest(text, *extras, *counts)):
+        raise ModelFileError("digest", "the SHA-256 of the contents", "another, so that the file was altered")
+    extra = json.loads(extras[0].tobytes()) if extras else None
+    if old and isinstance(extra, dict):
+        extra.setdefault("decay", header["decay"])  # "auto" or a number; format 4 leaves it to the federation
+    model = Model(
+        tuple(_member(*parts, len(classes)) for parts in zip(specs, members, counts, strict=True)),
+        classes,
+        header["feature_names"],
+        header.get("guarantee") if old else header["guarantee"],
+    )
+    return model, extra
+
+
+def _member(spec: HashSpec, values: dict[str, Any], counts: npt.NDArray[Any], n_classes: int) -> ModelMember:
+    """Member from its spec, its entry in the header and its counts."""
+    if counts.shape != (n_classes, spec.hash_dim):
+        raise ModelFileError("counts", f"shape {(n_classes, spec.hash_dim)}", f"shape {counts.shape}")
+    if flynn_hash(spec).fingerprint != values["fingerprint"]:
+        raise ModelFileError("fingerprint", "the rows of M that this version draws", "other rows of M")
+    noise = tuple(Release.from_dict(release) for release in values["noise"])
+    return ModelMember(
+        spec,
+        ClassCounts(counts, hash_nnz=spec.hash_nnz, spec_fingerprint=values["fingerprint"], noise=noise),
+        Readout(values["rule"], values["decay"], values["temperature"]),
     )
 
 
-def _checked_guarantee(guarantee: Any) -> str | None:
-    if guarantee is None:
-        return None
-    if not isinstance(guarantee, str) or len(guarantee) > _LONGEST_GUARANTEE or not guarantee.isprintable():
-        raise ModelFileError(f"guarantee: expected at most {_LONGEST_GUARANTEE} characters on one line, got others")
-    return guarantee
+def _member_of_old(header: dict[str, Any]) -> dict[str, Any]:
+    """Member entry of format 4 from the header of a file of format 2 or 3.
+
+    These had the user's `decay` and `temperature` ("auto" or a number) beside the chosen values, and a limit of novelty
+    for abstaining, which the classifier no longer has.
+    """
+    noise = header["noise"] if header["format"] == 3 else []
+    if header["format"] == 3 and not (isinstance(noise, list) and noise):
+        raise ModelFileError("noise", "at least one release in format 3", type(noise).__name__)
+    if header["reject_above"] is not None:
+        limit = str(header["reject_above"])[:20]
+        _log.warning("FlyNN: reject_above: %s in the model file is ignored; compare novelty(X) with it instead", limit)
+    return {
+        "spec": header["spec"],
+        "fingerprint": header["fingerprint"],
+        "rule": header["rule"],
+        "decay": header["decay_"],
+        "temperature": header["temperature_"],
+        "noise": noise,
+    }
 
 
-def _checked_limit(limit: Any) -> float | None:
-    if limit is not None and not (isinstance(limit, float) and 0 <= limit <= 1):
-        raise ModelFileError("reject_above: expected a number from 0 to 1, got something else")
-    return limit
-
-
-def _checked_label(label: Any) -> Any:
-    # Where there is no limit, nobody looks at the label before the model is saved again.
-    is_finite = isinstance(label, float) and math.isfinite(label)
-    if not (label is None or is_finite or isinstance(label, str | int)):
-        raise ModelFileError("reject_label: expected a string or a number, got something else")
-    return label
+def _narrow(counts: ClassCounts) -> npt.NDArray[Any]:
+    """Counts in the narrowest little-endian integer type that holds them, unsigned if they are exact."""
+    extreme = int(counts.array.max())
+    if counts.noise:
+        extreme = min(int(counts.array.min()), -extreme, -1)
+    return counts.array.astype(np.min_scalar_type(extreme).newbyteorder("<"))
 
 
 def _write_npz(path: str | os.PathLike[str], arrays: dict[str, npt.NDArray[Any]]) -> None:
@@ -250,10 +238,10 @@ def _write_npz(path: str | os.PathLike[str], arrays: dict[str, npt.NDArray[Any]]
                 np.lib.format.write_array(member, array, version=(1, 0), allow_pickle=False)
 
 
-def _read_npy(archive: zipfile.ZipFile, name: str, types: str, max_bytes: int) -> npt.NDArray[Any]:
-    array = _files.npz_array(archive, f"{name}.npy", name, ModelFileError, types, max_bytes)
+def _read_npy(archive: zipfile.ZipFile, name: str, dtypes: str, max_bytes: int) -> npt.NDArray[Any]:
+    array = _files.npz_array(archive, f"{name}.npy", name, ModelFileError, dtypes, max_bytes)
     if not array.flags.c_contiguous:
-        raise ModelFileError(f"{name}: expected an array in C order, got Fortran order")
+        raise ModelFileError(name, "an array in C order", "Fortran order")
     return array
 
 
@@ -262,7 +250,7 @@ def _json_bytes(values: Any) -> npt.NDArray[np.uint8]:
 
 
 def _digest(*arrays: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """The SHA-256 of all as they stand in the file, with their types and shapes."""
+    """SHA-256 of arrays as they stand in the file, with their types and shapes, 32 bytes."""
     sha256 = hashlib.sha256(b"flynn model 1")
     for array in arrays:
         sha256.update(f"{array.dtype.str} {array.shape} ".encode())
@@ -274,15 +262,15 @@ def _labels_to_json(classes: npt.NDArray[Any]) -> dict[str, Any]:
     kind = classes.dtype.kind
     values = classes.tolist()
     if kind not in "OUbiuf" or (kind == "O" and not all(type(value) is str for value in values)):
-        raise ModelFileError(f"classes of dtype {classes.dtype} cannot be saved")
+        raise ModelFileError("classes", "strings, numbers or booleans", f"dtype {classes.dtype}")
     return {"dtype": "object" if kind == "O" else "str" if kind == "U" else classes.dtype.name, "values": values}
 
 
 def _labels_from_json(labels: dict[str, Any]) -> npt.NDArray[Any]:
     name, values = labels["dtype"], labels["values"]
     if not re.fullmatch("object|str|bool|u?int(8|16|32|64)|float(16|32|64)", name):
-        raise ModelFileError("classes: of an unknown type")
+        raise ModelFileError("classes", "a dtype of strings, numbers or booleans", name[:40])
     array = np.array(values, name)
     if array.tolist() != values:
-        raise ModelFileError("classes: not of the type that the file says")
+        raise ModelFileError("classes", f"values of dtype {name}", "values of a different type")
     return array

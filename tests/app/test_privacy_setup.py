@@ -22,8 +22,8 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.aggregator import NOISY_EXAMPLES, Aggregator
 from flwr_flynn.federated.protocol import SumsTerms, Terms
 from flwr_flynn.federated.roster import Reply
+from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.selection import Plan
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, Mechanism, SimulatedRelease, TopTLaplace
 from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.fakes import CLASSES, HASHER, SPEC, TERMS, Proxy, counts_of, manager, points
@@ -454,7 +454,7 @@ def test_an_open_run_gets_nothing_from_parties_with_a_policy(tmp_path: Path) -> 
     ("changes", "reason"),
     [
         ({"spec": [SPEC, replace(SPEC, hash_dim=25)]}, "spec: expected one in mode noisy"),
-        ({"spec": Plan(4, 3, scaling="standard")}, "spec: scaling = standard sums up columns"),
+        ({"spec": HashPlan(4, 3, scaling="standard")}, "spec: scaling = standard sums up columns"),
         ({"mechanism": LaplaceCounts(1.0, hash_nnz=4, n_classes=3)}, "mechanism: expected hash_nnz 3"),
         ({"mechanism": 1.0}, "mechanism: expected one"),
     ],
@@ -561,7 +561,7 @@ def test_sizes_follow_from_public_figures() -> None:
         private_plan(config, config.plan(64, None, 10), 3)
     bad = RunConfig.parse({"epsilon": 1, "hash-dim": 512, "hash-nnz": 513})
     with pytest.raises(ConfigError, match=r"^run-config hash-nnz: "):
-        private_plan(bad, Plan(64, 10, 2000, hash_dim=512, hash_nnz=513), 3)
+        private_plan(bad, HashPlan(64, 10, 2000, hash_dim=512, hash_nnz=513), 3)
 
 
 def test_the_ledger_of_a_simulated_party_lies_in_the_output_folder(

@@ -25,17 +25,19 @@ from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.classifier import FlyNNClassifier
-from flwr_flynn.model.column_moments import ColumnSums
+from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.counts import ClassCounts, memory_needed
-from flwr_flynn.model.selection import TEMPERATURES, Plan, select
+from flwr_flynn.model.leave_one_out import TEMPERATURES
+from flwr_flynn.model.selection import select
 from tests.fakes import Proxy, dealt, fit_res, manager
 
 X, Y = load_iris(return_X_y=True)
 NAMES = ("setosa", "versicolor", "virginica")
 LABELS = np.array(NAMES)[Y]
 TRAIN = np.arange(150) % 5 != 0
-AUTO = Plan(4, 3, 150, "auto", hash_dim=128)
+AUTO = HashPlan(4, 3, 150, "auto", hash_dim=128)
 GRID = [HashSpec(4, 100, 2, rho, seed, signed=True, center=(5.0, 3.0, 4.0, 1.0)) for rho, seed in ((5, 0), (20, 1))]
 NO_PARAMETERS = Parameters([], "numpy.ndarray")
 SPLITS = ("iid", "dirichlet", "pathological")
@@ -63,9 +65,9 @@ def run(strategy: FlyNNStrategy, proxies: list[Proxy], num_rounds: int | None = 
     return server.fit(num_rounds or strategy.num_rounds, timeout=None)[0]
 
 
-def pooled_sums(by_class: bool = True) -> ColumnSums:
+def pooled_sums(by_class: bool = True) -> ColumnMoments:
     codes = Y[TRAIN].astype(np.int64)
-    return ColumnSums.from_data(X[TRAIN], codes if by_class else 0 * codes, 3 if by_class else 1)
+    return ColumnMoments.from_data(X[TRAIN], codes if by_class else 0 * codes, 3 if by_class else 1)
 
 
 # ---- laws
@@ -87,12 +89,12 @@ def test_a_party_without_points_changes_nothing_and_fails_at_nothing(spec: Any) 
 @pytest.mark.parametrize("how", SPLITS)
 @pytest.mark.parametrize("scaling", ["standard", "weighted"])
 def test_sums_of_any_split_give_the_pooled_spec_to_the_last_bit(how: str, scaling: str) -> None:
-    strategy = strategy_for(Plan(4, 3, 150, scaling, hash_dim=64), decay=0.5)
+    strategy = strategy_for(HashPlan(4, 3, 150, scaling, hash_dim=64), decay=0.5)
     assert strategy.num_rounds == 2
     run(strategy, parties(how))
     pooled = pooled_sums(by_class=scaling == "weighted")
     assert strategy.sums == pooled
-    assert strategy.specs == Plan(4, 3, 150, scaling, hash_dim=64).specs(pooled)
+    assert strategy.specs == HashPlan(4, 3, 150, scaling, hash_dim=64).specs(pooled)
     assert strategy.model.counts_ == ClassCounts.from_data(FlyHash(strategy.specs[0]), X[TRAIN], Y[TRAIN], 3)
     assert strategy.choice is None
     assert strategy.evaluation["examples"] == 30
@@ -133,9 +135,9 @@ def test_the_choice_of_any_split_is_the_pooled_one(how: str, spec: Any) -> None:
         (GRID[0], {}, 2),
         (GRID, {"decay": 0.5}, 2),
         (GRID, {"fraction_evaluate": 0}, 1),
-        (Plan(4, 3), {}, 2),
-        (Plan(4, 3, scaling="standard"), {"decay": 0.5}, 2),
-        (Plan(4, 3, scaling="standard"), {"fraction_evaluate": 0}, 2),
+        (HashPlan(4, 3), {}, 2),
+        (HashPlan(4, 3, scaling="standard"), {"decay": 0.5}, 2),
+        (HashPlan(4, 3, scaling="standard"), {"fraction_evaluate": 0}, 2),
         (AUTO, {"decay": 0.5}, 3),
         (AUTO, {}, 3),
     ],
@@ -305,7 +307,7 @@ def test_where_no_party_sends_sums_the_columns_are_left_as_they_are(caplog: pyte
     with caplog.at_level(logging.WARNING, logger="flwr"):
         run(strategy, parties(min_examples=1000))
     assert strategy.sums.n_examples == 0
-    assert strategy.specs == Plan(4, 3, 150, None, hash_dim=128).specs()
+    assert strategy.specs == HashPlan(4, 3, 150, None, hash_dim=128).specs()
     assert "THE COLUMNS ARE LEFT AS THEY ARE: no party sent the sums of any point" in caplog.text
     assert strategy.model.counts_.n_examples == 120
     assert strategy.evaluation is not None
@@ -316,16 +318,16 @@ def test_small_classes_stay_out_of_the_sums_and_are_counted(scaling: str) -> Non
     """Where classes are summed up as one, too: the difference of two answers would be the small class."""
     some = np.concatenate([np.flatnonzero(Y == 0)[:4], np.flatnonzero(Y == 1)[:6]])
     proxy = Proxy("0", FlyNNClient(X[some], LABELS[some], min_examples=1))
-    strategy = strategy_for(Plan(4, 3, scaling=scaling, hash_dim=64), n=1, min_examples=5)
+    strategy = strategy_for(HashPlan(4, 3, scaling=scaling, hash_dim=64), n=1, min_examples=5)
     run(strategy, [proxy])
-    kept = ColumnSums.from_data(X[some[4:]], np.zeros(6, np.int64), 1)
+    kept = ColumnMoments.from_data(X[some[4:]], np.zeros(6, np.int64), 1)
     assert strategy.sums.n_examples == 6
     assert (strategy.sums.sums.sum(axis=0) == kept.sums[0]).all()
     assert strategy.counts.n_examples == 10
 
 
 def test_a_party_s_own_minimum_goes_before_the_server_s() -> None:
-    strategy = strategy_for(Plan(4, 3, scaling="standard", hash_dim=64), n=1, min_examples=1)
+    strategy = strategy_for(HashPlan(4, 3, scaling="standard", hash_dim=64), n=1, min_examples=1)
     run(strategy, [Proxy("0", FlyNNClient(X[:4], LABELS[:4]))])
     assert strategy.sums.n_examples == 0
 
@@ -358,7 +360,7 @@ def test_where_failures_are_not_accepted_a_choice_is_whole_or_none() -> None:
 
 
 def limbs(n: int = 10, **changes: Any) -> list[np.ndarray]:
-    sizes, sums, squares = ColumnSums.from_data(X[:n], np.zeros(n, np.int64), 3).to_limbs()
+    sizes, sums, squares = ColumnMoments.from_data(X[:n], np.zeros(n, np.int64), 3).to_limbs()
     return list({"sizes": sizes, "sums": sums, "squares": squares, **changes}.values())
 
 
@@ -390,7 +392,7 @@ def test_hostile_sums_are_refused_and_change_nothing(name: str) -> None:
     strategy.configure_fit(1, NO_PARAMETERS, manager(Proxy("1"), Proxy("2")))
     good = fit_res(limbs(), 10)
     strategy.aggregate_fit(1, [(Proxy("1"), good), (Proxy("2"), res), (Proxy("1"), fit_res(limbs(20), 20))], [])
-    assert strategy.sums == ColumnSums.from_data(X[:10], np.zeros(10, np.int64), 3)
+    assert strategy.sums == ColumnMoments.from_data(X[:10], np.zeros(10, np.int64), 3)
     assert list(strategy.sums_missing) == ["node 2"]
     assert re.search(reason, strategy.sums_missing["node 2"])
 
@@ -400,7 +402,7 @@ def test_a_request_for_sums_is_checked_by_the_party() -> None:
     client = FlyNNClient(X, LABELS)
     arrays, n, _ = client.fit([], terms)
     assert n == 150
-    assert ColumnSums.from_limbs(arrays, 4, 3) == ColumnSums.from_data(X, Y.astype(np.int64), 3)
+    assert ColumnMoments.from_limbs(arrays, 4, 3) == ColumnMoments.from_data(X, Y.astype(np.int64), 3)
     for change, reason in (
         ({"flynn-features": 5}, "n_features is 5, but the data has 4 columns"),
         ({"flynn-features": "4"}, "n_features: expected a whole number"),
@@ -589,7 +591,7 @@ def test_a_party_takes_no_model_of_several_specs() -> None:
         ([GRID[0]] * 2, "expected different specs, got 1 of them again"),
         ([GRID[0], HashSpec(5, 10, 1, 1, 0)], "expected specs of the same n_features"),
         ([GRID[0], 3], "expected only HashSpecs, got a int"),
-        (Plan(4, 2), "classes: expected 2 as in the plan, got 3"),
+        (HashPlan(4, 2), "classes: expected 2 as in the plan, got 3"),
     ],
 )
 def test_bad_grids_are_refused(spec: Any, reason: str) -> None:
@@ -599,16 +601,16 @@ def test_bad_grids_are_refused(spec: Any, reason: str) -> None:
 
 def test_sizes_that_do_not_fit_are_known_before_the_sums() -> None:
     with pytest.raises(SpecError, match="row_nnz"):
-        strategy_for(Plan(4, 3, scaling="standard", row_nnz=9, waves=False))
+        strategy_for(HashPlan(4, 3, scaling="standard", row_nnz=9, waves=False))
     assert len(foreseen(AUTO)) == 4
     assert [spec.hash_dim for spec in foreseen(AUTO)] == [128] * 4
-    waves = Plan(4, 3, scaling="standard", row_nnz=9)
+    waves = HashPlan(4, 3, scaling="standard", row_nnz=9)
     assert foreseen(waves)[0].n_waves == 64
-    assert specs_from(waves, ColumnSums.zeros(4, 1))[0][0].row_nnz == 4
+    assert specs_from(waves, ColumnMoments.zeros(4, 1))[0][0].row_nnz == 4
 
 
 def test_columns_that_are_all_alike_make_fewer_specs() -> None:
-    same = ColumnSums.from_data(np.ones((9, 4)), np.arange(9) % 3, 3)
+    same = ColumnMoments.from_data(np.ones((9, 4)), np.arange(9) % 3, 3)
     specs, trouble = specs_from(AUTO, same)
     assert trouble == ""
     assert len(specs) == len(set(specs)) < 4

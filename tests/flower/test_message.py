@@ -22,7 +22,7 @@ from flwr_flynn.federated import codec
 from flwr_flynn.flower import records
 from flwr_flynn.flower import strategy as legacy
 from flwr_flynn.flower.client import FlyNNClient
-from flwr_flynn.model.selection import Plan
+from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.fakes import (
@@ -347,7 +347,7 @@ def test_with_too_few_the_result_has_no_arrays() -> None:
     assert len(empty.start(FakeGrid({})).arrays) == 0
     with pytest.raises(AggregationError, match="nobody else was asked"):
         _ = empty.model
-    unscaled = make(spec=Plan(4, 3, scaling="standard"))
+    unscaled = make(spec=HashPlan(4, 3, scaling="standard"))
     assert len(unscaled.start(FakeGrid({})).arrays) == 0
 
 

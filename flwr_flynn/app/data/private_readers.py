@@ -23,8 +23,8 @@ from flwr_flynn.app.config import NodeConfig
 from flwr_flynn.app.data import datasets
 from flwr_flynn.app.data.npz_file import read_arrays
 from flwr_flynn.app.data.readers import Share, npz_order, parquet_frame
+from flwr_flynn.app.data.schema import by_name
 from flwr_flynn.errors import ConfigError, DataError, with_names
-from flwr_flynn.model.column_checks import by_name
 
 _Read = tuple[npt.NDArray[Any], npt.NDArray[Any], tuple[str, ...]]  # points, labels, columns left out
 

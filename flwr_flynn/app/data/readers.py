@@ -23,10 +23,10 @@ import numpy.typing as npt
 
 from flwr_flynn.app.data.npz_file import read_arrays
 from flwr_flynn.app.data.partition import IndexArray
+from flwr_flynn.app.data.schema import by_name, where
 from flwr_flynn.app.settings import whole_numbers
-from flwr_flynn.federated.party import Samples
 from flwr_flynn.errors import ConfigError, DataError, with_names
-from flwr_flynn.model.column_checks import by_name, where
+from flwr_flynn.federated.party import Samples
 
 
 @dataclass(frozen=True)

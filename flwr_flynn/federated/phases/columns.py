@@ -1,8 +1,8 @@
 """Phase "columns": exact sums of the columns and of their squares, from which the server derives the specs.
 
->>> from flwr_flynn.model.selection import Plan
->>> plan = Plan(n_features=2, n_classes=2, scaling="standard", hash_dim=64)
->>> derive_specs(plan, ColumnSums.zeros(2, 1))[1]
+>>> from flwr_flynn.model.candidates import HashPlan
+>>> plan = HashPlan(n_features=2, n_classes=2, scaling="standard", hash_dim=64)
+>>> derive_specs(plan, ColumnMoments.zeros(2, 1))[1]
 'no party sent the sums of any sample'
 """
 
@@ -24,13 +24,13 @@ from flwr_flynn.federated.protocol import TRAIN, Answer, Array, Config, Reply, R
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import MAX_CHARS, announced_names
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.column_moments import ColumnSums
-from flwr_flynn.model.selection import Plan
+from flwr_flynn.model.candidates import HashPlan
+from flwr_flynn.model.column_moments import ColumnMoments
 
 
 @register
 @dataclass(frozen=True)
-class ColumnsRequest(Request[ColumnSums]):
+class ColumnsRequest(Request[ColumnMoments]):
     """Ask for the sums of the columns and of their squares.
 
     Parameters
@@ -118,14 +118,14 @@ class ColumnsRequest(Request[ColumnSums]):
         if not self.by_class:
             keep = (np.bincount(codes, minlength=len(self.classes)) >= least)[codes]
             X, codes = (X if keep.all() else X[keep]), np.zeros(int(keep.sum()), np.int64)
-        sums = ColumnSums.from_data(X, codes, self.n_rows, least)
+        sums = ColumnMoments.from_data(X, codes, self.n_rows, least)
         return Answer(sums.to_limbs(), sums.n_examples)
 
     # ---- server
 
-    def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> ColumnSums:
+    def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> ColumnMoments:
         announced = reply.announced
-        sums = ColumnSums.from_limbs(list(arrays), self.n_features, self.n_rows)
+        sums = ColumnMoments.from_limbs(list(arrays), self.n_features, self.n_rows)
         if sums.n_examples != announced:
             raise PayloadError("column sums", f"{announced} examples as announced", sums.n_examples)
         most = self.max_examples or self.capacity // 1024
@@ -138,11 +138,11 @@ class ColumnsRequest(Request[ColumnSums]):
             )
         return sums
 
-    def sizes(self, statistic: ColumnSums) -> npt.NDArray[np.int64]:
+    def sizes(self, statistic: ColumnMoments) -> npt.NDArray[np.int64]:
         return statistic.n_per_class
 
 
-def derive_specs(plan: Plan, sums: ColumnSums) -> tuple[tuple[HashSpec, ...], str]:
+def derive_specs(plan: HashPlan, sums: ColumnMoments) -> tuple[tuple[HashSpec, ...], str]:
     """Specs of a plan that `needs_sums`, and "" or the reason why they are those of the plan without scaling."""
     reason = "no party sent the sums of any sample"
     if sums.n_examples:
@@ -154,7 +154,7 @@ def derive_specs(plan: Plan, sums: ColumnSums) -> tuple[tuple[HashSpec, ...], st
     return _unscaled(plan).specs(), reason
 
 
-def foreseen(plan: Plan) -> tuple[HashSpec, ...]:
+def foreseen(plan: HashPlan) -> tuple[HashSpec, ...]:
     """Specs of the number and the sizes that the plan will have; only their centre and scale may change.
 
     Raises
@@ -166,10 +166,12 @@ def foreseen(plan: Plan) -> tuple[HashSpec, ...]:
     if not plan.needs_sums:
         return plan.specs()
     samples = np.repeat(np.arange(3.0)[:, None], plan.n_features, axis=1)
-    return plan.specs(ColumnSums.from_data(samples, np.zeros(3, np.int64), 1))  # of one class: no need of room for all
+    return plan.specs(
+        ColumnMoments.from_data(samples, np.zeros(3, np.int64), 1)
+    )  # of one class: no need of room for all
 
 
-def _unscaled(plan: Plan) -> Plan:
+def _unscaled(plan: HashPlan) -> HashPlan:
     # The width of the lifting matrix may be meant for waves, of which there can be more than columns.
     row_nnz = None if plan.row_nnz is None or not plan.needs_sums else min(plan.row_nnz, plan.n_features)
     return replace(plan, scaling=None, row_nnz=row_nnz) if plan.needs_sums else plan
@@ -181,14 +183,14 @@ class Columns:
 
     Parameters
     ----------
-    moments : ColumnSums
+    moments : ColumnMoments
     missing : dict of name to reason
         Parties that were asked and are not in the sums.
     trouble : str
         Why the specs are those without scaling; "" where they are not.
     """
 
-    moments: ColumnSums
+    moments: ColumnMoments
     missing: dict[str, str]
     trouble: str
 
@@ -208,12 +210,12 @@ def _request(state: RunState, context: Context) -> ColumnsRequest:
     )
 
 
-def _nothing(state: RunState, context: Context) -> ColumnSums:
+def _nothing(state: RunState, context: Context) -> ColumnMoments:
     request = _request(state, context)
-    return ColumnSums.zeros(request.n_features, request.n_rows)
+    return ColumnMoments.zeros(request.n_features, request.n_rows)
 
 
-def _fold(state: RunState, batch: Batch[ColumnSums], context: Context) -> RunState:
+def _fold(state: RunState, batch: Batch[ColumnMoments], context: Context) -> RunState:
     plan = context.options.plan
     assert plan is not None  # _request raises without one
     specs, trouble = derive_specs(plan, batch.total)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flwr_flynn.errors import DataError, PayloadError
+from flwr_flynn.errors import ConfigError, DataError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch, collect_each
 from flwr_flynn.federated.party import Party
@@ -32,9 +33,12 @@ from flwr_flynn.federated.protocol import (
 from flwr_flynn.federated.roster import Member, clean
 from flwr_flynn.federated.run_spec import RunSpec, Secure
 from flwr_flynn.federated.statistics import Tables
+from flwr_flynn.model.candidates import suggest_decay
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.metrics import summary
+from flwr_flynn.model.model import Model, ModelMember
+from flwr_flynn.model.scoring import Readout, given_readout
 
 if TYPE_CHECKING:
     from flwr_flynn.federated.options import RunOptions
@@ -53,8 +57,8 @@ class EvaluationRequest(Request[Tables]):
     run : RunSpec
         Of one spec.
     counts : ClassCounts
-    rule : str
-    decay, temperature : float
+    readout : Readout
+        With a temperature.
     n_releases : int, default=0
         Releases that noisy counts are the sum of.
     tries : bool, default=True
@@ -63,9 +67,7 @@ class EvaluationRequest(Request[Tables]):
 
     run: RunSpec
     counts: ClassCounts
-    rule: str
-    decay: float
-    temperature: float
+    readout: Readout
     n_releases: int = 0
     tries: bool = True
 
@@ -77,9 +79,7 @@ class EvaluationRequest(Request[Tables]):
     def to_config(self) -> dict[str, Scalar]:
         return {
             **self.run.to_config(),
-            key("rule"): self.rule,
-            key("decay"): float(self.decay),
-            key("temperature"): float(self.temperature),
+            key("readout"): json.dumps([self.readout.rule, self.readout.decay, self.readout.temperature]),
             key("n_releases"): self.n_releases,
             key("tries"): self.tries,
         }
@@ -98,11 +98,7 @@ class EvaluationRequest(Request[Tables]):
             counts = codec.decode(arrays, run.hasher, run.n_classes)
         else:
             counts = codec.decode_total(arrays, run.hasher, run.mechanism, n_releases)
-        figures = [config.entries.get(key(name)) for name in ("decay", "temperature")]
-        for name, figure in zip(("decay", "temperature"), figures, strict=True):
-            if not isinstance(figure, float):
-                raise PayloadError(key(name), "a float", type(figure).__name__)
-        return cls(run, counts, config.text("rule", 40), *figures, n_releases, config.boolean("tries"))
+        return cls(run, counts, _readout(config), n_releases, config.boolean("tries"))
 
     @property
     def discloses(self) -> str:
@@ -111,17 +107,7 @@ class EvaluationRequest(Request[Tables]):
     @property
     def model(self) -> FlyNNClassifier:
         """The classifier that is handed out."""
-        mechanism = self.run.mechanism
-        return FlyNNClassifier.from_counts(
-            self.run.spec,
-            self.counts,
-            list(self.run.classes),
-            decay=self.decay,
-            rule=self.rule,
-            temperature=self.temperature,
-            feature_names=self.run.feature_names,
-            guarantee=None if mechanism is None else mechanism.guarantee(),
-        )
+        return classifier_of(self.run, self.counts, self.readout)
 
     # ---- party
 
@@ -163,6 +149,17 @@ class EvaluationRequest(Request[Tables]):
         return Tables((matrix,))
 
 
+def _readout(config: Config) -> Readout:
+    """The readout that a server announced, with a temperature."""
+    values = config.json("readout", 200)
+    if not isinstance(values, list) or len(values) != 3 or values[2] is None:
+        raise PayloadError(key("readout"), "a list of rule, decay and temperature", type(values).__name__)
+    try:
+        return Readout(*values)
+    except ConfigError as error:
+        raise PayloadError(f"{key('readout')}: {error}") from None
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """Results of one evaluation.
@@ -200,28 +197,32 @@ def model_of(state: RunState, options: RunOptions) -> FlyNNClassifier:
         return options.federation.model
     selection, run = state.results.get("selection"), state.run_spec
     index = selected(state)
-    return FlyNNClassifier.from_counts(
-        run.specs[index],
-        state.results["counts"].parts[index],
-        list(run.classes),
-        decay=options.decay if selection is None else selection.readout.decay,
-        rule=options.rule,
-        temperature="auto" if selection is None or selection.temperature is None else selection.temperature,
-        feature_names=run.feature_names,
-        guarantee=None if run.mechanism is None else run.mechanism.guarantee(),
-    )
+    counts = state.results["counts"].parts[index]
+    if selection is not None:
+        readout = selection.readout
+    else:
+        suggested = Readout(options.rule, suggest_decay(counts, options.rule))
+        readout = given_readout(options.rule, options.decay) or suggested
+    return classifier_of(run.only(index), counts, readout)
+
+
+def classifier_of(run: RunSpec, counts: ClassCounts, readout: Readout) -> FlyNNClassifier:
+    """The classifier of a run's counts for its only spec."""
+    mechanism = run.mechanism
+    member = ModelMember(run.spec, counts, readout)
+    guarantee = None if mechanism is None else mechanism.guarantee()
+    return FlyNNClassifier.from_model(Model((member,), np.array(run.classes), run.feature_names, guarantee))
 
 
 def _request(state: RunState, context: Context) -> EvaluationRequest:
     model = model_of(state, context.options)
     counts: ClassCounts = model.counts_
     index = selected(state)
+    readout = replace(model.model_.member.readout, temperature=model.temperature_)
     return EvaluationRequest(
         state.run_spec.only(index),
         counts,
-        model.rule,
-        float(model.decay_),
-        float(model.temperature_),
+        readout,
         n_releases=_n_releases(counts, context),
         tries=context.options.is_evaluated,
     )
@@ -248,4 +249,6 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
     return state.with_result("evaluation", evaluated(parts, dict(context.missing), unkept))
 
 
-EVALUATION = Phase("evaluation", EVALUATE, _request, _start, _fold, collect=partial(collect_each, keep=True), audience=SAMPLE)
+EVALUATION = Phase(
+    "evaluation", EVALUATE, _request, _start, _fold, collect=partial(collect_each, keep=True), audience=SAMPLE
+)

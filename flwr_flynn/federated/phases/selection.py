@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from flwr_flynn.errors import PayloadError
+from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.party import Party
@@ -25,11 +25,14 @@ from flwr_flynn.federated.protocol import EVALUATE, Answer, Array, Config, Reply
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import CountsOfSpecs, Tables
-from flwr_flynn.model.selection import TEMPERATURES, Readout, best, coolest, readouts
+from flwr_flynn.model.candidates import candidate_readouts
+from flwr_flynn.model.leave_one_out import LOSS_UNIT, MAX_LOSS, TEMPERATURES, hashed_batches, leave_one_out_tables
+from flwr_flynn.model.scoring import Readout
+from flwr_flynn.model.selection import best, best_temperature
 
 _MAX_CANDIDATES = 64  # readouts of a spec
 _CANDIDATE_CHARS = 64  # of one in JSON
-_MAX_LOSS = 64 * 2**20  # of a sample, see `leave_one_out_losses`
+_MAX_LOSS = int(MAX_LOSS / LOSS_UNIT)  # of a sample
 
 Candidates = tuple[tuple[Readout, ...], ...]
 
@@ -76,8 +79,9 @@ class SelectionRequest(Request[Tables]):
         X, codes = party.labelled(self.run.codes, self.run.spec.n_features)
         progress = party.progress(len(codes) * len(self.run.specs))
         tables: list[Array] = []
-        for hasher, counts, readouts_ in zip(self.run.hashers, self.totals.parts, self.candidates, strict=True):
-            tables += leave_one_out_tables(hasher, counts, X, codes, readouts_, party.n_jobs, progress)
+        for hasher, counts, readouts in zip(self.run.hashers, self.totals.parts, self.candidates, strict=True):
+            batches = hashed_batches(hasher, X, codes, party.n_jobs, progress)
+            tables += leave_one_out_tables(counts, batches, readouts)
         return Answer(tables, len(codes))
 
     # ---- server
@@ -110,9 +114,7 @@ class Selection:
     spec : int
         Index of the selected one among the run's specs.
     readout : Readout
-        Its rule and decay.
-    temperature : float or None
-        What `FlyNNClassifier.predict_proba` divides scores by; None if nothing is known of it.
+        Its temperature is None if nothing is known of it.
     candidates : tuple, for each spec, of tuples of Readout
     accuracies : tuple, for each spec, of tuples of float
         Leave-one-out balanced accuracy of every candidate; empty where no party with samples replied. Then the first
@@ -127,7 +129,6 @@ class Selection:
 
     spec: int
     readout: Readout
-    temperature: float | None
     candidates: Candidates
     accuracies: tuple[tuple[float, ...], ...]
     examples: int
@@ -139,7 +140,8 @@ class Selection:
         """Leave-one-out balanced accuracy of the selected candidate."""
         if not self.accuracies:
             return None
-        return self.accuracies[self.spec][self.candidates[self.spec].index(self.readout)]
+        index = self.candidates[self.spec].index(replace(self.readout, temperature=None))
+        return self.accuracies[self.spec][index]
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON can hold it."""
@@ -156,8 +158,8 @@ def is_selection_needed(n_specs: int, rule: str, decay: float | str) -> bool:
 
 
 def candidates_for(totals: CountsOfSpecs, rule: str, decay: float | str) -> Candidates:
-    """Readouts of each spec to select from, see `model.selection.readouts`."""
-    return tuple(tuple(readouts(counts, rule, decay)) for counts in totals.parts)
+    """Readouts of each spec to select from, see `model.candidates.candidate_readouts`."""
+    return tuple(tuple(candidate_readouts(counts, rule, decay)) for counts in totals.parts)
 
 
 def select(
@@ -180,15 +182,12 @@ def select(
     if total is not None and n_per_class.any():
         correct, losses = list(total.tables[::2]), total.tables[1::2]
         spec, index = best(correct, n_per_class)
-        temperature = coolest([losses[spec][index]])
+        temperature = best_temperature(losses[spec][index])
         filled = n_per_class > 0
-        accuracies = tuple(
-            tuple((table[:, filled] / n_per_class[filled]).mean(axis=1).tolist()) for table in correct
-        )  # type: ignore[assignment]
+        accuracies = tuple(tuple((table[:, filled] / n_per_class[filled]).mean(axis=1).tolist()) for table in correct)  # type: ignore[assignment]
     return Selection(
         spec=spec,
-        readout=candidates[spec][index],
-        temperature=temperature,
+        readout=replace(candidates[spec][index], temperature=temperature),
         candidates=candidates,
         accuracies=accuracies,
         examples=sum(n_per_class.tolist()),
@@ -202,13 +201,13 @@ def _candidates(config: Config, n_specs: int) -> Candidates:
     lists = config.json("candidates", n_specs * _MAX_CANDIDATES * _CANDIDATE_CHARS)
     try:
         candidates = tuple(tuple(Readout(rule, decay) for rule, decay in entries) for entries in lists)
+    except ConfigError as error:
+        raise PayloadError(f"{key('candidates')}: {error}") from None
     except (ValueError, TypeError):
         raise PayloadError(key("candidates"), "lists of pairs (rule, decay)", type(lists).__name__) from None
     if len(candidates) != n_specs or not all(0 < len(entries) <= _MAX_CANDIDATES for entries in candidates):
         got = [len(entries) for entries in candidates]
         raise PayloadError(key("candidates"), f"1 to {_MAX_CANDIDATES} readouts for each of {n_specs} specs", got)
-    if not all(isinstance(r.rule, str) and isinstance(r.decay, float) for entries in candidates for r in entries):
-        raise PayloadError(key("candidates"), "rules as strings and decays as floats", "other types")
     return candidates
 
 

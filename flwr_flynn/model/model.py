@@ -1,0 +1,188 @@
+"""Model: everything that predictions follow from, and nothing else.
+
+>>> from flwr_flynn import ClassCounts, FlyHash, HashSpec
+>>> hasher = FlyHash(HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=1))
+>>> counts = ClassCounts.from_data(hasher, [[1.0, 0.0], [0.0, 1.0]], [0, 1], n_classes=2)
+>>> member = ModelMember(hasher.spec, counts, Readout("balanced", 0.5))
+>>> Model((member,), ["cat", "dog"]).classes
+array(['cat', 'dog'], dtype='<U3')
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_flynn.errors import DataError, SpecError
+from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
+from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.scoring import Readout, Scores, class_novelty, class_scores
+
+__all__ = ["Model", "ModelMember", "Readout"]
+
+_LONGEST_GUARANTEE = 10000  # characters
+
+
+@dataclass(frozen=True)
+class ModelMember:
+    """Counts with their hash and their readout.
+
+    Parameters
+    ----------
+    spec : HashSpec
+    counts : ClassCounts
+        Counts by the hash of `spec`.
+    readout : Readout
+
+    Raises
+    ------
+    SpecError
+        The counts are of another hash.
+    """
+
+    spec: HashSpec
+    counts: ClassCounts
+    readout: Readout
+
+    def __post_init__(self) -> None:
+        for name, kind in (("spec", HashSpec), ("counts", ClassCounts), ("readout", Readout)):
+            if not isinstance(getattr(self, name), kind):
+                raise SpecError(name, f"a {kind.__name__}", type(getattr(self, name)).__name__)
+        if self.counts.spec_fingerprint != self.hash.fingerprint:
+            expected = f"counts of hash {self.hash.fingerprint[:12]}"
+            raise SpecError("counts", expected, f"counts of hash {self.counts.spec_fingerprint[:12]}")
+
+    @property
+    def hash(self) -> FlyHash:
+        """Hash of the specification, cached."""
+        return flynn_hash(self.spec)
+
+    def scores(self, active: npt.ArrayLike) -> Scores:
+        """Scores of samples, (n, L) float64, from their active bits, (n, rho) integers; see `class_scores`."""
+        return class_scores(self.counts, active, self.readout)
+
+    def novelty(self, active: npt.ArrayLike) -> Scores:
+        """Novelty of samples to each class, (n, L) float64, from their active bits; see `class_novelty`."""
+        return class_novelty(self.counts, active, self.readout.decay)
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """Members with the labels of their classes. Immutable.
+
+    Parameters
+    ----------
+    members : sequence of ModelMember
+        At least one; all of the same number of classes and features. Kept as a tuple.
+    classes : (L,) array-like of str, int, float or bool
+        Label of each row of the counts, all different, in any order.
+    feature_names : sequence of n_features str, optional
+        Kept as a tuple.
+    guarantee : str, optional
+        Statement of the privacy of the counts, on one line of at most 10000 characters.
+
+    Attributes
+    ----------
+    classes : (L,) array
+        Read-only.
+
+    Raises
+    ------
+    DataError
+        A field is not as described.
+
+    Examples
+    --------
+    >>> from flwr_flynn import ClassCounts, FlyHash, HashSpec
+    >>> hasher = FlyHash(HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=1))
+    >>> member = ModelMember(hasher.spec, ClassCounts.zeros(hasher, 2), Readout("bayes", 0.5))
+    >>> Model((member,), [True, False]).member.readout.rule
+    'bayes'
+    """
+
+    members: tuple[ModelMember, ...]
+    classes: npt.NDArray[Any]
+    feature_names: Sequence[str] | None = None
+    guarantee: str | None = None
+
+    def __post_init__(self) -> None:
+        members = tuple(self.members)
+        if not members or not all(isinstance(member, ModelMember) for member in members):
+            raise DataError("members", "at least one ModelMember", [type(member).__name__ for member in members[:5]])
+        n_classes, n_features = members[0].counts.n_classes, members[0].spec.n_features
+        for member in members[1:]:
+            if (member.counts.n_classes, member.spec.n_features) != (n_classes, n_features):
+                got = f"{member.counts.n_classes} and {member.spec.n_features}"
+                raise DataError("members", f"{n_classes} classes and {n_features} features in each", got)
+        classes = np.array(self.classes)
+        if classes.shape != (n_classes,):
+            raise DataError("classes", f"{n_classes} different labels", f"shape {classes.shape}")
+        n_labels = len(np.unique(classes))
+        if n_labels != n_classes:
+            raise DataError("classes", f"{n_classes} different labels", f"{n_labels} different ones")
+        classes.flags.writeable = False
+        object.__setattr__(self, "members", members)
+        object.__setattr__(self, "classes", classes)
+        if self.feature_names is not None:
+            object.__setattr__(self, "feature_names", _checked_names(self.feature_names, n_features))
+        text = self.guarantee
+        if text is not None and not isinstance(text, str):
+            raise DataError("guarantee", "a str", type(text).__name__)
+        if text is not None and (len(text) > _LONGEST_GUARANTEE or not text.isprintable()):
+            expected = f"one line of at most {_LONGEST_GUARANTEE} characters"
+            raise DataError("guarantee", expected, f"{len(text)} characters")
+
+    @property
+    def member(self) -> ModelMember:
+        """Only member of a model of one.
+
+        Raises
+        ------
+        DataError
+            The model has several members.
+        """
+        if len(self.members) != 1:
+            raise DataError("members", "1", len(self.members))
+        return self.members[0]
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the hashes: of a model of one member its `spec_fingerprint`, else SHA-256 over all of them."""
+        prints = [member.counts.spec_fingerprint for member in self.members]
+        return prints[0] if len(prints) == 1 else hashlib.sha256(bytes.fromhex("".join(prints))).hexdigest()
+
+    def sha256(self) -> str:
+        """SHA-256 over everything that predictions follow from, the same for equal models on every machine.
+
+        Returns
+        -------
+        str
+            64 hexadecimal digits.
+        """
+        facts = {
+            "members": [
+                [member.counts.sha256(), member.readout.rule, member.readout.decay, member.readout.temperature]
+                for member in self.members
+            ],
+            "classes": [self.classes.dtype.kind, self.classes.tolist()],
+            "feature_names": self.feature_names,
+        }
+        return hashlib.sha256(b"flynn model 1 " + json.dumps(facts).encode()).hexdigest()
+
+
+def _checked_names(names: Any, n_features: int) -> tuple[str, ...]:
+    """Return feature names as a tuple, if they are one str for each feature."""
+    array = np.asarray(names, dtype=object)
+    if array.shape != (n_features,):
+        raise DataError("feature_names", f"{n_features} str", f"shape {array.shape}")
+    kinds = sorted({type(name).__name__ for name in array if not isinstance(name, str)})
+    if kinds:
+        raise DataError("feature_names", f"{n_features} str", f"some of type {', '.join(kinds)}")
+    return tuple(array.tolist())
