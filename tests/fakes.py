@@ -17,7 +17,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr_flynn import message
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.protocol import Terms
+from flwr_flynn.federated.protocol import PHASE
+from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower import records
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.hashing.spec import HashSpec
@@ -25,8 +26,13 @@ from flwr_flynn.model.counts import ClassCounts
 
 SPEC = HashSpec(n_features=4, hash_dim=24, row_nnz=2, hash_nnz=3, seed=7)
 CLASSES = ("ash", "birch", "cedar")
-TERMS = Terms(SPEC, CLASSES)
-HASHER = TERMS.hasher
+RUN = RunSpec(SPEC, CLASSES)
+HASHER = RUN.hasher
+
+
+def counting(run: RunSpec = RUN, phase: str = "counts") -> dict[str, Any]:
+    """The config by which a server asks for counts."""
+    return {PHASE: phase, **run.to_config()}
 
 
 class Proxy(ClientProxy):
@@ -159,7 +165,7 @@ class FakeGrid(Grid):
 
 def content_of(res: FitRes) -> RecordDict:
     """A reply of the legacy API as one of the Message API, however broken its arrays are."""
-    content = records.answer([], res.num_examples, res.metrics)
+    content = records.answer_content([], res.num_examples, res.metrics)
     for place, tensor in enumerate(res.parameters.tensors):
         try:
             (view,) = codec.read_tensors([tensor])
@@ -178,7 +184,7 @@ def points(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 def counts_of(X: np.ndarray, y: np.ndarray) -> ClassCounts:
     """What one party that holds these points counts."""
-    return ClassCounts.from_data(HASHER, X, TERMS.codes(y), TERMS.n_classes)
+    return ClassCounts.from_data(HASHER, X, RUN.codes(y), RUN.n_classes)
 
 
 def fit_res(arrays: list[np.ndarray], n_examples: Any, **metrics: Any) -> FitRes:
