@@ -129,6 +129,8 @@ class Files:
             model = FlyNNClassifier.from_counts(SPEC, counts, labels, feature_names=("p", "q", "r", "s"))
             model.save(folder / f"{place}.npz")
             self.models.append((folder / f"{place}.npz").read_bytes())
+        old = Path(__file__).parent / "model" / "files"
+        self.models += [(old / f"format-{number}.npz").read_bytes() for number in (2, 3)]
         self.federations = []
         plain = [
             Member(f"p{i}", str(i), "", tuple(c.n_per_class.tolist()), c.sha256(), "7") for i, c in enumerate(COUNTS)
@@ -160,13 +162,14 @@ class Files:
         if mutator.one_in(3):
             return mutator.raw(content, self.models)
         with np.load(io.BytesIO(content)) as file:
-            header, counts = file["header"].tobytes().decode(), file["counts"]
+            name = "counts_0" if "counts_0" in file else "counts"
+            header, counts = file["header"].tobytes().decode(), file[name]
         text = np.frombuffer(mutator.json(header).encode("utf-8", "replace"), np.uint8)
         spoiled = mutator.array(counts) if mutator.one_in(3) else counts
         if not isinstance(spoiled, np.ndarray) or spoiled.dtype.hasobject:
             spoiled = counts
         digest = model_file._digest(text, spoiled)
-        return npz({"header": npy(text), "counts": npy(spoiled), "digest": npy(digest)})
+        return npz({"header": npy(text), name: npy(spoiled), "digest": npy(digest)})
 
     def use_model(self, content: bytes) -> None:
         path = self.write("given.npz", content)

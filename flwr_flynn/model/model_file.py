@@ -223,7 +223,7 @@ def _member_of_old(header: dict[str, Any]) -> dict[str, Any]:
     if header["format"] == 3 and not (isinstance(noise, list) and noise):
         raise ModelFileError("noise", "at least one release in format 3", type(noise).__name__)
     if header["reject_above"] is not None:
-        limit = str(header["reject_above"])[:20]
+        limit = repr(header["reject_above"])[:20]
         _log.warning("FlyNN: reject_above: %s in the model file is ignored; compare novelty(X) with it instead", limit)
     return {
         "spec": header["spec"],

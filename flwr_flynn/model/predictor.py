@@ -172,7 +172,7 @@ class Predictor(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         >>> from flwr_flynn import FlyNNClassifier
         >>> clf = FlyNNClassifier(seed=1).fit([[0.0, 1.0], [0.1, 0.9], [1.0, 0.0], [0.9, 0.1]], ["a", "a", "b", "b"])
         >>> X = np.array([[0.2, 0.8], [50.0, -70.0]])
-        >>> np.where(clf.novelty(X).min(axis=1) > 0.7, "?", clf.predict(X))
+        >>> np.where(clf.novelty(X).min(axis=1) > 0.9, "?", clf.predict(X))
         array(['a', '?'], dtype='<U1')
         """
         return self._read_out(X, lambda active: self._member.novelty(active))

@@ -214,7 +214,7 @@ def log_odds(scores: Scores, hash_nnz: int, rule: str) -> Scores:
     Examples
     --------
     >>> log_odds(np.array([[0.5, -0.5]]), hash_nnz=2, rule="balanced").round(3)
-    array([[ 0.911,  0.079]])
+    array([[0.908, 0.079]])
     """
     if rule == "bayes":
         return scores
