@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.errors import PayloadError
+from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated.aggregator import Aggregator
 from flwr_flynn.federated.roster import Reply, announced_examples, first_of_each
 from flwr_flynn.hashing.flyhash import FlyHash
@@ -54,7 +54,7 @@ def read_candidates(config: Mapping[str, Any], n_specs: int) -> list[list[Readou
     Raises
     ------
     PayloadError
-        Not the JSON that `Choosing.config` writes. Whether rules and decays are right, the read-outs check.
+        Not the JSON that `Choosing.config` writes, or a rule or decay that is none.
     """
     text = config.get(CANDIDATES)
     longest = n_specs * _MAX_CANDIDATES * _CANDIDATE_CHARS
@@ -62,12 +62,15 @@ def read_candidates(config: Mapping[str, Any], n_specs: int) -> list[list[Readou
         raise PayloadError(f"{CANDIDATES}: expected a text of at most {longest} characters, got another")
     try:
         lists = json.loads(text)
-        candidates = [[Readout(rule, decay) for rule, decay in entries] for entries in lists]
+        pairs = [[(rule, decay) for rule, decay in entries] for entries in lists]
     except (ValueError, TypeError, RecursionError):
         raise PayloadError(f"{CANDIDATES}: expected lists of pairs (rule, decay) in JSON, got something else") from None
-    if len(candidates) != n_specs or not all(0 < len(entries) <= _MAX_CANDIDATES for entries in candidates):
+    if len(pairs) != n_specs or not all(0 < len(entries) <= _MAX_CANDIDATES for entries in pairs):
         raise PayloadError(f"{CANDIDATES}: expected 1 to {_MAX_CANDIDATES} read-outs for each of {n_specs} specs")
-    return candidates
+    try:
+        return [[Readout(rule, decay) for rule, decay in entries] for entries in pairs]
+    except ConfigError as error:
+        raise PayloadError(f"{CANDIDATES} {error.field}", error.expected, error.got) from None
 
 
 def ballot(
