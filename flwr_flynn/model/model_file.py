@@ -185,8 +185,10 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
             for name, member, spec in zip(counts_names, members, specs, strict=True)
         ]
         digest = _read_npy(archive, "digest", r"\|u1", 32)
-    if not np.array_equal(digest, _digest(text, *extras, *counts)):
-        raise ModelFileError("digest", "the SHA-256 of the contents", "another, so that the file was altered")
+    contents = _digest(text, *extras, *counts)
+    if not np.array_equal(digest, contents):
+        got = f"{digest.tobytes().hex()[:12]}... in an altered file"
+        raise ModelFileError("digest", f"the SHA-256 of the contents, {contents.tobytes().hex()[:12]}...", got)
     extra = json.loads(extras[0].tobytes()) if extras else None
     if old and isinstance(extra, dict):
         extra.setdefault("decay", header["decay"])  # "auto" or a number; format 4 leaves it to the federation
@@ -204,7 +206,7 @@ def _member(spec: HashSpec, values: dict[str, Any], counts: npt.NDArray[Any], n_
     if counts.shape != (n_classes, spec.hash_dim):
         raise ModelFileError("counts", f"shape {(n_classes, spec.hash_dim)}", f"shape {counts.shape}")
     if flynn_hash(spec).fingerprint != values["fingerprint"]:
-        raise ModelFileError("fingerprint", "the rows of M that this version draws", "other rows of M")
+        raise ModelFileError("fingerprint", "the rows of M that this version draws", str(values["fingerprint"])[:12])
     noise = tuple(Release.from_dict(release) for release in values["noise"])
     return ModelMember(
         spec,
@@ -263,11 +265,12 @@ def _write_npz(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> None:
 def _read_npy(archive: zipfile.ZipFile, name: str, dtypes: str, max_bytes: int) -> npt.NDArray[Any]:
     """Read a plain array whose size is known, and known to fit, before anything is allocated."""
     info = archive.getinfo(f"{name}.npy")
-    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others allocate as the file pleases
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others allocate without limit
         raise ModelFileError(name, "a stored or deflated array", f"compression method {info.compress_type}")
     with archive.open(info) as member:
-        if np.lib.format.read_magic(member) != (1, 0):
-            raise ModelFileError(name, "npy version 1.0", "another version")
+        version = np.lib.format.read_magic(member)
+        if version != (1, 0):
+            raise ModelFileError(name, "npy version 1.0", f"version {version[0]}.{version[1]}")
         shape, fortran, dtype = np.lib.format.read_array_header_1_0(member, max_header_size=1024)
         size = math.prod(shape) * dtype.itemsize
         if fortran or not re.fullmatch(dtypes, dtype.str) or info.file_size != member.tell() + size:

@@ -23,7 +23,7 @@ may have underflowed, is computed again as a logarithm, relative to its largest 
 
 Terms are added in the order of the active bits, one sample at a time: a score depends on nothing but counts and sample.
 Last, scores are rounded to multiples of 2 ** -36, so that classes which the formula ranks alike do tie. Without that,
-errors of the last digit in sums of different order (or in the `pow` of another machine) would choose between them.
+errors of the last digit in sums of different order (or in the `pow` of a different machine) would choose between them.
 """
 
 from __future__ import annotations
