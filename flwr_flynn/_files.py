@@ -274,22 +274,22 @@ def npy_header(stream: IO[bytes], what: str, error: type[Refusal], types: str = 
     wide = 2 if magic[6:7] == b"\x01" else 4
     length = stream.read(wide)
     if magic[:6] != b"\x93NUMPY" or magic[6:] not in (b"\1\0", b"\2\0", b"\3\0") or len(length) < wide:
-        raise error(f"{what}: expected the bytes of numpy.save, got {magic[:8]!r}")
+        raise error(what, "the bytes of numpy.save", magic[:8])
     size = int.from_bytes(length, "little")
     text = stream.read(size) if size <= _LONGEST_HEADER else b""
     header = _HEADER.fullmatch(text)
     if header is None or len(text) < size:
-        raise error(f"{what}: expected the header of a plain array, got {size} bytes of another form")
+        raise error(what, "the header of a plain array", f"{size} bytes that are none")
     try:
         dtype = np.dtype(header[1].decode())
     except (TypeError, ValueError, OverflowError):
         dtype = np.dtype("V0")
     if not dtype.itemsize or not re.fullmatch(types, dtype.str):
-        raise error(f"{what}: expected an array of a type that is read here, got {header[1].decode()[:20]!r}")
+        raise error(what, f"an array of type {types}", header[1].decode()[:20])
     shape = tuple(int(number.strip(b" L")) for number in header[3].split(b",") if number.strip())
     # NumPy takes a 0 among the numbers for no limit of the others.
     if math.prod(max(number, 1) for number in shape) * dtype.itemsize >= 2**63:
-        raise error(f"{what}: expected a shape that NumPy can have, got {str(shape)[:60]}")
+        raise error(what, "a shape that NumPy can have", str(shape)[:60])
     return NpyHeader(shape, dtype, header[2] == b"True")
 
 
@@ -324,21 +324,21 @@ def npz_array(
     info = archive.getinfo(member)
     # What NumPy writes. Other methods allocate as the file pleases, and deflate makes of a byte 1032 at most.
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise error(f"{what}: compressed by another method")
+        raise error(what, "a stored or deflated array", f"compression method {info.compress_type}")
     most = 1032 * os.fstat(archive.fp.fileno()).st_size  # type: ignore[union-attr]
     with archive.open(info) as stream:
         header = npy_header(stream, what, error, types)
         if header.n_bytes != (came := info.file_size - stream.tell()):
-            raise error(f"{what}: expected {header.n_bytes} bytes as its header declares, got {came}")
+            raise error(what, f"{header.n_bytes} bytes as its header declares", came)
         if header.n_bytes > min(most, most if max_bytes is None else max_bytes):
-            raise error(f"{what}: expected at most {max_bytes or most} bytes, got {header.n_bytes}")
+            raise error(what, f"at most {max_bytes or most} bytes", header.n_bytes)
         entries = bytearray(header.n_bytes)
         view, start = memoryview(entries), 0
         while start < len(view):
             got = stream.readinto(view[start : start + 2**18])  # type: ignore[attr-defined]
             if not got:
-                raise error(f"{what}: expected {len(view)} bytes, got {start}")
+                raise error(what, f"{len(view)} bytes", start)
             start += got
         if stream.read(1):  # reads on to where zipfile compares the checksum
-            raise error(f"{what}: expected {len(view)} bytes, got more")
+            raise error(what, f"{len(view)} bytes", "more")
     return header.array(entries)

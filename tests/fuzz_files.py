@@ -150,6 +150,8 @@ class Files:
             model = FlyNNClassifier.from_counts(SPEC, counts, labels, feature_names=("p", "q", "r", "s"))
             model.save(folder / f"{place}.npz")
             self.models.append((folder / f"{place}.npz").read_bytes())
+        old = Path(__file__).parent / "model" / "files"
+        self.models += [(old / f"format-{number}.npz").read_bytes() for number in (2, 3)]
         self.federations = []
         plain = [
             Member(f"p{i}", str(i), "", tuple(c.n_per_class.tolist()), c.sha256(), "7") for i, c in enumerate(COUNTS)
@@ -187,14 +189,14 @@ class Files:
             return mutator.raw(content, self.models)
         with np.load(io.BytesIO(content)) as file:
             arrays = dict(file)
-        for name in [name for name in ("header", "ledger") if name in arrays and mutator.one_in(2)]:
+        for name in [name for name in ("header", "extra") if name in arrays and mutator.one_in(2)]:
             text = mutator.json(arrays[name].tobytes().decode())
             arrays[name] = np.frombuffer(text.encode("utf-8", "replace"), np.uint8)
-        spoiled = mutator.array(arrays["counts"]) if mutator.one_in(3) else None
+        spoiled = mutator.array(arrays["counts_0"]) if mutator.one_in(3) else None
         if isinstance(spoiled, np.ndarray) and not spoiled.dtype.hasobject:
-            arrays["counts"] = spoiled
+            arrays["counts_0"] = spoiled
         del arrays["digest"]
-        digest = model_file._digest(*(arrays[name] for name in ("header", "ledger", "counts") if name in arrays))
+        digest = model_file._digest(*(arrays[name] for name in ("header", "extra", "counts_0") if name in arrays))
         members = {name: npy(array) for name, array in (arrays | {"digest": digest}).items()}
         if mutator.one_in(3):  # within the zip file, whose checksums fit
             name = mutator.choice(list(members))

@@ -145,8 +145,8 @@ def use_sums_terms(given: Any) -> None:
 
 def use_candidates(given: Any) -> None:
     candidates = read_candidates(given, n_specs=2)
-    again = read_candidates({CANDIDATES: json.dumps(candidates)}, n_specs=2)
-    assert repr(again) == repr(candidates)  # NaN is not NaN
+    pairs = [[(each.rule, each.decay) for each in entries] for entries in candidates]
+    assert read_candidates({CANDIDATES: json.dumps(pairs)}, n_specs=2) == candidates
 
 
 def use_mechanism(given: Any) -> None:

@@ -126,11 +126,14 @@ def test_a_plan_takes_what_is_given_and_leaves_the_rest_open() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"row-nnz": 9}, r"run-config row-nnz: expected 1 to 4 \(n_features\), got 9"),
-        ({"hash-dim": 10, "hash-nnz": 11}, r"run-config hash-nnz: expected 1 to 10 \(hash_dim\), got 11"),
+        ({"row-nnz": 9}, r"run-config row-nnz: expected an integer from 1 to 4 \(n_features\), got 9"),
+        (
+            {"hash-dim": 10, "hash-nnz": 11},
+            r"run-config hash-nnz: expected an integer from 1 to 10",
+        ),
         ({"center": "1,2"}, "center: expected one finite number or 4 with commas between"),
         ({"center": "inf"}, "center: expected one finite number or 4 with commas between"),
-        ({"scale": "0"}, "run-config scale: expected positive numbers only"),
+        ({"scale": "0"}, "run-config scale: expected positive floats"),
     ],
 )
 def test_a_plan_that_does_not_fit(settings: dict[str, Any], message: str) -> None:

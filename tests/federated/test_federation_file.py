@@ -16,6 +16,7 @@ from flwr_flynn.errors import ConfigError, ModelFileError
 from flwr_flynn.federated.federation_file import Federation, Member, exclusive, main
 from flwr_flynn.federated.protocol import Terms
 from flwr_flynn.model import model_file
+from flwr_flynn.model.model import Model, ModelMember, Readout
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from tests.fakes import CLASSES, SPEC, TERMS, ClassCounts, counts_of, points
 
@@ -63,7 +64,7 @@ def test_the_exported_model_leaves_the_parties_out(tmp_path: Path) -> None:
     FEDERATION.save(tmp_path / "f.npz")
     FEDERATION.model.save(tmp_path / "model.npz")
     with np.load(tmp_path / "model.npz") as file:
-        assert sorted(file.files) == ["counts", "digest", "header"]
+        assert sorted(file.files) == ["counts_0", "digest", "header"]
         assert b"Basel" not in file["header"].tobytes()
     ours, theirs = (FlyNNClassifier.load(tmp_path / name) for name in ("f.npz", "model.npz"))
     assert ours.counts_ == theirs.counts_
@@ -79,6 +80,7 @@ Change = Callable[[dict[str, Any]], object]
     "change",
     [
         lambda ledger: ledger.pop("members"),
+        lambda ledger: ledger.pop("decay"),
         lambda ledger: ledger.update(format=2),
         lambda ledger: ledger.update(mode="loud"),
         lambda ledger: ledger.update(mode="secure", bound=3),
@@ -114,28 +116,33 @@ def test_a_ledger_that_cannot_be_is_refused(change: Change, tmp_path: Path) -> N
         "mode": "plain",
         "bound": None,
         "mechanism": None,
+        "decay": "auto",
         "members": [json.loads(json.dumps(asdict(member))) for member in MEMBERS[:2]],
     }
-    model = model_file.Model(
-        SPEC, COUNTS["Basel"] + COUNTS["Ulm"], np.array(CLASSES), "auto", 0.5, "balanced", ledger=ledger
-    )
-    model_file.write(tmp_path / "f.npz", model)
+    member = ModelMember(SPEC, COUNTS["Basel"] + COUNTS["Ulm"], Readout("balanced", 0.5, 0.2))
+    model = Model((member,), np.array(CLASSES))
+    model_file.write(tmp_path / "f.npz", model, ledger)
     assert len(Federation.load(tmp_path / "f.npz").members) == 2
     change(ledger)
-    model_file.write(tmp_path / "f.npz", model)
+    model_file.write(tmp_path / "f.npz", model, ledger)
     with pytest.raises(ModelFileError, match=r"f\.npz: "):
         Federation.load(tmp_path / "f.npz")
 
 
 @pytest.mark.parametrize("decay", ["bogus", 5.0])
 def test_a_decay_that_is_none_is_refused_with_the_file(decay: Any, tmp_path: Path) -> None:
-    ledger = {"format": 1, "mode": "plain", "bound": None, "mechanism": None, "members": []}
-    nothing = ClassCounts.zeros(TERMS.hasher, 3)
-    model_file.write(
-        tmp_path / "f.npz", model_file.Model(SPEC, nothing, np.array(CLASSES), decay, 0.5, "balanced", ledger=ledger)
-    )
-    with pytest.raises(ModelFileError, match=r"f\.npz: inconsistent: decay: expected a number of at least 0"):
+    ledger = {"format": 1, "mode": "plain", "bound": None, "mechanism": None, "decay": decay, "members": []}
+    nothing = ModelMember(SPEC, ClassCounts.zeros(TERMS.hasher, 3), Readout("balanced", 0.5))
+    model_file.write(tmp_path / "f.npz", Model((nothing,), np.array(CLASSES)), ledger)
+    with pytest.raises(ModelFileError, match=r"f\.npz: inconsistent: decay: expected a number from 0 below 1"):
         Federation.load(tmp_path / "f.npz")
+
+
+def test_a_file_of_format_2_keeps_the_decay_of_the_user() -> None:
+    federation = Federation.load(Path(__file__).with_name("federation-format-2.npz"))
+    assert (federation.decay, federation.rule) == ("auto", "balanced")
+    assert [(member.name, member.run) for member in federation.members] == [("Basel", "1")]
+    assert federation.counts.sha256() == federation.members[0].sha256
 
 
 def test_an_altered_ledger_shows(tmp_path: Path) -> None:
@@ -144,11 +151,11 @@ def test_an_altered_ledger_shows(tmp_path: Path) -> None:
     FEDERATION.save(tmp_path / "f.npz")
     with zipfile.ZipFile(tmp_path / "f.npz") as archive:
         parts = {name: archive.read(name) for name in archive.namelist()}
-    parts["ledger.npy"] = parts["ledger.npy"].replace(b"Basel", b"Paris")
+    parts["extra.npy"] = parts["extra.npy"].replace(b"Basel", b"Paris")
     with zipfile.ZipFile(tmp_path / "f.npz", "w") as archive:
         for name, content in parts.items():
             archive.writestr(name, content)
-    with pytest.raises(ModelFileError, match="altered: the digest does not fit"):
+    with pytest.raises(ModelFileError, match="digest: expected the SHA-256"):
         Federation.load(tmp_path / "f.npz")
 
 
