@@ -103,7 +103,7 @@ HOSTILE = {
     "a class more": (repacked(lambda a: np.ones((L + 1, M), np.uint8)), r"expected shape \(3, 24\), got \(4, 24\)"),
     "a class short": (repacked(lambda a: a[:-1]), r"expected shape \(3, 24\), got \(2, 24\)"),
     "transposed": (repacked(np.transpose), r"expected shape \(3, 24\), got \(24, 3\)"),
-    "row sum": (repacked(lambda a: with_cell(a, 0, 0, a[0, 0] + 1)), "a multiple of hash_nnz"),
+    "row sum": (repacked(lambda a: with_cell(a, 0, 0, a[0, 0] + 1)), "multiples of hash_nnz"),
     "above its class": (repacked(lambda a: balanced_row(4)), "samples of the class, 2 in row 0, got 4"),
     "overflow": (repacked(lambda a: np.full((L, M), 2**64 - 1, "<u8")), "expected entries of at most"),
     "overflowing sum": (repacked(lambda a: np.full((L, M), 2**62, "<i8")), "expected entries of at most"),

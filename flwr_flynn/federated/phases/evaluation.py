@@ -193,13 +193,13 @@ def selected(state: RunState) -> int:
 
 def model_of(state: RunState, options: RunOptions) -> FlyNNClassifier:
     """The classifier that the results so far make."""
-    if options.federation is not None and options.purpose == "evaluate":
-        return options.federation.model
-    selection, run = state.results.get("selection"), state.run_spec
+    selection, run, saved = state.results.get("selection"), state.run_spec, options.federation
     index = selected(state)
     counts = state.results["counts"].parts[index]
     if selection is not None:
         readout = selection.readout
+    elif saved is not None and state.results["counts"] is saved.totals and saved.phase not in ("counts", "selection"):
+        readout = saved.readout  # nobody was added or taken out since it was chosen
     else:
         suggested = Readout(options.rule, suggest_decay(counts, options.rule))
         readout = given_readout(options.rule, options.decay) or suggested
