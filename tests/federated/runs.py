@@ -150,9 +150,7 @@ class Exchange:
 
 def exchange(spec: Any, how: str = "iid", n: int = 4, **changes: Any) -> Exchange:
     """A run that has not begun, with parties that hold shares of iris."""
-    parties = {
-        str(i): party_of(**part, name=f"party-{i}", min_examples=1) for i, part in enumerate(shares(how, n))
-    }
+    parties = {str(i): party_of(**part, name=f"party-{i}", min_examples=1) for i, part in enumerate(shares(how, n))}
     return Exchange(Run(RunOptions(**options_for(spec, **changes))), parties)
 
 

@@ -148,5 +148,9 @@ def test_statistics_are_values() -> None:
     assert again.sha256 == tuple(part.sha256() for part in TOTALS.parts)
     assert TOTALS != CountsOfSpecs(TOTALS.parts[::-1])
     one = Tables((np.array([[1, 2]]),))
-    assert (one == Tables((np.array([[1, 2]]),)), one == Tables((np.array([[1], [2]]),)), one == 3) == (True, False, False)
+    assert (one == Tables((np.array([[1, 2]]),)), one == Tables((np.array([[1], [2]]),)), one == 3) == (
+        True,
+        False,
+        False,
+    )
     assert hash(one) == hash(Tables((np.array([[1, 2]]),)))
