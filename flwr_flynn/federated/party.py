@@ -199,7 +199,7 @@ class Party:
 
     # ---- answers
 
-    def answer(self, entries: Mapping[str, Any], arrays: Sequence[Array] = ()) -> Answer:
+    def answer(self, entries: Mapping[str, Any], arrays: Sequence[Array] = (), channel: str | None = None) -> Answer:
         """The answer to a request as it arrived. It never raises: a refusal is an answer, too.
 
         Parameters
@@ -207,12 +207,17 @@ class Party:
         entries : mapping
             Config entries. Nothing is assumed of them.
         arrays : sequence of arrays
+        channel : {"train", "evaluate"}, optional
+            Flower's channel by which it came. It must be that of its phase: mods of a ClientApp, SecAgg+ among them,
+            look at one of the two alone.
         """
         start, what = time.monotonic(), "the request"
         with self._fixed_time():
             try:
                 config, kind = Config(entries), request_of(entries)
                 what = f"phase {kind.phase}"
+                if channel not in (None, kind.channel):
+                    raise PayloadError("channel", f"{kind.channel} for phase {kind.phase}", channel)
                 self._names = announced_names(config) or ()
                 request = kind.from_config(config, arrays, self)
                 self._admit(request)
