@@ -428,6 +428,49 @@ def test_points_or_how_to_load_them() -> None:
     assert codec.decode(arrays, HASHER, 3) == counts_of(X, y)
 
 
+def test_samples_loaded_by_other_names_are_loaded_again() -> None:
+    asked: list[tuple[str, ...]] = []
+    X, y = points(9)
+
+    def load(names: tuple[str, ...]) -> Samples:
+        asked.append(names)
+        return Samples(X[:, ::-1] if names[:1] == ("d",) else X, y)
+
+    client = FlyNNClient(load=load)
+    for names, rows in (("abcd", X), ("abcd", X), ("dcba", X[:, ::-1])):
+        arrays = client.fit([], counting(RunSpec(SPEC, CLASSES, feature_names=tuple(names))))[0]
+        assert codec.decode(arrays, HASHER, 3) == counts_of(rows, y)
+    assert asked == [tuple("abcd"), tuple("dcba")]
+
+
+@pytest.mark.parametrize("is_private", [False, True])
+def test_a_failure_that_nobody_thought_of_tells_nothing_of_a_private_party(is_private: bool, tmp_path: Path) -> None:
+    def on_model(_: Any) -> None: ...
+
+    X, y = points(9)
+    own = budget(tmp_path) if is_private else None
+    client = FlyNNClient(X, y, X_test=Untouchable(9, 4), y_test=y, budget=own, evaluates=True, on_model=on_model)
+    metrics = client.evaluate(codec.encode(counts_of(*points(60))), handing_out())[2]
+    text = "the evaluation failed at this party" if is_private else "failed with AssertionError"
+    assert metrics == {REFUSED: text}
+
+
+@pytest.mark.parametrize(
+    ("asked", "arrays"),
+    [(counting(), []), (COLUMNS, []), (selecting(), codec.encode(counts_of(*points(60))))],
+    ids=["counts", "columns", "selection"],
+)
+def test_a_request_by_the_channel_of_other_phases_is_refused(asked: dict[str, Any], arrays: list[Any]) -> None:
+    """SecAgg+ and other mods of a ClientApp look at one channel alone."""
+    client, channel = FlyNNClient(*points(9)), "evaluate" if asked[PHASE] == "selection" else "train"
+    by_train, by_evaluate = client.fit(arrays, asked), client.evaluate(arrays, asked)
+    right, wrong = (by_train, by_evaluate) if channel == "train" else (by_evaluate, by_train)
+    assert REFUSED not in right[2]
+    assert wrong[1] == 0
+    assert wrong[2].keys() == {REFUSED}
+    assert str(wrong[2][REFUSED]).startswith(f"channel: expected {channel} ")
+
+
 # ---- what is said of a secure sum
 
 

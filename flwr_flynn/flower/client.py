@@ -105,9 +105,7 @@ class FlyNNClient(NumPyClient):
             name, memory_limit, min_examples, n_jobs, budget, evaluates, secure, leaves, response_seconds, on_model
         )
         self.name = name
-        self.party = Party(
-            load or (lambda _names: Samples(X, y, X_test, y_test)), options, secagg.require_mask, Progress
-        )
+        self.party = Party(load or Samples(X, y, X_test, y_test), options, secagg.require_mask, Progress)
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """Answer a request of the train channel.
