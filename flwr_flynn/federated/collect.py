@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic
 
-from flwr_flynn.errors import CountsError, DataError, PayloadError
+from flwr_flynn.errors import CountsError, DataError, FlyNNError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.protocol import PARTY, REFUSED, SECONDS, Reply, Request
 from flwr_flynn.federated.roster import Member, Roster, clean
@@ -93,7 +93,7 @@ def collect_each(
             continue
         if name:
             batch.names[cid] = name
-        member = counted.member(cid)
+        member = counted.member(cid, name or None)
         statistic = attempt(reply, batch.refused, partial(_read, request, member=member))
         if statistic is None:
             continue
@@ -110,7 +110,7 @@ def collect_each(
                 raise PayloadError("the sum has no room for it")
             index = request.match(statistic, cid, name, set(batch.taken_out.values()))
             batch.total = request.add(batch.total, statistic)
-        except (PayloadError, CountsError) as error:
+        except FlyNNError as error:
             batch.refused[cid] = f"refused: {error}"
             continue
         if index is not None:

@@ -41,6 +41,7 @@ from flwr_flynn.model.model import Model, ModelMember
 from flwr_flynn.model.scoring import Readout, given_readout
 
 if TYPE_CHECKING:
+    from flwr_flynn.federated.federation_file import Federation
     from flwr_flynn.federated.options import RunOptions
 
 # With so many samples at each of 32768 parties, the sum of their matrices is still within int64.
@@ -193,17 +194,22 @@ def selected(state: RunState) -> int:
 
 def model_of(state: RunState, options: RunOptions) -> FlyNNClassifier:
     """The classifier that the results so far make."""
-    if options.federation is not None and options.purpose == "evaluate":
-        return options.federation.model
-    selection, run = state.results.get("selection"), state.run_spec
+    selection, run, saved = state.results.get("selection"), state.run_spec, options.federation
     index = selected(state)
     counts = state.results["counts"].parts[index]
     if selection is not None:
         readout = selection.readout
+    elif saved is not None and _is_read_out(saved, options.purpose) and state.results["counts"] is saved.totals:
+        readout = saved.readout  # nobody was added or taken out since it was chosen
     else:
         suggested = Readout(options.rule, suggest_decay(counts, options.rule))
         readout = given_readout(options.rule, options.decay) or suggested
     return classifier_of(run.only(index), counts, readout)
+
+
+def _is_read_out(saved: Federation, purpose: str) -> bool:
+    """Whether a saved run had come to its readout; "evaluate" hands the model out as the file has it in any case."""
+    return purpose == "evaluate" or saved.phase not in ("counts", "selection")
 
 
 def classifier_of(run: RunSpec, counts: ClassCounts, readout: Readout) -> FlyNNClassifier:

@@ -233,12 +233,12 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
     totals, options = state.results["counts"], context.options
     candidates = candidates_for(totals, options.rule, options.decay)
     sizes = np.zeros(state.run_spec.n_classes, np.int64)
-    for cid in batch.passed:
-        if (member := context.counted.member(cid)) is not None and member.sizes is not None:
+    heard = [context.counted.member(cid) for cid in batch.passed]
+    for member in heard:
+        if member is not None and member.sizes is not None:
             sizes += np.array(member.sizes, np.int64)
-    absent = {context.names.get(m.node, str(m)): "not there to be asked" for m in context.counted.members}
-    for cid in batch.passed:
-        absent.pop(context.names[cid], None)
+    silent = [member for member in context.counted.members if member not in heard]
+    absent = {context.names.get(member.node, str(member)): "not there to be asked" for member in silent}
     missing = absent | dict(context.missing)
     selection = select(candidates, batch.total, sizes.tolist(), len(batch.passed), missing)
     return state.with_result("selection", selection)

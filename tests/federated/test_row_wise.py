@@ -1,4 +1,4 @@
-"""Records are taken one by one: none decides what becomes of another, and none makes anything raise."""
+"""Samples are taken one by one: none decides what becomes of another, and none makes anything raise."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from flwr_flynn.errors import DataError
-from flwr_flynn.federated import party
+from flwr_flynn.federated import row_wise
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
-from tests.fakes import CLASSES, HASHER, TERMS, counts_of, points
+from tests.fakes import CLASSES, HASHER, RUN, counts_of, points
 
 ODD = [
     ([np.nan, 0, 0, 0], "ash"),
@@ -34,11 +34,11 @@ ODD = [
 
 
 def count(X: Any, y: Any) -> tuple[ClassCounts, int]:
-    party.check_form(X, y)
-    return party.count(HASHER, CLASSES, X, y)
+    row_wise.check_form(X, y)
+    return row_wise.count(HASHER, CLASSES, X, y)
 
 
-def test_records_that_fit_are_counted_as_ever() -> None:
+def test_samples_that_fit_are_counted_as_ever() -> None:
     X, y = points(50)
     assert count(X, y) == (counts_of(X, y), 0)
     assert count(sp.coo_array(X), y.tolist()) == (counts_of(X, y), 0)
@@ -63,7 +63,7 @@ def test_many_that_do_not_fit_are_left_out(convert: Any, monkeypatch: pytest.Mon
     spoiled[1::3, 2] = 1e300
     expected = counts_of(X[2::3], y[2::3])
     assert count(convert(spoiled), y) == (expected, 40)
-    monkeypatch.setattr(party, "_HELD", 4 * 7)
+    monkeypatch.setattr(row_wise, "_HELD", 4 * 7)
     assert count(convert(spoiled), y) == (expected, 40)
 
 
@@ -93,7 +93,7 @@ def test_a_fraction_among_integers_changes_none_of_them() -> None:
 )
 def test_a_label_may_come_in_any_form(classes: Any, labels: list[Any]) -> None:
     hasher = FlyHash(HashSpec(n_features=1, hash_dim=4, row_nnz=1, hash_nnz=1, seed=1))
-    counts, dropped = party.count(hasher, classes, np.ones((4, 1)), labels)
+    counts, dropped = row_wise.count(hasher, classes, np.ones((4, 1)), labels)
     assert (counts.n_per_class.tolist(), dropped) == ([1, 3], 0)
 
 
@@ -101,7 +101,7 @@ def test_a_label_may_come_in_any_form(classes: Any, labels: list[Any]) -> None:
     ("X", "y"),
     [([[1.0] * 4], ["ash"]), (np.zeros(4), ["ash"]), (np.zeros((2, 4)), ["ash"]), (np.zeros((1, 4)), None)],
 )
-def test_a_form_that_no_record_decides_is_refused(X: Any, y: Any) -> None:
+def test_a_form_that_no_sample_decides_is_refused(X: Any, y: Any) -> None:
     with pytest.raises(DataError):
         count(X, y)
 
@@ -111,7 +111,7 @@ def test_whatever_a_label_does_it_is_left_out() -> None:
         def __hash__(self) -> int:
             raise RuntimeError
 
-    assert count(np.zeros((1, 4)), [Hostile()]) == (ClassCounts.zeros(HASHER, TERMS.n_classes), 1)
+    assert count(np.zeros((1, 4)), [Hostile()]) == (ClassCounts.zeros(HASHER, RUN.n_classes), 1)
 
 
 # ---- the type of a container is inferred from all of its records
@@ -154,7 +154,7 @@ def test_no_label_changes_how_another_is_read(classes: Any, labels: list[Any], o
     hasher = FlyHash(HashSpec(n_features=1, hash_dim=4, row_nnz=1, hash_nnz=1, seed=1))
 
     def counted(y: Any) -> Any:
-        return party.count(hasher, classes, np.ones((len(y), 1)), y)[0].array
+        return row_wise.count(hasher, classes, np.ones((len(y), 1)), y)[0].array
 
     expected = sum((counted([label]) for label in [*labels, odd]), start=counted([]))
     np.testing.assert_array_equal(counted([*labels, odd]), expected)
@@ -168,7 +168,7 @@ def test_no_label_of_a_series_changes_how_another_is_read(classes: Any, labels: 
     hasher = FlyHash(HashSpec(n_features=1, hash_dim=4, row_nnz=1, hash_nnz=1, seed=1))
 
     def counted(y: Any) -> Any:
-        return party.count(hasher, classes, np.ones((len(y), 1)), y)[0].array
+        return row_wise.count(hasher, classes, np.ones((len(y), 1)), y)[0].array
 
     try:
         series = pandas.Series(labels)
@@ -186,11 +186,11 @@ def test_no_label_of_a_series_changes_how_another_is_read(classes: Any, labels: 
 @example([(3, 2**53 + 1), (0.5, 1)])
 @example([(np.datetime64("2020-01-01"), np.datetime64("2020-01-01"))])
 @example([(b"3", 1), (3, True)])
-def test_no_record_changes_how_another_is_read(rows: list[tuple[Any, Any]]) -> None:
+def test_no_sample_changes_how_another_is_read(rows: list[tuple[Any, Any]]) -> None:
     hasher = FlyHash(HashSpec(n_features=2, hash_dim=16, row_nnz=1, hash_nnz=3, seed=1, signed=True))
 
     def counted(X: Any) -> Any:
-        return party.count(hasher, ("ash",), X, ["ash"] * len(X))[0].array
+        return row_wise.count(hasher, ("ash",), X, ["ash"] * len(X))[0].array
 
     def alone(row: tuple[Any, Any]) -> Any:
         single = np.empty((1, 2), object)
@@ -221,8 +221,8 @@ def test_dates_are_no_numbers() -> None:
 @pytest.mark.parametrize("classes", [("1", "1.0"), ("True", "1"), (2**62, 2**62 + 1), ("ash", "nan"), ("1j", "ash")])
 def test_class_lists_that_a_type_would_mix_up_are_refused(classes: Any) -> None:
     with pytest.raises(DataError, match=r"^classes: expected "):
-        party.check_classes(classes)
-    party.check_classes(("1", "01", "1.50", "NaN", "ash", "None"))
+        row_wise.check_classes(classes)
+    row_wise.check_classes(("1", "01", "1.50", "NaN", "ash", "None"))
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_class_lists_that_a_type_would_mix_up_are_refused(classes: Any) -> None:
         max_size=6,
     )
 )
-def test_a_record_that_fits_is_hashed_and_decides_for_itself_alone(
+def test_a_sample_that_fits_is_hashed_and_decides_for_itself_alone(
     changes: dict[str, Any], rows: list[list[float]]
 ) -> None:
     more = {"n_waves": 4, "wave_frequency": 0.25, "row_nnz": 2} if changes.get("n_waves") else {"row_nnz": 3, **changes}
