@@ -41,8 +41,13 @@ def make(**changes: Any) -> FlyNNStrategy:
 def asked(*cids: str) -> FlyNNStrategy:
     """A strategy that has asked these parties in round 1."""
     strategy = make()
-    strategy.configure_fit(1, Parameters([], "numpy.ndarray"), manager(*map(Proxy, cids)))
+    ask(strategy, 1, *cids)
     return strategy
+
+
+def ask(strategy: FlyNNStrategy, server_round: int, *cids: str) -> None:
+    """Ask those of these parties that are not counted yet."""
+    strategy.configure_fit(server_round, Parameters([], "numpy.ndarray"), manager(*map(Proxy, cids)))
 
 
 def test_a_lost_reply_is_missing_and_a_late_one_is_counted_if_a_round_is_left() -> None:
@@ -51,6 +56,7 @@ def test_a_lost_reply_is_missing_and_a_late_one_is_counted_if_a_round_is_left() 
     assert strategy.missing == {"node 2": "no reply"}
     with pytest.raises(AggregationError, match=r"1 of at least 2 parties counted; missing: node 2 \(no reply\)"):
         _ = strategy.model
+    ask(strategy, 2, "1", "2")
     strategy.aggregate_fit(2, [(Proxy("2"), good_res(7, seed=1))], [])
     assert strategy.model.counts_ == counts_of(*points(5)) + counts_of(*points(7, seed=1))
     assert strategy.missing == {}
@@ -69,11 +75,13 @@ def test_a_reply_replayed_from_another_run_is_refused_or_says_the_same() -> None
         strategy.aggregate_fit(1, [(Proxy("1"), good_res()), (Proxy("2"), reply)], [])
         assert strategy.missing["node 2"].startswith("refused: ")
         assert strategy.counts == counts_of(*points(5))
-    again = Proxy("2", FlyNNClient(X, y)).client.fit(fit_ins(RUN))  # of a run on the same terms: the same counts
-    strategy = asked("2")
+    again = Proxy("2", FlyNNClient(X, y)).client.fit(fit_ins(RUN))  # of a run with the same spec: the same counts
+    strategy = make()
     for server_round in (1, 2):
+        ask(strategy, server_round, "1", "2")  # node 1 is never counted, so that the second round asks somebody
         strategy.aggregate_fit(server_round, [(Proxy("2"), again)], [])
     assert strategy.counts == counts_of(X, y)
+    assert [each.node for each in strategy.parties] == ["2"]
 
 
 def fit_ins(run: RunSpec) -> Any:
@@ -92,8 +100,9 @@ def test_a_truncated_reply_is_refused() -> None:
     reply = good_res(9)
     for place, tensor in enumerate(reply.parameters.tensors):
         for length in range(len(tensor)):
-            strategy = make()
+            strategy = asked("1")
             strategy.aggregate_fit(1, [(Proxy("1"), spoiled(reply, place, tensor[:length]))], [])
+            assert strategy.missing["node 1"].startswith("refused: ")
             assert strategy.parties == []
             assert strategy.counts.n_examples == 0
 
@@ -105,8 +114,9 @@ def test_a_reply_with_a_flipped_bit_is_refused_or_says_the_same() -> None:
         for bit in range(8 * len(tensor)):
             flipped = bytearray(tensor)
             flipped[bit // 8] ^= 1 << bit % 8
-            strategy = make()
+            strategy = asked("1")
             strategy.aggregate_fit(1, [(Proxy("1"), spoiled(reply, place, bytes(flipped)))], [])
+            assert len(strategy.parties) + len(strategy.missing) == 1
             survivors += len(strategy.parties)
             assert strategy.counts == (expected if strategy.parties else expected - expected)
     assert survivors < 100  # such as the minor version of the format, which no reader looks at
