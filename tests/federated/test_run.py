@@ -464,16 +464,15 @@ def test_two_that_stand_for_one_member_have_one_say() -> None:
 
 
 def test_a_federation_goes_on_through_runs_with_the_selection_made_anew() -> None:
-    parts = {name: part for name, part in zip("abcd", shares(), strict=True)}
+    parts = dict(zip("abcd", shares(), strict=True))
 
     def go(before: Federation | None, purpose: str, who: dict[str, str], leaver: str = "") -> Run:
-        run = Run(
-            RunOptions(**options_for(GRID[0] if before is None else before.run_spec.spec), federation=before, purpose=purpose)
-        )
+        spec = GRID[0] if before is None else before.run_spec.spec
+        run = Run(RunOptions(**options_for(spec), federation=before, purpose=purpose))
         parties = {
             cid: party_of(**parts[name], name=name, min_examples=1, leaves=name == leaver) for cid, name in who.items()
         }
-            return Exchange(run, parties).rounds()
+        return Exchange(run, parties).rounds()
 
     whole = go(None, "train", {"1": "a", "2": "b", "3": "c"})
     part = go(None, "train", {"1": "a", "2": "b"}).federation("1")
@@ -515,7 +514,7 @@ def test_a_private_party_leaves_by_the_very_release_it_sent(tmp_path: Path) -> N
             X, y = points(31, ord(name))
             budget = Budget(tmp_path / name, Policy(1.0, mechanisms=["simulated"]))
             parties[cid] = party_of(X, y, name=name, budget=budget, leaves=name == leaver)
-            return Exchange(run, parties).rounds()
+        return Exchange(run, parties).rounds()
 
     whole = go(None, "train", {"1": "a", "2": "b"}).federation("1")
     alone = go(None, "train", {"1": "a"})

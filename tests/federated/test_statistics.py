@@ -146,11 +146,7 @@ def test_statistics_are_values() -> None:
     assert again == TOTALS
     assert hash(again) == hash(TOTALS)
     assert again.sha256 == tuple(part.sha256() for part in TOTALS.parts)
-    assert TOTALS != CountsOfSpecs(TOTALS.parts[::-1])
-    one = Tables((np.array([[1, 2]]),))
-    assert (one == Tables((np.array([[1, 2]]),)), one == Tables((np.array([[1], [2]]),)), one == 3) == (
-        True,
-        False,
-        False,
-    )
-    assert hash(one) == hash(Tables((np.array([[1, 2]]),)))
+    assert CountsOfSpecs(TOTALS.parts[::-1]) != TOTALS
+    one, same, turned = (Tables((np.array(table),)) for table in ([[1, 2]], [[1, 2]], [[1], [2]]))
+    assert (one == same, one == turned, one == 3) == (True, False, False)
+    assert hash(one) == hash(same)
