@@ -209,9 +209,10 @@ class Federation:
         with model_file.reading(path, max_bytes) as (model, roster):
             if not isinstance(roster, dict):
                 raise ModelFileError("a model without a roster: nobody can join it or leave it")
-            if roster.get("format") == 1:  # version 0.1: finished runs only, with the user's decay
-                roster = {name: value for name, value in roster.items() if name != "decay"}
-                roster |= {"format": _FORMAT, "phase": ""}
+            if type(roster.get("format")) is int and roster["format"] == 1 and "phase" not in roster:  # version 0.1
+                # `model_file` adds the decay as the user gave it, which a federation no longer keeps.
+                roster = {**roster, "format": _FORMAT, "phase": ""}
+                roster.pop("decay", None)
             expected = {"format", "mode", "bound", "mechanism", "phase", "members"}
             if set(roster) != expected or type(roster["format"]) is not int or roster["format"] != _FORMAT:
                 raise ModelFileError("roster", f"one of format {_FORMAT}", f"format {str(roster.get('format'))[:20]}")

@@ -163,9 +163,9 @@ class Party:
 
     Parameters
     ----------
-    load : callable
-        Called with the names of the features that a run announces, () without any; returns `Samples`. A party with a
-        budget is asked for its samples only once its ledger has admitted a request.
+    load : Samples or callable
+        The samples; or called with the names of the features that a run announces, () without any, it returns them. A
+        party with a budget is asked for its samples only once its ledger has admitted a request.
     options : PartyOptions
     mask : callable, default=`no_mask`
         Called with the run before counts leave in a secure sum; raises where nothing will mask them.
@@ -175,15 +175,16 @@ class Party:
 
     def __init__(
         self,
-        load: Callable[[tuple[str, ...]], Samples],
+        load: Samples | Callable[[tuple[str, ...]], Samples],
         options: PartyOptions | None = None,
         mask: Callable[[RunSpec], None] = no_mask,
         progress: Callable[[int], Progress] = no_progress,
     ) -> None:
         self.options = options or PartyOptions()
         self.progress = progress
-        self._load, self._mask = load, mask
-        self._samples: Samples | None = None
+        self._mask = mask
+        self._load = None if isinstance(load, Samples) else load
+        self._samples = load if isinstance(load, Samples) else None
         self._names: tuple[str, ...] = ()
         self._admitted = NOTHING  # what the request that is being answered discloses
 
@@ -199,7 +200,7 @@ class Party:
 
     # ---- answers
 
-    def answer(self, entries: Mapping[str, Any], arrays: Sequence[Array] = ()) -> Answer:
+    def answer(self, entries: Mapping[str, Any], arrays: Sequence[Array] = (), channel: str | None = None) -> Answer:
         """The answer to a request as it arrived. It never raises: a refusal is an answer, too.
 
         Parameters
@@ -207,13 +208,18 @@ class Party:
         entries : mapping
             Config entries. Nothing is assumed of them.
         arrays : sequence of arrays
+        channel : {"train", "evaluate"}, optional
+            Flower's channel by which it came. It must be that of its phase: mods of a ClientApp, SecAgg+ among them,
+            look at one of the two alone.
         """
         start, what = time.monotonic(), "the request"
         with self._fixed_time():
             try:
                 config, kind = Config(entries), request_of(entries)
                 what = f"phase {kind.phase}"
-                self._names = announced_names(config) or ()
+                if channel not in (None, kind.channel):
+                    raise PayloadError("channel", f"{kind.channel} for phase {kind.phase}", channel)
+                self._announce(announced_names(config) or ())
                 request = kind.from_config(config, arrays, self)
                 self._admit(request)
                 answer = request.compute(self)
@@ -234,12 +240,21 @@ class Party:
         return answer
 
     def reason(self, what: str, error: Exception) -> str:
-        """What the server learns of an error: the text of our own errors, which hold no data; of others the kind."""
+        """What the server learns of an error: the text of our own errors, which hold no data; of others the kind.
+
+        Of a party with a budget not even the kind: a single sample could have decided it.
+        """
         if isinstance(error, FlyNNError):
             _log.warning("FlyNN: %s refused: %s", what, "; ".join([str(error), *getattr(error, "__notes__", ())]))
             return str(error)
         _log.error("FlyNN: %s failed", what, exc_info=error)
-        return f"failed with {type(error).__name__}"
+        return f"failed with {type(error).__name__}" if self.options.budget is None else f"{what} failed at this party"
+
+    def _announce(self, names: tuple[str, ...]) -> None:
+        """Take the names of the features that a request is about. Samples loaded by other names are let go."""
+        if self._load is not None and names != self._names:
+            self._samples = None
+        self._names = names
 
     def _admit(self, request: Request[Any]) -> None:
         """Raise unless the party's options allow what the answer to a request discloses."""
@@ -316,6 +331,8 @@ class Party:
         if recall and mechanism.is_share:
             # Taken out of a sum, a share of noise leaves the other parties with less than was promised.
             raise PrivacyError("leave: a share of the noise of a secure sum cannot be taken out of it")
+        if self._samples is not None:
+            _check_samples(self._samples, run)  # by their shape alone
         budget.policy.check(mechanism)
         check_classes(run.classes)
         if self._admitted == SECURE:
@@ -324,7 +341,13 @@ class Party:
         fingerprint, digest = run.hasher.fingerprint, run.digest()
         if recall:
             return budget.recall(mechanism, fingerprint, terms=digest)
-        released = budget.release(mechanism, fingerprint, lambda: self._counted_row_wise(run), terms=digest)
+        released = budget.release(
+            mechanism,
+            fingerprint,
+            lambda: self._counted_row_wise(run),
+            terms=digest,
+            processes=n_threads(self.n_jobs),
+        )
         if released.repeated:
             _log.info("FlyNN: this request was answered before; the same answer again spends nothing")
         return released.counts
@@ -343,8 +366,7 @@ class Party:
         """
         try:
             samples = self._held()
-            check_form(samples.X, samples.y)
-            _check_width(samples.X.shape[1], run.spec.n_features)
+            _check_samples(samples, run)
         except FlyNNError:
             raise
         except Exception as error:  # noqa: BLE001 - its text may hold anything
@@ -411,6 +433,7 @@ class Party:
     def _held(self) -> Samples:
         """The samples, loaded when they are first needed."""
         if self._samples is None:
+            assert self._load is not None  # only samples from there are let go
             self._samples = self._load(self._names)
         return self._samples
 
@@ -440,6 +463,12 @@ def _labelled(
     if len(codes) != samples.shape[0]:
         raise DataError("y", f"{samples.shape[0]} labels, one for every sample", len(codes))
     return (samples.tocsr() if sp.issparse(samples) else samples), codes
+
+
+def _check_samples(samples: Samples, run: RunSpec) -> None:
+    """Refuse samples of a form or a width that does not fit a run, which no single sample decides."""
+    check_form(samples.X, samples.y)
+    _check_width(samples.X.shape[1], run.spec.n_features)
 
 
 def _check_width(n_columns: int, n_features: int) -> None:

@@ -26,7 +26,7 @@ from flwr.common import (
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec, phases
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
-from flwr_flynn.federated.protocol import REFUSED, Answer
+from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, Answer
 from flwr_flynn.flower import secagg
 from flwr_flynn.flower.logging import Progress
 from flwr_flynn.flower.records import metrics_of
@@ -105,9 +105,7 @@ class FlyNNClient(NumPyClient):
             name, memory_limit, min_examples, n_jobs, budget, evaluates, secure, leaves, response_seconds, on_model
         )
         self.name = name
-        self.party = Party(
-            load or (lambda _names: Samples(X, y, X_test, y_test)), options, secagg.require_mask, Progress
-        )
+        self.party = Party(load or Samples(X, y, X_test, y_test), options, secagg.require_mask, Progress)
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """Answer a request of the train channel.
@@ -129,7 +127,7 @@ class FlyNNClient(NumPyClient):
             ``flynn-party`` (the name, if it has one) and, beside exact figures, ``flynn-seconds``; or
             ``flynn-refused``, the reason.
         """
-        answer = self.party.answer(config)
+        answer = self.party.answer(config, channel=TRAIN)
         return answer.arrays, answer.n_examples, answer.metrics
 
     def evaluate(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
@@ -152,7 +150,7 @@ class FlyNNClient(NumPyClient):
             ``flynn-statistic``, the tables of the answer, and ``accuracy`` where the model was tried; or
             ``flynn-refused``, the reason. In any case ``flynn-unkept`` if `on_model` failed.
         """
-        answer = self.party.answer(config, parameters)
+        answer = self.party.answer(config, parameters, EVALUATE)
         return _loss(answer), answer.n_examples, metrics_of(answer)
 
     def to_client(self) -> Client:

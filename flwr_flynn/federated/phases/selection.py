@@ -146,7 +146,7 @@ class Selection:
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON can hold it."""
         values = asdict(self)
-        values["readout"] = [self.readout.rule, self.readout.decay]
+        values["readout"] = [self.readout.rule, self.readout.decay, self.readout.temperature]
         values["candidates"] = [[[each.rule, each.decay] for each in entries] for entries in self.candidates]
         values["accuracies"] = [list(entries) for entries in self.accuracies]
         return values | {"accuracy": self.accuracy}
