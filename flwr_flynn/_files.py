@@ -185,13 +185,18 @@ def lock(path: str | os.PathLike[str], wait: float = math.inf) -> AbstractContex
         The file cannot be opened, or there are no locks.
     """
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-    descriptor = os.open(path, flags, 0o600)
-    try:
-        _flock(descriptor, wait)
-    except BaseException:
+    while True:
+        descriptor = os.open(path, flags, 0o600)
+        try:
+            _flock(descriptor, wait)
+            if _is_at(
+                descriptor, os.fspath(path)
+            ):  # else it was removed meanwhile, and the next one locks another file
+                return _held(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
         os.close(descriptor)
-        raise
-    return _held(descriptor)
 
 
 @contextmanager

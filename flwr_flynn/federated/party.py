@@ -47,7 +47,6 @@ from flwr_flynn.federated.protocol import (
     Answer,
     Array,
     Config,
-    Request,
     request_of,
 )
 from flwr_flynn.federated.row_wise import check_classes, check_form, count, hashed
@@ -117,7 +116,8 @@ class PartyOptions:
         policy allows; samples that do not fit are left out of them, and the party's own log tells how many. Without
         one, requests for noisy counts are refused.
     evaluates : bool, default=False
-        With a budget: whether results on held-out samples may leave the party all the same.
+        With a budget or `secure`: whether results on held-out samples may leave the party all the same. They are exact,
+        and a server that chooses its models can learn counts of the held-out samples from them.
     secure : bool, default=False
         Whether counts leave this party in secure sums only, see `flwr_flynn.secagg`.
     leaves : bool, default=False
@@ -171,6 +171,10 @@ class Party:
         Called with the run before counts leave in a secure sum; raises where nothing will mask them.
     progress : callable, default=`no_progress`
         Called with a number of samples to be hashed; returns what is called with numbers of samples just hashed.
+    width : callable, optional
+        Called with the names of the features as `load` is; returns the number of columns that `load` would give, from
+        the head of a file alone. With a budget it is asked before the ledger, so that a request that does not fit the
+        party's columns touches no sample.
     """
 
     def __init__(
@@ -179,14 +183,17 @@ class Party:
         options: PartyOptions | None = None,
         mask: Callable[[RunSpec], None] = no_mask,
         progress: Callable[[int], Progress] = no_progress,
+        width: Callable[[tuple[str, ...]], int] | None = None,
     ) -> None:
         self.options = options or PartyOptions()
         self.progress = progress
         self._mask = mask
         self._load = None if isinstance(load, Samples) else load
         self._samples = load if isinstance(load, Samples) else None
+        self._width = width
         self._names: tuple[str, ...] = ()
         self._admitted = NOTHING  # what the request that is being answered discloses
+        self._touched = False  # whether samples were looked at for it
 
     @property
     def n_jobs(self) -> int | None:
@@ -215,13 +222,14 @@ class Party:
         start, what = time.monotonic(), "the request"
         with self._fixed_time():
             try:
+                self._touched = False
                 config, kind = Config(entries), request_of(entries)
                 what = f"phase {kind.phase}"
                 if channel not in (None, kind.channel):
                     raise PayloadError("channel", f"{kind.channel} for phase {kind.phase}", channel)
                 self._announce(announced_names(config) or ())
                 request = kind.from_config(config, arrays, self)
-                self._admit(request)
+                self._admit(request.phase, request.discloses, request.is_withdrawal)
                 answer = request.compute(self)
             except Exception as error:  # noqa: BLE001 - its text may hold anything, see `reason`
                 answer = Answer(metrics={REFUSED: self.reason(what, error)})
@@ -242,13 +250,15 @@ class Party:
     def reason(self, what: str, error: Exception) -> str:
         """What the server learns of an error: the text of our own errors, which hold no data; of others the kind.
 
-        Of a party with a budget not even the kind: a single sample could have decided it.
+        A party whose figures are to stay at home (`budget`, `secure`, or a secure sum) tells nothing of an error that
+        came after its samples were looked at: the text counts samples, and a single one could have decided the kind.
         """
+        hides = self.options.budget is not None or self.options.secure or self._admitted == SECURE
         if isinstance(error, FlyNNError):
             _log.warning("FlyNN: %s refused: %s", what, "; ".join([str(error), *getattr(error, "__notes__", ())]))
-            return str(error)
+            return f"{what} does not fit the samples of this party" if hides and self._touched else str(error)
         _log.error("FlyNN: %s failed", what, exc_info=error)
-        return f"failed with {type(error).__name__}" if self.options.budget is None else f"{what} failed at this party"
+        return f"{what} failed at this party" if hides else f"failed with {type(error).__name__}"
 
     def _announce(self, names: tuple[str, ...]) -> None:
         """Take the names of the features that a request is about. Samples loaded by other names are let go."""
@@ -256,27 +266,31 @@ class Party:
             self._samples = None
         self._names = names
 
-    def _admit(self, request: Request[Any]) -> None:
+    def _admit(self, phase: str, discloses: str, is_withdrawal: bool) -> None:
         """Raise unless the party's options allow what the answer to a request discloses."""
-        options, discloses = self.options, request.discloses
+        options = self.options
         if discloses not in (EXACT, NOISY, SECURE, RESULTS, NOTHING):
             raise ConfigError("discloses", "a kind of disclosure that this party knows", discloses)
-        if discloses in (EXACT, NOISY, SECURE):
-            if request.is_withdrawal != options.leaves:
-                expected = "only runs with action=withdraw" if options.leaves else "no run with action=withdraw"
-                raise ConfigError(f"node-config leave: this party answers {expected}")
-            if options.secure and discloses != SECURE:
-                raise ConfigError(
-                    "node-config secure", "a secure sum, in which alone counts leave this party", discloses
-                )
+        if is_withdrawal != options.leaves and discloses != NOTHING:
+            expected = "only runs with action=withdraw" if options.leaves else "no run with action=withdraw"
+            raise ConfigError(f"node-config leave: this party answers {expected}")
+        if options.secure and discloses in (EXACT, NOISY):
+            raise ConfigError("node-config secure", "a secure sum, in which alone counts leave this party", discloses)
         if discloses == EXACT and options.budget is not None:
-            raise PrivacyError(f"policy max-epsilon set: only noisy counts leave this party, not phase {request.phase}")
+            raise PrivacyError(f"policy max-epsilon set: only noisy counts leave this party, not phase {phase}")
         self._admitted = discloses
 
     # ---- checks of a request, before any sample is touched
 
-    def check_run(self, run: RunSpec, config: Config) -> None:
-        """Raise a `PayloadError` unless the party can afford a run's hashes and draws the same rows as the server."""
+    def check_run(self, run: RunSpec, config: Config, phase: str, discloses: str, is_withdrawal: bool = False) -> None:
+        """Raise unless the party admits such a request, can afford its hashes, and draws the same rows as the server.
+
+        Raises
+        ------
+        FlyNNError
+            In that order: rows are drawn for a request that the party's options allow only.
+        """
+        self._admit(phase, discloses, is_withdrawal)
         needed = sum(memory_needed(spec, run.n_classes) for spec in run.specs)
         needed += 16 * run.n_classes**2  # the confusion matrix, and its message
         spec, several = run.spec, f", the first of {len(run.specs)} specs" if len(run.specs) > 1 else ""
@@ -333,6 +347,8 @@ class Party:
             raise PrivacyError("leave: a share of the noise of a secure sum cannot be taken out of it")
         if self._samples is not None:
             _check_samples(self._samples, run)  # by their shape alone
+        elif self._width is not None:
+            _check_width(self._width(self._names), run.spec.n_features)
         budget.policy.check(mechanism)
         check_classes(run.classes)
         if self._admitted == SECURE:
@@ -367,11 +383,6 @@ class Party:
         try:
             samples = self._held()
             _check_samples(samples, run)
-        except FlyNNError:
-            raise
-        except Exception as error:  # noqa: BLE001 - its text may hold anything
-            raise _failed(error) from None
-        try:
             progress = self.progress(len(samples.y))
             counts, dropped = count(run.hasher, run.classes, samples.X, samples.y, self.n_jobs, progress)
             if dropped:
@@ -392,7 +403,7 @@ class Party:
         DataError
             The samples do not fit the run.
         """
-        if self.options.budget is not None and not self.options.evaluates:
+        if (self.options.budget is not None or self.options.secure) and not self.options.evaluates:
             raise PrivacyError("policy evaluate off: results on its own samples do not leave this party")
         if self._admitted != RESULTS:
             raise PrivacyError("samples: the request does not say that results on them leave the party")
@@ -432,6 +443,7 @@ class Party:
 
     def _held(self) -> Samples:
         """The samples, loaded when they are first needed."""
+        self._touched = True
         if self._samples is None:
             assert self._load is not None  # only samples from there are let go
             self._samples = self._load(self._names)

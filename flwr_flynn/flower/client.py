@@ -53,6 +53,8 @@ class FlyNNClient(NumPyClient):
         Instead of samples: called with the names of the features that the run announces, () without any, it returns
         `federated.party.Samples`. A party with a budget is asked for its samples only once its ledger has admitted a
         request.
+    width : callable, optional
+        Beside `load`: called like it, it returns the number of columns, without a look at the samples.
     name, memory_limit, min_examples, n_jobs, budget, evaluates, secure, leaves, response_seconds, on_model
         As for `federated.party.PartyOptions`.
 
@@ -84,6 +86,7 @@ class FlyNNClient(NumPyClient):
         X_test: Any = None,
         y_test: npt.ArrayLike | None = None,
         load: Callable[[tuple[str, ...]], Samples] | None = None,
+        width: Callable[[tuple[str, ...]], int] | None = None,
         name: str | None = None,
         memory_limit: int = 4 * 2**30,
         min_examples: int = 5,
@@ -105,7 +108,7 @@ class FlyNNClient(NumPyClient):
             name, memory_limit, min_examples, n_jobs, budget, evaluates, secure, leaves, response_seconds, on_model
         )
         self.name = name
-        self.party = Party(load or Samples(X, y, X_test, y_test), options, secagg.require_mask, Progress)
+        self.party = Party(load or Samples(X, y, X_test, y_test), options, secagg.require_mask, Progress, width)
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """Answer a request of the train channel.

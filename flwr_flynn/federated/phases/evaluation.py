@@ -93,13 +93,14 @@ class EvaluationRequest(Request[Tables]):
         run = RunSpec.from_config(config)
         if len(run.specs) > 1:
             raise PayloadError("spec", "the one of the model", len(run.specs))
-        party.check_run(run, config)
+        tries = config.boolean("tries")
+        party.check_run(run, config, cls.phase, RESULTS if tries else NOTHING)
         n_releases = config.integer("n_releases", 0, 2**31 - 1)
         if run.mechanism is None:
             counts = codec.decode(arrays, run.hasher, run.n_classes)
         else:
             counts = codec.decode_total(arrays, run.hasher, run.mechanism, n_releases)
-        return cls(run, counts, _readout(config), n_releases, config.boolean("tries"))
+        return cls(run, counts, _readout(config), n_releases, tries)
 
     @property
     def discloses(self) -> str:

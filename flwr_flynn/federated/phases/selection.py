@@ -21,7 +21,7 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
-from flwr_flynn.federated.protocol import EVALUATE, Answer, Array, Config, Reply, Request, Scalar, key, register
+from flwr_flynn.federated.protocol import EVALUATE, EXACT, Answer, Array, Config, Reply, Request, Scalar, key, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import CountsOfSpecs, Tables
@@ -69,7 +69,7 @@ class SelectionRequest(Request[Tables]):
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> SelectionRequest:
         run = RunSpec.from_config(config)
-        party.check_run(run, config)
+        party.check_run(run, config, cls.phase, EXACT)
         totals = codec.decode_all(arrays, run.hashers, run.n_classes)
         return cls(run, CountsOfSpecs(totals), _candidates(config, len(run.specs)))
 
