@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.app.config import NodeConfig, RunConfig
-from flwr_flynn.app.data.partition import IndexArray, deal, held_out
+from flwr_flynn.app.data.partition import BY_ID, IndexArray, deal, held_out
 from flwr_flynn.app.data.readers import Dataset, Share, checked, read_npz, read_table
 from flwr_flynn.errors import ConfigError, DataError, with_names
 
@@ -42,9 +42,6 @@ __all__ = [
     "simulated_share",
     "simulated_shares",
 ]
-
-_BY_ID = ("natural-id", "grouped-natural-id")
-
 
 # -------- reading data
 
@@ -177,7 +174,7 @@ def _openml(source: str) -> Dataset:
 
 @lru_cache(maxsize=2)
 def _loaded(config: RunConfig) -> Dataset:
-    group = config.partition_by if config.partitioner in _BY_ID else ""
+    group = config.partition_by if config.partitioner in BY_ID else ""
     data = load_dataset(config.dataset, label=config.label, group=group, config=config)
     if not len(data.y):
         raise DataError(f"{data.name}: expected at least one point, got none")
@@ -198,7 +195,7 @@ def simulated_shares(config: RunConfig, n_parties: int) -> tuple[IndexArray, ...
 
 def _partition_column(config: RunConfig, data: Dataset) -> npt.NDArray[Any] | None:
     """The column that `continuous` and the natural-id partitioners split by; None for all others."""
-    if config.partitioner in _BY_ID:
+    if config.partitioner in BY_ID:
         if data.groups is None:
             raise ConfigError(
                 f"run-config partition-by: {config.partitioner} needs a file's column of ids, "

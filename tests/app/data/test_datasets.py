@@ -21,7 +21,7 @@ from flwr_flynn.app.data import datasets
 from flwr_flynn.app.data.partition import deal, held_out, splitmix64
 from flwr_flynn.app.data.private_readers import private_share
 from flwr_flynn.errors import ConfigError, DataError
-from flwr_flynn.federated.protocol import Terms
+from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.spec import HashSpec
 
 pytest.importorskip("flwr_datasets")
@@ -370,7 +370,7 @@ def test_labels_mean_the_same_at_a_party_that_has_numbers_only(tmp_path: Path) -
     ]:
         (tmp_path / "a.csv").write_text(f"x,label\n7,{text}\n")
         share = datasets.own_share(NodeConfig(data_path=str(tmp_path / "a.csv"), test_fraction=0))
-        assert Terms(spec, classes).codes(share.y).tolist() == [codes]
+        assert RunSpec(spec, classes).codes(share.y).tolist() == [codes]
 
 
 def test_columns_of_booleans_are_numbers(tmp_path: Path) -> None:
