@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from flwr.common import Code, EvaluateIns, FitIns, FitRes, Status, ndarrays_to_parameters
 from flwr.server import Server
+from flwr_flynn.federated.aggregator import NOISY_EXAMPLES, Aggregator
 
 from flwr_flynn import FlyNNClassifier, FlyNNClient, FlyNNStrategy
 from flwr_flynn.app.config import NodeConfig, RunConfig
 from flwr_flynn.app.privacy_setup import private_plan, run_mechanism, simulated_budget
 from flwr_flynn.errors import AggregationError, ConfigError, DataError, PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.aggregator import NOISY_EXAMPLES, Aggregator
 from flwr_flynn.federated.protocol import SumsTerms, Terms
 from flwr_flynn.federated.roster import Reply
 from flwr_flynn.model.candidates import HashPlan

@@ -1,11 +1,13 @@
-"""The held-out rule of simulations and open files, and flwr-datasets' partitioners over indices and labels.
+"""The two held-out rules, and flwr-datasets' partitioners over indices and labels.
 
-Both are rules on samples, made to be the same on every machine and in every process of a run: no file, no
-feature and no state is involved, only a sample's index, its class and the split seed.
+All are rules on samples, the same on every machine and in every process of a run. In simulations and open files they
+involve no feature and no state, only a sample's index, its class and the split seed. In private files the sample's
+content decides, since its index depends on other samples.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import warnings
 from collections.abc import Callable
@@ -17,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.errors import ConfigError
+from flwr_flynn.federated.row_wise import meaning
 
 if TYPE_CHECKING:
     from flwr_flynn.app.config import RunConfig
@@ -176,6 +179,42 @@ def deal(
         ) from None
     empty = [np.empty(0)] * (n_parties - n_shares)
     return tuple(np.asarray(share, dtype=np.int64) for share in shares + empty)
+
+
+def held_out_by_content(
+    X: npt.NDArray[Any], y: npt.NDArray[Any], fraction: float, split_seed: int
+) -> npt.NDArray[np.bool_]:
+    """Mark the samples to hold out, each by a digest of its own values, as float64, and the meaning of its label.
+
+    The rule of private parties: by `held_out`, one sample less would move all after it.
+
+    Parameters
+    ----------
+    X : (n, d) array of numbers
+    y : (n,) array
+    fraction : float
+    split_seed : int
+
+    Examples
+    --------
+    >>> X, y = np.arange(1000.0)[:, None], np.zeros(1000, int)
+    >>> test = held_out_by_content(X, y, 0.2, split_seed=0)
+    >>> int(test.sum()), np.array_equal(held_out_by_content(X[1:], y[1:], 0.2, split_seed=0), test[1:])
+    (200, True)
+    """
+    if not fraction:
+        return np.zeros(len(y), bool)
+    key, most = str(split_seed).encode(), fraction * 2.0**64
+    digests = (
+        hashlib.blake2b(np.asarray(row, "<f8").tobytes() + _label_bytes(label), digest_size=8, key=key).digest()
+        for row, label in zip(X, y.tolist(), strict=True)
+    )
+    return np.fromiter((int.from_bytes(digest, "big") < most for digest in digests), bool, len(y))
+
+
+def _label_bytes(label: Any) -> bytes:
+    # By its meaning: one missing label makes floats of all integers, and 3 becomes 3.0.
+    return str(meaning(label)).removesuffix(".0").encode("utf-8", "surrogatepass")
 
 
 @dataclass(frozen=True)
