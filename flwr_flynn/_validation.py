@@ -9,10 +9,11 @@ from typing import Any
 
 from flwr_flynn.errors import ConfigError, FlyNNError
 
-_LARGEST = 2**63 - 1
+LARGEST = 2**63 - 1
+"""The largest integer of 64 bits, and the default bound."""
 
 
-def integer(field: str, value: Any, least: int = 1, most: int = _LARGEST, error: type[FlyNNError] = ConfigError) -> int:
+def integer(field: str, value: Any, least: int = 1, most: int = LARGEST, error: type[FlyNNError] = ConfigError) -> int:
     """`value` as Python's integer, NumPy's integers included, if it is within bounds.
 
     Parameters
@@ -39,8 +40,8 @@ def integer(field: str, value: Any, least: int = 1, most: int = _LARGEST, error:
     except TypeError:
         number = None
     if number is None or not least <= number <= most:
-        bounds = f"of at least {least}" if most == _LARGEST else f"from {least} to {most}"
-        raise error(field, f"an integer {bounds}", value)
+        bounds = f" of at least {least}" if most == LARGEST else f" from {least} to {most}"
+        raise error(field, "an integer" + (bounds if (least, most) != (-LARGEST, LARGEST) else ""), value)
     return number
 
 
@@ -50,10 +51,11 @@ def number(
     least: float = -math.inf,
     most: float = math.inf,
     *,
+    above: float = -math.inf,
     below: float = math.inf,
     error: type[FlyNNError] = ConfigError,
 ) -> float:
-    """`value` as Python's float if it is a finite number, at least `least`, at most `most` and less than `below`.
+    """`value` as Python's float if it is a finite number from `least` to `most`, more than `above`, less than `below`.
 
     Examples
     --------
@@ -68,8 +70,10 @@ def number(
         figure = math.nan if isinstance(value, bool | str | bytes) else float(value)
     except (TypeError, ValueError, OverflowError):
         figure = math.nan
-    if not (math.isfinite(figure) and least <= figure <= most and figure < below):
+    if not (math.isfinite(figure) and least <= figure <= most and above < figure < below):
         words = "a number"
+        if above > -math.inf:
+            words += f" above {above:g}"
         if least > -math.inf:
             words += f" from {least:g}" if min(most, below) < math.inf else f" of at least {least:g}"
         if most < math.inf:
@@ -119,7 +123,7 @@ def n_threads(n_jobs: int | None) -> int:
     """
     if n_jobs is None:
         return 1
-    asked = integer("n_jobs", n_jobs, least=-_LARGEST)
+    asked = integer("n_jobs", n_jobs, least=-LARGEST)
     if asked == 0:
         raise ConfigError("n_jobs", "None or an integer other than 0", 0)
     if asked > 0:

@@ -22,7 +22,7 @@ from flwr.common.logger import log
 
 from flwr_flynn.app.config import NodeConfig, RunConfig
 from flwr_flynn.app.data import datasets
-from flwr_flynn.app.data.private_readers import private_share
+from flwr_flynn.app.data.datasets import private_share
 from flwr_flynn.app.privacy_setup import own_budget, simulated_budget
 from flwr_flynn.app.runtime import in_simulation
 from flwr_flynn.errors import ConfigError, FlyNNError

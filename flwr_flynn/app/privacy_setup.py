@@ -14,6 +14,7 @@ from pathlib import Path
 from flwr_flynn.app.config import NodeConfig, RunConfig
 from flwr_flynn.app.data import datasets
 from flwr_flynn.app.data.partition import held_out
+from flwr_flynn.app.settings import as_setting
 from flwr_flynn.errors import ConfigError, SpecError
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import HashPlan
@@ -57,7 +58,7 @@ def private_plan(config: RunConfig, plan: HashPlan, n_parties: int) -> HashPlan:
             hash_nnz=plan.hash_nnz,
         )
     except (SpecError, ConfigError) as error:
-        raise _of_run_config(error) from None
+        raise as_setting(error, "run-config") from None
     return replace(plan, hash_dim=spec.hash_dim, row_nnz=spec.row_nnz, hash_nnz=spec.hash_nnz)
 
 
@@ -104,7 +105,7 @@ def run_mechanism(config: RunConfig, spec: HashSpec, n_classes: int, n_parties: 
     try:
         mechanism = MECHANISMS[kind].for_spec(spec, n_classes, config.epsilon, **parameters, **own)
     except ConfigError as error:
-        raise _of_run_config(error) from None
+        raise as_setting(error, "run-config") from None
     return SimulatedRelease(mechanism, config.seed) if config.noise == "seeded" else mechanism
 
 
@@ -142,8 +143,3 @@ def default_folder(run_id: int) -> Path:
     """Where a run's output lies if no folder is given."""
     home = os.environ.get("FLWR_HOME") or Path.home() / ".flwr"
     return Path(home) / "flynn" / str(run_id)
-
-
-def _of_run_config(error: Exception) -> ConfigError:
-    name, _, what = str(error).partition(":")
-    return ConfigError(f"run-config {name.replace('_', '-')}:{what}")

@@ -1,10 +1,12 @@
-"""What a table of settings is: keys with defaults, bounds and meanings, read from a flat mapping of scalars.
+"""Tables of settings: keys with defaults, bounds, meanings and facts, read from a flat mapping of scalars.
 
-`flwr_flynn.app.config` holds the two tables there are.
+`flwr_flynn.app.config` has the two tables of this package. A table is a frozen dataclass; each field is one setting,
+and a base class of it may be a group of settings. The order of fields has no meaning.
 
 >>> @dataclass(frozen=True)
 ... class Example(Settings):
 ...     source = "example"
+...     group = "sizes"
 ...     hash_dim: int = setting(16384, "rows of the hash", low=1)
 >>> Example.parse({"hash-dim": 0})
 Traceback (most recent call last):
@@ -14,139 +16,243 @@ flwr_flynn.errors.ConfigError: example hash-dim: expected an integer of at least
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, TypeVar
+from inspect import get_annotations
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from flwr_flynn.errors import ConfigError
+from flwr_flynn import _validation
+from flwr_flynn.errors import ConfigError, FlyNNError
 from flwr_flynn.federated.labels import PLAIN_INTEGER
 
 Self = TypeVar("Self", bound="Settings")
 
 
-def setting(
-    default: Any,
-    meaning: str,
-    *,
-    low: float | None = None,
-    high: float | None = None,
-    above: float | None = None,
-    below: float | None = None,
-    choices: tuple[str, ...] | None = None,
-    required: bool = False,
-) -> Any:
-    """One setting: its default, what it means, and the values it takes."""
-    bounds = {
-        "low": low,
-        "high": high,
-        "above": above,
-        "below": below,
-        "choices": choices,
-        "required": required,
-    }
-    return field(default=default, metadata={"meaning": meaning, **bounds})
+@dataclass(frozen=True)
+class Facts:
+    """Facts about one setting.
+
+    Parameters
+    ----------
+    meaning : str
+        One line for users.
+    low, high : float, optional
+        Bounds, both allowed.
+    above, below : float, optional
+        Bounds, not allowed themselves.
+    choices : tuple of str, optional
+        The strings allowed.
+    required : bool, default=False
+        Whether the setting must be given.
+    needs : tuple of str
+        Fields that must be given, or true, beside this one.
+    simulation_only, deployment_only : bool, default=False
+        Whether only one kind of run uses the setting.
+    fixed_by_federation : tuple of str
+        Actions that take the setting from the federation file, so that it must not be given.
+    """
+
+    meaning: str
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+    below: float | None = None
+    choices: tuple[str, ...] | None = None
+    required: bool = False
+    needs: tuple[str, ...] = ()
+    simulation_only: bool = False
+    deployment_only: bool = False
+    fixed_by_federation: tuple[str, ...] = ()
+
+
+def setting(default: Any, meaning: str, **facts: Any) -> Any:
+    """One setting: a dataclass field with its default, its meaning and its `Facts`."""
+    return field(default=default, metadata={"facts": Facts(meaning, **facts)})
+
+
+class Row(NamedTuple):
+    """One row of a table of settings."""
+
+    group: str
+    key: str
+    name: str
+    default: Any
+    facts: Facts
 
 
 @dataclass(frozen=True)
 class Settings:
     """Fields that can be read from a flat mapping of scalars."""
 
-    source: ClassVar[str]  # how messages call the mapping
-    others: ClassVar[frozenset[str] | None] = None  # keys that may stand beside ours; None: any
+    source: ClassVar[str]  # the mapping's name in messages
+    group: ClassVar[str] = ""
+    foreign: ClassVar[frozenset[str] | None] = None  # keys of others that may be in the mapping; None: any
 
     @classmethod
     def parse(cls: type[Self], raw: Mapping[str, Any]) -> Self:
-        """Check a mapping of settings against the table of keys.
+        """Check a mapping of settings against the table.
 
         Parameters
         ----------
         raw : mapping of str to bool, int, float or str
-            What Flower hands to an app. `flwr run` refuses keys that pyproject.toml does not declare; nobody does so
-            for a node's, so a misspelled one is refused here.
+            The mapping that Flower hands to an app. `flwr run` refuses keys that pyproject.toml does not declare;
+            nothing does so for a node's, so a misspelled one is refused here.
 
         Raises
         ------
         ConfigError
-            One line: the key, what was expected, what came.
+            One line: the key, the values expected, the value that came.
         """
+        rows = cls.rows()
+        known = {row.key for row in rows}
+        if cls.foreign is not None and (unknown := sorted(set(raw) - known - cls.foreign)):
+            keys = ", ".join(row.key for row in rows)
+            raise ConfigError(f"{cls.source} {unknown[0][:80]}: unknown; expected one of {keys}")
         values = {}
-        known = [key for key, _, _ in cls.table()]
-        if cls.others is not None and (unknown := sorted(set(raw) - set(known) - cls.others)):
-            raise ConfigError(f"{cls.source} {unknown[0][:80]}: unknown; expected one of {', '.join(known)}")
-        for spec in fields(cls):
-            key = spec.name.replace("_", "-")
-            if key in raw:
-                values[spec.name] = _checked(cls.source, key, raw[key], spec.default, spec.metadata)
-            elif spec.metadata["required"]:
-                raise ConfigError(f"{cls.source} {key}: missing; {spec.metadata['meaning']}")
+        for row in rows:
+            if row.key in raw:
+                values[row.name] = _checked(f"{cls.source} {row.key}", raw[row.key], row.default, row.facts)
+            elif row.facts.required:
+                raise ConfigError(f"{cls.source} {row.key}: missing; {row.facts.meaning}")
         settings = cls(**values)
-        settings._check_together()
+        settings.check()
         return settings
 
-    def _check_together(self) -> None:
-        """Check what no single key can tell."""
+    def check(self) -> None:
+        """Check what no setting can tell by itself. A group that has such checks extends this.
+
+        Raises
+        ------
+        ConfigError
+            One line, as for `parse`.
+        """
+        for row in self.rows():
+            for needed in row.facts.needs:
+                value = getattr(self, needed)
+                if self.is_given(row.name) and not value:
+                    expected = "true" if isinstance(value, bool) else "above 0"
+                    raise ConfigError(
+                        f"{self.source} {row.key}", f"{key_of(needed)} {expected} beside it", in_json(value)
+                    )
+
+    @classmethod
+    def rows(cls) -> list[Row]:
+        """All settings, those of a group together."""
+        owners = [each for each in reversed(cls.__mro__) if issubclass(each, Settings)]
+        groups = {name: owner.group for owner in owners for name in get_annotations(owner)}
+        return [Row(groups[f.name], key_of(f.name), f.name, f.default, f.metadata["facts"]) for f in fields(cls)]
 
     @classmethod
     def table(cls) -> list[tuple[str, Any, str]]:
-        """Every key with its default and its meaning, in order."""
-        return [(f.name.replace("_", "-"), f.default, f.metadata["meaning"]) for f in fields(cls)]
+        """Every key with its default and its meaning."""
+        return [(row.key, row.default, row.facts.meaning) for row in cls.rows()]
+
+    def is_given(self, name: str) -> bool:
+        """Whether the setting has another value than its default."""
+        return bool(getattr(self, name) != getattr(type(self), name))
+
+    def refused(self, name: str, expected: str, got: str | None = None) -> ConfigError:
+        """The error about a setting, by default with its value."""
+        shown = in_json(getattr(self, name)) if got is None else got
+        return ConfigError(f"{self.source} {key_of(name)}", expected, shown)
 
 
-def _checked(source: str, key: str, value: Any, default: Any, meta: Mapping[str, Any]) -> Any:
+def key_of(name: str) -> str:
+    """The key that users type for a field.
+
+    >>> key_of("hash_dim")
+    'hash-dim'
+    """
+    return name.replace("_", "-")
+
+
+def as_setting(error: FlyNNError, source: str) -> ConfigError:
+    """An error about a value that follows from a setting, as one about the setting.
+
+    >>> from flwr_flynn.errors import SpecError
+    >>> as_setting(SpecError("hash_dim", "an integer of at least 1", 0), "run-config")
+    ConfigError('run-config hash-dim: expected an integer of at least 1, got 0')
+    """
+    if error.field is None:
+        return ConfigError(f"{source} {error}")
+    return ConfigError(f"{source} {key_of(error.field)}", error.expected, error.got)
+
+
+def _checked(field: str, value: Any, default: Any, facts: Facts) -> Any:
     """`value` in the type of `default` and within its bounds, or a ConfigError of one line."""
-
-    def refuse(expected: str) -> ConfigError:
-        shown = json.dumps(value) if isinstance(value, (bool, int, float, str)) else type(value).__name__
-        return ConfigError(f"{source} {key}: expected {expected}, got {shown[:80]}")
-
-    if isinstance(default, bool):
-        if not isinstance(value, bool):
-            raise refuse("true or false")
-        return value
-    if isinstance(default, str):
-        # `classes=1,2` and `decay=0.8` are natural to type, and TOML reads the second as a number.
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            value = str(value)
-        choices = meta["choices"]
-        if isinstance(value, bool) and choices and "true" in choices:
-            value = str(value).lower()
-        if not isinstance(value, str) or (choices and value not in choices):
-            raise refuse(f"one of {', '.join(choices)}" if choices else "a string")
-        return value.strip()
-    kind, number = ("an integer", int) if isinstance(default, int) else ("a number", float)
-    expected = kind + _bounds(meta)
-    # Not isfinite, which raises on integers that no float holds.
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -1e308 < value < 1e308:
-        raise refuse(expected)
-    if number is int and value != int(value):
-        raise refuse(expected)
-    if not _within(value, meta):
-        raise refuse(expected)
-    return number(value)
+    try:
+        if isinstance(default, bool):
+            return _validation.boolean(field, value)
+        if isinstance(default, str):
+            return _text(field, value, facts.choices)
+        if isinstance(default, int):
+            # A command line has 2.0 where a program computed the number.
+            whole = int(value) if isinstance(value, float) and value.is_integer() else value
+            least = -_validation.LARGEST if facts.low is None else int(facts.low)
+            most = _validation.LARGEST if facts.high is None else int(facts.high)
+            return _validation.integer(field, whole, least, most)
+        low, high, above, below = facts.low, facts.high, facts.above, facts.below
+        return _validation.number(
+            field,
+            value,
+            -math.inf if low is None else low,
+            math.inf if high is None else high,
+            above=-math.inf if above is None else above,
+            below=math.inf if below is None else below,
+        )
+    except ConfigError as error:
+        expected = str(error.expected).replace("True or False", "true or false")
+        raise ConfigError(field, expected, in_json(value)) from None
 
 
-def _bounds(meta: Mapping[str, Any]) -> str:
-    """The bounds of a number in words: `` above 0``, `` from 0 to 1``."""
-    words = []
-    if meta["above"] is not None:
-        words.append(f"above {meta['above']:g}")
-    if meta["low"] is not None:
-        open_ended = meta["high"] is None and meta["below"] is None
-        words.append(f"of at least {meta['low']:g}" if open_ended else f"from {meta['low']:g}")
-    if meta["high"] is not None:
-        words.append(f"to {meta['high']:g}")
-    if meta["below"] is not None:
-        words.append(f"below {meta['below']:g}")
-    return " " + " ".join(words) if words else ""
+def _text(field: str, value: Any, choices: tuple[str, ...] | None) -> str:
+    # `classes=1,2` and `decay=0.8` are natural to type, and TOML reads the second as a number.
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = str(value)
+    if isinstance(value, bool) and choices and "true" in choices:
+        value = str(value).lower()
+    if choices:
+        return _validation.one_of(field, value, choices)
+    if not isinstance(value, str):
+        raise ConfigError(field, "a string", value)
+    return value.strip()
 
 
-def _within(value: float, meta: Mapping[str, Any]) -> bool:
-    return (
-        (meta["above"] is None or value > meta["above"])
-        and (meta["low"] is None or value >= meta["low"])
-        and (meta["high"] is None or value <= meta["high"])
-        and (meta["below"] is None or value < meta["below"])
-    )
+def in_json(value: Any) -> str:
+    """A value as a user would type it, shortened; of a value that no setting has, its type."""
+    return (json.dumps(value) if isinstance(value, bool | int | float | str) else type(value).__name__)[:80]
+
+
+# -------- settings in files
+
+
+def toml_block(table: type[Settings]) -> str:
+    """The defaults of a table as the lines of a TOML table, a comment before each group.
+
+    >>> from flwr_flynn.app.config import RunConfig
+    >>> toml_block(RunConfig).splitlines()[:2]
+    ['# data', 'dataset = "digits"']
+    """
+    lines, group = [], ""
+    for row in table.rows():
+        if row.group != group:
+            lines.append(f"# {row.group}")
+            group = row.group
+        lines.append(f"{row.key} = {json.dumps(row.default)}")
+    return "\n".join(lines) + "\n"
+
+
+def markdown_rows(table: type[Settings]) -> str:
+    """The keys, defaults and meanings of a table as rows of a Markdown table."""
+    lines = []
+    for key, default, meaning in table.table():
+        text = str(default).lower() if isinstance(default, bool) else str(default)
+        lines.append(f"| `{key}` |{f' `{text}`' if text else ''} | {meaning} |\n")
+    return "".join(lines)
+
+
+# -------- texts with several entries
 
 
 def whole_numbers(texts: Sequence[str]) -> list[int] | None:
@@ -158,15 +264,15 @@ def whole_numbers(texts: Sequence[str]) -> list[int] | None:
     return [int(text) for text in texts] if all(map(PLAIN_INTEGER.fullmatch, texts)) else None
 
 
-def entries(key: str, text: str, kinds: tuple[type, ...]) -> list[Any]:
+def entries(field: str, text: str, kinds: tuple[type, ...]) -> list[Any]:
     """The entries of a JSON list, each of one of these types, or the strings of a text with commas between them."""
     if not text.startswith("["):
         return [part.strip() for part in text.split(",")] if text else []
     try:
-        entries = json.loads(text)
+        found = json.loads(text)
     except (ValueError, RecursionError):
-        entries = None
-    if not isinstance(entries, list) or not all(type(entry) in kinds for entry in entries):
+        found = None
+    if not isinstance(found, list) or not all(type(entry) in kinds for entry in found):
         called = " or ".join({str: "strings", int: "integers"}[kind] for kind in kinds)
-        raise ConfigError(f"run-config {key}: expected a JSON list of {called}, got {json.dumps(text[:80])}")
-    return entries
+        raise ConfigError(field, f"a JSON list of {called}", in_json(text))
+    return found

@@ -147,10 +147,7 @@ def _codes(classes: Sequence[Label], y: Any) -> Codes:
         plain = type(label) in (str, int, bool, float)
         if plain and label in known:
             return known[label]
-        try:
-            found = book.get(_meaning(label), -1)
-        except Exception:  # noqa: BLE001 - what cannot be looked up is no label, whatever keeps it
-            found = -1
+        found = book.get(meaning(label), -1)
         if plain:
             known[label] = found
         return found
@@ -162,8 +159,21 @@ def _values(y: Any) -> Any:
     """The labels one by one, as Python's where NumPy's type has such."""
     dtype = getattr(y, "dtype", None)
     if isinstance(dtype, np.dtype) and dtype.kind in "mM":
-        return _plain(np.asarray(y)).tolist()
+        return plain(np.asarray(y)).tolist()
     return y.tolist() if hasattr(y, "tolist") else y
+
+
+def meaning(label: Any) -> float | str | None:
+    """The number or the text that a label means, in whatever form; None for a missing one or one that is neither.
+
+    >>> [meaning(label) for label in (True, 1.0, "1", "cat", float("nan"))]
+    [1.0, 1.0, 1.0, 'cat', None]
+    """
+    try:
+        found: float | str | None = _meaning(label)
+    except Exception:  # noqa: BLE001 - what cannot be looked up is no label, whatever keeps it
+        return None
+    return found
 
 
 def _meaning(label: Any) -> Any:
@@ -209,21 +219,21 @@ def _numbers(X: Any, rows: slice) -> tuple[Any, npt.NDArray[np.bool_]]:
     """Some rows in a type that does not depend on other records, and which of them are finite."""
     if sp.issparse(X):
         part = X[rows]
-        part = sp.csr_array((_plain(part.data), part.indices, part.indptr), shape=part.shape)
+        part = sp.csr_array((plain(part.data), part.indices, part.indptr), shape=part.shape)
         finite = np.ones(part.shape[0], bool)
         finite[np.repeat(np.arange(part.shape[0]), np.diff(part.indptr))[~np.isfinite(part.data)]] = False
         return part, finite
     if hasattr(X, "iloc"):
         part = X.iloc[rows].to_numpy()
         # Durations of a data frame are no numbers: in a column with a word they would be none either.
-        part = np.full(part.shape, np.nan) if part.dtype.kind == "m" else _plain(part)
+        part = np.full(part.shape, np.nan) if part.dtype.kind == "m" else plain(part)
     else:
-        part = _plain(np.asarray(X[rows]))
+        part = plain(np.asarray(X[rows]))
     return part, np.isfinite(part).all(axis=1)
 
 
-def _plain(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Values as real numbers, each by itself; NaN for what is none."""
+def plain(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Values as real numbers, each by itself; NaN for a value that is no real number."""
     kind = values.dtype.kind
     if kind == "M":
         return np.full(values.shape, np.nan)

@@ -15,7 +15,7 @@ from flwr.common import Code, EvaluateIns, FitIns, Parameters, ndarrays_to_param
 
 from flwr_flynn.app.client_app import client_fn, simulated_client
 from flwr_flynn.app.config import NodeConfig, RunConfig
-from flwr_flynn.app.data.private_readers import private_share
+from flwr_flynn.app.data.datasets import private_share
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest

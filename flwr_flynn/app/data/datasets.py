@@ -1,9 +1,9 @@
-"""One party's points: its own file, or its share of a data set that a simulation deals out.
+"""One party's samples: its own file, or its share of a data set that a simulation deals out.
 
-A simulation must be able to say "the federated model equals the pooled one, however the points were split".
-So which points are held out is a rule on the point (its index and the split seed, `held_out`) and not on the
+A simulation must be able to say "the federated model equals the pooled one, however the samples were split".
+So which samples are held out is a rule on the sample (its index and the split seed, `held_out`) and not on the
 party, and a share is a list of indices into one data set (`partition`), made by the partitioners of
-flwr-datasets. A party trains on the points of its share that are not held out, and is evaluated on those that
+flwr-datasets. A party trains on the samples of its share that are not held out, and is evaluated on those that
 are.
 
 >>> data = load_dataset("digits")
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -27,23 +28,131 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.app.config import NodeConfig, RunConfig
-from flwr_flynn.app.data.partition import IndexArray, deal, held_out
-from flwr_flynn.app.data.readers import Dataset, Share, checked, read_npz, read_table
+from flwr_flynn.app.data.partition import BY_ID, IndexArray, deal, held_out, held_out_by_content
+from flwr_flynn.app.data.readers import ENDINGS, Rows, read_rows
+from flwr_flynn.app.data.schema import where
+from flwr_flynn.app.settings import whole_numbers
 from flwr_flynn.errors import ConfigError, DataError, with_names
+from flwr_flynn.federated.party import Samples
 
-__all__ = [
-    "Dataset",
-    "Share",
-    "full_text",
-    "load_dataset",
-    "own_share",
-    "pooled_training",
-    "simulated_dataset",
-    "simulated_share",
-    "simulated_shares",
-]
 
-_BY_ID = ("natural-id", "grouped-natural-id")
+@dataclass(frozen=True)
+class Share(Samples):
+    """Samples of one party, from its file or from a simulation's data set.
+
+    Parameters
+    ----------
+    X, y, X_test, y_test
+        As for `Samples`.
+    left_out : tuple of str
+        Columns of its file that are not among the features of the run.
+    """
+
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Samples with their classes.
+
+    Attributes
+    ----------
+    X : ndarray of shape (n, d)
+        The samples, in the narrowest type that the source gives: integers stay integers and are hashed
+        exactly.
+    y : int64 ndarray of shape (n,)
+        Class codes, indices of `classes`.
+    classes : list of str or int
+        The class names, sorted.
+    name : str
+        The source, for messages and reports.
+    feature_names : tuple of str, or None
+    groups : ndarray of shape (n,), or None
+        The ids that `natural-id` partitioners split by; not a feature.
+    left_out : tuple of str
+        Columns of the file that are not among the features asked for.
+    """
+
+    X: npt.NDArray[Any]
+    y: IndexArray
+    classes: list[str | int]
+    name: str
+    feature_names: tuple[str, ...] | None = None
+    groups: npt.NDArray[Any] | None = None
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def labels(self) -> npt.NDArray[Any]:
+        """The class name of every sample, shape (n,)."""
+        return np.asarray(self.classes)[self.y]
+
+    def share(self, indices: IndexArray, test: npt.NDArray[np.bool_]) -> Share:
+        """The samples at `indices`, those under the mask `test` (shape (n,)) apart."""
+        # Ascending, whatever order a partitioner gives: neighbours in memory stay neighbours.
+        indices = np.sort(indices)
+        train, held = indices[~test[indices]], indices[test[indices]]
+        labels = self.labels
+        return Share(self.X[train], labels[train], self.X[held], labels[held], self.left_out)
+
+
+def checked(rows: Rows) -> Dataset:
+    """Rows as a data set of finite numbers and coded classes: the policy of open parties and of simulations.
+
+    Raises
+    ------
+    DataError
+        Anything about a single row, by columns and numbers of samples. Columns are called by their names where the run
+        announced these, and by position elsewhere.
+
+    Examples
+    --------
+    >>> data = checked(Rows("here", np.array([[1.0, 2.0], [3.0, 4.0]]), np.array(["cat", "dog"])))
+    >>> data.classes, data.y
+    (['cat', 'dog'], array([0, 1]))
+    """
+    name, X, names = rows.name, rows.X, rows.feature_names
+    if X.dtype.kind not in "biuf":
+        raise DataError(name, "numbers", f"an array of type {X.dtype}")
+    if n_broken := int(rows.broken.sum()):
+        raise DataError(name, "as many fields in each row as in the header", f"{n_broken} rows with more or fewer")
+    if n_unlabelled := int(rows.unlabelled.sum()):
+        raise DataError(name, "a label in each row", f"{n_unlabelled} rows without one")
+    if rows.words.any():
+        raise _in_columns(rows, f"{name}: expected numbers, got texts in ", rows.words)
+    if X.dtype.kind == "f" and (bad := rows.bad).any():
+        told = f"{name}: {int(bad.sum())} samples have missing or infinite values, in "
+        raise _in_columns(rows, told, (~np.isfinite(X)).sum(axis=0))
+    values, codes = np.unique(_labels(rows.y, name), return_inverse=True)
+    classes = codes.astype(np.int64).reshape(-1)
+    return Dataset(X, classes, values.tolist(), name, names or None, rows.groups, rows.left_out)
+
+
+def _in_columns(rows: Rows, what: str, per_column: IndexArray) -> DataError:
+    """The error about samples with something in some columns; a note has the names of these."""
+    bad, names = np.flatnonzero(per_column).tolist(), rows.feature_names
+    shape = rows.X.shape
+    told = where(bad, per_column[bad].tolist(), shape[1], shape[0], names if rows.announced else None)
+    error = DataError(what + told)
+    return with_names(error, [names[index] for index in bad]) if names else error
+
+
+def _labels(y: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
+    """Labels as classes can be: integers or strings."""
+    if y.dtype.kind == "f":
+        if n_missing := int((~np.isfinite(y)).sum()):
+            raise DataError(name, "a label in each row", f"{n_missing} rows without one")
+        if (y == np.floor(y)).all():
+            if (np.abs(y) >= 2**63).any():
+                raise DataError(name, "labels within int64", "labels beyond")
+            return y.astype(np.int64)
+    if y.dtype.kind in "iu":
+        return y
+    labels = y.tolist()
+    if any(isinstance(label, bytes) for label in labels):
+        raise DataError(name, "strings or integers as labels", "bytes")
+    texts = [str(label) for label in labels]
+    whole = whole_numbers(texts)
+    return np.array(texts, dtype=str) if whole is None else np.array(whole, dtype=np.int64)
 
 
 # -------- reading data
@@ -73,8 +182,7 @@ def load_dataset(
     config : RunConfig, optional
         Where the ``synthetic-*`` settings come from.
     features : sequence of str, optional
-        Of a file: the columns to take, in this order; NPZ files name those of ``X`` in an array ``feature_names``, or
-        are taken as they are. Not given: all that are there.
+        Of a file: the columns to take, in this order, see `read_rows`. Not given: all that are there.
 
     Raises
     ------
@@ -93,17 +201,18 @@ def load_dataset(
         return _synthetic(config or RunConfig())
     if source.startswith("openml:"):
         return _openml(source)
-    readers = {".npz": read_npz, ".csv": read_table, ".parquet": read_table}
     suffix = Path(source).suffix
-    if suffix not in readers:
-        raise ConfigError(
-            "dataset: expected digits, synthetic, openml:ID or the path of a .csv, .parquet or .npz file, "
-            f"got {Path(source).name[:80]!r}"
-        )
+    if suffix not in ENDINGS:
+        expected = f"digits, synthetic, openml:ID or the path of a {_one_of(ENDINGS)} file"
+        raise ConfigError("dataset", expected, repr(Path(source).name[:80]))
     path = _existing(source)
     if path is None:
         raise ConfigError(f"dataset: no such file: {os.path.abspath(source)[:500]}")
-    return readers[suffix](path, label, group, tuple(features))
+    return checked(read_rows(path, label, group, features))
+
+
+def _one_of(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def full_text(error: BaseException) -> str:
@@ -169,7 +278,7 @@ def _openml(source: str) -> Dataset:
         raise DataError(f"{source}: has no target column to use as the class")
     X = bunch.data.toarray() if hasattr(bunch.data, "toarray") else bunch.data
     names = tuple(map(str, bunch.feature_names))
-    return checked(X, bunch.target, source, names)
+    return checked(Rows(source, X, bunch.target, names))
 
 
 # -------- what the parties hold
@@ -177,10 +286,10 @@ def _openml(source: str) -> Dataset:
 
 @lru_cache(maxsize=2)
 def _loaded(config: RunConfig) -> Dataset:
-    group = config.partition_by if config.partitioner in _BY_ID else ""
+    group = config.partition_by if config.partitioner in BY_ID else ""
     data = load_dataset(config.dataset, label=config.label, group=group, config=config)
     if not len(data.y):
-        raise DataError(f"{data.name}: expected at least one point, got none")
+        raise DataError(data.name, "at least one sample", "none")
     return data
 
 
@@ -198,7 +307,7 @@ def simulated_shares(config: RunConfig, n_parties: int) -> tuple[IndexArray, ...
 
 def _partition_column(config: RunConfig, data: Dataset) -> npt.NDArray[Any] | None:
     """The column that `continuous` and the natural-id partitioners split by; None for all others."""
-    if config.partitioner in _BY_ID:
+    if config.partitioner in BY_ID:
         if data.groups is None:
             raise ConfigError(
                 f"run-config partition-by: {config.partitioner} needs a file's column of ids, "
@@ -249,20 +358,52 @@ def pooled_training(
 
 
 def own_share(node: NodeConfig, features: Sequence[str] = ()) -> Share:
-    """A deployed party's own file, its points held out by the same rule on the row's number.
+    """An open party's samples: its file refused whole if any row does not fit, samples held out by the row's index.
 
     Parameters
     ----------
     node : NodeConfig
     features : sequence of str, optional
-        What the run announces, see `load_dataset`.
+        The features that the run announces, see `load_dataset`.
 
     Raises
     ------
     ConfigError, DataError
         As `load_dataset`. The message names the file without its folder: it travels to the server.
     """
-    if _existing(node.data_path) is None:
-        raise ConfigError(f"node-config data-path: no such file: {Path(node.data_path).name[:80]!r}")
-    data = load_dataset(node.data_path, label=node.label, features=features)
+    data = checked(read_rows(_own_file(node), node.label, features=features))
     return data.share(np.arange(len(data.y)), held_out(len(data.y), node.test_fraction, node.split_seed))
+
+
+def private_share(node: NodeConfig, features: Sequence[str] = ()) -> Share:
+    """A private party's samples: every row read by itself, and none decides what becomes of the others.
+
+    A refusal because of one row would give that row away. So rows that do not fit stay in the share, with NaN where a
+    value is no number: `flwr_flynn.federated.row_wise` leaves them out of the counts, and the party's own log tells how
+    many. Samples are held out only if results on them may leave the party, and by their content.
+
+    Parameters
+    ----------
+    node : NodeConfig
+    features : sequence of str, optional
+        The features that the run announces.
+
+    Raises
+    ------
+    ConfigError, DataError
+        The file or a column is not there, or no parser reads the file. The message names no folder.
+    """
+    rows = read_rows(_own_file(node), node.label, features=features, row_wise=True)
+    X, y = rows.X, rows.y
+    test = held_out_by_content(X, y, node.test_fraction if node.evaluate else 0.0, node.split_seed)
+    return Share(X[~test], y[~test], X[test], y[test], rows.left_out)
+
+
+def _own_file(node: NodeConfig) -> Path:
+    """The party's file, if it is there and of a kind that can be read."""
+    path, name = _existing(node.data_path), repr(Path(node.data_path).name[:80])
+    if path is None:
+        raise ConfigError(f"node-config data-path: no such file: {name}")
+    if path.suffix not in ENDINGS:
+        raise ConfigError("node-config data-path", f"a {_one_of(ENDINGS)} file", name)
+    return path

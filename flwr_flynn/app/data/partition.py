@@ -1,24 +1,68 @@
-"""Which point goes where: the held-out rule, and flwr-datasets' partitioners over indices and labels.
+"""The two held-out rules, and flwr-datasets' partitioners over indices and labels.
 
-Both are rules on points, made to be the same on every machine and in every process of a run: no file, no
-feature and no state is involved, only a point's index, its class and the split seed.
+All are rules on samples, the same on every machine and in every process of a run. In simulations and open files they
+involve no feature and no state, only a sample's index, its class and the split seed. In private files the sample's
+content decides, since its index depends on other samples.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.app.config import RunConfig
 from flwr_flynn.errors import ConfigError
+from flwr_flynn.federated.row_wise import meaning
+
+if TYPE_CHECKING:
+    from flwr_flynn.app.config import RunConfig
 
 IndexArray = npt.NDArray[np.int64]
+
+_WIRING = {
+    "iid": ("IidPartitioner", "num_partitions"),
+    "dirichlet": (
+        "DirichletPartitioner",
+        "num_partitions partition_by alpha min_partition_size self_balancing seed",
+    ),
+    "inner-dirichlet": ("InnerDirichletPartitioner", "partition_sizes partition_by alpha seed"),
+    "pathological": (
+        "PathologicalPartitioner",
+        "num_partitions partition_by num_classes_per_partition class_assignment_mode seed",
+    ),
+    "shard": (
+        "ShardPartitioner",
+        "num_partitions partition_by num_shards_per_partition shard_size keep_incomplete_shard seed",
+    ),
+    "distribution": (
+        "DistributionPartitioner",
+        "distribution_array num_partitions num_unique_labels_per_partition partition_by "
+        "preassigned_num_samples_per_label seed",
+    ),
+    "continuous": ("ContinuousPartitioner", "num_partitions partition_by strictness seed"),
+    "linear": ("LinearPartitioner", "num_partitions"),
+    "square": ("SquarePartitioner", "num_partitions"),
+    "exponential": ("ExponentialPartitioner", "num_partitions"),
+    "size": ("SizePartitioner", "partition_sizes"),
+    "natural-id": ("NaturalIdPartitioner", "partition_by"),
+    "grouped-natural-id": ("GroupedNaturalIdPartitioner", "partition_by group_size mode sort_unique_ids"),
+}
+"""Classes of flwr-datasets and their arguments (see `_ARGUMENTS`), by the partitioner's name in the run config."""
+
+PARTITIONERS = tuple(_WIRING)
+BY_ID = ("natural-id", "grouped-natural-id")
+BY_COLUMN = ("continuous", *BY_ID)
+"""Partitioners that split by a column other than the label."""
+
+CLASS_ASSIGNMENTS = ("random", "deterministic", "first-deterministic")
+GROUP_MODES = ("allow-smaller", "allow-bigger", "drop-reminder", "strict")
 
 _STREAM_TEST, _STREAM_ORDER, _STREAM_PARTITIONER = 1, 2, 3
 
@@ -37,23 +81,23 @@ def splitmix64(x: npt.ArrayLike) -> npt.NDArray[np.uint64]:
     return z ^ (z >> np.uint64(31))
 
 
-def _point_hash(n: int, seed: int, stream: int) -> npt.NDArray[np.uint64]:
+def _sample_hash(n: int, seed: int, stream: int) -> npt.NDArray[np.uint64]:
     """A 64-bit hash of (seed, stream, i) for every i < n."""
     key = splitmix64(splitmix64([seed]) ^ np.uint64(stream))
     return splitmix64(np.arange(n, dtype=np.uint64) ^ key)
 
 
 def held_out(n: int, fraction: float, split_seed: int) -> npt.NDArray[np.bool_]:
-    """Which of n points are held out: those whose hash falls into the first `fraction` of all 64-bit numbers.
+    """Mark the samples to hold out: those whose hash falls into the first `fraction` of all 64-bit numbers.
 
     Parameters
     ----------
     n : int
-        Number of points.
+        Number of samples.
     fraction : float
-        Share of the points to hold out, from 0 to 1 (on average: every point is decided on its own).
+        Share of the samples to hold out, from 0 to 1 (on average: every sample is decided on its own).
     split_seed : int
-        Another seed holds out other points.
+        Different seeds hold out different samples.
 
     Returns
     -------
@@ -66,16 +110,16 @@ def held_out(n: int, fraction: float, split_seed: int) -> npt.NDArray[np.bool_]:
     True
     """
     # 53 bits are exact in a float64, so the comparison rounds nothing.
-    return (_point_hash(n, split_seed, _STREAM_TEST) >> np.uint64(11)) < np.uint64(math.ceil(fraction * 2**53))
+    return (_sample_hash(n, split_seed, _STREAM_TEST) >> np.uint64(11)) < np.uint64(math.ceil(fraction * 2**53))
 
 
 def deal(
     config: RunConfig, n_parties: int, codes: IndexArray, by: npt.NDArray[Any] | None = None
 ) -> tuple[IndexArray, ...]:
-    """Deal points out to parties.
+    """Deal samples out to parties.
 
-    Held-out points are dealt out like the others; `held_out` tells them apart. As `FederatedDataset` does,
-    the points are shuffled first: some partitioners hand out runs of neighbours, and files are often sorted
+    Held-out samples are dealt out like the rest; `held_out` tells them apart. As `FederatedDataset` does,
+    the samples are shuffled first: some partitioners hand out runs of neighbours, and files are often sorted
     by class.
 
     Parameters
@@ -85,34 +129,36 @@ def deal(
     n_parties : int
         Number of parties.
     codes : int64 ndarray of shape (n,)
-        The points' classes, 0 to L - 1, each there at least once.
+        The samples' classes, 0 to L - 1, each there at least once.
     by : ndarray of shape (n,), optional
         The column that `continuous` and the natural-id partitioners split by.
 
     Returns
     -------
     tuple of n_parties int64 ndarrays
-        Disjoint indices of points. Some may be empty, and some partitioners leave points out.
+        Disjoint indices of samples. Some may be empty, and some partitioners leave samples out.
 
     Raises
     ------
     ConfigError
-        Where the partitioner cannot do what it was asked to do, or flwr-datasets is not installed.
+        The partitioner cannot deal the samples out as asked, or flwr-datasets is not installed.
 
     Examples
     --------
+    >>> from flwr_flynn.app.config import RunConfig
     >>> shares = deal(RunConfig(partitioner="iid"), 4, np.arange(12) % 3)
     >>> [len(share) for share in shares]
     [3, 3, 3, 3]
     """
     n = len(codes)
-    order = np.argsort(_point_hash(n, config.split_seed, _STREAM_ORDER), kind="stable")
+    seed = int(splitmix64(splitmix64([config.split_seed]) ^ np.uint64(_STREAM_PARTITIONER))[0] >> np.uint64(32))
+    order = np.argsort(_sample_hash(n, config.split_seed, _STREAM_ORDER), kind="stable")
     columns = {"index": order, "label": codes[order]} | ({} if by is None else {"by": by[order]})
     try:
         with warnings.catch_warnings():
-            # About points left out and draws repeated; a run's report says how many points are dealt.
+            # About samples left out and draws repeated; a run's report says how many samples are dealt.
             warnings.simplefilter("ignore")
-            partitioner = _partitioner(config, n_parties, n, len(np.unique(codes)))
+            partitioner = _partitioner(_Deal(config, n_parties, n, len(np.unique(codes)), seed))
             # Indices and labels only: the features stay one NumPy array.
             datasets = import_module("datasets")
             partitioner.dataset = datasets.Dataset.from_dict(columns).with_format("numpy")
@@ -135,68 +181,102 @@ def deal(
     return tuple(np.asarray(share, dtype=np.int64) for share in shares + empty)
 
 
-def _partitioner(config: RunConfig, n_parties: int, n_points: int, n_classes: int) -> Any:
+def held_out_by_content(
+    X: npt.NDArray[Any], y: npt.NDArray[Any], fraction: float, split_seed: int
+) -> npt.NDArray[np.bool_]:
+    """Mark the samples to hold out, each by a digest of its own values, as float64, and the meaning of its label.
+
+    The rule of private parties: by `held_out`, one sample less would move all after it.
+
+    Parameters
+    ----------
+    X : (n, d) array of numbers
+    y : (n,) array
+    fraction : float
+    split_seed : int
+
+    Examples
+    --------
+    >>> X, y = np.arange(1000.0)[:, None], np.zeros(1000, int)
+    >>> test = held_out_by_content(X, y, 0.2, split_seed=0)
+    >>> int(test.sum()), np.array_equal(held_out_by_content(X[1:], y[1:], 0.2, split_seed=0), test[1:])
+    (200, True)
+    """
+    if not fraction:
+        return np.zeros(len(y), bool)
+    key, most = str(split_seed).encode(), fraction * 2.0**64
+    digests = (
+        hashlib.blake2b(np.asarray(row, "<f8").tobytes() + _label_bytes(label), digest_size=8, key=key).digest()
+        for row, label in zip(X, y.tolist(), strict=True)
+    )
+    return np.fromiter((int.from_bytes(digest, "big") < most for digest in digests), bool, len(y))
+
+
+def _label_bytes(label: Any) -> bytes:
+    # By its meaning: one missing label makes floats of all integers, and 3 becomes 3.0.
+    return str(meaning(label)).removesuffix(".0").encode("utf-8", "surrogatepass")
+
+
+@dataclass(frozen=True)
+class _Deal:
+    """The facts that the arguments of a partitioner follow from."""
+
+    config: RunConfig
+    n_parties: int
+    n_samples: int
+    n_classes: int
+    seed: int
+
+    def sizes(self) -> list[int]:
+        """`partition-sizes`, one for each party, or equal ones."""
+        equal = [len(part) for part in np.array_split(np.arange(self.n_samples), self.n_parties)]
+        sizes = self.config.sizes() or equal
+        if len(sizes) != self.n_parties:
+            raise ValueError(f"partition-sizes gives {len(sizes)} sizes")
+        return sizes
+
+    def shards(self) -> int | None:
+        """`shards-per-party`, if there are enough samples."""
+        shards, most = self.config.shards_per_party, self.n_samples // self.n_parties
+        if shards * self.n_parties > self.n_samples:
+            raise ValueError(f"expected at most {most} shards-per-party, got {shards}")
+        return shards or None
+
+    def log_normal(self) -> npt.NDArray[np.float64]:
+        """Log-normal sizes, a row for each class."""
+        if self.n_parties % self.n_classes:
+            raise ValueError(f"the number of parties must be a multiple of the number of classes, {self.n_classes}")
+        n_draws = self.n_parties * self.config.classes_per_party
+        draws = np.random.default_rng(self.seed).lognormal(0.0, self.config.distribution_sigma, n_draws)
+        return draws.reshape(self.n_classes, -1)
+
+
+_ARGUMENTS: dict[str, Callable[[_Deal], Any]] = {
+    "num_partitions": lambda deal: deal.n_parties,
+    "seed": lambda deal: deal.seed,
+    "alpha": lambda deal: deal.config.alpha,
+    "self_balancing": lambda deal: deal.config.self_balancing,
+    "min_partition_size": lambda deal: deal.config.min_partition_size,
+    "num_classes_per_partition": lambda deal: deal.config.classes_per_party,
+    "num_unique_labels_per_partition": lambda deal: deal.config.classes_per_party,
+    "class_assignment_mode": lambda deal: deal.config.class_assignment,
+    "num_shards_per_partition": _Deal.shards,
+    "shard_size": lambda deal: deal.config.shard_size or None,
+    "keep_incomplete_shard": lambda deal: deal.config.keep_incomplete_shard,
+    "distribution_array": _Deal.log_normal,
+    "preassigned_num_samples_per_label": lambda deal: deal.config.preassigned,
+    "partition_by": lambda deal: "by" if deal.config.partitioner in BY_COLUMN else "label",
+    "strictness": lambda deal: deal.config.strictness,
+    "group_size": lambda deal: deal.config.group_size,
+    "mode": lambda deal: deal.config.group_mode,
+    "sort_unique_ids": lambda deal: True,
+    "partition_sizes": _Deal.sizes,
+}
+"""Arguments of flwr-datasets' partitioners by name."""
+
+
+def _partitioner(deal: _Deal) -> Any:
     """The flwr-datasets partitioner that the run asks for."""
-    module = import_module("flwr_datasets.partitioner")
-    c = config
-    seed = int(splitmix64(splitmix64([c.split_seed]) ^ np.uint64(_STREAM_PARTITIONER))[0] >> np.uint64(32))
-    by_label = {"partition_by": "label", "seed": seed}
-
-    def sizes() -> list[int]:
-        given = c.sizes() or [len(part) for part in np.array_split(np.arange(n_points), n_parties)]
-        if len(given) != n_parties:
-            raise ValueError(f"partition-sizes gives {len(given)} sizes")
-        return given
-
-    def shard() -> Any:
-        if c.shards_per_party * n_parties > n_points:
-            raise ValueError(f"expected at most {n_points // n_parties} shards-per-party, got {c.shards_per_party}")
-        return module.ShardPartitioner(
-            n_parties,
-            num_shards_per_partition=c.shards_per_party or None,
-            shard_size=c.shard_size or None,
-            keep_incomplete_shard=c.keep_incomplete_shard,
-            **by_label,
-        )
-
-    def distribution() -> Any:
-        if n_parties % n_classes:
-            raise ValueError(f"the number of parties must be a multiple of the number of classes, {n_classes}")
-        draws = np.random.default_rng(seed).lognormal(0.0, c.distribution_sigma, n_parties * c.classes_per_party)
-        return module.DistributionPartitioner(
-            draws.reshape(n_classes, -1),
-            n_parties,
-            c.classes_per_party,
-            preassigned_num_samples_per_label=c.preassigned,
-            **by_label,
-        )
-
-    builders: dict[str, Callable[[], Any]] = {
-        "iid": lambda: module.IidPartitioner(n_parties),
-        "linear": lambda: module.LinearPartitioner(n_parties),
-        "square": lambda: module.SquarePartitioner(n_parties),
-        "exponential": lambda: module.ExponentialPartitioner(n_parties),
-        "size": lambda: module.SizePartitioner(sizes()),
-        "dirichlet": lambda: module.DirichletPartitioner(
-            n_parties,
-            alpha=c.alpha,
-            min_partition_size=c.min_partition_size,
-            self_balancing=c.self_balancing,
-            **by_label,
-        ),
-        "inner-dirichlet": lambda: module.InnerDirichletPartitioner(sizes(), alpha=c.alpha, **by_label),
-        "pathological": lambda: module.PathologicalPartitioner(
-            n_parties,
-            num_classes_per_partition=c.classes_per_party,
-            class_assignment_mode=c.class_assignment,
-            **by_label,
-        ),
-        "shard": shard,
-        "distribution": distribution,
-        "continuous": lambda: module.ContinuousPartitioner(n_parties, "by", c.strictness, seed=seed),
-        "natural-id": lambda: module.NaturalIdPartitioner("by"),
-        "grouped-natural-id": lambda: module.GroupedNaturalIdPartitioner(
-            "by", group_size=c.group_size, mode=c.group_mode, sort_unique_ids=True
-        ),
-    }
-    return builders[c.partitioner]()
+    name, arguments = _WIRING[deal.config.partitioner]
+    partitioner = getattr(import_module("flwr_datasets.partitioner"), name)
+    return partitioner(**{argument: _ARGUMENTS[argument](deal) for argument in arguments.split()})

@@ -1,20 +1,31 @@
-"""Points with their classes, read out of files: CSV, Parquet and NPZ.
+"""Rows of a party's file, CSV, Parquet or NPZ: one reader for open and for private parties.
 
-What a file holds is refused whole if any of it does not fit, in words that tell columns and numbers of points and no
-value. (`private_data` is for where a refusal because of one record would be too much.)
+A reader refuses a file that no parser reads, or in which a column is not there: no single row decides that. It marks
+the rows with something wrong, and the policy of the party decides about them: an open party's file is refused whole
+(`datasets.checked`), a private party's samples are left out one by one where they are counted
+(`flwr_flynn.federated.row_wise`).
 
->>> data = checked(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array(["cat", "dog"]), "here", None)
->>> data.classes, data.y
-(['cat', 'dog'], array([0, 1]))
+With ``row_wise``, no row changes how others are read, since a private answer would tell: every line of a CSV file is a
+row by itself, whatever quotes it opens, and numbers are float64. Without, columns keep the narrowest type that holds
+them, so that integers are hashed exactly.
+
+>>> import tempfile
+>>> with tempfile.TemporaryDirectory() as folder:
+...     path = Path(folder, "mine.csv")
+...     _ = path.write_text("age,weight,label\\n63,80,cat\\n41,?,dog\\n7,9\\n")
+...     rows = read_rows(path, features=("weight",))
+>>> rows.X.tolist(), rows.bad.tolist(), rows.words.tolist(), rows.left_out
+([[80.0], [nan], [nan]], [False, True, True], [1], ('age',))
 """
 
 from __future__ import annotations
 
+import csv
 import json
-import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,173 +33,250 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.app.data.npz_file import read_arrays
-from flwr_flynn.app.data.partition import IndexArray
-from flwr_flynn.app.data.schema import by_name, where
-from flwr_flynn.app.settings import whole_numbers
-from flwr_flynn.errors import ConfigError, DataError, with_names
-from flwr_flynn.federated.party import Samples
+from flwr_flynn.app.data.schema import Layout, by_name
+from flwr_flynn.errors import ConfigError, DataError
+from flwr_flynn.federated.row_wise import plain
+
+Array = npt.NDArray[Any]
+
+ENDINGS = (".csv", ".parquet", ".npz")
+
+_CHUNK = 2**14  # rows of a CSV file that are texts at a time
+
+_TRUTHS = {"false": 0.0, "true": 1.0}
 
 
 @dataclass(frozen=True)
-class Share(Samples):
-    """Samples of one party, from its file or from a simulation's data set.
+class Rows:
+    """The rows of a file, and what is wrong with some of them.
 
     Parameters
     ----------
-    X, y, X_test, y_test
-        As for `Samples`.
-    left_out : tuple of str
-        Columns of its file that are not among the features of the run.
-    """
-
-    left_out: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """Points with their classes.
-
-    Attributes
-    ----------
-    X : ndarray of shape (n, d)
-        The points, in the narrowest type that the source gives: integers stay integers and are hashed
-        exactly.
-    y : int64 ndarray of shape (n,)
-        Class codes, positions in `classes`.
-    classes : list of str or int
-        The class names, sorted.
     name : str
-        Where it came from, for messages and reports.
-    feature_names : tuple of str, or None
-    groups : ndarray of shape (n,), or None
-        The ids that `natural-id` partitioners split by; not a feature.
+        The file's name without its folder, for messages.
+    X : (n, d) array
+        NaN where a value of a table is missing or no number.
+    y : (n,) array
+        Labels as the file has them.
+    feature_names : tuple of d str, optional
+    announced : bool, default=False
+        Whether `feature_names` are the run's, so that messages may have them.
+    groups : (n,) array, optional
+        Ids of the natural-id partitioners.
     left_out : tuple of str
         Columns of the file that are not among the features asked for.
+    words : (d,) array of int
+        Values of each column that are there and are no numbers.
+    unlabelled : (n,) array of bool
+        Rows without a label.
+    broken : (n,) array of bool
+        Rows with more or fewer fields than the header.
     """
 
-    X: npt.NDArray[Any]
-    y: IndexArray
-    classes: list[str | int]
     name: str
+    X: Array
+    y: Array
     feature_names: tuple[str, ...] | None = None
-    groups: npt.NDArray[Any] | None = None
+    announced: bool = False
+    groups: Array | None = None
     left_out: tuple[str, ...] = ()
+    words: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    unlabelled: Array = field(default_factory=lambda: np.zeros(0, bool))
+    broken: Array = field(default_factory=lambda: np.zeros(0, bool))
+
+    def __post_init__(self) -> None:
+        if self.X.ndim != 2 or self.y.ndim != 1:
+            got = f"arrays of {self.X.ndim} and {self.y.ndim} dimension(s)"
+            raise DataError(self.name, "a matrix of numbers with a label for each row", got)
+        if len(self.X) != len(self.y):
+            raise DataError(self.name, "a label for each row", "arrays of different lengths")
+        if self.X.shape[1] == 0:
+            raise DataError(self.name, "at least one feature", "none")
 
     @property
-    def labels(self) -> npt.NDArray[Any]:
-        """The class name of every point, shape (n,)."""
-        return np.asarray(self.classes)[self.y]
-
-    def share(self, indices: IndexArray, test: npt.NDArray[np.bool_]) -> Share:
-        """The points at `indices`, those under the mask `test` (shape (n,)) apart."""
-        # Ascending, whatever order a partitioner gives: neighbours in memory stay neighbours.
-        indices = np.sort(indices)
-        train, held = indices[~test[indices]], indices[test[indices]]
-        labels = self.labels
-        return Share(self.X[train], labels[train], self.X[held], labels[held], self.left_out)
+    def bad(self) -> npt.NDArray[np.bool_]:
+        """(n,) mask of the rows of a table with a value that is missing, infinite or no number, or without a label."""
+        bad = np.asarray(~np.isfinite(self.X).all(axis=1))
+        for mask in (self.unlabelled, self.broken):
+            if len(mask):
+                bad |= mask
+        return bad
 
 
-def read_npz(path: Path, label: str, group: str, features: tuple[str, ...]) -> Dataset:
-    """Arrays ``X`` (n, d) and ``y`` (n,) of an .npz file, and maybe ``feature_names`` (d,)."""
-    wanted = {"points": "X", "label": label or "y"} | ({"partition-by": group} if group else {})
-    arrays = read_arrays(path, wanted, {"names": "feature_names"} if features else {})
-    X = arrays["points"]
-    if X.ndim != 2:
-        raise DataError(f"{path.name}: expected X of shape (points, features), got {X.ndim} dimension(s)")
-    groups = arrays.get("partition-by")
-    if groups is not None and groups.shape != (len(X),):
-        raise DataError(f"{path.name}: expected {group!r} of shape ({len(X)},), got {groups.shape}")
-    left_out: tuple[str, ...] = ()
-    if features:
-        order, left_out = npz_order(path, X.shape[1], arrays.get("names"), features)
-        X = X[:, order]
-    return checked(X, arrays["label"], path.name, features, bool(features), groups, left_out)
-
-
-def npz_order(
-    path: Path, n_columns: int, names: npt.NDArray[Any] | None, features: Sequence[str]
-) -> tuple[list[int], tuple[str, ...]]:
-    """Which columns of an .npz file's points these features are, and what others it names.
+def read_rows(
+    path: Path, label: str = "", group: str = "", features: Sequence[str] = (), *, row_wise: bool = False
+) -> Rows:
+    """The rows of a file.
 
     Parameters
     ----------
     path : Path
-    n_columns : int
-    names : (n_columns,) array of str, or None
-        The file's own names. Without any, its columns are taken for the features as they stand.
+        With one of the `ENDINGS`.
+    label : str
+        Column or array of the labels. Not given: ``label``, or ``y`` in NPZ files, whose samples are the array ``X``.
+    group : str
+        Column or array of ids; left out of the features.
     features : sequence of str
-
-    Raises
-    ------
-    DataError
-        Features are not there, or the names do not fit the points.
-    """
-    if names is None:
-        if n_columns != len(features):
-            raise DataError(
-                f"{path.name}: expected the run's {len(features)} features or an array 'feature_names', got "
-                f"{n_columns} columns without names"
-            )
-        return list(range(n_columns)), ()
-    if names.dtype.kind != "U" or names.shape != (n_columns,):
-        raise DataError(
-            f"{path.name}: expected 'feature_names' to be {n_columns} strings, got {names.dtype.kind!r} of shape "
-            f"{names.shape}"
-        )
-    return by_name(names.tolist(), features, path.name)
-
-
-def read_table(path: Path, label: str, group: str, features: tuple[str, ...]) -> Dataset:
-    """A CSV or Parquet file: the features asked for, or every column but the label (and the group)."""
-    label = label or "label"
-    pandas, frame = _csv_frame(path, label, group) if path.suffix == ".csv" else parquet_frame(path, "dataset")
-    columns = frame.columns = [str(column) for column in frame.columns]
-    if len(set(columns)) < len(columns):
-        raise DataError(f"{path.name}: expected columns of different names, got {len(columns)} columns")
-    for role, column in (("label", label), ("partition-by", group)):
-        if column and column not in columns:
-            raise with_names(
-                DataError(f"{path.name}: no column {column!r} for the {role} among {len(columns)}"), columns
-            )
-    if missing := int(frame[label].isna().sum()):
-        raise DataError(f"{path.name}: {missing} rows have no {label!r}")
-    y = frame[label].to_numpy(dtype=object if path.suffix == ".csv" else None)
-    groups = frame[group].to_numpy() if group else None
-    points = frame.drop(columns=[column for column in {label, group} if column])
-    left_out: tuple[str, ...] = ()
-    if features:
-        order, left_out = by_name(list(points.columns), features, path.name)
-        points = points.iloc[:, order]
-    X = _numbers(pandas, points, path.name, bool(features))
-    return checked(X, y, path.name, tuple(points.columns), bool(features), groups, left_out)
-
-
-def parquet_frame(path: Path, setting: str, **options: bool) -> tuple[Any, Any]:
-    """pandas, and a data frame of a Parquet file's columns in Arrow's types.
-
-    The notes of pandas in the file (types and row labels) may have been altered, and pandas believes them. Only the
-    names of the columns that are row labels are taken from them, and these columns are left out.
-
-    Parameters
-    ----------
-    path : Path
-    setting : str
-        The setting that named the file, for the error of a missing package.
-    **options : bool
-        Of ``pyarrow.Table.to_pandas``.
+        Columns to take, in this order; NPZ files name those of ``X`` in an array ``feature_names``, or are taken as
+        they are. Not given: all that are there.
+    row_wise : bool, default=False
+        Whether every row is read by itself, see the module.
 
     Raises
     ------
     ConfigError
-        A package is missing.
+        A package is missing (the message has the extra that brings it).
     DataError
-        The file cannot be read.
+        The file cannot be read, or a column is not there. Names of the file's own columns are a note of the error.
+    """
+    if path.suffix == ".npz":
+        return _npz(path, label or "y", group, tuple(features), row_wise)
+    read = _csv if path.suffix == ".csv" else _parquet
+    return read(path, label or "label", group, tuple(features), row_wise)
+
+
+# -------- CSV
+
+
+def _csv(path: Path, label: str, group: str, features: tuple[str, ...], row_wise: bool) -> Rows:
+    try:
+        records = (fields for fields in _records(path, row_wise) if fields != [])
+        header = next(records, None) or []
+        layout = Layout.of(path.name, header, label, group, features)
+        parts: list[list[Array]] = [[np.zeros(0, bool)] for _ in layout.order]
+        words, broken = np.zeros(len(layout.order), np.int64), []
+        labels: list[str] = []
+        groups: list[str] = []
+        while chunk := list(islice(records, _CHUNK)):
+            broken += [fields is None or len(fields) != len(header) for fields in chunk]
+            whole = [fields if fields and len(fields) == len(header) else [""] * len(header) for fields in chunk]
+            labels += [fields[layout.label] for fields in whole]
+            groups += [] if layout.group is None else [fields[layout.group] for fields in whole]
+            for place, index in enumerate(layout.order):
+                values, n_words = _numbers([fields[index] for fields in whole])
+                parts[place].append(values)
+                words[place] += n_words
+    except (OSError, UnicodeError, csv.Error) as error:
+        raise DataError(f"{path.name}: not a readable .csv file ({type(error).__name__})") from None
+    y = _texts(labels)
+    return Rows(
+        path.name,
+        _matrix((np.concatenate(part) for part in parts), len(y), len(parts), row_wise),
+        y,
+        layout.names,
+        bool(features),
+        None if layout.group is None else _texts(groups),
+        layout.left_out,
+        words,
+        y == "",
+        np.array(broken, bool),
+    )
+
+
+def _records(path: Path, row_wise: bool) -> Iterator[list[str] | None]:
+    """The fields of every record, none for a blank line; None for a line that cannot be read by itself."""
+    if not row_wise:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            yield from csv.reader(stream)
+        return
+    with path.open("rb") as lines:
+        for line in lines:
+            try:
+                yield next(csv.reader([line.decode("utf-8", "replace").removeprefix("\ufeff")]), [])
+            except csv.Error:
+                yield None
+
+
+def _numbers(texts: list[str]) -> tuple[Array, int]:
+    """Numbers that texts spell, in the narrowest type for all, NaN for words and blanks; and the number of words.
+
+    >>> _numbers(["1", "2"]), _numbers(["0.5", "x", "", "TRUE"])
+    ((array([1, 2]), 0), (array([0.5, nan, nan, 1. ]), 1))
+    """
+    values = np.array(texts, dtype=object)
+    if "_" not in "".join(texts):  # which Python allows between digits
+        for kind in (np.int64, np.float64):
+            try:
+                return values.astype(kind), 0
+            except (ValueError, OverflowError):
+                continue
+    numbers = np.fromiter(map(_number, texts), np.float64, len(texts))
+    if all(text.lower() in _TRUTHS for text in texts):
+        return numbers.astype(bool), 0
+    return numbers, sum(bool(texts[i].strip()) for i in np.flatnonzero(np.isnan(numbers)))
+
+
+def _number(text: str) -> float:
+    try:
+        return _TRUTHS[text.lower()] if text.lower() in _TRUTHS else np.nan if "_" in text else float(text)
+    except ValueError:
+        return np.nan
+
+
+def _texts(values: list[str]) -> Array:
+    # Texts as Python has them: in a type of NumPy's one long text would be the width of all.
+    texts = np.empty(len(values), object)
+    texts[:] = values
+    return texts
+
+
+def _matrix(columns: Iterable[Array], n_rows: int, n_columns: int, row_wise: bool) -> Array:
+    """Columns side by side, in a type that holds all of them; in float64 where there are no rows to tell a type."""
+    if row_wise or not n_rows:
+        X = np.empty((n_rows, n_columns))
+        for index, column in enumerate(columns):
+            X[:, index] = column
+        return X
+    kept = list(columns)
+    X = np.empty((n_rows, n_columns), np.result_type(*{column.dtype for column in kept}) if kept else np.float64)
+    for index, column in enumerate(kept):
+        X[:, index] = column
+    return X
+
+
+# -------- Parquet
+
+
+def _parquet(path: Path, label: str, group: str, features: tuple[str, ...], row_wise: bool) -> Rows:
+    pandas, frame = _parquet_frame(path)
+    layout = Layout.of(path.name, [str(column) for column in frame.columns], label, group, features)
+    words = np.zeros(len(layout.order), np.int64)
+    columns = []
+    for place, index in enumerate(layout.order):
+        column = frame.iloc[:, index]
+        if pandas.api.types.is_numeric_dtype(column.dtype):
+            nullable = pandas.api.types.is_extension_array_dtype(column.dtype)
+            columns.append(column.to_numpy(np.float64, na_value=np.nan) if nullable else column.to_numpy())
+            continue
+        texts = ["" if missing else str(value) for value, missing in zip(column, column.isna(), strict=True)]
+        values, words[place] = _numbers(texts)
+        columns.append(values)
+    labels = frame.iloc[:, layout.label]
+    return Rows(
+        path.name,
+        _matrix(columns, len(frame), len(columns), row_wise),
+        labels.to_numpy(dtype=object if row_wise else None),
+        layout.names,
+        bool(features),
+        None if layout.group is None else frame.iloc[:, layout.group].to_numpy(),
+        layout.left_out,
+        words,
+        labels.isna().to_numpy(),
+    )
+
+
+def _parquet_frame(path: Path) -> tuple[Any, Any]:
+    """pandas, and a data frame of a Parquet file's columns in Arrow's types.
+
+    The notes of pandas in the file (types and row labels) may have been altered, and pandas believes them. Only the
+    names of the columns that are row labels are taken from them, and these columns are left out.
     """
     try:
         pandas = import_module("pandas")
         parquet = import_module("pyarrow.parquet")
     except ImportError as error:
-        raise _missing(path, setting, error) from None
+        needed = error.name or "pandas and pyarrow"
+        raise ConfigError(f"{path.suffix} files need {needed}: pip install 'flwr-flynn[data]'") from None
     try:
         with parquet.ParquetFile(path) as file:
             table = file.read()
@@ -196,111 +284,45 @@ def parquet_frame(path: Path, setting: str, **options: bool) -> tuple[Any, Any]:
         noted = json.loads((table.schema.metadata or {}).get(b"pandas", b'{"index_columns": []}'))
         row_labels = [name for name in noted["index_columns"] if isinstance(name, str)]
         kept = [i for i, name in enumerate(table.column_names) if name not in row_labels]
-        return pandas, table.select(kept).replace_schema_metadata(None).to_pandas(**options)
+        # Without the option, one integer that is missing makes floats of a column, and other integers of large ones.
+        frame = table.select(kept).replace_schema_metadata(None).to_pandas(integer_object_nulls=True)
+        return pandas, frame
     except Exception as error:  # noqa: BLE001 - Arrow and json raise a dozen kinds
         raise DataError(f"{path.name}: not a readable {path.suffix} file ({type(error).__name__})") from None
 
 
-def _missing(path: Path, setting: str, error: ImportError) -> ConfigError:
-    needed = error.name or "pandas and pyarrow"
-    return ConfigError(f"{setting}: {path.suffix} files need {needed}: pip install 'flwr-flynn[data]'")
+# -------- NPZ
 
 
-def _csv_frame(path: Path, label: str, group: str) -> tuple[Any, Any]:
-    """pandas, and the file as pandas reads it."""
-    try:
-        pandas = import_module("pandas")
-        # pandas would give columns of the same name others.
-        header = pandas.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0]
-        if header.duplicated().any():
-            raise DataError(f"{path.name}: expected columns of different names, got {len(header)} columns")
-        # Labels are texts: what they look like to pandas depends on the rows that this party happens to have.
-        texts = dict.fromkeys((label, group), str)
-        with warnings.catch_warnings():
-            # Of rows with more fields than the header has, pandas would drop the last or make the first an index.
-            warnings.simplefilter("error", pandas.errors.ParserWarning)
-            frame = pandas.read_csv(path, dtype=texts, keep_default_na=False, na_values=[""], index_col=False)
-    except DataError:
-        raise
-    except Warning:
-        raise DataError(f"{path.name}: expected {len(header)} fields in each row, as in the header, got more") from None
-    except ImportError as error:
-        raise _missing(path, "dataset", error) from None
-    except (ValueError, OSError, MemoryError) as error:  # pandas' parser raises these
-        raise DataError(f"{path.name}: not a readable {path.suffix} file ({type(error).__name__})") from None
-    return pandas, frame
+def _npz(path: Path, label: str, group: str, features: tuple[str, ...], row_wise: bool) -> Rows:
+    """Arrays ``X`` (n, d) and ``y`` (n,), and maybe ``feature_names`` (d,)."""
+    wanted = {"samples": "X", "label": label} | ({"partition-by": group} if group else {})
+    arrays = read_arrays(path, wanted, {"names": "feature_names"} if features else {})
+    X, groups = arrays["samples"], arrays.get("partition-by")
+    if groups is not None and groups.shape != X.shape[:1]:
+        raise DataError(f"{path.name} {group}", f"an array of shape {X.shape[:1]}", groups.shape)
+    left_out: tuple[str, ...] = ()
+    if features and X.ndim == 2:
+        order, left_out = _npz_order(path, X.shape[1], arrays.get("names"), features)
+        X = X[:, order]
+    # One value that is no real number decides the type of all: by itself, each is what it is.
+    X = plain(X) if row_wise else X
+    return Rows(path.name, X, arrays["label"], features or None, bool(features), groups, left_out)
 
 
-def _numbers(pandas: Any, points: Any, name: str, announced: bool) -> npt.NDArray[Any]:
-    """The columns of a data frame as one array, or a DataError that tells which are not numbers."""
-    if points.empty:
-        points = points.astype(np.float64)  # no row tells what a column holds
-    words = [i for i, kind in enumerate(points.dtypes) if not pandas.api.types.is_numeric_dtype(kind)]
-    if words:
-        others = [_not_numbers(pandas, points.iloc[:, i]) for i in words]
-        told = where(words, others, points.shape[1], len(points), points.columns if announced else None)
-        raise with_names(DataError(f"{name}: expected numbers, got other values in {told}"), points.columns[words])
-    # pandas' own nullable columns become float64 with NaN, which _checked then reports. The others get a common type
-    # from NumPy: pandas would have a column of booleans turn them all to objects.
-    nullable = any(pandas.api.types.is_extension_array_dtype(kind) for kind in points.dtypes)
-    dtype = np.float64 if nullable or points.shape[1] == 0 else np.result_type(*set(points.dtypes))
-    array: npt.NDArray[Any] = points.to_numpy(dtype=dtype, **({"na_value": np.nan} if nullable else {}))
-    return array
+def _npz_order(
+    path: Path, n_columns: int, names: Array | None, features: Sequence[str]
+) -> tuple[list[int], tuple[str, ...]]:
+    """The indices of the features among the columns of ``X``, and the names of the other columns.
 
-
-def _not_numbers(pandas: Any, column: Any) -> int:
-    """How many values of a column are there, and are no numbers."""
-    there = column.dropna()
-    if pandas.api.types.is_object_dtype(there) or pandas.api.types.is_string_dtype(there):
-        there = there[pandas.to_numeric(there.astype(str), errors="coerce").isna()]
-    return len(there)
-
-
-def checked(
-    X: npt.NDArray[Any],
-    y: npt.NDArray[Any],
-    name: str,
-    feature_names: tuple[str, ...] | None,
-    announced: bool = False,
-    groups: npt.NDArray[Any] | None = None,
-    left_out: tuple[str, ...] = (),
-) -> Dataset:
-    """A Dataset of finite numbers and coded classes, or a DataError that tells columns and numbers of points.
-
-    Columns are called by their names where the run announced these, and by position elsewhere.
+    Without names in the file, its columns are taken for the features as they stand.
     """
-    if X.dtype.kind not in "biuf":
-        raise DataError(f"{name}: expected numbers, got an array of type {X.dtype}")
-    if y.shape != (len(X),):
-        raise DataError(f"{name}: expected one label for each of {len(X)} points, got an array of shape {y.shape}")
-    if X.shape[1] == 0:
-        raise DataError(f"{name}: expected at least one feature, got shape {X.shape}")
-    if X.dtype.kind == "f" and not (finite := np.isfinite(X)).all():
-        per_column = (~finite).sum(axis=0)
-        bad = np.flatnonzero(per_column).tolist()
-        rows = int((~finite.all(axis=1)).sum())
-        told = where(bad, per_column[bad].tolist(), X.shape[1], len(X), feature_names if announced else None)
-        error = DataError(f"{name}: {rows} points have missing or infinite values, in {told}")
-        raise with_names(error, np.array(feature_names)[bad]) if feature_names else error
-    values, codes = np.unique(_labels(y, name), return_inverse=True)
-    classes = codes.astype(np.int64).reshape(-1)
-    return Dataset(X, classes, values.tolist(), name, feature_names or None, groups, left_out)
-
-
-def _labels(y: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
-    """Labels as classes can be: integers or strings."""
-    if y.dtype.kind == "f":
-        if missing := int((~np.isfinite(y)).sum()):
-            raise DataError(f"{name}: {missing} points have no label")
-        if (y == np.floor(y)).all():
-            if (np.abs(y) >= 2**63).any():
-                raise DataError(f"{name}: expected labels within int64, got others")
-            return y.astype(np.int64)
-    if y.dtype.kind in "iu":
-        return y
-    labels = y.tolist()
-    if any(isinstance(label, bytes) for label in labels):
-        raise DataError(f"{name}: expected strings or integers as labels, got bytes")
-    texts = [str(label) for label in labels]
-    whole = whole_numbers(texts)
-    return np.array(texts, dtype=str) if whole is None else np.array(whole, dtype=np.int64)
+    if names is None:
+        if n_columns != len(features):
+            expected = f"the run's {len(features)} features or an array 'feature_names'"
+            raise DataError(path.name, expected, f"{n_columns} columns without names")
+        return list(range(n_columns)), ()
+    if names.dtype.kind != "U" or names.shape != (n_columns,):
+        got = f"type {names.dtype.kind!r} of shape {names.shape}"
+        raise DataError(path.name, f"'feature_names' to be {n_columns} strings", got)
+    return by_name(names.tolist(), features, path.name)

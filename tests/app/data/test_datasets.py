@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from flwr_flynn.app.config import PARTITIONERS, NodeConfig, RunConfig
 from flwr_flynn.app.data import datasets
+from flwr_flynn.app.data.datasets import private_share
 from flwr_flynn.app.data.partition import deal, held_out, splitmix64
-from flwr_flynn.app.data.private_readers import private_share
 from flwr_flynn.errors import ConfigError, DataError
-from flwr_flynn.federated.protocol import Terms
+from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.spec import HashSpec
 
 pytest.importorskip("flwr_datasets")
@@ -234,22 +234,22 @@ def test_problems_travel_as_positions_and_counts_and_names_stay_here(tmp_path: P
         return str(caught.value)
 
     assert message("age,label\n7654,x\n,y\n,y\n") == (
-        "site.csv: 2 points have missing or infinite values, in 1 of 1 features: number 1 (2 of 3 points)"
+        "site.csv: 2 samples have missing or infinite values, in 1 of 1 features: number 1 (2 of 3 samples)"
     )
     assert notes == "; in this file: 'age'"
-    assert message("age,label\n7654,\n1,y\n") == "site.csv: 1 rows have no 'label'"
+    assert message("age,label\n7654,\n1,y\n") == "site.csv: expected a label in each row, got 1 rows without one"
     assert message("age,name,label\n1,secret,x\n") == (
-        "site.csv: expected numbers, got other values in 1 of 2 features: number 2 (1 of 1 points)"
+        "site.csv: expected numbers, got texts in 1 of 2 features: number 2 (1 of 1 samples)"
     )
     assert notes == "; in this file: 'name'"
-    # Without a header, what pandas takes for the names is a record.
+    # Without a header, a record stands where the names should be.
     assert message("63,male,HIV+\n41,female,HIV-\n") == "site.csv: no column 'label' for the label among 3"
     assert notes == "; in this file: '63', 'male', 'HIV+'"
     text = "63,m,i,44,5,6,7,a\nb,c,d,44,5,6,7,a\n1,c,2,44,5,6,7,a\n"
-    expected = "in 3 of 7 features: number 1 (1 of 2 points), number 2 (2 of 2 points), number 3 (1 of 2 points)"
+    expected = "in 3 of 7 features: number 1 (1 of 2 samples), number 2 (2 of 2 samples), number 3 (1 of 2 samples)"
     assert message(text, label="a").endswith(expected)
-    assert message("label\nx\n") == "site.csv: expected at least one feature, got shape (1, 0)"
-    assert message("") == "site.csv: not a readable .csv file (EmptyDataError)"
+    assert message("label\nx\n") == "site.csv: expected at least one feature, got none"
+    assert message("") == "site.csv: no column 'label' for the label among 0"
 
 
 def write(path: Path, columns: dict[str, list[Any]]) -> None:
@@ -326,9 +326,9 @@ def test_columns_that_the_run_announced_are_told_by_name(tmp_path: Path) -> None
     (tmp_path / "mine.csv").write_text(text)
     node = NodeConfig(data_path=str(tmp_path / "mine.csv"))
     for features, reason in (
-        (("age",), "2 points have missing or infinite values, in 1 of 1 features: age (2 of 3 points)"),
-        (("height", "age"), "expected numbers, got other values in 1 of 2 features: height (1 of 3 points)"),
-        (("who", "height"), "1 of 3 points"),
+        (("age",), "2 samples have missing or infinite values, in 1 of 1 features: age (2 of 3 samples)"),
+        (("height", "age"), "expected numbers, got texts in 1 of 2 features: height (1 of 3 samples)"),
+        (("who", "height"), "1 of 3 samples"),
     ):
         with pytest.raises(DataError) as caught:
             datasets.own_share(node, features)
@@ -338,8 +338,9 @@ def test_columns_that_the_run_announced_are_told_by_name(tmp_path: Path) -> None
 
 def test_rows_longer_than_the_header_do_not_move_columns(tmp_path: Path) -> None:
     (tmp_path / "mine.csv").write_text("a,b,label\n1,2,3,x\n4,5,6,y\n")
-    with pytest.raises(DataError, match="expected 3 fields in each row, as in the header, got more"):
+    with pytest.raises(DataError) as caught:
         datasets.load_dataset(str(tmp_path / "mine.csv"))
+    assert (caught.value.field, caught.value.got) == ("mine.csv", "2 rows with more or fewer")
 
 
 @pytest.mark.parametrize(
@@ -370,7 +371,7 @@ def test_labels_mean_the_same_at_a_party_that_has_numbers_only(tmp_path: Path) -
     ]:
         (tmp_path / "a.csv").write_text(f"x,label\n7,{text}\n")
         share = datasets.own_share(NodeConfig(data_path=str(tmp_path / "a.csv"), test_fraction=0))
-        assert Terms(spec, classes).codes(share.y).tolist() == [codes]
+        assert RunSpec(spec, classes).codes(share.y).tolist() == [codes]
 
 
 def test_columns_of_booleans_are_numbers(tmp_path: Path) -> None:
@@ -497,7 +498,7 @@ def test_an_empty_file_is_an_empty_party_but_nothing_to_simulate_with(tmp_path: 
         assert share.X.shape == share.X_test.shape == (0, 2)
         assert share.X.dtype.kind == "f"
         assert share.y.shape == (0,)
-        with pytest.raises(DataError, match="expected at least one point"):
+        with pytest.raises(DataError, match="expected at least one sample"):
             datasets.simulated_dataset(RunConfig(dataset=path))
 
 

@@ -1,0 +1,449 @@
+"""The settings of a run in groups: data, partitioner, hash, readout, privacy, secure, federation and run.
+
+Each group has its settings, the checks of these alone, and the values that follow from them. `RunConfig` in
+`flwr_flynn.app.config` puts the groups together and has the checks between them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from flwr_flynn.app.data.partition import CLASS_ASSIGNMENTS, GROUP_MODES, PARTITIONERS
+from flwr_flynn.app.settings import Settings, as_setting, entries, setting, whole_numbers
+from flwr_flynn.errors import ConfigError, SpecError
+from flwr_flynn.federated.options import PURPOSES
+from flwr_flynn.federated.phases.columns import foreseen
+from flwr_flynn.model.candidates import HashPlan
+from flwr_flynn.model.column_moments import SCALINGS
+from flwr_flynn.model.scoring import RULES
+from flwr_flynn.privacy import ACCOUNTINGS, MECHANISMS, NEIGHBOURS
+
+MAX_SEED = 2**63 - 1  # TOML integers are 64-bit and signed
+
+_LATER = ("join", "withdraw", "evaluate")  # actions on a federation that exists
+
+_WIDEST = 2**14  # columns up to which scaling "auto" looks at them: centred ones are dense
+
+_MAX_PARTIES = 10**6  # of a simulation
+
+_simulated = partial(setting, simulation_only=True)
+_deployed = partial(setting, deployment_only=True, fixed_by_federation=_LATER)
+_fixed = partial(setting, fixed_by_federation=_LATER)
+_private = partial(setting, fixed_by_federation=_LATER, needs=("epsilon",))
+
+
+class RunSettings(Settings):
+    """A group of settings of a run."""
+
+    source = "run-config"
+
+
+@dataclass(frozen=True)
+class DataSettings(RunSettings):
+    """The data set of a simulation, and its held-out samples; a deployed party's own data are in its node config."""
+
+    group = "data"
+
+    dataset: str = _simulated(
+        "digits", "`digits`, `synthetic`, `openml:ID`, or the path of a `.csv`, `.parquet` or `.npz` file"
+    )
+    label: str = _simulated("", "the label column of a file; not given: `label` (CSV, Parquet) or `y` (NPZ)")
+    synthetic_examples: int = _simulated(1000, "`synthetic`: number of samples", low=1, high=10**8)
+    synthetic_features: int = _simulated(50, "`synthetic`: number of features", low=2, high=10**6)
+    synthetic_informative: int = _simulated(25, "`synthetic`: number of features that tell the classes apart", low=1)
+    synthetic_classes: int = _simulated(5, "`synthetic`: number of classes", low=2, high=10**5)
+    test_fraction: float = _simulated(
+        0.2, "simulation: share of the samples held out for the evaluation", low=0, below=1
+    )
+    split_seed: int = _simulated(
+        0, "simulation: seed of the held-out rule, of the partitioner and of `synthetic`", low=0, high=MAX_SEED
+    )
+
+    def check(self) -> None:
+        """See `Settings.check`."""
+        super().check()
+        most = 10**8 // self.synthetic_features
+        if self.dataset == "synthetic" and self.synthetic_examples > most:
+            raise self.refused("synthetic_examples", f"at most 10**8 / synthetic-features = {most}")
+
+
+@dataclass(frozen=True)
+class PartitionSettings(RunSettings):
+    """The partitioner of flwr-datasets by which a simulation deals its data out, and its parameters."""
+
+    group = "partitioner"
+
+    partitioner: str = _simulated("dirichlet", "one of flwr-datasets' partitioners, see below", choices=PARTITIONERS)
+    alpha: float = _simulated(0.1, "`dirichlet`, `inner-dirichlet`: concentration; small is skewed", above=0)
+    self_balancing: bool = _simulated(False, "`dirichlet`: even out the sizes")
+    min_partition_size: int = _simulated(0, "`dirichlet`: smallest share; an empty party is a valid party", low=0)
+    classes_per_party: int = _simulated(2, "`pathological`, `distribution`: classes at each party", low=1)
+    class_assignment: str = _simulated(
+        "random", "`pathological`: the way in which classes are assigned", choices=CLASS_ASSIGNMENTS
+    )
+    shards_per_party: int = _simulated(
+        2, "`shard`: shards at each party; 0: deal out every shard of `shard-size`", low=0
+    )
+    shard_size: int = _simulated(0, "`shard`: samples in a shard; 0: as many as `shards-per-party` allows", low=0)
+    keep_incomplete_shard: bool = _simulated(False, "`shard`: deal out the last, smaller shard too")
+    distribution_sigma: float = _simulated(2.0, "`distribution`: sigma of the log-normal sizes", low=0, high=20)
+    preassigned: int = _simulated(5, "`distribution`: samples of each class that a party has at least", low=0)
+    strictness: float = _simulated(1.0, "`continuous`: 1 sorts by the feature, 0 is IID", low=0, high=1)
+    partition_by: str = _simulated(
+        "", "`continuous`: feature to sort by; the natural-id ones: the file's column of ids, not a feature then"
+    )
+    group_size: int = _simulated(5, "`grouped-natural-id`: ids in a group", low=1)
+    group_mode: str = _simulated(
+        "allow-smaller", "`grouped-natural-id`: treatment of the ids left over", choices=GROUP_MODES
+    )
+    partition_sizes: str = _simulated(
+        "", "`size`, `inner-dirichlet`: sizes with commas between; not given: equal sizes"
+    )
+
+    def sizes(self) -> list[int] | None:
+        """`partition_sizes` as a list, or None where none are given."""
+        if not self.partition_sizes:
+            return None
+        sizes = whole_numbers([part.strip() for part in self.partition_sizes.split(",")])
+        if sizes is None or min(sizes) < 1:
+            raise self.refused("partition_sizes", "integers of at least 1 with commas between")
+        return sizes
+
+
+@dataclass(frozen=True)
+class HashSettings(RunSettings):
+    """The hash, and the scaling of the features before it."""
+
+    group = "hash"
+
+    preset: str = _fixed(
+        "default",
+        "`paper`: raw columns, rows of ones, rule `novelty`, decay 0.5 unless given: one round, nothing to choose",
+        choices=("default", "paper"),
+    )
+    scaling: str = _fixed(
+        "none",
+        "scaling of the columns, learned from their exact sums in a round of its own; `auto`: up to four hashes are "
+        "counted and the best by leave-one-out is kept",
+        choices=("none", *SCALINGS, "auto"),
+    )
+    min_examples: int = setting(
+        5,
+        "a party leaves classes of fewer samples out of its sums of columns; 1 sends sums that may be one sample",
+        low=1,
+    )
+    seed: int = _fixed(0, "seed of the hash: every party expands it to the same rows", low=0, high=MAX_SEED)
+    hash_dim: int = _fixed(0, "rows of the lifting matrix (m); 0: chosen from the data's size", low=0)
+    row_nnz: int = _fixed(0, "ones in a row (s); 0: chosen", low=0)
+    hash_nnz: int = _fixed(0, "winners, ones in a hash (rho); 0: chosen", low=0)
+    signed: str = _fixed(
+        "auto",
+        "draw each one of a row as +1 or -1; `auto`: if the columns are scaled or centred",
+        choices=("auto", "true", "false"),
+    )
+    center: str = _fixed(
+        "",
+        "public centre taken from the samples, instead of `scaling`: one number, or one per feature with commas "
+        "between",
+    )
+    scale: str = _fixed("", "public factor after the centre: one number above 0, or one per feature")
+
+    def check(self) -> None:
+        """See `Settings.check`."""
+        super().check()
+        for name in ("center", "scale"):
+            if self.is_given(name) and self.scaling != "none":
+                raise self.refused(name, f"none beside scaling = {self.scaling}")
+
+    def plan(self, n_features: int, n_examples: int | None, n_classes: int) -> HashPlan:
+        """The run's `HashPlan`: given sizes as they are, the others left to `HashSpec.suggest`.
+
+        Raises
+        ------
+        ConfigError
+            The settings do not make a spec for that many features.
+        """
+        scaling: Any = None if self.scaling == "none" else self.scaling
+        if scaling == "auto" and n_features > _WIDEST:
+            scaling = None
+        if self.center or self.scale:
+            scaling = (self._vector("center", n_features), self._vector("scale", n_features))
+        try:
+            plan = HashPlan(
+                n_features,
+                n_classes,
+                n_examples,
+                scaling,
+                scaling is not None if self.signed == "auto" else self.signed == "true",
+                hash_dim=self.hash_dim or None,
+                row_nnz=self.row_nnz or None,
+                hash_nnz=self.hash_nnz or None,
+                seed=self.seed,
+            )
+            foreseen(plan)  # that the sizes fit is known before the parties start
+        except SpecError as error:
+            raise as_setting(error, self.source) from None
+        return plan
+
+    def _vector(self, name: str, n_features: int) -> tuple[float, ...] | None:
+        text: str = getattr(self, name)
+        if not text:
+            return None
+        try:
+            numbers = [float(part) for part in text.split(",")]
+        except ValueError:
+            numbers = []
+        if len(numbers) not in (1, n_features) or not all(math.isfinite(number) for number in numbers):
+            raise self.refused(name, f"one finite number or {n_features} with commas between")
+        return tuple(numbers * n_features if len(numbers) == 1 else numbers)
+
+
+@dataclass(frozen=True)
+class ReadoutSettings(RunSettings):
+    """The readout of the model."""
+
+    group = "readout"
+
+    decay: str = setting(
+        "auto",
+        "gamma of the readout, from 0 to below 1; `auto`: chosen by leave-one-out at the parties, in one more round",
+        fixed_by_federation=("evaluate",),
+    )
+    rule: str = setting("balanced", "scoring rule", choices=RULES, fixed_by_federation=("evaluate",))
+
+    def check(self) -> None:
+        """See `Settings.check`."""
+        super().check()
+        self.decay_value()
+
+    def decay_value(self) -> float | str:
+        """`decay` as the strategy takes it: ``"auto"`` or a number in [0, 1)."""
+        if self.decay == "auto":
+            return "auto"
+        try:
+            value = float(self.decay)
+        except ValueError:
+            value = math.nan
+        if not 0 <= value < 1:
+            raise self.refused("decay", '"auto" or a number from 0 below 1')
+        return value
+
+
+@dataclass(frozen=True)
+class PrivacySettings(RunSettings):
+    """Noise on the counts, and the promise that it keeps."""
+
+    group = "privacy"
+
+    epsilon: float = _fixed(
+        0.0,
+        "bound on what a party's counts give away of a record; 0: exact counts. Above 0 nothing is learned of the "
+        "columns and there is nothing to choose: give public `center` and `scale`",
+        low=0,
+        high=100,
+    )
+    delta: float = _private(
+        0.0,
+        "probability with which that may fail, much below one over the number of people; 0: never",
+        low=0,
+        high=0.5,
+    )
+    mechanism: str = _private(
+        "auto",
+        "noise: `gaussian` (needs `delta`), `laplace`, or the paper's `top-t`; `auto`: `gaussian` with `delta`, else "
+        "`laplace`",
+        choices=("auto", *MECHANISMS),
+    )
+    n_released: int = _private(0, "`top-t`: counts that a party releases (T)", low=0)
+    accounting: str = _private("tight", "`top-t`: how noise follows from epsilon", choices=ACCOUNTINGS)
+    neighbours: str = _private(
+        "add-remove",
+        "data sets that must be hard to tell apart: with or without one record, or with one replaced",
+        choices=NEIGHBOURS,
+    )
+    records_per_person: int = _private(
+        1, "records of one person, at most, that epsilon is for together", low=1, high=10**6
+    )
+    noise: str = _private(
+        "opendp",
+        "source of the noise; `seeded`: from `seed`, for simulations that are to be repeated, and no privacy",
+        choices=("opendp", "seeded"),
+    )
+
+    def check(self) -> None:
+        """See `Settings.check`."""
+        super().check()
+        if not self.is_private:
+            return
+        kind = self.mechanism_kind
+        if (kind == "gaussian") != (self.delta > 0):
+            expected = "a delta above 0" if kind == "gaussian" else "no delta"
+            raise self.refused("delta", f"{expected} with mechanism = {kind}", f"{self.delta:g}")
+        if (kind == "top-t") != (self.n_released > 0):
+            expected = "above 0" if kind == "top-t" else "none"
+            raise self.refused("n_released", f"{expected} with mechanism = {kind}")
+        if kind != "top-t" and self.accounting != "tight":
+            raise self.refused("accounting", f"none with mechanism = {kind}")
+
+    @property
+    def is_private(self) -> bool:
+        """Whether parties are asked for noisy counts."""
+        return self.epsilon > 0
+
+    @property
+    def mechanism_kind(self) -> str:
+        """`mechanism`, with "auto" resolved."""
+        if self.mechanism != "auto":
+            return self.mechanism
+        return "gaussian" if self.delta else "laplace"
+
+
+@dataclass(frozen=True)
+class SecureSettings(RunSettings):
+    """Secure sums of counts."""
+
+    group = "secure"
+
+    secure: bool = _fixed(
+        False,
+        "count by Flower's SecAgg+: the server learns the sum alone. There is one spec then and nothing to choose; "
+        "needs `max-examples`, and at least three parties",
+    )
+    secure_threshold: float = _fixed(
+        0.67,
+        "`secure`: share of the parties that must be there to the end, from .67",
+        low=0.67,
+        high=1,
+        needs=("secure",),
+    )
+    honest_parties: int = _fixed(
+        0,
+        "`secure` with `epsilon`: parties that add their noise and keep it to themselves, whatever the others do; each "
+        "adds its share of the noise of one. At most `secure-threshold` of `min-available`, which leaves no room for "
+        "one that tells its noise; 0: one less than that, but at least 2",
+        low=0,
+        high=10**6,
+        needs=("secure", "epsilon"),
+    )
+    max_examples: int = setting(
+        0,
+        "samples that a party may count; more are refused. 0: no limit, but not with `secure`",
+        low=0,
+        high=2**29,
+        fixed_by_federation=("withdraw", "evaluate"),
+    )
+
+    def check(self) -> None:
+        """See `Settings.check`."""
+        super().check()
+        if self.secure and not self.max_examples:
+            raise self.refused("max_examples", "a number above 0 with secure = true")
+
+
+@dataclass(frozen=True)
+class FederationSettings(RunSettings):
+    """The action of the run, the federation that it makes or changes, and the parties that take part."""
+
+    group = "federation"
+
+    action: str = setting(
+        "train",
+        "`train` makes a new federation; `join` adds parties to the one in `federation`, `withdraw` takes out those "
+        "that leave it, `evaluate` hands it out as it is; these three take hash, classes and privacy from the file",
+        choices=PURPOSES,
+    )
+    federation: str = setting(
+        "",
+        "the server's own file, with the list of the parties: made by `train`, changed by `join` and `withdraw`; "
+        "not given: `federation.npz` in the output folder",
+    )
+    parties: str = _simulated(
+        "",
+        "simulation: numbers of the parties that take part, or that `withdraw` takes out, such as `0-7,9`; not given: "
+        "all",
+    )
+    min_available: int = setting(0, "parties to wait for before the first round; 0: all of the simulation", low=0)
+    min_parties: int = setting(0, "parties that must be counted in the end; 0: `min-available`", low=0)
+    feature_names: str = _deployed(
+        "",
+        "deployment: the features by name, with commas between, or a JSON list: each party takes these columns of its "
+        "file, in this order",
+    )
+    n_features: int = _deployed(
+        0, "deployment: number of features, which the server cannot see; not needed with `feature-names`", low=0
+    )
+    n_examples: int = _deployed(0, "deployment: rough number of samples at all parties together, if public", low=0)
+    classes: str = _deployed("", "deployment: class list with commas between, or a JSON list")
+
+    def check(self) -> None:
+        """See `Settings.check`."""
+        super().check()
+        if self.min_available and self.min_parties > self.min_available:
+            raise self.refused("min_parties", f"at most min-available = {self.min_available}")
+        if self.action != "train" and not self.federation:
+            raise ConfigError(f"run-config federation: missing; action = {self.action} needs the server's own file")
+        self.party_numbers()
+
+    def party_numbers(self) -> frozenset[int] | None:
+        """`parties` as numbers; None for all."""
+        if not self.parties:
+            return None
+        numbers: set[int] = set()
+        for part in self.parties.split(","):
+            first, dash, last = part.strip().partition("-")
+            ends = whole_numbers([first, last if dash else first])
+            if ends is None or not 0 <= ends[0] <= ends[1] <= _MAX_PARTIES:
+                raise self.refused("parties", "numbers and ranges from 0 with commas between, such as 0-7,9")
+            numbers |= set(range(ends[0], ends[1] + 1))
+        return frozenset(numbers)
+
+    def class_list(self) -> list[str | int]:
+        """`classes` as a list: integers where every entry is one, strings otherwise."""
+        classes: list[str | int] = entries("run-config classes", self.classes, (str, int))
+        if not self.classes.startswith("["):
+            classes = [*(whole_numbers([str(entry) for entry in classes]) or classes)]
+        if len({type(entry) for entry in classes}) > 1 or len(set(classes)) < len(classes) or "" in classes:
+            raise self.refused("classes", "different names of one type")
+        return classes
+
+    def feature_list(self) -> tuple[str, ...]:
+        """`feature_names` as they are looked for in the parties' files; empty where none are given."""
+        names = entries("run-config feature-names", self.feature_names, (str,))
+        if len(set(names)) < len(names) or "" in names:
+            raise self.refused("feature_names", "different names")
+        if names and self.n_features not in (0, len(names)):
+            raise self.refused("n_features", f"{len(names)}, as many as feature-names")
+        return tuple(names)
+
+
+@dataclass(frozen=True)
+class ProcessSettings(RunSettings):
+    """The rounds of the run, its limits and its output."""
+
+    group = "run"
+
+    rounds: int = setting(
+        0,
+        "rounds; 0: as many as the run needs; those after the counting ask only the parties not yet counted",
+        low=0,
+        high=1000,
+    )
+    timeout: float = setting(
+        600.0, "seconds to wait for the parties, and for a round's replies; 0: as long as it takes", low=0, high=10**9
+    )
+    evaluate: str = setting(
+        "auto",
+        "whether parties try the model on held-out samples, and have a say in the choice; `auto`: yes, but not where "
+        "`epsilon` is given in a deployment, as it does not cover the confusion matrices",
+        choices=("auto", "true", "false"),
+    )
+    check_pooled: bool = _simulated(True, "simulation: train on the pooled data too and compare the counts")
+    memory_limit: float = setting(
+        4.0, "GiB that the counting may take, at the server and in a simulation at each party", above=0
+    )
+    output_dir: str = setting(
+        "", "folder for `model.npz` and `metrics.json`; not given: `flynn/<run id>` under FLWR_HOME"
+    )

@@ -1,0 +1,105 @@
+"""Tables of settings: groups, bounds, needs, and the forms in which files have them."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from flwr_flynn.app.settings import Settings, as_setting, entries, markdown_rows, setting, toml_block
+from flwr_flynn.errors import ConfigError, SpecError
+
+
+@dataclass(frozen=True)
+class Sizes(Settings):
+    source = "example"
+    group = "sizes"
+
+    hash_dim: int = setting(8, "rows", low=1, high=100)
+    exact: bool = setting(False, "count exactly")
+    share: float = setting(0.5, "a share", above=0, below=1)
+
+
+@dataclass(frozen=True)
+class Names(Settings):
+    source = "example"
+    group = "names"
+
+    title: str = setting("", "a title", needs=("exact",))
+    mode: str = setting("fast", "a mode", choices=("fast", "slow"))
+
+
+@dataclass(frozen=True)
+class Example(Names, Sizes):
+    foreign = frozenset({"theirs"})
+
+
+def refusal(raw: dict[str, Any]) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        Example.parse(raw)
+    return caught.value
+
+
+def test_groups_are_the_classes_that_define_a_setting() -> None:
+    assert {row.name: row.group for row in Example.rows()} == {
+        "hash_dim": "sizes",
+        "exact": "sizes",
+        "share": "sizes",
+        "title": "names",
+        "mode": "names",
+    }
+
+
+@pytest.mark.parametrize(
+    ("raw", "field", "expected", "got"),
+    [
+        ({"hash-dim": 0}, "hash-dim", "an integer from 1 to 100", "0"),
+        ({"hash-dim": True}, "hash-dim", "an integer from 1 to 100", "true"),
+        ({"share": 1}, "share", "a number above 0 below 1", "1"),
+        ({"share": None}, "share", "a number above 0 below 1", "NoneType"),
+        ({"exact": 1}, "exact", "true or false", "1"),
+        ({"mode": "quick"}, "mode", "one of fast, slow", '"quick"'),
+        ({"title": []}, "title", "a string", "list"),
+        ({"title": "a"}, "title", "exact true beside it", "false"),
+    ],
+)
+def test_an_error_has_the_field_the_values_expected_and_the_value(
+    raw: dict[str, Any], field: str, expected: str, got: str
+) -> None:
+    error = refusal(raw)
+    assert (error.field, error.expected, error.got) == (f"example {field}", expected, got)
+
+
+def test_values_are_taken_as_users_type_them() -> None:
+    parsed = Example.parse({"hash-dim": 5.0, "title": 3, "exact": True, "mode": " slow"[1:], "theirs": 1})
+    assert (parsed.hash_dim, parsed.title, parsed.exact, parsed.mode) == (5, "3", True, "slow")
+    assert type(parsed.hash_dim) is int
+
+
+def test_an_unknown_key_is_named() -> None:
+    assert "example hash-dmi" in str(refusal({"hash-dmi": 5}))
+
+
+def test_files_follow_from_the_table() -> None:
+    block = toml_block(Example)
+    assert tomllib.loads(block) == {key: default for key, default, _ in Example.table()}
+    assert [line for line in block.splitlines() if line.startswith("#")] == ["# sizes", "# names"]
+    rows = markdown_rows(Example).splitlines()
+    assert "| `exact` | `false` | count exactly |" in rows
+    assert "| `title` | | a title |" in rows
+
+
+def test_an_error_of_a_value_becomes_one_of_the_setting() -> None:
+    error = as_setting(SpecError("row_nnz", "an integer of at most 4", 9), "run-config")
+    assert (type(error), error.field, error.got) == (ConfigError, "run-config row-nnz", "9")
+    assert as_setting(SpecError("no spec"), "run-config").field is None
+
+
+def test_entries_of_a_text() -> None:
+    assert entries("f", "a, b,", (str,)) == ["a", "b", ""]
+    assert entries("f", '["a, b", "c"]', (str,)) == ["a, b", "c"]
+    with pytest.raises(ConfigError) as caught:
+        entries("f", "[1]", (str,))
+    assert (caught.value.field, caught.value.expected) == ("f", "a JSON list of strings")
