@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from flwr.common import Code, EvaluateIns, FitIns, FitRes, Status, ndarrays_to_parameters
 from flwr.server import Server
-from flwr_flynn.federated.aggregator import NOISY_EXAMPLES, Aggregator
 
 from flwr_flynn import FlyNNClassifier, FlyNNClient, FlyNNStrategy
 from flwr_flynn.app.config import NodeConfig, RunConfig
