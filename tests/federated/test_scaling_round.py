@@ -13,14 +13,14 @@ import scipy.sparse as sp
 from flwr.common import Code, EvaluateRes, Parameters, Status
 from flwr.server import Server
 from flwr.server.client_manager import SimpleClientManager
+from flwr_flynn.federated.aggregator import Aggregator
+from flwr_flynn.federated.scaling_round import SumsRound, Traffic, foreseen, specs_from
+from flwr_flynn.federated.selection_round import CANDIDATES, Choosing
 from sklearn.datasets import load_iris
 
 from flwr_flynn.errors import AggregationError, ConfigError, SpecError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.aggregator import Aggregator
 from flwr_flynn.federated.protocol import SumsTerms, Terms
-from flwr_flynn.federated.scaling_round import SumsRound, Traffic, foreseen, specs_from
-from flwr_flynn.federated.selection_round import CANDIDATES, Choosing
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.hashing.flyhash import FlyHash

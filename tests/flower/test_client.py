@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from flwr.common import EvaluateIns, FitIns, Parameters, ndarrays_to_parameters
+from flwr_flynn.flower.progress import Progress
 from sklearn.metrics import confusion_matrix
 
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.protocol import Terms
 from flwr_flynn.flower.client import FlyNNClient
-from flwr_flynn.flower.progress import Progress
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import memory_needed
