@@ -289,8 +289,8 @@ def test_what_is_released_must_be_what_the_mechanism_is_for(mechanism):
     exact = counts([[1, 1, 1, 1], [0, 0, 0, 0]])
     release = LaplaceCounts(1.0, **SHAPE).release(exact)
     for wrong, what in [
-        (counts([[1, 1, 1, 1]]), "n_classes 2, got 1"),
-        (counts([[1, 1], [0, 0]], hash_nnz=2), "hash_nnz 4, got 2"),
+        (counts([[1, 1, 1, 1]]), "n_classes: expected 2, got 1"),
+        (counts([[1, 1], [0, 0]], hash_nnz=2), "hash_nnz: expected 4, got 2"),
         (release, "without noise"),
     ]:
         with pytest.raises(CountsError, match=what):

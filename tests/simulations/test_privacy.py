@@ -14,6 +14,7 @@ from flwr_flynn import ClassCounts, FlyHash
 from flwr_flynn.privacy import GaussianCounts
 from simulations import __main__ as command
 from simulations import privacy
+from simulations.paper_privacy import PaperTopT
 from simulations.privacy import BEST, GAUSSIAN, LAPLACE, NONE, OLD_HASH, PAPER
 from simulations.privacy_settings import QUICK, DataError, Task, mnist, synthetic
 from simulations.results import Cells
