@@ -30,9 +30,10 @@ import numpy.typing as npt
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn.model.candidates import suggest_decay
 from flwr_flynn.model.scoring import Readout, class_scores
-from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, Mechanism, SimulatedRelease, TopTLaplace
+from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, Mechanism, SimulatedRelease
 from simulations import privacy_plots as plots
 from simulations.baselines import balanced_accuracy
+from simulations.paper_privacy import PaperTopT
 from simulations.privacy_settings import (
     DELTA,
     PAPER_DECAY,
@@ -70,7 +71,9 @@ sets and draws of the noise are not the same. Its epsilon is divided among the p
 them: "gives away" in the CSV is what a release really costs."""
 
 _VERSION = 1  # to be raised when a cell comes to hold something else
-_CODE = code_digest("flwr_flynn.privacy", "flwr_flynn.hashing.flyhash", "simulations.privacy_settings")
+_CODE = code_digest(
+    "flwr_flynn.privacy", "flwr_flynn.hashing.flyhash", "simulations.privacy_settings", "simulations.paper_privacy"
+)
 
 
 @lru_cache(maxsize=1)
@@ -119,7 +122,7 @@ def mechanisms(kind: str, task: Task, spec: HashSpec, epsilon: float, plan: Plan
         return [(0, GaussianCounts(epsilon, DELTA, **common))]
     if kind == LAPLACE:
         return [(0, LaplaceCounts(epsilon, **common))]
-    return [(t, TopTLaplace(epsilon, t, accounting="code", n_parties=PARTIES, **common)) for t in plan.released]
+    return [(t, PaperTopT(epsilon, t, accounting="code", n_parties=PARTIES, **common)) for t in plan.released]
 
 
 def private(kind: str, task: Task, spec: HashSpec, epsilon: float, plan: Plan) -> list[Row]:

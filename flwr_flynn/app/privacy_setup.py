@@ -99,9 +99,7 @@ def run_mechanism(config: RunConfig, spec: HashSpec, n_classes: int, n_parties: 
             f"{most - n_honest} of them may tell theirs" if n_honest < most else "NONE OF THEM MAY TELL ITS OWN",
         )
     if kind == "top-t":
-        own = {"n_released": config.n_released, "accounting": config.accounting}
-        if config.accounting != "tight":
-            own["n_parties"] = n_parties
+        own = {"n_released": config.n_released}
     try:
         mechanism = MECHANISMS[kind].for_spec(spec, n_classes, config.epsilon, **parameters, **own)
     except ConfigError as error:
@@ -127,9 +125,7 @@ def simulated_budget(config: RunConfig, run_id: int, party: int) -> Budget | Non
     if not config.is_private:
         return None
     kind = SimulatedRelease.kind if config.noise == "seeded" else config.mechanism_kind
-    # By the "paper" accounting a release gives away another epsilon than asked for.
-    most = config.epsilon if config.accounting == "tight" else 100 * config.epsilon
-    policy = Policy(most, config.delta, [kind], config.neighbours, config.records_per_person, config.secure)
+    policy = Policy(config.epsilon, config.delta, [kind], config.neighbours, config.records_per_person, config.secure)
     return Budget(_state_folder(config, run_id) / f"party-{party}", policy)
 
 

@@ -19,7 +19,7 @@ from flwr_flynn.federated.phases.columns import foreseen
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.column_moments import SCALINGS
 from flwr_flynn.model.scoring import RULES
-from flwr_flynn.privacy import ACCOUNTINGS, MECHANISMS, NEIGHBOURS
+from flwr_flynn.privacy import MECHANISMS, NEIGHBOURS
 
 MAX_SEED = 2**63 - 1  # TOML integers are 64-bit and signed
 
@@ -258,7 +258,6 @@ class PrivacySettings(RunSettings):
         choices=("auto", *MECHANISMS),
     )
     n_released: int = _private(0, "`top-t`: counts that a party releases (T)", low=0)
-    accounting: str = _private("tight", "`top-t`: how noise follows from epsilon", choices=ACCOUNTINGS)
     neighbours: str = _private(
         "add-remove",
         "data sets that must be hard to tell apart: with or without one record, or with one replaced",
@@ -285,8 +284,6 @@ class PrivacySettings(RunSettings):
         if (kind == "top-t") != (self.n_released > 0):
             expected = "above 0" if kind == "top-t" else "none"
             raise self.refused("n_released", f"{expected} with mechanism = {kind}")
-        if kind != "top-t" and self.accounting != "tight":
-            raise self.refused("accounting", f"none with mechanism = {kind}")
 
     @property
     def is_private(self) -> bool:

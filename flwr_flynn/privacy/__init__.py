@@ -5,7 +5,6 @@
 """
 
 from flwr_flynn.privacy.sizing import (
-    ACCOUNTINGS,
     MECHANISMS,
     NEIGHBOURS,
     GaussianCounts,
@@ -19,7 +18,6 @@ from flwr_flynn.privacy.sizing import (
 )
 
 __all__ = [
-    "ACCOUNTINGS",
     "MECHANISMS",
     "NEIGHBOURS",
     "GaussianCounts",

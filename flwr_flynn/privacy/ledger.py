@@ -110,7 +110,6 @@ class Budget:
         count: Callable[[], ClassCounts],
         *,
         terms: str = "",
-        processes: int = 1,
     ) -> Released:
         """The answer to a request: the one that it got before, or else a new release, recorded first.
 
@@ -128,8 +127,6 @@ class Budget:
             is passed on.
         terms : str
             What else makes a request what it is: a digest of the run's terms.
-        processes : int, default=1
-            As for `Mechanism.release`.
 
         Raises
         ------
@@ -153,7 +150,7 @@ class Budget:
             counts = count()
             if counts.spec_fingerprint != spec_fingerprint:
                 raise CountsError("spec_fingerprint: expected counts by the hash that was asked for, got others")
-            released = mechanism.release(counts, processes=processes)
+            released = mechanism.release(counts)
             stream = io.BytesIO()
             np.savez_compressed(stream, counts=released.array)
             raw = stream.getvalue()

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from flwr_flynn._validation import integer, number, one_of
 from flwr_flynn.errors import ConfigError, CountsError
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
@@ -19,7 +20,7 @@ from flwr_flynn.privacy.samplers import OpenDPNoise, Sampler, SeededNoise
 
 NEIGHBOURS = ("add-remove", "replace-one")
 
-_LARGEST_SIZE = 2**31 - 1
+LARGEST_SIZE = 2**31 - 1
 _LARGEST_SD = 2.0**40
 _LEAST_EPSILON = 1e-3
 
@@ -46,7 +47,6 @@ class Mechanism(ABC):
     """
 
     kind: ClassVar[str]
-    private: ClassVar[bool] = True
     selects: ClassVar[bool] = False  # whether some entries are left out
     n_honest: int | None = None  # parties that share the noise of one, in a secure sum
 
@@ -60,10 +60,10 @@ class Mechanism(ABC):
         records_per_person: int = 1,
     ) -> None:
         self.target_epsilon = number("epsilon", epsilon, least=_LEAST_EPSILON, most=100.0)
-        self.hash_nnz = whole("hash_nnz", hash_nnz)
-        self.n_classes = whole("n_classes", n_classes)
+        self.hash_nnz = integer("hash_nnz", hash_nnz, most=LARGEST_SIZE)
+        self.n_classes = integer("n_classes", n_classes, most=LARGEST_SIZE)
         self.neighbours = one_of("neighbours", neighbours, NEIGHBOURS)
-        self.records_per_person = whole("records_per_person", records_per_person, most=10**6)
+        self.records_per_person = integer("records_per_person", records_per_person, most=10**6)
 
     @classmethod
     def for_spec(cls, spec: HashSpec, n_classes: int, epsilon: float, **parameters: Any) -> Mechanism:
@@ -110,15 +110,17 @@ class Mechanism(ABC):
     def _draw(self, array: npt.NDArray[np.int64], sampler: Sampler) -> npt.NDArray[np.int64]:
         """(L, m) noisy counts."""
 
-    def release(self, counts: ClassCounts, *, processes: int = 1) -> ClassCounts:
+    def release(self, counts: ClassCounts, *, sampler: Sampler | None = None) -> ClassCounts:
         """Counts that may leave their party. Every call gives away epsilon anew.
+
+        OpenDP draws some 100 000 numbers a second, so that a release of 1.7 million counts takes about 20 seconds.
 
         Parameters
         ----------
         counts : ClassCounts
             Without noise. Nothing is said about their values, whatever they are: no error depends on them.
-        processes : int, default=1
-            How many draw the noise; worth it above half a million counts.
+        sampler : Sampler, optional
+            Source of the noise, OpenDP by default. Noise of any other source protects nobody.
 
         Returns
         -------
@@ -134,7 +136,17 @@ class Mechanism(ABC):
         MissingExtraError
             OpenDP or dp-accounting is missing.
         """
-        return self._release(counts, OpenDPNoise(processes))
+        if counts.noise:
+            raise CountsError("release: expected counts without noise, got noisy ones")
+        for name in ("hash_nnz", "n_classes"):
+            if getattr(counts, name) != getattr(self, name):
+                raise CountsError(f"release {name}", str(getattr(self, name)), getattr(counts, name))
+        self.require_feasible()
+        # Bounds far from anything that occurs, so that no sum overflows and none is refused. Clipping counts changes
+        # no two of them by more than they differ, and clipping what was released is done to what is public.
+        limit = (2**63 - 1) // counts.hash_dim // 4
+        noisy = np.clip(self._draw(np.minimum(counts.array, limit), sampler or OpenDPNoise()), -limit, limit)
+        return self.received(noisy, counts.spec_fingerprint)
 
     @property
     def is_share(self) -> bool:
@@ -161,25 +173,12 @@ class Mechanism(ABC):
         CountsError
             Not a release of this mechanism.
         """
-        variance = self.noise_sd**2 * whole("n_releases", n_releases)
+        variance = self.noise_sd**2 * integer("n_releases", n_releases, most=LARGEST_SIZE)
         release = Release(release_name(array, spec_fingerprint), variance, selected=self.selects)
         counts = ClassCounts(array, hash_nnz=self.hash_nnz, spec_fingerprint=spec_fingerprint, noise=(release,))
         if counts.n_classes != self.n_classes:
             raise CountsError(f"release: expected {self.n_classes} classes, got {counts.n_classes}")
         return counts
-
-    def _release(self, counts: ClassCounts, sampler: Sampler) -> ClassCounts:
-        if counts.noise:
-            raise CountsError("release: expected counts without noise, got noisy ones")
-        for name in ("hash_nnz", "n_classes"):
-            if getattr(counts, name) != getattr(self, name):
-                raise CountsError(f"release: expected {name} {getattr(self, name)}, got {getattr(counts, name)}")
-        self.require_feasible()
-        # Bounds far from anything that occurs, so that no sum overflows and none is refused. Clipping counts changes
-        # no two of them by more than they differ, and clipping what was released is done to what is public.
-        limit = (2**63 - 1) // counts.hash_dim // 4
-        noisy = np.clip(self._draw(np.minimum(counts.array, limit), sampler), -limit, limit)
-        return self.received(noisy, counts.spec_fingerprint)
 
     def guarantee(self) -> str:
         """What is promised, to whom, and what is not, in words."""
@@ -255,7 +254,7 @@ class GaussianCounts(Mechanism):
     def __init__(self, epsilon: float, delta: float, *, n_honest: int | None = None, **common: Any) -> None:
         super().__init__(epsilon, **common)
         self._delta = number("delta", delta, least=accounting.SMALLEST_DELTA, most=0.5)
-        self.n_honest = None if n_honest is None else whole("n_honest", n_honest, most=10**6)
+        self.n_honest = None if n_honest is None else integer("n_honest", n_honest, most=10**6)
 
     @property
     def delta(self) -> float:
@@ -371,12 +370,11 @@ class SimulatedRelease(Mechanism):
     """
 
     kind = "simulated"
-    private = False
 
     def __init__(self, mechanism: Mechanism, seed: int) -> None:
         if not isinstance(mechanism, Mechanism) or isinstance(mechanism, SimulatedRelease):
             raise ConfigError(f"mechanism: expected one that is not simulated, got {type(mechanism).__name__}")
-        self.mechanism, self.seed = mechanism, whole("seed", seed, least=0, most=2**64 - 1)
+        self.mechanism, self.seed = mechanism, integer("seed", seed, least=0, most=2**64 - 1)
         self.target_epsilon = math.inf
         for name in ("hash_nnz", "n_classes", "neighbours", "records_per_person", "n_honest", "selects"):
             setattr(self, name, getattr(mechanism, name))
@@ -404,9 +402,9 @@ class SimulatedRelease(Mechanism):
     def _draw(self, array: npt.NDArray[np.int64], sampler: Sampler) -> npt.NDArray[np.int64]:
         return self.mechanism._draw(array, sampler)
 
-    def release(self, counts: ClassCounts, *, processes: int = 1) -> ClassCounts:
+    def release(self, counts: ClassCounts, *, sampler: Sampler | None = None) -> ClassCounts:
         """See `Mechanism.release`; needs no extra for `LaplaceCounts` and `TopTLaplace`."""
-        return self.mechanism._release(counts, self._sampler)
+        return self.mechanism.release(counts, sampler=sampler or self._sampler)
 
     def to_dict(self) -> dict[str, Any]:
         """See `Mechanism.to_dict`."""
@@ -437,25 +435,3 @@ def shown_bound(bound: float, digits: int = 4) -> str:
 
 def _factor(epsilon: float) -> str:
     return shown_bound(math.exp(epsilon), 3) if epsilon < 50 else f"exp({shown_bound(epsilon)})"
-
-
-def whole(name: str, value: Any, least: int = 1, most: int = _LARGEST_SIZE) -> int:
-    """`value`, if it is a whole number within bounds."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= most:
-        raise ConfigError(f"{name}: expected a whole number from {least} to {most}, got {str(value)[:40]!r}")
-    return int(value)
-
-
-def number(name: str, value: Any, least: float, most: float) -> float:
-    """`value`, if it is a number within bounds."""
-    is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    if not is_number or not least <= value <= most:
-        raise ConfigError(f"{name}: expected a number from {least:g} to {most:g}, got {str(value)[:40]!r}")
-    return float(value)
-
-
-def one_of(name: str, value: Any, known: tuple[str, ...]) -> str:
-    """`value`, if it is known."""
-    if value not in known:
-        raise ConfigError(f"{name}: expected one of {', '.join(known)}, got {str(value)[:40]!r}")
-    return str(value)

@@ -21,9 +21,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from flwr_flynn._validation import boolean, integer, number, one_of
 from flwr_flynn.errors import ConfigError, PrivacyError
 from flwr_flynn.privacy.accounting import zcdp_epsilon
-from flwr_flynn.privacy.mechanisms import NEIGHBOURS, Mechanism, SimulatedRelease, one_of, shown_bound, whole
+from flwr_flynn.privacy.mechanisms import NEIGHBOURS, Mechanism, SimulatedRelease, shown_bound
 from flwr_flynn.privacy.sizing import MECHANISMS
 
 COMPOSITIONS = ("basic", "zcdp")
@@ -123,23 +124,18 @@ class Policy:
     composition: str = "basic"
 
     def __post_init__(self) -> None:
-        for name, least in (("max_epsilon", 0.0), ("max_delta", 0.0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < math.inf:
-                raise ConfigError(f"{name}: expected a finite number of at least 0, got {str(value)[:40]!r}")
-        known = [*MECHANISMS, SimulatedRelease.kind]
+        for name in ("max_epsilon", "max_delta"):
+            number(name, getattr(self, name), least=0)
+        known = (*MECHANISMS, SimulatedRelease.kind)
         if isinstance(self.mechanisms, str) or any(kind not in known for kind in self.mechanisms):
-            raise ConfigError(f"mechanisms: expected some of {', '.join(known)}, got {str(self.mechanisms)[:80]!r}")
+            raise ConfigError("mechanisms", f"some of {', '.join(known)}", self.mechanisms)
         object.__setattr__(self, "mechanisms", tuple(self.mechanisms))
         one_of("neighbours", self.neighbours, NEIGHBOURS)
-        records = self.records_per_person
-        if isinstance(records, bool) or not isinstance(records, int) or records < 1:
-            raise ConfigError(f"records_per_person: expected a positive whole number, got {str(records)[:40]!r}")
-        if not isinstance(self.secure_sum, bool):
-            raise ConfigError(f"secure_sum: expected True or False, got {str(self.secure_sum)[:40]!r}")
-        whole("max_releases", self.max_releases, most=10**6)
-        if one_of("composition", self.composition, COMPOSITIONS) == "zcdp" and not 0 < self.max_delta < 1:
-            raise ConfigError(f"max_delta: expected above 0 and below 1 with composition zcdp, got {self.max_delta!r}")
+        integer("records_per_person", self.records_per_person)
+        boolean("secure_sum", self.secure_sum)
+        integer("max_releases", self.max_releases, most=10**6)
+        if one_of("composition", self.composition, COMPOSITIONS) == "zcdp":
+            number("max_delta", self.max_delta, above=0, below=1)
 
     def check(self, mechanism: Mechanism) -> None:
         """Refuse a mechanism that this policy does not allow at all.

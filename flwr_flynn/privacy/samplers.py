@@ -2,7 +2,7 @@
 
 OpenDP draws from the discrete Laplace and the discrete Gaussian distribution exactly, from the operating system's
 randomness, and picks the largest of noisy scores without floating-point shortcuts that would show in the result. It
-draws some 100000 numbers a second. The noise does not depend on the data, so that other processes may draw it.
+draws some 100 000 numbers a second.
 
 Needs the extra `privacy`: ``pip install "flwr-flynn[privacy]"``; `SeededNoise` does not.
 """
@@ -10,9 +10,6 @@ Needs the extra `privacy`: ``pip install "flwr-flynn[privacy]"``; `SeededNoise` 
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,11 +20,10 @@ from flwr_flynn.privacy.accounting import privacy_extra
 Integers = npt.NDArray[np.int64]
 
 _CHUNK = 2**16  # numbers that stand as Python integers at a time
-_WORTHWHILE = 2**18  # numbers for which another process pays; it takes a second to start
 
 
 class Sampler(Protocol):
-    """Where a mechanism's randomness comes from."""
+    """Source of a mechanism's randomness."""
 
     def gaussian(self, size: int, sigma: float) -> Integers:
         """`size` draws with P(x) proportional to exp(-x ** 2 / (2 sigma ** 2))."""
@@ -35,71 +31,36 @@ class Sampler(Protocol):
     def laplace(self, size: int, scale: float) -> Integers:
         """`size` draws with P(x) proportional to exp(-abs(x) / scale)."""
 
-    def top(self, scores: Integers, how_many: int, scale: float) -> Integers:
-        """The places of the largest of score + Gumbel noise.
+    def top(self, scores: Integers, n_drawn: int, scale: float) -> Integers:
+        """The indices of the largest of score + Gumbel noise.
 
-        Equal in law to drawing `how_many` places one after the other without replacement, each with probability
+        Equal in law to drawing `n_drawn` indices one after the other without replacement, each with probability
         proportional to exp(score / scale): the exponential mechanism, peeling (Durfee and Rogers 2019, Lemma 4.2).
         """
 
 
 class OpenDPNoise:
-    """Noise for what leaves a party.
-
-    Parameters
-    ----------
-    processes : int, default=1
-        How many draw. Threads would not help.
-    """
-
-    def __init__(self, processes: int = 1) -> None:
-        self.processes = processes
+    """Noise for what leaves a party."""
 
     def gaussian(self, size: int, sigma: float) -> Integers:
         """See `Sampler`."""
-        return self._draw("gaussian", size, sigma)
+        return _draw("gaussian", size, sigma)
 
     def laplace(self, size: int, scale: float) -> Integers:
         """See `Sampler`."""
-        return self._draw("laplace", size, scale)
+        return _draw("laplace", size, scale)
 
-    def top(self, scores: Integers, how_many: int, scale: float) -> Integers:
+    def top(self, scores: Integers, n_drawn: int, scale: float) -> Integers:
         """See `Sampler`."""
         dp = privacy_extra("opendp.prelude")
         dp.enable_features("contrib")
         domain = dp.vector_domain(dp.atom_domain(T="i64"))
-        # Under zero-concentrated divergence OpenDP's noisy top k adds Gumbel noise; under max-divergence exponential,
-        # which is another distribution (permute-and-flip).
+        # Under zero-concentrated divergence OpenDP's noisy top k adds Gumbel noise; under max-divergence exponential
+        # noise, of a different distribution (permute-and-flip).
         pick = dp.m.make_noisy_top_k(
-            domain, dp.linf_distance(T="i64"), dp.zero_concentrated_divergence(), k=how_many, scale=float(scale)
+            domain, dp.linf_distance(T="i64"), dp.zero_concentrated_divergence(), k=n_drawn, scale=float(scale)
         )
         return np.array(pick(scores.tolist()), np.int64)
-
-    def _draw(self, kind: str, size: int, scale: float) -> Integers:
-        processes = max(min(self.processes, size // _WORTHWHILE), 1)
-        if processes == 1:
-            return _draw(kind, size, scale)
-        shares = [size // processes + (place < size % processes) for place in range(processes)]
-        # Not multiprocessing: it would run the caller's main module again, which may be anything.
-        code = "import sys; from flwr_flynn.privacy.samplers import serve; serve(*sys.argv[1:])"
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-        helpers = [
-            subprocess.Popen(
-                [sys.executable, "-c", code, kind, str(share), repr(float(scale))],
-                stdout=subprocess.PIPE,
-                stdin=subprocess.DEVNULL,
-                env=environment,
-            )
-            for share in shares[1:]
-        ]
-        parts = [_draw(kind, shares[0], scale)]
-        for helper, share in zip(helpers, shares[1:], strict=True):
-            raw, _ = helper.communicate()
-            if helper.returncode or len(raw) != 8 * share:  # whatever kept it, this process can do it
-                parts.append(_draw(kind, share, scale))
-            else:
-                parts.append(np.frombuffer(raw, np.int64))
-        return np.concatenate(parts)
 
 
 class SeededNoise:
@@ -129,10 +90,10 @@ class SeededNoise:
         difference: Integers = self._generator.geometric(stop, size) - self._generator.geometric(stop, size)
         return difference
 
-    def top(self, scores: Integers, how_many: int, scale: float) -> Integers:
+    def top(self, scores: Integers, n_drawn: int, scale: float) -> Integers:
         """See `Sampler`."""
         noisy = scores + self._generator.gumbel(0.0, scale, scores.size)
-        return np.argsort(-noisy, kind="stable")[:how_many]
+        return np.argsort(-noisy, kind="stable")[:n_drawn]
 
 
 def _draw(kind: str, size: int, scale: float) -> Integers:
@@ -148,8 +109,3 @@ def _draw(kind: str, size: int, scale: float) -> Integers:
         part: Any = drawn[first : first + _CHUNK]
         part[:] = add([0] * len(part))
     return drawn
-
-
-def serve(kind: str, size: str, scale: str) -> None:
-    """What a helper process does: write its share to the pipe."""
-    sys.stdout.buffer.write(_draw(kind, int(size), float(scale)).tobytes())

@@ -38,14 +38,21 @@ from typing import Any
 
 import numpy as np
 
+from flwr_flynn._validation import integer, one_of
 from flwr_flynn.errors import ConfigError, CountsError
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.privacy.mechanisms import NEIGHBOURS, GaussianCounts, LaplaceCounts, Mechanism, SimulatedRelease, whole
-from flwr_flynn.privacy.top_t import ACCOUNTINGS, TopTLaplace
+from flwr_flynn.privacy.mechanisms import (
+    LARGEST_SIZE,
+    NEIGHBOURS,
+    GaussianCounts,
+    LaplaceCounts,
+    Mechanism,
+    SimulatedRelease,
+)
+from flwr_flynn.privacy.top_t import TopTLaplace
 
 __all__ = [
-    "ACCOUNTINGS",
     "MECHANISMS",
     "NEIGHBOURS",
     "GaussianCounts",
@@ -78,28 +85,31 @@ def mechanism_from_dict(values: Any) -> Mechanism:
     True
     """
     if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
-        raise ConfigError(f"mechanism: expected a mapping, got {type(values).__name__}")
+        raise ConfigError("mechanism", "a mapping", type(values).__name__)
     given = dict(values)
     kind = given.pop("mechanism", None)
     if kind == SimulatedRelease.kind:
         if set(given) != {"seed", "of"} or not isinstance(given["of"], Mapping):
-            raise ConfigError("mechanism: expected seed and of for a simulated one, got other fields")
+            raise ConfigError("mechanism", "the fields seed and of for a simulated one", ", ".join(sorted(given)))
         if given["of"].get("mechanism") == SimulatedRelease.kind:
-            raise ConfigError("mechanism: expected one that is not simulated, got one that is")
+            raise ConfigError("mechanism", "one that is not simulated", kind)
         return SimulatedRelease(mechanism_from_dict(given["of"]), given["seed"])
-    if not isinstance(kind, str) or kind not in MECHANISMS:
-        raise ConfigError(f"mechanism: expected one of {', '.join(MECHANISMS)}, got {str(kind)[:40]!r}")
-    needed = {"epsilon", "hash_nnz", "n_classes", "neighbours", "records_per_person"}
-    optional: set[str] = set()
-    if kind == "gaussian":
-        needed, optional = needed | {"delta"}, {"n_honest"}
-    elif kind == "top-t":
-        needed, optional = needed | {"n_released", "accounting"}, {"n_parties"}
-    wrong = sorted(needed - set(given)) or sorted(set(given) - needed - optional)
-    if wrong:
-        what = "missing" if needed - set(given) else "unknown"
-        raise ConfigError(f"mechanism {kind}: {what} field {', '.join(name[:40] for name in wrong[:5])}")
+    kind = one_of("mechanism", kind, tuple(MECHANISMS))
+    own, optional = _FIELDS[kind]
+    needed = {"epsilon", "hash_nnz", "n_classes", "neighbours", "records_per_person", *own}
+    if missing := sorted(needed - set(given)):
+        raise ConfigError(f"mechanism {kind}", f"the fields {', '.join(sorted(needed))}", f"none named {missing[0]}")
+    if unknown := sorted(set(given) - needed - {*optional}):
+        raise ConfigError(f"mechanism {kind}", f"the fields {', '.join(sorted(needed))}", f"also {unknown[0][:40]}")
     return MECHANISMS[kind](**given)
+
+
+_FIELDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "gaussian": (("delta",), ("n_honest",)),
+    "laplace": ((), ()),
+    "top-t": (("n_released",), ()),
+}
+"""Fields that only one kind of mechanism has: those needed, and those that may be there."""
 
 
 def suggest_spec(
@@ -146,7 +156,7 @@ def suggest_spec(
     >>> suggest_spec(1.0, 1e-5, n_features=30, n_examples=10000, n_classes=2, n_parties=2, hash_dim=9600).hash_nnz
     103
     """
-    n_parties = whole("n_parties", n_parties)
+    n_parties = integer("n_parties", n_parties, most=LARGEST_SIZE)
     common: dict[str, Any] = {
         "n_classes": n_classes,
         "neighbours": neighbours,
@@ -158,7 +168,8 @@ def suggest_spec(
         per_record = 1 / LaplaceCounts(epsilon, hash_nnz=1, **common).scale
         hash_dim = sizes.pop("hash_dim", None)
         if hash_dim is None:
-            ideal = whole("n_examples", n_examples) * per_record * math.sqrt(2 / n_parties) / (2.5 * n_classes)
+            n_examples = integer("n_examples", n_examples, most=LARGEST_SIZE)
+            ideal = n_examples * per_record * math.sqrt(2 / n_parties) / (2.5 * n_classes)
             hash_dim = int(min(max(ideal, 64), 2**14))
         hash_nnz = sizes.pop("hash_nnz", None)
         if hash_nnz is None:
@@ -190,5 +201,5 @@ def clamped(counts: ClassCounts, bound: int) -> ClassCounts:
     """
     if not counts.noise:
         raise CountsError("clamped: expected noisy counts, got exact ones")
-    array = np.clip(counts.array, -whole("bound", bound, most=2**62), bound)
+    array = np.clip(counts.array, -integer("bound", bound, most=2**62), bound)
     return ClassCounts(array, hash_nnz=counts.hash_nnz, spec_fingerprint=counts.spec_fingerprint, noise=counts.noise)

@@ -535,7 +535,6 @@ def test_what_a_run_asks_for() -> None:
     assert mechanism(epsilon=1, **more) == LaplaceCounts(1.0, **SHAPE, **more)
     top = {"epsilon": 1, "mechanism": "top-t", "n_released": 5}
     assert mechanism(**top) == TopTLaplace(1.0, 5, **SHAPE)
-    assert mechanism(**top, accounting="paper") == TopTLaplace(1.0, 5, **SHAPE, accounting="paper", n_parties=2)
     assert mechanism(epsilon=1, noise="seeded", seed=9) == SimulatedRelease(LAPLACE, 9)
     with pytest.raises(ConfigError, match=r"^run-config epsilon: expected a number from 0.001 to 100"):
         mechanism(epsilon=1e-9)
@@ -567,7 +566,6 @@ def test_noise_is_shared_among_no_more_parties_than_are_certain_to_be_in_a_secur
         ({"epsilon": 1, "mechanism": "laplace", "delta": 1e-5}, "delta: expected no delta with mechanism = laplace"),
         ({"epsilon": 1, "mechanism": "top-t"}, "n-released: expected above 0 with mechanism = top-t"),
         ({"epsilon": 1, "n-released": 4}, "n-released: expected none with mechanism = laplace"),
-        ({"epsilon": 1, "accounting": "paper"}, "accounting: expected none with mechanism = laplace"),
         ({"epsilon": 1, "scaling": "standard"}, "scaling: expected none with epsilon, .* got standard"),
         ({"epsilon": 1, "scaling": "auto"}, "scaling: expected none with epsilon"),
     ],

@@ -34,7 +34,7 @@ PURE = [
     LaplaceCounts(0.5, **SHAPE),
     LaplaceCounts(0.1, **SHAPE, neighbours="replace-one", records_per_person=2),
     TopTLaplace(0.25, 10, **SHAPE),
-    TopTLaplace(2.0, 10, **SHAPE, accounting="code", n_parties=2, neighbours="replace-one"),
+    TopTLaplace(2.0, 10, **SHAPE, neighbours="replace-one"),
 ]
 REQUESTS = [*GAUSSIANS, SHARE, *PURE]
 

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from flwr_flynn import ClassCounts, FlyHash
-from flwr_flynn.privacy import GaussianCounts, TopTLaplace
+from flwr_flynn.privacy import GaussianCounts
 from simulations import __main__ as command
 from simulations import privacy
+from simulations.paper_privacy import PaperTopT
 from simulations.privacy import BEST, GAUSSIAN, LAPLACE, NONE, OLD_HASH, PAPER
 from simulations.privacy_settings import QUICK, DataError, Task, mnist, synthetic
 from simulations.results import Cells
@@ -139,7 +140,7 @@ def test_the_papers_mechanism_is_the_authors_and_clips():
     spec = task.paper_specs(0)[0]
     found = privacy.mechanisms(PAPER, task, spec, 1.0, PLAN)
     assert [t for t, _ in found] == [8, 64]
-    expected = TopTLaplace(1.0, 8, hash_nnz=16, n_classes=3, accounting="code", n_parties=2)
+    expected = PaperTopT(1.0, 8, hash_nnz=16, n_classes=3, accounting="code", n_parties=2)
     assert found[0][1] == expected
     counts = privacy._counted(task, spec)[0][0]
     release = next(privacy.releases(counts, found[1][1], PLAN))
