@@ -108,14 +108,14 @@ def flynn(parts: Parts, where: str | Workers) -> Row:
     """Count at the parties and over the pooled points; the scores, the bytes, and both SHA-256."""
     train, n_parties = parts.pooled, len(parts.shares)
     spec = HashSpec.suggest(train.X.shape[1], len(train.y), parts.n_classes, signed=bool(train.X.min() < 0))
-    federation = runner.run(parts.clients(), where, spec=spec, classes=range(parts.n_classes))
-    counts = federation.model.counts_
+    tree = runner.run(parts.parties(), where, spec=spec, classes=range(parts.n_classes))
+    counts = tree.model.counts_
     pooled = ClassCounts.from_data(FlyHash(spec), train.X, train.y, parts.n_classes)
     if counts != pooled:
         raise AssertionError("the sum of the parties' counts is not that of the pooled points")
     handed_out = _size(codec.encode(counts))
-    scores = parts.scores(federation.model.predict(train.X_test))
-    traffic = federation.traffic
+    scores = parts.scores(tree.model.predict(train.X_test))
+    traffic = tree.traffic
     shown = {"sha256": counts.sha256(), "pooled sha256": pooled.sha256()}
     return scores | _bytes(traffic.up, traffic.down, n_parties, handed_out) | {"rounds": 1} | shown
 

@@ -18,13 +18,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from flwr_flynn import ClassCounts, FlyHash, FlyNNClient, HashSpec
+from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn.app.data.datasets import Dataset, load_dataset
+from flwr_flynn.federated.algorithm import party_of
+from flwr_flynn.federated.party import Party
 from simulations import runner
 from simulations.plots import _panels, _save
 from simulations.results import Row, about, markdown_table, output_folder, parser, text_table, write_csv, write_summary
 from simulations.workers import WHERE, Workers, workers
+
+Array = npt.NDArray[Any]
 
 _MIB = 2**20
 _IN_ALL = "peak MiB in all"
@@ -77,15 +82,20 @@ def _held(psutil: Any, process: Any) -> int:
     return total
 
 
-def federation(data: Dataset, n_parties: int, n_points: int, seed: int = 0) -> list[FlyNNClient]:
-    """Parties with points of `data`, drawn with replacement."""
-    chosen = np.random.default_rng([seed, n_parties]).integers(0, len(data.y), (n_parties, n_points))
-    return [FlyNNClient(data.X[rows], data.y[rows], name=f"party-{i}") for i, rows in enumerate(chosen)]
+def samples_of(data: Dataset, n_parties: int, n_samples: int, seed: int = 0) -> Array:
+    """(parties, samples) rows of `data`, drawn with replacement."""
+    return np.random.default_rng([seed, n_parties]).integers(0, len(data.y), (n_parties, n_samples))
 
 
-def measure(data: Dataset, n_parties: int, n_points: int, where: Workers, name: str) -> Row:
+def federation(data: Dataset, rows: Array) -> list[Party]:
+    """A party for each row of indices into `data`."""
+    return [party_of(data.X[mine], data.y[mine], name=f"party-{i}") for i, mine in enumerate(rows)]
+
+
+def measure(data: Dataset, n_parties: int, n_samples: int, where: Workers, name: str) -> Row:
     """One federation."""
-    parties = federation(data, n_parties, n_points)
+    rows = samples_of(data, n_parties, n_samples)
+    parties = federation(data, rows)
     spec = HashSpec.suggest(data.X.shape[1], len(data.y), len(data.classes))
     settings: dict[str, Any] = {"spec": spec, "classes": data.classes}
     start = time.perf_counter()
@@ -94,8 +104,7 @@ def measure(data: Dataset, n_parties: int, n_points: int, where: Workers, name: 
     with peak_memory() as peak:
         runner.run(parties, where, **settings)
         in_all, above = peak()
-    X, y = (np.concatenate([getattr(party, name) for party in parties]) for name in ("X", "y"))
-    pooled = ClassCounts.from_data(FlyHash(spec), X, y, len(data.classes))
+    pooled = ClassCounts.from_data(FlyHash(spec), data.X[rows.ravel()], data.y[rows.ravel()], len(data.classes))
     return {
         "where": name,
         "parties": n_parties,

@@ -20,16 +20,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from flwr.common import Scalar
 
-from flwr_flynn import FlyNNClient
+from flwr_flynn.federated.party import Party, PartyOptions, Samples
+from flwr_flynn.federated.protocol import Answer
 from flwr_flynn.hashing.flyhash import flynn_hash
 from simulations import paper_plots
 from simulations.bench import SHAPES, Shape, points
@@ -43,7 +43,7 @@ from simulations.results import (
     write_csv,
     write_summary,
 )
-from simulations.runner import Federation, Workers, run, workers
+from simulations.runner import Tree, Workers, run, workers
 
 Array = npt.NDArray[Any]
 
@@ -74,21 +74,22 @@ PRINTED: dict[str, tuple[float, ...]] = {
 """Seconds for 1, 2, 4, 8 and 16 parties in the paper's table "Raw runtimes and speedups", on 16 cores."""
 
 
-class Party(FlyNNClient):
-    """A party on a machine of its own: it finds no lifting matrix that another one has drawn.
+class LoneParty(Party):
+    """A party on a machine of its own: it draws its own lifting matrix.
 
     Attributes
     ----------
     cpu_seconds : float
-        Of its last fit.
+        CPU seconds of its last answer.
     """
 
     cpu_seconds = 0.0
 
-    def fit(self, parameters: list[Array], config: dict[str, Scalar]) -> tuple[list[Array], int, dict[str, Scalar]]:
+    def answer(self, entries: Mapping[str, Any], arrays: Sequence[Array] = ()) -> Answer:
+        """Answer with the package's cache of hashes emptied, and note the CPU seconds."""
         start = time.process_time()
         flynn_hash.cache_clear()
-        reply = super().fit(parameters, config)
+        reply = super().answer(entries, arrays)
         self.cpu_seconds = time.process_time() - start
         return reply
 
@@ -116,18 +117,19 @@ def data(shape: Shape, folder: Path | None, plan: Plan) -> tuple[Array, Array, s
     return X[:n], y[:n], source
 
 
-def parties(X: Array, y: Array, tau: int) -> list[Party]:
+def parties(X: Array, y: Array, tau: int) -> list[LoneParty]:
     """`tau` parties that have every `tau`-th point each."""
-    return [Party(X[i::tau].copy(), y[i::tau].copy(), name=f"party-{i}") for i in range(tau)]
+    held = [Samples(X[i::tau].copy(), y[i::tau].copy()) for i in range(tau)]
+    return [LoneParty(lambda _, mine=mine: mine, PartyOptions(name=f"party-{i}")) for i, mine in enumerate(held)]
 
 
-def federation(shape: Shape, asked: Sequence[Party], where: str | Workers) -> Federation:
+def federation(shape: Shape, asked: Sequence[LoneParty], where: str | Workers) -> Tree:
     """Train."""
     classes = list(range(shape.n_classes))
     return run(asked, where, spec=shape.spec, classes=classes, rule="novelty", decay=0.5, show_progress=False)
 
 
-def timed(shape: Shape, asked: Sequence[Party], where: str | Workers) -> tuple[float, Federation]:
+def timed(shape: Shape, asked: Sequence[LoneParty], where: str | Workers) -> tuple[float, Tree]:
     """Train, on workers by the clock, and else along the critical path: the slowest party and what is no party's."""
     start = time.process_time()
     done = federation(shape, asked, where)

@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn import FlyNNClient
 from flwr_flynn.app.config import RunConfig
 from flwr_flynn.app.data.datasets import Dataset, Share, load_dataset
 from flwr_flynn.app.data.partition import deal, held_out
+from flwr_flynn.federated.algorithm import party_of
+from flwr_flynn.federated.party import Party
 from simulations.baselines import balanced_accuracy
 
 Array = npt.NDArray[Any]
@@ -65,10 +66,10 @@ class Parts:
     shares: list[Share]
     n_classes: int
 
-    def clients(self) -> list[FlyNNClient]:
-        """The parties, as the product has them."""
+    def parties(self) -> list[Party]:
+        """Parties with these samples."""
         return [
-            FlyNNClient(share.X, share.y, X_test=share.X_test, y_test=share.y_test, name=f"party-{i}")
+            party_of(share.X, share.y, X_test=share.X_test, y_test=share.y_test, name=f"party-{i}")
             for i, share in enumerate(self.shares)
         ]
 

@@ -27,14 +27,16 @@ from pathlib import Path
 import numpy as np
 from flwr.common import NDArrays
 
-from flwr_flynn import ClassCounts, FlyHash, FlyNNStrategy, HashSpec
+from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn.app.data.datasets import load_dataset
 from flwr_flynn.federated import compression
+from flwr_flynn.federated.algorithm import federate
 from flwr_flynn.federated.codec import write_tensors
-from simulations import runner
+from flwr_flynn.federated.options import RunOptions
+from simulations import gradients
 from simulations import traffic_plots as plots
 from simulations.bench import SHAPES, Shape, best_in_turn
-from simulations.gradients import MODELS, Recipe, federate, logits
+from simulations.gradients import MODELS, Recipe, logits
 from simulations.results import (
     Cells,
     Row,
@@ -136,22 +138,16 @@ def source_of(name: str, folder: Path | None) -> str | None:
 def flynn(parts: Parts) -> Row:
     """Accuracy on the held-out points of all parties, and bytes of all rounds by party, on average."""
     n_parties = len(parts.shares)
-    strategy = FlyNNStrategy(
-        spec=HashSpec.suggest(parts.pooled.X.shape[1], len(parts.pooled.y), parts.n_classes),
-        classes=range(parts.n_classes),
-        min_available_clients=n_parties,
-        min_parties=n_parties,
-    )
-    runner.rounds(strategy, parts.clients(), strategy.num_rounds)
-    steps = strategy.traffic.values()
-    evaluation = strategy.evaluation or {}
+    spec = HashSpec.suggest(parts.pooled.X.shape[1], len(parts.pooled.y), parts.n_classes)
+    run = federate(RunOptions(spec=spec, classes=range(parts.n_classes), min_parties=n_parties), parts.parties())
+    evaluation = run.state.results["evaluation"]
     return {
-        "accuracy": float(evaluation["accuracy"]),
-        "rounds": strategy.num_rounds,
-        "up": round(sum(step.up for step in steps) / n_parties),
-        "down": round(sum(step.down for step in steps) / n_parties),
-        "counts up": strategy.traffic["counts"].per_party["up"],
-        "dense up": strategy.counts.array.size,  # in the narrowest type of all
+        "accuracy": float(evaluation.figures["accuracy"]),
+        "rounds": run.num_rounds,
+        "up": round(sum(phase.up for phase in run.traffic.values()) / n_parties),
+        "down": round(sum(phase.down for phase in run.traffic.values()) / n_parties),
+        "counts up": run.traffic["counts"].per_party["up"],
+        "dense up": run.counts.array.size,  # in the narrowest type of all
     }
 
 
@@ -164,7 +160,7 @@ def by_averaging(parts: Parts, model: str, recipe: Recipe, goal: float, most: in
         return curve[-1] >= goal
 
     shares = [(share.X, share.y) for share in parts.shares]
-    weights, _ = federate(shares, parts.n_classes, MODELS[model], recipe, most, watch, seed=seed)
+    weights, _ = gradients.federate(shares, parts.n_classes, MODELS[model], recipe, most, watch, seed=seed)
     size = sum(map(len, write_tensors(weights)))
     best = {"accuracy": max(curve), "reached": curve[-1] >= goal, "rounds": len(curve)}
     return best | {"up": len(curve) * size, "down": (len(curve) + 1) * size, "curve": curve, "recipe": asdict(recipe)}

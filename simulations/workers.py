@@ -138,7 +138,7 @@ def workers(
         with _ray(address, n_cpus) as ray:
             yield _OnRay(ray)
     else:
-        raise ConfigError(f"where: expected one of {', '.join(WHERE)}, got {where!r}")
+        raise ConfigError("where", f"one of {', '.join(WHERE)}", where)
 
 
 @contextmanager
@@ -149,7 +149,7 @@ def _ray(address: str | None, n_cpus: int | None) -> Iterator[Any]:
     try:
         import ray
     except ImportError:
-        raise ConfigError("where = ray needs Ray: pip install 'flwr-flynn[simulation]'") from None
+        raise ConfigError("where: ray needs the package ray: pip install 'flwr-flynn[simulation]'") from None
     mine = not ray.is_initialized()
     quietly: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if mine and address is None:
