@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
-from numba import njit
 
 from flwr_flynn import FlyHash
 
@@ -93,7 +92,11 @@ def neighbours(train: Array, points: Array, k: int, own: Array | None = None) ->
         part = slice(first, first + _BLOCK)
         block = points[part]
         distances = (block**2).sum(axis=1)[:, None] + squares - 2 * (block @ train.T)
-        _nearest(np.rint(distances / grain), own[part], nearest[part])
+        # The index in the last digits: no two are equal, and the first of equally far ones is the least.
+        ranked = np.rint(distances / grain).astype(np.int64) * len(train) + np.arange(len(train))
+        itself = np.flatnonzero(own[part] >= 0)
+        ranked[itself, own[part][itself]] = np.iinfo(np.int64).max
+        nearest[part] = np.sort(np.partition(ranked, k - 1, axis=1)[:, :k], axis=1) % len(train)
     return nearest
 
 
@@ -116,7 +119,10 @@ def knn_predictions(labels: Array, n_classes: int, class_sizes: Array | None = N
     """
     predicted = np.empty(labels.shape, np.int64)
     weights = np.ones(n_classes) if class_sizes is None else 1.0 / np.maximum(class_sizes, 1)
-    _vote(labels.astype(np.int64), weights, predicted)
+    votes = np.zeros((len(labels), n_classes), np.int64)
+    for column in range(labels.shape[1]):
+        votes[np.arange(len(labels)), labels[:, column]] += 1
+        predicted[:, column] = (votes * weights).argmax(axis=1)
     return predicted
 
 
@@ -208,42 +214,6 @@ def knn_probabilities(X: Array, y: Array, points: Array, n_classes: int, largest
     votes = (nearest[:, :, None] == np.arange(n_classes)).sum(axis=1)
     shares: Array = (votes + extra / n_classes) / (k + extra)
     return shares
-
-
-# Numba compiles these on the first call; its signatures are those of the arguments.
-@njit(nogil=True, cache=True)
-def _nearest(distances: Array, own: Array, nearest: Array) -> None:
-    k = nearest.shape[1]
-    best = np.empty(k)
-    for p in range(distances.shape[0]):
-        found = 0
-        for i in range(distances.shape[1]):
-            distance = distances[p, i]
-            if i == own[p] or (found == k and distance >= best[k - 1]):
-                continue
-            place = found if found < k else k - 1
-            while place > 0 and best[place - 1] > distance:  # not past one equally far, which came first
-                best[place] = best[place - 1]
-                nearest[p, place] = nearest[p, place - 1]
-                place -= 1
-            best[place] = distance
-            nearest[p, place] = i
-            found = min(found + 1, k)
-
-
-@njit(nogil=True, cache=True)
-def _vote(labels: Array, weights: Array, predicted: Array) -> None:
-    votes = np.empty(len(weights), np.int64)
-    for p in range(labels.shape[0]):
-        votes[:] = 0
-        leader = labels[p, 0]
-        for j in range(labels.shape[1]):
-            label = labels[p, j]
-            votes[label] += 1
-            mine, best = votes[label] * weights[label], votes[leader] * weights[leader]
-            if mine > best or (mine == best and label < leader):
-                leader = label
-            predicted[p, j] = leader
 
 
 def sbfc_sizes(n_features: int, n_sizes: int, largest: int) -> list[int]:

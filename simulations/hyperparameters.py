@@ -30,6 +30,7 @@ from simulations.methods import Problem, Settings
 from simulations.openml_sets import fetched
 from simulations.paper_flynn import cross_validated
 from simulations.results import (
+    MODEL,
     Cells,
     Row,
     code_digest,
@@ -43,7 +44,7 @@ from simulations.results import (
 Array = npt.NDArray[Any]
 
 NAMES = {"m": "m / d", "s": "s / d", "rho": "rho", "gamma": "gamma"}
-_CODE = code_digest("simulations.paper_flynn")
+_CODE = code_digest(*MODEL, "simulations.paper_flynn", "simulations.baselines")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ folds that are reported, which flatters; "nested" means chosen within each train
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
+import joblib
 import numpy as np
 import numpy.typing as npt
 from sklearn.utils._param_validation import make_constraint
@@ -30,7 +30,7 @@ from simulations.baselines import (
     unit_rows,
 )
 from simulations.paper_flynn import cross_validated
-from simulations.results import Row, reliability
+from simulations.results import MODEL, Row, reliability
 
 Array = npt.NDArray[Any]
 
@@ -112,11 +112,8 @@ class Problem:
         return baselines.blocks_of(self.fold)
 
     def digest(self) -> str:
-        """Of points, classes and folds: 16 hexadecimal digits."""
-        digest = hashlib.sha256(f"{self.X.dtype} {self.X.shape}".encode())
-        for array in (self.X, self.y, self.fold):
-            digest.update(np.ascontiguousarray(array).tobytes())
-        return digest.hexdigest()[:16]
+        """Digest of samples, classes and folds."""
+        return str(joblib.hash((self.X, self.y, self.fold)))
 
 
 @dataclass(frozen=True)
@@ -125,7 +122,7 @@ class Job:
 
     run: Callable[[Problem, Settings], list[Row]]
     uses: tuple[str, ...] = ()
-    modules: tuple[str, ...] = ("flwr_flynn.model.classifier",)
+    modules: tuple[str, ...] = MODEL
     about: dict[str, Any] = field(default_factory=dict)
 
     def settings(self, settings: Settings) -> Row:
@@ -375,7 +372,7 @@ def novelty(problem: Problem, settings: Settings) -> list[Row]:
 
 
 _BASELINES = ("simulations.baselines",)
-_BOTH = ("flwr_flynn.model.classifier", "simulations.baselines")
+_BOTH = (*MODEL, "simulations.baselines")
 _DRAWN = ("seed", "draws", "largest_dim")
 
 JOBS: dict[str, Job] = {
@@ -385,7 +382,7 @@ JOBS: dict[str, Job] = {
     "LR": Job(partial(one_epoch, kind="LR"), ("seed",), _BASELINES),
     "MLP": Job(partial(one_epoch, kind="MLP"), ("seed",), _BASELINES),
     FLYNN: Job(flynn, ("seed", "largest_k"), _BOTH),
-    PAPER: Job(flynn_paper, _DRAWN, ("simulations.paper_flynn",)),
+    PAPER: Job(flynn_paper, _DRAWN, (*_BOTH, "simulations.paper_flynn")),
     TUNED: Job(flynn_tuned, _DRAWN, about={"options": TUNED_OPTIONS}),
     "calibration": Job(calibration, ("seed", "largest_k"), _BOTH),
     "novelty": Job(novelty, ("seed",), _BOTH),

@@ -24,7 +24,6 @@ Finished pieces are kept under the output folder.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -32,6 +31,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 from flwr.common import NDArrays, ndarrays_to_parameters
 
@@ -43,6 +43,7 @@ from simulations import noniid_plots as plots
 from simulations import runner
 from simulations.gradients import MODELS, Recipe, federate, logits
 from simulations.results import (
+    FEDERATED,
     Cells,
     Row,
     about,
@@ -69,9 +70,9 @@ MUS = (0.001, 0.01, 0.1, 1.0)
 TUNED_ON, MU_TUNED_ON = "IID", "Dirichlet 0.1"
 
 _VERSION = 1  # to be raised when a cell comes to hold something else
-_COMMON = ("flwr_flynn.app.data.partition", "simulations.splits")
+_COMMON = ("flwr_flynn.app.data", "simulations.splits", "simulations.runner", "simulations.nodes")
 _CODE = {
-    True: code_digest("flwr_flynn.flower.client", "flwr_flynn.flower.strategy", "simulations.runner", *_COMMON),
+    True: code_digest(*FEDERATED, *_COMMON),
     False: code_digest("simulations.gradients", *_COMMON),
 }
 
@@ -169,10 +170,7 @@ class Study:
 
     def __init__(self, data: Dataset, plan: Plan, cells: Cells, where: str | Workers) -> None:
         self.data, self.plan, self.cells, self.where = data, plan, cells, where
-        digest = hashlib.sha256(repr((data.X.dtype, data.X.shape)).encode())
-        for array in (data.X, data.y):
-            digest.update(np.ascontiguousarray(array).tobytes())
-        self._digest = digest.hexdigest()[:16]
+        self._digest = joblib.hash((data.X, data.y))
 
     def rows(self) -> Iterator[Row]:
         """A row for every number of parties, split, method and seed."""

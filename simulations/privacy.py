@@ -47,6 +47,7 @@ from simulations.privacy_settings import (
     readers,
 )
 from simulations.results import (
+    MODEL,
     Cells,
     Row,
     about,
@@ -70,7 +71,7 @@ sets and draws of the noise are not the same. Its epsilon is divided among the p
 them: "gives away" in the CSV is what a release really costs."""
 
 _VERSION = 1  # to be raised when a cell comes to hold something else
-_CODE = code_digest("flwr_flynn.privacy", "flwr_flynn.hashing.flyhash", "simulations.privacy_settings")
+_CODE = code_digest(*MODEL, "flwr_flynn.privacy", "simulations.privacy_settings", "simulations.baselines")
 
 
 @lru_cache(maxsize=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 import zipfile
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 import numpy.typing as npt
 
@@ -78,11 +78,7 @@ class Task:
     digest: str = field(init=False)
 
     def __post_init__(self) -> None:
-        digest = hashlib.sha256()
-        for array in (self.X, self.y, self.X_test, self.y_test):
-            digest.update(f"{array.dtype} {array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).data)
-        object.__setattr__(self, "digest", digest.hexdigest()[:16])
+        object.__setattr__(self, "digest", joblib.hash((self.X, self.y, self.X_test, self.y_test)))
 
     @property
     def n_classes(self) -> int:

@@ -34,6 +34,7 @@ from flwr_flynn.hashing.flyhash import flynn_hash
 from simulations import paper_plots
 from simulations.bench import SHAPES, Shape, points
 from simulations.results import (
+    FEDERATED,
     Cells,
     Row,
     code_digest,
@@ -50,7 +51,7 @@ Array = npt.NDArray[Any]
 PARTIES = (1, 2, 4, 8, 16)
 PATH, WALL = "critical path", "wall"
 _STAND_INS = 2000  # different points of a stand-in; more are repetitions of these
-_CODE = code_digest("simulations.runner", "simulations.bench", "flwr_flynn.flower.client", "flwr_flynn.flower.strategy")
+_CODE = code_digest(*FEDERATED, "simulations.runner", "simulations.nodes", "simulations.bench")
 _VERSION = 2  # to be raised when a cell comes to hold something else
 
 SIZES = {

@@ -29,6 +29,7 @@ import numpy as np
 
 from simulations import paper_plots, theory_costs
 from simulations.results import (
+    MODEL,
     Cells,
     Row,
     code_digest,
@@ -40,8 +41,7 @@ from simulations.results import (
 )
 from simulations.theory_agreement import N_FEATURES, K, Setting, agreement
 
-_CODE = code_digest("simulations.theory_agreement", "flwr_flynn.model.counts", "flwr_flynn.hashing.flyhash")
-
+_CODE = code_digest(*MODEL, "simulations.theory_agreement")
 
 SPEAKS, HARD = "the theorem speaks", "hard"
 BASES = {

@@ -15,13 +15,11 @@ import numpy.typing as npt
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn.federated.codec import encode, write_tensors
 from flwr_flynn.model.scoring import Readout, class_scores
-from simulations.results import Cells, Row, code_digest
+from simulations.results import FEDERATED, Cells, Row, code_digest
 
 Array = npt.NDArray[Any]
 
-_CODE = code_digest(
-    "simulations.theory_costs", "flwr_flynn.model.counts", "flwr_flynn.hashing.flyhash", "flwr_flynn.federated.codec"
-)
+_CODE = code_digest(*FEDERATED, "simulations.theory_costs")
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,14 @@ weights down and up in every round, and the final ones down. Envelopes of Flower
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
 
+import joblib
 import numpy as np
 from flwr.common import NDArrays
 
@@ -38,6 +38,7 @@ from simulations import traffic_plots as plots
 from simulations.bench import SHAPES, Shape, best_in_turn
 from simulations.gradients import MODELS, Recipe, logits
 from simulations.results import (
+    FEDERATED,
     Cells,
     Row,
     about,
@@ -57,7 +58,9 @@ PARTIES, SPLIT = 10, "Dirichlet 0.1"
 RATES, EPOCHS = (0.3, 1.0, 0.1, 3.0, 0.03), (5, 1)  # what tends to be best comes first
 COMPARED = ("digits", "letters", "mnist", "fashion_mnist")
 
-_CODE = code_digest("simulations.traffic", "flwr_flynn.flower.strategy", "flwr_flynn.flower.client")
+_CODE = code_digest(
+    *FEDERATED, "flwr_flynn.app.data", "simulations.traffic", "simulations.splits", "simulations.gradients"
+)
 
 
 @dataclass(frozen=True)
@@ -174,13 +177,12 @@ def best_of(tried: Sequence[Row]) -> Row:
 def federations(source: str, plan: Plan, cells: Cells) -> Iterator[Row]:
     """A row for every method and seed."""
     data = read(source, plan.largest)
-    digest = hashlib.sha256(np.ascontiguousarray(data.X).tobytes() + data.y.tobytes()).hexdigest()[:16]
     for seed in plan.seeds:
         about = {"set": data.name, "points": len(data.y), "parties": PARTIES, "seed": seed}
-        key = about | {"data": digest, "code": _CODE}
+        key = about | {"data": joblib.hash((data.X, data.y)), "code": _CODE}
         parts = deal_out(data, SPLIT, PARTIES, seed)
         scaled = parts.standardised()
-        ours = _kept(cells, key | {"job": FLYNN}, partial(flynn, parts))
+        ours = cells.finish(key | {"job": f"seed {seed}, {FLYNN}"}, lambda parts=parts: [flynn(parts)])[0]
         yield about | {"method": FLYNN, "reached": True} | ours
         goal = ours["accuracy"]
         for model in MODELS:
@@ -188,23 +190,11 @@ def federations(source: str, plan: Plan, cells: Cells) -> Iterator[Row]:
             for recipe in (Recipe(rate, epochs) for rate, epochs in product(RATES, EPOCHS)):
                 # Another recipe can only be better in as many rounds as the best so far took.
                 most = min([plan.rounds, *(row["rounds"] for row in tried if row["reached"])])
-                job = {"job": f"FedAvg {model}", "recipe": asdict(recipe), "most": most, "goal": goal}
+                job = f"seed {seed}, FedAvg {model}, {_words(asdict(recipe))}"
+                mine = key | {"job": job, "recipe": asdict(recipe), "most": most, "goal": goal}
                 train = partial(by_averaging, scaled, model, recipe, goal, most, seed)
-                tried.append(_kept(cells, key | job, train))
+                tried += cells.finish(mine, lambda train=train: [train()])
             yield about | {"method": f"FedAvg {model}"} | best_of(tried)
-
-
-def _kept(cells: Cells, key: Row, compute: Callable[[], Row]) -> Row:
-    found = cells.get(key)
-    if found is None:
-        start = time.perf_counter()
-        found = [compute()]
-        cells.put(key, found)
-        recipe = f" ({_words(key['recipe'])})" if "recipe" in key else ""
-        print(
-            f"{key['set']}, seed {key['seed']}: {key['job']}{recipe}, {time.perf_counter() - start:.1f} s", flush=True
-        )
-    return found[0]
 
 
 # ---- what is shown

@@ -179,10 +179,10 @@ def test_cells_of_other_noise_are_others(tmp_path):
     plan = replace(PLAN, epsilons=(1.0,), released=(8,))
     cells = Cells(tmp_path)
     rows = privacy.measure(task, plan, cells)
-    files = set(tmp_path.iterdir())
+    files = set(tmp_path.rglob("output.pkl"))
     assert privacy.measure(task, plan, cells) == rows
     privacy.measure(task, replace(plan, seed=1), cells)
-    assert len(set(tmp_path.iterdir())) == 2 * len(files)
+    assert len(set(tmp_path.rglob("output.pkl"))) == 2 * len(files)
 
 
 def write_digits(path, **changes):
