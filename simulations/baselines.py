@@ -1,8 +1,8 @@
-"""What a user would otherwise run: FlyNN by SciPy and NumPy alone, and the classifiers that the paper compares with.
+"""Baselines: FlyNN by SciPy and NumPy alone, and the classifiers that the paper compares with.
 
 - kNN and 1-NN for all k at once, by one matrix of distances;
 - SBFC, the paper's ablation of sparsity: a Bloom filter per class over SimHash;
-- logistic regression and a multi-layer perceptron that see every training point once.
+- logistic regression and a multi-layer perceptron that see every training sample once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from flwr_flynn import FlyHash
 
 Array = npt.NDArray[Any]
 
-_BLOCK = 512  # points whose distances are held at a time
+_BLOCK = 512  # samples whose distances are held at a time
 
 
 def lean_rows(n_features: int, hash_dim: int, row_nnz: int, seed: int = 0) -> Array:
@@ -36,7 +36,7 @@ def lean_matrix(hasher: FlyHash) -> sp.csr_array:
 
 
 def lean_count(matrix: sp.csr_array, X: Array, y: Array, n_classes: int, hash_nnz: int, batch: int = 100) -> Array:
-    """(L, m) counts: sparse product in batches, argpartition, bincount. Its ties are argpartition's, not a rule's."""
+    """(L, m) counts: sparse product in batches, argpartition, bincount. No rule breaks ties."""
     m = matrix.shape[0]
     counts = np.zeros(n_classes * m, np.int64)
     for first in range(0, len(X), batch):
@@ -55,7 +55,7 @@ def unit_rows(X: Array) -> Array:
 
 
 def standardised(X: Array, train: Array) -> Array:
-    """Columns less their mean, divided by their standard deviation, both of the rows `train`; constants become 0."""
+    """Features less their mean, divided by their standard deviation, both of the rows `train`; constants become 0."""
     X = X.astype(np.float64)
     deviation = X[train].std(axis=0)
     scaled: Array = (X - X[train].mean(axis=0)) / np.where(deviation > 0, deviation, 1.0)
@@ -63,7 +63,7 @@ def standardised(X: Array, train: Array) -> Array:
 
 
 def neighbours(train: Array, points: Array, k: int, own: Array | None = None) -> Array:
-    """Indices of the k nearest training points, nearest first; of those equally far the first in `train` wins.
+    """Indices of the k nearest training samples, nearest first; of equally far ones the first in `train` wins.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def neighbours(train: Array, points: Array, k: int, own: Array | None = None) ->
     k : int
         At most n, less one if `own` is given.
     own : (p,) int array, optional
-        The training point that each point is and that must not be its own neighbour; -1 for none.
+        Index of each sample among the training samples, where it is one and must not be its own neighbour; else -1.
 
     Returns
     -------
@@ -80,7 +80,7 @@ def neighbours(train: Array, points: Array, k: int, own: Array | None = None) ->
 
     Notes
     -----
-    Squared distances are rounded to 2**-40 of the largest |a|**2 + |b|**2, so that points which are equally far tie
+    Squared distances are rounded to 2**-40 of the largest |a|**2 + |b|**2, so that samples which are equally far tie
     whatever the order in which the matrix product adds.
     """
     if own is None:
@@ -101,7 +101,7 @@ def neighbours(train: Array, points: Array, k: int, own: Array | None = None) ->
 
 
 def knn_predictions(labels: Array, n_classes: int, class_sizes: Array | None = None) -> Array:
-    """What kNN says for every k: the most frequent label of the first k neighbours, the lowest of those that tie.
+    """Predictions of kNN for every k: the most frequent label of the first k neighbours, the lowest of those that tie.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def knn_predictions(labels: Array, n_classes: int, class_sizes: Array | None = N
         Labels of the neighbours, nearest first.
     n_classes : int
     class_sizes : (L,) int array, optional
-        Training points of each class: votes are then divided by them, which is to kNN what the balanced rule is to
+        Training samples of each class: votes are then divided by them, which is to kNN what the balanced rule is to
         FlyNN.
 
     Returns
@@ -152,14 +152,14 @@ class KNNScores(NamedTuple):
     """Balanced accuracies of cross-validated kNN."""
 
     tuned: Array
-    """(folds, K): of every k from 1 to K."""
+    """(folds, K): for every k from 1 to K."""
     balanced: Array
     """The same with votes divided by the sizes of the classes."""
     nested: list[float]
     """With k chosen by leave-one-out in each training fold, the smallest of equals."""
     nested_k: list[int]
     inside: list[float]
-    """What leave-one-out said of that choice."""
+    """Leave-one-out accuracy of that choice."""
 
 
 def cross_validated_knn(
@@ -172,10 +172,10 @@ def cross_validated_knn(
     X : (n, d) array
     y : (n,) int array
     fold : (n,) int array
-        The fold in which each point is held out.
+        The fold in which each sample is held out.
     scale : callable
-        ``scale(X, number of the fold, indices of its training points)`` gives the points to measure distances between.
-        For leave-one-out the point left out has its part in that.
+        ``scale(X, number of the fold, indices of its training samples)`` returns the scaled samples. In leave-one-out
+        the sample left out takes part in the scaling.
     largest_k : int
     """
     n_classes = int(y.max()) + 1
@@ -227,8 +227,8 @@ def sbfc_sizes(n_features: int, n_sizes: int, largest: int) -> list[int]:
 def sbfc_predictions(X: Array, y: Array, fold: Array, planes: Array, sizes: Sequence[int], seed: int = 0) -> Array:
     """SimHash Bloom filter classifier (SBFC), cross-validated, for several sizes of the hash at once.
 
-    SimHash (Charikar 2002): bit i of a point is 1 if it lies on the positive side of random plane i, so about half of
-    the bits are ones. The filter of a class holds the bits that any of its training points has. A point goes to the
+    SimHash (Charikar 2002): bit i of a sample is 1 if it lies on the positive side of random plane i, so about half of
+    the bits are ones. The filter of a class holds the bits that any of its training samples has. A sample goes to the
     class whose filter lacks the fewest of its bits; ties are broken at random, as in the paper's code.
 
     Parameters
@@ -236,7 +236,7 @@ def sbfc_predictions(X: Array, y: Array, fold: Array, planes: Array, sizes: Sequ
     X : (n, d) array
     y : (n,) int array
     fold : (n,) int array
-        The fold in which each point is held out.
+        The fold in which each sample is held out.
     planes : (d, m) array
         Normals of the planes.
     sizes : sequence of K int, ascending, at most m
@@ -247,19 +247,19 @@ def sbfc_predictions(X: Array, y: Array, fold: Array, planes: Array, sizes: Sequ
     Returns
     -------
     (n, K) int64 array
-        Each point as predicted from the other folds.
+        Each sample as predicted from the other folds.
     """
     points = unit_rows(X).astype(np.float32)  # planes go through zero: lengths do not matter, except to float32
     one_hot = (y[:, None] == np.arange(y.max() + 1)).astype(np.float32)
     held_out = [np.flatnonzero(fold == number) for number in np.unique(fold)]
-    missing = np.zeros(one_hot.shape)  # bits of each point that the filter of each class lacks
+    missing = np.zeros(one_hot.shape)  # bits of each sample that the filter of each class lacks
     predicted = np.empty((len(X), len(sizes)), np.int64)
     generator = np.random.default_rng(seed)
     start = 0
     for column, size in enumerate(sizes):
         for first in range(start, size, 1024):
             bits = (points @ planes[:, first : min(first + 1024, size)].astype(np.float32) > 0).astype(np.float32)
-            counts = one_hot.T @ bits  # whole numbers, exact in float32 up to 2**24 points
+            counts = one_hot.T @ bits  # integers, exact in float32 up to 2**24 samples
             for test in held_out:
                 lacks = counts - one_hot[test].T @ bits[test] < 0.5
                 missing[test] += bits[test] @ lacks.T.astype(np.float32)
@@ -279,7 +279,7 @@ MLP_GRID: tuple[dict[str, Any], ...] = tuple(
 
 
 def one_epoch(kind: str, parameters: Mapping[str, Any], X: Array, y: Array, points: Array, seed: int) -> Array:
-    """Predictions of a model trained by gradients that sees each training point once.
+    """Predictions of a model trained by gradients that sees each training sample once.
 
     Parameters
     ----------
@@ -288,7 +288,7 @@ def one_epoch(kind: str, parameters: Mapping[str, Any], X: Array, y: Array, poin
     parameters : mapping
         Of scikit-learn's class.
     X, y
-        Training points, standardised, and their classes.
+        Training samples, standardised, and their classes.
     points : (p, d) array
     seed : int
 
@@ -306,7 +306,7 @@ def one_epoch(kind: str, parameters: Mapping[str, Any], X: Array, y: Array, poin
         chosen = dict(parameters) | {"batch_size": min(parameters["batch_size"], len(X))}
         model = MLPClassifier(max_iter=1, random_state=seed, **chosen)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # one epoch is the point
+        warnings.simplefilter("ignore", ConvergenceWarning)  # one epoch is intended
         model.fit(X, y)
     predicted: Array = model.predict(points)
     return predicted

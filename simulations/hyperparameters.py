@@ -1,4 +1,4 @@
-"""The paper's Figures 4 and 5: what m, s, rho and gamma each do to the accuracy of its FlyNN, the others fixed.
+"""The paper's Figures 4 and 5: the effect of m, s, rho and gamma on its FlyNN's accuracy, the others fixed.
 
 Six data sets, 10-fold cross-validation, ten values of one parameter for each of eight choices of the others. The figure
 captions speak of accuracy, 1 - misclassification rate, and so it is here; the authors' programs compute balanced
@@ -49,7 +49,7 @@ _CODE = code_digest(*MODEL, "simulations.paper_flynn", "simulations.baselines")
 
 @dataclass(frozen=True)
 class Plan:
-    """Points of each set (0: all), the largest m, values of a parameter, folds; and the seed of hash and folds."""
+    """Samples of each set (0: all), the largest m, values of a parameter, folds, and the seed of hash and folds."""
 
     points: int = 600
     largest_dim: int = 2**15
@@ -118,7 +118,7 @@ Reader = Callable[[], tuple[Array, Array]]
 
 
 def sets(folder: Path | None) -> dict[str, Reader]:
-    """How to get the six sets, or what stands in for them.
+    """Readers of the six sets, or of their stand-ins.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def sets(folder: Path | None) -> dict[str, Reader]:
         `folder` is none.
     """
     if folder is not None and not folder.is_dir():
-        raise SetError(f"{folder}: not a folder")
+        raise SetError(f"--data: expected a folder, got {folder}")
     digits = bundled_sets()["digits"]
     found: dict[str, Reader] = {"Digits": digits}
     wanted = (
@@ -168,7 +168,7 @@ def _first(path: Path, most: int | None) -> tuple[Array, Array]:
 
 
 def table(rows: Sequence[Row]) -> list[Row]:
-    """What the figures show, in numbers: means over the lines of a panel at four places of the parameter's range."""
+    """The figures in numbers: means over the lines of a panel at four values of the parameter."""
     lines = []
     for name in dict.fromkeys(row["set"] for row in rows):
         for parameter, label in NAMES.items():
@@ -191,11 +191,11 @@ CLAIMS = (
     ("rho", "grows with rho, unless rho is too large for m"),
     ("gamma", "hardly matters above 0; a significant drop from gamma > 0 to gamma = 0 on every set"),
 )
-"""What the paper says of its figures, which it prints without numbers."""
+"""Statements of the paper on its figures, which it prints without numbers."""
 
 
 def verdicts(rows: Sequence[Row]) -> list[Row]:
-    """The paper's statements beside what was measured, by the means over the lines of each panel."""
+    """The paper's statements beside our measurements, by the means over the lines of each panel."""
     found: dict[str, list[str]] = {parameter: [] for parameter, _ in CLAIMS}
     for name in dict.fromkeys(row["set"] for row in rows):
         for parameter in found:
@@ -215,7 +215,7 @@ def verdicts(rows: Sequence[Row]) -> list[Row]:
 
 def main(arguments: list[str]) -> None:
     """Measure, print, write."""
-    options = parser("hyperparameters", __doc__, "all points of each set, m up to 4096 d: about a day on one core")
+    options = parser("hyperparameters", __doc__, "all samples of each set, m up to 4096 d: about a day on one core")
     options.add_argument("--sets", default="", help="names of data sets, separated by commas (default: all)")
     chosen: Any = options.parse_args(arguments)
     plan = QUICK if chosen.quick else FULL if chosen.full else Plan()
@@ -225,7 +225,7 @@ def main(arguments: list[str]) -> None:
         wanted = [name.strip() for name in chosen.sets.split(",") if name.strip()]
         kept = [name for name in known if not wanted or any(name.startswith(one) for one in wanted)]
         if not kept:
-            raise SetError(f"no data set {chosen.sets}; there are {', '.join(known)}")
+            raise SetError(f"--sets: expected some of {', '.join(known)}, got {chosen.sets}")
         settings = Settings(folds=plan.folds, seed=plan.seed)
         problems = [make_problem(name, *known[name](), settings, plan.points) for name in kept]
     except SetError as error:
@@ -250,11 +250,11 @@ def main(arguments: list[str]) -> None:
     shapes = "; ".join(f"{p.name} {len(p.X)} x {p.X.shape[1]}, {p.n_classes} classes" for p in problems)
     parts = [
         f"{plan.values} values of each parameter, {plan.folds} folds, seed {plan.seed}. Sets: {shapes}. The paper "
-        f"takes all points and m up to 4096 d. Here m is at most {plan.largest_dim}; where that is less, it also "
+        f"takes all samples and m up to 4096 d. Here m is at most {plan.largest_dim}; where that is less, it also "
         "stands in for the 1024 d of the other panels, and a quarter of it for their 256 d.",
         markdown_table(verdicts(rows)),
         *pictures,
-        "Where ours differs: other points of the same sets and smaller m, and two stand-ins. What the paper calls "
+        "Where ours differs: other samples of the same sets and smaller m, and two stand-ins. What the paper calls "
         "erratic on sets of few columns has a reason: with s = .1 d, Letters has but 120 different rows of M, Segment "
         "171, so that a large M repeats each of them; once there are more than rho copies, all winners are copies of "
         "one row, and a larger m makes it worse. s = .3 d has 4368 and 27132.",

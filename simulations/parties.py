@@ -1,9 +1,9 @@
-"""What many parties cost: time and memory of one federation of 10 to 1000 parties, in this process and on Ray.
+"""Cost of many parties: time and memory of one federation of 10 to 1000 parties, in this process and on Ray.
 
-Each party has as many points of Digits, drawn at random. Counts are added in a tree of sixteen children to a node, see
-`simulations.runner`, and must be those of the pooled points. A first small federation, not shown, has Ray start its
+Each party has as many samples of Digits, drawn at random. Counts are added in a tree of sixteen children to a node, see
+`simulations.runner`, and must be those of the pooled samples. A first small federation, not shown, has Ray start its
 workers and all of them load compiled code. Then each case runs once by the clock and once more with its memory watched,
-which takes time itself. Memory is that of this process and of all that it started, pages that they share counted once:
+which takes time itself. Memory is that of this process and of all that it started, shared pages counted once:
 "in all" at its peak, with Python, Ray's own processes and what the workers have imported, and above what was there
 before the run.
 """
@@ -93,7 +93,7 @@ def federation(data: Dataset, rows: Array) -> list[Party]:
 
 
 def measure(data: Dataset, n_parties: int, n_samples: int, where: Workers, name: str) -> Row:
-    """One federation."""
+    """Time and memory of one federation."""
     rows = samples_of(data, n_parties, n_samples)
     parties = federation(data, rows)
     spec = HashSpec.suggest(data.X.shape[1], len(data.y), len(data.classes))
@@ -143,16 +143,16 @@ def main(arguments: list[str]) -> None:
     """Measure, print, write."""
     options = parser("parties", __doc__)
     options.add_argument("--parties", default="", help="numbers of parties, with commas between")
-    options.add_argument("--points", type=int, default=60, help="of each party (default: 60)")
+    options.add_argument("--points", type=int, default=60, help="samples of each party (default: 60)")
     options.add_argument("--where", default="process,ray", help="process, ray or both (default)")
-    options.add_argument("--ray-address", help="of a Ray cluster")
+    options.add_argument("--ray-address", help="address of a Ray cluster")
     chosen = options.parse_args(arguments)
     try:
         numbers = [int(n) for n in (chosen.parties or ("10,100" if chosen.quick else "10,30,100,300,1000")).split(",")]
     except ValueError:
-        options.error(f"--parties: expected whole numbers with commas between, got {chosen.parties}")
+        options.error(f"--parties: expected integers with commas between, got {chosen.parties}")
     if chosen.points < 1 or min(numbers) < 1:
-        options.error("--parties, --points: expected at least 1")
+        options.error(f"--parties, --points: expected at least 1, got {chosen.parties}, {chosen.points}")
     places = chosen.where.split(",")
     if set(places) - set(WHERE):
         options.error(f"--where: expected {' or '.join(WHERE)}, got {chosen.where}")

@@ -134,14 +134,14 @@ def _rows(key: str, work: Callable[[], list[Row]]) -> list[Row]:
 
 
 def about(docstring: str | None) -> str:
-    """What a module says of itself below its first line."""
+    """The docstring of a module without its first line."""
     return (docstring or "").partition("\n")[2].strip()
 
 
 def write_summary(
     folder: Path, title: str, experiment: str, arguments: Sequence[str], seconds: float, parts: Sequence[str]
 ) -> None:
-    """What came of an experiment, as a page in Markdown: the command, its time, and what the experiment has to say.
+    """Write the summary of an experiment in Markdown: the command, its time, and the parts.
 
     Parameters
     ----------
@@ -149,9 +149,9 @@ def write_summary(
         Gets the ``summary.md``.
     title, experiment : str
     arguments : sequence of str
-        Of the command line, without paths in it: it is meant for others.
+        Of the command line; folders are left out of them.
     seconds : float
-        Of this run, by the clock; cells that were there already took none of it.
+        Wall time of this run, without cells that were there already.
     parts : sequence of str
         Paragraphs and tables.
     """
@@ -235,7 +235,7 @@ def by_method(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
 
 
 def comparison(rows: Sequence[Row], variants: Sequence[str], reference: str) -> list[Row]:
-    """The paper's table, for each of our variants against each method that is none of them."""
+    """The paper's table: each of our variants against each other method."""
     table = by_method(rows)
     return [
         {"FlyNN": variant, "against": other} | compare(table[variant], table[other], table[reference])
@@ -271,7 +271,7 @@ def reliability(name: str, probabilities: Array, y: Array) -> Row:
     -------
     dict
         ``balanced log-loss`` is the mean over classes; ``calibration error`` the mean distance of confidence and
-        accuracy over the points, by bin; ``confidence``, ``right`` and ``in bin`` are lists over the bins with points.
+        accuracy over the samples, by bin; ``confidence``, ``right`` and ``in bin`` are lists over the filled bins.
     """
     losses = -np.log(np.maximum(probabilities[np.arange(len(y)), y], 1e-6))
     confidence, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == y

@@ -121,7 +121,7 @@ def one_by_one(n: int, noisy: bool = False) -> Row:
 
 
 def _memory_of(work: Any) -> tuple[float, float]:
-    """MiB that a call takes at its peak, and that what it returns keeps."""
+    """MiB that a call takes at its peak, and MiB that its result keeps."""
     gc.collect()
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]

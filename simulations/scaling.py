@@ -1,19 +1,19 @@
 """The paper's Figure 2 and its table: training with 1 to 16 parties, the data split evenly, hashes as in the paper.
 
-Two times, which are not to be mixed up:
+Two different times:
 
 - the critical path: parties train one after the other, each alone on one thread, and the time is that of the slowest
   party plus that of adding up all counts. This is what parties with a machine each would wait for, without a network.
   It is measured in CPU seconds, which do not depend on what else the machine does.
-- the wall: parties train at the same time on the cores there are, as tasks on Ray. It cannot fall below one party's
-  time divided by the number of cores; it includes what Ray needs to move points to its workers.
+- the wall time: parties train at the same time on the available cores, as tasks on Ray. It cannot fall below one
+  party's time divided by the number of cores; it includes what Ray needs to move samples to its workers.
 
-A party is a `FlyNNClient`, which draws its lifting matrix from the seed, counts, and packs; `FlyNNStrategy` unpacks,
-checks and adds (`simulations.runner`). All federations of a data set lead to the same counts, bit for bit, and their
-SHA-256 is in the CSV.
+A party draws its lifting matrix from the seed, counts, and packs; the server unpacks, checks and adds
+(`simulations.runner`). All federations of a data set lead to the same counts, bit for bit, and their SHA-256 is in the
+CSV.
 
 Data sets are those of `python -m simulations bench`: files of `--data`, Digits bundled, stand-ins of the same shape for
-what is not there. Time does not depend on what the numbers are, but for a little.
+what is not there. Time hardly depends on the values.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ Array = npt.NDArray[Any]
 
 PARTIES = (1, 2, 4, 8, 16)
 PATH, WALL = "critical path", "wall"
-_STAND_INS = 2000  # different points of a stand-in; more are repetitions of these
+_STAND_INS = 2000  # different samples of a stand-in; more are repetitions of these
 _CODE = code_digest(*FEDERATED, "simulations.runner", "simulations.nodes", "simulations.bench")
-_VERSION = 2  # to be raised when a cell comes to hold something else
+_VERSION = 2  # raise it when the content of a cell changes
 
 SIZES = {
     "Digits": 1797,
@@ -62,7 +62,7 @@ SIZES = {
     "CIFAR-10": 50000,
     "CIFAR-100": 50000,
 }
-"""Points of each set in the paper."""
+"""Samples of each set in the paper."""
 
 PRINTED: dict[str, tuple[float, ...]] = {
     "Digits": (3.63, 3.26, 1.84, 1.36, 1.16),
@@ -97,7 +97,7 @@ class LoneParty(Party):
 
 @dataclass(frozen=True)
 class Plan:
-    """Points of each set at most (0: the paper's), repetitions, and how many of the sets."""
+    """Samples of each set at most (0: the paper's), repetitions, and how many of the sets."""
 
     examples: int = 20000
     repetitions: int = 2
@@ -109,7 +109,7 @@ FULL = Plan(0, 10, 6)
 
 
 def data(shape: Shape, folder: Path | None, plan: Plan) -> tuple[Array, Array, str]:
-    """Points, classes, and whether they are real."""
+    """Samples, classes, and whether they are real."""
     n = min(SIZES[shape.name], plan.examples or SIZES[shape.name])
     X, y, source = points(shape, folder, n)
     if source == "stand-in":
@@ -119,19 +119,19 @@ def data(shape: Shape, folder: Path | None, plan: Plan) -> tuple[Array, Array, s
 
 
 def parties(X: Array, y: Array, tau: int) -> list[LoneParty]:
-    """`tau` parties that have every `tau`-th point each."""
+    """`tau` parties that have every `tau`-th sample each."""
     held = [Samples(X[i::tau].copy(), y[i::tau].copy()) for i in range(tau)]
     return [LoneParty(lambda _, mine=mine: mine, PartyOptions(name=f"party-{i}")) for i, mine in enumerate(held)]
 
 
 def federation(shape: Shape, asked: Sequence[LoneParty], where: str | Workers) -> Tree:
-    """Train."""
+    """Train a federation."""
     classes = list(range(shape.n_classes))
     return run(asked, where, spec=shape.spec, classes=classes, rule="novelty", decay=0.5, show_progress=False)
 
 
 def timed(shape: Shape, asked: Sequence[LoneParty], where: str | Workers) -> tuple[float, Tree]:
-    """Train, on workers by the clock, and else along the critical path: the slowest party and what is no party's."""
+    """Train; wall time on workers, else the seconds of the critical path: the slowest party and the server."""
     start = time.process_time()
     done = federation(shape, asked, where)
     if isinstance(where, Workers):
@@ -140,7 +140,7 @@ def timed(shape: Shape, asked: Sequence[LoneParty], where: str | Workers) -> tup
 
 
 def critical_path(everything: float, each: Sequence[float]) -> float:
-    """Seconds of the slowest party, and of everything that no party does."""
+    """Seconds of the slowest party and of the server."""
     return max(each) + max(everything - sum(each), 0.0)
 
 
@@ -186,7 +186,7 @@ def measure(
 
 
 def speed_ups(rows: Sequence[Row], what: str) -> dict[str, list[tuple[int, float]]]:
-    """How many times as fast as one party, by data set and number of parties."""
+    """Speed-ups over one party, by data set and number of parties."""
     lines: dict[str, list[tuple[int, float]]] = {}
     for name in dict.fromkeys(row["set"] for row in rows):
         times = {row["parties"]: row["seconds"] for row in rows if (row["set"], row["measured"]) == (name, what)}
@@ -221,7 +221,7 @@ def table(rows: Sequence[Row]) -> list[Row]:
 
 
 def remarks(rows: Sequence[Row], cores: int) -> list[str]:
-    """What is compared with what, and why the figures differ."""
+    """Notes on the comparison and on the differences from the paper."""
     digests = {name: {row["sha256"] for row in rows if row["set"] == name} for name in {row["set"] for row in rows}}
     same = "led" if all(len(found) == 1 for found in digests.values()) else "did NOT all lead"
     return [
@@ -233,19 +233,19 @@ def remarks(rows: Sequence[Row], cores: int) -> list[str]:
         "Why ours differs: counting is faster by two orders of magnitude, by a fused kernel in place of a sparse "
         "product (and on another machine), so that what does not shrink with the number of parties weighs more. Each "
         "party draws the lifting matrix anew (the paper's threads share it, which parties cannot), and the server "
-        "unpacks, checks and adds one reply after the other. Measured once, MNIST with 20000 points: counting 0.8 CPU "
-        "s, drawing 0.1 to 0.35, packing 0.02, server 0.2 with one party and 0.3 with 16. With fewer points than the "
+        "unpacks, checks and adds one reply after the other. Measured once, MNIST with 20000 samples: counting 0.8 CPU "
+        "s, drawing 0.1 to 0.35, packing 0.02, server 0.2 with one party and 0.3 with 16. With fewer samples than the "
         "paper's that part is larger still; `--full` takes all. Wall times suffer from whatever else the machine does.",
     ]
 
 
 def main(arguments: list[str]) -> None:
     """Measure, print, write."""
-    options = parser("scaling", __doc__, "all points of each set, 10 repetitions: about two hours on two cores")
+    options = parser("scaling", __doc__, "all samples of each set, 10 repetitions: about two hours on two cores")
     options.add_argument(
         "--sets", default="", help="names of data sets, separated by commas (default: the first four, quick: three)"
     )
-    options.add_argument("--examples", type=int, help="points of each set, 0 for all (default: 20000, quick: 1000)")
+    options.add_argument("--examples", type=int, help="samples of each set, 0 for all (default: 20000, quick: 1000)")
     options.add_argument("--no-wall", action="store_true", help="the critical path alone, without Ray")
     chosen: Any = options.parse_args(arguments)
     plan = QUICK if chosen.quick else FULL if chosen.full else Plan()
@@ -253,9 +253,12 @@ def main(arguments: list[str]) -> None:
         plan = replace(plan, examples=chosen.examples)
     wanted = [name.strip() for name in chosen.sets.split(",") if name.strip()] or list(SIZES)[: plan.sets]
     if plan.examples < 0 or not set(wanted) <= set(SIZES):
-        options.error(f"expected --examples of at least 0, --sets among {', '.join(SIZES)}")
+        options.error(
+            f"expected --examples of at least 0 and --sets among {', '.join(SIZES)}, "
+            f"got {plan.examples} and {chosen.sets}"
+        )
     if chosen.data is not None and not chosen.data.is_dir():
-        options.error(f"--data: expected a folder, {chosen.data} is none")
+        options.error(f"--data: expected a folder, got {chosen.data}")
     start = time.perf_counter()
     folder = output_folder(chosen)
     cells = Cells(folder / "cells")

@@ -1,17 +1,17 @@
 """Bytes: packed counts beside their entropy, and FlyNN's traffic beside FedAvg's until it is as accurate.
 
-First table: the counts of one party of 50 to 60000 points, at the hyper-parameters of the paper's scaling experiment:
-their zero-order entropy (what a code takes that codes every entry by itself), the bytes of `federated.compression`,
-how long packing takes, the dense matrix in the narrowest type that holds it and in int64, and what the bits
-alone would take, which is all that decay 0 reads.
+First table: the counts of one party of 50 to 60000 samples, at the hyper-parameters of the paper's scaling experiment:
+their zero-order entropy (what a code takes that codes every entry by itself), the bytes of `federated.compression`, how
+long packing takes, the dense matrix in the narrowest type that holds it and in int64, and what the bits alone would
+take, which is all that decay 0 reads.
 
-Second table: ten parties, Dirichlet 0.1, a fifth of the points held out. FlyNN is the product's: strategy and clients
-of the package, sizes by default, columns as they are, the decay chosen by the parties, all of its messages counted, the
-model handed out and tried included. FedAvg trains softmax regression (LR) and a perceptron with one hidden layer of 64
-(MLP) in float32 on the same parts until it first has FlyNN's accuracy on the same held-out points. It gets what helps
-it: columns standardised by the pooled points, learning rate and epochs per round from a grid by the very held-out
-points (fewest bytes to FlyNN's accuracy, else the highest accuracy), and of its messages only the arrays count: the
-weights down and up in every round, and the final ones down. Envelopes of Flower and of the network are in no figure.
+Second table: ten parties, Dirichlet 0.1, a fifth of the samples held out. FlyNN is that of the package: sizes by
+default, features as they are, the decay selected by the parties, all of its messages counted, the evaluation of the
+model included. FedAvg trains softmax regression (LR) and a perceptron with one hidden layer of 64 (MLP) in float32 on
+the same parts until it first has FlyNN's accuracy on the same held-out samples. It gets what helps it: features
+standardised by the pooled samples, learning rate and epochs per round from a grid by the very held-out samples (fewest
+bytes to FlyNN's accuracy, else the highest accuracy), and of its messages only the arrays count: the weights down and
+up in every round, and the final ones down. Envelopes of Flower and of the network are in no figure.
 """
 
 from __future__ import annotations
@@ -65,16 +65,16 @@ _CODE = code_digest(
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run.
+    """Extent of a run.
 
     Parameters
     ----------
     rounds : int
         Of FedAvg, at most.
     seeds : tuple of int
-        Of split, held-out points and training.
+        Of split, held-out samples and training.
     largest : int
-        Points of a data set that are dealt out.
+        Samples of a data set that are dealt out.
     """
 
     rounds: int = 100
@@ -111,7 +111,7 @@ def sizes_of(counts: ClassCounts) -> Row:
 
 
 def party_rows(shape: Shape, folder: Path | None, most: int) -> Iterator[Row]:
-    """A row for each size of a party, up to `most` points and to what there is; none where there is no file."""
+    """A row for each size of a party, up to `most` samples and to what there is; none where there is no file."""
     source = source_of(shape.file, folder)
     if source is None:
         return
@@ -128,7 +128,7 @@ def party_rows(shape: Shape, folder: Path | None, most: int) -> Iterator[Row]:
 
 
 def source_of(name: str, folder: Path | None) -> str | None:
-    """What `load_dataset` calls a data set: Digits is always there, the others where there is a file."""
+    """Name of a data set for `load_dataset`; None where there is no file. Digits is always there."""
     if name == "digits":
         return name
     path = None if folder is None else folder / f"{name}.npz"
@@ -139,7 +139,7 @@ def source_of(name: str, folder: Path | None) -> str | None:
 
 
 def flynn(parts: Parts) -> Row:
-    """Accuracy on the held-out points of all parties, and bytes of all rounds by party, on average."""
+    """Accuracy on the held-out samples of all parties, and bytes of all rounds by party, on average."""
     n_parties = len(parts.shares)
     spec = HashSpec.suggest(parts.pooled.X.shape[1], len(parts.pooled.y), parts.n_classes)
     run = federate(RunOptions(spec=spec, classes=range(parts.n_classes), min_parties=n_parties), parts.parties())
@@ -170,7 +170,7 @@ def by_averaging(parts: Parts, model: str, recipe: Recipe, goal: float, most: in
 
 
 def best_of(tried: Sequence[Row]) -> Row:
-    """The one that reached the goal with the fewest bytes; if none did, the most accurate."""
+    """The row that reached the goal with the fewest bytes; if none did, the most accurate row."""
     return max(tried, key=lambda row: (row["reached"], -row["rounds"] if row["reached"] else 0, row["accuracy"]))
 
 
@@ -235,9 +235,9 @@ def main(arguments: list[str]) -> None:
     options.add_argument("--seeds", type=int, help="splits of the second table (default: 3, quick: 1)")
     chosen = options.parse_args(arguments)
     if chosen.seeds is not None and chosen.seeds < 1:
-        options.error("--seeds: expected at least 1")
+        options.error(f"--seeds: expected at least 1, got {chosen.seeds}")
     if chosen.data is not None and not chosen.data.is_dir():
-        options.error(f"--data: expected a folder, {chosen.data} is none")
+        options.error(f"--data: expected a folder, got {chosen.data}")
     plan = QUICK if chosen.quick else Plan()
     if chosen.seeds is not None:
         plan = replace(plan, seeds=tuple(range(chosen.seeds)))

@@ -13,7 +13,7 @@ _COLOURS = {"FlyNN": "tab:blue", "FedAvg LR": "tab:orange", "FedAvg MLP": "tab:g
 
 
 def draw(sizes: Sequence[Row], rows: Sequence[Row], path: Path) -> None:
-    """One panel of bytes against points, and for each set one of accuracy against bytes (first seed).
+    """One panel of bytes against samples, and for each set one of accuracy against bytes (first seed).
 
     Parameters
     ----------

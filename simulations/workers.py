@@ -1,4 +1,4 @@
-"""Where the parties and nodes of a simulation run: in this process, or as tasks on Ray."""
+"""Workers of a simulation: parties and nodes run in this process, or as tasks on Ray."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from simulations.nodes import answer, summed
 WHERE = ("process", "ray")
 
 RETRIES = 3
-"""How often Ray runs a task again whose worker died."""
+"""Times that Ray repeats a task whose worker died."""
 
 
 class Workers(ABC):
-    """Who runs parties and nodes. What goes into one of these methods, and comes out of it, may be a promise.
+    """Runs parties and nodes. Arguments and results of the methods may be promises.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class Workers(ABC):
 
     @abstractmethod
     def put(self, value: Any) -> Any:
-        """Lay down a value that several calls need."""
+        """Store a value that several calls need."""
 
     @abstractmethod
     def answer(self, party: Any, request: Any) -> tuple[Any, Any]:
@@ -41,7 +41,7 @@ class Workers(ABC):
 
     @abstractmethod
     def sum(self, settings: Any, names: Sequence[str], replies: Sequence[Any]) -> Any:
-        """Have a node add up what its children sent."""
+        """Have a node add up the replies of its children."""
 
     @abstractmethod
     def answered(self, seconds: Sequence[Any]) -> list[float]:
@@ -49,11 +49,11 @@ class Workers(ABC):
 
     @abstractmethod
     def get(self, promises: Sequence[Any]) -> list[Any]:
-        """The values."""
+        """The values of promises."""
 
 
 class _Here(Workers):
-    """Plain calls. They go down the tree branch by branch, so that few replies are held at a time."""
+    """Plain calls, branch by branch, so that few replies are held at a time."""
 
     def put(self, value: Any) -> Any:
         return value
@@ -74,7 +74,7 @@ class _Here(Workers):
 
 
 class _OnRay(Workers):
-    """Tasks. Ray keeps what they return until the node has run that it is for."""
+    """Tasks on Ray, which keeps their results until the node above has run."""
 
     def __init__(self, ray: Any) -> None:
         super().__init__()
@@ -175,7 +175,7 @@ def progress(total: int, what: str, shown: bool | None = None) -> Iterator[Calla
     ----------
     total : int
     what : str
-        What is counted.
+        Name of the things counted.
     shown : bool, optional
         By default only where standard error is a terminal.
     """

@@ -189,23 +189,23 @@ def test_bundled_sets_need_no_folder(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"X": np.zeros((30, 2))}, "has no y"),
-        ({"X": np.zeros((30, 2)), "y": np.arange(30) % 2, "X_test": np.zeros((3, 2))}, "has no y_test"),
-        ({"X": np.zeros((30, 2)), "y": np.arange(29) % 2}, "y should hold 30 labels"),
-        ({"X": np.zeros(30), "y": np.arange(30) % 2}, "X should be a table"),
-        ({"X": np.full((30, 2), np.nan), "y": np.arange(30) % 2}, "X has values that are missing"),
-        ({"X": np.full((30, 2), "a"), "y": np.arange(30) % 2}, "X should be a table of numbers"),
+        ({"X": np.zeros((30, 2))}, "got no y"),
+        ({"X": np.zeros((30, 2)), "y": np.arange(30) % 2, "X_test": np.zeros((3, 2))}, "got no y_test"),
+        ({"X": np.zeros((30, 2)), "y": np.arange(29) % 2}, "y: expected 30 labels"),
+        ({"X": np.zeros(30), "y": np.arange(30) % 2}, "X: expected a table"),
+        ({"X": np.full((30, 2), np.nan), "y": np.arange(30) % 2}, "X: expected finite numbers"),
+        ({"X": np.full((30, 2), "a"), "y": np.arange(30) % 2}, "X: expected a table of numbers"),
         ({"X": np.zeros((30, 2)), "y": np.array([{}] * 30)}, "cannot be read"),
-        ({"X": np.zeros((30, 2)), "y": np.zeros(30)}, "need two classes"),
-        ({"X": np.zeros((30, 2)), "y": np.arange(30)}, "need two classes"),
-        ({"X": np.zeros((0, 2)), "y": np.zeros(0)}, "need two classes"),
+        ({"X": np.zeros((30, 2)), "y": np.zeros(30)}, "two classes"),
+        ({"X": np.zeros((30, 2)), "y": np.arange(30)}, "two classes"),
+        ({"X": np.zeros((0, 2)), "y": np.zeros(0)}, "two classes"),
         (
             {"X": np.zeros((9, 2)), "y": np.zeros(9), "X_test": np.zeros((9, 3)), "y_test": np.ones(9)},
-            "X_test has 3 columns, X has 2",
+            "X_test: expected 2 features as in X, got 3",
         ),
         (
             {"X": np.zeros((9, 2)), "y": np.zeros(9), "X_test": np.zeros((9, 2)), "y_test": np.full(9, "a")},
-            "different kinds",
+            "y_test: expected labels as in y",
         ),
     ],
 )
@@ -237,7 +237,7 @@ def test_a_truncated_archive_is_refused_by_name(folder, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--sets", "iris,nothing"], "no data set nothing"),
+        (["--sets", "iris,nothing"], "got nothing"),
         (["--data", "nowhere"], "nowhere"),
         (["--folds", "1"], "--folds"),
     ],

@@ -120,4 +120,4 @@ def test_wrong_options_are_refused(wrong, folder, tmp_path):
 def test_a_folder_that_is_none_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit):
         command.main(["openml", "--data", str(tmp_path / "none"), "--out", str(tmp_path)])
-    assert "not a folder" in capsys.readouterr().err
+    assert "expected a folder" in capsys.readouterr().err
