@@ -124,8 +124,8 @@ def remarks(source: str, problems: Sequence[Problem], settings: Settings) -> lis
         '- Which kNN: the paper does not say what it does to the samples. Line "kNN" has the better of rows of unit '
         "length and standardised columns; 1-NN, LR and the perceptron may standardise too. Beside kNN and 1-NN on "
         "samples as they are, the paper's FlyNN is about as printed (on 32 sets of up to 2000 samples: on a par with "
-        "the one, ahead of the other), and so it does on synthetic data. But where columns have different units, a nearest "
-        "neighbour gains more by one scale for all than FlyNN gains by tuning.\n"
+        "the one, ahead of the other), and so it does on synthetic data. But where columns have different units, a "
+        "nearest neighbour gains more by one scale for all than FlyNN gains by tuning.\n"
         "- The paper's hash sees only what adds up over columns: where differences between columns matter (twonorm, "
         "steel_plates), no tuning of m, s, rho and gamma helps. Signed rows and scaled columns do, which the defaults "
         "of this package have.",
