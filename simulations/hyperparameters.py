@@ -17,11 +17,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from flwr_flynn import HashSpec
 from simulations import paper_plots
@@ -167,21 +169,20 @@ def _first(path: Path, most: int | None) -> tuple[Array, Array]:
     return X[:most], y[:most]
 
 
+def _means(rows: Sequence[Row]) -> pd.Series:
+    """Mean accuracy over the lines of a panel, by set, parameter and value."""
+    return pd.DataFrame(rows).groupby(["set", "parameter", "value"], sort=True)["accuracy"].mean()
+
+
 def table(rows: Sequence[Row]) -> list[Row]:
     """The figures in numbers: means over the lines of a panel at four values of the parameter."""
-    lines = []
+    means, lines = _means(rows), []
     for name in dict.fromkeys(row["set"] for row in rows):
         for parameter, label in NAMES.items():
-            mine = [row for row in rows if (row["set"], row["parameter"]) == (name, parameter)]
-            means = {
-                value: float(np.mean([row["accuracy"] for row in mine if row["value"] == value]))
-                for value in sorted({row["value"] for row in mine})
-            }
-            values = list(means)
-            best = max(means, key=lambda value: means[value])
-            line: Row = {"set": name, "parameter": label}
-            places = (("first", values[0]), ("second", values[1]), ("best", best), ("last", values[-1]))
-            lines.append(line | {what: f"{means[value]:.3f} at {value:.3g}" for what, value in places})
+            mine = means[name, parameter]
+            places = {"first": 0, "second": 1, "best": mine.argmax(), "last": -1}
+            shown = {what: f"{mine.iloc[i]:.3f} at {mine.index[i]:.3g}" for what, i in places.items()}
+            lines.append({"set": name, "parameter": label} | shown)
     return lines
 
 
@@ -197,19 +198,15 @@ CLAIMS = (
 def verdicts(rows: Sequence[Row]) -> list[Row]:
     """The paper's statements beside our measurements, by the means over the lines of each panel."""
     found: dict[str, list[str]] = {parameter: [] for parameter, _ in CLAIMS}
-    for name in dict.fromkeys(row["set"] for row in rows):
-        for parameter in found:
-            mine = [row for row in rows if (row["set"], row["parameter"]) == (name, parameter)]
-            values = sorted({row["value"] for row in mine})
-            means = [float(np.mean([row["accuracy"] for row in mine if row["value"] == value])) for value in values]
-            if parameter == "gamma":
-                rest = means[1:]
-                found[parameter].append(f"{name}: {means[0]:.2f} at 0, {min(rest):.2f} to {max(rest):.2f} above")
-            else:
-                best = int(np.argmax(means))
-                found[parameter].append(
-                    f"{name}: {means[0]:.2f} to {means[best]:.2f} at {values[best]:.3g}, {means[-1]:.2f} at the end"
-                )
+    means = _means(rows)
+    for name, (parameter, said) in product(dict.fromkeys(row["set"] for row in rows), found.items()):
+        mine = means[name, parameter]
+        if parameter == "gamma":
+            rest = mine.iloc[1:]
+            said.append(f"{name}: {mine.iloc[0]:.2f} at 0, {rest.min():.2f} to {rest.max():.2f} above")
+        else:
+            best = f"{mine.max():.2f} at {mine.idxmax():.3g}"
+            said.append(f"{name}: {mine.iloc[0]:.2f} to {best}, {mine.iloc[-1]:.2f} at the end")
     return [{"parameter": NAMES[p], "the paper": claim, "ours": "; ".join(found[p])} for p, claim in CLAIMS]
 
 

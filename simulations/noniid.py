@@ -33,6 +33,7 @@ from typing import Any
 
 import joblib
 import numpy as np
+import pandas as pd
 from flwr.common import NDArrays, ndarrays_to_parameters
 
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
@@ -239,14 +240,11 @@ def table(rows: Sequence[Row], figure: str) -> list[Row]:
     """A line for every split, a column for every method: the mean over seeds of a figure, with an asterisk where no
     party takes more than one step in a round (see the module)."""
     lines = []
-    for split in dict.fromkeys(row["split"] for row in rows):
-        mine = [row for row in rows if row["split"] == split]
-        line: Row = {"split": split}
-        for method in METHODS:
-            of = [row for row in mine if row["method"] == method]
-            star = "*" if all(row["steps"] == 1 for row in of) else ""
-            line[method] = f"{np.mean([row[figure] for row in of]):.3f}{star}"
-        lines.append(line | _checksums(mine))
+    for split, mine in pd.DataFrame(rows).groupby("split", sort=False):
+        of = mine.groupby("method", sort=False)
+        stars = of["steps"].agg(lambda steps: "*" if (steps == 1).all() else "")
+        shown = of[figure].mean().map("{:.3f}".format) + stars
+        lines.append({"split": split} | shown.to_dict() | _checksums([row for row in rows if row["split"] == split]))
     return lines
 
 

@@ -59,7 +59,8 @@ def text_table(rows: Sequence[Row]) -> str:
     """Rows as lines of aligned columns: text to the left, numbers to the right, rounded to three digits."""
     frame, left = _shown(rows)
     for name in frame.columns[left]:
-        frame[name] = frame[name].str.ljust(frame[name].str.len().max())
+        width = max(len(name), frame[name].str.len().max())
+        frame = frame.assign(**{name: frame[name].str.ljust(width)}).rename(columns={name: name.ljust(width)})
     return str(frame.to_string(index=False))
 
 
