@@ -107,7 +107,7 @@ def test_without_a_network_the_bundled_sets_remain_and_that_is_said(monkeypatch,
     assert source == "bundled"
     assert "digits" in known
     assert "bundled sets instead" in capsys.readouterr().err
-    with pytest.raises(SetError, match="OpenML 6: not to be had"):
+    with pytest.raises(SetError, match="OpenML 6"):
         openml_sets.fetched(6)
 
 

@@ -205,7 +205,7 @@ def test_mnist_is_cut_to_the_digits_asked_for(tmp_path):
 def test_a_file_that_is_no_mnist_is_refused(tmp_path, capsys):
     path = tmp_path / "mnist.npz"
     write_digits(path, y=np.zeros(60, int))
-    with pytest.raises(DataError, match=r"mnist\.npz: expected points of the digits"):
+    with pytest.raises(DataError, match=r"mnist\.npz: expected samples of the digits"):
         mnist(path, (3, 8))
     path.write_bytes(b"nothing")
     with pytest.raises(SystemExit):
