@@ -242,7 +242,7 @@ def sbfc_predictions(X: Array, y: Array, fold: Array, planes: Array, sizes: Sequ
     sizes : sequence of K int, ascending, at most m
         A hash of size k uses the first k planes.
     seed : int
-        For ties.
+        Seed of the random choice between ties.
 
     Returns
     -------
@@ -286,7 +286,7 @@ def one_epoch(kind: str, parameters: Mapping[str, Any], X: Array, y: Array, poin
     kind : {"LR", "MLP"}
         Logistic regression by SAGA, or a perceptron by Adam.
     parameters : mapping
-        Of scikit-learn's class.
+        Parameters of scikit-learn's class.
     X, y
         Training samples, standardised, and their classes.
     points : (p, d) array

@@ -45,7 +45,7 @@ def binary(n: int, d: int, ones: int, seed: int) -> tuple[Array, Array]:
     ones : int
         Bits that are one in every sample.
     seed : int
-        Of samples and lifting matrix.
+        Seed of samples and lifting matrix.
 
     Returns
     -------

@@ -181,7 +181,7 @@ def federate(
     -------
     weights : list of arrays
     traffic : Traffic
-        Of all rounds; the final model still has to be handed out.
+        Bytes of all rounds, without the hand-out of the final model.
     """
     parties = [GradientClient(X, y, recipe, (seed, party)) for party, (X, y) in enumerate(parts)]
     enough = False

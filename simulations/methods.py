@@ -1,8 +1,8 @@
 """The methods that `python -m simulations accuracy` compares, each a job: data set and settings in, rows out.
 
-A job is a plain function, so that it can run in another process, and its rows are plain values, so that JSON holds
-them. All jobs on a data set use the same folds. "Tuned" means as in the paper: the best mean score over the very
-folds that are reported, which flatters; "nested" means chosen within each training fold.
+A job is a plain function, so that it can run in another process, and its rows hold plain values. All jobs on a data set
+use the same folds. "Tuned" means as in the paper: the best mean score over the very folds that are reported, which
+flatters; "nested" means chosen within each training fold.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ Array = npt.NDArray[Any]
 
 FLYNN, PAPER, TUNED = "FlyNN", "FlyNN paper", "FlyNN tuned"
 KNN = "kNN"  # the better of its two scalings
-KNN_AS_IS, ONE_NN_AS_IS = "kNN as is", "1-NN as is"  # on samples as they are, as the paper's tables seem to have them
+KNN_AS_IS, ONE_NN_AS_IS = "kNN as is", "1-NN as is"  # on unscaled samples, as in the paper's tables, it seems
 PAPER_PRESET: dict[str, Any] = {"signed": False, "scaling": None, "rule": "novelty"}
-TUNED_OPTIONS: dict[str, tuple[Any, ...]] = {  # what this version of the classifier does not accept is left out
+TUNED_OPTIONS: dict[str, tuple[Any, ...]] = {  # options that the classifier does not accept are left out
     "signed": (True, False),
     "scaling": (None, "center", "standard", "weighted", "weighted-center"),
-    "waves": (False, True),  # not without scaling, nor where there are many columns
+    "waves": (False, True),  # only with scaling, and for few features
     "rule": ("balanced", "novelty", "bayes"),
 }
-VERSION = 5  # to be raised when a job below comes to compute something else: it is in the key of every cell
+VERSION = 5  # in the key of every cell; raise it when a job computes something new
 PAPER_DECAY = 0.8  # the upper end of the paper's range, and its best
-ABLATION: dict[str, dict[str, Any]] = {  # the default, but for this; left out where the classifier does not accept it
+ABLATION: dict[str, dict[str, Any]] = {  # changes of the default; left out where the classifier does not accept them
     FLYNN: {},
     "read-out off": {"rule": "novelty"},
     "decay off": {"decay": PAPER_DECAY},
     "waves off": {"waves": False},
-    "choice off": {"scaling": "weighted"},  # of a hash by leave-one-out
+    "choice off": {"scaling": "weighted"},  # selection of a hash by leave-one-out
     "weights off": {"scaling": "standard"},
-    "hash off": {"scaling": "standard", "signed": False},  # to be held against "weights off"
+    "hash off": {"scaling": "standard", "signed": False},  # compare with "weights off"
     "scaling off": {"scaling": None},
     "all off": PAPER_PRESET | {"decay": PAPER_DECAY},
 }
@@ -67,13 +67,13 @@ class Settings:
     ----------
     folds : int
     seed : int
-        Of subsample, folds, hashes and random configurations.
+        Seed of subsample, folds, hashes and random configurations.
     draws : int
         Random configurations of FlyNN, and sizes of SBFC.
     largest_dim : int
         The paper tunes m up to 2048 d; no m goes beyond this, so that a run stays affordable.
     largest_k : int
-        Of kNN.
+        Largest k of kNN.
     """
 
     folds: int = 10

@@ -85,12 +85,12 @@ class Plan:
     Parameters
     ----------
     splits : tuple of str
-        Of `splits.SPLITS`.
+        Names in `splits.SPLITS`.
     parties : tuple of int
     rounds : int
-        Of FedAvg and FedProx.
+        Rounds of FedAvg and FedProx.
     seeds : tuple of int
-        Of split, held-out samples and training.
+        Seeds of split, held-out samples and training.
     largest : int
         Samples of a data set that are used.
     """
@@ -164,7 +164,7 @@ class Study:
     data : Dataset
     plan : Plan
     cells : Cells
-        Where finished ones are kept.
+        Finished cells.
     where : str or Workers
         As for `runner.run`.
     """
@@ -281,7 +281,7 @@ def costs(rows: Sequence[Row]) -> list[Row]:
 
 
 def _reached(curve: Sequence[float], goal: float) -> int | None:
-    """The first round after which it was as accurate."""
+    """The first round with at least the accuracy `goal`."""
     return next((number for number, accuracy in enumerate(curve, 1) if accuracy >= goal), None)
 
 

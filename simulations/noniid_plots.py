@@ -79,7 +79,7 @@ def accuracy(rows: Sequence[Row], methods: Sequence[str], title: str, path: Path
     Parameters
     ----------
     rows : sequence of dict
-        Of `noniid.Study.rows`, of one data set and number of parties.
+        Rows of `noniid.Study.rows` for one data set and number of parties.
     methods : sequence of str
     title : str
     path : Path

@@ -42,7 +42,7 @@ def cross_validated(
     spec : HashSpec
     decays : sequence of D float
     score : callable
-        Of true classes, predicted ones and L.
+        Called with true classes, predicted classes and L.
 
     Returns
     -------

@@ -154,7 +154,7 @@ def costs(rows: Sequence[Row], path: Path) -> None:
     Parameters
     ----------
     rows : sequence of dict
-        Of `simulations.theory_costs.measure`.
+        Rows of `simulations.theory_costs.measure`.
     path : Path
         The PNG.
     """

@@ -132,7 +132,7 @@ def reliability(rows: Sequence[Row], path: Path) -> None:
     Parameters
     ----------
     rows : sequence of dict
-        Of `simulations.methods.calibration`, with the name of the ``set``.
+        Rows of `simulations.methods.calibration`, with the name of the ``set``.
     path : Path
         The PNG.
     """

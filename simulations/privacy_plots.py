@@ -90,7 +90,7 @@ def draw(rows: Sequence[Row], folder: Path) -> list[str]:
     Parameters
     ----------
     rows : sequence of dict
-        Of `simulations.privacy.measure`.
+        Rows of `simulations.privacy.measure`.
     folder : Path
 
     Returns

@@ -43,7 +43,7 @@ class Plan:
         The T that the paper's mechanism tries.
     noise : {"simulated", "opendp"}
     seed : int
-        Of hashes and simulated noise.
+        Seed of hashes and simulated noise.
     """
 
     repetitions: int = 10

@@ -150,7 +150,7 @@ def write_summary(
         Gets the ``summary.md``.
     title, experiment : str
     arguments : sequence of str
-        Of the command line; folders are left out of them.
+        Arguments of the command line; folders are left out of them.
     seconds : float
         Wall time of this run, without cells that were there already.
     parts : sequence of str
@@ -247,7 +247,7 @@ def comparison(rows: Sequence[Row], variants: Sequence[str], reference: str) -> 
 
 
 def summarised(rows: Sequence[Row], **about: Any) -> list[Row]:
-    """A row per set and method as it goes to the CSV: for the scores, their mean and standard deviation over folds."""
+    """A row per set and method for the CSV, with mean and standard deviation of the scores over folds."""
     result = []
     for row in rows:
         scores = np.array(row["scores"])
@@ -263,7 +263,7 @@ def reliability(name: str, probabilities: Array, y: Array) -> Row:
     Parameters
     ----------
     name : str
-        Of the method.
+        Name of the method.
     probabilities : (n, L) float array
         Those below 1e-6 count as 1e-6 in the log-loss.
     y : (n,) int array

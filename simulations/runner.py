@@ -48,7 +48,7 @@ class Tree:
     Parameters
     ----------
     model : FlyNNClassifier
-        Of the counts of all parties, which are ``model.counts_``.
+        Classifier of the counts of all parties, which are ``model.counts_``.
     traffic : Traffic
         Bytes between the parties and the nodes that asked them.
     seconds : float
@@ -90,9 +90,9 @@ def run(
     show_progress : bool, optional
         See `progress`.
     **settings
-        Of `RunOptions`: ``spec``, ``classes`` and more. One spec: the only phase is the counting, and a decay of "auto"
-        follows from the summed counts. With a ``mechanism`` the root asks all parties itself: a sum of noisy counts is
-        not a message that a single party could have sent.
+        Options of `RunOptions`: ``spec``, ``classes`` and more. One spec: the only phase is the counting, and a decay
+        of "auto" follows from the summed counts. With a ``mechanism`` the root asks all parties itself: a sum of noisy
+        counts is not a message that a single party could have sent.
 
     Returns
     -------

@@ -50,7 +50,7 @@ see `shifted`.
 TEST_FRACTION = 0.2
 
 LEAST = 5
-"""Held-out samples that a party has at least to be the worst one: on a single sample accuracy is 0 or 1."""
+"""Fewest held-out samples of a party that can be the worst one: on a single sample accuracy is 0 or 1."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +96,7 @@ class Parts:
         return replace(self, shares=[replace(s, X=scaled(s.X), X_test=scaled(s.X_test)) for s in self.shares])
 
     def for_validation(self, seed: int) -> Parts:
-        """The training samples alone, a fifth of them held out; what is held out here is in none of them."""
+        """The training samples alone, a fifth of them held out; present held-out samples are left out."""
         shares = []
         outside = held_out(len(self.pooled.y), TEST_FRACTION, seed)
         ends = np.cumsum([len(share.y) for share in self.shares])
@@ -149,7 +149,7 @@ def deal_out(data: Dataset, split: str, n_parties: int, seed: int) -> Parts:
         One of `SPLITS`.
     n_parties : int
     seed : int
-        Of the split, of which samples are held out, and of the shift of the features.
+        Seed of the split, of the held-out samples, and of the shift of the features.
     """
     settings = dict(SPLITS[split])
     if split == QUANTITY:

@@ -64,7 +64,7 @@ class Plan:
     tests : int
         Test samples for each point of a curve, about; at least two data sets.
     points : int
-        Of each curve.
+        Points of each curve.
     seed, repeats : int
     scale : int
         Largest sizes are divided by it.

@@ -40,7 +40,7 @@ class Setting:
 
     @property
     def bound(self) -> float:
-        """Theorem 2's, by the constants of its proof; 0 where it says nothing."""
+        """Bound of Theorem 2, by the constants of its proof; 0 where it is negative."""
         other_class = K * self.clusters / 2
         failure = 4 * self.rho * other_class / self.m + math.exp(-self.rho / 150) + math.exp(-self.rho / 96)
         return max(0.0, 1 - failure)

@@ -70,9 +70,9 @@ class Plan:
     Parameters
     ----------
     rounds : int
-        Of FedAvg, at most.
+        Largest number of rounds of FedAvg.
     seeds : tuple of int
-        Of split, held-out samples and training.
+        Seeds of split, held-out samples and training.
     largest : int
         Samples of a data set that are dealt out.
     """

@@ -18,9 +18,9 @@ def draw(sizes: Sequence[Row], rows: Sequence[Row], path: Path) -> None:
     Parameters
     ----------
     sizes : sequence of dict
-        Of `traffic.party_rows`.
+        Rows of `traffic.party_rows`.
     rows : sequence of dict
-        Of `traffic.federations`.
+        Rows of `traffic.federations`.
     path : Path
         The PNG.
     """

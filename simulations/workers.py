@@ -120,8 +120,8 @@ def workers(
     where : {"process", "ray"} or Workers
         Workers are passed on as they are.
     address : str, optional
-        Of a Ray cluster, as for `ray.init`; the code of this project is sent there. By default a Ray of its own is
-        started on this machine and ended with the context; one that is there already is used.
+        Address of a Ray cluster, as for `ray.init`; the code of this project is sent there. By default a Ray of its own
+        is started on this machine and ended with the context; one that is there already is used.
     n_cpus : int, optional
         Tasks at a time on a Ray of its own; all CPUs by default.
 
