@@ -58,10 +58,10 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
 def text_table(rows: Sequence[Row]) -> str:
     """Rows as lines of aligned columns: text to the left, numbers to the right, rounded to three digits."""
     frame, left = _shown(rows)
-    for name in frame.columns[left]:
-        width = max(len(name), frame[name].str.len().max())
-        frame = frame.assign(**{name: frame[name].str.ljust(width)}).rename(columns={name: name.ljust(width)})
-    return str(frame.to_string(index=False))
+    table = pd.concat([frame.columns.to_frame().T, frame]) if rows else frame
+    sides = ["right" if to_left else "left" for to_left in left]
+    padded = [table[name].str.pad(table[name].str.len().max(), side) for name, side in zip(table, sides, strict=True)]
+    return "\n".join(map("  ".join, zip(*padded, strict=True)))
 
 
 def markdown_table(rows: Sequence[Row]) -> str:
