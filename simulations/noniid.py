@@ -323,8 +323,8 @@ def run(sources: Sequence[str], plan: Plan, folder: Path, where: str | Workers, 
                 recipe = study.recipe(n_parties, *method.rsplit(" ", 1))
                 recipes.append({"set": study.data.name, "parties": n_parties, "method": method} | asdict(recipe))
             splits = [split for split in plan.splits if split != SHIFT]  # whose labels are those of IID
-            parts = {split: deal_out(study.data, split, n_parties, plan.seeds[0]).class_table for split in splits}
-            plots.skew(parts, f"{study.data.name}: training samples of {n_parties} parties by class", folder /
+            dealt = {split: deal_out(study.data, split, n_parties, plan.seeds[0]).class_table for split in splits}
+            plots.skew(dealt, f"{study.data.name}: training samples of {n_parties} parties by class", folder /
                        plots.name_of("skew", study.data.name, n_parties))  # fmt: skip
     hidden = ("curve", "recipe")
     write_csv(folder / "noniid.csv", [{k: v for k, v in row.items() if k not in hidden} for row in rows])

@@ -44,7 +44,8 @@ from simulations.results import (
     write_csv,
     write_summary,
 )
-from simulations.runner import Tree, Workers, run, workers
+from simulations.runner import Tree, run
+from simulations.workers import Workers, workers
 
 Array = npt.NDArray[Any]
 
@@ -120,8 +121,12 @@ def data(shape: Shape, folder: Path | None, plan: Plan) -> tuple[Array, Array, s
 
 def parties(X: Array, y: Array, tau: int) -> list[LoneParty]:
     """`tau` parties that have every `tau`-th sample each."""
-    held = [Samples(X[i::tau].copy(), y[i::tau].copy()) for i in range(tau)]
-    return [LoneParty(lambda _, mine=mine: mine, PartyOptions(name=f"party-{i}")) for i, mine in enumerate(held)]
+
+    def party(i: int) -> LoneParty:
+        mine = Samples(X[i::tau].copy(), y[i::tau].copy())
+        return LoneParty(lambda _names: mine, PartyOptions(name=f"party-{i}"))
+
+    return [party(i) for i in range(tau)]
 
 
 def federation(shape: Shape, asked: Sequence[LoneParty], where: str | Workers) -> Tree:

@@ -17,11 +17,12 @@ up in every round, and the final ones down. Envelopes of Flower and of the netwo
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import joblib
 import numpy as np
@@ -182,7 +183,7 @@ def federations(source: str, plan: Plan, cells: Cells) -> Iterator[Row]:
         key = about | {"data": joblib.hash((data.X, data.y)), "code": _CODE}
         parts = deal_out(data, SPLIT, PARTIES, seed)
         scaled = parts.standardised()
-        ours = cells.finish(key | {"job": f"seed {seed}, {FLYNN}"}, lambda parts=parts: [flynn(parts)])[0]
+        ours = cells.finish(key | {"job": f"seed {seed}, {FLYNN}"}, partial(_row, flynn, parts))[0]
         yield about | {"method": FLYNN, "reached": True} | ours
         goal = ours["accuracy"]
         for model in MODELS:
@@ -192,9 +193,12 @@ def federations(source: str, plan: Plan, cells: Cells) -> Iterator[Row]:
                 most = min([plan.rounds, *(row["rounds"] for row in tried if row["reached"])])
                 job = f"seed {seed}, FedAvg {model}, {_words(asdict(recipe))}"
                 mine = key | {"job": job, "recipe": asdict(recipe), "most": most, "goal": goal}
-                train = partial(by_averaging, scaled, model, recipe, goal, most, seed)
-                tried += cells.finish(mine, lambda train=train: [train()])
+                tried += cells.finish(mine, partial(_row, by_averaging, scaled, model, recipe, goal, most, seed))
             yield about | {"method": f"FedAvg {model}"} | best_of(tried)
+
+
+def _row(work: Callable[..., Row], *arguments: Any) -> list[Row]:
+    return [work(*arguments)]
 
 
 # ---- what is shown
