@@ -49,11 +49,11 @@ NOVELTY_SETS = ("digits", "usps", "satimage", "segment", "letters", "iris", "win
 
 
 class SetError(ValueError):
-    """A data set cannot be used; the message names it and says why."""
+    """A data set cannot be used; the message names it and gives the reason."""
 
 
 def read_set(path: Path) -> tuple[Array, Array]:
-    """Points and class numbers of an .npz file with X and y; X_test and y_test are appended if it has them.
+    """Samples and class numbers of an .npz file with X and y; X_test and y_test are appended if it has them.
 
     Raises
     ------
@@ -74,9 +74,11 @@ def read_set(path: Path) -> tuple[Array, Array]:
     X, y = arrays["X"], arrays["y"]
     if "X_test" in arrays:
         if arrays["X_test"].shape[1] != X.shape[1]:
-            raise SetError(f"{path.name}: X_test has {arrays['X_test'].shape[1]} columns, X has {X.shape[1]}")
+            raise SetError(
+                f"{path.name}: X_test: expected {X.shape[1]} features as in X, got {arrays['X_test'].shape[1]}"
+            )
         if (arrays["y_test"].dtype.kind in "US") != (y.dtype.kind in "US"):
-            raise SetError(f"{path.name}: y and y_test are of different kinds, {y.dtype} and {arrays['y_test'].dtype}")
+            raise SetError(f"{path.name}: y_test: expected labels as in y, {y.dtype}, got {arrays['y_test'].dtype}")
         X, y = np.concatenate([X, arrays["X_test"]]), np.concatenate([y, arrays["y_test"]])
     return X, y
 
@@ -84,24 +86,24 @@ def read_set(path: Path) -> tuple[Array, Array]:
 def _check_pair(name: str, pair: tuple[str, str], arrays: Mapping[str, Array]) -> None:
     for key in pair:
         if key not in arrays:
-            raise SetError(f"{name}: has no {key}")
+            raise SetError(f"{name}: expected arrays X and y, got no {key}")
     X, y = arrays[pair[0]], arrays[pair[1]]
     if X.ndim != 2 or X.shape[1] < 1 or X.dtype.kind not in "biuf":
-        raise SetError(f"{name}: {pair[0]} should be a table of numbers, is {X.dtype} of shape {X.shape}")
+        raise SetError(f"{name}: {pair[0]}: expected a table of numbers, got {X.dtype} of shape {X.shape}")
     if y.shape != (len(X),) or y.dtype.kind not in "biufUS":
-        raise SetError(f"{name}: {pair[1]} should hold {len(X)} labels, is {y.dtype} of shape {y.shape}")
+        raise SetError(f"{name}: {pair[1]}: expected {len(X)} labels, got {y.dtype} of shape {y.shape}")
     for key in pair:
         if arrays[key].dtype.kind == "f" and not np.isfinite(arrays[key]).all():
-            raise SetError(f"{name}: {key} has values that are missing or infinite")
+            raise SetError(f"{name}: {key}: expected finite numbers, got missing or infinite values")
 
 
 def make_problem(name: str, X: Array, y: Array, settings: Settings, max_examples: int) -> Problem:
-    """A data set with its folds; of large ones a stratified subsample, at least two points of each class.
+    """A data set with its folds; of large ones a stratified subsample, at least two samples of each class.
 
     Raises
     ------
     SetError
-        Fewer than two classes with two points each, or no class with a point for each fold.
+        Fewer than two classes with two samples each, or no class with a sample for each fold.
     """
     from sklearn.model_selection import StratifiedKFold
 
@@ -110,7 +112,7 @@ def make_problem(name: str, X: Array, y: Array, settings: Settings, max_examples
     if max_examples and len(X) > max_examples:
         order = generator.permutation(len(X))
         sizes = np.bincount(codes)
-        rank = np.empty(len(X))  # of each point within its class, in the order drawn
+        rank = np.empty(len(X))  # of each sample within its class, in the order drawn
         for label in range(len(sizes)):
             rank[order[codes[order] == label]] = np.arange(sizes[label])
         keep = np.where(rank < 2, 0.0, (rank + 0.5) / sizes[codes])
@@ -119,8 +121,8 @@ def make_problem(name: str, X: Array, y: Array, settings: Settings, max_examples
     sizes = np.bincount(codes)
     if (sizes > 1).sum() < 2 or sizes.max() < settings.folds:
         raise SetError(
-            f"{name}: {settings.folds} folds need two classes with two points each, and one with {settings.folds} "
-            f"points; it has {len(codes)} points in {len(sizes)} classes"
+            f"{name}: expected for {settings.folds} folds two classes with two samples each, and one with "
+            f"{settings.folds} samples, got {len(codes)} samples in {len(sizes)} classes"
         )
     fold = np.empty(len(codes), np.int64)
     with warnings.catch_warnings():
@@ -133,7 +135,7 @@ def make_problem(name: str, X: Array, y: Array, settings: Settings, max_examples
 
 
 def bundled_sets() -> dict[str, Callable[[], tuple[Array, Array]]]:
-    """What needs no files: scikit-learn's small sets, two in the plane, and synthetic ones as in the paper."""
+    """Sets that need no files: scikit-learn's small sets, two in the plane, and synthetic ones as in the paper."""
     from sklearn import datasets
 
     from simulations.generated import binary, real
@@ -155,13 +157,13 @@ def load_problems(folder: Path | None, wanted: Sequence[str], settings: Settings
     readers = bundled_sets()
     if folder is not None:
         if not folder.is_dir():
-            raise SetError(f"{folder}: not a folder")
+            raise SetError(f"--data: expected a folder, got {folder}")
         readers = {path.stem: lambda path=path: read_set(path) for path in sorted(folder.glob("*.npz"))}  # type: ignore[misc]
         if not readers:
-            raise SetError(f"{folder}: holds no .npz file")
+            raise SetError(f"--data: expected .npz files, got none in {folder}")
     unknown = [name for name in wanted if name not in readers]
     if unknown:
-        raise SetError(f"no data set {', '.join(unknown)}; there are {', '.join(readers)}")
+        raise SetError(f"--sets: expected some of {', '.join(readers)}, got {', '.join(unknown)}")
     names = list(dict.fromkeys(wanted)) or list(readers)
     return [make_problem(name, *readers[name](), settings, max_examples) for name in names]
 
@@ -229,7 +231,7 @@ def run(
 
 
 def _results(tasks: Sequence[Any], workers: int) -> Iterator[tuple[int, list[Row], float]]:
-    """What `_call` says of each task, as it comes, behind the task's position."""
+    """Position of each task, rows and seconds, in the order in which tasks end."""
     numbered = list(enumerate(tasks))
     if workers == 1 or len(tasks) < 2:
         yield from map(_numbered_call, numbered)
@@ -247,7 +249,7 @@ def _numbered_call(numbered: tuple[int, tuple[str, Problem, Settings]]) -> tuple
 def _options(experiment: str, arguments: list[str]) -> tuple[Any, Settings, list[Problem]]:
     options = parser(experiment, __doc__)
     options.add_argument("--sets", default="", help="names of data sets, separated by commas (default: all)")
-    options.add_argument("--max-examples", type=int, help="points of each set, 0 for all (default: 2000, quick: 300)")
+    options.add_argument("--max-examples", type=int, help="samples of each set, 0 for all (default: 2000, quick: 300)")
     options.add_argument("--folds", type=int, help="default: 10, quick: 3")
     options.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
     options.add_argument(
@@ -302,7 +304,7 @@ def main(arguments: list[str]) -> None:
         about(__doc__), markdown_table(compared),
         "![baselines](accuracy_baselines.png)", "![variants](accuracy_variants.png)",
         "Probabilities:", markdown_table(calibration), "![calibration](calibration.png)",
-        "Points of classes never seen, mean over classes:", markdown_table(unseen),
+        "Samples of classes never seen, mean over classes:", markdown_table(unseen),
         "Balanced accuracy:", markdown_table(per_set),
     ]  # fmt: skip
     write_summary(folder, "Accuracy", "accuracy", arguments, time.perf_counter() - start, parts)

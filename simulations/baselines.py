@@ -1,8 +1,8 @@
-"""What a user would otherwise run: FlyNN by SciPy and NumPy alone, and the classifiers that the paper compares with.
+"""Baselines: FlyNN by SciPy and NumPy alone, and the classifiers that the paper compares with.
 
 - kNN and 1-NN for all k at once, by one matrix of distances;
 - SBFC, the paper's ablation of sparsity: a Bloom filter per class over SimHash;
-- logistic regression and a multi-layer perceptron that see every training point once.
+- logistic regression and a multi-layer perceptron that see every training sample once.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
-from numba import njit
 
 from flwr_flynn import FlyHash
 
 Array = npt.NDArray[Any]
 
-_BLOCK = 512  # points whose distances are held at a time
+_BLOCK = 512  # samples whose distances are held at a time
 
 
 def lean_rows(n_features: int, hash_dim: int, row_nnz: int, seed: int = 0) -> Array:
@@ -37,7 +36,7 @@ def lean_matrix(hasher: FlyHash) -> sp.csr_array:
 
 
 def lean_count(matrix: sp.csr_array, X: Array, y: Array, n_classes: int, hash_nnz: int, batch: int = 100) -> Array:
-    """(L, m) counts: sparse product in batches, argpartition, bincount. Its ties are argpartition's, not a rule's."""
+    """(L, m) counts: sparse product in batches, argpartition, bincount. No rule breaks ties."""
     m = matrix.shape[0]
     counts = np.zeros(n_classes * m, np.int64)
     for first in range(0, len(X), batch):
@@ -56,7 +55,7 @@ def unit_rows(X: Array) -> Array:
 
 
 def standardised(X: Array, train: Array) -> Array:
-    """Columns less their mean, divided by their standard deviation, both of the rows `train`; constants become 0."""
+    """Features less their mean, divided by their standard deviation, both of the rows `train`; constants become 0."""
     X = X.astype(np.float64)
     deviation = X[train].std(axis=0)
     scaled: Array = (X - X[train].mean(axis=0)) / np.where(deviation > 0, deviation, 1.0)
@@ -64,7 +63,7 @@ def standardised(X: Array, train: Array) -> Array:
 
 
 def neighbours(train: Array, points: Array, k: int, own: Array | None = None) -> Array:
-    """Indices of the k nearest training points, nearest first; of those equally far the first in `train` wins.
+    """Indices of the k nearest training samples, nearest first; of equally far ones the first in `train` wins.
 
     Parameters
     ----------
@@ -73,7 +72,7 @@ def neighbours(train: Array, points: Array, k: int, own: Array | None = None) ->
     k : int
         At most n, less one if `own` is given.
     own : (p,) int array, optional
-        The training point that each point is and that must not be its own neighbour; -1 for none.
+        Index of each sample among the training samples, where it is one and must not be its own neighbour; else -1.
 
     Returns
     -------
@@ -81,7 +80,7 @@ def neighbours(train: Array, points: Array, k: int, own: Array | None = None) ->
 
     Notes
     -----
-    Squared distances are rounded to 2**-40 of the largest |a|**2 + |b|**2, so that points which are equally far tie
+    Squared distances are rounded to 2**-40 of the largest |a|**2 + |b|**2, so that samples which are equally far tie
     whatever the order in which the matrix product adds.
     """
     if own is None:
@@ -93,12 +92,16 @@ def neighbours(train: Array, points: Array, k: int, own: Array | None = None) ->
         part = slice(first, first + _BLOCK)
         block = points[part]
         distances = (block**2).sum(axis=1)[:, None] + squares - 2 * (block @ train.T)
-        _nearest(np.rint(distances / grain), own[part], nearest[part])
+        # The index in the last digits: no two are equal, and the first of equally far ones is the least.
+        ranked = np.rint(distances / grain).astype(np.int64) * len(train) + np.arange(len(train))
+        itself = np.flatnonzero(own[part] >= 0)
+        ranked[itself, own[part][itself]] = np.iinfo(np.int64).max
+        nearest[part] = np.sort(np.partition(ranked, k - 1, axis=1)[:, :k], axis=1) % len(train)
     return nearest
 
 
 def knn_predictions(labels: Array, n_classes: int, class_sizes: Array | None = None) -> Array:
-    """What kNN says for every k: the most frequent label of the first k neighbours, the lowest of those that tie.
+    """Predictions of kNN for every k: the most frequent label of the first k neighbours, the lowest of those that tie.
 
     Parameters
     ----------
@@ -106,7 +109,7 @@ def knn_predictions(labels: Array, n_classes: int, class_sizes: Array | None = N
         Labels of the neighbours, nearest first.
     n_classes : int
     class_sizes : (L,) int array, optional
-        Training points of each class: votes are then divided by them, which is to kNN what the balanced rule is to
+        Training samples of each class: votes are then divided by them, which is to kNN what the balanced rule is to
         FlyNN.
 
     Returns
@@ -116,7 +119,10 @@ def knn_predictions(labels: Array, n_classes: int, class_sizes: Array | None = N
     """
     predicted = np.empty(labels.shape, np.int64)
     weights = np.ones(n_classes) if class_sizes is None else 1.0 / np.maximum(class_sizes, 1)
-    _vote(labels.astype(np.int64), weights, predicted)
+    votes = np.zeros((len(labels), n_classes), np.int64)
+    for column in range(labels.shape[1]):
+        votes[np.arange(len(labels)), labels[:, column]] += 1
+        predicted[:, column] = (votes * weights).argmax(axis=1)
     return predicted
 
 
@@ -146,14 +152,14 @@ class KNNScores(NamedTuple):
     """Balanced accuracies of cross-validated kNN."""
 
     tuned: Array
-    """(folds, K): of every k from 1 to K."""
+    """(folds, K): for every k from 1 to K."""
     balanced: Array
     """The same with votes divided by the sizes of the classes."""
     nested: list[float]
     """With k chosen by leave-one-out in each training fold, the smallest of equals."""
     nested_k: list[int]
     inside: list[float]
-    """What leave-one-out said of that choice."""
+    """Leave-one-out accuracy of that choice."""
 
 
 def cross_validated_knn(
@@ -166,10 +172,10 @@ def cross_validated_knn(
     X : (n, d) array
     y : (n,) int array
     fold : (n,) int array
-        The fold in which each point is held out.
+        The fold in which each sample is held out.
     scale : callable
-        ``scale(X, number of the fold, indices of its training points)`` gives the points to measure distances between.
-        For leave-one-out the point left out has its part in that.
+        ``scale(X, number of the fold, indices of its training samples)`` returns the scaled samples. In leave-one-out
+        the sample left out takes part in the scaling.
     largest_k : int
     """
     n_classes = int(y.max()) + 1
@@ -210,42 +216,6 @@ def knn_probabilities(X: Array, y: Array, points: Array, n_classes: int, largest
     return shares
 
 
-# Numba compiles these on the first call; its signatures are those of the arguments.
-@njit(nogil=True, cache=True)
-def _nearest(distances: Array, own: Array, nearest: Array) -> None:
-    k = nearest.shape[1]
-    best = np.empty(k)
-    for p in range(distances.shape[0]):
-        found = 0
-        for i in range(distances.shape[1]):
-            distance = distances[p, i]
-            if i == own[p] or (found == k and distance >= best[k - 1]):
-                continue
-            place = found if found < k else k - 1
-            while place > 0 and best[place - 1] > distance:  # not past one equally far, which came first
-                best[place] = best[place - 1]
-                nearest[p, place] = nearest[p, place - 1]
-                place -= 1
-            best[place] = distance
-            nearest[p, place] = i
-            found = min(found + 1, k)
-
-
-@njit(nogil=True, cache=True)
-def _vote(labels: Array, weights: Array, predicted: Array) -> None:
-    votes = np.empty(len(weights), np.int64)
-    for p in range(labels.shape[0]):
-        votes[:] = 0
-        leader = labels[p, 0]
-        for j in range(labels.shape[1]):
-            label = labels[p, j]
-            votes[label] += 1
-            mine, best = votes[label] * weights[label], votes[leader] * weights[leader]
-            if mine > best or (mine == best and label < leader):
-                leader = label
-            predicted[p, j] = leader
-
-
 def sbfc_sizes(n_features: int, n_sizes: int, largest: int) -> list[int]:
     """Hash sizes to try: half of them up to d, half beyond, up to 2048 d or `largest`, evenly in the logarithm."""
     top = max(min(2048 * n_features, largest), n_features)
@@ -257,8 +227,8 @@ def sbfc_sizes(n_features: int, n_sizes: int, largest: int) -> list[int]:
 def sbfc_predictions(X: Array, y: Array, fold: Array, planes: Array, sizes: Sequence[int], seed: int = 0) -> Array:
     """SimHash Bloom filter classifier (SBFC), cross-validated, for several sizes of the hash at once.
 
-    SimHash (Charikar 2002): bit i of a point is 1 if it lies on the positive side of random plane i, so about half of
-    the bits are ones. The filter of a class holds the bits that any of its training points has. A point goes to the
+    SimHash (Charikar 2002): bit i of a sample is 1 if it lies on the positive side of random plane i, so about half of
+    the bits are ones. The filter of a class holds the bits that any of its training samples has. A sample goes to the
     class whose filter lacks the fewest of its bits; ties are broken at random, as in the paper's code.
 
     Parameters
@@ -266,30 +236,30 @@ def sbfc_predictions(X: Array, y: Array, fold: Array, planes: Array, sizes: Sequ
     X : (n, d) array
     y : (n,) int array
     fold : (n,) int array
-        The fold in which each point is held out.
+        The fold in which each sample is held out.
     planes : (d, m) array
         Normals of the planes.
     sizes : sequence of K int, ascending, at most m
         A hash of size k uses the first k planes.
     seed : int
-        For ties.
+        Seed of the random choice between ties.
 
     Returns
     -------
     (n, K) int64 array
-        Each point as predicted from the other folds.
+        Each sample as predicted from the other folds.
     """
     points = unit_rows(X).astype(np.float32)  # planes go through zero: lengths do not matter, except to float32
     one_hot = (y[:, None] == np.arange(y.max() + 1)).astype(np.float32)
     held_out = [np.flatnonzero(fold == number) for number in np.unique(fold)]
-    missing = np.zeros(one_hot.shape)  # bits of each point that the filter of each class lacks
+    missing = np.zeros(one_hot.shape)  # bits of each sample that the filter of each class lacks
     predicted = np.empty((len(X), len(sizes)), np.int64)
     generator = np.random.default_rng(seed)
     start = 0
     for column, size in enumerate(sizes):
         for first in range(start, size, 1024):
             bits = (points @ planes[:, first : min(first + 1024, size)].astype(np.float32) > 0).astype(np.float32)
-            counts = one_hot.T @ bits  # whole numbers, exact in float32 up to 2**24 points
+            counts = one_hot.T @ bits  # integers, exact in float32 up to 2**24 samples
             for test in held_out:
                 lacks = counts - one_hot[test].T @ bits[test] < 0.5
                 missing[test] += bits[test] @ lacks.T.astype(np.float32)
@@ -309,16 +279,16 @@ MLP_GRID: tuple[dict[str, Any], ...] = tuple(
 
 
 def one_epoch(kind: str, parameters: Mapping[str, Any], X: Array, y: Array, points: Array, seed: int) -> Array:
-    """Predictions of a model trained by gradients that sees each training point once.
+    """Predictions of a model trained by gradients that sees each training sample once.
 
     Parameters
     ----------
     kind : {"LR", "MLP"}
         Logistic regression by SAGA, or a perceptron by Adam.
     parameters : mapping
-        Of scikit-learn's class.
+        Parameters of scikit-learn's class.
     X, y
-        Training points, standardised, and their classes.
+        Training samples, standardised, and their classes.
     points : (p, d) array
     seed : int
 
@@ -336,7 +306,7 @@ def one_epoch(kind: str, parameters: Mapping[str, Any], X: Array, y: Array, poin
         chosen = dict(parameters) | {"batch_size": min(parameters["batch_size"], len(X))}
         model = MLPClassifier(max_iter=1, random_state=seed, **chosen)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # one epoch is the point
+        warnings.simplefilter("ignore", ConvergenceWarning)  # one epoch is intended
         model.fit(X, y)
     predicted: Array = model.predict(points)
     return predicted

@@ -1,4 +1,4 @@
-"""How fast the hash is, beside what a user would otherwise run and beside the limit of the machine.
+"""Speed of the hash, beside a lean SciPy implementation and beside the limit of the machine.
 
 One run measures every figure and its baseline in turn, several times, and keeps the best of each: on a shared machine
 only ratios from the same minute mean anything. Shapes and hyper-parameters are those of the paper's scaling experiment
@@ -7,7 +7,7 @@ only ratios from the same minute mean anything. Shapes and hyper-parameters are 
 - lean SciPy: CSR times dense in batches, argpartition, bincount (`simulations.baselines`);
 - scikit-learn's KNeighborsClassifier, brute force as at these dimensions it must be, for prediction;
 - the roofline: the time that reading the same operands takes, at the rate at which this machine adds up a buffer of the
-  size of a block of points, in the narrowest type that holds the sums.
+  size of a block of samples, in the narrowest type that holds the sums.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ SHAPES = [
 
 
 def points(shape: Shape, folder: Path | None, n: int) -> tuple[Array, Array, str]:
-    """n points as they come (whole numbers) and their classes; a stand-in of the same shape where there is no file."""
+    """n samples as they come (integers) and their classes; a stand-in of the same shape where there is no file."""
     if shape.name == "Digits":
         from sklearn.datasets import load_digits
 
@@ -107,7 +107,7 @@ def _add_up(buffer: Array, times: int) -> int:
 
 
 def bytes_per_second(block_bytes: int) -> float:
-    """The rate at which one thread adds up a buffer of the size of a block, and so of whatever cache that fits."""
+    """Rate at which one thread adds up a buffer of the size of a block, from the cache that holds it."""
     buffer = np.ones(max(block_bytes // 8, 64), np.int64)
     times = max(1, 2**24 // buffer.size)
     _add_up(buffer, 1)
@@ -120,7 +120,7 @@ def _project(block: Array, columns: Array, threshold: Array, sums: Array, lanes_
 
 
 def projection(hasher: FlyHash, X: Array, dtype: str) -> Callable[[], object]:
-    """One block of points through all rows, with thresholds that nothing passes: adds and comparisons alone."""
+    """One block of samples through all rows, with thresholds that nothing passes: adds and comparisons alone."""
     lanes = kernels.LANES[dtype]
     block = _transpose(X[:lanes], dtype, None)[0]
     total = kernels.accumulator(dtype)
@@ -135,7 +135,7 @@ def hashing(shape: Shape, options: Any) -> dict[str, Any]:
     spec = shape.spec
     n, n_lean = (512, 100) if options.quick else (4096, 200)
     X, y, source = points(shape, options.data, n)
-    X32 = (X / X.max()).astype(np.float32)  # the same points, not whole numbers any more
+    X32 = (X / X.max()).astype(np.float32)  # the same samples, not integers any more
     hasher = FlyHash(spec)
     matrix = lean_matrix(hasher)
     everything = n_threads(-1)
@@ -175,7 +175,7 @@ def hashing(shape: Shape, options: Any) -> dict[str, Any]:
     row[f"x with {everything} threads"] = seconds["ours"] / seconds["all"]
     row["M ms"] = drawn["ours"] * 1e3
     row["M x choice"] = drawn["choice"] / rows * spec.hash_dim / drawn["ours"]
-    row["ns"] = seconds["ours"] / (len(X) * spec.hash_dim) * 1e9  # per point and row of M, as all that follow
+    row["ns"] = seconds["ours"] / (len(X) * spec.hash_dim) * 1e9  # per sample and row of M, as all that follow
     row |= phases(hasher, X, y, narrow, shape.n_classes, row["ours us/point"], adds["narrow"])
     for kind, dtype in kinds.items():
         lanes, size = kernels.LANES[dtype], np.dtype(dtype).itemsize
@@ -188,7 +188,7 @@ def hashing(shape: Shape, options: Any) -> dict[str, Any]:
 def phases(
     hasher: FlyHash, X: Array, y: Array, dtype: str, n_classes: int, total: float, adds: float
 ) -> dict[str, float]:
-    """Where the time of hash and count goes, in us per point; selection is what the others leave."""
+    """Time of each part of hash and count, in us per sample; selection is the rest."""
     part = slice(0, 512)
     active = hasher.active(X[part])
     labels, counts = y[part].astype(np.int64), np.zeros((n_classes, hasher.hash_dim), np.int64)
@@ -203,7 +203,7 @@ def phases(
 
 
 def prediction(shape: Shape, options: Any) -> dict[str, Any]:
-    """Prediction of a trained model beside scikit-learn's nearest neighbours on the same training points."""
+    """Prediction of a trained model beside scikit-learn's nearest neighbours on the same training samples."""
     from sklearn.neighbors import KNeighborsClassifier
     from threadpoolctl import threadpool_limits
 
@@ -252,7 +252,7 @@ print(memory("VmHWM") - before - counts.nbytes)
 
 
 def memory(shape: Shape, n: int) -> int:
-    """Bytes that hash and count need beyond points and counts, as a process of its own sees it."""
+    """Bytes that hash and count need beyond samples and counts, measured in a process of its own."""
     arguments = (n, *list(shape.spec.to_dict().values())[:5], shape.n_classes)
     done = subprocess.run(
         [sys.executable, "-c", _MEMORY, *map(str, arguments)], capture_output=True, text=True, check=True
@@ -302,5 +302,5 @@ def main(arguments: list[str]) -> None:
     for row in rows:
         print("\n" + "\n".join(f"{name:>28}: {_text(value)}" for name, value in row.items()))
     for n in (1000, 8000) if options.quick else (4000, 32000):
-        print(f"memory beyond points and counts, MNIST shape, {n} points: {memory(SHAPES[2], n) / 2**20:.1f} MiB")
+        print(f"memory beyond samples and counts, MNIST shape, {n} samples: {memory(SHAPES[2], n) / 2**20:.1f} MiB")
     draw(rows, folder / "bench.png")

@@ -16,7 +16,7 @@ Array = npt.NDArray[Any]
 
 
 def real(n: int, d: int, seed: int) -> tuple[Array, Array]:
-    """Points in R^d and their classes, 0 to 4.
+    """Samples in R^d and their classes, 0 to 4.
 
     Parameters
     ----------
@@ -36,16 +36,16 @@ def real(n: int, d: int, seed: int) -> tuple[Array, Array]:
 
 
 def binary(n: int, d: int, ones: int, seed: int) -> tuple[Array, Array]:
-    """Points of d bits and their classes, 0 to 4.
+    """Samples of d bits and their classes, 0 to 4.
 
     Parameters
     ----------
     n, d : int
         d is a multiple of 10, at least 50.
     ones : int
-        Bits that are one in every point.
+        Bits that are one in every sample.
     seed : int
-        Of points and lifting matrix.
+        Seed of samples and lifting matrix.
 
     Returns
     -------

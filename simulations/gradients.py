@@ -1,8 +1,8 @@
-"""What FlyNN is compared with in a federation: models trained by gradients, through Flower's FedAvg and FedProx.
+"""Baselines in a federation: models trained by gradients, through Flower's FedAvg and FedProx.
 
 Softmax regression and a perceptron with one hidden layer of rectified units, in NumPy, trained by plain stochastic
 gradient descent on the mean cross-entropy. A party's part of FedProx is the gradient of mu / 2 |w - w_global|^2 on top
-(Li et al., "Federated optimization in heterogeneous networks", MLSys 2020). What the server does is Flower's.
+(Li et al., "Federated optimization in heterogeneous networks", MLSys 2020). The server's part is Flower's.
 
 >>> X = np.array([[0.0, 1.0], [1.0, 0.0]] * 8, np.float32)
 >>> y = np.array([0, 1] * 8)
@@ -23,8 +23,8 @@ import numpy.typing as npt
 from flwr.client import NumPyClient
 from flwr.common import NDArrays, Scalar, ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.server.strategy import FedAvg, FedProx
-from flwr_flynn.federated.scaling_round import Traffic
 
+from flwr_flynn.federated.run import Traffic
 from simulations.runner import rounds
 from simulations.workers import Workers
 
@@ -36,16 +36,16 @@ MODELS = {"LR": 0, "MLP": 64}
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a party trains in one round.
+    """Training of a party in one round.
 
     Parameters
     ----------
     rate : float
-        Of learning.
+        Learning rate.
     epochs : int
-        Times that it goes through its points.
+        Passes over its samples.
     batch : int
-        Points to a step.
+        Samples to a step.
     mu : float
         Weight of FedProx's proximal term; with 0.0 the strategy is FedAvg.
     """
@@ -56,7 +56,7 @@ class Recipe:
     mu: float = 0.0
 
     def steps(self, n_points: int) -> int:
-        """Steps in a round of a party with so many points."""
+        """Steps in a round of a party with so many samples."""
         return self.epochs * -(-n_points // self.batch)
 
 
@@ -79,7 +79,7 @@ def initial_weights(n_features: int, n_classes: int, hidden: int, seed: int) -> 
 
 
 def logits(weights: NDArrays, X: Array) -> Array:
-    """(n, L) scores of points."""
+    """(n, L) scores of samples."""
     if len(weights) == 4:
         X = np.maximum(X @ weights[0] + weights[1], 0)
     scores: Array = X @ weights[-2] + weights[-1]
@@ -87,7 +87,7 @@ def logits(weights: NDArrays, X: Array) -> Array:
 
 
 def gradient(weights: NDArrays, X: Array, y: Array) -> NDArrays:
-    """Of the mean cross-entropy of points with classes `y`, in the shapes of `weights`."""
+    """Gradient of the mean cross-entropy of samples with classes `y`, in the shapes of `weights`."""
     inputs = np.maximum(X @ weights[0] + weights[1], 0) if len(weights) == 4 else X
     scores = inputs @ weights[-2] + weights[-1]
     scores -= scores.max(axis=1, keepdims=True)
@@ -103,12 +103,12 @@ def gradient(weights: NDArrays, X: Array, y: Array) -> NDArrays:
 
 
 def descend(weights: NDArrays, X: Array, y: Array, recipe: Recipe, generator: np.random.Generator) -> NDArrays:
-    """Weights after some epochs over the points, in an order drawn anew for each.
+    """Weights after some epochs over the samples, in an order drawn anew for each.
 
     Parameters
     ----------
     weights : list of arrays
-        To start from; for FedProx also what the new ones are to stay near. Left as they are.
+        Weights to start from, and to stay near with FedProx. They are not changed.
     X : (n, d) float32 array
     y : (n,) int array
     recipe : Recipe
@@ -127,7 +127,7 @@ def descend(weights: NDArrays, X: Array, y: Array, recipe: Recipe, generator: np
 
 
 class GradientClient(NumPyClient):
-    """A party that trains the model it gets on its own points.
+    """A party that trains the model it gets on its own samples.
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ class GradientClient(NumPyClient):
     recipe : Recipe
         Its `mu` comes from the server, as Flower's FedProx has it.
     seed : sequence of int
-        Of the orders of its points, with the round.
+        Seed of the orders of its samples, together with the round.
     """
 
     def __init__(self, X: Array, y: Array, recipe: Recipe, seed: Sequence[int]) -> None:
@@ -166,13 +166,13 @@ def federate(
     Parameters
     ----------
     parts : sequence of (X, y)
-        Points of each party, float32, and their class codes.
+        Samples of each party, float32, and their class codes.
     n_classes, hidden : int
     recipe : Recipe
     n_rounds : int
         At most.
     watch : callable
-        Called with the weights after each round; one for which it gives True is the last.
+        Called with the weights after each round; True makes that round the last.
     where
         As for `runner.run`.
     seed : int
@@ -181,7 +181,7 @@ def federate(
     -------
     weights : list of arrays
     traffic : Traffic
-        Of all rounds; the final model still has to be handed out.
+        Bytes of all rounds, without the hand-out of the final model.
     """
     parties = [GradientClient(X, y, recipe, (seed, party)) for party, (X, y) in enumerate(parts)]
     enough = False

@@ -1,4 +1,4 @@
-"""The paper's Figures 4 and 5: what m, s, rho and gamma each do to the accuracy of its FlyNN, the others fixed.
+"""The paper's Figures 4 and 5: the effect of m, s, rho and gamma on its FlyNN's accuracy, the others fixed.
 
 Six data sets, 10-fold cross-validation, ten values of one parameter for each of eight choices of the others. The figure
 captions speak of accuracy, 1 - misclassification rate, and so it is here; the authors' programs compute balanced
@@ -17,11 +17,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from flwr_flynn import HashSpec
 from simulations import paper_plots
@@ -30,6 +32,7 @@ from simulations.methods import Problem, Settings
 from simulations.openml_sets import fetched
 from simulations.paper_flynn import cross_validated
 from simulations.results import (
+    MODEL,
     Cells,
     Row,
     code_digest,
@@ -43,12 +46,12 @@ from simulations.results import (
 Array = npt.NDArray[Any]
 
 NAMES = {"m": "m / d", "s": "s / d", "rho": "rho", "gamma": "gamma"}
-_CODE = code_digest("simulations.paper_flynn")
+_CODE = code_digest(*MODEL, "simulations.paper_flynn", "simulations.baselines")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Points of each set (0: all), the largest m, values of a parameter, folds; and the seed of hash and folds."""
+    """Samples of each set (0: all), the largest m, values of a parameter, folds, and the seed of hash and folds."""
 
     points: int = 600
     largest_dim: int = 2**15
@@ -117,7 +120,7 @@ Reader = Callable[[], tuple[Array, Array]]
 
 
 def sets(folder: Path | None) -> dict[str, Reader]:
-    """How to get the six sets, or what stands in for them.
+    """Readers of the six sets, or of their stand-ins.
 
     Raises
     ------
@@ -125,7 +128,7 @@ def sets(folder: Path | None) -> dict[str, Reader]:
         `folder` is none.
     """
     if folder is not None and not folder.is_dir():
-        raise SetError(f"{folder}: not a folder")
+        raise SetError(f"--data: expected a folder, got {folder}")
     digits = bundled_sets()["digits"]
     found: dict[str, Reader] = {"Digits": digits}
     wanted = (
@@ -166,21 +169,20 @@ def _first(path: Path, most: int | None) -> tuple[Array, Array]:
     return X[:most], y[:most]
 
 
+def _means(rows: Sequence[Row]) -> pd.Series:
+    """Mean accuracy over the lines of a panel, by set, parameter and value."""
+    return pd.DataFrame(rows).groupby(["set", "parameter", "value"], sort=True)["accuracy"].mean()
+
+
 def table(rows: Sequence[Row]) -> list[Row]:
-    """What the figures show, in numbers: means over the lines of a panel at four places of the parameter's range."""
-    lines = []
+    """The figures in numbers: means over the lines of a panel at four values of the parameter."""
+    means, lines = _means(rows), []
     for name in dict.fromkeys(row["set"] for row in rows):
         for parameter, label in NAMES.items():
-            mine = [row for row in rows if (row["set"], row["parameter"]) == (name, parameter)]
-            means = {
-                value: float(np.mean([row["accuracy"] for row in mine if row["value"] == value]))
-                for value in sorted({row["value"] for row in mine})
-            }
-            values = list(means)
-            best = max(means, key=lambda value: means[value])
-            line: Row = {"set": name, "parameter": label}
-            places = (("first", values[0]), ("second", values[1]), ("best", best), ("last", values[-1]))
-            lines.append(line | {what: f"{means[value]:.3f} at {value:.3g}" for what, value in places})
+            mine = means[name, parameter]
+            places = {"first": 0, "second": 1, "best": mine.argmax(), "last": -1}
+            shown = {what: f"{mine.iloc[i]:.3f} at {mine.index[i]:.3g}" for what, i in places.items()}
+            lines.append({"set": name, "parameter": label} | shown)
     return lines
 
 
@@ -190,31 +192,27 @@ CLAIMS = (
     ("rho", "grows with rho, unless rho is too large for m"),
     ("gamma", "hardly matters above 0; a significant drop from gamma > 0 to gamma = 0 on every set"),
 )
-"""What the paper says of its figures, which it prints without numbers."""
+"""Statements of the paper on its figures, which it prints without numbers."""
 
 
 def verdicts(rows: Sequence[Row]) -> list[Row]:
-    """The paper's statements beside what was measured, by the means over the lines of each panel."""
+    """The paper's statements beside our measurements, by the means over the lines of each panel."""
     found: dict[str, list[str]] = {parameter: [] for parameter, _ in CLAIMS}
-    for name in dict.fromkeys(row["set"] for row in rows):
-        for parameter in found:
-            mine = [row for row in rows if (row["set"], row["parameter"]) == (name, parameter)]
-            values = sorted({row["value"] for row in mine})
-            means = [float(np.mean([row["accuracy"] for row in mine if row["value"] == value])) for value in values]
-            if parameter == "gamma":
-                rest = means[1:]
-                found[parameter].append(f"{name}: {means[0]:.2f} at 0, {min(rest):.2f} to {max(rest):.2f} above")
-            else:
-                best = int(np.argmax(means))
-                found[parameter].append(
-                    f"{name}: {means[0]:.2f} to {means[best]:.2f} at {values[best]:.3g}, {means[-1]:.2f} at the end"
-                )
+    means = _means(rows)
+    for name, (parameter, said) in product(dict.fromkeys(row["set"] for row in rows), found.items()):
+        mine = means[name, parameter]
+        if parameter == "gamma":
+            rest = mine.iloc[1:]
+            said.append(f"{name}: {mine.iloc[0]:.2f} at 0, {rest.min():.2f} to {rest.max():.2f} above")
+        else:
+            best = f"{mine.max():.2f} at {mine.idxmax():.3g}"
+            said.append(f"{name}: {mine.iloc[0]:.2f} to {best}, {mine.iloc[-1]:.2f} at the end")
     return [{"parameter": NAMES[p], "the paper": claim, "ours": "; ".join(found[p])} for p, claim in CLAIMS]
 
 
 def main(arguments: list[str]) -> None:
     """Measure, print, write."""
-    options = parser("hyperparameters", __doc__, "all points of each set, m up to 4096 d: about a day on one core")
+    options = parser("hyperparameters", __doc__, "all samples of each set, m up to 4096 d: about a day on one core")
     options.add_argument("--sets", default="", help="names of data sets, separated by commas (default: all)")
     chosen: Any = options.parse_args(arguments)
     plan = QUICK if chosen.quick else FULL if chosen.full else Plan()
@@ -224,7 +222,7 @@ def main(arguments: list[str]) -> None:
         wanted = [name.strip() for name in chosen.sets.split(",") if name.strip()]
         kept = [name for name in known if not wanted or any(name.startswith(one) for one in wanted)]
         if not kept:
-            raise SetError(f"no data set {chosen.sets}; there are {', '.join(known)}")
+            raise SetError(f"--sets: expected some of {', '.join(known)}, got {chosen.sets}")
         settings = Settings(folds=plan.folds, seed=plan.seed)
         problems = [make_problem(name, *known[name](), settings, plan.points) for name in kept]
     except SetError as error:
@@ -249,11 +247,11 @@ def main(arguments: list[str]) -> None:
     shapes = "; ".join(f"{p.name} {len(p.X)} x {p.X.shape[1]}, {p.n_classes} classes" for p in problems)
     parts = [
         f"{plan.values} values of each parameter, {plan.folds} folds, seed {plan.seed}. Sets: {shapes}. The paper "
-        f"takes all points and m up to 4096 d. Here m is at most {plan.largest_dim}; where that is less, it also "
+        f"takes all samples and m up to 4096 d. Here m is at most {plan.largest_dim}; where that is less, it also "
         "stands in for the 1024 d of the other panels, and a quarter of it for their 256 d.",
         markdown_table(verdicts(rows)),
         *pictures,
-        "Where ours differs: other points of the same sets and smaller m, and two stand-ins. What the paper calls "
+        "Where ours differs: other samples of the same sets and smaller m, and two stand-ins. What the paper calls "
         "erratic on sets of few columns has a reason: with s = .1 d, Letters has but 120 different rows of M, Segment "
         "171, so that a large M repeats each of them; once there are more than rho copies, all winners are copies of "
         "one row, and a larger m makes it worse. s = .3 d has 4368 and 27132.",

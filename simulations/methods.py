@@ -1,13 +1,12 @@
 """The methods that `python -m simulations accuracy` compares, each a job: data set and settings in, rows out.
 
-A job is a plain function, so that it can run in another process, and its rows are plain values, so that JSON holds
-them. All jobs on a data set use the same folds. "Tuned" means as in the paper: the best mean score over the very
-folds that are reported, which flatters; "nested" means chosen within each training fold.
+A job is a plain function, so that it can run in another process, and its rows hold plain values. All jobs on a data set
+use the same folds. "Tuned" means as in the paper: the best mean score over the very folds that are reported, which
+flatters; "nested" means chosen within each training fold.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
+import joblib
 import numpy as np
 import numpy.typing as npt
 from sklearn.utils._param_validation import make_constraint
@@ -30,30 +30,30 @@ from simulations.baselines import (
     unit_rows,
 )
 from simulations.paper_flynn import cross_validated
-from simulations.results import Row, reliability
+from simulations.results import MODEL, Row, reliability
 
 Array = npt.NDArray[Any]
 
 FLYNN, PAPER, TUNED = "FlyNN", "FlyNN paper", "FlyNN tuned"
 KNN = "kNN"  # the better of its two scalings
-KNN_AS_IS, ONE_NN_AS_IS = "kNN as is", "1-NN as is"  # on points as they are, as the paper's tables seem to have them
+KNN_AS_IS, ONE_NN_AS_IS = "kNN as is", "1-NN as is"  # on unscaled samples, as in the paper's tables, it seems
 PAPER_PRESET: dict[str, Any] = {"signed": False, "scaling": None, "rule": "novelty"}
-TUNED_OPTIONS: dict[str, tuple[Any, ...]] = {  # what this version of the classifier does not accept is left out
+TUNED_OPTIONS: dict[str, tuple[Any, ...]] = {  # options that the classifier does not accept are left out
     "signed": (True, False),
     "scaling": (None, "center", "standard", "weighted", "weighted-center"),
-    "waves": (False, True),  # not without scaling, nor where there are many columns
+    "waves": (False, True),  # only with scaling, and for few features
     "rule": ("balanced", "novelty", "bayes"),
 }
-VERSION = 5  # to be raised when a job below comes to compute something else: it is in the key of every cell
+VERSION = 5  # in the key of every cell; raise it when a job computes something new
 PAPER_DECAY = 0.8  # the upper end of the paper's range, and its best
-ABLATION: dict[str, dict[str, Any]] = {  # the default, but for this; left out where the classifier does not accept it
+ABLATION: dict[str, dict[str, Any]] = {  # changes of the default; left out where the classifier does not accept them
     FLYNN: {},
     "read-out off": {"rule": "novelty"},
     "decay off": {"decay": PAPER_DECAY},
     "waves off": {"waves": False},
-    "choice off": {"scaling": "weighted"},  # of a hash by leave-one-out
+    "choice off": {"scaling": "weighted"},  # selection of a hash by leave-one-out
     "weights off": {"scaling": "standard"},
-    "hash off": {"scaling": "standard", "signed": False},  # to be held against "weights off"
+    "hash off": {"scaling": "standard", "signed": False},  # compare with "weights off"
     "scaling off": {"scaling": None},
     "all off": PAPER_PRESET | {"decay": PAPER_DECAY},
 }
@@ -61,19 +61,19 @@ ABLATION: dict[str, dict[str, Any]] = {  # the default, but for this; left out w
 
 @dataclass(frozen=True)
 class Settings:
-    """What the results depend on, apart from data and code.
+    """Settings that the results depend on.
 
     Parameters
     ----------
     folds : int
     seed : int
-        Of subsample, folds, hashes and random configurations.
+        Seed of subsample, folds, hashes and random configurations.
     draws : int
         Random configurations of FlyNN, and sizes of SBFC.
     largest_dim : int
         The paper tunes m up to 2048 d; no m goes beyond this, so that a run stays affordable.
     largest_k : int
-        Of kNN.
+        Largest k of kNN.
     """
 
     folds: int = 10
@@ -94,7 +94,7 @@ class Problem:
     y : (n,) int64 array
         Class numbers, 0 to L - 1, all of which occur.
     fold : (n,) int array
-        The fold in which each point is held out.
+        The fold in which each sample is held out.
     """
 
     name: str
@@ -112,11 +112,8 @@ class Problem:
         return baselines.blocks_of(self.fold)
 
     def digest(self) -> str:
-        """Of points, classes and folds: 16 hexadecimal digits."""
-        digest = hashlib.sha256(f"{self.X.dtype} {self.X.shape}".encode())
-        for array in (self.X, self.y, self.fold):
-            digest.update(np.ascontiguousarray(array).tobytes())
-        return digest.hexdigest()[:16]
+        """Digest of samples, classes and folds."""
+        return str(joblib.hash((self.X, self.y, self.fold)))
 
 
 @dataclass(frozen=True)
@@ -125,11 +122,11 @@ class Job:
 
     run: Callable[[Problem, Settings], list[Row]]
     uses: tuple[str, ...] = ()
-    modules: tuple[str, ...] = ("flwr_flynn.model.classifier",)
+    modules: tuple[str, ...] = MODEL
     about: dict[str, Any] = field(default_factory=dict)
 
     def settings(self, settings: Settings) -> Row:
-        """The part of a cell's key that says what was asked for."""
+        """Settings for the key of a cell."""
         used = {name: value for name, value in asdict(settings).items() if name in self.uses}
         return used | self.about | {"version": VERSION}
 
@@ -149,7 +146,7 @@ def _cross_validate(problem: Problem, settings: Settings, parameters: Row) -> tu
 
 
 def flynn(problem: Problem, settings: Settings, name: str = FLYNN, parameters: Row | None = None) -> list[Row]:
-    """FlyNN with given parameters and no tuning; and for the default, kNN on the columns as its hash sees them."""
+    """FlyNN with given parameters and no tuning; for the default also kNN on the features as its hash sees them."""
     start = time.perf_counter()
     scores, fitted = _cross_validate(problem, settings, parameters or {})
     chosen = {
@@ -183,7 +180,7 @@ def _best(name: str, problem: Problem, settings: Settings, configurations: Seque
 
 
 def paper_configurations(n_features: int, settings: Settings) -> list[Row]:
-    """Random ones, uniform over the paper's ranges (m also up to `largest_dim` only)."""
+    """Random configurations, uniform over the paper's ranges, with m up to `largest_dim`."""
     generator = np.random.default_rng([settings.seed, 1])
     low, high = 2 * n_features, max(2 * n_features, min(2048 * n_features, settings.largest_dim))
     drawn = []
@@ -197,7 +194,7 @@ def paper_configurations(n_features: int, settings: Settings) -> list[Row]:
 
 
 def tuned_configurations(n_features: int, settings: Settings) -> list[Row]:
-    """Random ones over what our classifier adds to the paper's: m at its largest, s at most 64, decay left to it."""
+    """Random configurations of the options that our classifier adds: largest m, s at most 64, its own decay."""
     generator = np.random.default_rng([settings.seed, 2])
     options = {name: [value for value in values if accepts(name, value)] for name, values in TUNED_OPTIONS.items()}
     options = {name: values for name, values in options.items() if values}
@@ -215,7 +212,7 @@ def tuned_configurations(n_features: int, settings: Settings) -> list[Row]:
 
 
 def accepts(name: str, value: object) -> bool:
-    """Whether the classifier's own table of parameters allows a value."""
+    """True if the classifier's own table of parameters allows a value."""
     constraints = FlyNNClassifier._parameter_constraints.get(name, [])
     return any(make_constraint(constraint).is_satisfied_by(value) for constraint in constraints)
 
@@ -234,7 +231,7 @@ def flynn_paper(problem: Problem, settings: Settings) -> list[Row]:
 
 
 def flynn_tuned(problem: Problem, settings: Settings) -> list[Row]:
-    """Ours, with the same budget."""
+    """The package's FlyNN, tuned with the same budget."""
     return _best(TUNED, problem, settings, tuned_configurations(problem.X.shape[1], settings))
 
 
@@ -273,7 +270,7 @@ def knn(problem: Problem, settings: Settings) -> list[Row]:
 
 
 def knn_as_is(problem: Problem, settings: Settings) -> list[Row]:
-    """KNN and 1-NN on points as they are."""
+    """KNN and 1-NN on samples as they are."""
     start = time.perf_counter()
     scores = cross_validated_knn(problem.X, problem.y, problem.fold, _as_is, settings.largest_k).tuned
     seconds = time.perf_counter() - start
@@ -323,13 +320,13 @@ def one_epoch(problem: Problem, settings: Settings, kind: str) -> list[Row]:
 
 
 def _split(problem: Problem) -> tuple[Array, Array]:
-    """About 70 % of the points to learn from, 30 % to ask about; at least one fold of each."""
+    """About 70 % of the samples to learn from, 30 % to ask about; at least one fold of each."""
     test = problem.fold < max(1, round(0.3 * (problem.fold.max() + 1)))
     return np.flatnonzero(~test), np.flatnonzero(test)
 
 
 def calibration(problem: Problem, settings: Settings) -> list[Row]:
-    """How far the probabilities of FlyNN, kNN and logistic regression can be taken at their word, on one split.
+    """Calibration of the probabilities of FlyNN, kNN and logistic regression, on one split.
 
     kNN: standardised columns, see `knn_probabilities`; logistic regression: the same columns, trained to the end. FlyNN
     takes all classes for equally frequent, so ``balanced log-loss``, the mean over classes of theirs, is fairer to it
@@ -350,9 +347,9 @@ def calibration(problem: Problem, settings: Settings) -> list[Row]:
 
 
 def novelty(problem: Problem, settings: Settings) -> list[Row]:
-    """ROC-AUC of FlyNN's novelty score for points of a class that nobody has seen, one class at a time (ten at most).
+    """ROC-AUC of FlyNN's novelty score for samples of a class that nobody has seen, one class at a time (ten at most).
 
-    Beside it the distance to the nearest training point on standardised columns.
+    Beside it the distance to the nearest training sample on standardised columns.
     """
     from sklearn.metrics import roc_auc_score
 
@@ -375,7 +372,7 @@ def novelty(problem: Problem, settings: Settings) -> list[Row]:
 
 
 _BASELINES = ("simulations.baselines",)
-_BOTH = ("flwr_flynn.model.classifier", "simulations.baselines")
+_BOTH = (*MODEL, "simulations.baselines")
 _DRAWN = ("seed", "draws", "largest_dim")
 
 JOBS: dict[str, Job] = {
@@ -385,7 +382,7 @@ JOBS: dict[str, Job] = {
     "LR": Job(partial(one_epoch, kind="LR"), ("seed",), _BASELINES),
     "MLP": Job(partial(one_epoch, kind="MLP"), ("seed",), _BASELINES),
     FLYNN: Job(flynn, ("seed", "largest_k"), _BOTH),
-    PAPER: Job(flynn_paper, _DRAWN, ("simulations.paper_flynn",)),
+    PAPER: Job(flynn_paper, _DRAWN, (*_BOTH, "simulations.paper_flynn")),
     TUNED: Job(flynn_tuned, _DRAWN, about={"options": TUNED_OPTIONS}),
     "calibration": Job(calibration, ("seed", "largest_k"), _BOTH),
     "novelty": Job(novelty, ("seed",), _BOTH),

@@ -1,4 +1,4 @@
-"""What runs at the workers of a simulation: a party that answers, a node that adds up what its children sent."""
+"""Work of a simulation's workers: a party answers, a node adds up the replies of its children."""
 
 from __future__ import annotations
 
@@ -6,49 +6,32 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
-from flwr.client import Client, NumPyClient
-from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, Status
-from flwr.server.client_manager import SimpleClientManager
-from flwr.server.client_proxy import ClientProxy
-from flwr_flynn.federated.scaling_round import Traffic
+from flwr.client import NumPyClient
+from flwr.common import EvaluateRes, FitIns, FitRes
 
-from flwr_flynn import AggregationError, FlyNNStrategy
-
-Party = NumPyClient | Client
-
-_OK = Status(Code.OK, "")
+from flwr_flynn import AggregationError
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.algorithm import reply_of
+from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.party import Party
+from flwr_flynn.federated.protocol import TRAIN, Answer, Reply
+from flwr_flynn.federated.run import Failures, Run, Traffic
 
 
 @dataclass(frozen=True)
 class Node:
-    """The reply of a node, and what the parties below it got and sent."""
+    """The reply of a node, and the bytes of the parties below it."""
 
-    reply: FitRes
+    reply: Reply
     traffic: Traffic
-
-
-class StandIn(ClientProxy):
-    """The name of a party or a node, for a strategy. What it is asked, the runner hands on."""
-
-    def _unused(self, *_: Any, **__: Any) -> NoReturn:
-        raise NotImplementedError("the runner asks the parties")
-
-    fit = evaluate = get_properties = get_parameters = reconnect = _unused
-
-
-def manager(names: Sequence[str]) -> SimpleClientManager:
-    clients = SimpleClientManager()
-    for name in names:
-        clients.register(StandIn(name))
-    return clients
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Strategies log a line for every party and round; what matters of it becomes an error here."""
+    """Hold back log lines below errors: a refusal becomes an exception in a simulation."""
     logger = logging.getLogger("flwr")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -58,48 +41,66 @@ def quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def answer(party: Party, request: FitIns | EvaluateIns) -> tuple[FitRes | EvaluateRes, float]:
-    """A party's reply, and how long it took."""
-    client = party.to_client() if isinstance(party, NumPyClient) else party
+def answer(party: Party | NumPyClient, request: Any) -> tuple[Any, float]:
+    """A party's answer to a request, and its seconds.
+
+    Parameters
+    ----------
+    party : Party or NumPyClient
+    request : mapping, FitIns or EvaluateIns
+        For a `Party` the config entries of a request; for a Flower client Flower's own messages.
+
+    Returns
+    -------
+    reply : Answer, FitRes or EvaluateRes
+    seconds : float
+    """
     start = time.perf_counter()
     with quiet():
-        reply = client.fit(request) if isinstance(request, FitIns) else client.evaluate(request)
+        reply: Answer | FitRes | EvaluateRes
+        if isinstance(party, Party):
+            reply = party.answer(request)
+        else:
+            client = party.to_client()
+            reply = client.fit(request) if isinstance(request, FitIns) else client.evaluate(request)
     return reply, time.perf_counter() - start
 
 
-def strategy_of(settings: Mapping[str, Any], n_children: int) -> FlyNNStrategy:
-    """Of one node: every child is to be counted, and what the model is read out by comes of the counts alone."""
-    return FlyNNStrategy(
-        min_available_clients=n_children, min_parties=n_children, fraction_evaluate=0.0, wait_timeout=0, **settings
+def options_of(settings: Mapping[str, Any], n_children: int) -> RunOptions:
+    """Options of one node: every child is counted, and the decay follows from the counts alone."""
+    return RunOptions(min_parties=n_children, fraction_evaluate=0.0, **settings)
+
+
+def settled(run: Run, names: Sequence[str], replies: Sequence[Answer | Node]) -> Node:
+    """Add up the children's replies, in the order of their names, to a request that `run` has made.
+
+    Raises
+    ------
+    AggregationError
+        A reply is refused; the message names its sender and the reason.
+    """
+    below = [each.traffic for each in replies if isinstance(each, Node)]
+    taken = run.take(
+        [
+            replace(each.reply, cid=name) if isinstance(each, Node) else reply_of(name, each)
+            for name, each in zip(names, replies, strict=True)
+        ],
+        Failures(),
     )
-
-
-def request_of(strategy: FlyNNStrategy, clients: SimpleClientManager) -> FitIns:
-    """What the strategy asks, which is the same for all."""
-    parameters = strategy.initialize_parameters(clients)
-    return strategy.configure_fit(1, parameters, clients)[0][1]
-
-
-def settle(strategy: FlyNNStrategy, clients: SimpleClientManager, replies: Sequence[FitRes | Node]) -> Node:
-    """The sum of the children's replies as `strategy` makes it."""
-    plain = [reply.reply if isinstance(reply, Node) else reply for reply in replies]
-    results = list(zip(clients.all().values(), plain, strict=True))
-    parameters, metrics = strategy.aggregate_fit(1, results, [])
-    if strategy.missing or parameters is None:
-        who = "; ".join(f"{name} ({reason})" for name, reason in list(strategy.missing.items())[:5])
-        raise AggregationError(f"{len(strategy.missing)} of {len(plain)} not counted: {who}")
-    examples = int(metrics.get("examples", 0))  # 0 of noisy counts, which go no further
-    below = [reply.traffic for reply in replies if isinstance(reply, Node)]
-    traffic = strategy.traffic["counts"]
+    if taken is None or taken.missing:
+        missing = {} if taken is None else taken.missing
+        who = "; ".join(f"{name} ({reason})" for name, reason in list(missing.items())[:5])
+        raise AggregationError(f"{len(missing)} of {len(names)} not counted: {who}")
+    traffic = run.traffic["counts"]
     if below:
-        sums = {name: sum(getattr(part, name) for part in below) for name in ("asked", "replied", "down", "up")}
-        traffic = Traffic(**sums)
-    return Node(FitRes(_OK, parameters, examples, {}), traffic)
+        traffic = Traffic(**{part.name: sum(getattr(each, part.name) for each in below) for part in fields(Traffic)})
+    counts = run.counts
+    return Node(Reply("", codec.write_tensors(codec.encode(counts)), int(counts.n_examples or 0), {}), traffic)
 
 
-def summed(settings: Mapping[str, Any], names: Sequence[str], *replies: FitRes | Node) -> Node:
-    """A node of the tree below the root."""
+def summed(settings: Mapping[str, Any], names: Sequence[str], *replies: Answer | Node) -> Node:
+    """The reply of a node below the root."""
     with quiet():
-        strategy, clients = strategy_of(settings, len(names)), manager(names)
-        request_of(strategy, clients)  # notes who is asked; the parents' request is the same and went down before
-        return settle(strategy, clients, replies)
+        run = Run(options_of(settings, len(names)))
+        run.ask(TRAIN, names)  # notes who is asked; the request is that of the root
+        return settled(run, names, replies)

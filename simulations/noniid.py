@@ -1,30 +1,29 @@
-"""What skewed parties cost: FlyNN beside FedAvg and FedProx, on partitions from IID to one class per party.
+"""Cost of skewed parties: FlyNN beside FedAvg and FedProx, on partitions from IID to one class per party.
 
-FlyNN is the product's: one round of exact counts, columns as they are (rows of the hash signed where some values are
-below zero), sizes and read-out by default, decay suggested by the summed counts. It must equal the model of the pooled
-points bit for bit, and the table shows the SHA-256 of its counts.
+FlyNN is that of the package: one round of exact counts, features as they are (rows of the hash signed where some values
+are below zero), sizes and read-out by default, decay suggested by the summed counts. It must equal the model of the
+pooled samples bit for bit, and the table shows the SHA-256 of its counts.
 
 Beside it softmax regression (LR) and a perceptron (MLP), trained through Flower's own FedAvg and FedProx with all
-parties in every round, and in a single round. They get what helps them: columns standardised by the pooled points;
+parties in every round, and in a single round. They get what helps them: features standardised by the pooled samples;
 learning rate and epochs per round from a grid, the best after as many rounds on the *IID* split of the same training
-points, a fifth of them held out for that; for FedProx, which is there to let parties do more between rounds, mu and
-epochs likewise, up to 20 of them, but on "Dirichlet 0.1", where it has something to do. Nothing is chosen on held-out
-points. Accuracy is that after the last round.
+samples, a fifth of them held out for that; for FedProx, which is there to let parties do more between rounds, mu and
+epochs likewise, up to 20 of them, but on "Dirichlet 0.1", where parties differ. Nothing is chosen on held-out samples.
+Accuracy is that after the last round.
 
-A figure with an asterisk is of parties of which none takes more than one step in a round, because it has no more points
-than a batch and goes through them once. Averaging such steps is gradient descent on the pooled points, however they are
-split, and FedProx is then FedAvg: a star says that skew could do no harm there, not that the method stands it. The grid
-prefers that where parties are small. Likewise, a tiny mu makes FedProx all but FedAvg: see the recipes at the end.
-With few held-out points in a party, the worst party's accuracy has few possible values.
+A figure with an asterisk is of parties of which none takes more than one step in a round, because it has no more
+samples than a batch and goes through them once. Averaging such steps is gradient descent on the pooled samples, however
+they are split, and FedProx is then FedAvg: a star says that skew could do no harm there, not that the method stands it.
+The grid prefers that where parties are small. Likewise, a tiny mu makes FedProx all but FedAvg: see the recipes at the
+end. With few held-out samples in a party, the worst party's accuracy has few possible values.
 
-Shards are of equal size: the few points left over are in none, so that their counts are not those of other splits.
+Shards are of equal size: the few samples left over are in none, so that their counts are not those of other splits.
 Bytes are those of one party, up and down together, with the final model handed out, without Flower's envelopes.
 Finished pieces are kept under the output folder.
 """
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -32,7 +31,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
+import pandas as pd
 from flwr.common import NDArrays, ndarrays_to_parameters
 
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
@@ -43,6 +44,7 @@ from simulations import noniid_plots as plots
 from simulations import runner
 from simulations.gradients import MODELS, Recipe, federate, logits
 from simulations.results import (
+    FEDERATED,
     Cells,
     Row,
     about,
@@ -68,29 +70,29 @@ EPOCHS_NEAR = (1, 5, 20)  # of FedProx
 MUS = (0.001, 0.01, 0.1, 1.0)
 TUNED_ON, MU_TUNED_ON = "IID", "Dirichlet 0.1"
 
-_VERSION = 1  # to be raised when a cell comes to hold something else
-_COMMON = ("flwr_flynn.app.data.partition", "simulations.splits")
+_VERSION = 1  # raise it when the content of a cell changes
+_COMMON = ("flwr_flynn.app.data", "simulations.splits", "simulations.runner", "simulations.nodes")
 _CODE = {
-    True: code_digest("flwr_flynn.flower.client", "flwr_flynn.flower.strategy", "simulations.runner", *_COMMON),
+    True: code_digest(*FEDERATED, *_COMMON),
     False: code_digest("simulations.gradients", *_COMMON),
 }
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run.
+    """Extent of a run.
 
     Parameters
     ----------
     splits : tuple of str
-        Of `splits.SPLITS`.
+        Names in `splits.SPLITS`.
     parties : tuple of int
     rounds : int
-        Of FedAvg and FedProx.
+        Rounds of FedAvg and FedProx.
     seeds : tuple of int
-        Of split, held-out points and training.
+        Seeds of split, held-out samples and training.
     largest : int
-        Points of a data set that are used.
+        Samples of a data set that are used.
     """
 
     splits: tuple[str, ...] = tuple(SPLITS)
@@ -105,17 +107,17 @@ FULL = Plan(rounds=100, seeds=(0, 1, 2))
 
 
 def flynn(parts: Parts, where: str | Workers) -> Row:
-    """Count at the parties and over the pooled points; the scores, the bytes, and both SHA-256."""
+    """Count at the parties and over the pooled samples; the scores, the bytes, and both SHA-256."""
     train, n_parties = parts.pooled, len(parts.shares)
     spec = HashSpec.suggest(train.X.shape[1], len(train.y), parts.n_classes, signed=bool(train.X.min() < 0))
-    federation = runner.run(parts.clients(), where, spec=spec, classes=range(parts.n_classes))
-    counts = federation.model.counts_
+    tree = runner.run(parts.parties(), where, spec=spec, classes=range(parts.n_classes))
+    counts = tree.model.counts_
     pooled = ClassCounts.from_data(FlyHash(spec), train.X, train.y, parts.n_classes)
     if counts != pooled:
-        raise AssertionError("the sum of the parties' counts is not that of the pooled points")
+        raise AssertionError("the sum of the parties' counts is not that of the pooled samples")
     handed_out = _size(codec.encode(counts))
-    scores = parts.scores(federation.model.predict(train.X_test))
-    traffic = federation.traffic
+    scores = parts.scores(tree.model.predict(train.X_test))
+    traffic = tree.traffic
     shown = {"sha256": counts.sha256(), "pooled sha256": pooled.sha256()}
     return scores | _bytes(traffic.up, traffic.down, n_parties, handed_out) | {"rounds": 1} | shown
 
@@ -162,17 +164,14 @@ class Study:
     data : Dataset
     plan : Plan
     cells : Cells
-        Where finished ones are kept.
+        Finished cells.
     where : str or Workers
         As for `runner.run`.
     """
 
     def __init__(self, data: Dataset, plan: Plan, cells: Cells, where: str | Workers) -> None:
         self.data, self.plan, self.cells, self.where = data, plan, cells, where
-        digest = hashlib.sha256(repr((data.X.dtype, data.X.shape)).encode())
-        for array in (data.X, data.y):
-            digest.update(np.ascontiguousarray(array).tobytes())
-        self._digest = digest.hexdigest()[:16]
+        self._digest = joblib.hash((data.X, data.y))
 
     def rows(self) -> Iterator[Row]:
         """A row for every number of parties, split, method and seed."""
@@ -185,7 +184,7 @@ class Study:
                 yield about | row | {"steps": steps}
 
     def cell(self, n_parties: int, split: str, method: str, seed: int) -> Row:
-        """One of them."""
+        """The row of one cell."""
         key: Row = {"job": f"{n_parties} parties, {split}, {method}", "seed": seed}
         if method == FLYNN:
             return self._kept(key, True, lambda: [flynn(self._parts(split, n_parties, seed), self.where)])[0]
@@ -200,7 +199,7 @@ class Study:
         return self._kept(key | {"recipe": asdict(recipe), "rounds": n_rounds}, False, compute)[0]
 
     def recipe(self, n_parties: int, algorithm: str, model: str) -> Recipe:
-        """The best of the grid, see the module."""
+        """The best recipe of the grid, see the module."""
         if algorithm == "FedProx":
             found = self.recipe(n_parties, "FedAvg", model)
             candidates, split = [replace(found, epochs=n, mu=mu) for n in EPOCHS_NEAR for mu in MUS], MU_TUNED_ON
@@ -241,14 +240,11 @@ def table(rows: Sequence[Row], figure: str) -> list[Row]:
     """A line for every split, a column for every method: the mean over seeds of a figure, with an asterisk where no
     party takes more than one step in a round (see the module)."""
     lines = []
-    for split in dict.fromkeys(row["split"] for row in rows):
-        mine = [row for row in rows if row["split"] == split]
-        line: Row = {"split": split}
-        for method in METHODS:
-            of = [row for row in mine if row["method"] == method]
-            star = "*" if all(row["steps"] == 1 for row in of) else ""
-            line[method] = f"{np.mean([row[figure] for row in of]):.3f}{star}"
-        lines.append(line | _checksums(mine))
+    for split, mine in pd.DataFrame(rows).groupby("split", sort=False):
+        of = mine.groupby("method", sort=False)
+        stars = of["steps"].agg(lambda steps: "*" if (steps == 1).all() else "")
+        shown = of[figure].mean().map("{:.3f}".format) + stars
+        lines.append({"split": split} | shown.to_dict() | _checksums([row for row in rows if row["split"] == split]))
     return lines
 
 
@@ -285,7 +281,7 @@ def costs(rows: Sequence[Row]) -> list[Row]:
 
 
 def _reached(curve: Sequence[float], goal: float) -> int | None:
-    """The first round after which it was as accurate."""
+    """The first round with at least the accuracy `goal`."""
     return next((number for number, accuracy in enumerate(curve, 1) if accuracy >= goal), None)
 
 
@@ -295,10 +291,10 @@ def summary(rows: Sequence[Row], recipes: Sequence[Row], plan: Plan) -> list[str
     parts.append(f"Seeds {', '.join(map(str, plan.seeds))}; FedAvg and FedProx: {plan.rounds} rounds.")
     for (name, n_parties), mine in _grouped(rows):
         parts.append(f"## {name}, {n_parties} parties")
-        parts += ["Accuracy on all held-out points:", markdown_table(table(mine, "accuracy"))]
+        parts += ["Accuracy on all held-out samples:", markdown_table(table(mine, "accuracy"))]
         worst = [{k: v for k, v in line.items() if k == "split" or k in METHODS} for line in table(mine, "worst")]
         parts += [
-            f"At the party where it is lowest, of those with {LEAST} or more held-out points:", markdown_table(worst),
+            f"At the party where it is lowest, of those with {LEAST} or more held-out samples:", markdown_table(worst),
             "What it costs (balanced accuracy, and every cell: `noniid.csv`):", markdown_table(costs(mine)),
             f"![accuracy by split]({plots.name_of('accuracy', name, n_parties)})",
             f"![accuracy by bytes]({plots.name_of('bytes', name, n_parties)})",
@@ -327,8 +323,8 @@ def run(sources: Sequence[str], plan: Plan, folder: Path, where: str | Workers, 
                 recipe = study.recipe(n_parties, *method.rsplit(" ", 1))
                 recipes.append({"set": study.data.name, "parties": n_parties, "method": method} | asdict(recipe))
             splits = [split for split in plan.splits if split != SHIFT]  # whose labels are those of IID
-            parts = {split: deal_out(study.data, split, n_parties, plan.seeds[0]).class_table for split in splits}
-            plots.skew(parts, f"{study.data.name}: training points of {n_parties} parties by class", folder /
+            dealt = {split: deal_out(study.data, split, n_parties, plan.seeds[0]).class_table for split in splits}
+            plots.skew(dealt, f"{study.data.name}: training samples of {n_parties} parties by class", folder /
                        plots.name_of("skew", study.data.name, n_parties))  # fmt: skip
     hidden = ("curve", "recipe")
     write_csv(folder / "noniid.csv", [{k: v for k, v in row.items() if k not in hidden} for row in rows])
@@ -348,16 +344,16 @@ def main(arguments: list[str]) -> None:
     options.add_argument("--sets", default="", help="sets of --data, with commas between (default: satimage, mnist)")
     options.add_argument("--parties", default="", help="numbers of parties, with commas between (default: 10,100)")
     options.add_argument("--where", choices=WHERE, default="process", help="where parties run")
-    options.add_argument("--ray-address", help="of a Ray cluster; with --where ray")
+    options.add_argument("--ray-address", help="address of a Ray cluster; with --where ray")
     chosen = options.parse_args(arguments)
     plan = QUICK if chosen.quick else FULL if chosen.full else Plan()
     if chosen.parties:
         try:
             plan = replace(plan, parties=tuple(int(n) for n in chosen.parties.split(",")))
         except ValueError:
-            options.error(f"--parties: expected whole numbers with commas between, got {chosen.parties}")
+            options.error(f"--parties: expected integers with commas between, got {chosen.parties}")
         if min(plan.parties) < 1:
-            options.error("--parties: expected at least 1")
+            options.error(f"--parties: expected at least 1, got {min(plan.parties)}")
     sources = ["digits"]
     if chosen.data:
         names = [name.strip() for name in (chosen.sets or "satimage,mnist").split(",")]

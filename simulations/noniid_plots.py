@@ -29,7 +29,7 @@ _FLYNN = {"color": "black", "linestyle": "-", "marker": "o", "linewidth": 2.2, "
 
 
 def name_of(what: str, name: str, n_parties: int) -> str:
-    """The file of a figure."""
+    """The file name of a figure."""
     return f"{what}-{name}-{n_parties}.png"
 
 
@@ -42,24 +42,24 @@ def style(method: str) -> dict[str, Any]:
 
 
 def skew(tables: Mapping[str, Array], title: str, path: Path) -> None:
-    """A heat map for every split: parties to the right, classes up, darker for more points.
+    """A heat map for every split: parties to the right, classes up, darker for more samples.
 
     Parameters
     ----------
     tables : mapping of split to (parties, L) array
-        Training points of each class at each party.
+        Training samples of each class at each party.
     title : str
     path : Path
         The PNG.
     """
     plt, figure, axes = _panels(len(tables), 3.6, 2.2, most=4)
-    # Few points and none must look different, and one split must not set the scale for all others.
+    # Few samples and none must look different, and one split must not set the scale for all others.
     for axis, (split, counts) in zip(axes, tables.items(), strict=True):
         shares = counts.T / max(counts.max(), 1)
         image = axis.imshow(np.where(counts.T > 0, 0.08 + 0.92 * shares**0.5, 0), aspect="auto", cmap="Blues",
                             vmin=0, vmax=1, origin="lower", interpolation="nearest")  # fmt: skip
         empty = int((counts.sum(axis=1) == 0).sum())
-        # A party may hold no point at all, and is a party all the same.
+        # A party may hold no sample at all, and is a party all the same.
         note = f", {empty} without points" if empty else ""
         axis.set_title(f"{split} (most: {counts.max()}{note})", fontsize=9)
         axis.tick_params(labelsize=7)
@@ -74,12 +74,12 @@ def skew(tables: Mapping[str, Array], title: str, path: Path) -> None:
 
 
 def accuracy(rows: Sequence[Row], methods: Sequence[str], title: str, path: Path) -> None:
-    """Accuracy over all points, and at the worst party, by split.
+    """Accuracy over all samples, and at the worst party, by split.
 
     Parameters
     ----------
     rows : sequence of dict
-        Of `noniid.Study.rows`, of one data set and number of parties.
+        Rows of `noniid.Study.rows` for one data set and number of parties.
     methods : sequence of str
     title : str
     path : Path

@@ -39,7 +39,7 @@ AGAINST = {
     ONE_NN_AS_IS: "1-NN, points as is", "1-NN L2": "1-NN, unit rows", "SBFC": "SBFC", "LR, one epoch": "LR",
     "MLP, one epoch": "MLP",
 }  # fmt: skip
-"""Where it does not say so, kNN and 1-NN have the better of two scalings."""
+"""kNN and 1-NN have the better of two scalings unless the name says otherwise."""
 
 PRINTED: dict[str, Row] = {
     "kNN": {"won": 0.55, "W/T/L": "39/2/30", "improvement": 0.0035, "t p": "5.3e-02", "Wilcoxon p": "7.6e-02"},
@@ -90,7 +90,7 @@ def _worst(row: Row) -> str:
 
 
 def draw(scores: Mapping[str, Mapping[str, float]], folder: Path) -> None:
-    """The main paper's scatter plots, those of the appendix, and the latter for the untuned FlyNN."""
+    """Draw the main paper's scatter plots, those of the appendix, and the latter for the untuned FlyNN."""
     for file, variant, names in (
         ("openml_main.png", PAPER, ("kNN", "1-NN", "SBFC")),
         ("openml_appendix.png", PAPER, tuple(PRINTED)),
@@ -105,7 +105,7 @@ def draw(scores: Mapping[str, Mapping[str, float]], folder: Path) -> None:
 
 
 def remarks(source: str, problems: Sequence[Problem], settings: Settings) -> list[str]:
-    """Which sets these are, and where the figures differ from the paper's and why."""
+    """The sets, and the reasons why figures differ from the paper's."""
     whole = {
         "files": "of the folder given",
         "OpenML": "from OpenML",
@@ -113,19 +113,19 @@ def remarks(source: str, problems: Sequence[Problem], settings: Settings) -> lis
     }
     largest = max(len(problem.X) for problem in problems)
     return [
-        f"{len(problems)} data sets {whole[source]}, at most {largest} points of each, {settings.folds} folds, "
+        f"{len(problems)} data sets {whole[source]}, at most {largest} samples of each, {settings.folds} folds, "
         f"{settings.draws} random configurations of the paper's FlyNN with m up to {settings.largest_dim}, seed "
-        f"{settings.seed}. The paper: 70 sets of up to 20000 points (its table lists {len(PAPER_SETS)}, and its wins, "
+        f"{settings.seed}. The paper: 70 sets of up to 20000 samples (its table lists {len(PAPER_SETS)}, and its wins, "
         "ties and losses add up to 71), 60 configurations by a Gaussian process, m up to 2048 d. Improvement: median "
         "over sets of how much lower FlyNN's normalised accuracy is; positive favours FlyNN.",
         "Why ours differs:\n\n"
-        "- Other sets, fewer points and a smaller search, each of which may take something from the tuned FlyNN; how "
+        "- Other sets, fewer samples and a smaller search, each of which may take something from the tuned FlyNN; how "
         "much was not measured.\n"
-        '- Which kNN: the paper does not say what it does to the points. Line "kNN" has the better of rows of unit '
+        '- Which kNN: the paper does not say what it does to the samples. Line "kNN" has the better of rows of unit '
         "length and standardised columns; 1-NN, LR and the perceptron may standardise too. Beside kNN and 1-NN on "
-        "points as they are, the paper's FlyNN is about as printed (on 32 sets of up to 2000 points: on a par with the "
-        "one, ahead of the other), and so it does on synthetic data. But where columns have different units, a nearest "
-        "neighbour gains more by one scale for all than FlyNN gains by tuning.\n"
+        "samples as they are, the paper's FlyNN is about as printed (on 32 sets of up to 2000 samples: on a par with "
+        "the one, ahead of the other), and so it does on synthetic data. But where columns have different units, a "
+        "nearest neighbour gains more by one scale for all than FlyNN gains by tuning.\n"
         "- The paper's hash sees only what adds up over columns: where differences between columns matter (twonorm, "
         "steel_plates), no tuning of m, s, rho and gamma helps. Signed rows and scaled columns do, which the defaults "
         "of this package have.",
@@ -134,9 +134,9 @@ def remarks(source: str, problems: Sequence[Problem], settings: Settings) -> lis
 
 def main(arguments: list[str]) -> None:
     """Measure, print, write."""
-    options = parser("openml", __doc__, "all points, 60 configurations, m up to 2048 d: days on two cores")
+    options = parser("openml", __doc__, "all samples, 60 configurations, m up to 2048 d: days on two cores")
     options.add_argument("--sets", default="", help="names of data sets, separated by commas (default: all)")
-    options.add_argument("--max-examples", type=int, help="points of each set, 0 for all (default: 2000, quick: 300)")
+    options.add_argument("--max-examples", type=int, help="samples of each set, 0 for all (default: 2000, quick: 300)")
     options.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
     chosen: Any = options.parse_args(arguments)
     most = chosen.max_examples
@@ -155,7 +155,7 @@ def main(arguments: list[str]) -> None:
         wanted = [name.strip() for name in chosen.sets.split(",") if name.strip()] or list(known)
         unknown = [name for name in wanted if name not in known]
         if unknown:
-            raise SetError(f"no data set {', '.join(unknown)}; there are {', '.join(known)}")
+            raise SetError(f"--sets: expected some of {', '.join(known)}, got {', '.join(unknown)}")
         problems = [make_problem(name, *known[name](), settings, most) for name in dict.fromkeys(wanted)]
     except SetError as error:
         options.error(str(error))

@@ -27,7 +27,7 @@ class PaperSet(NamedTuple):
     n_classes: int
     n: int
     d: int
-    """Columns without the label, which the paper counts."""
+    """Features; the paper counts the label too."""
 
 
 _TABLE = """
@@ -74,7 +74,7 @@ def file_ids() -> dict[str, int]:
 
 
 def fetched(openml_id: int) -> tuple[Array, Array]:
-    """A set from OpenML, or from where scikit-learn keeps what it downloaded.
+    """A set from OpenML, or from the cache of scikit-learn.
 
     Raises
     ------
@@ -86,12 +86,12 @@ def fetched(openml_id: int) -> tuple[Array, Array]:
     try:
         X, y = fetch_openml(data_id=openml_id, as_frame=False, parser="liac-arff", return_X_y=True, n_retries=1)
     except (OSError, ValueError) as error:
-        raise SetError(f"OpenML {openml_id}: not to be had ({str(error)[:200]})") from None
+        raise SetError(f"OpenML {openml_id}: cannot be fetched ({str(error)[:200]})") from None
     return np.asarray(X, np.float64), np.asarray(y).astype(str)
 
 
 def readers(folder: Path | None) -> tuple[dict[str, Reader], str]:
-    """How to get each set, by name, and where they come from.
+    """Readers of the sets, by name, and their source.
 
     Parameters
     ----------
@@ -106,10 +106,10 @@ def readers(folder: Path | None) -> tuple[dict[str, Reader], str]:
     """
     if folder is not None:
         if not folder.is_dir():
-            raise SetError(f"{folder}: not a folder")
+            raise SetError(f"--data: expected a folder, got {folder}")
         files = {path.stem: path for path in sorted(folder.glob("*.npz"))}
         if not files:
-            raise SetError(f"{folder}: holds no .npz file")
+            raise SetError(f"--data: expected .npz files, got none in {folder}")
         known = file_ids()
         kept = {stem: path for stem, path in files.items() if stem in known} or files
         return {stem: _reader(read_set, path) for stem, path in kept.items()}, "files"

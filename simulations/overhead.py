@@ -1,4 +1,4 @@
-"""What FlyNN adds to the time of a Flower run: `flwr run .` beside an app that does nothing with the same partitions.
+"""Time that FlyNN adds to a Flower run: `flwr run .` beside an app that does nothing with the same partitions.
 
 Both run on one simulated SuperLink, in turn: ten parties, one round of training, one of evaluation. The one that does
 nothing loads and partitions the data as ours does; its parties return a single zero. What is left of the difference is
@@ -66,7 +66,7 @@ app = ClientApp(client_fn=client_fn)
 
 
 def write_idle_app(folder: Path) -> None:
-    """The app that does nothing, with our run-config."""
+    """Write the app that does nothing, with our run-config."""
     text = (_ROOT / "pyproject.toml").read_text(encoding="utf-8")
     text = re.sub(r"serverapp = .*", 'serverapp = "idle.server:app"', text)
     text = re.sub(r"clientapp = .*", 'clientapp = "idle.client:app"', text)

@@ -1,7 +1,7 @@
 """The paper's FlyNN, cross-validated at the price of one pass of hashing.
 
-Its hash knows nothing of the data, so that no fold needs one of its own: points are hashed once, and the counts of a
-training fold are those of all points less those of the fold held out. The predictions are those of a `FlyNNClassifier`
+Its hash knows nothing of the data, so that no fold needs one of its own: samples are hashed once, and the counts of a
+training fold are those of all samples less those of the fold held out. The predictions are those of a `FlyNNClassifier`
 trained on each fold.
 """
 
@@ -38,11 +38,11 @@ def cross_validated(
     y : (n,) int array
         Class numbers, 0 to L - 1.
     fold : (n,) int array
-        The fold in which each point is held out.
+        The fold in which each sample is held out.
     spec : HashSpec
     decays : sequence of D float
     score : callable
-        Of true classes, predicted ones and L.
+        Called with true classes, predicted classes and L.
 
     Returns
     -------

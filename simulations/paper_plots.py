@@ -28,7 +28,7 @@ def _powers_of_two(axis: Any) -> None:
 
 
 def bars(panels: Sequence[tuple[str, Sequence[tuple[str, Array, tuple[float, float]]]]], path: Path) -> None:
-    """A bar with its spread for each method, a panel per case, and what the paper printed as a diamond.
+    """A bar with its spread for each method, a panel per case, and the paper's printed figure as a diamond.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def _family(line: str) -> str:
 
 
 def agreement(panels: Sequence[tuple[str, str, Mapping[str, Sequence[tuple[float, float]]]]], path: Path) -> None:
-    """Agreement with kNN while one size grows, a panel each; what the theorem promises is black and dashed.
+    """Agreement with kNN while one size grows, a panel each; the theorem's bound is black and dashed.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ def costs(rows: Sequence[Row], path: Path) -> None:
     Parameters
     ----------
     rows : sequence of dict
-        Of `simulations.theory_costs.measure`.
+        Rows of `simulations.theory_costs.measure`.
     path : Path
         The PNG.
     """

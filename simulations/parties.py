@@ -1,9 +1,9 @@
-"""What many parties cost: time and memory of one federation of 10 to 1000 parties, in this process and on Ray.
+"""Cost of many parties: time and memory of one federation of 10 to 1000 parties, in this process and on Ray.
 
-Each party has as many points of Digits, drawn at random. Counts are added in a tree of sixteen children to a node, see
-`simulations.runner`, and must be those of the pooled points. A first small federation, not shown, has Ray start its
+Each party has as many samples of Digits, drawn at random. Counts are added in a tree of sixteen children to a node, see
+`simulations.runner`, and must be those of the pooled samples. A first small federation, not shown, has Ray start its
 workers and all of them load compiled code. Then each case runs once by the clock and once more with its memory watched,
-which takes time itself. Memory is that of this process and of all that it started, pages that they share counted once:
+which takes time itself. Memory is that of this process and of all that it started, shared pages counted once:
 "in all" at its peak, with Python, Ray's own processes and what the workers have imported, and above what was there
 before the run.
 """
@@ -18,13 +18,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from flwr_flynn import ClassCounts, FlyHash, FlyNNClient, HashSpec
+from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn.app.data.datasets import Dataset, load_dataset
+from flwr_flynn.federated.algorithm import party_of
+from flwr_flynn.federated.party import Party
 from simulations import runner
 from simulations.plots import _panels, _save
 from simulations.results import Row, about, markdown_table, output_folder, parser, text_table, write_csv, write_summary
 from simulations.workers import WHERE, Workers, workers
+
+Array = npt.NDArray[Any]
 
 _MIB = 2**20
 _IN_ALL = "peak MiB in all"
@@ -77,15 +82,20 @@ def _held(psutil: Any, process: Any) -> int:
     return total
 
 
-def federation(data: Dataset, n_parties: int, n_points: int, seed: int = 0) -> list[FlyNNClient]:
-    """Parties with points of `data`, drawn with replacement."""
-    chosen = np.random.default_rng([seed, n_parties]).integers(0, len(data.y), (n_parties, n_points))
-    return [FlyNNClient(data.X[rows], data.y[rows], name=f"party-{i}") for i, rows in enumerate(chosen)]
+def samples_of(data: Dataset, n_parties: int, n_samples: int, seed: int = 0) -> Array:
+    """(parties, samples) rows of `data`, drawn with replacement."""
+    return np.random.default_rng([seed, n_parties]).integers(0, len(data.y), (n_parties, n_samples))
 
 
-def measure(data: Dataset, n_parties: int, n_points: int, where: Workers, name: str) -> Row:
-    """One federation."""
-    parties = federation(data, n_parties, n_points)
+def federation(data: Dataset, rows: Array) -> list[Party]:
+    """A party for each row of indices into `data`."""
+    return [party_of(data.X[mine], data.y[mine], name=f"party-{i}") for i, mine in enumerate(rows)]
+
+
+def measure(data: Dataset, n_parties: int, n_samples: int, where: Workers, name: str) -> Row:
+    """Time and memory of one federation."""
+    rows = samples_of(data, n_parties, n_samples)
+    parties = federation(data, rows)
     spec = HashSpec.suggest(data.X.shape[1], len(data.y), len(data.classes))
     settings: dict[str, Any] = {"spec": spec, "classes": data.classes}
     start = time.perf_counter()
@@ -94,8 +104,7 @@ def measure(data: Dataset, n_parties: int, n_points: int, where: Workers, name: 
     with peak_memory() as peak:
         runner.run(parties, where, **settings)
         in_all, above = peak()
-    X, y = (np.concatenate([getattr(party, name) for party in parties]) for name in ("X", "y"))
-    pooled = ClassCounts.from_data(FlyHash(spec), X, y, len(data.classes))
+    pooled = ClassCounts.from_data(FlyHash(spec), data.X[rows.ravel()], data.y[rows.ravel()], len(data.classes))
     return {
         "where": name,
         "parties": n_parties,
@@ -134,16 +143,16 @@ def main(arguments: list[str]) -> None:
     """Measure, print, write."""
     options = parser("parties", __doc__)
     options.add_argument("--parties", default="", help="numbers of parties, with commas between")
-    options.add_argument("--points", type=int, default=60, help="of each party (default: 60)")
+    options.add_argument("--points", type=int, default=60, help="samples of each party (default: 60)")
     options.add_argument("--where", default="process,ray", help="process, ray or both (default)")
-    options.add_argument("--ray-address", help="of a Ray cluster")
+    options.add_argument("--ray-address", help="address of a Ray cluster")
     chosen = options.parse_args(arguments)
     try:
         numbers = [int(n) for n in (chosen.parties or ("10,100" if chosen.quick else "10,30,100,300,1000")).split(",")]
     except ValueError:
-        options.error(f"--parties: expected whole numbers with commas between, got {chosen.parties}")
+        options.error(f"--parties: expected integers with commas between, got {chosen.parties}")
     if chosen.points < 1 or min(numbers) < 1:
-        options.error("--parties, --points: expected at least 1")
+        options.error(f"--parties, --points: expected at least 1, got {chosen.parties}, {chosen.points}")
     places = chosen.where.split(",")
     if set(places) - set(WHERE):
         options.error(f"--where: expected {' or '.join(WHERE)}, got {chosen.where}")

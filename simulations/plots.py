@@ -1,4 +1,4 @@
-"""Figures of `python -m simulations accuracy`, and what other figures share with them."""
+"""Figures of `python -m simulations accuracy`, and helpers of other figures."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _save(plt: Any, figure: Any, path: Path) -> None:
 
 
 def _legend_below(axis: Any, columns: int) -> None:
-    """Where no point can lie under it."""
+    """Place the legend below the axis, where it hides no point."""
     legend = axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncol=columns, fontsize=8, frameon=False)
     for handle in legend.legend_handles:
         if hasattr(handle, "set_sizes"):
@@ -119,7 +119,7 @@ def _text_box(label: Any) -> Any:
     from matplotlib.text import Text
 
     label.update_positions(label.figure.canvas.get_renderer())
-    return Text.get_window_extent(label)  # of the words without the line
+    return Text.get_window_extent(label)  # of the words, without the line
 
 
 def _spread(low: float, high: float) -> list[float]:
@@ -127,12 +127,12 @@ def _spread(low: float, high: float) -> list[float]:
 
 
 def reliability(rows: Sequence[Row], path: Path) -> None:
-    """How often predictions are right against how sure the method is of them, a panel per data set.
+    """Accuracy of predictions against the method's confidence in them, a panel per data set.
 
     Parameters
     ----------
     rows : sequence of dict
-        Of `simulations.methods.calibration`, with the name of the ``set``.
+        Rows of `simulations.methods.calibration`, with the name of the ``set``.
     path : Path
         The PNG.
     """
@@ -142,7 +142,7 @@ def reliability(rows: Sequence[Row], path: Path) -> None:
         axis.plot([0, 1], [0, 1], "--", color="grey", linewidth=1, label="calibrated")
         mine = [row for row in rows if row["set"] == name]
         for row, colour, marker in zip(mine, _COLOURS, _MARKERS, strict=False):
-            # Bins with few points say little: they are small.
+            # Bins with few samples say little: they are small.
             sizes = [8 + 100 * n / row["points"] for n in row["in bin"]]
             axis.plot(row["confidence"], row["right"], color=colour, linewidth=1)
             axis.scatter(

@@ -1,7 +1,7 @@
-"""What privacy costs: the paper's Figures 3, 7, 8 and 9 again, and the new mechanisms beside its own.
+"""Cost of privacy: the paper's Figures 3, 7, 8 and 9 again, and the new mechanisms beside its own.
 
-Two parties have half of the training points each; each adds its own noise to its counts, and what is summed is read
-out. Balanced accuracy on held-out points, mean and standard deviation over ten draws of the noise with one hash.
+Two parties have half of the training samples each; each adds its own noise to its counts, and what is summed is read
+out. Balanced accuracy on held-out samples, mean and standard deviation over ten draws of the noise with one hash.
 
 The paper's mechanism, `TopTLaplace` with the authors' exponent, is shown as the paper shows it: entries clipped before
 the sum, rule "novelty", decay 0.9, and of many T the best on the test set, which is not private and flatters. For the
@@ -48,6 +48,7 @@ from simulations.privacy_settings import (
     readers,
 )
 from simulations.results import (
+    MODEL,
     Cells,
     Row,
     about,
@@ -64,21 +65,21 @@ PAPER, BEST, NONE = "paper", "paper, best T on the test set", "non-private"
 GAUSSIAN, LAPLACE = "Gaussian", "Laplace"
 OLD_HASH = ", the paper's hash"
 
-_REMARKS = """What differs from the paper, and why: its figures are read off, to about .01. Its text gives half the \
-exponent for the choice of entries that its figures are made with, and 1000 held-out points where its programs have \
+_REMARKS = """Differences from the paper: its figures are read off, to about .01. Its text gives half the \
+exponent for the choice of entries that its figures are made with, and 1000 held-out samples where its programs have \
 5000; ours follow the programs. Its MNIST program sums bytes modulo 256, which costs it accuracy without noise. Data \
-sets and draws of the noise are not the same. Its epsilon is divided among the parties, though no record is at two of \
+sets and draws of the noise are not the same. Its epsilon is divided among the parties, though no sample is at two of \
 them: "gives away" in the CSV is what a release really costs."""
 
-_VERSION = 1  # to be raised when a cell comes to hold something else
+_VERSION = 1  # raise it when the content of a cell changes
 _CODE = code_digest(
-    "flwr_flynn.privacy", "flwr_flynn.hashing.flyhash", "simulations.privacy_settings", "simulations.paper_privacy"
+    *MODEL, "flwr_flynn.privacy", "simulations.privacy_settings", "simulations.baselines", "simulations.paper_privacy"
 )
 
 
 @lru_cache(maxsize=1)
 def _counted(task: Task, spec: HashSpec) -> tuple[list[ClassCounts], npt.NDArray[np.int32]]:
-    """Exact counts of each party, and the active bits of the test points."""
+    """Exact counts of each party, and the active bits of the test samples."""
     hasher = FlyHash(spec)
     counts = [ClassCounts.from_data(hasher, X, y, task.n_classes) for X, y in task.parties]
     return counts, hasher.active(task.X_test)
@@ -146,13 +147,13 @@ def private(kind: str, task: Task, spec: HashSpec, epsilon: float, plan: Plan) -
 
 
 def exact(task: Task, spec: HashSpec, paper: bool) -> list[Row]:
-    """The same without noise."""
+    """Scores without noise, as `private` has them."""
     parts, active = _counted(task, spec)
     return [{"T": 0, "scores": [_accuracy(task, reduce(add, parts), active, paper)], "gives away": math.inf}]
 
 
 def jobs(task: Task, plan: Plan) -> Iterator[tuple[str, str, HashSpec, float]]:
-    """What is to be measured on one data set: setting, mechanism, hash and epsilon (0.0 without noise)."""
+    """Cells of one data set: setting, mechanism, hash and epsilon (0.0 without noise)."""
     yield task.name, NONE, task.spec(None, 0.0, plan.seed), 0.0
     for epsilon in plan.epsilons:
         yield task.name, GAUSSIAN, task.spec(epsilon, DELTA, plan.seed), epsilon
@@ -207,7 +208,7 @@ def _row(setting: str, task: Task, mechanism: str, epsilon: float, row: Row) -> 
 
 
 def best(rows: Sequence[Row]) -> list[Row]:
-    """Of the paper's mechanism the T with the best mean, on the test set, for each setting and epsilon."""
+    """Rows of the paper's mechanism for the T with the best mean on the test set, for each setting and epsilon."""
     groups: dict[tuple[str, float], list[Row]] = {}
     for row in rows:
         if row["mechanism"] == PAPER:
@@ -245,12 +246,12 @@ def main(arguments: list[str]) -> None:
     if chosen.repetitions is not None:
         plan = replace(plan, repetitions=chosen.repetitions)
     if plan.repetitions < 1:
-        options.error("--repetitions: expected at least 1")
+        options.error(f"--repetitions: expected at least 1, got {plan.repetitions}")
     known = readers(chosen.data, chosen.quick)
     wanted = [name.strip() for name in chosen.sets.split(",") if name.strip()] or list(known)
     unknown = [name for name in wanted if name not in known]
     if unknown:
-        options.error(f"--sets: no {', '.join(unknown)}; there are {', '.join(known)}")
+        options.error(f"--sets: expected some of {', '.join(known)}, got {', '.join(unknown)}")
     start = time.perf_counter()
     folder = output_folder(chosen)
     cells = Cells(folder / "cells")

@@ -67,7 +67,7 @@ def _against_epsilon(axis: Any, rows: Sequence[Row], setting: str) -> None:
 
 
 def _legend(figure: Any, axes: Sequence[Any], columns: int) -> None:
-    """One for all panels, below them."""
+    """Draw one legend for all panels, below them."""
     entries: dict[str, Any] = {}
     for axis in axes:
         for handle, name in zip(*axis.get_legend_handles_labels(), strict=True):
@@ -90,7 +90,7 @@ def draw(rows: Sequence[Row], folder: Path) -> list[str]:
     Parameters
     ----------
     rows : sequence of dict
-        Of `simulations.privacy.measure`.
+        Rows of `simulations.privacy.measure`.
     folder : Path
 
     Returns

@@ -1,8 +1,7 @@
-"""What `python -m simulations privacy` measures: the paper's data, its hashes, and its figures as read off the page."""
+"""Data, hashes and figures of the paper for `python -m simulations privacy`; figures are read off the page."""
 
 from __future__ import annotations
 
-import hashlib
 import sys
 import zipfile
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 import numpy.typing as npt
 
@@ -27,12 +27,12 @@ _SEED = 5489  # of the data and of their split, as in the authors' programs
 
 
 class DataError(ValueError):
-    """A file is not what it should be; the message names it."""
+    """A file cannot be used; the message names it."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What the results depend on, apart from data and code.
+    """Settings that the results depend on.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class Plan:
         The T that the paper's mechanism tries.
     noise : {"simulated", "opendp"}
     seed : int
-        Of hashes and simulated noise.
+        Seed of hashes and simulated noise.
     """
 
     repetitions: int = 10
@@ -58,7 +58,7 @@ QUICK = Plan(repetitions=3, epsilons=SHOWN, released=(4, 16, 50, 200, 600))
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Training and test points of one data set.
+    """Training and test samples of one data set.
 
     Parameters
     ----------
@@ -78,11 +78,7 @@ class Task:
     digest: str = field(init=False)
 
     def __post_init__(self) -> None:
-        digest = hashlib.sha256()
-        for array in (self.X, self.y, self.X_test, self.y_test):
-            digest.update(f"{array.dtype} {array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).data)
-        object.__setattr__(self, "digest", digest.hexdigest()[:16])
+        object.__setattr__(self, "digest", joblib.hash((self.X, self.y, self.X_test, self.y_test)))
 
     @property
     def n_classes(self) -> int:
@@ -90,7 +86,7 @@ class Task:
 
     @property
     def parties(self) -> list[tuple[Array, Array]]:
-        """The training points, in halves."""
+        """The training samples, in halves."""
         cuts = np.linspace(0, len(self.X), PARTIES + 1).astype(int)
         return [(self.X[a:b], self.y[a:b]) for a, b in pairwise(cuts)]
 
@@ -112,7 +108,7 @@ def synthetic(n: int) -> Task:
     Notes
     -----
     The paper names columns, classes and clusters; the rest (all columns informative, `class_sep` 1.2, the seed, 5000
-    held-out points drawn by class) is as in the authors' programs. The paper speaks of 1000 held-out points.
+    held-out samples drawn by class) is as in the authors' programs. The paper speaks of 1000 held-out samples.
     """
     from sklearn.datasets import make_classification
     from sklearn.model_selection import train_test_split
@@ -128,7 +124,7 @@ def synthetic(n: int) -> Task:
 
 
 def mnist(path: Path, digits: tuple[int, ...]) -> Task:
-    """Points of some digits, official training and test set.
+    """Samples of some digits, official training and test set.
 
     Raises
     ------
@@ -149,7 +145,7 @@ def mnist(path: Path, digits: tuple[int, ...]) -> Task:
         parts += [X[kept], np.searchsorted(digits, codes[kept])]
     X, y, X_test, y_test = parts
     if X.shape[1] != X_test.shape[1] or len(np.unique(y)) < len(digits) or not len(X_test):
-        raise DataError(f"{path.name}: expected points of the digits {digits}, all of the same width")
+        raise DataError(f"{path.name}: expected samples of the digits {digits} with the same number of features")
     d = X.shape[1]
     name = "MNIST 10 classes" if len(digits) == 10 else f"MNIST {' v '.join(map(str, digits))}"
     # m = 30 d, s = .00625 d, rho = .1 m.
@@ -157,7 +153,7 @@ def mnist(path: Path, digits: tuple[int, ...]) -> Task:
 
 
 def readers(folder: Path | None, quick: bool) -> dict[str, Callable[[], Task]]:
-    """How to get each data set, by the name it is asked for."""
+    """Readers of the data sets, by the name on the command line."""
     found: dict[str, Callable[[], Task]] = {"synthetic-1e4": lambda: synthetic(10**4)}
     if not quick:
         found["synthetic-1e5"] = lambda: synthetic(10**5)

@@ -1,12 +1,8 @@
-"""Where an experiment leaves its results: finished cells, CSV tables and PNG files under an output folder."""
+"""Output of an experiment: finished cells, CSV tables and a summary under a folder."""
 
 from __future__ import annotations
 
-import ast
-import csv
-import hashlib
 import json
-import os
 import sys
 import time
 from argparse import ArgumentParser
@@ -14,11 +10,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 Array = npt.NDArray[Any]
 Row = dict[str, Any]
+
+MODEL = ("flwr_flynn.hashing", "flwr_flynn.model")
+FEDERATED = (*MODEL, "flwr_flynn.privacy", "flwr_flynn.federated")
+"""Layers of the package for `code_digest`, each with the layers that it imports."""
 
 _ROOT = Path(__file__).parents[1]
 
@@ -48,36 +50,36 @@ def output_folder(options: Any) -> Path:
 
 
 def write_csv(path: Path, rows: Sequence[Row]) -> None:
-    """Rows of one table; columns in the order in which they first appear."""
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns, restval="")
-        writer.writeheader()
-        writer.writerows(rows)
+    """Write rows of one table; columns in the order in which they first appear."""
+    _frame(rows).to_csv(path, index=False, na_rep="nan", lineterminator="\r\n")
     print(f"written: {path}")
 
 
 def text_table(rows: Sequence[Row]) -> str:
-    """Rows as lines of aligned columns: text to the left, numbers to the right with three digits that count."""
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    cells = [[_short(row.get(name, "")) for name in columns] for row in rows]
-    widths = [max(len(line[i]) for line in [columns, *cells]) for i in range(len(columns))]
-    left = [all(isinstance(row.get(name, ""), str) for row in rows) for name in columns]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(w) if to_left else cell.rjust(w) for cell, w, to_left in zip(line, widths, left, strict=True)
-        )
-        for line in [columns, *cells]
-    )
+    """Rows as lines of aligned columns: text to the left, numbers to the right, rounded to three digits."""
+    frame, left = _shown(rows)
+    table = pd.concat([frame.columns.to_frame().T, frame]) if rows else frame
+    sides = ["right" if to_left else "left" for to_left in left]
+    padded = [table[name].str.pad(table[name].str.len().max(), side) for name, side in zip(table, sides, strict=True)]
+    return "\n".join(map("  ".join, zip(*padded, strict=True)))
 
 
 def markdown_table(rows: Sequence[Row]) -> str:
     """Rows as a table in Markdown: text to the left, numbers to the right."""
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    left = [all(isinstance(row.get(name, ""), str) for row in rows) for name in columns]
-    lines = [columns, [":--" if to_left else "--:" for to_left in left]]
-    lines += [[_short(row.get(name, "")) for name in columns] for row in rows]
+    frame, left = _shown(rows)
+    lines = [frame.columns, [":--" if to_left else "--:" for to_left in left], *frame.to_numpy()]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _frame(rows: Sequence[Row]) -> pd.DataFrame:
+    empty = dict.fromkeys((name for row in rows for name in row), "")
+    return pd.DataFrame([empty | row for row in rows], dtype=object)
+
+
+def _shown(rows: Sequence[Row]) -> tuple[pd.DataFrame, list[bool]]:
+    """Rounded cells, and for each column whether it is text."""
+    frame = _frame(rows)
+    return frame.map(_short), [all(isinstance(cell, str) for cell in frame[name]) for name in frame]
 
 
 def _short(value: object) -> str:
@@ -87,9 +89,9 @@ def _short(value: object) -> str:
 
 
 class Cells:
-    """Finished pieces of a long experiment, one JSON file each, so that none is computed twice.
+    """Finished pieces of a long experiment, kept by joblib, so that none is computed twice.
 
-    A cell is found again only under a key that is equal in every entry: put into it whatever the result depends on.
+    A cell is found again only under a key that is equal in every entry: a key holds all that the result depends on.
 
     Parameters
     ----------
@@ -98,55 +100,49 @@ class Cells:
     """
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._folder = folder
-
-    def _path(self, key: Mapping[str, Any]) -> Path:
-        digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
-        # The head is for people who look into the folder.
-        head = "-".join(str(key[name]) for name in ("set", "job") if name in key)
-        return self._folder / f"{''.join(c if c.isalnum() or c in '-_' else '_' for c in head)[:80]}-{digest[:16]}.json"
+        self._kept = joblib.Memory(folder, verbose=0).cache(_rows, ignore=["work"])
 
     def get(self, key: Mapping[str, Any]) -> list[Row] | None:
         """The rows of a finished cell; None if there are none, or only a file that is damaged."""
+
+        def missing() -> list[Row]:
+            raise LookupError
+
         try:
-            cell = json.loads(self._path(key).read_text(encoding="utf-8"))
-            rows: list[Row] = cell["rows"]
-            return rows if cell["key"] == json.loads(json.dumps(key)) else None
-        except (OSError, ValueError, KeyError, TypeError):
+            rows: list[Row] = self._kept(json.dumps(key, sort_keys=True), missing)
+            return rows
+        except LookupError:
             return None
 
+    def put(self, key: Mapping[str, Any], rows: Sequence[Row]) -> None:
+        """Keep the rows of a cell. The file appears whole or not at all, even if this is interrupted."""
+        self._kept.call(json.dumps(key, sort_keys=True), lambda: list(rows))
+
     def finish(self, key: Mapping[str, Any], work: Callable[[], Sequence[Row]]) -> list[Row]:
-        """The rows of a cell: those that are kept, or else what `work` returns, which is kept then."""
+        """The rows of a cell: those that are kept, or else those that `work` returns, which are then kept."""
         found = self.get(key)
         if found is None:
             start = time.perf_counter()
-            self.put(key, work())
+            found = list(work())
+            self.put(key, found)
             seconds = time.perf_counter() - start
             print(f"{key['set']}: {key['job']}, {seconds:.1f} s", file=sys.stderr, flush=True)
-            found = self.get(key)  # as JSON gives it back, so that a run and its repetition are the same
-        return found or []
+        return found
 
-    def put(self, key: Mapping[str, Any], rows: Sequence[Row]) -> None:
-        """Keep the rows of a cell. The file appears whole or not at all, whenever this is interrupted."""
-        path = self._path(key)
-        half = path.with_suffix(f".{os.getpid()}.tmp")
-        try:
-            half.write_text(json.dumps({"key": key, "rows": rows}, indent=1), encoding="utf-8")
-            half.replace(path)
-        finally:
-            half.unlink(missing_ok=True)
+
+def _rows(key: str, work: Callable[[], list[Row]]) -> list[Row]:
+    return work()
 
 
 def about(docstring: str | None) -> str:
-    """What a module says of itself below its first line."""
+    """The docstring of a module without its first line."""
     return (docstring or "").partition("\n")[2].strip()
 
 
 def write_summary(
     folder: Path, title: str, experiment: str, arguments: Sequence[str], seconds: float, parts: Sequence[str]
 ) -> None:
-    """What came of an experiment, as a page in Markdown: the command, its time, and what the experiment has to say.
+    """Write the summary of an experiment in Markdown: the command, its time, and the parts.
 
     Parameters
     ----------
@@ -154,9 +150,9 @@ def write_summary(
         Gets the ``summary.md``.
     title, experiment : str
     arguments : sequence of str
-        Of the command line, without paths in it: it is meant for others.
+        Arguments of the command line; folders are left out of them.
     seconds : float
-        Of this run, by the clock; cells that were there already took none of it.
+        Wall time of this run, without cells that were there already.
     parts : sequence of str
         Paragraphs and tables.
     """
@@ -168,38 +164,22 @@ def write_summary(
     print(f"written: {path}")
 
 
-def code_digest(*modules: str) -> str:
-    """Digest of the code of modules of this project and of all of the project that they import.
-
-    Comments and docstrings do not count, nor does a package's ``__init__``. It goes into the key of cells: results
-    of yesterday's code must not pass for today's.
+def code_digest(*names: str) -> str:
+    """Digest of source files of this project, for the key of cells: results of older code are not found then.
 
     Parameters
     ----------
-    *modules : str
-        Dotted names, as in ``"flwr_flynn.model.classifier"``.
+    *names : str
+        Dotted names of modules, and of packages for all that is in them.
 
     Returns
     -------
     str
-        16 hexadecimal digits.
+        32 hexadecimal digits.
     """
-    todo, done = list(modules), {}
-    while todo:
-        name = todo.pop()
-        path = _ROOT.joinpath(*name.split(".")).with_suffix(".py")
-        if name in done or not path.exists():
-            continue
-        tree = ast.parse(path.read_bytes())
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                todo += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-            elif isinstance(node, ast.Import):
-                todo += [alias.name for alias in node.names]
-            elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-                node.value.value = None  # a docstring
-        done[name] = ast.dump(tree)
-    return hashlib.sha256("\n".join(f"{name} {done[name]}" for name in sorted(done)).encode()).hexdigest()[:16]
+    paths = [_ROOT.joinpath(*name.split(".")) for name in names]
+    files = {file for path in paths for file in ([*path.rglob("*.py")] if path.is_dir() else [path.with_suffix(".py")])}
+    return str(joblib.hash([(str(file.relative_to(_ROOT)), file.read_bytes()) for file in sorted(files)]))
 
 
 def compare(ours: Mapping[str, float], theirs: Mapping[str, float], reference: Mapping[str, float]) -> Row:
@@ -256,7 +236,7 @@ def by_method(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
 
 
 def comparison(rows: Sequence[Row], variants: Sequence[str], reference: str) -> list[Row]:
-    """The paper's table, for each of our variants against each method that is none of them."""
+    """The paper's table: each of our variants against each other method."""
     table = by_method(rows)
     return [
         {"FlyNN": variant, "against": other} | compare(table[variant], table[other], table[reference])
@@ -267,7 +247,7 @@ def comparison(rows: Sequence[Row], variants: Sequence[str], reference: str) -> 
 
 
 def summarised(rows: Sequence[Row], **about: Any) -> list[Row]:
-    """A row per set and method as it goes to the CSV: for the scores, their mean and standard deviation over folds."""
+    """A row per set and method for the CSV, with mean and standard deviation of the scores over folds."""
     result = []
     for row in rows:
         scores = np.array(row["scores"])
@@ -283,7 +263,7 @@ def reliability(name: str, probabilities: Array, y: Array) -> Row:
     Parameters
     ----------
     name : str
-        Of the method.
+        Name of the method.
     probabilities : (n, L) float array
         Those below 1e-6 count as 1e-6 in the log-loss.
     y : (n,) int array
@@ -292,7 +272,7 @@ def reliability(name: str, probabilities: Array, y: Array) -> Row:
     -------
     dict
         ``balanced log-loss`` is the mean over classes; ``calibration error`` the mean distance of confidence and
-        accuracy over the points, by bin; ``confidence``, ``right`` and ``in bin`` are lists over the bins with points.
+        accuracy over the samples, by bin; ``confidence``, ``right`` and ``in bin`` are lists over the filled bins.
     """
     losses = -np.log(np.maximum(probabilities[np.arange(len(y)), y], 1e-6))
     confidence, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == y

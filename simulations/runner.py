@@ -1,23 +1,21 @@
-"""The one seam between experiments and where parties run: in this process, or on Ray.
+"""Federations in one process or on Ray, with the counts added up in a tree.
 
-What runs is the product itself: a party is a `FlyNNClient`, asked through Flower's own client wrapper and bytes, and
-counts are added by `FlyNNStrategy`. Only Flower's network is left out.
+A party is a `Party` of this package, and a node of the tree is a `Run`: it checks and adds the replies of its children
+as the server does, and sends on the sum. A sum of counts is itself a message that one party could have sent, so that
+every level of the tree is the same. On Ray, each party and each node is a task. A node runs as soon as its children are
+there, on any machine of the cluster; a task whose worker dies is run again. Integers are added, so that no order, tree
+or repeated task changes a bit. A run of all phases is `flwr_flynn.federated.algorithm.federate`.
 
-`run` sums in a tree, the paper's all-reduce. A sum of counts is itself what one party could have sent, so that every
-node of the tree is a small `FlyNNStrategy` over its children, which checks and adds as the root does, and sends on what
-comes of it. On Ray, each party and each node is a task. A node runs as soon as its children are there, on any machine
-of the cluster; a task whose worker dies is run again. Integers are added, so neither the order nor the shape of the
-tree nor a second try changes a bit.
-
-`rounds` plays the rounds of any strategy of Flower's, with all that belongs to them.
+`rounds` plays the rounds of any strategy of Flower's.
 
 >>> import numpy as np
->>> from flwr_flynn import FlyNNClient, HashSpec
+>>> from flwr_flynn import HashSpec
+>>> from flwr_flynn.federated.algorithm import party_of
 >>> X, y = np.arange(24.0).reshape(8, 3) % 5, np.arange(8) % 2
->>> parties = [FlyNNClient(X[i::4], y[i::4], name=f"party-{i}") for i in range(4)]
+>>> parties = [party_of(X[i::4], y[i::4], name=f"party-{i}") for i in range(4)]
 >>> spec = HashSpec(n_features=3, hash_dim=16, row_nnz=1, hash_nnz=2, seed=7)
->>> federation = run(parties, spec=spec, classes=[0, 1], fan_in=2)
->>> federation.model.counts_.n_per_class, federation.depth
+>>> tree = run(parties, spec=spec, classes=[0, 1], fan_in=2)
+>>> tree.model.counts_.n_per_class, tree.depth
 (array([4, 4]), 2)
 """
 
@@ -26,33 +24,37 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
+from flwr.client import NumPyClient
 from flwr.common import FitRes, Parameters, ndarrays_to_parameters
+from flwr.server.client_manager import SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
-from flwr_flynn.federated.scaling_round import Traffic
 
 from flwr_flynn import FlyNNClassifier
 from flwr_flynn.errors import ConfigError
-from simulations.nodes import Party, manager, quiet, request_of, settle, strategy_of
+from flwr_flynn.federated.party import Party
+from flwr_flynn.federated.protocol import TRAIN
+from flwr_flynn.federated.run import Run, Traffic
+from simulations.nodes import options_of, quiet, settled
 from simulations.workers import Workers, progress, workers
 
 
 @dataclass(frozen=True)
-class Federation:
-    """What came of a `run`.
+class Tree:
+    """Result of a `run`.
 
     Parameters
     ----------
     model : FlyNNClassifier
-        Of the counts of all parties; those are ``model.counts_``.
+        Classifier of the counts of all parties, which are ``model.counts_``.
     traffic : Traffic
         Bytes between the parties and the nodes that asked them.
     seconds : float
-        From the first request to the model, by the clock.
+        Wall time from the first request to the model.
     party_seconds : list of float
-        How long each party took to answer, in the order of the parties.
+        Seconds of each party's answer, in the order of the parties.
     depth : int
         Levels of the tree below the root; 1 is a root that asks the parties itself.
     """
@@ -72,55 +74,57 @@ def run(
     address: str | None = None,
     show_progress: bool | None = None,
     **settings: Any,
-) -> Federation:
+) -> Tree:
     """Have all parties count, and add up their counts in a tree.
 
     Parameters
     ----------
-    parties : sequence of FlyNNClient
-        With Ray they are put into its store once, each with its data.
+    parties : sequence of Party
+        With Ray they are put into its store once, each with its samples.
     where : {"process", "ray"} or Workers
         See `workers`.
     fan_in : int, default=16
         Children of a node, at most; at least 2.
     address : str, optional
-        Of a Ray cluster.
+        Address of a Ray cluster.
     show_progress : bool, optional
         See `progress`.
     **settings
-        Of `FlyNNStrategy`: ``spec``, ``classes`` and more. One spec: there is one round, nothing to
-        choose and no evaluation, and a decay of "auto" comes of the summed counts. With a ``mechanism`` the root asks
-        all parties itself: a sum of noisy counts is nothing that a single party could have sent.
+        Options of `RunOptions`: ``spec``, ``classes`` and more. One spec: the only phase is the counting, and a decay
+        of "auto" follows from the summed counts. With a ``mechanism`` the root asks all parties itself: a sum of noisy
+        counts is not a message that a single party could have sent.
 
     Returns
     -------
-    Federation
+    Tree
 
     Raises
     ------
     AggregationError
-        A party refused; the message names it and tells why.
+        A party refused; the message names it and the reason.
     ConfigError
         A setting is not as described.
     """
     if not parties:
-        raise ConfigError("parties: expected at least one, got none")
+        raise ConfigError("parties", "at least one", "none")
     if fan_in < 2:
-        raise ConfigError(f"fan_in: expected at least 2, got {fan_in}")
+        raise ConfigError("fan_in", "at least 2", fan_in)
     if settings.get("mechanism") is not None:
         fan_in = max(fan_in, len(parties))
-    names = [getattr(party, "name", None) or f"party-{i}" for i, party in enumerate(parties)]
+    names = [party.options.name or f"party-{i}" for i, party in enumerate(parties)]
     if len(set(names)) < len(names):
-        raise ConfigError("parties: expected different names, got the same for several")
+        raise ConfigError("parties", "different names", "the same name for several")
     start = time.perf_counter()
     with workers(where, address=address) as place, quiet():
         groups = _groups(len(parties), fan_in)
         direct = len(groups) == len(parties)
         children = names if direct else [_group_name(group) for group in groups]
-        root, clients = strategy_of(settings, len(children)), manager(children)
-        if root.num_rounds != 1 or len(root.specs) != 1:
-            raise ConfigError("spec: expected one HashSpec, got what takes more than the round of counting")
-        request, shared = place.put(request_of(root, clients)), place.put(settings)
+        root = Run(options_of(settings, len(children)))
+        if len(root.phases) != 1 or len(root.options.run_spec.specs) != 1:
+            raise ConfigError("spec", "one HashSpec", "a spec that needs more phases than the counting")
+        asked = root.ask(TRAIN, children)
+        assert asked is not None
+        request, shared = place.put(asked.config), place.put(settings)
         taken: list[Any] = []
 
         def ask(i: int) -> Any:
@@ -138,13 +142,13 @@ def run(
             place.on_answer = done
             replies = [ask(group.start) if direct else node(group) for group in groups]
             seconds = place.answered(taken)
-        top = settle(root, clients, place.get(replies))
+        top = settled(root, children, place.get(replies))
         depth = 1 + _depth(len(parties), fan_in)
-        return Federation(root.model, top.traffic, time.perf_counter() - start, seconds, depth)
+        return Tree(root.model, top.traffic, time.perf_counter() - start, seconds, depth)
 
 
 def _groups(n: int, fan_in: int, start: int = 0) -> list[range]:
-    """n neighbours from `start` in at most `fan_in` groups, of a size that itself is a power of `fan_in`."""
+    """Consecutive integers from `start` in at most `fan_in` groups, whose size is a power of `fan_in`."""
     size = fan_in ** _depth(n, fan_in)
     return [range(i, min(i + size, start + n)) for i in range(start, start + n, size)]
 
@@ -161,40 +165,50 @@ def _group_name(group: range) -> str:
     return f"parties {group.start}-{group.stop - 1}"
 
 
+class StandIn(ClientProxy):
+    """Name of a party for a strategy of Flower's; the runner delivers the requests."""
+
+    def _unused(self, *_: Any, **__: Any) -> NoReturn:
+        raise NotImplementedError("the runner asks the parties")
+
+    fit = evaluate = get_properties = get_parameters = reconnect = _unused
+
+
 def rounds(
     strategy: Strategy,
-    parties: Sequence[Party],
+    parties: Sequence[NumPyClient],
     n_rounds: int,
     where: str | Workers = "process",
     *,
     until: Callable[[], bool] = lambda: False,
     address: str | None = None,
 ) -> tuple[Parameters, Traffic]:
-    """Play the rounds of a strategy as Flower's server would: fit, the server's own evaluation, that by the parties.
+    """Play the rounds of a strategy as Flower's server does: fit, evaluation at the server, evaluation at the parties.
 
-    Replies go to the strategy in the order of the parties, whichever came first and in whatever order it asked them:
-    floats do not add up alike in every order.
+    Replies go to the strategy in the order of the parties: sums of floats depend on the order.
 
     Parameters
     ----------
     strategy : Strategy
-        Such as Flower's `FedAvg` with initial parameters, or a `FlyNNStrategy` that takes several rounds.
-    parties : sequence of Client or NumPyClient
+        Such as Flower's `FedAvg` with initial parameters, or a `FlyNNStrategy`.
+    parties : sequence of NumPyClient
     n_rounds : int
-        At most.
+        The largest number of rounds.
     where, address
         As for `run`.
     until : callable
-        Asked behind the server's own evaluation; with True that round is the last.
+        Called after the evaluation at the server; True makes that round the last.
 
     Returns
     -------
     parameters : Parameters
-        The last ones that a round led to.
+        Those after the last round.
     traffic : Traffic
-        Bytes of all rounds, without a hand-out of the final parameters that no evaluation has made.
+        Bytes of all rounds. Final parameters that no evaluation handed out are not in it.
     """
-    clients = manager([str(i) for i in range(len(parties))])
+    clients = SimpleClientManager()
+    for i in range(len(parties)):
+        clients.register(StandIn(str(i)))
     traffic = Traffic()
     with workers(where, address=address) as place, quiet():
         laid = [place.put(party) for party in parties]

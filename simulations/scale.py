@@ -1,9 +1,8 @@
-"""What a party costs the server: seconds and memory for 10, 100 and 1000 of them.
+"""Cost of parties at the server: seconds and memory for 10, 100 and 1000 of them.
 
-Without options, in a process for each case: `FlyNNStrategy.aggregate_fit` gets the replies of so many parties at once,
-as Flower hands them over, and then a server's `Aggregator` gets as many one by one, each made when it is due. What
-Flower holds, the replies, is told apart from what FlyNN takes beside them. Seconds are those of the processor, which
-others on the machine do not change much.
+Without options, in a process for each case: the server's run gets the replies of all parties at once, as Flower hands
+them over, and then as many one by one, each made when it is due. The replies, which Flower holds, are told apart from
+the memory that FlyNN takes beside them. Seconds are CPU seconds, which other load of the machine changes little.
 
 With `--supernodes N`, `flwr run` of this project on Flower's simulation with N SuperNodes: wall time, and the memory of
 all processes together.
@@ -34,60 +33,56 @@ _MIB = 2**20
 
 
 def replies(n: int, noisy: bool = False) -> Iterator[Any]:
-    """Replies of n parties with 50 points of Digits' shape each, one after the other."""
-    from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
-
+    """Replies of n parties with 50 samples of Digits' shape each, one after the other."""
     from flwr_flynn import ClassCounts
     from flwr_flynn.federated import codec
+    from flwr_flynn.federated.protocol import PARTY, Reply
     from flwr_flynn.privacy import SimulatedRelease
 
-    terms = _terms(noisy)
+    run = _options(n, noisy).run_spec
     for party in range(n):
         random = np.random.default_rng(party)
         X = random.integers(0, 17, (50, 64), dtype=np.uint8)
-        counts = ClassCounts.from_data(terms.hasher, X, random.integers(0, 10, 50), 10)
+        counts = ClassCounts.from_data(run.hasher, X, random.integers(0, 10, 50), 10)
         arrays, n_examples = codec.encode(counts), 50
-        if terms.mechanism is not None:
-            release = SimulatedRelease(terms.mechanism, party).release(counts)
-            arrays, n_examples = codec.encode_release(release, terms.mechanism), 1
-        metrics: dict[str, Any] = {"flynn-party": f"party-{party}"}
-        yield FitRes(Status(Code.OK, ""), ndarrays_to_parameters(arrays), n_examples, metrics)
+        if run.mechanism is not None:
+            release = SimulatedRelease(run.mechanism, party).release(counts)
+            arrays, n_examples = codec.encode_release(release, run.mechanism), 1
+        yield Reply(str(party), codec.write_tensors(arrays), n_examples, {PARTY: f"party-{party}"})
 
 
-def _terms(noisy: bool) -> Any:
+def _options(n: int, noisy: bool) -> Any:
     from flwr_flynn import HashSpec
-    from flwr_flynn.federated.codec import NOISY, PLAIN
-    from flwr_flynn.federated.protocol import Terms
+    from flwr_flynn.federated.options import RunOptions
     from flwr_flynn.privacy import LaplaceCounts
 
     spec = HashSpec.suggest(n_features=64)
     mechanism = LaplaceCounts(1.0, hash_nnz=spec.hash_nnz, n_classes=10) if noisy else None
-    return Terms(spec, range(10), NOISY if noisy else PLAIN, mechanism=mechanism)
+    return RunOptions(spec=spec, classes=range(10), min_parties=n, mechanism=mechanism)
 
 
 def at_once(n: int, noisy: bool = False) -> Row:
-    """`aggregate_fit` of all replies in a list."""
-    from flwr_flynn import FlyNNStrategy
+    """Time and memory for all replies in a list, to one request."""
+    from flwr_flynn.federated.protocol import TRAIN
+    from flwr_flynn.federated.run import Failures, Run
 
-    terms = _terms(noisy)
-    waiting = [(_Client(str(party)), reply) for party, reply in enumerate(replies(n, noisy))]
-    held = sum(len(tensor) for _, reply in waiting for tensor in reply.parameters.tensors)
+    options, waiting = _options(n, noisy), list(replies(n, noisy))
+    held = sum(len(tensor) for reply in waiting for tensor in reply.tensors)
 
-    def aggregate() -> Any:
-        strategy = FlyNNStrategy(
-            spec=terms.spec, classes=range(10), min_available_clients=n, min_parties=n, mechanism=terms.mechanism
-        )
-        strategy.aggregate_fit(1, waiting, [])
-        return strategy.model
+    def count() -> Any:
+        run = Run(options)
+        run.ask(TRAIN, [reply.cid for reply in waiting])
+        run.take(waiting, Failures())
+        return run.model
 
-    aggregate()  # imports, the rows
+    count()  # imports, the rows
     start = time.process_time()
-    aggregate()
+    count()
     seconds = time.process_time() - start
-    peak, kept = _memory_of(aggregate)
+    peak, kept = _memory_of(count)
     return {
         "parties": n,
-        "counts": terms.mode,
+        "counts": options.run_spec.mode.name,
         "replies MiB": held / _MIB,
         "CPU s": seconds,
         "CPU ms per party": 1000 * seconds / n,
@@ -97,29 +92,26 @@ def at_once(n: int, noisy: bool = False) -> Row:
 
 
 def one_by_one(n: int, noisy: bool = False) -> Row:
-    """Replies that are made when they are due, and gone when they are counted."""
-    from flwr_flynn.federated.aggregator import Aggregator
+    """Time and memory for replies that come one by one, each made when it is due and gone when it is counted."""
+    from flwr_flynn.federated.protocol import TRAIN
+    from flwr_flynn.federated.run import Failures, Run
 
-    from flwr_flynn.federated.roster import Reply
-
-    terms = _terms(noisy)
+    options = _options(n, noisy)
     seconds = 0.0
 
-    def aggregate() -> Any:
+    def count() -> Any:
         nonlocal seconds
-        server, seconds = Aggregator(terms, n), 0.0
-        for party, reply in enumerate(replies(n, noisy)):
+        run, seconds = Run(options), 0.0
+        for reply in replies(n, noisy):
             start = time.process_time()
-            server.commit(
-                server.check([Reply(str(party), reply.parameters.tensors, reply.num_examples, reply.metrics)])
-            )
+            run.ask(TRAIN, [reply.cid])
+            run.take([reply], Failures())
             seconds += time.process_time() - start
-        server.require_enough()
-        return server
+        return run.counted.require(n)
 
-    aggregate()
+    count()
     took = seconds
-    peak, kept = _memory_of(aggregate)
+    peak, kept = _memory_of(count)
     return {
         "one by one, CPU s": took,
         "one by one, CPU ms per party": 1000 * took / n,
@@ -129,7 +121,7 @@ def one_by_one(n: int, noisy: bool = False) -> Row:
 
 
 def _memory_of(work: Any) -> tuple[float, float]:
-    """MiB that a call takes at its peak, and that what it returns keeps."""
+    """MiB that a call takes at its peak, and MiB that its result keeps."""
     gc.collect()
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
@@ -141,13 +133,6 @@ def _memory_of(work: Any) -> tuple[float, float]:
     tracemalloc.stop()
     del result
     return (peak - before) / _MIB, (kept - before) / _MIB
-
-
-class _Client:
-    """All that a strategy asks of Flower's client in `aggregate_fit`."""
-
-    def __init__(self, cid: str) -> None:
-        self.cid = cid
 
 
 def _in_a_process(n: int, noisy: bool) -> Row:

@@ -1,39 +1,40 @@
 """The paper's Figure 2 and its table: training with 1 to 16 parties, the data split evenly, hashes as in the paper.
 
-Two times, which are not to be mixed up:
+Two different times:
 
 - the critical path: parties train one after the other, each alone on one thread, and the time is that of the slowest
   party plus that of adding up all counts. This is what parties with a machine each would wait for, without a network.
   It is measured in CPU seconds, which do not depend on what else the machine does.
-- the wall: parties train at the same time on the cores there are, as tasks on Ray. It cannot fall below one party's
-  time divided by the number of cores; it includes what Ray needs to move points to its workers.
+- the wall time: parties train at the same time on the available cores, as tasks on Ray. It cannot fall below one
+  party's time divided by the number of cores; it includes what Ray needs to move samples to its workers.
 
-A party is a `FlyNNClient`, which draws its lifting matrix from the seed, counts, and packs; `FlyNNStrategy` unpacks,
-checks and adds (`simulations.runner`). All federations of a data set lead to the same counts, bit for bit, and their
-SHA-256 is in the CSV.
+A party draws its lifting matrix from the seed, counts, and packs; the server unpacks, checks and adds
+(`simulations.runner`). All federations of a data set lead to the same counts, bit for bit, and their SHA-256 is in the
+CSV.
 
 Data sets are those of `python -m simulations bench`: files of `--data`, Digits bundled, stand-ins of the same shape for
-what is not there. Time does not depend on what the numbers are, but for a little.
+what is not there. Time hardly depends on the values.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from flwr.common import Scalar
 
-from flwr_flynn import FlyNNClient
+from flwr_flynn.federated.party import Party, PartyOptions, Samples
+from flwr_flynn.federated.protocol import Answer
 from flwr_flynn.hashing.flyhash import flynn_hash
 from simulations import paper_plots
 from simulations.bench import SHAPES, Shape, points
 from simulations.results import (
+    FEDERATED,
     Cells,
     Row,
     code_digest,
@@ -43,15 +44,16 @@ from simulations.results import (
     write_csv,
     write_summary,
 )
-from simulations.runner import Federation, Workers, run, workers
+from simulations.runner import Tree, run
+from simulations.workers import Workers, workers
 
 Array = npt.NDArray[Any]
 
 PARTIES = (1, 2, 4, 8, 16)
 PATH, WALL = "critical path", "wall"
-_STAND_INS = 2000  # different points of a stand-in; more are repetitions of these
-_CODE = code_digest("simulations.runner", "simulations.bench", "flwr_flynn.flower.client", "flwr_flynn.flower.strategy")
-_VERSION = 2  # to be raised when a cell comes to hold something else
+_STAND_INS = 2000  # different samples of a stand-in; more are repetitions of these
+_CODE = code_digest(*FEDERATED, "simulations.runner", "simulations.nodes", "simulations.bench")
+_VERSION = 2  # raise it when the content of a cell changes
 
 SIZES = {
     "Digits": 1797,
@@ -61,7 +63,7 @@ SIZES = {
     "CIFAR-10": 50000,
     "CIFAR-100": 50000,
 }
-"""Points of each set in the paper."""
+"""Samples of each set in the paper."""
 
 PRINTED: dict[str, tuple[float, ...]] = {
     "Digits": (3.63, 3.26, 1.84, 1.36, 1.16),
@@ -74,28 +76,29 @@ PRINTED: dict[str, tuple[float, ...]] = {
 """Seconds for 1, 2, 4, 8 and 16 parties in the paper's table "Raw runtimes and speedups", on 16 cores."""
 
 
-class Party(FlyNNClient):
-    """A party on a machine of its own: it finds no lifting matrix that another one has drawn.
+class LoneParty(Party):
+    """A party on a machine of its own: it draws its own lifting matrix.
 
     Attributes
     ----------
     cpu_seconds : float
-        Of its last fit.
+        CPU seconds of its last answer.
     """
 
     cpu_seconds = 0.0
 
-    def fit(self, parameters: list[Array], config: dict[str, Scalar]) -> tuple[list[Array], int, dict[str, Scalar]]:
+    def answer(self, entries: Mapping[str, Any], arrays: Sequence[Array] = ()) -> Answer:
+        """Answer with the package's cache of hashes emptied, and note the CPU seconds."""
         start = time.process_time()
         flynn_hash.cache_clear()
-        reply = super().fit(parameters, config)
+        reply = super().answer(entries, arrays)
         self.cpu_seconds = time.process_time() - start
         return reply
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Points of each set at most (0: the paper's), repetitions, and how many of the sets."""
+    """Samples of each set at most (0: the paper's), repetitions, and how many of the sets."""
 
     examples: int = 20000
     repetitions: int = 2
@@ -107,7 +110,7 @@ FULL = Plan(0, 10, 6)
 
 
 def data(shape: Shape, folder: Path | None, plan: Plan) -> tuple[Array, Array, str]:
-    """Points, classes, and whether they are real."""
+    """Samples, classes, and whether they are real."""
     n = min(SIZES[shape.name], plan.examples or SIZES[shape.name])
     X, y, source = points(shape, folder, n)
     if source == "stand-in":
@@ -116,19 +119,24 @@ def data(shape: Shape, folder: Path | None, plan: Plan) -> tuple[Array, Array, s
     return X[:n], y[:n], source
 
 
-def parties(X: Array, y: Array, tau: int) -> list[Party]:
-    """`tau` parties that have every `tau`-th point each."""
-    return [Party(X[i::tau].copy(), y[i::tau].copy(), name=f"party-{i}") for i in range(tau)]
+def parties(X: Array, y: Array, tau: int) -> list[LoneParty]:
+    """`tau` parties that have every `tau`-th sample each."""
+
+    def party(i: int) -> LoneParty:
+        mine = Samples(X[i::tau].copy(), y[i::tau].copy())
+        return LoneParty(lambda _names: mine, PartyOptions(name=f"party-{i}"))
+
+    return [party(i) for i in range(tau)]
 
 
-def federation(shape: Shape, asked: Sequence[Party], where: str | Workers) -> Federation:
-    """Train."""
+def federation(shape: Shape, asked: Sequence[LoneParty], where: str | Workers) -> Tree:
+    """Train a federation."""
     classes = list(range(shape.n_classes))
     return run(asked, where, spec=shape.spec, classes=classes, rule="novelty", decay=0.5, show_progress=False)
 
 
-def timed(shape: Shape, asked: Sequence[Party], where: str | Workers) -> tuple[float, Federation]:
-    """Train, on workers by the clock, and else along the critical path: the slowest party and what is no party's."""
+def timed(shape: Shape, asked: Sequence[LoneParty], where: str | Workers) -> tuple[float, Tree]:
+    """Train; wall time on workers, else the seconds of the critical path: the slowest party and the server."""
     start = time.process_time()
     done = federation(shape, asked, where)
     if isinstance(where, Workers):
@@ -137,7 +145,7 @@ def timed(shape: Shape, asked: Sequence[Party], where: str | Workers) -> tuple[f
 
 
 def critical_path(everything: float, each: Sequence[float]) -> float:
-    """Seconds of the slowest party, and of everything that no party does."""
+    """Seconds of the slowest party and of the server."""
     return max(each) + max(everything - sum(each), 0.0)
 
 
@@ -183,7 +191,7 @@ def measure(
 
 
 def speed_ups(rows: Sequence[Row], what: str) -> dict[str, list[tuple[int, float]]]:
-    """How many times as fast as one party, by data set and number of parties."""
+    """Speed-ups over one party, by data set and number of parties."""
     lines: dict[str, list[tuple[int, float]]] = {}
     for name in dict.fromkeys(row["set"] for row in rows):
         times = {row["parties"]: row["seconds"] for row in rows if (row["set"], row["measured"]) == (name, what)}
@@ -218,7 +226,7 @@ def table(rows: Sequence[Row]) -> list[Row]:
 
 
 def remarks(rows: Sequence[Row], cores: int) -> list[str]:
-    """What is compared with what, and why the figures differ."""
+    """Notes on the comparison and on the differences from the paper."""
     digests = {name: {row["sha256"] for row in rows if row["set"] == name} for name in {row["set"] for row in rows}}
     same = "led" if all(len(found) == 1 for found in digests.values()) else "did NOT all lead"
     return [
@@ -230,19 +238,19 @@ def remarks(rows: Sequence[Row], cores: int) -> list[str]:
         "Why ours differs: counting is faster by two orders of magnitude, by a fused kernel in place of a sparse "
         "product (and on another machine), so that what does not shrink with the number of parties weighs more. Each "
         "party draws the lifting matrix anew (the paper's threads share it, which parties cannot), and the server "
-        "unpacks, checks and adds one reply after the other. Measured once, MNIST with 20000 points: counting 0.8 CPU "
-        "s, drawing 0.1 to 0.35, packing 0.02, server 0.2 with one party and 0.3 with 16. With fewer points than the "
+        "unpacks, checks and adds one reply after the other. Measured once, MNIST with 20000 samples: counting 0.8 CPU "
+        "s, drawing 0.1 to 0.35, packing 0.02, server 0.2 with one party and 0.3 with 16. With fewer samples than the "
         "paper's that part is larger still; `--full` takes all. Wall times suffer from whatever else the machine does.",
     ]
 
 
 def main(arguments: list[str]) -> None:
     """Measure, print, write."""
-    options = parser("scaling", __doc__, "all points of each set, 10 repetitions: about two hours on two cores")
+    options = parser("scaling", __doc__, "all samples of each set, 10 repetitions: about two hours on two cores")
     options.add_argument(
         "--sets", default="", help="names of data sets, separated by commas (default: the first four, quick: three)"
     )
-    options.add_argument("--examples", type=int, help="points of each set, 0 for all (default: 20000, quick: 1000)")
+    options.add_argument("--examples", type=int, help="samples of each set, 0 for all (default: 20000, quick: 1000)")
     options.add_argument("--no-wall", action="store_true", help="the critical path alone, without Ray")
     chosen: Any = options.parse_args(arguments)
     plan = QUICK if chosen.quick else FULL if chosen.full else Plan()
@@ -250,9 +258,12 @@ def main(arguments: list[str]) -> None:
         plan = replace(plan, examples=chosen.examples)
     wanted = [name.strip() for name in chosen.sets.split(",") if name.strip()] or list(SIZES)[: plan.sets]
     if plan.examples < 0 or not set(wanted) <= set(SIZES):
-        options.error(f"expected --examples of at least 0, --sets among {', '.join(SIZES)}")
+        options.error(
+            f"expected --examples of at least 0 and --sets among {', '.join(SIZES)}, "
+            f"got {plan.examples} and {chosen.sets}"
+        )
     if chosen.data is not None and not chosen.data.is_dir():
-        options.error(f"--data: expected a folder, {chosen.data} is none")
+        options.error(f"--data: expected a folder, got {chosen.data}")
     start = time.perf_counter()
     folder = output_folder(chosen)
     cells = Cells(folder / "cells")

@@ -1,4 +1,4 @@
-"""Data sets dealt out to parties, from evenly to as skewed as can be.
+"""Data sets dealt out to parties, from even to extremely skewed.
 
 All partitions are made by flwr-datasets' partitioners, see `app.data.partition`; only the feature shift, for which it
 has none, is made here.
@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn import FlyNNClient
 from flwr_flynn.app.config import RunConfig
 from flwr_flynn.app.data.datasets import Dataset, Share, load_dataset
 from flwr_flynn.app.data.partition import deal, held_out
+from flwr_flynn.federated.algorithm import party_of
+from flwr_flynn.federated.party import Party
 from simulations.baselines import balanced_accuracy
 
 Array = npt.NDArray[Any]
@@ -41,20 +42,20 @@ SPLITS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Settings of `RunConfig` by the name of the split.
 
-"shards": the points, sorted by class, are cut into two pieces for each party. "quantity skew": party i of 1, 2, ... has
-points in proportion to i squared, and one at least. "feature shift": IID, but each party's instruments are off, see
-`shifted`.
+"shards": the samples, sorted by class, are cut into two pieces for each party. "quantity skew": party i of 1, 2, ...
+has samples in proportion to i squared, and one at least. "feature shift": IID, but each party's instruments are off,
+see `shifted`.
 """
 
 TEST_FRACTION = 0.2
 
 LEAST = 5
-"""Held-out points that a party has at least to be the worst one: of one point, accuracy is 0 or 1."""
+"""Fewest held-out samples of a party that can be the worst one: on a single sample accuracy is 0 or 1."""
 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """What the parties of one federation hold. Labels are class codes.
+    """Samples of the parties of one federation. Labels are class codes.
 
     Parameters
     ----------
@@ -65,26 +66,26 @@ class Parts:
     shares: list[Share]
     n_classes: int
 
-    def clients(self) -> list[FlyNNClient]:
-        """The parties, as the product has them."""
+    def parties(self) -> list[Party]:
+        """Parties with these samples."""
         return [
-            FlyNNClient(share.X, share.y, X_test=share.X_test, y_test=share.y_test, name=f"party-{i}")
+            party_of(share.X, share.y, X_test=share.X_test, y_test=share.y_test, name=f"party-{i}")
             for i, share in enumerate(self.shares)
         ]
 
     @cached_property
     def pooled(self) -> Share:
-        """All points, as if one party held them."""
+        """All samples, as if one party held them."""
         names = ("X", "y", "X_test", "y_test")
         return Share(*(np.concatenate([getattr(share, name) for share in self.shares]) for name in names))
 
     @cached_property
     def class_table(self) -> Array:
-        """(parties, L) training points of each class."""
+        """(parties, L) training samples of each class."""
         return np.stack([np.bincount(share.y, minlength=self.n_classes) for share in self.shares])
 
     def standardised(self) -> Parts:
-        """The same with columns less their mean and divided by their deviation, of all training points, in float32."""
+        """The same parties with features standardised by all training samples, in float32."""
         mean, deviation = self.pooled.X.mean(axis=0, dtype=np.float64), self.pooled.X.std(axis=0, dtype=np.float64)
         deviation[deviation == 0] = 1.0
 
@@ -95,7 +96,7 @@ class Parts:
         return replace(self, shares=[replace(s, X=scaled(s.X), X_test=scaled(s.X_test)) for s in self.shares])
 
     def for_validation(self, seed: int) -> Parts:
-        """The training points alone, a fifth of them held out; what is held out here is in none of them."""
+        """The training samples alone, a fifth of them held out; present held-out samples are left out."""
         shares = []
         outside = held_out(len(self.pooled.y), TEST_FRACTION, seed)
         ends = np.cumsum([len(share.y) for share in self.shares])
@@ -104,7 +105,7 @@ class Parts:
         return replace(self, shares=shares)
 
     def scores(self, predicted: Array) -> dict[str, float]:
-        """Figures for predictions of the pooled held-out points.
+        """Figures for predictions of the pooled held-out samples.
 
         Returns
         -------
@@ -121,7 +122,7 @@ class Parts:
 
 
 def read(source: str, largest: int | None = None, seed: int = 0) -> Dataset:
-    """A data set with class codes for labels; if it is larger than asked for, some of its points.
+    """A data set with class codes for labels; if it is larger than asked for, some of its samples.
 
     Parameters
     ----------
@@ -148,7 +149,7 @@ def deal_out(data: Dataset, split: str, n_parties: int, seed: int) -> Parts:
         One of `SPLITS`.
     n_parties : int
     seed : int
-        Of the split, of which points are held out, and of the shift of the features.
+        Seed of the split, of the held-out samples, and of the shift of the features.
     """
     settings = dict(SPLITS[split])
     if split == QUANTITY:
@@ -176,9 +177,9 @@ def uneven_sizes(n: int, n_parties: int) -> list[int]:
 
 
 def shifted(share: Share, deviation: Array, seed: tuple[int, int]) -> Share:
-    """A party's points as its own instruments would have measured them: each column with a gain and an offset.
+    """A party's samples as its own instruments would have measured them: each column with a gain and an offset.
 
-    Gains are log-normal with sigma 0.2, offsets normal with half of the column's standard deviation. The points that
+    Gains are log-normal with sigma 0.2, offsets normal with half of the column's standard deviation. The samples that
     the party holds out are measured alike.
     """
     generator = np.random.default_rng([*seed, 31])

@@ -1,7 +1,7 @@
 """The paper's Tables 1 and 6: FlyNN and its baselines on data that suit nearest neighbours.
 
 Normalised accuracy 1 - a / a_k, a_k being that of tuned kNN on the same data set: lower is better, kNN has 0. Mean and
-standard deviation over data sets drawn anew. kNN is on points as they are, with which the paper's figures come out;
+standard deviation over data sets drawn anew. kNN is on samples as they are, with which the paper's figures come out;
 with rows of unit length it is far better on the continuous data, and the table says what FlyNN is beside that one. As
 in the paper, kNN, SBFC, FlyNN, logistic regression and the perceptron are given their best score over the very folds
 that are reported; "FlyNN, defaults" is this package as it comes, with nothing tuned. Settings, baselines and folds are
@@ -44,7 +44,7 @@ class Case:
     ----------
     n, d : int
     ones : int or None
-        Ones in each point, for binary data. Table 1 does not say how many; at d = 100 its line is that of 20 in
+        Ones in each sample, for binary data. Table 1 does not say how many; at d = 100 its line is that of 20 in
         Table 6, so 20 are taken at d = 50 too.
     printed : tuple of (float, float), three of them
         Mean and spread of 1-NN, SBFC and FlyNN in the paper; nan where it gives none.
@@ -87,7 +87,7 @@ CASES = (
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is done: data sets of each line with n = 1000 and with n = 10000; configurations and largest m."""
+    """Extent of a run: data sets of each line with n = 1000 and with n = 10000; configurations and largest m."""
 
     sets: int = 3
     large_sets: int = 1
@@ -149,7 +149,7 @@ def _spread(rows: Sequence[Row], method: str, column: str) -> str:
 
 
 def remarks(plan: Plan) -> list[str]:
-    """Where our figures differ from the paper's, and why."""
+    """Differences of our figures from the paper's, and their reasons."""
     tuned = plan.settings
     return [
         "Normalised accuracy, 1 - a / a_k: lower is better, tuned kNN has 0. Mean ± standard deviation over data sets. "
@@ -164,7 +164,7 @@ def remarks(plan: Plan) -> list[str]:
         "- The best kNN is the better of rows of unit length and standardised columns.\n"
         "- Table 1 does not say how many bits are ones where d = 50: 20 are assumed here.\n"
         "- Logistic regression and the perceptron see each point once. The paper does not show them on these data.",
-        "Binary data with d = 100 come out as printed, and continuous ones nearly so if kNN is given points as they "
+        "Binary data with d = 100 come out as printed, and continuous ones nearly so if kNN is given samples as they "
         "are, which the paper does not say. Rows of unit length are worth more to kNN there (.82 against .71 on R^50, "
         "n = 1e3) than FlyNN is ahead: beside that kNN, the paper's FlyNN never wins on continuous data. Nor could it "
         "be tuned to: of 96 settings over the paper's ranges on R^50 with seed 0 none has more than .75. s near d / 2 "

@@ -1,15 +1,15 @@
 """The paper's theory, measured: agreement with kNN beside Theorem 2's bound, and costs beside Lemmas 1, 2 and 5.
 
-Agreement. Theorem 2 speaks of two classes, gamma = 0, the distance L-infinity, test points from a permutation-invariant
-distribution, and kNN's neighbours nearer than half the margin between the classes. So test points are drawn evenly
-from the unit cube, each gets three training points around it within a given distance, all of one class, and classes
-are dealt out at random. The training points of all other clusters are what the test point is not to be mistaken for.
-The bound is that of the theorem's proof, with its constants: FlyNN agrees with kNN with probability at least
-1 - (4 rho n_0 / m + exp(-rho / 150) + exp(-rho / 96)), n_0 being the points of the other class. It holds where
-neighbours are no further than Delta / s, Delta = (tau_x(rho / 2m) - tau_x(rho / m)) / 2, which is measured too. It says
-something only where rho is in the hundreds and m in the hundred thousands, for a few dozen points; there FlyNN never
-errs. So everything is measured twice: around a setting where the theorem speaks, and around one that is hard, picked
-after trying ten so that agreement is neither whole nor a coin's.
+Agreement. Theorem 2 speaks of two classes, gamma = 0, the distance L-infinity, test samples from a permutation-
+invariant distribution, and of neighbours nearer than half the margin between the classes. So test samples are drawn
+evenly from the unit cube, each gets three training samples around it within a given distance, all of one class, and
+classes are dealt out at random. The test sample must not be mistaken for the training samples of the other clusters.
+The bound is that of the theorem's proof, with its constants: FlyNN agrees with kNN with probability at least 1 - (4 rho
+n_0 / m + exp(-rho / 150) + exp(-rho / 96)), n_0 being the samples of the other class. It holds where neighbours are no
+further than Delta / s, Delta = (tau_x(rho / 2m) - tau_x(rho / m)) / 2, which is measured too. It says something only
+where rho is in the hundreds and m in the hundred thousands, for a few dozen samples; there FlyNN never errs. So
+everything is measured twice: around a setting where the theorem speaks, and around one that is hard, picked after
+trying ten so that agreement is neither whole nor a coin's.
 
 Costs. Time of training (Lemma 1) and of inference (Lemma 2), memory and bytes of all parties together (Lemma 5) while
 one size grows and all others stay, as slopes in double logarithmic scale over the upper half of the range.
@@ -29,6 +29,7 @@ import numpy as np
 
 from simulations import paper_plots, theory_costs
 from simulations.results import (
+    MODEL,
     Cells,
     Row,
     code_digest,
@@ -40,8 +41,7 @@ from simulations.results import (
 )
 from simulations.theory_agreement import N_FEATURES, K, Setting, agreement
 
-_CODE = code_digest("simulations.theory_agreement", "flwr_flynn.model.counts", "flwr_flynn.hashing.flyhash")
-
+_CODE = code_digest(*MODEL, "simulations.theory_agreement")
 
 SPEAKS, HARD = "the theorem speaks", "hard"
 BASES = {
@@ -57,14 +57,14 @@ _RANGES: dict[tuple[str, str], tuple[float, float]] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is done.
+    """Extent of a run.
 
     Parameters
     ----------
     tests : int
-        Test points for each point of a curve, about; at least two data sets.
+        Test samples for each point of a curve, about; at least two data sets.
     points : int
-        Of each curve.
+        Points of each curve.
     seed, repeats : int
     scale : int
         Largest sizes are divided by it.
@@ -130,7 +130,7 @@ def table(rows: Sequence[Row]) -> list[Row]:
 
 
 def remarks(rows: Sequence[Row]) -> str:
-    """What came out, beside what the paper says."""
+    """Our measurements beside the paper's statement."""
     said = [row for row in rows if row["bound"] > 0]
     kept = sum(row["agreement"] >= row["bound"] for row in said)
     promised = sum(row["distance"] <= row["Delta / s"] for row in said)
@@ -151,7 +151,7 @@ def remarks(rows: Sequence[Row]) -> str:
 
 SLOPES = (
     "Times are CPU seconds of one thread; their exponents are good to about 0.1, less on a busy machine. An exponent "
-    "below that of a Lemma does not contradict it, since it bounds from above: what a pass over the points costs "
+    "below that of a Lemma does not contradict it, since it bounds from above: what a pass over the samples costs "
     "whatever the size still shows at the lower end. Time grows with rho faster than the Lemma's log rho; why was not "
     "looked into. Dense counts are what Lemma 5 speaks of, m L numbers "
     "for each party. Parties send packed counts, which take no more than the bits that were ever seen need."
@@ -160,7 +160,7 @@ SLOPES = (
 
 def main(arguments: list[str]) -> None:
     """Measure, print, write."""
-    options = parser("theory", __doc__, "10000 test points for each of 15 values of a curve: about half an hour")
+    options = parser("theory", __doc__, "10000 test samples for each of 15 values of a curve: about half an hour")
     chosen: Any = options.parse_args(arguments)
     plan = QUICK if chosen.quick else FULL if chosen.full else Plan()
     start = time.perf_counter()

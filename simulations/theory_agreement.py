@@ -1,4 +1,4 @@
-"""How often FlyNN and kNN agree on data made for the paper's Theorem 2, and what the theorem promises."""
+"""Agreement of FlyNN and kNN on data made for the paper's Theorem 2, and the bound of the theorem."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from simulations.results import Row
 
 Array = npt.NDArray[Any]
 
-K = 3  # neighbours, all of a test point's own cluster
+K = 3  # neighbours, all of a test sample's own cluster
 N_FEATURES = 50
 
 
@@ -27,9 +27,9 @@ class Setting:
     ----------
     m, rho, s : int
     clusters : int
-        Test points; K times as many training points.
+        Test samples; K times as many training samples.
     distance : float
-        How far a test point's own training points are from it, at most, in L-infinity.
+        Largest distance of a test sample's own training samples from it, in L-infinity.
     """
 
     m: int
@@ -40,14 +40,14 @@ class Setting:
 
     @property
     def bound(self) -> float:
-        """Theorem 2's, by the constants of its proof; 0 where it says nothing."""
+        """Bound of Theorem 2, by the constants of its proof; 0 where it is negative."""
         other_class = K * self.clusters / 2
         failure = 4 * self.rho * other_class / self.m + math.exp(-self.rho / 150) + math.exp(-self.rho / 96)
         return max(0.0, 1 - failure)
 
 
 def clusters(setting: Setting, generator: np.random.Generator) -> tuple[Array, Array, Array]:
-    """Training points, their classes, and test points, one at the middle of each cluster."""
+    """Training samples, their classes, and test samples, one at the middle of each cluster."""
     middles = generator.random((setting.clusters, N_FEATURES))
     around = generator.uniform(-setting.distance, setting.distance, (setting.clusters, K, N_FEATURES))
     labels = generator.permutation(np.arange(setting.clusters) % 2)
@@ -55,7 +55,7 @@ def clusters(setting: Setting, generator: np.random.Generator) -> tuple[Array, A
 
 
 def agreement(setting: Setting, draws: int, seed: int) -> Row:
-    """Shares of test points on which FlyNN and kNN agree, over several data sets, each with its own hash."""
+    """Shares of test samples on which FlyNN and kNN agree, over several data sets, each with its own hash."""
     from scipy.spatial.distance import cdist
 
     agreed: dict[float, list[float]] = {0.0: [], 0.5: []}

@@ -15,18 +15,16 @@ import numpy.typing as npt
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn.federated.codec import encode, write_tensors
 from flwr_flynn.model.scoring import Readout, class_scores
-from simulations.results import Cells, Row, code_digest
+from simulations.results import FEDERATED, Cells, Row, code_digest
 
 Array = npt.NDArray[Any]
 
-_CODE = code_digest(
-    "simulations.theory_costs", "flwr_flynn.model.counts", "flwr_flynn.hashing.flyhash", "flwr_flynn.federated.codec"
-)
+_CODE = code_digest(*FEDERATED, "simulations.theory_costs")
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of points, hash and federation."""
+    """Sizes of samples, hash and federation."""
 
     n: int = 1000
     m: int = 2**14
@@ -57,13 +55,13 @@ LEMMAS: dict[tuple[str, str], str] = {
     (SENT, "L"): "Lemma 5: at most 1",
     (SENT, "tau"): "Lemma 5: at most 1",
 }
-"""What is measured while what grows, and the exponent that the paper gives for it."""
+"""By quantity and the size that grows: the exponent that the paper gives."""
 
 _RANGES = {"n": (250, 8000), "m": (2**12, 2**17), "s": (4, 256), "rho": (8, 512), "L": (2, 256), "tau": (1, 64)}
 
 
 def sweeps(scale: int) -> Iterator[tuple[str, Sizes]]:
-    """What grows, by factors of two, and all sizes; n and m up to a `scale`-th of their largest."""
+    """The size that grows, by factors of two, and all sizes; n and m up to a `scale`-th of their largest."""
     for name, (low, high) in _RANGES.items():
         value = low
         while value <= high // (scale if name in "nm" else 1):
@@ -113,7 +111,7 @@ def _best(call: Any, repeats: int) -> float:
 
 
 def measure(cells: Cells, repeats: int, scale: int) -> list[Row]:
-    """A row for each quantity and each value of what grows."""
+    """A row for each quantity and each value of the size that grows."""
     rows: list[Row] = []
     for name, sizes in sweeps(scale):
         wanted = [quantity for quantity, grows in LEMMAS if grows == name]

@@ -1,41 +1,45 @@
 """Bytes: packed counts beside their entropy, and FlyNN's traffic beside FedAvg's until it is as accurate.
 
-First table: the counts of one party of 50 to 60000 points, at the hyper-parameters of the paper's scaling experiment:
-their zero-order entropy (what a code takes that codes every entry by itself), the bytes of `federated.compression`,
-how long packing takes, the dense matrix in the narrowest type that holds it and in int64, and what the bits
-alone would take, which is all that decay 0 reads.
+First table: the counts of one party of 50 to 60000 samples, at the hyper-parameters of the paper's scaling experiment:
+their zero-order entropy (what a code takes that codes every entry by itself), the bytes of `federated.compression`, how
+long packing takes, the dense matrix in the narrowest type that holds it and in int64, and what the bits alone would
+take, which is all that decay 0 reads.
 
-Second table: ten parties, Dirichlet 0.1, a fifth of the points held out. FlyNN is the product's: strategy and clients
-of the package, sizes by default, columns as they are, the decay chosen by the parties, all of its messages counted, the
-model handed out and tried included. FedAvg trains softmax regression (LR) and a perceptron with one hidden layer of 64
-(MLP) in float32 on the same parts until it first has FlyNN's accuracy on the same held-out points. It gets what helps
-it: columns standardised by the pooled points, learning rate and epochs per round from a grid by the very held-out
-points (fewest bytes to FlyNN's accuracy, else the highest accuracy), and of its messages only the arrays count: the
-weights down and up in every round, and the final ones down. Envelopes of Flower and of the network are in no figure.
+Second table: ten parties, Dirichlet 0.1, a fifth of the samples held out. FlyNN is that of the package: sizes by
+default, features as they are, the decay selected by the parties, all of its messages counted, the evaluation of the
+model included. FedAvg trains softmax regression (LR) and a perceptron with one hidden layer of 64 (MLP) in float32 on
+the same parts until it first has FlyNN's accuracy on the same held-out samples. It gets what helps it: features
+standardised by the pooled samples, learning rate and epochs per round from a grid by the very held-out samples (fewest
+bytes to FlyNN's accuracy, else the highest accuracy), and of its messages only the arrays count: the weights down and
+up in every round, and the final ones down. Envelopes of Flower and of the network are in no figure.
 """
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
+import joblib
 import numpy as np
 from flwr.common import NDArrays
 
-from flwr_flynn import ClassCounts, FlyHash, FlyNNStrategy, HashSpec
+from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn.app.data.datasets import load_dataset
 from flwr_flynn.federated import compression
+from flwr_flynn.federated.algorithm import federate
 from flwr_flynn.federated.codec import write_tensors
-from simulations import runner
+from flwr_flynn.federated.options import RunOptions
+from simulations import gradients
 from simulations import traffic_plots as plots
 from simulations.bench import SHAPES, Shape, best_in_turn
-from simulations.gradients import MODELS, Recipe, federate, logits
+from simulations.gradients import MODELS, Recipe, logits
 from simulations.results import (
+    FEDERATED,
     Cells,
     Row,
     about,
@@ -55,21 +59,23 @@ PARTIES, SPLIT = 10, "Dirichlet 0.1"
 RATES, EPOCHS = (0.3, 1.0, 0.1, 3.0, 0.03), (5, 1)  # what tends to be best comes first
 COMPARED = ("digits", "letters", "mnist", "fashion_mnist")
 
-_CODE = code_digest("simulations.traffic", "flwr_flynn.flower.strategy", "flwr_flynn.flower.client")
+_CODE = code_digest(
+    *FEDERATED, "flwr_flynn.app.data", "simulations.traffic", "simulations.splits", "simulations.gradients"
+)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run.
+    """Extent of a run.
 
     Parameters
     ----------
     rounds : int
-        Of FedAvg, at most.
+        Largest number of rounds of FedAvg.
     seeds : tuple of int
-        Of split, held-out points and training.
+        Seeds of split, held-out samples and training.
     largest : int
-        Points of a data set that are dealt out.
+        Samples of a data set that are dealt out.
     """
 
     rounds: int = 100
@@ -106,7 +112,7 @@ def sizes_of(counts: ClassCounts) -> Row:
 
 
 def party_rows(shape: Shape, folder: Path | None, most: int) -> Iterator[Row]:
-    """A row for each size of a party, up to `most` points and to what there is; none where there is no file."""
+    """A row for each size of a party, up to `most` samples and to what there is; none where there is no file."""
     source = source_of(shape.file, folder)
     if source is None:
         return
@@ -123,7 +129,7 @@ def party_rows(shape: Shape, folder: Path | None, most: int) -> Iterator[Row]:
 
 
 def source_of(name: str, folder: Path | None) -> str | None:
-    """What `load_dataset` calls a data set: Digits is always there, the others where there is a file."""
+    """Name of a data set for `load_dataset`; None where there is no file. Digits is always there."""
     if name == "digits":
         return name
     path = None if folder is None else folder / f"{name}.npz"
@@ -134,24 +140,18 @@ def source_of(name: str, folder: Path | None) -> str | None:
 
 
 def flynn(parts: Parts) -> Row:
-    """Accuracy on the held-out points of all parties, and bytes of all rounds by party, on average."""
+    """Accuracy on the held-out samples of all parties, and bytes of all rounds by party, on average."""
     n_parties = len(parts.shares)
-    strategy = FlyNNStrategy(
-        spec=HashSpec.suggest(parts.pooled.X.shape[1], len(parts.pooled.y), parts.n_classes),
-        classes=range(parts.n_classes),
-        min_available_clients=n_parties,
-        min_parties=n_parties,
-    )
-    runner.rounds(strategy, parts.clients(), strategy.num_rounds)
-    steps = strategy.traffic.values()
-    evaluation = strategy.evaluation or {}
+    spec = HashSpec.suggest(parts.pooled.X.shape[1], len(parts.pooled.y), parts.n_classes)
+    run = federate(RunOptions(spec=spec, classes=range(parts.n_classes), min_parties=n_parties), parts.parties())
+    evaluation = run.state.results["evaluation"]
     return {
-        "accuracy": float(evaluation["accuracy"]),
-        "rounds": strategy.num_rounds,
-        "up": round(sum(step.up for step in steps) / n_parties),
-        "down": round(sum(step.down for step in steps) / n_parties),
-        "counts up": strategy.traffic["counts"].per_party["up"],
-        "dense up": strategy.counts.array.size,  # in the narrowest type of all
+        "accuracy": float(evaluation.figures["accuracy"]),
+        "rounds": run.num_rounds,
+        "up": round(sum(phase.up for phase in run.traffic.values()) / n_parties),
+        "down": round(sum(phase.down for phase in run.traffic.values()) / n_parties),
+        "counts up": run.traffic["counts"].per_party["up"],
+        "dense up": run.counts.array.size,  # in the narrowest type of all
     }
 
 
@@ -164,27 +164,26 @@ def by_averaging(parts: Parts, model: str, recipe: Recipe, goal: float, most: in
         return curve[-1] >= goal
 
     shares = [(share.X, share.y) for share in parts.shares]
-    weights, _ = federate(shares, parts.n_classes, MODELS[model], recipe, most, watch, seed=seed)
+    weights, _ = gradients.federate(shares, parts.n_classes, MODELS[model], recipe, most, watch, seed=seed)
     size = sum(map(len, write_tensors(weights)))
     best = {"accuracy": max(curve), "reached": curve[-1] >= goal, "rounds": len(curve)}
     return best | {"up": len(curve) * size, "down": (len(curve) + 1) * size, "curve": curve, "recipe": asdict(recipe)}
 
 
 def best_of(tried: Sequence[Row]) -> Row:
-    """The one that reached the goal with the fewest bytes; if none did, the most accurate."""
+    """The row that reached the goal with the fewest bytes; if none did, the most accurate row."""
     return max(tried, key=lambda row: (row["reached"], -row["rounds"] if row["reached"] else 0, row["accuracy"]))
 
 
 def federations(source: str, plan: Plan, cells: Cells) -> Iterator[Row]:
     """A row for every method and seed."""
     data = read(source, plan.largest)
-    digest = hashlib.sha256(np.ascontiguousarray(data.X).tobytes() + data.y.tobytes()).hexdigest()[:16]
     for seed in plan.seeds:
         about = {"set": data.name, "points": len(data.y), "parties": PARTIES, "seed": seed}
-        key = about | {"data": digest, "code": _CODE}
+        key = about | {"data": joblib.hash((data.X, data.y)), "code": _CODE}
         parts = deal_out(data, SPLIT, PARTIES, seed)
         scaled = parts.standardised()
-        ours = _kept(cells, key | {"job": FLYNN}, partial(flynn, parts))
+        ours = cells.finish(key | {"job": f"seed {seed}, {FLYNN}"}, partial(_row, flynn, parts))[0]
         yield about | {"method": FLYNN, "reached": True} | ours
         goal = ours["accuracy"]
         for model in MODELS:
@@ -192,23 +191,14 @@ def federations(source: str, plan: Plan, cells: Cells) -> Iterator[Row]:
             for recipe in (Recipe(rate, epochs) for rate, epochs in product(RATES, EPOCHS)):
                 # Another recipe can only be better in as many rounds as the best so far took.
                 most = min([plan.rounds, *(row["rounds"] for row in tried if row["reached"])])
-                job = {"job": f"FedAvg {model}", "recipe": asdict(recipe), "most": most, "goal": goal}
-                train = partial(by_averaging, scaled, model, recipe, goal, most, seed)
-                tried.append(_kept(cells, key | job, train))
+                job = f"seed {seed}, FedAvg {model}, {_words(asdict(recipe))}"
+                mine = key | {"job": job, "recipe": asdict(recipe), "most": most, "goal": goal}
+                tried += cells.finish(mine, partial(_row, by_averaging, scaled, model, recipe, goal, most, seed))
             yield about | {"method": f"FedAvg {model}"} | best_of(tried)
 
 
-def _kept(cells: Cells, key: Row, compute: Callable[[], Row]) -> Row:
-    found = cells.get(key)
-    if found is None:
-        start = time.perf_counter()
-        found = [compute()]
-        cells.put(key, found)
-        recipe = f" ({_words(key['recipe'])})" if "recipe" in key else ""
-        print(
-            f"{key['set']}, seed {key['seed']}: {key['job']}{recipe}, {time.perf_counter() - start:.1f} s", flush=True
-        )
-    return found[0]
+def _row(work: Callable[..., Row], *arguments: Any) -> list[Row]:
+    return [work(*arguments)]
 
 
 # ---- what is shown
@@ -249,9 +239,9 @@ def main(arguments: list[str]) -> None:
     options.add_argument("--seeds", type=int, help="splits of the second table (default: 3, quick: 1)")
     chosen = options.parse_args(arguments)
     if chosen.seeds is not None and chosen.seeds < 1:
-        options.error("--seeds: expected at least 1")
+        options.error(f"--seeds: expected at least 1, got {chosen.seeds}")
     if chosen.data is not None and not chosen.data.is_dir():
-        options.error(f"--data: expected a folder, {chosen.data} is none")
+        options.error(f"--data: expected a folder, got {chosen.data}")
     plan = QUICK if chosen.quick else Plan()
     if chosen.seeds is not None:
         plan = replace(plan, seeds=tuple(range(chosen.seeds)))

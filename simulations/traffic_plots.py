@@ -13,14 +13,14 @@ _COLOURS = {"FlyNN": "tab:blue", "FedAvg LR": "tab:orange", "FedAvg MLP": "tab:g
 
 
 def draw(sizes: Sequence[Row], rows: Sequence[Row], path: Path) -> None:
-    """One panel of bytes against points, and for each set one of accuracy against bytes (first seed).
+    """One panel of bytes against samples, and for each set one of accuracy against bytes (first seed).
 
     Parameters
     ----------
     sizes : sequence of dict
-        Of `traffic.party_rows`.
+        Rows of `traffic.party_rows`.
     rows : sequence of dict
-        Of `traffic.federations`.
+        Rows of `traffic.federations`.
     path : Path
         The PNG.
     """

@@ -1,4 +1,4 @@
-"""Where the parties and nodes of a simulation run: in this process, or as tasks on Ray."""
+"""Workers of a simulation: parties and nodes run in this process, or as tasks on Ray."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from simulations.nodes import answer, summed
 WHERE = ("process", "ray")
 
 RETRIES = 3
-"""How often Ray runs a task again whose worker died."""
+"""Times that Ray repeats a task whose worker died."""
 
 
 class Workers(ABC):
-    """Who runs parties and nodes. What goes into one of these methods, and comes out of it, may be a promise.
+    """Runs parties and nodes. Arguments and results of the methods may be promises.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class Workers(ABC):
 
     @abstractmethod
     def put(self, value: Any) -> Any:
-        """Lay down a value that several calls need."""
+        """Store a value that several calls need."""
 
     @abstractmethod
     def answer(self, party: Any, request: Any) -> tuple[Any, Any]:
@@ -41,7 +41,7 @@ class Workers(ABC):
 
     @abstractmethod
     def sum(self, settings: Any, names: Sequence[str], replies: Sequence[Any]) -> Any:
-        """Have a node add up what its children sent."""
+        """Have a node add up the replies of its children."""
 
     @abstractmethod
     def answered(self, seconds: Sequence[Any]) -> list[float]:
@@ -49,11 +49,11 @@ class Workers(ABC):
 
     @abstractmethod
     def get(self, promises: Sequence[Any]) -> list[Any]:
-        """The values."""
+        """The values of promises."""
 
 
 class _Here(Workers):
-    """Plain calls. They go down the tree branch by branch, so that few replies are held at a time."""
+    """Plain calls, branch by branch, so that few replies are held at a time."""
 
     def put(self, value: Any) -> Any:
         return value
@@ -74,7 +74,7 @@ class _Here(Workers):
 
 
 class _OnRay(Workers):
-    """Tasks. Ray keeps what they return until the node has run that it is for."""
+    """Tasks on Ray, which keeps their results until the node above has run."""
 
     def __init__(self, ray: Any) -> None:
         super().__init__()
@@ -120,8 +120,8 @@ def workers(
     where : {"process", "ray"} or Workers
         Workers are passed on as they are.
     address : str, optional
-        Of a Ray cluster, as for `ray.init`; the code of this project is sent there. By default a Ray of its own is
-        started on this machine and ended with the context; one that is there already is used.
+        Address of a Ray cluster, as for `ray.init`; the code of this project is sent there. By default a Ray of its own
+        is started on this machine and ended with the context; one that is there already is used.
     n_cpus : int, optional
         Tasks at a time on a Ray of its own; all CPUs by default.
 
@@ -138,7 +138,7 @@ def workers(
         with _ray(address, n_cpus) as ray:
             yield _OnRay(ray)
     else:
-        raise ConfigError(f"where: expected one of {', '.join(WHERE)}, got {where!r}")
+        raise ConfigError("where", f"one of {', '.join(WHERE)}", where)
 
 
 @contextmanager
@@ -149,7 +149,7 @@ def _ray(address: str | None, n_cpus: int | None) -> Iterator[Any]:
     try:
         import ray
     except ImportError:
-        raise ConfigError("where = ray needs Ray: pip install 'flwr-flynn[simulation]'") from None
+        raise ConfigError("where: ray needs the package ray: pip install 'flwr-flynn[simulation]'") from None
     mine = not ray.is_initialized()
     quietly: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if mine and address is None:
@@ -175,7 +175,7 @@ def progress(total: int, what: str, shown: bool | None = None) -> Iterator[Calla
     ----------
     total : int
     what : str
-        What is counted.
+        Name of the things counted.
     shown : bool, optional
         By default only where standard error is a terminal.
     """

@@ -6,6 +6,7 @@ import csv
 import json
 import multiprocessing
 import re
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -147,7 +148,7 @@ def test_an_interrupted_run_keeps_what_was_finished(folder, tmp_path, monkeypatc
     arguments = ["accuracy", "--quick", "--data", str(folder), "--sets", "words", "--out", str(tmp_path)]
     monkeypatch.setattr(accuracy, "_call", interrupted)
     assert command.main(arguments) == 130
-    assert len(list((tmp_path / "cells").iterdir())) == 2
+    assert len(list((tmp_path / "cells").rglob("output.pkl"))) == 2
     monkeypatch.setattr(accuracy, "_call", call)
     assert command.main(arguments) == 0
     assert "6 of 8 cells" in capsys.readouterr().err  # calibration is the eighth; two classes are too few for novelty
@@ -188,23 +189,23 @@ def test_bundled_sets_need_no_folder(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"X": np.zeros((30, 2))}, "has no y"),
-        ({"X": np.zeros((30, 2)), "y": np.arange(30) % 2, "X_test": np.zeros((3, 2))}, "has no y_test"),
-        ({"X": np.zeros((30, 2)), "y": np.arange(29) % 2}, "y should hold 30 labels"),
-        ({"X": np.zeros(30), "y": np.arange(30) % 2}, "X should be a table"),
-        ({"X": np.full((30, 2), np.nan), "y": np.arange(30) % 2}, "X has values that are missing"),
-        ({"X": np.full((30, 2), "a"), "y": np.arange(30) % 2}, "X should be a table of numbers"),
+        ({"X": np.zeros((30, 2))}, "got no y"),
+        ({"X": np.zeros((30, 2)), "y": np.arange(30) % 2, "X_test": np.zeros((3, 2))}, "got no y_test"),
+        ({"X": np.zeros((30, 2)), "y": np.arange(29) % 2}, "y: expected 30 labels"),
+        ({"X": np.zeros(30), "y": np.arange(30) % 2}, "X: expected a table"),
+        ({"X": np.full((30, 2), np.nan), "y": np.arange(30) % 2}, "X: expected finite numbers"),
+        ({"X": np.full((30, 2), "a"), "y": np.arange(30) % 2}, "X: expected a table of numbers"),
         ({"X": np.zeros((30, 2)), "y": np.array([{}] * 30)}, "cannot be read"),
-        ({"X": np.zeros((30, 2)), "y": np.zeros(30)}, "need two classes"),
-        ({"X": np.zeros((30, 2)), "y": np.arange(30)}, "need two classes"),
-        ({"X": np.zeros((0, 2)), "y": np.zeros(0)}, "need two classes"),
+        ({"X": np.zeros((30, 2)), "y": np.zeros(30)}, "two classes"),
+        ({"X": np.zeros((30, 2)), "y": np.arange(30)}, "two classes"),
+        ({"X": np.zeros((0, 2)), "y": np.zeros(0)}, "two classes"),
         (
             {"X": np.zeros((9, 2)), "y": np.zeros(9), "X_test": np.zeros((9, 3)), "y_test": np.ones(9)},
-            "X_test has 3 columns, X has 2",
+            "X_test: expected 2 features as in X, got 3",
         ),
         (
             {"X": np.zeros((9, 2)), "y": np.zeros(9), "X_test": np.zeros((9, 2)), "y_test": np.full(9, "a")},
-            "different kinds",
+            "y_test: expected labels as in y",
         ),
     ],
 )
@@ -236,7 +237,7 @@ def test_a_truncated_archive_is_refused_by_name(folder, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--sets", "iris,nothing"], "no data set nothing"),
+        (["--sets", "iris,nothing"], "got nothing"),
         (["--data", "nowhere"], "nowhere"),
         (["--folds", "1"], "--folds"),
     ],
@@ -337,26 +338,39 @@ def test_cells_come_back_under_the_same_key_only(tmp_path):
     cells.put(key, [{"mean": 0.1, "scores": [0.1]}])
     assert cells.get(key) == [{"mean": 0.1, "scores": [0.1]}]
     assert cells.get(key | {"settings": {"folds": 4}}) is None
-    (file,) = (tmp_path / "cells").iterdir()
-    file.write_text(file.read_text()[:-5])
-    assert cells.get(key) is None
+    (file,) = (tmp_path / "cells").rglob("output.pkl")
+    file.write_bytes(file.read_bytes()[:-5])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        assert cells.get(key) is None
+    cells.put(key, [{"mean": 0.2}])
+    assert cells.finish(key, lambda: pytest.fail("computed again")) == [{"mean": 0.2}]
 
 
-def test_the_digest_of_code_follows_imports_and_not_comments(tmp_path, monkeypatch):
+def test_the_digest_of_code_is_of_modules_and_whole_packages(tmp_path, monkeypatch):
     monkeypatch.setattr(results, "_ROOT", tmp_path)
-    (tmp_path / "package").mkdir()
-    first, second, third = (tmp_path / "package" / f"{name}.py" for name in ("first", "second", "third"))
-    first.write_text("from package import second\nimport numpy\n")
-    second.write_text("x = 1\n")
-    third.write_text("x = 1\n")
-    before = results.code_digest("package.first")
-    third.write_text("x = 2\n")
-    second.write_text('"""Words."""\nx = 1  # more words\n')
-    words = results.code_digest("package.first")
-    second.write_text('"""Other words."""\nx = 1\n')
-    assert words == results.code_digest("package.first")
-    second.write_text("x = 2\n")
-    assert len({before, words, results.code_digest("package.first")}) == 3
+    (tmp_path / "package" / "inner").mkdir(parents=True)
+    files = [tmp_path / "package" / name for name in ("first.py", "second.py", "inner/third.py")]
+    for file in files:
+        file.write_text("x = 1\n")
+    whole, first = results.code_digest("package"), results.code_digest("package.first")
+    assert results.code_digest("package", "package.first") == whole
+    files[2].write_text("x = 2\n")
+    assert results.code_digest("package") != whole
+    assert results.code_digest("package.first") == first
+    files[0].write_text("x = 2\n")
+    assert results.code_digest("package.first") != first
+
+
+def test_a_table_keeps_the_kind_of_every_value(tmp_path):
+    rows = [{"a": 1, "b": float("nan")}, {"b": 0.1, "c": "x,y"}, {"a": True, "b": float("inf")}]
+    results.write_csv(tmp_path / "t.csv", rows)
+    assert read(tmp_path / "t.csv") == [
+        {"a": "1", "b": "nan", "c": ""}, {"a": "", "b": "0.1", "c": "x,y"}, {"a": "True", "b": "inf", "c": ""},
+    ]  # fmt: skip
+    head, *lines = results.text_table([{"set": "a", "mean": 0.12345}, {"set": "long", "mean": 0.00001}]).splitlines()
+    assert head.split() == ["set", "mean"]
+    assert [line.split() for line in lines] == [["a", "0.123"], ["long", "1.0e-05"]]
 
 
 def test_a_failure_says_on_which_set(folder, monkeypatch):

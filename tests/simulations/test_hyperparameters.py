@@ -85,4 +85,4 @@ def test_without_any_data_there_are_digits_and_generated_ones():
 def test_an_unknown_set_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit):
         command.main(["hyperparameters", "--sets", "nothing", "--out", str(tmp_path)])
-    assert "there are Digits" in capsys.readouterr().err
+    assert "got nothing" in capsys.readouterr().err

@@ -180,10 +180,10 @@ def test_cells_of_other_noise_are_others(tmp_path):
     plan = replace(PLAN, epsilons=(1.0,), released=(8,))
     cells = Cells(tmp_path)
     rows = privacy.measure(task, plan, cells)
-    files = set(tmp_path.iterdir())
+    files = set(tmp_path.rglob("output.pkl"))
     assert privacy.measure(task, plan, cells) == rows
     privacy.measure(task, replace(plan, seed=1), cells)
-    assert len(set(tmp_path.iterdir())) == 2 * len(files)
+    assert len(set(tmp_path.rglob("output.pkl"))) == 2 * len(files)
 
 
 def write_digits(path, **changes):
@@ -206,7 +206,7 @@ def test_mnist_is_cut_to_the_digits_asked_for(tmp_path):
 def test_a_file_that_is_no_mnist_is_refused(tmp_path, capsys):
     path = tmp_path / "mnist.npz"
     write_digits(path, y=np.zeros(60, int))
-    with pytest.raises(DataError, match=r"mnist\.npz: expected points of the digits"):
+    with pytest.raises(DataError, match=r"mnist\.npz: expected samples of the digits"):
         mnist(path, (3, 8))
     path.write_bytes(b"nothing")
     with pytest.raises(SystemExit):

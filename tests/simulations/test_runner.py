@@ -9,13 +9,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from flwr.client import NumPyClient
-from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.server.strategy import FedAvg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flwr_flynn import AggregationError, ClassCounts, FlyHash, FlyNNClient, FlyNNStrategy, HashSpec, Plan
+from flwr_flynn import AggregationError, ClassCounts, FlyHash, FlyNNClient, FlyNNStrategy, HashSpec
 from flwr_flynn.errors import ConfigError
+from flwr_flynn.federated.algorithm import party_of
+from flwr_flynn.federated.party import Party, PartyOptions
+from flwr_flynn.model.candidates import HashPlan
 from simulations import runner
 from simulations.workers import workers
 
@@ -28,11 +31,11 @@ def points(n, seed=0):
     return random.normal(size=(n, 5)).astype(np.float32), np.array(CLASSES)[random.integers(0, 3, n)]
 
 
-def parties_of(n_parties, n=90, kind=FlyNNClient):
+def parties_of(n_parties, n=90, budget=lambda i: None):
     """Parties of very different sizes; some have nothing."""
     X, y = points(n)
     owner = (np.random.default_rng(1).random(n) ** 2 * n_parties).astype(int)
-    return [kind(X[owner == i], y[owner == i], name=f"party-{i}") for i in range(n_parties)]
+    return [party_of(X[owner == i], y[owner == i], name=f"party-{i}", budget=budget(i)) for i in range(n_parties)]
 
 
 def pooled(n=90):
@@ -44,17 +47,17 @@ def run(parties, where="process", **changes):
     return runner.run(parties, where, **({"spec": SPEC, "classes": CLASSES} | changes))
 
 
-class Dying(FlyNNClient):
+class Dying(Party):
     """A party at which the worker is killed, the first time it counts."""
 
     mark = ""
 
-    def fit(self, parameters, config):
+    def answer(self, entries, arrays=()):
         if not os.path.exists(self.mark):
             with open(self.mark, "w", encoding="utf-8"):
                 pass
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().fit(parameters, config)
+        return super().answer(entries, arrays)
 
 
 @pytest.fixture(scope="module")
@@ -100,31 +103,32 @@ def test_bytes_are_those_of_the_parties_in_every_tree():
 @pytest.mark.parametrize("fan_in", [2, 30])
 def test_a_party_that_refuses_is_named(fan_in):
     parties = parties_of(20)
-    parties[13] = FlyNNClient(*points(3)[:1], ["ash", "oak", "ash"], name="Basel")
+    parties[13] = party_of(*points(3)[:1], ["ash", "oak", "ash"], name="Basel")
     with pytest.raises(AggregationError, match=r"Basel.*declined: .*label"):
         run(parties, fan_in=fan_in)
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "field"),
     [
         ({"fan_in": 1}, "fan_in"),
         ({"where": "cloud"}, "where"),
         ({"decay": 2.0}, "decay"),
-        ({"spec": Plan(5, 3, scaling="standard", hash_dim=40)}, "expected one HashSpec"),
-        ({"spec": [SPEC, replace(SPEC, seed=4)]}, "expected one HashSpec"),
+        ({"spec": HashPlan(5, 3, scaling="standard", hash_dim=40)}, "spec"),
+        ({"spec": [SPEC, replace(SPEC, seed=4)]}, "spec"),
     ],
 )
-def test_wrong_settings_are_named(changes, message):
-    with pytest.raises(ConfigError, match=message):
+def test_wrong_settings_are_named(changes, field):
+    with pytest.raises(ConfigError) as caught:
         run(parties_of(3), **changes)
+    assert caught.value.field == field
 
 
 def test_parties_have_to_be_there_and_differ():
     with pytest.raises(ConfigError, match="at least one"):
         run([])
     with pytest.raises(ConfigError, match="different names"):
-        run([FlyNNClient(*points(3), name="Basel")] * 2)
+        run([party_of(*points(3), name="Basel")] * 2)
 
 
 def test_noisy_counts_go_to_the_root(tmp_path):
@@ -133,9 +137,7 @@ def test_noisy_counts_go_to_the_root(tmp_path):
     from flwr_flynn.privacy.ledger import Budget, Policy
 
     mechanism = SimulatedRelease(LaplaceCounts.for_spec(SPEC, n_classes=3, epsilon=1.0), seed=5)
-    parties = parties_of(6)
-    for i, party in enumerate(parties):
-        party.budget = Budget(tmp_path / str(i), Policy(1.0, mechanisms=["simulated"]))
+    parties = parties_of(6, budget=lambda i: Budget(tmp_path / str(i), Policy(1.0, mechanisms=["simulated"])))
     model = run(parties, fan_in=2, mechanism=mechanism).model
     assert model.counts_.noise_variance == pytest.approx(6 * mechanism.noise_sd**2)
     assert model.guarantee_ == mechanism.guarantee()
@@ -152,7 +154,8 @@ def test_ray_gives_the_bits_of_one_process(on_ray):
 
 def test_a_dead_worker_is_replaced_and_no_bit_changes(on_ray, tmp_path):
     parties = parties_of(9)
-    dying = Dying(parties[4].X, parties[4].y, name="party-4")
+    held = parties[4]._held()
+    dying = Dying(lambda _: held, PartyOptions(name="party-4"))
     dying.mark = str(tmp_path / "died")
     parties[4] = dying
     federation = run(parties, on_ray, fan_in=3)
@@ -162,7 +165,7 @@ def test_a_dead_worker_is_replaced_and_no_bit_changes(on_ray, tmp_path):
 
 def test_a_refusal_on_ray_is_named_too(on_ray):
     parties = parties_of(6)
-    parties[5] = FlyNNClient(*points(3)[:1], ["ash", "oak", "ash"], name="Basel")
+    parties[5] = party_of(*points(3)[:1], ["ash", "oak", "ash"], name="Basel")
     with pytest.raises(AggregationError, match="Basel"):
         run(parties, on_ray, fan_in=2)
 
@@ -172,8 +175,7 @@ def test_ctrl_c_ends_what_is_under_way(on_ray):
         raise KeyboardInterrupt
 
     on_ray.on_answer = stop
-    request = FitIns(ndarrays_to_parameters([]), {})
-    promises = [on_ray.answer(party, request)[1] for party in parties_of(4)]
+    promises = [on_ray.answer(party, {})[1] for party in parties_of(4)]
     with pytest.raises(KeyboardInterrupt):
         on_ray.answered(promises)
     assert run(parties_of(4), on_ray).model.counts_ == pooled()
@@ -185,14 +187,14 @@ def test_rounds_play_flynn_with_all_that_it_does():
     parties = [
         FlyNNClient(X[split == i], y[split == i], X_test=X[:50], y_test=y[:50], name=f"party-{i}") for i in range(4)
     ]
-    plan = Plan(5, 3, scaling="standard", hash_dim=40)
+    plan = HashPlan(5, 3, scaling="standard", hash_dim=40)
     strategy = FlyNNStrategy(spec=plan, classes=CLASSES, min_available_clients=4, min_parties=4)
     runner.rounds(strategy, parties, strategy.num_rounds)
-    pooled = ClassCounts.from_data(FlyHash(strategy.specs[0]), X, np.searchsorted(CLASSES, y), 3)
+    pooled = ClassCounts.from_data(FlyHash(strategy.model.spec_), X, np.searchsorted(CLASSES, y), 3)
     assert strategy.model.counts_ == pooled
-    assert strategy.choice is not None
+    assert strategy.selection is not None
     assert strategy.evaluation["examples"] == 200
-    assert set(strategy.traffic) == {"sums", "counts", "choice", "model"}
+    assert set(strategy.run.traffic) == {"columns", "counts", "selection", "evaluation"}
 
 
 class Adder(NumPyClient):

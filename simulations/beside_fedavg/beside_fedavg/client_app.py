@@ -22,7 +22,7 @@ def train(msg: Message, context: Context) -> Message:
 
 @app.evaluate()
 def evaluate(msg: Message, context: Context) -> Message:
-    """FedAvg's model on the points held out."""
+    """FedAvg's model on the samples held out."""
     _, _, X_test, y_test = load_data(context)
     right = accuracy(msg.content["arrays"].to_numpy_ndarrays(), X_test, y_test)
     metrics = MetricRecord({"num-examples": len(y_test), "accuracy": right})
@@ -46,5 +46,5 @@ def flynn_train(msg: Message, context: Context) -> Message:
 
 @app.evaluate("flynn")
 def flynn_evaluate(msg: Message, context: Context) -> Message:
-    """FlyNN's model on the points held out."""
+    """FlyNN's model on the samples held out."""
     return message.evaluate(msg, party(context))

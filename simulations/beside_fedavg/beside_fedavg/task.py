@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 
 
 def load_data(context: Context) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """A node's share of Digits: X, y, X_test, y_test. Every fifth point of it is held out."""
+    """A node's share of Digits: X, y, X_test, y_test. Every fifth sample of it is held out."""
     X, y = load_digits(return_X_y=True)
     mine = slice(int(context.node_config["partition-id"]), None, int(context.node_config["num-partitions"]))
     X, y = X[mine], y[mine]
@@ -38,7 +38,7 @@ def trained(weights: list[np.ndarray], X: np.ndarray, y: np.ndarray, steps: int 
 
 
 def accuracy(weights: list[np.ndarray], X: np.ndarray, y: np.ndarray) -> float:
-    """Share of points that the linear model classifies right."""
+    """Share of samples that the linear model classifies right."""
     W, b = weights
     predicted: Any = (X / 16 @ W + b).argmax(axis=1)
     return float(np.mean(predicted == y))
