@@ -26,10 +26,10 @@ class Sampler(Protocol):
     """Source of a mechanism's randomness."""
 
     def gaussian(self, size: int, sigma: float) -> Integers:
-        """`size` draws with P(x) proportional to exp(-x ** 2 / (2 sigma ** 2))."""
+        """Draw `size` integers with P(x) proportional to exp(-x ** 2 / (2 sigma ** 2))."""
 
     def laplace(self, size: int, scale: float) -> Integers:
-        """`size` draws with P(x) proportional to exp(-abs(x) / scale)."""
+        """Draw `size` integers with P(x) proportional to exp(-abs(x) / scale)."""
 
     def top(self, scores: Integers, n_drawn: int, scale: float) -> Integers:
         """The indices of the largest of score + Gumbel noise.
