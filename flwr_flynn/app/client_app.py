@@ -173,9 +173,7 @@ def _keeper(node: NodeConfig) -> Callable[[FlyNNClassifier], None] | None:
     if taken:
         raise ConfigError("node-config model-path", "a file other than data-path", "the same file")
     if not writable:
-        raise ConfigError(
-            "node-config model-path", "a file in a folder that can be written to", "one that cannot be written"
-        )
+        raise ConfigError("node-config model-path", "a file in a folder that can be written to", "no such file")
 
     def keep(model: FlyNNClassifier) -> None:
         model.save(path)

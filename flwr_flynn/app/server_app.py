@@ -268,7 +268,7 @@ def _what_to_train(config: RunConfig, parties: int | None) -> tuple[HashPlan, li
     if config.scaling == "auto" and not plan.needs_sums:
         log(
             logging.WARNING,
-            "FlyNN: scaling auto leaves columns as they are where there are as many as %s",
+            "FlyNN: scaling auto does not scale as many as %s columns",
             plan.n_features,
         )
     specs = foreseen(plan)

@@ -1,9 +1,9 @@
 """The noise that a privacy guarantee takes: sigma from (epsilon, delta), and back.
 
 A record changes some entries of the counts by one. With discrete Gaussian noise on every entry, the privacy loss is
-that of the composition of as many discrete Gaussian mechanisms of sensitivity 1, and dp-accounting's privacy loss distributions
-compose them exactly but for rounding, upwards. On the lattice 1 / (2 sigma ** 2), of which all privacy losses of such a
-mechanism are multiples, there is next to nothing to round.
+that of the composition of as many discrete Gaussian mechanisms of sensitivity 1, and dp-accounting's privacy loss
+distributions compose them exactly but for rounding, upwards. On the lattice 1 / (2 sigma ** 2), of which all privacy
+losses of such a mechanism are multiples, there is next to nothing to round.
 
 A person with several records may change an entry by more than one, and in many ways. Which way gives most away is not
 known for discrete noise; the Renyi divergence, which depends on the L2 distance alone (Canonne, Kamath and Steinke
