@@ -39,8 +39,8 @@ def writing(path: str | os.PathLike[str], mode: int | None = None) -> Iterator[I
     """Write a file whole or not at all: after a crash there is the old one or the new one.
 
     The bytes go to ``.<name>.partial`` beside the file, which replaces it in one step when the block ends. It is locked
-    meanwhile: who saves the same file waits, and what a killed process left behind is known by its free lock and
-    removed by the next save. Where there are no locks, each save uses a temporary file of its own.
+    meanwhile: a second save of the same file waits, and one that a killed process left behind is used by the next
+    save. Where there are no locks, each save uses a temporary file of its own.
 
     Parameters
     ----------
@@ -62,21 +62,20 @@ def writing(path: str | os.PathLike[str], mode: int | None = None) -> Iterator[I
         target = os.path.realpath(path)
         mode = _mode_of(target) if mode is None else mode
         folder, name = os.path.split(target)
-        with _new(os.path.join(folder, f".{name}.partial"), mode) as stream:
+        descriptor, partial = _new(os.path.join(folder, f".{name}.partial"), mode)
+        with open(descriptor, "wb") as stream:
             try:
                 yield stream
                 stream.flush()
-                if mode is not None and os.chmod in os.supports_fd:
-                    with suppress(PermissionError):  # a disk without permissions
-                        os.chmod(stream.fileno(), mode)
-                os.fsync(stream.fileno())
+                _set_mode(descriptor, mode)
+                os.fsync(descriptor)
                 if os.name == "nt":
                     stream.close()  # Windows renames no open file
-                os.replace(stream.name, target)
+                os.replace(partial, target)
             except BaseException:
                 with suppress(OSError):
-                    if stream.closed or _is_at(stream.fileno(), stream.name):  # not one that came after the replacing
-                        os.unlink(stream.name)
+                    if stream.closed or _is_at(descriptor, partial):  # not a later one, made after the replacing
+                        os.unlink(partial)
                 raise
         settle(folder)
     except FlyNNError:
@@ -121,48 +120,36 @@ def _write_error(path: str | os.PathLike[str], cause: OSError) -> WriteError:
     return error
 
 
-def _new(partial: str, mode: int | None) -> IO[bytes]:
-    """Open a new file of this name, locked until it is closed, or one of a longer name where there are no locks."""
+def _new(partial: str, mode: int | None) -> tuple[int, str]:
+    """Open an empty file of this name, locked until it is closed; one of a longer name where there are no locks."""
     give_up = time.monotonic() + _PATIENCE
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    permissions = None if mode is None else mode & 0o777 | 0o600  # its owner can open what a killed save left behind
     while True:
+        existed = os.path.lexists(partial)
+        descriptor = os.open(partial, flags, 0o666 if permissions is None else permissions)
         try:
-            stream = _created(partial, mode)
-        except FileExistsError:
-            try:
-                _remove_stale(partial, give_up - time.monotonic())
-            except _NoLocksError:
-                return _created(f"{partial}.{uuid4().hex}", mode)
-            continue
-        try:
-            _flock(stream.fileno(), give_up - time.monotonic())
+            _flock(descriptor, give_up - time.monotonic())
+            if _is_at(descriptor, partial):  # else another save has just put it in the place of the target
+                _set_mode(descriptor, permissions)
+                os.ftruncate(descriptor, 0)
+                return descriptor, partial
         except _NoLocksError:
-            stream.close()
-            os.unlink(partial)
-            return _created(f"{partial}.{uuid4().hex}", mode)
+            os.close(descriptor)
+            if not existed:  # else it may be another save's
+                os.unlink(partial)
+            partial = f"{partial}.{uuid4().hex}"
+            return os.open(partial, flags | os.O_EXCL, 0o666 if permissions is None else permissions), partial
         except BaseException:
-            stream.close()
+            os.close(descriptor)
             raise
-        if _is_at(stream.fileno(), partial):
-            return stream
-        stream.close()  # between its making and its lock somebody took it for a stale one
+        os.close(descriptor)
 
 
-def _created(path: str, mode: int | None) -> IO[bytes]:
-    def opener(name: str, flags: int) -> int:
-        # Its owner can always open it again, to see whether it is stale.
-        return os.open(name, flags, 0o666 if mode is None else mode & 0o777 | 0o600)
-
-    return open(path, "xb", opener=opener)
-
-
-def _remove_stale(partial: str, wait: float) -> None:
-    try:
-        held = lock(partial, wait, make=False)
-    except FileNotFoundError:
-        return
-    with held as descriptor:
-        if _is_at(descriptor, partial):
-            os.unlink(partial)
+def _set_mode(descriptor: int, mode: int | None) -> None:
+    if mode is not None and os.chmod in os.supports_fd:
+        with suppress(PermissionError):  # a disk without permissions
+            os.chmod(descriptor, mode)
 
 
 def _is_at(descriptor: int, path: str) -> bool:
@@ -180,17 +167,15 @@ class _NoLocksError(OSError):
     """The system or the disk has no file locks."""
 
 
-def lock(path: str | os.PathLike[str], wait: float = math.inf, *, make: bool = True) -> AbstractContextManager[int]:
+def lock(path: str | os.PathLike[str], wait: float = math.inf) -> AbstractContextManager[int]:
     """Take the lock of a file; leaving the block of the context manager returned gives it back.
 
     Parameters
     ----------
     path : path-like
-        The lock file, no link. It stays when the lock is given back.
+        The lock file, no link; made for its owner alone. It stays when the lock is given back.
     wait : float
         Seconds to wait for another holder, a process or a thread.
-    make : bool
-        Whether to make the file, for its owner alone, where there is none.
 
     Raises
     ------
@@ -199,14 +184,19 @@ def lock(path: str | os.PathLike[str], wait: float = math.inf, *, make: bool = T
     OSError
         The file cannot be opened, or there are no locks.
     """
-    flags = os.O_RDWR | (os.O_CREAT if make else 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-    descriptor = os.open(path, flags, 0o600)
-    try:
-        _flock(descriptor, wait)
-    except BaseException:
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+    while True:
+        descriptor = os.open(path, flags, 0o600)
+        try:
+            _flock(descriptor, wait)
+            if _is_at(
+                descriptor, os.fspath(path)
+            ):  # else it was removed meanwhile, and the next one locks another file
+                return _held(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
         os.close(descriptor)
-        raise
-    return _held(descriptor)
 
 
 @contextmanager
@@ -289,22 +279,22 @@ def npy_header(stream: IO[bytes], what: str, error: type[Refusal], types: str = 
     wide = 2 if magic[6:7] == b"\x01" else 4
     length = stream.read(wide)
     if magic[:6] != b"\x93NUMPY" or magic[6:] not in (b"\1\0", b"\2\0", b"\3\0") or len(length) < wide:
-        raise error(f"{what}: expected the bytes of numpy.save, got {magic[:8]!r}")
+        raise error(what, "the bytes of numpy.save", magic[:8])
     size = int.from_bytes(length, "little")
     text = stream.read(size) if size <= _LONGEST_HEADER else b""
     header = _HEADER.fullmatch(text)
     if header is None or len(text) < size:
-        raise error(f"{what}: expected the header of a plain array, got {size} bytes of another form")
+        raise error(what, "the header of a plain array", f"{size} bytes that are none")
     try:
         dtype = np.dtype(header[1].decode())
     except (TypeError, ValueError, OverflowError):
         dtype = np.dtype("V0")
     if not dtype.itemsize or not re.fullmatch(types, dtype.str):
-        raise error(f"{what}: expected an array of a type that is read here, got {header[1].decode()[:20]!r}")
+        raise error(what, f"an array of type {types}", header[1].decode()[:20])
     shape = tuple(int(number.strip(b" L")) for number in header[3].split(b",") if number.strip())
     # NumPy takes a 0 among the numbers for no limit of the others.
     if math.prod(max(number, 1) for number in shape) * dtype.itemsize >= 2**63:
-        raise error(f"{what}: expected a shape that NumPy can have, got {str(shape)[:60]}")
+        raise error(what, "a shape that NumPy can have", str(shape)[:60])
     return NpyHeader(shape, dtype, header[2] == b"True")
 
 
@@ -339,21 +329,21 @@ def npz_array(
     info = archive.getinfo(member)
     # What NumPy writes. Other methods allocate as the file pleases, and deflate makes of a byte 1032 at most.
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise error(f"{what}: compressed by another method")
+        raise error(what, "a stored or deflated array", f"compression method {info.compress_type}")
     most = 1032 * os.fstat(archive.fp.fileno()).st_size  # type: ignore[union-attr]
     with archive.open(info) as stream:
         header = npy_header(stream, what, error, types)
         if header.n_bytes != (came := info.file_size - stream.tell()):
-            raise error(f"{what}: expected {header.n_bytes} bytes as its header declares, got {came}")
+            raise error(what, f"{header.n_bytes} bytes as its header declares", came)
         if header.n_bytes > min(most, most if max_bytes is None else max_bytes):
-            raise error(f"{what}: expected at most {max_bytes or most} bytes, got {header.n_bytes}")
+            raise error(what, f"at most {max_bytes or most} bytes", header.n_bytes)
         entries = bytearray(header.n_bytes)
         view, start = memoryview(entries), 0
         while start < len(view):
             got = stream.readinto(view[start : start + 2**18])  # type: ignore[attr-defined]
             if not got:
-                raise error(f"{what}: expected {len(view)} bytes, got {start}")
+                raise error(what, f"{len(view)} bytes", start)
             start += got
         if stream.read(1):  # reads on to where zipfile compares the checksum
-            raise error(f"{what}: expected {len(view)} bytes, got more")
+            raise error(what, f"{len(view)} bytes", "more")
     return header.array(entries)

@@ -23,8 +23,8 @@ import numpy.typing as npt
 from flwr.client import NumPyClient
 from flwr.common import NDArrays, Scalar, ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.server.strategy import FedAvg, FedProx
-from flwr_flynn.federated.scaling_round import Traffic
 
+from flwr_flynn.federated.scaling_round import Traffic
 from simulations.runner import rounds
 from simulations.workers import Workers
 

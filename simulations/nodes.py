@@ -13,9 +13,9 @@ from flwr.client import Client, NumPyClient
 from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, Status
 from flwr.server.client_manager import SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
-from flwr_flynn.federated.scaling_round import Traffic
 
 from flwr_flynn import AggregationError, FlyNNStrategy
+from flwr_flynn.federated.scaling_round import Traffic
 
 Party = NumPyClient | Client
 

@@ -31,10 +31,10 @@ from typing import Any
 from flwr.common import FitRes, Parameters, ndarrays_to_parameters
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
-from flwr_flynn.federated.scaling_round import Traffic
 
 from flwr_flynn import FlyNNClassifier
 from flwr_flynn.errors import ConfigError
+from flwr_flynn.federated.scaling_round import Traffic
 from simulations.nodes import Party, manager, quiet, request_of, settle, strategy_of
 from simulations.workers import Workers, progress, workers
 

@@ -99,7 +99,6 @@ def at_once(n: int, noisy: bool = False) -> Row:
 def one_by_one(n: int, noisy: bool = False) -> Row:
     """Replies that are made when they are due, and gone when they are counted."""
     from flwr_flynn.federated.aggregator import Aggregator
-
     from flwr_flynn.federated.roster import Reply
 
     terms = _terms(noisy)

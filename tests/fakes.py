@@ -17,7 +17,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr_flynn import message
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.protocol import PHASE
+from flwr_flynn.federated.protocol import PHASE, Reply
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower import records
 from flwr_flynn.flower.client import FlyNNClient
@@ -196,6 +196,12 @@ def fit_res(arrays: list[np.ndarray], n_examples: Any, **metrics: Any) -> FitRes
 def good_res(n: int = 5, seed: int = 0, **metrics: Any) -> FitRes:
     """The reply of a party that counted `n` points."""
     return fit_res(codec.encode(counts_of(*points(n, seed))), n, **metrics)
+
+
+def good_reply(cid: str, n: int = 5, seed: int = 0, **metrics: Any) -> Reply:
+    """The same as the strategies hand it to a `Run`."""
+    res = good_res(n, seed, **metrics)
+    return Reply(cid, res.parameters.tensors, res.num_examples, res.metrics)
 
 
 def dealt(y: np.ndarray, n_parties: int, how: str, seed: int = 0) -> list[np.ndarray]:

@@ -13,21 +13,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr_flynn.app.data.private_readers import private_share
 
 from flwr_flynn import FlyNNClassifier
 from flwr_flynn.app.config import NodeConfig, RunConfig
 from flwr_flynn.app.data import datasets
-from flwr_flynn.app.data.datasets import private_share
 from flwr_flynn.errors import FlyNNError, PayloadError
-from flwr_flynn.federated import party
-from flwr_flynn.federated.federation_file import Federation, Member
+from flwr_flynn.federated import row_wise
+from flwr_flynn.federated.federation_file import Federation
+from flwr_flynn.federated.roster import Member
+from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.model import model_file
+from flwr_flynn.model.scoring import Readout
 from flwr_flynn.privacy import SimulatedRelease, ledger_file
 from flwr_flynn.privacy import ledger as budgets
 from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.privacy.ledger_file import LedgerFile
-from tests.fakes import CLASSES, HASHER, SPEC, TERMS
-from tests.fuzz_messages import COUNTS, MECHANISM, NOISY, RELEASES, X, Y, check_counts
+from tests.fakes import CLASSES, HASHER, RUN, SPEC
+from tests.fuzz_messages import COUNTS, MECHANISM, NOISY, PAIRS, RELEASES, SECURE, TWO, X, Y, check_counts
 from tests.fuzzing import Decoder, Mutator
 
 # -------- settings
@@ -138,6 +142,34 @@ def parquets() -> list[bytes]:
     return [frame.to_parquet() for frame in frames]
 
 
+def _member(run: RunSpec, number: int, counts: CountsOfSpecs) -> Member:
+    sizes = tuple(counts.parts[0].n_per_class.tolist()) if run.mode.name == "plain" else None
+    return Member(f"p{number}", str(number), "ab" * 32, sizes, () if run.bound else counts.sha256, "7")
+
+
+def as_version_0_1(content: bytes) -> bytes:
+    """A model file, or the file of a federation, as version 0.1 wrote it."""
+    with np.load(io.BytesIO(content)) as file:
+        arrays = dict(file)
+    header = json.loads(arrays["header"].tobytes())
+    (member,) = header["members"]
+    old = {
+        **{name: header[name] for name in ("classes", "feature_names", "guarantee")},
+        **{name: member[name] for name in ("spec", "fingerprint", "rule")},
+        "format": 2, "decay": "auto", "decay_": member["decay"],
+        "temperature": "auto", "temperature_": member["temperature"], "reject_above": None,
+    }  # fmt: skip
+    written = {"header": old}
+    if "extra" in arrays:
+        roster = json.loads(arrays["extra"].tobytes())
+        del roster["phase"]
+        members = [{**each, "sha256": each["sha256"][0]} for each in roster["members"]]
+        written["ledger"] = {**roster, "format": 1, "members": members}
+    made = {name: np.frombuffer(json.dumps(values).encode(), np.uint8) for name, values in written.items()}
+    made["counts"] = arrays["counts_0"]
+    return npz({name: npy(array) for name, array in (made | {"digest": model_file._digest(*made.values())}).items()})
+
+
 class Files:
     """Decoders of files: each input is written to a folder first."""
 
@@ -151,13 +183,18 @@ class Files:
             model.save(folder / f"{place}.npz")
             self.models.append((folder / f"{place}.npz").read_bytes())
         self.federations = []
-        plain = [
-            Member(f"p{i}", str(i), "", tuple(c.n_per_class.tolist()), c.sha256(), "7") for i, c in enumerate(COUNTS)
-        ]
-        noisy = [Member("", str(i), "ab" * 32, None, r.sha256(), "7") for i, r in enumerate(RELEASES)]
-        for place, (terms, parts, members) in enumerate([(TERMS, COUNTS, plain), (NOISY, RELEASES, noisy)]):
-            Federation(terms, sum(parts[1:], parts[0]), members).save(folder / f"f{place}.npz")
+        one, two = ([CountsOfSpecs((each,)) for each in some] for some in (COUNTS, RELEASES))
+        runs: list[tuple[RunSpec, list[CountsOfSpecs], str]] = [
+            (RUN, one, ""), (RUN, one, "evaluation"), (NOISY, two, ""), (SECURE, one, ""),
+            (TWO, [CountsOfSpecs(pair) for pair in PAIRS], "selection"), (TWO, [CountsOfSpecs(PAIRS[0])], "counts"),
+        ]  # fmt: skip
+        for place, (run, parts, phase) in enumerate(runs):
+            members = [_member(run, i, part) for i, part in enumerate(parts)]
+            made = Federation(run, sum(parts[1:], parts[0]), members, Readout("balanced", 0.5), phase)
+            made.save(folder / f"f{place}.npz")
             self.federations.append((folder / f"f{place}.npz").read_bytes())
+        self.federations.append(as_version_0_1(self.federations[0]))
+        self.models.append(as_version_0_1(self.models[0]))
         self.parquets = parquets()
         self.budget = Budget(folder / "state", Policy(10.0, mechanisms=("simulated",)))
         self.request = SimulatedRelease(MECHANISM, 3)
@@ -187,14 +224,15 @@ class Files:
             return mutator.raw(content, self.models)
         with np.load(io.BytesIO(content)) as file:
             arrays = dict(file)
-        for name in [name for name in ("header", "ledger") if name in arrays and mutator.one_in(2)]:
+        for name in [name for name in ("header", "extra", "ledger") if name in arrays and mutator.one_in(2)]:
             text = mutator.json(arrays[name].tobytes().decode())
             arrays[name] = np.frombuffer(text.encode("utf-8", "replace"), np.uint8)
-        spoiled = mutator.array(arrays["counts"]) if mutator.one_in(3) else None
+        counts = mutator.choice([name for name in arrays if name.startswith("counts")])
+        spoiled = mutator.array(arrays[counts]) if mutator.one_in(3) else None
         if isinstance(spoiled, np.ndarray) and not spoiled.dtype.hasobject:
-            arrays["counts"] = spoiled
+            arrays[counts] = spoiled
         del arrays["digest"]
-        digest = model_file._digest(*(arrays[name] for name in ("header", "ledger", "counts") if name in arrays))
+        digest = model_file._digest(*arrays.values())  # in the order in which they were written
         members = {name: npy(array) for name, array in (arrays | {"digest": digest}).items()}
         if mutator.one_in(3):  # within the zip file, whose checksums fit
             name = mutator.choice(list(members))
@@ -220,13 +258,13 @@ class Files:
     def use_federation(self, content: bytes) -> None:
         path = self.write("given.npz", content)
         federation = Federation.load(path, max_bytes=2**22)
-        assert federation.counts.noise or sum(member.examples for member in federation.members) in (
-            0,
-            federation.counts.n_examples,
-        )
+        if not federation.is_secure and not federation.counts.noise:
+            sizes = [member.examples for member in federation.members]
+            assert all(sum(sizes) == counts.n_examples for counts in federation.totals.parts)
         federation.save(path)
         again = Federation.load(path, max_bytes=2**22)
-        assert (again.terms, again.counts, again.members) == (federation.terms, federation.counts, federation.members)
+        for name in ("run_spec", "totals", "members", "readout", "phase"):
+            assert getattr(again, name) == getattr(federation, name)
 
     # ---- a party's ledger of private answers
 
@@ -334,10 +372,10 @@ def make_records(mutator: Mutator) -> Any:
 def use_records(given: Any) -> None:
     """Whatever records hold, those that fit are counted and the others dropped."""
     points, labels = given
-    party.check_form(points, labels)
+    row_wise.check_form(points, labels)
     if points.shape[1] != SPEC.n_features:
         raise PayloadError("another width, which a party refuses before this")
-    counts, dropped = party.count(HASHER, CLASSES, points, labels)
+    counts, dropped = row_wise.count(HASHER, CLASSES, points, labels)
     check_counts(counts)
     assert counts.n_examples + dropped == len(labels)
 
@@ -351,7 +389,7 @@ def decoders(folder: Path) -> list[Decoder]:
         Decoder("FlyNNClassifier.load", files.make_model, files.use_model, 2, memory=2**24),
         Decoder("Federation.load", files.make_federation, files.use_federation, 2, memory=2**24),
         Decoder("Budget", files.make_state, files.use_state, 0.5),
-        Decoder("records.count", make_records, use_records, 1),
+        Decoder("row_wise.count", make_records, use_records, 1),
         Decoder("data: CSV", files.make_csv, files.use_data(".csv"), 1, memory=2**23),
         Decoder("data: Parquet", files.make_parquet, files.use_data(".parquet"), 0.5, memory=2**23),
         Decoder("data: NPZ", files.make_npz, files.use_data(".npz"), 1, memory=2**23),

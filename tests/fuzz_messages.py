@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,32 +18,52 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.aggregator import Aggregator
 from flwr_flynn.federated.compression import sealed
-from flwr_flynn.federated.protocol import SumsTerms, Terms
-from flwr_flynn.federated.roster import Reply
-from flwr_flynn.federated.scaling_round import SumsRound
-from flwr_flynn.federated.selection_round import CANDIDATES, Choosing, read_candidates, tables_to_bytes
+from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.party import NOISY_EXAMPLES, Party, Samples
+from flwr_flynn.federated.phases.columns import ColumnsRequest
+from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
+from flwr_flynn.federated.phases.evaluation import EvaluationRequest
+from flwr_flynn.federated.phases.selection import SelectionRequest
+from flwr_flynn.federated.protocol import (
+    EVALUATE,
+    PARTY,
+    PHASE,
+    REFUSED,
+    STATISTIC,
+    TRAIN,
+    Config,
+    Reply,
+    Request,
+    key,
+    request_of,
+)
+from flwr_flynn.federated.run import Failures, Run
+from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure
+from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.flower import secagg_checks
 from flwr_flynn.flower.client import FlyNNClient
+from flwr_flynn.flower.records import reply_of_evaluation
+from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.leave_one_out import TEMPERATURES
-from flwr_flynn.model.metrics import confusion_from_bytes, confusion_to_bytes
-from flwr_flynn.model.model import Readout
+from flwr_flynn.model.scoring import Readout
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease, TopTLaplace, mechanism_from_dict
-from tests.fakes import CLASSES, HASHER, SPEC, TERMS, counts_of, points
+from flwr_flynn.privacy.ledger import Budget, Policy
+from tests.fakes import CLASSES, HASHER, RUN, SPEC, counts_of, points
 from tests.fuzzing import Decoder, Mutator
 
 OTHER = HashSpec(n_features=4, hash_dim=16, row_nnz=3, hash_nnz=2, seed=9, signed=True, center=(0.5, 0, 1e-9, -7))
-TWO = Terms((SPEC, OTHER), CLASSES)
+TWO = RunSpec((SPEC, OTHER), CLASSES)
 MECHANISM = LaplaceCounts(1.0, hash_nnz=SPEC.hash_nnz, n_classes=len(CLASSES))
-NOISY = Terms(SPEC, CLASSES, codec.NOISY, mechanism=MECHANISM)
-NAMED = Terms(SPEC, (3, -1), feature_names=("a", "b", "c", "d"))
-SUMS = SumsTerms(n_features=4, classes=CLASSES, by_class=True, min_examples=2)
+NOISY = RunSpec(SPEC, CLASSES, Noisy(MECHANISM))
+SECURE = RunSpec(SPEC, CLASSES, Secure(256))
+NAMED = RunSpec(SPEC, (3, -1), feature_names=("a", "b", "c", "d"))
+COLUMNS = ColumnsRequest(n_features=4, classes=CLASSES, by_class=True, min_examples=2)
 
 X, Y = points(40)
-CODES = TERMS.codes(Y)
+CODES = RUN.codes(Y)
 COUNTS = [counts_of(*points(n, seed=n)) for n in (0, 1, 5, 400)]
 PAIRS = [
     tuple(ClassCounts.from_data(hasher, X[:n], CODES[:n], len(CLASSES)) for hasher in TWO.hashers) for n in (3, 40)
@@ -51,7 +72,7 @@ RELEASES = [SimulatedRelease(MECHANISM, seed).release(counts) for seed, counts i
 WIDE = FlyHash(HashSpec(n_features=4, hash_dim=1024, row_nnz=2, hash_nnz=16, seed=1))
 WIDE_COUNTS = [ClassCounts.from_data(WIDE, *wide) for wide in ((X[:1], CODES[:1], 3), (X, CODES, 3))]
 WIDE_COUNTS += [sum([WIDE_COUNTS[1]] * n, WIDE_COUNTS[0]) for n in (5, 300, 3000)]
-COLUMNS = [ColumnMoments.from_data(X[:n] * 10.0**n, CODES[:n], len(CLASSES), 2) for n in (0, 9, 40)]
+MOMENTS = [ColumnMoments.from_data(X[:n] * 10.0**n, CODES[:n], len(CLASSES), 2) for n in (0, 9, 40)]
 
 
 def tensors(arrays: list[np.ndarray]) -> list[bytes]:
@@ -107,46 +128,84 @@ def use_total(given: Any) -> None:
 
 
 def use_limbs(given: Any) -> None:
-    sums = ColumnMoments.from_limbs(given, SUMS.n_features, SUMS.n_rows)
+    sums = ColumnMoments.from_limbs(given, COLUMNS.n_features, COLUMNS.n_rows)
     n = sums.n_per_class.astype(object)[:, None]
     assert (n * sums.squares >= sums.sums**2).all()
-    assert ColumnMoments.from_limbs(sums.to_limbs(), SUMS.n_features, SUMS.n_rows) == sums
+    assert ColumnMoments.from_limbs(sums.to_limbs(), COLUMNS.n_features, COLUMNS.n_rows) == sums
 
 
-def use_confusion(given: Any) -> None:
-    raw, n_examples = given
-    matrix = confusion_from_bytes(raw, 3, n_examples)
-    assert matrix.min() >= 0
-    assert sum(matrix.ravel().tolist()) == n_examples
-    assert confusion_to_bytes(matrix) == raw
+def use_joined(given: Any) -> None:
+    pieces = codec.split(given)
+    assert codec.join(pieces) == given
+    (table,) = codec.tables(codec.read_tensors(pieces), [(3, 3)])
+    assert (table.dtype, table.shape) == (np.int64, (3, 3))
 
 
-def make_confusion(mutator: Mutator) -> Any:
-    matrix = np.array([[mutator.below(50) for _ in range(3)] for _ in range(3)], np.int64)
-    n_examples = int(matrix.sum())
-    return mutator.raw(confusion_to_bytes(matrix)), mutator.choice((n_examples, n_examples, n_examples + 1, 2**62))
+def a_confusion(mutator: Mutator) -> np.ndarray:
+    return np.array([[mutator.below(50) for _ in range(3)] for _ in range(3)], np.int64)
+
+
+def make_joined(mutator: Mutator) -> Any:
+    whole = tensors([a_confusion(mutator)])
+    if mutator.one_in(2):
+        return mutator.raw(codec.join(whole))
+    spoiled = [each for each in mutator.tensors(whole) if isinstance(each, bytes)]
+    return mutator.scalar() if mutator.one_in(20) else codec.join(spoiled)
 
 
 # -------- requests
 
 
-def use_terms(given: Any) -> None:
-    terms = Terms.from_config(given, n_features=4)
-    if sum(memory_needed(spec, terms.n_classes) for spec in terms.specs) < 2**20:
-        assert Terms.from_config(terms.to_config(), n_features=4) == terms
+ASKING = Party(Samples(X, Y, X[:10], Y[:10]))
+ASKING.options.__dict__["memory_limit"] = 2**20
+
+
+def request_seeds() -> list[Request[Any]]:
+    """A request of every phase, and of every mode."""
+    totals = CountsOfSpecs((COUNTS[3],))
+    pair = CountsOfSpecs(PAIRS[1])
+    candidates = (Readout("balanced", 0.5), Readout("novelty", 0.0), Readout("bayes", 0.0))
+    readout = Readout("balanced", 0.5, 1.5)
+    return [
+        COLUMNS,
+        ColumnsRequest(4, (1, 2), False, 1, ("a", "b", "c", "d")),
+        *(CountsRequest(run) for run in (RUN, TWO, NOISY, SECURE, NAMED)),
+        *(WithdrawRequest(run) for run in (RUN, NOISY)),
+        SelectionRequest(RUN, totals, (candidates,)),
+        SelectionRequest(TWO, pair, (candidates[:1], candidates[1:])),
+        EvaluationRequest(RUN, COUNTS[3], readout),
+        EvaluationRequest(RUN, COUNTS[1], readout, tries=False),
+        EvaluationRequest(NOISY, RELEASES[0], readout, n_releases=1),
+    ]
+
+
+SEEDS = [(tensors(each.arrays()), {PHASE: each.phase, **each.to_config()}) for each in request_seeds()]
+
+
+def make_request(mutator: Mutator) -> Any:
+    arrays, config = mutator.choice(SEEDS)
+    if mutator.one_in(2) and arrays:
+        return mutator.tensors(arrays), dict(config)
+    return list(arrays), mutator.config(config)
+
+
+def use_run_spec(given: Any) -> None:
+    run = RunSpec.from_config(Config(given))
+    if sum(memory_needed(spec, run.n_classes) for spec in run.specs) < 2**20:
+        assert RunSpec.from_config(Config(run.to_config())) == run
         with suppress(PayloadError):
-            terms.agree_on_rows(given)
+            run.agree_on_rows(Config(given))
 
 
-def use_sums_terms(given: Any) -> None:
-    terms = SumsTerms.from_config(given, n_features=4)
-    assert SumsTerms.from_config(terms.to_config(), n_features=4) == terms
-
-
-def use_candidates(given: Any) -> None:
-    candidates = read_candidates(given, n_specs=2)
-    again = read_candidates({CANDIDATES: json.dumps(candidates)}, n_specs=2)
-    assert repr(again) == repr(candidates)  # NaN is not NaN
+def use_from_config(given: Any) -> None:
+    """A request is read whole, and says the same again."""
+    arrays, config = given
+    kind = request_of(config)
+    request = kind.from_config(Config(config), codec.read_tensors(arrays), ASKING)
+    again = kind.from_config(Config({PHASE: request.phase, **request.to_config()}), request.arrays(), ASKING)
+    assert again.to_config() == request.to_config()
+    assert tensors(again.arrays()) == tensors(request.arrays())
+    assert again.discloses == request.discloses
 
 
 def use_mechanism(given: Any) -> None:
@@ -164,62 +223,114 @@ def make_mechanism(mutator: Mutator) -> Any:
     return values
 
 
-CHOOSING = Aggregator(TERMS, 1)
-CHOOSING.commit(CHOOSING.check([Reply("1", tensors(codec.encode(counts_of(X, Y))), len(X), {})]))
-BALLOTS = Choosing(CHOOSING, "balanced", "auto")
+SECRET = "geheim"
 
 
-def requests() -> list[tuple[list[bytes], dict[str, Any]]]:
-    """Each kind of request that a party gets."""
-    totals = tensors(codec.encode(COUNTS[3]))
-    readout = {"flynn-decay": 0.5, "flynn-rule": "balanced", "flynn-temperature": 1.5}
-    return [
-        ([], dict(TERMS.to_config())),
-        ([], dict(TWO.to_config())),
-        ([], dict(SUMS.to_config())),
-        ([], dict(NOISY.to_config())),
-        (totals, {**TERMS.to_config(), **readout}),
-        (tensors(codec.encode(RELEASES[0])), {**NOISY.to_config(), **readout, "flynn-releases": 1}),
-        (list(tensors(codec.encode(counts_of(X, Y)))), dict(BALLOTS.config())),
-    ]
+class Parties:
+    """Parties of every kind, and what may leave each of them.
+
+    Parameters
+    ----------
+    folder : Path
+        For the ledger of the private one.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        budget = Budget(folder / "party", Policy(3.0, mechanisms=("laplace",)))
+        limit: dict[str, Any] = {"name": "Ulm", "memory_limit": 2**20}
+        held_out = {"X_test": X[:10], "y_test": Y[:10]}
+        odd_X, odd_y = X.copy(), Y.astype(object)
+        odd_X[3, 1], odd_y[5] = 1e300, SECRET
+        self.clients = {
+            "open": FlyNNClient(X, Y, **held_out, **limit),
+            "odd": FlyNNClient(odd_X, odd_y, X_test=odd_X, y_test=odd_y, **limit),
+            "secure": FlyNNClient(X, Y, **held_out, **limit, secure=True),
+            "leaving": FlyNNClient(X, Y, **held_out, **limit, leaves=True),
+            "private": FlyNNClient(X, Y, **held_out, **limit, budget=budget),
+        }
+
+    def make(self, mutator: Mutator) -> Any:
+        arrays, config = make_request(mutator) if mutator.one_in(2) else mutator.choice(SEEDS)
+        return mutator.choice(list(self.clients)), arrays, config
+
+    def use(self, given: Any) -> None:
+        """A party answers a request, or declines it with a reason; it never fails, and gives what it may give."""
+        kind, arrays, config = given
+        client = self.clients[kind]
+        party, parameters = client.to_client(), Parameters(arrays, "numpy.ndarray")
+        fit = party.fit(FitIns(parameters, dict(config)))
+        evaluation = party.evaluate(EvaluateIns(parameters, dict(config)))
+        for answer in (fit, evaluation):
+            assert answer.status.code == Code.OK
+            assert "failed" not in str(answer.metrics.get(REFUSED)), answer.metrics
+            assert SECRET not in str(answer.metrics)
+            assert "1e+300" not in str(answer.metrics)
+            assert 0 <= answer.num_examples <= len(Y)
+            assert answer.metrics[PARTY] == "Ulm"
+        phase = config.get(PHASE)
+        gave_train, gave_results = bool(fit.parameters.tensors), STATISTIC in evaluation.metrics
+        assert not gave_train or phase in ("columns", "counts", "withdraw")
+        assert not gave_results or phase in ("selection", "evaluation")
+        if kind in ("open", "odd"):
+            assert phase != "withdraw" or not gave_train
+        if kind == "odd":
+            assert not gave_train or phase == "columns" or config.get(key("classes")) != CLASSES_SENT
+        if kind == "secure":
+            assert not gave_train
+            assert phase == "evaluation" or not gave_results
+        if kind == "leaving":
+            assert phase == "withdraw" or not gave_train
+            assert phase == "evaluation" or not gave_results
+        if kind == "private":
+            assert not gave_results
+            assert not gave_train or (fit.num_examples, set(fit.metrics)) == (NOISY_EXAMPLES, {PARTY})
+        if REFUSED in fit.metrics and REFUSED in evaluation.metrics:
+            raise PayloadError("declined")
 
 
-def make_request(mutator: Mutator) -> Any:
-    arrays, config = mutator.choice(requests())
-    if mutator.one_in(2):
-        return mutator.tensors(arrays), config
-    return arrays, mutator.config(config)
-
-
-def use_request(given: Any) -> None:
-    """A party answers a request, or declines it with a reason; it never fails."""
-    arrays, config = given
-    party = FlyNNClient(X, Y, X_test=X[:10], y_test=Y[:10], name="Ulm", memory_limit=2**20).to_client()
-    parameters = Parameters(arrays, "numpy.ndarray")
-    answers = [party.fit(FitIns(parameters, dict(config))), party.evaluate(EvaluateIns(parameters, dict(config)))]
-    for answer in answers:
-        assert answer.status.code == Code.OK
-        assert "failed with" not in str(answer.metrics.get("flynn-refused")), answer.metrics
-        assert 0 <= answer.num_examples <= len(Y)
-    if all("flynn-refused" in answer.metrics for answer in answers):
-        raise PayloadError("declined")
+CLASSES_SENT = json.dumps(CLASSES)
 
 
 # -------- replies
 
 
-def checked(ledger: Any, replies: list[Reply]) -> Any:
-    """Check replies, and that checking changed nothing."""
-    before = repr((ledger.total, ledger.parties, ledger.missing, ledger.sizes, ledger._room))
-    batch = ledger.check(replies)
-    assert repr((ledger.total, ledger.parties, ledger.missing, ledger.sizes, ledger._room)) == before
-    assert not any("unreadable" in reason for reason in batch.refused.values()), batch.refused
-    assert {reply.cid for reply in replies} == {*batch.accepted, *batch.refused, *batch.repeated}
-    assert [reply.cid for reply in batch.passed] == list(batch.accepted)
-    if not batch.accepted:
-        assert batch.total is ledger.total
-        raise PayloadError("nobody passed")
-    return batch
+class Server:
+    """A run that has asked for one phase, and now gets replies.
+
+    Parameters
+    ----------
+    run : Run
+    channel : {"train", "evaluate"}
+    """
+
+    def __init__(self, run: Run, channel: str = TRAIN) -> None:
+        ask = run.ask(channel, ["1", "7", "8"])
+        assert ask is not None
+        self.run, self.ask, self.start = run, ask, run._start(ask.phase)
+
+    def checked(self, replies: list[Reply]) -> Any:
+        """Check replies, and that checking changed nothing."""
+        roster, before = self.run._roster(self.ask.phase), self._shown()
+        batch = self.ask.phase.collect(self.ask.request, self.start, roster, self.run.counted, replies)
+        assert self._shown() == before
+        assert not any("unreadable" in reason for reason in batch.refused.values()), batch.refused
+        if self.ask.phase.channel == TRAIN:
+            assert {reply.cid for reply in replies} == {*batch.passed, *batch.refused, *batch.repeated}
+        assert batch.passed.keys() == batch.members.keys()
+        if not batch.passed:
+            assert batch.total is self.start
+            raise PayloadError("nobody passed")
+        return batch
+
+    def _shown(self) -> str:
+        rosters = [(roster.counted, roster.missing, roster.members) for roster in self.run.rosters.values()]
+        return repr((id(self.run.state), rosters, [_bytes_of(self.start)]))
+
+
+def _bytes_of(total: Any) -> list[bytes]:
+    if isinstance(total, CountsOfSpecs):
+        return [part.array.tobytes() for part in total.parts]
+    return [np.asarray(each).tobytes() for each in (total.to_limbs() if hasattr(total, "to_limbs") else total.tables)]
 
 
 def make_replies(seeds: list[tuple[list[bytes], int]]) -> Callable[[Mutator], list[Reply]]:
@@ -227,7 +338,7 @@ def make_replies(seeds: list[tuple[list[bytes], int]]) -> Callable[[Mutator], li
         replies = []
         for cid in range(mutator.choice((1, 1, 1, 2, 3))):
             arrays, n_examples = mutator.choice(seeds)
-            metrics: dict[str, Any] = {"flynn-party": f"party {cid}", "flynn-seconds": 0.5}
+            metrics: dict[str, Any] = {PARTY: f"party {cid}", key("seconds"): 0.5}
             for _ in mutator.times():
                 what = mutator.below(6)
                 if what == 0:
@@ -235,7 +346,7 @@ def make_replies(seeds: list[tuple[list[bytes], int]]) -> Callable[[Mutator], li
                 elif what == 1:
                     n_examples = mutator.value(n_examples)
                 elif what == 2 and mutator.one_in(3):
-                    metrics["flynn-refused"] = mutator.scalar()
+                    metrics[REFUSED] = mutator.scalar()
                 else:
                     arrays = mutator.tensors(arrays)
             replies.append(Reply(str(cid % 2 + 7), arrays, n_examples, metrics))
@@ -244,72 +355,138 @@ def make_replies(seeds: list[tuple[list[bytes], int]]) -> Callable[[Mutator], li
     return make
 
 
-SERVER = Aggregator(TWO, 2)
-SERVER.commit(SERVER.check([Reply("1", tensors(codec.encode(*PAIRS[0])), 3, {"flynn-party": "Basel"})]))
-SERVER.ask(["7", "8"])
-NOISY_SERVER = Aggregator(NOISY, 2)
-SUMMING = SumsRound(SUMS, max_examples_per_party=10**6)
+def counting(two: bool = True) -> Run:
+    """A run with one party in its counts."""
+    spec = [SPEC, OTHER] if two else SPEC
+    run = Run(RunOptions(spec, CLASSES, 2 if two else 1))
+    assert run.ask(TRAIN, ["1"])
+    counts = PAIRS[0] if two else (counts_of(X, Y),)
+    first = Reply("1", tensors(codec.encode(*counts)), counts[0].n_examples, {PARTY: "Basel"})
+    assert run.take([first], Failures())
+    assert [str(member) for member in run.counted.counted] == ["Basel"]
+    return run
+
+
+SERVER = Server(counting())
+NOISY_SERVER = Server(Run(RunOptions(SPEC, CLASSES, 2, mechanism=MECHANISM)))
+SUMMING = Server(
+    Run(RunOptions(HashPlan(4, 3, scaling="weighted"), CLASSES, 2, min_examples=2, max_examples_per_party=10**6))
+)
+ONE = counting(two=False)
+SELECTING = Server(ONE, EVALUATE)
+EVALUATING = Server(
+    Run(RunOptions(SPEC, CLASSES, 1, decay=0.5, federation=ONE.federation("1"), purpose="evaluate")), EVALUATE
+)
+LEAVING = Server(
+    Run(RunOptions(SPEC, CLASSES, 1, federation=ONE.federation("1"), purpose="withdraw", fraction_evaluate=0.0))
+)
 
 
 def use_replies(given: list[Reply]) -> None:
-    batch = checked(SERVER, given)
-    parts = [codec.decode_all(codec.read_tensors(r.tensors), TWO.hashers, 3) for r in batch.passed]
-    for place, (total, spec) in enumerate(zip(batch.total, TWO.specs, strict=True)):
+    batch = SERVER.checked(given)
+    parts = [codec.decode_all(codec.read_tensors(r.tensors), TWO.hashers, 3) for r in batch.passed.values()]
+    for place, (total, spec) in enumerate(zip(batch.total.parts, TWO.specs, strict=True)):
         check_counts(total, spec.hash_nnz)
-        whole = sum((part[place].array for part in parts), SERVER.total[place].array)
+        whole = sum((part[place].array for part in parts), SERVER.start.parts[place].array)
         np.testing.assert_array_equal(total.array, whole)
-    # A party is in by the points it gave and no more: no entry grew by more than those.
-    gained = sum(reply.n_examples for reply in batch.passed)
-    assert (batch.total[0].array - SERVER.total[0].array).max() <= gained
+    # A party is in by the samples it gave and no more: no entry grew by more than those.
+    gained = sum(reply.n_examples for reply in batch.passed.values())
+    assert (batch.total.parts[0].array - SERVER.start.parts[0].array).max() <= gained
+
+
+def use_taken(given: list[Reply]) -> None:
+    """A whole exchange leaves the run as it was, or with the very sum that was checked."""
+    server = Server(counting())
+    before, members = server.run.state, server.run.counted.members
+    with suppress(PayloadError):
+        total = server.checked(given).total
+        assert server.run.take(given, Failures())
+        assert server.run.totals == total
+        return
+    assert server.run.take(given, Failures())
+    assert (server.run.state, server.run.counted.members) == (before, members)
+    raise PayloadError("nobody passed")
 
 
 def use_noisy_replies(given: list[Reply]) -> None:
-    batch = checked(NOISY_SERVER, given)
-    assert len(batch.total[0].noise) <= len(batch.passed)
+    batch = NOISY_SERVER.checked(given)
+    assert len(batch.total.parts[0].noise) <= len(batch.passed)
 
 
-def use_sums_replies(given: list[Reply]) -> None:
-    batch = checked(SUMMING, given)
-    assert batch.total.n_examples == sum(reply.n_examples for reply in batch.passed)
+def use_columns_replies(given: list[Reply]) -> None:
+    batch = SUMMING.checked(given)
+    assert batch.total.n_examples == sum(reply.n_examples for reply in batch.passed.values())
     assert (batch.total.n_per_class != 1).all()
 
 
+def use_leaving_replies(given: list[Reply]) -> None:
+    """Nobody takes anything out of a sum but the very counts that were added."""
+    named = [Reply(each.cid, each.tensors, each.n_examples, {**each.metrics, PARTY: "Basel"}) for each in given]
+    batch = LEAVING.checked(named)
+    assert list(batch.taken_out.values()) == [0]
+    assert batch.total.parts[0] == ClassCounts.zeros(HASHER, 3)
+
+
+def make_means(mutator: Mutator) -> list[Reply]:
+    """Copies of a mean, as Flower's workflow hands them over."""
+    mean = counts_of(*points(mutator.below(40), mutator.below(9))).array * mutator.choice(
+        (1.0, 1 / 3, 2 / 3, 0.5, 40.0)
+    )
+    arrays = tensors([mean])
+    if mutator.one_in(2):
+        arrays = mutator.tensors(arrays)
+    replies = [Reply(str(cid), arrays, 1, {PARTY: "x"}) for cid in (1, 7, 8)]
+    if mutator.one_in(4):
+        replies[1] = Reply("7", mutator.tensors(arrays), 1, {})
+    return replies
+
+
+SECURE_SERVER = Server(Run(RunOptions(SPEC, CLASSES, 3, secure_bound=256, fraction_evaluate=0.0)))
+
+
+def use_means(given: list[Reply]) -> None:
+    batch = SECURE_SERVER.checked(given)
+    assert len(batch.passed) == 3
+    (mean,) = codec.read_tensors(given[0].tensors)
+    assert np.abs(batch.total.parts[0].array - 3 * mean).max() <= 1e-3
+    assert np.abs(batch.total.parts[0].array).max() <= 3 * 256
+
+
 def make_evaluation(mutator: Mutator) -> list[Reply]:
-    raw, n_examples = make_confusion(mutator)
-    metrics = mutator.config({"flynn-confusion": raw, "accuracy": 0.5})
-    return [Reply("1", [], mutator.value(n_examples) if mutator.one_in(6) else n_examples, metrics)]
+    matrix = a_confusion(mutator)
+    n_examples: Any = mutator.choice((int(matrix.sum()), int(matrix.sum()), int(matrix.sum()) + 1, 2**62))
+    statistic: Any = codec.join(tensors([matrix]))
+    metrics = {STATISTIC: mutator.raw(statistic) if mutator.one_in(2) else statistic, "accuracy": 0.5}
+    if mutator.one_in(3):
+        metrics = mutator.config(metrics)
+    return [reply_of_evaluation("1", mutator.value(n_examples) if mutator.one_in(6) else n_examples, metrics)]
 
 
 def use_evaluation(given: list[Reply]) -> None:
-    matrices, refused = SERVER.check_evaluation(given)
-    assert not any("unreadable" in reason for reason in refused.values()), refused
-    if refused:
-        raise PayloadError(refused["1"])
-    for matrix in matrices.values():
-        assert matrix.sum() == given[0].n_examples
+    batch = EVALUATING.checked(given)
+    assert batch.total.tables[0].sum() == given[0].n_examples
+    assert batch.total.tables[0].min() >= 0
 
 
 def make_ballot(mutator: Mutator) -> list[Reply]:
-    n = len(BALLOTS.candidates[0])
-    sizes = CHOOSING.sizes["1"].tolist()
+    n = len(SELECTING.ask.request.candidates[0])  # type: ignore[attr-defined]
+    sizes = counts_of(X, Y).n_per_class.tolist()
     right = np.array([[mutator.below(size + 1) for size in sizes] for _ in range(n)], np.int64)
     cold = np.array([[mutator.below(10**6) for _ in range(len(TEMPERATURES))] for _ in range(n)], np.int64)
-    metrics = {
-        "flynn-hits": mutator.raw(tables_to_bytes([right])),
-        "flynn-losses": mutator.raw(tables_to_bytes([cold])) if mutator.one_in(2) else tables_to_bytes([cold]),
-    }
+    statistic = codec.join(tensors([right, cold]))
+    metrics: dict[str, Any] = {STATISTIC: mutator.raw(statistic) if mutator.one_in(2) else statistic}
     n_examples = mutator.value(len(X)) if mutator.one_in(10) else len(X)
-    return [Reply(mutator.choice("11111x"), [], n_examples, mutator.config(metrics) if mutator.one_in(4) else metrics)]
+    metrics = mutator.config(metrics) if mutator.one_in(4) else metrics
+    return [reply_of_evaluation(mutator.choice("11111x"), n_examples, metrics)]
 
 
 def use_ballot(given: list[Reply]) -> None:
-    ballots, refused = BALLOTS.check(given)
-    assert not any("unreadable" in reason for reason in refused.values()), refused
-    if not ballots:
-        raise PayloadError("no ballot")
-    choice = BALLOTS.conclude(ballots, {})
-    assert Readout(choice.rule, choice.decay) in choice.candidates[0]
-    json.dumps(choice.to_dict(), allow_nan=False)
+    batch = SELECTING.checked(given)
+    state = SELECTING.ask.phase.fold(SELECTING.run.state, batch, SELECTING.run._context({}, {"1": "Basel"}))
+    selection = state.results["selection"]
+    chosen = Readout(selection.readout.rule, selection.readout.decay)
+    assert chosen in selection.candidates[0]
+    json.dumps(selection.to_dict(), allow_nan=False)
 
 
 # -------- secure sums
@@ -368,37 +545,40 @@ def packed(seeds: list[list[np.ndarray]], shapes: list[tuple[int, int]]) -> Call
     return make
 
 
-def decoders() -> list[Decoder]:
-    """Of messages."""
+def decoders(folder: Path) -> list[Decoder]:
+    """Of messages; `folder` is where the ledger of a private party goes."""
     plain = [codec.encode(counts) for counts in COUNTS]
     wide = [codec.encode(counts) for counts in WIDE_COUNTS]
     pairs = [codec.encode(*pair) for pair in PAIRS]
     released = [codec.encode_release(release, MECHANISM) for release in RELEASES]
-    limbs = [sums.to_limbs() for sums in COLUMNS]
+    limbs = [sums.to_limbs() for sums in MOMENTS]
     floats = [np.array(1.5), np.arange(6, dtype="<f2").reshape(1, 2, 3)]
     every = [tensors(arrays) for arrays in (*plain, *pairs, *released, *limbs, floats)]
-    terms = [dict(each.to_config()) for each in (TERMS, TWO, NOISY, NAMED)]
-    candidates = [{CANDIDATES: json.dumps([[["novelty", 0.5]], [["balanced", 0.0], ["bayes", 0.0]]])}]
+    specs = [dict(each.to_config()) for each in (RUN, TWO, NOISY, SECURE, NAMED)]
     replies = [(tensors(codec.encode(*pair)), pair[0].n_examples) for pair in PAIRS]
-    sums_replies = [(tensors(each.to_limbs()), each.n_examples) for each in COLUMNS]
+    columns = [(tensors(each.to_limbs()), each.n_examples) for each in MOMENTS]
+    left = [(tensors(codec.encode(counts_of(X, Y))), len(Y)), (tensors(plain[2]), 5)]
+    parties = Parties(folder)
     return [
-        Decoder("payload.read_tensors", of(every, "tensors"), use_tensors, 3),
-        Decoder("payload.decode", packed(plain, [(3, 24)]), use_counts, 3),
-        Decoder("payload.decode, wide", packed(wide, [(3, 1024)]), use_wide_counts, 3),
-        Decoder("payload.decode_all", packed(pairs, [(3, 24), (3, 16)]), use_blocks, 3),
-        Decoder("payload.decode_release", of(released, "arrays"), use_release, 2),
-        Decoder("payload.decode_total", of([codec.encode(r) for r in RELEASES], "arrays"), use_total, 2),
+        Decoder("codec.read_tensors", of(every, "tensors"), use_tensors, 3),
+        Decoder("codec.decode", packed(plain, [(3, 24)]), use_counts, 3),
+        Decoder("codec.decode, wide", packed(wide, [(3, 1024)]), use_wide_counts, 3),
+        Decoder("codec.decode_all", packed(pairs, [(3, 24), (3, 16)]), use_blocks, 3),
+        Decoder("codec.decode_release", of(released, "arrays"), use_release, 2),
+        Decoder("codec.decode_total", of([codec.encode(r) for r in RELEASES], "arrays"), use_total, 2),
+        Decoder("codec.split, codec.tables", make_joined, use_joined, 2),
         Decoder("ColumnMoments.from_limbs", of(limbs, "arrays"), use_limbs, 2),
-        Decoder("Terms.from_config", of(terms, "config"), use_terms, 3),
-        Decoder("SumsTerms.from_config", of([dict(SUMS.to_config())], "config"), use_sums_terms, 2),
-        Decoder("choosing.read_candidates", of(candidates, "config"), use_candidates, 2),
+        Decoder("RunSpec.from_config", of(specs, "config"), use_run_spec, 3),
+        Decoder("Request.from_config", make_request, use_from_config, 4, memory=2**22),
         Decoder("privacy.mechanism_from_dict", make_mechanism, use_mechanism, 2),
-        Decoder("confusion_from_bytes", make_confusion, use_confusion, 2),
-        Decoder("Aggregator.check", make_replies(replies), use_replies, 4),
-        Decoder("Aggregator.check, noisy", make_replies([(tensors(r), 1) for r in released]), use_noisy_replies, 2),
-        Decoder("Aggregator.check_evaluation", make_evaluation, use_evaluation, 2),
-        Decoder("SumsRound.check", make_replies(sums_replies), use_sums_replies, 3),
-        Decoder("Choosing.check", make_ballot, use_ballot, 2),
-        Decoder("secagg_replies.check", make_stage, use_stage, 2),
-        Decoder("client: any request", make_request, use_request, 2, memory=2**22),
+        Decoder("collect: counts", make_replies(replies), use_replies, 4),
+        Decoder("collect: noisy counts", make_replies([(tensors(r), 1) for r in released]), use_noisy_replies, 2),
+        Decoder("collect: columns", make_replies(columns), use_columns_replies, 3),
+        Decoder("collect: withdraw", make_replies(left), use_leaving_replies, 2),
+        Decoder("collect: secure sum", make_means, use_means, 2),
+        Decoder("collect: selection", make_ballot, use_ballot, 2),
+        Decoder("collect: evaluation", make_evaluation, use_evaluation, 2),
+        Decoder("Run.take", make_replies(replies), use_taken, 1, memory=2**22),
+        Decoder("secagg_checks.check", make_stage, use_stage, 2),
+        Decoder("Party: any request", parties.make, parties.use, 4, memory=2**22),
     ]

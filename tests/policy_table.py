@@ -18,12 +18,17 @@ from flwr.common import EvaluateIns, FitIns, ndarrays_to_parameters
 
 from flwr_flynn.app import client_app
 from flwr_flynn.app.config import NodeConfig, RunConfig
-from flwr_flynn.federated import codec
-from flwr_flynn.federated.membership import LEAVE
-from flwr_flynn.federated.protocol import TRY, SumsTerms, Terms
+from flwr_flynn.federated.phases.columns import ColumnsRequest
+from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
+from flwr_flynn.federated.phases.evaluation import EvaluationRequest
+from flwr_flynn.federated.phases.selection import SelectionRequest
+from flwr_flynn.federated.protocol import PHASE, REFUSED, STATISTIC, Request
+from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure
+from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.flower import secagg
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.scoring import Readout
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts
 
 SPEC = HashSpec(n_features=4, hash_dim=24, row_nnz=2, hash_nnz=3, seed=7)
@@ -33,24 +38,25 @@ _NOISE, _SHARE = LaplaceCounts(1.0, **_SHAPE), GaussianCounts(0.9, 1e-5, **_SHAP
 _BOUND = 256
 _X, _CODES = np.random.default_rng(0).normal(size=(90, 4)), np.arange(90) % 3
 
-EXACT, NOISY = Terms(SPEC, CLASSES), Terms(SPEC, CLASSES, codec.NOISY, mechanism=_NOISE)
-SECURE, SHARE = (Terms(SPEC, CLASSES, codec.SECURE, mechanism=each, bound=_BOUND) for each in (None, _SHARE))
+EXACT, NOISY = RunSpec(SPEC, CLASSES), RunSpec(SPEC, CLASSES, Noisy(_NOISE))
+SECURE, SHARE = (RunSpec(SPEC, CLASSES, Secure(_BOUND, each)) for each in (None, _SHARE))
+_COUNTS, _READOUT = ClassCounts.from_data(EXACT.hasher, _X, _CODES, 3), Readout("balanced", 0.5, 1.0)
 
-FITS = {
-    "sums": SumsTerms(4, CLASSES, True, 1).to_config(),
-    "exact": EXACT.to_config(),
-    "noisy": NOISY.to_config(),
-    "secure exact": SECURE.to_config(),
-    "secure share": SHARE.to_config(),
-    "leave exact": EXACT.to_config() | LEAVE,
-    "leave noisy": NOISY.to_config() | LEAVE,
-    "leave secure exact": SECURE.to_config() | LEAVE,
-    "leave secure share": SHARE.to_config() | LEAVE,
+FITS: dict[str, Request[Any]] = {
+    "columns": ColumnsRequest(4, CLASSES, True, 1),
+    "exact": CountsRequest(EXACT),
+    "noisy": CountsRequest(NOISY),
+    "secure exact": CountsRequest(SECURE),
+    "secure share": CountsRequest(SHARE),
+    "leave exact": WithdrawRequest(EXACT),
+    "leave noisy": WithdrawRequest(NOISY),
+    "leave secure exact": WithdrawRequest(SECURE),
+    "leave secure share": WithdrawRequest(SHARE),
 }
-EVALUATIONS: dict[str, dict[str, Any]] = {
-    "candidates": {"flynn-candidates": '[[["balanced", 0.5]]]'},
-    "evaluation": {},
-    "model": {TRY: False},
+EVALUATIONS: dict[str, Request[Any]] = {
+    "candidates": SelectionRequest(EXACT, CountsOfSpecs((_COUNTS,)), ((Readout("balanced", 0.5),),)),
+    "evaluation": EvaluationRequest(EXACT, _COUNTS, _READOUT),
+    "model": EvaluationRequest(EXACT, _COUNTS, _READOUT, tries=False),
 }
 REQUESTS = (*FITS, *EVALUATIONS)
 
@@ -115,18 +121,23 @@ def _asked(runtime: str, node: dict[str, Any], request: str, folder: Path) -> bo
     run = {key: default for key, default, _ in RunConfig.table()} | {"dataset": str(folder / "mine.npz")}
     numbered = node | {"partition-id": 0, "num-partitions": 1}
     context = Context(run_id=1, node_id=2, node_config=numbered, state=RecordDict(), run_config=run)
+    asked = (FITS | EVALUATIONS)[request]
+    config = {PHASE: asked.phase, **asked.to_config()}
+    arrays = ndarrays_to_parameters(asked.arrays())
     with mock.patch.object(client_app, "in_simulation", return_value=runtime == "simulated"):
         party = client_app.client_fn(context)
-        if request in FITS:
-            with secagg._masking(_BOUND, 2) if "secure" in request else nullcontext():
-                reply = party.fit(FitIns(ndarrays_to_parameters([]), FITS[request]))
-            return bool(reply.parameters.tensors)
-        counts = ClassCounts.from_data(EXACT.hasher, _X, _CODES, 3)
-        readout = {"flynn-decay": 0.5, "flynn-rule": "balanced", "flynn-temperature": 1.0}
-        config = {**EXACT.to_config(), **readout, **EVALUATIONS[request]}
-        result = party.evaluate(EvaluateIns(ndarrays_to_parameters(codec.encode(counts)), config))
-    wanted = {"candidates": "flynn-hits", "evaluation": "flynn-confusion"}.get(request)
-    return "flynn-refused" not in result.metrics and (wanted is None or wanted in result.metrics)
+        with secagg._masking(_BOUND, 2) if "secure" in request else nullcontext():
+            # A server may ask for anything by either of Flower's channels.
+            fit, evaluation = party.fit(FitIns(arrays, config)), party.evaluate(EvaluateIns(arrays, config))
+    given = len(fit.parameters.tensors) > 0, STATISTIC in evaluation.metrics
+    if request in FITS:
+        assert not given[1]
+        assert REFUSED in evaluation.metrics
+        return given[0]
+    assert not given[0]
+    assert REFUSED in fit.metrics
+    # A model comes to a party, which sends nothing about it.
+    return REFUSED not in evaluation.metrics and given[1] == (request != "model")
 
 
 @contextmanager

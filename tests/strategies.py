@@ -1,4 +1,4 @@
-"""Specifications and points for hypothesis."""
+"""Specifications, samples and sets of hashes for tests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from flwr_flynn import HashSpec
+from flwr_flynn import ClassCounts, HashSpec
+
+FINGERPRINT = 64 * "0"
 
 
 def specs(n_features, max_dim=80, plain=False):
@@ -58,3 +60,28 @@ def cases(draw, kinds=tuple(ELEMENTS), plain=False):
     n, d = draw(st.integers(0, 5)), draw(st.integers(1, 6))
     X = draw(hnp.arrays(dtype, (n, d), elements=elements))
     return draw(specs(d, plain=plain)), X
+
+
+def counted(active, y, n_classes, hash_dim):
+    """Counts of hashes, one at a time."""
+    array = np.zeros((n_classes, hash_dim), np.int64)
+    for bits, label in zip(active, y, strict=True):
+        for bit in bits:
+            array[label, bit] += 1
+    return ClassCounts(array, hash_nnz=active.shape[1], spec_fingerprint=FINGERPRINT)
+
+
+def hashes(rng, n_points, hash_dim, hash_nnz):
+    rows = [np.sort(rng.choice(hash_dim, hash_nnz, replace=False)) for _ in range(n_points)]
+    return np.array(rows, np.int32).reshape(n_points, hash_nnz)
+
+
+@st.composite
+def training_sets(draw):
+    """Hashes and classes: few bits and points, so that ties, empty classes and classes of one point are common."""
+    hash_dim = draw(st.integers(1, 9))
+    hash_nnz = draw(st.integers(1, hash_dim))
+    n_classes = draw(st.integers(1, 4))
+    n_points = draw(st.integers(0, 14))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    return hashes(rng, n_points, hash_dim, hash_nnz), rng.integers(0, n_classes, n_points), n_classes, hash_dim

@@ -21,29 +21,61 @@ from flwr_flynn.app.client_app import client_fn
 from flwr_flynn.app.config import NodeConfig, RunConfig
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.membership import LEAVE
-from flwr_flynn.federated.protocol import TRY, SumsTerms, Terms
-from flwr_flynn.federated.roster import Reply
-from flwr_flynn.federated.secure_sum import SecureAggregator
+from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.party import Samples
+from flwr_flynn.federated.phases.columns import ColumnsRequest
+from flwr_flynn.federated.phases.evaluation import EvaluationRequest
+from flwr_flynn.federated.phases.selection import SelectionRequest
+from flwr_flynn.federated.protocol import PARTY, PHASE, REFUSED, TRAIN, Reply, Request, key
+from flwr_flynn.federated.run import Failures, Run
+from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure
+from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.flower import secagg
-from flwr_flynn.flower.logging import round_lines
+from flwr_flynn.flower.logging import taken_lines
 from flwr_flynn.hashing.flyhash import FlyHash
+from flwr_flynn.model.scoring import Readout
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
-from tests.fakes import CLASSES, HASHER, SPEC, TERMS, counts_of, points
+from tests.fakes import CLASSES, HASHER, RUN, SPEC, counting, counts_of, points
 
 SHAPE: dict[str, Any] = {"hash_nnz": SPEC.hash_nnz, "n_classes": len(CLASSES)}
 BOUND = 256
 
 
+LEAVE = {PHASE: "withdraw"}
+
+
+def asking(request: Request[Any]) -> dict[str, Any]:
+    return {PHASE: request.phase, **request.to_config()}
+
+
 def noisy(epsilon: float = 1.0) -> dict[str, Any]:
-    mechanism = SimulatedRelease(LaplaceCounts(epsilon, **SHAPE), seed=1)
-    return Terms(SPEC, CLASSES, "noisy", mechanism=mechanism).to_config()
+    return counting(RunSpec(SPEC, CLASSES, Noisy(SimulatedRelease(LaplaceCounts(epsilon, **SHAPE), seed=1))))
+
+
+def drawn(epsilon: float = 1.0) -> dict[str, Any]:
+    """The same with noise that nobody can draw again."""
+    return counting(RunSpec(SPEC, CLASSES, Noisy(LaplaceCounts(epsilon, **SHAPE))))
+
+
+SHARED = SimulatedRelease(GaussianCounts(1.0, 1e-5, **SHAPE, n_honest=2), seed=7)
 
 
 def share() -> dict[str, Any]:
-    mechanism = SimulatedRelease(GaussianCounts(1.0, 1e-5, **SHAPE, n_honest=2), seed=7)
-    return Terms(SPEC, CLASSES, "secure", mechanism=mechanism, bound=BOUND).to_config()
+    return counting(RunSpec(SPEC, CLASSES, Secure(BOUND, SHARED)))
+
+
+COLUMNS = asking(ColumnsRequest(4, CLASSES, True, 1))
+
+
+def handing_out(tries: bool = True, run: RunSpec = RUN) -> dict[str, Any]:
+    counts = counts_of(*points(60))
+    return asking(EvaluationRequest(run, counts, Readout("balanced", 0.5, 1.0), tries=tries))
+
+
+def selecting() -> dict[str, Any]:
+    candidates = ((Readout("balanced", 0.5),),)
+    return asking(SelectionRequest(RUN, CountsOfSpecs((counts_of(*points(60)),)), candidates))
 
 
 def budget(folder: Path, **policy: Any) -> Budget:
@@ -78,23 +110,23 @@ def test_a_deployed_party_never_reads_what_the_server_names(
     party = deployed(node, dataset=str(file), partitioner="iid")
     with secagg._masking(BOUND, 2):
         for config in (
-            TERMS.to_config(),
-            SumsTerms(4, CLASSES, True, 1).to_config(),
-            Terms(SPEC, CLASSES, "secure", bound=BOUND).to_config(),
+            counting(),
+            COLUMNS,
+            counting(RunSpec(SPEC, CLASSES, Secure(BOUND))),
             noisy(),
         ):
             reply = party.fit(FitIns(ndarrays_to_parameters([]), config))
             assert (reply.parameters.tensors, reply.num_examples) == ([], 0)
-            assert "flynn-refused" in reply.metrics
+            assert REFUSED in reply.metrics
     model = ndarrays_to_parameters(codec.encode(counts_of(*points(60))))
-    readout = {"flynn-decay": 0.5, "flynn-rule": "balanced", "flynn-temperature": 1.0}
-    result = party.evaluate(EvaluateIns(model, {**TERMS.to_config(), **readout}))
-    assert result.metrics.keys() <= {"flynn-refused", "flynn-party"}
+    for config in (handing_out(), handing_out(tries=False), selecting()):
+        result = party.evaluate(EvaluateIns(model, config))
+        assert {REFUSED} <= result.metrics.keys() <= {REFUSED, PARTY}
 
 
 def test_a_missing_data_path_is_named() -> None:
-    reply = deployed(NUMBERED).fit(FitIns(ndarrays_to_parameters([]), TERMS.to_config()))
-    assert str(reply.metrics["flynn-refused"]).startswith("node-config data-path: missing")
+    reply = deployed(NUMBERED).fit(FitIns(ndarrays_to_parameters([]), counting()))
+    assert str(reply.metrics[REFUSED]).startswith("node-config data-path: missing")
 
 
 @pytest.mark.parametrize(
@@ -138,7 +170,7 @@ def test_what_private_answers_have_is_refused_without_a_bound(key: str, tmp_path
     node = {"data-path": str(write(tmp_path)), key: BOUNDLESS[key]}
     with pytest.raises(ConfigError, match=rf"^node-config max-epsilon: expected .* beside {key}, got none$"):
         NodeConfig.parse(node)
-    reply = deployed(node).fit(FitIns(ndarrays_to_parameters([]), TERMS.to_config()))
+    reply = deployed(node).fit(FitIns(ndarrays_to_parameters([]), counting()))
     assert reply.parameters.tensors == []
     bounded = {"max-epsilon": 1.0, "state-path": "/var/lib/flynn/state", **node}
     assert NodeConfig.parse(bounded).policy().max_epsilon == 1.0
@@ -169,14 +201,14 @@ def test_a_share_of_noise_is_never_sent_again_to_be_taken_out(named: bool, tmp_p
         leaves = FlyNNClient(*points(20), name=name, budget=budget(tmp_path, **allowed), secure=True, leaves=True)
         arrays, _, metrics = leaves.fit([], share() | LEAVE)
     assert arrays == []
-    assert "a share of the noise" in str(metrics["flynn-refused"])
+    assert "a share of the noise" in str(metrics[REFUSED])
 
 
-def test_who_leaves_takes_no_part_in_a_choice() -> None:
-    config = TERMS.to_config() | {"flynn-candidates": '[[["balanced", 0.5]]]'}
+def test_who_leaves_takes_no_part_in_a_selection() -> None:
     client = FlyNNClient(*points(20), leaves=True)
-    metrics = client.evaluate(codec.encode(counts_of(*points(20))), config)[2]
-    assert metrics == {"flynn-refused": "leave: takes part in nothing else"}
+    loss, n_examples, metrics = client.evaluate(codec.encode(counts_of(*points(20))), selecting())
+    assert (loss, n_examples, metrics.keys()) == (0.0, 0, {REFUSED})
+    assert str(metrics[REFUSED]).startswith("node-config leave: ")
 
 
 # ---- nothing is looked at for a refusal
@@ -203,14 +235,11 @@ class Untouchable:
 def untouchable(folder: Path, loads: bool = False, **more: Any) -> FlyNNClient:
     if loads:
 
-        def load() -> Any:
+        def load(_names: tuple[str, ...]) -> Any:
             raise AssertionError("records were touched")
 
         return FlyNNClient(load=load, name="Basel", budget=budget(folder), **more)
     return FlyNNClient(Untouchable(20, 4), Untouchable(20), name="Basel", budget=budget(folder), **more)
-
-
-READOUT = {"flynn-decay": 0.5, "flynn-rule": "balanced", "flynn-temperature": 1.0}
 
 
 @pytest.mark.parametrize("loads", [False, True])
@@ -219,21 +248,27 @@ READOUT = {"flynn-decay": 0.5, "flynn-rule": "balanced", "flynn-temperature": 1.
     [
         noisy(0.5),
         noisy() | LEAVE,
-        noisy() | {"flynn-fingerprint": "no"},
-        noisy() | {"flynn-spec": "{}"},
-        Terms(SPEC, CLASSES, "noisy", mechanism=LaplaceCounts(1.0, **SHAPE)).to_config(),
-        noisy() | {"flynn-spec": noisy()["flynn-spec"].replace('"hash_dim": 24', '"hash_dim": 2000000')},
-        TERMS.to_config(),
-        SumsTerms(4, CLASSES, True, 1).to_config(),
+        noisy() | {key("fingerprints"): "no"},
+        noisy() | {key("specs"): "{}"},
+        drawn(),
+        noisy() | {key("specs"): noisy()[key("specs")].replace('"hash_dim": 24', '"hash_dim": 2000000')},
+        counting(),
+        COLUMNS,
         share(),
+        noisy() | {PHASE: "none of ours"},
+        handing_out(),
+        selecting(),
     ],
-    ids=["spent", "leave", "fingerprint", "spec", "mechanism", "memory", "exact", "sums", "share"],
+    ids=[
+        *("spent", "leave", "fingerprint", "spec", "mechanism", "memory", "exact", "columns", "share"),
+        *("phase", "evaluation", "selection"),
+    ],
 )
 def test_a_refusal_touches_no_record(asked: dict[str, Any], loads: bool, tmp_path: Path) -> None:
     FlyNNClient(*points(20), name="Basel", budget=budget(tmp_path)).fit([], noisy())
     arrays, _, metrics = untouchable(tmp_path, loads, memory_limit=2**20).fit([], asked)
     assert arrays == []
-    assert "failed" not in str(metrics["flynn-refused"]), metrics
+    assert "failed" not in str(metrics[REFUSED]), metrics
 
 
 @pytest.mark.parametrize("loads", [False, True])
@@ -249,13 +284,13 @@ def test_an_answer_that_was_given_before_touches_no_record(loads: bool, tmp_path
 
 
 @pytest.mark.parametrize("loads", [False, True])
-@pytest.mark.parametrize("more", [{}, {TRY: False}, {"flynn-candidates": '[[["balanced", 0.5]]]'}])
-def test_a_model_touches_no_record(more: dict[str, Any], loads: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("asked", [handing_out(), handing_out(tries=False), selecting()], ids=["try", "keep", "select"])
+def test_a_model_touches_no_record(asked: dict[str, Any], loads: bool, tmp_path: Path) -> None:
     received: list[Any] = []
     client = untouchable(tmp_path, loads, on_model=received.append)
-    metrics = client.evaluate(codec.encode(counts_of(*points(60))), {**TERMS.to_config(), **READOUT, **more})[2]
-    assert "failed" not in str(metrics.get("flynn-refused"))
-    assert len(received) == ("flynn-candidates" not in more)
+    metrics = client.evaluate(codec.encode(counts_of(*points(60))), asked)[2]
+    assert "failed" not in str(metrics.get(REFUSED))
+    assert len(received) == (asked[PHASE] == "evaluation")
 
 
 def test_a_deployed_party_reads_its_file_for_an_admitted_request_only(
@@ -264,8 +299,7 @@ def test_a_deployed_party_reads_its_file_for_an_admitted_request_only(
     pytest.importorskip("opendp")
     from flwr_flynn.app import client_app
 
-    asked = Terms(SPEC, CLASSES, "noisy", mechanism=LaplaceCounts(1.0, **SHAPE)).to_config()
-    other = Terms(SPEC, CLASSES, "noisy", mechanism=LaplaceCounts(0.5, **SHAPE)).to_config()
+    asked, other = drawn(), drawn(0.5)
     node = {"data-path": str(write(tmp_path)), "max-epsilon": 1.0, "state-path": str(tmp_path / "state")}
     read, reads = client_app.private_share, []
 
@@ -279,12 +313,12 @@ def test_a_deployed_party_reads_its_file_for_an_admitted_request_only(
         reply: FitRes = deployed(node).fit(FitIns(ndarrays_to_parameters([]), config))
         return reply
 
-    assert "flynn-refused" in fit(TERMS.to_config()).metrics
+    assert REFUSED in fit(counting()).metrics
     assert reads == []
     first = fit(asked)
     assert (len(first.parameters.tensors), len(reads)) == (2, 1)
     assert fit(asked) == first
-    assert "flynn-refused" in fit(other).metrics
+    assert REFUSED in fit(other).metrics
     assert len(reads) == 1
 
 
@@ -293,18 +327,18 @@ def test_a_file_of_other_columns_is_refused_and_not_charged(width: int, tmp_path
     pytest.importorskip("opendp")
     np.savez(tmp_path / "a.npz", X=np.zeros((9, width)), y=np.zeros(9, int))
     node = {"data-path": str(tmp_path / "a.npz"), "max-epsilon": 1.0, "state-path": str(tmp_path / "state")}
-    asked = Terms(SPEC, CLASSES, "noisy", mechanism=LaplaceCounts(1.0, **SHAPE)).to_config()
-    reply = deployed(node).fit(FitIns(ndarrays_to_parameters([]), asked))
-    assert reply.metrics["flynn-refused"] == f"spec: n_features is 4, but the data has {width} columns"
+    reply = deployed(node).fit(FitIns(ndarrays_to_parameters([]), drawn()))
+    assert str(reply.metrics[REFUSED]).startswith("n_features: ")
+    assert str(reply.metrics[REFUSED]).endswith(f"expected {width}, the number of columns of the data, got 4")
     assert Budget(tmp_path / "state", Policy(1.0)).spent() == (0.0, 0.0)
 
 
 def test_a_class_list_that_reads_labels_two_ways_is_refused_and_not_charged(tmp_path: Path) -> None:
     for classes in (("1", "1.0"), ("True", "1"), ("a", "nan")):
         mechanism = SimulatedRelease(LaplaceCounts(1.0, hash_nnz=3, n_classes=2), 1)
-        asked = Terms(SPEC, classes, "noisy", mechanism=mechanism).to_config()
+        asked = counting(RunSpec(SPEC, classes, Noisy(mechanism)))
         metrics = untouchable(tmp_path).fit([], asked)[2]
-        assert str(metrics["flynn-refused"]).startswith("classes: expected ")
+        assert str(metrics[REFUSED]).startswith("classes: expected ")
 
 
 @pytest.mark.parametrize("n_odd", [1, 7])
@@ -341,7 +375,7 @@ def _medians(*calls: Callable[[], object]) -> list[float]:
 def test_refusals_and_old_answers_take_the_same_time_whatever_the_number_of_records(kind: str, tmp_path: Path) -> None:
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     try:
-        asked = {"refused": noisy(0.5), "repeated": noisy(), "exact": TERMS.to_config()}[kind]
+        asked = {"refused": noisy(0.5), "repeated": noisy(), "exact": counting()}[kind]
         clients = []
         for n in (200, 20_000):
             clients.append(FlyNNClient(*points(n), budget=budget(tmp_path / str(n))))
@@ -352,18 +386,18 @@ def test_refusals_and_old_answers_take_the_same_time_whatever_the_number_of_reco
     assert 1 / 1.1 < large / small < 1.1, (small, large)
 
 
-@pytest.mark.parametrize("asked", [noisy(), noisy(0.5), noisy(2.0), TERMS.to_config()])
+@pytest.mark.parametrize("asked", [noisy(), noisy(0.5), noisy(2.0), counting()])
 def test_every_private_answer_takes_the_time_that_the_party_says(
     asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("flwr_flynn.flower.client.time.sleep", slept.append)
+    monkeypatch.setattr("flwr_flynn.federated.party.time.sleep", slept.append)
     client = FlyNNClient(*points(20), budget=budget(tmp_path), response_seconds=600.0)
     client.fit([], asked)
     assert 500 < slept.pop() <= 600
-    client.evaluate(codec.encode(counts_of(*points(60))), {**TERMS.to_config(), **READOUT})
+    client.evaluate(codec.encode(counts_of(*points(60))), handing_out())
     assert 500 < slept.pop() <= 600
-    client.response_seconds = 1e-9
+    client = FlyNNClient(*points(20), budget=budget(tmp_path), response_seconds=1e-9)
     with caplog.at_level(logging.WARNING, "flwr"):
         client.fit([], asked)
     assert slept == []
@@ -373,36 +407,82 @@ def test_every_private_answer_takes_the_time_that_the_party_says(
 def test_a_deployed_party_takes_its_response_seconds(tmp_path: Path) -> None:
     node = {"data-path": str(write(tmp_path)), "max-epsilon": 1.0, "state-path": str(tmp_path / "state")}
     start = time.monotonic()
-    deployed(node | {"response-seconds": 0.3}).fit(FitIns(ndarrays_to_parameters([]), TERMS.to_config()))
+    deployed(node | {"response-seconds": 0.3}).fit(FitIns(ndarrays_to_parameters([]), counting()))
     assert time.monotonic() - start >= 0.3
 
 
 @pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf"), True, "1"])
 def test_response_seconds_are_a_finite_number(bad: Any) -> None:
-    with pytest.raises(ConfigError, match=r"^response_seconds: expected a finite number of at least 0, got "):
+    with pytest.raises(ConfigError) as error:
         FlyNNClient(*points(3), response_seconds=bad)
+    assert error.value.field == "response_seconds"
 
 
 def test_points_or_how_to_load_them() -> None:
-    with pytest.raises(ConfigError, match=r"^load: expected none of X, y, X_test and y_test beside it"):
-        FlyNNClient(*points(3), load=lambda: None)
+    with pytest.raises(ConfigError) as error:
+        FlyNNClient(*points(3), load=lambda _names: None)
+    assert error.value.field == "load"
     X, y = points(9)
-    loaded = types.SimpleNamespace(X=X, y=y, X_test=None, y_test=None)
-    arrays, n_examples, _ = FlyNNClient(load=lambda: loaded).fit([], TERMS.to_config())
+    arrays, n_examples, _ = FlyNNClient(load=lambda _names: Samples(X, y)).fit([], counting())
     assert n_examples == 9
     assert codec.decode(arrays, HASHER, 3) == counts_of(X, y)
+
+
+def test_samples_loaded_by_other_names_are_loaded_again() -> None:
+    asked: list[tuple[str, ...]] = []
+    X, y = points(9)
+
+    def load(names: tuple[str, ...]) -> Samples:
+        asked.append(names)
+        return Samples(X[:, ::-1] if names[:1] == ("d",) else X, y)
+
+    client = FlyNNClient(load=load)
+    for names, rows in (("abcd", X), ("abcd", X), ("dcba", X[:, ::-1])):
+        arrays = client.fit([], counting(RunSpec(SPEC, CLASSES, feature_names=tuple(names))))[0]
+        assert codec.decode(arrays, HASHER, 3) == counts_of(rows, y)
+    assert asked == [tuple("abcd"), tuple("dcba")]
+
+
+@pytest.mark.parametrize("is_private", [False, True])
+def test_a_failure_that_nobody_thought_of_tells_nothing_of_a_private_party(is_private: bool, tmp_path: Path) -> None:
+    def on_model(_: Any) -> None: ...
+
+    X, y = points(9)
+    own = budget(tmp_path) if is_private else None
+    client = FlyNNClient(X, y, X_test=Untouchable(9, 4), y_test=y, budget=own, evaluates=True, on_model=on_model)
+    metrics = client.evaluate(codec.encode(counts_of(*points(60))), handing_out())[2]
+    text = "the evaluation failed at this party" if is_private else "failed with AssertionError"
+    assert metrics == {REFUSED: text}
+
+
+@pytest.mark.parametrize(
+    ("asked", "arrays"),
+    [(counting(), []), (COLUMNS, []), (selecting(), codec.encode(counts_of(*points(60))))],
+    ids=["counts", "columns", "selection"],
+)
+def test_a_request_by_the_channel_of_other_phases_is_refused(asked: dict[str, Any], arrays: list[Any]) -> None:
+    """SecAgg+ and other mods of a ClientApp look at one channel alone."""
+    client, channel = FlyNNClient(*points(9)), "evaluate" if asked[PHASE] == "selection" else "train"
+    by_train, by_evaluate = client.fit(arrays, asked), client.evaluate(arrays, asked)
+    right, wrong = (by_train, by_evaluate) if channel == "train" else (by_evaluate, by_train)
+    assert REFUSED not in right[2]
+    assert wrong[1] == 0
+    assert wrong[2].keys() == {REFUSED}
+    assert str(wrong[2][REFUSED]).startswith(f"channel: expected {channel} ")
 
 
 # ---- what is said of a secure sum
 
 
 def test_exact_counts_of_a_secure_sum_are_not_called_noisy() -> None:
-    for mechanism in (None, SimulatedRelease(GaussianCounts(1.0, 1e-5, **SHAPE, n_honest=2), seed=7)):
-        server = SecureAggregator(Terms(SPEC, CLASSES, "secure", mechanism=mechanism, bound=BOUND), 3)
+    for mechanism in (None, SHARED):
+        server = Run(RunOptions(SPEC, CLASSES, 3, mechanism=mechanism, secure_bound=BOUND, fraction_evaluate=0.0))
+        assert server.ask(TRAIN, ["0", "1", "2"]) is not None
         mean = counts_of(*points(60)).array / 3.0
-        replies = [Reply(str(i), ndarrays_to_parameters([mean]).tensors, 1, {}) for i in range(3)]
-        batch = server.check(replies)
-        server.commit(batch)
-        lines = [line for _, line in round_lines(server, batch, "")]
+        taken = server.take(
+            [Reply(str(i), ndarrays_to_parameters([mean]).tensors, 1, {}) for i in range(3)], Failures()
+        )
+        assert taken is not None
+        lines = [line for _, line in taken_lines(server, taken) if "accepted" in line]
         assert len(lines) == 3
         assert all(("noisy counts" in line) == (mechanism is not None) for line in lines)

@@ -22,10 +22,10 @@ from flwr_flynn import FlyNNClassifier, FlyNNClient, FlyNNStrategy, HashSpec
 from flwr_flynn.app.server_app import _write
 from flwr_flynn.errors import AggregationError, PrivacyError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.protocol import Terms
+from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy, Released
-from tests.fakes import CLASSES, HASHER, SPEC, TERMS, Proxy, counts_of, good_res, manager, points
+from tests.fakes import CLASSES, HASHER, RUN, SPEC, Proxy, counting, counts_of, good_res, manager, points
 
 ROOT = Path(__file__).parents[1]
 
@@ -41,8 +41,13 @@ def make(**changes: Any) -> FlyNNStrategy:
 def asked(*cids: str) -> FlyNNStrategy:
     """A strategy that has asked these parties in round 1."""
     strategy = make()
-    strategy.configure_fit(1, Parameters([], "numpy.ndarray"), manager(*map(Proxy, cids)))
+    ask(strategy, 1, *cids)
     return strategy
+
+
+def ask(strategy: FlyNNStrategy, server_round: int, *cids: str) -> None:
+    """Ask those of these parties that are not counted yet."""
+    strategy.configure_fit(server_round, Parameters([], "numpy.ndarray"), manager(*map(Proxy, cids)))
 
 
 def test_a_lost_reply_is_missing_and_a_late_one_is_counted_if_a_round_is_left() -> None:
@@ -51,6 +56,7 @@ def test_a_lost_reply_is_missing_and_a_late_one_is_counted_if_a_round_is_left() 
     assert strategy.missing == {"node 2": "no reply"}
     with pytest.raises(AggregationError, match=r"1 of at least 2 parties counted; missing: node 2 \(no reply\)"):
         _ = strategy.model
+    ask(strategy, 2, "1", "2")
     strategy.aggregate_fit(2, [(Proxy("2"), good_res(7, seed=1))], [])
     assert strategy.model.counts_ == counts_of(*points(5)) + counts_of(*points(7, seed=1))
     assert strategy.missing == {}
@@ -59,27 +65,29 @@ def test_a_lost_reply_is_missing_and_a_late_one_is_counted_if_a_round_is_left() 
 def test_a_reply_replayed_from_another_run_is_refused_or_says_the_same() -> None:
     X, y = points(5)
     for other in (
-        Terms(HashSpec(4, 24, 2, 3, seed=8), CLASSES),  # another hash
-        Terms(HashSpec(4, 24, 2, 3, seed=7, signed=True), CLASSES),
-        Terms(HashSpec(4, 32, 2, 3, seed=7), CLASSES),
-        Terms(SPEC, (*CLASSES, "oak")),  # more classes
+        RunSpec(HashSpec(4, 24, 2, 3, seed=8), CLASSES),  # another hash
+        RunSpec(HashSpec(4, 24, 2, 3, seed=7, signed=True), CLASSES),
+        RunSpec(HashSpec(4, 32, 2, 3, seed=7), CLASSES),
+        RunSpec(SPEC, (*CLASSES, "oak")),  # more classes
     ):
         reply = Proxy("2", FlyNNClient(X, y)).client.fit(fit_ins(other))
         strategy = asked("1", "2")
         strategy.aggregate_fit(1, [(Proxy("1"), good_res()), (Proxy("2"), reply)], [])
         assert strategy.missing["node 2"].startswith("refused: ")
         assert strategy.counts == counts_of(*points(5))
-    again = Proxy("2", FlyNNClient(X, y)).client.fit(fit_ins(TERMS))  # of a run on the same terms: the same counts
-    strategy = asked("2")
+    again = Proxy("2", FlyNNClient(X, y)).client.fit(fit_ins(RUN))  # of a run with the same spec: the same counts
+    strategy = make()
     for server_round in (1, 2):
+        ask(strategy, server_round, "1", "2")  # node 1 is never counted, so that the second round asks somebody
         strategy.aggregate_fit(server_round, [(Proxy("2"), again)], [])
     assert strategy.counts == counts_of(X, y)
+    assert [each.node for each in strategy.parties] == ["2"]
 
 
-def fit_ins(terms: Terms) -> Any:
+def fit_ins(run: RunSpec) -> Any:
     from flwr.common import FitIns
 
-    return FitIns(Parameters([], "numpy.ndarray"), dict(terms.to_config()))
+    return FitIns(Parameters([], "numpy.ndarray"), counting(run))
 
 
 def spoiled(reply: FitRes, place: int, content: bytes) -> FitRes:
@@ -92,8 +100,9 @@ def test_a_truncated_reply_is_refused() -> None:
     reply = good_res(9)
     for place, tensor in enumerate(reply.parameters.tensors):
         for length in range(len(tensor)):
-            strategy = make()
+            strategy = asked("1")
             strategy.aggregate_fit(1, [(Proxy("1"), spoiled(reply, place, tensor[:length]))], [])
+            assert strategy.missing["node 1"].startswith("refused: ")
             assert strategy.parties == []
             assert strategy.counts.n_examples == 0
 
@@ -105,8 +114,9 @@ def test_a_reply_with_a_flipped_bit_is_refused_or_says_the_same() -> None:
         for bit in range(8 * len(tensor)):
             flipped = bytearray(tensor)
             flipped[bit // 8] ^= 1 << bit % 8
-            strategy = make()
+            strategy = asked("1")
             strategy.aggregate_fit(1, [(Proxy("1"), spoiled(reply, place, bytes(flipped)))], [])
+            assert len(strategy.parties) + len(strategy.missing) == 1
             survivors += len(strategy.parties)
             assert strategy.counts == (expected if strategy.parties else expected - expected)
     assert survivors < 100  # such as the minor version of the format, which no reader looks at
@@ -118,7 +128,7 @@ def test_a_server_that_starts_again_asks_again_and_comes_to_the_same() -> None:
     proxies = [Proxy(str(i), FlyNNClient(X[i::3], y[i::3])) for i in range(3)]
     first = make(min_available_clients=3, min_parties=3)
     first.configure_fit(1, Parameters([], "numpy.ndarray"), manager(*proxies))
-    first.aggregate_fit(1, [(proxies[0], proxies[0].client.fit(fit_ins(TERMS)))], [])
+    first.aggregate_fit(1, [(proxies[0], proxies[0].client.fit(fit_ins(RUN)))], [])
     again = make(min_available_clients=3, min_parties=3)
     Server(client_manager=manager(*proxies), strategy=again).fit(1, timeout=None)
     assert again.model.counts_ == counts_of(X, y)
@@ -185,7 +195,7 @@ def test_a_party_without_room_for_its_ledger_releases_nothing(tmp_path: Path) ->
 
 # -------- clocks and locales
 
-RUN = """
+SCRIPT = """
 import hashlib, sys
 from flwr.server import Server
 from tests.fakes import *
@@ -220,7 +230,7 @@ def test_locale_time_zone_and_encoding_make_no_difference(tmp_path: Path) -> Non
     here = {"TZ": "UTC", "PYTHONIOENCODING": "utf-8"}
     started = [
         subprocess.Popen(
-            [sys.executable, "-c", prefix + RUN, str(tmp_path / f"{place}.npz"), str(tmp_path / "a.csv")],
+            [sys.executable, "-c", prefix + SCRIPT, str(tmp_path / f"{place}.npz"), str(tmp_path / "a.csv")],
             cwd=ROOT,
             env=os.environ | environment,
             stdout=subprocess.PIPE,

@@ -294,8 +294,6 @@ def test_a_lock_has_one_holder(tmp_path: Path) -> None:
     with lock(tmp_path / "l", wait=0):
         pass
     assert mode(tmp_path / "l") == 0o600
-    with pytest.raises(FileNotFoundError):
-        lock(tmp_path / "m", make=False)
 
 
 def test_a_lock_is_waited_for_and_freed_by_an_error(tmp_path: Path) -> None:

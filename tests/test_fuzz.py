@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def thrown(folder: Path, inputs: int, seed: int) -> list[Totals]:
     """Inputs at every decoder; what any of them did wrong, all together."""
-    every = [*fuzz_messages.decoders(), *fuzz_files.decoders(folder)]
+    every = [*fuzz_messages.decoders(folder), *fuzz_files.decoders(folder)]
     unit = inputs / sum(decoder.share for decoder in every)
     totals, wrong = [], []
     for decoder in every:

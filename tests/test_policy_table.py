@@ -10,7 +10,7 @@ from tests import policy_table
 pytest.importorskip("opendp")
 pytest.importorskip("dp_accounting")
 
-OPEN = {"sums", "exact", "secure exact", "candidates", "evaluation", "model"}
+OPEN = {"columns", "exact", "secure exact", "candidates", "evaluation", "model"}
 PRIVATE = {"noisy", "model"}  # the model comes to the party; what it answers to that tells nothing of its records
 
 DEPLOYED = {
@@ -22,8 +22,8 @@ DEPLOYED = {
     "split-seed": OPEN,
     "memory-limit": OPEN,
     "min-examples": OPEN,
-    "secure": {"secure exact", "evaluation", "model"},
-    "leave": {"leave exact", "leave secure exact", "evaluation", "model"},
+    "secure": {"secure exact", "model"},
+    "leave": {"leave exact", "leave secure exact", "model"},
     "policy": PRIVATE,
     "policy, label": PRIVATE,
     "policy, model-path": PRIVATE,

@@ -85,6 +85,7 @@ def deployed_client(context: Context) -> Client:
 
         return FlyNNClient(
             load=load,
+            width=(lambda features: datasets.private_width(node, features)) if budget else None,
             budget=budget,
             evaluates=node.evaluate,
             leaves=node.leave,

@@ -81,12 +81,13 @@ def _run(grid: Grid, context: Context, config: RunConfig, folder: Path, kept: Pa
     together = DefaultWorkflow(**counting, evaluate_workflow=_keeping(trouble))
     together(cast(Grid, _CarefulGrid(grid, config.timeout, config.secure)), legacy)
 
-    # AggregationError where fewer parties than required were counted. Saved first: the rest can be computed from it.
+    model = strategy.model  # AggregationError where fewer parties than required were counted: the file stays as it was
+    # Saved first: the rest can be computed from it.
     after = strategy.federation(run=str(context.run_id))
     unwritten: list[str] = []
     if config.action != "evaluate":
         _try_to_write(unwritten, lambda: after.save(kept))
-    _try_to_write(unwritten, lambda: strategy.model.save(folder / "model.npz"))
+    _try_to_write(unwritten, lambda: model.save(folder / "model.npz"))
     told = report.compiled(config, strategy, plan, parties, after)
     told["evaluation_trouble"] = trouble
     told["run"] = {"run_id": str(context.run_id), "seconds": round(time.monotonic() - start, 3)}

@@ -45,14 +45,14 @@ def federate(options: RunOptions, parties: Sequence[Party]) -> Run:
             ask = run.ask(channel, [str(number) for number in range(len(parties))])
             if ask is not None:
                 arrays = codec.read_tensors(ask.tensors)
-                answers = {cid: parties[int(cid)].answer(ask.config, arrays) for cid in ask.cids}
+                answers = {cid: parties[int(cid)].answer(ask.config, arrays, channel) for cid in ask.cids}
                 run.take([reply_of(cid, answer) for cid, answer in answers.items()], Failures())
     return run
 
 
 def party_of(X: Any, y: Any, X_test: Any = None, y_test: Any = None, **options: Any) -> Party:
     """A party with these samples; `options` are those of `PartyOptions`."""
-    return Party(lambda _names: Samples(X, y, X_test, y_test), PartyOptions(**options))
+    return Party(Samples(X, y, X_test, y_test), PartyOptions(**options))
 
 
 def reply_of(cid: str, answer: Answer) -> Reply:

@@ -141,7 +141,7 @@ def decode_all(
     )
     for other in counts[1:]:
         if not np.array_equal(other.n_per_class, counts[0].n_per_class):
-            raise PayloadError("counts: expected blocks of as many points of each class, got others")
+            raise PayloadError("counts", "blocks of as many samples of each class", "different numbers")
     return counts
 
 
@@ -246,7 +246,7 @@ def _release_type(mechanism: Mechanism) -> np.dtype[Any]:
 
 def _received(array: Array, hasher: FlyHash, mechanism: Mechanism, n_releases: int, most: int) -> ClassCounts:
     if int(array.max()) > most or int(array.min()) < -most:
-        raise PayloadError(f"counts: expected from -{most} to {most}, got others")
+        raise PayloadError("counts", f"from -{most} to {most}", "an entry outside")
     try:
         return mechanism.received(array.astype(np.int64), hasher.fingerprint, n_releases)
     except (CountsError, ConfigError) as error:
@@ -260,7 +260,7 @@ def _blocks(
     expected = 2 * len(hashers)
     if not isinstance(arrays, Sequence) or len(arrays) != expected:
         got = f"{len(arrays)} arrays" if isinstance(arrays, Sequence) else type(arrays).__name__
-        raise PayloadError(f"message: expected {expected} arrays (fingerprint, counts), got {got}")
+        raise PayloadError("message", f"{expected} arrays (fingerprint, counts)", got)
     return [_block(arrays[2 * i], arrays[2 * i + 1], hasher, types, shape) for i, hasher in enumerate(hashers)]
 
 
@@ -269,21 +269,21 @@ def _block(
 ) -> Array:
     got = _typed(fingerprint, "fingerprint", ("|u1",), (_FINGERPRINT_BYTES,)).tobytes().hex()
     if got != hasher.fingerprint:
-        raise PayloadError(f"fingerprint: expected {hasher.fingerprint[:12]}..., got {got[:12]}...")
+        raise PayloadError("fingerprint", f"{hasher.fingerprint[:12]}...", f"{got[:12]}...")
     return _typed(counts, "counts", types, shape)
 
 
 def _typed(array: Any, name: str, types: tuple[str, ...], shape: tuple[int, ...] | None) -> Array:
     """`array`, if it is an array of one of these types and of this shape, or of any length where that is None."""
     if not isinstance(array, np.ndarray):
-        raise PayloadError(f"{name}: expected an array, got {type(array).__name__}")
+        raise PayloadError(name, "an array", type(array).__name__)
     if array.dtype.str not in types:
-        raise PayloadError(f"{name}: expected type {' or '.join(types)}, got {array.dtype.str[:20]}")
+        raise PayloadError(name, f"type {' or '.join(types)}", array.dtype.str[:20])
     if shape is None:
         if array.ndim != 1:
-            raise PayloadError(f"{name}: expected 1 dimension, got {array.ndim}")
+            raise PayloadError(name, "1 dimension", array.ndim)
     elif array.shape != shape:
-        raise PayloadError(f"{name}: expected shape {shape}, got {str(array.shape)[:60]}")
+        raise PayloadError(name, f"shape {shape}", str(array.shape)[:60])
     return array
 
 
@@ -299,9 +299,9 @@ def _check_plain(
         raise PayloadError(f"counts: {error}") from None
     limit = capacity(hasher) if max_examples is None else max_examples
     if counts.n_examples > limit:
-        raise PayloadError(f"counts: expected at most {limit} examples, got {counts.n_examples}")
+        raise PayloadError("counts", f"at most {limit} examples", counts.n_examples)
     if n_examples is not None and counts.n_examples != n_examples:
-        raise PayloadError(f"counts: expected {n_examples} examples as announced, got {counts.n_examples}")
+        raise PayloadError("counts", f"{n_examples} examples as announced", counts.n_examples)
     return counts
 
 
@@ -348,14 +348,14 @@ def read_tensors(tensors: Sequence[bytes]) -> list[Array]:
 
 def _read_tensor(tensor: bytes, name: str) -> Array:
     if not isinstance(tensor, bytes):
-        raise PayloadError(f"{name}: expected the bytes of numpy.save, got {type(tensor).__name__}")
+        raise PayloadError(name, "the bytes of numpy.save", type(tensor).__name__)
     stream = io.BytesIO(tensor)  # of the same bytes, not of a copy
     header = npy_header(stream, name, PayloadError, r"[<|](?:[iu][1248]|f[248])")
     if len(header.shape) > _MOST_DIMENSIONS:
-        raise PayloadError(f"{name}: expected at most {_MOST_DIMENSIONS} dimensions, got {len(header.shape)}")
+        raise PayloadError(name, f"at most {_MOST_DIMENSIONS} dimensions", len(header.shape))
     start = stream.tell()
     if header.n_bytes != len(tensor) - start:
-        raise PayloadError(f"{name}: expected {header.n_bytes} bytes as its header declares, got {len(tensor) - start}")
+        raise PayloadError(name, f"{header.n_bytes} bytes as its header declares", len(tensor) - start)
     return header.array(tensor, start)
 
 

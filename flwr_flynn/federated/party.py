@@ -13,7 +13,7 @@ option            exact               noisy                secure               
 none              yes                 refused              yes                          yes
 budget            refused             within the policy    with noise, in the policy    if `evaluates`
 secure            refused             refused              yes                          yes
-leaves            withdrawal only     withdrawal only      withdrawal only, no noise    no samples are asked
+leaves            withdrawal only     withdrawal only      withdrawal only, no noise    yes
 ================  ==================  ===================  ===========================  ======================
 """
 
@@ -47,7 +47,6 @@ from flwr_flynn.federated.protocol import (
     Answer,
     Array,
     Config,
-    Request,
     request_of,
 )
 from flwr_flynn.federated.row_wise import check_classes, check_form, count, hashed
@@ -117,7 +116,8 @@ class PartyOptions:
         policy allows; samples that do not fit are left out of them, and the party's own log tells how many. Without
         one, requests for noisy counts are refused.
     evaluates : bool, default=False
-        With a budget: whether results on held-out samples may leave the party all the same.
+        With a budget or `secure`: whether results on held-out samples may leave the party all the same. They are exact,
+        and a server that chooses its models can learn counts of the held-out samples from them.
     secure : bool, default=False
         Whether counts leave this party in secure sums only, see `flwr_flynn.secagg`.
     leaves : bool, default=False
@@ -163,29 +163,37 @@ class Party:
 
     Parameters
     ----------
-    load : callable
-        Called with the names of the features that a run announces, () without any; returns `Samples`. A party with a
-        budget is asked for its samples only once its ledger has admitted a request.
+    load : Samples or callable
+        The samples; or called with the names of the features that a run announces, () without any, it returns them. A
+        party with a budget is asked for its samples only once its ledger has admitted a request.
     options : PartyOptions
     mask : callable, default=`no_mask`
         Called with the run before counts leave in a secure sum; raises where nothing will mask them.
     progress : callable, default=`no_progress`
         Called with a number of samples to be hashed; returns what is called with numbers of samples just hashed.
+    width : callable, optional
+        Called with the names of the features as `load` is; returns the number of columns that `load` would give, from
+        the head of a file alone. With a budget it is asked before the ledger, so that a request that does not fit the
+        party's columns touches no sample.
     """
 
     def __init__(
         self,
-        load: Callable[[tuple[str, ...]], Samples],
+        load: Samples | Callable[[tuple[str, ...]], Samples],
         options: PartyOptions | None = None,
         mask: Callable[[RunSpec], None] = no_mask,
         progress: Callable[[int], Progress] = no_progress,
+        width: Callable[[tuple[str, ...]], int] | None = None,
     ) -> None:
         self.options = options or PartyOptions()
         self.progress = progress
-        self._load, self._mask = load, mask
-        self._samples: Samples | None = None
+        self._mask = mask
+        self._load = None if isinstance(load, Samples) else load
+        self._samples = load if isinstance(load, Samples) else None
+        self._width = width
         self._names: tuple[str, ...] = ()
         self._admitted = NOTHING  # what the request that is being answered discloses
+        self._touched = False  # whether samples were looked at for it
 
     @property
     def n_jobs(self) -> int | None:
@@ -199,7 +207,7 @@ class Party:
 
     # ---- answers
 
-    def answer(self, entries: Mapping[str, Any], arrays: Sequence[Array] = ()) -> Answer:
+    def answer(self, entries: Mapping[str, Any], arrays: Sequence[Array] = (), channel: str | None = None) -> Answer:
         """The answer to a request as it arrived. It never raises: a refusal is an answer, too.
 
         Parameters
@@ -207,15 +215,21 @@ class Party:
         entries : mapping
             Config entries. Nothing is assumed of them.
         arrays : sequence of arrays
+        channel : {"train", "evaluate"}, optional
+            Flower's channel by which it came. It must be that of its phase: mods of a ClientApp, SecAgg+ among them,
+            look at one of the two alone.
         """
         start, what = time.monotonic(), "the request"
         with self._fixed_time():
             try:
+                self._touched = False
                 config, kind = Config(entries), request_of(entries)
                 what = f"phase {kind.phase}"
-                self._names = announced_names(config) or ()
+                if channel not in (None, kind.channel):
+                    raise PayloadError("channel", f"{kind.channel} for phase {kind.phase}", channel)
+                self._announce(announced_names(config) or ())
                 request = kind.from_config(config, arrays, self)
-                self._admit(request)
+                self._admit(request.phase, request.discloses, request.is_withdrawal)
                 answer = request.compute(self)
             except Exception as error:  # noqa: BLE001 - its text may hold anything, see `reason`
                 answer = Answer(metrics={REFUSED: self.reason(what, error)})
@@ -234,34 +248,49 @@ class Party:
         return answer
 
     def reason(self, what: str, error: Exception) -> str:
-        """What the server learns of an error: the text of our own errors, which hold no data; of others the kind."""
+        """What the server learns of an error: the text of our own errors, which hold no data; of others the kind.
+
+        A party whose figures are to stay at home (`budget`, `secure`, or a secure sum) tells nothing of an error that
+        came after its samples were looked at: the text counts samples, and a single one could have decided the kind.
+        """
+        hides = self.options.budget is not None or self.options.secure or self._admitted == SECURE
         if isinstance(error, FlyNNError):
             _log.warning("FlyNN: %s refused: %s", what, "; ".join([str(error), *getattr(error, "__notes__", ())]))
-            return str(error)
+            return f"{what} does not fit the samples of this party" if hides and self._touched else str(error)
         _log.error("FlyNN: %s failed", what, exc_info=error)
-        return f"failed with {type(error).__name__}"
+        return f"{what} failed at this party" if hides else f"failed with {type(error).__name__}"
 
-    def _admit(self, request: Request[Any]) -> None:
+    def _announce(self, names: tuple[str, ...]) -> None:
+        """Take the names of the features that a request is about. Samples loaded by other names are let go."""
+        if self._load is not None and names != self._names:
+            self._samples = None
+        self._names = names
+
+    def _admit(self, phase: str, discloses: str, is_withdrawal: bool) -> None:
         """Raise unless the party's options allow what the answer to a request discloses."""
-        options, discloses = self.options, request.discloses
+        options = self.options
         if discloses not in (EXACT, NOISY, SECURE, RESULTS, NOTHING):
             raise ConfigError("discloses", "a kind of disclosure that this party knows", discloses)
-        if discloses in (EXACT, NOISY, SECURE):
-            if request.is_withdrawal != options.leaves:
-                expected = "only runs with action=withdraw" if options.leaves else "no run with action=withdraw"
-                raise ConfigError(f"node-config leave: this party answers {expected}")
-            if options.secure and discloses != SECURE:
-                raise ConfigError(
-                    "node-config secure", "a secure sum, in which alone counts leave this party", discloses
-                )
+        if is_withdrawal != options.leaves and discloses != NOTHING:
+            expected = "only runs with action=withdraw" if options.leaves else "no run with action=withdraw"
+            raise ConfigError(f"node-config leave: this party answers {expected}")
+        if options.secure and discloses in (EXACT, NOISY):
+            raise ConfigError("node-config secure", "a secure sum, in which alone counts leave this party", discloses)
         if discloses == EXACT and options.budget is not None:
-            raise PrivacyError(f"policy max-epsilon set: only noisy counts leave this party, not phase {request.phase}")
+            raise PrivacyError(f"policy max-epsilon set: only noisy counts leave this party, not phase {phase}")
         self._admitted = discloses
 
     # ---- checks of a request, before any sample is touched
 
-    def check_run(self, run: RunSpec, config: Config) -> None:
-        """Raise a `PayloadError` unless the party can afford a run's hashes and draws the same rows as the server."""
+    def check_run(self, run: RunSpec, config: Config, phase: str, discloses: str, is_withdrawal: bool = False) -> None:
+        """Raise unless the party admits such a request, can afford its hashes, and draws the same rows as the server.
+
+        Raises
+        ------
+        FlyNNError
+            In that order: rows are drawn for a request that the party's options allow only.
+        """
+        self._admit(phase, discloses, is_withdrawal)
         needed = sum(memory_needed(spec, run.n_classes) for spec in run.specs)
         needed += 16 * run.n_classes**2  # the confusion matrix, and its message
         spec, several = run.spec, f", the first of {len(run.specs)} specs" if len(run.specs) > 1 else ""
@@ -316,6 +345,10 @@ class Party:
         if recall and mechanism.is_share:
             # Taken out of a sum, a share of noise leaves the other parties with less than was promised.
             raise PrivacyError("leave: a share of the noise of a secure sum cannot be taken out of it")
+        if self._samples is not None:
+            _check_samples(self._samples, run)  # by their shape alone
+        elif self._width is not None:
+            _check_width(self._width(self._names), run.spec.n_features)
         budget.policy.check(mechanism)
         check_classes(run.classes)
         if self._admitted == SECURE:
@@ -324,7 +357,13 @@ class Party:
         fingerprint, digest = run.hasher.fingerprint, run.digest()
         if recall:
             return budget.recall(mechanism, fingerprint, terms=digest)
-        released = budget.release(mechanism, fingerprint, lambda: self._counted_row_wise(run), terms=digest)
+        released = budget.release(
+            mechanism,
+            fingerprint,
+            lambda: self._counted_row_wise(run),
+            terms=digest,
+            processes=n_threads(self.n_jobs),
+        )
         if released.repeated:
             _log.info("FlyNN: this request was answered before; the same answer again spends nothing")
         return released.counts
@@ -343,13 +382,7 @@ class Party:
         """
         try:
             samples = self._held()
-            check_form(samples.X, samples.y)
-            _check_width(samples.X.shape[1], run.spec.n_features)
-        except FlyNNError:
-            raise
-        except Exception as error:  # noqa: BLE001 - its text may hold anything
-            raise _failed(error) from None
-        try:
+            _check_samples(samples, run)
             progress = self.progress(len(samples.y))
             counts, dropped = count(run.hasher, run.classes, samples.X, samples.y, self.n_jobs, progress)
             if dropped:
@@ -370,7 +403,7 @@ class Party:
         DataError
             The samples do not fit the run.
         """
-        if self.options.budget is not None and not self.options.evaluates:
+        if (self.options.budget is not None or self.options.secure) and not self.options.evaluates:
             raise PrivacyError("policy evaluate off: results on its own samples do not leave this party")
         if self._admitted != RESULTS:
             raise PrivacyError("samples: the request does not say that results on them leave the party")
@@ -410,7 +443,9 @@ class Party:
 
     def _held(self) -> Samples:
         """The samples, loaded when they are first needed."""
+        self._touched = True
         if self._samples is None:
+            assert self._load is not None  # only samples from there are let go
             self._samples = self._load(self._names)
         return self._samples
 
@@ -440,6 +475,12 @@ def _labelled(
     if len(codes) != samples.shape[0]:
         raise DataError("y", f"{samples.shape[0]} labels, one for every sample", len(codes))
     return (samples.tocsr() if sp.issparse(samples) else samples), codes
+
+
+def _check_samples(samples: Samples, run: RunSpec) -> None:
+    """Refuse samples of a form or a width that does not fit a run, which no single sample decides."""
+    check_form(samples.X, samples.y)
+    _check_width(samples.X.shape[1], run.spec.n_features)
 
 
 def _check_width(n_columns: int, n_features: int) -> None:

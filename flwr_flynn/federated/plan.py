@@ -12,11 +12,12 @@ resume       the phase where a run stopped, and those after it
 
 No columns without a plan that derives specs from them; no selection where there is one candidate, where nobody tries
 the model, and for noisy or secure counts, whose parties' exact figures stay at home; no evaluation where nobody gets
-the model.
+the model. The option `phases` takes the place of the whole plan, of which "evaluate" and "resume" leave out the same.
 """
 
 from __future__ import annotations
 
+from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import Phase
 from flwr_flynn.federated.phases import columns, counts, evaluation, selection
@@ -31,7 +32,7 @@ def phases_of(options: RunOptions) -> tuple[Phase, ...]:
         and isinstance(run.mode, Plain)
         and selection.is_selection_needed(len(run.specs), options.rule, options.decay)
     )
-    plan = [
+    plan: list[Phase] = list(options.phases or ()) or [
         *([columns.COLUMNS] if options.plan is not None else []),
         counts.phase_for(options),
         *([selection.SELECTION] if selects else []),
@@ -40,7 +41,21 @@ def phases_of(options: RunOptions) -> tuple[Phase, ...]:
     if options.purpose == "evaluate":
         return tuple(phase for phase in plan if phase is evaluation.EVALUATION)
     if options.purpose == "resume" and options.federation is not None:
-        names = [phase.name for phase in plan]
-        stopped = options.federation.phase
-        plan = plan[names.index(stopped) :] if stopped in names else []
+        return tuple(_rest(plan, options.federation.phase))
     return tuple(plan)
+
+
+_ORDER = ("columns", "counts", "selection", "evaluation")
+
+
+def _rest(plan: list[Phase], stopped: str) -> list[Phase]:
+    """The phases of a plan from the one where a run stopped; "" stands for a finished run."""
+    names = [phase.name for phase in plan]
+    # With other options than before, the plan may leave out the very phase that was due.
+    due = (stopped, *_ORDER[_ORDER.index(stopped) + 1 :]) if stopped in _ORDER else (stopped,)
+    first = next((names.index(name) for name in due if name in names), None)
+    if first is not None:
+        return plan[first:]
+    if stopped and stopped not in _ORDER:
+        raise ConfigError("phases", f"a plan with {stopped}, where the run stopped", ", ".join(names) or "none")
+    return []

@@ -119,11 +119,11 @@ class Roster:
     def __len__(self) -> int:
         return len(self._counted)
 
-    def member(self, cid: str) -> Member | None:
-        """The member that a node is: counted by this run, or the only one of `before` that it can be."""
+    def member(self, cid: str, name: str | None = None) -> Member | None:
+        """The member that a node is: counted by this run, or the only one of `before` that it can be, see `find`."""
         if cid in self._counted:
             return None if cid in self._gone else self._counted[cid]
-        found = [index for index in self.find(cid) if index in self.staying]
+        found = [index for index in self.find(cid, name) if index in self.staying]
         return self.before[found[0]] if len(found) == 1 else None
 
     def find(self, cid: str, name: str | None = None) -> list[int]:

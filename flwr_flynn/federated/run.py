@@ -163,10 +163,10 @@ class Run:
 
     def __init__(self, options: RunOptions) -> None:
         self.options = options
-        self.phases = tuple(options.phases or phases_of(options))
+        self.phases = phases_of(options)
         self.state = RunState(options.run_spec)
         # A saved run is where its counts are; with "counts" first in the plan more are added to them.
-        if options.federation is not None and self.counting is None:
+        if options.federation is not None and (self.counting is None or self.needed <= 0):
             self.state = self.state.with_result("counts", options.federation.totals)
         before = () if options.federation is None else options.federation.members
         self.rosters = {"counts": Roster(before, options.identify)}
@@ -199,9 +199,16 @@ class Run:
         return self.rosters["counts"]
 
     @property
+    def needed(self) -> int:
+        """Parties that this run must count; where it goes on from a saved one, those of the saved run count too."""
+        federation = self.options.federation
+        saved = len(federation.members) if federation is not None and self.options.purpose == "resume" else 0
+        return self.options.min_parties - saved
+
+    @property
     def is_enough(self) -> bool:
-        """Whether at least `min_parties` are counted, where anybody is to be counted."""
-        return self.counting is None or len(self.counted) >= self.options.min_parties
+        """Whether enough parties are counted, where anybody is to be counted."""
+        return self.counting is None or len(self.counted) >= self.needed
 
     def phase(self, channel: str) -> Phase | None:
         """The phase that is due on a channel: the first without a result, or the counting of late parties."""
@@ -329,6 +336,8 @@ class Run:
                 cids = [cid for cid in cids if not roster.find(cid)]
             return self._enough_for_secure(cids) if phase.is_counting else cids
         if phase.audience == COUNTED:
+            if self.counting is None:
+                return present  # by its reply a party of the saved run is known, whatever its node id is now
             return [cid for cid in present if self.counted.member(cid) is not None]
         share = self.options.fraction_evaluate or 1.0  # where nobody tries the model, all get it
         if share < 1 and sample is not None:
@@ -390,7 +399,7 @@ class Run:
         """
         self.require_specs()
         if self.counting is not None:
-            self.counted.require(self.options.min_parties)
+            self.counted.require(self.needed)
         if self._model is None or self._model[0] is not self.state:
             self._model = self.state, model_of(self.state, self.options)
         return self._model[1]
@@ -409,7 +418,8 @@ class Run:
             return before
         due = next((phase.name for phase in self.phases if not self._is_done(phase)), "")
         members = [replace(member, run=member.run or run) for member in self.counted.members]
-        return Federation.of_run(self.state, self.options, members, due)
+        state = self.state.with_result("counts", self.totals)  # those of no samples before the counting
+        return Federation.of_run(state, self.options, members, due)
 
 
 def merged(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:

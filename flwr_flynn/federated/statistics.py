@@ -112,9 +112,10 @@ class Tables:
             raise CountsError("tables", f"shapes {shapes[0]} on both sides", str(shapes[1]))
         sums = []
         for mine, theirs in zip(self.tables, other.tables, strict=True):
-            total = mine + sign * theirs
-            # The sum of two int64 has left its range where its sign is neither's.
-            if (((mine ^ total) & ((sign * theirs) ^ total)) < 0).any():
+            total = mine + theirs if sign > 0 else mine - theirs
+            # A result has left the range of int64 where its sign is not that of `mine`, and `theirs` cannot be why.
+            unlike = mine ^ theirs if sign < 0 else ~(mine ^ theirs)
+            if ((unlike & (mine ^ total)) < 0).any():
                 raise CountsError("tables", "sums within int64", "larger ones")
             sums.append(total)
         return Tables(tuple(sums))

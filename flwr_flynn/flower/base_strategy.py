@@ -108,6 +108,12 @@ class BaseStrategy(ABC):
         """What no count in a secure sum exceeds; None where counts travel in clear."""
         return self.run.state.run_spec.bound
 
+    @property
+    def guarantee(self) -> str | None:
+        """What a private run promises, `privacy.Mechanism.guarantee`; None without a mechanism."""
+        mechanism = self.run.options.mechanism
+        return None if mechanism is None else mechanism.guarantee()
+
     def federation(self, run: str) -> Federation:
         """The run as a file keeps it, for a later run to start from; not for the parties' eyes.
 

@@ -26,7 +26,7 @@ from flwr.common import (
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec, phases
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
-from flwr_flynn.federated.protocol import REFUSED, Answer
+from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, Answer
 from flwr_flynn.flower import secagg
 from flwr_flynn.flower.logging import Progress
 from flwr_flynn.flower.records import metrics_of
@@ -53,6 +53,8 @@ class FlyNNClient(NumPyClient):
         Instead of samples: called with the names of the features that the run announces, () without any, it returns
         `federated.party.Samples`. A party with a budget is asked for its samples only once its ledger has admitted a
         request.
+    width : callable, optional
+        Beside `load`: called like it, it returns the number of columns, without a look at the samples.
     name, memory_limit, min_examples, n_jobs, budget, evaluates, secure, leaves, response_seconds, on_model
         As for `federated.party.PartyOptions`.
 
@@ -84,6 +86,7 @@ class FlyNNClient(NumPyClient):
         X_test: Any = None,
         y_test: npt.ArrayLike | None = None,
         load: Callable[[tuple[str, ...]], Samples] | None = None,
+        width: Callable[[tuple[str, ...]], int] | None = None,
         name: str | None = None,
         memory_limit: int = 4 * 2**30,
         min_examples: int = 5,
@@ -105,9 +108,7 @@ class FlyNNClient(NumPyClient):
             name, memory_limit, min_examples, n_jobs, budget, evaluates, secure, leaves, response_seconds, on_model
         )
         self.name = name
-        self.party = Party(
-            load or (lambda _names: Samples(X, y, X_test, y_test)), options, secagg.require_mask, Progress
-        )
+        self.party = Party(load or Samples(X, y, X_test, y_test), options, secagg.require_mask, Progress, width)
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """Answer a request of the train channel.
@@ -129,7 +130,7 @@ class FlyNNClient(NumPyClient):
             ``flynn-party`` (the name, if it has one) and, beside exact figures, ``flynn-seconds``; or
             ``flynn-refused``, the reason.
         """
-        answer = self.party.answer(config)
+        answer = self.party.answer(config, channel=TRAIN)
         return answer.arrays, answer.n_examples, answer.metrics
 
     def evaluate(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
@@ -152,7 +153,7 @@ class FlyNNClient(NumPyClient):
             ``flynn-statistic``, the tables of the answer, and ``accuracy`` where the model was tried; or
             ``flynn-refused``, the reason. In any case ``flynn-unkept`` if `on_model` failed.
         """
-        answer = self.party.answer(config, parameters)
+        answer = self.party.answer(config, parameters, EVALUATE)
         return _loss(answer), answer.n_examples, metrics_of(answer)
 
     def to_client(self) -> Client:

@@ -74,9 +74,10 @@ def taken_lines(run: Run, taken: Taken) -> Iterator[Line]:
     phase, batch, names = taken.phase, taken.batch, taken.names
     if phase.channel == TRAIN:
         done = "taken out" if batch.taken_out else "accepted"
+        hidden = "examples hidden" if run.state.run_spec.mechanism is None else "noisy counts"
         for cid, member in batch.members.items():
             took = "" if member.seconds is None else f", {member.seconds:.2f} s"
-            samples = "examples hidden" if member.examples is None else f"{member.examples} examples"
+            samples = hidden if member.examples is None else f"{member.examples} examples"
             yield INFO, f"{phase.name}: {names[cid]}: {samples}, {member.bytes} bytes{took}, {done}"
     for cid in batch.repeated:
         yield WARNING, f"{phase.name}: {names[cid]}: replied again, ignored"

@@ -257,7 +257,7 @@ def approximate(X, row_nnz, signed, levels, out, slack, crowding):  # type: igno
         Receives (x - low) / step, rounded; low is the smallest value, or minus the largest magnitude if signed, so that
         the negated value is approximated by levels - out.
     slack : (n,) int64 array
-        Receives the number of steps by which a sum must lie below another to be smaller for certain, whatever is
+        Receives the number of steps by which a sum must lie below a second one to be smaller for certain, whatever is
         rounded here and in float32 when the exact sums are added.
     crowding : (n,) float64 array
         Receives the slack, in standard deviations of the sums of the sample.

@@ -243,7 +243,7 @@ def suggest_decay(counts: ClassCounts, rule: str = "balanced") -> float:
     --------
     >>> counts = ClassCounts([[9, 9, 0, 0], [0, 0, 5, 5]], hash_nnz=2, spec_fingerprint=64 * "0")
     >>> round(suggest_decay(counts), 3)
-    0.485
+    0.522
     """
     return decay_grid(counts, rule)[0]
 

@@ -345,6 +345,12 @@ class FlyNNClassifier(Predictor):
             These samples cannot all have been learned. Nothing was changed.
         DataError
             A label is not in `classes_`.
+
+        Examples
+        --------
+        >>> clf = FlyNNClassifier(seed=1).fit([[0.0, 1.0], [1.0, 0.0], [0.9, 0.1]], ["a", "b", "b"])
+        >>> clf.forget([[0.9, 0.1]], ["b"]).counts_.n_per_class
+        array([1, 1])
         """
         check_is_fitted(self)
         X, y = self._validated(X, y)

@@ -3,7 +3,7 @@
 >>> check_finite(np.array([[1.0, 2.0], [np.nan, 3.0]]), names=["age", "height"])
 Traceback (most recent call last):
 ...
-flwr_flynn.errors.DataError: X: expected finite numbers (fill in or leave out others), got NaN or infinity in 1 of 2 \
+flwr_flynn.errors.DataError: X: expected finite numbers (fill in or drop the others), got NaN or infinity in 1 of 2 \
 columns: age (1 of 2 samples)
 """
 
@@ -36,7 +36,7 @@ def check_columns(X: Any) -> None:
 
     Examples
     --------
-    >>> check_columns(np.ones((2, 2)))
+    >>> check_columns(np.ones((2, 2)))  # not a data frame
     """
     dtypes = getattr(X, "dtypes", None)
     if dtypes is None or not hasattr(X, "columns"):
@@ -47,7 +47,7 @@ def check_columns(X: Any) -> None:
         if _is_text(X, index, dtype)
     ]
     if bad:
-        expected = "numbers (encode others first, for example by OneHotEncoder in a ColumnTransformer)"
+        expected = "numbers (encode text first, for example by OneHotEncoder in a ColumnTransformer)"
         raise DataError("X", expected, f"{len(bad)} of {len(X.columns)} columns that are not: {listed(bad)}")
 
 
@@ -71,7 +71,7 @@ def check_finite(X: Any, names: Iterable[Any] | None = None) -> None:
     bad = _per_column(X)
     labels = [f"column {j}" for j in range(len(bad))] if names is None else [str(name)[:60] for name in names]
     named = [f"{labels[j]} ({bad[j]} of {X.shape[0]} samples)" for j in np.flatnonzero(bad)]
-    expected = "finite numbers (fill in or leave out others)"
+    expected = "finite numbers (fill in or drop the others)"
     raise DataError("X", expected, f"NaN or infinity in {len(named)} of {len(bad)} columns: {listed(named)}")
 
 

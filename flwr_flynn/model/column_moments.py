@@ -191,9 +191,19 @@ class ColumnMoments:
     def __add__(self, other: ColumnMoments) -> ColumnMoments:
         if not isinstance(other, ColumnMoments):
             return NotImplemented
-        if self.sums.shape != other.sums.shape:
-            raise DataError("column moments", f"shape {self.sums.shape} to add", f"shape {other.sums.shape}")
+        self._check_shape(other)
         return ColumnMoments(self.n_per_class + other.n_per_class, self.sums + other.sums, self.squares + other.squares)
+
+    def __sub__(self, other: ColumnMoments) -> ColumnMoments:
+        """Return the moments without the samples of `other`; a `DataError` if they cannot be among these."""
+        if not isinstance(other, ColumnMoments):
+            return NotImplemented
+        self._check_shape(other)
+        return ColumnMoments(self.n_per_class - other.n_per_class, self.sums - other.sums, self.squares - other.squares)
+
+    def _check_shape(self, other: ColumnMoments) -> None:
+        if self.sums.shape != other.sums.shape:
+            raise DataError("column moments", f"shape {self.sums.shape} on both sides", f"shape {other.sums.shape}")
 
     def to_limbs(self) -> list[npt.NDArray[Any]]:
         """Encode the moments as arrays of machine integers.

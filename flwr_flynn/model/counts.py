@@ -195,6 +195,12 @@ class ClassCounts:
         ------
         DataError
             Wrong shape or type, or a bit or class index out of range.
+
+        Examples
+        --------
+        >>> hasher = FlyHash(HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=1))
+        >>> ClassCounts.from_active(hasher, [[0, 7]], [1], n_classes=2).array.sum(axis=1)
+        array([0, 2])
         """
         bits = active_bits(active, hasher.hash_dim, hasher.hash_nnz)
         labels = class_indices(y, len(bits), n_classes)

@@ -203,7 +203,7 @@ def _log_losses(odds: Scores, true: Table) -> Table:
     """Sum the log-losses of samples at each of `TEMPERATURES`, (T,) int64.
 
     Each is cut off at `MAX_LOSS` and rounded to a multiple of `LOSS_UNIT`. Sums over parties equal the pooled ones, up
-    to logarithms that another machine rounds differently.
+    to logarithms that machines round differently.
     """
     above = odds - odds.max(axis=1, keepdims=True)
     own = above[np.arange(len(true)), true]

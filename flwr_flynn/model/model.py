@@ -44,7 +44,7 @@ class ModelMember:
     Raises
     ------
     SpecError
-        The counts are of another hash.
+        A field is of the wrong type, or the counts are of a different hash.
     """
 
     spec: HashSpec

@@ -171,8 +171,10 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
             for name, member, spec in zip(counts_names, members, specs, strict=True)
         ]
         digest = _read_npy(archive, "digest", r"\|u1", 32)
-    if not np.array_equal(digest, _digest(text, *extras, *counts)):
-        raise ModelFileError("digest", "the SHA-256 of the contents", "another, so that the file was altered")
+    contents = _digest(text, *extras, *counts)
+    if not np.array_equal(digest, contents):
+        got = f"{digest.tobytes().hex()[:12]}... in an altered file"
+        raise ModelFileError("digest", f"the SHA-256 of the contents, {contents.tobytes().hex()[:12]}...", got)
     extra = json.loads(extras[0].tobytes()) if extras else None
     if old and isinstance(extra, dict):
         extra.setdefault("decay", header["decay"])  # "auto" or a number; format 4 leaves it to the federation
@@ -190,7 +192,7 @@ def _member(spec: HashSpec, values: dict[str, Any], counts: npt.NDArray[Any], n_
     if counts.shape != (n_classes, spec.hash_dim):
         raise ModelFileError("counts", f"shape {(n_classes, spec.hash_dim)}", f"shape {counts.shape}")
     if flynn_hash(spec).fingerprint != values["fingerprint"]:
-        raise ModelFileError("fingerprint", "the rows of M that this version draws", "other rows of M")
+        raise ModelFileError("fingerprint", "the rows of M that this version draws", str(values["fingerprint"])[:12])
     noise = tuple(Release.from_dict(release) for release in values["noise"])
     return ModelMember(
         spec,
@@ -209,7 +211,7 @@ def _member_of_old(header: dict[str, Any]) -> dict[str, Any]:
     if header["format"] == 3 and not (isinstance(noise, list) and noise):
         raise ModelFileError("noise", "at least one release in format 3", type(noise).__name__)
     if header["reject_above"] is not None:
-        limit = str(header["reject_above"])[:20]
+        limit = repr(header["reject_above"])[:20]
         _log.warning("FlyNN: reject_above: %s in the model file is ignored; compare novelty(X) with it instead", limit)
     return {
         "spec": header["spec"],

@@ -54,6 +54,13 @@ class Predictor(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ------
         DataError
             The model has several members.
+
+        Examples
+        --------
+        >>> from flwr_flynn import FlyNNClassifier
+        >>> fitted = FlyNNClassifier(seed=1).fit([[0.0, 1.0], [1.0, 0.0], [0.9, 0.1]], ["a", "b", "b"])
+        >>> FlyNNClassifier.from_model(fitted.model_).predict([[0.2, 0.8]])
+        array(['a'], dtype='<U1')
         """
         spec, readout = model.member.spec, model.member.readout
         self = cls(spec=spec, rule=readout.rule, decay=readout.decay, temperature=readout.temperature or "auto")
@@ -72,31 +79,38 @@ class Predictor(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def counts_(self) -> ClassCounts:
+        """Learned counts."""
         return self._member.counts
 
     @property
     def classes_(self) -> npt.NDArray[Any]:
+        """Labels of the classes, (L,), in the order of the counts. Read-only."""
         return self.model_.classes
 
     @property
     def spec_(self) -> HashSpec:
+        """Specification of the hash."""
         return self._member.spec
 
     @property
     def hash_(self) -> FlyHash:
+        """Hash of `spec_`."""
         return self._member.hash
 
     @property
     def decay_(self) -> float:
+        """Decay in use."""
         return self._member.readout.decay
 
     @property
     def temperature_(self) -> float:
+        """Temperature in use."""
         temperature = self._member.readout.temperature
         return suggest_temperature(self.counts_, self._member.readout.rule) if temperature is None else temperature
 
     @property
     def guarantee_(self) -> str | None:
+        """Statement of the privacy of the counts, if there is one."""
         return self.model_.guarantee
 
     # -------- predicting
@@ -172,7 +186,7 @@ class Predictor(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         >>> from flwr_flynn import FlyNNClassifier
         >>> clf = FlyNNClassifier(seed=1).fit([[0.0, 1.0], [0.1, 0.9], [1.0, 0.0], [0.9, 0.1]], ["a", "a", "b", "b"])
         >>> X = np.array([[0.2, 0.8], [50.0, -70.0]])
-        >>> np.where(clf.novelty(X).min(axis=1) > 0.7, "?", clf.predict(X))
+        >>> np.where(clf.novelty(X).min(axis=1) > 0.9, "?", clf.predict(X))
         array(['a', '?'], dtype='<U1')
         """
         return self._read_out(X, lambda active: self._member.novelty(active))

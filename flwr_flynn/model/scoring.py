@@ -23,7 +23,7 @@ may have underflowed, is computed again as a logarithm, relative to its largest 
 
 Terms are added in the order of the active bits, one sample at a time: a score depends on nothing but counts and sample.
 Last, scores are rounded to multiples of 2 ** -36, so that classes which the formula ranks alike do tie. Without that,
-errors of the last digit in sums of different order (or in the `pow` of another machine) would choose between them.
+errors of the last digit in sums of different order (or in the `pow` of a different machine) would choose between them.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def log_odds(scores: Scores, hash_nnz: int, rule: str) -> Scores:
     Examples
     --------
     >>> log_odds(np.array([[0.5, -0.5]]), hash_nnz=2, rule="balanced").round(3)
-    array([[ 0.911,  0.079]])
+    array([[0.908, 0.079]])
     """
     if rule == "bayes":
         return scores

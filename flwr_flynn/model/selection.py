@@ -90,6 +90,7 @@ class _Party:
             self.counts = ClassCounts.from_active(hasher, self._active, y, n_classes)
 
     def batches(self) -> Batches:
+        """Batches of active bits and class indices."""
         X, y = self._samples
         return hashed_batches(self._hasher, X, y, self._n_jobs) if self._active is None else [(self._active, y)]
 

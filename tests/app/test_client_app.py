@@ -17,13 +17,22 @@ from flwr_flynn.app.client_app import client_fn, simulated_client
 from flwr_flynn.app.config import NodeConfig, RunConfig
 from flwr_flynn.app.data.datasets import private_share
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.protocol import SumsTerms, Terms
+from flwr_flynn.federated.phases.columns import ColumnsRequest
+from flwr_flynn.federated.phases.evaluation import EvaluationRequest
+from flwr_flynn.federated.protocol import PARTY, PHASE, REFUSED, UNKEPT, Request
+from flwr_flynn.federated.run_spec import Noisy, RunSpec
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
+from flwr_flynn.model.scoring import Readout
+from flwr_flynn.privacy import LaplaceCounts, Mechanism, SimulatedRelease
+from tests.fakes import counting
 
-TERMS = Terms(HashSpec(n_features=64, hash_dim=128, row_nnz=8, hash_nnz=4, seed=1), tuple(range(10)))
+RUN = RunSpec(HashSpec(n_features=64, hash_dim=128, row_nnz=8, hash_nnz=4, seed=1), tuple(range(10)))
+
+
+def asking(request: Request[Any]) -> FitIns:
+    return FitIns(ndarrays_to_parameters([]), {PHASE: request.phase, **request.to_config()})
 
 
 def context(node: dict[str, Any], **run: Any) -> Context:
@@ -33,7 +42,7 @@ def context(node: dict[str, Any], **run: Any) -> Context:
 
 def fit(where: Context, made: Callable[[Context], Client] = client_fn) -> tuple[int, int, dict[str, Any]]:
     nothing: Parameters = ndarrays_to_parameters([])
-    reply = made(where).fit(FitIns(nothing, TERMS.to_config()))
+    reply = made(where).fit(FitIns(nothing, counting(RUN)))
     assert reply.status.code == Code.OK
     return len(reply.parameters.tensors), reply.num_examples, reply.metrics
 
@@ -42,7 +51,7 @@ def test_simulated_parties_hold_shares_of_one_data_set() -> None:
     pytest.importorskip("flwr_datasets")
     nodes = [{"partition-id": i, "num-partitions": 3} for i in range(3)]
     replies = [fit(context(node), simulated_client) for node in nodes]
-    assert [reply[2]["flynn-party"] for reply in replies] == ["party-0", "party-1", "party-2"]
+    assert [reply[2][PARTY] for reply in replies] == ["party-0", "party-1", "party-2"]
     assert sum(reply[1] for reply in replies) == 1444
 
 
@@ -50,7 +59,7 @@ def test_a_deployed_party_reads_its_own_file(tmp_path: Path) -> None:
     np.savez(tmp_path / "mine.npz", X=np.eye(64), y=np.arange(64) % 10)
     node = {"data-path": str(tmp_path / "mine.npz"), "party-id": "Basel", "test-fraction": 0}
     _, examples, metrics = fit(context(node))
-    assert (examples, metrics["flynn-party"]) == (64, "Basel")
+    assert (examples, metrics[PARTY]) == (64, "Basel")
 
 
 @pytest.mark.parametrize(
@@ -68,7 +77,7 @@ def test_a_deployed_party_reads_its_own_file(tmp_path: Path) -> None:
 def test_a_party_that_cannot_take_part_says_so_by_name(node: dict[str, Any], reason: str) -> None:
     tensors, examples, metrics = fit(context(node | {"party-id": "Basel"}))
     assert (tensors, examples) == (0, 0)
-    assert metrics == {"flynn-refused": reason, "flynn-party": "Basel"}
+    assert metrics == {REFUSED: reason, PARTY: "Basel"}
 
 
 def test_a_file_of_ones_own_goes_before_a_share_of_the_simulation(tmp_path: Path) -> None:
@@ -79,7 +88,7 @@ def test_a_file_of_ones_own_goes_before_a_share_of_the_simulation(tmp_path: Path
 
 def test_an_error_that_nobody_thought_of_comes_with_a_name_and_without_its_text() -> None:
     metrics = fit(context({"partition-id": "x", "num-partitions": 2}), simulated_client)[2]
-    assert metrics == {"flynn-refused": "failed with ValueError", "flynn-party": "party-x"}
+    assert metrics == {REFUSED: "failed with ValueError", PARTY: "party-x"}
 
 
 def test_a_file_without_a_header_tells_the_server_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -88,20 +97,20 @@ def test_a_file_without_a_header_tells_the_server_nothing(tmp_path: Path, caplog
         logging.getLogger("flwr").addHandler(caplog.handler)
         metrics = fit(context({"data-path": str(tmp_path / "mine.csv"), "party-id": "Basel"}))[2]
         logging.getLogger("flwr").removeHandler(caplog.handler)
-    assert metrics["flynn-refused"] == "mine.csv: no column 'label' for the label among 3"
+    assert metrics[REFUSED] == "mine.csv: no column 'label' for the label among 3"
     assert "HIV+" in caplog.text  # the party's own log
 
 
 def test_the_memory_limit_is_the_partys_own(tmp_path: Path) -> None:
     np.savez(tmp_path / "mine.npz", X=np.eye(64), y=np.arange(64) % 10)
     metrics = fit(context({"data-path": str(tmp_path / "mine.npz"), "memory-limit": 1e-6}))[2]
-    assert str(metrics["flynn-refused"]).startswith("memory: ")
+    assert str(metrics[REFUSED]).startswith("memory: ")
 
 
 def test_the_least_of_points_in_a_sum_is_the_partys_own(tmp_path: Path) -> None:
     np.savez(tmp_path / "mine.npz", X=np.eye(64)[:30], y=np.arange(30) % 10)
     node = {"data-path": str(tmp_path / "mine.npz"), "test-fraction": 0}
-    request = FitIns(ndarrays_to_parameters([]), SumsTerms(64, tuple(range(10)), True, 1).to_config())
+    request = asking(ColumnsRequest(64, tuple(range(10)), True, 1))
     assert client_fn(context(node, **{"min-examples": 1})).fit(request).num_examples == 0
     assert client_fn(context(node | {"min-examples": 3})).fit(request).num_examples == 30
     pytest.importorskip("flwr_datasets")
@@ -112,14 +121,21 @@ def test_the_least_of_points_in_a_sum_is_the_partys_own(tmp_path: Path) -> None:
 
 # ---- private counts
 
-PRIVATE = Terms(TERMS.spec, TERMS.classes, "noisy", mechanism=LaplaceCounts(1.0, hash_nnz=4, n_classes=10))
+LAPLACE = LaplaceCounts(1.0, hash_nnz=4, n_classes=10)
+
+
+def noisy(mechanism: Mechanism = LAPLACE, names: tuple[str, ...] | None = None) -> RunSpec:
+    return RunSpec(RUN.spec, RUN.classes, Noisy(mechanism), names)
+
+
+PRIVATE = noisy()
 
 
 def private_fit(
-    where: Context, terms: Terms = PRIVATE, made: Callable[[Context], Client] = client_fn
+    where: Context, run: RunSpec = PRIVATE, made: Callable[[Context], Client] = client_fn
 ) -> tuple[int, int, dict[str, Any]]:
     pytest.importorskip("opendp")
-    reply = made(where).fit(FitIns(ndarrays_to_parameters([]), terms.to_config()))
+    reply = made(where).fit(FitIns(ndarrays_to_parameters([]), counting(run)))
     return len(reply.parameters.tensors), reply.num_examples, reply.metrics
 
 
@@ -135,15 +151,15 @@ ROWS = [",".join(map(str, [*row, i % 10])) for i, row in enumerate(np.eye(64))]
 def test_a_deployed_party_gives_private_counts_where_its_own_config_allows_it(tmp_path: Path) -> None:
     pytest.importorskip("pandas")
     node = write_csv(tmp_path / "mine.csv", ROWS)
-    assert "policy max-epsilon not set" in private_fit(context(node))[2]["flynn-refused"]
-    assert "node-config state-path: expected" in private_fit(context(node | {"max-epsilon": 1.0}))[2]["flynn-refused"]
+    assert "policy max-epsilon not set" in private_fit(context(node))[2][REFUSED]
+    assert "node-config state-path: expected" in private_fit(context(node | {"max-epsilon": 1.0}))[2][REFUSED]
     allowed = node | {"max-epsilon": 1.0, "state-path": str(tmp_path / "state")}
-    assert private_fit(context(allowed)) == (2, 1, {"flynn-party": "Basel"})
-    assert "only noisy counts" in fit(context(allowed))[2]["flynn-refused"]
-    other = Terms(TERMS.spec, TERMS.classes, "noisy", mechanism=LaplaceCounts(0.5, hash_nnz=4, n_classes=10))
-    assert "policy max-epsilon" in private_fit(context(allowed), other)[2]["flynn-refused"]
-    seeded = Terms(TERMS.spec, TERMS.classes, "noisy", mechanism=SimulatedRelease(PRIVATE.mechanism, 1))
-    assert "simulated is not among them" in private_fit(context(allowed), seeded)[2]["flynn-refused"]
+    assert private_fit(context(allowed)) == (2, 1, {PARTY: "Basel"})
+    assert "only noisy counts" in fit(context(allowed))[2][REFUSED]
+    other = noisy(LaplaceCounts(0.5, hash_nnz=4, n_classes=10))
+    assert "policy max-epsilon" in private_fit(context(allowed), other)[2][REFUSED]
+    seeded = noisy(SimulatedRelease(LAPLACE, 1))
+    assert "simulated is not among them" in private_fit(context(allowed), seeded)[2][REFUSED]
 
 
 @pytest.mark.parametrize(
@@ -162,7 +178,7 @@ def test_no_row_of_a_file_shows_in_the_form_of_a_private_reply(rows: list[str], 
     pytest.importorskip("pandas")
     node = write_csv(tmp_path / "mine.csv", rows)
     policy = {"max-epsilon": 1.0, "state-path": str(tmp_path / "state")}
-    assert private_fit(context(node | policy)) == (2, 1, {"flynn-party": "Basel"})
+    assert private_fit(context(node | policy)) == (2, 1, {PARTY: "Basel"})
 
 
 def test_a_private_simulation_keeps_its_ledgers_under_the_output_folder(tmp_path: Path) -> None:
@@ -171,9 +187,9 @@ def test_a_private_simulation_keeps_its_ledgers_under_the_output_folder(tmp_path
     for i in range(2):
         assert private_fit(context({"partition-id": i, "num-partitions": 2}, **run), made=simulated_client)[1] == 1
         assert (tmp_path / "state" / "1" / f"party-{i}" / "ledger.json").exists()
-    other = Terms(TERMS.spec, TERMS.classes, "noisy", mechanism=LaplaceCounts(2.0, hash_nnz=4, n_classes=10))
+    other = noisy(LaplaceCounts(2.0, hash_nnz=4, n_classes=10))
     where = context({"partition-id": 0, "num-partitions": 2}, **run)
-    assert "policy max-epsilon" in private_fit(where, other, simulated_client)[2]["flynn-refused"]
+    assert "policy max-epsilon" in private_fit(where, other, simulated_client)[2][REFUSED]
 
 
 def test_no_line_of_a_csv_file_changes_how_another_is_read(tmp_path: Path) -> None:
@@ -254,19 +270,18 @@ def test_files_that_no_record_spoils_are_refused_by_name(name: str, reason: str,
     np.savez(tmp_path / "flat.npz", X=np.zeros(4), y=np.zeros(4, int))
     np.savez(tmp_path / "other.npz", X=np.zeros((4, 2)))
     node = {"data-path": str(tmp_path / name), "max-epsilon": 1, "state-path": str(tmp_path / "state")}
-    assert private_fit(context(node))[2]["flynn-refused"].startswith(reason)
+    assert private_fit(context(node))[2][REFUSED].startswith(reason)
 
 
 # ---- columns by name, and the party's own copy of the model
 
 NAMES = tuple(f"x{i}" for i in range(64))
-NAMED = Terms(TERMS.spec, TERMS.classes, feature_names=NAMES)
+NAMED = RunSpec(RUN.spec, RUN.classes, feature_names=NAMES)
 
 
-def evaluation(terms: Terms, counts: ClassCounts, **more: Any) -> EvaluateIns:
-    readout = {"flynn-decay": 0.5, "flynn-rule": "balanced", "flynn-temperature": 1.0, "flynn-try": False}
-    parameters = ndarrays_to_parameters(codec.encode(counts))
-    return EvaluateIns(parameters, {**terms.to_config(), **readout, **more})
+def evaluation(run: RunSpec, counts: ClassCounts, n_releases: int = 0) -> EvaluateIns:
+    request = EvaluationRequest(run, counts, Readout("balanced", 0.5, 1.0), n_releases, tries=False)
+    return EvaluateIns(ndarrays_to_parameters(request.arrays()), {PHASE: request.phase, **request.to_config()})
 
 
 @pytest.fixture
@@ -287,34 +302,33 @@ def test_counts_and_sums_are_of_the_announced_columns(
         pytest.importorskip("opendp")
         node = shuffled | {"max-epsilon": 100, "state-path": str(tmp_path / "state")}
         mechanism = LaplaceCounts(100.0, hash_nnz=4, n_classes=10)  # next to no noise
-        terms = Terms(TERMS.spec, TERMS.classes, "noisy", NAMES, mechanism)
-        reply = client_fn(context(node)).fit(FitIns(ndarrays_to_parameters([]), terms.to_config()))
+        run = noisy(mechanism, NAMES)
+        reply = client_fn(context(node)).fit(FitIns(ndarrays_to_parameters([]), counting(run)))
         arrays = codec.read_tensors(reply.parameters.tensors)
-        counts = codec.decode_release(arrays, TERMS.hasher, mechanism, 1000).array
+        counts = codec.decode_release(arrays, RUN.hasher, mechanism, 1000).array
     else:
         with caplog.at_level("INFO", "flwr"):
-            reply = client_fn(context(shuffled)).fit(FitIns(ndarrays_to_parameters([]), NAMED.to_config()))
-        counts = codec.decode(codec.read_tensors(reply.parameters.tensors), TERMS.hasher, 10).array
+            reply = client_fn(context(shuffled)).fit(FitIns(ndarrays_to_parameters([]), counting(NAMED)))
+        counts = codec.decode(codec.read_tensors(reply.parameters.tensors), RUN.hasher, 10).array
         assert "2 columns are not among the run's features: 'who', 'extra'" in caplog.text
-        request = SumsTerms(64, TERMS.classes, False, 1, NAMES).to_config()
-        sums = client_fn(context(shuffled)).fit(FitIns(ndarrays_to_parameters([]), request))
-        assert sums.num_examples == 64
-    expected = ClassCounts.from_data(TERMS.hasher, np.eye(64), np.arange(64) % 10, 10).array
+        columns = client_fn(context(shuffled)).fit(asking(ColumnsRequest(64, RUN.classes, False, 1, NAMES)))
+        assert columns.num_examples == 64
+    expected = ClassCounts.from_data(RUN.hasher, np.eye(64), np.arange(64) % 10, 10).array
     assert (counts == expected).mean() > 0.99
 
 
 def test_the_model_is_written_to_the_partys_own_place(shuffled: dict[str, Any], tmp_path: Path) -> None:
-    counts = ClassCounts.from_data(TERMS.hasher, np.eye(64), np.arange(64) % 10, 10)
+    counts = ClassCounts.from_data(RUN.hasher, np.eye(64), np.arange(64) % 10, 10)
     place = tmp_path / "model.npz"
     node = shuffled | {"model-path": str(place)}
     reply = client_fn(context(node)).evaluate(evaluation(NAMED, counts))
-    assert (reply.num_examples, reply.metrics) == (0, {"flynn-party": "Basel"})
+    assert (reply.num_examples, reply.metrics) == (0, {PARTY: "Basel"})
     model = FlyNNClassifier.load(place)
     assert model.counts_ == counts
     assert tuple(model.feature_names_in_) == NAMES
     before = place.read_bytes()
-    kept = client_fn(context(node)).evaluate(evaluation(NAMED, ClassCounts.zeros(TERMS.hasher, 10)))
-    assert kept.metrics == {"flynn-party": "Basel"}
+    kept = client_fn(context(node)).evaluate(evaluation(NAMED, ClassCounts.zeros(RUN.hasher, 10)))
+    assert kept.metrics == {PARTY: "Basel"}
     assert place.read_bytes() != before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.csv", "model.npz"]
 
@@ -322,13 +336,13 @@ def test_the_model_is_written_to_the_partys_own_place(shuffled: dict[str, Any], 
 def test_a_private_party_gets_the_model_and_answers_nothing(shuffled: dict[str, Any], tmp_path: Path) -> None:
     pytest.importorskip("opendp")
     node = shuffled | {"max-epsilon": 1.0, "state-path": str(tmp_path / "state"), "model-path": str(tmp_path / "m.npz")}
-    terms = Terms(TERMS.spec, TERMS.classes, "noisy", NAMES, PRIVATE.mechanism)
-    release = client_fn(context(node)).fit(FitIns(ndarrays_to_parameters([]), terms.to_config()))
+    run = noisy(names=NAMES)
+    release = client_fn(context(node)).fit(FitIns(ndarrays_to_parameters([]), counting(run)))
     arrays = codec.read_tensors(release.parameters.tensors)
-    counts = codec.decode_release(arrays, TERMS.hasher, PRIVATE.mechanism, 1000)
-    reply = client_fn(context(node)).evaluate(evaluation(terms, counts, **{"flynn-releases": 1}))
-    assert (reply.loss, reply.num_examples, reply.metrics) == (0.0, 0, {"flynn-party": "Basel"})
-    assert FlyNNClassifier.load(tmp_path / "m.npz").guarantee_ == PRIVATE.mechanism.guarantee()
+    counts = codec.decode_release(arrays, RUN.hasher, LAPLACE, 1000)
+    reply = client_fn(context(node)).evaluate(evaluation(run, counts, n_releases=1))
+    assert (reply.loss, reply.num_examples, reply.metrics) == (0.0, 0, {PARTY: "Basel"})
+    assert FlyNNClassifier.load(tmp_path / "m.npz").guarantee_ == LAPLACE.guarantee()
 
 
 def test_a_model_that_cannot_be_written_is_told_without_a_path(
@@ -340,10 +354,10 @@ def test_a_model_that_cannot_be_written_is_told_without_a_path(
     (tmp_path / "model.npz").write_text("the one before")
     monkeypatch.setattr("flwr_flynn.model.model_file.os.fsync", full)
     node = shuffled | {"model-path": str(tmp_path / "model.npz")}
-    counts = ClassCounts.zeros(TERMS.hasher, 10)
+    counts = ClassCounts.zeros(RUN.hasher, 10)
     with caplog.at_level("ERROR", "flwr"):
         metrics = client_fn(context(node)).evaluate(evaluation(NAMED, counts)).metrics
-    assert metrics == {"flynn-party": "Basel", "flynn-unkept": "failed with WriteError: No space left on device"}
+    assert metrics == {PARTY: "Basel", UNKEPT: "failed with WriteError: No space left on device"}
     assert str(tmp_path) in caplog.text
     assert (tmp_path / "model.npz").read_text() == "the one before"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.csv", "model.npz"]
@@ -364,4 +378,4 @@ def test_a_place_that_cannot_be_written_to_is_known_before_the_counting(
 ) -> None:
     node = shuffled | {"model-path": str(tmp_path / path.format(tmp_path.name))}
     _, examples, metrics = fit(context(node))
-    assert (examples, metrics["flynn-refused"]) == (0, f"node-config model-path: expected {expected}")
+    assert (examples, metrics[REFUSED]) == (0, f"node-config model-path: expected {expected}")

@@ -13,20 +13,27 @@ import numpy as np
 import pytest
 from flwr.common import Code, EvaluateIns, FitIns, FitRes, Status, ndarrays_to_parameters
 from flwr.server import Server
-from flwr_flynn.federated.aggregator import NOISY_EXAMPLES, Aggregator
 
 from flwr_flynn import FlyNNClassifier, FlyNNClient, FlyNNStrategy
 from flwr_flynn.app.config import NodeConfig, RunConfig
 from flwr_flynn.app.privacy_setup import private_plan, run_mechanism, simulated_budget
 from flwr_flynn.errors import AggregationError, ConfigError, DataError, PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.protocol import SumsTerms, Terms
-from flwr_flynn.federated.roster import Reply
+from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.party import NOISY_EXAMPLES
+from flwr_flynn.federated.phases.columns import ColumnsRequest
+from flwr_flynn.federated.phases.evaluation import EvaluationRequest
+from flwr_flynn.federated.phases.selection import SelectionRequest
+from flwr_flynn.federated.protocol import PHASE, REFUSED, TRAIN, Config, Reply, Request, key
+from flwr_flynn.federated.run import Failures, Run, Taken
+from flwr_flynn.federated.run_spec import Noisy, RunSpec
+from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.scoring import Readout
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, Mechanism, SimulatedRelease, TopTLaplace
 from flwr_flynn.privacy.ledger import Budget, Policy
-from tests.fakes import CLASSES, HASHER, SPEC, TERMS, Proxy, counts_of, manager, points
+from tests.fakes import CLASSES, HASHER, RUN, SPEC, Proxy, counting, counts_of, manager, points
 
 pytest.importorskip("opendp")
 pytest.importorskip("dp_accounting")
@@ -42,8 +49,12 @@ MECHANISMS = [
 ALL = ("gaussian", "laplace", "top-t", "simulated")
 
 
-def terms(mechanism: Mechanism = LAPLACE, **changes: Any) -> Terms:
-    return Terms(**{"specs": SPEC, "classes": CLASSES, "mode": "noisy", "mechanism": mechanism} | changes)
+def asking(mechanism: Mechanism = LAPLACE, **changes: Any) -> RunSpec:
+    return RunSpec(**{"specs": SPEC, "classes": CLASSES, "mode": Noisy(mechanism)} | changes)
+
+
+def config_of(request: Request[Any]) -> dict[str, Any]:
+    return {PHASE: request.phase, **request.to_config()}
 
 
 def party(path: Path, X: Any = None, y: Any = None, max_epsilon: float = 1.0, **more: Any) -> FlyNNClient:
@@ -54,16 +65,16 @@ def party(path: Path, X: Any = None, y: Any = None, max_epsilon: float = 1.0, **
     return FlyNNClient(X, y, name="Basel", budget=Budget(path / "state", policy), **more)
 
 
-def answer(client: FlyNNClient, asked: Terms | None = None) -> FitRes:
-    request = FitIns(ndarrays_to_parameters([]), (asked or terms()).to_config())
+def answer(client: FlyNNClient, asked: RunSpec | None = None) -> FitRes:
+    request = FitIns(ndarrays_to_parameters([]), counting(asked or asking()))
     return client.to_client().fit(request)
 
 
 def refusal(client: FlyNNClient, asked: Any = None) -> str:
-    config = asked if isinstance(asked, dict) else (asked or terms()).to_config()
+    config = asked if isinstance(asked, dict) else counting(asked or asking())
     arrays, n_examples, metrics = client.fit([], config)
     assert (arrays, n_examples) == ([], 0)
-    return str(metrics["flynn-refused"])
+    return str(metrics[REFUSED])
 
 
 def form(reply: FitRes) -> Any:
@@ -96,7 +107,7 @@ def test_the_form_of_a_reply_depends_on_no_record(mechanism: Mechanism, tmp_path
         "wrong labels": (X, wrong),
         "nothing that fits": (np.full((9, 4), np.nan), ["oak"] * 9),
     }
-    replies = {name: answer(party(tmp_path / name, *each), terms(mechanism)) for name, each in data.items()}
+    replies = {name: answer(party(tmp_path / name, *each), asking(mechanism)) for name, each in data.items()}
     forms = {name: form(reply) for name, reply in replies.items()}
     assert all(each == forms["all"] for each in forms.values()), forms
     assert forms["all"][2:4] == (NOISY_EXAMPLES, {"flynn-party": "Basel"})
@@ -105,7 +116,7 @@ def test_the_form_of_a_reply_depends_on_no_record(mechanism: Mechanism, tmp_path
 
 def test_noise_is_on_classes_that_a_party_does_not_have(tmp_path: Path) -> None:
     noisy = LaplaceCounts(0.1, **SHAPE)
-    array = codec.read_tensors(answer(party(tmp_path, *points(0)), terms(noisy)).parameters.tensors)[1]
+    array = codec.read_tensors(answer(party(tmp_path, *points(0)), asking(noisy)).parameters.tensors)[1]
     assert (np.abs(array).sum(axis=1) > 0).all()
     assert array.min() < 0
 
@@ -113,7 +124,7 @@ def test_noise_is_on_classes_that_a_party_does_not_have(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mechanism", [LAPLACE, GaussianCounts(1.0, 1e-5, **SHAPE)], ids=lambda each: each.kind)
 def test_the_noise_is_that_of_the_mechanism(mechanism: Mechanism, tmp_path: Path) -> None:
     X, y = points(200)
-    array = codec.read_tensors(answer(party(tmp_path, X, y), terms(mechanism)).parameters.tensors)[1]
+    array = codec.read_tensors(answer(party(tmp_path, X, y), asking(mechanism)).parameters.tensors)[1]
     noise = array - counts_of(X, y).array
     assert 0.5 < noise.std() / mechanism.noise_sd < 2
     assert abs(noise.mean()) < 0.6 * mechanism.noise_sd  # 5 standard errors of 72 draws
@@ -124,7 +135,7 @@ def test_what_does_not_fit_is_told_to_the_partys_own_log(tmp_path: Path, caplog:
     X[:3, 0] = np.nan
     with caplog.at_level(logging.WARNING, logger="flwr"):
         answer(party(tmp_path, X, y))
-    assert "3 of 20 records do not fit" in caplog.text
+    assert "3 of 20 samples do not fit" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -138,12 +149,12 @@ def test_a_failed_count_costs_nothing_and_does_not_say_why(
 
     client = party(tmp_path)
     with monkeypatch.context() as patch, caplog.at_level(logging.ERROR, logger="flwr"):
-        patch.setattr("flwr_flynn.flower.client.count", fails)
+        patch.setattr("flwr_flynn.federated.party.count", fails)
         assert refusal(client) == "counting failed at this party"
     assert "secret" in caplog.text
-    assert client.budget.spent() == (0.0, 0.0)
+    assert client.party.options.budget.spent() == (0.0, 0.0)
     assert answer(client).num_examples == NOISY_EXAMPLES
-    assert client.budget.spent() == (1.0, 0.0)
+    assert client.party.options.budget.spent() == (1.0, 0.0)
 
 
 def test_wide_noise_travels_in_wide_integers() -> None:
@@ -164,22 +175,22 @@ def test_the_same_request_gets_the_same_answer(tmp_path: Path, caplog: pytest.Lo
     with caplog.at_level(logging.INFO, logger="flwr"):
         assert answer(party(tmp_path, *points(7))) == first  # to notice other data they would have to be looked at
     assert "was answered before" in caplog.text
-    assert party(tmp_path).budget.spent() == (1.0, 0.0)
+    assert party(tmp_path).party.options.budget.spent() == (1.0, 0.0)
 
 
 def test_another_request_adds_up_and_is_refused_beyond_the_policy(tmp_path: Path) -> None:
-    asked = [terms(LaplaceCounts(epsilon, **SHAPE)) for epsilon in (0.5, 0.25, 0.3)]
+    asked = [asking(LaplaceCounts(epsilon, **SHAPE)) for epsilon in (0.5, 0.25, 0.3)]
     client = party(tmp_path)
     first = answer(client, asked[0])
     assert first.num_examples == NOISY_EXAMPLES
     # The same counts for classes in another order are another answer.
-    assert answer(client, terms(LaplaceCounts(0.25, **SHAPE), classes=CLASSES[::-1])).num_examples == NOISY_EXAMPLES
+    assert answer(client, asking(LaplaceCounts(0.25, **SHAPE), classes=CLASSES[::-1])).num_examples == NOISY_EXAMPLES
     assert answer(client, asked[1]).num_examples == NOISY_EXAMPLES
     assert refusal(client, asked[2]) == "policy max-epsilon: this release does not fit in what is left"
     assert answer(client, asked[0]) == first
     # A refusal depends on no record.
     for n in (0, 1, 30):
-        other = FlyNNClient(*points(n), budget=client.budget)
+        other = FlyNNClient(*points(n), budget=client.party.options.budget)
         assert refusal(other, asked[2]) == "policy max-epsilon: this release does not fit in what is left"
 
 
@@ -192,7 +203,7 @@ def test_a_lost_or_altered_ledger_is_refused_until_reset(fault: Any, tmp_path: P
     reason = refusal(party(tmp_path))
     assert "nothing is released until it is reset" in reason
     assert str(tmp_path) not in reason
-    party(tmp_path).budget.reset()
+    party(tmp_path).party.options.budget.reset()
     assert answer(party(tmp_path)).num_examples == NOISY_EXAMPLES
 
 
@@ -216,21 +227,23 @@ def test_the_policy_is_the_partys(policy: Policy, reason: str, tmp_path: Path) -
 
 def test_a_party_with_a_policy_gives_nothing_else(tmp_path: Path) -> None:
     X, y = points(20)
-    client = party(tmp_path, X, y, X_test=X, y_test=y)
-    assert "only noisy counts leave this party, not exact counts" in refusal(client, TERMS)
-    assert "not sums of columns" in refusal(client, SumsTerms(4, CLASSES, True, 1).to_config())
-    model = codec.encode(counts_of(X, y))
-    config = TERMS.to_config() | {"flynn-candidates": '[[["balanced", 0.5]]]'}
-    loss, n_examples, metrics = client.evaluate(model, config)
-    assert (loss, n_examples) == (0.0, 0)
-    assert "not a part in the choice" in metrics["flynn-refused"]
     received: list[FlyNNClassifier] = []
-    client.on_model = received.append
-    config = TERMS.to_config() | {"flynn-decay": 0.5, "flynn-rule": "balanced"}
-    assert "policy evaluate off" in client.evaluate(model, config)[2]["flynn-refused"]
+    client = party(tmp_path, X, y, X_test=X, y_test=y, on_model=received.append)
+    assert "only noisy counts leave this party, not phase counts" in refusal(client, RUN)
+    assert "not phase columns" in refusal(client, config_of(ColumnsRequest(4, CLASSES, True, 1)))
+    counts = counts_of(X, y)
+    selection = SelectionRequest(RUN, CountsOfSpecs((counts,)), ((Readout("balanced", 0.5),),))
+    loss, n_examples, metrics = client.evaluate(selection.arrays(), config_of(selection))
+    assert (loss, n_examples, len(metrics)) == (0.0, 0, 2)
+    assert "not phase selection" in metrics[REFUSED]
+    assert received == []
+    evaluation = EvaluationRequest(RUN, counts, Readout("balanced", 0.5, 1.0))
+    loss, n_examples, metrics = client.evaluate(evaluation.arrays(), config_of(evaluation))
+    assert (loss, n_examples, len(metrics)) == (0.0, 0, 2)
+    assert "policy evaluate off" in metrics[REFUSED]
     assert len(received) == 1  # the model is taken all the same
-    client.evaluates = True
-    assert client.evaluate(model, config)[1] == 20
+    open_to_results = party(tmp_path, X, y, X_test=X, y_test=y, evaluates=True)
+    assert open_to_results.evaluate(evaluation.arrays(), config_of(evaluation))[1] == 20
 
 
 def test_data_of_the_wrong_form_are_refused(tmp_path: Path) -> None:
@@ -240,7 +253,7 @@ def test_data_of_the_wrong_form_are_refused(tmp_path: Path) -> None:
 
 
 def test_parties_of_a_simulation_draw_different_noise(tmp_path: Path) -> None:
-    asked = terms(SimulatedRelease(LAPLACE, seed=3))
+    asked = asking(SimulatedRelease(LAPLACE, seed=3))
     X, y = points(20)
 
     def array(name: str, folder: str) -> list[list[int]]:
@@ -251,31 +264,32 @@ def test_parties_of_a_simulation_draw_different_noise(tmp_path: Path) -> None:
     assert array("a", "1") == array("a", "2") != array("b", "3")
 
 
-# ---- terms
+# ---- the request
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda each: each.kind)
-def test_terms_carry_the_mechanism(mechanism: Mechanism) -> None:
-    asked = terms(mechanism)
+def test_a_request_carries_the_mechanism(mechanism: Mechanism) -> None:
+    asked = asking(mechanism)
     config = asked.to_config()
-    assert Terms.from_config(config, 4) == asked
-    assert config["flynn-mode"] == "noisy"
-    assert not any("sigma" in value or "scale" in json.loads(config["flynn-mechanism"]) for value in config)
+    assert RunSpec.from_config(Config(config)) == asked
+    assert config[key("mode")] == "noisy"
+    assert not any("sigma" in value or "scale" in json.loads(config[key("mechanism")]) for value in config)
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    ("changes", "facts"),
     [
-        ({"mechanism": None}, "mechanism: expected one in mode noisy"),
-        ({"mode": "plain"}, "mechanism: expected none in mode plain"),
-        ({"mechanism": LaplaceCounts(1.0, hash_nnz=4, n_classes=3)}, "mechanism: expected hash_nnz 3, got 4"),
-        ({"mechanism": LaplaceCounts(1.0, hash_nnz=3, n_classes=2)}, "mechanism: expected n_classes 3, got 2"),
-        ({"specs": [SPEC, replace(SPEC, hash_dim=25)]}, "spec: expected one in mode noisy"),
+        ({"mechanism": None}, ("mechanism", "a Mechanism of flwr_flynn.privacy", "NoneType")),
+        ({"mode": "plain"}, ("mode", "Plain, Noisy or Secure", "str")),
+        ({"mechanism": LaplaceCounts(1.0, hash_nnz=4, n_classes=3)}, ("mechanism", "hash_nnz 3", "4")),
+        ({"mechanism": LaplaceCounts(1.0, hash_nnz=3, n_classes=2)}, ("mechanism", "n_classes 3", "2")),
+        ({"specs": [SPEC, replace(SPEC, hash_dim=25)]}, ("spec", "one in mode noisy", "2")),
     ],
 )
-def test_terms_that_do_not_fit_together(changes: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ConfigError, match=reason):
-        terms(**changes)
+def test_a_run_that_does_not_fit_together(changes: dict[str, Any], facts: tuple[str, str, str]) -> None:
+    with pytest.raises(ConfigError) as error:
+        asking(**changes)
+    assert (error.value.field, error.value.expected, error.value.got) == facts
 
 
 @pytest.mark.parametrize(
@@ -287,10 +301,11 @@ def test_terms_that_do_not_fit_together(changes: dict[str, Any], reason: str) ->
     ],
 )
 def test_hostile_mechanisms_are_refused(text: Any, tmp_path: Path) -> None:
-    config = terms().to_config() | {"flynn-mechanism": text}
+    config = counting(asking()) | {key("mechanism"): text}
     assert refusal(party(tmp_path), config)
+    assert not (tmp_path / "state").exists()
     with pytest.raises(PayloadError):
-        Terms.from_config(config, 4)
+        RunSpec.from_config(Config(config))
 
 
 # ---- the server
@@ -305,21 +320,33 @@ def reply(cid: str, arrays: list[np.ndarray], n_examples: int = NOISY_EXAMPLES, 
     return Reply(cid, ndarrays_to_parameters(arrays).tensors, n_examples, metrics)
 
 
+def a_server(mechanism: Mechanism = LAPLACE, **more: Any) -> Run:
+    return Run(RunOptions(SPEC, CLASSES, **{"min_parties": 1, "mechanism": mechanism} | more))
+
+
+def take(server: Run, *replies: Reply) -> Taken:
+    """What comes of these replies."""
+    assert server.ask(TRAIN, [*{each.cid: 1 for each in replies}, "late"])
+    taken = server.take(replies, Failures())
+    assert taken is not None
+    return taken
+
+
 def test_releases_are_added_up_with_their_noise() -> None:
-    server = Aggregator(terms(), min_parties=2)
+    server = a_server(min_parties=2)
     arrays = [release(seed=seed) for seed in range(3)]
-    server.commit(server.check([reply("0", arrays[0]), reply("1", arrays[1])]))
-    server.commit(server.check([reply("2", arrays[2]), reply("1", arrays[1])]))
+    take(server, reply("0", arrays[0]), reply("1", arrays[1]))
+    assert take(server, reply("2", arrays[2]), reply("1", arrays[1])).batch.repeated == ["1"]
     np.testing.assert_array_equal(server.counts.array, sum(array[1].astype(int) for array in arrays))
     assert server.counts.noise_variance == pytest.approx(3 * LAPLACE.noise_sd**2)
     assert len(server.counts.noise) == 3
-    assert [each.examples for each in server.parties] == [None] * 3
+    assert [each.examples for each in server.counted.counted] == [None] * 3
     assert server.counts.array.dtype == np.int64
 
 
 def test_the_same_release_under_two_ids_is_the_same_noise_twice() -> None:
-    server = Aggregator(terms(), min_parties=2)
-    server.commit(server.check([reply("0", release()), reply("1", release())]))
+    server = a_server(min_parties=2)
+    take(server, reply("0", release()), reply("1", release()))
     assert server.counts.noise_variance == pytest.approx(4 * LAPLACE.noise_sd**2)
 
 
@@ -349,34 +376,30 @@ HUGE = np.full((3, 24), 2**62)
     ],
 )
 def test_hostile_replies_are_refused(arrays: list[np.ndarray], n_examples: Any, reason: str) -> None:
-    server = Aggregator(terms(), min_parties=1)
-    before = server.counts
-    batch = server.check([reply("0", arrays, n_examples)])
-    assert reason in batch.refused["0"]
-    server.commit(batch)
-    assert (server.counts, server.parties) == (before, [])
+    server = a_server()
+    before, state = server.counts, server.state
+    assert reason in take(server, reply("0", arrays, n_examples)).batch.refused["0"]
+    assert (server.counts, server.counted.counted, server.state) == (before, [], state)
 
 
 def test_counts_that_are_too_large_are_refused() -> None:
-    server = Aggregator(terms(), min_parties=1, max_examples_per_party=100)
     most = 100 + math.ceil(40 * LAPLACE.noise_sd)
     for size, fits in ((most, True), (most + 1, False), (-most, True), (-most - 1, False), (-(2**31), False)):
-        batch = server.check([reply("0", spoiled(counts=np.full((3, 24), size, np.int32)))])
-        assert ("0" in batch.accepted) == fits
+        server = a_server(max_examples_per_party=100)
+        batch = take(server, reply("0", spoiled(counts=np.full((3, 24), size, np.int32)))).batch
+        assert ("0" in batch.passed) == fits
     wide = LaplaceCounts(0.001, **SHAPE, records_per_person=10**6)
-    server = Aggregator(terms(wide), min_parties=1)
     for size in (2**62, -(2**63)):
-        batch = server.check([reply("0", spoiled(counts=np.full((3, 24), size, np.int64)))])
+        batch = take(a_server(wide), reply("0", spoiled(counts=np.full((3, 24), size, np.int64)))).batch
         assert "counts: expected from" in batch.refused["0"]
 
 
 def test_no_number_of_large_replies_overflows_the_sum() -> None:
     wide = LaplaceCounts(0.001, **SHAPE, records_per_person=10**6)
-    server = Aggregator(terms(wide), min_parties=1, max_examples_per_party=2**62)
+    server = a_server(wide, max_examples_per_party=2**62)
     large = codec.noisy_capacity(HASHER) // 3
-    batch = server.check([reply(str(i), spoiled(counts=np.full((3, 24), -large - i))) for i in range(5)])
-    server.commit(batch)
-    assert len(server.parties) == 2
+    batch = take(server, *(reply(str(i), spoiled(counts=np.full((3, 24), -large - i))) for i in range(5))).batch
+    assert len(server.counted) == 2
     assert set(batch.refused.values()) == {"refused: the sum has no room for it"}
     assert server.counts.array.max() == -2 * large - 1
 
@@ -384,6 +407,12 @@ def test_no_number_of_large_replies_overflows_the_sum() -> None:
 def strategy(**changes: Any) -> FlyNNStrategy:
     settings = {"spec": SPEC, "classes": CLASSES, "min_available_clients": 3, "min_parties": 2, "wait_timeout": 0}
     return FlyNNStrategy(**{**settings, "mechanism": LaplaceCounts(2.0, **SHAPE), **changes})
+
+
+def guarantee_of(made: FlyNNStrategy) -> str:
+    mechanism = made.run.state.run_spec.mechanism
+    assert mechanism is not None
+    return mechanism.guarantee()
 
 
 def run(made: FlyNNStrategy, tmp_path: Path, **more: Any) -> list[Proxy]:
@@ -407,16 +436,18 @@ def test_a_private_run_makes_a_model_with_its_guarantee(tmp_path: Path, caplog: 
     with caplog.at_level(logging.INFO, logger="flwr"):
         proxies = run(made, tmp_path)
     assert made.num_rounds == 1
-    assert (made.choice, made.sums, made.evaluation) == (None, None, None)
+    assert made.run.state.results.keys() == {"counts"}
+    assert (made.selection, made.evaluation) == (None, None)
     assert [proxy.evaluations for proxy in proxies] == [0, 0, 0]
-    assert made.guarantee == made.mechanism.guarantee() == made.model.guarantee_
-    assert made.guarantee in caplog.text
+    guarantee = guarantee_of(made)
+    assert guarantee == made.model.guarantee_
+    assert guarantee in caplog.text
     X, y = points(300)
     exact = counts_of(*(np.delete(each, np.s_[1::3], axis=0) for each in (X, y)))
     assert 0 < np.abs(made.counts.array - exact.array).max() < 100
     made.model.save(tmp_path / "model.npz")
     loaded = FlyNNClassifier.load(tmp_path / "model.npz")
-    assert loaded.guarantee_ == made.guarantee
+    assert loaded.guarantee_ == guarantee
     assert loaded.counts_ == made.counts
     np.testing.assert_array_equal(loaded.predict(X), made.model.predict(X))
 
@@ -427,8 +458,8 @@ def test_a_private_run_can_be_evaluated_where_parties_allow_it(mechanism: Mechan
     made = strategy(mechanism=mechanism, fraction_evaluate=1.0)
     run(made, tmp_path, evaluates=True, on_model=received.append)
     assert made.evaluation["examples"] == 900
-    assert made.choice is None
-    assert received[0].guarantee_ == made.guarantee
+    assert made.selection is None
+    assert received[0].guarantee_ == guarantee_of(made)
     assert (received[0].counts_.array == made.counts.array).all()
     assert received[0].counts_.noise_variance == pytest.approx(made.counts.noise_variance)
     X, y = points(300)
@@ -439,8 +470,9 @@ def test_a_private_run_at_parties_that_keep_their_results(tmp_path: Path) -> Non
     made = strategy(fraction_evaluate=1.0)
     run(made, tmp_path)
     assert made.evaluation is None
-    assert len(made.evaluation_missing) == 3
-    assert all("policy evaluate off" in reason for reason in made.evaluation_missing.values())
+    missing = made.run.state.results["evaluation"].missing
+    assert len(missing) == 3
+    assert all("policy evaluate off" in reason for reason in missing.values())
 
 
 def test_an_open_run_gets_nothing_from_parties_with_a_policy(tmp_path: Path) -> None:
@@ -451,27 +483,29 @@ def test_an_open_run_gets_nothing_from_parties_with_a_policy(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    ("changes", "field", "got"),
     [
-        ({"spec": [SPEC, replace(SPEC, hash_dim=25)]}, "spec: expected one in mode noisy"),
-        ({"spec": HashPlan(4, 3, scaling="standard")}, "spec: scaling = standard sums up columns"),
-        ({"mechanism": LaplaceCounts(1.0, hash_nnz=4, n_classes=3)}, "mechanism: expected hash_nnz 3"),
-        ({"mechanism": 1.0}, "mechanism: expected one"),
+        ({"spec": [SPEC, replace(SPEC, hash_dim=25)]}, "spec", "2"),
+        ({"spec": HashPlan(4, 3, scaling="standard")}, "spec", "standard"),
+        ({"mechanism": LaplaceCounts(1.0, hash_nnz=4, n_classes=3)}, "mechanism", "4"),
+        ({"mechanism": 1.0}, "mechanism", "float"),
     ],
 )
-def test_a_strategy_refuses_what_noise_does_not_go_with(changes: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ConfigError, match=reason):
+def test_a_strategy_refuses_what_noise_does_not_go_with(changes: dict[str, Any], field: str, got: str) -> None:
+    with pytest.raises(ConfigError) as error:
         strategy(**changes)
+    assert (error.value.field, error.value.got) == (field, got)
 
 
 @pytest.mark.parametrize("n_releases", [None, 0, -1, True, 2.0, 2**31])
 def test_a_model_of_no_number_of_releases_is_refused(n_releases: Any) -> None:
-    total = codec.encode(SimulatedRelease(LAPLACE, 1).release(counts_of(*points(20))))
-    config = {**terms().to_config(), "flynn-decay": 0.5, "flynn-rule": "balanced", "flynn-releases": n_releases}
+    total = SimulatedRelease(LAPLACE, 1).release(counts_of(*points(20)))
+    asked = EvaluationRequest(asking(), total, Readout("balanced", 0.5, 1.0), n_releases=1)
     X, y = points(5)
     client = FlyNNClient(X, y, X_test=X, y_test=y)
-    assert "flynn-releases" in client.evaluate(total, config)[2]["flynn-refused"]
-    assert client.evaluate(total, config | {"flynn-releases": 1})[1] == 5
+    config = config_of(asked) | {key("n_releases"): n_releases}
+    assert "releases: expected " in client.evaluate(asked.arrays(), config)[2][REFUSED]
+    assert client.evaluate(asked.arrays(), config_of(asked))[1] == 5
 
 
 def test_sums_of_noisy_counts_travel_signed() -> None:
@@ -595,8 +629,8 @@ def test_evaluating_a_model_with_a_budget_leaves_out_what_does_not_fit(tmp_path:
     X, y = points(20)
     spoiled = X.copy()
     spoiled[::2] = np.nan
-    model = ndarrays_to_parameters(codec.encode(counts_of(*points(60, seed=1))))
-    config = TERMS.to_config() | {"flynn-decay": 0.5, "flynn-rule": "balanced"}
+    asked = EvaluationRequest(RUN, counts_of(*points(60, seed=1)), Readout("balanced", 0.5, 1.0))
+    model, config = ndarrays_to_parameters(asked.arrays()), config_of(asked)
     client = party(tmp_path, X_test=spoiled, y_test=y, evaluates=True).to_client()
     reply = client.evaluate(EvaluateIns(model, config))
     clean = FlyNNClient(X, y, name="Basel", X_test=X[1::2], y_test=y[1::2]).to_client()
@@ -605,9 +639,10 @@ def test_evaluating_a_model_with_a_budget_leaves_out_what_does_not_fit(tmp_path:
 
 
 def test_a_client_takes_a_budget_and_nothing_else() -> None:
-    with pytest.raises(ConfigError, match="budget: expected a Budget, got str"):
+    with pytest.raises(ConfigError) as error:
         FlyNNClient(*points(3), budget="state")
+    assert (error.value.field, error.value.got) == ("budget", "str")
 
 
 def test_counts_of_no_release_are_none() -> None:
-    assert Aggregator(terms(), 1).counts == ClassCounts.zeros(HASHER, 3)
+    assert a_server().counts == ClassCounts.zeros(HASHER, 3)

@@ -42,8 +42,8 @@ REPORT: dict[str, Any] = {
     "evaluation_missing": {},
     "unkept": {},
     "evaluation_trouble": [],
-    "sums": None,
-    "choice": None,
+    "columns": None,
+    "selection": None,
     "specs": [],
     "traffic": {},
     "sha256": {"federated": "12ab"},
@@ -198,21 +198,20 @@ def test_rounds_must_do_for_the_counting() -> None:
     assert server_app._rounds(RunConfig(), plan, strategy) == 3
 
 
-def test_the_table_shows_the_choice_and_what_it_cost(tmp_path: Path) -> None:
-    choice = {
+def test_the_table_shows_the_selection(tmp_path: Path) -> None:
+    selection = {
         "spec": 1,
-        "decay": 0.25,
+        "readout": ["balanced", 0.25, 1.5],
         "candidates": [[["balanced", 0.5]], [["balanced", 0.25]]],
         "accuracies": [[0.75], [0.875]],
         "accuracy": 0.875,
         "examples": 7,
         "missing": {"b": "no reply"},
-        "cost": {"extra_specs": {"up": 1000, "down": 2000}},
     }
-    sums = {"examples": 6, "missing": {"a": "declined: no"}}
-    traffic = {name: {"parties": 2, "up": 10, "down": 20} for name in ("sums", "counts", "choice", "model")}
-    equal = {"federated": "12ab", "pooled": "12ab", "equal": True, "sums_equal": None, "choice_equal": False}
-    changes = {"choice": choice, "sums": sums, "scaling": "auto", "specs": [{}, {}], "traffic": traffic}
+    columns = {"examples": 6, "missing": {"a": "declined: no"}}
+    traffic = {name: {"parties": 2, "up": 10, "down": 20} for name in ("columns", "counts", "selection", "evaluation")}
+    equal = {"federated": "12ab", "pooled": "12ab", "equal": True, "columns_equal": None, "selection_equal": False}
+    changes = {"selection": selection, "columns": columns, "scaling": "auto", "specs": [{}, {}], "traffic": traffic}
     table = reports.table(REPORT | changes | {"sha256": equal}, tmp_path)
     rows = {" ".join(line.split()) for line in table.splitlines()}
     assert {
@@ -222,17 +221,17 @@ def test_the_table_shows_the_choice_and_what_it_cost(tmp_path: Path) -> None:
         "decay 0.25, leave-one-out 0.8750, 1 compared on 7 examples",
         "no say: b no reply",
         "sums of the columns 10 B up, 20 B down",
-        "choice 10 B up, 20 B down",
-        "of which specs not chosen 1.0 kB up, 2.0 kB down",
+        "selection 10 B up, 20 B down",
+        "model and evaluation 10 B up, 20 B down",
         "equal yes",
         "sums of the columns equal n/a, some samples had no say",
-        "choice equal NO",
+        "selection equal NO",
     } <= rows
-    table = reports.table(REPORT | {"choice": choice | {"accuracies": []}}, tmp_path)
-    assert "none: no party with points replied" in table
+    table = reports.table(REPORT | {"selection": selection | {"accuracies": []}}, tmp_path)
+    assert "none: no party with samples replied" in table
 
 
-def test_sums_and_choice_are_compared_with_those_of_the_pooled_points(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_and_selection_are_compared_with_those_of_the_pooled_points(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = points(60)
     codes = np.array([CLASSES.index(label) for label in y])
     config = RunConfig.parse({"scaling": "auto", "hash-dim": 64})
@@ -249,12 +248,12 @@ def test_sums_and_choice_are_compared_with_those_of_the_pooled_points(monkeypatc
         found = reports.compared(config, strategy, plan, 3, strategy.federation("1"))
         return {name: found[name] for name in reports.EQUALITIES}
 
-    assert compared(1, X) == {"equal": True, "sums_equal": True, "choice_equal": True}
-    assert compared(8, X) == {"equal": True, "sums_equal": None, "choice_equal": True}
+    assert compared(1, X) == {"equal": True, "columns_equal": True, "selection_equal": True}
+    assert compared(8, X) == {"equal": True, "columns_equal": None, "selection_equal": True}
     assert compared(1, X[::-1].copy())["equal"] is False
     nudged = X.copy()
     nudged[0, 0] = np.nextafter(X[0, 0], np.inf)
-    assert compared(1, nudged)["sums_equal"] is False
+    assert compared(1, nudged)["columns_equal"] is False
 
 
 # -------- one run against parties in this process
@@ -336,17 +335,17 @@ def test_a_party_of_more_points_than_allowed_is_not_counted(tmp_path: Path, monk
         run(tmp_path, monkeypatch, lambda content, kind: content, **{"max-examples": 19})
 
 
-def test_a_run_with_sums_and_a_choice_reports_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_with_columns_and_a_selection_reports_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = run(tmp_path, monkeypatch, lambda content, kind: content, scaling="auto")
     assert report["scaling"] == "auto"
-    assert report["sums"]["examples"] <= 40
-    assert len(report["specs"]) == len(report["choice"]["accuracies"]) == 4
-    assert report["specs"][report["choice"]["spec"]]["n_waves"] == report["spec"]["n_waves"]
-    assert report["decay"] == report["choice"]["decay"]
-    assert report["traffic"].keys() == {"sums", "counts", "choice", "model"}
+    assert report["columns"]["examples"] <= 40
+    assert len(report["specs"]) == len(report["selection"]["accuracies"]) == 4
+    assert report["specs"][report["selection"]["spec"]]["n_waves"] == report["spec"]["n_waves"]
+    assert [report[name] for name in ("rule", "decay", "temperature")] == report["selection"]["readout"]
+    assert report["traffic"].keys() == {"columns", "counts", "selection", "evaluation"}
     assert report["evaluation"]["examples"] == 40
     paper = run(tmp_path, monkeypatch, lambda content, kind: content, preset="paper")
-    assert (paper["scaling"], paper["sums"], paper["choice"]) == ("none", None, None)
+    assert (paper["scaling"], paper["columns"], paper["selection"]) == ("none", None, None)
     assert (paper["decay"], paper["rule"], paper["spec"]["signed"]) == (0.5, "novelty", False)
     assert paper["evaluation"]["examples"] == 40
 
@@ -371,8 +370,10 @@ def test_a_federation_goes_through_train_join_and_evaluate(tmp_path: Path, monke
     with pytest.raises(ConfigError, match=r"^run-config federation: expected a file, got '~nobody-of-this-name/f.npz'"):
         go({1}, "train", federation="~nobody-of-this-name/f.npz")
     go({1}, "train", rule="novelty", **{"min-available": 1})
+    before = kept.read_bytes()
     with pytest.raises(AggregationError, match=r"Mallory \(refused: counts: expected at most 19 examples, got 20\)"):
         go({2}, "join", **{"max-examples": 19})
+    assert kept.read_bytes() == before
     assert go({2}, "join", **{"max-examples": 20})["rule"] == "novelty"
     assert [member.name for member in Federation.load(kept).members] == ["Mallory", "Ulm"]
     before = kept.read_bytes()
@@ -401,7 +402,12 @@ def test_a_private_run_reports_its_guarantee(
     assert model.guarantee_ == privacy["guarantee"]
     assert mechanism_from_dict(privacy["mechanism"]).guarantee() == privacy["guarantee"]
     assert (privacy["epsilon"], privacy["delta"]) == (pytest.approx(1.0, rel=0.01), more.get("delta", 0.0))
-    assert (report["examples"], report["evaluation"], report["choice"], report["sums"]) == (None, None, None, None)
+    assert (report["examples"], report["evaluation"], report["selection"], report["columns"]) == (
+        None,
+        None,
+        None,
+        None,
+    )
     assert [party["examples"] for party in report["parties"]] == [None, None]
     assert model.counts_.noise_variance == pytest.approx((2 * privacy["noise_sd"]) ** 2)
     printed = capsys.readouterr().out
@@ -455,7 +461,7 @@ def test_whatever_fails_after_the_counting_the_model_is_there(tmp_path: Path, mo
         patch.setattr(FlyNNStrategy, "aggregate_evaluate", fails)
         report = run(tmp_path, patch, lambda content, kind: content)
     assert report["evaluation"] is None
-    assert report["evaluation_trouble"] == ["KeyError"] * 2  # the choice's, too
+    assert report["evaluation_trouble"] == ["KeyError"] * 2  # the selection's, too
     (tmp_path / "out" / "model.npz").unlink()
     monkeypatch.setattr(reports, "compiled", fails)
     with pytest.raises(KeyError):

@@ -18,9 +18,9 @@ from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.compression import pack
 from flwr_flynn.model.counts import ClassCounts
-from tests.fakes import HASHER, TERMS, counts_of, points
+from tests.fakes import HASHER, RUN, counts_of, points
 
-L, M, RHO = TERMS.n_classes, HASHER.hash_dim, HASHER.hash_nnz
+L, M, RHO = RUN.n_classes, HASHER.hash_dim, HASHER.hash_nnz
 
 
 def good() -> list[np.ndarray]:
@@ -103,8 +103,8 @@ HOSTILE = {
     "a class more": (repacked(lambda a: np.ones((L + 1, M), np.uint8)), r"expected shape \(3, 24\), got \(4, 24\)"),
     "a class short": (repacked(lambda a: a[:-1]), r"expected shape \(3, 24\), got \(2, 24\)"),
     "transposed": (repacked(np.transpose), r"expected shape \(3, 24\), got \(24, 3\)"),
-    "row sum": (repacked(lambda a: with_cell(a, 0, 0, a[0, 0] + 1)), "a multiple of hash_nnz"),
-    "above its class": (repacked(lambda a: balanced_row(4)), "row 0 is of 2 points"),
+    "row sum": (repacked(lambda a: with_cell(a, 0, 0, a[0, 0] + 1)), "multiples of hash_nnz"),
+    "above its class": (repacked(lambda a: balanced_row(4)), "samples of the class, 2 in row 0, got 4"),
     "overflow": (repacked(lambda a: np.full((L, M), 2**64 - 1, "<u8")), "expected entries of at most"),
     "overflowing sum": (repacked(lambda a: np.full((L, M), 2**62, "<i8")), "expected entries of at most"),
 }

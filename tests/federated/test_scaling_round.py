@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 
 import numpy as np
@@ -13,19 +13,19 @@ import scipy.sparse as sp
 from flwr.common import Code, EvaluateRes, Parameters, Status
 from flwr.server import Server
 from flwr.server.client_manager import SimpleClientManager
+from flwr_flynn.federated.aggregator import Aggregator
+from flwr_flynn.federated.scaling_round import SumsRound, Traffic, foreseen, specs_from
+from flwr_flynn.federated.selection_round import CANDIDATES, Choosing
 from sklearn.datasets import load_iris
 
 from flwr_flynn.errors import AggregationError, ConfigError, SpecError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.aggregator import Aggregator
 from flwr_flynn.federated.protocol import SumsTerms, Terms
-from flwr_flynn.federated.scaling_round import SumsRound, Traffic, foreseen, specs_from
-from flwr_flynn.federated.selection_round import CANDIDATES, Choosing
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.candidates import HashPlan
+from flwr_flynn.model.candidates import HashPlan, suggest_decay
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.counts import ClassCounts, memory_needed
@@ -111,8 +111,8 @@ def test_the_choice_of_any_split_is_the_pooled_one(how: str, spec: Any) -> None:
     best = select(specs, X[TRAIN], Y[TRAIN], 3)
     model, choice = strategy.model, strategy.choice
     assert model.spec_ == best.spec == specs[choice.spec]
-    assert (choice.rule, choice.decay, choice.temperature) == (*best.readout, best.temperature)
-    assert (model.decay_, model.temperature_) == (best.readout.decay, best.temperature)
+    assert (choice.rule, choice.decay, choice.temperature) == astuple(best.readout)
+    assert (model.decay_, model.temperature_) == (best.readout.decay, best.readout.temperature)
     assert model.counts_ == strategy.counts == best.counts
     assert choice.accuracy == max(max(each) for each in choice.accuracies)
     assert (choice.parties, choice.examples, choice.missing) == (4, 120, {})
@@ -171,7 +171,7 @@ def test_without_an_evaluation_it_is_the_first_spec_and_a_suggested_decay() -> N
     run(strategy, parties())
     assert strategy.choice is None
     assert strategy.model.spec_ == GRID[0]
-    assert strategy.model.decay_ == strategy.counts.suggest_decay()
+    assert strategy.model.decay_ == suggest_decay(strategy.counts)
 
 
 def test_centralised_evaluation_gets_the_chosen_counts_and_nothing_before_there_is_a_spec() -> None:
@@ -262,7 +262,7 @@ def test_where_nobody_replies_to_the_choice_it_is_the_first_spec(caplog: pytest.
         strategy = meddling(GRID, proxies, lose, 2)
     choice = strategy.choice
     assert (choice.spec, choice.parties, choice.accuracies, choice.accuracy) == (0, 0, (), None)
-    assert choice.decay == strategy.model.decay_ == strategy.counts.suggest_decay()
+    assert choice.decay == strategy.model.decay_ == suggest_decay(strategy.counts)
     assert "chose spec 1 of 2" in caplog.text
     assert "from 0 of 4 parties: not compared" in caplog.text
     assert strategy.evaluation is not None  # they are back
@@ -373,9 +373,9 @@ HOSTILE_SUMS = {
     "another width": (fit_res([SIZES, SUMS[:, :3], SQUARES[:, :3]], 10), r"expected uint32 of shape \(3, 4, limbs\)"),
     "another number of classes": (fit_res([SIZES[:2], SUMS[:2], SQUARES[:2]], 10), "expected 3 class sizes"),
     "floats": (fit_res([SIZES, SUMS.astype(float), SQUARES], 10), "expected uint32"),
-    "negative sizes": (fit_res([-SIZES, SUMS, SQUARES], 10), "class sizes of at least 0"),
-    "sums of no points": (fit_res([0 * SIZES, SUMS, SQUARES], 0), "column sums: "),
-    "impossible squares": (fit_res([SIZES, SUMS, SQUARES * np.uint32(0)], 10), "column sums: "),
+    "negative sizes": (fit_res([-SIZES, SUMS, SQUARES], 10), "class sizes from 0"),
+    "sums of no points": (fit_res([0 * SIZES, SUMS, SQUARES], 0), "column moments: "),
+    "impossible squares": (fit_res([SIZES, SUMS, SQUARES * np.uint32(0)], 10), "column moments: "),
     "another number": (fit_res([SIZES, SUMS, SQUARES], 11), "expected 11 examples as announced, got 10"),
     "no number": (fit_res([SIZES, SUMS, SQUARES], 10.0), "num_examples"),
     "too few": (fit_res(limbs(4), 4), "classes of less than 5 examples to be left out, got 1 of them"),
@@ -547,7 +547,7 @@ def test_a_party_refuses_a_choice_among_counts_that_it_is_not_in() -> None:
     arrays = codec.encode(*aggregator.total)
     refused = party.evaluate(arrays, config)
     assert refused[:2] == (0.0, 0)
-    assert "expected points that are in the counts" in refused[2]["flynn-refused"]
+    assert "expected samples that are in the counts" in refused[2]["flynn-refused"]
     assert FlyNNClient(X[:0], LABELS[:0]).evaluate(arrays, config)[1] == 0
     full = codec.encode(*(ClassCounts.from_data(FlyHash(spec), X, Y, 3) for spec in GRID))
     assert party.evaluate(full, config)[1] == 150
@@ -559,7 +559,7 @@ def test_a_party_refuses_a_choice_among_counts_that_it_is_not_in() -> None:
         (full, {CANDIDATES: 7}, "expected a text"),
         (full, {CANDIDATES: "x" * 10**6}, "expected a text of at most"),
         (full, {CANDIDATES: '[[["balanced", 0.5]], [["balanced"]]]'}, "in JSON"),
-        (full, {CANDIDATES: '[[["balanced", 0.5]], [["balanced", "0.5"]]]'}, "decays as floats"),
+        (full, {CANDIDATES: '[[["balanced", 0.5]], [["balanced", "0.5"]]]'}, "decay: expected"),
         (full, {CANDIDATES: '[[["balanced", 0.5]], [["balanced", 1.5]]]'}, "decay: expected"),
         (full, {CANDIDATES: '[[["balanced", NaN]], [["balanced", 0.5]]]'}, "decay: expected"),
         (full, {CANDIDATES: '[[["best", 0.5]], [["balanced", 0.5]]]'}, "rule: expected"),

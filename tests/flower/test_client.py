@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from flwr.common import EvaluateIns, FitIns, Parameters, ndarrays_to_parameters
+from flwr_flynn.flower.progress import Progress
 from sklearn.metrics import confusion_matrix
 
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.protocol import Terms
 from flwr_flynn.flower.client import FlyNNClient
-from flwr_flynn.flower.progress import Progress
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import memory_needed
@@ -213,7 +213,7 @@ def test_a_model_that_cannot_be_kept_is_tried_all_the_same(caplog: pytest.LogCap
 @pytest.mark.parametrize(
     ("X_test", "y_test", "reason"),
     [
-        (np.full((1, 5), SECRET), ["ash"], r"X: expected \(n, 4\) points, got shape \(1, 5\)"),
+        (np.full((1, 5), SECRET), ["ash"], r"X: expected shape \(n, 4\), got shape \(1, 5\)"),
         (np.full(4, SECRET), ["ash"], "X: expected shape"),
         (np.array([[SECRET, np.nan, 0, 0]]), ["ash"], "X: .*NaN or inf"),
         (sp.coo_array([[SECRET, np.nan, 0, 0]]), ["ash"], "X: .*NaN or inf"),
@@ -291,7 +291,7 @@ def test_nothing_that_a_server_declares_is_allocated() -> None:
         ({"memory_limit": "4 GiB"}, "memory_limit"),
         ({"memory_limit": True}, "memory_limit"),
         ({"name": 5}, "name: expected a string, got int"),
-        ({"n_jobs": 0}, "n_jobs: expected None or a whole number other than 0, got 0"),
+        ({"n_jobs": 0}, "n_jobs: expected None or an integer other than 0, got 0"),
         ({"X_test": np.zeros((1, 4))}, "X_test, y_test"),
     ],
 )

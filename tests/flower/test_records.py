@@ -35,13 +35,13 @@ def test_records_are_those_that_flower_makes(arrays: list[np.ndarray]) -> None:
     ARRAYS,
     st.integers(0, 2**62),
     st.dictionaries(
-        st.sampled_from(["accuracy", "flynn-party", "flynn-seconds", "flynn-hits", "mine"]),
+        st.sampled_from(["accuracy", "flynn-party", "flynn-seconds", "flynn-statistic", "mine"]),
         st.floats(allow_nan=False) | st.text() | st.binary() | st.integers(-(2**62), 2**62) | st.booleans(),
     ),
 )
 def test_a_reply_is_read_as_it_was_given(arrays: list[np.ndarray], n_examples: int, metrics: dict[str, Any]) -> None:
     tensors = codec.write_tensors(arrays)
-    reply = records.reply_of("7", records.answer(tensors, n_examples, metrics))
+    reply = records.reply_of("7", records.answer_content(tensors, n_examples, metrics))
     assert (reply.cid, reply.tensors, reply.n_examples, reply.metrics, reply.fault) == (
         "7",
         tensors,
@@ -55,9 +55,9 @@ def test_a_reply_is_read_as_it_was_given(arrays: list[np.ndarray], n_examples: i
 
 
 def test_a_request_without_counts_has_no_arrays() -> None:
-    content = records.request([], {"flynn-mode": "plain", "lr": 0.5})
+    content = records.request([], {"flynn-phase": "counts", "lr": 0.5})
     assert list(content) == ["config"]
-    assert records.config_of(content) == {"flynn-mode": "plain", "lr": 0.5}
+    assert records.config_of(content) == {"flynn-phase": "counts", "lr": 0.5}
     assert records.tensors_of(content) == []
     assert records.config_of(RecordDict({"config": ArrayRecord()})) == {}
 
@@ -70,5 +70,6 @@ def test_arrays_are_read_in_the_order_of_their_numbers() -> None:
     read = codec.read_tensors(records.tensors_of(RecordDict({"arrays": turned, "config": ConfigRecord()})))
     assert [int(each[0]) for each in read] == list(range(12))
     del turned["3"]
-    with pytest.raises(PayloadError, match="numbered from 0"):
+    with pytest.raises(PayloadError) as error:
         records.tensors_of(RecordDict({"arrays": turned}))
+    assert error.value.field == "arrays"

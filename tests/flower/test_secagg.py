@@ -24,17 +24,23 @@ from hypothesis import strategies as st
 from flwr_flynn import ClassCounts, FlyNNClient, FlyNNStrategy
 from flwr_flynn.app.client_app import UnreadyClient
 from flwr_flynn.errors import AggregationError, ConfigError, PayloadError
-from flwr_flynn.federated.codec import encode, write_tensors
+from flwr_flynn.federated.codec import write_tensors
 from flwr_flynn.federated.federation_file import Federation
-from flwr_flynn.federated.protocol import LARGEST_BOUND, Terms
-from flwr_flynn.federated.roster import Reply
-from flwr_flynn.federated.secure_sum import SecureAggregator, bound_for, check_room
+from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.phases.columns import ColumnsRequest
+from flwr_flynn.federated.phases.secure import bound_for, check_room
+from flwr_flynn.federated.phases.selection import SelectionRequest
+from flwr_flynn.federated.protocol import PHASE, REFUSED, TRAIN, Config, Reply, Request, key
+from flwr_flynn.federated.run import Failures, Run
+from flwr_flynn.federated.run_spec import LARGEST_BOUND, Mode, Noisy, Plain, RunSpec, Secure
+from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.flower import secagg
+from flwr_flynn.model.scoring import Readout
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
-from tests.fakes import CLASSES, SPEC, counts_of, points
+from tests.fakes import CLASSES, RUN, SPEC, counting, counts_of, points
 
-TERMS = Terms(SPEC, CLASSES, "secure", bound=256)
+SECURE = RunSpec(SPEC, CLASSES, Secure(256))
 Client = Any
 Fault = Callable[[int, str], bool]
 
@@ -159,7 +165,8 @@ def test_a_sum_of_two_stays_masked_and_all_are_told_of(stage: str) -> None:
     aside = "set aside: the secure sum of its round came to nothing"
     assert strategy.missing == {"node 1": aside, "node 2": "failed: gone", "node 3": aside}
     with pytest.raises(AggregationError, match=r"^0 of at least 3 parties counted; missing: node 1 \(set aside: "):
-        strategy.federation("1")
+        _ = strategy.model
+    assert strategy.federation("1").members == ()
 
 
 def test_a_second_round_makes_a_sum_of_those_who_were_late_if_they_are_enough() -> None:
@@ -270,7 +277,7 @@ def test_keys_that_somebody_has_already_cost_whoever_comes_with_them_again() -> 
 
     strategy, _ = counted([party(i) for i in range(6)], wire=Copied)
     assert len(strategy.parties) == 4
-    assert strategy.counts == total(*(int(each.cid) - 1 for each in strategy.parties))
+    assert strategy.counts == total(*(int(each.node) - 1 for each in strategy.parties))
     assert len([why for why in strategy.missing.values() if "keys that nobody else has" in why]) == 2
 
 
@@ -310,8 +317,8 @@ def test_whatever_a_party_replies_the_sum_is_that_of_those_who_are_counted(stage
             record[name] = data.draw(scraps)
 
     strategy = spoiled(stage, spoil)
-    inside = [int(each.cid) - 1 for each in strategy.parties]
-    assert strategy.counts == (total(*inside) if inside else ClassCounts.zeros(TERMS.hasher, 3))
+    inside = [int(each.node) - 1 for each in strategy.parties]
+    assert strategy.counts == (total(*inside) if inside else ClassCounts.zeros(SECURE.hasher, 3))
     assert len(inside) + len(strategy.missing) == 4
 
 
@@ -321,7 +328,7 @@ def test_whatever_a_party_replies_the_sum_is_that_of_those_who_are_counted(stage
         (party(9, n=3000), "expected counts of at most 256"),
         (UnreadyClient("site 9", "no such file"), "no such file"),
         (FlyNNClient(np.zeros((3, 4)), ["oak"] * 3).to_client(), "3 of 3 labels are not in the class list"),
-        (party(9, leaves=True), "leave: takes part in nothing else"),
+        (party(9, leaves=True), "node-config leave: this party answers only runs with action=withdraw"),
     ],
 )
 def test_a_party_that_cannot_count_is_left_out_and_named(odd: Client, reason: str) -> None:
@@ -332,36 +339,39 @@ def test_a_party_that_cannot_count_is_left_out_and_named(odd: Client, reason: st
 
 def test_counts_in_clear_do_not_leave_a_party_that_wants_secure_sums() -> None:
     client = FlyNNClient(*points(9), secure=True)
-    for config in (Terms(SPEC, CLASSES).to_config(), {"flynn-mode": "sums"}, {"flynn-mode": "noisy"}):
+    columns = ColumnsRequest(4, CLASSES, True, 1)
+    noisy = RunSpec(SPEC, CLASSES, Noisy(LaplaceCounts.for_spec(SPEC, 3, 1.0)))
+    for config in (counting(), {PHASE: columns.phase, **columns.to_config()}, counting(noisy)):
         arrays, n, metrics = client.fit([], config)
         assert (arrays, n) == ([], 0)
-        assert metrics["flynn-refused"] == "secure: counts leave this party in secure sums only"
-    # Nor what a choice would tell of them: how many points of each class there are, and how many of them are right.
-    config = {**Terms(SPEC, CLASSES).to_config(), "flynn-candidates": '[[["balanced", 0.5]]]'}
-    _, n, metrics = client.evaluate(encode(counts_of(*points(9))), config)
-    assert (n, metrics) == (0, {"flynn-refused": "secure: counts leave this party in secure sums only"})
+        assert str(metrics[REFUSED]).startswith("node-config secure: expected a secure sum")
+    # Nor what a selection would tell of them: how many samples of each class there are, and how many of them are right.
+    asked: Request[Any] = SelectionRequest(RUN, CountsOfSpecs((counts_of(*points(9)),)), ((Readout("balanced", 0.5),),))
+    _, n, metrics = client.evaluate(asked.arrays(), {PHASE: asked.phase, **asked.to_config()})
+    assert (n, metrics.keys()) == (0, {REFUSED})
+    assert str(metrics[REFUSED]).startswith("node-config secure: expected a secure sum")
 
 
 def test_a_request_for_a_secure_sum_without_masks_is_refused() -> None:
-    arrays, n, metrics = FlyNNClient(*points(9)).fit([], TERMS.to_config())
+    arrays, n, metrics = FlyNNClient(*points(9)).fit([], counting(SECURE))
     assert (arrays, n) == ([], 0)
-    assert "expected a request by SecAgg+ through flwr_flynn.flower.secagg.mod" in str(metrics["flynn-refused"])
+    assert "expected a request by SecAgg+ through flwr_flynn.secagg.mod" in str(metrics[REFUSED])
 
 
 @pytest.mark.parametrize("clip", [64, 512])
 def test_counts_that_would_be_clipped_at_another_bound_than_announced_do_not_leave(clip: int, tmp_path: Path) -> None:
-    def masked(client: Client, terms: Terms) -> FitRes:
+    def masked(client: Client, run: RunSpec) -> FitRes:
         with secagg._masking(clip, 2):
-            res: FitRes = client.fit(FitIns(ndarrays_to_parameters([]), terms.to_config()))
+            res: FitRes = client.fit(FitIns(ndarrays_to_parameters([]), counting(run)))
         return res
 
     # 70 equal points: clipped at 64 they would be the counts of 64.
     equal = FlyNNClient(np.tile([[0.0, 1.0, 2.0, 3.0]], (70, 1)), ["ash"] * 70).to_client()
-    noisy = replace(TERMS, mechanism=shared_noise())
-    for client, terms in ((equal, TERMS), (private(1, tmp_path), noisy)):
-        res = masked(client, terms)
+    noisy = replace(SECURE, mode=Secure(256, shared_noise()))
+    for client, run in ((equal, SECURE), (private(1, tmp_path), noisy)):
+        res = masked(client, run)
         assert res.parameters.tensors == []
-        assert f"expected SecAgg+ with the announced bound, 256, got {clip}" in str(res.metrics["flynn-refused"])
+        assert f"expected SecAgg+ with the announced bound, 256, got {clip}" in str(res.metrics[REFUSED])
     assert Budget(tmp_path / "1", Policy(1.0)).spent()[0] == 0
 
 
@@ -436,8 +446,7 @@ def test_each_party_adds_its_share_of_one_noise(tmp_path: Path) -> None:
     assert share == pytest.approx(GaussianCounts.for_spec(SPEC, 3, 1.0, delta=1e-5).noise_sd / 3**0.5, rel=1e-2)
     assert noise.std() == pytest.approx(2 * share, rel=0.25)  # four shares
     assert sum(release.variance for release in strategy.counts.noise) == pytest.approx(4 * share**2)
-    assert strategy.guarantee is not None
-    assert strategy.model.guarantee_ == strategy.guarantee
+    assert strategy.model.guarantee_ == mechanism.guarantee()
     assert Budget(tmp_path / "0", Policy(1.0)).spent()[0] == pytest.approx(1.0, abs=0.01)
 
 
@@ -467,13 +476,15 @@ def test_nobody_shares_noise_among_more_than_are_certain_to_be_in_the_sum(tmp_pa
 
 
 def test_a_share_of_noise_goes_with_a_secure_sum_and_no_other() -> None:
-    for mode, mechanism in (
-        ("noisy", shared_noise()),
-        ("secure", shared_noise(None)),
-        ("secure", LaplaceCounts.for_spec(SPEC, 3, 1.0)),
-    ):
-        with pytest.raises(ConfigError, match=r"^mechanism: expected "):
-            Terms(SPEC, CLASSES, mode, None, mechanism, 256 if mode == "secure" else None)
+    modes: list[Callable[[], Mode]] = [
+        lambda: Noisy(shared_noise()),
+        lambda: Secure(256, shared_noise(None)),
+        lambda: Secure(256, LaplaceCounts.for_spec(SPEC, 3, 1.0)),
+    ]
+    for mode in modes:
+        with pytest.raises(ConfigError) as error:
+            mode()
+        assert error.value.field == "mechanism"
 
 
 def test_noisy_counts_beyond_the_bound_are_clipped_and_never_refused(tmp_path: Path) -> None:
@@ -492,17 +503,18 @@ def test_a_federation_of_a_secure_sum_is_kept_and_handed_out_and_nobody_joins_or
     made, _ = counted(clients, mechanism=shared_noise() if is_private else None, secure_bound=1024)
     made.federation("1").save(tmp_path / "f.npz")
     before = Federation.load(tmp_path / "f.npz")
-    assert (before.counts, before.terms, before.is_secure) == (made.counts, made.federation("1").terms, True)
-    assert {(member.sizes, member.sha256) for member in before.members} == {(None, None)}
+    assert (before.counts, before.run_spec, before.is_secure) == (made.counts, made.federation("1").run_spec, True)
+    assert {(member.sizes, member.sha256) for member in before.members} == {(None, ())}
 
     def later(purpose: str) -> FlyNNStrategy:
-        terms = before.terms
-        given = {"secure_bound": terms.bound, "mechanism": terms.mechanism, "min_available_clients": 3}
-        return FlyNNStrategy(spec=SPEC, classes=CLASSES, federation=before, purpose=purpose, min_parties=1, **given)
+        run = before.run_spec
+        given = {"secure_bound": run.bound, "mechanism": run.mechanism, "min_available_clients": 3}
+        return FlyNNStrategy(spec=SPEC, classes=CLASSES, federation=before, purpose=purpose, min_parties=3, **given)
 
     for purpose in ("join", "withdraw"):
-        with pytest.raises(ConfigError, match=f"^federation: made by a secure sum, which .*: no {purpose}"):
+        with pytest.raises(ConfigError) as error:
             later(purpose)
+        assert (error.value.field, error.value.got) == ("purpose", purpose)
     assert later("evaluate").model.counts_ == made.counts
 
 
@@ -514,10 +526,14 @@ def replies(arrays: list[np.ndarray], n: int = 3, **metrics: Any) -> list[Reply]
     return [Reply(str(i), tensors, 1, metrics) for i in range(n)]
 
 
-def checked(given: list[Reply]) -> SecureAggregator:
-    server = SecureAggregator(TERMS, 3)
-    server.ask(reply.cid for reply in given)
-    server.commit(server.check(given))
+def a_server(bound: int = 256, min_parties: int = 3) -> Run:
+    return Run(RunOptions(SPEC, CLASSES, min_parties, secure_bound=bound, fraction_evaluate=0.0))
+
+
+def checked(given: list[Reply]) -> Run:
+    server = a_server()
+    assert server.ask(TRAIN, [reply.cid for reply in given])
+    assert server.take(given, Failures())
     return server
 
 
@@ -551,22 +567,28 @@ def test_sums_that_cannot_be_are_refused_whole() -> None:
     wrong = [[], [good, good], [good[:2]], [good.astype("f4")], [nudged], [huge], [good * np.nan], [uneven]]
     for arrays in wrong:
         server = checked(replies(arrays))
-        assert server.parties == []
+        assert server.counted.counted == []
         assert server.counts.n_examples == 0
-        assert all("refused: with its whole secure sum: " in reason for reason in server.missing.values())
+        assert len(server.counted.missing) == 3
+        assert all("refused: with its whole secure sum: " in reason for reason in server.counted.missing.values())
     odd = replies([good])
     odd[1] = replies([good * 2])[1]
-    assert "different ones" in next(iter(checked(odd).missing.values()))
+    assert "copies of one mean" in next(iter(checked(odd).counted.missing.values()))
 
 
 def test_there_is_room_for_the_parties_or_nobody_is_asked() -> None:
     check_room(2**32 // 512 - 1, 256)
-    with pytest.raises(ConfigError, match="at most 8388607 parties of at most 256 points"):
+    with pytest.raises(ConfigError) as error:
         check_room(2**32 // 512, 256)
-    with pytest.raises(ConfigError, match="at most 3 parties of at most 536870912 points"):
-        SecureAggregator(replace(TERMS, bound=2**29), 3).ask("abcd")
-    with pytest.raises(ConfigError, match="at least 3 for a secure sum"):
-        SecureAggregator(TERMS, 2)
+    facts = error.value.field, error.value.expected, error.value.got
+    assert facts == ("secure sum", "at most 8388607 parties with counts up to 256", "8388608")
+    with pytest.raises(ConfigError) as error:
+        a_server(2**29).ask(TRAIN, list("abcd"))
+    facts = error.value.field, error.value.expected, error.value.got
+    assert facts == ("secure sum", "at most 3 parties with counts up to 536870912", "4")
+    with pytest.raises(ConfigError) as error:
+        a_server(min_parties=2)
+    assert (error.value.field, error.value.got) == ("min_parties", "2")
 
 
 @given(st.integers(1, LARGEST_BOUND))
@@ -574,18 +596,22 @@ def test_the_bound_is_a_power_of_two_above_all(most: int) -> None:
     bound = bound_for(most)
     assert most <= bound < max(2 * most, 3)
     assert bound & (bound - 1) == 0
-    Terms(SPEC, CLASSES, "secure", bound=bound)
+    assert Secure(bound).bound == bound
 
 
-def test_terms_of_a_secure_sum_travel() -> None:
-    assert Terms.from_config(TERMS.to_config(), n_features=4) == TERMS
+def test_the_mode_of_a_secure_sum_travels() -> None:
+    config = SECURE.to_config()
+    assert RunSpec.from_config(Config(config)) == SECURE
     for bound in (None, 3, 2**30, "256", True):
-        with pytest.raises(ConfigError, match=r"^bound: "):
-            Terms(SPEC, CLASSES, "secure", bound=bound)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"^bound: expected none in mode plain"):
-        Terms(SPEC, CLASSES, bound=256)
+        with pytest.raises(ConfigError) as error:
+            Secure(bound)  # type: ignore[arg-type]
+        assert error.value.field == "bound"
+    for sent in (None, "", "3", str(2**30), "true", 256, "[256]", "9" * 30):
+        with pytest.raises(PayloadError):
+            RunSpec.from_config(Config(config | {key("bound"): sent}))
+    assert RunSpec(SPEC, CLASSES, Plain()).bound is None
 
 
 def test_other_messages_pass_the_mod() -> None:
     client = party(1)
-    assert isinstance(client.fit(FitIns(ndarrays_to_parameters([]), Terms(SPEC, CLASSES).to_config())), FitRes)
+    assert isinstance(client.fit(FitIns(ndarrays_to_parameters([]), counting())), FitRes)

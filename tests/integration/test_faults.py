@@ -180,7 +180,7 @@ def test_a_superlink_that_starts_again_leaves_no_half_of_a_model(federation: Fed
 
 def test_parties_killed_after_during_and_before_the_counting(federation: Federation, tmp_path: Path) -> None:
     def kill_site2(log: Path) -> None:
-        wait_for("FlyNN: 3 parties counted", log)
+        wait_for("FlyNN: counts: 3 of 3 parties", log)
         federation.end("site2")
 
     run = federation.run(tmp_path / "after", kill_site2, evaluate="true", min_parties=3, timeout=2 * SOON)

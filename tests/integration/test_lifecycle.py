@@ -50,7 +50,7 @@ def test_a_simulated_federation_grows_shrinks_and_is_handed_out(flower: Flower, 
     assert again.row("SHA-256 of the counts") == first.row("SHA-256 of the counts")
     assert again.row("accuracy")
     assert kept.read_bytes() == before
-    assert "party-0" in flower.call("python", "-m", "flwr_flynn.federated.federation_file", "show", str(kept))
+    assert "party-0" in flower.call("python", "-m", "flwr_flynn.federation", "show", str(kept))
     refused = flower.run(nodes=4, action="train", federation=str(kept), **SMALL)
     assert refused.status == "finished:failed"
     assert "run-config federation: expected none yet, got one" in refused.output

@@ -113,7 +113,7 @@ def test_parties_spend_no_more_than_their_policies_allow(federation: Flower) -> 
     assert "site0 (declined: policy max-epsilon: " in more.output
     exact = federation.run(ROOT, **{name: public[name] for name in ("n_features", "classes", "min_available")})
     assert exact.status == "finished:failed"
-    assert "only noisy counts leave this party, not exact counts" in exact.output
+    assert "only noisy counts leave this party, not phase" in exact.output
     assert all("Traceback" not in run.output for run in (first, again, more, exact))
     for i in range(2):
         epsilon, delta = Budget(federation.folder / f"state{i}", Policy(1.0)).spent()

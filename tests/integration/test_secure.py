@@ -73,7 +73,7 @@ def test_parties_that_are_processes_make_a_secure_sum(tmp_path: Path) -> None:
         plain = flower.run(min_parties=2, **public, **SMALL)
         assert plain.status == "finished:completed", plain.output[-6000:]
         assert "site2" in plain.output
-        assert "counts leave this party in secure sums only" in plain.output
+        assert "declined: node-config secure: expected a secure sum" in plain.output
         too_small = flower.run(secure=True, max_examples=5, timeout=30.0, **public, **SMALL)
         assert too_small.status == "finished:failed"
         assert "AggregationError: 0 of at least 3 parties counted" in too_small.output

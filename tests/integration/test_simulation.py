@@ -43,7 +43,7 @@ def test_the_files_hold_what_the_table_says(first: tuple[str, Path]) -> None:
         "model.npz",
     ]
     metrics = json.loads((folder / "metrics.json").read_text())
-    assert metrics["sha256"] == {"federated": sha, "pooled": sha, "equal": True, "choice_equal": True}
+    assert metrics["sha256"] == {"federated": sha, "pooled": sha, "equal": True, "selection_equal": True}
     assert metrics["spec"]["hash_dim"] == 2048
     assert metrics["settings"]["alpha"] == 0.01
     assert sorted(party["name"] for party in metrics["parties"]) == ["party-0", "party-1", "party-2"]
@@ -82,23 +82,23 @@ def test_a_second_round_counts_nobody_twice(first: tuple[str, Path], flower: Flo
     assert run.row("SHA-256 of the counts") == first[0]
 
 
-def test_columns_are_summed_and_the_hash_is_chosen(flower: Flower, tmp_path: Path) -> None:
-    """Three rounds: sums of the columns, counts of four hashes and the choice, the evaluation."""
+def test_columns_are_summed_and_the_hash_is_selected(flower: Flower, tmp_path: Path) -> None:
+    """Three rounds: sums of the columns, counts of four hashes and the selection, the evaluation."""
     settings = {"scaling": "auto", "hash_dim": 512, "min_examples": 1}
     run = flower.run(nodes=3, output_dir=str(tmp_path), **settings)
     assert run.status == "finished:completed", run.output[-6000:]
-    for name in ("equal", "sums of the columns equal", "choice equal"):
+    for name in ("equal", "sums of the columns equal", "selection equal"):
         assert run.row(name) == "yes"
     assert run.row("parties counted") == "3 of 3"
     report = json.loads((tmp_path / "metrics.json").read_text())
-    choice, traffic = report["choice"], report["traffic"]
-    assert len(report["specs"]) == len(choice["accuracies"]) == 4
-    assert choice["accuracy"] == max(max(each) for each in choice["accuracies"])
-    assert run.row("hash").startswith(f"number {choice['spec'] + 1} of 4, leave-one-out ")
-    assert choice["parties"] == traffic["sums"]["parties"] == 3
-    assert choice["examples"] == report["sums"]["examples"] == report["examples"]
+    selection, traffic = report["selection"], report["traffic"]
+    assert len(report["specs"]) == len(selection["accuracies"]) == 4
+    assert selection["accuracy"] == max(max(each) for each in selection["accuracies"])
+    assert run.row("hash").startswith(f"number {selection['spec'] + 1} of 4, leave-one-out ")
+    assert selection["parties"] == traffic["columns"]["parties"] == 3
+    assert selection["examples"] == report["columns"]["examples"] == report["examples"]
     model = FlyNNClassifier.load(tmp_path / "model.npz")
-    assert (model.decay_, model.temperature_) == (choice["decay"], choice["temperature"])
+    assert (model.decay_, model.temperature_) == tuple(selection["readout"][1:])
     digits, test = load_dataset("digits"), held_out(1797, 0.2, 0)
     accuracy = float(np.mean(model.predict(digits.X[test]) == digits.y[test]))
     assert report["evaluation"]["accuracy"] == pytest.approx(accuracy, abs=1e-12)

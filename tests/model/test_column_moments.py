@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.testing import assert_allclose, assert_array_equal
 
 from flwr_flynn.errors import DataError
-from flwr_flynn.model.column_moments import SCALINGS, ColumnSums
+from flwr_flynn.model.column_moments import SCALINGS, ColumnMoments
 
 VALUES = st.sampled_from([0.0, -0.0, 0.1, -0.1, 1.0, 5e-324, -1e-310, 1.7e308, -1.7e308, 2.0**53 + 2]) | st.floats(
     -1e10, 1e10
@@ -30,7 +30,7 @@ def labels(n, seed=0):
 @given(POINTS)
 def test_sums_are_those_of_fractions(X):
     y = labels(len(X))
-    sums = ColumnSums.from_data(X, y, 3)
+    sums = ColumnMoments.from_data(X, y, 3)
     assert_array_equal(sums.n_per_class, np.bincount(y, minlength=3))
     for label in range(3):
         for column in range(X.shape[1]):
@@ -43,10 +43,10 @@ def test_sums_are_those_of_fractions(X):
 @given(POINTS, st.lists(st.integers(0, 3), min_size=8, max_size=8), st.permutations(range(4)))
 def test_any_split_in_any_order_has_the_same_sums(X, party_of, order):
     y, party = labels(len(X)), np.array(party_of[: len(X)], np.int64)
-    total = ColumnSums.zeros(X.shape[1], 3)
+    total = ColumnMoments.zeros(X.shape[1], 3)
     for k in order:
-        total += ColumnSums.from_data(X[party == k], y[party == k], 3)
-    pooled = ColumnSums.from_data(X, y, 3)
+        total += ColumnMoments.from_data(X[party == k], y[party == k], 3)
+    pooled = ColumnMoments.from_data(X, y, 3)
     assert total == pooled
     if len(X):
         for scaling in SCALINGS:
@@ -56,10 +56,10 @@ def test_any_split_in_any_order_has_the_same_sums(X, party_of, order):
 @settings(max_examples=100, deadline=None)
 @given(POINTS)
 def test_sums_travel(X):
-    sums = ColumnSums.from_data(X, labels(len(X)), 3)
+    sums = ColumnMoments.from_data(X, labels(len(X)), 3)
     arrays = sums.to_limbs()
     assert [array.dtype for array in arrays] == [np.int64, np.uint32, np.uint32]
-    assert ColumnSums.from_limbs(arrays, X.shape[1], 3) == sums
+    assert ColumnMoments.from_limbs(arrays, X.shape[1], 3) == sums
 
 
 @pytest.mark.parametrize("container", [sp.csr_array, sp.csc_matrix, np.asfortranarray])
@@ -70,18 +70,18 @@ def test_container_and_dtype_do_not_matter(container, dtype):
     given_one = container(X)
     if sp.issparse(given_one):
         given_one = given_one.tocsr()
-    assert ColumnSums.from_data(given_one, y, 3) == ColumnSums.from_data(X.astype(np.float64), y, 3)
+    assert ColumnMoments.from_data(given_one, y, 3) == ColumnMoments.from_data(X.astype(np.float64), y, 3)
 
 
 def test_centre_and_scale_are_mean_and_deviation():
     rng = np.random.default_rng(1)
     X = rng.normal(size=(500, 3)) * [1.0, 1e-30, 1e100] + [5.0, 0.0, 1e101]
-    sums = ColumnSums.from_data(X, labels(500), 3)
+    sums = ColumnMoments.from_data(X, labels(500), 3)
     center, scale = sums.center_and_scale("standard")
     assert_allclose(center, X.mean(axis=0), rtol=1e-12)
     assert_allclose(scale, 1 / X.std(axis=0), rtol=1e-9)
     assert sums.center_and_scale("center") == (center, (2.0**-333,) * 3)  # 1e100 is much
-    assert ColumnSums.from_data(X[:, :1], labels(500), 3).center_and_scale("center") == (center[:1], None)
+    assert ColumnMoments.from_data(X[:, :1], labels(500), 3).center_and_scale("center") == (center[:1], None)
     Z = (X - center) * scale
     distances = ((Z[:, None] - Z[None]) ** 2).sum(axis=2)
     assert sums.distance(scale) == pytest.approx(math.sqrt(distances.mean()), rel=1e-6)
@@ -90,7 +90,7 @@ def test_centre_and_scale_are_mean_and_deviation():
 def test_columns_that_do_not_vary_keep_their_scale():
     X = np.array([[0.1, -7e300, 5e-324]] * 11)
     for scaling in ("standard", "weighted"):
-        center, scale = ColumnSums.from_data(X, labels(11), 3).center_and_scale(scaling)
+        center, scale = ColumnMoments.from_data(X, labels(11), 3).center_and_scale(scaling)
         assert (center, scale) == (tuple(X[0]), (1.0, 1.0, 1.0))
 
 
@@ -98,7 +98,7 @@ def test_weights_are_the_correlation_ratio_without_chance():
     rng = np.random.default_rng(2)
     y = labels(300)
     X = np.column_stack([y + rng.normal(size=300), rng.normal(size=300), 10 * y + rng.normal(size=300)])
-    sums = ColumnSums.from_data(X, y, 3)
+    sums = ColumnMoments.from_data(X, y, 3)
     weights = np.array(sums.center_and_scale("weighted")[1]) * X.std(axis=0)
     assert_allclose(weights, sums.center_and_scale("weighted-center")[1], rtol=1e-9)
     means = np.array([X[y == label].mean(axis=0) for label in range(3)])
@@ -115,13 +115,13 @@ def test_weights_of_columns_that_tell_nothing_are_alike():
     rng = np.random.default_rng(0)
     for n in (2, 3, 40):  # with as many points as classes, every column tells everything
         y = np.arange(n) % 3
-        scale = ColumnSums.from_data(rng.normal(size=(n, 20)), y, 3).center_and_scale("weighted-center")[1]
+        scale = ColumnMoments.from_data(rng.normal(size=(n, 20)), y, 3).center_and_scale("weighted-center")[1]
         assert scale == (1.0,) * 20
 
 
 def test_columns_that_vary_in_the_last_place_only_do_not_vary():
     X = np.array([[0.3, 1.0], [0.1 + 0.2, 2.0]] * 5)
-    assert ColumnSums.from_data(X, labels(10), 3).center_and_scale("standard")[1] == (1.0, 2.0)
+    assert ColumnMoments.from_data(X, labels(10), 3).center_and_scale("standard")[1] == (1.0, 2.0)
 
 
 GOLDEN = [
@@ -137,43 +137,43 @@ GOLDEN = [
 def test_golden_scale():
     X = np.random.default_rng(3).integers(-999, 999, (40, 3)) / 7
     X[:, 1] += 60 * (np.arange(40) % 2)
-    center, scale = ColumnSums.from_data(X, np.arange(40) % 2, 2).center_and_scale("weighted")
+    center, scale = ColumnMoments.from_data(X, np.arange(40) % 2, 2).center_and_scale("weighted")
     assert [value.hex() for value in (*center, *scale)] == GOLDEN
 
 
 def test_classes_of_few_points_are_left_out():
     X, y = np.arange(12.0).reshape(6, 2), np.array([0, 0, 0, 1, 2, 2])
-    sums = ColumnSums.from_data(X, y, 3, min_examples=3)
+    sums = ColumnMoments.from_data(X, y, 3, min_examples=3)
     assert sums.n_per_class.tolist() == [3, 0, 0]
-    assert sums == ColumnSums.from_data(X[:3], y[:3], 3)
-    assert ColumnSums.from_data(X, y, 3, min_examples=4) == ColumnSums.zeros(2, 3)
+    assert sums == ColumnMoments.from_data(X[:3], y[:3], 3)
+    assert ColumnMoments.from_data(X, y, 3, min_examples=4) == ColumnMoments.zeros(2, 3)
 
 
 def test_of_no_points_there_is_no_centre():
-    with pytest.raises(DataError, match="of no points"):
-        ColumnSums.zeros(2, 3).center_and_scale("center")
+    with pytest.raises(DataError, match="at least 1 sample"):
+        ColumnMoments.zeros(2, 3).center_and_scale("center")
 
 
 def test_not_a_number_is_refused():
     with pytest.raises(DataError, match="NaN or infinity"):
-        ColumnSums.from_data(np.array([[1.0, np.inf]]), np.array([0]), 1)
+        ColumnMoments.from_data(np.array([[1.0, np.inf]]), np.array([0]), 1)
 
 
 def good():
     X = np.random.default_rng(0).normal(size=(20, 2))
-    return ColumnSums.from_data(X, labels(20), 3).to_limbs()
+    return ColumnMoments.from_data(X, labels(20), 3).to_limbs()
 
 
 def beyond(total, square):
     """Sums of one point that is a little larger than the largest float."""
-    sums = ColumnSums.zeros(2, 3)
+    sums = ColumnMoments.zeros(2, 3)
     arrays = [np.array([1, 0, 0]), *(np.zeros((3, 2), object) for _ in range(2))]
     arrays[1][0, 0], arrays[2][0, 0] = total, square
-    forged = object.__new__(ColumnSums)
+    forged = object.__new__(ColumnMoments)
     for name, array in zip(("n_per_class", "sums", "squares"), arrays, strict=True):
         object.__setattr__(forged, name, array)
     assert sums.n_features == 2
-    return ColumnSums.to_limbs(forged)
+    return ColumnMoments.to_limbs(forged)
 
 
 def change(place, value):
@@ -195,26 +195,27 @@ def change(place, value):
         (lambda arrays: [arrays[0][:2], *arrays[1:]], "expected 3 class sizes"),
         (lambda arrays: [arrays[0], arrays[1].astype(np.int64), arrays[2]], "expected uint32"),
         (lambda arrays: [arrays[0], arrays[1][:, :1], arrays[2]], "expected uint32 of shape"),
-        (lambda arrays: [arrays[0], arrays[1][:, :, :1], arrays[2]], "limbs from one place"),
-        (lambda arrays: [arrays[0], np.zeros((3, 2, 1000), np.uint32), arrays[2]], "limbs from one place"),
-        (change((1, 0, 0, 0), 7), "limbs from one place"),
-        (change((1, slice(None), slice(None), 0), 2**31), "limbs from one place"),
-        (change((0, 0), -1), "class sizes of at least 0"),
-        (change((0, slice(None)), 2**62), "class sizes of at least 0 and below"),
-        (change((0, 0), 0), "no set of so many"),
-        (change((2, 0, 0, -1), 2**31), "no set of so many"),
-        (change((2, 0, 0, slice(1, None)), 0), "no set of so many"),
-        (change((1, slice(None), slice(None), 0), 60), "no set of so many"),
-        (lambda arrays: beyond(1 << 2098, 1 << 4196), "no set of so many"),
-        (lambda arrays: beyond(0, 1 << 4196), "no set of so many"),
+        (lambda arrays: [arrays[0], arrays[1][:, :, :1], arrays[2]], "limbs from one index"),
+        (lambda arrays: [arrays[0], np.zeros((3, 2, 1000), np.uint32), arrays[2]], "limbs from one index"),
+        (change((1, 0, 0, 0), 7), "limbs from one index"),
+        (change((1, slice(None), slice(None), 0), 2**31), "limbs from one index"),
+        (change((0, 0), -1), "class sizes from 0"),
+        (change((0, slice(None)), 2**62), "class sizes from 0"),
+        (change((0, 0), 0), "sums of no such set"),
+        (change((2, 0, 0, -1), 2**31), "sums of no such set"),
+        (change((2, 0, 0, slice(1, None)), 0), "sums of no such set"),
+        (change((1, slice(None), slice(None), 0), 60), "sums of no such set"),
+        (lambda arrays: beyond(1 << 2098, 1 << 4196), "sums of no such set"),
+        (lambda arrays: beyond(0, 1 << 4196), "sums of no such set"),
     ],
 )
 def test_what_no_points_sum_up_to_is_refused(spoil, message):
-    with pytest.raises(DataError, match=message):
-        ColumnSums.from_limbs(spoil(good()), 2, 3)
-    ColumnSums.from_limbs(good(), 2, 3)
+    with pytest.raises(DataError, match=message) as raised:
+        ColumnMoments.from_limbs(spoil(good()), 2, 3)
+    assert raised.value.field == "column moments"
+    ColumnMoments.from_limbs(good(), 2, 3)
 
 
 def test_sums_of_different_shapes_do_not_add():
-    with pytest.raises(DataError, match="do not add"):
-        ColumnSums.zeros(2, 3) + ColumnSums.zeros(3, 3)
+    with pytest.raises(DataError, match="to add"):
+        ColumnMoments.zeros(2, 3) + ColumnMoments.zeros(3, 3)

@@ -57,7 +57,7 @@ def test_a_matrix_survives_the_wire() -> None:
         ("x" * 32, 4, "expected 32 bytes, got str"),
         (bytes(31), 4, "got 31 bytes"),
         (bytes(40), 4, "got 40 bytes"),
-        (confusion_to_bytes(np.array([[5, -1], [0, 0]])), 4, "no negative count"),
+        (confusion_to_bytes(np.array([[5, -1], [0, 0]])), 4, "a negative count"),
         (confusion_to_bytes(np.array([[1, 1], [1, 0]])), 4, "expected 4 examples as announced, got 3"),
         # wraps around to 4 in int64
         (confusion_to_bytes(np.array([[2**62, 2**62], [2**62, 2**62]]) + np.array([[4, 0], [0, 0]])), 4, "got 1844"),
@@ -65,5 +65,6 @@ def test_a_matrix_survives_the_wire() -> None:
     ],
 )
 def test_hostile_matrices_are_refused(raw: object, n_examples: int, reason: str) -> None:
-    with pytest.raises(PayloadError, match=reason):
+    with pytest.raises(PayloadError, match=reason) as raised:
         confusion_from_bytes(raw, 2, n_examples)
+    assert raised.value.field == "confusion matrix"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tracemalloc
 import zipfile
-from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,9 +16,11 @@ from flwr_flynn import FlyNNClassifier, HashSpec
 from flwr_flynn.errors import DataError, ModelFileError
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.model import model_file
+from flwr_flynn.model.model import Model
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 
+FILES = Path(__file__).with_name("files")
 SPEC = HashSpec(n_features=5, hash_dim=200, row_nnz=2, hash_nnz=10, seed=3, signed=True)
 X, CODES = make_classification(
     120, 5, n_informative=4, n_redundant=0, n_classes=3, n_clusters_per_class=1, random_state=0
@@ -51,9 +53,9 @@ def test_models_come_back_from_files(rule, tmp_path):
 
 def test_files_are_plain_npz(path):
     with np.load(path, allow_pickle=False) as file:
-        assert sorted(file) == ["counts", "digest", "header"]
-        assert_array_equal(file["counts"], FlyNNClassifier.load(path).counts_.array)
-        assert json.loads(file["header"].tobytes())["format"] == 2
+        assert sorted(file) == ["counts_0", "digest", "header"]
+        assert_array_equal(file["counts_0"], FlyNNClassifier.load(path).counts_.array)
+        assert json.loads(file["header"].tobytes())["format"] == 4
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(path, monkeypatch):
@@ -103,19 +105,19 @@ def test_altered_files_are_refused_or_say_the_same(path):
     assert survivors < 3 * len(content) / 4
 
 
-def forge(path, header=None, counts=None, compression=zipfile.ZIP_DEFLATED, extra=()):
+def forge(path, header=None, counts=None, compression=zipfile.ZIP_DEFLATED, extra=(), name="counts_0"):
     """Rewrite a file with a header or counts of one's own, and a digest that fits."""
     with np.load(path) as file:
-        fields, array = json.loads(file["header"].tobytes()), file["counts"]
+        fields, array = json.loads(file["header"].tobytes()), file[name]
     if callable(header):
         header(fields)
         header = None
     text = np.frombuffer(json.dumps(fields).encode() if header is None else header, np.uint8)
     array = array if counts is None else counts
-    members = {"header": text, "counts": array, "digest": model_file._digest(text, array)}
+    members = {"header": text, name: array, "digest": model_file._digest(text, array)}
     with zipfile.ZipFile(path, "w", compression) as archive:
-        for name, value in [*members.items(), *extra]:
-            with archive.open(f"{name}.npy", "w") as member:
+        for each, value in [*members.items(), *extra]:
+            with archive.open(f"{each}.npy", "w") as member:
                 np.lib.format.write_array(member, value)
 
 
@@ -127,10 +129,10 @@ def test_the_digest_covers_header_and_counts(path):
     fewer = model.counts_.array.copy()
     fewer[0] = 0
     header = members["header"].tobytes().replace(b'"balanced"', b'"novelty"')
-    for change in ({"counts": fewer.astype(np.uint8)}, {"header": np.frombuffer(header, np.uint8)}):
+    for change in ({"counts_0": fewer.astype(np.uint8)}, {"header": np.frombuffer(header, np.uint8)}):
         with open(path, "wb") as stream:
             np.savez(stream, **(members | change))
-        with pytest.raises(ModelFileError, match="altered: the digest"):
+        with pytest.raises(ModelFileError, match="digest: expected the SHA-256"):
             FlyNNClassifier.load(path)
     with open(path, "wb") as stream:
         np.savez(stream, **members)
@@ -160,14 +162,19 @@ def test_forging_works(path):
         (b"[" * 10**5, "not a model file"),
         (b"\xff", "not a model file"),
         (b"{}", "not a model file"),
-        (set_to("format", value=4), "format 4, this version reads format 2 and 3"),
-        (set_to("spec", value=None), "spec"),
-        (set_to("spec", "seed", value=2), "rows of M are others"),
-        (set_to("spec", "center", value=[0, 0, float("nan")]), "center"),
-        (set_to("spec", "hash_dim", value=21), "counts"),
-        (set_to("spec", "hash_nnz", value=2), "rows of M are others"),
-        (set_to("spec", "row_nnz", value=2**40), "row_nnz"),
-        (set_to("fingerprint", value=64 * "0"), "rows of M are others"),
+        (set_to("format", value=5), "format: expected one of 2, 3, 4, got 5"),
+        (set_to("format", value=True), "format"),
+        (set_to("members", value=[]), "arrays"),
+        (set_to("members", value=None), "not a model file"),
+        (set_to("members", value={"a": 1}), "not a model file"),
+        (set_to("guarantee", value="two\nlines"), "guarantee"),
+        (set_to("members", 0, "spec", value=None), "spec"),
+        (set_to("members", 0, "spec", "seed", value=2), "fingerprint: expected the rows of M"),
+        (set_to("members", 0, "spec", "center", value=[0, 0, float("nan")]), "center"),
+        (set_to("members", 0, "spec", "hash_dim", value=21), "counts"),
+        (set_to("members", 0, "spec", "hash_nnz", value=2), "fingerprint: expected the rows of M"),
+        (set_to("members", 0, "spec", "row_nnz", value=2**40), "row_nnz"),
+        (set_to("members", 0, "fingerprint", value=64 * "0"), "fingerprint: expected the rows of M"),
         (set_to("classes", value=None), "not a model file"),
         (set_to("classes", "values", value=["ant", "bee"]), "counts"),
         (set_to("classes", "values", value=["ant", "bee", "bee"]), "classes"),
@@ -177,14 +184,10 @@ def test_forging_works(path):
         (set_to("classes", "dtype", value="V1000000000"), "classes"),
         (set_to("feature_names", value="abc"), "feature_names"),
         (set_to("feature_names", value=["a", "b", 3]), "feature_names"),
-        (set_to("decay", value=1.0), "decay"),
-        (set_to("decay", value=None), "decay"),
-        (set_to("decay_", value=float("nan")), "decay"),
-        (set_to("decay_", value="auto"), "decay"),
-        (set_to("rule", value="best"), "rule"),
-        (set_to("rule", value=["balanced"]), "rule"),
-        (set_to("reject_label", value=float("nan")), "reject_label"),
-        (set_to("reject_label", value=[["ant"]]), "reject_label"),
+        *[(set_to("members", 0, "decay", value=bad), "decay") for bad in (1.0, None, float("nan"), "auto", True)],
+        *[(set_to("members", 0, "temperature", value=bad), "temperature") for bad in (0, float("inf"), "auto")],
+        (set_to("members", 0, "rule", value="best"), "rule"),
+        (set_to("members", 0, "rule", value=["balanced"]), "rule"),
     ],
 )
 def test_forged_headers_are_refused(path, header, message):
@@ -216,13 +219,13 @@ def test_forged_counts_are_refused(path, counts):
 @pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_other_compressions_are_refused(path, compression):
     forge(path, compression=compression)
-    with pytest.raises(ModelFileError, match="compressed by another method"):
+    with pytest.raises(ModelFileError, match="compression method"):
         FlyNNClassifier.load(path)
 
 
 def test_other_contents_are_refused(path):
     forge(path, extra=[("more", np.zeros(1))])
-    with pytest.raises(ModelFileError, match="other contents"):
+    with pytest.raises(ModelFileError, match="arrays: expected header, digest, counts_0"):
         FlyNNClassifier.load(path)
 
 
@@ -246,12 +249,12 @@ HEADERS = {
 }
 
 
-@pytest.mark.parametrize("member", ["header", "counts", "digest", "ledger"])
+@pytest.mark.parametrize("member", ["header", "counts_0", "digest", "extra"])
 @pytest.mark.parametrize("change", HEADERS)
 def test_members_whose_npy_header_is_none_are_refused(path, change, member):
     """The checksums of the zip file fit: what is wrong is found by whoever reads the array."""
-    with model_file.reading(path, 2**20) as model:
-        model_file.write(path, replace(model, ledger={}))
+    with model_file.reading(path, 2**20) as (model, _):
+        model_file.write(path, model, extra={})
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     changed = HEADERS[change](members[f"{member}.npy"])
@@ -266,11 +269,12 @@ def test_members_whose_npy_header_is_none_are_refused(path, change, member):
 
 def test_small_files_do_not_take_much_memory(path):
     """Each of these would need gigabytes if it were believed."""
+    wide = SPEC.to_dict() | {"n_features": 2**31 - 1}
     forgeries = [
-        {"header": set_to("spec", "hash_dim", value=2**31 - 1)},
-        {"header": set_to("spec", value=SPEC.to_dict() | {"n_features": 2**31 - 1, "row_nnz": 2**31 - 1})},
-        {"header": set_to("spec", value=SPEC.to_dict() | {"n_features": 2**31 - 1})},
-        {"header": b'{"format": 2, "spec": ' + b" " * 2**26 + b"}"},
+        {"header": set_to("members", 0, "spec", "hash_dim", value=2**31 - 1)},
+        {"header": set_to("members", 0, "spec", value=wide | {"row_nnz": 2**31 - 1})},
+        {"header": set_to("members", 0, "spec", value=wide)},
+        {"header": b'{"format": 4, "members": ' + b" " * 2**26 + b"}"},
         {"counts": np.zeros((3, 2**24), np.uint8)},
     ]
     content = path.read_bytes()
@@ -289,7 +293,7 @@ def test_small_files_do_not_take_much_memory(path):
 def test_the_memory_limit_can_be_moved(tmp_path):
     model = FlyNNClassifier().fit(X, Y)
     model.save(tmp_path / "model")
-    with pytest.raises(ModelFileError, match=r"needs about 1\.9 MiB, the limit is 0\.95 MiB"):
+    with pytest.raises(ModelFileError, match=r"memory: expected at most 0\.95 MiB, got about 1\.9 MiB"):
         FlyNNClassifier.load(tmp_path / "model", max_bytes=10**6)
     assert FlyNNClassifier.load(tmp_path / "model", max_bytes=2 * 10**6).counts_ == model.counts_
 
@@ -298,12 +302,13 @@ def test_what_the_block_refuses_the_file_is_refused_for(path):
     content = path.read_bytes()
     for error, message in [
         (ModelFileError("too old"), "model.npz: too old"),
-        (DataError("classes: too few"), "model.npz: inconsistent: classes: too few"),
+        (DataError("classes", "3", 2), "model.npz: inconsistent: classes: expected 3, got 2"),
         (TypeError("unhashable"), "model.npz: not a model file, or damaged"),
     ]:
         with pytest.raises(ModelFileError, match=message), model_file.reading(path, 2**20):
             raise error
-    with model_file.reading(path, 2**20) as model:
+    with model_file.reading(path, 2**20) as (model, extra):
+        assert extra is None
         model_file.write(path, model)
     assert path.read_bytes() == content
 
@@ -336,14 +341,64 @@ RELEASE = {"name": 64 * "a", "variance": 1.0, "times": 1, "selected": False}
 
 
 @pytest.mark.parametrize(
-    ("field", "bad"),
+    ("keys", "bad"),
     [
-        *[("format", bad) for bad in (1, 2, 4, True, None)],
-        *[("noise", bad) for bad in ([], None, [{}], [RELEASE | {"variance": -1.0}], [RELEASE, RELEASE], {"a": 1})],
-        *[("guarantee", bad) for bad in (5, "two\nlines", 10001 * "a", ["a"])],
+        *[(("format",), bad) for bad in (1, 2, 5, True, None)],
+        *[
+            (("members", 0, "noise"), bad)
+            for bad in ([], None, [{}], [RELEASE | {"variance": -1.0}], [RELEASE, RELEASE], {"a": 1})
+        ],
+        *[(("guarantee",), bad) for bad in (5, "two\nlines", 10001 * "a", ["a"])],
     ],
 )
-def test_forged_noise_is_refused(noisy_path, field, bad):
-    forge(noisy_path, set_to(field, value=bad))
+def test_forged_noise_is_refused(noisy_path, keys, bad):
+    forge(noisy_path, set_to(*keys, value=bad))
     with pytest.raises(ModelFileError):
         FlyNNClassifier.load(noisy_path)
+
+
+# Files of earlier versions
+
+
+def test_a_file_of_format_2_is_read_without_its_limit_of_novelty(tmp_path, caplog):
+    model = FlyNNClassifier.load(FILES / "format-2.npz")
+    assert "reject_above: 0.7" in caplog.text
+    assert model.counts_.sha256() == "98914ab08ba5d1d68b2b6f029a1b04fbb41c023eb5ae71b410e68fad18d0dac2"
+    assert (model.decay_, model.temperature_, model.rule) == (0.5954237340487125, 0.5, "balanced")
+    assert model.classes_.tolist() == ["ant", "bee", "cicada"]
+    assert model.feature_names_in_.tolist() == list("abcde")
+    assert model.guarantee_ is None
+    model.save(tmp_path / "new.npz")
+    assert FlyNNClassifier.load(tmp_path / "new.npz").model_.sha256() == model.model_.sha256()
+
+
+def test_a_file_of_format_3_is_read_with_noise_and_guarantee():
+    model = FlyNNClassifier.load(FILES / "format-3.npz")
+    assert model.counts_.sha256() == "6d98b28be3f69cf94a503a7f6e341aa92c3c365bd1e52583af97ebbbfe3782c4"
+    assert (model.decay_, model.temperature_, model.rule) == (0.8, 0.5, "novelty")
+    assert model.guarantee_.startswith("Differential privacy with epsilon 2")
+    assert model.counts_.noise_variance > 0
+
+
+@pytest.mark.parametrize("keys", [("decay_",), ("noise",), ("spec", "seed"), ("temperature_",), ("reject_above",)])
+def test_forged_old_headers_are_refused(tmp_path, keys):
+    path = tmp_path / "old.npz"
+    path.write_bytes((FILES / "format-3.npz").read_bytes())
+    forge(path, set_to(*keys[:-1], keys[-1], value=[]), name="counts")
+    if keys == ("reject_above",):
+        assert FlyNNClassifier.load(path).rule == "novelty"  # ignored
+        return
+    with pytest.raises(ModelFileError):
+        FlyNNClassifier.load(path)
+
+
+def test_models_of_several_members_and_records_of_the_writer_come_back(tmp_path):
+    first = FlyNNClassifier(SPEC).fit(X, Y).model_
+    second = FlyNNClassifier(HashSpec(5, 40, 2, 4, seed=9), decay=0.3).fit(X, Y).model_
+    both = Model((first.member, second.member), first.classes, list("abcde"), "nothing")
+    model_file.write(tmp_path / "both.npz", both, extra={"parties": ["Ulm"]})
+    with model_file.reading(tmp_path / "both.npz", 2**24) as (model, extra):
+        assert (model.members, model.sha256(), model.guarantee) == (both.members, both.sha256(), "nothing")
+        assert extra == {"parties": ["Ulm"]}
+    with pytest.raises(ModelFileError, match="members: expected 1, got 2"):
+        FlyNNClassifier.load(tmp_path / "both.npz")

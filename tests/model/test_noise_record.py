@@ -14,8 +14,11 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from flwr_flynn import ClassCounts
-from flwr_flynn.errors import ConfigError, CountsError
-from flwr_flynn.model.noise_record import Release, combine, release_name, variance
+from flwr_flynn.errors import CountsError
+from flwr_flynn.model.candidates import decay_grid, suggest_decay
+from flwr_flynn.model.leave_one_out import leave_one_out_tables
+from flwr_flynn.model.noise_record import Release, combine, denoised, release_name, variance
+from flwr_flynn.model.scoring import Readout, class_novelty, class_scores
 
 FINGERPRINT = 64 * "0"
 NAMES = [digit * 64 for digit in "abcdef"]
@@ -92,16 +95,17 @@ def test_whatever_the_noise_counts_can_be_read_out(rule, scale, selected):
     rng = np.random.default_rng(1)
     for array in (rng.integers(-9, 9, (3, 40)), np.zeros((3, 40), int), np.full((3, 40), -5), np.full((3, 40), 7)):
         counts = noisy(array * scale, 0, 16.0 * scale**2, selected=selected)
-        decays = counts.decay_grid(rule)
+        decays = decay_grid(counts, rule)
         assert all(0 < decay < 1 for decay in decays)
-        assert all(np.isfinite(counts.scores([[0, 1]], decay, rule)).all() for decay in decays)
-        assert np.isfinite(counts.novelty([[0, 1]], decays[0])).all()
+        assert all(np.isfinite(class_scores(counts, [[0, 1]], Readout(rule, decay))).all() for decay in decays)
+        assert np.isfinite(class_novelty(counts, [[0, 1]], decays[0])).all()
 
 
 def test_read_outs_clip_after_the_sum():
     clipped = np.array([[4, 0, 0], [0, 0, 2]])
     counts = noisy([[9, 0, 3], [0, 0, 0]], 0) + noisy([[-5, -1, -4], [-1, 0, 2]], 1)
-    assert_array_equal(counts._readable()[0], clipped)
+    assert_array_equal(denoised(counts.array, counts.n_per_class)[0], clipped)
+    assert_array_equal(class_novelty(counts, [[0, 1]], 0.5), [[(0.5**4 + 1) / 2, 1]])
 
 
 def test_more_noise_makes_exponents_smaller():
@@ -110,7 +114,7 @@ def test_more_noise_makes_exponents_smaller():
     decays = []
     for sd in (1.0, 8.0, 32.0, 64.0):
         array = exact + np.rint(rng.normal(0, sd, exact.shape)).astype(int)
-        decays.append(noisy(array, 0, sd**2).suggest_decay())
+        decays.append(suggest_decay(noisy(array, 0, sd**2)))
     assert all(quieter < louder + 1e-3 for quieter, louder in pairwise(decays)), decays
     # With next to no noise the exponent of the mean count is 0.8, gamma = exp(-0.8 / 21).
     assert math.log(decays[0]) == pytest.approx(-0.8 / 21, rel=0.02)
@@ -118,24 +122,24 @@ def test_more_noise_makes_exponents_smaller():
 
 def test_what_noisy_counts_cannot_do():
     counts = noisy([[5, 2, -2], [-3, 0, -2]], 0)
-    with pytest.raises(CountsError, match="leave_one_out: expected counts without noise"):
-        counts.leave_one_out([[0, 1]], [0], [0.5])
+    with pytest.raises(CountsError) as raised:
+        leave_one_out_tables(counts, [([[0, 1]], [0])], [Readout("balanced", 0.5)])
+    assert (raised.value.field, raised.value.expected) == ("leave_one_out", "counts without noise")
     with pytest.raises(CountsError, match="negative count"):
         plain(counts.array)
     with pytest.raises(CountsError, match="expected counts of at most"):
         noisy([[2**62, 0, 0], [0, 0, 0]], 0)
     with pytest.raises(CountsError, match="expected counts of at most"):
         noisy([[-(2**63), 0, 0], [0, 0, 0]], 0)
-    with pytest.raises(CountsError, match="two different variances"):
+    with pytest.raises(CountsError, match=r"variance 4\.0"):
         counts + noisy([[5, 2, -2], [-3, 0, -2]], 0, 9.0)
-    with pytest.raises(ConfigError, match="rule"):
-        counts.scores([[0, 1]], 0.5, "best")
 
 
 @pytest.mark.parametrize("noise", ["abc", [1], (Release(NAMES[0], 1.0), Release(NAMES[0], 2.0)), 5, None])
 def test_noise_is_checked(noise):
-    with pytest.raises(CountsError, match="noise: "):
+    with pytest.raises(CountsError) as raised:
         ClassCounts([[1, 1]], hash_nnz=2, spec_fingerprint=FINGERPRINT, noise=noise)
+    assert raised.value.field == "noise"
 
 
 @pytest.mark.parametrize(
@@ -150,11 +154,13 @@ def test_noise_is_checked(noise):
 def test_a_release_is_checked(field, bad):
     good = Release(NAMES[0], 2.0, -3, True).to_dict()
     assert Release.from_dict(json.loads(json.dumps(good))).to_dict() == good
-    with pytest.raises(CountsError, match="release: expected"):
+    with pytest.raises(CountsError) as raised:
         Release.from_dict(good | {field: bad})
+    assert raised.value.field == f"release {field}"
     for values in (None, [], {}, good | {"more": 1}, {name: good[name] for name in good if name != field}):
-        with pytest.raises(CountsError, match="release: expected"):
+        with pytest.raises(CountsError) as raised:
             Release.from_dict(values)
+        assert raised.value.field == "release"
 
 
 def test_combining_is_linear():

@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from flwr_flynn.app.config import NodeConfig, RunConfig
 from flwr_flynn.app.data.partition import BY_ID, IndexArray, deal, held_out, held_out_by_content
-from flwr_flynn.app.data.readers import ENDINGS, Rows, read_rows
+from flwr_flynn.app.data.readers import ENDINGS, Rows, read_rows, read_width
 from flwr_flynn.app.data.schema import where
 from flwr_flynn.app.settings import whole_numbers
 from flwr_flynn.errors import ConfigError, DataError, with_names
@@ -397,6 +397,30 @@ def private_share(node: NodeConfig, features: Sequence[str] = ()) -> Share:
     X, y = rows.X, rows.y
     test = held_out_by_content(X, y, node.test_fraction if node.evaluate else 0.0, node.split_seed)
     return Share(X[~test], y[~test], X[test], y[test], rows.left_out)
+
+
+def private_width(node: NodeConfig, features: Sequence[str] = ()) -> int:
+    """The number of features that `private_share` would find, from the head of the file alone.
+
+    Parameters
+    ----------
+    node, features
+        As for `private_share`.
+
+    Raises
+    ------
+    ConfigError, DataError
+        As `private_share`, as far as the head tells. Of features that are not there the message tells nothing: the
+        first line of a file without a header is a sample, whose values a server could guess at.
+    """
+    path = _own_file(node)
+    width = read_width(path, node.label)
+    try:
+        return read_width(path, node.label, features) if features else width
+    except DataError as error:
+        hidden = DataError(f"{path.name}: the run's features are not all among its columns")
+        hidden.add_note(str(error))
+        raise hidden from None
 
 
 def _own_file(node: NodeConfig) -> Path:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn._files import npz_array
+from flwr_flynn._files import npy_header, npz_array
 from flwr_flynn.errors import DataError, with_names
 
 
@@ -58,6 +58,41 @@ def read_arrays(
     except Exception as error:  # noqa: BLE001 - zipfile, its decompressors and NumPy's parser raise a dozen kinds
         raise DataError(f"{path.name}: not a readable .npz file of plain arrays ({type(error).__name__})") from None
     return arrays
+
+
+def read_head(
+    path: Path, wanted: Mapping[str, str], names: str | None
+) -> tuple[tuple[int, ...], npt.NDArray[Any] | None]:
+    """The shape of the first array wanted, from its header, and the array of names, if it is there.
+
+    Parameters
+    ----------
+    path, wanted
+        As for `read_arrays`.
+    names : str or None
+        Name of the array of names, of as many entries as there are columns.
+
+    Raises
+    ------
+    DataError
+        As `read_arrays`, as far as the headers tell.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = {name.removesuffix(".npy"): name for name in archive.namelist()}
+            for role, key in wanted.items():
+                if key not in members:
+                    error = DataError(f"{path.name}: no array {key!r} for the {role} among {len(members)}")
+                    raise with_names(error, members)
+            member = members[next(iter(wanted.values()))]
+            with archive.open(member) as stream:
+                shape = npy_header(stream, f"{path.name}: not a readable array {member[:80]!r}", DataError).shape
+            found = _member(archive, members[names], path) if names in members else None
+    except DataError:
+        raise
+    except Exception as error:  # noqa: BLE001 - zipfile and its decompressors raise a dozen kinds
+        raise DataError(f"{path.name}: not a readable .npz file of plain arrays ({type(error).__name__})") from None
+    return shape, found
 
 
 def _member(archive: zipfile.ZipFile, member: str, path: Path) -> npt.NDArray[Any]:

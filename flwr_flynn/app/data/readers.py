@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.app.data.npz_file import read_arrays
+from flwr_flynn.app.data.npz_file import read_arrays, read_head
 from flwr_flynn.app.data.schema import Layout, by_name
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated.row_wise import plain
@@ -133,6 +133,39 @@ def read_rows(
         return _npz(path, label or "y", group, tuple(features), row_wise)
     read = _csv if path.suffix == ".csv" else _parquet
     return read(path, label or "label", group, tuple(features), row_wise)
+
+
+def read_width(path: Path, label: str = "", features: Sequence[str] = ()) -> int:
+    """The number of features that `read_rows` would find, from the head of a file: no row is looked at.
+
+    Parameters
+    ----------
+    path, label, features
+        As for `read_rows`.
+
+    Raises
+    ------
+    ConfigError, DataError
+        As for `read_rows`, as far as the head tells.
+    """
+    if path.suffix == ".npz":
+        shape, names = read_head(path, {"samples": "X", "label": label or "y"}, "feature_names" if features else None)
+        if len(shape) != 2:
+            raise DataError(path.name, "a matrix of numbers with a label for each row", f"{len(shape)} dimension(s)")
+        return len(_npz_order(path, shape[1], names, features)[0]) if features else shape[1]
+    if path.suffix == ".csv":
+        try:
+            columns = next((fields for fields in _records(path, row_wise=True) if fields != []), None) or []
+        except OSError as error:
+            raise DataError(f"{path.name}: not a readable .csv file ({type(error).__name__})") from None
+    else:
+        _, parquet = _parquet_packages(path)
+        try:
+            with parquet.ParquetFile(path) as file:
+                columns = _parquet_columns(file.schema_arrow)
+        except Exception as error:  # noqa: BLE001 - Arrow and json raise a dozen kinds
+            raise DataError(f"{path.name}: not a readable {path.suffix} file ({type(error).__name__})") from None
+    return len(Layout.of(path.name, columns, label or "label", "", tuple(features)).order)
 
 
 # -------- CSV
@@ -271,24 +304,33 @@ def _parquet_frame(path: Path) -> tuple[Any, Any]:
     The notes of pandas in the file (types and row labels) may have been altered, and pandas believes them. Only the
     names of the columns that are row labels are taken from them, and these columns are left out.
     """
-    try:
-        pandas = import_module("pandas")
-        parquet = import_module("pyarrow.parquet")
-    except ImportError as error:
-        needed = error.name or "pandas and pyarrow"
-        raise ConfigError(f"{path.suffix} files need {needed}: pip install 'flwr-flynn[data]'") from None
+    pandas, parquet = _parquet_packages(path)
     try:
         with parquet.ParquetFile(path) as file:
             table = file.read()
         table.validate(full=True)  # texts that are none would be found later, by whoever looks at them
-        noted = json.loads((table.schema.metadata or {}).get(b"pandas", b'{"index_columns": []}'))
-        row_labels = [name for name in noted["index_columns"] if isinstance(name, str)]
-        kept = [i for i, name in enumerate(table.column_names) if name not in row_labels]
+        columns = _parquet_columns(table.schema)
+        kept = [i for i, name in enumerate(table.column_names) if name in columns]
         # Without the option, one integer that is missing makes floats of a column, and other integers of large ones.
         frame = table.select(kept).replace_schema_metadata(None).to_pandas(integer_object_nulls=True)
         return pandas, frame
     except Exception as error:  # noqa: BLE001 - Arrow and json raise a dozen kinds
         raise DataError(f"{path.name}: not a readable {path.suffix} file ({type(error).__name__})") from None
+
+
+def _parquet_packages(path: Path) -> tuple[Any, Any]:
+    try:
+        return import_module("pandas"), import_module("pyarrow.parquet")
+    except ImportError as error:
+        needed = error.name or "pandas and pyarrow"
+        raise ConfigError(f"{path.suffix} files need {needed}: pip install 'flwr-flynn[data]'") from None
+
+
+def _parquet_columns(schema: Any) -> list[str]:
+    """Names of the columns of an Arrow schema that are not row labels by the notes of pandas."""
+    noted = json.loads((schema.metadata or {}).get(b"pandas", b'{"index_columns": []}'))
+    row_labels = [name for name in noted["index_columns"] if isinstance(name, str)]
+    return [str(name) for name in schema.names if name not in row_labels]
 
 
 # -------- NPZ

@@ -74,9 +74,9 @@ class CountsRequest(Request[CountsOfSpecs]):
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> CountsRequest:
-        run = RunSpec.from_config(config)
-        party.check_run(run, config)
-        return cls(run)
+        request = cls(RunSpec.from_config(config))
+        party.check_run(request.run, config, cls.phase, request.discloses, request.is_withdrawal)
+        return request
 
     @property
     def discloses(self) -> str:

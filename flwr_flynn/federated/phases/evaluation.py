@@ -41,6 +41,7 @@ from flwr_flynn.model.model import Model, ModelMember
 from flwr_flynn.model.scoring import Readout, given_readout
 
 if TYPE_CHECKING:
+    from flwr_flynn.federated.federation_file import Federation
     from flwr_flynn.federated.options import RunOptions
 
 # With so many samples at each of 32768 parties, the sum of their matrices is still within int64.
@@ -92,13 +93,14 @@ class EvaluationRequest(Request[Tables]):
         run = RunSpec.from_config(config)
         if len(run.specs) > 1:
             raise PayloadError("spec", "the one of the model", len(run.specs))
-        party.check_run(run, config)
+        tries = config.boolean("tries")
+        party.check_run(run, config, cls.phase, RESULTS if tries else NOTHING)
         n_releases = config.integer("n_releases", 0, 2**31 - 1)
         if run.mechanism is None:
             counts = codec.decode(arrays, run.hasher, run.n_classes)
         else:
             counts = codec.decode_total(arrays, run.hasher, run.mechanism, n_releases)
-        return cls(run, counts, _readout(config), n_releases, config.boolean("tries"))
+        return cls(run, counts, _readout(config), n_releases, tries)
 
     @property
     def discloses(self) -> str:
@@ -122,7 +124,7 @@ class EvaluationRequest(Request[Tables]):
     def _tried(self, party: Party, model: FlyNNClassifier) -> Answer:
         try:
             matrix = party.confusion(self.run, model)
-        except DataError as error:
+        except (DataError, PayloadError) as error:
             return Answer(metrics={REFUSED: party.reason("the evaluation", DataError(f"X_test, y_test: {error}"))})
         except Exception as error:  # noqa: BLE001 - its text may hold anything; `Party.reason` tells the kind alone
             return Answer(metrics={REFUSED: party.reason("the evaluation", error)})
@@ -193,17 +195,22 @@ def selected(state: RunState) -> int:
 
 def model_of(state: RunState, options: RunOptions) -> FlyNNClassifier:
     """The classifier that the results so far make."""
-    if options.federation is not None and options.purpose == "evaluate":
-        return options.federation.model
-    selection, run = state.results.get("selection"), state.run_spec
+    selection, run, saved = state.results.get("selection"), state.run_spec, options.federation
     index = selected(state)
     counts = state.results["counts"].parts[index]
     if selection is not None:
         readout = selection.readout
+    elif saved is not None and _is_read_out(saved, options.purpose) and state.results["counts"] is saved.totals:
+        readout = saved.readout  # nobody was added or taken out since it was chosen
     else:
         suggested = Readout(options.rule, suggest_decay(counts, options.rule))
         readout = given_readout(options.rule, options.decay) or suggested
     return classifier_of(run.only(index), counts, readout)
+
+
+def _is_read_out(saved: Federation, purpose: str) -> bool:
+    """Whether a saved run had come to its readout; "evaluate" hands the model out as the file has it in any case."""
+    return purpose == "evaluate" or saved.phase not in ("counts", "selection")
 
 
 def classifier_of(run: RunSpec, counts: ClassCounts, readout: Readout) -> FlyNNClassifier:

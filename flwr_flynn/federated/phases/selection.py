@@ -21,7 +21,7 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
-from flwr_flynn.federated.protocol import EVALUATE, Answer, Array, Config, Reply, Request, Scalar, key, register
+from flwr_flynn.federated.protocol import EVALUATE, EXACT, Answer, Array, Config, Reply, Request, Scalar, key, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import CountsOfSpecs, Tables
@@ -69,7 +69,7 @@ class SelectionRequest(Request[Tables]):
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> SelectionRequest:
         run = RunSpec.from_config(config)
-        party.check_run(run, config)
+        party.check_run(run, config, cls.phase, EXACT)
         totals = codec.decode_all(arrays, run.hashers, run.n_classes)
         return cls(run, CountsOfSpecs(totals), _candidates(config, len(run.specs)))
 
@@ -146,7 +146,7 @@ class Selection:
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON can hold it."""
         values = asdict(self)
-        values["readout"] = [self.readout.rule, self.readout.decay]
+        values["readout"] = [self.readout.rule, self.readout.decay, self.readout.temperature]
         values["candidates"] = [[[each.rule, each.decay] for each in entries] for entries in self.candidates]
         values["accuracies"] = [list(entries) for entries in self.accuracies]
         return values | {"accuracy": self.accuracy}
@@ -233,12 +233,12 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
     totals, options = state.results["counts"], context.options
     candidates = candidates_for(totals, options.rule, options.decay)
     sizes = np.zeros(state.run_spec.n_classes, np.int64)
-    for cid in batch.passed:
-        if (member := context.counted.member(cid)) is not None and member.sizes is not None:
+    heard = [context.counted.member(cid) for cid in batch.passed]
+    for member in heard:
+        if member is not None and member.sizes is not None:
             sizes += np.array(member.sizes, np.int64)
-    absent = {context.names.get(m.node, str(m)): "not there to be asked" for m in context.counted.members}
-    for cid in batch.passed:
-        absent.pop(context.names[cid], None)
+    silent = [member for member in context.counted.members if member not in heard]
+    absent = {context.names.get(member.node, str(member)): "not there to be asked" for member in silent}
     missing = absent | dict(context.missing)
     selection = select(candidates, batch.total, sizes.tolist(), len(batch.passed), missing)
     return state.with_result("selection", selection)

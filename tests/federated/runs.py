@@ -1,0 +1,159 @@
+"""Whole runs over parties that hold shares of iris, by each of the three drivers of a `Run`."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from dataclasses import replace as replaced
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.server import Server
+from sklearn.datasets import load_iris
+
+from flwr_flynn import message
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.algorithm import federate, party_of, reply_of
+from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.party import Party
+from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, Answer, Reply, Request
+from flwr_flynn.federated.roster import Member
+from flwr_flynn.federated.run import Ask, Failures, Run, Taken
+from flwr_flynn.flower.client import FlyNNClient
+from flwr_flynn.flower.strategy import FlyNNStrategy
+from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.candidates import HashPlan
+from flwr_flynn.model.classifier import FlyNNClassifier
+from tests.fakes import FakeGrid, Node, Proxy, dealt, manager
+
+X, Y = load_iris(return_X_y=True)
+NAMES = ("setosa", "versicolor", "virginica")
+LABELS = np.array(NAMES)[Y]
+TRAINING = np.arange(150) % 5 != 0
+AUTO = HashPlan(4, 3, 120, "auto", hash_dim=128)
+GRID = [HashSpec(4, 100, 2, rho, seed, signed=True, center=(5.0, 3.0, 4.0, 1.0)) for rho, seed in ((5, 0), (20, 1))]
+SPLITS = ("iid", "dirichlet", "pathological")
+
+
+def shares(how: str = "iid", n: int = 4) -> list[dict[str, Any]]:
+    """Samples of each party, a fifth of them held out; some parties may have none."""
+    parts = []
+    for share in dealt(LABELS, n, how):
+        train, test = share[TRAINING[share]], share[~TRAINING[share]]
+        parts.append({"X": X[train], "y": LABELS[train], "X_test": X[test], "y_test": LABELS[test]})
+    return parts
+
+
+def options_for(spec: Any, **changes: Any) -> dict[str, Any]:
+    """Options of a run, as both strategies take them."""
+    return {"spec": spec, "classes": NAMES, "min_parties": 1, "min_examples": 1, **changes}
+
+
+Driver = Callable[[dict[str, Any], Sequence[dict[str, Any]]], Run]
+
+
+def in_process(options: dict[str, Any], parts: Sequence[dict[str, Any]], **settings: Any) -> Run:
+    """A run by `federate`."""
+    parties = [party_of(**part, name=f"party-{i}", min_examples=1, **settings) for i, part in enumerate(parts)]
+    return federate(RunOptions(**options), parties)
+
+
+def clients(parts: Sequence[dict[str, Any]], **settings: Any) -> list[FlyNNClient]:
+    return [FlyNNClient(**part, name=f"party-{i}", min_examples=1, **settings) for i, part in enumerate(parts)]
+
+
+def over_legacy(options: dict[str, Any], parts: Sequence[dict[str, Any]], **settings: Any) -> Run:
+    """A run by the strategy of the legacy API, in Flower's own server loop."""
+    strategy = FlyNNStrategy(min_available_clients=len(parts), **options)
+    proxies = [Proxy(str(i), client) for i, client in enumerate(clients(parts, **settings))]
+    Server(client_manager=manager(*proxies), strategy=strategy).fit(strategy.num_rounds, timeout=None)
+    return strategy.run
+
+
+def over_messages(options: dict[str, Any], parts: Sequence[dict[str, Any]], **settings: Any) -> Run:
+    """A run by the strategy of the Message API."""
+    strategy = message.FlyNNStrategy(min_available_nodes=len(parts), **options)
+    strategy.start(FakeGrid({i: Node(client) for i, client in enumerate(clients(parts, **settings))}))
+    return strategy.run
+
+
+DRIVERS: dict[str, Driver] = {"in process": in_process, "legacy": over_legacy, "message": over_messages}
+
+
+def sha256(model: FlyNNClassifier) -> str:
+    """SHA-256 of a model's file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "model.npz")
+        model.save(path)
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def replied(request: Request[Any], party: Party, cid: str = "1") -> Reply:
+    """A party's reply to a request, over the wire and back."""
+    answer = party.answer({PHASE: request.phase, **request.to_config()}, request.arrays())
+    return reply_of(cid, answer)
+
+
+def statistic_of(request: Request[Any], party: Party, member: Member | None = None) -> Any:
+    """The statistic that a party sends, as the server reads it."""
+    reply = replied(request, party)
+    return request.read(codec.read_tensors(reply.tensors), reply, member)
+
+
+@dataclass
+class Exchange:
+    """A run and its parties, driven step by step.
+
+    Parameters
+    ----------
+    run : Run
+    parties : dict of cid to Party
+    """
+
+    run: Run
+    parties: dict[str, Party]
+    lost: set[str] = field(default_factory=set)
+    asked: list[tuple[str, list[str]]] = field(default_factory=list)
+
+    def step(
+        self,
+        channel: str,
+        present: Collection[str] | None = None,
+        failures: Mapping[str, str] | None = None,
+        spoil: Callable[[Reply], Reply] | None = None,
+    ) -> Taken | None:
+        """One exchange with the parties that are there; those in `failures` answer with an error."""
+        here = list(self.parties if present is None else present)
+        ask = self.run.ask(channel, here)
+        if ask is None:
+            return None
+        self.asked.append((ask.phase.name, list(ask.cids)))
+        failed = {cid: reason for cid, reason in (failures or {}).items() if cid in ask.cids}
+        replies = [self.reply(ask, cid) for cid in ask.cids if cid not in failed and cid not in self.lost]
+        return self.run.take([spoil(each) if spoil else each for each in replies], Failures(failed))
+
+    def reply(self, ask: Ask, cid: str) -> Reply:
+        """What a party replies."""
+        answer: Answer = self.parties[cid].answer(dict(ask.config), codec.read_tensors(ask.tensors))
+        return reply_of(cid, answer)
+
+    def rounds(self, n: int | None = None) -> Run:
+        """So many of Flower's rounds, by default as many as the run takes."""
+        for _ in range(self.run.num_rounds if n is None else n):
+            self.step(TRAIN)
+            self.step(EVALUATE)
+        return self.run
+
+
+def exchange(spec: Any, how: str = "iid", n: int = 4, **changes: Any) -> Exchange:
+    """A run that has not begun, with parties that hold shares of iris."""
+    parties = {str(i): party_of(**part, name=f"party-{i}", min_examples=1) for i, part in enumerate(shares(how, n))}
+    return Exchange(Run(RunOptions(**options_for(spec, **changes))), parties)
+
+
+def renamed(reply: Reply, cid: str) -> Reply:
+    """The same reply by another node."""
+    return replaced(reply, cid=cid)

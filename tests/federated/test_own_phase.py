@@ -1,0 +1,125 @@
+"""A phase is one file: one that the package does not know runs in every driver, is saved and resumed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flwr_flynn.errors import ConfigError
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.algorithm import party_of
+from flwr_flynn.federated.federation_file import Federation
+from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Reply, register, request_of
+from flwr_flynn.federated.run import Run
+from tests.federated.runs import (
+    AUTO,
+    DRIVERS,
+    GRID,
+    LABELS,
+    SPLITS,
+    TRAINING,
+    Exchange,
+    X,
+    exchange,
+    in_process,
+    options_for,
+    replied,
+    sha256,
+    shares,
+)
+from tests.own_phase_app.own_phase_app.histogram import HISTOGRAM, HistogramRequest, histogram, with_histogram
+
+POOLED = histogram(X[TRAINING], 20)
+
+
+@pytest.mark.parametrize("how", SPLITS)
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_it_runs_in_every_driver_and_changes_no_model(driver: str, how: str) -> None:
+    run = DRIVERS[driver](with_histogram(**options_for(GRID)), shares(how))
+    np.testing.assert_array_equal(run.state.results["histogram"], POOLED)
+    assert sha256(run.model) == sha256(in_process(options_for(GRID), shares(how)).model)
+    assert run.traffic["histogram"].replied == 4
+    assert run.num_rounds == 3
+
+
+def test_it_may_come_before_the_columns() -> None:
+    run = in_process(with_histogram(**options_for(AUTO)), shares())
+    assert list(run.state.results) == ["histogram", "columns", "counts", "selection", "evaluation"]
+    np.testing.assert_array_equal(run.state.results["histogram"], POOLED)
+
+
+def test_a_run_stops_before_and_after_it(tmp_path: Path) -> None:
+    options = with_histogram(**options_for(GRID))
+    whole = exchange(GRID).rounds()
+    for steps_before, due in ((0, "histogram"), (1, "counts")):
+        steps = exchange(GRID)
+        steps.run = Run(RunOptions(**options))
+        for _ in range(steps_before):
+            steps.step(TRAIN)
+        steps.run.federation("1").save(tmp_path / "f.npz")
+        saved = Federation.load(tmp_path / "f.npz")
+        assert saved.phase == due
+        steps.run = Run(RunOptions(**{**options, "federation": saved, "purpose": "resume"}))
+        run = steps.rounds(4)
+        assert ("histogram" in run.state.results) == (due == "histogram")
+        assert sha256(run.model) == sha256(whole.model)
+    without = {**options_for(GRID), "federation": replace(saved, phase="histogram"), "purpose": "resume"}
+    with pytest.raises(ConfigError) as error:
+        Run(RunOptions(**without))
+    assert error.value.field == "phases"
+
+
+@pytest.mark.parametrize("fault", ["junk", "one array more", "negative", "another number", "no number"])
+def test_a_hostile_reply_costs_its_sender_alone(fault: str) -> None:
+    def spoil(reply: Reply) -> Reply:
+        if reply.cid != "3":
+            return reply
+        (table,) = (array.copy() for array in codec.read_tensors(reply.tensors))
+        if fault == "negative":
+            table[0, 0] = -1
+        tensors = {"junk": [b"junk"], "one array more": codec.write_tensors([table, table])}.get(
+            fault, codec.write_tensors([table])
+        )
+        n = {"another number": reply.n_examples + 1, "no number": "5"}.get(fault, reply.n_examples)
+        return replace(reply, tensors=tensors, n_examples=n)  # type: ignore[arg-type]
+
+    steps = exchange(GRID)
+    steps.run = Run(RunOptions(**with_histogram(**options_for(GRID))))
+    taken = steps.step(TRAIN, spoil=spoil)
+    assert taken is not None
+    assert list(taken.missing) == ["party-3"]
+    others = np.concatenate([part["X"] for part in shares()[:3]])
+    np.testing.assert_array_equal(steps.run.state.results["histogram"], histogram(others, 20))
+
+
+def test_a_party_decides_by_its_own_options_and_data() -> None:
+    request = HistogramRequest(4, tuple(np.unique(LABELS)), 20)
+    assert replied(request, party_of(X, LABELS)).n_examples == 150
+    for party in (party_of(X[:, :3], LABELS), party_of(-X, LABELS), party_of(X, LABELS, secure=True)):
+        assert replied(request, party).metrics.keys() == {"flynn-refused"}
+    assert replied(replace(request, n_bins=1001), party_of(X, LABELS)).metrics.keys() == {"flynn-refused"}
+
+
+def test_its_name_is_taken_once() -> None:
+    assert request_of({"flynn-phase": "histogram"}).__qualname__ == "HistogramRequest"
+    assert register(HistogramRequest) is HistogramRequest
+
+    class Another(HistogramRequest):
+        pass
+
+    with pytest.raises(ValueError, match="histogram"):
+        register(Another)
+    assert request_of({"flynn-phase": "histogram"}).__qualname__ == "HistogramRequest"
+
+
+def test_late_parties_are_not_asked_for_what_is_over() -> None:
+    steps = Exchange(Run(RunOptions(**with_histogram(**options_for(GRID)))), exchange(GRID).parties)
+    steps.step(TRAIN, "012")
+    steps.step(TRAIN, "0123")
+    assert steps.asked == [("histogram", ["0", "1", "2"]), ("counts", ["0", "1", "2", "3"])]
+    steps.step(EVALUATE)
+    assert HISTOGRAM.name in steps.run.state.results

@@ -1,0 +1,266 @@
+"""Samples are taken one by one: none decides what becomes of another, and none makes anything raise."""
+
+from __future__ import annotations
+
+import datetime
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from flwr_flynn.errors import DataError
+from flwr_flynn.federated import row_wise
+from flwr_flynn.hashing.flyhash import FlyHash
+from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.counts import ClassCounts
+from tests.fakes import CLASSES, HASHER, RUN, counts_of, points
+
+ODD = [
+    ([np.nan, 0, 0, 0], "ash"),
+    ([0, np.inf, 0, 0], "ash"),
+    ([1e300, 1, 2, 3], "birch"),
+    ([None, 0, 0, 0], "cedar"),
+    (["many", 0, 0, 0], "cedar"),
+    ([{}, 0, 0, 0], "cedar"),
+    ([0, 1, 2, 3], "oak"),
+    ([0, 1, 2, 3], None),
+    ([0, 1, 2, 3], float("nan")),
+    ([0, 1, 2, 3], ["ash"]),
+]
+
+
+def count(X: Any, y: Any) -> tuple[ClassCounts, int]:
+    row_wise.check_form(X, y)
+    return row_wise.count(HASHER, CLASSES, X, y)
+
+
+def test_samples_that_fit_are_counted_as_ever() -> None:
+    X, y = points(50)
+    assert count(X, y) == (counts_of(X, y), 0)
+    assert count(sp.coo_array(X), y.tolist()) == (counts_of(X, y), 0)
+    assert count(X[:0], y[:0]) == (counts_of(X[:0], y[:0]), 0)
+
+
+@pytest.mark.parametrize("place", [0, 7, 20])
+@pytest.mark.parametrize("odd", ODD)
+def test_one_that_does_not_fit_is_left_out_and_changes_no_other(odd: Any, place: int) -> None:
+    X, y = points(20)
+    mixed = np.empty((21, 4), object)
+    mixed[np.arange(21) != place], mixed[place] = X, odd[0]
+    labels = [*y[:place], odd[1], *y[place:]]
+    assert count(mixed, labels) == (counts_of(X, y), 1)
+
+
+@pytest.mark.parametrize("convert", [np.asarray, sp.csr_array])
+def test_many_that_do_not_fit_are_left_out(convert: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = points(60)
+    spoiled = X.copy()
+    spoiled[::3, 1] = np.nan
+    spoiled[1::3, 2] = 1e300
+    expected = counts_of(X[2::3], y[2::3])
+    assert count(convert(spoiled), y) == (expected, 40)
+    monkeypatch.setattr(row_wise, "_HELD", 4 * 7)
+    assert count(convert(spoiled), y) == (expected, 40)
+
+
+def test_a_data_frame_is_taken_row_by_row() -> None:
+    pandas = pytest.importorskip("pandas")
+    X, y = points(20)
+    frame = pandas.DataFrame(X).astype(object)
+    frame.iloc[3, 1], frame.iloc[4, 2] = "none", pandas.NA
+    keep = ~np.isin(np.arange(20), [3, 4])
+    assert count(frame, pandas.Series(y)) == (counts_of(X[keep], y[keep]), 2)
+
+
+def test_a_fraction_among_integers_changes_none_of_them() -> None:
+    """NumPy makes floats of all of them; large integers are read as floats in either case."""
+    X = np.random.default_rng(1).integers(-(2**62), 2**62, (30, 4))
+    y = np.array(CLASSES)[np.arange(30) % 3]
+    alone, _ = count(X, y)
+    both, _ = count(np.vstack([X, [[0.5, 0, 1, 2]]]), [*y, "ash"])
+    assert both - count(np.array([[0.5, 0, 1, 2]]), ["ash"])[0] == alone
+    small = X % 2**20
+    for dtype in (np.int32, np.int64, np.float64, object):
+        assert count(small.astype(dtype), y) == count(small, y)
+
+
+@pytest.mark.parametrize(
+    ("classes", "labels"), [((0, 1), ["0", 1, 1.0, "1.0"]), (("0", "1.5"), [0, 1.5, "1.5", "1.5"])]
+)
+def test_a_label_may_come_in_any_form(classes: Any, labels: list[Any]) -> None:
+    hasher = FlyHash(HashSpec(n_features=1, hash_dim=4, row_nnz=1, hash_nnz=1, seed=1))
+    counts, dropped = row_wise.count(hasher, classes, np.ones((4, 1)), labels)
+    assert (counts.n_per_class.tolist(), dropped) == ([1, 3], 0)
+
+
+@pytest.mark.parametrize(
+    ("X", "y"),
+    [([[1.0] * 4], ["ash"]), (np.zeros(4), ["ash"]), (np.zeros((2, 4)), ["ash"]), (np.zeros((1, 4)), None)],
+)
+def test_a_form_that_no_sample_decides_is_refused(X: Any, y: Any) -> None:
+    with pytest.raises(DataError):
+        count(X, y)
+
+
+def test_whatever_a_label_does_it_is_left_out() -> None:
+    class Hostile:
+        def __hash__(self) -> int:
+            raise RuntimeError
+
+    assert count(np.zeros((1, 4)), [Hostile()]) == (ClassCounts.zeros(HASHER, RUN.n_classes), 1)
+
+
+# ---- the type of a container is inferred from all of its records
+
+PLAIN: list[Any] = [True, False, 0, 1, 3, -2, 2**53 + 1, 2**62, 1.0, 3.0, 0.5, 1e22, float("nan"), 3 + 0j, 1j, None]
+PLAIN += ["3", "3.0", "True", "ash", "0.5", "nan", "(3+0j)", "word", "", b"3", b"ash", datetime.date(2020, 1, 1)]
+PLAIN += [datetime.datetime(2020, 1, 1), datetime.timedelta(5), np.datetime64("2020-01-01"), np.timedelta64(5, "s")]
+PLAIN += [np.float64(3), np.int8(3), np.bool_(True), np.str_("3"), 2**70, float("inf"), -0.0]
+CLASS_LISTS: list[tuple[Any, ...]] = [
+    (0, 1, 3),
+    ("0", "1", "3"),
+    ("True", "False"),
+    ("ash", "3.0", "0.5"),
+    ("ash", "word", "None"),
+    (2**62, 2**53 + 1, 3),
+]
+
+
+def array(values: list[Any]) -> Any:
+    """What NumPy makes of a list, in the type that it infers."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            made = np.array(values)
+    except Exception:  # noqa: BLE001 - there are lists of which NumPy makes nothing
+        assume(False)
+    assume(made.ndim == np.array(values, object).ndim)
+    return made
+
+
+@given(st.sampled_from(CLASS_LISTS), st.lists(st.sampled_from(PLAIN), max_size=5), st.sampled_from(PLAIN))
+@example((0, 1), [True, False, True], float("nan"))
+@example(("True", "False"), [True, False, True], float("nan"))
+@example(("True", "False"), [True, False, True], "word")
+@example(("3", "1"), [3, 1, 3], float("nan"))
+@example(("3", "1"), [3.0, 1.0], "word")
+@example((3, 1), [3, 1], 1j)
+@example((2**62, 2**53 + 1), [2**62, 2**53 + 1], 0.5)
+def test_no_label_changes_how_another_is_read(classes: Any, labels: list[Any], odd: Any) -> None:
+    hasher = FlyHash(HashSpec(n_features=1, hash_dim=4, row_nnz=1, hash_nnz=1, seed=1))
+
+    def counted(y: Any) -> Any:
+        return row_wise.count(hasher, classes, np.ones((len(y), 1)), y)[0].array
+
+    expected = sum((counted([label]) for label in [*labels, odd]), start=counted([]))
+    np.testing.assert_array_equal(counted([*labels, odd]), expected)
+    np.testing.assert_array_equal(counted(array([*labels, odd])), expected)
+    np.testing.assert_array_equal(counted(array([*labels, odd])) - counted([odd]), counted(array(labels)))
+
+
+@given(st.sampled_from(CLASS_LISTS), st.lists(st.sampled_from(PLAIN), max_size=5))
+def test_no_label_of_a_series_changes_how_another_is_read(classes: Any, labels: list[Any]) -> None:
+    pandas = pytest.importorskip("pandas")
+    hasher = FlyHash(HashSpec(n_features=1, hash_dim=4, row_nnz=1, hash_nnz=1, seed=1))
+
+    def counted(y: Any) -> Any:
+        return row_wise.count(hasher, classes, np.ones((len(y), 1)), y)[0].array
+
+    try:
+        series = pandas.Series(labels)
+    except Exception:  # noqa: BLE001 - there are lists of which pandas makes nothing
+        assume(False)
+    # A column of nothing but durations is one of durations, also with a missing one; of anything else it is not.
+    assume(series.dtype.kind != "m")
+    np.testing.assert_array_equal(counted(series), sum((counted([each]) for each in labels), start=counted([])))
+
+
+@given(st.lists(st.tuples(st.sampled_from(PLAIN), st.sampled_from(PLAIN)), min_size=1, max_size=5))
+@example([(True, False), (1j, 3)])
+@example([(True, 3), (3, "word")])
+@example([(3, 1), (np.timedelta64(5, "s"), 1)])
+@example([(3, 2**53 + 1), (0.5, 1)])
+@example([(np.datetime64("2020-01-01"), np.datetime64("2020-01-01"))])
+@example([(b"3", 1), (3, True)])
+def test_no_sample_changes_how_another_is_read(rows: list[tuple[Any, Any]]) -> None:
+    hasher = FlyHash(HashSpec(n_features=2, hash_dim=16, row_nnz=1, hash_nnz=3, seed=1, signed=True))
+
+    def counted(X: Any) -> Any:
+        return row_wise.count(hasher, ("ash",), X, ["ash"] * len(X))[0].array
+
+    def alone(row: tuple[Any, Any]) -> Any:
+        single = np.empty((1, 2), object)
+        single[0, 0], single[0, 1] = row
+        return counted(single)
+
+    everything = array([list(row) for row in rows])
+    np.testing.assert_array_equal(counted(everything), sum((alone(row) for row in rows[1:]), start=alone(rows[0])))
+
+
+@pytest.mark.parametrize("kind", ["c16", "c8"])
+def test_complex_numbers_of_a_sparse_matrix_are_read_one_by_one(kind: str) -> None:
+    X, y = points(20)
+    X = np.rint(4 * X)
+    mixed = X.astype(kind)
+    mixed[7, 2] = 1 + 1j
+    expected = counts_of(np.delete(X, 7, 0), np.delete(y, 7))
+    assert count(sp.csr_array(mixed), y) == count(mixed, y) == (expected, 1)
+
+
+def test_dates_are_no_numbers() -> None:
+    days = np.array(["2020-01-01"] * 12, "M8[D]").reshape(3, 4)
+    for unit in ("D", "ns"):
+        assert count(days.astype(f"M8[{unit}]"), ["ash"] * 3) == (ClassCounts.zeros(HASHER, 3), 3)
+    assert count(np.ones((3, 4)), days[:, 0]) == (ClassCounts.zeros(HASHER, 3), 3)
+
+
+@pytest.mark.parametrize("classes", [("1", "1.0"), ("True", "1"), (2**62, 2**62 + 1), ("ash", "nan"), ("1j", "ash")])
+def test_class_lists_that_a_type_would_mix_up_are_refused(classes: Any) -> None:
+    with pytest.raises(DataError, match=r"^classes: expected "):
+        row_wise.check_classes(classes)
+    row_wise.check_classes(("1", "01", "1.50", "NaN", "ash", "None"))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"signed": True}, {"scale": (2.0, 1e-3, 1.0, 1e30)}, {"center": (1.0, -1e37, 0.0, 5.0)}, {"n_waves": 4}],
+    ids=str,
+)
+@given(
+    st.lists(
+        st.lists(
+            st.one_of(
+                st.floats(allow_nan=False, allow_infinity=False, width=64),
+                st.integers(-(2**62), 2**62).map(float),
+                st.sampled_from([0.0, 1.0, 1e37, -8e37, 1.7e38, 3.4e38, 1e39, 1.7e308]),
+            ),
+            min_size=4,
+            max_size=4,
+        ),
+        max_size=6,
+    )
+)
+def test_a_sample_that_fits_is_hashed_and_decides_for_itself_alone(
+    changes: dict[str, Any], rows: list[list[float]]
+) -> None:
+    more = {"n_waves": 4, "wave_frequency": 0.25, "row_nnz": 2} if changes.get("n_waves") else {"row_nnz": 3, **changes}
+    hasher = FlyHash(HashSpec(**{"n_features": 4, "hash_dim": 16, "hash_nnz": 3, "seed": 1, **more}))
+    X = np.array(rows).reshape(-1, 4)
+    fits = hasher.fits(X)
+    assert fits.tolist() == [bool(hasher.fits(row[None])[0]) for row in X]
+    kept = X[fits]
+    together = hasher.active(kept)  # raises nothing
+    for row, active in zip(kept, together, strict=True):
+        assert (hasher.active(row[None])[0] == active).all()
+    sparse = hasher.fits(sp.csr_array(X))
+    assert not (sparse & ~fits).any()
+    hasher.active(sp.csr_array(X)[sparse])
+    if not changes.get("n_waves"):
+        for row, fit in zip(X, fits, strict=True):
+            if not fit:
+                with pytest.raises(DataError):
+                    hasher.active(row[None])

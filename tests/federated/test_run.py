@@ -1,0 +1,545 @@
+"""Rules of a run: lost, late and refusing parties; saving and resuming; members that join and leave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.server import Server
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flwr_flynn import message
+from flwr_flynn.errors import AggregationError, ConfigError
+from flwr_flynn.federated.algorithm import federate, party_of
+from flwr_flynn.federated.federation_file import Federation
+from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Reply
+from flwr_flynn.federated.run import Failures, Run, Traffic, merged
+from flwr_flynn.flower.strategy import FlyNNStrategy
+from flwr_flynn.model.candidates import suggest_decay
+from flwr_flynn.model.column_moments import ColumnMoments
+from flwr_flynn.model.selection import select
+from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
+from flwr_flynn.privacy.ledger import Budget, Policy
+from tests.fakes import CLASSES, SPEC, FakeGrid, Node, Proxy, counting, counts_of, dealt, good_reply, manager, points
+from tests.federated.runs import (
+    AUTO,
+    DRIVERS,
+    GRID,
+    LABELS,
+    NAMES,
+    TRAINING,
+    Exchange,
+    X,
+    Y,
+    clients,
+    exchange,
+    options_for,
+    renamed,
+    sha256,
+    shares,
+)
+
+POOLED = select(GRID, X[TRAINING], Y[TRAINING], 3)
+
+
+# ---- the plan and its rounds
+
+
+@pytest.mark.parametrize(
+    ("spec", "changes", "rounds"),
+    [
+        (GRID[0], {"decay": 0.5}, 1),
+        (GRID[0], {"rule": "bayes"}, 1),
+        (GRID[0], {}, 2),
+        (GRID, {"decay": 0.5}, 2),
+        (GRID, {"fraction_evaluate": 0}, 1),
+        (AUTO, {"decay": 0.5}, 3),
+        (AUTO, {}, 3),
+    ],
+)
+def test_the_rounds_of_a_run_are_known_before_it_begins(spec: Any, changes: dict[str, Any], rounds: int) -> None:
+    steps = exchange(spec, **changes)
+    assert steps.run.num_rounds == rounds
+    run = steps.rounds()
+    assert run.counts.n_examples == 120
+    assert ("evaluation" in run.state.results) == (changes.get("fraction_evaluate") != 0)
+    before = sha256(run.model), list(steps.asked)
+    steps.rounds(2)  # more rounds ask nobody and change nothing
+    assert (sha256(run.model), steps.asked) == before
+
+
+def test_nobody_is_asked_before_the_phases_that_lead_there() -> None:
+    steps = exchange(AUTO)
+    assert steps.step(EVALUATE) is None
+    for phase in ("columns", "counts"):
+        steps.step(TRAIN)
+        assert steps.asked[-1][0] == phase
+    assert steps.step(TRAIN) is None
+    for phase in ("selection", "evaluation"):
+        steps.step(EVALUATE)
+        assert steps.asked[-1][0] == phase
+    assert steps.step(EVALUATE) is None
+    assert steps.run.take([], Failures()) is None
+
+
+def test_a_late_reply_to_a_phase_that_is_over_changes_nothing() -> None:
+    steps = exchange(GRID)
+    ask = steps.run.ask(TRAIN, list(steps.parties))
+    assert ask is not None
+    replies = [steps.reply(ask, cid) for cid in ask.cids]
+    steps.run.take(replies[:3], Failures())
+    before = steps.run.counts.sha256()
+    assert steps.run.take(replies[3:], Failures()) is None
+    assert steps.run.counts.sha256() == before
+
+
+def test_config_keys_of_this_package_are_not_the_user_s() -> None:
+    assert merged({"lr": 0.1}, {PHASE: "counts"}) == {"lr": 0.1, PHASE: "counts"}
+    with pytest.raises(ConfigError) as error:
+        merged({"flynn-specs": "x"}, {})
+    assert (error.value.field, error.value.got) == ("config", "flynn-specs")
+
+
+def test_traffic_is_told_per_party() -> None:
+    traffic = Traffic()
+    assert traffic.per_party == {"up": 0, "down": 0}
+    traffic.ask(2, [b"123"], {"a": "é", "b": 1, "c": b"12"})
+    traffic.reply([b"12345"], {"d": 0.5})
+    assert traffic.per_party == {"up": 14, "down": 18}
+
+
+# ---- what a party sent stays
+
+
+def test_a_party_lost_after_the_columns_stays_in_their_sums() -> None:
+    steps = exchange(AUTO)
+    steps.step(TRAIN)
+    steps.lost.add("3")
+    run = steps.rounds()
+    codes = Y[TRAINING].astype(np.int64)
+    assert run.state.results["columns"].moments == ColumnMoments.from_data(X[TRAINING], codes, 3)
+    assert run.counted.missing == {"party-3": "no reply"}
+    assert len(run.counted) == run.state.results["selection"].parties == 3
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_party_lost_after_the_counts_stays_counted_without_a_say(leaves: bool) -> None:
+    steps = exchange(GRID)
+    steps.step(TRAIN)
+    present = "012" if leaves else "0123"
+    steps.step(EVALUATE, present, failures={"3": "failed: gone"})
+    run = steps.run
+    selection = run.state.results["selection"]
+    assert run.counts.n_examples == 120
+    assert selection.missing == {"party-3": "not there to be asked" if leaves else "failed: gone"}
+    lost = dealt(LABELS, 4, "iid")[3]
+    assert selection.examples == 120 - int(TRAINING[lost].sum())
+    steps.step(EVALUATE)
+    assert run.state.results["evaluation"].missing == {}
+
+
+def test_where_nobody_answers_the_selection_it_is_the_first_spec_and_the_suggested_decay() -> None:
+    steps = exchange(GRID)
+    steps.step(TRAIN)
+    suggested = suggest_decay(steps.run.counts)
+    steps.step(EVALUATE, failures=dict.fromkeys("0123", "failed: gone"))
+    selection = steps.run.state.results["selection"]
+    assert (selection.spec, selection.parties, selection.accuracies, selection.accuracy) == (0, 0, (), None)
+    assert steps.run.model.decay_ == selection.readout.decay == suggested
+    steps.step(EVALUATE)
+    assert steps.run.state.results["evaluation"].figures is not None
+
+
+# ---- counting goes on
+
+
+def test_late_parties_are_added_and_the_later_phases_done_again() -> None:
+    steps = exchange(GRID)
+    steps.step(TRAIN, "012")
+    steps.step(EVALUATE, "012")
+    assert steps.run.state.results["selection"].parties == 3
+    steps.step(TRAIN, "123")  # party 0 is gone: nothing is lost
+    assert steps.asked[-1] == ("counts", ["3"])
+    assert "selection" not in steps.run.state.results
+    steps.step(EVALUATE)
+    steps.step(EVALUATE)
+    run = steps.run
+    assert (run.model.spec_, run.model.decay_) == (POOLED.spec, POOLED.readout.decay)
+    assert run.state.results["selection"].parties == 4
+    assert run.state.results["evaluation"].figures["examples"] == 30
+
+
+def test_a_round_that_adds_nobody_leaves_the_later_phases_alone() -> None:
+    steps = exchange(GRID)
+    steps.rounds()
+    results = dict(steps.run.state.results)
+    steps.parties["4"] = party_of(X[:, :3], LABELS)
+    steps.step(TRAIN)
+    assert steps.asked[-1] == ("counts", ["4"])
+    assert dict(steps.run.state.results) == results
+    assert list(steps.run.counted.missing) == ["node 4"]
+
+
+def test_the_phases_after_the_counts_wait_for_enough_parties() -> None:
+    steps = exchange(GRID, min_parties=3)
+    steps.step(TRAIN, "01")
+    assert steps.step(EVALUATE) is None
+    with pytest.raises(AggregationError, match="2 of at least 3 parties counted"):
+        _ = steps.run.model
+    steps.step(TRAIN, "012")
+    assert steps.step(EVALUATE) is not None
+    assert steps.run.model.counts_.n_examples > 0
+
+
+def test_with_one_round_there_is_a_selected_model_and_no_figures() -> None:
+    run = exchange(GRID).rounds(1)
+    assert (run.model.spec_, run.model.decay_) == (POOLED.spec, POOLED.readout.decay)
+    assert "evaluation" not in run.state.results
+
+
+# ---- failures that are not accepted
+
+
+@pytest.mark.parametrize("failure", ["no reply", "failed", "refused", "broken"])
+def test_where_failures_are_not_accepted_a_training_phase_is_whole_or_not_done(failure: str) -> None:
+    steps = exchange(AUTO, accept_failures=False)
+
+    def spoil(reply: Reply) -> Reply:
+        if reply.cid != "3" or failure not in ("refused", "broken"):
+            return reply
+        return replace(reply, metrics={REFUSED: "no"}) if failure == "refused" else replace(reply, tensors=[b"junk"])
+
+    def step() -> None:
+        steps.lost = {"3"} if failure == "no reply" else set()
+        taken = steps.step(TRAIN, failures={"3": "failed: gone"} if failure == "failed" else None, spoil=spoil)
+        assert taken is not None
+        assert not taken.accepted
+        assert len(taken.missing) == 4
+        steps.lost = set()
+
+    step()
+    assert "columns" not in steps.run.state.results
+    with pytest.raises(AggregationError, match="no party was asked to count"):
+        _ = steps.run.counts
+    steps.step(TRAIN)
+    step()
+    assert steps.run.counts.n_examples == 0
+    assert steps.run.counted.missing["party-0"] == "set aside with its round, because others failed"
+    steps.step(TRAIN)
+    assert steps.run.counts.n_examples == 120
+    assert steps.run.counted.missing == {}
+
+
+def test_where_failures_are_not_accepted_a_selection_is_whole_or_none() -> None:
+    steps = exchange(GRID, accept_failures=False)
+    steps.step(TRAIN)
+    steps.step(EVALUATE, failures={"3": "failed: gone"})
+    selection = steps.run.state.results["selection"]
+    assert (selection.parties, selection.spec, selection.accuracies) == (0, 0, ())
+    assert steps.run.model.spec_ == GRID[0]
+
+
+def test_an_error_in_the_user_s_function_changes_nothing() -> None:
+    steps = exchange(GRID[0], decay=0.5)
+    ask = steps.run.ask(TRAIN, list(steps.parties))
+    assert ask is not None
+    replies = [steps.reply(ask, cid) for cid in ask.cids]
+    before = dict(steps.run.state.results), steps.run.counted.missing, steps.run.traffic["counts"].replied
+    with pytest.raises(ZeroDivisionError):
+        steps.run.take(replies, Failures(), lambda _: {"x": 1 / 0})
+    assert (dict(steps.run.state.results), steps.run.counted.missing, steps.run.traffic["counts"].replied) == before
+    steps.run.take(replies, Failures())
+    assert steps.run.counts.n_examples == 120
+
+
+# ---- failures and their senders
+
+
+def test_the_sender_of_a_failure_is_told_as_far_as_it_is_known() -> None:
+    assert not Failures()
+    assert Failures({"1": "failed: x\n"}).reasons(["2"]) == {"1": "failed: x", "2": "no reply"}
+    assert Failures(unnamed=["bad\0file"]).reasons(["2"]) == {"2": "failed: badfile"}
+    unsure = "no reply or a failure (1 without a name, the first: bad file)"
+    assert Failures(unnamed=["bad file"]).reasons(["2", "3"]) == {"2": unsure, "3": unsure}
+
+
+# ---- saved after each phase, and resumed
+
+
+def over_legacy(options: dict[str, Any], rounds: int, n: int = 4) -> Any:
+    strategy = FlyNNStrategy(min_available_clients=n, **options)
+    proxies = [Proxy(str(i), client) for i, client in enumerate(clients(shares()))]
+    Server(client_manager=manager(*proxies), strategy=strategy).fit(rounds, timeout=None)
+    return strategy
+
+
+def over_messages(options: dict[str, Any], rounds: int, n: int = 4) -> Any:
+    strategy = message.FlyNNStrategy(min_available_nodes=n, **options)
+    nodes = {700 + i: Node(client) for i, client in enumerate(clients(shares()))}  # other ids than before
+    strategy.start(FakeGrid(nodes), num_rounds=rounds)
+    return strategy
+
+
+def resumed(saved: Federation, **changes: Any) -> dict[str, Any]:
+    """Options of a run that goes on from a saved one."""
+    return options_for(saved.run_spec.specs, federation=saved, purpose="resume", **changes)
+
+
+@pytest.mark.parametrize("drive", [over_legacy, over_messages], ids=["legacy", "message"])
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_a_run_that_goes_on_from_a_saved_one_ends_in_the_same_model(
+    rounds: int, drive: Callable[..., Any], tmp_path: Path
+) -> None:
+    """After 1, 2 and 3 rounds: columns are done; counts and selection; all."""
+    whole = over_legacy(options_for(AUTO), 3)
+    part = over_legacy(options_for(AUTO), rounds)
+    part.run.federation("1").save(tmp_path / "f.npz")
+    saved = Federation.load(tmp_path / "f.npz")
+    assert saved.phase == ("counts", "evaluation", "")[rounds - 1]
+    rest = drive(resumed(saved), 3)
+    assert sha256(rest.model) == sha256(whole.model)
+    if rounds < 3:
+        assert rest.evaluation is not None
+        assert rest.evaluation["confusion"] == whole.evaluation["confusion"]
+    rest.federation("2").save(tmp_path / "after.npz")
+    assert Federation.load(tmp_path / "after.npz").phase == ""
+
+
+@pytest.mark.parametrize("spec", [AUTO, GRID, GRID[0]], ids=["auto", "grid", "one"])
+def test_a_run_may_stop_after_every_phase(spec: Any, tmp_path: Path) -> None:
+    whole = exchange(spec).rounds()
+    for stop in range(1, len(whole.phases) + 1):
+        steps = exchange(spec)
+        for phase in whole.phases[:stop]:
+            steps.step(phase.channel)
+        steps.run.federation("1").save(tmp_path / "f.npz")
+        saved = Federation.load(tmp_path / "f.npz")
+        assert saved.phase == [*(phase.name for phase in whole.phases), ""][stop]
+        steps.run = Run(RunOptions(**resumed(saved)))
+        assert [phase.name for phase in steps.run.phases] == [phase.name for phase in whole.phases[stop:]]
+        steps.asked.clear()
+        steps.rounds(3)
+        assert [name for name, _ in steps.asked] == [phase.name for phase in whole.phases[stop:]]
+        assert sha256(steps.run.model) == sha256(whole.model)
+        if stop < len(whole.phases):
+            assert steps.run.state.results["evaluation"] == whole.state.results["evaluation"]
+
+
+def test_a_run_that_stopped_with_too_few_goes_on_counting_the_others(tmp_path: Path) -> None:
+    steps = exchange(GRID, min_parties=4)
+    steps.step(TRAIN, "01")
+    saved = steps.run.federation("1")
+    assert (saved.phase, len(saved.members)) == ("counts", 2)
+    steps.run = Run(RunOptions(**resumed(saved, min_parties=4)))
+    assert steps.run.needed == 2
+    run = steps.rounds()
+    assert steps.asked[-3] == ("counts", ["2", "3"])
+    assert sha256(run.model) == sha256(exchange(GRID).rounds().model)
+
+
+def test_resuming_keeps_the_readout_of_the_file_once_it_was_selected() -> None:
+    steps = exchange(GRID)
+    steps.step(TRAIN)
+    steps.step(EVALUATE)
+    saved = steps.run.federation("1")
+    run = Run(RunOptions(**resumed(saved)))
+    assert run.model.decay_ == POOLED.readout.decay
+    assert run.state.run_spec.specs == (POOLED.spec,)
+
+
+# ---- members that join and leave
+
+NOBODY = Federation(RunOptions(SPEC, CLASSES, 1).run_spec, Run(RunOptions(SPEC, CLASSES, 1)).totals, (), POOLED.readout)
+
+
+def reply(name: str, cid: str | None = None, n: int | None = None, seed: int | None = None) -> Reply:
+    """A party whose samples follow from its name."""
+    n, seed = (len(name) + 3 if n is None else n), (ord(name[0]) if seed is None else seed)
+    return good_reply(cid or str(ord(name[0])), n, seed, flynn_party=name)
+
+
+def changed(before: Federation, purpose: str, *replies: Reply, batches: int = 1, **more: Any) -> Run:
+    """A run that these replies come to, without the phases after the counting."""
+    options = RunOptions(SPEC, CLASSES, 1, federation=before, purpose=purpose, fraction_evaluate=0, **more)
+    run = Run(options)
+    for batch in np.array_split(np.arange(len(replies)), batches):
+        if run.ask(TRAIN, [replies[i].cid for i in batch]) is not None:
+            run.take([replies[i] for i in batch], Failures())
+    return run
+
+
+def joined(before: Federation, *names: str) -> Federation:
+    return changed(before, "join", *map(reply, names)).federation("1")
+
+
+@given(first=st.sets(st.sampled_from("abcdef")), later=st.permutations("abcdef"), data=st.data())
+def test_whoever_joins_and_leaves_in_any_order_what_is_left_is_what_the_others_make(
+    first: set[str], later: list[str], data: st.DataObject
+) -> None:
+    federation = joined(NOBODY, *sorted(first))
+    federation = joined(federation, *[name for name in later if name not in first])
+    gone = data.draw(st.permutations("abcdef"))[: data.draw(st.integers(0, 6))]
+    left = changed(federation, "withdraw", *[reply(name, cid="9" + name) for name in gone]).federation("1")
+    alone = joined(NOBODY, *sorted(set("abcdef") - set(gone)))
+    assert left.counts == alone.counts
+    assert left.counts.sha256() == alone.counts.sha256()
+    assert sorted(map(str, left.members)) == sorted(map(str, alone.members))
+
+
+def test_the_file_of_those_who_are_left_is_that_of_a_federation_without_the_others(tmp_path: Path) -> None:
+    federation = joined(NOBODY, "a", "b", "c")
+    left = changed(federation, "withdraw", reply("c"), decay=0.5).federation("1")
+    left.save(tmp_path / "left.npz")
+    changed(NOBODY, "join", reply("a"), reply("b"), decay=0.5).federation("1").save(tmp_path / "never.npz")
+    assert (tmp_path / "left.npz").read_bytes() == (tmp_path / "never.npz").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "again",
+    [reply("a", cid="555"), reply("other", cid="97"), renamed(reply("zed", cid="556"), "key-556")],
+    ids=["party-id", "node", "key"],
+)
+def test_nobody_joins_twice_whatever_they_are_known_by(again: Reply) -> None:
+    keys = {"97": "a" * 64, "key-556": "a" * 64}
+    identify = lambda cid: keys.get(cid, "")  # noqa: E731
+    federation = changed(NOBODY, "join", reply("a"), identify=identify).federation("1")
+    run = changed(federation, "join", again, reply("b"), identify=identify)
+    assert [str(member) for member in run.federation("2").members] == ["a", "b"]
+    assert run.counts == federation.counts + counts_of(*points(4, ord("b")))
+
+
+def test_those_who_are_in_by_node_or_key_are_not_even_asked() -> None:
+    federation = joined(NOBODY, "a")
+    run = Run(RunOptions(SPEC, CLASSES, 1, federation=federation, purpose="join"))
+    ask = run.ask(TRAIN, ["97", "98"])
+    assert ask is not None
+    assert ask.cids == ["98"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        (reply("zoe"), "refused: not in the federation"),
+        (reply("b", n=5), "refused: counts: expected those that b was counted by"),
+        (reply("b", seed=5), "refused: counts: expected those that b was counted by"),
+        (replace(reply("b"), metrics={"flynn-party": "b", REFUSED: "stays"}), "declined: stays"),
+        (replace(reply("b"), tensors=[b"junk"]), "refused: array 1: expected"),
+    ],
+)
+def test_nobody_leaves_by_other_counts_than_their_own(wrong: Reply, reason: str) -> None:
+    run = changed(joined(NOBODY, "a", "b", "c"), "withdraw", wrong, reply("c"))
+    assert str(run.counted.missing).find(reason) > 0
+    assert run.counts == joined(NOBODY, "a", "b").counts
+    assert [str(member) for member in run.federation("2").members] == ["a", "b"]
+
+
+@pytest.mark.parametrize("batches", [1, 2, 4])
+def test_nobody_leaves_twice_in_one_batch_or_several(batches: int) -> None:
+    again = [reply("b"), reply("b"), reply("b", cid="77"), reply("b", cid="78")]
+    run = changed(joined(NOBODY, "a", "b"), "withdraw", *again, batches=batches)
+    assert run.counts == joined(NOBODY, "a").counts
+    assert [str(member) for member in run.federation("2").members] == ["a"]
+
+
+def test_two_that_stand_for_one_member_have_one_say() -> None:
+    federation = joined(NOBODY, "a")
+    run = Run(RunOptions(SPEC, CLASSES, 1, federation=replace(federation, phase="selection"), purpose="resume"))
+    assert [phase.name for phase in run.phases] == ["selection", "evaluation"]
+    X, y = points(4, ord("a"))
+    parties = {cid: party_of(X, y, name="a") for cid in ("55", "56")}
+    ask = run.ask(EVALUATE, list(parties))
+    assert ask is not None
+    replies = [Exchange(run, parties).reply(ask, cid) for cid in parties]
+    taken = run.take(replies, Failures())
+    assert taken is not None
+    assert list(taken.batch.passed) == ["55"]
+    assert run.state.results["selection"].examples == 4
+    assert run.state.results["selection"].missing.keys() == {"a (node 56)"}
+
+
+def test_a_federation_goes_on_through_runs_with_the_selection_made_anew() -> None:
+    parts = dict(zip("abcd", shares(), strict=True))
+
+    def go(before: Federation | None, purpose: str, who: dict[str, str], leaver: str = "") -> Run:
+        spec = GRID[0] if before is None else before.run_spec.spec
+        run = Run(RunOptions(**options_for(spec), federation=before, purpose=purpose))
+        parties = {
+            cid: party_of(**parts[name], name=name, min_examples=1, leaves=name == leaver) for cid, name in who.items()
+        }
+        return Exchange(run, parties).rounds()
+
+    whole = go(None, "train", {"1": "a", "2": "b", "3": "c"})
+    part = go(None, "train", {"1": "a", "2": "b"}).federation("1")
+    more = go(part, "join", {"21": "a", "22": "b", "23": "c"})  # other node ids: only the names are left
+    assert [str(member) for member in more.federation("2").members] == ["a", "b", "c"]
+    assert sha256(more.model) == sha256(whole.model)
+    assert more.state.results["selection"].examples == whole.counts.n_examples
+    left = go(more.federation("2"), "withdraw", {"31": "a", "32": "b", "33": "c"}, leaver="c")
+    assert sha256(left.model) == sha256(go(None, "train", {"1": "a", "2": "b"}).model)
+    assert left.counted.missing.keys() == {"a", "b"}
+    again = go(left.federation("3"), "evaluate", {"41": "a"})
+    assert sha256(again.model) == sha256(left.model)
+    assert again.federation("4") is again.options.federation
+    assert again.state.results["evaluation"].figures["examples"] == len(parts["a"]["X_test"])
+
+
+def test_a_party_that_leaves_is_in_no_other_counting() -> None:
+    parts = shares()
+    for driver in DRIVERS.values():
+        run = driver(options_for(GRID[0], decay=0.5), parts[:1], leaves=True)  # type: ignore[call-arg]
+        assert run.counted.missing.keys() == {"party-0"}
+        assert run.counts.n_examples == 0
+
+
+def test_a_run_that_nobody_joins_or_leaves_has_no_model() -> None:
+    federation = joined(NOBODY, "a")
+    for purpose in ("join", "withdraw"):
+        with pytest.raises(AggregationError, match=r"^0 of at least 1 parties counted; missing: "):
+            _ = changed(federation, purpose, reply("a" if purpose == "join" else "z")).model
+
+
+def test_a_private_party_leaves_by_the_very_release_it_sent(tmp_path: Path) -> None:
+    mechanism = SimulatedRelease(LaplaceCounts.for_spec(SPEC, 3, 1.0), seed=1)
+
+    def go(before: Federation | None, purpose: str, who: dict[str, str], leaver: str = "") -> Run:
+        run = Run(RunOptions(SPEC, CLASSES, 1, mechanism=mechanism, federation=before, purpose=purpose))
+        parties = {}
+        for cid, name in who.items():
+            X, y = points(31, ord(name))
+            budget = Budget(tmp_path / name, Policy(1.0, mechanisms=["simulated"]))
+            parties[cid] = party_of(X, y, name=name, budget=budget, leaves=name == leaver)
+        return Exchange(run, parties).rounds()
+
+    whole = go(None, "train", {"1": "a", "2": "b"}).federation("1")
+    alone = go(None, "train", {"1": "a"})
+    spent = Budget(tmp_path / "b", Policy(1.0)).spent()
+    left = go(whole, "withdraw", {"5": "a", "6": "b"}, leaver="b")
+    assert left.counts == alone.counts
+    assert left.counts.noise == alone.counts.noise
+    assert Budget(tmp_path / "b", Policy(1.0)).spent() == spent
+    nobody = go(left.federation("2"), "withdraw", {"7": "a"}, leaver="a").federation("3")
+    nobody.save(tmp_path / "nobody.npz")
+    again = go(Federation.load(tmp_path / "nobody.npz"), "join", {"8": "a"})
+    assert again.counts == alone.counts
+    assert again.model.guarantee_ == mechanism.guarantee()
+    refused = go(left.federation("2"), "withdraw", {"7": "c"}, leaver="c")
+    assert refused.counted.missing.keys() == {"c"}
+    assert Budget(tmp_path / "c", Policy(1.0)).spent() == (0.0, 0.0)
+    assert go(left.federation("2"), "join", {"8": "a", "9": "b"}).counts == whole.counts
+
+
+def test_federate_takes_every_purpose() -> None:
+    parts = shares()
+    parties = [party_of(**part, name=f"party-{i}", min_examples=1) for i, part in enumerate(parts)]
+    part = federate(RunOptions(**options_for(GRID)), parties[:2]).federation("1")
+    assert part.run_spec.classes == NAMES
+    whole = federate(RunOptions(**options_for(part.run_spec.spec), federation=part, purpose="join"), parties)
+    assert whole.counts.n_examples == 120
+    assert len(whole.counted.members) == 4
+    assert counting()[PHASE] == "counts"

@@ -1,0 +1,186 @@
+"""What the server announces is what the party reads, exactly, or it is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flwr_flynn.errors import ConfigError, PayloadError
+from flwr_flynn.federated.protocol import Config
+from flwr_flynn.federated.run_spec import Noisy, Plain, RunSpec, Secure, announced_names, mode_of
+from flwr_flynn.hashing.flyhash import FlyHash
+from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.privacy import GaussianCounts, LaplaceCounts
+from tests.fakes import CLASSES, HASHER, RUN, SPEC
+
+words = st.text(st.characters(blacklist_characters="\0"), max_size=8)
+integers = st.integers(-(2**63), 2**63 - 1)
+GRID = [
+    HashSpec(4, 24, 2, 3, seed, signed=True, n_waves=waves, wave_frequency=waves / 8)
+    for seed, waves in ((1, 0), (2, 8))
+]
+NOISE = LaplaceCounts.for_spec(SPEC, 3, 1.0)
+SHARE = GaussianCounts(0.9, 1e-5, hash_nnz=SPEC.hash_nnz, n_classes=3, n_honest=2)
+
+
+def read(run: RunSpec, **changes: Any) -> RunSpec:
+    entries = {**run.to_config(), **{f"flynn-{name.replace('_', '-')}": value for name, value in changes.items()}}
+    return RunSpec.from_config(Config(entries))
+
+
+@given(st.one_of(st.lists(words, min_size=1, unique=True), st.lists(integers, min_size=1, unique=True)))
+def test_classes_make_the_round_trip(classes: list[str] | list[int]) -> None:
+    run = RunSpec(SPEC, classes)
+    assert all(isinstance(value, str) and value.isascii() for value in run.to_config().values())
+    assert read(run) == run
+    assert RunSpec(SPEC, np.array(classes)) == run
+    assert [type(label) for label in run.classes] == [type(label) for label in classes]
+
+
+@pytest.mark.parametrize("mode", [Plain(), Noisy(NOISE), Secure(256), Secure(2, SHARE)], ids=repr)
+def test_every_mode_makes_the_round_trip(mode: Any) -> None:
+    run = RunSpec(SPEC, CLASSES, mode)
+    assert read(run) == run
+    assert run.mode == mode_of(run.mechanism, run.bound) == mode
+    assert run.mechanism is getattr(mode, "mechanism", None)
+
+
+def test_spec_and_feature_names_make_the_round_trip() -> None:
+    spec = HashSpec(2, 8, 1, 2, seed=2**64 - 1, signed=True, center=(0.1, -1e300), scale=(5e-324, 2.0))
+    run = RunSpec(spec, [0, 1], feature_names=np.array(["länge", "breite"]))
+    again = read(run)
+    assert again == run
+    assert again.agree_on_rows(Config(run.to_config()))[0].fingerprint == FlyHash(spec).fingerprint
+    assert announced_names(Config(run.to_config())) == ("länge", "breite")
+    assert announced_names(Config(RUN.to_config())) is None
+
+
+def test_several_specs_make_the_round_trip() -> None:
+    run = RunSpec(GRID, CLASSES)
+    again = read(run)
+    assert again == run
+    assert again.specs == tuple(GRID)
+    rows = again.agree_on_rows(Config(run.to_config()))
+    assert [hasher.fingerprint for hasher in rows] == [FlyHash(spec).fingerprint for spec in GRID]
+    assert run.only(1) == RunSpec(GRID[1], CLASSES)
+    assert (run.spec, run.hasher) == (GRID[0], run.hashers[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "got"),
+    [
+        ({"specs": None}, "spec", "NoneType"),
+        ({"specs": SPEC.to_dict()}, "spec", "dict"),
+        ({"specs": HASHER}, "spec", "a FlyHash"),
+        ({"specs": FlyHash.from_rows(HASHER.rows, 4, 3)}, "spec", "a FlyHash"),
+        ({"specs": []}, "spec", "0"),
+        ({"specs": [GRID[0]] * 2}, "spec", "1 duplicates"),
+        ({"specs": [GRID[0], HashSpec(5, 10, 1, 1, 0)]}, "spec", "[4, 5]"),
+        ({"specs": [GRID[0], 3]}, "spec", "a int"),
+        ({"specs": GRID, "mode": Secure(2)}, "spec", "2"),
+        ({"mode": "clear"}, "mode", "str"),
+        ({"mode": Noisy(LaplaceCounts(1.0, hash_nnz=3, n_classes=4))}, "mechanism", "4"),
+        ({"mode": Noisy(LaplaceCounts(1.0, hash_nnz=5, n_classes=3))}, "mechanism", "5"),
+        ({"feature_names": "abcd"}, "feature_names", "str"),
+        ({"classes": []}, "classes", "nothing"),
+    ],
+)
+def test_bad_runs_are_refused(change: dict[str, Any], field: str, got: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        RunSpec(**{"specs": SPEC, "classes": CLASSES, **change})
+    assert (error.value.field, error.value.got) == (field, got)
+
+
+def test_the_noise_of_a_mode_is_one_that_it_can_have() -> None:
+    for made, field in (
+        (lambda: Noisy(SHARE), "mechanism"),
+        (lambda: Noisy(None), "mechanism"),  # type: ignore[arg-type]
+        (lambda: Secure(256, NOISE), "mechanism"),
+        *((lambda bound=bound: Secure(bound), "bound") for bound in (0, 1, 3, 2**30, 2.0, True, None, "2")),
+    ):
+        with pytest.raises(ConfigError) as error:
+            made()
+        assert error.value.field == field
+
+
+def spec_with(**changes: object) -> str:
+    return json.dumps([{**SPEC.to_dict(), **changes}])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("specs", None, "flynn-specs"),
+        ("specs", 7, "flynn-specs"),
+        ("specs", b"[]", "flynn-specs"),
+        ("specs", "{", "flynn-specs"),
+        ("specs", "{}", "flynn-specs"),
+        ("specs", "[" * 4000, "flynn-specs"),
+        ("specs", "9" * 4353, "flynn-specs"),
+        ("specs", " " * (2**26 + 1), "flynn-specs"),
+        ("specs", "[]", "flynn-specs"),
+        ("specs", json.dumps([{**SPEC.to_dict(), "seed": i} for i in range(17)]), "flynn-specs"),
+        ("specs", json.dumps([SPEC.to_dict()] * 2), "duplicates"),
+        ("specs", json.dumps([SPEC.to_dict(), {**SPEC.to_dict(), "n_features": 5}]), "n_features"),
+        ("specs", json.dumps([SPEC.to_dict(), 3]), "int"),
+        ("specs", spec_with(hash_dim=0), "hash_dim"),
+        ("specs", spec_with(hash_dim=2.5), "hash_dim"),
+        ("specs", spec_with(scale=[float("nan")] * 4), "scale"),
+        ("specs", spec_with(surprise=1), "surprise"),
+        ("classes", "{}", "classes"),
+        ("classes", '{"a": 1}', "classes"),
+        ("classes", "[NaN]", "classes"),
+        ("classes", None, "flynn-classes"),
+        ("mode", "private", "flynn-mode"),
+        ("mode", 3, "flynn-mode"),
+        ("mode", "noisy", "flynn-mechanism"),
+        ("mode", "secure", "flynn-bound"),
+        ("feature_names", "3", "feature-names"),
+        ("feature_names", '["a"]', "feature_names"),
+        ("feature_names", "[1]", "feature-names"),
+        ("feature_names", '"ab"', "feature-names"),
+        ("feature_names", "[" * 100_000, "feature-names"),
+    ],
+)
+def test_hostile_requests_are_refused(name: str, value: Any, said: str) -> None:
+    with pytest.raises(PayloadError) as error:
+        read(RUN, **{name: value})
+    assert said in str(error.value)
+    assert len(str(error.value)) < 500
+
+
+@pytest.mark.parametrize("bound", ["3", "null", "[]", '"4"', "2.0", "1e3", "536870913"])
+def test_hostile_bounds_are_refused(bound: str) -> None:
+    with pytest.raises(PayloadError) as error:
+        read(RUN, mode="secure", bound=bound)
+    assert "bound" in str(error.value)
+
+
+def test_a_hash_drawn_otherwise_at_the_server_is_noticed() -> None:
+    run = RunSpec(GRID, CLASSES)
+    first, second = run.to_config()["flynn-fingerprints"].split(" ")
+    for announced in (
+        "0" * 64,
+        f"{first} {'0' * 64}",
+        f"{second} {first}",
+        first,
+        f"{first} {second} {first}",
+        3,
+        None,
+    ):
+        with pytest.raises(PayloadError) as error:
+            run.agree_on_rows(Config({"flynn-fingerprints": announced}))
+        assert "fingerprint" in str(error.value)
+
+
+def test_the_digest_is_of_the_classes_and_features_in_their_order() -> None:
+    assert RUN.digest() == RunSpec(SPEC, list(CLASSES)).digest()
+    named = [RunSpec(SPEC, CLASSES, feature_names=list(names)).digest() for names in ("abcd", "abcd", "bacd")]
+    assert named[0] == named[1]
+    assert len({*named, RUN.digest()}) == 3  # columns are found by them: others make other counts
+    assert RUN.digest() != RunSpec(SPEC, CLASSES[::-1]).digest()

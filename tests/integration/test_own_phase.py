@@ -1,0 +1,33 @@
+"""A Flower app whose plan has a phase that the package does not know."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_iris
+
+from flwr_flynn import FlyNNClassifier
+from flwr_flynn.model.selection import select
+
+from .conftest import ROOT, Flower
+
+pytestmark = pytest.mark.integration
+
+
+def test_a_phase_of_one_s_own_runs_without_a_change_to_the_package(theirs: Flower, tmp_path: Path) -> None:
+    app = shutil.copytree(ROOT / "tests" / "own_phase_app", tmp_path / "own_phase_app")
+    run = theirs.run(app, nodes=3, output=str(tmp_path / "model.npz"))
+    assert run.status == "finished:completed", run.output[-6000:]
+    X, y = load_iris(return_X_y=True)
+    found = re.search(r"HISTOGRAM \[(.*)\]", run.output)
+    assert found, run.output[-6000:]
+    pooled = np.bincount(np.floor(X[:, 0]).astype(int), minlength=20)
+    assert [int(each) for each in found.group(1).split(",")] == pooled.tolist()
+    model = FlyNNClassifier.load(tmp_path / "model.npz")
+    best = select([model.spec_], X, y, 3)
+    assert model.counts_.sha256() == best.counts.sha256()
+    assert (model.decay_, model.temperature_) == (best.readout.decay, best.readout.temperature)

@@ -1,0 +1,98 @@
+"""Candidates: specifications of a plan, and decays from the counts alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_iris
+
+import flwr_flynn
+from flwr_flynn import ClassCounts, FlyHash, HashPlan, HashSpec
+from flwr_flynn.errors import ConfigError, SpecError
+from flwr_flynn.model.candidates import candidate_readouts, typical_counts
+from flwr_flynn.model.column_moments import SCALINGS, ColumnMoments
+from flwr_flynn.model.scoring import Readout
+from tests.strategies import FINGERPRINT, counted, hashes
+
+X, Y = load_iris(return_X_y=True)
+MOMENTS = ColumnMoments.from_data(X, Y, 3)
+
+
+def test_the_former_name_of_the_plan_stays_for_one_release():
+    assert flwr_flynn.Plan is HashPlan
+
+
+def test_a_plan_without_scaling_needs_no_sums():
+    plan = HashPlan(4, 3, 150, hash_dim=64, seed=5, signed=False)
+    assert not plan.needs_sums
+    assert plan.specs() == (HashSpec.suggest(4, 150, 3, hash_dim=64, seed=5),)
+    pair = HashPlan(4, 3, scaling=((1.0,) * 4, None))
+    assert not pair.needs_sums
+    assert pair.specs()[0].center == (1.0,) * 4
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_a_scaling_by_name_is_that_of_the_sums(scaling):
+    plan = HashPlan(4, 3, scaling=scaling, waves=False)
+    assert plan.needs_sums
+    (spec,) = plan.specs(MOMENTS)
+    assert (spec.center, spec.scale) == MOMENTS.center_and_scale(scaling)
+    assert spec.signed
+    (waving,) = HashPlan(4, 3, scaling=scaling).specs(MOMENTS)
+    assert waving.n_waves == 64
+    assert waving.wave_frequency == pytest.approx(1 / (2.2 * MOMENTS.distance(spec.scale)))
+
+
+def test_scalings_that_ignore_classes_need_no_sums_class_by_class():
+    assert not HashPlan(4, 3, scaling="standard").needs_classes
+    together = ColumnMoments.from_data(X, np.zeros(150, np.int64), 1)
+    assert HashPlan(4, 3, scaling="standard").specs(together) == HashPlan(4, 3, scaling="standard").specs(MOMENTS)
+
+
+@pytest.mark.parametrize(("d", "waves"), [(4, [1, 0, 0, 0]), (20, [0, 1, 0, 0]), (200, [0, 0, 0])])
+def test_candidates_of_auto(d, waves):
+    points = np.random.default_rng(0).normal(size=(30, d))
+    specs = HashPlan(d, 2, scaling="auto").specs(ColumnMoments.from_data(points, np.arange(30) % 2, 2))
+    assert [int(spec.n_waves > 0) for spec in specs] == waves
+    assert len(set(specs)) == len(specs)
+
+
+def test_samples_that_are_all_alike_have_no_waves():
+    moments = ColumnMoments.from_data(np.ones((5, 2)), np.array([0, 1, 0, 1, 0]), 2)
+    assert all(spec.n_waves == 0 for spec in HashPlan(2, 2, scaling="auto").specs(moments))
+
+
+def test_bad_plans_are_refused():
+    for scaling, got in (("best", "best"), ((None,), "1 entries")):
+        with pytest.raises(SpecError) as raised:
+            HashPlan(4, 3, scaling=scaling)
+        assert (raised.value.field, raised.value.got) == ("scaling", got)
+    with pytest.raises(SpecError) as raised:
+        HashPlan(4, 3, scaling="auto").specs()
+    assert raised.value.field == "moments"
+
+
+def test_a_given_decay_leaves_no_choice():
+    counts = ClassCounts.from_data(FlyHash(HashSpec(4, 100, 2, 5, 0)), X, Y, 3)
+    assert candidate_readouts(counts, "novelty", 0.5) == [Readout("novelty", 0.5)]
+    assert len(candidate_readouts(counts, "bayes")) == 1
+    with pytest.raises(ConfigError) as raised:
+        candidate_readouts(counts, "novelty", "best")
+    assert raised.value.field == "decay"
+
+
+def test_typical_counts():
+    counts = ClassCounts([[4, 2, 2, 0], [0, 0, 2, 2]], hash_nnz=2, spec_fingerprint=FINGERPRINT)  # 4 and 2 points
+    typical, alike = typical_counts(counts.array, counts.n_per_class, "novelty")
+    assert typical == (16 + 4 + 4 + 4 + 4) / 12
+    assert alike == pytest.approx(((4**2 + 2**2 + 4**2 + 2**2) / 2 + 12) / 12)
+    typical, _ = typical_counts(counts.array, counts.n_per_class, "balanced")  # scaled to 3 points each
+    assert typical == pytest.approx((3**2 + 2 * 1.5**2 + 2 * 3**2) / 12)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_classes_of_random_labels_are_alike(seed):
+    rng = np.random.default_rng(seed)
+    counts = counted(hashes(rng, 3000, 100, 10), rng.choice(3, 3000, p=[0.6, 0.3, 0.1]), 3, 100)
+    typical, alike = typical_counts(counts.array, counts.n_per_class, "balanced")
+    assert typical == pytest.approx(alike, rel=0.02)

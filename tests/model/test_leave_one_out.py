@@ -1,0 +1,136 @@
+"""Leave-one-out against retraining, and its tables as sums over parties."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from flwr_flynn import ClassCounts, FlyHash, HashSpec
+from flwr_flynn.errors import DataError
+from flwr_flynn.model import leave_one_out, scoring
+from flwr_flynn.model.leave_one_out import TEMPERATURES, hashed_batches, leave_one_out_tables, left_out_scores
+from flwr_flynn.model.scoring import RULES, Readout, class_scores, log_odds
+from tests.strategies import FINGERPRINT, counted, hashes, training_sets
+
+decays = st.one_of(st.sampled_from([0.0, 0.5, 0.8, 0.999999]), st.floats(1e-9, 0.9999))
+
+
+def retrained(active, y, n_classes, hash_dim, decays, rule):
+    """Confusion matrices of as many models as there are points."""
+    matrices = np.zeros((len(decays), n_classes, n_classes), np.int64)
+    for p in range(len(y)):
+        rest = np.arange(len(y)) != p
+        model = counted(active[rest], y[rest], n_classes, hash_dim)
+        for d, decay in enumerate(decays):
+            matrices[d, y[p], class_scores(model, active[p : p + 1], Readout(rule, decay))[0].argmax()] += 1
+    return matrices
+
+
+def left_out(counts, active, y, decays, rule):
+    """Confusion matrices, (D, L, L), of the predictions by leave-one-out."""
+    matrices = np.zeros((len(decays), counts.n_classes, counts.n_classes), np.int64)
+    for k, true, scores in left_out_scores(counts, active, y, [Readout(rule, decay) for decay in decays]):
+        np.add.at(matrices[k], (true, scores.argmax(axis=1)), 1)
+    return matrices
+
+
+@given(training_sets(), decays, st.sampled_from(RULES))
+def test_leave_one_out_is_retraining(training, decay, rule):
+    active, y, n_classes, hash_dim = training
+    counts = counted(active, y, n_classes, hash_dim)
+    expected = retrained(active, y, n_classes, hash_dim, [decay], rule)
+    assert_array_equal(left_out(counts, active, y, [decay], rule), expected)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_leave_one_out_is_retraining_on_larger_sets(rule):
+    rng = np.random.default_rng(5)
+    y = np.sort(rng.choice(6, 120, p=[0.5, 0.3, 0.1, 0.05, 0.04, 0.01]))
+    y[y == 4] = 0  # an empty class, and with the last a class of one
+    active = hashes(rng, 120, 60, 12)
+    grid = [0.0, 0.3, 0.9, 0.999999, 1e-300]
+    expected = retrained(active, y, 7, 60, grid, rule)
+    assert_array_equal(left_out(counted(active, y, 7, 60), active, y, grid, rule), expected)
+
+
+def test_leave_one_out_takes_the_point_out_of_the_mean_class_size():
+    # It changes all exponents alike, and so seldom the winner: many small sets are needed to see it.
+    rng = np.random.default_rng(7)
+    for _ in range(300):
+        active, y = hashes(rng, 6, 12, 6), rng.choice(3, 6, p=[0.6, 0.2, 0.2])
+        expected = retrained(active, y, 3, 12, [0.3, 0.6], "balanced")
+        assert_array_equal(left_out(counted(active, y, 3, 12), active, y, [0.3, 0.6], "balanced"), expected)
+
+
+def test_leave_one_out_of_some_points():
+    rng = np.random.default_rng(1)
+    active, y = hashes(rng, 30, 40, 5), rng.integers(0, 3, 30)
+    counts = counted(active, y, 3, 40)
+    parts = [left_out(counts, active[part], y[part], [0.5, 0.9], "balanced") for part in (slice(12), slice(12, 30))]
+    assert_array_equal(sum(parts), left_out(counts, active, y, [0.5, 0.9], "balanced"))
+
+
+@given(training_sets(), st.lists(decays, min_size=1, max_size=3), st.sampled_from(RULES), st.data())
+def test_tables_of_parties_add_to_the_tables_of_the_pool(training, gammas, rule, data):
+    active, y, n_classes, hash_dim = training
+    counts = counted(active, y, n_classes, hash_dim)
+    candidates = [Readout(rule, gamma) for gamma in gammas]
+    pooled = leave_one_out_tables(counts, [(active, y)], candidates)
+    party = np.array(data.draw(st.lists(st.integers(0, 2), min_size=len(y), max_size=len(y))), int)
+    parts = [leave_one_out_tables(counts, [(active[party == k], y[party == k])], candidates) for k in range(3)]
+    for table, name in zip(pooled, ("correct", "log_losses"), strict=True):
+        assert table.dtype == np.int64
+        assert_array_equal(sum(getattr(part, name) for part in parts), table)
+    matrices = left_out(counts, active, y, gammas, rule)
+    assert_array_equal(pooled.correct, np.diagonal(matrices, axis1=1, axis2=2))
+    assert not leave_one_out_tables(counts, [(active, y)], candidates, with_losses=False).log_losses.any()
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_log_losses_are_those_of_retrained_models(rule):
+    rng = np.random.default_rng(8)
+    active, y = hashes(rng, 40, 30, 6), rng.integers(0, 3, 40)
+    table = leave_one_out_tables(counted(active, y, 3, 30), [(active, y)], [Readout(rule, 0.7)]).log_losses[0]
+    expected = np.zeros(len(TEMPERATURES))
+    for p in range(len(y)):
+        rest = np.arange(len(y)) != p
+        model = counted(active[rest], y[rest], 3, 30)
+        (odds,) = log_odds(class_scores(model, active[p : p + 1], Readout(rule, 0.7)), 6, rule)
+        for t, temperature in enumerate(TEMPERATURES):
+            shifted = (odds - odds.max()) / temperature
+            expected[t] += min(np.log(np.exp(shifted).sum()) - shifted[y[p]], 64.0)
+    np.testing.assert_allclose(table / 2.0**20, expected, atol=len(y) * 2.0**-20)
+
+
+def test_blocks_and_batches_do_not_show(monkeypatch):
+    rng = np.random.default_rng(2)
+    hasher = FlyHash(HashSpec(4, 64, 2, 16, seed=1, signed=True))
+    X, y = rng.normal(size=(200, 4)), rng.integers(0, 5, 200)
+    counts = ClassCounts.from_data(hasher, X, y, 5)
+    candidates = [Readout(rule, decay) for rule in RULES for decay in (0.0, 0.7, 0.999)]
+    expected = leave_one_out_tables(counts, [(hasher.active(X), y)], candidates)
+    monkeypatch.setattr(scoring, "_BLOCK", 7)
+    monkeypatch.setattr(leave_one_out, "_HELD", 300)
+    done = []
+    found = leave_one_out_tables(counts, hashed_batches(hasher, X, y, progress=done.append), candidates)
+    assert_array_equal(found.correct, expected.correct)
+    assert_array_equal(found.log_losses, expected.log_losses)
+    assert (len(done) > 5, sum(done)) == (True, 200)
+    assert list(hashed_batches(hasher, X[:0], y[:0])) == []
+
+
+def test_no_samples_no_predictions():
+    counts = ClassCounts(np.zeros((2, 12), int), hash_nnz=4, spec_fingerprint=FINGERPRINT)
+    nothing = np.empty((0, 4), np.int32)
+    assert_array_equal(left_out(counts, nothing, np.empty(0, int), [0.5], "balanced"), np.zeros((1, 2, 2)))
+
+
+@pytest.mark.parametrize("active", [[[0, 1]], [[0, 1, 2, 12]], [[-1, 1, 2, 3]], [[0.0, 1.0, 2.0, 3.0]]])
+def test_active_bits_are_checked(active):
+    counts = ClassCounts(np.zeros((2, 12), int), hash_nnz=4, spec_fingerprint=FINGERPRINT)
+    with pytest.raises(DataError) as raised:
+        left_out(counts, active, [0], [0.5], "balanced")
+    assert raised.value.field == "active"

@@ -1,0 +1,94 @@
+"""A model and its members: what is checked, and what identifies them."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, replace
+
+import numpy as np
+import pytest
+
+from flwr_flynn import ClassCounts, FlyHash, HashSpec
+from flwr_flynn.errors import DataError, SpecError
+from flwr_flynn.model.model import Model, ModelMember, Readout
+from flwr_flynn.model.scoring import class_novelty, class_scores
+
+SPEC = HashSpec(n_features=2, hash_dim=16, row_nnz=1, hash_nnz=3, seed=1)
+HASHER = FlyHash(SPEC)
+COUNTS = ClassCounts.from_data(HASHER, [[1.0, 0.0], [0.0, 1.0]], [0, 1], 2)
+READOUT = Readout("balanced", 0.5, 0.2)
+MEMBER = ModelMember(SPEC, COUNTS, READOUT)
+OTHER = HashSpec(n_features=3, hash_dim=16, row_nnz=1, hash_nnz=3, seed=1)
+
+
+def test_a_member_reads_its_counts():
+    active = HASHER.active([[3.0, 1.0]])
+    np.testing.assert_array_equal(MEMBER.scores(active), class_scores(COUNTS, active, READOUT))
+    np.testing.assert_array_equal(MEMBER.novelty(active), class_novelty(COUNTS, active, 0.5))
+    assert MEMBER.hash.fingerprint == COUNTS.spec_fingerprint
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"spec": HashSpec(**(SPEC.to_dict() | {"seed": 2}))}, "counts"),
+        ({"spec": None}, "spec"),
+        ({"counts": np.zeros((2, 16))}, "counts"),
+        ({"readout": ("balanced", 0.5)}, "readout"),
+    ],
+)
+def test_members_that_do_not_fit_together_are_refused(change, field):
+    with pytest.raises(SpecError) as raised:
+        replace(MEMBER, **change)
+    assert raised.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"members": ()}, "members"),
+        ({"members": (MEMBER, None)}, "members"),
+        ({"members": (MEMBER, ModelMember(OTHER, ClassCounts.zeros(FlyHash(OTHER), 2), READOUT))}, "members"),
+        ({"members": (MEMBER, ModelMember(SPEC, ClassCounts.zeros(HASHER, 3), READOUT))}, "members"),
+        ({"classes": ["a"]}, "classes"),
+        ({"classes": [["a", "b"]]}, "classes"),
+        ({"classes": ["a", "a"]}, "classes"),
+        ({"feature_names": ["p"]}, "feature_names"),
+        ({"feature_names": "pq"}, "feature_names"),
+        ({"feature_names": ["p", 3]}, "feature_names"),
+        ({"guarantee": 5}, "guarantee"),
+        ({"guarantee": "two\nlines"}, "guarantee"),
+        ({"guarantee": 10001 * "a"}, "guarantee"),
+    ],
+)
+def test_models_that_are_none_are_refused(change, field):
+    with pytest.raises(DataError) as raised:
+        replace(Model((MEMBER,), ["a", "b"], ["p", "q"]), **change)
+    assert raised.value.field == field
+
+
+def test_a_model_is_immutable_and_identified_by_its_contents():
+    labels = np.array(["a", "b"])
+    model = Model([MEMBER], labels, ["p", "q"], "epsilon 1")
+    labels[0] = "c"
+    assert model.classes.tolist() == ["a", "b"]
+    assert (model.members, model.feature_names, model.member) == ((MEMBER,), ("p", "q"), MEMBER)
+    with pytest.raises(ValueError, match="read-only"):
+        model.classes[0] = "c"
+    with pytest.raises(FrozenInstanceError):
+        model.guarantee = None
+    assert model.fingerprint == HASHER.fingerprint
+    same = Model((ModelMember(SPEC, COUNTS, READOUT),), ["a", "b"], ["p", "q"])
+    assert same.sha256() == model.sha256()  # the guarantee plays no part in predictions
+    two = Model((MEMBER, MEMBER), ["a", "b"], ["p", "q"])
+    others = [
+        two,
+        Model((MEMBER,), ["b", "a"], ["p", "q"]),
+        Model((MEMBER,), ["a", "b"]),
+        Model((replace(MEMBER, readout=Readout("balanced", 0.5, 0.3)),), ["a", "b"], ["p", "q"]),
+        Model((replace(MEMBER, counts=COUNTS + COUNTS),), ["a", "b"], ["p", "q"]),
+    ]
+    assert len({each.sha256() for each in (model, *others)}) == 6
+    assert two.fingerprint != model.fingerprint
+    with pytest.raises(DataError) as raised:
+        _ = two.member
+    assert (raised.value.field, raised.value.got) == ("members", "2")

@@ -1,0 +1,87 @@
+"""A phase that the package does not know: a histogram of the first column, in bins of width 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_flynn.errors import DataError, PayloadError
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.collect import Batch
+from flwr_flynn.federated.labels import codes_of
+from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.party import Party
+from flwr_flynn.federated.phase import Context, Phase, RunState
+from flwr_flynn.federated.plan import phases_of
+from flwr_flynn.federated.protocol import TRAIN, Answer, Config, Reply, Request, Scalar, key, register
+from flwr_flynn.federated.roster import Member
+from flwr_flynn.federated.run_spec import MAX_CHARS
+from flwr_flynn.federated.statistics import Tables
+
+MOST_BINS = 1000
+
+
+@register
+@dataclass(frozen=True)
+class HistogramRequest(Request[Tables]):
+    """Ask how many samples have a value from i to i + 1 in the first column, for each bin i."""
+
+    n_features: int
+    classes: Sequence[Any]
+    n_bins: int
+
+    phase = "histogram"
+
+    def to_config(self) -> dict[str, Scalar]:
+        return {
+            key("n_features"): self.n_features,
+            key("classes"): " ".join(self.classes),
+            key("n_bins"): self.n_bins,
+        }
+
+    @classmethod
+    def from_config(cls, config: Config, arrays: Sequence[Any], party: Party) -> HistogramRequest:
+        classes = config.text("classes", MAX_CHARS).split(" ")
+        return cls(config.integer("n_features", 1), classes, config.integer("n_bins", 1, MOST_BINS))
+
+    def compute(self, party: Party) -> Answer:
+        X, _ = party.labelled(lambda y: codes_of(self.classes, y), self.n_features)
+        return Answer([histogram(X, self.n_bins)[None]], len(X))
+
+    def read(self, arrays: Sequence[Any], reply: Reply, member: Member | None) -> Tables:
+        (table,) = codec.tables(arrays, [(1, self.n_bins)])
+        if table.min() < 0 or sum(table.ravel().tolist()) != reply.announced:
+            raise PayloadError("histogram", f"{reply.announced} samples as announced", "another number")
+        return Tables((table,))
+
+
+def histogram(X: npt.NDArray[Any], n_bins: int) -> npt.NDArray[np.int64]:
+    """Samples in each bin."""
+    bins = np.floor(X[:, 0]).astype(np.int64)
+    if ((bins < 0) | (bins >= n_bins)).any():
+        raise DataError("X", f"a first column from 0 to {n_bins}", "values outside")
+    return np.bincount(bins, minlength=n_bins)
+
+
+def _request(state: RunState, context: Context) -> HistogramRequest:
+    return HistogramRequest(state.run_spec.spec.n_features, state.run_spec.classes, 20)
+
+
+def _start(state: RunState, context: Context) -> Tables:
+    return Tables((np.zeros((1, 20), np.int64),))
+
+
+def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
+    return state.with_result("histogram", batch.total.tables[0][0])
+
+
+HISTOGRAM = Phase("histogram", TRAIN, _request, _start, _fold)
+
+
+def with_histogram(**options: Any) -> dict[str, Any]:
+    """Options of a run whose plan begins with the histogram."""
+    return {**options, "phases": (HISTOGRAM, *phases_of(RunOptions(**options)))}
