@@ -215,10 +215,10 @@ def test_the_table_shows_the_selection(tmp_path: Path) -> None:
     table = reports.table(REPORT | changes | {"sha256": equal}, tmp_path)
     rows = {" ".join(line.split()) for line in table.splitlines()}
     assert {
-        "scaling auto, from sums of the columns of 6 examples",
+        "scaling auto, from sums of the columns of 6 samples",
         "no sums: a declined: no",
         "hash number 2 of 2, leave-one-out 0.7500, 0.8750",
-        "decay 0.25, leave-one-out 0.8750, 1 compared on 7 examples",
+        "decay 0.25, leave-one-out 0.8750, 1 compared on 7 samples",
         "no say: b no reply",
         "sums of the columns 10 B up, 20 B down",
         "selection 10 B up, 20 B down",
