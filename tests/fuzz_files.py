@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr_flynn.app.data.private_readers import private_share
+from flwr_flynn.app.data.datasets import private_share
 
 from flwr_flynn import FlyNNClassifier
 from flwr_flynn.app.config import NodeConfig, RunConfig

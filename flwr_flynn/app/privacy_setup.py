@@ -127,7 +127,7 @@ def simulated_budget(config: RunConfig, run_id: int, party: int) -> Budget | Non
 
 
 def _state_folder(config: RunConfig, run_id: int) -> Path:
-    # A party's process may have another working directory than the server's: a relative folder would be another.
+    # A party's process may have a working directory of its own, so that a relative folder would not be the server's.
     given = Path(config.output_dir).expanduser() if config.output_dir else None
     return (given if given and given.is_absolute() else default_folder(run_id)) / "state" / str(run_id)
 

@@ -87,7 +87,7 @@ class Settings:
 
     source: ClassVar[str]  # the mapping's name in messages
     group: ClassVar[str] = ""
-    foreign: ClassVar[frozenset[str] | None] = None  # keys of others that may be in the mapping; None: any
+    foreign: ClassVar[frozenset[str] | None] = None  # further keys that may be in the mapping; None: any
 
     @classmethod
     def parse(cls: type[Self], raw: Mapping[str, Any]) -> Self:

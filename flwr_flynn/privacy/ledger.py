@@ -179,7 +179,7 @@ class Budget:
             There is no such answer, it is a share of noise, or the ledger cannot be trusted.
         """
         if mechanism.is_share:
-            # Two sums, one with it and one without, would differ by little more than what it was to hide.
+            # Two sums, one with it and one without, would differ by little more than the counts it was to hide.
             raise PrivacyError("a share of the noise leaves in one secure sum only: it cannot be taken out of it")
         with self._opened() as ledger:
             self._check_use(ledger)
@@ -219,7 +219,7 @@ class Budget:
         PrivacyError
             Other files than a ledger's lie there, or it cannot be removed.
         """
-        self._own_files()  # before anything is made beside what is no ledger
+        self._own_files()  # before anything is made beside a folder that is no ledger
         with self._alone(), self._writing("removed"):
             for file in [*self._own_files(), *self._stale_markers()]:
                 file.unlink()

@@ -92,7 +92,7 @@ class Mechanism(ABC):
 
     @abstractmethod
     def epsilon(self, delta: float = 0.0) -> float:
-        """The privacy map: what one release gives away at most, where the promise may fail with probability `delta`.
+        """The privacy map: the loss of one release at most, where the promise may fail with probability `delta`.
 
         Infinite where there is no such promise.
         """

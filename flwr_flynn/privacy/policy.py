@@ -1,6 +1,6 @@
 """A party's policy: a bound on its releases, and the account by which they add up.
 
-Releases are asked for one after the other, each by somebody who has seen the ones before. Two accounts hold for such
+Releases are asked for one after the other, each by a server that has seen those before. Two accounts hold for such
 adaptive requests. A ledger is made for one of them and keeps to it:
 
 - "basic": epsilons add up, and deltas add up, whatever the mechanisms.
@@ -205,5 +205,5 @@ class Policy:
 
 
 def unseeded(mechanism: Mechanism) -> Mechanism:
-    """The mechanism that a simulated one simulates; others as they are."""
+    """The mechanism behind a `SimulatedRelease`; any real mechanism as it is."""
     return mechanism.mechanism if isinstance(mechanism, SimulatedRelease) else mechanism

@@ -1,4 +1,4 @@
-"""Integer noise: OpenDP's exact samplers for what leaves a party, NumPy's for simulations.
+"""Integer noise: OpenDP's exact samplers for real releases, NumPy's for simulations.
 
 OpenDP draws from the discrete Laplace and the discrete Gaussian distribution exactly, from the operating system's
 randomness, and picks the largest of noisy scores without floating-point shortcuts that would show in the result. It
@@ -40,7 +40,7 @@ class Sampler(Protocol):
 
 
 class OpenDPNoise:
-    """Noise for what leaves a party."""
+    """Noise for real releases, from OpenDP."""
 
     def gaussian(self, size: int, sigma: float) -> Integers:
         """See `Sampler`."""

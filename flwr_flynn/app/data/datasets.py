@@ -376,7 +376,7 @@ def own_share(node: NodeConfig, features: Sequence[str] = ()) -> Share:
 
 
 def private_share(node: NodeConfig, features: Sequence[str] = ()) -> Share:
-    """A private party's samples: every row read by itself, and none decides what becomes of the others.
+    """A private party's samples: every row is read by itself, and no row decides about other rows.
 
     A refusal because of one row would give that row away. So rows that do not fit stay in the share, with NaN where a
     value is no number: `flwr_flynn.federated.row_wise` leaves them out of the counts, and the party's own log tells how
