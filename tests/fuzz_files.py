@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr_flynn.app.data.private_readers import private_share
 
 from flwr_flynn import FlyNNClassifier
 from flwr_flynn.app.config import NodeConfig, RunConfig
 from flwr_flynn.app.data import datasets
+from flwr_flynn.app.data.datasets import private_share
 from flwr_flynn.errors import FlyNNError, PayloadError
 from flwr_flynn.federated import row_wise
 from flwr_flynn.federated.federation_file import Federation

@@ -33,14 +33,14 @@ from flwr_flynn.model.classifier import FlyNNClassifier
 
 
 class UnreadyClient(Client):
-    """A party that cannot take part. It says why in its replies: an exception would arrive without its name.
+    """A party that cannot take part, and gives the reason in its replies: an exception would arrive without its name.
 
     Parameters
     ----------
     name : str or None
-        What the server calls this party.
+        Name of the party in the server's log and report.
     reason : str
-        Tells settings, positions and counts, never what a file holds.
+        Settings, indices and numbers, never a value of a file.
     """
 
     def __init__(self, name: str | None, reason: str) -> None:
@@ -58,7 +58,7 @@ class UnreadyClient(Client):
 
 
 def client_fn(context: Context) -> Client:
-    """The party that a node plays: built anew for every message, from data loaded once in a process."""
+    """The party of a node, built anew for every message, from data loaded once in a process."""
     return simulated_client(context) if in_simulation() else deployed_client(context)
 
 
@@ -99,20 +99,20 @@ def deployed_client(context: Context) -> Client:
 
 
 def simulated_client(context: Context) -> Client:
-    """The party of a simulated node, by the run's settings. For programs that simulate nodes in their own process, too.
+    """The party of a simulated node, by the run's settings; also for programs that simulate nodes themselves.
 
     Parameters
     ----------
     context : Context
-        Of its node config nothing but ``partition-id`` and ``num-partitions`` is taken, and nothing else may be there:
-        who gives a node a policy means no simulation.
+        Its node config may have ``partition-id`` and ``num-partitions`` only: whoever gives a node a policy means no
+        simulation.
     """
     node = context.node_config
     name = f"party-{node.get('partition-id', '')}"
 
     def made() -> Client:
         if others := sorted(set(node) - {"partition-id", "num-partitions"}):
-            raise ConfigError(f"node-config {others[0][:80]}: expected none in a simulation, got one")
+            raise ConfigError(f"node-config {others[0][:80]}", "no such key in a simulation", "a value")
         config = RunConfig.parse(context.run_config)
         party = int(node["partition-id"])
         numbers = config.party_numbers()
@@ -144,7 +144,7 @@ def _common(settings: RunConfig | NodeConfig, name: str | None) -> dict[str, Any
 
 
 def _ready(made: Callable[[], Client], name: str | None) -> Client:
-    """The client, or one that refuses for the reason for which it cannot be made."""
+    """The client, or one that refuses and gives the reason why it cannot be made."""
     try:
         return made()
     except FlyNNError as error:
@@ -156,7 +156,7 @@ def _ready(made: Callable[[], Client], name: str | None) -> Client:
 
 
 def _keeper(node: NodeConfig) -> Callable[[FlyNNClassifier], None] | None:
-    """What writes the party's copy of the model. A place that cannot be written to is known before anything is counted.
+    """The function that writes the party's copy of the model; a path that cannot be written is refused before counting.
 
     Raises
     ------
@@ -166,19 +166,19 @@ def _keeper(node: NodeConfig) -> Callable[[FlyNNClassifier], None] | None:
     if not node.model_path:
         return None
     try:
-        place = Path(node.model_path).expanduser().absolute()
-        writable = place.parent.is_dir() and os.access(place.parent, os.W_OK | os.X_OK) and not place.is_dir()
-        taken = place.resolve() == Path(node.data_path).expanduser().resolve()
+        path = Path(node.model_path).expanduser().absolute()
+        writable = path.parent.is_dir() and os.access(path.parent, os.W_OK | os.X_OK) and not path.is_dir()
+        taken = path.resolve() == Path(node.data_path).expanduser().resolve()
     except (OSError, RuntimeError, ValueError):  # too long, the home of nobody, a NUL
         writable = taken = False
     if taken:
-        raise ConfigError("node-config model-path: expected another file than data-path, got the same")
+        raise ConfigError("node-config model-path", "a file other than data-path", "the same file")
     if not writable:
-        raise ConfigError("node-config model-path: expected a file in a folder that can be written to, got another")
+        raise ConfigError("node-config model-path", "a file in a folder that can be written to", "no such file")
 
     def keep(model: FlyNNClassifier) -> None:
-        model.save(place)
-        log(INFO, "FlyNN: the model is in %s", place)
+        model.save(path)
+        log(INFO, "FlyNN: the model is in %s", path)
 
     return keep
 

@@ -92,7 +92,7 @@ class RunConfig(
         return self.evaluate == "true" if self.evaluate != "auto" else simulated or not self.is_private
 
     def resolved(self) -> RunConfig:
-        """These settings with the preset's values in the place of defaults."""
+        """These settings with the preset's values instead of defaults."""
         if self.preset != "paper":
             return self
         given: dict[str, Any] = {**_PAPER, "decay": self.decay if self.is_given("decay") else _PAPER_DECAY}
@@ -172,7 +172,7 @@ class NodeConfig(Settings):
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> NodeConfig:
-        """As `Settings.parse`; settings of a policy are refused where there is no `max-epsilon`.
+        """Check a mapping as `Settings.parse` does, and refuse settings of a policy without `max-epsilon`.
 
         Raises
         ------

@@ -1,7 +1,7 @@
-"""A private run's settings as what they ask for: the sizes of the hash, the mechanism, and a party's ledger.
+"""Sizes of the hash, mechanism and ledgers that follow from the settings of a private run.
 
-A deployed party has a policy and a place for its ledger in its own node config. A simulated one has neither: its policy
-is what the run asks for, and its ledger lies under the run's output folder.
+A deployed party has a policy and a folder for its ledger in its own node config. A simulated party has neither: its
+policy allows the run's request, and its ledger lies under the run's output folder.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def private_plan(config: RunConfig, plan: HashPlan, n_parties: int) -> HashPlan:
     Raises
     ------
     ConfigError
-        A size does not fit, or there is no number of points.
+        A size does not fit, or the number of samples is not given.
     """
     if not plan.n_examples:
         raise ConfigError("run-config n-examples: with epsilon it must be given in a deployment, roughly and public")
@@ -63,7 +63,7 @@ def private_plan(config: RunConfig, plan: HashPlan, n_parties: int) -> HashPlan:
 
 
 def run_mechanism(config: RunConfig, spec: HashSpec, n_classes: int, n_parties: int) -> Mechanism | None:
-    """What the parties of this run are asked to make noisy counts by; None for exact ones.
+    """The mechanism by which the parties of this run make noisy counts; None for exact counts.
 
     Parameters
     ----------
@@ -85,11 +85,8 @@ def run_mechanism(config: RunConfig, spec: HashSpec, n_classes: int, n_parties: 
         # As many as are certain to be in a sum: SecAgg+ unmasks none of fewer.
         most = max(2, round(config.secure_threshold * n_parties))
         if config.honest_parties > most:
-            raise ConfigError(
-                f"run-config honest-parties: expected at most {most}, secure-threshold of {n_parties} parties, got "
-                f"{config.honest_parties}"
-            )
-        # One may tell the server its noise, where there are enough: the others' must still do.
+            raise config.refused("honest_parties", f"at most {most}, secure-threshold of {n_parties} parties")
+        # With enough parties, one may tell the server its noise: that of the others must still be enough.
         own["n_honest"] = n_honest = config.honest_parties or max(2, most - 1)
         _LOG.log(
             logging.INFO if n_honest < most else logging.WARNING,
@@ -108,7 +105,7 @@ def run_mechanism(config: RunConfig, spec: HashSpec, n_classes: int, n_parties: 
 
 
 def training_points(config: RunConfig) -> int:
-    """Points of a simulation's data set that are not held out."""
+    """Number of samples of a simulation's data set that are not held out."""
     n_points = len(datasets.simulated_dataset(config).y)
     return n_points - int(held_out(n_points, config.test_fraction, config.split_seed).sum())
 
@@ -121,7 +118,7 @@ def own_budget(node: NodeConfig) -> Budget | None:
 
 
 def simulated_budget(config: RunConfig, run_id: int, party: int) -> Budget | None:
-    """A simulated party's ledger, with a policy that allows what the run asks for once; None without `epsilon`."""
+    """A simulated party's ledger, with a policy that allows the run's request once; None without `epsilon`."""
     if not config.is_private:
         return None
     kind = SimulatedRelease.kind if config.noise == "seeded" else config.mechanism_kind
@@ -130,12 +127,12 @@ def simulated_budget(config: RunConfig, run_id: int, party: int) -> Budget | Non
 
 
 def _state_folder(config: RunConfig, run_id: int) -> Path:
-    # A party's process may have another working directory than the server's: a relative folder would be another.
+    # A party's process may have a working directory of its own, so that a relative folder would not be the server's.
     given = Path(config.output_dir).expanduser() if config.output_dir else None
     return (given if given and given.is_absolute() else default_folder(run_id)) / "state" / str(run_id)
 
 
 def default_folder(run_id: int) -> Path:
-    """Where a run's output lies if no folder is given."""
+    """The folder of a run's output if none is given."""
     home = os.environ.get("FLWR_HOME") or Path.home() / ".flwr"
     return Path(home) / "flynn" / str(run_id)

@@ -1,4 +1,4 @@
-"""The report of a run: all of it for metrics.json, and a table for the end of the log.
+"""The report of a run: all figures for metrics.json, and a table for the end of the log.
 
 In a simulation the same is computed from the pooled data, and compared bit for bit.
 """
@@ -38,7 +38,7 @@ EQUALITIES = {
 def compiled(
     config: RunConfig, strategy: FlyNNStrategy, plan: HashPlan | None, parties: int | None, after: Federation
 ) -> dict[str, Any]:
-    """Everything that the run has to tell, as it stands in metrics.json."""
+    """The content of metrics.json."""
     counts, run = strategy.counts, strategy.run
     model, columns = strategy.model, run.state.results.get("columns")
     selection, evaluation = strategy.selection, run.state.results.get("evaluation")
@@ -97,7 +97,7 @@ def _party(member: Member) -> dict[str, Any]:
 
 
 def _privacy(strategy: FlyNNStrategy, mechanism: Mechanism) -> dict[str, Any]:
-    """What is promised, and about how many points there are by what was released."""
+    """The promise of the mechanism, and the number of samples that the noisy counts suggest."""
     epsilon = mechanism.epsilon(mechanism.delta)
     return {
         "guarantee": mechanism.guarantee(),
@@ -117,7 +117,7 @@ def _in_short(spec: HashSpec) -> dict[str, Any]:
 
 
 def _in_the_counts(config: RunConfig, parties: int, after: Federation) -> list[int] | None:
-    """Numbers of the simulated parties in the counts; None for all."""
+    """Indices of the simulated parties in the counts; None for all."""
     if config.action == "train" and not config.parties:
         return None
     numbers = {f"party-{party}": party for party in range(parties)}
@@ -133,13 +133,13 @@ def _scaling(config: RunConfig, plan: HashPlan | None, spec: HashSpec) -> str:
 def compared(
     config: RunConfig, strategy: FlyNNStrategy, plan: HashPlan | None, parties: int, after: Federation
 ) -> dict[str, Any]:
-    """What the union of what the parties in the counts were dealt leads to, as if one held it; None: not comparable."""
+    """Digest and equalities of a model of the pooled training samples of the counted parties; None: not comparable."""
     X, codes, n_classes = datasets.pooled_training(config, parties, _in_the_counts(config, parties, after))
     spec, selection = strategy.model.spec_, strategy.selection
     columns = strategy.run.state.results.get("columns")
     chosen = config.party_numbers()
     wanted = parties if chosen is None else len(chosen)
-    # Counts of some of those who were to be counted cannot be the pooled ones.
+    # Counts of some of the parties cannot be the pooled counts.
     complete = config.action != "train" or len(strategy.parties) == wanted
     found: dict[str, Any] = {}
     pooled = None
@@ -175,9 +175,9 @@ def table(report: dict[str, Any], folder: Path) -> str:
     rows.append(("training examples", _examples(report)))
     if simulation:
         handed_out, points = simulation["handed_out"], simulation["points"]
-        rows.append(("  points dealt out", f"{handed_out} of {points}; those not trained on are held out"))
+        rows.append(("  samples dealt out", f"{handed_out} of {points}; those not trained on are held out"))
         if simulation["empty_parties"]:
-            rows.append(("  parties with no points", f"{simulation['empty_parties']}"))
+            rows.append(("  parties with no samples", f"{simulation['empty_parties']}"))
     rows += _hash_rows(report)
     rows += _privacy_rows(report)
     if sizes:
@@ -189,7 +189,7 @@ def table(report: dict[str, Any], folder: Path) -> str:
     if evaluation:
         rows += [(name, f"{evaluation[key]:.4f}") for name, key in _SCORES]
         worst = evaluation["worst_party"]
-        seen = f"{worst['accuracy']:.4f} ({worst['name']}, {worst['examples']} held-out points)"
+        seen = f"{worst['accuracy']:.4f} ({worst['name']}, {worst['examples']} held-out samples)"
         rows.append(("worst party", seen))
     elif trouble := report["evaluation_trouble"]:
         rows.append(("evaluation", f"failed with {', '.join(dict.fromkeys(trouble))}"))
@@ -198,7 +198,7 @@ def table(report: dict[str, Any], folder: Path) -> str:
     elif silent:
         rows.append(("evaluation", f"failed at {len(silent)} parties"))
     else:
-        rows.append(("evaluation", "none: no party holds test points"))
+        rows.append(("evaluation", "none: no party holds test samples"))
     missed = "not evaluated" if report["evaluates"] else "has no model"
     rows += [(f"  {missed}: {name}", reason) for name, reason in silent.items()]
     rows += [(f"  could not keep the model: {name}", reason) for name, reason in report["unkept"].items()]
@@ -208,7 +208,7 @@ def table(report: dict[str, Any], folder: Path) -> str:
         unknown = {"equal": f"n/a, {len(report['missing'])} missing"}
         for name, called in EQUALITIES.items():
             if name in sha:
-                answers = {True: "yes", False: "NO", None: unknown.get(name, "n/a, some points had no say")}
+                answers = {True: "yes", False: "NO", None: unknown.get(name, "n/a, some samples had no say")}
                 rows.append((called, answers[sha[name]]))
     if report["privacy"] and simulation:
         rows.append((EQUALITIES["equal"], "n/a, noisy"))
@@ -236,12 +236,12 @@ def _privacy_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
         promise = f"epsilon {shown_bound(privacy['epsilon'])}, delta {shown_bound(privacy['delta'])}"
     rows = [("privacy", f"{promise}; noise of standard deviation {privacy['noise_sd']:.4g} at each party")]
     if report["evaluation"]:
-        rows.append(("  not covered", "the confusion matrices that make the figures below"))
+        rows.append(("  not covered", "the confusion matrices behind the figures below"))
     return rows
 
 
 _DONE = {"train": "counted", "join": "joined", "withdraw": "taken out", "evaluate": ""}
-"""What a run does with the parties that its counting is for."""
+"""Verbs of the actions, for the parties that a run counts."""
 
 _STEPS = {
     "columns": "sums of the columns",
@@ -252,10 +252,10 @@ _STEPS = {
 
 
 def _hash_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """What was learned of the columns and chosen among the hashes."""
+    """Rows about the scaling of the columns and the selected hash."""
     rows, columns, selection = [], report["columns"], report["selection"]
     if columns is not None:
-        rows.append(("scaling", f"{report['scaling']}, from sums of the columns of {columns['examples']} examples"))
+        rows.append(("scaling", f"{report['scaling']}, from sums of the columns of {columns['examples']} samples"))
         rows += [(f"  no sums: {name}", reason) for name, reason in columns["missing"].items()]
     if selection is None:
         return rows
@@ -264,7 +264,7 @@ def _hash_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     if len(report["specs"]) > 1:
         best = [f"{max(each):.4f}" for each in selection["accuracies"]]
         rows.append(("hash", f"number {selection['spec'] + 1} of {len(best)}, leave-one-out {', '.join(best)}"))
-    compared = f"{len(selection['candidates'][selection['spec']])} compared on {selection['examples']} examples"
+    compared = f"{len(selection['candidates'][selection['spec']])} compared on {selection['examples']} samples"
     decay, accuracy = selection["readout"][1], selection["accuracy"]
     rows.append(("decay", f"{decay:.4g}, leave-one-out {accuracy:.4f}, {compared}"))
     rows += [(f"  no say: {name}", reason) for name, reason in selection["missing"].items()]

@@ -287,7 +287,7 @@ class PrivacySettings(RunSettings):
 
     @property
     def is_private(self) -> bool:
-        """Whether parties are asked for noisy counts."""
+        """True if parties are asked for noisy counts."""
         return self.epsilon > 0
 
     @property

@@ -62,9 +62,9 @@ def main(grid: Grid, context: Context) -> None:
     with exclusive(kept):
         # Beside model.npz, which a run into the same folder replaces, it is replaced, too.
         if config.action == "train" and config.federation and kept.exists():
-            raise ConfigError(f"run-config federation: expected none yet, got one: {kept} (action = join adds to it)")
+            raise ConfigError("run-config federation", "none yet", f"one: {kept} (action = join adds to it)")
         if config.action != "train" and not kept.is_file():
-            raise ConfigError(f"run-config federation: expected the server's own file, got none: {kept}")
+            raise ConfigError("run-config federation", "the server's own file", f"none: {kept}")
         _run(grid, context, config, folder, kept, start)
 
 
@@ -81,8 +81,8 @@ def _run(grid: Grid, context: Context, config: RunConfig, folder: Path, kept: Pa
     together = DefaultWorkflow(**counting, evaluate_workflow=_keeping(trouble))
     together(cast(Grid, _CarefulGrid(grid, config.timeout, config.secure)), legacy)
 
-    model = strategy.model  # AggregationError where fewer parties than asked for were counted: the file stays as it was
-    # Saved first: all else can be had again from it.
+    model = strategy.model  # AggregationError where fewer parties than required were counted: the file stays as it was
+    # Saved first: the rest can be computed from it.
     after = strategy.federation(run=str(context.run_id))
     unwritten: list[str] = []
     if config.action != "evaluate":
@@ -107,7 +107,7 @@ def _run(grid: Grid, context: Context, config: RunConfig, folder: Path, kept: Pa
 
 
 def _try_to_write(unwritten: list[str], write: Callable[[], object]) -> bool:
-    """Write a result of the run; where that fails, say so now and keep the reason: the others may still be written."""
+    """Write a result of the run, or log and keep the reason of a failure: other results may still be written."""
     try:
         write()
     except WriteError as error:
@@ -166,7 +166,7 @@ def _require_min_available(config: RunConfig) -> None:
 
 
 def _identify(grid: Grid) -> Callable[[str], str]:
-    """What tells a node in another run: the SHA-256 of its SuperNode's public key; "" for one that has none."""
+    """The function that names a node across runs: the SHA-256 of its SuperNode's public key, "" without a key."""
     known: dict[str, str] = {}
 
     def identify(cid: str) -> str:
@@ -181,17 +181,15 @@ def _identify(grid: Grid) -> Callable[[str], str]:
 
 
 def _rounds(config: RunConfig, plan: HashPlan | None, strategy: FlyNNStrategy) -> int:
-    """How many rounds the run takes, which must do for the counting."""
+    """The number of rounds, which must be enough for the counting."""
     least = 1 + (plan is not None and plan.needs_sums)
     if 0 < config.rounds < least:
-        raise ConfigError(
-            f"run-config rounds: expected at least {least} with scaling = {config.scaling}, got {config.rounds}"
-        )
+        raise config.refused("rounds", f"at least {least} with scaling = {config.scaling}")
     return config.rounds or strategy.num_rounds
 
 
 def _one_line(record: logging.LogRecord) -> bool:
-    """Flower logs an app's exception with its traceback; those raised on purpose here say it in one line."""
+    """Log filter: this package's own errors, which Flower would log with a traceback, become one line."""
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, FlyNNError | MemoryError):
         record.msg, record.args, record.exc_info = f"{type(error).__name__}: {datasets.full_text(error)}", (), None
@@ -208,20 +206,20 @@ def _output_folder(config: RunConfig, run_id: int) -> Path:
     except (OSError, RuntimeError, ValueError):  # the home of nobody, a NUL
         writable = False
     if not writable:
-        raise ConfigError(f"run-config output-dir: expected a folder that can be written to, got {str(folder)[:200]!r}")
+        raise ConfigError("run-config output-dir", "a folder that can be written to", repr(str(folder)[:200]))
     return folder
 
 
 def _federation_file(config: RunConfig, folder: Path) -> Path:
-    """The server's own file: under one name only, as the lock goes by it, and not one that the run writes besides."""
+    """The federation file under its one real path, which the lock goes by; not a file that the run writes besides."""
     if not config.federation:
         return folder / "federation.npz"
     try:
         kept = Path(config.federation).expanduser().resolve()
     except (OSError, RuntimeError, ValueError):  # the home of nobody, a NUL
-        raise ConfigError(f"run-config federation: expected a file, got {config.federation[:200]!r}") from None
+        raise ConfigError("run-config federation", "a file", repr(config.federation[:200])) from None
     if kept in [(folder / name).resolve() for name in _WRITTEN]:
-        raise ConfigError(f"run-config federation: expected another file than the run's {' and '.join(_WRITTEN)}")
+        raise ConfigError("run-config federation", f"a file other than the run's {' and '.join(_WRITTEN)}", kept.name)
     return kept
 
 
@@ -252,18 +250,16 @@ def _what_to_train(config: RunConfig, parties: int | None) -> tuple[HashPlan, li
         if ignored := config.simulation_only():
             log(logging.WARNING, "FlyNN: a deployment does not use the settings %s", ", ".join(ignored))
         if config.noise != "opendp":
-            raise ConfigError(f"run-config noise: expected opendp in a deployment, got {config.noise}, for simulations")
+            raise ConfigError("run-config noise", "opendp in a deployment", config.noise)
         plan = config.plan(n_features, config.n_examples or None, len(classes))
     else:
         for key, given in (("min-available", config.min_available), ("min-parties", config.min_parties)):
             if given > parties:
-                raise ConfigError(
-                    f"run-config {key}: expected at most the simulation's {parties} SuperNodes, got {given}"
-                )
+                raise ConfigError(f"run-config {key}", f"at most the simulation's {parties} SuperNodes", given)
         if ignored := config.deployment_only():
             log(logging.WARNING, "FlyNN: a simulation does not use the settings %s", ", ".join(ignored))
         dataset = datasets.simulated_dataset(config)
-        datasets.simulated_shares(config, parties)  # a partitioner that cannot do it is known before the parties start
+        datasets.simulated_shares(config, parties)  # a partitioner that cannot deal is known before the parties start
         classes, feature_names = dataset.classes, dataset.feature_names
         # Sizes follow from the whole data set, never from a split of it: they are the same in every federation.
         plan = config.plan(dataset.X.shape[1], len(dataset.y), len(classes))
@@ -271,7 +267,11 @@ def _what_to_train(config: RunConfig, parties: int | None) -> tuple[HashPlan, li
         n_examples = plan.n_examples if parties is None else training_points(config)
         plan = private_plan(config, replace(plan, n_examples=n_examples), config.min_available or parties or 1)
     if config.scaling == "auto" and not plan.needs_sums:
-        log(logging.WARNING, "FlyNN: scaling auto leaves %s columns as they are, that many", plan.n_features)
+        log(
+            logging.WARNING,
+            "FlyNN: scaling auto does not scale as many as %s columns",
+            plan.n_features,
+        )
     specs = foreseen(plan)
     if plan.needs_sums:
         request = ColumnsRequest(plan.n_features, classes, plan.needs_classes, config.min_examples)
@@ -312,12 +312,12 @@ class _CarefulGrid:
 
 
 def _is_readable(reply: Message, asked: dict[int, str], secure: bool) -> bool:
-    """Whether Flower's workflow can make a result of a reply; the strategy reports its sender as missing if not."""
+    """True if Flower's workflow can make a result of a reply; if not, the strategy reports its sender as missing."""
     node = reply.metadata.src_node_id
     try:
         if reply.has_content():
             if asked[node] == MessageType.TRAIN and secure:
-                pass  # the protocol's own, of four kinds: see `secagg_replies`
+                pass  # the protocol's own, of four kinds: see `flwr_flynn.flower.secagg_checks`
             elif asked[node] == MessageType.TRAIN:
                 compat.recorddict_to_fitres(reply.content, keep_input=True)
             else:
@@ -329,7 +329,7 @@ def _is_readable(reply: Message, asked: dict[int, str], secure: bool) -> bool:
 
 
 def _keeping(trouble: list[str]) -> Workflow:
-    """Flower's evaluation round. What it raises is noted in `trouble`: the model stands without figures, too."""
+    """Flower's evaluation round, with its exceptions noted in `trouble`: the model stands without figures, too."""
 
     def evaluate(grid: Grid, context: Context) -> None:
         try:

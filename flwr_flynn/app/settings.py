@@ -87,7 +87,7 @@ class Settings:
 
     source: ClassVar[str]  # the mapping's name in messages
     group: ClassVar[str] = ""
-    foreign: ClassVar[frozenset[str] | None] = None  # keys of others that may be in the mapping; None: any
+    foreign: ClassVar[frozenset[str] | None] = None  # further keys that may be in the mapping; None: any
 
     @classmethod
     def parse(cls: type[Self], raw: Mapping[str, Any]) -> Self:
@@ -149,7 +149,7 @@ class Settings:
         return [(row.key, row.default, row.facts.meaning) for row in cls.rows()]
 
     def is_given(self, name: str) -> bool:
-        """Whether the setting has another value than its default."""
+        """True if the setting has a value other than its default."""
         return bool(getattr(self, name) != getattr(type(self), name))
 
     def refused(self, name: str, expected: str, got: str | None = None) -> ConfigError:

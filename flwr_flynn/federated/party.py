@@ -362,7 +362,6 @@ class Party:
             fingerprint,
             lambda: self._counted_row_wise(run),
             terms=digest,
-            processes=n_threads(self.n_jobs),
         )
         if released.repeated:
             _log.info("FlyNN: this request was answered before; the same answer again spends nothing")

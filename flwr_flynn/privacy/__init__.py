@@ -1,4 +1,4 @@
-"""Differential privacy: mechanisms, sizes that go with the noise, and what a party may give away.
+"""Differential privacy: mechanisms, sizes that go with the noise, and the bounds on what a party gives away.
 
 `flwr_flynn.privacy.mechanisms` has the mechanisms, `flwr_flynn.privacy.sizing` the sizes of a hash under noise, and
 `flwr_flynn.privacy.ledger` a party's policy and its ledger of releases.

@@ -1,9 +1,9 @@
-"""How much noise a privacy guarantee takes: sigma from (epsilon, delta), and back.
+"""The noise that a privacy guarantee takes: sigma from (epsilon, delta), and back.
 
-A record changes some entries of the counts by one. With discrete Gaussian noise on every entry, what that gives away is
-the composition of as many discrete Gaussian mechanisms of sensitivity 1, and dp-accounting's privacy loss distributions
-compose them exactly but for rounding, upwards. On the lattice 1 / (2 sigma ** 2), of which all privacy losses of such a
-mechanism are multiples, there is next to nothing to round.
+A record changes some entries of the counts by one. With discrete Gaussian noise on every entry, the privacy loss is
+that of the composition of as many discrete Gaussian mechanisms of sensitivity 1, and dp-accounting's privacy loss
+distributions compose them exactly but for rounding, upwards. On the lattice 1 / (2 sigma ** 2), of which all privacy
+losses of such a mechanism are multiples, there is next to nothing to round.
 
 A person with several records may change an entry by more than one, and in many ways. Which way gives most away is not
 known for discrete noise; the Renyi divergence, which depends on the L2 distance alone (Canonne, Kamath and Steinke
@@ -53,9 +53,9 @@ def gaussian_epsilon(sigma: float, delta: float, n_entries: int, largest: int = 
     delta : float
         1e-12 <= delta < 1.
     n_entries : int
-        How many entries neighbours differ in, at most.
+        Entries in which neighbours differ, at most.
     largest : int, default=1
-        By how much each differs, at most.
+        Difference in each of them, at most.
 
     Returns
     -------
@@ -69,7 +69,7 @@ def gaussian_epsilon(sigma: float, delta: float, n_entries: int, largest: int = 
     1.1
     """
     if not SMALLEST_DELTA <= delta < 1:
-        raise ConfigError(f"delta: expected {SMALLEST_DELTA:g} to 1, got {delta!r}")
+        raise ConfigError("delta", f"a number from {SMALLEST_DELTA:g} below 1", delta)
     if largest == 1:
         return _composed_epsilon(sigma, delta, n_entries)
     # rho-zCDP with rho = |difference|_2 ** 2 / (2 sigma ** 2); dp-accounting converts.
@@ -82,7 +82,7 @@ def gaussian_epsilon(sigma: float, delta: float, n_entries: int, largest: int = 
 @lru_cache(maxsize=256)
 def _composed_epsilon(sigma: float, delta: float, n_entries: int) -> float:
     if sigma * math.sqrt(n_entries) > 1e6:  # distributions would be of that many points; epsilon .004 at rho 1000
-        raise ConfigError("epsilon: expected more, this little takes too much noise to be accounted for exactly")
+        raise ConfigError("epsilon", "a larger number, with less noise to account for", f"one with sigma {sigma:.3g}")
     distribution = privacy_extra("dp_accounting.pld.privacy_loss_distribution")
     # Of the lattice, or coarser where that would be needlessly fine; rounding then costs some 1e-5 of epsilon.
     interval = max(0.5 / sigma**2, 1e-4 * math.sqrt(n_entries) / sigma)
@@ -94,7 +94,7 @@ def _composed_epsilon(sigma: float, delta: float, n_entries: int) -> float:
 
 @lru_cache(maxsize=256)
 def gaussian_sigma(epsilon: float, delta: float, n_entries: int, largest: int = 1) -> float:
-    """The smallest sigma of which `gaussian_epsilon` is at most `epsilon`, rounded up by less than .1 %.
+    """The smallest sigma with a `gaussian_epsilon` of at most `epsilon`, rounded up by less than .1 %.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ def gaussian_sigma(epsilon: float, delta: float, n_entries: int, largest: int = 
             low = middle
         else:
             high = middle
-    # Rounded to five digits it is the same on machines whose logarithms differ in the last place.
+    # Rounded to five digits it is the same on machines whose logarithms differ in the last digit.
     step = 10.0 ** (math.floor(math.log10(high)) - 4)
     sigma = round(math.ceil(high / step) * step, 12)
     while gaussian_epsilon(sigma, delta, n_entries, largest) > epsilon:  # rounding within epsilon's own is not monotone
@@ -156,12 +156,12 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
     (1.308, 0.0)
     """
     if not 0 < delta < 1 or not rho >= 0:
-        raise ConfigError(f"rho, delta: expected at least 0 and between 0 and 1, got {rho!r} and {delta!r}")
+        raise ConfigError("rho, delta", "a number of at least 0 and one between 0 and 1", f"{rho!r} and {delta!r}")
     if rho == 0 or rho == math.inf:
         return rho
 
-    def bound(place: float) -> float:
-        beyond = math.exp(place)  # the order less 1
+    def bound(log_beyond: float) -> float:
+        beyond = math.exp(log_beyond)  # the order less 1
         order = 1 + beyond
         return order * rho - math.log1p(1 / beyond) - (math.log(delta) + math.log(order)) / beyond
 
@@ -191,7 +191,7 @@ def gaussian_rho(sigma: float, n_entries: int, largest: int = 1, n_parties: int 
     sigma, n_entries, largest
         As for `gaussian_epsilon`.
     n_parties : int, default=1
-        How many draw such noise, of which only the sum shows.
+        Parties that draw such noise, of which only the sum shows.
 
     Returns
     -------
@@ -213,12 +213,12 @@ def gaussian_rho(sigma: float, n_entries: int, largest: int = 1, n_parties: int 
 
 
 def sum_of_gaussians_gap(sigma: float, n_parties: int) -> float:
-    """How far a sum of discrete Gaussians is from a discrete Gaussian, in the logarithm of probabilities.
+    """The distance of a sum of discrete Gaussians from a discrete Gaussian, in the logarithm of probabilities.
 
     Parameters
     ----------
     sigma : float
-        Of each of them.
+        Parameter of each of them.
     n_parties : int
 
     Returns

@@ -1,10 +1,10 @@
 """A party's ledger of its releases, and the bound of its policy on them.
 
 Releases from the same records add up. The ledger, a folder of the party's own, keeps every request that was answered
-with the release that answered it: the same request again gets the same release, which gives away nothing new; another
-one counts against the policy. It is on disk before the release is handed out, so that a process that dies in between
-has spent too much rather than too little. Where it cannot be trusted, nothing is released until the party resets it,
-by its own hand::
+with the release that answered it: the same request again gets the same release, which gives away nothing new; a new
+request counts against the policy. It is on disk before the release is handed out, so that a process that dies in
+between has spent too much rather than too little. Where it cannot be trusted, nothing is released until the party
+resets it, by its own hand::
 
     python -m flwr_flynn.privacy.ledger show /var/lib/flynn/state
     python -m flwr_flynn.privacy.ledger reset /var/lib/flynn/state
@@ -29,7 +29,7 @@ file, but it cannot know of another ledger: one data file, one folder.
 ...     again = budget.release(*request, lambda: counts)
 ...     print(first.counts == again.counts, again.repeated, budget.spent())
 ...     try:
-...         budget.release(*request, lambda: counts, terms="another run")
+...         budget.release(*request, lambda: counts, terms="a second run")
 ...     except PrivacyError as error:
 ...         print(error)
 True True (0.6, 0.0)
@@ -72,9 +72,9 @@ class Released:
     Parameters
     ----------
     counts : ClassCounts
-        What may leave the party.
+        Counts that may leave the party.
     repeated : bool
-        The same request was answered before, and this is that answer: nothing was spent.
+        True if the same request was answered before, and this is that answer: nothing was spent.
     """
 
     counts: ClassCounts
@@ -111,7 +111,7 @@ class Budget:
         *,
         terms: str = "",
     ) -> Released:
-        """The answer to a request: the one that it got before, or else a new release, recorded first.
+        """The answer to a request: the earlier one if there is one, or else a new release, recorded first.
 
         Whether a request is refused depends on it, the policy and the ledger. No data are touched before that is
         decided, and none at all for an answer that is there.
@@ -126,7 +126,7 @@ class Budget:
             for. Called at most once, while the ledger is locked. If it raises, nothing is recorded, and the exception
             is passed on.
         terms : str
-            What else makes a request what it is: a digest of the run's terms.
+            Digest of the run, which is part of a request.
 
         Raises
         ------
@@ -149,7 +149,7 @@ class Budget:
             cost = self.policy.admit(mechanism, ledger.costs)
             counts = count()
             if counts.spec_fingerprint != spec_fingerprint:
-                raise CountsError("spec_fingerprint: expected counts by the hash that was asked for, got others")
+                raise CountsError("spec_fingerprint", "that of the hash that was asked for", counts.spec_fingerprint)
             released = mechanism.release(counts)
             stream = io.BytesIO()
             np.savez_compressed(stream, counts=released.array)
@@ -166,7 +166,7 @@ class Budget:
             return Released(released, False)
 
     def recall(self, mechanism: Mechanism, spec_fingerprint: str, *, terms: str = "") -> ClassCounts:
-        """The answer that a request got before, for whoever wants it taken out of a sum; never a new release.
+        """The earlier answer to a request, for a party that wants it taken out of a sum; never a new release.
 
         Parameters
         ----------
@@ -179,7 +179,7 @@ class Budget:
             There is no such answer, it is a share of noise, or the ledger cannot be trusted.
         """
         if mechanism.is_share:
-            # Two sums, one with it and one without, would differ by little more than what it was to hide.
+            # Two sums, one with it and one without, would differ by little more than the counts it was to hide.
             raise PrivacyError("a share of the noise leaves in one secure sum only: it cannot be taken out of it")
         with self._opened() as ledger:
             self._check_use(ledger)
@@ -205,21 +205,21 @@ class Budget:
 
     @property
     def is_begun(self) -> bool:
-        """Whether there is a ledger, or was one."""
+        """True if there is a ledger, or was one."""
         return self.path.exists() or self._marker.exists()
 
     def reset(self) -> None:
         """Forget everything that was released.
 
         For the party's own hand: what was given away is given away all the same, and only the party can judge that it
-        no longer matters, because its records are others now.
+        no longer matters, because its records have changed.
 
         Raises
         ------
         PrivacyError
             Other files than a ledger's lie there, or it cannot be removed.
         """
-        self._own_files()  # before anything is made beside what is no ledger
+        self._own_files()  # before anything is made beside a folder that is no ledger
         with self._alone(), self._writing("removed"):
             for file in [*self._own_files(), *self._stale_markers()]:
                 file.unlink()
@@ -228,7 +228,7 @@ class Budget:
             self._marker.unlink(missing_ok=True)  # last: until then the ledger counts as lost
 
     def _own_files(self) -> list[Path]:
-        """The files of the ledger, if there are no others."""
+        """The files of the ledger, if nothing but these is in its folder."""
         try:
             files = list(self.path.iterdir())
         except FileNotFoundError:
@@ -269,7 +269,7 @@ class Budget:
 
     @contextmanager
     def _opened(self, *, make: bool = False) -> Iterator[LedgerFile]:
-        """The ledger, alone; where there never was one an empty one, made if a release is to go in."""
+        """The ledger, for one process at a time; an empty one where there never was any, made if a release goes in."""
         new = LedgerFile(
             self.policy.composition,
             self.policy.max_delta if self.policy.composition == "zcdp" else 0.0,
@@ -306,7 +306,7 @@ class Budget:
         return ledger
 
     def _check_use(self, ledger: LedgerFile) -> None:
-        """Refuse a ledger that was made for another account or another data file."""
+        """Refuse a ledger that was made for a different account or data file."""
         if ledger.composition != self.policy.composition:
             raise PrivacyError(
                 f"ledger {self.path.name}: was made for composition {ledger.composition}, and keeps to it until it is "
@@ -346,7 +346,7 @@ def _request(mechanism: Mechanism, spec_fingerprint: str, terms: str) -> dict[st
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all, and on the disk when it returns."""
+    """Write a file whole or not at all; it is on the disk when this returns."""
     beside = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
         with open(beside, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as stream:

@@ -140,7 +140,7 @@ def _first_format(content: Any) -> LedgerFile:
 
 
 def _is_entry(entry: Any, composition: str) -> bool:
-    """Whether this has the form of an entry: a digest that fits is no promise of that."""
+    """True if a value has the form of an entry, which a digest that fits does not promise."""
     return (
         isinstance(entry, dict)
         and entry.keys() == _FIELDS

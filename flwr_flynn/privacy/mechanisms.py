@@ -1,4 +1,4 @@
-"""Mechanisms that put noise on all counts, and what mechanisms have in common; `flwr_flynn.privacy` has them all."""
+"""The base class of mechanisms, and mechanisms that put noise on all counts; `flwr_flynn.privacy` has them all."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _LEAST_EPSILON = 1e-3
 
 
 class Mechanism(ABC):
-    """What all mechanisms have in common. Immutable by convention; equal descriptions make equal mechanisms.
+    """Base class of the mechanisms. Immutable by convention; equal descriptions make equal mechanisms.
 
     Parameters
     ----------
     epsilon : float
-        What one release may give away, .001 <= epsilon <= 100.
+        Bound on what one release gives away, .001 <= epsilon <= 100.
     hash_nnz : int
         rho of the counts' hash.
     n_classes : int
     neighbours : {"add-remove", "replace-one"}, default="add-remove"
-        Data sets that must be hard to tell apart: with or without one record, or with another in its place.
+        Data sets that must be hard to tell apart: with or without one record, or with one replaced.
     records_per_person : int, default=1
         Records of one person, at most, that the promise is to hold for together.
 
@@ -47,7 +47,7 @@ class Mechanism(ABC):
     """
 
     kind: ClassVar[str]
-    selects: ClassVar[bool] = False  # whether some entries are left out
+    selects: ClassVar[bool] = False  # True: some entries are left out
     n_honest: int | None = None  # parties that share the noise of one, in a secure sum
 
     def __init__(
@@ -82,7 +82,7 @@ class Mechanism(ABC):
 
     @property
     def l1_sensitivity(self) -> int:
-        """By how much one person changes all counts together, at most."""
+        """Largest change of all counts together by one person."""
         return self.n_changed * self.records_per_person
 
     @property
@@ -92,7 +92,7 @@ class Mechanism(ABC):
 
     @abstractmethod
     def epsilon(self, delta: float = 0.0) -> float:
-        """The privacy map: what one release gives away at most, where the promise may fail with probability `delta`.
+        """The privacy map: the loss of one release at most, where the promise may fail with probability `delta`.
 
         Infinite where there is no such promise.
         """
@@ -104,7 +104,7 @@ class Mechanism(ABC):
 
     @abstractmethod
     def _noise(self) -> str:
-        """What is done, as words in the middle of a sentence."""
+        """The noise in words, for the middle of a sentence."""
 
     @abstractmethod
     def _draw(self, array: npt.NDArray[np.int64], sampler: Sampler) -> npt.NDArray[np.int64]:
@@ -137,7 +137,7 @@ class Mechanism(ABC):
             OpenDP or dp-accounting is missing.
         """
         if counts.noise:
-            raise CountsError("release: expected counts without noise, got noisy ones")
+            raise CountsError("release", "counts without noise", "noisy ones")
         for name in ("hash_nnz", "n_classes"):
             if getattr(counts, name) != getattr(self, name):
                 raise CountsError(f"release {name}", str(getattr(self, name)), getattr(counts, name))
@@ -150,13 +150,13 @@ class Mechanism(ABC):
 
     @property
     def is_share(self) -> bool:
-        """Whether a release carries a share of the noise only, and must not be seen outside a secure sum."""
+        """True if a release carries a share of the noise only, and must not be seen outside a secure sum."""
         return self.n_honest is not None
 
     def require_feasible(self) -> None:
-        """Refuse noise beyond all measure, by a `ConfigError`."""
+        """Raise a `ConfigError` where the noise would be beyond all measure."""
         if not self.noise_sd <= _LARGEST_SD:
-            raise ConfigError(f"epsilon: expected more than {self.target_epsilon:g} for hash_nnz {self.hash_nnz}")
+            raise ConfigError("epsilon", f"a larger number for hash_nnz {self.hash_nnz}", f"{self.target_epsilon:g}")
 
     def received(self, array: npt.NDArray[np.int64], spec_fingerprint: str, n_releases: int = 1) -> ClassCounts:
         """A release as noisy counts again, where only its array has travelled.
@@ -166,7 +166,7 @@ class Mechanism(ABC):
         array : (n_classes, m) integers
         spec_fingerprint : str
         n_releases : int, default=1
-            How many releases the array is a sum of, each with this mechanism's noise.
+            Number of releases in the sum, each with this mechanism's noise.
 
         Raises
         ------
@@ -177,11 +177,11 @@ class Mechanism(ABC):
         release = Release(release_name(array, spec_fingerprint), variance, selected=self.selects)
         counts = ClassCounts(array, hash_nnz=self.hash_nnz, spec_fingerprint=spec_fingerprint, noise=(release,))
         if counts.n_classes != self.n_classes:
-            raise CountsError(f"release: expected {self.n_classes} classes, got {counts.n_classes}")
+            raise CountsError("release n_classes", str(self.n_classes), counts.n_classes)
         return counts
 
     def guarantee(self) -> str:
-        """What is promised, to whom, and what is not, in words."""
+        """The promise, and its limits, in words."""
         people = (
             "one record"
             if self.records_per_person == 1
@@ -195,12 +195,12 @@ class Mechanism(ABC):
             f"probability of any outcome of one release by at most a factor of {_factor(epsilon)}"
             + (f", and by {shown_bound(self.delta)} more" if self.delta else "")
             + ". Not covered: what else a party lets be known (that it takes part, a centre or scale learned from its "
-            "data, logs, results on its own points), and what is true of everybody and can be learned without any one "
+            "data, logs, results on its own samples), and what is true of everybody and can be learned without any one "
             "record. Further releases from the same records add their epsilon and delta to these."
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """What `mechanism_from_dict` needs, as plain values that JSON can hold."""
+        """The description that `mechanism_from_dict` needs, as plain values that JSON can hold."""
         return {
             "mechanism": self.kind,
             "epsilon": self.target_epsilon,
@@ -258,7 +258,7 @@ class GaussianCounts(Mechanism):
 
     @property
     def delta(self) -> float:
-        """As given."""
+        """See `Mechanism.delta`: as given."""
         return self._delta
 
     @property
@@ -274,7 +274,7 @@ class GaussianCounts(Mechanism):
 
     @property
     def noise_sd(self) -> float:
-        """Of one release; variances add in a sum."""
+        """See `Mechanism.noise_sd`: of one release; variances add in a sum."""
         return self.sigma
 
     def epsilon(self, delta: float = 0.0) -> float:
@@ -354,7 +354,7 @@ class LaplaceCounts(Mechanism):
 
 
 class SimulatedRelease(Mechanism):
-    """Another mechanism with noise from a seed. For simulations, where runs are to be repeated: it protects nobody.
+    """A mechanism with noise from a seed, for simulations that are to be repeated: it protects nobody.
 
     Parameters
     ----------
@@ -373,7 +373,7 @@ class SimulatedRelease(Mechanism):
 
     def __init__(self, mechanism: Mechanism, seed: int) -> None:
         if not isinstance(mechanism, Mechanism) or isinstance(mechanism, SimulatedRelease):
-            raise ConfigError(f"mechanism: expected one that is not simulated, got {type(mechanism).__name__}")
+            raise ConfigError("mechanism", "a Mechanism that is not simulated", type(mechanism).__name__)
         self.mechanism, self.seed = mechanism, integer("seed", seed, least=0, most=2**64 - 1)
         self.target_epsilon = math.inf
         for name in ("hash_nnz", "n_classes", "neighbours", "records_per_person", "n_honest", "selects"):
@@ -382,15 +382,15 @@ class SimulatedRelease(Mechanism):
 
     @property
     def noise_sd(self) -> float:
-        """That of the mechanism."""
+        """See `Mechanism.noise_sd`: that of the mechanism."""
         return self.mechanism.noise_sd
 
     def epsilon(self, delta: float = 0.0) -> float:
-        """Infinite."""
+        """See `Mechanism.epsilon`: infinite."""
         return math.inf
 
     def guarantee(self) -> str:
-        """That there is none."""
+        """See `Mechanism.guarantee`: none."""
         return (
             f"No privacy: noise from seed {self.seed}, which anyone can draw again, for simulations only. "
             f"With noise that nobody knows this would be: {self.mechanism.guarantee()}"
@@ -412,7 +412,7 @@ class SimulatedRelease(Mechanism):
 
 
 def laplace_sd(scale: float) -> float:
-    """Of the discrete Laplace distribution: variance 2 q / (1 - q) ** 2 with q = exp(-1 / scale)."""
+    """Standard deviation of the discrete Laplace distribution: variance 2 q / (1 - q) ** 2 with q = exp(-1 / scale)."""
     q = math.exp(-1 / scale)
     return math.sqrt(2 * q) / -math.expm1(-1 / scale)
 
@@ -425,7 +425,7 @@ def rounded_up(dividend: int, divisor: float) -> float:
 
 
 def shown_bound(bound: float, digits: int = 4) -> str:
-    """A bound in so many digits, rounded up: what is printed is promised."""
+    """A bound as text, rounded up, since the printed bound is promised."""
     shown = f"{bound:.{digits}g}"
     if 0 < bound < math.inf and float(shown) < bound:
         step = 10.0 ** (math.floor(math.log10(bound)) - digits + 1)

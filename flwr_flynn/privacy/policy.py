@@ -1,6 +1,6 @@
 """A party's policy: a bound on its releases, and the account by which they add up.
 
-Releases are asked for one after the other, each by somebody who has seen the ones before. Two accounts hold for such
+Releases are asked for one after the other, each by a server that has seen those before. Two accounts hold for such
 adaptive requests. A ledger is made for one of them and keeps to it:
 
 - "basic": epsilons add up, and deltas add up, whatever the mechanisms.
@@ -43,7 +43,7 @@ class Cost:
     rho : float, optional
         Its parameter of zero-concentrated differential privacy; known in a "zcdp" ledger only.
     closes : bool, default=False
-        No other release may follow.
+        True if no release may follow.
     """
 
     epsilon: float
@@ -67,7 +67,7 @@ def total_cost(costs: Sequence[Cost], composition: str, delta: float) -> tuple[f
     costs : sequence of Cost
     composition : {"basic", "zcdp"}
     delta : float
-        At which "zcdp" converts.
+        Delta at which "zcdp" converts.
 
     Examples
     --------
@@ -91,19 +91,19 @@ class Policy:
     Parameters
     ----------
     max_epsilon : float
-        Of all releases together.
+        Bound on all releases together.
     max_delta : float, default=0.0
         Likewise.
     mechanisms : sequence of str, default=("gaussian", "laplace", "top-t")
         Kinds that may be asked for. "simulated" protects nobody; its epsilon is counted as if it did.
     neighbours : {"add-remove", "replace-one"}, default="add-remove"
-        What a release must protect at least: "replace-one" is the stronger.
+        Protection that a release must give at least: "replace-one" is the stronger.
     records_per_person : int, default=1
-        How many records of one person a release must protect at least.
+        Records of one person that a release must protect at least.
     secure_sum : bool, default=False
-        Whether releases may carry a share of the noise only, for a secure sum (`GaussianCounts`' `n_honest`).
+        True if releases may carry a share of the noise only, for a secure sum (`GaussianCounts`' `n_honest`).
     max_releases : int, default=100
-        How many releases there may be, which bounds what the ledger takes on the disk, too. At most 1000000.
+        Number of releases allowed, which bounds the size of the ledger on the disk, too. At most 1000000.
     composition : {"basic", "zcdp"}, default="basic"
         The account by which releases add up, fixed in a ledger when it is made. "zcdp" needs a `max_delta` above 0,
         which is then the delta of all releases together; deltas of requests choose their noise, and do not add up.
@@ -143,7 +143,7 @@ class Policy:
         Raises
         ------
         PrivacyError
-            Naming what of the policy speaks against it.
+            The message names the part of the policy that speaks against it.
         """
         if mechanism.kind not in self.mechanisms:
             raise PrivacyError(f"policy mechanisms {', '.join(self.mechanisms)}: {mechanism.kind} is not among them")
@@ -205,5 +205,5 @@ class Policy:
 
 
 def unseeded(mechanism: Mechanism) -> Mechanism:
-    """The mechanism that a simulated one simulates; others as they are."""
+    """The mechanism behind a `SimulatedRelease`; any real mechanism as it is."""
     return mechanism.mechanism if isinstance(mechanism, SimulatedRelease) else mechanism

@@ -1,4 +1,4 @@
-"""Integer noise: OpenDP's exact samplers for what leaves a party, NumPy's for simulations.
+"""Integer noise: OpenDP's exact samplers for real releases, NumPy's for simulations.
 
 OpenDP draws from the discrete Laplace and the discrete Gaussian distribution exactly, from the operating system's
 randomness, and picks the largest of noisy scores without floating-point shortcuts that would show in the result. It
@@ -26,10 +26,10 @@ class Sampler(Protocol):
     """Source of a mechanism's randomness."""
 
     def gaussian(self, size: int, sigma: float) -> Integers:
-        """`size` draws with P(x) proportional to exp(-x ** 2 / (2 sigma ** 2))."""
+        """Draw `size` integers with P(x) proportional to exp(-x ** 2 / (2 sigma ** 2))."""
 
     def laplace(self, size: int, scale: float) -> Integers:
-        """`size` draws with P(x) proportional to exp(-abs(x) / scale)."""
+        """Draw `size` integers with P(x) proportional to exp(-abs(x) / scale)."""
 
     def top(self, scores: Integers, n_drawn: int, scale: float) -> Integers:
         """The indices of the largest of score + Gumbel noise.
@@ -40,7 +40,7 @@ class Sampler(Protocol):
 
 
 class OpenDPNoise:
-    """Noise for what leaves a party."""
+    """Noise for real releases, from OpenDP."""
 
     def gaussian(self, size: int, sigma: float) -> Integers:
         """See `Sampler`."""

@@ -1,9 +1,9 @@
-"""Differential privacy: mechanisms that turn counts into counts that may leave their party.
+"""Sizes of a hash under noise, and the table of mechanisms.
 
-A mechanism is bound to the shape of the counts (rho and the number of classes) and to what is promised: epsilon, delta,
-what neighbours are, how many records a person may have. `release` adds the noise; `epsilon` is the privacy map, what
-one release gives away at most; `guarantee` says it in words; `to_dict` and `mechanism_from_dict` carry it in a run's
-config, a model file or a ledger.
+A mechanism turns counts into noisy counts that may leave their party. It is bound to the shape of the counts (rho and
+the number of classes) and to its promise: epsilon, delta, the kind of neighbours, the records of a person. `release`
+adds the noise; `epsilon` is the privacy map, the bound on what one release gives away; `guarantee` says it in words;
+`to_dict` and `mechanism_from_dict` carry it in a run's config, a model file or a ledger.
 
 ===================  ===========================================================  ======================
 mechanism            what it releases                                             guarantee
@@ -14,11 +14,11 @@ mechanism            what it releases                                           
 `SimulatedRelease`   as one of these, with noise from a seed                      none: for simulations
 ===================  ===========================================================  ======================
 
-What a record changes: with neighbours "add-remove", rho counts of one class by one; with "replace-one", twice as many.
-A person with up to k records changes k times as much. Parties hold different records, so what each releases with
-epsilon is together still epsilon for every record (parallel composition). Releases of one party add up (`budget`).
+Changes by one record: with neighbours "add-remove", rho counts of one class by one; with "replace-one", twice as many.
+A person with up to k records changes k times as much. Parties hold different records, so releases of all parties with
+epsilon each have epsilon together for every record (parallel composition). Releases of one party add up (its ledger).
 
-Entries of a release are signed: clipping them before they are summed would bias the sum, and read-outs clip.
+Entries of a release are signed: clipping them before they are summed would bias the sum, and readouts clip.
 
 >>> from flwr_flynn import ClassCounts
 >>> counts = ClassCounts([[2, 2, 0], [0, 1, 1]], hash_nnz=2, spec_fingerprint=64 * "0")
@@ -71,12 +71,12 @@ MECHANISMS: dict[str, type[Mechanism]] = {
 
 
 def mechanism_from_dict(values: Any) -> Mechanism:
-    """The mechanism that `Mechanism.to_dict` described, which may come from anybody.
+    """The mechanism of a description by `Mechanism.to_dict`, which may come from anybody.
 
     Raises
     ------
     ConfigError
-        Not such a description; the message names the field.
+        The description is wrong; the message names the field.
 
     Examples
     --------
@@ -127,7 +127,7 @@ def suggest_spec(
 ) -> HashSpec:
     """Sizes of a hash for counts that get `GaussianCounts`' noise, or `LaplaceCounts`' where delta is 0.
 
-    `HashSpec.suggest`, told how much noise there will be: the fewer points for the noise, the smaller m. Laplace noise
+    `HashSpec.suggest` with the amount of noise: the fewer samples for the noise, the smaller m. Laplace noise
     grows with rho, not with its square root, so that a larger rho does not help: there rho is m ** (1/2), at most 24,
     and m such that counts stand out, n epsilon / 2.5 L for two parties, at least 64 (chosen on held-out training data
     of eleven public tables and a synthetic set).
@@ -164,7 +164,7 @@ def suggest_spec(
     }
     if delta == 0:
         if secure_sum:
-            raise ConfigError("secure_sum: needs a delta above 0")
+            raise ConfigError("secure_sum", "False where delta is 0", secure_sum)
         per_record = 1 / LaplaceCounts(epsilon, hash_nnz=1, **common).scale
         hash_dim = sizes.pop("hash_dim", None)
         if hash_dim is None:
@@ -183,7 +183,7 @@ def suggest_spec(
 def clamped(counts: ClassCounts, bound: int) -> ClassCounts:
     """Noisy counts with every entry in -bound to bound, for a sum that is computed modulo something larger.
 
-    Never an error: whether an entry was beyond a bound must not show otherwise than in what is released anyway.
+    Never an error: an entry beyond the bound must not show in anything but the release.
 
     Parameters
     ----------
@@ -200,6 +200,6 @@ def clamped(counts: ClassCounts, bound: int) -> ClassCounts:
     [[-5, 2], [5, 0]]
     """
     if not counts.noise:
-        raise CountsError("clamped: expected noisy counts, got exact ones")
+        raise CountsError("clamped", "noisy counts", "exact ones")
     array = np.clip(counts.array, -integer("bound", bound, most=2**62), bound)
     return ClassCounts(array, hash_nnz=counts.hash_nnz, spec_fingerprint=counts.spec_fingerprint, noise=counts.noise)

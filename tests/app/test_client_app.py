@@ -366,11 +366,11 @@ def test_a_model_that_cannot_be_written_is_told_without_a_path(
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
-        ("gone/model.npz", "a file in a folder that can be written to, got another"),
-        ("", "a file in a folder that can be written to, got another"),
-        ("mine.csv/model.npz", "a file in a folder that can be written to, got another"),
-        ("m\0.npz", "a file in a folder that can be written to, got another"),
-        ("../{}/mine.csv", "another file than data-path, got the same"),
+        ("gone/model.npz", "a file in a folder that can be written to, got no such file"),
+        ("", "a file in a folder that can be written to, got no such file"),
+        ("mine.csv/model.npz", "a file in a folder that can be written to, got no such file"),
+        ("m\0.npz", "a file in a folder that can be written to, got no such file"),
+        ("../{}/mine.csv", "a file other than data-path, got the same file"),
     ],
 )
 def test_a_place_that_cannot_be_written_to_is_known_before_the_counting(

@@ -130,7 +130,7 @@ def test_the_table_does_not_compare_some_parties_with_all_points(tmp_path: Path)
 
 
 def test_the_table_tells_an_evaluation_that_failed_from_none(tmp_path: Path) -> None:
-    assert "none: no party holds test points" in reports.table(REPORT, tmp_path)
+    assert "none: no party holds test samples" in reports.table(REPORT, tmp_path)
     table = reports.table(REPORT | {"evaluation_missing": {"a": "declined: X_test", "b": "no reply"}}, tmp_path)
     assert "failed at 2 parties" in table
     assert [line.split()[:3] for line in table.splitlines() if "declined" in line] == [["not", "evaluated:", "a"]]
@@ -215,16 +215,16 @@ def test_the_table_shows_the_selection(tmp_path: Path) -> None:
     table = reports.table(REPORT | changes | {"sha256": equal}, tmp_path)
     rows = {" ".join(line.split()) for line in table.splitlines()}
     assert {
-        "scaling auto, from sums of the columns of 6 examples",
+        "scaling auto, from sums of the columns of 6 samples",
         "no sums: a declined: no",
         "hash number 2 of 2, leave-one-out 0.7500, 0.8750",
-        "decay 0.25, leave-one-out 0.8750, 1 compared on 7 examples",
+        "decay 0.25, leave-one-out 0.8750, 1 compared on 7 samples",
         "no say: b no reply",
         "sums of the columns 10 B up, 20 B down",
         "selection 10 B up, 20 B down",
         "model and evaluation 10 B up, 20 B down",
         "equal yes",
-        "sums of the columns equal n/a, some points had no say",
+        "sums of the columns equal n/a, some samples had no say",
         "selection equal NO",
     } <= rows
     table = reports.table(REPORT | {"selection": selection | {"accuracies": []}}, tmp_path)
@@ -364,7 +364,7 @@ def test_a_federation_goes_through_train_join_and_evaluate(tmp_path: Path, monke
             go({1}, action)
     for name in ("model.npz", "metrics.json"):
         with pytest.raises(
-            ConfigError, match=r"^run-config federation: expected another file than the run's model.npz"
+            ConfigError, match=r"^run-config federation: expected a file other than the run's model.npz"
         ):
             go({1}, "train", federation=str(tmp_path / "out" / name))
     with pytest.raises(ConfigError, match=r"^run-config federation: expected a file, got '~nobody-of-this-name/f.npz'"):

@@ -109,7 +109,7 @@ def test_columns_are_summed_and_the_hash_is_selected(flower: Flower, tmp_path: P
     [
         ({"scaling": "auto", "rounds": 1}, "run-config rounds: expected at least 2 with scaling = auto, got 1"),
         ({"alpha": -1}, "run-config alpha: expected a number above 0, got -1"),
-        ({"partitioner": "distribution"}, "run-config partitioner: distribution cannot deal 1797 points to 2 part"),
+        ({"partitioner": "distribution"}, "run-config partitioner: distribution cannot deal 1797 samples to 2 part"),
     ],
 )
 def test_a_bad_value_is_one_clear_line(settings: dict[str, object], line: str, flower: Flower) -> None:

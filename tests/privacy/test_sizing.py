@@ -295,7 +295,7 @@ def test_what_is_released_must_be_what_the_mechanism_is_for(mechanism):
     ]:
         with pytest.raises(CountsError, match=what):
             mechanism.release(wrong)
-    with pytest.raises(CountsError, match="expected 2 classes"):
+    with pytest.raises(CountsError, match="n_classes: expected 2"):
         mechanism.received(release.array[:1], FINGERPRINT)
     with pytest.raises(CountsError, match="matrix of integers"):
         mechanism.received([[0.5], [1.0]], FINGERPRINT)
@@ -399,7 +399,7 @@ def test_further_refusals():
     huge = {"hash_nnz": 2**31 - 1, "n_classes": 1, "records_per_person": 10**6}
     array = np.zeros((1, 3), int)
     for mechanism in (LaplaceCounts(0.001, **huge), GaussianCounts(0.001, 1e-5, hash_nnz=2**31 - 1, n_classes=1)):
-        with pytest.raises(ConfigError, match="epsilon: expected more"):
+        with pytest.raises(ConfigError, match="epsilon: expected a larger number"):
             mechanism.release(counts(array, hash_nnz=2**31 - 1))
     with pytest.raises(ConfigError, match="delta: expected"):
         accounting.gaussian_epsilon(1.0, 0.0, 1)

@@ -176,7 +176,7 @@ def load_dataset(
         file.
     label : str
         Column (CSV, Parquet) or array (NPZ) that holds the classes. Not given: ``label``, or ``y`` in NPZ
-        files, whose points are the array ``X``.
+        files, whose samples are the array ``X``.
     group : str
         Column or array of ids for the natural-id partitioners; left out of the features.
     config : RunConfig, optional
@@ -221,7 +221,7 @@ def full_text(error: BaseException) -> str:
 
 
 def _existing(source: str) -> Path | None:
-    """The file of this name, if there is one; no name is so odd that asking raises."""
+    """The file of this name, if there is one; no name makes this raise."""
     try:
         path = Path(source).expanduser()
         return path if path.is_file() else None
@@ -281,7 +281,7 @@ def _openml(source: str) -> Dataset:
     return checked(Rows(source, X, bunch.target, names))
 
 
-# -------- what the parties hold
+# -------- samples of the parties
 
 
 @lru_cache(maxsize=2)
@@ -300,7 +300,7 @@ def simulated_dataset(config: RunConfig) -> Dataset:
 
 @lru_cache(maxsize=2)
 def simulated_shares(config: RunConfig, n_parties: int) -> tuple[IndexArray, ...]:
-    """The points of every party of a simulated run, dealt out once in a process: see `partition.deal`."""
+    """The indices of every party's samples in a simulated run, dealt out once in a process: see `partition.deal`."""
     data = _loaded(config)
     return deal(config, n_parties, data.y, _partition_column(config, data))
 
@@ -324,7 +324,7 @@ def _partition_column(config: RunConfig, data: Dataset) -> npt.NDArray[Any] | No
 
 
 def simulated_share(config: RunConfig, party: int, n_parties: int) -> Share:
-    """Party number `party`'s share of the run's data set."""
+    """The share of the party with index `party` in the run's data set."""
     data = _loaded(config)
     test = held_out(len(data.y), config.test_fraction, config.split_seed)
     return data.share(simulated_shares(config, n_parties)[party], test)
@@ -333,14 +333,14 @@ def simulated_share(config: RunConfig, party: int, n_parties: int) -> Share:
 def pooled_training(
     config: RunConfig, n_parties: int, among: Collection[int] | None = None
 ) -> tuple[npt.NDArray[Any], IndexArray, int]:
-    """The training points of everything that the partitioner handed out, as if one party held it all.
+    """The training samples that the partitioner dealt out, as if one party held them all.
 
     Parameters
     ----------
     config : RunConfig
     n_parties : int
     among : collection of int, optional
-        Only what these parties have.
+        Only samples of these parties.
 
     Returns
     -------
@@ -376,7 +376,7 @@ def own_share(node: NodeConfig, features: Sequence[str] = ()) -> Share:
 
 
 def private_share(node: NodeConfig, features: Sequence[str] = ()) -> Share:
-    """A private party's samples: every row read by itself, and none decides what becomes of the others.
+    """A private party's samples: every row is read by itself, and no row decides about other rows.
 
     A refusal because of one row would give that row away. So rows that do not fit stay in the share, with NaN where a
     value is no number: `flwr_flynn.federated.row_wise` leaves them out of the counts, and the party's own log tells how

@@ -1,11 +1,11 @@
-"""Plain arrays out of somebody's .npz file: no pickles, and no more memory than the file can fill.
+"""Plain arrays of an untrusted .npz file: no pickles, and no more memory than the file can fill.
 
 >>> import tempfile
 >>> with tempfile.TemporaryDirectory() as folder:
-...     path = Path(folder, "points.npz")
+...     path = Path(folder, "mine.npz")
 ...     np.savez(path, X=np.eye(2), y=[0, 1])
-...     sorted(read_arrays(path, {"points": "X", "label": "y"}, {"names": "feature_names"}))
-['label', 'points']
+...     sorted(read_arrays(path, {"samples": "X", "label": "y"}, {"names": "feature_names"}))
+['label', 'samples']
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from flwr_flynn.errors import DataError, with_names
 def read_arrays(
     path: Path, wanted: Mapping[str, str], optional: Mapping[str, str] | None = None
 ) -> dict[str, npt.NDArray[Any]]:
-    """Read arrays of a file by what they are for.
+    """Read arrays of a file by their role.
 
     Parameters
     ----------
     path : Path
     wanted : mapping of role to name in the file
     optional : mapping of role to name in the file, optional
-        Likewise; those that the file has not are left out.
+        Likewise; arrays that the file does not have are left out.
 
     Raises
     ------
     DataError
-        An array is not there, holds pickled objects or has a header that promises more than the file holds; or it is
-        not such a file. The message has no folder, and names of other arrays are a note of the error.
+        The file is no .npz file, or an array is not there, holds pickled objects or has a header that promises more
+        than the file holds. The message has no folder, and names of other arrays are a note of the error.
     """
     arrays = {}
     try:
@@ -98,9 +98,9 @@ def read_head(
 def _member(archive: zipfile.ZipFile, member: str, path: Path) -> npt.NDArray[Any]:
     what = f"{path.name}: not a readable array {member[:80]!r}"
     array = npz_array(archive, member, what, DataError)
-    # NumPy takes any 32 bits for a character, and Python then fails to make a text of them.
+    # NumPy takes any 32 bits for a character, and Python then fails to make a string of them.
     if array.dtype.kind == "U" and array.size:
         characters = np.ascontiguousarray(array).view(np.dtype("u4").newbyteorder(array.dtype.byteorder))
         if int(characters.max()) > sys.maxunicode:
-            raise DataError(f"{what}: texts of characters that there are not")
+            raise DataError(f"{what}: texts with characters beyond Unicode")
     return array

@@ -175,7 +175,7 @@ def deal(
     except (ValueError, TypeError, KeyError, IndexError, ZeroDivisionError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(
-            f"run-config partitioner: {config.partitioner} cannot deal {n} points to {n_parties} parties: {reason}"
+            f"run-config partitioner: {config.partitioner} cannot deal {n} samples to {n_parties} parties: {reason}"
         ) from None
     empty = [np.empty(0)] * (n_parties - n_shares)
     return tuple(np.asarray(share, dtype=np.int64) for share in shares + empty)

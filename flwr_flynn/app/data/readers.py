@@ -48,7 +48,7 @@ _TRUTHS = {"false": 0.0, "true": 1.0}
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a file, and what is wrong with some of them.
+    """The rows of a file, with marks on those that are wrong.
 
     Parameters
     ----------
@@ -207,7 +207,7 @@ def _csv(path: Path, label: str, group: str, features: tuple[str, ...], row_wise
 
 
 def _records(path: Path, row_wise: bool) -> Iterator[list[str] | None]:
-    """The fields of every record, none for a blank line; None for a line that cannot be read by itself."""
+    """The fields of every row, [] for a blank line and None for a line that cannot be read by itself."""
     if not row_wise:
         with path.open(encoding="utf-8-sig", newline="") as stream:
             yield from csv.reader(stream)
@@ -347,7 +347,7 @@ def _npz(path: Path, label: str, group: str, features: tuple[str, ...], row_wise
     if features and X.ndim == 2:
         order, left_out = _npz_order(path, X.shape[1], arrays.get("names"), features)
         X = X[:, order]
-    # One value that is no real number decides the type of all: by itself, each is what it is.
+    # One value that is no real number decides the type of the array: `plain` reads each by itself.
     X = plain(X) if row_wise else X
     return Rows(path.name, X, arrays["label"], features or None, bool(features), groups, left_out)
 

@@ -98,7 +98,7 @@ def test_every_partitioner_deals_disjoint_shares(name: str, n_parties: int, ward
             ("grouped-natural-id", 1),
         }
         assert len(str(error).splitlines()) == 1
-        assert f"{name} cannot deal 1797 points to {n_parties} parties: " in str(error)
+        assert f"{name} cannot deal 1797 samples to {n_parties} parties: " in str(error)
         return
     assert len(shares) == n_parties
     dealt = np.concatenate(shares)
