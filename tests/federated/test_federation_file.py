@@ -193,7 +193,7 @@ def test_an_altered_roster_shows(tmp_path: Path) -> None:
     FEDERATION.save(tmp_path / "f.npz")
     with zipfile.ZipFile(tmp_path / "f.npz") as archive:
         parts = {name: archive.read(name) for name in archive.namelist()}
-    parts["ledger.npy"] = parts["ledger.npy"].replace(b"Basel", b"Paris")
+    parts["extra.npy"] = parts["extra.npy"].replace(b"Basel", b"Paris")
     with zipfile.ZipFile(tmp_path / "f.npz", "w") as archive:
         for name, content in parts.items():
             archive.writestr(name, content)
