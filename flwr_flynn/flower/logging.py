@@ -131,8 +131,7 @@ def _result(run: Run, taken: Taken) -> str:
 
 
 def _next(run: Run) -> str:
-    due = next((phase.name for phase in run.phases if phase.name not in run.state.results), None)
-    return "" if due is None else f"; next: {due}"
+    return "" if run.due is None else f"; next: {run.due.name}"
 
 
 class Progress:

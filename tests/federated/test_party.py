@@ -292,9 +292,7 @@ def test_samples_may_come_in_any_form(convert: Any, name: str) -> None:
 def test_data_that_do_not_fit_are_refused_without_showing_them(name: str, data: Any, labels: Any) -> None:
     if name == "evaluation" and data is None:
         return  # nothing held out is no fault
-    answer = ask(
-        Party(lambda _: Samples(data, labels, data, labels), PartyOptions(min_examples=1)), REQUESTS[name]
-    )
+    answer = ask(Party(lambda _: Samples(data, labels, data, labels), PartyOptions(min_examples=1)), REQUESTS[name])
     assert answer.metrics.keys() == {REFUSED}
     assert "123456" not in str(answer.metrics)
     assert (answer.arrays, answer.n_examples) == ([], 0)

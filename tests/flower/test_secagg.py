@@ -18,6 +18,7 @@ from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFI
 from flwr.server import LegacyContext, ServerConfig
 from flwr.server.workflow import DefaultWorkflow
 from flwr.supercore.task_identity import TaskIdentity
+from flwr_flynn.federated.secure_sum import SecureAggregator, bound_for, check_room
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,7 +29,6 @@ from flwr_flynn.federated.codec import encode, write_tensors
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.protocol import LARGEST_BOUND, Terms
 from flwr_flynn.federated.roster import Reply
-from flwr_flynn.federated.secure_sum import SecureAggregator, bound_for, check_room
 from flwr_flynn.flower import secagg
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy

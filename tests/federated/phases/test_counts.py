@@ -21,8 +21,19 @@ from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
-from tests.federated.runs import GRID, LABELS, NAMES, X, Y, exchange, in_process, options_for, replied, shares
-from tests.federated.runs import statistic_of
+from tests.federated.runs import (
+    GRID,
+    LABELS,
+    NAMES,
+    X,
+    Y,
+    exchange,
+    in_process,
+    options_for,
+    replied,
+    shares,
+    statistic_of,
+)
 
 RUN = RunSpec(GRID, NAMES)
 REQUEST = CountsRequest(RUN)
@@ -124,7 +135,13 @@ def test_noisy_counts_are_read_with_one_sample_announced_and_no_other() -> None:
         with pytest.raises(PayloadError) as error:
             read(NOISY, arrays, wrong)
         assert (error.value.field, error.value.got) == ("num_examples", str(wrong))
-    for spoiled in ([], arrays[:1], [arrays[0], arrays[1].astype(float)], [arrays[0], arrays[1][:2]], [arrays[0] ^ 1, arrays[1]]):
+    for spoiled in (
+        [],
+        arrays[:1],
+        [arrays[0], arrays[1].astype(float)],
+        [arrays[0], arrays[1][:2]],
+        [arrays[0] ^ 1, arrays[1]],
+    ):
         with pytest.raises(PayloadError):
             read(NOISY, spoiled, 1)
 

@@ -242,9 +242,9 @@ def test_who_could_not_keep_the_model_is_told() -> None:
     said = {"0": "disk\nfull", "1": 7}
     steps.step(
         EVALUATE,
-        spoil=lambda reply: replace(reply, metrics={**reply.metrics, UNKEPT: said[reply.cid]})
-        if reply.cid in said
-        else reply,
+        spoil=lambda reply: (
+            replace(reply, metrics={**reply.metrics, UNKEPT: said[reply.cid]}) if reply.cid in said else reply
+        ),
     )
     evaluation = steps.run.state.results["evaluation"]
     assert evaluation.unkept == {"party-0": "disk full", "party-1": "no reason given"}
