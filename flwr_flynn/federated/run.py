@@ -284,6 +284,7 @@ class Run:
             return None
         phase, roster = ask.phase, self._roster(ask.phase)
         start = self._start(phase)
+        replies = [reply for reply in replies if reply.cid in ask.cids]  # nobody else is heard
         batch = phase.collect(ask.request, start, roster, self.counted, replies)
         batch.replies = first_of_each(replies)
         failed = failures.reasons([cid for cid in ask.cids if cid not in batch.replies])

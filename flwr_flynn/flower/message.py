@@ -145,7 +145,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         train_config, evaluate_config : ConfigRecord, optional
             Entries for your own client code. Keys with ``flynn-`` are taken.
         evaluate_fn : callable, optional
-            (server_round, arrays) -> MetricRecord or None. It gets `arrays`, in round 0 those of no points. It is not
+            (server_round, arrays) -> MetricRecord or None. It gets `arrays`, in round 0 those of no samples. It is not
             called before there is a spec.
 
         Returns
