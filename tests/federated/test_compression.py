@@ -205,7 +205,7 @@ def test_a_short_message_makes_nobody_allocate_much() -> None:
     ]
     for bomb in bombs:
         tracemalloc.start()
-        with pytest.raises(PayloadError, match="gaps, got more or fewer"):
+        with pytest.raises(PayloadError, match="got more or fewer"):
             unpack(np.frombuffer(bomb, np.uint8), (2, 1000), largest=2**62)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
