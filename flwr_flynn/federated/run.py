@@ -8,6 +8,8 @@ to `Run.take`. Two rules decide about parties that are lost, late, or refuse:
 - Counting goes on in every later round for parties that are not counted yet. Where it adds somebody, the phases after
   it are done again for the new sum.
 
+Nobody is heard who was not asked.
+
 >>> from flwr_flynn import HashSpec
 >>> spec = HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=7)
 >>> run = Run(RunOptions(spec=spec, classes=("cat", "dog"), min_parties=2))
