@@ -119,7 +119,17 @@ def names(folder: Path) -> list[str]:
         return archive.namelist()
 
 
-def test_a_file_of_version_0_1_is_read(tmp_path: Path) -> None:
+def test_a_file_that_version_0_1_wrote_is_read(tmp_path: Path) -> None:
+    loaded = Federation.load(Path(__file__).with_name("federation-format-2.npz"))
+    (member,) = loaded.members
+    assert (str(member), member.node, member.sizes, member.run) == ("Basel", "17", (40, 40, 40), "1")
+    assert member.sha256 == (loaded.counts.sha256(),)
+    assert (loaded.phase, loaded.model.decay_, loaded.model.temperature_) == ("", 0.5954237340487125, 0.2)
+    loaded.save(tmp_path / "f.npz")
+    assert Federation.load(tmp_path / "f.npz").members == loaded.members
+
+
+def test_a_roster_of_version_0_1_is_read(tmp_path: Path) -> None:
     member = {**asdict(MEMBERS[0]), "sha256": MEMBERS[0].sha256[0]}
     old = {name: member[name] for name in ("name", "node", "key", "sizes", "sha256", "run")}
     roster = {"format": 1, "mode": "plain", "bound": None, "mechanism": None, "members": [old]}
