@@ -93,9 +93,9 @@ def decode(
     n_classes : int
         The number of classes, L, that they must have.
     n_examples : int, optional
-        The number of points that the sender gave along with the message; the counts must be of so many.
+        The number of samples that the sender gave along with the message; the counts must be of so many.
     max_examples : int, optional
-        Refuse counts of more points; `capacity` by default.
+        Refuse counts of more samples; `capacity` by default.
 
     Returns
     -------
@@ -104,8 +104,8 @@ def decode(
     Raises
     ------
     PayloadError
-        Another number of arrays, a wrong type, shape or fingerprint, counts that no set of points can have
-        made (0 <= C[l, i] <= n_l, row l sums to hash_nnz * n_l), or another number of points than announced.
+        Another number of arrays, a wrong type, shape or fingerprint, counts that no set of samples can have
+        made (0 <= C[l, i] <= n_l, row l sums to hash_nnz * n_l), or another number of samples than announced.
     """
     (counts,) = decode_all(arrays, [hasher], n_classes, n_examples=n_examples, max_examples=max_examples)
     return counts
@@ -119,7 +119,7 @@ def decode_all(
     n_examples: int | None = None,
     max_examples: int | None = None,
 ) -> tuple[ClassCounts, ...]:
-    """The counts in a message of one block for each of several hashes of the same points.
+    """The counts in a message of one block for each of several hashes of the same samples.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ def decode_all(
     Raises
     ------
     PayloadError
-        As for `decode`, or the blocks are not of as many points of each class.
+        As for `decode`, or the blocks are not of as many samples of each class.
     """
     # All of them are looked at before one of them is unpacked.
     blocks = _blocks(arrays, hashers, ("|u1",))
@@ -146,7 +146,7 @@ def decode_all(
 
 
 def capacity(hasher: FlyHash) -> int:
-    """The number of points up to which the sum of any row of counts is certain to stay within int64."""
+    """The number of samples up to which the sum of any row of counts is certain to stay within int64."""
     return (2**63 - 1) // int(hasher.hash_dim)
 
 
@@ -290,8 +290,8 @@ def _typed(array: Any, name: str, types: tuple[str, ...], shape: tuple[int, ...]
 def _check_plain(
     packed: Array, hasher: FlyHash, n_classes: int, n_examples: int | None, max_examples: int | None
 ) -> ClassCounts:
-    """Exact counts: they are what some set of points makes, or they are refused."""
-    # No entry is larger than the number of points.
+    """Exact counts: they are what some set of samples makes, or they are refused."""
+    # No entry is larger than the number of samples.
     array = unpack(packed, (n_classes, hasher.hash_dim), capacity(hasher))
     try:
         counts = ClassCounts(array, hash_nnz=hasher.hash_nnz, spec_fingerprint=hasher.fingerprint)

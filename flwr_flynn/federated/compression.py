@@ -2,8 +2,8 @@
 
 A party's counts are mostly zeros, and the rest mostly small. How many bytes they need if every entry is coded by
 itself, their entropy, is what a packed matrix is measured against: it takes 1.0 to 1.15 times that for 50 to 60000
-points (``python -m simulations traffic``). Where a gap would take more room than the zeros, as in sums over many
-points, all entries are written instead.
+samples (``python -m simulations traffic``). Where a gap would take more room than the zeros, as in sums over many
+samples, all entries are written instead.
 
 The bytes, little-endian::
 
@@ -81,7 +81,7 @@ def pack(counts: npt.NDArray[Any]) -> Bytes:
 def sealed(raw: bytes) -> bytes:
     """Packed bytes with the checksum that they should have.
 
-    With gaps for places, one bit can make other counts of the same points. The checksum is against accidents: who
+    With gaps for places, one bit can make other counts of the same samples. The checksum is against accidents: who
     forges counts can forge it.
     """
     header, body = raw[: _HEADER.size], raw[_START:]
@@ -113,7 +113,7 @@ def unpack(packed: Bytes, shape: tuple[int, int], largest: int) -> Numbers:
     """
     raw, size = packed.tobytes(), math.prod(shape)
     if len(raw) < _START or raw[0] != _VERSION:
-        raise PayloadError(f"counts: expected packed counts of version {_VERSION}, got others")
+        raise PayloadError("counts", f"packed counts of version {_VERSION}", "other bytes")
     if raw != sealed(raw):
         raise PayloadError("counts: expected bytes of their checksum, got damaged ones")
     _, gap_width, width, *theirs, n = _HEADER.unpack_from(raw)
@@ -130,14 +130,14 @@ def unpack(packed: Bytes, shape: tuple[int, int], largest: int) -> Numbers:
     if rest:
         raise PayloadError(f"counts: expected nothing behind the entries, got {len(rest)} bytes")
     if int(entries.max(initial=0)) > largest - bool(gap_width and n):
-        raise PayloadError(f"counts: expected entries of at most {largest}, got larger ones")
+        raise PayloadError("counts", f"entries of at most {largest}", "a larger one")
     if not gap_width:
         return entries.astype(np.int64).reshape(shape)
     if int(gaps.max(initial=0)) >= size:
-        raise PayloadError(f"counts: expected gaps below {size}, got larger ones")
+        raise PayloadError("counts", f"gaps below {size}", "a larger one")
     places = np.cumsum(gaps.astype(np.int64) + 1) - 1
     if n and int(places[-1]) >= size:
-        raise PayloadError(f"counts: expected entries within {shape[0]} rows of {shape[1]}, got some beyond")
+        raise PayloadError("counts", f"entries within {shape[0]} rows of {shape[1]}", "one beyond")
     counts = np.zeros(size, np.int64)
     counts[places] = entries.astype(np.int64) + 1
     return counts.reshape(shape)
@@ -181,7 +181,7 @@ def _read(raw: bytes, n: int, width: int, what: str) -> tuple[npt.NDArray[Any], 
         except zlib.error:
             plane = b""
         if not inflater.eof or len(plane) != n:
-            raise PayloadError(f"counts: expected {n} {what}, got others")
+            raise PayloadError("counts", f"{n} {what}", "more or fewer")
         planes.append(np.frombuffer(plane, np.uint8))
         raw = inflater.unused_data
     if not planes:

@@ -209,10 +209,9 @@ class Federation:
         with model_file.reading(path, max_bytes) as (model, roster):
             if not isinstance(roster, dict):
                 raise ModelFileError("a model without a roster: nobody can join it or leave it")
-            if type(roster.get("format")) is int and roster["format"] == 1 and "phase" not in roster:  # version 0.1
-                # `model_file` adds the decay as the user gave it, which a federation no longer keeps.
-                roster = {**roster, "format": _FORMAT, "phase": ""}
-                roster.pop("decay", None)
+            old = set(roster) - {"decay"} == {"format", "mode", "bound", "mechanism", "members"}
+            if old and type(roster["format"]) is int and roster["format"] == 1:  # version 0.1
+                roster = {name: roster[name] for name in roster if name != "decay"} | {"format": _FORMAT, "phase": ""}
             expected = {"format", "mode", "bound", "mechanism", "phase", "members"}
             if set(roster) != expected or type(roster["format"]) is not int or roster["format"] != _FORMAT:
                 raise ModelFileError("roster", f"one of format {_FORMAT}", f"format {str(roster.get('format'))[:20]}")

@@ -79,7 +79,7 @@ class RunOptions:
         nothing to select.
     federation : Federation, optional
         A saved run to start from, with its `spec`, `classes`, `mechanism` and `feature_names`. `min_parties` is then
-        the number of parties that must join or leave.
+        the number of parties that must join or leave; in a run that goes on, its members count too.
     purpose : {"train", "join", "withdraw", "evaluate", "resume"}, default="train"
         "train" makes a new federation. The others start from a saved one: "join" adds parties that are not in it,
         "withdraw" takes out those that ask for it, by the very counts that they were added by, "evaluate" hands it

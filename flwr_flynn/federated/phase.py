@@ -93,7 +93,7 @@ class Phase:
 
     Examples
     --------
-    The number of samples of each class, as a phase of its own, is the test ``tests/federated/test_own_phase.py``.
+    A histogram as a phase of one's own is ``tests/own_phase_app``, a Flower app.
     """
 
     name: str

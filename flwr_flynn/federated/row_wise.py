@@ -1,8 +1,8 @@
-"""Records one by one: what fits is hashed, what does not is left out, and none decides what becomes of another.
+"""Samples one by one: what fits is hashed, what does not is left out, and none decides what becomes of another.
 
-Where counts are to be private, a refusal because of one record would give that record away. So nothing here raises for
-what a record holds: one with a missing or infinite value, with something that is no number, with numbers beyond what
-can be hashed or with an unknown label is dropped. And no record changes how another is read: types are not inferred
+Where counts are to be private, a refusal because of one sample would give that sample away. So nothing here raises for
+what a sample holds: one with a missing or infinite value, with something that is no number, with numbers beyond what
+can be hashed or with an unknown label is dropped. And no sample changes how another is read: types are not inferred
 from all of them together.
 
 >>> import numpy as np
@@ -43,19 +43,19 @@ _LONGEST_NUMBER = 400  # characters of a number that may be a label: more are a 
 
 
 def check_form(X: Any, y: Any) -> None:
-    """Refuse points and labels of a form that no record decides: dimensions and numbers.
+    """Refuse samples and labels of a form that no sample decides: dimensions and numbers.
 
     Raises
     ------
     DataError
-        Not a matrix with a label for each row. (A list of lists is no matrix: each of its records could make it none.)
+        Not a matrix with a label for each row. (A list of lists is no matrix: each of its samples could make it none.)
     """
     if len(getattr(X, "shape", ())) != 2:
-        raise DataError("X: expected a two-dimensional array, sparse matrix or data frame, got something else")
+        raise DataError("X", "a two-dimensional array, sparse matrix or data frame", type(X).__name__)
     if len(getattr(y, "shape", (0,))) != 1 or not hasattr(y, "__len__"):
-        raise DataError("y: expected a sequence of labels, got something else")
+        raise DataError("y", "a sequence of labels", type(y).__name__)
     if len(y) != X.shape[0]:
-        raise DataError("y: expected as many labels as points, got another number")
+        raise DataError("y", "one label for every sample", "more or fewer")
 
 
 def count(
@@ -66,7 +66,7 @@ def count(
     n_jobs: int | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> tuple[ClassCounts, int]:
-    """Counts of the records that fit, and how many do not.
+    """Counts of the samples that fit, and how many do not.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def count(
     y : sequence of n labels
     n_jobs : int, optional
     progress : callable, optional
-        Called with numbers of records just counted.
+        Called with numbers of samples just counted.
 
     Returns
     -------
@@ -102,13 +102,13 @@ def count(
 def hashed(
     hasher: FlyHash, classes: Sequence[Label], X: Any, y: Any, n_jobs: int | None = None
 ) -> Iterator[tuple[Active, Codes]]:
-    """Active bits and class codes of the records that fit, some at a time."""
+    """Active bits and class codes of the samples that fit, some at a time."""
     codes = _codes(classes, y)
-    points = X.tocsr() if sp.issparse(X) else X
-    step = max(1, _HELD // max(hasher.hash_nnz, int(points.shape[1])))
+    samples = X.tocsr() if sp.issparse(X) else X
+    step = max(1, _HELD // max(hasher.hash_nnz, int(samples.shape[1])))
     for first in range(0, len(codes), step):
         rows = slice(first, first + step)
-        part, finite = _numbers(points, rows)
+        part, finite = _numbers(samples, rows)
         part, labels = part[finite], codes[rows][finite]
         keep = hasher.fits(part) & (labels >= 0)
         if keep.any():
@@ -116,9 +116,9 @@ def hashed(
 
 
 def check_classes(classes: Sequence[Label]) -> None:
-    """Refuse a class list of which a record's label could be one or another, depending on its container's type.
+    """Refuse a class list of which a sample's label could be one or another, depending on its container's type.
 
-    No record decides this.
+    No sample decides this.
 
     Raises
     ------
@@ -132,9 +132,9 @@ def _codebook(classes: Sequence[Label]) -> dict[Any, int]:
     """The class code of every label as `_meaning` gives it."""
     book = {_meaning(label): code for code, label in enumerate(classes)}
     if len(book) < len(classes):
-        raise DataError("classes: expected labels that are different as numbers for private counts, got some alike")
+        raise DataError("classes", "labels that are different as numbers for private counts", "equal ones")
     if None in book:
-        raise DataError("classes: expected texts or real numbers for private counts, got nan or a complex number")
+        raise DataError("classes", "texts or real numbers for private counts", "nan or a complex number")
     return book
 
 
@@ -216,7 +216,7 @@ def _printed(text: str) -> float | None:
 
 
 def _numbers(X: Any, rows: slice) -> tuple[Any, npt.NDArray[np.bool_]]:
-    """Some rows in a type that does not depend on other records, and which of them are finite."""
+    """Some rows in a type that does not depend on other samples, and which of them are finite."""
     if sp.issparse(X):
         part = X[rows]
         part = sp.csr_array((plain(part.data), part.indices, part.indptr), shape=part.shape)
@@ -243,7 +243,7 @@ def plain(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return np.where(values.imag == 0, values.real, np.nan).astype(np.float64)
     if kind not in "biuf":
         return np.fromiter(map(_number, values.ravel().tolist()), np.float64, values.size).reshape(values.shape)
-    # Wider integers than these are not exact in the floats that other records would make of them.
+    # Wider integers than these are not exact in the floats that other samples would make of them.
     if (kind in "iu" and values.dtype.itemsize > 4) or values.dtype.itemsize > 8:
         return values.astype(np.float64)
     return values

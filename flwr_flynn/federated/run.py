@@ -8,6 +8,8 @@ to `Run.take`. Two rules decide about parties that are lost, late, or refuse:
 - Counting goes on in every later round for parties that are not counted yet. Where it adds somebody, the phases after
   it are done again for the new sum.
 
+Nobody is heard who was not asked.
+
 >>> from flwr_flynn import HashSpec
 >>> spec = HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=7)
 >>> run = Run(RunOptions(spec=spec, classes=("cat", "dog"), min_parties=2))
@@ -210,9 +212,14 @@ class Run:
         """Whether enough parties are counted, where anybody is to be counted."""
         return self.counting is None or len(self.counted) >= self.needed
 
+    @property
+    def due(self) -> Phase | None:
+        """The first phase that is not done; None where all are."""
+        return next((phase for phase in self.phases if not self._is_done(phase)), None)
+
     def phase(self, channel: str) -> Phase | None:
         """The phase that is due on a channel: the first without a result, or the counting of late parties."""
-        due = next((phase for phase in self.phases if not self._is_done(phase)), None)
+        due = self.due
         if due is not None and due.channel == channel:
             return due
         counting = self.counting
@@ -279,6 +286,7 @@ class Run:
             return None
         phase, roster = ask.phase, self._roster(ask.phase)
         start = self._start(phase)
+        replies = [reply for reply in replies if reply.cid in ask.cids]  # nobody else is heard
         batch = phase.collect(ask.request, start, roster, self.counted, replies)
         batch.replies = first_of_each(replies)
         failed = failures.reasons([cid for cid in ask.cids if cid not in batch.replies])
@@ -416,7 +424,7 @@ class Run:
         before = self.options.federation
         if self.counting is None and before is not None and self.options.purpose == "evaluate":
             return before
-        due = next((phase.name for phase in self.phases if not self._is_done(phase)), "")
+        due = "" if self.due is None else self.due.name
         members = [replace(member, run=member.run or run) for member in self.counted.members]
         state = self.state.with_result("counts", self.totals)  # those of no samples before the counting
         return Federation.of_run(state, self.options, members, due)

@@ -99,7 +99,7 @@ HOSTILE = {
         "counts: expected 1 dimension, got 2",
     ),
     "a scalar": (damaged(1, lambda a: a[0]), "counts: expected an array, got uint8"),
-    "empty": (damaged(1, lambda a: a[:0]), "expected packed counts of version 1, got others"),
+    "empty": (damaged(1, lambda a: a[:0]), "expected packed counts of version 1"),
     "a class more": (repacked(lambda a: np.ones((L + 1, M), np.uint8)), r"expected shape \(3, 24\), got \(4, 24\)"),
     "a class short": (repacked(lambda a: a[:-1]), r"expected shape \(3, 24\), got \(2, 24\)"),
     "transposed": (repacked(np.transpose), r"expected shape \(3, 24\), got \(24, 3\)"),
@@ -136,7 +136,7 @@ def test_a_small_message_cannot_make_its_reader_allocate_much() -> None:
     checksum = struct.pack("<I", zlib.crc32(header + 2 * bomb))
     message = [good()[0], np.frombuffer(header + checksum + 2 * bomb, "u1")]
     tracemalloc.start()
-    with pytest.raises(PayloadError, match="counts: expected 72 gaps, got others"):
+    with pytest.raises(PayloadError, match="counts: expected 72 gaps"):
         decode(message)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

@@ -99,6 +99,17 @@ def test_a_late_reply_to_a_phase_that_is_over_changes_nothing() -> None:
     assert steps.run.counts.sha256() == before
 
 
+def test_who_was_not_asked_is_not_heard() -> None:
+    steps = exchange(GRID)
+    ask = steps.run.ask(TRAIN, ["0", "1"])
+    assert ask is not None
+    taken = steps.run.take([steps.reply(ask, cid) for cid in "0123"], Failures())
+    assert taken is not None
+    assert list(taken.batch.passed) == ["0", "1"]
+    assert taken.missing == {}
+    assert len(steps.run.counted) == 2
+
+
 def test_config_keys_of_this_package_are_not_the_user_s() -> None:
     assert merged({"lr": 0.1}, {PHASE: "counts"}) == {"lr": 0.1, PHASE: "counts"}
     with pytest.raises(ConfigError) as error:
@@ -487,6 +498,23 @@ def test_a_federation_goes_on_through_runs_with_the_selection_made_anew() -> Non
     assert sha256(again.model) == sha256(left.model)
     assert again.federation("4") is again.options.federation
     assert again.state.results["evaluation"].figures["examples"] == len(parts["a"]["X_test"])
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_every_driver_serves_every_purpose(driver: str) -> None:
+    parts = shares()
+    drive = DRIVERS[driver]
+    part = drive(options_for(GRID[0]), parts[:3]).federation("1")
+    more = drive(options_for(GRID[0], federation=part, purpose="join"), parts)
+    assert more.traffic["counts"].asked == 1
+    assert sha256(more.model) == sha256(drive(options_for(GRID[0]), parts).model)
+    leaving = [*parts[:3], {**parts[3], "leaves": True}]
+    left = drive(options_for(GRID[0], federation=more.federation("2"), purpose="withdraw"), leaving)
+    assert sha256(left.model) == sha256(drive(options_for(GRID[0]), parts[:3]).model)
+    assert left.federation("3").counts == part.counts
+    seen = drive(options_for(GRID[0], federation=part, purpose="evaluate"), parts)
+    assert sha256(seen.model) == sha256(part.model)
+    assert seen.state.results["evaluation"].figures["examples"] == 30
 
 
 def test_a_party_that_leaves_is_in_no_other_counting() -> None:

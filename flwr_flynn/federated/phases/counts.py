@@ -191,7 +191,7 @@ def _bounded(counts: ClassCounts, bound: int) -> npt.NDArray[np.int64]:
     largest = int(counts.array.max(initial=0))
     if largest > bound:
         # The value itself is a figure of the party's data.
-        raise PayloadError(f"secure sum: expected counts of at most {bound} (run-config max-examples), got larger ones")
+        raise PayloadError("secure sum", f"counts of at most {bound} (run-config max-examples)", "a larger one")
     return counts.array
 
 

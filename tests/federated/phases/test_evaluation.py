@@ -46,7 +46,7 @@ def refusal(entries: dict[str, Any], arrays: list[Any]) -> str:
 
 def test_a_request_makes_the_round_trip() -> None:
     release = NOISE.release(COUNTS)
-    noisy = EvaluationRequest(RunSpec(GRID[0], NAMES, Noisy(NOISE)), release + release, Readout("bayes", 0.5, 2.0), 2)
+    noisy = EvaluationRequest(RunSpec(GRID[0], NAMES, Noisy(NOISE)), release, Readout("bayes", 0.5, 2.0), 1)
     for request in (REQUEST, noisy, replace(REQUEST, tries=False)):
         again = EvaluationRequest.from_config(Config(request.to_config()), request.arrays(), party_of(X, LABELS))
         assert again == request
