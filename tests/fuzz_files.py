@@ -25,7 +25,6 @@ from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.model import model_file
-from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.scoring import Readout
 from flwr_flynn.privacy import SimulatedRelease, ledger_file
 from flwr_flynn.privacy import ledger as budgets

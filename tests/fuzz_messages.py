@@ -25,8 +25,19 @@ from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
-from flwr_flynn.federated.protocol import EVALUATE, PARTY, PHASE, REFUSED, STATISTIC, TRAIN, Config, Reply, Request
-from flwr_flynn.federated.protocol import key, request_of
+from flwr_flynn.federated.protocol import (
+    EVALUATE,
+    PARTY,
+    PHASE,
+    REFUSED,
+    STATISTIC,
+    TRAIN,
+    Config,
+    Reply,
+    Request,
+    key,
+    request_of,
+)
 from flwr_flynn.federated.run import Failures, Run
 from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure
 from flwr_flynn.federated.statistics import CountsOfSpecs
@@ -168,9 +179,7 @@ def request_seeds() -> list[Request[Any]]:
     ]
 
 
-SEEDS = [
-    (tensors(each.arrays()), {PHASE: each.phase, **each.to_config()}) for each in request_seeds()
-]
+SEEDS = [(tensors(each.arrays()), {PHASE: each.phase, **each.to_config()}) for each in request_seeds()]
 
 
 def make_request(mutator: Mutator) -> Any:
@@ -365,7 +374,9 @@ SUMMING = Server(
 )
 ONE = counting(two=False)
 SELECTING = Server(ONE, EVALUATE)
-EVALUATING = Server(Run(RunOptions(SPEC, CLASSES, 1, decay=0.5, federation=ONE.federation("1"), purpose="evaluate")), EVALUATE)
+EVALUATING = Server(
+    Run(RunOptions(SPEC, CLASSES, 1, decay=0.5, federation=ONE.federation("1"), purpose="evaluate")), EVALUATE
+)
 LEAVING = Server(
     Run(RunOptions(SPEC, CLASSES, 1, federation=ONE.federation("1"), purpose="withdraw", fraction_evaluate=0.0))
 )
@@ -418,7 +429,9 @@ def use_leaving_replies(given: list[Reply]) -> None:
 
 def make_means(mutator: Mutator) -> list[Reply]:
     """Copies of a mean, as Flower's workflow hands them over."""
-    mean = counts_of(*points(mutator.below(40), mutator.below(9))).array * mutator.choice((1.0, 1 / 3, 2 / 3, 0.5, 40.0))
+    mean = counts_of(*points(mutator.below(40), mutator.below(9))).array * mutator.choice(
+        (1.0, 1 / 3, 2 / 3, 0.5, 40.0)
+    )
     arrays = tensors([mean])
     if mutator.one_in(2):
         arrays = mutator.tensors(arrays)

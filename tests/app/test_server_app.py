@@ -402,7 +402,12 @@ def test_a_private_run_reports_its_guarantee(
     assert model.guarantee_ == privacy["guarantee"]
     assert mechanism_from_dict(privacy["mechanism"]).guarantee() == privacy["guarantee"]
     assert (privacy["epsilon"], privacy["delta"]) == (pytest.approx(1.0, rel=0.01), more.get("delta", 0.0))
-    assert (report["examples"], report["evaluation"], report["selection"], report["columns"]) == (None, None, None, None)
+    assert (report["examples"], report["evaluation"], report["selection"], report["columns"]) == (
+        None,
+        None,
+        None,
+        None,
+    )
     assert [party["examples"] for party in report["parties"]] == [None, None]
     assert model.counts_.noise_variance == pytest.approx((2 * privacy["noise_sd"]) ** 2)
     printed = capsys.readouterr().out

@@ -346,9 +346,7 @@ def test_counts_in_clear_do_not_leave_a_party_that_wants_secure_sums() -> None:
         assert (arrays, n) == ([], 0)
         assert str(metrics[REFUSED]).startswith("node-config secure: expected a secure sum")
     # Nor what a selection would tell of them: how many samples of each class there are, and how many of them are right.
-    asked: Request[Any] = SelectionRequest(
-        RUN, CountsOfSpecs((counts_of(*points(9)),)), ((Readout("balanced", 0.5),),)
-    )
+    asked: Request[Any] = SelectionRequest(RUN, CountsOfSpecs((counts_of(*points(9)),)), ((Readout("balanced", 0.5),),))
     _, n, metrics = client.evaluate(asked.arrays(), {PHASE: asked.phase, **asked.to_config()})
     assert (n, metrics.keys()) == (0, {REFUSED})
     assert str(metrics[REFUSED]).startswith("node-config secure: expected a secure sum")
