@@ -219,8 +219,8 @@ WEIGHT, COUNTS = np.zeros(1, np.int64), np.zeros((3, 24), np.int64)
 @pytest.mark.parametrize(
     ("stage", "entries", "reason"),
     [
-        (Stage.SETUP, {Key.PUBLIC_KEY_1: b"no key"}, "pk1: expected a public key of SecAgg+'s curve, got another"),
-        (Stage.SETUP, {Key.PUBLIC_KEY_2: 7}, "pk2: expected at most 4096 bytes for each party, got something else"),
+        (Stage.SETUP, {Key.PUBLIC_KEY_1: b"no key"}, "pk1: expected a public key of SecAgg+'s curve, got 6 bytes"),
+        (Stage.SETUP, {Key.PUBLIC_KEY_2: 7}, "pk2: expected at most 4096 bytes for each party, got int"),
         (Stage.SETUP, {Key.PUBLIC_KEY_2: bytes(5000)}, "pk2: expected at most 4096 bytes for each party"),
         (Stage.SHARE_KEYS, {Key.DESTINATION_LIST: [1]}, "dsts: expected each of the 3 parties asked about once"),
         (Stage.SHARE_KEYS, {Key.DESTINATION_LIST: [1, 1, 3]}, "dsts: expected each of the 3 parties"),
@@ -233,8 +233,8 @@ WEIGHT, COUNTS = np.zeros(1, np.int64), np.zeros((3, 24), np.int64)
         (COLLECT, masked(WEIGHT, WEIGHT), "masked_params: expected a weight and counts of shape"),
         (COLLECT, masked(WEIGHT, COUNTS[:1, :1]), "masked_params: expected a weight and counts of shape"),
         (COLLECT, masked(WEIGHT, COUNTS * 1.0), "masked_params: expected a weight and counts of shape"),
-        (COLLECT, masked(WEIGHT - 1, COUNTS), "masked_params: expected numbers from 0 below 2**32"),
-        (COLLECT, masked(WEIGHT, COUNTS + 2**32), "masked_params: expected numbers from 0 below 2**32"),
+        (COLLECT, masked(WEIGHT - 1, COUNTS), "masked_params: expected integers from 0 below 2**32"),
+        (COLLECT, masked(WEIGHT, COUNTS + 2**32), "masked_params: expected integers from 0 below 2**32"),
         (Stage.UNMASK, {Key.NODE_ID_LIST: [1, 2]}, ""),
         (Stage.UNMASK, {Key.NODE_ID_LIST: [1, 2, 3, 99]}, ""),
         (Stage.UNMASK, {Key.NODE_ID_LIST: [1] * 4}, ""),
