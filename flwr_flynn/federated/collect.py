@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic
 
-from flwr_flynn.errors import CountsError, DataError, FlyNNError, PayloadError
+from flwr_flynn.errors import FlyNNError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.protocol import PARTY, REFUSED, SECONDS, Reply, Request
 from flwr_flynn.federated.roster import Member, Roster, clean
@@ -99,35 +99,34 @@ def collect_each(
             continue
         try:
             digests = request.digests(statistic)
-            twin = roster.twin(cid, name, digests) or (
-                known.setdefault((name, digests), cid) if name and digests else cid
-            )
-            if twin != cid:
+            twin = roster.twin(cid, name, digests) or (known.get((name, digests)) if name and digests else None)
+            if twin is not None:
                 raise PayloadError(f"the same name and counts as node {twin}, which is counted")
-            if member is not None and heard.setdefault((member.node, member.name), cid) != cid:
-                raise PayloadError(f"the same member as node {heard[member.node, member.name]}, which replied")
+            if member is not None and (first := heard.get((member.node, member.name))) is not None:
+                raise PayloadError(f"the same member as node {first}, which replied")
             if request.load(batch.total) + request.load(statistic) > request.capacity:
                 raise PayloadError("the sum has no room for it")
             index = request.match(statistic, cid, name, set(batch.taken_out.values()))
+            found = _member(request, reply, name, statistic, digests, roster)
             batch.total = request.add(batch.total, statistic)
-        except FlyNNError as error:
-            batch.refused[cid] = f"refused: {error}"
+        except Exception as error:  # noqa: BLE001 - as in `attempt`
+            batch.refused[cid] = _refusal(error)
             continue
+        known[name, digests] = cid
+        if member is not None:
+            heard[member.node, member.name] = cid
         if index is not None:
             batch.taken_out[cid] = index
         batch.refused.pop(cid, None)
         batch.passed[cid] = reply
-        batch.members[cid] = _member(request, reply, name, statistic, digests, roster)
+        batch.members[cid] = found
         if keep:
             batch.parts[cid] = statistic
     return batch
 
 
 def _read(request: Request[S], reply: Reply, *, member: Member | None) -> S | None:
-    try:
-        return request.read(codec.read_tensors(reply.tensors), reply, member)
-    except (DataError, CountsError) as error:
-        raise PayloadError(str(error)) from None
+    return request.read(codec.read_tensors(reply.tensors), reply, member)
 
 
 def _member(
@@ -153,12 +152,15 @@ def attempt(reply: Reply, refused: dict[str, str], read: Callable[[Reply], S | N
                 raise PayloadError(reply.fault)
             return read(reply)
         reason = f"declined: {clean(reply.metrics[REFUSED], 200) or 'no reason given'}"
-    except PayloadError as error:
-        reason = f"refused: {error}"
     except Exception as error:  # noqa: BLE001 - whatever it is, it must not cost the others their count
-        reason = f"refused: unreadable ({type(error).__name__})"
+        reason = _refusal(error)
     refused[reply.cid] = reason
     return None
+
+
+def _refusal(error: Exception) -> str:
+    """The reason that a report gives: the text of our own errors, of others the kind alone."""
+    return f"refused: {error}" if isinstance(error, FlyNNError) else f"refused: unreadable ({type(error).__name__})"
 
 
 def first_of_each(replies: Iterable[Reply]) -> dict[str, Reply]:

@@ -13,7 +13,7 @@ option            exact               noisy                secure               
 none              yes                 refused              yes                          yes
 budget            refused             within the policy    with noise, in the policy    if `evaluates`
 secure            refused             refused              yes                          yes
-leaves            withdrawal only     withdrawal only      withdrawal only, no noise    no samples are asked
+leaves            withdrawal only     withdrawal only      withdrawal only, no noise    yes
 ================  ==================  ===================  ===========================  ======================
 """
 

@@ -12,7 +12,7 @@ resume       the phase where a run stopped, and those after it
 
 No columns without a plan that derives specs from them; no selection where there is one candidate, where nobody tries
 the model, and for noisy or secure counts, whose parties' exact figures stay at home; no evaluation where nobody gets
-the model. The option `phases` takes the place of the whole plan; what "evaluate" and "resume" leave out of it is the same.
+the model. The option `phases` takes the place of the whole plan, of which "evaluate" and "resume" leave out the same.
 """
 
 from __future__ import annotations

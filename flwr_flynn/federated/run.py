@@ -210,9 +210,14 @@ class Run:
         """Whether enough parties are counted, where anybody is to be counted."""
         return self.counting is None or len(self.counted) >= self.needed
 
+    @property
+    def due(self) -> Phase | None:
+        """The first phase that is not done; None where all are."""
+        return next((phase for phase in self.phases if not self._is_done(phase)), None)
+
     def phase(self, channel: str) -> Phase | None:
         """The phase that is due on a channel: the first without a result, or the counting of late parties."""
-        due = next((phase for phase in self.phases if not self._is_done(phase)), None)
+        due = self.due
         if due is not None and due.channel == channel:
             return due
         counting = self.counting
@@ -416,7 +421,7 @@ class Run:
         before = self.options.federation
         if self.counting is None and before is not None and self.options.purpose == "evaluate":
             return before
-        due = next((phase.name for phase in self.phases if not self._is_done(phase)), "")
+        due = "" if self.due is None else self.due.name
         members = [replace(member, run=member.run or run) for member in self.counted.members]
         state = self.state.with_result("counts", self.totals)  # those of no samples before the counting
         return Federation.of_run(state, self.options, members, due)

@@ -141,7 +141,7 @@ class BaseStrategy(ABC):
     def _warn_of_few(self, n_there: int) -> None:
         log(
             WARNING,
-            "FlyNN: waited %s s for %s parties; starting with the %s that are there",
+            "FlyNN: waited %g s for %s parties; starting with the %s that are there",
             self.wait_timeout,
             self._min_available,
             n_there,

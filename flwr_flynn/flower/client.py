@@ -113,7 +113,7 @@ class FlyNNClient(NumPyClient):
         Parameters
         ----------
         parameters : list of arrays
-            Not used: counting starts from nothing.
+            Those of the request; the phases of this package have none here.
         config : dict
             The request, see `federated.protocol`.
 
@@ -127,7 +127,7 @@ class FlyNNClient(NumPyClient):
             ``flynn-party`` (the name, if it has one) and, beside exact figures, ``flynn-seconds``; or
             ``flynn-refused``, the reason.
         """
-        answer = self.party.answer(config, channel=TRAIN)
+        answer = self.party.answer(config, parameters, TRAIN)
         return answer.arrays, answer.n_examples, answer.metrics
 
     def evaluate(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
@@ -165,16 +165,24 @@ class _Wire(Client):
         self.client = client
 
     def fit(self, ins: FitIns) -> FitRes:
-        arrays, n_examples, metrics = self.client.fit([], ins.config)
-        return FitRes(_OK, ndarrays_to_parameters(arrays), n_examples, metrics)
+        try:
+            arrays = codec.read_tensors(ins.parameters.tensors)
+        except PayloadError as error:
+            refusal = self._refused(error)
+            return FitRes(_OK, ndarrays_to_parameters([]), 0, refusal.metrics)
+        answer, n_examples, metrics = self.client.fit(arrays, ins.config)
+        return FitRes(_OK, ndarrays_to_parameters(answer), n_examples, metrics)
 
     def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
         try:
             arrays = codec.read_tensors(ins.parameters.tensors)
         except PayloadError as error:
-            reason = self.client.party.reason("the request", error)
-            return EvaluateRes(_OK, 0.0, 0, metrics_of(self.client.party.signed(Answer(metrics={REFUSED: reason}))))
+            return EvaluateRes(_OK, 0.0, 0, self._refused(error).metrics)
         return EvaluateRes(_OK, *self.client.evaluate(arrays, ins.config))
+
+    def _refused(self, error: PayloadError) -> Answer:
+        party = self.client.party
+        return party.signed(Answer(metrics={REFUSED: party.reason("the request", error)}))
 
 
 def _loss(answer: Answer) -> float:

@@ -56,7 +56,7 @@ def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Li
         f"phases: {', '.join(phase.name for phase in run.phases)}; rounds: {run.num_rounds}",
         *([scaling] if scaling else hash_lines(spec)),
         f"classes: {spec.n_classes}; counts: {spec.mode.name}; rule {options.rule}, decay {options.decay}",
-        f"parties: waits for {min_available} (at most {wait_timeout} s), needs {options.min_parties} counted; "
+        f"parties: waits for {min_available} (at most {wait_timeout:g} s), needs {options.min_parties} counted; "
         f"failures {failures}",
         f"evaluation by the parties: {evaluated}",
         *([f"privacy: {guarantee}"] if guarantee else []),
@@ -132,8 +132,7 @@ def _result(run: Run, taken: Taken) -> str:
 
 
 def _next(run: Run) -> str:
-    due = next((phase.name for phase in run.phases if phase.name not in run.state.results), None)
-    return "" if due is None else f"; next: {due}"
+    return "" if run.due is None else f"; next: {run.due.name}"
 
 
 class Progress:

@@ -303,7 +303,12 @@ def train(message: Message, party: FlyNNClient | Client) -> Message:
     >>> [array.dtype for array in reply.content["arrays"].values()], reply.content["metrics"]["num-examples"]
     (['uint8', 'uint8'], 2)
     """
-    res = _client(party).fit(FitIns(Parameters([], NUMPY), config_of(_content(message))))
+    content = _content(message)
+    try:
+        tensors = tensors_of(content)
+    except PayloadError as error:
+        return _refusal(message, party, error)
+    res = _client(party).fit(FitIns(Parameters(tensors, NUMPY), config_of(content)))
     return Message(answer_content(res.parameters.tensors, res.num_examples, res.metrics), reply_to=message)
 
 
@@ -324,11 +329,15 @@ def evaluate(message: Message, party: FlyNNClient | Client) -> Message:
     try:
         tensors = tensors_of(content)
     except PayloadError as error:
-        name = getattr(party, "name", None)
-        refusal = {REFUSED: str(error)} | ({PARTY: name} if name else {})
-        return Message(answer_content([], 0, refusal), reply_to=message)
+        return _refusal(message, party, error)
     res = _client(party).evaluate(EvaluateIns(Parameters(tensors, NUMPY), config_of(content)))
     return Message(answer_content([], res.num_examples, res.metrics), reply_to=message)
+
+
+def _refusal(message: Message, party: FlyNNClient | Client, error: PayloadError) -> Message:
+    name = getattr(party, "name", None)
+    refusal = {REFUSED: str(error)} | ({PARTY: name} if name else {})
+    return Message(answer_content([], 0, refusal), reply_to=message)
 
 
 def _client(party: FlyNNClient | Client) -> Client:

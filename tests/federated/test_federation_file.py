@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import zipfile
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -13,63 +15,118 @@ import pytest
 
 from flwr_flynn import FlyNNClassifier
 from flwr_flynn.errors import ConfigError, ModelFileError
-from flwr_flynn.federated.federation_file import Federation, Member, exclusive, main
-from flwr_flynn.federated.protocol import Terms
+from flwr_flynn.federated.federation_file import Federation, exclusive, main, summary
+from flwr_flynn.federated.roster import Member
+from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure
+from flwr_flynn.federated.statistics import CountsOfSpecs
+from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model import model_file
+from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.model import Model, ModelMember
+from flwr_flynn.model.scoring import Readout
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
-from tests.fakes import CLASSES, SPEC, TERMS, ClassCounts, counts_of, points
+from tests.fakes import CLASSES, HASHER, RUN, SPEC, counts_of, points
 
 COUNTS = {name: counts_of(*points(n, seed=n)) for name, n in (("Basel", 5), ("Ulm", 8), ("Bern", 0))}
 MEMBERS = tuple(
-    Member(name, str(i), "ab" * 32 if i else "", tuple(counts.n_per_class.tolist()), counts.sha256(), "77")
+    Member(name, str(i), "ab" * 32 if i else "", tuple(counts.n_per_class.tolist()), (counts.sha256(),), "77")
     for i, (name, counts) in enumerate(COUNTS.items())
 )
-FEDERATION = Federation(TERMS, COUNTS["Basel"] + COUNTS["Ulm"] + COUNTS["Bern"], MEMBERS, decay_=0.25)
+READOUT = Readout("balanced", 0.25, 0.5)
+TOTAL = COUNTS["Basel"] + COUNTS["Ulm"] + COUNTS["Bern"]
+FEDERATION = Federation(RUN, CountsOfSpecs((TOTAL,)), MEMBERS, READOUT)
 
 
 def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
-    FEDERATION.save(tmp_path / "f.npz")
+    for phase in ("", "counts", "selection", "evaluation", "a phase of one's own"):
+        replace(FEDERATION, phase=phase).save(tmp_path / "f.npz")
+        loaded = Federation.load(tmp_path / "f.npz")
+        assert (loaded.run_spec, loaded.totals, loaded.members) == (RUN, FEDERATION.totals, FEDERATION.members)
+        assert (loaded.readout, loaded.phase, loaded.counts) == (READOUT, phase, TOTAL)
+        assert [str(member) for member in loaded.members] == ["Basel", "Bern", "Ulm"]
+        loaded.save(tmp_path / "again.npz")
+        assert (tmp_path / "again.npz").read_bytes() == (tmp_path / "f.npz").read_bytes()
+
+
+def test_the_order_in_which_members_came_does_not_show(tmp_path: Path) -> None:
+    replace(FEDERATION, members=MEMBERS[::-1]).save(tmp_path / "1.npz")
+    FEDERATION.save(tmp_path / "2.npz")
+    assert (tmp_path / "1.npz").read_bytes() == (tmp_path / "2.npz").read_bytes()
+
+
+def test_the_sums_of_several_specs_are_kept_before_the_selection(tmp_path: Path) -> None:
+    specs = [SPEC, replace(SPEC, seed=8)]
+    X, y = points(9)
+    parts = tuple(ClassCounts.from_data(FlyHash(spec), X, RUN.codes(y), 3) for spec in specs)
+    totals = CountsOfSpecs(parts)
+    member = Member("a", "1", sizes=tuple(parts[0].n_per_class.tolist()), sha256=totals.sha256)
+    made = Federation(RunSpec(specs, CLASSES), totals, [member], READOUT, "selection")
+    made.save(tmp_path / "f.npz")
     loaded = Federation.load(tmp_path / "f.npz")
-    assert (loaded.terms, loaded.counts, loaded.members) == (TERMS, FEDERATION.counts, FEDERATION.members)
-    assert (loaded.decay, loaded.decay_, loaded.rule, loaded.guarantee) == ("auto", 0.25, "balanced", None)
-    assert [str(member) for member in loaded.members] == ["Basel", "Bern", "Ulm"]
-    assert loaded.find("2", "", "") == [1]
-    assert loaded.find("x", "ab" * 32, "") == [1, 2]
-    assert loaded.find("x", "", "Basel") == [0]
-    assert loaded.find("x", "", "") == []
-    loaded.save(tmp_path / "again.npz")
-    assert (tmp_path / "again.npz").read_bytes() == (tmp_path / "f.npz").read_bytes()
+    assert (loaded.run_spec, loaded.totals, loaded.members) == (made.run_spec, totals, (member,))
+    with pytest.raises(ModelFileError) as error:
+        replace(made, totals=CountsOfSpecs(parts[:1]))
+    assert error.value.field == "totals"
+    with pytest.raises(ModelFileError) as error:
+        replace(made, members=[replace(member, sha256=member.sha256[:1])])
+    assert error.value.field == "sha256"
 
 
 def test_a_private_federation_keeps_its_mechanism_and_guarantee(tmp_path: Path) -> None:
     mechanism = LaplaceCounts.for_spec(SPEC, 3, 1.0)
     released = [SimulatedRelease(mechanism, seed).release(counts) for seed, counts in enumerate(COUNTS.values())]
-    terms = Terms([SPEC], CLASSES, "noisy", None, mechanism)
+    run = RunSpec(SPEC, CLASSES, Noisy(mechanism))
     members = [
-        replace(member, sizes=None, sha256=release.sha256()) for member, release in zip(MEMBERS, released, strict=True)
+        replace(member, sizes=None, sha256=(release.sha256(),))
+        for member, release in zip(MEMBERS, released, strict=True)
     ]
-    total = released[0] + released[1] + released[2]
-    Federation(terms, total, members, guarantee="words").save(tmp_path / "f.npz")
+    totals = CountsOfSpecs((released[0] + released[1] + released[2],))
+    Federation(run, totals, members, READOUT).save(tmp_path / "f.npz")
     loaded = Federation.load(tmp_path / "f.npz")
-    assert (loaded.terms.mechanism, loaded.guarantee, loaded.counts.noise) == (mechanism, "words", total.noise)
-    assert loaded.model.guarantee_ == "words"
-    with pytest.raises(ModelFileError, match="expected 3 members, one for each release, got 2"):
-        Federation(terms, total, members[:2])
-    with pytest.raises(ModelFileError, match="expected a mechanism for noisy counts, got none in mode plain"):
-        Federation(TERMS, total, members)
+    assert (loaded.run_spec.mechanism, loaded.counts.noise) == (mechanism, totals.parts[0].noise)
+    assert loaded.model.guarantee_ == mechanism.guarantee()
+    for wrong in ((run, totals, members[:2]), (RUN, totals, members)):
+        with pytest.raises(ModelFileError) as error:
+            Federation(*wrong, READOUT)
+        assert error.value.field == "roster"
+
+
+def test_members_of_a_secure_sum_are_kept_without_figures(tmp_path: Path) -> None:
+    run = RunSpec(SPEC, CLASSES, Secure(256))
+    hidden = [replace(member, sizes=None, sha256=()) for member in MEMBERS]
+    Federation(run, FEDERATION.totals, hidden, READOUT).save(tmp_path / "f.npz")
+    loaded = Federation.load(tmp_path / "f.npz")
+    assert loaded.is_secure
+    assert [row["examples"] for row in summary(loaded)] == ["hidden"] * 3
+    with pytest.raises(ModelFileError) as error:
+        Federation(run, FEDERATION.totals, MEMBERS, READOUT)
+    assert error.value.field == "sha256"
 
 
 def test_the_exported_model_leaves_the_parties_out(tmp_path: Path) -> None:
     FEDERATION.save(tmp_path / "f.npz")
     FEDERATION.model.save(tmp_path / "model.npz")
-    with np.load(tmp_path / "model.npz") as file:
-        assert sorted(file.files) == ["counts", "digest", "header"]
-        assert b"Basel" not in file["header"].tobytes()
+    assert b"Basel" not in b"".join(zipfile.ZipFile(tmp_path / "model.npz").read(name) for name in names(tmp_path))
     ours, theirs = (FlyNNClassifier.load(tmp_path / name) for name in ("f.npz", "model.npz"))
     assert ours.counts_ == theirs.counts_
     assert ours.decay_ == theirs.decay_ == 0.25
-    with pytest.raises(ModelFileError, match="a model without a ledger"):
+    with pytest.raises(ModelFileError, match="a model without a roster"):
         Federation.load(tmp_path / "model.npz")
+
+
+def names(folder: Path) -> list[str]:
+    with zipfile.ZipFile(folder / "model.npz") as archive:
+        return archive.namelist()
+
+
+def test_a_file_of_version_0_1_is_read(tmp_path: Path) -> None:
+    member = {**asdict(MEMBERS[0]), "sha256": MEMBERS[0].sha256[0]}
+    old = {name: member[name] for name in ("name", "node", "key", "sizes", "sha256", "run")}
+    roster = {"format": 1, "mode": "plain", "bound": None, "mechanism": None, "members": [old]}
+    model = Model((ModelMember(SPEC, COUNTS["Basel"], READOUT),), np.array(CLASSES), None, None)
+    model_file.write(tmp_path / "f.npz", model, extra=roster)
+    loaded = Federation.load(tmp_path / "f.npz")
+    assert (loaded.members, loaded.phase) == ((replace(MEMBERS[0]),), "")
 
 
 Change = Callable[[dict[str, Any]], object]
@@ -78,77 +135,69 @@ Change = Callable[[dict[str, Any]], object]
 @pytest.mark.parametrize(
     "change",
     [
-        lambda ledger: ledger.pop("members"),
-        lambda ledger: ledger.update(format=2),
-        lambda ledger: ledger.update(mode="loud"),
-        lambda ledger: ledger.update(mode="secure", bound=3),
-        lambda ledger: ledger.update(bound=4),
-        lambda ledger: ledger.update(mechanism={"kind": "laplace"}),
-        lambda ledger: ledger.update(members={}),
-        lambda ledger: ledger.update(members=[]),
-        lambda ledger: ledger.update(format=True),
-        lambda ledger: ledger.update(format=1.0),
-        lambda ledger: ledger["members"].pop(),
-        lambda ledger: ledger["members"].append(3),
-        lambda ledger: ledger["members"][0].pop("key"),
-        lambda ledger: ledger["members"][0].update(name=5),
-        lambda ledger: ledger["members"][0].update(name="a\nb"),
-        lambda ledger: ledger["members"][0].update(name="a" * 65),
-        lambda ledger: ledger["members"][0].update(key="AB" * 32),
-        lambda ledger: ledger["members"][0].update(sha256="ab"),
-        lambda ledger: ledger["members"][0].update(sizes=[1, 2]),
-        lambda ledger: ledger["members"][0].update(sizes=[1, 2, True]),
-        lambda ledger: ledger["members"][0].update(sizes=[-1, 2, 4]),
-        lambda ledger: ledger["members"][0].update(sizes=[2**70, 2, 4]),
-        lambda ledger: ledger["members"][0].update(sizes=None),
-        lambda ledger: ledger["members"][0].update(sha256=None),
-        lambda ledger: ledger["members"][0].update(sha256=None, sizes=None),
-        lambda ledger: [member.update(sha256=None, sizes=None) for member in ledger["members"]],
-        lambda ledger: ledger.update(mode="secure", bound=256),
-        lambda ledger: ledger["members"][1].update(sizes=[100, 0, 0]),
+        lambda roster: roster.pop("members"),
+        lambda roster: roster.update(format=3),
+        lambda roster: roster.update(mode="loud"),
+        lambda roster: roster.update(mode="secure", bound=3),
+        lambda roster: roster.update(bound=4),
+        lambda roster: roster.update(mechanism={"kind": "laplace"}),
+        lambda roster: roster.update(phase=3),
+        lambda roster: roster.update(phase="a\nb"),
+        lambda roster: roster.update(phase="a" * 65),
+        lambda roster: roster.pop("phase"),
+        lambda roster: roster.update(members={}),
+        lambda roster: roster.update(members=[]),
+        lambda roster: roster.update(format=True),
+        lambda roster: roster.update(format=1.0),
+        lambda roster: roster["members"].pop(),
+        lambda roster: roster["members"].append(3),
+        lambda roster: roster["members"][0].pop("key"),
+        lambda roster: roster["members"][0].update(name=5),
+        lambda roster: roster["members"][0].update(name="a\nb"),
+        lambda roster: roster["members"][0].update(name="a" * 65),
+        lambda roster: roster["members"][0].update(key="AB" * 32),
+        lambda roster: roster["members"][0].update(sha256=["ab"]),
+        lambda roster: roster["members"][0].update(sizes=[1, 2]),
+        lambda roster: roster["members"][0].update(sizes=[1, 2, True]),
+        lambda roster: roster["members"][0].update(sizes=[-1, 2, 4]),
+        lambda roster: roster["members"][0].update(sizes=[2**70, 2, 4]),
+        lambda roster: roster["members"][0].update(sizes=None),
+        lambda roster: roster["members"][0].update(sha256=None),
+        lambda roster: roster["members"][0].update(sha256=None, sizes=None),
+        lambda roster: [member.update(sha256=None, sizes=None) for member in roster["members"]],
+        lambda roster: roster.update(mode="secure", bound=256),
+        lambda roster: roster["members"][1].update(sizes=[100, 0, 0]),
     ],
 )
-def test_a_ledger_that_cannot_be_is_refused(change: Change, tmp_path: Path) -> None:
-    ledger: dict[str, Any] = {
-        "format": 1,
+def test_a_roster_that_cannot_be_is_refused(change: Change, tmp_path: Path) -> None:
+    kept = ("name", "node", "key", "sizes", "sha256", "run")
+    roster: dict[str, Any] = {
+        "format": 2,
         "mode": "plain",
         "bound": None,
         "mechanism": None,
-        "members": [json.loads(json.dumps(asdict(member))) for member in MEMBERS[:2]],
+        "phase": "",
+        "members": [json.loads(json.dumps({name: asdict(each)[name] for name in kept})) for each in MEMBERS[:2]],
     }
-    model = model_file.Model(
-        SPEC, COUNTS["Basel"] + COUNTS["Ulm"], np.array(CLASSES), "auto", 0.5, "balanced", ledger=ledger
-    )
-    model_file.write(tmp_path / "f.npz", model)
+    totals = COUNTS["Basel"] + COUNTS["Ulm"]
+    model = Model((ModelMember(SPEC, totals, READOUT),), np.array(CLASSES), None, None)
+    model_file.write(tmp_path / "f.npz", model, extra=roster)
     assert len(Federation.load(tmp_path / "f.npz").members) == 2
-    change(ledger)
-    model_file.write(tmp_path / "f.npz", model)
+    change(roster)
+    model_file.write(tmp_path / "f.npz", model, extra=roster)
     with pytest.raises(ModelFileError, match=r"f\.npz: "):
         Federation.load(tmp_path / "f.npz")
 
 
-@pytest.mark.parametrize("decay", ["bogus", 5.0])
-def test_a_decay_that_is_none_is_refused_with_the_file(decay: Any, tmp_path: Path) -> None:
-    ledger = {"format": 1, "mode": "plain", "bound": None, "mechanism": None, "members": []}
-    nothing = ClassCounts.zeros(TERMS.hasher, 3)
-    model_file.write(
-        tmp_path / "f.npz", model_file.Model(SPEC, nothing, np.array(CLASSES), decay, 0.5, "balanced", ledger=ledger)
-    )
-    with pytest.raises(ModelFileError, match=r"f\.npz: inconsistent: decay: expected a number of at least 0"):
-        Federation.load(tmp_path / "f.npz")
-
-
-def test_an_altered_ledger_shows(tmp_path: Path) -> None:
-    import zipfile
-
+def test_an_altered_roster_shows(tmp_path: Path) -> None:
     FEDERATION.save(tmp_path / "f.npz")
     with zipfile.ZipFile(tmp_path / "f.npz") as archive:
         parts = {name: archive.read(name) for name in archive.namelist()}
-    parts["ledger.npy"] = parts["ledger.npy"].replace(b"Basel", b"Paris")
+    parts["extra.npy"] = parts["extra.npy"].replace(b"Basel", b"Paris")
     with zipfile.ZipFile(tmp_path / "f.npz", "w") as archive:
         for name, content in parts.items():
             archive.writestr(name, content)
-    with pytest.raises(ModelFileError, match="altered: the digest does not fit"):
+    with pytest.raises(ModelFileError, match="digest: expected"):
         Federation.load(tmp_path / "f.npz")
 
 
@@ -162,7 +211,7 @@ def test_a_crash_while_saving_leaves_the_file_that_was(tmp_path: Path, monkeypat
 
     monkeypatch.setattr("flwr_flynn.model.model_file.os.fsync", full)
     with pytest.raises(OSError, match="No space"):
-        Federation(TERMS, ClassCounts.zeros(TERMS.hasher, 3), ()).save(path)
+        Federation(RUN, CountsOfSpecs((ClassCounts.zeros(HASHER, 3),)), (), READOUT).save(path)
     assert path.read_bytes() == before
     assert [each.name for each in tmp_path.iterdir()] == ["f.npz"]
 
@@ -182,8 +231,6 @@ def test_one_run_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_disk_without_locks_is_not_taken_for_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import errno
-
     def none(*_: Any) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -195,13 +242,12 @@ def test_a_disk_without_locks_is_not_taken_for_another_run(tmp_path: Path, monke
         pass
 
 
-def test_the_ledger_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_roster_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     FEDERATION.save(tmp_path / "f.npz")
     assert main(["show", str(tmp_path / "f.npz")]) == 0
     out = capsys.readouterr().out
     assert "3 parties" in out
     assert "Basel" in out
-    assert MEMBERS[0].sha256
-    assert MEMBERS[0].sha256[:16] in out
+    assert MEMBERS[0].sha256[0][:16] in out
     assert main(["show", str(tmp_path / "no.npz")]) == 1
     assert main(["drop"]) == 2

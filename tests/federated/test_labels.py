@@ -95,7 +95,9 @@ def test_class_lists_keep_their_order_and_become_python_s_types() -> None:
         assert [type(label) for label in checked] == [type(label) for label in classes]
 
 
-@pytest.mark.parametrize(("names", "got"), [("abcd", "str"), (4, "int"), (["a"], "1 entries"), ([1, 2, 3, 4], "4 entries")])
+@pytest.mark.parametrize(
+    ("names", "got"), [("abcd", "str"), (4, "int"), (["a"], "1 entries"), ([1, 2, 3, 4], "4 entries")]
+)
 def test_bad_names_of_features_are_refused(names: Any, got: str) -> None:
     with pytest.raises(ConfigError) as error:
         checked_names(names, 4)

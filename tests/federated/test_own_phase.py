@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -12,8 +14,12 @@ from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.federation_file import Federation
+from flwr_flynn.federated.labels import codes_of
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Reply, register, request_of
+from flwr_flynn.federated.party import Party
+from flwr_flynn.federated.phase import Context, RunState
+from flwr_flynn.federated.plan import phases_of
+from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Answer, Config, Reply, register, request_of
 from flwr_flynn.federated.run import Run
 from tests.federated.runs import (
     AUTO,
@@ -114,6 +120,42 @@ def test_its_name_is_taken_once() -> None:
     with pytest.raises(ValueError, match="histogram"):
         register(Another)
     assert request_of({"flynn-phase": "histogram"}).__qualname__ == "HistogramRequest"
+
+
+@register
+@dataclass(frozen=True)
+class Sharpened(HistogramRequest):
+    """The same with an array that goes along: a factor for the first column."""
+
+    factor: float = 2.0
+
+    phase: ClassVar[str] = "sharpened"
+
+    def arrays(self) -> list[Any]:
+        return [np.array([self.factor])]
+
+    @classmethod
+    def from_config(cls, config: Config, arrays: Sequence[Any], party: Party) -> Sharpened:
+        plain = HistogramRequest.from_config(config, arrays, party)
+        (factor,) = arrays
+        return cls(plain.n_features, plain.classes, plain.n_bins, float(factor[0]))
+
+    def compute(self, party: Party) -> Answer:
+        X, _ = party.labelled(lambda y: codes_of(self.classes, y), self.n_features)
+        return Answer([histogram(self.factor * X, self.n_bins)[None]], len(X))
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("channel", [TRAIN, EVALUATE])
+def test_arrays_of_a_request_reach_the_parties_on_either_channel(driver: str, channel: str) -> None:
+    def request(state: RunState, context: Context) -> Sharpened:
+        return Sharpened(state.run_spec.spec.n_features, state.run_spec.classes, 20)
+
+    phase = replace(HISTOGRAM, channel=channel, request=request)
+    counting, *rest = phases_of(RunOptions(**options_for(GRID)))
+    run = DRIVERS[driver]({**options_for(GRID), "phases": (counting, phase, *rest)}, shares())
+    np.testing.assert_array_equal(run.state.results["histogram"], histogram(2 * X[TRAINING], 20))
+    assert list(run.state.results) == ["counts", "histogram", "selection", "evaluation"]
 
 
 def test_late_parties_are_not_asked_for_what_is_over() -> None:

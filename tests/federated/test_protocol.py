@@ -93,7 +93,9 @@ def test_a_refusal_does_not_repeat_all_of_a_long_value(value: Any) -> None:
         assert len(str(error.value)) < 300
 
 
-@given(st.dictionaries(st.sampled_from([PHASE, "flynn-specs", "x"]), st.text() | st.binary() | st.integers() | st.none()))
+@given(
+    st.dictionaries(st.sampled_from([PHASE, "flynn-specs", "x"]), st.text() | st.binary() | st.integers() | st.none())
+)
 def test_no_entries_make_it_raise_anything_else(entries: dict[str, Any]) -> None:
     try:
         assert request_of(entries).phase in REQUESTS or request_of(entries).phase == entries[PHASE]

@@ -164,7 +164,15 @@ def test_hostile_bounds_are_refused(bound: str) -> None:
 def test_a_hash_drawn_otherwise_at_the_server_is_noticed() -> None:
     run = RunSpec(GRID, CLASSES)
     first, second = run.to_config()["flynn-fingerprints"].split(" ")
-    for announced in ("0" * 64, f"{first} {'0' * 64}", f"{second} {first}", first, f"{first} {second} {first}", 3, None):
+    for announced in (
+        "0" * 64,
+        f"{first} {'0' * 64}",
+        f"{second} {first}",
+        first,
+        f"{first} {second} {first}",
+        3,
+        None,
+    ):
         with pytest.raises(PayloadError) as error:
             run.agree_on_rows(Config({"flynn-fingerprints": announced}))
         assert "fingerprint" in str(error.value)

@@ -123,7 +123,7 @@ class EvaluationRequest(Request[Tables]):
     def _tried(self, party: Party, model: FlyNNClassifier) -> Answer:
         try:
             matrix = party.confusion(self.run, model)
-        except DataError as error:
+        except (DataError, PayloadError) as error:
             return Answer(metrics={REFUSED: party.reason("the evaluation", DataError(f"X_test, y_test: {error}"))})
         except Exception as error:  # noqa: BLE001 - its text may hold anything; `Party.reason` tells the kind alone
             return Answer(metrics={REFUSED: party.reason("the evaluation", error)})

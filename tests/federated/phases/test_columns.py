@@ -1,0 +1,204 @@
+"""The sums of the columns: exact, without small classes, and refused where no samples have such sums."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from flwr_flynn.errors import ConfigError, PayloadError
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.algorithm import federate, party_of
+from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.phases.columns import ColumnsRequest, derive_specs, foreseen
+from flwr_flynn.federated.protocol import PHASE, REFUSED, TRAIN, Config, Reply
+from flwr_flynn.federated.run_spec import announced_names
+from flwr_flynn.hashing.flyhash import FlyHash
+from flwr_flynn.model.candidates import HashPlan
+from flwr_flynn.model.column_moments import ColumnMoments
+from flwr_flynn.model.counts import ClassCounts
+from tests.federated.runs import (
+    AUTO,
+    LABELS,
+    NAMES,
+    SPLITS,
+    TRAINING,
+    X,
+    Y,
+    exchange,
+    in_process,
+    options_for,
+    replied,
+    shares,
+    statistic_of,
+)
+
+REQUEST = ColumnsRequest(4, NAMES, True, 5, max_examples=50)
+
+
+def moments(places: Any, by_class: bool = True) -> ColumnMoments:
+    codes = Y[places].astype(np.int64)
+    return ColumnMoments.from_data(X[places], codes if by_class else 0 * codes, 3 if by_class else 1)
+
+
+@pytest.mark.parametrize("how", SPLITS)
+@pytest.mark.parametrize("scaling", ["standard", "weighted"])
+def test_sums_of_any_split_give_the_pooled_spec_to_the_last_bit(how: str, scaling: str) -> None:
+    plan = HashPlan(4, 3, 150, scaling, hash_dim=64)
+    run = in_process(options_for(plan, decay=0.5), shares(how))
+    pooled = moments(TRAINING, by_class=scaling == "weighted")
+    assert run.state.results["columns"].moments == pooled
+    assert run.state.results["columns"].missing == {}
+    assert run.state.run_spec.specs == plan.specs(pooled)
+    hasher = FlyHash(run.state.run_spec.spec)
+    assert run.model.counts_ == ClassCounts.from_data(hasher, X[TRAINING], Y[TRAINING], 3)
+
+
+@pytest.mark.parametrize("by_class", [True, False])
+def test_a_request_makes_the_round_trip(by_class: bool) -> None:
+    request = ColumnsRequest(4, np.array(NAMES), by_class, 7, list("wxyz"))
+    config = Config(request.to_config())
+    assert ColumnsRequest.from_config(config, [], party_of(X, LABELS)) == request
+    assert announced_names(config) == tuple("wxyz")
+    assert request.n_rows == (3 if by_class else 1)
+
+
+@pytest.mark.parametrize("change", [{"classes": []}, {"classes": "ash"}, {"feature_names": ["a"]}])
+def test_a_request_that_cannot_be_is_an_error_of_the_server(change: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as error:
+        replace(REQUEST, **change)
+    assert error.value.field in change
+
+
+@pytest.mark.parametrize("convert", ["csr_matrix", "csc_array", "coo_array"])
+def test_sums_of_sparse_samples_are_those_of_dense_ones(convert: str) -> None:
+    request = replace(REQUEST, max_examples=None)
+    sparse = party_of(getattr(sp, convert)(X), LABELS)
+    assert statistic_of(request, sparse) == statistic_of(request, party_of(X, LABELS)) == moments(slice(None))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("n-features", 5, "n_features"),
+        ("n-features", "4", "flynn-n-features"),
+        ("n-features", 2**40, "flynn-n-features"),
+        ("min-examples", 0, "flynn-min-examples"),
+        ("min-examples", None, "flynn-min-examples"),
+        ("by-class", 1, "flynn-by-class"),
+        ("classes", "[]", "classes"),
+        ("classes", '["setosa"]', "100 of 150 labels"),
+        ("feature-names", '["a"]', "feature_names"),
+    ],
+)
+def test_a_request_is_checked_by_the_party(name: str, value: Any, said: str) -> None:
+    entries = {PHASE: "columns", **REQUEST.to_config(), f"flynn-{name}": value}
+    answer = party_of(X, LABELS).answer(entries)
+    assert (answer.arrays, answer.n_examples) == ([], 0)
+    assert said in str(answer.metrics[REFUSED])
+
+
+def test_the_memory_limit_is_asked_before_anything_is_summed() -> None:
+    assert REFUSED not in replied(REQUEST, party_of(X, LABELS, memory_limit=REQUEST.memory_needed)).metrics
+    refused = replied(REQUEST, party_of(X, LABELS, memory_limit=REQUEST.memory_needed - 1)).metrics[REFUSED]
+    assert str(refused).startswith("memory: ")
+
+
+@pytest.mark.parametrize("scaling", ["weighted", "standard"])
+def test_small_classes_stay_out_of_the_sums_and_are_counted(scaling: str) -> None:
+    """Where classes are summed up as one, too: the difference of two answers would be the small class."""
+    some = np.concatenate([np.flatnonzero(Y == 0)[:4], np.flatnonzero(Y == 1)[:6]])
+    options = options_for(HashPlan(4, 3, scaling=scaling, hash_dim=64), min_examples=5)
+    run = federate(RunOptions(**options), [party_of(X[some], LABELS[some], min_examples=1)])
+    kept = moments(some[4:], by_class=False)
+    found = run.state.results["columns"].moments
+    assert found.n_examples == 6
+    assert (found.sums.sum(axis=0) == kept.sums[0]).all()
+    assert run.counts.n_examples == 10
+
+
+def test_a_party_s_own_minimum_goes_before_the_server_s() -> None:
+    request = replace(REQUEST, min_examples=1)
+    assert statistic_of(request, party_of(X[:4], LABELS[:4])).n_examples == 0
+    assert statistic_of(request, party_of(X[:4], LABELS[:4], min_examples=1)).n_examples == 4
+
+
+def limbs(n: int = 10, **changes: Any) -> list[np.ndarray]:
+    sizes, sums, squares = ColumnMoments.from_data(X[:n], np.zeros(n, np.int64), 3).to_limbs()
+    return list({"sizes": sizes, "sums": sums, "squares": squares, **changes}.values())
+
+
+SIZES, SUMS, SQUARES = limbs()
+HOSTILE: dict[str, tuple[Any, Any, str]] = {
+    "nothing": ([], 0, "column moments"),
+    "two arrays": ([SIZES, SUMS], 10, "column moments"),
+    "four arrays": ([SIZES, SUMS, SQUARES, SQUARES], 10, "column moments"),
+    "another width": ([SIZES, SUMS[:, :3], SQUARES[:, :3]], 10, "column moments"),
+    "another number of classes": ([SIZES[:2], SUMS[:2], SQUARES[:2]], 10, "column moments"),
+    "floats": ([SIZES, SUMS.astype(float), SQUARES], 10, "column moments"),
+    "negative sizes": ([-SIZES, SUMS, SQUARES], 10, "column moments"),
+    "sums of no samples": ([0 * SIZES, SUMS, SQUARES], 0, "column moments"),
+    "impossible squares": ([SIZES, SUMS, SQUARES * np.uint32(0)], 10, "column moments"),
+    "another number": ([SIZES, SUMS, SQUARES], 11, "column sums"),
+    "no number": ([SIZES, SUMS, SQUARES], 10.0, "num_examples"),
+    "too few": (limbs(4), 4, "column sums"),
+    "too many": (limbs(60), 60, "column sums"),
+    "junk": (None, 10, "array 2"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_reply_costs_its_sender_alone(name: str) -> None:
+    arrays, n, field = HOSTILE[name]
+    steps = exchange(AUTO, min_examples=5, max_examples_per_party=50)
+    good = codec.write_tensors(limbs())
+    tensors = [good[0], b"junk", good[2]] if arrays is None else codec.write_tensors(arrays)
+
+    def spoil(reply: Reply) -> Reply:
+        return replace(reply, tensors=tensors, n_examples=n) if reply.cid == "3" else reply
+
+    taken = steps.step(TRAIN, spoil=spoil)
+    others = steps.run.state.results["columns"]
+    assert taken is not None
+    assert list(taken.missing) == list(others.missing) == ["party-3"]
+    assert f"refused: {field}: expected " in others.missing["party-3"]
+    rest = in_process(options_for(AUTO, min_examples=5), shares()[:3])
+    assert others.moments == rest.state.results["columns"].moments
+
+
+def test_sums_have_room_for_the_others() -> None:
+    request = ColumnsRequest(1, NAMES, False, 1)
+    n = request.capacity // 1024 + 1
+    sums = ColumnMoments(np.array([n]), np.array([[0]], object), np.array([[0]], object))
+    reply = Reply("1", codec.write_tensors(sums.to_limbs()), n, {})
+    with pytest.raises(PayloadError) as error:
+        request.read(codec.read_tensors(reply.tensors), reply, None)
+    assert (error.value.field, error.value.got) == ("column sums", str(n))
+
+
+# ---- specs
+
+
+def test_where_no_party_sends_sums_the_columns_are_left_as_they_are() -> None:
+    run = in_process(options_for(AUTO, min_examples=1000), shares())
+    result = run.state.results["columns"]
+    assert (result.moments.n_examples, result.trouble) == (0, "no party sent the sums of any sample")
+    assert run.state.run_spec.specs == HashPlan(4, 3, 120, None, hash_dim=128).specs()
+    assert run.model.counts_.n_examples == 120
+
+
+def test_the_number_and_sizes_of_the_specs_are_foreseen() -> None:
+    assert [spec.hash_dim for spec in foreseen(AUTO)] == [128] * 4
+    waves = HashPlan(4, 3, scaling="standard", row_nnz=9)
+    assert foreseen(waves)[0].n_waves == 64
+    assert derive_specs(waves, ColumnMoments.zeros(4, 1))[0][0].row_nnz == 4
+
+
+def test_columns_that_are_all_alike_make_fewer_specs() -> None:
+    same = ColumnMoments.from_data(np.ones((9, 4)), np.arange(9) % 3, 3)
+    specs, trouble = derive_specs(AUTO, same)
+    assert trouble == ""
+    assert len(specs) == len(set(specs)) < 4

@@ -1,0 +1,188 @@
+"""The counting: of one spec or several, in clear, with noise; added, joined, taken out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flwr_flynn.errors import PayloadError
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.algorithm import party_of
+from flwr_flynn.federated.party import NOISY_EXAMPLES
+from flwr_flynn.federated.phases.counts import CountsRequest, JoinRequest, WithdrawRequest, no_counts
+from flwr_flynn.federated.protocol import REFUSED, TRAIN, Config, Reply
+from flwr_flynn.federated.roster import Member, Roster
+from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure
+from flwr_flynn.federated.statistics import CountsOfSpecs
+from flwr_flynn.hashing.flyhash import FlyHash
+from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.counts import ClassCounts, memory_needed
+from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
+from tests.federated.runs import (
+    GRID,
+    LABELS,
+    NAMES,
+    X,
+    Y,
+    exchange,
+    in_process,
+    options_for,
+    replied,
+    shares,
+    statistic_of,
+)
+
+RUN = RunSpec(GRID, NAMES)
+REQUEST = CountsRequest(RUN)
+NOISE = SimulatedRelease(LaplaceCounts(1.0, hash_nnz=GRID[0].hash_nnz, n_classes=3), 3)
+NOISY = CountsRequest(RunSpec(GRID[0], NAMES, Noisy(NOISE)))
+
+
+def counts(n: int = 10, codes: Any = None) -> list[ClassCounts]:
+    return [ClassCounts.from_data(FlyHash(spec), X[:n], Y[:n] if codes is None else codes, 3) for spec in GRID]
+
+
+def read(request: CountsRequest, arrays: list[np.ndarray], n: Any) -> Any:
+    reply = Reply("1", codec.write_tensors(arrays), n, {})
+    return request.read(codec.read_tensors(reply.tensors), reply, None)
+
+
+@pytest.mark.parametrize("kind", [CountsRequest, JoinRequest, WithdrawRequest])
+def test_a_request_makes_the_round_trip(kind: type[CountsRequest]) -> None:
+    for mode in (None, Noisy(NOISE), Secure(256)):
+        run = RUN if mode is None else RunSpec(GRID[0], NAMES, mode)
+        again = kind.from_config(Config(kind(run).to_config()), [], party_of(X, LABELS))
+        assert again.run == run
+
+
+def test_a_party_counts_by_every_spec() -> None:
+    found = statistic_of(REQUEST, party_of(X, LABELS))
+    assert found == CountsOfSpecs(tuple(ClassCounts.from_data(FlyHash(spec), X, Y, 3) for spec in GRID))
+    assert REQUEST.sizes(found).tolist() == [50, 50, 50]
+    assert REQUEST.digests(found) == found.sha256
+    assert REQUEST.load(found) == 150
+    assert REQUEST.capacity == min(codec.capacity(hasher) for hasher in RUN.hashers)
+
+
+def test_an_empty_party_sends_zeros() -> None:
+    assert statistic_of(REQUEST, party_of(np.empty((0, 4)), [])) == no_counts(RUN)
+
+
+def test_threads_change_nothing() -> None:
+    assert statistic_of(REQUEST, party_of(X, LABELS, n_jobs=2)) == statistic_of(REQUEST, party_of(X, LABELS))
+
+
+HOSTILE: dict[str, tuple[Any, Any]] = {
+    "nothing": ([], 0),
+    "one block": (codec.encode(*counts()[:1]), 10),
+    "three blocks": (codec.encode(*counts(), counts()[0]), 10),
+    "another order": (codec.encode(*counts()[::-1]), 10),
+    "the same twice": (codec.encode(counts()[0], counts()[0]), 10),
+    "other samples": (codec.encode(counts(codes=np.zeros(10, int))[0], counts(codes=np.ones(10, int))[1]), 10),
+    "another number": (codec.encode(*counts()), 11),
+    "no number": (codec.encode(*counts()), 10.0),
+    "too many": (codec.encode(*counts(60)), 60),
+    "averaged weights": ([np.zeros((3, 100)), np.zeros(3)] * 2, 10),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_reply_costs_its_sender_alone_and_all_its_specs(name: str) -> None:
+    arrays, n = HOSTILE[name]
+    steps = exchange(GRID, max_examples_per_party=50)
+
+    def spoil(reply: Reply) -> Reply:
+        return replace(reply, tensors=codec.write_tensors(arrays), n_examples=n) if reply.cid == "3" else reply
+
+    taken = steps.step(TRAIN, spoil=spoil)
+    assert taken is not None
+    assert list(taken.missing) == ["party-3"]
+    assert steps.run.totals == in_process(options_for(GRID), shares()[:3]).totals
+    steps.step(TRAIN)  # it may mend it
+    assert steps.run.counts.n_examples == 120
+
+
+def test_the_memory_limit_covers_all_specs_before_any_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = Config(REQUEST.to_config())
+    needed = sum(memory_needed(spec, 3) for spec in GRID) + 16 * 9
+    assert CountsRequest.from_config(config, [], party_of(X, LABELS, memory_limit=needed)).run == RUN
+    monkeypatch.setattr(RunSpec, "agree_on_rows", lambda *_: pytest.fail("drew the rows"))
+    with pytest.raises(PayloadError, match=r"^memory: .*, the first of 2 specs need about"):
+        CountsRequest.from_config(config, [], party_of(X, LABELS, memory_limit=needed - 1))
+
+
+def test_a_giant_hash_is_refused_before_it_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = REQUEST.to_config()
+    config["flynn-specs"] = str(config["flynn-specs"]).replace('"hash_dim": 100', f'"hash_dim": {2**31 - 1}')
+    monkeypatch.setattr(RunSpec, "agree_on_rows", lambda *_: pytest.fail("drew the rows"))
+    with pytest.raises(PayloadError, match=r"^memory: .* this party allows 4096.0"):
+        CountsRequest.from_config(Config(config), [], party_of(X, LABELS))
+
+
+# ---- noisy counts
+
+
+def test_noisy_counts_are_read_with_one_sample_announced_and_no_other() -> None:
+    release = NOISE.release(ClassCounts.from_data(FlyHash(GRID[0]), X, Y, 3))
+    arrays = codec.encode_release(release, NOISE)
+    assert read(NOISY, arrays, NOISY_EXAMPLES).parts[0] == release
+    assert NOISY.sizes(read(NOISY, arrays, 1)) is None
+    assert NOISY.load(read(NOISY, arrays, 1)) == np.abs(release.array).max()
+    for wrong in (0, 2, 150):
+        with pytest.raises(PayloadError) as error:
+            read(NOISY, arrays, wrong)
+        assert (error.value.field, error.value.got) == ("num_examples", str(wrong))
+    for spoiled in (
+        [],
+        arrays[:1],
+        [arrays[0], arrays[1].astype(float)],
+        [arrays[0], arrays[1][:2]],
+        [arrays[0] ^ 1, arrays[1]],
+    ):
+        with pytest.raises(PayloadError):
+            read(NOISY, spoiled, 1)
+
+
+def test_a_party_without_a_policy_gives_no_noisy_counts() -> None:
+    assert replied(NOISY, party_of(X, LABELS)).metrics.keys() == {REFUSED}
+
+
+# ---- members
+
+
+def test_a_newcomer_is_matched_with_nobody_and_a_member_is_refused() -> None:
+    roster = Roster([Member("a", "1", sha256=("x",) * 2), Member("b", "2", sha256=("y",) * 2)])
+    request, statistic = JoinRequest(RUN, roster=roster), CountsOfSpecs(tuple(counts()))
+    assert request.match(statistic, "9", "z", set()) is None
+    for cid, name in (("1", "z"), ("9", "b")):
+        with pytest.raises(PayloadError):
+            request.match(statistic, cid, name, set())
+    assert request.add(statistic, statistic) == statistic + statistic
+    assert (request.is_withdrawal, WithdrawRequest(RUN).is_withdrawal) == (False, True)
+
+
+def test_who_leaves_is_matched_by_its_very_counts() -> None:
+    statistic = CountsOfSpecs(tuple(counts()))
+    roster = Roster([Member("a", "1", sha256=("x",) * 2), Member("a", "2", sha256=statistic.sha256)])
+    request = WithdrawRequest(RUN, roster=roster)
+    assert request.match(statistic, "9", "a", set()) == 1
+    for cid, name, taken in (("9", "a", {1}), ("9", "z", set()), ("1", "", set())):
+        with pytest.raises(PayloadError):
+            request.match(statistic, cid, name, taken)
+    assert request.add(statistic, statistic) == no_counts(RUN)
+    assert request.load(statistic) == 0  # it takes no room
+
+
+def test_who_was_added_by_a_secure_sum_cannot_be_taken_out() -> None:
+    request = WithdrawRequest(RUN, roster=Roster([Member("a", "1")]))
+    with pytest.raises(PayloadError, match="secure sum"):
+        request.match(CountsOfSpecs(tuple(counts())), "1", "a", set())
+
+
+def test_specs_of_another_width_than_the_data_are_refused() -> None:
+    request = CountsRequest(RunSpec(HashSpec(5, 24, 2, 3, 7), NAMES))
+    reason = replied(request, party_of(X, LABELS)).metrics[REFUSED]
+    assert reason == "n_features: expected 4, the number of columns of the data, got 5"

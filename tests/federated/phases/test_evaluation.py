@@ -1,0 +1,281 @@
+"""The evaluation: the model reaches the parties, and only whole confusion matrices are added up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.metrics import confusion_matrix
+
+from flwr_flynn.errors import PayloadError
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.algorithm import party_of
+from flwr_flynn.federated.phases.evaluation import EvaluationRequest, classifier_of, evaluated
+from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, UNKEPT, Config, Reply
+from flwr_flynn.federated.run_spec import Noisy, RunSpec
+from flwr_flynn.federated.statistics import Tables
+from flwr_flynn.hashing.flyhash import FlyHash
+from flwr_flynn.model.classifier import FlyNNClassifier
+from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.metrics import scores
+from flwr_flynn.model.scoring import Readout
+from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
+from tests.federated.runs import GRID, LABELS, NAMES, X, Y, exchange, in_process, options_for, replied, shares
+
+RUN = RunSpec(GRID[0], NAMES)
+COUNTS = ClassCounts.from_data(FlyHash(GRID[0]), X, Y, 3)
+REQUEST = EvaluationRequest(RUN, COUNTS, Readout("balanced", 0.8, 0.5))
+NOISE = SimulatedRelease(LaplaceCounts(5.0, hash_nnz=GRID[0].hash_nnz, n_classes=3), 3)
+
+
+def refusal(entries: dict[str, Any], arrays: list[Any]) -> str:
+    """The reason of a party that takes no model."""
+    received: list[FlyNNClassifier] = []
+    party = party_of(X, LABELS, X, LABELS, on_model=received.append)
+    answer = party.answer({PHASE: "evaluation", **REQUEST.to_config(), **entries}, arrays)
+    assert received == []
+    assert (answer.arrays, answer.n_examples) == ([], 0)
+    return str(answer.metrics[REFUSED])
+
+
+# ---- at a party
+
+
+def test_a_request_makes_the_round_trip() -> None:
+    release = NOISE.release(COUNTS)
+    noisy = EvaluationRequest(RunSpec(GRID[0], NAMES, Noisy(NOISE)), release, Readout("bayes", 0.5, 2.0), 1)
+    for request in (REQUEST, noisy, replace(REQUEST, tries=False)):
+        again = EvaluationRequest.from_config(Config(request.to_config()), request.arrays(), party_of(X, LABELS))
+        assert again == request
+
+
+def test_a_party_tries_the_model_on_its_held_out_samples() -> None:
+    received: list[FlyNNClassifier] = []
+    reply = replied(REQUEST, party_of(X, LABELS, X[::3], LABELS[::3], name="Basel", on_model=received.append))
+    predicted = received[0].predict(X[::3])
+    (matrix,) = codec.read_tensors(reply.tensors)
+    np.testing.assert_array_equal(matrix, confusion_matrix(LABELS[::3], predicted, labels=NAMES))
+    assert reply.n_examples == 50
+    assert reply.metrics == {"accuracy": np.mean(LABELS[::3] == predicted), "flynn-party": "Basel"}
+    assert received[0].counts_ == COUNTS
+
+
+def test_the_model_is_read_as_the_server_says() -> None:
+    received: list[FlyNNClassifier] = []
+    run = RunSpec(GRID[0], NAMES, feature_names=list("abcd"))
+    request = EvaluationRequest(run, COUNTS, Readout("novelty", 0.25, 3.0))
+    replied(request, party_of(X, LABELS, on_model=received.append))
+    (model,) = received
+    assert (model.rule, model.decay_, model.temperature_) == ("novelty", 0.25, 3.0)
+    assert list(model.feature_names_in_) == list("abcd")
+    assert np.array_equal(model.predict_proba(X), request.model.predict_proba(X))
+
+
+@pytest.mark.parametrize("held_out", [(), (X[:0], LABELS[:0])])
+def test_without_samples_held_out_the_model_is_taken_and_nothing_reported(held_out: Any) -> None:
+    received: list[FlyNNClassifier] = []
+    reply = replied(REQUEST, party_of(X, LABELS, *held_out, on_model=received.append))
+    assert (list(reply.tensors), reply.n_examples, reply.metrics) == ([], 0, {})
+    assert len(received) == 1
+
+
+def test_a_party_that_only_takes_the_model_tells_nothing() -> None:
+    received: list[FlyNNClassifier] = []
+    party = party_of(X, LABELS, X, LABELS, name="Basel", on_model=received.append)
+    reply = replied(replace(REQUEST, tries=False), party)
+    assert (list(reply.tensors), reply.n_examples, reply.metrics) == ([], 0, {"flynn-party": "Basel"})
+    assert len(received) == 1
+
+
+ARRAYS = REQUEST.arrays()
+
+
+@pytest.mark.parametrize(
+    ("entries", "arrays", "said"),
+    [
+        ({}, [], "message"),
+        ({}, [ARRAYS[0], ARRAYS[1][:2]], "counts"),
+        ({}, [ARRAYS[0], ARRAYS[1] // 2], "counts"),
+        ({}, [ARRAYS[0] ^ 1, ARRAYS[1]], "fingerprint"),
+        *(
+            ({"flynn-readout": readout}, ARRAYS, "readout")
+            for readout in (
+                None,
+                7,
+                "{",
+                "[]",
+                '["balanced", 0.5]',
+                '["balanced", 0.5, null]',
+                '["balanced", 0.5, 0]',
+                '["balanced", 0.5, "1"]',
+                '["balanced", "auto", 1]',
+                '["balanced", NaN, 1]',
+                '["balanced", 7, 1]',
+                '["anything", 0.5, 1]',
+                '[["balanced"], 0.5, 1]',
+            )
+        ),
+        ({"flynn-tries": 1}, ARRAYS, "flynn-tries"),
+        ({"flynn-n-releases": -1}, ARRAYS, "flynn-n-releases"),
+        ({"flynn-n-releases": True}, ARRAYS, "flynn-n-releases"),
+        ({"flynn-fingerprints": "0" * 64}, ARRAYS, "fingerprint"),
+        (RunSpec(GRID, NAMES).to_config(), ARRAYS, "spec"),
+    ],
+)
+def test_hostile_models_are_refused(entries: dict[str, Any], arrays: list[Any], said: str) -> None:
+    assert said in refusal(entries, arrays)
+
+
+@pytest.mark.parametrize(
+    ("X_test", "y_test"),
+    [
+        (X[:, :3], LABELS),
+        (X[0], LABELS[:1]),
+        (np.full((1, 4), np.nan), ["setosa"]),
+        (sp.coo_array([[123456.0, np.inf, 0, 0]]), ["setosa"]),
+        (X[:1], ["123456"]),
+        (X[:1], ["setosa"] * 2),
+    ],
+)
+def test_test_samples_that_do_not_fit_are_named_and_the_model_is_kept(X_test: Any, y_test: Any) -> None:
+    received: list[FlyNNClassifier] = []
+    reply = replied(REQUEST, party_of(X, LABELS, X_test, y_test, on_model=received.append))
+    assert reply.n_examples == 0
+    assert reply.metrics.keys() == {REFUSED}
+    assert reply.metrics[REFUSED].startswith("X_test, y_test: ")
+    assert "123456" not in reply.metrics[REFUSED]
+    assert len(received) == 1
+
+
+@pytest.mark.parametrize("convert", [sp.coo_array, sp.csc_matrix, np.asfortranarray, np.ndarray.tolist])
+def test_many_test_samples_are_tried_in_batches(convert: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    party = party_of(X, LABELS, convert(X), LABELS)
+    whole = replied(REQUEST, party)
+    monkeypatch.setattr("flwr_flynn.federated.party._SCORES", 256 * 7)
+    assert replied(REQUEST, party) == whole
+
+
+# ---- at the server
+
+GOOD, BAD = [[3, 0, 0], [0, 2, 1], [0, 0, 4]], [[0, 1, 0], [0, 1, 0], [0, 0, 0]]
+
+
+def with_matrix(reply: Reply, matrix: Any, n: Any = None) -> Reply:
+    matrix = np.array(matrix)
+    n = int(matrix.sum()) if n is None else n
+    return replace(reply, tensors=codec.write_tensors([matrix]), n_examples=n)
+
+
+HOSTILE: dict[str, Any] = {
+    "no matrix": lambda reply: replace(reply, tensors=[], n_examples=3),
+    "another number": lambda reply: with_matrix(reply, GOOD, 9),
+    "a negative number": lambda reply: with_matrix(reply, GOOD, -10),
+    "no number": lambda reply: with_matrix(reply, GOOD, 10.0),
+    "too large": lambda reply: with_matrix(reply, [[2**48 + 1, 0, 0], [0, 0, 0], [0, 0, 0]]),
+    "wraps around": lambda reply: with_matrix(reply, [[2**62] * 3, [2**62] * 1 + [10, 0], [0] * 3], 10),
+    "another shape": lambda reply: with_matrix(reply, [[1]]),
+    "negative": lambda reply: with_matrix(reply, [[4, -1, 0], [0, 0, 0], [0, 0, 0]]),
+    "floats": lambda reply: with_matrix(reply, np.array(GOOD, float)),
+    "two matrices": lambda reply: replace(reply, tensors=[*reply.tensors, *reply.tensors]),
+    "junk": lambda reply: replace(reply, tensors=[b"junk"]),
+    "a refusal": lambda reply: replace(reply, metrics={REFUSED: "no"}),
+    "a fault of form": lambda reply: replace(reply, fault="statistic: no"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_reply_costs_its_sender_alone(name: str) -> None:
+    steps = exchange(GRID[0], decay=0.5)
+    steps.step(TRAIN)
+    before = steps.run.counts.sha256(), steps.run.model.decay_
+    taken = steps.step(EVALUATE, spoil=lambda reply: HOSTILE[name](reply) if reply.cid == "3" else reply)
+    assert taken is not None
+    evaluation = steps.run.state.results["evaluation"]
+    assert list(taken.missing) == list(evaluation.missing) == ["party-3"]
+    assert evaluation.figures["examples"] == 30 - len(shares()[3]["y_test"])
+    assert (steps.run.counts.sha256(), steps.run.model.decay_) == before
+
+
+def test_confusion_matrices_are_added_up() -> None:
+    steps = exchange(GRID[0], decay=0.5)
+    steps.step(TRAIN)
+    matrices = {"0": GOOD, "1": BAD}
+
+    def spoil(reply: Reply) -> Reply:
+        if reply.cid in matrices:
+            return with_matrix(reply, matrices[reply.cid])
+        return replace(reply, tensors=[], n_examples=0)
+
+    steps.step(EVALUATE, spoil=spoil)
+    figures = steps.run.state.results["evaluation"].figures
+    total = np.array(GOOD) + np.array(BAD)
+    assert {name: figures[name] for name in scores(total)} == scores(total)
+    assert figures["confusion"] == total.tolist()
+    assert figures["worst_party"] == {"name": "party-1", "accuracy": 0.5, "examples": 2}
+    assert figures["best_party"] == {"name": "party-0", "accuracy": 0.9, "examples": 10}
+    assert steps.run.state.results["evaluation"].missing == {}
+
+
+def test_an_evaluation_without_samples_reports_nothing() -> None:
+    steps = exchange(GRID[0], decay=0.5)
+    steps.step(TRAIN)
+    steps.step(EVALUATE, spoil=lambda reply: replace(reply, tensors=[], n_examples=0))
+    evaluation = steps.run.state.results["evaluation"]
+    assert (evaluation.figures, evaluation.missing) == (None, {})
+    assert evaluated({"a": Tables((np.array(GOOD),))}, {}, {}).figures is not None
+
+
+def test_figures_that_nobody_asked_for_are_not_looked_at() -> None:
+    request = replace(REQUEST, tries=False)
+    reply = with_matrix(replied(request, party_of(X, LABELS)), GOOD)
+    assert request.read(codec.read_tensors(reply.tensors), reply, None) is None
+    with pytest.raises(PayloadError):
+        REQUEST.read([], reply, None)
+
+
+def test_who_could_not_keep_the_model_is_told() -> None:
+    steps = exchange(GRID[0], decay=0.5)
+    steps.step(TRAIN)
+    said = {"0": "disk\nfull", "1": 7}
+    steps.step(
+        EVALUATE,
+        spoil=lambda reply: (
+            replace(reply, metrics={**reply.metrics, UNKEPT: said[reply.cid]}) if reply.cid in said else reply
+        ),
+    )
+    evaluation = steps.run.state.results["evaluation"]
+    assert evaluation.unkept == {"party-0": "disk full", "party-1": "no reason given"}
+    assert evaluation.missing == {}
+
+
+def test_the_model_may_be_handed_out_to_parties_that_send_no_figures() -> None:
+    received: list[FlyNNClassifier] = []
+    run = in_process(options_for(GRID, fraction_evaluate=0, hand_out=True), shares(), on_model=received.append)
+    assert [model.counts_ for model in received] == [run.counts] * 4
+    assert run.state.results["evaluation"].figures is None
+    assert run.num_rounds == 1
+
+
+def test_a_share_of_the_parties_evaluates() -> None:
+    steps = exchange(GRID[0], decay=0.5, fraction_evaluate=0.5)
+    steps.step(TRAIN)
+    sizes: list[int] = []
+
+    def sample(size: int) -> list[str]:
+        sizes.append(size)
+        return ["1", "3"]
+
+    ask = steps.run.ask(EVALUATE, list(steps.parties), sample=sample)
+    assert ask is not None
+    assert (ask.cids, sizes) == (["1", "3"], [2])
+
+
+def test_the_classifier_of_noisy_counts_carries_their_guarantee() -> None:
+    release = NOISE.release(COUNTS)
+    run = RunSpec(GRID[0], NAMES, Noisy(NOISE))
+    model = classifier_of(run, release, Readout("balanced", 0.5, 1.0))
+    assert model.guarantee_ == NOISE.guarantee()
+    assert REQUEST.model.guarantee_ is None

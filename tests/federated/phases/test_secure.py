@@ -1,0 +1,119 @@
+"""A secure sum: copies of one mean give the exact sum, or nobody is counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flwr_flynn.errors import ConfigError
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.phases.counts import CountsRequest, no_counts
+from flwr_flynn.federated.phases.secure import bound_for, check_room, collect_secure, room
+from flwr_flynn.federated.protocol import TRAIN, Reply
+from flwr_flynn.federated.roster import Roster
+from flwr_flynn.federated.run import Failures, Run
+from flwr_flynn.federated.run_spec import LARGEST_BOUND, RunSpec, Secure
+from tests.fakes import CLASSES, SPEC, counts_of, points
+
+RUN = RunSpec(SPEC, CLASSES, Secure(256))
+REQUEST = CountsRequest(RUN)
+PARTS = [counts_of(*points(5 + i, seed=i)) for i in range(3)]
+TOTAL = PARTS[0] + PARTS[1] + PARTS[2]
+
+
+def copies(array: np.ndarray, n: int = 3, **metrics: Any) -> list[Reply]:
+    """The replies that Flower makes of a mean."""
+    return [Reply(str(i), codec.write_tensors([array]), 1, dict(metrics)) for i in range(n)]
+
+
+def collected(replies: list[Reply], roster: Roster | None = None) -> Any:
+    roster = roster or Roster()
+    return collect_secure(REQUEST, no_counts(RUN), roster, roster, replies)
+
+
+@given(st.integers(3, 40), st.integers(0, 2**30))
+def test_the_mean_of_any_number_of_parties_gives_the_exact_sum(n: int, seed: int) -> None:
+    parts = [counts_of(*points(seed % (i + 2), seed=seed % 1000 + i)) for i in range(n)]
+    total = sum(parts[1:], start=parts[0])
+    assert collected(copies(total.array / n, n)).total.parts[0] == total
+
+
+def test_all_senders_are_in_the_sum_and_nobody_s_sizes_are_known() -> None:
+    batch = collected(copies(TOTAL.array / 3, **{"flynn-party": "Basel"}))
+    assert batch.total.parts[0] == TOTAL
+    assert list(batch.passed) == ["0", "1", "2"]
+    for member in batch.members.values():
+        assert (member.name, member.sizes, member.sha256, member.examples) == ("Basel", None, (), None)
+
+
+MEAN = TOTAL.array / 3
+HOSTILE: dict[str, list[Reply]] = {
+    "different means": [*copies(MEAN, 2), Reply("2", codec.write_tensors([MEAN + 1]), 1, {})],
+    "two arrays": [Reply(str(i), codec.write_tensors([MEAN, MEAN]), 1, {}) for i in range(3)],
+    "no array": [Reply(str(i), [], 1, {}) for i in range(3)],
+    "integers": copies(TOTAL.array),
+    "single floats": copies(MEAN.astype(np.float32)),
+    "another shape": copies(MEAN[:2]),
+    "no integers": copies(MEAN + 0.1),
+    "nan": copies(np.full_like(MEAN, np.nan)),
+    "beyond the bound": copies(np.full_like(MEAN, 257.0)),
+    "counts of no samples": copies(np.eye(*MEAN.shape)),
+    "junk": [Reply(str(i), [b"junk"], 1, {}) for i in range(3)],
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_spoiled_sum_counts_nobody(name: str) -> None:
+    batch = collected(HOSTILE[name])
+    assert batch.total == no_counts(RUN)
+    assert batch.passed == batch.members == {}
+    assert batch.refused.keys() == {"0", "1", "2"}
+    assert len(set(batch.refused.values())) == 1
+
+
+def test_who_is_in_a_sum_is_in_no_other() -> None:
+    roster = Roster()
+    for member in collected(copies(MEAN)).members.values():
+        roster.count(member)
+    batch = collected(copies(MEAN), roster)
+    assert (batch.repeated, batch.passed) == (["0", "1", "2"], {})
+
+
+def test_too_few_parties_are_not_asked() -> None:
+    run = Run(RunOptions(SPEC, CLASSES, 3, secure_bound=256))
+    assert run.ask(TRAIN, ["1", "2"]) is None
+    assert run.counted.missing.keys() == {"node 1", "node 2"}
+    ask = run.ask(TRAIN, ["0", "1", "2"])
+    assert ask is not None
+    run.take(copies(MEAN), Failures())
+    assert run.counts == TOTAL
+    assert [phase.name for phase in run.phases] == ["counts", "evaluation"]
+
+
+def test_the_sum_has_room_for_all_or_nobody_is_asked() -> None:
+    run = Run(RunOptions(SPEC, CLASSES, 3, secure_bound=LARGEST_BOUND))
+    assert room(LARGEST_BOUND) == 3
+    with pytest.raises(ConfigError):
+        run.ask(TRAIN, list("0123"))
+
+
+@given(st.integers(1, LARGEST_BOUND))
+def test_the_bound_is_the_least_power_of_two(most: int) -> None:
+    bound = bound_for(most)
+    assert most <= bound <= max(2, 2 * most - 1)
+    assert bound & (bound - 1) == 0
+    check_room(room(bound), bound)
+    with pytest.raises(ConfigError):
+        check_room(room(bound) + 1, bound)
+
+
+@pytest.mark.parametrize("most", [0, -1, LARGEST_BOUND + 1])
+def test_no_bound_is_beyond_the_modulus(most: int) -> None:
+    with pytest.raises(ConfigError) as error:
+        bound_for(most)
+    assert error.value.field == "secure sum"

@@ -1,0 +1,224 @@
+"""The selection: of any split the pooled one, and a hostile table costs its sender's say alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flwr_flynn.errors import PayloadError
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.algorithm import party_of
+from flwr_flynn.federated.phases.counts import no_counts
+from flwr_flynn.federated.phases.selection import (
+    Selection,
+    SelectionRequest,
+    candidates_for,
+    is_selection_needed,
+    select,
+)
+from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Config, Reply
+from flwr_flynn.federated.roster import Member
+from flwr_flynn.federated.run import Failures
+from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.statistics import CountsOfSpecs
+from flwr_flynn.hashing.flyhash import FlyHash
+from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.leave_one_out import TEMPERATURES
+from flwr_flynn.model.scoring import Readout
+from flwr_flynn.model.selection import select as select_pooled
+from tests.federated.runs import (
+    AUTO,
+    GRID,
+    LABELS,
+    NAMES,
+    SPLITS,
+    TRAINING,
+    Exchange,
+    X,
+    Y,
+    exchange,
+    in_process,
+    options_for,
+    renamed,
+    shares,
+    statistic_of,
+)
+
+RUN = RunSpec(GRID, NAMES)
+TOTALS = CountsOfSpecs(tuple(ClassCounts.from_data(FlyHash(spec), X, Y, 3) for spec in GRID))
+REQUEST = SelectionRequest(RUN, TOTALS, candidates_for(TOTALS, "balanced", "auto"))
+ALL = Member("", "1", sizes=(50, 50, 50))
+
+
+@pytest.mark.parametrize("how", SPLITS)
+@pytest.mark.parametrize("spec", [AUTO, GRID, GRID[0]], ids=["auto", "grid", "one"])
+def test_the_selection_of_any_split_is_the_pooled_one(how: str, spec: Any) -> None:
+    run = in_process(options_for(spec), shares(how))
+    specs = run.state.run_spec.specs
+    pooled = select_pooled(specs, X[TRAINING], Y[TRAINING], 3)
+    selection = run.state.results["selection"]
+    assert specs[selection.spec] == pooled.spec
+    assert selection.readout == pooled.readout
+    assert selection.readout.temperature in TEMPERATURES
+    assert run.model.model_.member.readout == pooled.readout
+    assert run.counts == pooled.counts
+    assert selection.accuracy == max(map(max, selection.accuracies))
+    assert (selection.parties, selection.examples, selection.missing) == (4, 120, {})
+
+
+def test_a_request_makes_the_round_trip() -> None:
+    party = party_of(X, LABELS)
+    again = SelectionRequest.from_config(Config(REQUEST.to_config()), REQUEST.arrays(), party)
+    assert again == REQUEST
+
+
+@pytest.mark.parametrize(
+    ("candidates", "arrays"),
+    [
+        ("[]", None),
+        ("[[], []]", None),
+        ("{", None),
+        (7, None),
+        ("x" * 10**6, None),
+        ('[[["balanced", 0.5]]]', None),
+        ('[[["balanced", 0.5]], [["balanced"]]]', None),
+        ('[[["balanced", 0.5]], [["balanced", "0.5"]]]', None),
+        ('[[["balanced", 0.5]], [["balanced", 1.5]]]', None),
+        ('[[["balanced", NaN]], [["balanced", 0.5]]]', None),
+        ('[[["best", 0.5]], [["balanced", 0.5]]]', None),
+        (json.dumps([[["balanced", 0.5]] * 65] * 2), None),
+        (None, codec.encode(TOTALS.parts[0])),
+        (None, codec.encode(*TOTALS.parts[::-1])),
+        (None, []),
+    ],
+)
+def test_a_hostile_request_is_refused_by_the_party(candidates: Any, arrays: Any) -> None:
+    entries = {PHASE: "selection", **REQUEST.to_config()}
+    if candidates is not None:
+        entries["flynn-candidates"] = candidates
+    answer = party_of(X, LABELS).answer(entries, REQUEST.arrays() if arrays is None else arrays)
+    assert answer.metrics.keys() == {REFUSED}
+    assert len(str(answer.metrics[REFUSED])) < 500
+
+
+def test_a_party_refuses_a_selection_among_counts_that_it_is_not_in() -> None:
+    empty = replace(REQUEST, totals=no_counts(RUN))
+    party = party_of(X, LABELS)
+    answer = party.answer({PHASE: "selection", **empty.to_config()}, empty.arrays())
+    assert answer.metrics.keys() == {REFUSED}
+    nobody = party_of(X[:0], LABELS[:0]).answer({PHASE: "selection", **empty.to_config()}, empty.arrays())
+    assert (REFUSED in nobody.metrics, nobody.n_examples) == (False, 0)
+
+
+def test_only_counted_parties_have_a_say() -> None:
+    for member in (None, Member("", "1"), Member("", "1", sizes=(50, 50, 49))):
+        with pytest.raises(PayloadError) as error:
+            statistic_of(REQUEST, party_of(X, LABELS), member)
+        assert error.value.field == "selection"
+    assert statistic_of(REQUEST, party_of(X, LABELS), ALL).tables[0].shape == (len(REQUEST.candidates[0]), 3)
+
+
+def spoiled(reply: Reply, table: int, value: int) -> Reply:
+    arrays = [array.copy() for array in codec.read_tensors(reply.tensors)]
+    arrays[table][0, 0] = value
+    return replace(reply, tensors=codec.write_tensors(arrays))
+
+
+def changed(reply: Reply, change: Any) -> Reply:
+    return replace(reply, tensors=codec.write_tensors(change(list(codec.read_tensors(reply.tensors)))))
+
+
+HOSTILE: dict[str, Any] = {
+    "no tables": lambda reply: replace(reply, tensors=[]),
+    "junk": lambda reply: replace(reply, tensors=[b"junk", *reply.tensors[1:]]),
+    "a table less": lambda reply: changed(reply, lambda arrays: arrays[:-1]),
+    "a candidate less": lambda reply: changed(reply, lambda arrays: [arrays[0][1:], *arrays[1:]]),
+    "floats": lambda reply: changed(reply, lambda arrays: [arrays[0].astype(float), *arrays[1:]]),
+    "negative": lambda reply: spoiled(reply, 0, -1),
+    "more than the class has": lambda reply: spoiled(reply, 0, 51),
+    "negative losses": lambda reply: spoiled(reply, 1, -1),
+    "endless losses": lambda reply: spoiled(reply, 1, 2**62),
+    "another number": lambda reply: replace(reply, n_examples=reply.n_examples - 1),
+    "no number": lambda reply: replace(reply, n_examples=float(reply.n_examples)),
+    "a refusal": lambda reply: replace(reply, metrics={REFUSED: "no"}),
+    "a fault of form": lambda reply: replace(reply, fault="statistic: no"),
+    "a confusion matrix": lambda reply: replace(reply, tensors=codec.write_tensors([np.zeros((3, 3), np.int64)])),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_reply_costs_its_sender_s_say_alone(name: str) -> None:
+    steps = exchange(GRID)
+    steps.step(TRAIN)
+    before = steps.run.totals
+    taken = steps.step(EVALUATE, spoil=lambda reply: HOSTILE[name](reply) if reply.cid == "3" else reply)
+    assert taken is not None
+    selection = steps.run.state.results["selection"]
+    assert list(taken.missing) == list(selection.missing) == ["party-3"]
+    assert selection.parties == 3
+    assert selection.examples == 120 - len(shares()[3]["y"])
+    assert steps.run.totals == before
+    silent = exchange(GRID)
+    silent.step(TRAIN)
+    silent.step(EVALUATE, failures={"3": "failed"})
+    assert replace(selection, missing={}) == replace(silent.run.state.results["selection"], missing={})
+
+
+def test_replies_count_once_and_strangers_do_not() -> None:
+    steps = exchange(GRID)
+    steps.step(TRAIN)
+    ask = steps.run.ask(EVALUATE, [*steps.parties, "stranger"])
+    assert ask is not None
+    assert ask.cids == list(steps.parties)
+    replies = [Exchange(steps.run, steps.parties).reply(ask, cid) for cid in ask.cids]
+    taken = steps.run.take([replies[0], renamed(replies[1], "0"), *replies[1:], renamed(replies[0], "9")], Failures())
+    assert taken is not None
+    assert taken.batch.repeated == ["0"]
+    assert steps.run.state.results["selection"].examples == 120
+
+
+# ---- the result
+
+
+def test_without_replies_it_is_the_first_candidate() -> None:
+    selection = select(REQUEST.candidates, None, [0, 0, 0], 0, {"a": "no reply"})
+    assert (selection.spec, selection.readout, selection.accuracies, selection.accuracy) == (
+        0,
+        REQUEST.candidates[0][0],
+        (),
+        None,
+    )
+    nothing = statistic_of(REQUEST, party_of(X[:0], LABELS[:0]), Member("", "1", sizes=(0, 0, 0)))
+    assert select(REQUEST.candidates, nothing, [0, 0, 0], 1, {}).accuracies == ()
+
+
+def test_classes_without_samples_do_not_count_in_the_accuracy() -> None:
+    two = Y < 2
+    totals = CountsOfSpecs(tuple(ClassCounts.from_data(FlyHash(spec), X[two], Y[two], 3) for spec in GRID))
+    request = SelectionRequest(RUN, totals, candidates_for(totals, "balanced", "auto"))
+    found = statistic_of(request, party_of(X[two], LABELS[two]), Member("", "1", sizes=(50, 50, 0)))
+    assert select(request.candidates, found, [50, 50, 0], 1, {}).accuracy == 1.0
+
+
+def test_what_json_gets_holds_every_candidate() -> None:
+    found = statistic_of(REQUEST, party_of(X, LABELS), ALL)
+    selection: Selection = select(REQUEST.candidates, found, [50, 50, 50], 1, {})
+    values = selection.to_dict()
+    assert values["readout"] == [selection.readout.rule, selection.readout.decay]
+    assert [len(each) for each in values["candidates"]] == [len(each) for each in values["accuracies"]]
+    assert values["accuracy"] == selection.accuracy
+
+
+@pytest.mark.parametrize(
+    ("n_specs", "rule", "decay", "needed"),
+    [(1, "balanced", "auto", True), (1, "balanced", 0.5, False), (1, "bayes", "auto", False), (2, "bayes", 0.5, True)],
+)
+def test_one_candidate_is_not_selected(n_specs: int, rule: str, decay: Any, needed: bool) -> None:
+    assert is_selection_needed(n_specs, rule, decay) == needed
+    if not needed:
+        assert len(candidates_for(CountsOfSpecs(TOTALS.parts[:1]), rule, decay)[0]) == 1
+    assert candidates_for(TOTALS, "novelty", 0.5) == ((Readout("novelty", 0.5),),) * 2

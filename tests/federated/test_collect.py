@@ -1,0 +1,222 @@
+"""Replies of a phase: exact sums in any order, nobody twice, and a bad reply costs its sender alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flwr_flynn import ClassCounts
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.collect import Batch, collect_each, first_of_each
+from flwr_flynn.federated.compression import pack
+from flwr_flynn.federated.phases.counts import CountsRequest, no_counts
+from flwr_flynn.federated.protocol import REFUSED, Reply
+from flwr_flynn.federated.roster import Roster
+from flwr_flynn.federated.statistics import CountsOfSpecs
+from tests.fakes import HASHER, RUN, SPEC, counts_of, good_reply, points
+
+
+class Counting:
+    """A roster and a sum, to which batches are added."""
+
+    def __init__(self, **limits: Any) -> None:
+        self.request = CountsRequest(RUN, **limits)
+        self.roster, self.total = Roster(), no_counts(RUN)
+
+    def check(self, *replies: Reply) -> Batch[CountsOfSpecs]:
+        return collect_each(self.request, self.total, self.roster, self.roster, replies)
+
+    def take(self, *replies: Reply) -> Batch[CountsOfSpecs]:
+        batch = self.check(*replies)
+        self.total = batch.total
+        self.roster.introduce(batch.names)
+        for cid, reason in batch.refused.items():
+            self.roster.fail(cid, reason)
+        for member in batch.members.values():
+            self.roster.count(member)
+        return batch
+
+    @property
+    def counts(self) -> ClassCounts:
+        return self.total.parts[0]
+
+
+def reply_with(cid: str, array: np.ndarray, n: int, **metrics: Any) -> Reply:
+    """Counts that a party made up."""
+    fingerprint = codec.encode(counts_of(*points(0)))[0]
+    return Reply(cid, codec.write_tensors([fingerprint, pack(array)]), n, metrics)
+
+
+@given(
+    owners=st.lists(st.integers(0, 5), min_size=0, max_size=30),
+    order=st.permutations(range(6)),
+    first_round=st.integers(0, 6),
+)
+def test_every_partition_in_every_order_adds_up_to_the_pooled_counts(
+    owners: list[int], order: list[int], first_round: int
+) -> None:
+    X, y = points(len(owners))
+    replies = []
+    for party in order:
+        mine = np.array(owners, int) == party
+        tensors = codec.write_tensors(codec.encode(counts_of(X[mine], y[mine])))
+        replies.append(Reply(str(party), tensors, int(mine.sum()), {}))
+    server = Counting()
+    server.take(*replies[:first_round])
+    server.take(*replies[first_round:])
+    assert server.counts == counts_of(X, y)
+    assert len(server.roster) == 6
+
+
+def test_checking_changes_nothing() -> None:
+    server = Counting()
+    server.take(good_reply("1"))
+    server.roster.ask(["2", "3"])
+    before = server.counts.sha256(), server.roster.counted, server.roster.missing
+    server.check(good_reply("2"), good_reply("1", seed=4), Reply("3", [b"junk"], 3, {"flynn-party": "Ulm"}))
+    assert (server.counts.sha256(), server.roster.counted, server.roster.missing) == before
+
+
+def test_nobody_is_counted_twice() -> None:
+    server = Counting()
+    server.take(good_reply("1"), good_reply("1", seed=3), good_reply("2"))
+    batch = server.take(good_reply("2", seed=8), good_reply("1"))
+    assert batch.repeated == ["2", "1"]
+    assert [member.node for member in server.roster.counted] == ["1", "2"]
+    assert server.counts.n_examples == 10
+
+
+def test_a_second_reply_may_mend_the_first() -> None:
+    server = Counting()
+    batch = server.take(Reply("1", [], 0, {}), good_reply("1"))
+    assert batch.refused == server.roster.missing == {}
+    assert server.counts.n_examples == 5
+
+
+def test_a_sum_of_others_is_never_without_room_and_none_overflows() -> None:
+    room = codec.capacity(HASHER)
+    array = np.zeros((RUN.n_classes, SPEC.hash_dim), np.uint64)
+    array[0, : SPEC.hash_nnz] = room - 3
+    giant = reply_with("1", array, room - 3)
+    server = Counting(max_examples=room)
+    batch = server.take(giant, good_reply("2", n=5), good_reply("3", n=3))
+    assert server.counts.n_examples == room
+    assert list(batch.refused) == ["2"]
+    server = Counting()  # by default nobody takes the others' room
+    assert list(server.take(giant, good_reply("2", n=5)).refused) == ["1"]
+
+
+def test_more_samples_than_a_party_can_have_are_refused() -> None:
+    batch = Counting(max_examples=5).take(good_reply("1", n=6), good_reply("2", n=5), good_reply("3", n=5))
+    assert batch.refused == {"1": "refused: counts: expected at most 5 examples, got 6"}
+
+
+@given(
+    winners=st.lists(st.tuples(st.integers(0, 2), st.permutations(range(24))), max_size=12),
+    alike=st.booleans(),
+    more=st.integers(-2, 2),
+)
+def test_a_party_has_the_influence_of_the_samples_it_claims_and_no_more(
+    winners: list[tuple[int, list[int]]], alike: bool, more: int
+) -> None:
+    """Counts that a party invents, all on the same bits if it likes, and a number of samples that fits them or not:
+    no entry of the sum grows by more than the samples that are counted, nor the sum by more than their winners."""
+    array = np.zeros((3, 24), np.int64)
+    for label, order in winners:
+        array[label, sorted((winners[0][1] if alike else order)[: SPEC.hash_nnz])] += 1
+    claims = max(len(winners) + more, 0)
+    server = Counting()
+    server.take(good_reply("1"), good_reply("2", seed=1))
+    batch = server.check(reply_with("3", array.astype(np.uint64), claims))
+    assert ("3" in batch.passed) == (claims == len(winners))
+    n = claims if batch.passed else 0
+    gained = batch.total.parts[0].array - server.counts.array
+    assert 0 <= gained.min() <= gained.max() <= n
+    assert gained.sum() == SPEC.hash_nnz * n
+
+
+@pytest.mark.parametrize("where", ["read", "digests", "load", "match", "add"])
+def test_whatever_a_reply_raises_is_its_sender_s_refusal(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = getattr(CountsRequest, where)
+    calls = iter(range(100))
+
+    def broken(*args: Any) -> Any:
+        if next(calls) == 1:
+            raise OverflowError("of a library, with SECRET")
+        return original(*args)
+
+    server = Counting()
+    monkeypatch.setattr(CountsRequest, where, broken)
+    batch = server.take(good_reply("1"), good_reply("2", seed=2, flynn_party="Ulm"), good_reply("3", seed=3))
+    assert len(batch.passed) == 2
+    (reason,) = batch.refused.values()
+    assert reason == "refused: unreadable (OverflowError)"
+
+
+def test_a_refusal_tells_its_reason_and_none_is_needed() -> None:
+    server = Counting()
+    batch = server.take(
+        replace(good_reply("1"), metrics={REFUSED: "y: 2 of 3\nlabels"}),
+        replace(good_reply("2"), metrics={REFUSED: 7}),
+        replace(good_reply("3"), fault="array 1: no"),
+    )
+    assert batch.refused == {
+        "1": "declined: y: 2 of 3 labels",
+        "2": "declined: no reason given",
+        "3": "refused: array 1: no",
+    }
+    assert server.counts.n_examples == 0
+
+
+def test_a_node_that_restarted_under_another_id_is_not_counted_again() -> None:
+    server = Counting()
+    server.take(good_reply("1", flynn_party="Basel"), good_reply("2"))
+    before = server.counts.n_examples
+    again = [good_reply(cid, flynn_party=name) for cid, name in (("5", "Basel"), ("6", "Ulm"), ("7", "Ulm"))]
+    batch = server.take(*again)
+    assert server.counts.n_examples == before + 5
+    assert list(batch.passed) == ["6"]
+    assert batch.refused.keys() == {"5", "7"}
+    assert "node 1" in batch.refused["5"]
+    assert "node 6" in batch.refused["7"]
+    # With other samples it is another party of that name.
+    assert list(server.take(good_reply("8", n=4, flynn_party="Basel")).passed) == ["8"]
+
+
+def test_a_batch_tells_who_sent_what() -> None:
+    good = good_reply("17", flynn_party="Basel", flynn_seconds=1.5)
+    batch = Counting().take(good, good_reply("18", n=0, flynn_party=3, flynn_seconds=float("nan")))
+    first, second = batch.members.values()
+    assert (first.name, first.node, first.examples, first.bytes, first.seconds) == ("Basel", "17", 5, good.n_bytes, 1.5)
+    assert first.sha256 == (counts_of(*points(5)).sha256(),)
+    assert (str(second), second.examples, second.seconds) == ("node 18", 0, None)
+    assert batch.parts == {}  # single statistics are kept only where a phase reports on parties
+
+
+def test_a_batch_without_anybody_keeps_the_reasons() -> None:
+    server = Counting()
+    batch = server.check(good_reply("1"), Reply("2", [], 0, {}))
+    alone = batch.without(server.total, "set aside")
+    assert (alone.passed, alone.members, alone.total) == ({}, {}, server.total)
+    assert alone.refused["1"] == "set aside"
+    assert alone.refused["2"] == batch.refused["2"]
+
+
+def test_of_several_replies_the_first_is_the_sender_s_word() -> None:
+    first, second = good_reply("1"), good_reply("1", seed=3)
+    assert first_of_each([first, second, good_reply("2")])["1"] is first
+
+
+@given(st.lists(st.tuples(st.binary(max_size=200), st.integers(-1, 9)), max_size=3))
+def test_junk_is_refused_and_changes_nothing(junk: list[tuple[bytes, int]]) -> None:
+    server = Counting()
+    server.take(good_reply("1"))
+    before = server.counts.sha256()
+    batch = server.take(*(Reply(str(i + 2), [raw, raw], n, {}) for i, (raw, n) in enumerate(junk)))
+    assert len(batch.refused) == len(junk)
+    assert server.counts.sha256() == before

@@ -1,0 +1,143 @@
+"""Options of a run: taken as described, or refused with their name before anything begins."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flwr_flynn.errors import ConfigError, SpecError
+from flwr_flynn.federated.algorithm import federate, party_of
+from flwr_flynn.federated.federation_file import Federation
+from flwr_flynn.federated.options import RunOptions, RunOptionsDict
+from flwr_flynn.federated.run_spec import Noisy, Plain, Secure
+from flwr_flynn.hashing.flyhash import FlyHash
+from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.candidates import HashPlan
+from flwr_flynn.privacy import GaussianCounts, LaplaceCounts
+from tests.fakes import CLASSES, HASHER, SPEC, points
+
+NOISE = LaplaceCounts.for_spec(SPEC, 3, 1.0)
+SHARE = GaussianCounts(0.9, 1e-5, hash_nnz=SPEC.hash_nnz, n_classes=3, n_honest=2)
+
+
+def make(**changes: Any) -> RunOptions:
+    return RunOptions(**{"spec": SPEC, "classes": CLASSES, "min_parties": 1, **changes})
+
+
+def saved(**changes: Any) -> Federation:
+    return federate(make(fraction_evaluate=0, **changes), [party_of(*points(9), name="a")]).federation("1")
+
+
+def test_how_many_parties_are_needed_has_no_default() -> None:
+    with pytest.raises(TypeError, match="min_parties"):
+        RunOptions(spec=SPEC, classes=CLASSES)  # type: ignore[call-arg]
+
+
+def test_the_keywords_of_the_strategies_are_the_fields() -> None:
+    assert set(RunOptionsDict.__annotations__) == {each.name for each in fields(RunOptions) if each.init}
+
+
+def test_options_are_values() -> None:
+    options = make()
+    with pytest.raises(FrozenInstanceError):
+        options.min_parties = 2  # type: ignore[misc]
+    assert replace(options, decay=0.5).decay == 0.5
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"min_parties": 0}, "min_parties"),
+        ({"min_parties": 2.0}, "min_parties"),
+        ({"min_parties": True}, "min_parties"),
+        ({"max_examples_per_party": 0}, "max_examples_per_party"),
+        ({"min_examples": 0}, "min_examples"),
+        ({"fraction_evaluate": 1.5}, "fraction_evaluate"),
+        ({"fraction_evaluate": "all"}, "fraction_evaluate"),
+        ({"hand_out": 1}, "hand_out"),
+        ({"accept_failures": "no"}, "accept_failures"),
+        ({"classes": []}, "classes"),
+        ({"spec": FlyHash.from_rows(HASHER.rows, 4, 3)}, "spec"),
+        ({"spec": SPEC.to_dict()}, "spec"),
+        ({"spec": []}, "spec"),
+        ({"spec": [SPEC] * 2}, "spec"),
+        ({"spec": HashPlan(4, 2)}, "classes"),
+        ({"feature_names": ["a"]}, "feature_names"),
+        ({"decay": 1.0}, "decay"),
+        ({"decay": "best"}, "decay"),
+        ({"rule": "mean"}, "rule"),
+        ({"mechanism": "laplace"}, "mechanism"),
+        ({"mechanism": NOISE, "spec": HashPlan(4, 3, scaling="standard")}, "spec"),
+        ({"secure_bound": 256, "spec": HashPlan(4, 3, scaling="standard")}, "spec"),
+        ({"secure_bound": 3, "min_parties": 3}, "bound"),
+        ({"secure_bound": 256, "min_parties": 2}, "min_parties"),
+        ({"secure_bound": 256, "mechanism": NOISE, "min_parties": 3}, "mechanism"),
+        ({"mechanism": SHARE}, "mechanism"),
+        ({"purpose": "drop"}, "purpose"),
+        ({"purpose": None}, "purpose"),
+        *(({"purpose": purpose}, "federation") for purpose in ("join", "withdraw", "evaluate", "resume")),
+    ],
+    ids=str,
+)
+def test_bad_options_are_refused_at_once(change: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        make(**change)
+    assert error.value.field == field
+
+
+def test_numpy_s_integers_are_taken() -> None:
+    assert make(min_parties=np.int64(2), max_examples_per_party=np.uint8(5)).min_parties == 2
+
+
+def test_the_mode_follows_from_mechanism_and_bound() -> None:
+    assert make().run_spec.mode == Plain()
+    assert make(mechanism=NOISE).run_spec.mode == Noisy(NOISE)
+    assert make(secure_bound=256, min_parties=3).run_spec.mode == Secure(256)
+    assert make(secure_bound=256, min_parties=3, mechanism=SHARE).run_spec.mode == Secure(256, SHARE)
+
+
+def test_parties_try_the_model_unless_the_counts_are_private() -> None:
+    assert make().is_evaluated
+    assert not make(mechanism=NOISE).is_evaluated
+    assert make(mechanism=NOISE, fraction_evaluate=1.0).is_evaluated
+    assert not make(fraction_evaluate=0).is_evaluated
+
+
+def test_a_saved_run_goes_with_its_own_spec_classes_and_purpose() -> None:
+    federation = saved()
+    assert make(federation=federation, purpose="join").run_spec == federation.run_spec
+    for change, field in (
+        ({"spec": replace(SPEC, seed=8)}, "spec, classes, mechanism"),
+        ({"classes": CLASSES[::-1]}, "spec, classes, mechanism"),
+        ({"mechanism": NOISE}, "spec, classes, mechanism"),
+        ({"spec": HashPlan(4, 3, scaling="standard")}, "spec, classes, mechanism"),
+        ({"purpose": "train"}, "federation"),
+    ):
+        with pytest.raises(ConfigError) as error:
+            make(**{"federation": federation, "purpose": "join", **change})
+        assert error.value.field == field
+
+
+def test_a_run_before_its_selection_can_only_go_on() -> None:
+    specs = [SPEC, replace(SPEC, seed=8)]
+    run = federate(make(spec=specs), [])
+    federation = run.federation("1")
+    assert len(federation.run_spec.specs) == 2
+    make(spec=specs, federation=federation, purpose="resume")
+    with pytest.raises(ConfigError) as error:
+        make(spec=specs, federation=federation, purpose="join")
+    assert error.value.field == "purpose"
+
+
+def test_sizes_that_do_not_fit_are_known_before_the_columns() -> None:
+    with pytest.raises(SpecError) as error:
+        make(spec=HashPlan(4, 3, scaling="standard", row_nnz=9, waves=False))
+    assert error.value.field == "row_nnz"
+    plan = HashPlan(4, 3, 150, "auto", hash_dim=128)
+    assert make(spec=plan).plan is plan
+    assert [spec.hash_dim for spec in make(spec=plan).run_spec.specs] == [128] * 4
+    assert make(spec=HashPlan(4, 3)).plan is None
+    assert make(spec=HashSpec(4, 24, 2, 3, 7)).plan is None

@@ -1,0 +1,395 @@
+"""A party answers every request, gives no sample that the request does not declare, and shows none in a refusal."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from flwr_flynn.errors import ConfigError, PayloadError, PrivacyError
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.party import NOISY_EXAMPLES, Party, PartyOptions, Samples, no_mask
+from flwr_flynn.federated.phases.columns import ColumnsRequest
+from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
+from flwr_flynn.federated.phases.evaluation import EvaluationRequest
+from flwr_flynn.federated.phases.selection import SelectionRequest
+from flwr_flynn.federated.protocol import (
+    EXACT,
+    NOISY,
+    NOTHING,
+    PARTY,
+    PHASE,
+    REFUSED,
+    RESULTS,
+    SECONDS,
+    SECURE,
+    UNKEPT,
+    Answer,
+    Config,
+    Reply,
+    Request,
+    register,
+)
+from flwr_flynn.federated.roster import Member
+from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure
+from flwr_flynn.federated.statistics import CountsOfSpecs, Tables
+from flwr_flynn.model.classifier import FlyNNClassifier
+from flwr_flynn.model.counts import memory_needed
+from flwr_flynn.model.scoring import Readout
+from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease
+from flwr_flynn.privacy.ledger import Budget, Policy
+from tests.fakes import CLASSES, RUN, SPEC, counting, counts_of, points
+
+X, Y = points(60)
+SHAPE: dict[str, Any] = {"hash_nnz": SPEC.hash_nnz, "n_classes": 3}
+NOISE = SimulatedRelease(LaplaceCounts(1.0, **SHAPE), 3)
+SHARE = GaussianCounts(0.9, 1e-5, **SHAPE, n_honest=2)
+SECRET = 123456.789
+
+
+def party(folder: Path | None = None, mask: Callable[[RunSpec], None] = no_mask, **options: Any) -> Party:
+    """A party with 60 samples, and with a budget where there is a folder for its ledger."""
+    if folder is not None:
+        policy = Policy(10.0, 1e-4, mechanisms=["simulated", "laplace", "gaussian"], secure_sum=True)
+        options["budget"] = Budget(folder, policy)
+    return Party(lambda _: Samples(X, Y, X, Y), PartyOptions(**options), mask)
+
+
+def ask(who: Party, request: Request[Any]) -> Answer:
+    return who.answer({PHASE: request.phase, **request.to_config()}, request.arrays())
+
+
+def evaluation(tries: bool = True) -> EvaluationRequest:
+    return EvaluationRequest(RUN, counts_of(X, Y), Readout("balanced", 0.5, 1.0), tries=tries)
+
+
+REQUESTS: dict[str, Request[Any]] = {
+    "columns": ColumnsRequest(4, CLASSES, True, 1),
+    "exact": CountsRequest(RUN),
+    "noisy": CountsRequest(RunSpec(SPEC, CLASSES, Noisy(NOISE))),
+    "secure": CountsRequest(RunSpec(SPEC, CLASSES, Secure(256))),
+    "secure share": CountsRequest(RunSpec(SPEC, CLASSES, Secure(256, SHARE))),
+    "selection": SelectionRequest(RUN, CountsOfSpecs((counts_of(X, Y),)), ((Readout("balanced", 0.5),),)),
+    "evaluation": evaluation(),
+    "model": evaluation(tries=False),
+    "withdraw exact": WithdrawRequest(RUN),
+    "withdraw noisy": WithdrawRequest(RunSpec(SPEC, CLASSES, Noisy(NOISE))),
+    "withdraw secure": WithdrawRequest(RunSpec(SPEC, CLASSES, Secure(256))),
+    "withdraw secure share": WithdrawRequest(RunSpec(SPEC, CLASSES, Secure(256, SHARE))),
+}
+OPEN = {"columns", "exact", "secure", "selection", "evaluation", "model"}
+LEAVES = {"withdraw exact", "withdraw secure", "evaluation", "model"}
+
+# The table of the module's docstring: options, whether there is a budget, and what the party answers.
+TABLE: dict[str, tuple[dict[str, Any], bool, set[str]]] = {
+    "none": ({}, False, OPEN),
+    "budget": ({}, True, {"noisy", "secure share", "model"}),
+    "budget, evaluates": ({"evaluates": True}, True, {"noisy", "secure share", "evaluation", "model"}),
+    "secure": ({"secure": True}, False, {"secure", "evaluation", "model"}),
+    "secure, budget": ({"secure": True}, True, {"secure share", "model"}),
+    "leaves": ({"leaves": True}, False, LEAVES),
+    "leaves, budget": ({"leaves": True}, True, {"model"}),  # and a release that was sent before, see test_run
+    "leaves, secure": ({"leaves": True, "secure": True}, False, {"withdraw secure", "evaluation", "model"}),
+}
+
+
+@pytest.mark.parametrize("request_name", REQUESTS)
+@pytest.mark.parametrize("row", TABLE)
+def test_what_leaves_a_party_is_what_its_options_say(row: str, request_name: str, tmp_path: Path) -> None:
+    if "share" in request_name:
+        pytest.importorskip("opendp")
+    options, has_budget, answered = TABLE[row]
+    who = party(tmp_path / "state" if has_budget else None, mask=lambda _: None, **options)
+    answer = ask(who, REQUESTS[request_name])
+    assert (REFUSED not in answer.metrics) == (request_name in answered), answer.metrics
+    if REFUSED in answer.metrics:
+        assert answer.arrays == []
+        assert answer.n_examples == 0
+        assert answer.metrics.keys() == {REFUSED}
+
+
+def test_the_kinds_of_disclosure_are_those_of_the_table() -> None:
+    kinds = {name: request.discloses for name, request in REQUESTS.items()}
+    assert {kinds[name] for name in ("columns", "exact", "selection", "withdraw exact")} == {EXACT}
+    assert kinds["noisy"] == kinds["withdraw noisy"] == NOISY
+    assert kinds["secure"] == kinds["secure share"] == kinds["withdraw secure"] == SECURE
+    assert (kinds["evaluation"], kinds["model"]) == (RESULTS, NOTHING)
+
+
+def test_without_a_mask_nothing_goes_into_a_secure_sum() -> None:
+    for name in ("secure", "secure share"):
+        assert ask(party(), REQUESTS[name]).metrics.keys() == {REFUSED}
+
+
+# ---- samples that a request did not declare
+
+
+@register
+@dataclass(frozen=True)
+class Greedy(Request[Tables]):
+    """Declares one thing and wants another."""
+
+    declares: str
+    wants: str
+
+    phase: ClassVar[str] = "greedy"
+    got: ClassVar[list[str]] = []
+
+    def to_config(self) -> dict[str, Any]:
+        return {"flynn-declares": self.declares, "flynn-wants": self.wants}
+
+    @classmethod
+    def from_config(cls, config: Config, arrays: Sequence[Any], party: Party) -> Greedy:
+        return cls(config.text("declares", 20), config.text("wants", 20))
+
+    @property
+    def discloses(self) -> str:
+        return self.declares
+
+    def compute(self, party: Party) -> Answer:
+        if self.wants == "labelled":
+            party.labelled(RUN.codes, 4)
+        elif self.wants == "release":
+            party.release(RunSpec(SPEC, CLASSES, Noisy(NOISE)))
+        else:
+            party.confusion(RUN, evaluation().model)
+        self.got.append(self.wants)
+        return Answer()
+
+    def read(self, arrays: Sequence[Any], reply: Reply, member: Member | None) -> Tables:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("budget", [False, True])
+@pytest.mark.parametrize("declares", [EXACT, NOISY, SECURE, RESULTS, NOTHING, "", "everything"])
+@pytest.mark.parametrize("wants", ["labelled", "release", "confusion"])
+def test_a_request_gets_no_samples_that_it_does_not_declare(
+    declares: str, wants: str, budget: bool, tmp_path: Path
+) -> None:
+    Greedy.got.clear()
+    who = party(tmp_path / "state" if budget else None, mask=lambda _: None)
+    answer = ask(who, Greedy(declares, wants))
+    allowed = {
+        "labelled": not budget and declares in (EXACT, SECURE),
+        "release": budget and declares in (NOISY, SECURE),
+        "confusion": not budget and declares == RESULTS,
+    }[wants]
+    assert Greedy.got == ([wants] if allowed else [])
+    assert (REFUSED in answer.metrics) == (not allowed)
+
+
+def test_between_requests_nothing_is_to_be_had(tmp_path: Path) -> None:
+    for who in (party(), party(tmp_path / "state")):
+        ask(who, CountsRequest(RUN))
+        for take in (
+            lambda who=who: who.labelled(RUN.codes, 4),
+            lambda who=who: who.release(RunSpec(SPEC, CLASSES, Noisy(NOISE))),
+            lambda who=who: who.confusion(RUN, evaluation().model),
+        ):
+            with pytest.raises(PrivacyError):
+                take()
+
+
+def test_samples_are_loaded_when_they_may_leave_and_not_before(tmp_path: Path) -> None:
+    loaded: list[tuple[str, ...]] = []
+
+    def load(names: tuple[str, ...]) -> Samples:
+        loaded.append(names)
+        return Samples(X, Y)
+
+    budget = Budget(tmp_path / "state", Policy(1.0, mechanisms=["simulated"]))
+    who = Party(load, PartyOptions(budget=budget))
+    for request in (*REQUESTS.values(), Greedy(EXACT, "labelled")):
+        if request is not REQUESTS["noisy"]:
+            ask(who, request)
+    assert loaded == []
+    named = RunSpec(SPEC, CLASSES, Noisy(NOISE), feature_names=tuple("wxyz"))
+    assert REFUSED not in ask(who, CountsRequest(named)).metrics
+    assert loaded == [tuple("wxyz")]
+    again = ask(Party(lambda _: pytest.fail("loaded"), PartyOptions(budget=budget)), CountsRequest(named))
+    assert REFUSED not in again.metrics  # the same answer again takes no samples
+
+
+# ---- answers
+
+
+def test_exact_answers_tell_their_time_and_no_other_does(tmp_path: Path) -> None:
+    for name in ("columns", "exact", "selection"):
+        assert ask(party(name="Basel"), REQUESTS[name]).metrics.keys() == {PARTY, SECONDS}
+    assert ask(party(tmp_path / "state", name="Basel"), REQUESTS["noisy"]).metrics.keys() == {PARTY}
+    assert ask(party(mask=lambda _: None), REQUESTS["secure"]).metrics == {}
+    assert ask(party(), REQUESTS["evaluation"]).metrics.keys() == {"accuracy"}
+
+
+def test_private_and_secure_answers_have_one_form_whatever_the_samples_are(tmp_path: Path) -> None:
+    answers = []
+    for i, n in enumerate((0, 1, 60)):
+        budget = Budget(tmp_path / str(i), Policy(1.0, mechanisms=["simulated"]))
+        who = Party(lambda _, n=n: Samples(X[:n], Y[:n]), PartyOptions(budget=budget))
+        answer = ask(who, REQUESTS["noisy"])
+        answers.append((answer.n_examples, answer.metrics, [(a.dtype, a.shape) for a in answer.arrays]))
+    assert answers == [answers[0]] * 3
+    assert answers[0][:2] == (NOISY_EXAMPLES, {})
+    secure = ask(party(mask=lambda _: None), REQUESTS["secure"])
+    assert secure.n_examples == NOISY_EXAMPLES
+    np.testing.assert_array_equal(secure.arrays[0], counts_of(X, Y).array)
+
+
+def test_counts_beyond_the_bound_of_a_secure_sum_are_refused() -> None:
+    answer = ask(party(mask=lambda _: None), CountsRequest(RunSpec(SPEC, CLASSES, Secure(2))))
+    assert answer.metrics.keys() == {REFUSED}
+
+
+@pytest.mark.parametrize("entries", [{}, {PHASE: 3}, {PHASE: "nonsense"}, {PHASE: "counts"}, {PHASE: "evaluation"}])
+def test_what_is_no_request_is_refused(entries: dict[str, Any]) -> None:
+    answer = party(name="Basel").answer(entries)
+    assert answer.metrics.keys() == {REFUSED, PARTY}
+    assert answer.arrays == []
+
+
+def test_other_entries_of_a_request_are_ignored() -> None:
+    answer = party().answer({**counting(), "epochs": 3}, [np.zeros(3)])
+    assert codec.decode(answer.arrays, RUN.hasher, 3, n_examples=60) == counts_of(X, Y)
+
+
+@pytest.mark.parametrize("convert", [sp.csr_matrix, sp.csc_array, np.asfortranarray, np.ndarray.tolist, np.float32])
+@pytest.mark.parametrize("name", ["columns", "exact", "evaluation"])
+def test_samples_may_come_in_any_form(convert: Any, name: str) -> None:
+    rounded = np.round(X)  # the same in float32
+    made = [
+        ask(Party(lambda _, given=given: Samples(given, Y.tolist(), given, Y.tolist())), REQUESTS[name])
+        for given in (rounded, convert(rounded))
+    ]
+    assert REFUSED not in made[1].metrics
+    for one, other in zip(made[0].arrays, made[1].arrays, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("data", "labels"),
+    [
+        (np.full((2, 5), SECRET), ["ash"] * 2),
+        (np.full(4, SECRET), ["ash"]),
+        (np.full((2, 4), SECRET), ["ash", str(SECRET)]),
+        (np.full((2, 4), SECRET), ["ash"]),
+        (np.array([[SECRET, np.nan, 0, 0]]), ["ash"]),
+        (np.array([[SECRET, np.inf, 0, 0]]), ["ash"]),
+        (sp.csr_matrix([[SECRET, np.nan, 0, 0]]), ["ash"]),
+        (np.array([[str(SECRET), "a", "b", "c"]]), ["ash"]),
+        (np.array([[SECRET, None, "b", {}]], object), ["ash"]),
+        (None, None),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["columns", "exact", "selection", "evaluation"])
+def test_data_that_do_not_fit_are_refused_without_showing_them(name: str, data: Any, labels: Any) -> None:
+    if name == "evaluation" and data is None:
+        return  # nothing held out is no fault
+    answer = ask(Party(lambda _: Samples(data, labels, data, labels), PartyOptions(min_examples=1)), REQUESTS[name])
+    assert answer.metrics.keys() == {REFUSED}
+    assert "123456" not in str(answer.metrics)
+    assert (answer.arrays, answer.n_examples) == ([], 0)
+
+
+def test_an_unexpected_error_shows_its_kind_only(caplog: pytest.LogCaptureFixture) -> None:
+    def load(_: tuple[str, ...]) -> Samples:
+        raise OSError(f"cannot read {SECRET}")
+
+    with caplog.at_level(logging.ERROR, logger="flwr"):
+        assert ask(Party(load), CountsRequest(RUN)).metrics == {REFUSED: "failed with OSError"}
+    assert "cannot read" in caplog.text  # in the party's own log it is told in full
+
+
+def test_a_note_of_an_error_stays_in_the_party_s_log(caplog: pytest.LogCaptureFixture) -> None:
+    def load(_: tuple[str, ...]) -> Samples:
+        error = ConfigError("label", "a column of the file", "y")
+        error.add_note(f"in the folder {SECRET}")
+        raise error
+
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        answer = ask(Party(load), CountsRequest(RUN))
+    assert "label" in str(answer.metrics[REFUSED])
+    assert "123456" not in str(answer.metrics)
+    assert "123456" in caplog.text
+
+
+def test_the_memory_limit_is_the_party_s_own_and_asked_before_a_row_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = memory_needed(SPEC, 3) + 16 * 3 * 3
+    assert ask(party(memory_limit=needed), CountsRequest(RUN)).n_examples == 60
+    config = counting()
+    monkeypatch.setattr(RunSpec, "agree_on_rows", lambda *_: pytest.fail("drew the rows"))
+    for name in ("exact", "selection", "evaluation"):
+        entries = {**config, **REQUESTS[name].to_config(), PHASE: REQUESTS[name].phase}
+        reason = party(memory_limit=needed - 1).answer(entries).metrics[REFUSED]
+        assert str(reason).startswith("memory: ")
+
+
+def test_every_answer_takes_the_same_time_where_it_is_fixed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    who = party(tmp_path / "state", response_seconds=0.2)
+    for request in (REQUESTS["noisy"], REQUESTS["exact"]):
+        start = time.monotonic()
+        ask(who, request)
+        assert time.monotonic() - start >= 0.2
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        ask(party(tmp_path / "2", response_seconds=1e-9), REQUESTS["noisy"])
+    assert "longer than response-seconds" in caplog.text
+
+
+# ---- the model
+
+
+def test_a_model_that_cannot_be_kept_is_tried_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    def disk_full(model: FlyNNClassifier) -> None:
+        raise OSError(28, "No space left on device", "/secret/folder/model.npz")
+
+    with caplog.at_level(logging.ERROR, logger="flwr"):
+        answer = ask(party(on_model=disk_full), REQUESTS["evaluation"])
+    assert answer.n_examples == 60
+    assert answer.metrics.keys() == {"accuracy", UNKEPT}
+    assert answer.metrics[UNKEPT] == "failed with OSError: No space left on device"
+    assert "on_model failed" in caplog.text
+    answer = ask(party(on_model=lambda model: {}["no such key"]), REQUESTS["model"])
+    assert answer.metrics == {UNKEPT: "failed with KeyError"}
+
+
+def test_a_model_that_cannot_be_tried_is_kept_all_the_same() -> None:
+    received: list[FlyNNClassifier] = []
+    who = Party(lambda _: Samples(X, Y, X[:, :3], Y), PartyOptions(on_model=received.append))
+    answer = ask(who, REQUESTS["evaluation"])
+    assert answer.metrics.keys() == {REFUSED}
+    assert str(answer.metrics[REFUSED]).startswith("X_test, y_test: ")
+    assert len(received) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"memory_limit": 0}, "memory_limit"),
+        ({"memory_limit": "4 GiB"}, "memory_limit"),
+        ({"memory_limit": True}, "memory_limit"),
+        ({"min_examples": 0}, "min_examples"),
+        ({"name": 5}, "name"),
+        ({"n_jobs": 0}, "n_jobs"),
+        ({"budget": 1.0}, "budget"),
+        ({"evaluates": 1}, "evaluates"),
+        ({"secure": "yes"}, "secure"),
+        ({"leaves": None}, "leaves"),
+        ({"response_seconds": -1}, "response_seconds"),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        PartyOptions(**options)
+    assert error.value.field == field
+
+
+def test_the_check_of_memory_tells_what_is_needed_and_allowed() -> None:
+    with pytest.raises(PayloadError, match=r"memory: all of it need about 2.0 MiB, this party allows 1.0"):
+        party(memory_limit=2**20).check_memory(2**21, "all of it")

@@ -1,0 +1,74 @@
+"""The plan of a run follows from its options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flwr_flynn.federated.algorithm import federate, party_of
+from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.phases.counts import phase_for
+from flwr_flynn.federated.phases.evaluation import EVALUATION
+from flwr_flynn.federated.plan import phases_of
+from flwr_flynn.model.candidates import HashPlan
+from flwr_flynn.privacy import LaplaceCounts
+from tests.fakes import CLASSES, SPEC, points
+
+AUTO = HashPlan(4, 3, 60, "auto", hash_dim=64)
+TWO = [SPEC, HashPlan(4, 3).specs()[0]]
+NOISE = LaplaceCounts.for_spec(SPEC, 3, 1.0)
+
+
+def make(**changes: Any) -> RunOptions:
+    return RunOptions(**{"spec": SPEC, "classes": CLASSES, "min_parties": 1, **changes})
+
+
+def names(**changes: Any) -> list[str]:
+    return [phase.name for phase in phases_of(make(**changes))]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "counts selection evaluation"),
+        ({"decay": 0.5}, "counts evaluation"),
+        ({"rule": "bayes"}, "counts evaluation"),
+        ({"spec": TWO, "decay": 0.5}, "counts selection evaluation"),
+        ({"spec": TWO, "fraction_evaluate": 0}, "counts"),
+        ({"fraction_evaluate": 0}, "counts"),
+        ({"fraction_evaluate": 0, "hand_out": True}, "counts evaluation"),
+        ({"fraction_evaluate": 0.1}, "counts selection evaluation"),
+        ({"spec": HashPlan(4, 3)}, "counts selection evaluation"),
+        ({"spec": AUTO}, "columns counts selection evaluation"),
+        ({"spec": AUTO, "fraction_evaluate": 0}, "columns counts"),
+        ({"mechanism": NOISE}, "counts"),
+        ({"mechanism": NOISE, "fraction_evaluate": 1.0}, "counts evaluation"),
+        ({"secure_bound": 256, "min_parties": 3}, "counts evaluation"),
+    ],
+    ids=str,
+)
+def test_phases_of_a_new_federation(changes: dict[str, Any], expected: str) -> None:
+    assert names(**changes) == expected.split()
+
+
+def test_phases_from_a_saved_run() -> None:
+    federation = federate(make(), [party_of(*points(30), name="a")]).federation("1")
+    for purpose in ("join", "withdraw"):
+        assert names(federation=federation, purpose=purpose) == ["counts", "selection", "evaluation"]
+    assert names(federation=federation, purpose="evaluate") == ["evaluation"]
+    assert names(federation=federation, purpose="evaluate", fraction_evaluate=0) == []
+    assert names(federation=federation, purpose="resume") == []
+
+
+def test_the_counting_asks_those_who_can_be_in_it() -> None:
+    federation = federate(make(), [party_of(*points(30), name="a")]).federation("1")
+    assert phase_for(make()).audience == "new"
+    assert phase_for(make(federation=federation, purpose="withdraw")).audience == "all"
+
+
+def test_a_plan_of_one_s_own_takes_the_place_of_it() -> None:
+    own = (phase_for(make()), EVALUATION)
+    assert phases_of(make(phases=own)) == own
+    federation = federate(make(), [party_of(*points(30), name="a")]).federation("1")
+    assert phases_of(make(phases=own, federation=federation, purpose="evaluate")) == (EVALUATION,)

@@ -1,0 +1,119 @@
+"""The roster: who was asked, counted and missing, everybody under a name that nobody else can take."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flwr_flynn.errors import AggregationError
+from flwr_flynn.federated.roster import Member, Roster, clean
+
+
+def counted(**names: str) -> Roster:
+    roster = Roster()
+    for cid, name in names.items():
+        roster.count(Member(name, cid.removeprefix("n"), sizes=(1, 2)))
+    return roster
+
+
+def test_parties_are_missing_until_they_are_counted() -> None:
+    roster = Roster()
+    roster.ask(["1", "2", "3"])
+    roster.fail("3", "failed: \x1b[31mgone\n")
+    roster.introduce({"1": "Ulm"})
+    roster.fail("1", "declined: no")
+    assert roster.missing == {"Ulm": "declined: no", "node 2": "no reply", "node 3": "failed: [31mgone"}
+    with pytest.raises(AggregationError) as error:
+        roster.require(2)
+    assert str(error.value) == (
+        "0 of at least 2 parties counted; missing: Ulm (declined: no), node 2 (no reply), node 3 (failed: [31mgone)"
+    )
+    for cid in "12":
+        roster.count(Member("", cid))
+    assert roster.missing == {"node 3": "failed: [31mgone"}
+    roster.require(2)
+    roster.ask(["1"])
+    roster.fail("1", "too late")
+    assert list(roster.missing) == ["node 3"]
+
+
+def test_a_failure_without_a_text_is_told_all_the_same() -> None:
+    roster = Roster()
+    roster.fail("1", "\x00")
+    assert roster.missing == {"node 1": "failed without a reason"}
+
+
+def test_a_long_list_of_missing_parties_is_cut() -> None:
+    roster = Roster()
+    roster.ask(map(str, range(50)))
+    with pytest.raises(AggregationError, match=r"node 19 \(no reply\), and 30 more$"):
+        roster.require(1)
+
+
+def test_with_nobody_asked_the_error_says_so() -> None:
+    with pytest.raises(AggregationError, match="nobody else was asked; too few parties were connected"):
+        Roster().require(1)
+
+
+def test_no_party_passes_for_another() -> None:
+    roster = counted(n1="Basel", n2="Basel", n3="Basel (node 1)", n4="node 5", n5="", n6="Ulm")
+    assert roster.names() == {
+        "1": "Basel (node 1)",
+        "2": "Basel (node 2)",
+        "3": "Basel (node 1) (node 3)",
+        "4": "node 5 (node 4)",
+        "5": "node 5 (node 5)",
+        "6": "Ulm",
+    }
+    assert [str(member) for member in roster.counted] == list(roster.names().values())
+    assert roster.namesakes() == {"Basel": ["1", "2"]}
+    assert counted(n1="Basel", n2="").namesakes() == {}
+
+
+def test_members_of_a_saved_run_are_known_by_one_thing_in_common() -> None:
+    before = [Member("a", "1", key="k1"), Member("b", "2", key="k2"), Member("", "3")]
+    roster = Roster(before, identify=lambda cid: {"9": "k2"}.get(cid, ""))
+    assert roster.find("1") == [0]
+    assert roster.find("9") == [1]
+    assert roster.find("8", "a") == [0]
+    assert roster.find("1", "b") == [0, 1]  # one party, or another that gives its name
+    assert roster.find("8") == roster.find("8", "") == []
+    roster.introduce({"8": "b"})
+    assert roster.find("8") == [1]
+    assert roster.member("8") == before[1]
+    assert roster.member("1", "b") is None  # it may be either
+    assert roster.member("3") == before[2]
+
+
+def test_who_was_taken_out_is_a_member_no_more() -> None:
+    roster = Roster([Member("a", "1"), Member("b", "2")])
+    assert roster.staying == {0, 1}
+    roster.count(Member("b", "22"), taken_out=1)
+    assert roster.staying == {0}
+    assert [str(member) for member in roster.members] == ["a"]
+    assert roster.member("2") is None
+    assert roster.member("22") is None
+    assert "22" in roster  # it is not asked again
+    roster.count(Member("c", "3"))
+    assert [str(member) for member in roster.members] == ["a", "c"]
+
+
+def test_a_twin_has_the_same_name_and_counts() -> None:
+    roster = Roster()
+    roster.count(Member("a", "1", sha256=("x", "y")))
+    assert roster.twin("2", "a", ("x", "y")) == "1"
+    for cid, name, sha256 in (("1", "a", ("x", "y")), ("2", "b", ("x", "y")), ("2", "a", ("x",)), ("2", "a", ())):
+        assert roster.twin(cid, name, sha256) is None
+    assert roster.twin("2", "", ("x", "y")) is None
+
+
+@given(st.text(), st.integers(1, 20))
+def test_cleaned_text_is_one_short_printable_line(text: str, longest: int) -> None:
+    line = clean(text, longest)
+    assert len(line) <= longest
+    assert line.isprintable()
+
+
+def test_clean_takes_no_other_types() -> None:
+    assert clean(b"Basel", 10) == clean(None, 10) == ""

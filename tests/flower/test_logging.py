@@ -1,0 +1,104 @@
+"""Log lines: they name the phase, the parties and the figure, and nothing of the data."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from flwr_flynn.federated.protocol import EVALUATE, TRAIN
+from flwr_flynn.flower.logging import Progress, plan_lines, taken_lines
+from flwr_flynn.model.candidates import HashPlan
+from flwr_flynn.privacy import LaplaceCounts
+from tests.federated.runs import AUTO, GRID, exchange
+
+
+def texts(lines: Any, level: int | None = None) -> list[str]:
+    return [text for each, text in lines if level is None or each == level]
+
+
+def step(steps: Any, channel: str, **how: Any) -> list[str]:
+    taken = steps.step(channel, **how)
+    return texts(taken_lines(steps.run, taken))
+
+
+def test_the_plan_is_told_before_a_run() -> None:
+    lines = texts(plan_lines(exchange(AUTO, min_parties=2).run, 4, 60.0))
+    assert lines[0] == "phases: columns, counts, selection, evaluation; rounds: 3"
+    assert any("waits for 4" in line and "needs 2" in line for line in lines)
+    assert any("scaling auto" in line for line in lines)
+    noise = LaplaceCounts(1.0, hash_nnz=GRID[0].hash_nnz, n_classes=3)
+    private = texts(plan_lines(exchange(GRID[0], mechanism=noise, fraction_evaluate=1.0).run, 4, 60.0))
+    assert any(noise.guarantee() in line for line in private)
+    assert any(line.startswith("NOT COVERED") for line in private)
+    handed = texts(plan_lines(exchange(GRID[0], fraction_evaluate=0, hand_out=True).run, 4, 60.0))
+    assert any("left out, they only get the model" in line for line in handed)
+
+
+def test_every_phase_says_what_came_of_it_and_what_is_next() -> None:
+    steps = exchange(AUTO)
+    columns, counts = step(steps, TRAIN), step(steps, TRAIN)
+    selection, evaluation = step(steps, EVALUATE), step(steps, EVALUATE)
+    assert "columns: 4 of 4 parties; next: counts" in columns
+    assert sum(line.startswith("hash: ") for line in columns) == len(steps.run.state.run_spec.specs)
+    assert [line.split(", ")[-1] for line in counts[:4]] == ["accepted"] * 4
+    member = steps.run.counted.counted[0]
+    assert counts[0].startswith(f"counts: party-0: {member.examples} examples, {member.bytes} bytes, ")
+    assert counts[-1] == "counts: 4 of 4 parties, 4 in all; next: selection"
+    chosen = steps.run.state.results["selection"]
+    assert selection[-1].startswith(f"selection: spec {chosen.spec + 1} of 4, decay ")
+    assert selection[-1].endswith("4 of 4 parties); next: evaluation")
+    accuracy = steps.run.state.results["evaluation"].figures["accuracy"]
+    assert evaluation[-1].startswith(f"evaluation: accuracy {accuracy:.4f} on 30 examples of 4 parties")
+
+
+def test_missing_and_repeating_parties_are_told() -> None:
+    steps = exchange(GRID, min_parties=4)
+    lines = step(steps, TRAIN, failures={"3": "failed: gone\n"})
+    assert "counts: node 3: missing: failed: gone" in lines
+    assert lines[-1] == "counts: 3 of 4 parties, 3 in all; at least 4 are needed; next: counts"
+    step(steps, TRAIN)
+    lines = step(steps, EVALUATE, failures=dict.fromkeys("0123", "failed: gone"))
+    assert lines[-1].startswith("selection: spec 1 of 2, ")
+    assert "not compared" in lines[-1]
+
+
+def test_a_round_that_is_set_aside_is_told() -> None:
+    steps = exchange(GRID, accept_failures=False)
+    lines = step(steps, TRAIN, failures={"3": "failed"})
+    assert "counts: set aside, because failures are not accepted" in lines
+    assert sum("missing: set aside" in line for line in lines) == 3
+
+
+def test_columns_that_are_left_as_they_are_are_told() -> None:
+    lines = step(exchange(HashPlan(4, 3, scaling="standard"), min_examples=1000), TRAIN)
+    assert "columns: THE COLUMNS ARE LEFT AS THEY ARE: no party sent the sums of any sample" in lines
+
+
+def test_a_short_hashing_is_not_reported() -> None:
+    seconds = iter([0.0, 9.0, 12.0, 13.0, 30.0])
+    told: list[tuple[Any, ...]] = []
+    progress = Progress(4000, every=10, tell=lambda *line: told.append(line[1:]), clock=lambda: next(seconds))
+    for _ in range(4):
+        progress(1000)
+    assert told == [(2000, 4000, 12.0), (4000, 4000, 30.0)]
+
+
+def test_levels_tell_what_needs_a_look() -> None:
+    steps = exchange(GRID)
+    taken = steps.step(TRAIN, failures={"3": "failed"})
+    assert taken is not None
+    warned = texts(taken_lines(steps.run, taken), logging.WARNING)
+    assert warned == ["counts: node 3: missing: failed"]
+
+
+@pytest.mark.parametrize("name", ["Basel", "Ulm"])
+def test_counted_parties_of_one_name_are_warned_of(name: str) -> None:
+    steps = exchange(GRID)
+    parties = list(steps.parties.values())
+    steps.parties = dict(zip("0123", parties, strict=True))
+    for party in parties[:2]:
+        object.__setattr__(party.options, "name", name)
+    lines = step(steps, TRAIN)
+    assert sum("2 COUNTED PARTIES GIVE THE SAME NAME" in line and f"{name} (nodes 0, 1)" in line for line in lines) == 1
