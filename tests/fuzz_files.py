@@ -157,8 +157,11 @@ def as_version_0_1(content: bytes) -> bytes:
         **{name: header[name] for name in ("classes", "feature_names", "guarantee")},
         **{name: member[name] for name in ("spec", "fingerprint", "rule")},
         "format": 2, "decay": "auto", "decay_": member["decay"],
-        "temperature": "auto", "temperature_": member["temperature"], "reject_above": None,
+        "temperature": "auto", "temperature_": member["temperature"],
+        "reject_above": None, "reject_label": None,
     }  # fmt: skip
+    if old["guarantee"] is None:
+        del old["guarantee"]
     written = {"header": old}
     if "extra" in arrays:
         roster = json.loads(arrays["extra"].tobytes())

@@ -43,6 +43,10 @@ from flwr_flynn.federated.run_spec import LARGEST_BOUND, RunSpec, check_bound
 from flwr_flynn.flower.secagg_checks import Replies
 
 _LEAST_THRESHOLD = 0.67
+_SETUP = (
+    *(Key.SAMPLE_NUMBER, Key.SHARE_NUMBER, Key.THRESHOLD),
+    *(Key.TARGET_RANGE, Key.MOD_RANGE, Key.CLIPPING_RANGE, Key.MAX_WEIGHT),
+)
 _SET_ASIDE = "set aside: the secure sum of its round came to nothing"
 
 _masked: ContextVar[tuple[int, int] | None] = ContextVar("flynn_masked", default=None)
@@ -103,15 +107,16 @@ def require_mask(run: RunSpec) -> None:
     """
     masked = _masked.get()
     if masked is None:
-        raise PayloadError("secure sum: expected a request by SecAgg+ through flwr_flynn.secagg.mod, got another")
+        raise PayloadError("secure sum", "a request by SecAgg+ through flwr_flynn.secagg.mod", "one in clear")
     bound, threshold = masked
     if bound != run.bound:
-        raise PayloadError(f"secure sum: expected SecAgg+ with the announced bound, {run.bound}, got {bound}")
+        raise PayloadError("secure sum", f"SecAgg+ with the announced bound, {run.bound}", bound)
     sharing = None if run.mechanism is None else run.mechanism.n_honest
     if sharing is not None and sharing > threshold:
         raise PayloadError(
-            f"secure sum: expected noise of at most {threshold} parties together (n_honest), as no more of them are "
-            f"certain to be in the sum, got {sharing}"
+            "secure sum",
+            f"noise of at most {threshold} parties together (n_honest), as no more are certain to be in the sum",
+            sharing,
         )
 
 
@@ -125,17 +130,22 @@ def _masking(bound: int, threshold: int) -> Iterator[None]:
 
 
 def _check_setup(configs: dict[str, Any]) -> None:
-    """Whether a server's parameters are those of an exact sum of enough parties, with no key that few can open."""
+    """Refuse a server's parameters unless they make an exact sum of enough parties, with keys that few cannot open."""
     parties, shares, threshold = (configs.get(key) for key in (Key.SAMPLE_NUMBER, Key.SHARE_NUMBER, Key.THRESHOLD))
     clip, target, modulus = (configs.get(key) for key in (Key.CLIPPING_RANGE, Key.TARGET_RANGE, Key.MOD_RANGE))
     whole = all(type(number) is int for number in (parties, shares, threshold, target, modulus))
     if not whole or type(clip) is not float or configs.get(Key.MAX_WEIGHT) != 1.0:
-        raise PayloadError("secure sum: expected SecAgg+ with whole numbers and a weight of 1, got others")
+        raise PayloadError(
+            "secure sum",
+            "SecAgg+ with integers, a float to clip at and a weight of 1",
+            ", ".join(type(configs.get(name)).__name__ for name in _SETUP),
+        )
     parties, shares, threshold, target = (cast(int, each) for each in (parties, shares, threshold, target))
     if parties < LEAST_PARTIES or shares < LEAST_PARTIES or 2 * threshold <= shares:
         raise PayloadError(
-            f"secure sum: expected at least {LEAST_PARTIES} parties and shares, and a threshold above half of them, "
-            f"got {parties}, {shares} and {threshold}"
+            "secure sum",
+            f"at least {LEAST_PARTIES} parties and shares, and a threshold above half of them",
+            f"{parties}, {shares} and {threshold}",
         )
     bound = target // 2
     if (
@@ -145,20 +155,22 @@ def _check_setup(configs: dict[str, Any]) -> None:
         or bound != bound_for(min(max(bound, 1), LARGEST_BOUND))
     ):
         raise PayloadError(
-            "secure sum: expected a step of 1, a bound that is a power of two and modulus 2**32, got others"
+            "secure sum",
+            "a step of 1, a bound that is a power of two and modulus 2**32",
+            f"clipping at {clip}, a target of {target} and modulus {modulus}",
         )
     if parties > room(bound):
-        raise PayloadError(f"secure sum: expected at most {room(bound)} parties, got {parties}")
+        raise PayloadError("secure sum", f"at most {room(bound)} parties", parties)
 
 
 def _check_unmask(configs: dict[str, Any]) -> None:
-    """Whether the server asks for one key of each party only, be it the one to its own mask or the one to its pairs'.
+    """Refuse a request for both keys of a party: the one of its own mask, and the one of its masks with others.
 
-    Who has both has the party's counts; and parties named twice would make few look like enough.
+    Whoever has both has the party's counts. Parties named twice would make few look like enough.
     """
     named = [node for key in (Key.ACTIVE_NODE_ID_LIST, Key.DEAD_NODE_ID_LIST) for node in configs.get(key, [])]
     if len(set(named)) < len(named):
-        raise PayloadError("secure sum: expected to be asked for one key of each party, got a party named twice")
+        raise PayloadError("secure sum", "one key of each party to be asked for", "a party named twice")
 
 
 # ---- the server
@@ -222,7 +234,7 @@ def workflow(bound: int, threshold: float, timeout: float) -> Workflow:
     """
     check_bound(bound)
     if isinstance(threshold, bool) or not _LEAST_THRESHOLD <= threshold <= 1:
-        raise ConfigError(f"threshold: expected a number from {_LEAST_THRESHOLD} to 1, got {threshold!r}")
+        raise ConfigError("threshold", f"a number from {_LEAST_THRESHOLD} to 1", threshold)
     protocol = _Protocol(
         1.0,
         float(threshold),
@@ -236,7 +248,7 @@ def workflow(bound: int, threshold: float, timeout: float) -> Workflow:
         strategy: Any = cast(LegacyContext, context).strategy
         own = getattr(strategy, "secure_bound", None)
         if own != bound:
-            raise ConfigError(f"secure_bound: expected the workflow's {bound}, got {own}")
+            raise ConfigError("secure_bound", f"the workflow's {bound}", own)
         protocol.done = False
         replies = Replies(grid, strategy.counts.array.shape)
         try:

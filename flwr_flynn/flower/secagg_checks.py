@@ -9,7 +9,7 @@ right form and wrong all the same, and then spoil the sum.
 >>> check(Stage.UNMASK, {7, 8}, {"nids": [7, 7], "shares": [bytes(52), bytes(52)]}, shape=())
 Traceback (most recent call last):
 ...
-flwr_flynn.errors.PayloadError: nids: expected each of the 2 parties asked about once, got others
+flwr_flynn.errors.PayloadError: nids: expected each of the 2 parties asked about once, got 2 entries of other parties
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Replies:
         if stage == Stage.SETUP:
             theirs: Any = {record[Key.PUBLIC_KEY_1], record[Key.PUBLIC_KEY_2]}
             if len(theirs) < 2 or keys & theirs:  # of which two are the same, parties refuse all
-                raise PayloadError("pk1, pk2: expected keys that nobody else has, got others")
+                raise PayloadError("pk1, pk2", "keys that nobody else has", "keys that were sent before")
             keys |= theirs
         elif stage == Stage.COLLECT_MASKED_VECTORS:
             compat.recorddict_to_fitres(reply.content, keep_input=True)
@@ -127,27 +127,29 @@ def check(stage: str, about: set[int], record: Mapping[str, Any], shape: tuple[i
             try:
                 generate_shared_key(_own_key(), bytes_to_public_key(key))  # as the other parties are going to
             except Exception:  # noqa: BLE001 - of many kinds
-                raise PayloadError(f"{name}: expected a public key of SecAgg+'s curve, got another") from None
+                raise PayloadError(name, "a public key of SecAgg+'s curve", f"{len(key)} bytes that are none") from None
     elif stage == Stage.COLLECT_MASKED_VECTORS:
         masked: Any = record.get(Key.MASKED_PARAMETERS)
         arrays = codec.read_tensors(masked) if isinstance(masked, list) else []
         if [(array.dtype.str, array.shape) for array in arrays] != [("<i8", (1,)), ("<i8", shape)]:
-            raise PayloadError(f"{Key.MASKED_PARAMETERS}: expected a weight and counts of shape {shape}, got others")
+            got = ", ".join(f"{array.dtype.str} {array.shape}" for array in arrays) or "none"
+            raise PayloadError(Key.MASKED_PARAMETERS, f"a weight and counts of shape {shape}, int64", got)
         if any(int(array.min()) < 0 or int(array.max()) >= MODULUS for array in arrays):
-            raise PayloadError(f"{Key.MASKED_PARAMETERS}: expected numbers from 0 below 2**32, got others")
+            raise PayloadError(Key.MASKED_PARAMETERS, "integers from 0 below 2**32", "an entry outside")
     else:
         sharing = stage == Stage.SHARE_KEYS
         name = Key.DESTINATION_LIST if sharing else Key.NODE_ID_LIST
         nodes = record.get(name)
         whole = isinstance(nodes, list) and len(nodes) == len(about) and all(type(node) is int for node in nodes)
         if not whole or set(cast(list[int], nodes)) != about:
-            raise PayloadError(f"{name}: expected each of the {len(about)} parties asked about once, got others")
+            got = f"{len(nodes)} entries of other parties" if isinstance(nodes, list) else type(nodes).__name__
+            raise PayloadError(name, f"each of the {len(about)} parties asked about once", got)
         name = Key.CIPHERTEXT_LIST if sharing else Key.SHARE_LIST
         pieces = _pieces(name, record.get(name))
         if len(pieces) != len(about):
-            raise PayloadError(f"{name}: expected {len(about)}, one for each party, got {len(pieces)}")
+            raise PayloadError(name, f"{len(about)}, one for each party", len(pieces))
         if not sharing and any(len(piece) < 20 or len(piece) % 16 != 4 for piece in pieces):
-            raise PayloadError(f"{name}: expected shares of keys (4 bytes and blocks of 16), got others")
+            raise PayloadError(name, "shares of keys (4 bytes and blocks of 16)", "a piece of another length")
 
 
 def _stage(request: Message) -> tuple[str, set[int]]:
@@ -164,9 +166,11 @@ def _stage(request: Message) -> tuple[str, set[int]]:
 
 
 def _pieces(name: str, pieces: Any) -> list[bytes]:
-    if not isinstance(pieces, list) or any(not isinstance(each, bytes) or len(each) > _LONGEST for each in pieces):
-        raise PayloadError(f"{name}: expected at most {_LONGEST} bytes for each party, got something else")
-    return pieces
+    for each in pieces if isinstance(pieces, list) else [pieces]:
+        if not isinstance(each, bytes) or len(each) > _LONGEST or not isinstance(pieces, list):
+            got = f"{len(each)} bytes" if isinstance(each, bytes) else type(each).__name__
+            raise PayloadError(name, f"at most {_LONGEST} bytes for each party", got)
+    return cast(list[bytes], pieces)
 
 
 @cache
