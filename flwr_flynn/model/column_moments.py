@@ -1,18 +1,7 @@
 """Exact moments of columns: the sums from which centre and scale of a hash are derived.
 
-Floating-point sums depend on the order of their terms, so the sum over parties would differ from the pooled one. The
-sums here are integers: a float64 is an integral multiple of 2 ** -1074 and its square of 2 ** -2148, and Python's
-integers hold such sums exactly. `ColumnMoments` of any split of the samples, added in any order, are equal, and so are
-the centre and scale derived from them, bit for bit.
-
->>> import numpy as np
->>> X, y = np.array([[0.1, 7.0], [0.2, 7.0], [0.3, 7.0]]), np.array([0, 1, 0])
->>> pooled = ColumnMoments.from_data(X, y, n_classes=2)
->>> parts = [ColumnMoments.from_data(X[[i]], y[[i]], n_classes=2) for i in (2, 0, 1)]
->>> sum(parts[1:], parts[0]) == pooled
-True
->>> pooled.center_and_scale("center")
-((0.2, 7.0), None)
+Floating-point sums depend on the order of their terms. The sums here are integers: a float64 is an integral multiple of
+2 ** -1074 and its square of 2 ** -2148. `ColumnMoments` of any split of the samples, added in any order, are equal.
 """
 
 from __future__ import annotations
@@ -44,28 +33,12 @@ _FAINTEST = 0.05  # weight of an uninformative column; the most informative one 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ColumnMoments:
-    """Class sizes, and for each class and column the sum of the values and the sum of their squares. Immutable.
+    """Class sizes, (L,) int64, and for each class and column the sums of values and of squares, (L, d). Immutable.
 
-    Build it by `from_data`, `zeros` or `from_limbs`.
+    The sums are Python integers in units of 2 ** -1074, those of squares in units of 2 ** -2148. A `DataError` refuses
+    sums of no set of numbers: one exists if and only if n * squares >= sums ** 2 and classes without samples have sums
+    of 0.
 
-    Parameters
-    ----------
-    n_per_class : (L,) int64 array
-        Samples of each class.
-    sums : (L, d) array of int
-        Python integers, in units of 2 ** -1074.
-    squares : (L, d) array of int
-        Python integers, in units of 2 ** -2148.
-
-    Raises
-    ------
-    DataError
-        No set of numbers has these sums. A set exists if and only if n * squares >= sums ** 2 and classes without
-        samples have sums of 0.
-
-    Examples
-    --------
-    >>> import numpy as np
     >>> ColumnMoments.from_data(np.array([[1.0], [3.0]]), np.array([0, 0]), n_classes=1).center_and_scale("standard")
     ((2.0,), (1.0,))
     """
@@ -98,27 +71,9 @@ class ColumnMoments:
 
     @classmethod
     def from_data(cls, X: Any, y: npt.NDArray[np.int64], n_classes: int, min_examples: int = 1) -> ColumnMoments:
-        """Moments of labelled samples.
+        """Moments of samples, (n, d) finite, dense or CSR, with class indices, (n,) int64.
 
-        Parameters
-        ----------
-        X : (n, d) array or scipy CSR
-            Finite values of any real dtype, taken as float64.
-        y : (n,) int64 array
-            Class indices, 0 <= y < n_classes.
-        n_classes : int
-            Number of classes, L.
-        min_examples : int, default=1
-            Leave out classes of fewer samples: the sums of a single sample are that sample.
-
-        Returns
-        -------
-        ColumnMoments
-
-        Raises
-        ------
-        DataError
-            NaN or infinity.
+        Classes of fewer samples than `min_examples` are left out: the sums of a single sample are that sample.
         """
         n, d = X.shape
         total = cls.zeros(d, n_classes)
@@ -206,36 +161,16 @@ class ColumnMoments:
             raise DataError("column moments", f"shape {self.sums.shape} on both sides", f"shape {other.sums.shape}")
 
     def to_limbs(self) -> list[npt.NDArray[Any]]:
-        """Encode the moments as arrays of machine integers.
+        """Encode as `n_per_class` and, for sums and squares, (L, d, k + 1) uint32.
 
-        Returns
-        -------
-        list of three arrays
-            `n_per_class`, (L,) int64; `sums` and `squares`, (L, d, k + 1) uint32: the index of the lowest limb, the
-            same all over the array, then k limbs of 32 bits, lowest first, in two's complement. k is as small as
-            possible.
+        These hold the index of the lowest limb, the same all over the array, then k limbs of 32 bits, lowest first, in
+        two's complement; k is as small as possible.
         """
         return [self.n_per_class.copy(), _to_limbs(self.sums), _to_limbs(self.squares)]
 
     @classmethod
     def from_limbs(cls, arrays: list[npt.NDArray[Any]], n_features: int, n_classes: int) -> ColumnMoments:
-        """Decode the arrays of `to_limbs`; nothing is assumed of them.
-
-        Parameters
-        ----------
-        arrays : sequence of three arrays
-        n_features, n_classes : int
-            d and L.
-
-        Returns
-        -------
-        ColumnMoments
-
-        Raises
-        ------
-        DataError
-            Not of this form, or no set of finite numbers has these sums.
-        """
+        """Decode the arrays of `to_limbs`; nothing is assumed of them, and a `DataError` refuses any other."""
         if not isinstance(arrays, Sequence) or len(arrays) != 3 or not all(isinstance(a, np.ndarray) for a in arrays):
             got = f"{len(arrays)} entries" if isinstance(arrays, Sequence) else type(arrays).__name__
             raise DataError("column moments", "3 arrays (sizes, sums, squares)", got)
@@ -254,36 +189,18 @@ class ColumnMoments:
         return cls(sizes.copy(), *(_from_wire(array) for array in limbs))
 
     def center_and_scale(self, scaling: str) -> tuple[tuple[float, ...], tuple[float, ...] | None]:
-        """Derive centre and scale for a hash.
+        """Derive centre and scale (a tuple of d floats, or None) for a hash; a `DataError` without samples.
 
-        Parameters
-        ----------
-        scaling : {"center", "standard", "weighted", "weighted-center"}
-            - "center": the mean, no scale.
-            - "standard": the mean, and one over the standard deviation.
-            - "weighted": "standard" times the weight of the column, see Notes.
-            - "weighted-center": the mean, and the weight alone.
+        "center": the mean, no scale. "standard": the mean, and one over the standard deviation, or 1 for a column that
+        is constant up to rounding. "weighted": "standard" times the weight of the column. "weighted-center": the mean,
+        and the weight alone. A common power of two is added as a factor to the first and last where deviations are far
+        from 1.
 
-        Returns
-        -------
-        center : tuple of d floats
-        scale : tuple of d floats, or None
-            "standard" and "weighted" have 1 for a column that is constant up to rounding. "center" and
-            "weighted-center" have a common power of two as a factor where deviations are far from 1.
-
-        Raises
-        ------
-        DataError
-            There are no samples.
-
-        Notes
-        -----
         The weight of a column is sqrt(w / max w) + 0.05, where w = r - (L - 1) / n and r is the share of the variance
         that lies between the class means (the correlation ratio). But w = 0 where r is below
         (k + 2 sqrt(k t) + 2 t) / n, k = L - 1, t = 0.35 times the number of bits of d: among d uninformative columns,
         less than one exceeds this bound by chance (after Laurent & Massart 2000, Lemma 1). If no column exceeds it, all
-        weights are 1. Weights are not learned again for a left-out sample: leave-one-out is exact given the scaling,
-        and the bound keeps the bias small.
+        weights are 1. Weights are not learned again for a left-out sample: leave-one-out is exact given the scaling.
         """
         n = self.n_examples
         if n == 0:
