@@ -5,7 +5,7 @@ stored column by column, so that one vector instruction adds the same column of 
 vector adds and one comparison with the running thresholds of the lanes. Only sums above their threshold are looked at
 again, and the (n, m) matrix of sums never exists.
 
-Rows come in ascending order, so a sum that merely equals the threshold of its lane has already lost to earlier rows, and
+Rows come in ascending order, so a sum that merely equals the threshold of its lane has already lost to earlier rows:
 "greater than" is the whole test. Accepted sums go to a short list and into a histogram that tells when the threshold
 may rise. A full list is cut down to the `hash_nnz` best. Values are exact and the order is stable, so neither the
 histogram's resolution nor the size of the list can change a result.

@@ -152,7 +152,7 @@ class HashSpec:
         n_waves: int = 0,
         wave_frequency: float = 0.0,
     ) -> HashSpec:
-        """Specification with sizes for data of this shape, see docs/explanation/defaults.md for the measurements behind.
+        """Specification with sizes for data of this shape, see docs/explanation/defaults.md for the reasons.
 
         Parameters
         ----------

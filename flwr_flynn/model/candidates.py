@@ -136,20 +136,10 @@ class HashPlan:
         return self._spec(center, scale, signed, n_waves, 1 / (_PERIOD * distance))
 
     def _spec(self, center: Any, scale: Any, signed: bool, n_waves: int = 0, frequency: float = 0.0) -> HashSpec:
-        return HashSpec.suggest(
-            self.n_features,
-            self.n_examples,
-            self.n_classes,
-            hash_dim=self.hash_dim,
-            row_nnz=self.row_nnz,
-            hash_nnz=self.hash_nnz,
-            seed=self.seed,
-            signed=signed,
-            center=center,
-            scale=scale,
-            n_waves=n_waves,
-            wave_frequency=frequency,
-        )
+        sizes: dict[str, Any] = {name: getattr(self, name) for name in ("hash_dim", "row_nnz", "hash_nnz", "seed")}
+        vectors = {"center": center, "scale": scale, "n_waves": n_waves, "wave_frequency": frequency}
+        shape = (self.n_features, self.n_examples, self.n_classes)
+        return HashSpec.suggest(*shape, **sizes, signed=signed, **vectors)
 
 
 Plan = HashPlan  # the former name, kept for one release

@@ -7,6 +7,7 @@ import math
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -79,9 +80,8 @@ class ClassCounts:
         sums = array.sum(axis=1)
         if (sums % rho).any():
             label = int(np.flatnonzero(sums % rho)[0])
-            raise CountsError(
-                "array", f"row sums that are multiples of hash_nnz, {rho}", f"{sums[label]} in row {label}"
-            )
+            expected = f"row sums that are multiples of hash_nnz, {rho}"
+            raise CountsError("array", expected, f"{sums[label]} in row {label}")
         sizes = sums // rho
         if (array.max(axis=1) > sizes).any():
             label = int(np.flatnonzero(array.max(axis=1) > sizes)[0])
@@ -181,7 +181,8 @@ class ClassCounts:
         )
 
     def __reduce__(self) -> tuple[Callable[..., ClassCounts], tuple[Any, ...]]:
-        return _restore, (np.asarray(self.array), self.hash_nnz, self.spec_fingerprint, self.noise)
+        fields = {"hash_nnz": self.hash_nnz, "spec_fingerprint": self.spec_fingerprint, "noise": self.noise}
+        return partial(ClassCounts, **fields), (np.asarray(self.array),)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ClassCounts):
@@ -240,12 +241,6 @@ class ClassCounts:
             return ClassCounts(array, hash_nnz=self.hash_nnz, spec_fingerprint=self.spec_fingerprint, noise=noise)
         except CountsError as error:
             raise CountsError(what, error.expected, error.got) from None
-
-
-def _restore(
-    array: npt.NDArray[np.int64], hash_nnz: int, spec_fingerprint: str, noise: noise_record.Noise = ()
-) -> ClassCounts:
-    return ClassCounts(array, hash_nnz=hash_nnz, spec_fingerprint=spec_fingerprint, noise=noise)
 
 
 def _frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

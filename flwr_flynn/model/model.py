@@ -161,3 +161,14 @@ def _checked_names(names: Any, n_features: int) -> tuple[str, ...]:
     if kinds:
         raise DataError("feature_names", f"{n_features} str", f"some of type {', '.join(kinds)}")
     return tuple(array.tolist())
+
+
+def class_codes(classes: npt.NDArray[Any], y: Any) -> npt.NDArray[np.int64]:
+    """Index of each label in `classes`, (n,) int64."""
+    order = np.argsort(classes)
+    indices = np.searchsorted(classes, y, sorter=order)
+    codes: npt.NDArray[np.int64] = order[np.minimum(indices, len(classes) - 1)]
+    unknown = int((classes[codes] != y).sum())
+    if unknown:
+        raise DataError("y", f"labels among the {len(classes)} classes", f"{unknown} of {len(y)} that are not")
+    return codes

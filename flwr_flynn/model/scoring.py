@@ -143,13 +143,7 @@ class ScoreTable:
     """
 
     def __init__(
-        self,
-        counts: Counts,
-        n_per_class: Sizes,
-        spread: float,
-        mean: float,
-        readout: Readout,
-        with_own: bool = False,
+        self, counts: Counts, n_per_class: Sizes, spread: float, mean: float, readout: Readout, with_own: bool = False
     ) -> None:
         self.counts, self.rule, self.decay = counts, readout.rule, readout.decay
         if self.rule == "bayes":
