@@ -179,14 +179,12 @@ class BatchEncoder:
 def _rounded(X: Array, center: Array | None, scale: Array | None) -> Array:
     """Return (X - center) * scale in float64, rounded once to float32; an overflow becomes infinity."""
     with np.errstate(over="ignore"):
-        if center is not None or scale is not None:
+        if X.dtype.kind != "f" or center is not None or scale is not None:
             X = X.astype(np.float64)
-            if center is not None:
-                X -= center
-            if scale is not None:
-                X *= scale
-        elif X.dtype.kind != "f":
-            X = X.astype(np.float64)
+        if center is not None:
+            X -= center
+        if scale is not None:
+            X *= scale
         return X.astype(np.float32, copy=False)
 
 
@@ -252,7 +250,11 @@ def _transpose(X: Array, dtype: str, total: int | None) -> Array:
         padded = np.zeros((n_blocks * lanes, d), X.dtype)
         padded[:n] = X
         X = padded
-    out = _aligned((n_blocks, d if total is None else 2 * d, lanes), dtype)
+    shape = (n_blocks, d if total is None else 2 * d, lanes)
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.empty(size + 64, np.uint8)
+    start = -raw.ctypes.data % 64  # of a cache line: vector loads across two lines cost double
+    out = raw[start : start + size].view(dtype).reshape(shape)
     if dtype == "uint8":  # the second half of the lanes sits in the high bytes of the first
         half = lanes // 2
         out[:, :d].reshape(n_blocks, d, half, 2)[...] = X.reshape(n_blocks, 2, half, d).transpose(0, 3, 2, 1)
@@ -261,11 +263,3 @@ def _transpose(X: Array, dtype: str, total: int | None) -> Array:
     if total is not None:
         np.subtract(out.dtype.type(total), out[:, :d], out=out[:, d:])
     return out
-
-
-def _aligned(shape: tuple[int, int, int], dtype: str) -> Array:
-    """Allocate an array that starts on a cache line: vector loads across two lines cost double."""
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    raw = np.empty(size + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + size].view(dtype).reshape(shape)

@@ -82,13 +82,8 @@ class FlyHash:
         ----------
         rows, signs : (m, s) integers
             Column indices of the nonzero entries, each row strictly ascending, and the entries, +1 or -1. Default: all
-            1.
+            1. A `SpecError` refuses what is no such matrix.
         n_features, hash_nnz : int
-
-        Raises
-        ------
-        SpecError
-            The rows do not describe such a matrix.
 
         Examples
         --------
@@ -211,15 +206,10 @@ class FlyHash:
         X, n_jobs
             As for `active`.
         y : (n,) integers
-            Class indices, 0 <= y < n_classes.
+            Class indices, 0 <= y < n_classes, or a `DataError`.
         n_classes : int
         progress : callable, optional
             Called with the number of samples of each chunk after it is counted, by one thread at a time.
-
-        Raises
-        ------
-        DataError
-            As for `active`, or `y` or `n_classes` is not as described.
         """
         samples = self._checked(X)
         n_classes = integer("n_classes", n_classes, error=DataError)
@@ -271,8 +261,7 @@ class FlyHash:
             return
         with ThreadPoolExecutor(threads) as pool:
             try:
-                for _ in pool.map(lambda chunk: work(*chunk), chunks):
-                    pass
+                list(pool.map(lambda chunk: work(*chunk), chunks))
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise

@@ -11,11 +11,8 @@ may rise. A full list is cut down to the `hash_nnz` best. Values are exact and t
 histogram's resolution nor the size of the list can change a result.
 
 Blocks are int8, int16, float32 or int64 with sums of the same dtype, or uint8 with int16 sums: two lanes share a 16-bit
-add. Samples that are not integers mostly travel as uint8 or int16, as an approximation with a known error: see
-`winners_counting`.
-
-All kernels stand in one file on purpose: Numba's cache on disk notices a change of the file of a function, but not a
-change of the file of a function that it calls.
+add. All kernels stand in one file on purpose: Numba's cache on disk notices a change of the file of a function, but not
+a change of the file of a function that it calls.
 """
 
 from __future__ import annotations

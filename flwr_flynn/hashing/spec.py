@@ -163,12 +163,8 @@ class HashSpec:
             Standard deviation of the noise in the summed counts per unit of L2 sensitivity. Few large counts stand out
             from noise better than many small ones. Needs `n_examples` and `n_classes`.
         hash_dim, row_nnz, hash_nnz, seed, signed, center, scale, n_waves, wave_frequency
-            Passed on to the specification. Sizes left out are chosen to go with those given.
-
-        Raises
-        ------
-        SpecError
-            A figure is out of range, or the sizes given do not fit together.
+            Passed on to the specification, which may raise a `SpecError`. Sizes left out are chosen to go with those
+            given.
 
         Notes
         -----

@@ -22,21 +22,15 @@ _FEW = 7  # features up to which a single spec gets waves
 _WAVES_UP_TO = 128  # features up to which one of several specs does: beyond, waves are slower than the rest of the hash
 _PERIOD = 2.2  # of a wave, in typical distances between samples
 
-_CANDIDATES = (
+_CANDIDATES = (  # of "auto": scaling, signed, waves
     ("weighted", True, False),
     ("weighted", True, True),
     ("weighted-center", True, False),
     ("center", False, False),
 )
-"""Candidates of "auto": scaling, signed, waves."""
 
-_MULTIPLES = (1.0, 2.0, 0.5, 4.0, 0.25, 8.0, 0.125, 16.0, 0.0625)
-"""Multiples of the suggested exponent in a grid of decays, the suggestion first."""
-
+_MULTIPLES = (1.0, 2.0, 0.5, 4.0, 0.25, 8.0, 0.125, 16.0, 0.0625)  # of the suggested exponent in a grid of decays
 _LEAST_EXPONENT = 0.75
-
-
-# -------- hashes
 
 
 @dataclass(frozen=True)
@@ -99,13 +93,7 @@ class HashPlan:
         return self.scaling in ("weighted", "weighted-center", "auto")
 
     def specs(self, moments: ColumnMoments | None = None) -> tuple[HashSpec, ...]:
-        """Candidate specifications, at least one. The first is the default where nothing can be compared.
-
-        Raises
-        ------
-        SpecError
-            The moments are needed (`needs_sums`) but missing, or the sizes do not fit together.
-        """
+        """Candidate specifications, the default first; a `SpecError` without the moments if `needs_sums`."""
         if not isinstance(self.scaling, str):
             center, scale = self.scaling or (None, None)
             signed = self.signed if self.signed is not None else center is not None or scale is not None
@@ -143,9 +131,6 @@ class HashPlan:
 
 
 Plan = HashPlan  # the former name, kept for one release
-
-
-# -------- readouts
 
 
 def candidate_readouts(counts: ClassCounts, rule: str = "balanced", decay: str | float = "auto") -> list[Readout]:

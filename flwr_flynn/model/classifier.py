@@ -70,19 +70,16 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     temperature : "auto" or float, default="auto"
         Divisor of log odds in `predict_proba`, above 0. "auto": `fit` takes the temperature of the lowest log-loss by
         exact leave-one-out; other methods take `suggest_temperature`.
-    seed : int, default=0
-        0 <= seed < 2**64.
-    n_jobs : int, optional
-        Threads for hashing: None for one, -1 for all that this process may use. Results do not depend on it.
+    seed, n_jobs
+        As for `HashSpec` and `FlyHash.active`.
 
     Attributes
     ----------
     model_ : Model
         The fitted model; `counts_`, `classes_`, `spec_`, `hash_`, `decay_`, `temperature_`, `guarantee_` are parts of
         it.
-    n_features_in_ : int
-    feature_names_in_ : (d,) array of str
-        Only where X had names.
+    n_features_in_, feature_names_in_ : int, (d,) array of str
+        The names only where X had names.
 
     Examples
     --------
@@ -173,10 +170,8 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         counts : ClassCounts
         classes : (L,) array-like of str or int
             Label of each row of the counts, in any order, which becomes that of `classes_`.
-        decay, rule, temperature
-            Parameters of the class.
-        feature_names, guarantee
-            As for `Model`.
+        decay, rule, temperature, feature_names, guarantee
+            Parameters of the class and of `Model`.
 
         Raises
         ------
@@ -301,7 +296,6 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.model_ = Model((member,), classes, None if names is None else names.tolist())
 
     def _select(self, X: Any, codes: npt.NDArray[np.int64], n_classes: int) -> ModelMember:
-        """Choose hash and readout by leave-one-out."""
         specs = self._specs(X, codes, n_classes)
         return select(specs, X, codes, n_classes, self.rule, self.decay, self.n_jobs)
 

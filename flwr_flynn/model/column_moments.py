@@ -20,8 +20,7 @@ from flwr_flynn.errors import DataError
 
 Integers = npt.NDArray[np.object_]  # Python integers: no bound, no rounding
 
-SCALINGS = ("center", "standard", "weighted", "weighted-center")
-"""Names of scalings, see `ColumnMoments.center_and_scale`."""
+SCALINGS = ("center", "standard", "weighted", "weighted-center")  # see `ColumnMoments.center_and_scale`
 
 _UNIT = 1074  # values are multiples of 2 ** -_UNIT
 _LARGEST = int(np.finfo(np.float64).max) << _UNIT
@@ -71,10 +70,7 @@ class ColumnMoments:
 
     @classmethod
     def from_data(cls, X: Any, y: npt.NDArray[np.int64], n_classes: int, min_examples: int = 1) -> ColumnMoments:
-        """Moments of samples, (n, d) finite, dense or CSR, with class indices, (n,) int64.
-
-        Classes of fewer samples than `min_examples` are left out: the sums of a single sample are that sample.
-        """
+        """Moments of samples, (n, d) finite, dense or CSR, less those of classes of fewer than `min_examples`."""
         n, d = X.shape
         total = cls.zeros(d, n_classes)
         keep = np.bincount(y, minlength=n_classes) >= min_examples
@@ -90,6 +86,7 @@ class ColumnMoments:
     @classmethod
     def _of_batch(cls, X: Any, y: npt.NDArray[np.int64], n_classes: int) -> ColumnMoments:
         d = X.shape[1]
+        sizes = np.bincount(y, minlength=n_classes).astype(np.int64)
         if sp.issparse(X):
             X = sp.csr_array(X)
             if not X.has_canonical_format:
@@ -100,8 +97,7 @@ class ColumnMoments:
         elif X.dtype in (np.bool_, np.uint8, np.int8, np.uint16, np.int16):  # pixels need no limbs
             low_sums, low_squares = np.zeros((2, n_classes, d), np.int64)
             _add_integers(np.ascontiguousarray(X), y, low_sums, low_squares)
-            sizes = np.bincount(y, minlength=n_classes).astype(np.int64)
-            return cls(sizes, _shifted(low_sums, _UNIT), _shifted(low_squares, 2 * _UNIT))
+            return cls(sizes, low_sums.astype(object) << _UNIT, low_squares.astype(object) << 2 * _UNIT)
         else:
             values = np.ascontiguousarray(X, np.float64).ravel()
             columns, labels = np.empty(0, np.int64), y
@@ -109,18 +105,13 @@ class ColumnMoments:
             raise DataError("X", "finite numbers", "NaN or infinity")
         exponents = np.frexp(values[values != 0])[1]
         low, high = (int(exponents.min()), int(exponents.max())) if len(exponents) else (0, 0)
-        # From the lowest of the 53 bits of a value, with room for two limbs into which a shift may push the highest
-        # ones.
+        # From the lowest of the 53 bits of a value, with room for two limbs into which a shift may push the highest.
         first = max(low - 53 + _UNIT, 0) // _LIMB
         limbs = np.zeros((n_classes, d, (high + _UNIT) // _LIMB - first + 3), np.int64)
         first_square = 2 * max(low - 53 + _UNIT, 0) // _LIMB
         square_limbs = np.zeros((n_classes, d, 2 * (high + _UNIT) // _LIMB - first_square + 5), np.int64)
         _add_limbs(values, columns, labels, first * _LIMB, first_square * _LIMB, limbs, square_limbs)
-        return cls(
-            np.bincount(y, minlength=n_classes).astype(np.int64),
-            _from_limbs(limbs, first),
-            _from_limbs(square_limbs, first_square),
-        )
+        return cls(sizes, _from_limbs(limbs, first), _from_limbs(square_limbs, first_square))
 
     @property
     def n_features(self) -> int:
@@ -265,12 +256,6 @@ _MOST_LIMBS = ((_UNIT + 1024 + 64) // _LIMB + 2, (2 * (_UNIT + 1024) + 64) // _L
 def _ratio(numerator: int, denominator: int) -> float:
     """Divide numerator / denominator / 2 ** 1074, rounded once."""
     return float(numerator / (denominator << _UNIT))
-
-
-def _shifted(values: npt.NDArray[np.int64], bits: int) -> Integers:
-    shifted: Integers = values.astype(object)
-    shifted <<= bits
-    return shifted
 
 
 def _from_limbs(limbs: npt.NDArray[Any], first: int) -> Integers:

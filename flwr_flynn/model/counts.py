@@ -131,13 +131,7 @@ class ClassCounts:
 
     @classmethod
     def from_active(cls, hasher: FlyHash, active: npt.ArrayLike, y: npt.ArrayLike, n_classes: int) -> ClassCounts:
-        """Counts of samples with known active bits, ``hasher.active(X)``, (n, rho) integers.
-
-        Raises
-        ------
-        DataError
-            Wrong shape or type, or a bit or class index out of range.
-        """
+        """Counts of samples with known active bits, (n, rho), from `FlyHash.active`; a `DataError` refuses others."""
         bits = active_bits(active, hasher.hash_dim, hasher.hash_nnz)
         labels = class_indices(y, len(bits), n_classes)
         rows = [np.bincount(bits[labels == label].ravel(), minlength=hasher.hash_dim) for label in range(n_classes)]

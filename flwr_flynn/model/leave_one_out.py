@@ -22,15 +22,9 @@ from flwr_flynn.model.scoring import Active, Readout, Scores, ScoreTable, blocks
 
 Table = npt.NDArray[np.int64]
 
-TEMPERATURES = tuple(2.0 ** (k / 2) for k in range(16, -17, -1))
-"""Candidate temperatures, T = 33, descending."""
-
-MAX_LOSS = 64.0
-"""Upper bound of the log-loss of one sample."""
-
-LOSS_UNIT = 2.0**-20
-"""Unit of log-losses in tables: integers, so that sums over parties are exact."""
-
+TEMPERATURES = tuple(2.0 ** (k / 2) for k in range(16, -17, -1))  # candidates, T = 33
+MAX_LOSS = 64.0  # upper bound of the log-loss of one sample
+LOSS_UNIT = 2.0**-20  # of log-losses in tables: integers, so that sums over parties are exact
 _HELD = 2**22  # active bits hashed at a time
 
 

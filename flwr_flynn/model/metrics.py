@@ -41,10 +41,7 @@ def scores(matrix: Confusion) -> dict[str, float]:
 
 
 def summary(matrices: Mapping[str, Confusion]) -> dict[str, Any]:
-    """Metrics over the samples of all parties, and their spread over the parties, as JSON can hold them.
-
-    `matrices` has at least one, each of at least one sample. ``parties`` is ordered by accuracy, worst first.
-    """
+    """Metrics over the samples of all parties, and their spread over the parties, worst first, for JSON."""
     total = sum(matrices.values(), start=np.zeros_like(next(iter(matrices.values()))))
     parties: list[dict[str, Any]] = [
         {"name": name, "accuracy": scores(matrix)["accuracy"], "examples": int(matrix.sum())}

@@ -71,7 +71,13 @@ def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | No
         arrays["extra"] = _json_bytes(extra)
     for index, member in enumerate(model.members):
         arrays[f"counts_{index}"] = _narrow(member.counts)
-    _write_npz(path, arrays | {"digest": _digest(*arrays.values())})
+    arrays["digest"] = _digest(*arrays.values())
+    with _files.writing(path) as stream, zipfile.ZipFile(stream, "w") as archive:
+        for name, array in arrays.items():
+            info = zipfile.ZipInfo(f"{name}.npy")  # made by hand it bears no time stamp
+            info.compress_type = zipfile.ZIP_DEFLATED
+            with archive.open(info, "w", force_zip64=True) as member_stream:
+                np.lib.format.write_array(member_stream, array, version=(1, 0), allow_pickle=False)
 
 
 @contextmanager
@@ -161,10 +167,7 @@ def _member(spec: HashSpec, values: dict[str, Any], counts: npt.NDArray[Any], n_
 
 
 def _member_of_old(header: dict[str, Any]) -> dict[str, Any]:
-    """Member entry of format 4 from the header of a file of format 2 or 3.
-
-    These had the user's `decay` and `temperature` beside the chosen values, and a limit of novelty, no longer in use.
-    """
+    """Member entry of format 4 from a header of format 2 or 3, which had the user's settings beside the choices."""
     noise = header["noise"] if header["format"] == 3 else []
     if header["format"] == 3 and not (isinstance(noise, list) and noise):
         raise ModelFileError("noise", "at least one release in format 3", type(noise).__name__)
@@ -187,15 +190,6 @@ def _narrow(counts: ClassCounts) -> npt.NDArray[Any]:
     if counts.noise:
         extreme = min(int(counts.array.min()), -extreme, -1)
     return counts.array.astype(np.min_scalar_type(extreme).newbyteorder("<"))
-
-
-def _write_npz(path: str | os.PathLike[str], arrays: dict[str, npt.NDArray[Any]]) -> None:
-    with _files.writing(path) as stream, zipfile.ZipFile(stream, "w") as archive:
-        for name, array in arrays.items():
-            info = zipfile.ZipInfo(f"{name}.npy")  # made by hand it bears no time stamp
-            info.compress_type = zipfile.ZIP_DEFLATED
-            with archive.open(info, "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, array, version=(1, 0), allow_pickle=False)
 
 
 def _read_npy(archive: zipfile.ZipFile, name: str, dtypes: str, max_bytes: int) -> npt.NDArray[Any]:

@@ -72,10 +72,7 @@ Noise = tuple[Release, ...]
 
 
 def release_name(array: npt.ArrayLike, spec_fingerprint: str) -> str:
-    """Name of a release: SHA-256 of the fingerprint and of the shape and the 64-bit integers of the noisy counts.
-
-    Anybody who has the release can compute it. Two draws of noise over more than a few counts have different names.
-    """
+    """Name of a release, as anybody who has it can compute: SHA-256 of fingerprint, shape and int64 noisy counts."""
     given = np.asarray(array)
     if given.ndim != 2 or given.dtype.kind not in "iu":
         raise CountsError("array", "a matrix of integers", f"{given.dtype} of shape {given.shape}")
@@ -106,10 +103,7 @@ def combine(mine: Noise, theirs: Noise, sign: int) -> Noise:
 
 
 def add_noise(total: dict[str, Release], noise: Noise, sign: int) -> None:
-    """Add noise to a record by name, in place, or subtract it with sign -1, as `combine` does.
-
-    The time does not depend on the size of `total`. A `CountsError` if one name stands for different releases.
-    """
+    """Add noise to a record by name, in place, as `combine` does, in a time that does not depend on its size."""
     for release in noise:
         known = total.get(release.name)
         if known is None:
@@ -128,14 +122,9 @@ def variance(noise: Noise) -> float:
     return math.fsum(release.times**2 * release.variance for release in noise)
 
 
-def is_selected(noise: Noise) -> bool:
-    """True if a release is of selected entries only, so that the others lack its counts."""
-    return any(release.selected for release in noise)
-
-
 def sizes(array: npt.NDArray[np.int64], hash_nnz: int, noise: Noise) -> npt.NDArray[np.float64] | None:
     """Unbiased estimates of n_l, row sum / rho, (L,) float64, possibly negative; None where entries are lacking."""
-    return None if is_selected(noise) else array.sum(axis=1) / hash_nnz
+    return None if any(release.selected for release in noise) else array.sum(axis=1) / hash_nnz
 
 
 def denoised(

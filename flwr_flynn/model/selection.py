@@ -67,10 +67,7 @@ class _Party:
 
 
 def best(correct: Sequence[Table], n_per_class: npt.NDArray[np.int64]) -> tuple[int, int]:
-    """Indices of the spec and of the readout of the highest balanced accuracy, the first among equals.
-
-    `correct` has (K, L) samples classified correctly for each spec, summed over the parties. Empty classes have no say.
-    """
+    """Indices of spec and readout of the best balanced accuracy, from `correct`, (K, L), of each; first of equals."""
     filled = np.flatnonzero(n_per_class > 0)
     scores = [[_balanced_accuracy(row[filled], n_per_class[filled]) for row in table] for table in correct]
     spec = max(range(len(scores)), key=lambda i: max(scores[i]))
