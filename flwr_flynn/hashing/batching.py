@@ -1,23 +1,15 @@
 """Encoding of samples for the kernels: blocks of lanes, in the narrowest dtype whose sums are exact.
 
-The arithmetic of a sample is part of the hash (see `FlyHash`) and depends on the sample alone:
-
-- Without centre and scale, integer values of magnitude at most the largest power of two of which `row_nnz` fit in
-  63 bits have exact integer sums.
-- Every other sample becomes (x - center) * scale in float64, is rounded once to float32, and is summed in float32 in
-  ascending order of the columns.
-
-The *dtype* that carries it is not part of the hash: a narrower one is used only where it gives the same winners. Two
-observations help. First, a constant added to every entry that a row can pick moves all sums alike: so values are
-shifted to start at zero, those of signed rows (which pick x or -x) too. Second, most rows lose by a wide margin: so
-float32 samples travel as small integers of known error, and the few rows that come close are summed again from the
-float32 values.
+The arithmetic of a sample is part of the hash (see `FlyHash`). The dtype that carries it is not: a narrower one is used
+only where it gives the same winners. Two observations help. First, a constant added to every entry that a row can pick
+moves all sums alike: so values are shifted to start at zero, those of signed rows (which pick x or -x) too. Second,
+most rows lose by a wide margin: so float32 samples travel as small integers of known error, and the few rows that come
+close are summed again from the float32 values.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,26 +28,14 @@ _CHUNK_BYTES = 2**22  # size of one chunk of samples as float64, small beside th
 
 
 def chunk_size(n_features: int) -> int:
-    """Return the number of samples of `n_features` values to encode at a time."""
+    """Return the number of samples of `n_features` values to encode at a time: whole blocks of any dtype."""
     fitting = _CHUNK_BYTES // (8 * n_features)
     return int(min(max(fitting // 64 * 64, 64), 1024))
 
 
 @dataclass(frozen=True)
 class BatchEncoder:
-    """Encoder of samples as blocks of lanes: the parts of a hash that concern single values.
-
-    Parameters
-    ----------
-    n_features : int
-        Columns of the lifting matrix.
-    row_nnz : int
-        Nonzero entries in each of its rows, s.
-    signed : bool
-        True where entries are +1 and -1.
-    center, scale : (n_features,) float64 array or None
-        Vectors of the specification.
-    """
+    """Encoder of samples as blocks of lanes; `center` and `scale` are (n_features,) float64 or None."""
 
     n_features: int
     row_nnz: int
@@ -63,54 +43,35 @@ class BatchEncoder:
     center: Array | None
     scale: Array | None
 
-    @property
-    def chunk_size(self) -> int:
-        """Samples to encode at a time: whole blocks of any dtype."""
-        return chunk_size(self.n_features)
+    def winners(self, chunk: Array | sp.csr_array, columns: Array, out: Array) -> None:
+        """Write the active bits of a chunk, (n, n_features), to `out`, (n, rho) int32, ascending.
 
-    def winners(self, chunk: Array | sp.csr_array, columns: Array, hash_nnz: int, out: Array) -> None:
-        """Write the active bits of the samples of a chunk.
-
-        Parameters
-        ----------
-        chunk : (n, n_features) array or CSR array
-            Real values.
-        columns : (m, s) uint16 or uint32 array
-            Columns to add for each row of M. Column n_features + j stands for minus column j.
-        hash_nnz : int
-            Active bits of a sample, rho.
-        out : (n, rho) int32 array
-            Receives the active bits, ascending.
-
-        Raises
-        ------
-        DataError
-            NaN, infinity, or sums that overflow float32.
+        `columns` is (m, s) uint16 or uint32: the columns that each row of M adds; n_features + j stands for minus
+        column j.
         """
         if chunk.shape[0] == 0:
             return
         if sp.issparse(chunk) and self.n_features > _WIDE and self.center is None:
-            self._narrowed(chunk, columns, hash_nnz, out)
+            self._narrowed(chunk, columns, out)
             return
         X = dense(chunk)
         if self.center is not None or self.scale is not None:
-            self._float_winners(X, columns, hash_nnz, out)
+            self._float_winners(X, columns, out)
             return
         is_integer, largest = _integer_samples(X, 2 ** (((2**63 - 1) // self.row_nnz).bit_length() - 1))
         if is_integer.all():
-            self._integer_winners(X, largest, columns, hash_nnz, out)
+            self._integer_winners(X, columns, out, largest)
         elif largest * self.row_nnz <= _FLOAT32_EXACT:  # float32 sums of the integer samples are exact as well
-            self._float_winners(X, columns, hash_nnz, out)
+            self._float_winners(X, columns, out)
         else:
-            for members, winners in (
-                (is_integer, partial(self._integer_winners, largest=largest)),
-                (~is_integer, self._float_winners),
-            ):
-                part = np.empty((int(members.sum()), hash_nnz), np.int32)
-                winners(X[members], columns=columns, hash_nnz=hash_nnz, out=part)
-                out[members] = part
+            part = out[is_integer]
+            self._integer_winners(X[is_integer], columns, part, largest)
+            out[is_integer] = part
+            part = out[~is_integer]
+            self._float_winners(X[~is_integer], columns, part)
+            out[~is_integer] = part
 
-    def _narrowed(self, chunk: sp.csr_array, columns: Array, hash_nnz: int, out: Array) -> None:
+    def _narrowed(self, chunk: sp.csr_array, columns: Array, out: Array) -> None:
         """Find the winners of wide sparse samples by the columns that occur in them and one column of zeros."""
         used = np.unique(chunk.indices)
         d = len(used) + 1
@@ -121,10 +82,9 @@ class BatchEncoder:
         if self.signed:
             index = np.concatenate([index, index + np.uint32(d)])
         scale = None if self.scale is None else np.append(self.scale[used], 1.0)
-        narrow = replace(self, n_features=d, scale=scale)
-        narrow.winners(X, index[columns], hash_nnz, out)
+        replace(self, n_features=d, scale=scale).winners(X, index[columns], out)
 
-    def _integer_winners(self, X: Array, largest: int, columns: Array, hash_nnz: int, out: Array) -> None:
+    def _integer_winners(self, X: Array, columns: Array, out: Array, largest: int) -> None:
         """Find the winners of integer samples of magnitude up to `largest`, by exact integer sums."""
         low, high = (-largest, largest) if self.signed else (int(X.min()), int(X.max()))
         span = high - low
@@ -134,17 +94,18 @@ class BatchEncoder:
             levels = X if low == 0 else X.astype(np.int64) - low
             data = _transpose(levels, dtype, span if self.signed else None)
             if width <= _COUNTING_WIDTH:
-                _counting(data, columns, hash_nnz, len(X), width, 0, None, None, out)
+                _counting(data, columns, width, 0, None, None, out)
             else:  # wide histogram cells: the sums themselves, exact in float32, make the last cut
                 exact = (X if self.signed else levels).astype(np.float32)
-                self._approximately(data, exact, np.ones(len(X), np.int64), width, columns, hash_nnz, out)
+                self._approximately(data, exact, np.ones(len(X), np.int64), width, columns, out)
         elif largest * self.row_nnz <= _FLOAT32_EXACT:
-            self._float_winners(X, columns, hash_nnz, out)
+            self._float_winners(X, columns, out)
         else:
-            _general(_transpose(X, "int64", 0 if self.signed else None), columns, hash_nnz, len(X), out)
+            _general(_transpose(X, "int64", 0 if self.signed else None), columns, out)
 
-    def _float_winners(self, X: Array, columns: Array, hash_nnz: int, out: Array) -> None:
+    def _float_winners(self, X: Array, columns: Array, out: Array) -> None:
         """Find the winners by float32 sums."""
+        hash_nnz = out.shape[1]
         X = np.ascontiguousarray(self._float32(X))
         left = np.arange(len(X))  # samples not yet done
         # Distance from the mean sum of a sample to its winners, in standard deviations of its sums, roughly.
@@ -165,40 +126,28 @@ class BatchEncoder:
             samples, approximation, slack = samples[good], approximation[good], slack[good]
             data = _transpose(approximation, dtype, levels if self.signed else None)
             part = np.empty((len(samples), hash_nnz), np.int32)
-            self._approximately(data, samples, slack, levels * self.row_nnz + 1, columns, hash_nnz, part)
+            self._approximately(data, samples, slack, levels * self.row_nnz + 1, columns, part)
             out[left[good]] = part
             left = left[~good]
         if len(left):
             out[left] = self._plainly(X[left], columns, hash_nnz)
 
-    def _approximately(
-        self, data: Array, X: Array, slack: Array, width: int, columns: Array, hash_nnz: int, out: Array
-    ) -> None:
+    def _approximately(self, data: Array, X: Array, slack: Array, width: int, columns: Array, out: Array) -> None:
         """Find the winners of float32 samples by blocks that approximate them."""
         exact = np.concatenate([X, -X], axis=1) if self.signed else X
         shift = max(0, width.bit_length() - 10)  # about a thousand histogram cells
-        failed = _counting(data, columns, hash_nnz, len(X), width, shift, slack, exact, out)
+        failed = _counting(data, columns, width, shift, slack, exact, out)
         if failed.any():
-            out[failed] = self._plainly(X[failed], columns, hash_nnz)
+            out[failed] = self._plainly(X[failed], columns, out.shape[1])
 
     def _plainly(self, X: Array, columns: Array, hash_nnz: int) -> Array:
         """Find the winners of float32 samples without approximation."""
         out = np.empty((len(X), hash_nnz), np.int32)
-        _general(_transpose(X, "float32", 0 if self.signed else None), columns, hash_nnz, len(X), out)
+        _general(_transpose(X, "float32", 0 if self.signed else None), columns, out)
         return out
 
     def fits(self, X: Array | sp.csr_array) -> npt.NDArray[np.bool_]:
-        """Tell the samples whose sums float32 holds, each by its own values alone.
-
-        Parameters
-        ----------
-        X : (n, d) array or CSR matrix
-            Finite.
-
-        Returns
-        -------
-        (n,) bool array
-        """
+        """Tell the finite samples whose sums float32 holds, (n,) bool, each by its own values alone."""
         if isinstance(X, np.ndarray):
             largest = np.abs(_rounded(X, self.center, self.scale)).max(axis=1, initial=0.0)
             return np.asarray(self._summable(largest))
@@ -230,14 +179,12 @@ class BatchEncoder:
 def _rounded(X: Array, center: Array | None, scale: Array | None) -> Array:
     """Return (X - center) * scale in float64, rounded once to float32; an overflow becomes infinity."""
     with np.errstate(over="ignore"):
-        if center is not None or scale is not None:
+        if X.dtype.kind != "f" or center is not None or scale is not None:
             X = X.astype(np.float64)
-            if center is not None:
-                X -= center
-            if scale is not None:
-                X *= scale
-        elif X.dtype.kind != "f":
-            X = X.astype(np.float64)
+        if center is not None:
+            X -= center
+        if scale is not None:
+            X *= scale
         return X.astype(np.float32, copy=False)
 
 
@@ -270,18 +217,11 @@ def _integer_samples(X: Array, bound: int) -> tuple[npt.NDArray[np.bool_], int]:
 
 
 def _counting(
-    data: Array,
-    columns: Array,
-    hash_nnz: int,
-    n_samples: int,
-    width: int,
-    shift: int,
-    slack: Array | None,
-    exact: Array | None,
-    out: Array,
+    data: Array, columns: Array, width: int, shift: int, slack: Array | None, exact: Array | None, out: Array
 ) -> Array:
     """Call `kernels.winners_counting`; return its mask of samples left undone, (n_samples,) bool."""
     n_blocks, _, lanes = data.shape
+    n_samples, hash_nnz = out.shape
     failed = np.zeros(n_samples, np.bool_)
     slacks = np.zeros(n_blocks * lanes, np.int64)
     if slack is not None:
@@ -293,10 +233,11 @@ def _counting(
     return failed
 
 
-def _general(data: Array, columns: Array, hash_nnz: int, n_samples: int, out: Array) -> None:
+def _general(data: Array, columns: Array, out: Array) -> None:
     """Call `kernels.winners`."""
     sums = np.empty(data.shape[2], data.dtype)
     extremes = (-np.inf, np.inf) if data.dtype.kind == "f" else (np.iinfo(data.dtype).min, np.iinfo(data.dtype).max)
+    n_samples, hash_nnz = out.shape
     kernels.winners(data, columns, hash_nnz, n_samples, np.array(extremes, data.dtype), sums, out)
 
 
@@ -309,21 +250,16 @@ def _transpose(X: Array, dtype: str, total: int | None) -> Array:
         padded = np.zeros((n_blocks * lanes, d), X.dtype)
         padded[:n] = X
         X = padded
-    out = _aligned((n_blocks, d if total is None else 2 * d, lanes), dtype)
+    shape = (n_blocks, d if total is None else 2 * d, lanes)
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.empty(size + 64, np.uint8)
+    start = -raw.ctypes.data % 64  # of a cache line: vector loads across two lines cost double
+    out = raw[start : start + size].view(dtype).reshape(shape)
     if dtype == "uint8":  # the second half of the lanes sits in the high bytes of the first
         half = lanes // 2
-        pairs = out[:, :d].reshape(n_blocks, d, half, 2)
-        pairs[...] = X.reshape(n_blocks, 2, half, d).transpose(0, 3, 2, 1)
+        out[:, :d].reshape(n_blocks, d, half, 2)[...] = X.reshape(n_blocks, 2, half, d).transpose(0, 3, 2, 1)
     else:
         out[:, :d] = X.reshape(n_blocks, lanes, d).transpose(0, 2, 1)
     if total is not None:
         np.subtract(out.dtype.type(total), out[:, :d], out=out[:, d:])
     return out
-
-
-def _aligned(shape: tuple[int, int, int], dtype: str) -> Array:
-    """Allocate an array that starts on a cache line: vector loads across two lines cost double."""
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    raw = np.empty(size + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + size].view(dtype).reshape(shape)

@@ -1,16 +1,4 @@
-"""Fruit-fly hash: a specification that every party expands to the same sparse matrix.
-
-h(x) = the `hash_nnz` largest entries of M x, higher value first, then lower row index (paper, Equation 2). M has
-`hash_dim` rows. Each is a uniform `row_nnz`-subset of the `n_features` columns, of ones or, if `signed`, of +1 and -1.
-
->>> import numpy as np
->>> hasher = FlyHash(HashSpec(n_features=4, hash_dim=12, row_nnz=2, hash_nnz=3, seed=7))
->>> hasher.active(np.array([[4, 0, 0, 1], [0, 5, 2, 0]]))
-array([[1, 2, 5],
-       [3, 4, 7]], dtype=int32)
-
-`hashing.philox` describes the drawing of the rows, `hashing.wave_features` the waves.
-"""
+"""Fruit-fly hash: a specification that every party expands to the same sparse matrix."""
 
 from __future__ import annotations
 
@@ -38,7 +26,10 @@ Array = npt.NDArray[Any]
 
 
 class FlyHash:
-    """Fruit-fly hash of a specification.
+    """Fruit-fly hash: h(x) = the `hash_nnz` largest entries of M x, higher value first, then lower row index.
+
+    Equation 2 of Ram & Sinha (AAAI 2022). Each of the `hash_dim` rows of M is a uniform `row_nnz`-subset of the
+    columns, of ones or, if signed, of +1 and -1. `hashing.philox` draws the rows.
 
     Parameters
     ----------
@@ -48,8 +39,6 @@ class FlyHash:
     ----------
     spec : HashSpec or None
         None for given rows (`from_rows`).
-    n_features, hash_dim, row_nnz, hash_nnz : int
-        Sizes of the specification.
     rows : (hash_dim, row_nnz) int32 array
         Column indices of the nonzero entries of M, each row ascending. Read-only.
     signs : (hash_dim, row_nnz) int8 array or None
@@ -62,17 +51,11 @@ class FlyHash:
     SpecError
         `spec` is no HashSpec.
 
-    Notes
-    -----
-    Arithmetic is part of the hash, since it decides between sums that are close. A sample is summed exactly, in
-    integers, if the spec has neither centre nor scale, all values are integers, and `row_nnz` times the power of two at
-    or above the largest magnitude is below 2**63. Every other sample becomes (x - center) * scale in float64, is
-    rounded once to float32, and is summed in float32 over the columns of a row in ascending order. Floats wider than
-    float64 are rounded to float64 first. So the result does not depend on the dtype. A sample times a power of two has
-    the same hash, unless that makes it integral (or the reverse) and float32 cannot hold its sums.
-
-    The result is the same on every machine; for float values below 1e-38 only if the process does not flush subnormal
-    numbers to zero (some libraries built with -ffast-math switch that on).
+    Notes ----- Arithmetic is part of the hash. A sample is summed exactly, in integers, if the spec has neither centre
+    nor scale, all values are integers, and `row_nnz` times the power of two at or above the largest magnitude is below
+    2**63. Every other sample becomes (x - center) * scale in float64, is rounded once to float32, and is summed in
+    float32 over the columns of a row in ascending order. So the dtype does not matter, and the result is the same on
+    every machine whose process does not flush subnormal floats to zero.
 
     Examples
     --------
@@ -97,28 +80,14 @@ class FlyHash:
 
         Parameters
         ----------
-        rows : (m, s) integers
-            Column indices of the nonzero entries, each row strictly ascending, 0 <= index < n_features.
-        n_features : int
-            Features of a sample, d.
-        hash_nnz : int
-            Active bits of a hash, rho.
-        signs : (m, s) array of +1 and -1, optional
-            The entries. Default: all 1.
-
-        Returns
-        -------
-        FlyHash
-
-        Raises
-        ------
-        SpecError
-            The rows do not describe such a matrix.
+        rows, signs : (m, s) integers
+            Column indices of the nonzero entries, each row strictly ascending, and the entries, +1 or -1. Default: all
+            1. A `SpecError` refuses what is no such matrix.
+        n_features, hash_nnz : int
 
         Examples
         --------
-        >>> hasher = FlyHash.from_rows([[0, 1], [1, 2], [0, 2]], n_features=3, hash_nnz=1)
-        >>> hasher.active([[1, 2, 3]])
+        >>> FlyHash.from_rows([[0, 1], [1, 2], [0, 2]], n_features=3, hash_nnz=1).active([[1, 2, 3]])
         array([[1]], dtype=int32)
         """
         columns = np.array(rows)
@@ -132,18 +101,13 @@ class FlyHash:
         columns = columns.astype(np.int32)
         unordered = np.flatnonzero((np.diff(columns, axis=1) <= 0).any(axis=1))
         if len(unordered):
-            raise SpecError(
-                "rows",
-                "strictly ascending indices in each row",
-                f"row {int(unordered[0])} is not",
-            )
+            raise SpecError("rows", "strictly ascending indices in each row", f"row {int(unordered[0])} is not")
         entries = None
         if signs is not None:
             entries = np.array(signs)
             if entries.shape != columns.shape or entries.dtype.kind not in "iuf" or not np.isin(entries, (-1, 1)).all():
-                raise SpecError(
-                    "signs", f"+1 and -1 of shape {columns.shape}", f"{entries.dtype} of shape {entries.shape}"
-                )
+                expected = f"+1 and -1 of shape {columns.shape}"
+                raise SpecError("signs", expected, f"{entries.dtype} of shape {entries.shape}")
             entries = entries.astype(np.int8)
         hasher = cls.__new__(cls)
         hasher._set(None, columns, entries, n_features, hash_nnz)
@@ -162,10 +126,8 @@ class FlyHash:
         if signs is not None:
             signs.flags.writeable = False
             np.add(self._columns, n_inputs, out=self._columns, where=signs < 0)  # the negated columns follow
-        self._center, self._scale = (
-            None if spec is None or vector is None else np.array(vector)
-            for vector in (None if spec is None else spec.center, None if spec is None else spec.scale)
-        )
+        vectors = (None, None) if spec is None else (spec.center, spec.scale)
+        self._center, self._scale = (None if vector is None else np.array(vector) for vector in vectors)
         self._waves = None
         center, scale = self._center, self._scale
         if spec is not None and spec.n_waves:
@@ -177,9 +139,8 @@ class FlyHash:
     def _fingerprint(self) -> str:
         digest = hashlib.sha256(b"flynn hash 1")
         seed = b"" if self.spec is None else struct.pack("<Q", self.spec.seed)
-        digest.update(
-            struct.pack("<4Q2B", self.n_features, *self.rows.shape, self.hash_nnz, self.signs is not None, len(seed))
-        )
+        sizes = (self.n_features, *self.rows.shape, self.hash_nnz)
+        digest.update(struct.pack("<4Q2B", *sizes, self.signs is not None, len(seed)))
         digest.update(seed)
         for vector in (self._center, self._scale):
             digest.update(struct.pack("<B", vector is not None))
@@ -201,7 +162,7 @@ class FlyHash:
         return FlyHash.from_rows, (self.rows, self.n_features, self.hash_nnz, self.signs)
 
     def active(self, X: npt.ArrayLike | sp.sparray | sp.spmatrix, n_jobs: int | None = None) -> npt.NDArray[np.int32]:
-        """Compute the active bits of samples.
+        """Compute the active bits of samples: (n, hash_nnz) int32, ascending in each row.
 
         Parameters
         ----------
@@ -209,11 +170,6 @@ class FlyHash:
             Finite values of any real dtype.
         n_jobs : int, optional
             Threads: None for one, -1 for all that this process may use. The result does not depend on it.
-
-        Returns
-        -------
-        (n, hash_nnz) int32 array
-            Indices of the bits that are one, ascending in each row.
 
         Raises
         ------
@@ -230,15 +186,7 @@ class FlyHash:
         return out
 
     def fits(self, X: npt.NDArray[Any] | sp.csr_array) -> npt.NDArray[np.bool_]:
-        """Tell the samples that `active` can hash; it refuses a whole array because of one that it cannot.
-
-        Each sample is judged by its own values alone, and in the same time whatever they are.
-
-        Parameters
-        ----------
-        X : (n, n_features) array or CSR matrix
-            Of a real dtype; finite.
-        """
+        """Tell the finite samples that `active` can hash, (n,) bool, each by its own values and in the same time."""
         if self._waves is not None:
             return self._waves.fits(dense(X))
         return self._encoder.fits(X)
@@ -251,27 +199,17 @@ class FlyHash:
         n_jobs: int | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> npt.NDArray[np.int64]:
-        """Count the samples of each class with each bit active: Algorithm 1, without keeping the hashes.
+        """Count the samples of each class with each bit active, (n_classes, hash_dim) int64: Algorithm 1.
 
         Parameters
         ----------
         X, n_jobs
             As for `active`.
         y : (n,) integers
-            Class index of each sample, 0 <= y < n_classes.
+            Class indices, 0 <= y < n_classes, or a `DataError`.
         n_classes : int
-            Number of classes, L.
         progress : callable, optional
             Called with the number of samples of each chunk after it is counted, by one thread at a time.
-
-        Returns
-        -------
-        (n_classes, hash_dim) int64 array
-
-        Raises
-        ------
-        DataError
-            As for `active`, or `y` or `n_classes` is not as described.
         """
         samples = self._checked(X)
         n_classes = integer("n_classes", n_classes, error=DataError)
@@ -308,12 +246,12 @@ class FlyHash:
     def _winners(self, chunk: Any, out: npt.NDArray[np.int32]) -> None:
         if self._waves is not None:
             chunk = self._waves(dense(chunk))
-        self._encoder.winners(chunk, self._columns, self.hash_nnz, out)
+        self._encoder.winners(chunk, self._columns, out)
 
     def _over_chunks(self, n: int, work: Callable[[int, int], None], n_jobs: int | None) -> None:
         threads = n_threads(n_jobs)
         # Whole blocks, and several chunks for each thread, so that no thread waits long for the last chunk of another.
-        fitting = min(self._encoder.chunk_size, chunk_size(self.n_features))  # waves may be fewer than features
+        fitting = chunk_size(max(self._encoder.n_features, self.n_features))  # waves may be fewer than features
         step = min(fitting, -(-n // (256 * threads)) * 64) or 64
         chunks: Iterator[tuple[int, int]] = ((first, min(first + step, n)) for first in range(0, n, step))
         threads = min(threads, -(-n // step))
@@ -323,8 +261,7 @@ class FlyHash:
             return
         with ThreadPoolExecutor(threads) as pool:
             try:
-                for _ in pool.map(lambda chunk: work(*chunk), chunks):
-                    pass
+                list(pool.map(lambda chunk: work(*chunk), chunks))
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
@@ -337,29 +274,7 @@ def flynn_hash(spec: HashSpec) -> FlyHash:
 
 
 def class_indices(y: npt.ArrayLike, n_samples: int, n_classes: int) -> npt.NDArray[np.int64]:
-    """Return `y` as int64 if it is one class index for each sample.
-
-    Parameters
-    ----------
-    y : (n,) integers
-        0 <= y < n_classes. Of any dtype where n is 0.
-    n_samples, n_classes : int
-        n and L.
-
-    Returns
-    -------
-    (n,) int64 array
-
-    Raises
-    ------
-    DataError
-        Wrong shape or type, or out of range.
-
-    Examples
-    --------
-    >>> class_indices([1, 0], n_samples=2, n_classes=2)
-    array([1, 0])
-    """
+    """Return `y`, (n,) integers from 0 to n_classes - 1, as int64; of any dtype where n is 0."""
     labels = np.asarray(y)
     expected = f"{n_samples} class indices from 0 to {n_classes - 1}"
     if labels.shape != (n_samples,) or (labels.dtype.kind not in "iu" and labels.size):

@@ -5,28 +5,14 @@ stored column by column, so that one vector instruction adds the same column of 
 vector adds and one comparison with the running thresholds of the lanes. Only sums above their threshold are looked at
 again, and the (n, m) matrix of sums never exists.
 
-Selection, per lane: rows come in ascending order, so a sum that merely equals the threshold has already lost to earlier
-rows (higher value first, then lower row index), and "greater than" is the whole test. Accepted sums go to a short list
-and into a histogram that tells when the threshold may rise. A full list is cut down to the `hash_nnz` best. Values are
-exact and the order is stable, so neither the histogram's resolution nor the size of the list can change a result.
+Rows come in ascending order, so a sum that merely equals the threshold of its lane has already lost to earlier rows:
+"greater than" is the whole test. Accepted sums go to a short list and into a histogram that tells when the threshold
+may rise. A full list is cut down to the `hash_nnz` best. Values are exact and the order is stable, so neither the
+histogram's resolution nor the size of the list can change a result.
 
-Five kinds of block, by dtype of the block and of the sums:
-
-=========  ========  ==========================================================================
-block      sums      used for
-=========  ========  ==========================================================================
-int8       int8      integers whose sums fit 8 bits
-uint8      int16     integers 0..255 and sums up to 32767: two lanes share a 16-bit add
-int16      int16     other integers whose sums fit 16 bits
-float32    float32   everything else
-int64      int64     integers whose sums float32 would round
-=========  ========  ==========================================================================
-
-Samples that are not integers mostly travel as uint8 or int16 too, as an approximation with a known error: see
-`winners_counting`.
-
-All kernels stand in one file on purpose: Numba's cache on disk notices a change of the file of a function, but not a
-change of the file of a function that it calls.
+Blocks are int8, int16, float32 or int64 with sums of the same dtype, or uint8 with int16 sums: two lanes share a 16-bit
+add. All kernels stand in one file on purpose: Numba's cache on disk notices a change of the file of a function, but not
+a change of the file of a function that it calls.
 """
 
 from __future__ import annotations
@@ -57,8 +43,7 @@ def _next_hit(typingctx, samples, columns, row, threshold, sums, lanes_above):  
     """Find the first row of M, from `row` on, where the sum of a lane exceeds its threshold; m if there is none.
 
     Stores the sums of that row in `sums`, and the lanes above as the bits of `lanes_above[0]`. `samples` holds one
-    vector of lanes per column, `columns` is (m, s). Written in LLVM because a Numba loop keeps the accumulators in
-    memory. LLVM splits the vectors into the registers of the machine.
+    vector of lanes per column, `columns` is (m, s). LLVM, because a Numba loop keeps the accumulators in memory.
 
     uint8 samples have int16 sums: lane i of the first half is byte 2 i and lane i of the second half byte 2 i + 1. Read
     as 16-bit words a column is even + 256 odd, so the total of the words and the total of their high bytes give both
@@ -122,11 +107,8 @@ def _next_hit(typingctx, samples, columns, row, threshold, sums, lanes_above):  
             return k_phi, phis
 
         entry = builder.block
-        rows = builder.append_basic_block("rows")
-        row_body = builder.append_basic_block("rows.body")
-        row_next = builder.append_basic_block("rows.next")
-        hit = builder.append_basic_block("hit")
-        end = builder.append_basic_block("end")
+        names = ("rows", "rows.body", "rows.next", "hit", "end")
+        rows, row_body, row_next, hit, end = (builder.append_basic_block(name) for name in names)
         builder.branch(rows)
 
         builder.position_at_end(rows)
@@ -147,11 +129,8 @@ def _next_hit(typingctx, samples, columns, row, threshold, sums, lanes_above):  
             totals[0] = builder.sub(totals[0], builder.shl(totals[1], eight))
         bits = constant(0)
         for half in halves:
-            above = (
-                builder.fcmp_ordered(">", totals[half], thresholds[half])
-                if is_float
-                else builder.icmp_signed(">", totals[half], thresholds[half])
-            )
+            compare = builder.fcmp_ordered if is_float else builder.icmp_signed
+            above = compare(">", totals[half], thresholds[half])
             word = builder.bitcast(above, ir.IntType(width))
             word = word if width == 64 else builder.zext(word, index)
             bits = builder.or_(bits, builder.shl(word, constant(half * width)))
@@ -244,23 +223,10 @@ def _keep_best(values, rows, n, k, scratch):  # type: ignore[no-untyped-def]
 def approximate(X, row_nnz, signed, levels, out, slack, crowding):  # type: ignore[no-untyped-def]
     """Approximate samples by integers 0 .. levels, each sample on a scale of its own, and bound the error of sums.
 
-    Parameters
-    ----------
-    X : (n, d) float32 array
-    row_nnz : int
-        s of the hash.
-    signed : bool
-        True for a hash with signs.
-    levels : int
-        Largest integer.
-    out : (n, d) integer array
-        Receives (x - low) / step, rounded; low is the smallest value, or minus the largest magnitude if signed, so that
-        the negated value is approximated by levels - out.
-    slack : (n,) int64 array
-        Receives the number of steps by which a sum must lie below a second one to be smaller for certain, whatever is
-        rounded here and in float32 when the exact sums are added.
-    crowding : (n,) float64 array
-        Receives the slack, in standard deviations of the sums of the sample.
+    `out`, (n, d) integers: (x - low) / step, rounded; low is the smallest value, or minus the largest magnitude if
+    signed, so that levels - out approximates the negated value. `slack`, (n,) int64: steps by which a sum must lie
+    below a second one to be smaller for certain, whatever is rounded here and in the exact float32 sums. `crowding`,
+    (n,) float64: the slack in standard deviations of the sums of the sample.
     """
     n, d = X.shape
     for i in range(n):
@@ -295,35 +261,15 @@ def approximate(X, row_nnz, signed, levels, out, slack, crowding):  # type: igno
 def winners_counting(blocks, columns, hash_nnz, n_samples, width, shift, slack, exact, sums, out, failed):  # type: ignore[no-untyped-def]
     """Find the active bits of samples that are small integers, or are approximated by small integers.
 
-    Each lane keeps a histogram of its sums, which tells at every moment where the hash_nnz-th largest one lies, so that
-    few sums are ever looked at. For integers that is all. Where `blocks` approximates the samples, sums within `slack`
-    of the hash_nnz-th largest are kept too. They are added again from the exact values at the end and selected by
-    these: the approximation decides which rows are looked at, never which rows win.
+    A histogram of the sums of each lane tells where the hash_nnz-th largest one lies, so that few sums are looked at.
+    Where `blocks` approximates the samples, sums within `slack` of that one are kept too, added again from the exact
+    values at the end and selected by these: the approximation decides which rows are looked at, never which rows win.
 
-    Parameters
-    ----------
-    blocks : (n_blocks, n_columns, lanes) array
-        Samples, column by column. lanes = `LANES` of the dtype.
-    columns : (m, s) uint16 or uint32 array
-        Columns to add for each row of M, in the order of the additions.
-    hash_nnz : int
-        Winners per sample.
-    n_samples : int
-        Samples in all blocks.
-    width : int
-        Bound of the sums, 0 <= sum < width <= 2**15.
-    shift : int
-        A cell of the histogram covers 2**shift values. 0 unless `blocks` approximates.
-    slack : (n_blocks * lanes,) int64 array
-        A row whose sum is at least this far below the hash_nnz-th largest one cannot win. 0 where sums are exact.
-    exact : (n_samples, n_columns) float32 array
-        The samples where `blocks` approximates them, otherwise an unused array of that dtype.
-    sums : (lanes,) array
-        Work space of the dtype of the sums.
-    out : (n_samples, hash_nnz) int32 array
-        Receives the active bits, ascending.
-    failed : (n_samples,) bool array
-        Set for samples with too many rows within `slack`. Their row of `out` is not written.
+    Shapes: `blocks` (n_blocks, n_columns, lanes); `columns` (m, s) uint16 or uint32, in the order of the additions;
+    `slack` (n_blocks * lanes,) int64, 0 for exact sums; `exact` (n_samples, n_columns) float32, unused for exact sums;
+    `sums` (lanes,), work space; `out` (n_samples, hash_nnz) int32, ascending; `failed` (n_samples,) bool, set for
+    samples with too many rows within `slack`, whose row of `out` is not written. Sums are below `width` <= 2**15. A
+    cell of the histogram covers 2**shift values; `shift` is 0 unless `blocks` approximates.
     """
     n_blocks, _, lanes = blocks.shape
     row_nnz = columns.shape[1]
@@ -438,16 +384,10 @@ def _bucket(value, origin, density):  # type: ignore[no-untyped-def]
 def winners(blocks, columns, hash_nnz, n_samples, extremes, sums, out):  # type: ignore[no-untyped-def]
     """Find the active bits of samples of any dtype, where the histogram of `winners_counting` would be too large.
 
-    A lane takes the sums of its first rows as they come. The first full list is cut down to the hash_nnz best, and a
-    histogram over the range just above them takes over. Buckets are wider than one value: the threshold stays below the
-    whole bucket of the hash_nnz-th largest sum, and selection makes the last cut.
-
-    Parameters
-    ----------
-    blocks, columns, hash_nnz, n_samples, sums, out
-        As in `winners_counting`, of any dtype.
-    extremes : (2,) array of the dtype of the sums
-        A value below every sum, and a value that no sum exceeds.
+    The first full list of sums of a lane is cut down to the hash_nnz best, and a histogram over the range just above
+    them takes over. The threshold stays below the whole bucket of the hash_nnz-th largest sum, and selection makes the
+    last cut. Shapes are those of `winners_counting`; `extremes` is (2,): a value below every sum, and a value that no
+    sum exceeds.
     """
     n_blocks, _, lanes = blocks.shape
     one = np.uint64(1)

@@ -8,7 +8,7 @@ a smaller one.
   order.
 - Columns, stream 0: Floyd's subset algorithm. For j = d - s, ..., d - 1: draw t uniform on 0..j; take t, or j if t is
   taken.
-- Uniform on 0..j: Lemire's multiply and shift, 32 bits, rejecting the words that would bias the result.
+- Uniform on 0..j: multiply and shift, 32 bits, rejecting the words that would bias it (Lemire, ACM TOMACS 29, 2019).
 - Signs, stream 1: bit k of the words (lowest first) is set if the k-th smallest column of the row carries -1.
 - Waves, stream 2, "row" k for wave k: the first word over 2**32 is the phase. Words 2 j + 2 and 2 j + 3 have 64 bits.
   The number of set bits among them, less 32, over 4, is the slope along column j: close to normal, of variance 1,
@@ -53,8 +53,7 @@ def draw_rows(seed, hash_dim, n_features, row_nnz):  # type: ignore[no-untyped-d
                     block, used = block + 1, 0
                 product = words[used] * size
                 used += 1
-                # Rejecting low words below 2**32 mod size gives every column equally many (Lemire, ACM TOMACS 29,
-                # 2019).
+                # Rejecting low words below 2**32 mod size gives every column equally many.
                 if (product & low32) >= (np.uint64(2**32) - size) % size:
                     break
             column = product >> shift

@@ -21,10 +21,8 @@ class HashSpec:
 
     Parameters
     ----------
-    n_features : int
-        Features of a sample, d.
-    hash_dim : int
-        Rows of the lifting matrix, m.
+    n_features, hash_dim : int
+        Features of a sample, d, and rows of the lifting matrix, m.
     row_nnz : int
         Nonzero entries in each row of the lifting matrix, s. 1 <= s <= d, or 1 <= s <= n_waves with waves.
     hash_nnz : int
@@ -36,8 +34,7 @@ class HashSpec:
     center, scale : sequence of n_features finite floats, optional
         Public vectors. A sample enters the hash as (x - center) * scale. Every scale is positive (not in the paper).
     n_waves : int, default=0
-        Number of wave features between the sample and the lifting matrix, which then has `n_waves` columns (not in the
-        paper). See `flwr_flynn.hashing.wave_features`. 0 means none.
+        Wave features between sample and lifting matrix, see `hashing.wave_features`; 0 for none (not in the paper).
     wave_frequency : float, default=0.0
         Periods per unit of a centred and scaled feature at slope 1. Positive if and only if there are waves.
 
@@ -65,15 +62,9 @@ class HashSpec:
     wave_frequency: float = 0.0
 
     def __post_init__(self) -> None:
-        bounds = {
-            "n_features": (1, _MAX_DIM),
-            "hash_dim": (1, _MAX_DIM),
-            "n_waves": (0, _MAX_WAVES),
-            "row_nnz": (1, _MAX_DIM),
-            "hash_nnz": (1, _MAX_DIM),
-            "seed": (0, 2**64 - 1),
-        }
-        for name, (least, most) in bounds.items():
+        bounds = {"n_waves": (0, _MAX_WAVES), "seed": (0, 2**64 - 1)}
+        for name in ("n_features", "hash_dim", "n_waves", "row_nnz", "hash_nnz", "seed"):
+            least, most = bounds.get(name, (1, _MAX_DIM))
             object.__setattr__(self, name, integer(name, getattr(self, name), least, most, error=SpecError))
         for name, limit in (("row_nnz", "n_waves" if self.n_waves else "n_features"), ("hash_nnz", "hash_dim")):
             value, most = getattr(self, name), getattr(self, limit)
@@ -126,21 +117,7 @@ class HashSpec:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> HashSpec:
-        """Specification from the values of `to_dict`.
-
-        Parameters
-        ----------
-        values : mapping
-
-        Returns
-        -------
-        HashSpec
-
-        Raises
-        ------
-        SpecError
-            Not a mapping, a field is missing or unknown, or a value is refused.
-        """
+        """Specification from the values of `to_dict`; a `SpecError` for missing, unknown or refused fields."""
         if not isinstance(values, Mapping):
             raise SpecError("spec", "a mapping", type(values).__name__)
         known = {field.name for field in fields(cls)}
@@ -175,30 +152,19 @@ class HashSpec:
         n_waves: int = 0,
         wave_frequency: float = 0.0,
     ) -> HashSpec:
-        """Specification with sizes for data of this shape.
+        """Specification with sizes for data of this shape, see docs/explanation/defaults.md for the reasons.
 
         Parameters
         ----------
         n_features : int
-            Features of a sample.
         n_examples, n_classes : int, optional
             Training samples of all parties together, and classes. Public figures; rough ones will do.
         noise_sigma : float, optional
             Standard deviation of the noise in the summed counts per unit of L2 sensitivity. Few large counts stand out
-            from noise better than many small ones, so `hash_nnz` grows with it. Needs `n_examples` and `n_classes`.
-        hash_dim, row_nnz, hash_nnz : int, optional
-            Sizes already decided. The others are chosen to go with them.
-        seed, signed, center, scale, n_waves, wave_frequency
-            Passed on to the specification.
-
-        Returns
-        -------
-        HashSpec
-
-        Raises
-        ------
-        SpecError
-            A figure is out of range, or the sizes given do not fit together.
+            from noise better than many small ones. Needs `n_examples` and `n_classes`.
+        hash_dim, row_nnz, hash_nnz, seed, signed, center, scale, n_waves, wave_frequency
+            Passed on to the specification, which may raise a `SpecError`. Sizes left out are chosen to go with those
+            given.
 
         Notes
         -----
@@ -206,8 +172,6 @@ class HashSpec:
           15 n / (L sigma), and at least 512.
         - s: 0.4 d, or 0.4 n_waves with waves, from 2 to 40.
         - rho: 64 for every 16384 of m, at least 16. With noise 22 (m L sigma / n)**(2/3), at least 16, at most m / 10.
-
-        docs/explanation/defaults.md has the measurements behind these figures.
 
         Examples
         --------

@@ -1,20 +1,12 @@
 """Wave features: periodic projections of a sample that take the place of its features.
 
-The hash sees only the direction of a sample, which in two dimensions is an angle. It cannot tell two concentric circles
-apart. Wave features carry the position: feature k of a sample x is
+The hash sees only the direction of a sample. Wave features carry the position: feature k of a sample x is
 
     q_k(x) = rint(127 (4 |t - 1/2| - 1)),  t = u - floor(u),  u = b_k + f sum over j of w_kj z_j,
 
-a triangle wave of period 1 / f along the direction w_k, where z is the centred and scaled sample. Random projections
-followed by a periodic function are random Fourier features (Rahimi & Recht, "Random features for large-scale kernel
-machines", NIPS 2007). A triangle serves as well here as a cosine, and it takes only operations that are rounded
-exactly, in a fixed order: wave features are the same on every machine. They are integers from -127 to 127, which the
-hash adds exactly.
-
->>> import numpy as np
->>> features = TriangleFeatures(seed=1, n_waves=4, frequency=0.25, center=None, scale=None, n_features=2)
->>> features(np.array([[0.0, 0.0], [1.0, 2.0]])).dtype
-dtype('int8')
+a triangle wave of period 1 / f along the direction w_k, where z is the centred and scaled sample: random Fourier
+features (Rahimi & Recht, NIPS 2007) with a triangle for the cosine, as it takes only operations that are rounded
+exactly, in a fixed order. So wave features, integers from -127 to 127, are the same on every machine.
 """
 
 from __future__ import annotations
@@ -34,27 +26,7 @@ _LARGEST = 1e300  # far enough below what float64 holds for any rounding on the 
 
 
 class TriangleFeatures:
-    """Wave features of a specification.
-
-    Parameters
-    ----------
-    seed : int
-        0 <= seed < 2**64.
-    n_waves : int
-        Number of waves.
-    frequency : float
-        f of the formula above.
-    center, scale : (d,) float64 array or None
-        Vectors of the specification.
-    n_features : int
-        d.
-
-    Examples
-    --------
-    >>> features = TriangleFeatures(seed=1, n_waves=4, frequency=0.25, center=None, scale=None, n_features=2)
-    >>> features(np.array([[0.0, 0.0]])).shape
-    (1, 4)
-    """
+    """Wave features of a specification; `center` and `scale` are (n_features,) float64 or None."""
 
     def __init__(
         self, seed: int, n_waves: int, frequency: float, center: Floats | None, scale: Floats | None, n_features: int
@@ -66,46 +38,17 @@ class TriangleFeatures:
         self._slopes, self._phases = draw_waves(np.uint64(seed), n_waves, n_features)
 
     def fits(self, X: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Tell the samples whose projections are well within float64, each by its own values alone.
-
-        Parameters
-        ----------
-        X : (n, d) array
-            Finite.
-        """
+        """Tell the finite samples whose projections are well within float64, each by its own values alone."""
         with np.errstate(over="ignore"):
             sizes = np.abs((np.asarray(X, np.float64) - self._center) * self._scale).sum(axis=1)
             reach = sizes * (np.abs(self._slopes).max(initial=1.0) * max(1.0, self._frequency))
         return np.asarray(reach < _LARGEST)
 
     def __call__(self, X: npt.NDArray[Any]) -> npt.NDArray[np.int8]:
-        """Compute the wave features of samples.
-
-        Parameters
-        ----------
-        X : (n, d) array
-            Finite values of any real dtype.
-
-        Returns
-        -------
-        (n, n_waves) int8 array
-
-        Raises
-        ------
-        DataError
-            A projection overflows float64.
-        """
+        """Compute the wave features, (n, n_waves) int8, of finite samples, (n, d) of any real dtype."""
         out = np.empty((len(X), self.n_waves), np.int8)
-        finite = _waves(
-            np.ascontiguousarray(X, np.float64),
-            self._center,
-            self._scale,
-            self._slopes,
-            self._phases,
-            self._frequency,
-            out,
-        )
-        if not finite:
+        X = np.ascontiguousarray(X, np.float64)
+        if not _waves(X, self._center, self._scale, self._slopes, self._phases, self._frequency, out):
             raise DataError("X", "values whose projections fit float64 (rescale the features)", "larger values")
         return out
 

@@ -1,12 +1,4 @@
-"""Candidates of the selection: hashes for a shape of data and a scaling, and readouts for given counts.
-
->>> import numpy as np
->>> plan = HashPlan(n_features=2, n_classes=2, scaling="standard", hash_dim=256)
->>> X, y = np.array([[0.0, 1.0], [0.1, 0.9], [1.0, 0.2], [0.9, 0.0]]), np.array([0, 0, 1, 1])
->>> (spec,) = plan.specs(ColumnMoments.from_data(X, y, n_classes=2))
->>> spec.hash_dim, spec.center
-(256, (0.5, 0.525))
-"""
+"""Candidates of the selection: hashes for a shape of data and a scaling, and readouts for given counts."""
 
 from __future__ import annotations
 
@@ -30,21 +22,15 @@ _FEW = 7  # features up to which a single spec gets waves
 _WAVES_UP_TO = 128  # features up to which one of several specs does: beyond, waves are slower than the rest of the hash
 _PERIOD = 2.2  # of a wave, in typical distances between samples
 
-_CANDIDATES = (
+_CANDIDATES = (  # of "auto": scaling, signed, waves
     ("weighted", True, False),
     ("weighted", True, True),
     ("weighted-center", True, False),
     ("center", False, False),
 )
-"""Candidates of "auto": scaling, signed, waves."""
 
-_MULTIPLES = (1.0, 2.0, 0.5, 4.0, 0.25, 8.0, 0.125, 16.0, 0.0625)
-"""Multiples of the suggested exponent in a grid of decays, the suggestion first."""
-
+_MULTIPLES = (1.0, 2.0, 0.5, 4.0, 0.25, 8.0, 0.125, 16.0, 0.0625)  # of the suggested exponent in a grid of decays
 _LEAST_EXPONENT = 0.75
-
-
-# -------- hashes
 
 
 @dataclass(frozen=True)
@@ -54,31 +40,24 @@ class HashPlan:
     Parameters
     ----------
     n_features, n_classes : int
-        Shape of the data.
     n_examples : int, optional
         Training samples of all parties together, roughly.
     scaling : None, "center", "standard", "weighted", "weighted-center", "auto" or a pair (center, scale)
-        A name needs the moments of the columns, see `ColumnMoments.center_and_scale`. "auto" has several candidates,
-        see Notes.
+        A name needs the moments of the columns, see `ColumnMoments.center_and_scale`. "auto" has up to four candidates:
+        weighted columns, weighted columns with waves (up to 128 features), centred columns that are weighted but not
+        standardised, and centred columns under rows of ones.
     signed : bool, optional
-        Default: True where features are centred or scaled, but for one of the candidates of "auto".
+        Default: True where features are centred or scaled, but for the last candidate of "auto".
     hash_dim, row_nnz, hash_nnz : int, optional
         Sizes. Default: chosen by `HashSpec.suggest`.
     seed : int, default=0
     waves : bool, optional
-        True to use wave features. Default: see Notes.
+        True to use wave features. Default: with a scaling by name where there are 7 features or fewer.
 
     Raises
     ------
     SpecError
         `scaling` is not as described.
-
-    Notes
-    -----
-    The candidates of "auto" are weighted columns, weighted columns with waves (up to 128 features), centred columns
-    that are weighted but not standardised, and centred columns under rows of ones. Waves
-    (`flwr_flynn.hashing.wave_features`) take the place of the features where there are 7 or fewer and the scaling is by
-    name. docs/explanation/defaults.md has the measurements behind these choices.
 
     Examples
     --------
@@ -114,22 +93,7 @@ class HashPlan:
         return self.scaling in ("weighted", "weighted-center", "auto")
 
     def specs(self, moments: ColumnMoments | None = None) -> tuple[HashSpec, ...]:
-        """Candidate specifications, at least one. The first is the default where nothing can be compared.
-
-        Parameters
-        ----------
-        moments : ColumnMoments, optional
-            Moments of the samples of all parties, if `needs_sums`.
-
-        Returns
-        -------
-        tuple of HashSpec
-
-        Raises
-        ------
-        SpecError
-            The moments are needed but missing, or the sizes do not fit together.
-        """
+        """Candidate specifications, the default first; a `SpecError` without the moments if `needs_sums`."""
         if not isinstance(self.scaling, str):
             center, scale = self.scaling or (None, None)
             signed = self.signed if self.signed is not None else center is not None or scale is not None
@@ -160,50 +124,17 @@ class HashPlan:
         return self._spec(center, scale, signed, n_waves, 1 / (_PERIOD * distance))
 
     def _spec(self, center: Any, scale: Any, signed: bool, n_waves: int = 0, frequency: float = 0.0) -> HashSpec:
-        return HashSpec.suggest(
-            self.n_features,
-            self.n_examples,
-            self.n_classes,
-            hash_dim=self.hash_dim,
-            row_nnz=self.row_nnz,
-            hash_nnz=self.hash_nnz,
-            seed=self.seed,
-            signed=signed,
-            center=center,
-            scale=scale,
-            n_waves=n_waves,
-            wave_frequency=frequency,
-        )
+        sizes: dict[str, Any] = {name: getattr(self, name) for name in ("hash_dim", "row_nnz", "hash_nnz", "seed")}
+        vectors = {"center": center, "scale": scale, "n_waves": n_waves, "wave_frequency": frequency}
+        shape = (self.n_features, self.n_examples, self.n_classes)
+        return HashSpec.suggest(*shape, **sizes, signed=signed, **vectors)
 
 
 Plan = HashPlan  # the former name, kept for one release
 
 
-# -------- readouts
-
-
 def candidate_readouts(counts: ClassCounts, rule: str = "balanced", decay: str | float = "auto") -> list[Readout]:
-    """Readouts to choose from: one for each decay of `decay_grid`, or the single one with the decay given.
-
-    Parameters
-    ----------
-    counts : ClassCounts
-    rule : {"balanced", "novelty", "bayes"}, default="balanced"
-    decay : "auto" or float, default="auto"
-
-    Returns
-    -------
-    list of Readout
-        Without temperatures. At least one; under rule "bayes", which uses no decay, exactly one.
-
-    Examples
-    --------
-    >>> counts = ClassCounts([[2, 2, 0], [0, 1, 1]], hash_nnz=2, spec_fingerprint=64 * "0")
-    >>> candidate_readouts(counts, "novelty", 0.5)
-    [Readout(rule='novelty', decay=0.5, temperature=None)]
-    >>> len(candidate_readouts(counts))
-    9
-    """
+    """Readouts to choose from, without temperatures: one for each decay of `decay_grid`, or the one given."""
     given = given_readout(rule, decay)
     if given is not None:
         return [given]
@@ -213,53 +144,19 @@ def candidate_readouts(counts: ClassCounts, rule: str = "balanced", decay: str |
 
 
 def suggest_decay(counts: ClassCounts, rule: str = "balanced") -> float:
-    """Suggest a decay from the counts alone, for use without training samples.
+    """Suggest a decay, 0 < gamma < 1, from the counts alone, for use without training samples.
 
     gamma = exp(-lambda / c), where c is the typical count of a training sample at its active bits in its own class (of
-    size-scaled counts under rule "balanced"), so that lambda is its typical exponent. The more clearly counts tell
-    classes apart, the larger a lambda is best: lambda = max(5 (c - c0) / sqrt(c), 3/4), where c0 is the value of c if
-    classes differed by chance only (`typical_counts`).
-
-    With noise of standard deviation sigma, an exponent lambda * count / c is wrong by lambda * sigma / c, and gains
-    nothing once that is well above one. So lambda is also at most 2 c / sigma, and at most 0.8 c / q0, where q0 is the
-    mean count: the first bound grows with the number of samples without end, this one does not. All of it follows from
-    the released counts.
-
-    Parameters
-    ----------
-    counts : ClassCounts
-    rule : {"balanced", "novelty", "bayes"}, default="balanced"
-
-    Returns
-    -------
-    float
-        0 < gamma < 1.
-
-    Notes
-    -----
-    docs/explanation/defaults.md has the measurements behind the constants.
-
-    Examples
-    --------
-    >>> counts = ClassCounts([[9, 9, 0, 0], [0, 0, 5, 5]], hash_nnz=2, spec_fingerprint=64 * "0")
-    >>> round(suggest_decay(counts), 3)
-    0.522
+    size-scaled counts under rule "balanced"), so that lambda is its typical exponent: lambda = max(5 (c - c0) /
+    sqrt(c), 3/4), where c0 is the value of c if classes differed by chance only (`typical_counts`). With noise of
+    standard deviation sigma, lambda is also at most 2 c / sigma, as an exponent is wrong by lambda sigma / c, and at
+    most 0.8 c / q0, where q0 is the mean count. docs/explanation/defaults.md has the measurements behind the constants.
     """
     return decay_grid(counts, rule)[0]
 
 
 def decay_grid(counts: ClassCounts, rule: str = "balanced") -> list[float]:
-    """Decays worth trying: `suggest_decay`, then the decays of 2, 1/2, 4, 1/4, ... 16, 1/16 times its lambda.
-
-    Parameters
-    ----------
-    counts : ClassCounts
-    rule : {"balanced", "novelty", "bayes"}, default="balanced"
-
-    Returns
-    -------
-    list of 9 floats
-    """
+    """Decays worth trying: `suggest_decay`, then the decays of 2, 1/2, 4, 1/4, ... 16, 1/16 times its lambda."""
     if counts.noise:
         typical, exponent = _noisy_exponent(counts, rule)
     else:
@@ -271,38 +168,16 @@ def decay_grid(counts: ClassCounts, rule: str = "balanced") -> list[float]:
 
 
 def suggest_temperature(counts: ClassCounts, rule: str = "balanced") -> float:
-    """Suggest a temperature for use without training samples: 0.2, or rho / 2 under rule "bayes".
-
-    Parameters
-    ----------
-    counts : ClassCounts
-    rule : {"balanced", "novelty", "bayes"}, default="balanced"
-
-    Returns
-    -------
-    float
-        Median of the choices of leave-one-out, see docs/explanation/defaults.md.
-    """
+    """Suggest a temperature for use without training samples: 0.2, or rho / 2 under rule "bayes"."""
     return counts.hash_nnz / 2 if rule == "bayes" else 0.2
 
 
 def typical_counts(array: npt.NDArray[np.int64], n_per_class: Sizes, rule: str) -> tuple[float, float]:
     """Typical count of a training sample at its active bits in its own class, and its value if labels meant nothing.
 
-    Both are size-biased means of the counts q, scaled by class as `rule` does: sum q ** 2 / sum q. Random labels would
-    make counts around the mean of all classes, with the variance of a Poisson variable.
-
-    Parameters
-    ----------
-    array : (L, m) int64 array
-        Exact counts.
-    n_per_class : (L,) int64 array
-    rule : {"balanced", "novelty", "bayes"}
-
-    Returns
-    -------
-    typical, by_chance : float
-        0.0 if there are no samples.
+    Both are size-biased means, sum q ** 2 / sum q, of the counts q, (L, m), scaled by class as `rule` does. Random
+    labels would make counts around the mean of all classes, with the variance of a Poisson variable. 0.0 without
+    samples.
     """
     filled = np.flatnonzero(n_per_class > 0)
     factors = size_factors(n_per_class, 0, mean_size(n_per_class), rule)

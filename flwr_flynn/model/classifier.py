@@ -1,18 +1,9 @@
-"""FlyNN as a scikit-learn classifier.
-
-Fitting counts samples (`ClassCounts`) and selects hash and readout (`selection`). The result is a `Model`. This module
-adds the interface that scikit-learn expects.
-
->>> from sklearn.datasets import load_iris
->>> from sklearn.model_selection import cross_val_score
->>> X, y = load_iris(return_X_y=True)
->>> bool(cross_val_score(FlyNNClassifier(), X, y).mean() > 0.9)
-True
-"""
+"""FlyNN as a scikit-learn classifier: fitting makes a `Model`, and this module adds the interface to it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
 from numbers import Integral, Real
@@ -20,24 +11,32 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import softmax
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import Tags, gen_batches
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from flwr_flynn.errors import DataError, SpecError
+from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model import model_file
 from flwr_flynn.model.candidates import CenterAndScale, HashPlan, suggest_decay, suggest_temperature
+from flwr_flynn.model.column_checks import check_columns, check_finite
 from flwr_flynn.model.column_moments import SCALINGS, ColumnMoments
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.model import Model, ModelMember, Readout
-from flwr_flynn.model.predictor import Predictor, class_codes
-from flwr_flynn.model.scoring import RULES
+from flwr_flynn.model.model import Model, ModelMember, Readout, class_codes
+from flwr_flynn.model.scoring import RULES, log_odds
 from flwr_flynn.model.selection import select
 
+Floats = npt.NDArray[np.float64]
+
+_BATCH = 2**14  # samples whose active bits are held at a time
 _WIDE = 2**14  # columns up to which "auto" learns a scaling: centred columns are dense
 
 
-class FlyNNClassifier(Predictor):
+class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Federated nearest-neighbour classifier with a fruit-fly hash (Ram & Sinha, AAAI 2022).
 
     The model is a matrix of counts, one row per class. Models of disjoint data `merge` by addition, and learned samples
@@ -51,53 +50,36 @@ class FlyNNClassifier(Predictor):
     hash_dim, row_nnz, hash_nnz : int, optional
         Sizes of the hash. Default: chosen by `HashSpec.suggest`, hash_nnz in proportion to hash_dim.
     signed : "auto" or bool, default="auto"
-        Rows of +1 and -1 instead of the paper's ones. "auto": where columns are centred or scaled, except for one of
-        the four hashes of ``scaling="auto"``.
+        Rows of +1 and -1 instead of the paper's ones. "auto": as for `HashPlan`.
     scaling : str, None or a pair (center, scale), default="auto"
         Transformation of the columns before the hash, learned from the samples of `fit` or of the first `partial_fit`.
-        It does not depend on the order of the rows, the dtype or the container.
 
-        - None: none.
-        - "center": subtract the mean.
-        - "standard": also divide by the standard deviation.
+        - "center": subtract the mean. "standard": also divide by the standard deviation.
         - "weighted": also multiply by a weight, large for columns that tell the classes apart.
         - "weighted-center": subtract the mean and multiply by the weight.
         - "auto": the best of four hashes by leave-one-out, see `HashPlan`; None for more than 16384 columns.
         - (center, scale): (x - center) * scale with the vectors given, either of which may be None.
     waves : bool, optional
-        Put wave features between the columns and the hash, which sees only directions otherwise. Default: with a
-        scaling by name, where there are 7 columns or fewer; with "auto", where leave-one-out chooses them. True needs a
-        scaling by name.
+        Put wave features between the columns and the hash, which sees only directions otherwise. Default: as for
+        `HashPlan`. True needs a scaling by name.
     decay : "auto" or float, default="auto"
         gamma, 0 <= gamma < 1. "auto": `fit` takes the decay of the best balanced accuracy by exact leave-one-out from
         `decay_grid`, the first among equals; other methods take `suggest_decay`.
     rule : {"balanced", "novelty", "bayes"}, default="balanced"
-        Rule that turns counts into scores, see `flwr_flynn.model.scoring`. "novelty" is the paper's. Like the decay, it
-        plays no part in the counts.
+        Rule that turns counts into scores, see `flwr_flynn.model.scoring`. "novelty" is the paper's.
     temperature : "auto" or float, default="auto"
         Divisor of log odds in `predict_proba`, above 0. "auto": `fit` takes the temperature of the lowest log-loss by
         exact leave-one-out; other methods take `suggest_temperature`.
-    seed : int, default=0
-        0 <= seed < 2**64.
-    n_jobs : int, optional
-        Threads for hashing: None for one, -1 for all that this process may use. Results do not depend on it.
+    seed, n_jobs
+        As for `HashSpec` and `FlyHash.active`.
 
     Attributes
     ----------
     model_ : Model
-        The fitted model. The attributes below, but for the last two, are parts of it.
-    counts_ : ClassCounts
-    classes_ : (L,) array
-        Labels. The first class here wins among equal scores.
-    spec_ : HashSpec
-    hash_ : FlyHash
-    decay_ : float
-    temperature_ : float
-    guarantee_ : str or None
-        `privacy.Mechanism.guarantee` of the counts; None once samples were learned or taken out here.
-    n_features_in_ : int
-    feature_names_in_ : (d,) array of str
-        Only where X had names.
+        The fitted model; `counts_`, `classes_`, `spec_`, `hash_`, `decay_`, `temperature_`, `guarantee_` are parts of
+        it.
+    n_features_in_, feature_names_in_ : int, (d,) array of str
+        The names only where X had names.
 
     Examples
     --------
@@ -107,9 +89,9 @@ class FlyNNClassifier(Predictor):
     >>> there = FlyNNClassifier(spec).partial_fit([[0, 2]], ["a"], classes=["a", "b"])
     >>> here.merge(there).predict([[0, 5], [1, 0]])
     array(['a', 'b'], dtype='<U1')
-    >>> here.counts_.n_per_class
-    array([2, 1])
     """
+
+    model_: Model
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "spec": [HashSpec, None],
@@ -160,13 +142,8 @@ class FlyNNClassifier(Predictor):
     def paper(cls, **parameters: Any) -> Self:
         """Classifier of the paper: rows of ones over raw columns, novelty scores, gamma = 0.5.
 
-        Parameters
-        ----------
-        **parameters
-            Parameters of the class, instead of these. Sizes left out are those of `HashSpec.suggest`. The paper tunes
-            them and gamma: for d features m from 2 d to 2048 d, s from 2 to d / 2, rho from 8 to 256, gamma from 0 to
-            0.8.
-
+        `parameters` replace these. The paper tunes sizes and gamma: for d features m from 2 d to 2048 d, s from 2 to d
+        / 2, rho from 8 to 256, gamma from 0 to 0.8.
         """
         setting = {"signed": False, "scaling": None, "waves": False, "rule": "novelty", "decay": 0.5}
         return cls(**(setting | parameters))
@@ -193,49 +170,39 @@ class FlyNNClassifier(Predictor):
         counts : ClassCounts
         classes : (L,) array-like of str or int
             Label of each row of the counts, in any order, which becomes that of `classes_`.
-        decay, rule, temperature
-            Parameters of the class.
-        feature_names : sequence of n_features str, optional
-        guarantee : str, optional
-            Kept as `guarantee_`.
-
-        Returns
-        -------
-        FlyNNClassifier
+        decay, rule, temperature, feature_names, guarantee
+            Parameters of the class and of `Model`.
 
         Raises
         ------
         SpecError, DataError, ConfigError
             The counts are of a different hash; classes or names do not fit; decay, rule or temperature is out of range.
-
-        Examples
-        --------
-        >>> from flwr_flynn import FlyHash
-        >>> spec = HashSpec(n_features=2, hash_dim=64, row_nnz=1, hash_nnz=8, seed=1, signed=True)
-        >>> counts = ClassCounts.from_data(FlyHash(spec), [[0, 1], [3, 0]], [1, 0], n_classes=2)
-        >>> FlyNNClassifier.from_counts(spec, counts, ["b", "a"]).predict([[0, 2]])
-        array(['a'], dtype='<U1')
         """
         self = cls(spec=spec, decay=decay, rule=rule, temperature=temperature)
         member = ModelMember(spec, counts, self._readout(counts))
         model = Model((member,), np.asarray(classes), feature_names, guarantee)
         return cls.from_model(model, decay=decay, temperature=temperature)
 
+    @classmethod
+    def from_model(cls, model: Model, **parameters: Any) -> Self:
+        """Fitted classifier of a model with one member; a `DataError` if it has several.
+
+        Parameters left out are `spec`, `rule`, `decay` and `temperature` of the model, so that these stay when the
+        classifier learns more. Give ``decay="auto"`` to have it chosen again then.
+        """
+        spec, readout = model.member.spec, model.member.readout
+        self = cls(spec=spec, rule=readout.rule, decay=readout.decay, temperature=readout.temperature or "auto")
+        self.set_params(**parameters)
+        self.model_ = model
+        self.n_features_in_ = spec.n_features
+        if model.feature_names is not None:
+            self.feature_names_in_ = np.array(model.feature_names, dtype=object)
+        return self
+
     # -------- learning
 
     def fit(self, X: Any, y: npt.ArrayLike) -> Self:
-        """Learn from labelled samples and forget everything learned before. If this fails, nothing is forgotten.
-
-        Parameters
-        ----------
-        X : (n, n_features) array-like or scipy sparse
-        y : (n,) array-like
-            Class labels.
-
-        Returns
-        -------
-        self
-        """
+        """Learn from samples, (n, d), and labels, (n,), and forget all before. If this fails, nothing is forgotten."""
         self._validate_params()
         fresh = copy(self)  # receives the attributes of `validate_data`, which must not meet counts of other data
         X, y = fresh._validated(X, y, reset=True)
@@ -249,25 +216,10 @@ class FlyNNClassifier(Predictor):
     def partial_fit(self, X: Any, y: npt.ArrayLike, classes: npt.ArrayLike | None = None) -> Self:
         """Learn from more samples. For a given spec, batches in any order give the counts of one `fit` of all.
 
-        So do predictions with `decay` and `temperature` given; "auto" looks at the samples in `fit` only.
-
-        Parameters
-        ----------
-        X : (n, n_features) array-like or scipy sparse
-        y : (n,) array-like
-            Class labels.
-        classes : (L,) array-like, optional
-            All labels that may ever occur, required at the first call. Sizes and scaling are chosen then, and stay: the
-            first batch should be large and typical, or `scaling` a pair of vectors.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        DataError
-            `classes` is missing at first or different later, or a label is not in it. Nothing was learned.
+        So do predictions with `decay` and `temperature` given; "auto" looks at the samples in `fit` only. `classes`,
+        all labels that may ever occur, is required at the first call. Sizes and scaling are chosen then, and stay: the
+        first batch should be large and typical, or `scaling` a pair of vectors. A `DataError`, and nothing learned, if
+        `classes` is missing at first or different later, or a label is not in it.
         """
         self._validate_params()
         first = not hasattr(self, "model_")
@@ -293,22 +245,7 @@ class FlyNNClassifier(Predictor):
         """Add the counts of another classifier: the result equals the model of the samples of both.
 
         Decay and temperature, where "auto", are chosen again from the counts, unless there is nothing to add.
-
-        Parameters
-        ----------
-        other : FlyNNClassifier
-            Fitted, with the same `spec_` and `classes_`. Not changed.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        SpecError
-            The hashes differ. The message names the fields.
-        DataError
-            The classes or the feature names differ.
+        A `SpecError` names the fields in which the hashes differ; a `DataError` tells different classes or names.
         """
         check_is_fitted(self)
         check_is_fitted(other)
@@ -327,30 +264,8 @@ class FlyNNClassifier(Predictor):
     def forget(self, X: Any, y: npt.ArrayLike) -> Self:
         """Take samples out again: the counts are then those of a model that never learned them.
 
-        Samples that were not learned are refused where the counts show it. The counts of similar samples may hide it.
-
-        Parameters
-        ----------
-        X : (n, n_features) array-like or scipy sparse
-        y : (n,) array-like
-            Class labels.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        CountsError
-            These samples cannot all have been learned. Nothing was changed.
-        DataError
-            A label is not in `classes_`.
-
-        Examples
-        --------
-        >>> clf = FlyNNClassifier(seed=1).fit([[0.0, 1.0], [1.0, 0.0], [0.9, 0.1]], ["a", "b", "b"])
-        >>> clf.forget([[0.9, 0.1]], ["b"]).counts_.n_per_class
-        array([1, 1])
+        A `CountsError`, and nothing changed, for samples that were not learned, where the counts show it; the counts of
+        similar samples may hide it. A `DataError` for a label that is not in `classes_`.
         """
         check_is_fitted(self)
         X, y = self._validated(X, y)
@@ -381,7 +296,6 @@ class FlyNNClassifier(Predictor):
         self.model_ = Model((member,), classes, None if names is None else names.tolist())
 
     def _select(self, X: Any, codes: npt.NDArray[np.int64], n_classes: int) -> ModelMember:
-        """Choose hash and readout by leave-one-out."""
         specs = self._specs(X, codes, n_classes)
         return select(specs, X, codes, n_classes, self.rule, self.decay, self.n_jobs)
 
@@ -403,14 +317,132 @@ class FlyNNClassifier(Predictor):
         if self.waves and not isinstance(scaling, str):
             got = f"auto, which scales no {n_features} columns" if wide else "vectors or None"
             raise DataError("waves", "a scaling by name, which gives their frequency", got)
-        plan = HashPlan(
-            n_features,
-            n_classes,
-            n_samples,
-            scaling,
-            None if isinstance(self.signed, str) else bool(self.signed),
-            **given,
-            seed=int(self.seed),
-            waves=None if self.waves is None else bool(self.waves),
-        )
+        signed = None if isinstance(self.signed, str) else bool(self.signed)
+        given |= {"seed": int(self.seed), "waves": None if self.waves is None else bool(self.waves)}
+        plan = HashPlan(n_features, n_classes, n_samples, scaling, signed, **given)
         return plan.specs(ColumnMoments.from_data(X, codes, n_classes) if plan.needs_sums else None)
+
+    # -------- the parts of the model
+
+    @property
+    def _member(self) -> ModelMember:
+        return self.model_.member
+
+    @property
+    def counts_(self) -> ClassCounts:
+        """Learned counts."""
+        return self._member.counts
+
+    @property
+    def classes_(self) -> npt.NDArray[Any]:
+        """Labels of the classes, (L,), in the order of the counts. Read-only."""
+        return self.model_.classes
+
+    @property
+    def spec_(self) -> HashSpec:
+        """Specification of the hash."""
+        return self._member.spec
+
+    @property
+    def hash_(self) -> FlyHash:
+        """Hash of `spec_`."""
+        return self._member.hash
+
+    @property
+    def decay_(self) -> float:
+        """Decay in use."""
+        return self._member.readout.decay
+
+    @property
+    def temperature_(self) -> float:
+        """Temperature in use."""
+        temperature = self._member.readout.temperature
+        return suggest_temperature(self.counts_, self._member.readout.rule) if temperature is None else temperature
+
+    @property
+    def guarantee_(self) -> str | None:
+        """Statement of the privacy of the counts, if there is one."""
+        return self.model_.guarantee
+
+    # -------- predicting
+
+    def predict(self, X: Any) -> npt.NDArray[Any]:
+        """Predict labels, (n,): the class with the highest score, the first in `classes_` among equals."""
+        best = self._read_out(X, ModelMember.scores).argmax(axis=1)
+        labels: npt.NDArray[Any] = self.classes_[best]
+        return labels
+
+    def predict_proba(self, X: Any) -> Floats:
+        """Predict the probabilities of the classes, (n, L) float64, in the order of `classes_`.
+
+        Proportional to exp(d_l / temperature_), with the values d_l of `log_odds`. All classes count as equally
+        frequent, and a class without samples gets 0.
+        """
+        odds = self._log_odds(X)
+        empty = self.counts_.empty_classes
+        if not empty.all():
+            odds[:, empty] = -np.inf
+        probabilities: Floats = softmax(odds / self.temperature_, axis=1)
+        return probabilities
+
+    def decision_function(self, X: Any) -> Floats:
+        """Compute the scores by which `predict` decides, (n, L) float64, on the scale of `log_odds`.
+
+        For two classes (n,): the difference of the second and the first, positive for ``classes_[1]``.
+        """
+        odds = self._log_odds(X)
+        return odds[:, 1] - odds[:, 0] if odds.shape[1] == 2 else odds
+
+    def novelty(self, X: Any) -> Floats:
+        """Compute the novelty of samples to each class, (n, L) float64: f_l(x) / rho of Algorithm 1.
+
+        From 0 to 1: 1 where no sample of the class has any of the active bits. Compare it with a limit to abstain.
+        """
+        return self._read_out(X, ModelMember.novelty)
+
+    def _log_odds(self, X: Any) -> Floats:
+        return log_odds(self._read_out(X, ModelMember.scores), self.spec_.hash_nnz, self._member.readout.rule)
+
+    def _read_out(self, X: Any, read: Callable[[ModelMember, npt.NDArray[np.int32]], Floats]) -> Floats:
+        """Apply a method of the member to the active bits of the samples, batch by batch."""
+        check_is_fitted(self)
+        X = self._validated(X)
+        batches = gen_batches(X.shape[0], _BATCH)
+        active = (self.hash_.active(X[batch], n_jobs=self.n_jobs) for batch in batches)
+        return np.concatenate([read(self._member, bits) for bits in active])
+
+    # -------- scikit-learn and files
+
+    def _validated(self, X: Any, y: Any = "no_validation", reset: bool = False) -> Any:
+        """Validate X, or X and y, by scikit-learn's rules. Errors name the columns concerned."""
+        check_columns(X)
+        names = getattr(X, "columns", None)
+        validated = validate_data(self, X, y, accept_sparse="csr", reset=reset, ensure_all_finite=False)
+        check_finite(validated[0] if isinstance(validated, tuple) else validated, names)
+        return validated
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "model_")
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to a file, whole or not at all; an existing one is replaced.
+
+        The parameters of the classifier are not in it, so that "auto" is lost. A `ModelFileError` refuses labels that
+        are neither strings, numbers nor booleans.
+        """
+        check_is_fitted(self)
+        model_file.write(path, self.model_)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, max_bytes: int = 2**30) -> Self:
+        """Read a classifier from a file of `save`, with the parameters of `from_model`.
+
+        The file may come from anybody: a `ModelFileError` refuses damage and models beyond `max_bytes` of memory.
+        """
+        with model_file.reading(path, max_bytes) as (model, _):
+            return cls.from_model(model)

@@ -1,11 +1,4 @@
-"""Checks of columns that cannot be hashed: text, NaN and infinity, told by name and number, never by value.
-
->>> check_finite(np.array([[1.0, 2.0], [np.nan, 3.0]]), names=["age", "height"])
-Traceback (most recent call last):
-...
-flwr_flynn.errors.DataError: X: expected finite numbers (fill in or drop the others), got NaN or infinity in 1 of 2 \
-columns: age (1 of 2 samples)
-"""
+"""Checks of columns that cannot be hashed: text, NaN and infinity, told by name and number, never by value."""
 
 from __future__ import annotations
 
@@ -22,22 +15,7 @@ _LISTED = 5  # columns in a message
 
 
 def check_columns(X: Any) -> None:
-    """Refuse a data frame with columns that are not numbers.
-
-    Parameters
-    ----------
-    X : object
-        Only data frames are checked: objects with `columns` and `dtypes`.
-
-    Raises
-    ------
-    DataError
-        Columns of text, categories or times. The message names them.
-
-    Examples
-    --------
-    >>> check_columns(np.ones((2, 2)))  # not a data frame
-    """
+    """Refuse a data frame (an object with `columns` and `dtypes`) with columns of text, categories or times."""
     dtypes = getattr(X, "dtypes", None)
     if dtypes is None or not hasattr(X, "columns"):
         return
@@ -52,19 +30,7 @@ def check_columns(X: Any) -> None:
 
 
 def check_finite(X: Any, names: Iterable[Any] | None = None) -> None:
-    """Refuse NaN and infinity.
-
-    Parameters
-    ----------
-    X : (n, d) array or scipy sparse
-    names : iterable of d names, optional
-        Names of the columns. Default: their indices, from 0.
-
-    Raises
-    ------
-    DataError
-        The message names columns, with the number of samples concerned.
-    """
+    """Refuse NaN and infinity in X, (n, d), dense or sparse; `names` default to the indices of the columns."""
     values = X.data if sp.issparse(X) else X
     if values.dtype.kind != "f" or np.isfinite(np.sum(values)) or np.isfinite(values).all():
         return

@@ -1,18 +1,7 @@
 """Exact moments of columns: the sums from which centre and scale of a hash are derived.
 
-Floating-point sums depend on the order of their terms, so the sum over parties would differ from the pooled one. The
-sums here are integers: a float64 is an integral multiple of 2 ** -1074 and its square of 2 ** -2148, and Python's
-integers hold such sums exactly. `ColumnMoments` of any split of the samples, added in any order, are equal, and so are
-the centre and scale derived from them, bit for bit.
-
->>> import numpy as np
->>> X, y = np.array([[0.1, 7.0], [0.2, 7.0], [0.3, 7.0]]), np.array([0, 1, 0])
->>> pooled = ColumnMoments.from_data(X, y, n_classes=2)
->>> parts = [ColumnMoments.from_data(X[[i]], y[[i]], n_classes=2) for i in (2, 0, 1)]
->>> sum(parts[1:], parts[0]) == pooled
-True
->>> pooled.center_and_scale("center")
-((0.2, 7.0), None)
+Floating-point sums depend on the order of their terms. The sums here are integers: a float64 is an integral multiple of
+2 ** -1074 and its square of 2 ** -2148. `ColumnMoments` of any split of the samples, added in any order, are equal.
 """
 
 from __future__ import annotations
@@ -31,8 +20,7 @@ from flwr_flynn.errors import DataError
 
 Integers = npt.NDArray[np.object_]  # Python integers: no bound, no rounding
 
-SCALINGS = ("center", "standard", "weighted", "weighted-center")
-"""Names of scalings, see `ColumnMoments.center_and_scale`."""
+SCALINGS = ("center", "standard", "weighted", "weighted-center")  # see `ColumnMoments.center_and_scale`
 
 _UNIT = 1074  # values are multiples of 2 ** -_UNIT
 _LARGEST = int(np.finfo(np.float64).max) << _UNIT
@@ -44,28 +32,12 @@ _FAINTEST = 0.05  # weight of an uninformative column; the most informative one 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ColumnMoments:
-    """Class sizes, and for each class and column the sum of the values and the sum of their squares. Immutable.
+    """Class sizes, (L,) int64, and for each class and column the sums of values and of squares, (L, d). Immutable.
 
-    Build it by `from_data`, `zeros` or `from_limbs`.
+    The sums are Python integers in units of 2 ** -1074, those of squares in units of 2 ** -2148. A `DataError` refuses
+    sums of no set of numbers: one exists if and only if n * squares >= sums ** 2 and classes without samples have sums
+    of 0.
 
-    Parameters
-    ----------
-    n_per_class : (L,) int64 array
-        Samples of each class.
-    sums : (L, d) array of int
-        Python integers, in units of 2 ** -1074.
-    squares : (L, d) array of int
-        Python integers, in units of 2 ** -2148.
-
-    Raises
-    ------
-    DataError
-        No set of numbers has these sums. A set exists if and only if n * squares >= sums ** 2 and classes without
-        samples have sums of 0.
-
-    Examples
-    --------
-    >>> import numpy as np
     >>> ColumnMoments.from_data(np.array([[1.0], [3.0]]), np.array([0, 0]), n_classes=1).center_and_scale("standard")
     ((2.0,), (1.0,))
     """
@@ -98,28 +70,7 @@ class ColumnMoments:
 
     @classmethod
     def from_data(cls, X: Any, y: npt.NDArray[np.int64], n_classes: int, min_examples: int = 1) -> ColumnMoments:
-        """Moments of labelled samples.
-
-        Parameters
-        ----------
-        X : (n, d) array or scipy CSR
-            Finite values of any real dtype, taken as float64.
-        y : (n,) int64 array
-            Class indices, 0 <= y < n_classes.
-        n_classes : int
-            Number of classes, L.
-        min_examples : int, default=1
-            Leave out classes of fewer samples: the sums of a single sample are that sample.
-
-        Returns
-        -------
-        ColumnMoments
-
-        Raises
-        ------
-        DataError
-            NaN or infinity.
-        """
+        """Moments of samples, (n, d) finite, dense or CSR, less those of classes of fewer than `min_examples`."""
         n, d = X.shape
         total = cls.zeros(d, n_classes)
         keep = np.bincount(y, minlength=n_classes) >= min_examples
@@ -135,6 +86,7 @@ class ColumnMoments:
     @classmethod
     def _of_batch(cls, X: Any, y: npt.NDArray[np.int64], n_classes: int) -> ColumnMoments:
         d = X.shape[1]
+        sizes = np.bincount(y, minlength=n_classes).astype(np.int64)
         if sp.issparse(X):
             X = sp.csr_array(X)
             if not X.has_canonical_format:
@@ -145,8 +97,7 @@ class ColumnMoments:
         elif X.dtype in (np.bool_, np.uint8, np.int8, np.uint16, np.int16):  # pixels need no limbs
             low_sums, low_squares = np.zeros((2, n_classes, d), np.int64)
             _add_integers(np.ascontiguousarray(X), y, low_sums, low_squares)
-            sizes = np.bincount(y, minlength=n_classes).astype(np.int64)
-            return cls(sizes, _shifted(low_sums, _UNIT), _shifted(low_squares, 2 * _UNIT))
+            return cls(sizes, low_sums.astype(object) << _UNIT, low_squares.astype(object) << 2 * _UNIT)
         else:
             values = np.ascontiguousarray(X, np.float64).ravel()
             columns, labels = np.empty(0, np.int64), y
@@ -154,18 +105,13 @@ class ColumnMoments:
             raise DataError("X", "finite numbers", "NaN or infinity")
         exponents = np.frexp(values[values != 0])[1]
         low, high = (int(exponents.min()), int(exponents.max())) if len(exponents) else (0, 0)
-        # From the lowest of the 53 bits of a value, with room for two limbs into which a shift may push the highest
-        # ones.
+        # From the lowest of the 53 bits of a value, with room for two limbs into which a shift may push the highest.
         first = max(low - 53 + _UNIT, 0) // _LIMB
         limbs = np.zeros((n_classes, d, (high + _UNIT) // _LIMB - first + 3), np.int64)
         first_square = 2 * max(low - 53 + _UNIT, 0) // _LIMB
         square_limbs = np.zeros((n_classes, d, 2 * (high + _UNIT) // _LIMB - first_square + 5), np.int64)
         _add_limbs(values, columns, labels, first * _LIMB, first_square * _LIMB, limbs, square_limbs)
-        return cls(
-            np.bincount(y, minlength=n_classes).astype(np.int64),
-            _from_limbs(limbs, first),
-            _from_limbs(square_limbs, first_square),
-        )
+        return cls(sizes, _from_limbs(limbs, first), _from_limbs(square_limbs, first_square))
 
     @property
     def n_features(self) -> int:
@@ -206,36 +152,16 @@ class ColumnMoments:
             raise DataError("column moments", f"shape {self.sums.shape} on both sides", f"shape {other.sums.shape}")
 
     def to_limbs(self) -> list[npt.NDArray[Any]]:
-        """Encode the moments as arrays of machine integers.
+        """Encode as `n_per_class` and, for sums and squares, (L, d, k + 1) uint32.
 
-        Returns
-        -------
-        list of three arrays
-            `n_per_class`, (L,) int64; `sums` and `squares`, (L, d, k + 1) uint32: the index of the lowest limb, the
-            same all over the array, then k limbs of 32 bits, lowest first, in two's complement. k is as small as
-            possible.
+        These hold the index of the lowest limb, the same all over the array, then k limbs of 32 bits, lowest first, in
+        two's complement; k is as small as possible.
         """
         return [self.n_per_class.copy(), _to_limbs(self.sums), _to_limbs(self.squares)]
 
     @classmethod
     def from_limbs(cls, arrays: list[npt.NDArray[Any]], n_features: int, n_classes: int) -> ColumnMoments:
-        """Decode the arrays of `to_limbs`; nothing is assumed of them.
-
-        Parameters
-        ----------
-        arrays : sequence of three arrays
-        n_features, n_classes : int
-            d and L.
-
-        Returns
-        -------
-        ColumnMoments
-
-        Raises
-        ------
-        DataError
-            Not of this form, or no set of finite numbers has these sums.
-        """
+        """Decode the arrays of `to_limbs`; nothing is assumed of them, and a `DataError` refuses any other."""
         if not isinstance(arrays, Sequence) or len(arrays) != 3 or not all(isinstance(a, np.ndarray) for a in arrays):
             got = f"{len(arrays)} entries" if isinstance(arrays, Sequence) else type(arrays).__name__
             raise DataError("column moments", "3 arrays (sizes, sums, squares)", got)
@@ -254,36 +180,18 @@ class ColumnMoments:
         return cls(sizes.copy(), *(_from_wire(array) for array in limbs))
 
     def center_and_scale(self, scaling: str) -> tuple[tuple[float, ...], tuple[float, ...] | None]:
-        """Derive centre and scale for a hash.
+        """Derive centre and scale (a tuple of d floats, or None) for a hash; a `DataError` without samples.
 
-        Parameters
-        ----------
-        scaling : {"center", "standard", "weighted", "weighted-center"}
-            - "center": the mean, no scale.
-            - "standard": the mean, and one over the standard deviation.
-            - "weighted": "standard" times the weight of the column, see Notes.
-            - "weighted-center": the mean, and the weight alone.
+        "center": the mean, no scale. "standard": the mean, and one over the standard deviation, or 1 for a column that
+        is constant up to rounding. "weighted": "standard" times the weight of the column. "weighted-center": the mean,
+        and the weight alone. A common power of two is added as a factor to the first and last where deviations are far
+        from 1.
 
-        Returns
-        -------
-        center : tuple of d floats
-        scale : tuple of d floats, or None
-            "standard" and "weighted" have 1 for a column that is constant up to rounding. "center" and
-            "weighted-center" have a common power of two as a factor where deviations are far from 1.
-
-        Raises
-        ------
-        DataError
-            There are no samples.
-
-        Notes
-        -----
         The weight of a column is sqrt(w / max w) + 0.05, where w = r - (L - 1) / n and r is the share of the variance
         that lies between the class means (the correlation ratio). But w = 0 where r is below
         (k + 2 sqrt(k t) + 2 t) / n, k = L - 1, t = 0.35 times the number of bits of d: among d uninformative columns,
         less than one exceeds this bound by chance (after Laurent & Massart 2000, Lemma 1). If no column exceeds it, all
-        weights are 1. Weights are not learned again for a left-out sample: leave-one-out is exact given the scaling,
-        and the bound keeps the bias small.
+        weights are 1. Weights are not learned again for a left-out sample: leave-one-out is exact given the scaling.
         """
         n = self.n_examples
         if n == 0:
@@ -348,12 +256,6 @@ _MOST_LIMBS = ((_UNIT + 1024 + 64) // _LIMB + 2, (2 * (_UNIT + 1024) + 64) // _L
 def _ratio(numerator: int, denominator: int) -> float:
     """Divide numerator / denominator / 2 ** 1074, rounded once."""
     return float(numerator / (denominator << _UNIT))
-
-
-def _shifted(values: npt.NDArray[np.int64], bits: int) -> Integers:
-    shifted: Integers = values.astype(object)
-    shifted <<= bits
-    return shifted
 
 
 def _from_limbs(limbs: npt.NDArray[Any], first: int) -> Integers:

@@ -1,17 +1,4 @@
-"""Class counts: the model of FlyNN, as integers that add.
-
-`ClassCounts` is the result of training (paper, Algorithm 1). Parties send class counts, and the server sums them. The
-sum of the counts of several parties equals the counts of all samples together, exactly; subtraction takes samples out.
-
->>> import numpy as np
->>> from flwr_flynn import FlyHash, HashSpec
->>> hasher = FlyHash(HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=1))
->>> here = ClassCounts.from_data(hasher, [[1.0, 0.0], [0.0, 1.0]], [0, 1], n_classes=2)
->>> there = ClassCounts.from_data(hasher, [[2.0, 0.0]], [0], n_classes=2)
->>> both = ClassCounts.from_data(hasher, [[1.0, 0.0], [0.0, 1.0], [2.0, 0.0]], [0, 1, 0], n_classes=2)
->>> here + there == both, both - there == here
-(True, True)
-"""
+"""Class counts: the model of FlyNN, as integers that add."""
 
 from __future__ import annotations
 
@@ -20,6 +7,7 @@ import math
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,24 +24,25 @@ _INT64_MAX = 2**63 - 1
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ClassCounts:
-    """Number of samples of each class with each hash bit active. Immutable.
+    """Number of samples of each class with each hash bit active (paper, Algorithm 1). Immutable.
+
+    The sum of the counts of several parties equals the counts of all samples together; subtraction takes samples out.
 
     Parameters
     ----------
     array : (L, m) integers
-        array[l, i] is the number of training samples of class l whose hash has bit i active. Copied.
+        array[l, i] is the number of training samples of class l whose hash has bit i active. Copied to int64,
+        read-only.
     hash_nnz : int
         Active bits of a sample, rho.
     spec_fingerprint : str
         `FlyHash.fingerprint` of the hash, 64 hexadecimal digits.
     noise : sequence of noise_record.Release, optional
-        Releases of a privacy mechanism that are in the counts, see `flwr_flynn.model.noise_record`. Noisy counts are
-        signed, and their row sums are not multiples of rho.
+        Releases of a privacy mechanism that are in the counts. Noisy counts are signed, and their row sums are not
+        multiples of rho.
 
     Attributes
     ----------
-    array : (L, m) int64 array
-        Read-only, C-contiguous.
     n_per_class : (L,) int64 array, float64 array or None
         Training samples of each class, n_l. Read-only. For noisy counts a float64 estimate, possibly negative; None
         where only selected entries were released.
@@ -67,8 +56,8 @@ class ClassCounts:
     Examples
     --------
     >>> counts = ClassCounts([[1, 2, 1], [0, 0, 0]], hash_nnz=2, spec_fingerprint=64 * "0")
-    >>> counts.n_per_class
-    array([2, 0])
+    >>> counts.n_per_class, (counts + counts - counts) == counts
+    (array([2, 0]), True)
     """
 
     array: npt.NDArray[np.int64]
@@ -91,9 +80,8 @@ class ClassCounts:
         sums = array.sum(axis=1)
         if (sums % rho).any():
             label = int(np.flatnonzero(sums % rho)[0])
-            raise CountsError(
-                "array", f"row sums that are multiples of hash_nnz, {rho}", f"{sums[label]} in row {label}"
-            )
+            expected = f"row sums that are multiples of hash_nnz, {rho}"
+            raise CountsError("array", expected, f"{sums[label]} in row {label}")
         sizes = sums // rho
         if (array.max(axis=1) > sizes).any():
             label = int(np.flatnonzero(array.max(axis=1) > sizes)[0])
@@ -112,24 +100,7 @@ class ClassCounts:
 
     @classmethod
     def zeros(cls, hasher: FlyHash, n_classes: int) -> ClassCounts:
-        """Counts of no samples.
-
-        Parameters
-        ----------
-        hasher : FlyHash
-        n_classes : int
-            Number of classes, L.
-
-        Returns
-        -------
-        ClassCounts
-
-        Examples
-        --------
-        >>> hasher = FlyHash(HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=1))
-        >>> ClassCounts.zeros(hasher, n_classes=3).n_per_class
-        array([0, 0, 0])
-        """
+        """Counts of no samples."""
         return cls._of(hasher, np.zeros((n_classes, hasher.hash_dim), np.int64))
 
     @classmethod
@@ -147,25 +118,8 @@ class ClassCounts:
         Parameters
         ----------
         hasher : FlyHash
-        X : (n, n_features) array or scipy sparse
-            n may be 0.
-        y : (n,) integers
-            Class index of each sample, 0 <= y < n_classes.
-        n_classes : int
-            Number of classes, L.
-        n_jobs : int, optional
-            Threads: None for one, -1 for all that this process may use. The result does not depend on it.
-        progress : callable, optional
-            Called with the number of samples just counted, see `FlyHash.count`.
-
-        Returns
-        -------
-        ClassCounts
-
-        Raises
-        ------
-        DataError
-            `FlyHash.count` refuses the samples or the classes.
+        X, y, n_classes, n_jobs, progress
+            As for `FlyHash.count`, which may raise a `DataError`.
 
         Examples
         --------
@@ -177,31 +131,7 @@ class ClassCounts:
 
     @classmethod
     def from_active(cls, hasher: FlyHash, active: npt.ArrayLike, y: npt.ArrayLike, n_classes: int) -> ClassCounts:
-        """Counts of samples with known active bits.
-
-        Parameters
-        ----------
-        hasher : FlyHash
-        active : (n, rho) integers
-            Active bits of the samples, ``hasher.active(X)``.
-        y, n_classes
-            As for `from_data`.
-
-        Returns
-        -------
-        ClassCounts
-
-        Raises
-        ------
-        DataError
-            Wrong shape or type, or a bit or class index out of range.
-
-        Examples
-        --------
-        >>> hasher = FlyHash(HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=1))
-        >>> ClassCounts.from_active(hasher, [[0, 7]], [1], n_classes=2).array.sum(axis=1)
-        array([0, 2])
-        """
+        """Counts of samples with known active bits, (n, rho), from `FlyHash.active`; a `DataError` refuses others."""
         bits = active_bits(active, hasher.hash_dim, hasher.hash_nnz)
         labels = class_indices(y, len(bits), n_classes)
         rows = [np.bincount(bits[labels == label].ravel(), minlength=hasher.hash_dim) for label in range(n_classes)]
@@ -245,7 +175,8 @@ class ClassCounts:
         )
 
     def __reduce__(self) -> tuple[Callable[..., ClassCounts], tuple[Any, ...]]:
-        return _restore, (np.asarray(self.array), self.hash_nnz, self.spec_fingerprint, self.noise)
+        fields = {"hash_nnz": self.hash_nnz, "spec_fingerprint": self.spec_fingerprint, "noise": self.noise}
+        return partial(ClassCounts, **fields), (np.asarray(self.array),)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ClassCounts):
@@ -257,16 +188,11 @@ class ClassCounts:
         return hash(self.sha256())
 
     def sha256(self) -> str:
-        """SHA-256 of the counts, the same for equal counts on every machine.
+        """SHA-256 of the counts, 64 hexadecimal digits, the same for equal counts on every machine.
 
         Hashed are the 32 bytes of the fingerprint, L, m and rho as unsigned 64-bit integers, and the array as signed
         64-bit integers row by row, all little-endian. For noisy counts their releases follow, ordered by name: its 32
         bytes, the variance as a 64-bit float, `times` as a signed and `selected` as an unsigned 64-bit integer.
-
-        Returns
-        -------
-        str
-            64 hexadecimal digits.
         """
         digest = hashlib.sha256(bytes.fromhex(self.spec_fingerprint))
         digest.update(struct.pack("<3Q", self.n_classes, self.hash_dim, self.hash_nnz))
@@ -277,13 +203,7 @@ class ClassCounts:
         return digest.hexdigest()
 
     def __add__(self, other: ClassCounts) -> ClassCounts:
-        """Counts of the samples of both.
-
-        Raises
-        ------
-        CountsError
-            The hashes or the numbers of classes differ, or the sum does not fit int64.
-        """
+        """Counts of the samples of both; a `CountsError` if they are of different kinds or do not fit int64."""
         if not isinstance(other, ClassCounts):
             return NotImplemented
         return self._combine(other, 1, "sum")
@@ -293,14 +213,9 @@ class ClassCounts:
         return self if isinstance(other, int) and other == 0 else NotImplemented
 
     def __sub__(self, other: ClassCounts) -> ClassCounts:
-        """Counts without the samples of `other`.
+        """Counts without the samples of `other`; a `CountsError` if these cannot contain them all.
 
         For noisy counts, a release that is in both cancels exactly. Noise that is in only one of them adds up.
-
-        Raises
-        ------
-        CountsError
-            The hashes or the numbers of classes differ, or these counts cannot contain all samples of `other`.
         """
         if not isinstance(other, ClassCounts):
             return NotImplemented
@@ -320,12 +235,6 @@ class ClassCounts:
             return ClassCounts(array, hash_nnz=self.hash_nnz, spec_fingerprint=self.spec_fingerprint, noise=noise)
         except CountsError as error:
             raise CountsError(what, error.expected, error.got) from None
-
-
-def _restore(
-    array: npt.NDArray[np.int64], hash_nnz: int, spec_fingerprint: str, noise: noise_record.Noise = ()
-) -> ClassCounts:
-    return ClassCounts(array, hash_nnz=hash_nnz, spec_fingerprint=spec_fingerprint, noise=noise)
 
 
 def _frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -353,29 +262,7 @@ def _int64_matrix(array: npt.ArrayLike, signed: bool = False) -> npt.NDArray[np.
 
 
 def active_bits(active: npt.ArrayLike, hash_dim: int, hash_nnz: int) -> npt.NDArray[np.int32]:
-    """Return active bits as a C-contiguous int32 array after a check: compiled loops trust them to be in range.
-
-    Parameters
-    ----------
-    active : (n, hash_nnz) integers
-        0 <= bit < hash_dim.
-    hash_dim, hash_nnz : int
-        m and rho.
-
-    Returns
-    -------
-    (n, hash_nnz) int32 array
-
-    Raises
-    ------
-    DataError
-        Wrong shape or type, or a bit out of range.
-
-    Examples
-    --------
-    >>> active_bits([[0, 7]], hash_dim=8, hash_nnz=2)
-    array([[0, 7]], dtype=int32)
-    """
+    """Return active bits, (n, rho), as C-contiguous int32 after a check: compiled loops trust them to be in range."""
     array = np.asarray(active)
     if array.ndim != 2 or array.shape[1] != hash_nnz or array.dtype.kind not in "iu":
         raise DataError("active", f"(n, {hash_nnz}) integers", f"{array.dtype} of shape {array.shape}")
@@ -385,27 +272,11 @@ def active_bits(active: npt.ArrayLike, hash_dim: int, hash_nnz: int) -> npt.NDAr
 
 
 def memory_needed(spec: HashSpec, n_classes: int) -> int:
-    """Estimate the memory of a hash and the counts of one model, samples not included.
+    """Estimate the memory of a hash and the counts of one model, in bytes, samples not included.
 
-    To be compared with a limit before a specification from elsewhere is expanded.
-
-    Parameters
-    ----------
-    spec : HashSpec
-    n_classes : int
-        Number of classes, L.
-
-    Returns
-    -------
-    int
-        Bytes: 24 for every entry of the rows (the rows, their form for the kernels, their signs, and the work space of
-        drawing them), 24 for every count (the sum, a copy, a message or file), 8 for every feature and for every slope
-        of a wave, and the waves of a block of samples.
-
-    Examples
-    --------
-    >>> memory_needed(HashSpec(n_features=64, hash_dim=16384, row_nnz=19, hash_nnz=32, seed=7), n_classes=10)
-    11403776
+    24 for every entry of the rows (the rows, their form for the kernels, their signs, and the work space of drawing
+    them), 24 for every count (the sum, a copy, a message or file), 8 for every feature and slope of a wave, and a block
+    of waves.
     """
     waves = 8 * spec.n_waves * (spec.n_features + 128)  # slopes, phases, and the waves of a few samples
     return 24 * spec.hash_dim * (spec.row_nnz + n_classes) + 8 * spec.n_features + waves

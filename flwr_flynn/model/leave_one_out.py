@@ -2,14 +2,8 @@
 
 Taking a sample out of class y changes C[y] at its active bits, n_y, and through n_mean the exponents of all classes
 alike. The tables for that are the same for all samples of classes that keep a sample. A sample that is alone in its
-class empties it, which changes n_mean differently, and so gets tables of its own. Every entry and every sum is the
-value that the retrained model would compute, in the same order: predictions are equal, not just close.
-
-This is exact for a given hash. Where centre and scale were learned from all samples and their classes, the left-out
-sample had its part in them.
-
-The results are tables of integers that add: a party makes them for its own samples, and the sum over the parties is the
-table of the pooled samples.
+class empties it, which changes n_mean differently, and so gets tables of its own. Every sum is that of the retrained
+model, in the same order: predictions are equal, given the hash. (Its centre and scale were learned from all samples.)
 """
 
 from __future__ import annotations
@@ -28,27 +22,17 @@ from flwr_flynn.model.scoring import Active, Readout, Scores, ScoreTable, blocks
 
 Table = npt.NDArray[np.int64]
 
-TEMPERATURES = tuple(2.0 ** (k / 2) for k in range(16, -17, -1))
-"""Candidate temperatures, T = 33, descending."""
-
-MAX_LOSS = 64.0
-"""Upper bound of the log-loss of one sample."""
-
-LOSS_UNIT = 2.0**-20
-"""Unit of log-losses in tables: integers, so that sums over parties are exact."""
-
+TEMPERATURES = tuple(2.0 ** (k / 2) for k in range(16, -17, -1))  # candidates, T = 33
+MAX_LOSS = 64.0  # upper bound of the log-loss of one sample
+LOSS_UNIT = 2.0**-20  # of log-losses in tables: integers, so that sums over parties are exact
 _HELD = 2**22  # active bits hashed at a time
 
 
 class LeaveOneOutTables(NamedTuple):
     """Leave-one-out results of K candidates on some samples. Tables of disjoint samples add.
 
-    Parameters
-    ----------
-    correct : (K, L) int64 array
-        Number of samples of each class that are classified correctly.
-    log_losses : (K, T) int64 array
-        Summed log-loss at each of `TEMPERATURES` in units of `LOSS_UNIT`; all 0 where they were not asked for.
+    `correct`, (K, L) int64: samples of each class that are classified correctly. `log_losses`, (K, T) int64: summed
+    log-loss at each of `TEMPERATURES` in units of `LOSS_UNIT`; all 0 where they were not asked for.
     """
 
     correct: Table
@@ -61,39 +45,10 @@ def leave_one_out_tables(
     candidates: Sequence[Readout],
     with_losses: bool = True,
 ) -> LeaveOneOutTables:
-    """Leave-one-out tables of one party: correct samples and log-losses for each candidate.
+    """Tables of one party for its batches of active bits, (n, rho), and class indices, (n,).
 
-    Parameters
-    ----------
-    counts : ClassCounts
-        Without noise. They contain all samples of the batches, and those of other parties perhaps.
-    batches : iterable of (active, y)
-        Active bits, (n, rho) integers, and class indices, (n,) integers, of the party's samples.
-    candidates : sequence of K Readout
-        Temperatures are not used.
-    with_losses : bool, default=True
-        False to leave the log-losses 0, which is much faster.
-
-    Returns
-    -------
-    LeaveOneOutTables
-
-    Raises
-    ------
-    DataError
-        The samples are not in the counts.
-    CountsError
-        The counts are noisy.
-
-    Examples
-    --------
-    >>> from flwr_flynn import HashSpec
-    >>> hasher = FlyHash(HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=1))
-    >>> X, y = [[1.0, 0.0], [2.0, 0.5], [0.0, 1.0], [0.1, 1.0]], [0, 0, 1, 1]
-    >>> counts = ClassCounts.from_data(hasher, X, y, n_classes=2)
-    >>> tables = leave_one_out_tables(counts, [(hasher.active(X), y)], [Readout("balanced", 0.5)])
-    >>> tables.correct, tables.log_losses.shape
-    (array([[2, 2]]), (1, 33))
+    The counts contain these samples, and those of other parties perhaps; a `DataError` if they cannot, a `CountsError`
+    for noisy counts. Without losses it is much faster.
     """
     correct = np.zeros((len(candidates), counts.n_classes), np.int64)
     log_losses = np.zeros((len(candidates), len(TEMPERATURES)), np.int64)
@@ -112,30 +67,7 @@ def hashed_batches(
     n_jobs: int | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> Iterator[tuple[Active, npt.NDArray[np.int64]]]:
-    """Batches of active bits and class indices, hashed one batch at a time to bound the memory.
-
-    Parameters
-    ----------
-    hasher : FlyHash
-    X : (n, d) array or scipy CSR
-        n may be 0.
-    y : (n,) int64 array
-        Class indices.
-    n_jobs : int, optional
-        Threads for hashing.
-    progress : callable, optional
-        Called with the number of samples of each batch after its use.
-
-    Yields
-    ------
-    active : (b, rho) int32 array
-    y : (b,) int64 array
-
-    Raises
-    ------
-    DataError
-        `FlyHash.active` refuses the samples.
-    """
+    """Batches of active bits and class indices; `progress` is called with the size of each after its use."""
     # scikit-learn has no batches of no samples.
     for rows in gen_batches(len(y), max(1, _HELD // hasher.hash_nnz)) if len(y) else ():
         yield hasher.active(X[rows], n_jobs=n_jobs), y[rows]
@@ -146,33 +78,10 @@ def hashed_batches(
 def left_out_scores(
     counts: ClassCounts, active: npt.ArrayLike, y: npt.ArrayLike, candidates: Sequence[Readout]
 ) -> Iterator[tuple[int, Table, Scores]]:
-    """Leave-one-out scores, a block of samples at a time.
+    """Leave-one-out scores by blocks: candidate index, class indices, (b,) int64, scores, (b, L) float64.
 
-    Parameters
-    ----------
-    counts : ClassCounts
-        Without noise.
-    active : (n, rho) integers
-        Active bits of samples in the counts; all of them, or some.
-    y : (n,) integers
-        Class indices of the samples.
-    candidates : sequence of K Readout
-
-    Yields
-    ------
-    k : int
-        Index of the candidate.
-    true : (b,) int64 array
-        Class indices of the samples of the block. Their order is not that of `y`.
-    scores : (b, L) float64 array
-        -inf for a class without samples. Where the left-out sample is the only one of all, the scores are equal.
-
-    Raises
-    ------
-    DataError
-        The samples are not in the counts.
-    CountsError
-        The counts are noisy.
+    Scores are -inf for a class without samples, and equal where the left-out sample is the only one of all. The order
+    of the samples is not that of `y`.
     """
     bits, labels = _counted_samples(counts, active, y)
     array, sizes = counts.array, counts.n_per_class
@@ -200,10 +109,10 @@ def left_out_scores(
 
 
 def _log_losses(odds: Scores, true: Table) -> Table:
-    """Sum the log-losses of samples at each of `TEMPERATURES`, (T,) int64.
+    """Sum the log-losses of samples at each of `TEMPERATURES`, (T,) int64, in units of `LOSS_UNIT`.
 
-    Each is cut off at `MAX_LOSS` and rounded to a multiple of `LOSS_UNIT`. Sums over parties equal the pooled ones, up
-    to logarithms that machines round differently.
+    Each is cut off at `MAX_LOSS` and rounded first: sums over parties equal the pooled ones, up to the logarithms of
+    machines.
     """
     above = odds - odds.max(axis=1, keepdims=True)
     own = above[np.arange(len(true)), true]

@@ -1,7 +1,6 @@
 """Metrics of a classifier from confusion matrices, over all parties and for each.
 
-A confusion matrix is an (L, L) array of counts with entries [true, predicted]. The matrices of disjoint sets of samples
-add: every figure that is derived from a sum is exact, for any split of the samples.
+A confusion matrix is an (L, L) int64 array of counts with entries [true, predicted]. Those of disjoint samples add.
 """
 
 from __future__ import annotations
@@ -21,25 +20,7 @@ _MAX_EXAMPLES = 2**48
 
 
 def confusion(true: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64], n_classes: int) -> Confusion:
-    """Confusion matrix of class indices.
-
-    Parameters
-    ----------
-    true, predicted : (n,) int64 array
-        Class indices, 0 to `n_classes` - 1.
-    n_classes : int
-        Number of classes, L.
-
-    Returns
-    -------
-    (L, L) int64 array
-
-    Examples
-    --------
-    >>> confusion(np.array([0, 0, 1]), np.array([0, 1, 1]), n_classes=2)
-    array([[1, 1],
-           [0, 1]])
-    """
+    """Confusion matrix of class indices, (n,) int64, from 0 to `n_classes` - 1."""
     cells = np.bincount(true * n_classes + predicted, minlength=n_classes**2)
     return cells.astype(np.int64, copy=False).reshape(n_classes, n_classes)
 
@@ -47,20 +28,8 @@ def confusion(true: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64], n_c
 def scores(matrix: Confusion) -> dict[str, float]:
     """Accuracy, balanced accuracy and macro-F1 of a confusion matrix of at least one sample.
 
-    Parameters
-    ----------
-    matrix : (L, L) int64 array
-
-    Returns
-    -------
-    dict
-        ``accuracy``; ``balanced_accuracy``, the mean recall over the classes that occur; ``macro_f1``, the mean of
-        F1 = 2 correct / (occurrences + predictions) over the classes that occur or were predicted.
-
-    Examples
-    --------
-    >>> scores(np.array([[3, 1], [0, 4]]))["accuracy"]
-    0.875
+    Balanced accuracy is the mean recall over the classes that occur; macro-F1 the mean of
+    F1 = 2 correct / (occurrences + predictions) over the classes that occur or were predicted.
     """
     correct, occurs, predicted = np.diag(matrix), matrix.sum(axis=1), matrix.sum(axis=0)
     present, seen = occurs > 0, occurs + predicted > 0
@@ -72,26 +41,7 @@ def scores(matrix: Confusion) -> dict[str, float]:
 
 
 def summary(matrices: Mapping[str, Confusion]) -> dict[str, Any]:
-    """Metrics over the samples of all parties, and their spread over the parties.
-
-    Parameters
-    ----------
-    matrices : mapping of party name to (L, L) int64 array
-        At least one, each of at least one sample.
-
-    Returns
-    -------
-    dict
-        The metrics of `scores` for the sum, ``examples``, ``parties`` (a list of name, accuracy and examples of each,
-        worst first), ``worst_party`` and ``best_party`` (the ends of that list), ``accuracy_std`` (standard deviation
-        of the accuracy over the parties) and ``confusion`` (the sum, as lists). JSON can hold all of it.
-
-    Examples
-    --------
-    >>> figures = summary({"a": np.array([[3, 1], [0, 4]]), "b": np.array([[0, 1], [1, 0]])})
-    >>> figures["accuracy"], figures["worst_party"]
-    (0.7, {'name': 'b', 'accuracy': 0.0, 'examples': 2})
-    """
+    """Metrics over the samples of all parties, and their spread over the parties, worst first, for JSON."""
     total = sum(matrices.values(), start=np.zeros_like(next(iter(matrices.values()))))
     parties: list[dict[str, Any]] = [
         {"name": name, "accuracy": scores(matrix)["accuracy"], "examples": int(matrix.sum())}
@@ -115,26 +65,7 @@ def confusion_to_bytes(matrix: Confusion) -> bytes:
 
 
 def confusion_from_bytes(raw: Any, n_classes: int, n_examples: int) -> Confusion:
-    """Decode the confusion matrix of a party.
-
-    Parameters
-    ----------
-    raw : bytes
-        The value that arrived. Nothing is assumed of it.
-    n_classes : int
-        Number of classes, L.
-    n_examples : int
-        Number of samples that the party announced.
-
-    Returns
-    -------
-    (L, L) int64 array
-
-    Raises
-    ------
-    PayloadError
-        Not the bytes of an (L, L) matrix of counts with sum `n_examples`.
-    """
+    """Decode the confusion matrix of a party; a `PayloadError` for any but L x L counts of sum `n_examples`."""
     size = 8 * n_classes**2
     if not isinstance(raw, bytes) or len(raw) != size:
         got = f"{len(raw)} bytes" if isinstance(raw, bytes) else type(raw).__name__

@@ -1,12 +1,4 @@
-"""Model: everything that predictions follow from, and nothing else.
-
->>> from flwr_flynn import ClassCounts, FlyHash, HashSpec
->>> hasher = FlyHash(HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=1))
->>> counts = ClassCounts.from_data(hasher, [[1.0, 0.0], [0.0, 1.0]], [0, 1], n_classes=2)
->>> member = ModelMember(hasher.spec, counts, Readout("balanced", 0.5))
->>> Model((member,), ["cat", "dog"]).classes
-array(['cat', 'dog'], dtype='<U3')
-"""
+"""Model: everything that predictions follow from, and nothing else."""
 
 from __future__ import annotations
 
@@ -82,16 +74,11 @@ class Model:
     members : sequence of ModelMember
         At least one; all of the same number of classes and features. Kept as a tuple.
     classes : (L,) array-like of str, int, float or bool
-        Label of each row of the counts, all different, in any order.
+        Label of each row of the counts, all different, in any order. Kept as a read-only array.
     feature_names : sequence of n_features str, optional
         Kept as a tuple.
     guarantee : str, optional
         Statement of the privacy of the counts, on one line of at most 10000 characters.
-
-    Attributes
-    ----------
-    classes : (L,) array
-        Read-only.
 
     Raises
     ------
@@ -141,13 +128,7 @@ class Model:
 
     @property
     def member(self) -> ModelMember:
-        """Only member of a model of one.
-
-        Raises
-        ------
-        DataError
-            The model has several members.
-        """
+        """Only member of a model of one; a `DataError` if there are several."""
         if len(self.members) != 1:
             raise DataError("members", "1", len(self.members))
         return self.members[0]
@@ -159,13 +140,7 @@ class Model:
         return prints[0] if len(prints) == 1 else hashlib.sha256(bytes.fromhex("".join(prints))).hexdigest()
 
     def sha256(self) -> str:
-        """SHA-256 over everything that predictions follow from, the same for equal models on every machine.
-
-        Returns
-        -------
-        str
-            64 hexadecimal digits.
-        """
+        """SHA-256 over everything that predictions follow from, the same for equal models on every machine."""
         facts = {
             "members": [
                 [member.counts.sha256(), member.readout.rule, member.readout.decay, member.readout.temperature]
@@ -186,3 +161,14 @@ def _checked_names(names: Any, n_features: int) -> tuple[str, ...]:
     if kinds:
         raise DataError("feature_names", f"{n_features} str", f"some of type {', '.join(kinds)}")
     return tuple(array.tolist())
+
+
+def class_codes(classes: npt.NDArray[Any], y: Any) -> npt.NDArray[np.int64]:
+    """Index of each label in `classes`, (n,) int64."""
+    order = np.argsort(classes)
+    indices = np.searchsorted(classes, y, sorter=order)
+    codes: npt.NDArray[np.int64] = order[np.minimum(indices, len(classes) - 1)]
+    unknown = int((classes[codes] != y).sum())
+    if unknown:
+        raise DataError("y", f"labels among the {len(classes)} classes", f"{unknown} of {len(y)} that are not")
+    return codes

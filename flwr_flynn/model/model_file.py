@@ -13,18 +13,6 @@ Arrays of format 4:
 
 Formats 2 and 3 of earlier versions are read, too. Files come from anybody: sizes are known, and known to fit, before
 anything is allocated.
-
->>> import tempfile
->>> from pathlib import Path
->>> from flwr_flynn import FlyHash
->>> hasher = FlyHash(HashSpec(n_features=2, hash_dim=64, row_nnz=1, hash_nnz=8, seed=1))
->>> counts = ClassCounts.from_data(hasher, [[0, 1], [3, 0]], [1, 0], n_classes=2)
->>> with tempfile.TemporaryDirectory() as folder:
-...     path = Path(folder, "model.npz")
-...     write(path, Model((ModelMember(hasher.spec, counts, Readout("novelty", 0.5)),), ["a", "b"]))
-...     with reading(path, max_bytes=2**20) as (model, extra):
-...         print(model.member.counts == counts, model.classes, model.member.readout.rule, extra)
-True ['a' 'b'] novelty None
 """
 
 from __future__ import annotations
@@ -59,20 +47,7 @@ _OLD_FORMATS = (2, 3)  # of exact and of noisy counts
 def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | None = None) -> None:
     """Write a model to a file, whole or not at all. Equal models make equal files.
 
-    Parameters
-    ----------
-    path : path-like
-        Taken as it is. An existing file is replaced and its permissions kept; a symbolic link is followed.
-    model : Model
-    extra : dict, optional
-        Record of the writer, as JSON can hold it.
-
-    Raises
-    ------
-    ModelFileError
-        Labels are neither strings, numbers nor booleans.
-    WriteError
-        The file cannot be written. An existing one is as it was.
+    An existing file keeps its permissions; a symbolic link is followed. `extra` is a record of the writer, for JSON.
     """
     header = {
         "format": _FORMAT,
@@ -96,31 +71,21 @@ def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | No
         arrays["extra"] = _json_bytes(extra)
     for index, member in enumerate(model.members):
         arrays[f"counts_{index}"] = _narrow(member.counts)
-    _write_npz(path, arrays | {"digest": _digest(*arrays.values())})
+    arrays["digest"] = _digest(*arrays.values())
+    with _files.writing(path) as stream, zipfile.ZipFile(stream, "w") as archive:
+        for name, array in arrays.items():
+            info = zipfile.ZipInfo(f"{name}.npy")  # made by hand it bears no time stamp
+            info.compress_type = zipfile.ZIP_DEFLATED
+            with archive.open(info, "w", force_zip64=True) as member_stream:
+                np.lib.format.write_array(member_stream, array, version=(1, 0), allow_pickle=False)
 
 
 @contextmanager
 def reading(path: str | os.PathLike[str], max_bytes: int) -> Iterator[tuple[Model, Any]]:
-    """Read a model for use in the block. An error of the block about its contents becomes an error of the file.
+    """Read a model and the writer's record, not checked or None, for use in the block.
 
-    Parameters
-    ----------
-    path : path-like
-    max_bytes : int
-        Memory limit: larger models are refused.
-
-    Yields
-    ------
-    model : Model
-    extra : dict or other JSON value, or None
-        Record of the writer, not checked.
-
-    Raises
-    ------
-    ModelFileError
-        Not a model file, truncated, altered, of an unknown format, too large, or refused by the block.
-    OSError
-        The file cannot be opened.
+    An error of the block about the contents becomes a `ModelFileError`, as do a damaged file and a model that takes
+    more than `max_bytes`. An `OSError` is raised where the file cannot be opened.
     """
     with open(path, "rb") as stream:
         try:
@@ -202,11 +167,7 @@ def _member(spec: HashSpec, values: dict[str, Any], counts: npt.NDArray[Any], n_
 
 
 def _member_of_old(header: dict[str, Any]) -> dict[str, Any]:
-    """Member entry of format 4 from the header of a file of format 2 or 3.
-
-    These had the user's `decay` and `temperature` ("auto" or a number) beside the chosen values, and a limit of novelty
-    for abstaining, which the classifier no longer has.
-    """
+    """Member entry of format 4 from a header of format 2 or 3, which had the user's settings beside the choices."""
     noise = header["noise"] if header["format"] == 3 else []
     if header["format"] == 3 and not (isinstance(noise, list) and noise):
         raise ModelFileError("noise", "at least one release in format 3", type(noise).__name__)
@@ -229,15 +190,6 @@ def _narrow(counts: ClassCounts) -> npt.NDArray[Any]:
     if counts.noise:
         extreme = min(int(counts.array.min()), -extreme, -1)
     return counts.array.astype(np.min_scalar_type(extreme).newbyteorder("<"))
-
-
-def _write_npz(path: str | os.PathLike[str], arrays: dict[str, npt.NDArray[Any]]) -> None:
-    with _files.writing(path) as stream, zipfile.ZipFile(stream, "w") as archive:
-        for name, array in arrays.items():
-            info = zipfile.ZipInfo(f"{name}.npy")  # made by hand it bears no time stamp
-            info.compress_type = zipfile.ZIP_DEFLATED
-            with archive.open(info, "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, array, version=(1, 0), allow_pickle=False)
 
 
 def _read_npy(archive: zipfile.ZipFile, name: str, dtypes: str, max_bytes: int) -> npt.NDArray[Any]:

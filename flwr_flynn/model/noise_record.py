@@ -1,14 +1,7 @@
 """Record of the noise in class counts, and the reading of noisy counts.
 
-A mechanism (`flwr_flynn.privacy`) turns exact counts into a release: counts plus noise of a known variance. Counts that
-contain releases are *noisy*: they are signed, and their row sums are not multiples of rho. They carry a record of their
-releases, so that their variance is known after any additions and subtractions.
-
->>> noise = combine((Release(64 * "a", 4.0),), (Release(64 * "b", 9.0),), 1)
->>> variance(noise)
-13.0
->>> combine(noise, (Release(64 * "b", 9.0),), -1)
-(Release(name='aaaaaaaaaaaa...', variance=4.0, times=1, selected=False),)
+A mechanism (`flwr_flynn.privacy`) turns exact counts into a release: counts plus noise of a known variance. Noisy
+counts carry a record of their releases, so that their variance is known after any additions and subtractions.
 """
 
 from __future__ import annotations
@@ -31,28 +24,10 @@ _LARGEST_TIMES = 2**31
 
 @dataclass(frozen=True, repr=False)
 class Release:
-    """Record of one draw of noise in some counts.
+    """Record of one draw of noise in some counts, named by 64 hexadecimal digits (`release_name`).
 
-    Parameters
-    ----------
-    name : str
-        64 hexadecimal digits, unique to this draw, see `release_name`.
-    variance : float
-        Variance of the noise in one entry, in samples squared. Above 0.
-    times : int, default=1
-        Multiplicity of the draw in the counts: -1 after counts with it were subtracted from others. Not 0.
-    selected : bool, default=False
-        True if only selected entries were released; the other entries are 0 and have no noise.
-
-    Raises
-    ------
-    CountsError
-        A field is not as described.
-
-    Examples
-    --------
-    >>> Release(64 * "a", 4.0)
-    Release(name='aaaaaaaaaaaa...', variance=4.0, times=1, selected=False)
+    `variance` is that of one entry, in samples squared, above 0. `times` is the multiplicity of the draw, -1 after a
+    subtraction, not 0. `selected`: only selected entries were released; the others are 0 and have no noise.
     """
 
     name: str
@@ -84,21 +59,7 @@ class Release:
 
     @classmethod
     def from_dict(cls, values: Any) -> Release:
-        """Release from the values of `to_dict`.
-
-        Parameters
-        ----------
-        values : mapping
-
-        Returns
-        -------
-        Release
-
-        Raises
-        ------
-        CountsError
-            Not a mapping with these fields, or a field is refused.
-        """
+        """Release from the values of `to_dict`, of which nothing is assumed."""
         if not isinstance(values, Mapping) or set(values) != {"name", "variance", "times", "selected"}:
             got = (
                 sorted(str(name)[:20] for name in values)[:8] if isinstance(values, Mapping) else type(values).__name__
@@ -111,27 +72,7 @@ Noise = tuple[Release, ...]
 
 
 def release_name(array: npt.ArrayLike, spec_fingerprint: str) -> str:
-    """Name of a release: SHA-256 of the fingerprint and of the shape and the 64-bit integers of the noisy counts.
-
-    Anybody who has the release can compute it. Two draws of noise over more than a few counts have different names.
-
-    Parameters
-    ----------
-    array : (L, m) integers
-        Noisy counts.
-    spec_fingerprint : str
-        Fingerprint of their hash.
-
-    Returns
-    -------
-    str
-        64 hexadecimal digits.
-
-    Raises
-    ------
-    CountsError
-        `array` is not a matrix of integers.
-    """
+    """Name of a release, as anybody who has it can compute: SHA-256 of fingerprint, shape and int64 noisy counts."""
     given = np.asarray(array)
     if given.ndim != 2 or given.dtype.kind not in "iu":
         raise CountsError("array", "a matrix of integers", f"{given.dtype} of shape {given.shape}")
@@ -151,25 +92,10 @@ def checked_noise(noise: Any) -> Noise:
 
 
 def combine(mine: Noise, theirs: Noise, sign: int) -> Noise:
-    """Record of the noise in a sum or difference of counts.
+    """Record of the noise in a sum (sign 1) or difference (sign -1) of counts.
 
     Different releases were drawn independently, so their variances add whatever the sign. The same release on both
     sides is the same noise twice: it adds before it is squared, and cancels in a difference.
-
-    Parameters
-    ----------
-    mine, theirs : tuple of Release
-    sign : {1, -1}
-        1 for the sum, -1 for the difference.
-
-    Returns
-    -------
-    tuple of Release
-
-    Raises
-    ------
-    CountsError
-        One name stands for different releases.
     """
     total = {release.name: release for release in mine}
     add_noise(total, theirs, sign)
@@ -177,15 +103,7 @@ def combine(mine: Noise, theirs: Noise, sign: int) -> Noise:
 
 
 def add_noise(total: dict[str, Release], noise: Noise, sign: int) -> None:
-    """Add noise to a record by name, or subtract it with sign -1, as `combine` does.
-
-    The time does not depend on the size of `total`, which is changed in place.
-
-    Raises
-    ------
-    CountsError
-        One name stands for different releases.
-    """
+    """Add noise to a record by name, in place, as `combine` does, in a time that does not depend on its size."""
     for release in noise:
         known = total.get(release.name)
         if known is None:
@@ -204,33 +122,18 @@ def variance(noise: Noise) -> float:
     return math.fsum(release.times**2 * release.variance for release in noise)
 
 
-def is_selected(noise: Noise) -> bool:
-    """True if a release is of selected entries only, so that the others lack its counts."""
-    return any(release.selected for release in noise)
-
-
 def sizes(array: npt.NDArray[np.int64], hash_nnz: int, noise: Noise) -> npt.NDArray[np.float64] | None:
     """Unbiased estimates of n_l, row sum / rho, (L,) float64, possibly negative; None where entries are lacking."""
-    return None if is_selected(noise) else array.sum(axis=1) / hash_nnz
+    return None if any(release.selected for release in noise) else array.sum(axis=1) / hash_nnz
 
 
 def denoised(
     array: npt.NDArray[np.int64], n_per_class: npt.NDArray[np.float64] | None
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-    """Noisy counts and class sizes as the decision rules take them.
+    """Noisy counts, (L, m) int64, and class sizes, (L,) float64, as the decision rules take them.
 
     Counts are clipped at 0, after all sums. A class has at least 1 sample. Where sizes are unknown, all classes have
     the same: rule "balanced" is then rule "novelty".
-
-    Parameters
-    ----------
-    array : (L, m) int64 array
-    n_per_class : (L,) float64 array or None
-
-    Returns
-    -------
-    counts : (L, m) int64 array
-    sizes : (L,) float64 array
     """
     counts = np.maximum(array, 0)
     if n_per_class is None:

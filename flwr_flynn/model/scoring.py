@@ -16,14 +16,9 @@ rule           score of class l
 A class without samples never wins against a class with samples: its score is one less than the lowest of theirs. With
 gamma = 0, f_l is an integer, and -log(max(f_l, 1/2)) keeps f_l = 0 apart from f_l = 1.
 
-Numerics
---------
-f_l is a sum of table entries gamma ** count, made once per class and distinct count. A sum below 1e-280, of which terms
-may have underflowed, is computed again as a logarithm, relative to its largest term: no count is too large.
-
-Terms are added in the order of the active bits, one sample at a time: a score depends on nothing but counts and sample.
-Last, scores are rounded to multiples of 2 ** -36, so that classes which the formula ranks alike do tie. Without that,
-errors of the last digit in sums of different order (or in the `pow` of a different machine) would choose between them.
+A sum f_l below 1e-280, of which terms may have underflowed, is computed again as a logarithm, relative to its largest
+term. Terms are added in the order of the active bits, one sample at a time. Last, scores are rounded to multiples of
+2 ** -36, so that classes which the formula ranks alike do tie, on every machine.
 """
 
 from __future__ import annotations
@@ -93,23 +88,7 @@ class Readout:
 
 
 def given_readout(rule: str, decay: str | float) -> Readout | None:
-    """Readout of the user's settings, or None where "auto" leaves the decay to be chosen.
-
-    Parameters
-    ----------
-    rule : {"balanced", "novelty", "bayes"}
-    decay : "auto" or float
-
-    Raises
-    ------
-    ConfigError
-        Either is not as described.
-
-    Examples
-    --------
-    >>> given_readout("bayes", 0.5), given_readout("bayes", "auto")
-    (Readout(rule='bayes', decay=0.5, temperature=None), None)
-    """
+    """Readout of the user's settings, checked; None where "auto" leaves the decay to be chosen."""
     one_of("rule", rule, RULES)
     if isinstance(decay, str) and decay == "auto":
         return None
@@ -117,32 +96,7 @@ def given_readout(rule: str, decay: str | float) -> Readout | None:
 
 
 def class_scores(counts: ClassCounts, active: npt.ArrayLike, readout: Readout) -> Scores:
-    """Scores of samples that are not in the counts.
-
-    Parameters
-    ----------
-    counts : ClassCounts
-        Of L classes. Noisy counts are clipped at 0 first.
-    active : (n, rho) integers
-        Active bits of the samples, ``hasher.active(X)``.
-    readout : Readout
-
-    Returns
-    -------
-    (n, L) float64 array
-        Finite. Higher is better; the first class wins among equal scores.
-
-    Raises
-    ------
-    DataError
-        `active` is not of such hashes.
-
-    Examples
-    --------
-    >>> counts = ClassCounts([[2, 2, 0], [0, 1, 1]], hash_nnz=2, spec_fingerprint=64 * "0")
-    >>> class_scores(counts, [[0, 1]], Readout("novelty", 0.5)).round(4)
-    array([[ 0.6931, -0.4055]])
-    """
+    """Scores, (n, L) float64, finite, of samples that are not in the counts, from their active bits, (n, rho)."""
     bits = active_bits(active, counts.hash_dim, counts.hash_nnz)
     array, n_per_class = _nonnegative(counts)
     few, small = _restrict(array, bits)
@@ -158,31 +112,7 @@ def class_scores(counts: ClassCounts, active: npt.ArrayLike, readout: Readout) -
 
 
 def class_novelty(counts: ClassCounts, active: npt.ArrayLike, decay: float) -> Scores:
-    """Novelty of samples to each class, f_l(x) / rho (paper, Algorithm 1).
-
-    Parameters
-    ----------
-    counts, active
-        As for `class_scores`.
-    decay : float
-        gamma, 0 <= decay < 1.
-
-    Returns
-    -------
-    (n, L) float64 array
-        From 0 to 1: 1 where no sample of the class has any of the active bits, near 0 where many have all of them.
-
-    Raises
-    ------
-    DataError, ConfigError
-        `active` is not of such hashes; `decay` is out of range.
-
-    Examples
-    --------
-    >>> counts = ClassCounts([[2, 2, 0], [0, 1, 1]], hash_nnz=2, spec_fingerprint=64 * "0")
-    >>> class_novelty(counts, [[0, 1]], 0.5)
-    array([[0.25, 0.75]])
-    """
+    """Novelty of samples to each class, f_l(x) / rho, (n, L) float64 from 0 to 1 (paper, Algorithm 1)."""
     bits = active_bits(active, counts.hash_dim, counts.hash_nnz)
     few, small = _restrict(_nonnegative(counts)[0], bits)
     weights = _powers(few, 0, np.ones(len(few)), Readout("novelty", decay).decay)
@@ -193,28 +123,11 @@ def class_novelty(counts: ClassCounts, active: npt.ArrayLike, decay: float) -> S
 
 
 def log_odds(scores: Scores, hash_nnz: int, rule: str) -> Scores:
-    """Scores on a scale on which differences are about proportional to log odds.
+    """Scores, (n, L), on a scale on which differences are about proportional to log odds.
 
     -log(f_l / rho + 0.1) - log(f_l) / 4096, or under rule "bayes" the scores themselves. Without the 0.1, a class that
-    knows a sample very well would be far more probable than a class that knows it well: where f_l is small, differences
-    of its logarithm are large, and mean little. The second term keeps the order of all scores.
-
-    Parameters
-    ----------
-    scores : (n, L) float64 array
-        Values of `class_scores`; -inf for excluded classes.
-    hash_nnz : int
-        rho.
-    rule : {"balanced", "novelty", "bayes"}
-
-    Returns
-    -------
-    (n, L) float64 array
-
-    Examples
-    --------
-    >>> log_odds(np.array([[0.5, -0.5]]), hash_nnz=2, rule="balanced").round(3)
-    array([[0.908, 0.079]])
+    knows a sample very well would be far more probable than a class that knows it well. The second term keeps the
+    order.
     """
     if rule == "bayes":
         return scores
@@ -224,31 +137,13 @@ def log_odds(scores: Scores, hash_nnz: int, rule: str) -> Scores:
 
 
 class ScoreTable:
-    """Term of each bit in the sum of each class, for given counts and readout.
+    """Term of each bit in the sum of each class, for counts, (L, m), with m / rho of the hash as `spread`.
 
-    Parameters
-    ----------
-    counts : (L, m) int64 array
-        m may be fewer bits than the hash has.
-    n_per_class : (L,) array
-        Samples of each class.
-    spread : float
-        m / rho of the hash.
-    mean : float
-        n_mean.
-    readout : Readout
-    with_own : bool, default=False
-        Also make the terms of a training sample in the sum of its own class once it is taken out of the counts.
+    `with_own` also makes the terms of a training sample in the sum of its own class once it is taken out of the counts.
     """
 
     def __init__(
-        self,
-        counts: Counts,
-        n_per_class: Sizes,
-        spread: float,
-        mean: float,
-        readout: Readout,
-        with_own: bool = False,
+        self, counts: Counts, n_per_class: Sizes, spread: float, mean: float, readout: Readout, with_own: bool = False
     ) -> None:
         self.counts, self.rule, self.decay = counts, readout.rule, readout.decay
         if self.rule == "bayes":
@@ -261,18 +156,7 @@ class ScoreTable:
         self.own = _powers(counts, 1, self.own_factors, self.decay) if with_own else self.weights
 
     def scores(self, active: Active, own_class: Counts) -> Scores:
-        """Scores of samples.
-
-        Parameters
-        ----------
-        active : (n, rho) int32 array
-        own_class : (n,) int64 array
-            Class out of which each sample is taken, -1 for none.
-
-        Returns
-        -------
-        (n, L) float64 array
-        """
+        """Scores, (n, L), of active bits, (n, rho); each sample is taken out of its `own_class`, -1 for none."""
         sums = np.empty((len(active), len(self.counts)))
         _add_weights(active, own_class, self.weights, self.own, sums)
         if self.rule != "bayes":
@@ -289,10 +173,7 @@ def mean_size(n_per_class: Sizes, taken: int = 0, empties: int = 0) -> float:
 
 
 def size_factors(n_per_class: Sizes, taken: int, mean: float, rule: str) -> Scores:
-    """Factor of the counts of each class in the exponent, (L,), after `taken` of its samples are gone.
-
-    Arbitrary for a class that has no samples then.
-    """
+    """Factor of the counts of each class, (L,), once `taken` samples are gone; arbitrary where none is left."""
     if rule == "novelty":
         return np.ones(len(n_per_class))
     return mean / np.maximum(n_per_class - taken, 1)

@@ -1,16 +1,7 @@
 """Selection of hash and readout by exact leave-one-out.
 
-The number of samples of each class that a candidate classifies correctly is an integer. Parties that hold the samples
-add theirs, and the choice is the choice of the pooled samples. `select` makes it for samples in one place: it takes the
-`leave_one_out_tables` of a single party, so that it equals the federated choice by construction.
-
->>> import numpy as np
->>> from flwr_flynn import HashSpec
->>> X, y = np.array([[0.0, 1.0], [0.1, 0.9], [1.0, 0.2], [0.9, 0.0]]), np.array([0, 0, 1, 1])
->>> specs = [HashSpec(2, hash_dim, 1, 4, seed=1) for hash_dim in (8, 64)]
->>> member = select(specs, X, y, n_classes=2)
->>> member.spec.hash_dim, member.readout.rule
-(8, 'balanced')
+`select` makes the choice for samples in one place from the `leave_one_out_tables` of a single party, so that it equals
+the federated choice by construction.
 """
 
 from __future__ import annotations
@@ -45,27 +36,7 @@ def select(
     decay: str | float = "auto",
     n_jobs: int | None = None,
 ) -> ModelMember:
-    """Count samples by every spec; keep the spec and readout of the best leave-one-out balanced accuracy.
-
-    Parameters
-    ----------
-    specs : sequence of HashSpec
-        The first is chosen among equals.
-    X : (n, d) array or scipy sparse
-    y : (n,) int64 array
-        Class indices, 0 <= y < n_classes.
-    n_classes : int
-        Number of classes, L.
-    rule, decay
-        As for `candidate_readouts`.
-    n_jobs : int, optional
-        Threads for hashing.
-
-    Returns
-    -------
-    ModelMember
-        Its readout has the temperature of the lowest leave-one-out log-loss.
-    """
+    """Count (n, d) samples by every spec; keep spec, readout and temperature of the best leave-one-out results."""
     parties = [_Party(flynn_hash(spec), X, y, n_classes, n_jobs) for spec in specs]
     candidates = [candidate_readouts(party.counts, rule, decay) for party in parties]
     correct = [
@@ -96,24 +67,7 @@ class _Party:
 
 
 def best(correct: Sequence[Table], n_per_class: npt.NDArray[np.int64]) -> tuple[int, int]:
-    """Indices of the spec and of the readout of the highest balanced accuracy, the first among equals.
-
-    Parameters
-    ----------
-    correct : sequence of (K, L) int64 arrays
-        `LeaveOneOutTables.correct` of each spec, summed over the parties. K may differ.
-    n_per_class : (L,) int64 array
-        Training samples of each class. Empty classes have no say.
-
-    Returns
-    -------
-    spec, readout : int
-
-    Examples
-    --------
-    >>> best([np.array([[5, 0], [4, 2]])], np.array([5, 2]))
-    (0, 1)
-    """
+    """Indices of spec and readout of the best balanced accuracy, from `correct`, (K, L), of each; first of equals."""
     filled = np.flatnonzero(n_per_class > 0)
     scores = [[_balanced_accuracy(row[filled], n_per_class[filled]) for row in table] for table in correct]
     spec = max(range(len(scores)), key=lambda i: max(scores[i]))
@@ -121,22 +75,7 @@ def best(correct: Sequence[Table], n_per_class: npt.NDArray[np.int64]) -> tuple[
 
 
 def best_temperature(log_losses: npt.NDArray[Any]) -> float:
-    """Temperature of the lowest summed log-loss, the first among equals; 1.0 if there are no samples.
-
-    Parameters
-    ----------
-    log_losses : (T,) integers
-        Row of `LeaveOneOutTables.log_losses`, summed over the parties; Python integers where int64 is too small.
-
-    Returns
-    -------
-    float
-
-    Examples
-    --------
-    >>> best_temperature(np.arange(33))
-    256.0
-    """
+    """Temperature of the lowest of the summed log-losses, (T,), the first among equals; 1.0 without samples."""
     return TEMPERATURES[int(np.argmin(log_losses))] if log_losses.any() else 1.0
 
 

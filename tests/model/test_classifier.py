@@ -25,7 +25,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from flwr_flynn import ClassCounts, FlyNNClassifier, HashSpec
 from flwr_flynn.errors import ConfigError, CountsError, DataError, SpecError
-from flwr_flynn.model import predictor
+from flwr_flynn.model import classifier
 from flwr_flynn.model.candidates import HashPlan, decay_grid, suggest_decay
 from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.leave_one_out import TEMPERATURES
@@ -203,7 +203,7 @@ def test_a_class_without_points_gets_no_probability():
 
 def test_batches_of_points_do_not_show(monkeypatch):
     expected = fitted().predict_proba(X)
-    monkeypatch.setattr(predictor, "_BATCH", 7)
+    monkeypatch.setattr(classifier, "_BATCH", 7)
     assert_array_equal(fitted().predict_proba(X), expected)
 
 
