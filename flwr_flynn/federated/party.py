@@ -12,8 +12,8 @@ option            exact               noisy                secure               
 ================  ==================  ===================  ===========================  ======================
 none              yes                 refused              yes                          yes
 budget            refused             within the policy    with noise, in the policy    if `evaluates`
-secure            refused             refused              yes                          yes
-leaves            withdrawal only     withdrawal only      withdrawal only, no noise    yes
+secure            refused             refused              yes                          if `evaluates`
+leaves            withdrawal only     withdrawal only      withdrawal only, no noise    refused
 ================  ==================  ===================  ===========================  ======================
 """
 
@@ -256,7 +256,7 @@ class Party:
         hides = self.options.budget is not None or self.options.secure or self._admitted == SECURE
         if isinstance(error, FlyNNError):
             _log.warning("FlyNN: %s refused: %s", what, "; ".join([str(error), *getattr(error, "__notes__", ())]))
-            return f"{what} does not fit the samples of this party" if hides and self._touched else str(error)
+            return f"{what} failed at this party" if hides and self._touched else str(error)
         _log.error("FlyNN: %s failed", what, exc_info=error)
         return f"{what} failed at this party" if hides else f"failed with {type(error).__name__}"
 

@@ -258,6 +258,10 @@ class Run:
         if phase is None or not (cids := self._audience(phase, list(present), sample)):
             return None
         request = phase.request(self.state, self._context())
+        if request.channel != phase.channel:
+            raise ConfigError(
+                "channel", f"{request.channel} for phase {phase.name}, as its request has it", phase.channel
+            )
         config = merged({} if theirs is None else theirs(), {PHASE: request.phase, **request.to_config()})
         if phase.channel == TRAIN:
             self._roster(phase).ask(cids)

@@ -150,7 +150,7 @@ def test_a_failed_count_costs_nothing_and_does_not_say_why(
     client = party(tmp_path)
     with monkeypatch.context() as patch, caplog.at_level(logging.ERROR, logger="flwr"):
         patch.setattr("flwr_flynn.federated.party.count", fails)
-        assert refusal(client) == "counting failed at this party"
+        assert refusal(client) == "phase counts failed at this party"
     assert "secret" in caplog.text
     assert client.party.options.budget.spent() == (0.0, 0.0)
     assert answer(client).num_examples == NOISY_EXAMPLES

@@ -145,13 +145,22 @@ class Sharpened(HistogramRequest):
         return Answer([histogram(self.factor * X, self.n_bins)[None]], len(X))
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
-@pytest.mark.parametrize("channel", [TRAIN, EVALUATE])
-def test_arrays_of_a_request_reach_the_parties_on_either_channel(driver: str, channel: str) -> None:
-    def request(state: RunState, context: Context) -> Sharpened:
-        return Sharpened(state.run_spec.spec.n_features, state.run_spec.classes, 20)
+@register
+@dataclass(frozen=True)
+class SharpenedLater(Sharpened):
+    """The same over the other channel."""
 
-    phase = replace(HISTOGRAM, channel=channel, request=request)
+    phase: ClassVar[str] = "sharpened later"
+    channel: ClassVar[str] = EVALUATE
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("kind", [Sharpened, SharpenedLater])
+def test_arrays_of_a_request_reach_the_parties_on_either_channel(driver: str, kind: type[Sharpened]) -> None:
+    def request(state: RunState, context: Context) -> Sharpened:
+        return kind(state.run_spec.spec.n_features, state.run_spec.classes, 20)
+
+    phase = replace(HISTOGRAM, channel=kind.channel, request=request)
     counting, *rest = phases_of(RunOptions(**options_for(GRID)))
     run = DRIVERS[driver]({**options_for(GRID), "phases": (counting, phase, *rest)}, shares())
     np.testing.assert_array_equal(run.state.results["histogram"], histogram(2 * X[TRAINING], 20))

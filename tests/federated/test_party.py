@@ -85,18 +85,19 @@ REQUESTS: dict[str, Request[Any]] = {
     "withdraw secure share": WithdrawRequest(RunSpec(SPEC, CLASSES, Secure(256, SHARE))),
 }
 OPEN = {"columns", "exact", "secure", "selection", "evaluation", "model"}
-LEAVES = {"withdraw exact", "withdraw secure", "evaluation", "model"}
+LEAVES = {"withdraw exact", "withdraw secure", "model"}
 
 # The table of the module's docstring: options, whether there is a budget, and what the party answers.
 TABLE: dict[str, tuple[dict[str, Any], bool, set[str]]] = {
     "none": ({}, False, OPEN),
     "budget": ({}, True, {"noisy", "secure share", "model"}),
     "budget, evaluates": ({"evaluates": True}, True, {"noisy", "secure share", "evaluation", "model"}),
-    "secure": ({"secure": True}, False, {"secure", "evaluation", "model"}),
+    "secure": ({"secure": True}, False, {"secure", "model"}),
+    "secure, evaluates": ({"secure": True, "evaluates": True}, False, {"secure", "evaluation", "model"}),
     "secure, budget": ({"secure": True}, True, {"secure share", "model"}),
     "leaves": ({"leaves": True}, False, LEAVES),
     "leaves, budget": ({"leaves": True}, True, {"model"}),  # and a release that was sent before, see test_run
-    "leaves, secure": ({"leaves": True, "secure": True}, False, {"withdraw secure", "evaluation", "model"}),
+    "leaves, secure": ({"leaves": True, "secure": True}, False, {"withdraw secure", "model"}),
 }
 
 

@@ -208,7 +208,8 @@ def test_what_json_gets_holds_every_candidate() -> None:
     found = statistic_of(REQUEST, party_of(X, LABELS), ALL)
     selection: Selection = select(REQUEST.candidates, found, [50, 50, 50], 1, {})
     values = selection.to_dict()
-    assert values["readout"] == [selection.readout.rule, selection.readout.decay]
+    readout = selection.readout
+    assert values["readout"] == [readout.rule, readout.decay, readout.temperature]
     assert [len(each) for each in values["candidates"]] == [len(each) for each in values["accuracies"]]
     assert values["accuracy"] == selection.accuracy
 
