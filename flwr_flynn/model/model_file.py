@@ -120,11 +120,13 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
             known = ", ".join(str(number) for number in (*_OLD_FORMATS, _FORMAT))
             raise ModelFileError("format", f"one of {known}", str(header["format"])[:20])
         members = [_member_of_old(header)] if old else header["members"]
+        if not isinstance(members, list):
+            raise ModelFileError("members", "a list", type(members).__name__)
         extra_name = "ledger" if old else "extra"
         counts_names = ["counts"] if old else [f"counts_{index}" for index in range(len(members))]
         expected = ["header", "digest", *counts_names]
         if len(archive.namelist()) != len(names) or names - {extra_name} != set(expected):
-            raise ModelFileError("arrays", ", ".join(expected), sorted(names)[:8])
+            raise ModelFileError("arrays", _first(expected), _first(sorted(names)))
         classes = _labels_from_json(header["classes"])
         specs = [HashSpec.from_dict(member["spec"]) for member in members]
         needed = sum(memory_needed(spec, len(classes)) for spec in specs)
@@ -150,6 +152,12 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
         header.get("guarantee") if old else header["guarantee"],
     )
     return model, extra
+
+
+def _first(names: list[str]) -> str:
+    """The first of some names, and how many more there are: a header may declare any number."""
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return ", ".join(name[:40] for name in names[:8]) + more
 
 
 def _member(spec: HashSpec, values: dict[str, Any], counts: npt.NDArray[Any], n_classes: int) -> ModelMember:
