@@ -1,10 +1,8 @@
-"""Encoding of samples for the kernels: blocks of lanes, in the narrowest dtype whose sums are exact.
+"""Encoding of samples for the kernels: blocks of lanes, in the narrowest dtype whose sums give the same winners.
 
-The arithmetic of a sample is part of the hash (see `FlyHash`). The dtype that carries it is not: a narrower one is used
-only where it gives the same winners. Two observations help. First, a constant added to every entry that a row can pick
-moves all sums alike: so values are shifted to start at zero, those of signed rows (which pick x or -x) too. Second,
-most rows lose by a wide margin: so float32 samples travel as small integers of known error, and the few rows that come
-close are summed again from the float32 values.
+A constant added to every entry that a row can pick moves all sums alike: so values are shifted to start at zero, those
+of signed rows (which pick x or -x) too. Most rows lose by a wide margin: so float32 samples travel as small integers of
+known error, and the few rows that come close are summed again from the float32 values.
 """
 
 from __future__ import annotations
@@ -29,8 +27,7 @@ _CHUNK_BYTES = 2**22  # size of one chunk of samples as float64, small beside th
 
 def chunk_size(n_features: int) -> int:
     """Return the number of samples of `n_features` values to encode at a time: whole blocks of any dtype."""
-    fitting = _CHUNK_BYTES // (8 * n_features)
-    return int(min(max(fitting // 64 * 64, 64), 1024))
+    return int(min(max(_CHUNK_BYTES // (8 * n_features) // 64 * 64, 64), 1024))
 
 
 @dataclass(frozen=True)
@@ -46,8 +43,7 @@ class BatchEncoder:
     def winners(self, chunk: Array | sp.csr_array, columns: Array, out: Array) -> None:
         """Write the active bits of a chunk, (n, n_features), to `out`, (n, rho) int32, ascending.
 
-        `columns` is (m, s) uint16 or uint32: the columns that each row of M adds; n_features + j stands for minus
-        column j.
+        `columns`, (m, s) unsigned: the columns that each row of M adds; n_features + j stands for minus column j.
         """
         if chunk.shape[0] == 0:
             return

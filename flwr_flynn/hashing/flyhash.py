@@ -84,11 +84,6 @@ class FlyHash:
             Column indices of the nonzero entries, each row strictly ascending, and the entries, +1 or -1. Default: all
             1. A `SpecError` refuses what is no such matrix.
         n_features, hash_nnz : int
-
-        Examples
-        --------
-        >>> FlyHash.from_rows([[0, 1], [1, 2], [0, 2]], n_features=3, hash_nnz=1).active([[1, 2, 3]])
-        array([[1]], dtype=int32)
         """
         columns = np.array(rows)
         if columns.ndim != 2 or columns.dtype.kind not in "iu" or 0 in columns.shape:
@@ -140,8 +135,7 @@ class FlyHash:
         digest = hashlib.sha256(b"flynn hash 1")
         seed = b"" if self.spec is None else struct.pack("<Q", self.spec.seed)
         sizes = (self.n_features, *self.rows.shape, self.hash_nnz)
-        digest.update(struct.pack("<4Q2B", *sizes, self.signs is not None, len(seed)))
-        digest.update(seed)
+        digest.update(struct.pack("<4Q2B", *sizes, self.signs is not None, len(seed)) + seed)
         for vector in (self._center, self._scale):
             digest.update(struct.pack("<B", vector is not None))
             if vector is not None:
@@ -187,9 +181,7 @@ class FlyHash:
 
     def fits(self, X: npt.NDArray[Any] | sp.csr_array) -> npt.NDArray[np.bool_]:
         """Tell the finite samples that `active` can hash, (n,) bool, each by its own values and in the same time."""
-        if self._waves is not None:
-            return self._waves.fits(dense(X))
-        return self._encoder.fits(X)
+        return self._encoder.fits(X) if self._waves is None else self._waves.fits(dense(X))
 
     def count(
         self,
@@ -205,9 +197,8 @@ class FlyHash:
         ----------
         X, n_jobs
             As for `active`.
-        y : (n,) integers
+        y, n_classes : (n,) integers, int
             Class indices, 0 <= y < n_classes, or a `DataError`.
-        n_classes : int
         progress : callable, optional
             Called with the number of samples of each chunk after it is counted, by one thread at a time.
         """

@@ -53,7 +53,6 @@ def draw_rows(seed, hash_dim, n_features, row_nnz):  # type: ignore[no-untyped-d
                     block, used = block + 1, 0
                 product = words[used] * size
                 used += 1
-                # Rejecting low words below 2**32 mod size gives every column equally many.
                 if (product & low32) >= (np.uint64(2**32) - size) % size:
                     break
             column = product >> shift

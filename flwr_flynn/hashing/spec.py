@@ -160,16 +160,14 @@ class HashSpec:
         n_examples, n_classes : int, optional
             Training samples of all parties together, and classes. Public figures; rough ones will do.
         noise_sigma : float, optional
-            Standard deviation of the noise in the summed counts per unit of L2 sensitivity. Few large counts stand out
-            from noise better than many small ones. Needs `n_examples` and `n_classes`.
+            Standard deviation of the noise in the summed counts per unit of L2 sensitivity. Needs both figures above.
         hash_dim, row_nnz, hash_nnz, seed, signed, center, scale, n_waves, wave_frequency
             Passed on to the specification, which may raise a `SpecError`. Sizes left out are chosen to go with those
             given.
 
         Notes
         -----
-        - m: 16384, or less where the counts of all classes would take more than 64 MiB. With noise at most
-          15 n / (L sigma), and at least 512.
+        - m: 16384, or less where all counts would exceed 64 MiB. With noise at most 15 n / (L sigma), at least 512.
         - s: 0.4 d, or 0.4 n_waves with waves, from 2 to 40.
         - rho: 64 for every 16384 of m, at least 16. With noise 22 (m L sigma / n)**(2/3), at least 16, at most m / 10.
 

@@ -124,10 +124,10 @@ class HashPlan:
         return self._spec(center, scale, signed, n_waves, 1 / (_PERIOD * distance))
 
     def _spec(self, center: Any, scale: Any, signed: bool, n_waves: int = 0, frequency: float = 0.0) -> HashSpec:
-        sizes: dict[str, Any] = {name: getattr(self, name) for name in ("hash_dim", "row_nnz", "hash_nnz", "seed")}
-        vectors = {"center": center, "scale": scale, "n_waves": n_waves, "wave_frequency": frequency}
-        shape = (self.n_features, self.n_examples, self.n_classes)
-        return HashSpec.suggest(*shape, **sizes, signed=signed, **vectors)
+        names = ("n_features", "n_examples", "n_classes", "hash_dim", "row_nnz", "hash_nnz", "seed")
+        values: dict[str, Any] = {name: getattr(self, name) for name in names}
+        values |= {"center": center, "scale": scale, "n_waves": n_waves, "wave_frequency": frequency}
+        return HashSpec.suggest(**values, signed=signed)
 
 
 Plan = HashPlan  # the former name, kept for one release

@@ -175,7 +175,11 @@ class ClassCounts:
         )
 
     def __reduce__(self) -> tuple[Callable[..., ClassCounts], tuple[Any, ...]]:
-        fields = {"hash_nnz": self.hash_nnz, "spec_fingerprint": self.spec_fingerprint, "noise": self.noise}
+        fields: dict[str, Any] = {
+            "hash_nnz": self.hash_nnz,
+            "spec_fingerprint": self.spec_fingerprint,
+            "noise": self.noise,
+        }
         return partial(ClassCounts, **fields), (np.asarray(self.array),)
 
     def __eq__(self, other: object) -> bool:
