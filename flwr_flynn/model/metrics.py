@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.errors import PayloadError
-
 Confusion = npt.NDArray[np.int64]
 
 # The sum of the matrices of 32768 parties with so many samples each fits int64.
@@ -57,26 +55,3 @@ def summary(matrices: Mapping[str, Confusion]) -> dict[str, Any]:
         "accuracy_std": float(np.std([party["accuracy"] for party in parties])),
         "confusion": total.tolist(),
     }
-
-
-def confusion_to_bytes(matrix: Confusion) -> bytes:
-    """Encode a confusion matrix as bytes, a metrics value of Flower: int64, little-endian, row by row."""
-    return matrix.astype("<i8", copy=False).tobytes()
-
-
-def confusion_from_bytes(raw: Any, n_classes: int, n_examples: int) -> Confusion:
-    """Decode the confusion matrix of a party; a `PayloadError` for any but L x L counts of sum `n_examples`."""
-    size = 8 * n_classes**2
-    if not isinstance(raw, bytes) or len(raw) != size:
-        got = f"{len(raw)} bytes" if isinstance(raw, bytes) else type(raw).__name__
-        raise PayloadError("confusion matrix", f"{size} bytes", got)
-    if n_examples > _MAX_EXAMPLES:
-        raise PayloadError("confusion matrix", f"at most {_MAX_EXAMPLES} examples", n_examples)
-    matrix = np.frombuffer(raw, "<i8").astype(np.int64).reshape(n_classes, n_classes)
-    if int(matrix.min()) < 0:
-        raise PayloadError("confusion matrix", "counts of at least 0", "a negative count")
-    # Python's integers: counts near 2**63 would overflow an int64 sum.
-    total = sum(matrix.ravel().tolist())
-    if total != n_examples:
-        raise PayloadError("confusion matrix", f"{n_examples} examples as announced", total)
-    return matrix

@@ -217,5 +217,6 @@ def test_what_no_points_sum_up_to_is_refused(spoil, message):
 
 
 def test_sums_of_different_shapes_do_not_add():
-    with pytest.raises(DataError, match="to add"):
+    with pytest.raises(DataError) as caught:
         ColumnMoments.zeros(2, 3) + ColumnMoments.zeros(3, 3)
+    assert (caught.value.field, caught.value.got) == ("column moments", "shape (3, 3)")
