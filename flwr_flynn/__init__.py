@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from flwr_flynn.spec import HashSpec
     from flwr_flynn.strategy import FlyNNStrategy
 
-__version__ = "0.1.0"
+__version__ = "0.1.1"
 
 __all__ = [
     "AggregationError",
