@@ -49,18 +49,7 @@ _SIGNED = ("|i1", "<i2", "<i4", "<i8")
 
 
 def encode(*counts: ClassCounts) -> list[Array]:
-    """Counts as a message of a block each.
-
-    Parameters
-    ----------
-    *counts : ClassCounts
-
-    Returns
-    -------
-    list of two arrays for each
-        Fingerprint, uint8 (32,), and packed counts, uint8 (k,). Of sums of noisy counts int8, int16, int32 or int64
-        (L, m): the narrowest that holds them. (What a party releases has another form, see `encode_release`.)
-    """
+    """Counts as a message of a block each."""
     message = []
     for block in counts:
         message.append(np.frombuffer(bytes.fromhex(block.spec_fingerprint), dtype=np.uint8))
@@ -82,31 +71,7 @@ def decode(
     n_examples: int | None = None,
     max_examples: int | None = None,
 ) -> ClassCounts:
-    """The counts in a message of one block, checked against what can have been sent.
-
-    Parameters
-    ----------
-    arrays : sequence of arrays
-        What arrived. Nothing is assumed of it.
-    hasher : FlyHash
-        The hash the counts must be of.
-    n_classes : int
-        The number of classes, L, that they must have.
-    n_examples : int, optional
-        The number of samples that the sender gave along with the message; the counts must be of so many.
-    max_examples : int, optional
-        Refuse counts of more samples; `capacity` by default.
-
-    Returns
-    -------
-    ClassCounts
-
-    Raises
-    ------
-    PayloadError
-        Another number of arrays, a wrong type, shape or fingerprint, counts that no set of samples can have
-        made (0 <= C[l, i] <= n_l, row l sums to hash_nnz * n_l), or another number of samples than announced.
-    """
+    """The counts in a message of one block, checked against what can have been sent."""
     (counts,) = decode_all(arrays, [hasher], n_classes, n_examples=n_examples, max_examples=max_examples)
     return counts
 
@@ -119,20 +84,7 @@ def decode_all(
     n_examples: int | None = None,
     max_examples: int | None = None,
 ) -> tuple[ClassCounts, ...]:
-    """The counts in a message of one block for each of several hashes of the same samples.
-
-    Parameters
-    ----------
-    arrays, n_classes, n_examples, max_examples
-        As for `decode`.
-    hashers : sequence of FlyHash
-        In the order of the blocks.
-
-    Raises
-    ------
-    PayloadError
-        As for `decode`, or the blocks are not of as many samples of each class.
-    """
+    """The counts in a message of one block for each of several hashes of the same samples."""
     # All of them are looked at before one of them is unpacked.
     blocks = _blocks(arrays, hashers, ("|u1",))
     counts = tuple(
@@ -154,29 +106,7 @@ def capacity(hasher: FlyHash) -> int:
 
 
 def encode_release(release: ClassCounts, mechanism: Mechanism) -> list[Array]:
-    """A party's private release as a message, of as many bytes whatever its counts are.
-
-    Parameters
-    ----------
-    release : ClassCounts
-        What `mechanism` released.
-    mechanism : Mechanism
-
-    Returns
-    -------
-    list of two arrays
-        Fingerprint, uint8 (32,), and counts, int32 (L, m), or int64 where the noise needs it. Counts that do not fit
-        are clipped at the type's bounds; that depends on what was released alone.
-
-    Examples
-    --------
-    >>> from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
-    >>> mechanism = LaplaceCounts(1.0, hash_nnz=2, n_classes=2)
-    >>> counts = ClassCounts([[2, 2, 0], [0, 1, 1]], hash_nnz=2, spec_fingerprint=64 * "0")
-    >>> release = SimulatedRelease(mechanism, seed=7).release(counts)
-    >>> [(array.dtype.name, array.shape) for array in encode_release(release, mechanism)]
-    [('uint8', (32,)), ('int32', (2, 3))]
-    """
+    """A party's private release as a message, of as many bytes whatever its counts are."""
     dtype = _release_type(mechanism)
     limit = np.iinfo(dtype).max
     fingerprint = np.frombuffer(bytes.fromhex(release.spec_fingerprint), dtype=np.uint8)
@@ -189,23 +119,7 @@ def decode_release(
     mechanism: Mechanism,
     max_examples: int | None = None,
 ) -> ClassCounts:
-    """The noisy counts in a party's message of one block, checked for all that can be checked of them.
-
-    Parameters
-    ----------
-    arrays : sequence of arrays
-        What arrived. Nothing is assumed of it.
-    hasher : FlyHash
-    mechanism : Mechanism
-        What the parties were asked to release by.
-    max_examples : int, optional
-        Refuse counts of more, with room for the noise: 40 of its standard deviations.
-
-    Raises
-    ------
-    PayloadError
-        Another number of arrays, a wrong type, shape or fingerprint, or counts too large to be added up.
-    """
+    """The noisy counts in a party's message of one block, checked for all that can be checked of them."""
     shape = mechanism.n_classes, hasher.hash_dim
     (array,) = _blocks(arrays, [hasher], (_release_type(mechanism).str,), shape)
     most = noisy_capacity(hasher)
@@ -215,21 +129,7 @@ def decode_release(
 
 
 def decode_total(arrays: Sequence[Array], hasher: FlyHash, mechanism: Mechanism, n_releases: int) -> ClassCounts:
-    """The sum of releases that a server hands out, as `encode` writes it.
-
-    Parameters
-    ----------
-    arrays : sequence of arrays
-    hasher : FlyHash
-    mechanism : Mechanism
-    n_releases : int
-        How many releases the server says it is the sum of.
-
-    Raises
-    ------
-    PayloadError
-        As for `decode_release`.
-    """
+    """The sum of releases that a server hands out, as `encode` writes it."""
     (array,) = _blocks(arrays, [hasher], _SIGNED, (mechanism.n_classes, hasher.hash_dim))
     return _received(array, hasher, mechanism, n_releases, noisy_capacity(hasher))
 
@@ -321,27 +221,6 @@ def read_tensors(tensors: Sequence[bytes]) -> list[Array]:
 
     Flower carries arrays as `numpy.save` wrote them and reads them with `numpy.load`, which allocates what a
     header declares before it looks at how much follows. This reader allocates nothing.
-
-    Parameters
-    ----------
-    tensors : sequence of bytes
-        What `flwr.common.Parameters.tensors` holds.
-
-    Returns
-    -------
-    list of read-only arrays
-        Integers or floats, at most four dimensions.
-
-    Raises
-    ------
-    PayloadError
-        Not the bytes of a plain numeric array, or more or fewer bytes than its header declares.
-
-    Examples
-    --------
-    >>> from flwr.common import ndarrays_to_parameters
-    >>> read_tensors(ndarrays_to_parameters([np.arange(3, dtype=np.uint8)]).tensors)
-    [array([0, 1, 2], dtype=uint8)]
     """
     return [_read_tensor(tensor, f"array {i + 1}") for i, tensor in enumerate(tensors)]
 
@@ -363,18 +242,7 @@ def _read_tensor(tensor: bytes, name: str) -> Array:
 
 
 def tables(arrays: Sequence[Array], shapes: Sequence[tuple[int, int]]) -> list[npt.NDArray[np.int64]]:
-    """Arrays as int64 tables of these shapes.
-
-    Raises
-    ------
-    PayloadError
-        Another number of arrays, another type than int64, or another shape.
-
-    Examples
-    --------
-    >>> tables([np.array([[1, 2]])], [(1, 2)])
-    [array([[1, 2]])]
-    """
+    """Arrays as int64 tables of these shapes."""
     if not isinstance(arrays, Sequence) or len(arrays) != len(shapes):
         got = len(arrays) if isinstance(arrays, Sequence) else type(arrays).__name__
         raise PayloadError("tables", f"{len(shapes)} arrays", got)
@@ -385,24 +253,12 @@ def tables(arrays: Sequence[Array], shapes: Sequence[tuple[int, int]]) -> list[n
 
 
 def join(tensors: Sequence[bytes]) -> bytes:
-    """Tensors as one value: Flower's evaluate channel carries no arrays back, but bytes.
-
-    Examples
-    --------
-    >>> split(join([b"ab", b"", b"c"]))
-    [b'ab', b'', b'c']
-    """
+    """Tensors as one value: Flower's evaluate channel carries no arrays back, but bytes."""
     return b"".join(struct.pack("<Q", len(tensor)) + tensor for tensor in tensors)
 
 
 def split(joined: Any) -> list[bytes]:
-    """The tensors that `join` made one value of.
-
-    Raises
-    ------
-    PayloadError
-        Not bytes, or cut off.
-    """
+    """The tensors that `join` made one value of."""
     if not isinstance(joined, bytes):
         raise PayloadError("statistic", "bytes", type(joined).__name__)
     tensors, start = [], 0

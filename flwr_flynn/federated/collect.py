@@ -20,27 +20,7 @@ from flwr_flynn.federated.statistics import S
 
 @dataclass
 class Batch(Generic[S]):
-    """Replies that were checked together, and the sum that accepting them leads to.
-
-    Parameters
-    ----------
-    total
-        The sum with the replies that passed.
-    passed : dict of cid to Reply
-    parts : dict of cid to statistic
-        Statistics of the replies that passed, for phases that report on single parties; else empty.
-    members : dict of cid to Member
-        The senders of the replies that passed.
-    taken_out : dict of cid to int
-        In a withdrawal: which member of the saved run each of them was.
-    refused : dict of cid to reason
-    repeated : list of cid
-        Senders of replies that were ignored because they are in the sum already.
-    names : dict of cid to name
-        As all senders gave them.
-    replies : dict of cid to Reply
-        The first reply of each sender, whatever came of it.
-    """
+    """Replies that were checked together, and the sum that accepting them leads to."""
 
     total: S
     passed: dict[str, Reply] = field(default_factory=dict)
@@ -69,19 +49,6 @@ def collect_each(
 
     A party whose reply is in the sum already, or that replies twice, is not added again. Nor is one with the name and
     the very counts of another party: that is a node that restarted under a new id.
-
-    Parameters
-    ----------
-    request : Request
-    total : statistic
-        The sum so far.
-    roster : Roster
-        Of this phase.
-    counted : Roster
-        Of the counts: it tells the class sizes of a sender.
-    replies : sequence of Reply
-    keep : bool, default=False
-        Whether the batch keeps the single statistics.
     """
     batch = Batch(total)
     known: dict[tuple[str, tuple[str, ...]], str] = {}

@@ -52,17 +52,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def pack(counts: npt.NDArray[Any]) -> Bytes:
-    """Counts as bytes.
-
-    Parameters
-    ----------
-    counts : integer array of shape (L, m)
-        None below zero; fewer than 2**31 of them.
-
-    Returns
-    -------
-    uint8 array of shape (k,)
-    """
+    """Counts as bytes."""
     if counts.size >= _LARGEST_SIZE:
         raise ValueError(f"counts: expected fewer than 2**31 entries, got {counts.size}")
     flat = counts.reshape(-1)
@@ -92,24 +82,6 @@ def unpack(packed: Bytes, shape: tuple[int, int], largest: int) -> Numbers:
     """The counts in bytes that may come from anybody.
 
     Nothing larger than a few times the matrix that is expected is allocated, whatever the bytes say.
-
-    Parameters
-    ----------
-    packed : uint8 array of shape (k,)
-    shape : (int, int)
-        L and m, as expected.
-    largest : int
-        The largest entry that is allowed, below 2**63.
-
-    Returns
-    -------
-    int64 array of shape (L, m)
-
-    Raises
-    ------
-    PayloadError
-        Not such bytes, of another version, damaged, more or less than one matrix of this shape, or an entry above
-        `largest`.
     """
     raw, size = packed.tobytes(), math.prod(shape)
     if len(raw) < _START or raw[0] != _VERSION:

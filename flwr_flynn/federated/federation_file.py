@@ -129,16 +129,7 @@ class Federation:
 
     @classmethod
     def of_run(cls, state: RunState, options: RunOptions, members: Sequence[Member], phase: str) -> Federation:
-        """The state of a run; after the selection of the selected spec alone.
-
-        Parameters
-        ----------
-        state : RunState
-        options : RunOptions
-        members : sequence of Member
-        phase : str
-            The phase that is due; "" where the run is finished.
-        """
+        """The state of a run; after the selection of the selected spec alone."""
         from flwr_flynn.federated.phases.evaluation import model_of, selected
 
         run, totals = state.run_spec, state.results["counts"]
@@ -191,21 +182,7 @@ class Federation:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], max_bytes: int = 2**32) -> Federation:
-        """A federation from a file that `save` wrote.
-
-        Parameters
-        ----------
-        path : path-like
-        max_bytes : int, default=4 GiB
-            Refuse files that would need more memory than that.
-
-        Raises
-        ------
-        ModelFileError
-            Not such a file, altered, too large, or a model without a roster.
-        OSError
-            The file cannot be opened.
-        """
+        """A federation from a file that `save` wrote."""
         with model_file.reading(path, max_bytes) as (model, roster):
             if not isinstance(roster, dict):
                 raise ModelFileError("a model without a roster: nobody can join it or leave it")
@@ -260,13 +237,7 @@ def _is_hex(text: Any) -> bool:
 
 @contextmanager
 def exclusive(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Keep a federation's file from other runs for the block; a lock file beside it is left behind.
-
-    Raises
-    ------
-    ConfigError
-        Another run has it, or there can be no lock.
-    """
+    """Keep a federation's file from other runs for the block; a lock file beside it is left behind."""
     place = Path(path)
     try:
         held = _files.lock(place.with_name(f".{place.name}.lock"), wait=0)

@@ -22,24 +22,7 @@ PLAIN_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")
 
 
 def codes_of(classes: Sequence[Label], y: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    """The class code, 0 to L - 1, of every label.
-
-    Parameters
-    ----------
-    classes : sequence of L str or int
-    y : array-like of shape (n,)
-        Labels: strings or numbers. A text ``"1"`` in a file and an integer 1 in the class list are the same label;
-        ``"01"`` is another one.
-
-    Returns
-    -------
-    (n,) int64 array
-
-    Raises
-    ------
-    DataError
-        `y` is not one-dimensional, or some labels are not in the class list; the message holds their number only.
-    """
+    """The class code, 0 to L - 1, of every label."""
     labels = np.asarray(y)
     if labels.ndim != 1:
         raise DataError("y", "shape (samples,)", f"{labels.ndim} dimensions")
@@ -72,13 +55,7 @@ def codebook(classes: Sequence[Label]) -> dict[Any, int]:
 
 
 def checked_classes(classes: Any) -> tuple[Label, ...]:
-    """A class list as a tuple of different strings or different integers.
-
-    Raises
-    ------
-    ConfigError
-        Anything else. The order gives each class its row, so a set or a mapping will not do.
-    """
+    """A class list as a tuple of different strings or different integers."""
     if isinstance(classes, str | bytes | Mapping | Set) or not isinstance(classes, Iterable):
         raise ConfigError("classes", "a list of strings or integers", type(classes).__name__)
     # item() makes Python's values of NumPy's scalars.

@@ -208,17 +208,7 @@ class Party:
     # ---- answers
 
     def answer(self, entries: Mapping[str, Any], arrays: Sequence[Array] = (), channel: str | None = None) -> Answer:
-        """The answer to a request as it arrived. It never raises: a refusal is an answer, too.
-
-        Parameters
-        ----------
-        entries : mapping
-            Config entries. Nothing is assumed of them.
-        arrays : sequence of arrays
-        channel : {"train", "evaluate"}, optional
-            Flower's channel by which it came. It must be that of its phase: mods of a ClientApp, SecAgg+ among them,
-            look at one of the two alone.
-        """
+        """The answer to a request as it arrived. It never raises: a refusal is an answer, too."""
         start, what = time.monotonic(), "the request"
         with self._fixed_time():
             try:
@@ -284,11 +274,6 @@ class Party:
 
     def check_run(self, run: RunSpec, config: Config, phase: str, discloses: str, is_withdrawal: bool = False) -> None:
         """Raise unless the party admits such a request, can afford its hashes, and draws the same rows as the server.
-
-        Raises
-        ------
-        FlyNNError
-            In that order: rows are drawn for a request that the party's options allow only.
         """
         self._admit(phase, discloses, is_withdrawal)
         needed = sum(memory_needed(spec, run.n_classes) for spec in run.specs)
@@ -312,15 +297,7 @@ class Party:
     def labelled(
         self, codes_of: Callable[[Any], npt.NDArray[np.int64]], n_features: int
     ) -> tuple[Any, npt.NDArray[np.int64]]:
-        """Training samples, in a form that can be sliced, and the codes of their labels.
-
-        Raises
-        ------
-        PrivacyError
-            The request that is being answered may not have them.
-        DataError
-            They do not fit the run.
-        """
+        """Training samples, in a form that can be sliced, and the codes of their labels."""
         if self._admitted not in (EXACT, SECURE) or self.options.budget is not None:
             raise PrivacyError("samples: the request does not say that exact figures of them leave the party")
         samples = self._held()
@@ -331,13 +308,6 @@ class Party:
 
         The samples are not touched before the ledger has admitted the request: refusals and old answers take the same
         time whatever the party holds.
-
-        Parameters
-        ----------
-        run : RunSpec
-            With a mechanism.
-        recall : bool, default=False
-            Whether a party that leaves sends the release that it was counted by.
         """
         budget, mechanism = self.options.budget, run.mechanism
         if budget is None or mechanism is None or self._admitted not in (NOISY, SECURE):
@@ -393,15 +363,7 @@ class Party:
     # ---- the model
 
     def confusion(self, run: RunSpec, model: FlyNNClassifier) -> Confusion | None:
-        """(L, L) confusion matrix of a model on the samples held out; None if there are none.
-
-        Raises
-        ------
-        PrivacyError
-            Results do not leave this party, or the request does not say that they do.
-        DataError
-            The samples do not fit the run.
-        """
+        """(L, L) confusion matrix of a model on the samples held out; None if there are none."""
         if (self.options.budget is not None or self.options.secure) and not self.options.evaluates:
             raise PrivacyError("policy evaluate off: results on its own samples do not leave this party")
         if self._admitted != RESULTS:

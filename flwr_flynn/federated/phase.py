@@ -20,16 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunState:
-    """Results of the phases of a run so far.
-
-    Parameters
-    ----------
-    run_spec : RunSpec
-        Specs, classes and mode; before the sums of the columns are there, a guess at number and sizes of the specs.
-    results : mapping of phase name to result
-        "columns": `phases.columns.Columns`; "counts": `CountsOfSpecs`; "selection": `phases.selection.Selection`;
-        "evaluation": `phases.evaluation.Evaluation`; of a phase of your own what its fold puts there.
-    """
+    """Results of the phases of a run so far."""
 
     run_spec: RunSpec
     results: Mapping[str, Any] = field(default_factory=dict)
@@ -46,18 +37,7 @@ class RunState:
 
 @dataclass(frozen=True)
 class Context:
-    """Facts besides the state that a request or a fold may use.
-
-    Parameters
-    ----------
-    options : RunOptions
-    counted : Roster
-        Of the counts.
-    missing : mapping of name to reason
-        In a fold: parties that were asked in this phase and gave no usable answer.
-    names : mapping of cid to name
-        In a fold: names by which reports call the parties.
-    """
+    """Facts besides the state that a request or a fold may use."""
 
     options: RunOptions
     counted: Roster

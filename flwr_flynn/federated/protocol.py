@@ -58,13 +58,7 @@ held-out samples, or nothing. A party's policy decides by it, see `federated.par
 
 
 class Config:
-    """Fields of a request as they arrived; each read checks type and size.
-
-    Parameters
-    ----------
-    entries : mapping
-        Config entries from a server. Nothing is assumed of them.
-    """
+    """Fields of a request as they arrived; each read checks type and size."""
 
     def __init__(self, entries: Mapping[str, Any]) -> None:
         self.entries = entries
@@ -183,13 +177,7 @@ class Request(ABC, Generic[S]):
     @classmethod
     @abstractmethod
     def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> Request[S]:
-        """The request that a server announced, checked for everything that a party can check.
-
-        Raises
-        ------
-        PayloadError
-            The request is malformed, or does not fit the party's number of columns or its memory limit.
-        """
+        """The request that a server announced, checked for everything that a party can check."""
 
     def arrays(self) -> list[Array]:
         """Arrays that go along."""
@@ -209,13 +197,7 @@ class Request(ABC, Generic[S]):
 
     @abstractmethod
     def compute(self, party: Party) -> Answer:
-        """The party's answer: a statistic of its samples.
-
-        Raises
-        ------
-        FlyNNError
-            The party refuses. The message travels to the server and holds no value of the data.
-        """
+        """The party's answer: a statistic of its samples."""
 
     # ---- at the server
 
@@ -284,13 +266,7 @@ _REQUESTS: dict[str, type[Request[Any]]] = {}
 
 
 def register(request: R) -> R:
-    """Make a request known to the parties of this process by the name of its phase.
-
-    Raises
-    ------
-    ValueError
-        Another request has the name.
-    """
+    """Make a request known to the parties of this process by the name of its phase."""
     known = _REQUESTS.setdefault(request.phase, request)
     if known is not request and known.__qualname__ != request.__qualname__:
         raise ValueError(f"phase: expected a new name, got {request.phase!r} of {known.__qualname__}")
@@ -299,13 +275,7 @@ def register(request: R) -> R:
 
 
 def request_of(entries: Mapping[str, Any]) -> type[Request[Any]]:
-    """The kind of request that config entries from a server announce.
-
-    Raises
-    ------
-    PayloadError
-        No phase of this process has that name.
-    """
+    """The kind of request that config entries from a server announce."""
     name = Config(entries).text("phase", 64)
     if name not in _REQUESTS:
         raise PayloadError(PHASE, f"one of {', '.join(sorted(_REQUESTS))}", name)

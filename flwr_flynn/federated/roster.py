@@ -76,15 +76,7 @@ class Member:
 
 
 class Roster:
-    """Parties of a run: asked, counted and missing.
-
-    Parameters
-    ----------
-    before : sequence of Member, optional
-        Members of the saved run that this one starts from.
-    identify : callable, optional
-        By which a member is known again; besides by its node id and by its name.
-    """
+    """Parties of a run: asked, counted and missing."""
 
     def __init__(self, before: Sequence[Member] = (), identify: Identify = unknown) -> None:
         self.before = tuple(before)
@@ -127,14 +119,7 @@ class Roster:
         return self.before[found[0]] if len(found) == 1 else None
 
     def find(self, cid: str, name: str | None = None) -> list[int]:
-        """Indices in `before` of the members that a node may be; one thing in common is enough.
-
-        Parameters
-        ----------
-        cid : str
-        name : str, optional
-            The name it gives itself now; by default the one it gave before.
-        """
+        """Indices in `before` of the members that a node may be; one thing in common is enough."""
         key, name = self.identify(cid), self._names.get(cid, "") if name is None else name
         return [
             index

@@ -43,13 +43,7 @@ _LONGEST_NUMBER = 400  # characters of a number that may be a label: more are a 
 
 
 def check_form(X: Any, y: Any) -> None:
-    """Refuse samples and labels of a form that no sample decides: dimensions and numbers.
-
-    Raises
-    ------
-    DataError
-        Not a matrix with a label for each row. (A list of lists is no matrix: each of its samples could make it none.)
-    """
+    """Refuse samples and labels of a form that no sample decides: dimensions and numbers."""
     if len(getattr(X, "shape", ())) != 2:
         raise DataError("X", "a two-dimensional array, sparse matrix or data frame", type(X).__name__)
     if len(getattr(y, "shape", (0,))) != 1 or not hasattr(y, "__len__"):
@@ -66,29 +60,7 @@ def count(
     n_jobs: int | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> tuple[ClassCounts, int]:
-    """Counts of the samples that fit, and how many do not.
-
-    Parameters
-    ----------
-    hasher : FlyHash
-        For as many features as `X` has columns.
-    classes : sequence of str or of int
-    X : (n, d) array, sparse matrix or data frame
-    y : sequence of n labels
-    n_jobs : int, optional
-    progress : callable, optional
-        Called with numbers of samples just counted.
-
-    Returns
-    -------
-    counts : ClassCounts
-    n_dropped : int
-
-    Raises
-    ------
-    DataError
-        By the class list alone: see `check_classes`.
-    """
+    """Counts of the samples that fit, and how many do not."""
     array, n_counted = np.zeros((len(classes), hasher.hash_dim), np.int64), 0
     for active, codes in hashed(hasher, classes, X, y, n_jobs):
         np.add.at(array, (codes[:, None], active), 1)
@@ -119,11 +91,6 @@ def check_classes(classes: Sequence[Label]) -> None:
     """Refuse a class list of which a sample's label could be one or another, depending on its container's type.
 
     No sample decides this.
-
-    Raises
-    ------
-    DataError
-        Two classes are the same number, such as "1", "1.0" and "True"; or one is no real number, such as "nan".
     """
     _codebook(classes)
 

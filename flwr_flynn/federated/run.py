@@ -45,18 +45,7 @@ Figures = Callable[[list[Reply]], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Ask:
-    """A request, and the parties that get it.
-
-    Parameters
-    ----------
-    phase : Phase
-    request : Request
-    cids : list of str
-    tensors : list of bytes
-        Arrays that go along, as Flower carries them.
-    config : dict
-        Config entries, the user's own included.
-    """
+    """A request, and the parties that get it."""
 
     phase: Phase
     request: Request[Any]
@@ -67,13 +56,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Failures:
-    """Failed replies of a round, by node id where Flower reports it, otherwise only the error text.
-
-    Parameters
-    ----------
-    named : dict of cid to reason
-    unnamed : list of str
-    """
+    """Failed replies of a round, by node id where Flower reports it, otherwise only the error text."""
 
     named: dict[str, str] = field(default_factory=dict)
     unnamed: list[str] = field(default_factory=list)
@@ -95,21 +78,7 @@ class Failures:
 
 @dataclass(frozen=True)
 class Taken:
-    """What came of one exchange.
-
-    Parameters
-    ----------
-    phase : Phase
-    batch : Batch
-        With nobody in it where the round was set aside.
-    missing : dict of name to reason
-        Parties that were asked and gave no usable answer.
-    names : dict of cid to name
-    accepted : bool
-        False where the round was set aside, because somebody failed.
-    figures : mapping
-        What the user's function made of the replies that passed.
-    """
+    """What came of one exchange."""
 
     phase: Phase
     batch: Batch[Any]
@@ -398,13 +367,7 @@ class Run:
 
     @property
     def model(self) -> FlyNNClassifier:
-        """The classifier of the selected counts.
-
-        Raises
-        ------
-        AggregationError
-            Fewer than `min_parties` are counted; the message tells who is missing and why.
-        """
+        """The classifier of the selected counts."""
         self.require_specs()
         if self.counting is not None:
             self.counted.require(self.needed)
@@ -413,13 +376,7 @@ class Run:
         return self._model[1]
 
     def federation(self, run: str) -> Federation:
-        """The run as a file keeps it: a later run starts from it, to add parties, take them out, or go on.
-
-        Parameters
-        ----------
-        run : str
-            How to call this run in it.
-        """
+        """The run as a file keeps it: a later run starts from it, to add parties, take them out, or go on."""
         self.require_specs()
         before = self.options.federation
         if self.counting is None and before is not None and self.options.purpose == "evaluate":
@@ -431,13 +388,7 @@ class Run:
 
 
 def merged(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
-    """Our config entries beside the user's.
-
-    Raises
-    ------
-    ConfigError
-        A key of the user begins as ours do.
-    """
+    """Our config entries beside the user's."""
     taken = sorted(str(name) for name in theirs if str(name).startswith(PREFIX))
     if taken:
         raise ConfigError("config", f"keys that do not begin with {PREFIX}", ", ".join(taken[:5]))

@@ -47,13 +47,7 @@ class Plain:
 
 @dataclass(frozen=True)
 class Noisy:
-    """Counts with the noise of a mechanism, in clear.
-
-    Parameters
-    ----------
-    mechanism : Mechanism
-        Not a share of a noise (`n_honest`), which protects nobody outside a secure sum.
-    """
+    """Counts with the noise of a mechanism, in clear."""
 
     mechanism: Mechanism
 
@@ -68,15 +62,7 @@ class Noisy:
 
 @dataclass(frozen=True)
 class Secure:
-    """Counts of which the server learns the sum alone.
-
-    Parameters
-    ----------
-    bound : int
-        Power of two from 2 to 2**29 that no count of a party exceeds in size.
-    mechanism : GaussianCounts, optional
-        With `n_honest`: each party adds a share of one noise.
-    """
+    """Counts of which the server learns the sum alone."""
 
     bound: int
     mechanism: Mechanism | None = None
@@ -210,13 +196,7 @@ class RunSpec:
 
     @classmethod
     def from_config(cls, config: Config) -> RunSpec:
-        """The run that a server announced, without drawing the rows yet: see `agree_on_rows`.
-
-        Raises
-        ------
-        PayloadError
-            An entry is missing, too long, not JSON, or refused by `HashSpec` or `RunSpec`.
-        """
+        """The run that a server announced, without drawing the rows yet: see `agree_on_rows`."""
         try:
             specs = config.json("specs", _MAX_SPEC_CHARS)
             if not isinstance(specs, list) or not 1 <= len(specs) <= MAX_SPECS:
@@ -232,13 +212,7 @@ class RunSpec:
             raise PayloadError(f"config: {error}") from None
 
     def agree_on_rows(self, config: Config) -> tuple[FlyHash, ...]:
-        """Draw the rows, and make sure that the server drew the same.
-
-        Raises
-        ------
-        PayloadError
-            A fingerprint in `config` is not that of the rows drawn here.
-        """
+        """Draw the rows, and make sure that the server drew the same."""
         announced = config.text("fingerprints", 65 * len(self.specs) - 1).split(" ")
         if len(announced) != len(self.specs):
             raise PayloadError(key("fingerprints"), f"{len(self.specs)}, one for each spec", len(announced))
@@ -256,13 +230,7 @@ class RunSpec:
 
 
 def announced_names(config: Config) -> tuple[str, ...] | None:
-    """Names of the features that a server announced, in the order in which they are hashed; None without any.
-
-    Raises
-    ------
-    PayloadError
-        Not a list of strings in JSON.
-    """
+    """Names of the features that a server announced, in the order in which they are hashed; None without any."""
     if "feature_names" not in config:
         return None
     names = config.json("feature_names", MAX_CHARS)

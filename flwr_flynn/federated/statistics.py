@@ -37,19 +37,7 @@ S = TypeVar("S", bound=Statistic)
 
 @dataclass(frozen=True, eq=False)
 class CountsOfSpecs:
-    """Counts of the same samples by each of a run's specs.
-
-    Parameters
-    ----------
-    parts : tuple of ClassCounts
-        One for each spec, in the run's order.
-
-    Examples
-    --------
-    >>> counts = ClassCounts([[2, 2, 0], [0, 1, 1]], hash_nnz=2, spec_fingerprint=64 * "0")
-    >>> (CountsOfSpecs((counts,)) + CountsOfSpecs((counts,))).parts[0].n_per_class
-    array([4, 2])
-    """
+    """Counts of the same samples by each of a run's specs."""
 
     parts: tuple[ClassCounts, ...]
 
@@ -78,17 +66,7 @@ class CountsOfSpecs:
 
 @dataclass(frozen=True, eq=False)
 class Tables:
-    """Tables of integers, such as confusion matrices, that add entry by entry.
-
-    Parameters
-    ----------
-    tables : tuple of int64 arrays
-
-    Raises
-    ------
-    CountsError
-        When added: the shapes differ, or a sum leaves int64.
-    """
+    """Tables of integers, such as confusion matrices, that add entry by entry."""
 
     tables: tuple[Table, ...]
 

@@ -111,48 +111,12 @@ class FlyNNClient(NumPyClient):
         self.party = Party(load or Samples(X, y, X_test, y_test), options, secagg.require_mask, Progress, width)
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
-        """Answer a request of the train channel.
-
-        Parameters
-        ----------
-        parameters : list of arrays
-            Those of the request; the phases of this package have none here.
-        config : dict
-            The request, see `federated.protocol`.
-
-        Returns
-        -------
-        arrays : list of arrays
-            The statistic; empty if the party refuses.
-        num_examples : int
-            Samples in it; beside noisy and secure counts always 1.
-        metrics : dict
-            ``flynn-party`` (the name, if it has one) and, beside exact figures, ``flynn-seconds``; or
-            ``flynn-refused``, the reason.
-        """
+        """Answer a request of the train channel."""
         answer = self.party.answer(config, parameters, channel=TRAIN)
         return answer.arrays, answer.n_examples, answer.metrics
 
     def evaluate(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
-        """Answer a request of the evaluate channel: take the model and try it, or take part in the selection.
-
-        Parameters
-        ----------
-        parameters : list of arrays
-            The summed counts as `codec.encode` writes them.
-        config : dict
-            The request, see `federated.protocol`.
-
-        Returns
-        -------
-        loss : float
-            1 - accuracy; 0.0 without samples held out, and in a selection.
-        num_examples : int
-            Samples held out; in a selection samples trained on.
-        metrics : dict
-            ``flynn-statistic``, the tables of the answer, and ``accuracy`` where the model was tried; or
-            ``flynn-refused``, the reason. In any case ``flynn-unkept`` if `on_model` failed.
-        """
+        """Answer a request of the evaluate channel: take the model and try it, or take part in the selection."""
         answer = self.party.answer(config, parameters, EVALUATE)
         return _loss(answer), answer.n_examples, metrics_of(answer)
 

@@ -129,31 +129,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Run the federation.
-
-        Parameters
-        ----------
-        grid : Grid
-        initial_arrays : ArrayRecord, optional
-            Not used: counting starts from nothing.
-        num_rounds : int, optional
-            By default as many as the run takes, `num_rounds`. In more rounds those parties are asked that are not
-            counted yet.
-        timeout : float, default=3600
-            Seconds to wait for the replies of a round. A later reply is lost; its party is asked again if there is
-            another round.
-        train_config, evaluate_config : ConfigRecord, optional
-            Entries for your own client code. Keys with ``flynn-`` are taken.
-        evaluate_fn : callable, optional
-            (server_round, arrays) -> MetricRecord or None. It gets `arrays`, in round 0 those of no samples. It is not
-            called before there is a spec.
-
-        Returns
-        -------
-        Result
-            Its `arrays` are the attribute `arrays`, or empty where fewer parties than `min_parties` are counted. Then
-            asking for `model` raises an `AggregationError` that tells who is missing and why.
-        """
+        """Run the federation."""
         theirs = evaluate_fn
 
         def tried(server_round: int, _: ArrayRecord) -> MetricRecord | None:
@@ -182,16 +158,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Check the replies and add up those that pass.
-
-        Returns
-        -------
-        arrays : ArrayRecord or None
-            All counts so far as `codec.encode` writes them; None if this round counted nobody.
-        metrics : MetricRecord or None
-            Number of parties, examples (not of noisy counts) and bytes so far, and what `train_metrics_aggr_fn` makes
-            of the replies that passed.
-        """
+        """Check the replies and add up those that pass."""
         read, found, failures = self._received(replies, reply_of)
         tensors, metrics = self._take_train(read, failures, _figures(self.train_metrics_aggr_fn, found))
         return (None, None) if tensors is None else (record(tensors), MetricRecord(metrics))
@@ -204,14 +171,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         return self._messages(self._ask(EVALUATE, _present(grid), lambda: theirs), MessageType.EVALUATE)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Add up the confusion matrices, or make the selection.
-
-        Returns
-        -------
-        MetricRecord or None
-            The numbers of `evaluation`, and what `evaluate_metrics_aggr_fn` makes of the replies of parties with
-            samples. None without any, and after a selection.
-        """
+        """Add up the confusion matrices, or make the selection."""
         read, found, failures = self._received(replies, evaluation_reply_of)
         figures = self._take_evaluate(read, failures, _figures(self.evaluate_metrics_aggr_fn, found))
         return None if figures is None else MetricRecord(split(figures)[0])
@@ -273,36 +233,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
 
 
 def train(message: Message, party: FlyNNClient | Client) -> Message:
-    """Answer a message to `@app.train()`: a party's counts, or the sums of its columns.
-
-    Parameters
-    ----------
-    message : Message
-    party : FlyNNClient
-
-    Returns
-    -------
-    Message
-        With the records "arrays", "metrics" and "config"; or without arrays and with the reason, if the party refuses.
-
-    Notes
-    -----
-    A refusal holds no value of the data. Flower sends the text of what your own code raises to the server: catch errors
-    of your loading code.
-
-    Examples
-    --------
-    >>> from flwr_flynn import HashSpec
-    >>> from flwr_flynn.federated.protocol import PHASE
-    >>> from flwr_flynn.federated.run_spec import RunSpec
-    >>> run = RunSpec(HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=7), ["cat", "dog"])
-    >>> now = time.time()
-    >>> envelope = Metadata(1, "request-1", 0, 17, "", "", now, 60, "train")  # by the server, for node 17
-    >>> request = Message(content=records.request([], {PHASE: "counts", **run.to_config()}), metadata=envelope)
-    >>> reply = train(request, FlyNNClient([[0.0, 1.0], [1.0, 0.0]], ["cat", "dog"], name="Basel"))
-    >>> [array.dtype for array in reply.content["arrays"].values()], reply.content["metrics"]["num-examples"]
-    (['uint8', 'uint8'], 2)
-    """
+    """Answer a message to `@app.train()`: a party's counts, or the sums of its columns."""
     content = _content(message)
     try:
         tensors = tensors_of(content)
@@ -313,18 +244,7 @@ def train(message: Message, party: FlyNNClient | Client) -> Message:
 
 
 def evaluate(message: Message, party: FlyNNClient | Client) -> Message:
-    """Answer a message to `@app.evaluate()`: take the model and try it, or take part in the selection.
-
-    Parameters
-    ----------
-    message : Message
-    party : FlyNNClient
-
-    Returns
-    -------
-    Message
-        With the records "metrics" and "config"; or with the reason, if the party refuses.
-    """
+    """Answer a message to `@app.evaluate()`: take the model and try it, or take part in the selection."""
     content = _content(message)
     try:
         tensors = tensors_of(content)

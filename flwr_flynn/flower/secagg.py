@@ -62,13 +62,6 @@ def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Mes
     For a ClientApp: ``ClientApp(client_fn=client_fn, mods=[secagg.mod])``. It refuses parameters of the protocol by
     which the server could learn more than the sum. A party that refuses to count fails, and is left out of the sum: a
     reply without counts would spoil it for all.
-
-    Raises
-    ------
-    PayloadError
-        Such parameters.
-    FlyNNError
-        The party refuses.
     """
     records = message.content.config_records
     if message.metadata.message_type != MessageType.TRAIN or RECORD_KEY_CONFIGS not in records:
@@ -92,19 +85,7 @@ def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Mes
 
 
 def require_mask(run: RunSpec) -> None:
-    """Refuse to hand over counts that nothing is going to mask, or that SecAgg+ was not set up for.
-
-    Parameters
-    ----------
-    run : RunSpec
-        Of mode `Secure`.
-
-    Raises
-    ------
-    PayloadError
-        The request did not come through `mod`; SecAgg+ clips at another bound than that of the run; or sums may be
-        of fewer parties than those that are to share the noise.
-    """
+    """Refuse to hand over counts that nothing is going to mask, or that SecAgg+ was not set up for."""
     masked = _masked.get()
     if masked is None:
         raise PayloadError("secure sum", "a request by SecAgg+ through flwr_flynn.secagg.mod", "one in clear")
@@ -212,26 +193,7 @@ def _are_enough(state: WorkflowState) -> bool:
 
 
 def workflow(bound: int, threshold: float, timeout: float) -> Workflow:
-    """The fit workflow of a `DefaultWorkflow` that counts by a secure sum.
-
-    Parameters
-    ----------
-    bound : int
-        The strategy's `secure_bound`.
-    threshold : float
-        Share of the parties that must be there to the end, from .67 to 1: rounded, it is more than half of any number.
-    timeout : float
-        Seconds to wait for the parties at each of the four stages; 0: as long as it takes.
-
-    Raises
-    ------
-    ConfigError
-        A parameter is not as described; of another bound than the strategy's when it is run.
-
-    Notes
-    -----
-    What ends the protocol early is logged. The strategy is then without counts, and its `model` says so.
-    """
+    """The fit workflow of a `DefaultWorkflow` that counts by a secure sum."""
     check_bound(bound)
     if isinstance(threshold, bool) or not _LEAST_THRESHOLD <= threshold <= 1:
         raise ConfigError("threshold", f"a number from {_LEAST_THRESHOLD} to 1", threshold)

@@ -37,21 +37,7 @@ _LONGEST = 2**12  # bytes of a public key, of an encrypted message or of a share
 
 
 class Replies:
-    """A grid that hands over the replies SecAgg+ can use, one of each party that was asked, and notes who gave none.
-
-    Parameters
-    ----------
-    grid : Grid
-    shape : tuple of int
-        Of a party's counts.
-
-    Attributes
-    ----------
-    asked : set of int
-        Nodes.
-    lost : dict of int to str
-        Nodes that gave no such reply when they were asked, and why.
-    """
+    """A grid that hands over the replies SecAgg+ can use, one of each party that was asked, and notes who gave none."""
 
     def __init__(self, grid: Grid, shape: tuple[int, ...]) -> None:
         self._grid, self._shape = grid, shape
@@ -103,24 +89,7 @@ class Replies:
 
 
 def check(stage: str, about: set[int], record: Mapping[str, Any], shape: tuple[int, ...]) -> None:
-    """Refuse a reply to a stage of SecAgg+ that Flower's server could not use.
-
-    Parameters
-    ----------
-    stage : str
-        One of Flower's `Stage`.
-    about : set of int
-        The nodes that it must be about, see `_stage`.
-    record : mapping
-        What arrived. Nothing is assumed of it.
-    shape : tuple of int
-        Of the masked counts.
-
-    Raises
-    ------
-    PayloadError
-        Naming the field.
-    """
+    """Refuse a reply to a stage of SecAgg+ that Flower's server could not use."""
     if stage == Stage.SETUP:
         for name in (Key.PUBLIC_KEY_1, Key.PUBLIC_KEY_2):
             (key,) = _pieces(name, [record.get(name)])

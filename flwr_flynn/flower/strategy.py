@@ -140,16 +140,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         results: list[tuple[ClientProxy, FitRes]],
         failures: list[tuple[ClientProxy, FitRes] | BaseException],
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
-        """Check the replies and add up those that pass.
-
-        Returns
-        -------
-        parameters : Parameters or None
-            All counts so far as `codec.encode` writes them; None if this round counted nobody.
-        metrics : dict
-            Number of parties, examples and bytes so far, and what `fit_metrics_aggregation_fn` makes of the
-            replies that passed.
-        """
+        """Check the replies and add up those that pass."""
         replies = [Reply(client.cid, res.parameters.tensors, res.num_examples, res.metrics) for client, res in results]
         tensors, metrics = self._take_train(replies, _failures(failures), _figures(self.fit_metrics_aggregation_fn))
         return None if tensors is None else Parameters(tensors, "numpy.ndarray"), metrics
@@ -171,16 +162,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         results: list[tuple[ClientProxy, EvaluateRes]],
         failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
     ) -> tuple[float | None, dict[str, Scalar]]:
-        """Add up the confusion matrices, or make the selection.
-
-        Returns
-        -------
-        loss : float or None
-            1 - accuracy over all parties' samples; None without any, and after a selection.
-        metrics : dict
-            Figures of the evaluation that Flower's history can hold, and what `evaluate_metrics_aggregation_fn` makes
-            of the replies of parties with samples.
-        """
+        """Add up the confusion matrices, or make the selection."""
         replies = [reply_of_evaluation(client.cid, res.num_examples, res.metrics) for client, res in results]
         figures = _figures(self.evaluate_metrics_aggregation_fn)
         metrics = self._take_evaluate(replies, _failures(failures), figures)

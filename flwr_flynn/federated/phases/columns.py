@@ -31,27 +31,7 @@ from flwr_flynn.model.column_moments import ColumnMoments
 @register
 @dataclass(frozen=True)
 class ColumnsRequest(Request[ColumnMoments]):
-    """Ask for the sums of the columns and of their squares.
-
-    Parameters
-    ----------
-    n_features : int
-    classes : sequence of L str or L int
-    by_class : bool
-        Whether each class has sums of its own; if not, all samples are summed as one class.
-    min_examples : int
-        A party leaves out classes of fewer samples, even where all are summed as one: else the difference of two
-        answers would be what one of them leaves out.
-    feature_names : sequence of str, optional
-        Names of the columns, where the run announces them.
-    max_examples : int, optional
-        The server refuses sums of more samples. Stays at the server.
-
-    Raises
-    ------
-    ConfigError
-        A parameter is not as described; the message names it.
-    """
+    """Ask for the sums of the columns and of their squares."""
 
     n_features: int
     classes: Sequence[Label]
@@ -155,13 +135,7 @@ def derive_specs(plan: HashPlan, sums: ColumnMoments) -> tuple[tuple[HashSpec, .
 
 
 def foreseen(plan: HashPlan) -> tuple[HashSpec, ...]:
-    """Specs of the number and the sizes that the plan will have; only their centre and scale may change.
-
-    Raises
-    ------
-    SpecError
-        A size does not fit.
-    """
+    """Specs of the number and the sizes that the plan will have; only their centre and scale may change."""
     _unscaled(plan).specs()
     if not plan.needs_sums:
         return plan.specs()
@@ -179,16 +153,7 @@ def _unscaled(plan: HashPlan) -> HashPlan:
 
 @dataclass(frozen=True)
 class Columns:
-    """The result of the phase.
-
-    Parameters
-    ----------
-    moments : ColumnMoments
-    missing : dict of name to reason
-        Parties that were asked and are not in the sums.
-    trouble : str
-        Why the specs are those without scaling; "" where they are not.
-    """
+    """The result of the phase."""
 
     moments: ColumnMoments
     missing: dict[str, str]

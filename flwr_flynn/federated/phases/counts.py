@@ -52,15 +52,7 @@ def no_counts(run: RunSpec) -> CountsOfSpecs:
 @register
 @dataclass(frozen=True)
 class CountsRequest(Request[CountsOfSpecs]):
-    """Ask for class counts by each of a run's specs.
-
-    Parameters
-    ----------
-    run : RunSpec
-    max_examples : int, optional
-        The server refuses counts of more samples; of more than a 1024th of the capacity by default, so that no party
-        leaves the sum without room for the others. Stays at the server.
-    """
+    """Ask for class counts by each of a run's specs."""
 
     run: RunSpec
     max_examples: int | None = None
@@ -137,13 +129,7 @@ class CountsRequest(Request[CountsOfSpecs]):
 
 @dataclass(frozen=True)
 class JoinRequest(CountsRequest):
-    """Ask parties that are not in a saved run for their counts; a party is asked as in a new federation.
-
-    Parameters
-    ----------
-    roster : Roster
-        Of the saved run. Stays at the server.
-    """
+    """Ask parties that are not in a saved run for their counts; a party is asked as in a new federation."""
 
     roster: Roster = field(default_factory=Roster)
 

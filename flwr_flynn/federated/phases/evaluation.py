@@ -51,20 +51,7 @@ _MAX_EXAMPLES = 2**48
 @register
 @dataclass(frozen=True)
 class EvaluationRequest(Request[Tables]):
-    """Hand the model out, and ask for its confusion matrix on held-out samples.
-
-    Parameters
-    ----------
-    run : RunSpec
-        Of one spec.
-    counts : ClassCounts
-    readout : Readout
-        With a temperature.
-    n_releases : int, default=0
-        Releases that noisy counts are the sum of.
-    tries : bool, default=True
-        Whether parties try the model. If not, they keep it and send nothing about it.
-    """
+    """Hand the model out, and ask for its confusion matrix on held-out samples."""
 
     run: RunSpec
     counts: ClassCounts
@@ -164,17 +151,7 @@ def _readout(config: Config) -> Readout:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Results of one evaluation.
-
-    Parameters
-    ----------
-    figures : dict or None
-        `metrics.summary` of the parties' confusion matrices; None if no party sent one.
-    missing : dict of name to reason
-        Parties that were asked and reported nothing usable.
-    unkept : dict of name to reason
-        Parties that could not keep the model, by their own account.
-    """
+    """Results of one evaluation."""
 
     figures: dict[str, Any] | None
     missing: dict[str, str]

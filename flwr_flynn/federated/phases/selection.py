@@ -40,15 +40,7 @@ Candidates = tuple[tuple[Readout, ...], ...]
 @register
 @dataclass(frozen=True)
 class SelectionRequest(Request[Tables]):
-    """Ask for leave-one-out results of every candidate.
-
-    Parameters
-    ----------
-    run : RunSpec
-    totals : CountsOfSpecs
-        The sums of all parties.
-    candidates : tuple, for each spec, of tuples of Readout
-    """
+    """Ask for leave-one-out results of every candidate."""
 
     run: RunSpec
     totals: CountsOfSpecs
@@ -107,25 +99,7 @@ class SelectionRequest(Request[Tables]):
 
 @dataclass(frozen=True)
 class Selection:
-    """Spec and readout that a run selected, and how the candidates compare.
-
-    Parameters
-    ----------
-    spec : int
-        Index of the selected one among the run's specs.
-    readout : Readout
-        Its temperature is None if nothing is known of it.
-    candidates : tuple, for each spec, of tuples of Readout
-    accuracies : tuple, for each spec, of tuples of float
-        Leave-one-out balanced accuracy of every candidate; empty where no party with samples replied. Then the first
-        spec and the suggested decay are selected.
-    examples : int
-        Samples that the accuracies are about.
-    parties : int
-        Parties that replied.
-    missing : dict of name to reason
-        Counted parties whose samples had no say.
-    """
+    """Spec and readout that a run selected, and how the candidates compare."""
 
     spec: int
     readout: Readout
@@ -165,18 +139,7 @@ def candidates_for(totals: CountsOfSpecs, rule: str, decay: float | str) -> Cand
 def select(
     candidates: Candidates, total: Tables | None, sizes: Sequence[int], parties: int, missing: dict[str, str]
 ) -> Selection:
-    """The best candidate on the samples of the parties that replied, which are all samples if nobody is missing.
-
-    Parameters
-    ----------
-    candidates : tuple, for each spec, of tuples of Readout
-    total : Tables or None
-        Sum of the replies.
-    sizes : sequence of L int
-        Samples of each class at the parties that replied.
-    parties : int
-    missing : dict of name to reason
-    """
+    """The best candidate on the samples of the parties that replied, which are all samples if nobody is missing."""
     n_per_class = np.array(sizes, np.int64)
     spec, index, temperature, accuracies = 0, 0, None, ()
     if total is not None and n_per_class.any():
