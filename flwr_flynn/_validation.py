@@ -35,8 +35,7 @@ def number(
     below: float = math.inf,
     error: type[FlyNNError] = ConfigError,
 ) -> float:
-    """`value` as Python's float if it is a finite number from `least` to `most`, more than `above`, less than `below`.
-    """
+    """`value` as Python's float if it is a finite number from `least` to `most`, more than `above`, less than `below`."""
     try:
         figure = math.nan if isinstance(value, bool | str | bytes) else float(value)
     except (TypeError, ValueError, OverflowError):

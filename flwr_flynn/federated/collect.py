@@ -20,17 +20,17 @@ from flwr_flynn.federated.statistics import S
 
 @dataclass
 class Batch(Generic[S]):
-    """Replies that were checked together, and the sum that accepting them leads to."""
+    """Replies that were checked together, and the sum that accepting them leads to. All dicts are by cid."""
 
-    total: S
+    total: S  # with the replies that passed
     passed: dict[str, Reply] = field(default_factory=dict)
-    parts: dict[str, S] = field(default_factory=dict)
-    members: dict[str, Member] = field(default_factory=dict)
-    taken_out: dict[str, int] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-    repeated: list[str] = field(default_factory=list)
-    names: dict[str, str] = field(default_factory=dict)
-    replies: dict[str, Reply] = field(default_factory=dict)
+    parts: dict[str, S] = field(default_factory=dict)  # their statistics, for phases that report on single parties
+    members: dict[str, Member] = field(default_factory=dict)  # their senders
+    taken_out: dict[str, int] = field(default_factory=dict)  # in a withdrawal: their indices in the saved run
+    refused: dict[str, str] = field(default_factory=dict)  # reasons
+    repeated: list[str] = field(default_factory=list)  # senders of ignored replies: they are in the sum already
+    names: dict[str, str] = field(default_factory=dict)  # as the senders gave them
+    replies: dict[str, Reply] = field(default_factory=dict)  # the first of each sender, whatever came of it
 
     def without(self, start: S, reason: str) -> Batch[S]:
         """The batch with nobody in it; those that passed are refused for `reason`."""
@@ -45,10 +45,10 @@ Collect = Callable[[Request[Any], Any, Roster, Roster, Sequence[Reply]], Batch[A
 def collect_each(
     request: Request[S], total: S, roster: Roster, counted: Roster, replies: Sequence[Reply], keep: bool = False
 ) -> Batch[S]:
-    """Check replies one by one, and add up those that pass.
+    """Check replies one by one, and add up those that pass; `keep` their statistics as well.
 
-    A party whose reply is in the sum already, or that replies twice, is not added again. Nor is one with the name and
-    the very counts of another party: that is a node that restarted under a new id.
+    No party is added twice: not if it replies again, and not if it has the name and the very counts of a party in the
+    sum, as a node that restarted under a new id has.
     """
     batch = Batch(total)
     known: dict[tuple[str, tuple[str, ...]], str] = {}
@@ -74,7 +74,16 @@ def collect_each(
             if request.load(batch.total) + request.load(statistic) > request.capacity:
                 raise PayloadError("the sum has no room for it")
             index = request.match(statistic, cid, name, set(batch.taken_out.values()))
-            found = _member(request, reply, name, statistic, digests, roster)
+            sizes = request.sizes(statistic)
+            found = Member(
+                name,
+                cid,
+                roster.identify(cid),
+                None if sizes is None else tuple(sizes.tolist()),
+                digests,
+                bytes=reply.n_bytes,
+                seconds=_seconds(reply.metrics.get(SECONDS)),
+            )
             batch.total = request.add(batch.total, statistic)
         except Exception as error:  # noqa: BLE001 - as in `attempt`
             batch.refused[cid] = _refusal(error)
@@ -94,21 +103,6 @@ def collect_each(
 
 def _read(request: Request[S], reply: Reply, *, member: Member | None) -> S | None:
     return request.read(codec.read_tensors(reply.tensors), reply, member)
-
-
-def _member(
-    request: Request[S], reply: Reply, name: str, statistic: S, digests: tuple[str, ...], roster: Roster
-) -> Member:
-    sizes = request.sizes(statistic)
-    return Member(
-        name,
-        reply.cid,
-        roster.identify(reply.cid),
-        None if sizes is None else tuple(sizes.tolist()),
-        digests,
-        bytes=reply.n_bytes,
-        seconds=_seconds(reply.metrics.get(SECONDS)),
-    )
 
 
 def attempt(reply: Reply, refused: dict[str, str], read: Callable[[Reply], S | None]) -> S | None:

@@ -273,8 +273,7 @@ class Party:
     # ---- checks of a request, before any sample is touched
 
     def check_run(self, run: RunSpec, config: Config, phase: str, discloses: str, is_withdrawal: bool = False) -> None:
-        """Raise unless the party admits such a request, can afford its hashes, and draws the same rows as the server.
-        """
+        """Raise unless the party admits such a request, can afford its hashes, and draws the same rows as the server."""
         self._admit(phase, discloses, is_withdrawal)
         needed = sum(memory_needed(spec, run.n_classes) for spec in run.specs)
         needed += 16 * run.n_classes**2  # the confusion matrix, and its message
@@ -327,12 +326,7 @@ class Party:
         fingerprint, digest = run.hasher.fingerprint, run.digest()
         if recall:
             return budget.recall(mechanism, fingerprint, terms=digest)
-        released = budget.release(
-            mechanism,
-            fingerprint,
-            lambda: self._counted_row_wise(run),
-            terms=digest,
-        )
+        released = budget.release(mechanism, fingerprint, lambda: self._counted_row_wise(run), terms=digest)
         if released.repeated:
             _log.info("FlyNN: this request was answered before; the same answer again spends nothing")
         return released.counts

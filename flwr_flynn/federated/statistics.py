@@ -1,9 +1,7 @@
 """Statistics of samples that add up: everything that a party ever sends.
 
-A statistic is an immutable value. The statistics of disjoint sets of samples add up to the statistic of all samples,
-exactly and in any order, because they are integers. Statistics for different requests do not add.
-
-`ClassCounts` and `ColumnMoments` are statistics of their own modules; `CountsOfSpecs` and `Tables` are here.
+The statistics of disjoint sets of samples add up to the statistic of all samples, exactly and in any order, because
+they are integers. `ClassCounts` and `ColumnMoments` have modules of their own.
 
 >>> a, b = Tables((np.array([[1, 2]]),)), Tables((np.array([[3, 4]]),))
 >>> (a + b).tables[0], (a + b - b) == a
@@ -12,6 +10,7 @@ exactly and in any order, because they are integers. Statistics for different re
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, Self, TypeVar
@@ -37,15 +36,15 @@ S = TypeVar("S", bound=Statistic)
 
 @dataclass(frozen=True, eq=False)
 class CountsOfSpecs:
-    """Counts of the same samples by each of a run's specs."""
+    """Counts of the same samples, one part for each spec, in the run's order."""
 
     parts: tuple[ClassCounts, ...]
 
     def __add__(self, other: CountsOfSpecs) -> CountsOfSpecs:
-        return self._each(other, lambda mine, theirs: mine + theirs)
+        return self._each(other, operator.add)
 
     def __sub__(self, other: CountsOfSpecs) -> CountsOfSpecs:
-        return self._each(other, lambda mine, theirs: mine - theirs)
+        return self._each(other, operator.sub)
 
     def __eq__(self, other: object) -> bool:
         return self.parts == other.parts if isinstance(other, CountsOfSpecs) else NotImplemented
@@ -66,7 +65,7 @@ class CountsOfSpecs:
 
 @dataclass(frozen=True, eq=False)
 class Tables:
-    """Tables of integers, such as confusion matrices, that add entry by entry."""
+    """Tables of integers, such as confusion matrices, that add entry by entry, within int64."""
 
     tables: tuple[Table, ...]
 

@@ -11,17 +11,7 @@ from typing import Any
 
 import numpy.typing as npt
 from flwr.client import Client, NumPyClient
-from flwr.common import (
-    Code,
-    EvaluateIns,
-    EvaluateRes,
-    FitIns,
-    FitRes,
-    NDArrays,
-    Scalar,
-    Status,
-    ndarrays_to_parameters,
-)
+from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, NDArrays, Scalar, Status, ndarrays_to_parameters
 
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec, phases
