@@ -1,15 +1,11 @@
-"""The server's own file of a federation: the sums, how they are read, who is in them, and where the run stands.
+"""The server's own file of a federation: its sums, spec, readout and roster, and the phase where the run stands.
 
-The file that a server hands out, ``model.npz``, tells nothing of single parties. Its own file does, so that parties can
-join later and leave again: for each party under which identity it was counted, how many samples of each class it has,
-and the SHA-256 of the counts it sent. (The counts themselves are not kept. Who leaves sends them again.) It is a model
-file with a roster in it; `FlyNNClassifier.load` takes the model.
+It is a model file with a roster, so `FlyNNClassifier.load` takes the model. Unlike ``model.npz`` it tells of single
+parties: identity, samples of each class, and the SHA-256 of the counts (the counts themselves are not kept). So parties
+can join later and leave again, and a run can go on after any phase (`purpose="resume"`).
 
-The state of a run after any phase can be kept the same way, with the sums for every spec, and a later run goes on from
-it (`purpose="resume"`).
-
-A party is told by the public key of its SuperNode, or its node id, or its `party-id`. Without SuperNode authentication
-a node has another key and id after every start, and the `party-id` alone is left.
+A party is known by the public key of its SuperNode, its node id, or its `party-id`; without SuperNode authentication key
+and id change with every start of a node.
 
 >>> import tempfile
 >>> from pathlib import Path
@@ -65,7 +61,7 @@ _KEPT = ("name", "node", "key", "sizes", "sha256", "run")  # of a member; the si
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """Sums, their specs and readout, who is in them, and where the run stands.
+    """Sums with their specs and readout, the parties in them, and the phase where the run stands.
 
     Parameters
     ----------
@@ -76,14 +72,11 @@ class Federation:
     members : sequence of Member
         Kept in the order of their names.
     readout : Readout
-        How the counts are read.
     phase : str, default=""
         The phase that is due, "" for a finished run.
 
     Raises
     ------
-    ConfigError
-        The readout is none.
     ModelFileError
         The members are not those of the counts.
     """
@@ -99,9 +92,8 @@ class Federation:
             raise ModelFileError("totals", f"{len(self.run_spec.specs)}, one for each spec", len(self.totals.parts))
         if not isinstance(self.phase, str) or len(self.phase) > 64 or not self.phase.isprintable():
             raise ModelFileError("phase", "a name of at most 64 characters on one line", type(self.phase).__name__)
-        # In an order of their own: replies come in any.
-        order = sorted(self.members, key=lambda member: (member.name, member.node))
-        object.__setattr__(self, "members", tuple(order))
+        members = sorted(self.members, key=lambda member: (member.name, member.node))
+        object.__setattr__(self, "members", tuple(members))
         self._check_members()
 
     def _check_members(self) -> None:
@@ -129,7 +121,7 @@ class Federation:
 
     @classmethod
     def of_run(cls, state: RunState, options: RunOptions, members: Sequence[Member], phase: str) -> Federation:
-        """The state of a run; after the selection of the selected spec alone."""
+        """The state of a run; after its selection that of the selected spec."""
         from flwr_flynn.federated.phases.evaluation import model_of, selected
 
         run, totals = state.run_spec, state.results["counts"]
@@ -146,7 +138,7 @@ class Federation:
 
     @property
     def is_secure(self) -> bool:
-        """Whether members were added by a secure sum, so that nobody knows their counts."""
+        """True if members were added by a secure sum, so that nobody knows their counts."""
         return isinstance(self.run_spec.mode, Secure)
 
     @property
@@ -156,16 +148,10 @@ class Federation:
 
     @property
     def _model(self) -> Model:
-        run, mechanism = self.run_spec, self.run_spec.mechanism
-        return Model(
-            tuple(
-                ModelMember(spec, counts, self.readout)
-                for spec, counts in zip(run.specs, self.totals.parts, strict=True)
-            ),
-            np.array(run.classes),
-            run.feature_names,
-            None if mechanism is None else mechanism.guarantee(),
-        )
+        run = self.run_spec
+        pairs = zip(run.specs, self.totals.parts, strict=True)
+        members = tuple(ModelMember(spec, counts, self.readout) for spec, counts in pairs)
+        return Model(members, np.array(run.classes), run.feature_names, run.guarantee)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file, whole or not at all: after a crash there is the old one or the new one."""
@@ -237,7 +223,7 @@ def _is_hex(text: Any) -> bool:
 
 @contextmanager
 def exclusive(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Keep a federation's file from other runs for the block; a lock file beside it is left behind."""
+    """Keep other runs off a federation's file for the block; a lock file beside it stays."""
     place = Path(path)
     try:
         held = _files.lock(place.with_name(f".{place.name}.lock"), wait=0)

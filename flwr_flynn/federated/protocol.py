@@ -51,7 +51,7 @@ TRAIN, EVALUATE = "train", "evaluate"
 """Flower's two channels; each phase uses one."""
 
 EXACT, NOISY, SECURE, RESULTS, NOTHING = "exact", "noisy", "secure", "results", "nothing"
-"""Kinds of disclosure by an answer: exact figures in clear, noisy counts, a summand of a secure sum, results on held-out
+"""Disclosures by an answer: exact figures in clear, noisy counts, a summand of a secure sum, results on held-out
 samples, or nothing. A party admits or refuses by them, see `federated.party`."""
 
 

@@ -1,14 +1,9 @@
-"""A run at the server, without any transport in it: the steps from phase to phase, and who is in the counts.
+"""A run at the server, without any transport: the steps from phase to phase, and the parties in the counts.
 
-Both of Flower's strategies drive the same `Run`: they carry what `Run.ask` returns to the parties, and hand the replies
-to `Run.take`. Two rules decide about parties that are lost, late, or refuse:
-
-- What a party sent stays. Every later phase asks the parties that are there then, goes on with the answers that came,
-  and names the other parties in its report.
-- Counting goes on in every later round for parties that are not counted yet. Where it adds somebody, the phases after
-  it are done again for the new sum.
-
-Nobody is heard who was not asked.
+Both strategies drive a `Run`: they carry what `Run.ask` returns to the parties, and hand the replies to `Run.take`.
+Counts that a party sent stay in the sum; every later phase goes on with the answers of the parties that are there, and
+reports the others as missing. Counting goes on in every later round for parties that are not counted yet; where it adds
+one, the phases after it are done again. Only parties that were asked are heard.
 
 >>> from flwr_flynn import HashSpec
 >>> spec = HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=7)
@@ -40,7 +35,7 @@ from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts
 
 Figures = Callable[[list[Reply]], Mapping[str, Any]]
-"""Figures that a user's function makes of the replies that passed."""
+"""A user's function of the replies that passed."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +51,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Failures:
-    """Failed replies of a round, by node id where Flower reports it, otherwise only the error text."""
+    """Failed replies of a round: texts by node id, and texts without a sender."""
 
     named: dict[str, str] = field(default_factory=dict)
     unnamed: list[str] = field(default_factory=list)
@@ -65,7 +60,7 @@ class Failures:
         return bool(self.named or self.unnamed)
 
     def reasons(self, unanswered: Sequence[str]) -> dict[str, str]:
-        """Reasons why parties that were asked are not among the replies, by cid."""
+        """Reasons why parties that were asked did not reply, by cid."""
         # The sender of a failure without a name is certain only where a single party is missing.
         texts, reason = self.unnamed, NO_REPLY
         if texts and len(set(unanswered) - self.named.keys()) == 1:
@@ -78,22 +73,19 @@ class Failures:
 
 @dataclass(frozen=True)
 class Taken:
-    """What came of one exchange."""
+    """Outcome of one exchange."""
 
     phase: Phase
-    batch: Batch[Any]
-    missing: dict[str, str]
-    names: dict[str, str]
-    accepted: bool
-    figures: Mapping[str, Any]
+    batch: Batch[Any]  # with nobody in it where the answers were set aside
+    missing: dict[str, str]  # reasons of parties that gave no usable answer, by name
+    names: dict[str, str]  # of parties in reports, by cid
+    accepted: bool  # False where the answers were set aside
+    figures: Mapping[str, Any]  # of the user's function
 
 
 @dataclass
 class Traffic:
-    """Bytes of one phase's requests and of the replies to them, over all parties and rounds of a run.
-
-    Entries that go with a message are in it; what Flower and the network put around a message is not.
-    """
+    """Bytes of one phase's requests and replies, arrays and entries, over all parties and rounds of a run."""
 
     asked: int = 0
     replied: int = 0
@@ -117,7 +109,7 @@ class Traffic:
 
 
 class Run:
-    """A run of the server: where its plan stands, and who is in it.
+    """A run of the server: the state of its plan, and its parties.
 
     Parameters
     ----------
@@ -128,7 +120,6 @@ class Run:
     phases : tuple of Phase
     state : RunState
     rosters : dict of phase name to Roster
-        Of the phases so far.
     traffic : dict of phase name to Traffic
     """
 
@@ -149,10 +140,7 @@ class Run:
 
     @property
     def num_rounds(self) -> int:
-        """Flower rounds that the plan takes if all parties are there from the start.
-
-        A round of Flower has a training step and an evaluation step, in that order.
-        """
+        """Flower rounds, each a train and then an evaluate step, that the plan takes if all parties are there."""
         rounds, last = 0, EVALUATE
         for phase in self.phases:
             rounds += phase.channel == TRAIN or last == EVALUATE
@@ -161,7 +149,7 @@ class Run:
 
     @property
     def counting(self) -> Phase | None:
-        """The phase that counts; None in a run that only hands a model out."""
+        """The phase "counts"; None in a run that only hands a model out."""
         return next((phase for phase in self.phases if phase.is_counting), None)
 
     @property
@@ -171,23 +159,23 @@ class Run:
 
     @property
     def needed(self) -> int:
-        """Parties that this run must count; where it goes on from a saved one, those of the saved run count too."""
+        """Parties that this run must count; a resumed run has those of the saved run."""
         federation = self.options.federation
         saved = len(federation.members) if federation is not None and self.options.purpose == "resume" else 0
         return self.options.min_parties - saved
 
     @property
     def is_enough(self) -> bool:
-        """Whether enough parties are counted, where anybody is to be counted."""
+        """True if enough parties are counted, or none is to be counted."""
         return self.counting is None or len(self.counted) >= self.needed
 
     @property
     def due(self) -> Phase | None:
-        """The first phase that is not done; None where all are."""
+        """The first phase that is not done; None at the end."""
         return next((phase for phase in self.phases if not self._is_done(phase)), None)
 
     def phase(self, channel: str) -> Phase | None:
-        """The phase that is due on a channel: the first without a result, or the counting of late parties."""
+        """The phase for a channel's next step: the one that is due, or the counting of late parties."""
         due = self.due
         if due is not None and due.channel == channel:
             return due
@@ -207,21 +195,16 @@ class Run:
         theirs: Callable[[], Mapping[str, Any]] | None = None,
         sample: Callable[[int], list[str]] | None = None,
     ) -> Ask | None:
-        """The request that is due on a channel, for the parties that are to get it; None if there is none.
+        """The request that is due on a channel, and the parties that get it; None without either.
 
         Parameters
         ----------
         channel : {"train", "evaluate"}
         present : sequence of cid
         theirs : callable, optional
-            Returns the user's own config entries; called only if somebody is asked.
+            Returns the user's config entries, without keys of this package; called only if somebody is asked.
         sample : callable, optional
             Draws so many of the parties that are there.
-
-        Raises
-        ------
-        ConfigError
-            A config entry of the user has a key of this package.
         """
         self._asked, phase = None, self.phase(channel)
         if phase is None or not (cids := self._audience(phase, list(present), sample)):
@@ -236,7 +219,7 @@ class Run:
         return self._asked
 
     def take(self, replies: Sequence[Reply], failures: Failures, figures: Figures | None = None) -> Taken | None:
-        """Check replies to the last request, add up those that pass, and go on to the next phase.
+        """Check replies to the last request, add up those that pass, and go on; None if nobody was asked.
 
         Parameters
         ----------
@@ -244,11 +227,6 @@ class Run:
         failures : Failures
         figures : callable, optional
             Called with the replies that passed, before anything is changed.
-
-        Returns
-        -------
-        Taken or None
-            None if nobody was asked.
         """
         ask = self._asked
         if ask is None:
@@ -298,7 +276,7 @@ class Run:
         return Context(self.options, self.counted, missing or {}, names or {})
 
     def _roster(self, phase: Phase) -> Roster:
-        """The roster of a phase: of the counting, of another training phase, or of one evaluation."""
+        """The roster of a phase; one of its own for every exchange of the evaluate channel."""
         if phase.is_counting:
             return self.counted
         if phase.channel == TRAIN:
@@ -333,11 +311,11 @@ class Run:
         check_room(len(cids), mode.bound)
         return cids
 
-    # ---- what came of it
+    # ---- results
 
     @property
     def is_specified(self) -> bool:
-        """Whether the specs are final: no phase is left that derives them."""
+        """True if no phase is left that derives the specs."""
         return self.options.plan is None or "columns" in self.state.results
 
     def require_specs(self) -> None:
@@ -352,7 +330,7 @@ class Run:
 
     @property
     def totals(self) -> CountsOfSpecs:
-        """The sums over the parties counted so far, for each spec."""
+        """The sums of the parties counted so far, for each spec."""
         self.require_specs()
         if "counts" in self.state.results or self.counting is None:
             totals: CountsOfSpecs = self.state.results["counts"]
@@ -362,12 +340,12 @@ class Run:
 
     @property
     def counts(self) -> ClassCounts:
-        """The sum for the selected spec; for the first until one is selected."""
+        """The sum for the selected spec, or for the first until one is selected."""
         return self.totals.parts[selected(self.state)]
 
     @property
     def model(self) -> FlyNNClassifier:
-        """The classifier of the selected counts."""
+        """The classifier of the selected counts; an `AggregationError` while fewer than `min_parties` are counted."""
         self.require_specs()
         if self.counting is not None:
             self.counted.require(self.needed)
@@ -376,7 +354,7 @@ class Run:
         return self._model[1]
 
     def federation(self, run: str) -> Federation:
-        """The run as a file keeps it: a later run starts from it, to add parties, take them out, or go on."""
+        """The run, by this name, as a file for a later run to start from."""
         self.require_specs()
         before = self.options.federation
         if self.counting is None and before is not None and self.options.purpose == "evaluate":
@@ -388,7 +366,7 @@ class Run:
 
 
 def merged(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
-    """Our config entries beside the user's."""
+    """Our config entries beside the user's, none of which may begin as ours do."""
     taken = sorted(str(name) for name in theirs if str(name).startswith(PREFIX))
     if taken:
         raise ConfigError("config", f"keys that do not begin with {PREFIX}", ", ".join(taken[:5]))

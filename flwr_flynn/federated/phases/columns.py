@@ -35,10 +35,10 @@ class ColumnsRequest(Request[ColumnMoments]):
 
     n_features: int
     classes: Sequence[Label]
-    by_class: bool
-    min_examples: int
+    by_class: bool  # sums of each class, or of all samples
+    min_examples: int  # classes of fewer samples at a party are left out
     feature_names: Sequence[str] | None = None
-    max_examples: int | None = None
+    max_examples: int | None = None  # of a party; a 1024th of the capacity by default
 
     phase = "columns"
 
@@ -54,25 +54,19 @@ class ColumnsRequest(Request[ColumnMoments]):
 
     @property
     def memory_needed(self) -> int:
-        """Bytes that making the sums takes, roughly; asked before they are made.
-
-        4096 for each sum: the limbs in which values of very different size are added up, and integers of some hundred
-        bits.
-        """
+        """Bytes that making the sums takes, roughly: 4096 for the limbs and the large integers of each sum."""
         return 4096 * self.n_rows * self.n_features
 
     # ---- wire
 
     def to_config(self) -> dict[str, Scalar]:
-        names: dict[str, Scalar] = {}
-        if self.feature_names is not None:
-            names[key("feature_names")] = json.dumps(self.feature_names)
+        names = self.feature_names
         return {
             key("n_features"): self.n_features,
             key("classes"): json.dumps(self.classes),
             key("by_class"): self.by_class,
             key("min_examples"): self.min_examples,
-            **names,
+            **({} if names is None else {key("feature_names"): json.dumps(names)}),
         }
 
     @classmethod
@@ -113,9 +107,8 @@ class ColumnsRequest(Request[ColumnMoments]):
             raise PayloadError("column sums", f"at most {most} examples", sums.n_examples)
         few = int(((sums.n_per_class > 0) & (sums.n_per_class < self.min_examples)).sum())
         if few:
-            raise PayloadError(
-                "column sums", f"classes of fewer than {self.min_examples} examples to be left out", f"{few} of them"
-            )
+            expected = f"classes of fewer than {self.min_examples} examples to be left out"
+            raise PayloadError("column sums", expected, f"{few} of them")
         return sums
 
     def sizes(self, statistic: ColumnMoments) -> npt.NDArray[np.int64]:
@@ -123,7 +116,7 @@ class ColumnsRequest(Request[ColumnMoments]):
 
 
 def derive_specs(plan: HashPlan, sums: ColumnMoments) -> tuple[tuple[HashSpec, ...], str]:
-    """Specs of a plan that `needs_sums`, and "" or the reason why they are those of the plan without scaling."""
+    """Specs of a plan that `needs_sums`, and "" or the reason why they are unscaled."""
     reason = "no party sent the sums of any sample"
     if sums.n_examples:
         try:
@@ -135,20 +128,20 @@ def derive_specs(plan: HashPlan, sums: ColumnMoments) -> tuple[tuple[HashSpec, .
 
 
 def foreseen(plan: HashPlan) -> tuple[HashSpec, ...]:
-    """Specs of the number and the sizes that the plan will have; only their centre and scale may change."""
+    """Specs of the number and the sizes of the plan's; only their centre and scale may change."""
     _unscaled(plan).specs()
     if not plan.needs_sums:
         return plan.specs()
     samples = np.repeat(np.arange(3.0)[:, None], plan.n_features, axis=1)
-    return plan.specs(
-        ColumnMoments.from_data(samples, np.zeros(3, np.int64), 1)
-    )  # of one class: no need of room for all
+    return plan.specs(ColumnMoments.from_data(samples, np.zeros(3, np.int64), 1))  # one class is enough
 
 
 def _unscaled(plan: HashPlan) -> HashPlan:
-    # The width of the lifting matrix may be meant for waves, of which there can be more than columns.
-    row_nnz = None if plan.row_nnz is None or not plan.needs_sums else min(plan.row_nnz, plan.n_features)
-    return replace(plan, scaling=None, row_nnz=row_nnz) if plan.needs_sums else plan
+    if not plan.needs_sums:
+        return plan
+    # row_nnz may be meant for waves, of which there can be more than columns.
+    row_nnz = None if plan.row_nnz is None else min(plan.row_nnz, plan.n_features)
+    return replace(plan, scaling=None, row_nnz=row_nnz)
 
 
 @dataclass(frozen=True)
@@ -156,8 +149,8 @@ class Columns:
     """The result of the phase."""
 
     moments: ColumnMoments
-    missing: dict[str, str]
-    trouble: str
+    missing: dict[str, str]  # reasons of parties without an answer, by name
+    trouble: str  # the reason why the columns are not scaled, or ""
 
 
 def _request(state: RunState, context: Context) -> ColumnsRequest:

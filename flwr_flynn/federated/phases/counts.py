@@ -1,8 +1,7 @@
 """Phase "counts": the class counts of every party, by each of the run's specs, and their sum.
 
-Three plans begin with it. A new federation starts from zeros. Parties join a saved run by adding to its sum. Parties
-leave it by sending once more the counts they were counted by: counts with another SHA-256 are refused, so that the rest
-is, bit for bit, the sum of the others' counts.
+A new federation starts from zeros. Parties join a saved run by adding to its sum, and leave it by sending once more the
+counts they were counted by: their SHA-256 must be the same, so that the rest is the sum of the others, bit for bit.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class CountsRequest(Request[CountsOfSpecs]):
     """Ask for class counts by each of a run's specs."""
 
     run: RunSpec
-    max_examples: int | None = None
+    max_examples: int | None = None  # of a party; a 1024th of the capacity by default
 
     phase = "counts"
 
@@ -85,7 +84,7 @@ class CountsRequest(Request[CountsOfSpecs]):
                 return Answer([np.clip(released.array, -mode.bound, mode.bound)], NOISY_EXAMPLES)
             return Answer(codec.encode_release(released, mechanism), NOISY_EXAMPLES)
         if isinstance(mode, Secure):
-            party.check_mask(self.run)
+            party.mask(self.run)
         X, codes = party.labelled(self.run.codes, self.run.spec.n_features)
         progress = party.progress(len(codes) * len(self.run.specs))
         counts = [
@@ -177,7 +176,7 @@ def _bounded(counts: ClassCounts, bound: int) -> npt.NDArray[np.int64]:
     largest = int(counts.array.max(initial=0))
     if largest > bound:
         # The value itself is a figure of the party's data.
-        raise PayloadError("secure sum", f"counts of at most {bound} (run-config max-examples)", "a larger one")
+        raise PayloadError("secure sum", f"counts of at most {bound} (run-config max-examples)", "a larger count")
     return counts.array
 
 

@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from flwr_flynn.federated.federation_file import Federation
     from flwr_flynn.federated.options import RunOptions
 
-# With so many samples at each of 32768 parties, the sum of their matrices is still within int64.
-_MAX_EXAMPLES = 2**48
+_MAX_EXAMPLES = 2**48  # of a party; 32768 matrices of so many samples add up within int64
 
 
 @register
@@ -56,8 +55,8 @@ class EvaluationRequest(Request[Tables]):
     run: RunSpec
     counts: ClassCounts
     readout: Readout
-    n_releases: int = 0
-    tries: bool = True
+    n_releases: int = 0  # noises in the counts
+    tries: bool = True  # else parties only keep the model
 
     phase = "evaluation"
     channel = EVALUATE
@@ -103,7 +102,6 @@ class EvaluationRequest(Request[Tables]):
     def compute(self, party: Party) -> Answer:
         model = self.model
         answer = self._tried(party, model) if self.tries else Answer()
-        # Whatever came of trying it, the party keeps the model; a failure there costs it nothing else.
         if reason := party.keep(model):
             answer.metrics[UNKEPT] = reason
         return answer
@@ -153,13 +151,13 @@ def _readout(config: Config) -> Readout:
 class Evaluation:
     """Results of one evaluation."""
 
-    figures: dict[str, Any] | None
-    missing: dict[str, str]
-    unkept: dict[str, str]
+    figures: dict[str, Any] | None  # see `metrics.summary`; None without any matrix
+    missing: dict[str, str]  # reasons of parties without an answer, by name
+    unkept: dict[str, str]  # reasons of parties that could not keep the model, by name
 
 
 def evaluated(parts: Mapping[str, Tables], missing: dict[str, str], unkept: dict[str, str]) -> Evaluation:
-    """The results that confusion matrices, by the names of the parties, lead to."""
+    """Results from confusion matrices, by the names of the parties."""
     matrices = {name: part.tables[0] for name, part in parts.items()}
     return Evaluation(summary(matrices) if matrices else None, missing, unkept)
 
@@ -192,35 +190,23 @@ def _is_read_out(saved: Federation, purpose: str) -> bool:
 
 def classifier_of(run: RunSpec, counts: ClassCounts, readout: Readout) -> FlyNNClassifier:
     """The classifier of a run's counts for its only spec."""
-    mechanism = run.mechanism
     member = ModelMember(run.spec, counts, readout)
-    guarantee = None if mechanism is None else mechanism.guarantee()
-    return FlyNNClassifier.from_model(Model((member,), np.array(run.classes), run.feature_names, guarantee))
+    return FlyNNClassifier.from_model(Model((member,), np.array(run.classes), run.feature_names, run.guarantee))
 
 
 def _request(state: RunState, context: Context) -> EvaluationRequest:
     model = model_of(state, context.options)
     counts: ClassCounts = model.counts_
-    index = selected(state)
+    run = state.run_spec.only(selected(state))
     readout = replace(model.model_.member.readout, temperature=model.temperature_)
-    return EvaluationRequest(
-        state.run_spec.only(index),
-        counts,
-        readout,
-        n_releases=_n_releases(counts, context),
-        tries=context.options.is_evaluated,
-    )
-
-
-def _n_releases(counts: ClassCounts, context: Context) -> int:
-    if isinstance(context.options.run_spec.mode, Secure):
-        return len(context.counted.members)  # each added a share of the noise
-    return sum(release.times for release in counts.noise)
+    n_releases = sum(release.times for release in counts.noise)
+    if isinstance(run.mode, Secure):
+        n_releases = len(context.counted.members)  # each added a share of the noise
+    return EvaluationRequest(run, counts, readout, n_releases, context.options.is_evaluated)
 
 
 def _start(state: RunState, context: Context) -> Tables:
-    n_classes = state.run_spec.n_classes
-    return Tables((np.zeros((n_classes, n_classes), np.int64),))
+    return Tables((np.zeros((state.run_spec.n_classes,) * 2, np.int64),))
 
 
 def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
