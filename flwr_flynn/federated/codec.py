@@ -59,17 +59,9 @@ def _narrowed(array: Array) -> Array:
     return array.astype(np.min_scalar_type(least))
 
 
-def decode(
-    arrays: Sequence[Array],
-    hasher: FlyHash,
-    n_classes: int,
-    *,
-    n_examples: int | None = None,
-    max_examples: int | None = None,
-) -> ClassCounts:
-    """The exact counts in a message of one block, see `decode_all`."""
-    (counts,) = decode_all(arrays, [hasher], n_classes, n_examples=n_examples, max_examples=max_examples)
-    return counts
+def decode(arrays: Sequence[Array], hasher: FlyHash, n_classes: int, **limits: int | None) -> ClassCounts:
+    """The exact counts in a message of one block; the limits are those of `decode_all`."""
+    return decode_all(arrays, [hasher], n_classes, **limits)[0]
 
 
 def decode_all(
@@ -85,11 +77,8 @@ def decode_all(
     Refused are counts that no samples make, of more than `max_examples`, or not of the announced `n_examples`.
     """
     # All blocks are looked at before one of them is unpacked.
-    blocks = _blocks(arrays, hashers, ("|u1",))
-    counts = tuple(
-        _check_plain(block, hasher, n_classes, n_examples, max_examples)
-        for block, hasher in zip(blocks, hashers, strict=True)
-    )
+    pairs = zip(_blocks(arrays, hashers, ("|u1",)), hashers, strict=True)
+    counts = tuple(_plain(block, hasher, n_classes, n_examples, max_examples) for block, hasher in pairs)
     for other in counts[1:]:
         if not np.array_equal(other.n_per_class, counts[0].n_per_class):
             raise PayloadError("counts", "the same samples of each class in all blocks", "different numbers")
@@ -178,7 +167,7 @@ def _typed(array: Any, name: str, types: tuple[str, ...], shape: tuple[int, ...]
     return array
 
 
-def _check_plain(
+def _plain(
     packed: Array, hasher: FlyHash, n_classes: int, n_examples: int | None, max_examples: int | None
 ) -> ClassCounts:
     array = unpack(packed, (n_classes, hasher.hash_dim), capacity(hasher))

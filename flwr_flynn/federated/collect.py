@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Generic
 
 from flwr_flynn.errors import FlyNNError, PayloadError
@@ -61,10 +60,15 @@ def collect_each(
         if name:
             batch.names[cid] = name
         member = counted.member(cid, name or None)
-        statistic = attempt(reply, batch.refused, partial(_read, request, member=member))
-        if statistic is None:
+        if REFUSED in reply.metrics:
+            batch.refused[cid] = f"declined: {clean(reply.metrics[REFUSED], 200) or 'no reason given'}"
             continue
         try:
+            if reply.fault:
+                raise PayloadError(reply.fault)
+            statistic = request.read(codec.read_tensors(reply.tensors), reply, member)
+            if statistic is None:
+                continue
             digests = request.digests(statistic)
             twin = roster.twin(cid, name, digests) or (known.get((name, digests)) if name and digests else None)
             if twin is not None:
@@ -74,7 +78,7 @@ def collect_each(
             if request.load(batch.total) + request.load(statistic) > request.capacity:
                 raise PayloadError("the sum has no room for it")
             index = request.match(statistic, cid, name, set(batch.taken_out.values()))
-            sizes = request.sizes(statistic)
+            sizes, seconds = request.sizes(statistic), reply.metrics.get(SECONDS)
             found = Member(
                 name,
                 cid,
@@ -82,11 +86,12 @@ def collect_each(
                 None if sizes is None else tuple(sizes.tolist()),
                 digests,
                 bytes=reply.n_bytes,
-                seconds=_seconds(reply.metrics.get(SECONDS)),
+                seconds=seconds if isinstance(seconds, float) and 0 <= seconds < math.inf else None,
             )
             batch.total = request.add(batch.total, statistic)
-        except Exception as error:  # noqa: BLE001 - as in `attempt`
-            batch.refused[cid] = _refusal(error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not cost the others their count
+            told = str(error) if isinstance(error, FlyNNError) else f"unreadable ({type(error).__name__})"
+            batch.refused[cid] = f"refused: {told}"
             continue
         known[name, digests] = cid
         if member is not None:
@@ -101,36 +106,9 @@ def collect_each(
     return batch
 
 
-def _read(request: Request[S], reply: Reply, *, member: Member | None) -> S | None:
-    return request.read(codec.read_tensors(reply.tensors), reply, member)
-
-
-def attempt(reply: Reply, refused: dict[str, str], read: Callable[[Reply], S | None]) -> S | None:
-    """Return ``read(reply)``; on an error or a refusal store the reason in `refused` and return None."""
-    try:
-        if REFUSED not in reply.metrics:
-            if reply.fault:
-                raise PayloadError(reply.fault)
-            return read(reply)
-        reason = f"declined: {clean(reply.metrics[REFUSED], 200) or 'no reason given'}"
-    except Exception as error:  # noqa: BLE001 - whatever it is, it must not cost the others their count
-        reason = _refusal(error)
-    refused[reply.cid] = reason
-    return None
-
-
-def _refusal(error: Exception) -> str:
-    """The reason that a report gives: the text of our own errors, of others the kind alone."""
-    return f"refused: {error}" if isinstance(error, FlyNNError) else f"refused: unreadable ({type(error).__name__})"
-
-
 def first_of_each(replies: Iterable[Reply]) -> dict[str, Reply]:
     """The first reply of each sender."""
     first: dict[str, Reply] = {}
     for reply in replies:
         first.setdefault(reply.cid, reply)
     return first
-
-
-def _seconds(value: object) -> float | None:
-    return value if isinstance(value, float) and math.isfinite(value) and value >= 0 else None

@@ -4,8 +4,8 @@ It is a model file with a roster, so `FlyNNClassifier.load` takes the model. Unl
 parties: identity, samples of each class, and the SHA-256 of the counts (the counts themselves are not kept). So parties
 can join later and leave again, and a run can go on after any phase (`purpose="resume"`).
 
-A party is known by the public key of its SuperNode, its node id, or its `party-id`; without SuperNode authentication key
-and id change with every start of a node.
+A party is known by the public key of its SuperNode, its node id, or its `party-id`. Without SuperNode authentication
+key and id change with every start of a node.
 
 >>> import tempfile
 >>> from pathlib import Path
@@ -268,7 +268,3 @@ def main(arguments: Sequence[str]) -> int:
     for row in [{name: name for name in widths}, *rows] if rows else []:
         print("  ".join(f"{row[name]!s:<{width}}" for name, width in widths.items()).rstrip())
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

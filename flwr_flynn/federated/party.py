@@ -145,7 +145,7 @@ class PartyOptions:
             raise ConfigError("budget", "a Budget", type(self.budget).__name__)
         if self.name is not None and not isinstance(self.name, str):
             raise ConfigError("name", "a string", type(self.name).__name__)
-        n_threads(self.n_jobs)
+        n_threads(self.options.n_jobs)
         for name in ("memory_limit", "min_examples"):
             object.__setattr__(self, name, integer(name, getattr(self, name)))
         for name in ("evaluates", "secure", "leaves"):
@@ -184,21 +184,9 @@ class Party:
         self._load = None if isinstance(load, Samples) else load
         self._samples = load if isinstance(load, Samples) else None
         self._width = width
-        self._names: tuple[str, ...] = ()
+        self._names: tuple[str, ...] = ()  # of the features that a request announced
         self._admitted = NOTHING  # what the request that is being answered discloses
         self._touched = False  # whether samples were looked at for it
-
-    @property
-    def n_jobs(self) -> int | None:
-        """Threads for hashing."""
-        return self.options.n_jobs
-
-    @property
-    def min_examples(self) -> int:
-        """Samples that a class must have to be in the sums of the columns."""
-        return self.options.min_examples
-
-    # ---- answers
 
     def answer(self, entries: Mapping[str, Any], arrays: Sequence[Array] = (), channel: str | None = None) -> Answer:
         """The answer to a request as it arrived; a refusal is an answer, too.
@@ -213,7 +201,10 @@ class Party:
                 what = f"phase {kind.phase}"
                 if channel not in (None, kind.channel):
                     raise PayloadError("channel", f"{kind.channel} for phase {kind.phase}", channel)
-                self._announce(announced_names(config) or ())
+                names = announced_names(config) or ()
+                if self._load is not None and names != self._names:
+                    self._samples = None  # loaded by other names
+                self._names = names
                 request = kind.from_config(config, arrays, self)
                 self._admit(request.phase, request.discloses, request.is_withdrawal)
                 answer = request.compute(self)
@@ -245,12 +236,6 @@ class Party:
         _log.error("FlyNN: %s failed", what, exc_info=error)
         return f"{what} failed at this party" if hides else f"failed with {type(error).__name__}"
 
-    def _announce(self, names: tuple[str, ...]) -> None:
-        """Take the names of features of a request. Samples loaded by other names are let go."""
-        if self._load is not None and names != self._names:
-            self._samples = None
-        self._names = names
-
     def _admit(self, phase: str, discloses: str, is_withdrawal: bool) -> None:
         """Raise unless the party's options allow what the answer to a request discloses."""
         options = self.options
@@ -272,10 +257,9 @@ class Party:
         self._admit(phase, discloses, is_withdrawal)
         needed = sum(memory_needed(spec, run.n_classes) for spec in run.specs)
         needed += 16 * run.n_classes**2  # the confusion matrix, and its message
-        spec, several = run.spec, f", the first of {len(run.specs)} specs" if len(run.specs) > 1 else ""
-        self.check_memory(
-            needed, f"hash_dim {spec.hash_dim}, row_nnz {spec.row_nnz} and {run.n_classes} classes{several}"
-        )
+        several = f", the first of {len(run.specs)} specs" if len(run.specs) > 1 else ""
+        what = f"hash_dim {run.spec.hash_dim}, row_nnz {run.spec.row_nnz} and {run.n_classes} classes{several}"
+        self.check_memory(needed, what)
         run.agree_on_rows(config)
 
     def check_memory(self, needed: int, what: str) -> None:
@@ -334,10 +318,10 @@ class Party:
         try:
             samples = self._held()
             _check_samples(samples, run)
-            progress = self.progress(len(samples.y))
-            counts, dropped = count(run.hasher, run.classes, samples.X, samples.y, self.n_jobs, progress)
+            n, n_jobs = len(samples.y), self.options.n_jobs
+            counts, dropped = count(run.hasher, run.classes, samples.X, samples.y, n_jobs, self.progress(n))
             if dropped:
-                _log.warning("FlyNN: %s of %s samples do not fit, and are left out", dropped, len(samples.y))
+                _log.warning("FlyNN: %s of %s samples do not fit, and are left out", dropped, n)
         except Exception as error:  # noqa: BLE001 - a reason could be some sample's doing
             _log.error("FlyNN: counting failed", exc_info=error)
             raise DataError("counting failed at this party") from None
@@ -366,11 +350,11 @@ class Party:
         if self.options.budget is not None:
             check_form(X, y)
             _check_width(X.shape[1], run.spec.n_features)
-            yield from hashed(run.hasher, run.classes, X, y, self.n_jobs)
+            yield from hashed(run.hasher, run.classes, X, y, self.options.n_jobs)
             return
         samples, codes = _labelled(X, y, run.codes, run.spec.n_features)
         for rows in _batches(len(codes), run.n_classes):
-            yield run.hasher.active(samples[rows], n_jobs=self.n_jobs), codes[rows]
+            yield run.hasher.active(samples[rows], n_jobs=self.options.n_jobs), codes[rows]
 
     def keep(self, model: FlyNNClassifier) -> str:
         """Give the model to `on_model`, and return "" or the reason why that failed."""

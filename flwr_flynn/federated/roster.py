@@ -86,8 +86,6 @@ class Roster:
         self._reasons: dict[str, str] = {}
         self._names: dict[str, str] = {}  # as the parties gave them, by cid
 
-    # ---- parties in the sum
-
     @property
     def counted(self) -> list[Member]:
         """Parties that this run counted or took out, in that order, by the names in messages."""
@@ -135,8 +133,6 @@ class Roster:
                     return other
         return None
 
-    # ---- events
-
     def ask(self, cids: Iterable[str]) -> None:
         """Note that these parties are asked. Until they are counted they are missing."""
         for cid in cids:
@@ -159,8 +155,6 @@ class Roster:
     def introduce(self, names: dict[str, str]) -> None:
         """Note names that parties gave themselves, by cid."""
         self._names |= {cid: name for cid, name in names.items() if name}
-
-    # ---- reports
 
     @property
     def missing(self) -> dict[str, str]:

@@ -172,7 +172,9 @@ class Run:
     @property
     def due(self) -> Phase | None:
         """The first phase that is not done; None at the end."""
-        return next((phase for phase in self.phases if not self._is_done(phase)), None)
+        done = self.state.results.keys()
+        left = (each for each in self.phases if each.name not in done or (each.is_counting and not self.is_enough))
+        return next(left, None)
 
     def phase(self, channel: str) -> Phase | None:
         """The phase for a channel's next step: the one that is due, or the counting of late parties."""
@@ -182,9 +184,6 @@ class Run:
         counting = self.counting
         is_late = counting is not None and counting.channel == channel and counting.name in self.state.results
         return counting if is_late else None
-
-    def _is_done(self, phase: Phase) -> bool:
-        return phase.name in self.state.results and (not phase.is_counting or self.is_enough)
 
     # ---- one exchange
 
@@ -231,29 +230,27 @@ class Run:
         ask = self._asked
         if ask is None:
             return None
-        phase, roster = ask.phase, self._roster(ask.phase)
-        start = self._start(phase)
+        phase, roster, start = ask.phase, self._roster(ask.phase), self._start(ask.phase)
         replies = [reply for reply in replies if reply.cid in ask.cids]  # nobody else is heard
         batch = phase.collect(ask.request, start, roster, self.counted, replies)
         batch.replies = first_of_each(replies)
         failed = failures.reasons([cid for cid in ask.cids if cid not in batch.replies])
         accepted = self.options.accept_failures or not (failures or failed or batch.refused)
-        passed = batch.passed
+        passed, traffic = batch.passed, self.traffic.setdefault(phase.name, Traffic())
         if not accepted:
             batch = batch.without(start, "set aside with its round, because others failed")
         theirs = figures(list(batch.passed.values())) if figures is not None and batch.passed else {}
-
-        traffic = self.traffic.setdefault(phase.name, Traffic())
         for reply in passed.values():
             traffic.reply(reply.tensors, reply.metrics)
+        reasons = {**failed, **batch.refused}
         for each in (roster, self.counted):
             each.introduce(batch.names)
-        for cid, reason in {**failed, **batch.refused}.items():
+        for cid, reason in reasons.items():
             roster.fail(cid, reason)
         for cid, member in batch.members.items():
             roster.count(member, batch.taken_out.get(cid))
         names = self.counted.names([*ask.cids, *batch.replies])
-        missing = {names[cid]: clean(reason, 200) for cid, reason in {**failed, **batch.refused}.items()}
+        missing = {names[cid]: clean(reason, 200) for cid, reason in reasons.items()}
         if accepted or phase.channel == EVALUATE:
             self._go_on(phase, batch, missing, names)
         self._asked = None

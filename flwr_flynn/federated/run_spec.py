@@ -47,7 +47,7 @@ class Plain:
 
 @dataclass(frozen=True)
 class Noisy:
-    """Counts with the noise of a mechanism, in clear; not a share of noise (`n_honest`), which protects in sums only."""
+    """Counts with the noise of a mechanism, in clear. A share of noise (`n_honest`) would protect in a sum only."""
 
     mechanism: Mechanism
 

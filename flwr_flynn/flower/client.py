@@ -108,7 +108,9 @@ class FlyNNClient(NumPyClient):
     def evaluate(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
         """Answer a request of the evaluate channel: take the model and try it, or take part in the selection."""
         answer = self.party.answer(config, parameters, EVALUATE)
-        return _loss(answer), answer.n_examples, metrics_of(answer)
+        accuracy = answer.metrics.get("accuracy")
+        loss = 1 - accuracy if isinstance(accuracy, float) else 0.0
+        return loss, answer.n_examples, metrics_of(answer)
 
     def to_client(self) -> Client:
         """The party as Flower calls it. Unlike Flower's own wrapper it allocates nothing that a server declares."""
@@ -140,8 +142,3 @@ class _Wire(Client):
     def _refused(self, error: PayloadError) -> Answer:
         party = self.client.party
         return party.signed(Answer(metrics={REFUSED: party.reason("the request", error)}))
-
-
-def _loss(answer: Answer) -> float:
-    accuracy = answer.metrics.get("accuracy")
-    return 1 - accuracy if isinstance(accuracy, float) else 0.0

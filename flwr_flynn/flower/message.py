@@ -62,22 +62,17 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     wait_timeout : int, default=86400
         Seconds to wait for `min_available_nodes`. Then the round starts with the parties that are there.
     train_metrics_aggr_fn, evaluate_metrics_aggr_fn : callable, optional
-        As in `flwr.serverapp.strategy.FedAvg`: (replies, "num-examples") -> MetricRecord. They see the replies that
-        passed, of the counting and of the evaluation only. By default the figures are FlyNN's own alone.
+        As in `flwr.serverapp.strategy.FedAvg`: (replies, "num-examples") -> MetricRecord, of the counting and of the
+        evaluation only. By default the figures are FlyNN's own alone.
     action : str, default="default"
-        The name under which parties registered: "flynn" for `@app.train("flynn")` and `@app.evaluate("flynn")`.
+        Name of the parties' functions: "flynn" for `@app.train("flynn")` and `@app.evaluate("flynn")`.
     **options
         Fields of `flwr_flynn.federated.options.RunOptions`, as for the strategy of the other API.
 
     Raises
     ------
     ConfigError
-        A parameter is not as described; the message names it.
-
-    References
-    ----------
-    Ram & Sinha, "Federated Nearest Neighbor Classification with a Colony of Fruit-Flies", AAAI 2022,
-    Algorithm 2.
+        Its field is the parameter.
 
     Examples
     --------
@@ -103,9 +98,8 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         if not isinstance(action, str) or not action.isidentifier():
             raise ConfigError("action", "a name as of a Python variable", action)
         if options.get("secure_bound") is not None:
-            raise ConfigError(
-                "secure_bound", "None: Flower has SecAgg+ for its legacy API only", options["secure_bound"]
-            )
+            expected = "None: Flower has SecAgg+ for its legacy API only"
+            raise ConfigError("secure_bound", expected, options["secure_bound"])
         super().__init__(RunOptions(**options), min_available_nodes, min_evaluate_nodes, wait_timeout)
         self.train_metrics_aggr_fn = train_metrics_aggr_fn
         self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn
@@ -114,7 +108,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
 
     @property
     def arrays(self) -> ArrayRecord:
-        """The summed counts as `codec.encode` writes them; of several specs those of the selected one."""
+        """The summed counts of the selected spec, as `codec.encode` writes them."""
         return record(codec.write_tensors(codec.encode(self.counts)))
 
     # ---- Flower's calls
@@ -130,10 +124,9 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
         """Run the federation."""
-        theirs = evaluate_fn
 
         def tried(server_round: int, _: ArrayRecord) -> MetricRecord | None:
-            return None if theirs is None or not self.run.is_specified else theirs(server_round, self.arrays)
+            return evaluate_fn(server_round, self.arrays) if evaluate_fn is not None and self.run.is_specified else None
 
         result = super().start(
             grid,
@@ -142,7 +135,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
             timeout,
             train_config,
             evaluate_config,
-            None if theirs is None else tried,
+            None if evaluate_fn is None else tried,
         )
         # Flower's own are the sums for all specs.
         result.arrays = self.arrays if self.run.is_specified and self.run.is_enough else ArrayRecord()
@@ -234,38 +227,28 @@ class FlyNNStrategy(BaseStrategy, Strategy):
 
 def train(message: Message, party: FlyNNClient | Client) -> Message:
     """Answer a message to `@app.train()`: a party's counts, or the sums of its columns."""
-    content = _content(message)
-    try:
-        tensors = tensors_of(content)
-    except PayloadError as error:
-        return _refusal(message, party, error)
-    res = _client(party).fit(FitIns(Parameters(tensors, NUMPY), config_of(content)))
-    return Message(answer_content(res.parameters.tensors, res.num_examples, res.metrics), reply_to=message)
+    return _answer(message, party, TRAIN)
 
 
 def evaluate(message: Message, party: FlyNNClient | Client) -> Message:
     """Answer a message to `@app.evaluate()`: take the model and try it, or take part in the selection."""
-    content = _content(message)
+    return _answer(message, party, EVALUATE)
+
+
+def _answer(message: Message, party: FlyNNClient | Client, channel: str) -> Message:
+    content = message.content if message.has_content() else RecordDict()
+    client = party.to_client() if isinstance(party, FlyNNClient) else party
     try:
-        tensors = tensors_of(content)
+        parameters, config = Parameters(tensors_of(content), NUMPY), config_of(content)
     except PayloadError as error:
-        return _refusal(message, party, error)
-    res = _client(party).evaluate(EvaluateIns(Parameters(tensors, NUMPY), config_of(content)))
-    return Message(answer_content([], res.num_examples, res.metrics), reply_to=message)
-
-
-def _refusal(message: Message, party: FlyNNClient | Client, error: PayloadError) -> Message:
-    name = getattr(party, "name", None)
-    refusal = {REFUSED: str(error)} | ({PARTY: name} if name else {})
-    return Message(answer_content([], 0, refusal), reply_to=message)
-
-
-def _client(party: FlyNNClient | Client) -> Client:
-    return party.to_client() if isinstance(party, FlyNNClient) else party
-
-
-def _content(message: Message) -> RecordDict:
-    return message.content if message.has_content() else RecordDict()
+        name = getattr(party, "name", None)
+        refusal = {REFUSED: str(error)} | ({PARTY: name} if name else {})
+        return Message(answer_content([], 0, refusal), reply_to=message)
+    if channel == TRAIN:
+        fitted = client.fit(FitIns(parameters, config))
+        return Message(answer_content(fitted.parameters.tensors, fitted.num_examples, fitted.metrics), reply_to=message)
+    tried = client.evaluate(EvaluateIns(parameters, config))
+    return Message(answer_content([], tried.num_examples, tried.metrics), reply_to=message)
 
 
 def evaluation_reply_of(cid: str, content: RecordDict) -> Reply:

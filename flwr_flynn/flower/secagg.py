@@ -1,19 +1,12 @@
 """Exact integer sums through Flower's SecAgg+: the server sees the sum of all counts, and nobody's own.
 
-SecAgg+ masks a party's numbers so that the masks cancel in the sum of all parties. Flower's form of it is made for
-floating-point updates: it clips, rounds at random and weights. With a weight of 1 for everybody, and a quantisation
-step of exactly 1, none of that touches integers of at most `bound` in size. They travel shifted by `bound`, as 0 to
-2 * bound, and the weight as 2 * bound. The sum is exact while those of N parties stay below the modulus::
+Flower's SecAgg+ is made for floating-point updates: it clips, rounds at random and weights. With a weight of 1 for all
+and a quantisation step of exactly 1, none of that touches integers of at most `bound` in size. They travel shifted by
+`bound`, as 0 to 2 * bound. `bound` is a public power of two; a party with larger counts refuses. The sum of N parties is
+exact if ``N * 2 * bound < 2 ** 32``.
 
-    N * 2 * bound < 2 ** 32
-
-`bound` is a power of two, public, and at least as large as any party's largest count; a party whose counts are larger
-refuses, as they would be clipped without a word. Noisy counts are clipped at it by the party, which depends on what it
-releases alone.
-
-What it protects against, and what not: a server that follows the protocol learns the sum alone. Flower's masks come
-from a 32-bit seed of a generator that is not cryptographic, and the server hands out the parties' public keys, so that
-one that does not follow it can learn single counts. It is a protection against looking, not against attacks.
+It protects against a server that follows the protocol, and against no other: Flower's masks come from a 32-bit seed of a
+generator that is not cryptographic, and the server hands out the parties' public keys.
 """
 
 from __future__ import annotations

@@ -57,8 +57,6 @@ class ColumnsRequest(Request[ColumnMoments]):
         """Bytes that making the sums takes, roughly: 4096 for the limbs and the large integers of each sum."""
         return 4096 * self.n_rows * self.n_features
 
-    # ---- wire
-
     def to_config(self) -> dict[str, Scalar]:
         names = self.feature_names
         return {
@@ -84,18 +82,14 @@ class ColumnsRequest(Request[ColumnMoments]):
         party.check_memory(request.memory_needed, f"sums of {request.n_features} columns, {request.n_rows} classes")
         return request
 
-    # ---- party
-
     def compute(self, party: Party) -> Answer:
         X, codes = party.labelled(lambda y: codes_of(self.classes, y), self.n_features)
-        least = max(self.min_examples, party.min_examples)
+        least = max(self.min_examples, party.options.min_examples)
         if not self.by_class:
             keep = (np.bincount(codes, minlength=len(self.classes)) >= least)[codes]
             X, codes = (X if keep.all() else X[keep]), np.zeros(int(keep.sum()), np.int64)
         sums = ColumnMoments.from_data(X, codes, self.n_rows, least)
         return Answer(sums.to_limbs(), sums.n_examples)
-
-    # ---- server
 
     def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> ColumnMoments:
         announced = reply.announced
@@ -157,15 +151,8 @@ def _request(state: RunState, context: Context) -> ColumnsRequest:
     plan, options = context.options.plan, context.options
     if plan is None:
         raise ConfigError("spec", "a plan that needs the sums of the columns", type(options.spec).__name__)
-    run = state.run_spec
-    return ColumnsRequest(
-        plan.n_features,
-        run.classes,
-        plan.needs_classes,
-        options.min_examples,
-        run.feature_names,
-        options.max_examples_per_party,
-    )
+    run, by_class, most = state.run_spec, plan.needs_classes, options.max_examples_per_party
+    return ColumnsRequest(plan.n_features, run.classes, by_class, options.min_examples, run.feature_names, most)
 
 
 def _nothing(state: RunState, context: Context) -> ColumnMoments:

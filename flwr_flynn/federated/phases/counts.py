@@ -25,7 +25,6 @@ from flwr_flynn.federated.protocol import (
     SECURE,
     TRAIN,
     Answer,
-    Array,
     Config,
     Reply,
     Request,
@@ -58,13 +57,11 @@ class CountsRequest(Request[CountsOfSpecs]):
 
     phase = "counts"
 
-    # ---- wire
-
     def to_config(self) -> dict[str, Scalar]:
         return {**self.run.to_config()}
 
     @classmethod
-    def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> CountsRequest:
+    def from_config(cls, config: Config, arrays: Sequence[codec.Array], party: Party) -> CountsRequest:
         request = cls(RunSpec.from_config(config))
         party.check_run(request.run, config, cls.phase, request.discloses, request.is_withdrawal)
         return request
@@ -72,8 +69,6 @@ class CountsRequest(Request[CountsOfSpecs]):
     @property
     def discloses(self) -> str:
         return {Plain.name: EXACT, Noisy.name: NOISY, Secure.name: SECURE}[self.run.mode.name]
-
-    # ---- party
 
     def compute(self, party: Party) -> Answer:
         mode, mechanism = self.run.mode, self.run.mechanism
@@ -88,26 +83,25 @@ class CountsRequest(Request[CountsOfSpecs]):
         X, codes = party.labelled(self.run.codes, self.run.spec.n_features)
         progress = party.progress(len(codes) * len(self.run.specs))
         counts = [
-            ClassCounts.from_data(hasher, X, codes, self.run.n_classes, n_jobs=party.n_jobs, progress=progress)
+            ClassCounts.from_data(hasher, X, codes, self.run.n_classes, n_jobs=party.options.n_jobs, progress=progress)
             for hasher in self.run.hashers
         ]
         if isinstance(mode, Secure):
-            return Answer([_bounded(counts[0], mode.bound)], NOISY_EXAMPLES)
+            if int(counts[0].array.max(initial=0)) > mode.bound:  # SecAgg+ would clip it; the count itself is data
+                expected = f"counts of at most {mode.bound} (run-config max-examples)"
+                raise PayloadError("secure sum", expected, "a larger count")
+            return Answer([counts[0].array], NOISY_EXAMPLES)
         return Answer(codec.encode(*counts), counts[0].n_examples)
 
-    # ---- server
-
-    def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> CountsOfSpecs | None:
+    def read(self, arrays: Sequence[codec.Array], reply: Reply, member: Member | None) -> CountsOfSpecs | None:
         announced, run = reply.announced, self.run
         most = self.max_examples or self.capacity // 1024
         if isinstance(run.mode, Noisy):
-            # It tells nothing of a party's samples, so that any other number is a fault.
             if announced != NOISY_EXAMPLES:
                 raise PayloadError("num_examples", f"{NOISY_EXAMPLES} beside noisy counts", announced)
             return CountsOfSpecs((codec.decode_release(arrays, run.hasher, run.mode.mechanism, most),))
-        return CountsOfSpecs(
-            codec.decode_all(arrays, run.hashers, run.n_classes, n_examples=announced, max_examples=most)
-        )
+        parts = codec.decode_all(arrays, run.hashers, run.n_classes, n_examples=announced, max_examples=most)
+        return CountsOfSpecs(parts)
 
     def sizes(self, statistic: CountsOfSpecs) -> Sizes | None:
         return statistic.parts[0].n_per_class if isinstance(self.run.mode, Plain) else None
@@ -171,22 +165,12 @@ class WithdrawRequest(JoinRequest):
         return total - statistic
 
 
-def _bounded(counts: ClassCounts, bound: int) -> npt.NDArray[np.int64]:
-    """Exact counts as SecAgg+ takes them; a `PayloadError` if it would clip one."""
-    largest = int(counts.array.max(initial=0))
-    if largest > bound:
-        # The value itself is a figure of the party's data.
-        raise PayloadError("secure sum", f"counts of at most {bound} (run-config max-examples)", "a larger count")
-    return counts.array
-
-
 def _request(state: RunState, context: Context) -> CountsRequest:
     options = context.options
-    if options.purpose == "withdraw":
-        return WithdrawRequest(state.run_spec, options.max_examples_per_party, context.counted)
-    if options.federation is not None:
-        return JoinRequest(state.run_spec, options.max_examples_per_party, context.counted)
-    return CountsRequest(state.run_spec, options.max_examples_per_party)
+    if options.federation is None:
+        return CountsRequest(state.run_spec, options.max_examples_per_party)
+    kind = WithdrawRequest if options.purpose == "withdraw" else JoinRequest
+    return kind(state.run_spec, options.max_examples_per_party, context.counted)
 
 
 def _start(state: RunState, context: Context) -> CountsOfSpecs:
@@ -200,13 +184,6 @@ def _fold(state: RunState, batch: Batch[CountsOfSpecs], context: Context) -> Run
 
 def phase_for(options: RunOptions) -> Phase:
     """The counting of a run: added to nothing or to a saved sum, taken out of one, or by a secure sum."""
-    return Phase(
-        "counts",
-        TRAIN,
-        _request,
-        _start,
-        _fold,
-        collect=collect_secure if isinstance(options.run_spec.mode, Secure) else collect_each,
-        is_counting=True,
-        audience=ALL if options.purpose == "withdraw" else NEW,
-    )
+    collect = collect_secure if isinstance(options.run_spec.mode, Secure) else collect_each
+    audience = ALL if options.purpose == "withdraw" else NEW
+    return Phase("counts", TRAIN, _request, _start, _fold, collect, is_counting=True, audience=audience)

@@ -41,7 +41,6 @@ from flwr_flynn.model.model import Model, ModelMember
 from flwr_flynn.model.scoring import Readout, given_readout
 
 if TYPE_CHECKING:
-    from flwr_flynn.federated.federation_file import Federation
     from flwr_flynn.federated.options import RunOptions
 
 _MAX_EXAMPLES = 2**48  # of a party; 32768 matrices of so many samples add up within int64
@@ -60,8 +59,6 @@ class EvaluationRequest(Request[Tables]):
 
     phase = "evaluation"
     channel = EVALUATE
-
-    # ---- wire
 
     def to_config(self) -> dict[str, Scalar]:
         return {
@@ -97,8 +94,6 @@ class EvaluationRequest(Request[Tables]):
         """The classifier that is handed out."""
         return classifier_of(self.run, self.counts, self.readout)
 
-    # ---- party
-
     def compute(self, party: Party) -> Answer:
         model = self.model
         answer = self._tried(party, model) if self.tries else Answer()
@@ -117,8 +112,6 @@ class EvaluationRequest(Request[Tables]):
             return Answer()
         n_examples = int(matrix.sum())
         return Answer([matrix], n_examples, {"accuracy": float(np.trace(matrix) / n_examples)})
-
-    # ---- server
 
     def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> Tables | None:
         announced = reply.announced
@@ -175,17 +168,16 @@ def model_of(state: RunState, options: RunOptions) -> FlyNNClassifier:
     counts = state.results["counts"].parts[index]
     if selection is not None:
         readout = selection.readout
-    elif saved is not None and _is_read_out(saved, options.purpose) and state.results["counts"] is saved.totals:
-        readout = saved.readout  # nobody was added or taken out since it was chosen
+    elif (
+        saved is not None
+        and state.results["counts"] is saved.totals
+        and (options.purpose == "evaluate" or saved.phase not in ("counts", "selection"))
+    ):
+        readout = saved.readout  # chosen for these very counts
     else:
         suggested = Readout(options.rule, suggest_decay(counts, options.rule))
         readout = given_readout(options.rule, options.decay) or suggested
     return classifier_of(run.only(index), counts, readout)
-
-
-def _is_read_out(saved: Federation, purpose: str) -> bool:
-    """Whether a saved run had come to its readout; "evaluate" hands the model out as the file has it in any case."""
-    return purpose == "evaluate" or saved.phase not in ("counts", "selection")
 
 
 def classifier_of(run: RunSpec, counts: ClassCounts, readout: Readout) -> FlyNNClassifier:

@@ -48,8 +48,6 @@ class SelectionRequest(Request[Tables]):
     phase = "selection"
     channel = EVALUATE
 
-    # ---- wire
-
     def to_config(self) -> dict[str, Scalar]:
         pairs = [[[readout.rule, readout.decay] for readout in entries] for entries in self.candidates]
         return {**self.run.to_config(), key("candidates"): json.dumps(pairs)}
@@ -64,18 +62,14 @@ class SelectionRequest(Request[Tables]):
         totals = codec.decode_all(arrays, run.hashers, run.n_classes)
         return cls(run, CountsOfSpecs(totals), _candidates(config, len(run.specs)))
 
-    # ---- party
-
     def compute(self, party: Party) -> Answer:
         X, codes = party.labelled(self.run.codes, self.run.spec.n_features)
         progress = party.progress(len(codes) * len(self.run.specs))
         tables: list[Array] = []
         for hasher, counts, readouts in zip(self.run.hashers, self.totals.parts, self.candidates, strict=True):
-            batches = hashed_batches(hasher, X, codes, party.n_jobs, progress)
+            batches = hashed_batches(hasher, X, codes, party.options.n_jobs, progress)
             tables += leave_one_out_tables(counts, batches, readouts)
         return Answer(tables, len(codes))
-
-    # ---- server
 
     def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> Tables:
         if member is None or member.sizes is None:
@@ -147,15 +141,8 @@ def select(
         temperature = best_temperature(losses[spec][index])
         filled = n_per_class > 0
         accuracies = tuple(tuple((table[:, filled] / n_per_class[filled]).mean(axis=1).tolist()) for table in correct)  # type: ignore[assignment]
-    return Selection(
-        spec=spec,
-        readout=replace(candidates[spec][index], temperature=temperature),
-        candidates=candidates,
-        accuracies=accuracies,
-        examples=sum(n_per_class.tolist()),
-        parties=parties,
-        missing=missing,
-    )
+    readout = replace(candidates[spec][index], temperature=temperature)
+    return Selection(spec, readout, candidates, accuracies, sum(n_per_class.tolist()), parties, missing)
 
 
 def _candidates(config: Config, n_specs: int) -> Candidates:
