@@ -31,13 +31,11 @@ def codes_of(classes: Sequence[Label], y: npt.ArrayLike) -> npt.NDArray[np.int64
         codes = np.fromiter((code_of.get(label, -1) for label in labels.tolist()), np.int64, len(labels))
     except TypeError:
         raise DataError("y", "strings or integers as labels", "unhashable objects") from None
-    unknown = int((codes < 0).sum())
-    if unknown:
-        kind = "strings" if isinstance(classes[0], str) else "integers"
-        raise DataError(
-            f"y: {unknown} of {len(codes)} labels are not in the class list ({len(classes)} {kind}; "
-            f"y has dtype {labels.dtype})"
+    if unknown := int((codes < 0).sum()):
+        listed = (
+            f"{len(classes)} {'strings' if isinstance(classes[0], str) else 'integers'}; y has dtype {labels.dtype}"
         )
+        raise DataError(f"y: {unknown} of {len(codes)} labels are not in the class list ({listed})")
     return codes
 
 

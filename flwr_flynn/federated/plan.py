@@ -1,18 +1,18 @@
 """The plan of a run: which phases follow from its options.
 
-===========  ==========================================================  =========================================
-purpose      phases                                                      left out where
-===========  ==========================================================  =========================================
-train        columns, counts, selection, evaluation                      see below
+===========  ==================================================
+purpose      phases
+===========  ==================================================
+train        columns, counts, selection, evaluation
 join         counts (added), selection, evaluation
 withdraw     counts (taken out), selection, evaluation
 evaluate     evaluation
 resume       the phase where a run stopped, and those after it
-===========  ==========================================================  =========================================
+===========  ==================================================
 
-No columns without a plan that derives specs from them; no selection where there is one candidate, where nobody tries
-the model, and for noisy or secure counts, whose parties' exact figures stay at home; no evaluation where nobody gets
-the model. The option `phases` takes the place of the whole plan, of which "evaluate" and "resume" leave out the same.
+Left out are columns without a plan that derives specs from them; the selection for one candidate, where nobody tries
+the model, and for noisy or secure counts; and the evaluation where nobody gets the model. The option `phases` takes the
+place of the whole plan.
 """
 
 from __future__ import annotations

@@ -104,10 +104,10 @@ class EvaluationRequest(Request[Tables]):
     def _tried(self, party: Party, model: FlyNNClassifier) -> Answer:
         try:
             matrix = party.confusion(self.run, model)
-        except (DataError, PayloadError) as error:
-            return Answer(metrics={REFUSED: party.reason("the evaluation", DataError(f"X_test, y_test: {error}"))})
         except Exception as error:  # noqa: BLE001 - its text may hold anything; `Party.reason` tells the kind alone
-            return Answer(metrics={REFUSED: party.reason("the evaluation", error)})
+            is_ours = isinstance(error, DataError | PayloadError)
+            told = DataError(f"X_test, y_test: {error}") if is_ours else error
+            return Answer(metrics={REFUSED: party.reason("the evaluation", told)})
         if matrix is None:
             return Answer()
         n_examples = int(matrix.sum())
