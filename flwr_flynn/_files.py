@@ -137,7 +137,7 @@ def _set_mode(descriptor: int, mode: int | None) -> None:
 
 
 def _is_at(descriptor: int, path: str) -> bool:
-    """Whether the open file is the one of this name."""
+    """True if the open file is the one of this name."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.lstat(path))
     except FileNotFoundError:
@@ -152,15 +152,17 @@ class _NoLocksError(OSError):
 
 
 def lock(path: str | os.PathLike[str], wait: float = math.inf) -> AbstractContextManager[int]:
-    """Take the lock of a file; leaving the block of the context manager returned gives it back."""
+    """Take the lock of a file, made for its owner alone; leaving the block gives it back, and the file stays.
+
+    A `BlockingIOError` if another process or thread holds it for longer than `wait` seconds.
+    """
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
     while True:
         descriptor = os.open(path, flags, 0o600)
         try:
             _flock(descriptor, wait)
-            if _is_at(
-                descriptor, os.fspath(path)
-            ):  # else it was removed meanwhile, and the next one locks another file
+            # Else it was removed meanwhile, and the next holder locks a new file.
+            if _is_at(descriptor, os.fspath(path)):
                 return _held(descriptor)
         except BaseException:
             os.close(descriptor)
@@ -210,7 +212,7 @@ _HEADER = re.compile(
 
 
 class NpyHeader(NamedTuple):
-    """What the header of an .npy says: neither sizes nor types beyond what NumPy can have."""
+    """Header of an .npy: sizes and types that NumPy can have."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -228,7 +230,10 @@ class NpyHeader(NamedTuple):
 
 
 def npy_header(stream: IO[bytes], what: str, error: type[Refusal], types: str = ".*") -> NpyHeader:
-    """Read the header of an .npy of a plain array; the stream then stands at its entries."""
+    """Read the header of an .npy of a plain array whose ``dtype.str`` matches `types`; the stream then is at its entries.
+
+    `error` names `what` where the header is malformed. Nothing is allocated by what it says.
+    """
     magic = stream.read(8)
     wide = 2 if magic[6:7] == b"\x01" else 4
     length = stream.read(wide)
@@ -260,7 +265,10 @@ def npz_array(
     types: str = ".*",
     max_bytes: int | None = None,
 ) -> npt.NDArray[Any]:
-    """Read one array of an open .npz, whose size is known, and known to fit, before anything is allocated."""
+    """Read one array of an open .npz on disk; its size is checked before anything is allocated.
+
+    By default `max_bytes` is what a file of this size can hold. Damaged files raise whatever `zipfile` does.
+    """
     info = archive.getinfo(member)
     # What NumPy writes. Other methods allocate as the file pleases, and deflate makes of a byte 1032 at most.
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):

@@ -14,7 +14,7 @@ LARGEST = 2**63 - 1
 
 
 def integer(field: str, value: Any, least: int = 1, most: int = LARGEST, error: type[FlyNNError] = ConfigError) -> int:
-    """`value` as Python's integer, NumPy's integers included, if it is within bounds."""
+    """`value` as Python's integer if it is within bounds; NumPy's integers are integers, booleans are not."""
     try:
         number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -35,7 +35,7 @@ def number(
     below: float = math.inf,
     error: type[FlyNNError] = ConfigError,
 ) -> float:
-    """`value` as Python's float if it is a finite number from `least` to `most`, more than `above`, less than `below`."""
+    """`value` as Python's float if it is finite, from `least` to `most`, more than `above` and less than `below`."""
     try:
         figure = math.nan if isinstance(value, bool | str | bytes) else float(value)
     except (TypeError, ValueError, OverflowError):

@@ -90,9 +90,6 @@ def capacity(hasher: FlyHash) -> int:
     return (2**63 - 1) // int(hasher.hash_dim)
 
 
-# ---- noisy counts
-
-
 def encode_release(release: ClassCounts, mechanism: Mechanism) -> list[Array]:
     """A party's private release as a message, whose size does not depend on the counts."""
     dtype = _release_type(mechanism)
@@ -211,18 +208,13 @@ def _read_tensor(tensor: bytes, name: str) -> Array:
     return header.array(tensor, start)
 
 
-# ---- tables of integers, and arrays where Flower carries none
-
-
 def tables(arrays: Sequence[Array], shapes: Sequence[tuple[int, int]]) -> list[npt.NDArray[np.int64]]:
     """Arrays that arrived, as int64 tables of these shapes."""
     if not isinstance(arrays, Sequence) or len(arrays) != len(shapes):
         got = len(arrays) if isinstance(arrays, Sequence) else type(arrays).__name__
         raise PayloadError("tables", f"{len(shapes)} arrays", got)
-    return [
-        _typed(array, f"table {i + 1}", ("<i8",), shape).astype(np.int64)
-        for i, (array, shape) in enumerate(zip(arrays, shapes, strict=True))
-    ]
+    pairs = enumerate(zip(arrays, shapes, strict=True), start=1)
+    return [_typed(array, f"table {i}", ("<i8",), shape).astype(np.int64) for i, (array, shape) in pairs]
 
 
 def join(tensors: Sequence[bytes]) -> bytes:

@@ -74,11 +74,6 @@ class Federation:
     readout : Readout
     phase : str, default=""
         The phase that is due, "" for a finished run.
-
-    Raises
-    ------
-    ModelFileError
-        The members are not those of the counts.
     """
 
     run_spec: RunSpec
@@ -97,10 +92,10 @@ class Federation:
         self._check_members()
 
     def _check_members(self) -> None:
-        mode, n_specs = self.run_spec.mode, len(self.run_spec.specs)
+        mode = self.run_spec.mode
         if self.counts.noise and self.run_spec.mechanism is None:
             raise ModelFileError("roster", "a mechanism for noisy counts", f"mode {mode.name}")
-        expected = 0 if self.is_secure else n_specs
+        expected = 0 if self.is_secure else len(self.run_spec.specs)
         for member in self.members:
             if len(member.sha256) != expected:
                 raise ModelFileError("sha256", f"{expected} for each member in mode {mode.name}", len(member.sha256))
@@ -186,13 +181,9 @@ class Federation:
             run = RunSpec([member.spec for member in model.members], classes, mode, model.feature_names)
             if not isinstance(roster["members"], list):
                 raise ModelFileError("members", "a list", type(roster["members"]).__name__)
-            return cls(
-                run,
-                CountsOfSpecs(tuple(member.counts for member in model.members)),
-                [_member(member, len(classes)) for member in roster["members"]],
-                model.members[0].readout,
-                roster["phase"],
-            )
+            totals = CountsOfSpecs(tuple(member.counts for member in model.members))
+            members = [_member(member, len(classes)) for member in roster["members"]]
+            return cls(run, totals, members, model.members[0].readout, roster["phase"])
 
 
 def _member(values: Any, n_classes: int) -> Member:

@@ -48,7 +48,7 @@ class RunOptionsDict(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Decisions of a strategy's user about a run.
+    """Decisions of a strategy's user about a run. A wrong one is the field of a `ConfigError`.
 
     Parameters
     ----------
@@ -95,11 +95,6 @@ class RunOptions:
         Go on without parties that fail or refuse; else the answers of the phase are set aside.
     phases : sequence of Phase, optional
         A plan of your own instead of the one that follows from the other options.
-
-    Raises
-    ------
-    ConfigError
-        Its field is the option.
     """
 
     spec: HashSpec | Sequence[HashSpec] | HashPlan

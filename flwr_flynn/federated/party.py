@@ -95,7 +95,7 @@ def no_mask(_run: RunSpec) -> None:
 
 @dataclass(frozen=True)
 class PartyOptions:
-    """Permissions and resources of a party.
+    """Permissions and resources of a party. A wrong one is the field of a `ConfigError`.
 
     Parameters
     ----------
@@ -122,11 +122,6 @@ class PartyOptions:
         With a budget: seconds that every answer takes, so that its time tells nothing. 0: as long as it takes.
     on_model : callable, optional
         Called with the federated `FlyNNClassifier` when it arrived and was tried.
-
-    Raises
-    ------
-    ConfigError
-        Its field is the option.
     """
 
     name: str | None = None
@@ -145,7 +140,7 @@ class PartyOptions:
             raise ConfigError("budget", "a Budget", type(self.budget).__name__)
         if self.name is not None and not isinstance(self.name, str):
             raise ConfigError("name", "a string", type(self.name).__name__)
-        n_threads(self.options.n_jobs)
+        n_threads(self.n_jobs)
         for name in ("memory_limit", "min_examples"):
             object.__setattr__(self, name, integer(name, getattr(self, name)))
         for name in ("evaluates", "secure", "leaves"):
@@ -250,13 +245,11 @@ class Party:
             raise PrivacyError(f"policy max-epsilon set: only noisy counts leave this party, not phase {phase}")
         self._admitted = discloses
 
-    # ---- checks of a request, before any sample is touched
-
     def check_run(self, run: RunSpec, config: Config, phase: str, discloses: str, is_withdrawal: bool = False) -> None:
         """Raise unless the party admits such a request, has the memory, and draws the same rows as the server."""
         self._admit(phase, discloses, is_withdrawal)
-        needed = sum(memory_needed(spec, run.n_classes) for spec in run.specs)
-        needed += 16 * run.n_classes**2  # the confusion matrix, and its message
+        confusions = 16 * run.n_classes**2  # the matrix, and its message
+        needed = sum(memory_needed(spec, run.n_classes) for spec in run.specs) + confusions
         several = f", the first of {len(run.specs)} specs" if len(run.specs) > 1 else ""
         what = f"hash_dim {run.spec.hash_dim}, row_nnz {run.spec.row_nnz} and {run.n_classes} classes{several}"
         self.check_memory(needed, what)
@@ -269,8 +262,6 @@ class Party:
                 f"memory: {what} need about {needed / 2**20:.1f} MiB, "
                 f"this party allows {self.options.memory_limit / 2**20:.1f}"
             )
-
-    # ---- samples
 
     def labelled(
         self, codes_of: Callable[[Any], npt.NDArray[np.int64]], n_features: int
@@ -326,8 +317,6 @@ class Party:
             _log.error("FlyNN: counting failed", exc_info=error)
             raise DataError("counting failed at this party") from None
         return counts
-
-    # ---- the model
 
     def confusion(self, run: RunSpec, model: FlyNNClassifier) -> Confusion | None:
         """(L, L) confusion matrix of a model on held-out samples; None without any."""

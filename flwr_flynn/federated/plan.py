@@ -27,11 +27,8 @@ from flwr_flynn.federated.run_spec import Plain
 def phases_of(options: RunOptions) -> tuple[Phase, ...]:
     """The phases of a run with these options, in order."""
     run = options.run_spec
-    selects = (
-        options.is_evaluated
-        and isinstance(run.mode, Plain)
-        and selection.is_selection_needed(len(run.specs), options.rule, options.decay)
-    )
+    is_choice = selection.is_selection_needed(len(run.specs), options.rule, options.decay)
+    selects = options.is_evaluated and isinstance(run.mode, Plain) and is_choice
     plan: list[Phase] = list(options.phases or ()) or [
         *([columns.COLUMNS] if options.plan is not None else []),
         counts.phase_for(options),

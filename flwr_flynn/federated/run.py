@@ -98,7 +98,7 @@ class Traffic:
         self.down += n_parties * (sum(map(len, tensors)) + codec.n_bytes(config))
 
     def reply(self, tensors: Iterable[bytes], metrics: Mapping[str, Any]) -> None:
-        """Note what came from one party."""
+        """Note a reply of one party."""
         self.replied += 1
         self.up += sum(map(len, tensors)) + codec.n_bytes(metrics)
 
@@ -320,10 +320,8 @@ class Run:
         if not self.is_specified:
             missing = self.rosters["columns"].missing if "columns" in self.rosters else {}
             listed = ", ".join(f"{name} ({reason})" for name, reason in list(missing.items())[:20])
-            raise AggregationError(
-                "no party was asked to count, the sums of the columns are not in; missing: "
-                + (listed or "nobody was asked; too few parties were connected")
-            )
+            who = listed or "nobody was asked; too few parties were connected"
+            raise AggregationError(f"no party was asked to count, the sums of the columns are not in; missing: {who}")
 
     @property
     def totals(self) -> CountsOfSpecs:

@@ -101,7 +101,7 @@ def mode_of(mechanism: Mechanism | None, bound: int | None) -> Mode:
 
 @dataclass(frozen=True)
 class RunSpec:
-    """Specs, classes, mode and names of features of a run.
+    """Specs, classes, mode and names of features of a run. A wrong one is the field of a `ConfigError`.
 
     Parameters
     ----------
@@ -113,11 +113,6 @@ class RunSpec:
         A mechanism must be for the spec's `hash_nnz` and for L classes.
     feature_names : sequence of str, optional
         Names of the columns, for the model.
-
-    Raises
-    ------
-    ConfigError
-        Its field is the parameter.
     """
 
     specs: Sequence[HashSpec]
@@ -205,14 +200,10 @@ class RunSpec:
         try:
             specs = config.json("specs", _MAX_SPEC_CHARS)
             if not isinstance(specs, list) or not 1 <= len(specs) <= MAX_SPECS:
-                got = f"{len(specs)}" if isinstance(specs, list) else type(specs).__name__
+                got = len(specs) if isinstance(specs, list) else type(specs).__name__
                 raise PayloadError(key("specs"), f"a list of 1 to {MAX_SPECS} specs", got)
-            return cls(
-                [HashSpec.from_dict(spec) for spec in specs],
-                config.json("classes", MAX_CHARS),
-                _mode(config),
-                announced_names(config),
-            )
+            parsed, classes = [HashSpec.from_dict(spec) for spec in specs], config.json("classes", MAX_CHARS)
+            return cls(parsed, classes, _mode(config), announced_names(config))
         except (SpecError, ConfigError) as error:
             raise PayloadError(f"config: {error}") from None
 

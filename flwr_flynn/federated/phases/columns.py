@@ -70,13 +70,9 @@ class ColumnsRequest(Request[ColumnMoments]):
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> ColumnsRequest:
         try:
-            request = cls(
-                config.integer("n_features", 1, 2**31 - 1),
-                config.json("classes", MAX_CHARS),
-                config.boolean("by_class"),
-                config.integer("min_examples", 1),
-                announced_names(config),
-            )
+            n_features, classes = config.integer("n_features", 1, 2**31 - 1), config.json("classes", MAX_CHARS)
+            by_class, least = config.boolean("by_class"), config.integer("min_examples", 1)
+            request = cls(n_features, classes, by_class, least, announced_names(config))
         except ConfigError as error:
             raise PayloadError(f"config: {error}") from None
         party.check_memory(request.memory_needed, f"sums of {request.n_features} columns, {request.n_rows} classes")

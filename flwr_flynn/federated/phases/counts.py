@@ -19,18 +19,7 @@ from flwr_flynn.federated.collect import Batch, collect_each
 from flwr_flynn.federated.party import NOISY_EXAMPLES, Party
 from flwr_flynn.federated.phase import ALL, NEW, Context, Phase, RunState
 from flwr_flynn.federated.phases.secure import collect_secure
-from flwr_flynn.federated.protocol import (
-    EXACT,
-    NOISY,
-    SECURE,
-    TRAIN,
-    Answer,
-    Config,
-    Reply,
-    Request,
-    Scalar,
-    register,
-)
+from flwr_flynn.federated.protocol import EXACT, NOISY, SECURE, TRAIN, Answer, Config, Reply, Request, Scalar, register
 from flwr_flynn.federated.roster import Member, Roster
 from flwr_flynn.federated.run_spec import Noisy, Plain, RunSpec, Secure
 from flwr_flynn.federated.statistics import CountsOfSpecs
@@ -38,8 +27,6 @@ from flwr_flynn.model.counts import ClassCounts
 
 if TYPE_CHECKING:
     from flwr_flynn.federated.options import RunOptions
-
-Sizes = npt.NDArray[np.int64]
 
 
 def no_counts(run: RunSpec) -> CountsOfSpecs:
@@ -103,7 +90,7 @@ class CountsRequest(Request[CountsOfSpecs]):
         parts = codec.decode_all(arrays, run.hashers, run.n_classes, n_examples=announced, max_examples=most)
         return CountsOfSpecs(parts)
 
-    def sizes(self, statistic: CountsOfSpecs) -> Sizes | None:
+    def sizes(self, statistic: CountsOfSpecs) -> npt.NDArray[np.int64] | None:
         return statistic.parts[0].n_per_class if isinstance(self.run.mode, Plain) else None
 
     def load(self, statistic: CountsOfSpecs) -> int:
@@ -153,10 +140,8 @@ class WithdrawRequest(JoinRequest):
         for index in found:
             if before[index].sha256 == statistic.sha256:
                 return index
-        raise PayloadError(
-            f"counts: expected those that {before[found[0]]} was counted by, got counts of another SHA-256; "
-            "have its data or settings changed?"
-        )
+        got = "counts of another SHA-256; have its data or settings changed?"
+        raise PayloadError("counts", f"those that {before[found[0]]} was counted by", got)
 
     def load(self, statistic: CountsOfSpecs) -> int:
         return 0

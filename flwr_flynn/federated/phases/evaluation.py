@@ -22,7 +22,6 @@ from flwr_flynn.federated.protocol import (
     RESULTS,
     UNKEPT,
     Answer,
-    Array,
     Config,
     Reply,
     Request,
@@ -68,11 +67,11 @@ class EvaluationRequest(Request[Tables]):
             key("tries"): self.tries,
         }
 
-    def arrays(self) -> list[Array]:
+    def arrays(self) -> list[codec.Array]:
         return codec.encode(self.counts)
 
     @classmethod
-    def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> EvaluationRequest:
+    def from_config(cls, config: Config, arrays: Sequence[codec.Array], party: Party) -> EvaluationRequest:
         run = RunSpec.from_config(config)
         if len(run.specs) > 1:
             raise PayloadError("spec", "the one of the model", len(run.specs))
@@ -113,7 +112,7 @@ class EvaluationRequest(Request[Tables]):
         n_examples = int(matrix.sum())
         return Answer([matrix], n_examples, {"accuracy": float(np.trace(matrix) / n_examples)})
 
-    def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> Tables | None:
+    def read(self, arrays: Sequence[codec.Array], reply: Reply, member: Member | None) -> Tables | None:
         announced = reply.announced
         if not self.tries or announced == 0:  # what nobody asked for is not looked at
             return None
