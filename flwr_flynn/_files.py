@@ -230,7 +230,7 @@ class NpyHeader(NamedTuple):
 
 
 def npy_header(stream: IO[bytes], what: str, error: type[Refusal], types: str = ".*") -> NpyHeader:
-    """Read the header of an .npy of a plain array whose ``dtype.str`` matches `types`; the stream then is at its entries.
+    """Read the header of an .npy of a plain array, up to its entries; its ``dtype.str`` must match `types`.
 
     `error` names `what` where the header is malformed. Nothing is allocated by what it says.
     """

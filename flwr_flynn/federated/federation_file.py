@@ -7,19 +7,6 @@ can join later and leave again, and a run can go on after any phase (`purpose="r
 A party is known by the public key of its SuperNode, its node id, or its `party-id`. Without SuperNode authentication
 key and id change with every start of a node.
 
->>> import tempfile
->>> from pathlib import Path
->>> from flwr_flynn import HashSpec
->>> run = RunSpec(HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=7), ["cat", "dog"])
->>> counts = ClassCounts.from_data(run.hasher, [[0.0, 1.0], [1.0, 0.0]], [0, 1], n_classes=2)
->>> member = Member("Basel", "17", sizes=(1, 1), sha256=(counts.sha256(),), run="1")
->>> before = Federation(run, CountsOfSpecs((counts,)), (member,), Readout("balanced", 0.5))
->>> with tempfile.TemporaryDirectory() as folder:
-...     before.save(Path(folder, "federation.npz"))
-...     after = Federation.load(Path(folder, "federation.npz"))
->>> after.totals == before.totals, [member.name for member in after.members]
-(True, ['Basel'])
-
 ``python -m flwr_flynn.federation show federation.npz`` prints a file's roster.
 """
 

@@ -1,15 +1,4 @@
-"""The roster of a run: parties that were asked, counted or are missing, and the names by which messages call them.
-
->>> roster = Roster()
->>> roster.ask(["17", "18"])
->>> roster.count(Member("Basel", "17", sizes=(3, 2)))
->>> [str(member) for member in roster.counted], roster.missing
-(['Basel'], {'node 18': 'no reply'})
->>> roster.require(2)
-Traceback (most recent call last):
-...
-flwr_flynn.errors.AggregationError: 1 of at least 2 parties counted; missing: node 18 (no reply)
-"""
+"""The roster of a run: parties that were asked, counted or are missing, and the names by which messages call them."""
 
 from __future__ import annotations
 

@@ -3,14 +3,6 @@
 Where counts are private, a refusal because of one sample would give it away. So a sample with a value that is missing,
 infinite, no number or beyond the hash, or with an unknown label, is dropped. And no sample changes how another is read:
 types are not inferred from all of them together.
-
->>> import numpy as np
->>> from flwr_flynn import FlyHash, HashSpec
->>> hasher = FlyHash(HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=7))
->>> X = np.array([[0.0, 1.0], [np.nan, 1.0], [2.0, 1.0]])
->>> counts, dropped = count(hasher, ["cat", "dog"], X, ["cat", "dog", "owl"])
->>> counts.n_per_class, dropped
-(array([1, 0]), 2)
 """
 
 from __future__ import annotations

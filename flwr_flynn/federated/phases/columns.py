@@ -1,10 +1,4 @@
-"""Phase "columns": exact sums of the columns and of their squares, from which the server derives the specs.
-
->>> from flwr_flynn.model.candidates import HashPlan
->>> plan = HashPlan(n_features=2, n_classes=2, scaling="standard", hash_dim=64)
->>> derive_specs(plan, ColumnMoments.zeros(2, 1))[1]
-'no party sent the sums of any sample'
-"""
+"""Phase "columns": exact sums of the columns and of their squares, from which the server derives the specs."""
 
 from __future__ import annotations
 

@@ -1,13 +1,4 @@
-"""The sum of a secure run: SecAgg+ hands the server one copy of the mean for each party in it, see `flower.secagg`.
-
->>> bound_for(1437)
-2048
->>> check_room(n_parties=10, bound=2048)
->>> check_room(n_parties=2**21, bound=2048)
-Traceback (most recent call last):
-...
-flwr_flynn.errors.ConfigError: secure sum: expected at most 1048575 parties with counts up to 2048, got 2097152
-"""
+"""The sum of a secure run: SecAgg+ hands the server one copy of the mean for each party in it, see `flower.secagg`."""
 
 from __future__ import annotations
 
