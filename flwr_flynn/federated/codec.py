@@ -5,13 +5,6 @@ A message has one block for each hash specification. A block is two arrays: the 
 
 Nothing is assumed of an array that arrives. Sizes, types and shapes are checked before anything is allocated, and a
 message is used whole or refused with a `PayloadError`.
-
->>> import numpy as np
->>> from flwr_flynn import ClassCounts, FlyHash, HashSpec
->>> hasher = FlyHash(HashSpec(n_features=4, hash_dim=8, row_nnz=2, hash_nnz=3, seed=7))
->>> counts = ClassCounts.from_data(hasher, np.eye(4), np.array([0, 0, 1, 1]), n_classes=2)
->>> decode(encode(counts), hasher, n_classes=2) == counts
-True
 """
 
 from __future__ import annotations

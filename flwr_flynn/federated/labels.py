@@ -1,8 +1,4 @@
-"""Class lists, labels and names of features that a run announces to its parties.
-
->>> codes_of(("cat", "dog"), ["dog", "cat", "dog"])
-array([1, 0, 1])
-"""
+"""Class lists, labels and names of features that a run announces to its parties."""
 
 from __future__ import annotations
 

@@ -165,8 +165,6 @@ class Request(ABC, Generic[S]):
     phase: ClassVar[str]
     channel: ClassVar[str] = TRAIN
 
-    # ---- both ways over the wire
-
     @abstractmethod
     def to_config(self) -> dict[str, Scalar]:
         """Config entries for a party, without `PHASE`."""
@@ -190,13 +188,9 @@ class Request(ABC, Generic[S]):
         """True if only parties that leave the federation answer."""
         return False
 
-    # ---- at a party
-
     @abstractmethod
     def compute(self, party: Party) -> Answer:
         """The party's answer. An error is a refusal: its text travels to the server and holds no value of the data."""
-
-    # ---- at the server
 
     @abstractmethod
     def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> S | None:

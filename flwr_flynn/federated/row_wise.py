@@ -111,11 +111,7 @@ def _values(y: Any) -> Any:
 
 
 def meaning(label: Any) -> float | str | None:
-    """The number or the text that a label means, in whatever form; None for a missing one or one that is neither.
-
-    >>> [meaning(label) for label in (True, 1.0, "1", "cat", float("nan"))]
-    [1.0, 1.0, 1.0, 'cat', None]
-    """
+    """The number or the text that a label means, in whatever form (1.0 for True and "1"); None for others."""
     try:
         return _meaning(label)
     except Exception:  # noqa: BLE001 - what cannot be looked up is no label, whatever keeps it

@@ -4,12 +4,6 @@ Both strategies drive a `Run`: they carry what `Run.ask` returns to the parties,
 Counts that a party sent stay in the sum; every later phase goes on with the answers of the parties that are there, and
 reports the others as missing. Counting goes on in every later round for parties that are not counted yet; where it adds
 one, the phases after it are done again. Only parties that were asked are heard.
-
->>> from flwr_flynn import HashSpec
->>> spec = HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=7)
->>> run = Run(RunOptions(spec=spec, classes=("cat", "dog"), min_parties=2))
->>> [phase.name for phase in run.phases], run.num_rounds
-(['counts', 'selection', 'evaluation'], 2)
 """
 
 from __future__ import annotations
@@ -136,8 +130,6 @@ class Run:
         self._asked: Ask | None = None
         self._model: tuple[RunState, FlyNNClassifier] | None = None
 
-    # ---- the plan
-
     @property
     def num_rounds(self) -> int:
         """Flower rounds, each a train and then an evaluate step, that the plan takes if all parties are there."""
@@ -184,8 +176,6 @@ class Run:
         counting = self.counting
         is_late = counting is not None and counting.channel == channel and counting.name in self.state.results
         return counting if is_late else None
-
-    # ---- one exchange
 
     def ask(
         self,
@@ -307,8 +297,6 @@ class Run:
             return []
         check_room(len(cids), mode.bound)
         return cids
-
-    # ---- results
 
     @property
     def is_specified(self) -> bool:

@@ -1,12 +1,4 @@
-"""Hashes, classes and kind of counts that the server announces and every party counts by.
-
->>> from flwr_flynn import HashSpec
->>> run = RunSpec(HashSpec(n_features=4, hash_dim=8, row_nnz=2, hash_nnz=3, seed=7), ("cat", "dog"))
->>> sorted(run.to_config())
-['flynn-classes', 'flynn-fingerprints', 'flynn-mode', 'flynn-specs']
->>> RunSpec.from_config(Config(run.to_config())) == run
-True
-"""
+"""Hashes, classes and kind of counts that the server announces and every party counts by."""
 
 from __future__ import annotations
 

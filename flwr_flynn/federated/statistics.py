@@ -2,10 +2,6 @@
 
 The statistics of disjoint sets of samples add up to the statistic of all samples, exactly and in any order, because
 they are integers. `ClassCounts` and `ColumnMoments` have modules of their own.
-
->>> a, b = Tables((np.array([[1, 2]]),)), Tables((np.array([[3, 4]]),))
->>> (a + b).tables[0], (a + b - b) == a
-(array([[4, 6]]), True)
 """
 
 from __future__ import annotations
