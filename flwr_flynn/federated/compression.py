@@ -15,13 +15,6 @@ over many samples, all entries are written instead. The bytes, little-endian::
 
 Numbers are written byte plane by byte plane (the lowest byte of each number first), every plane as one raw deflate
 stream (RFC 1951). What zlib writes may depend on its version; what is unpacked does not.
-
->>> packed = pack(np.array([[0, 3, 0, 0], [0, 0, 1, 0]]))
->>> packed.dtype, packed.shape
-(dtype('uint8'), (27,))
->>> unpack(packed, (2, 4), largest=3)
-array([[0, 3, 0, 0],
-       [0, 0, 1, 0]])
 """
 
 from __future__ import annotations

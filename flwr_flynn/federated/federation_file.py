@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from flwr_flynn.federated.phase import RunState
 
 _FORMAT = 2
-_LONGEST = {"name": 64, "node": 64, "run": 64}  # characters
+_LONGEST = 64  # characters of a name, a node or a run
 _HEX = re.compile("[0-9a-f]{64}")
 _KEPT = ("name", "node", "key", "sizes", "sha256", "run")  # of a member; the size and time of a reply are not
 
@@ -177,10 +177,10 @@ def _member(values: Any, n_classes: int) -> Member:
     """A member as a file has it; a `ModelFileError` for anything else."""
     if not isinstance(values, dict) or set(values) != set(_KEPT):
         raise ModelFileError("members", f"entries with {', '.join(_KEPT)}", type(values).__name__)
-    for name, longest in _LONGEST.items():
+    for name in ("name", "node", "run"):
         text = values[name]
-        if not isinstance(text, str) or len(text) > longest or not text.isprintable():
-            raise ModelFileError(name, f"a text of at most {longest} characters on one line", type(text).__name__)
+        if not isinstance(text, str) or len(text) > _LONGEST or not text.isprintable():
+            raise ModelFileError(name, f"a text of at most {_LONGEST} characters on one line", type(text).__name__)
     key, sizes, sha256 = values["key"], values["sizes"], values["sha256"]
     if key != "" and not _is_hex(key):
         raise ModelFileError("key", "64 hexadecimal digits or none", str(key)[:64])
@@ -202,13 +202,13 @@ def _is_hex(text: Any) -> bool:
 @contextmanager
 def exclusive(path: str | os.PathLike[str]) -> Iterator[None]:
     """Keep other runs off a federation's file for the block; a lock file beside it stays."""
-    place = Path(path)
+    file = Path(path)
     try:
-        held = _files.lock(place.with_name(f".{place.name}.lock"), wait=0)
+        held = _files.lock(file.with_name(f".{file.name}.lock"), wait=0)
     except BlockingIOError:
-        raise ConfigError(f"federation: another run has {place.name[:80]!r}") from None
+        raise ConfigError(f"federation: another run has {file.name[:80]!r}") from None
     except OSError as error:
-        raise ConfigError(f"federation: {place.name[:80]!r} cannot be locked ({error.strerror})") from None
+        raise ConfigError(f"federation: {file.name[:80]!r} cannot be locked ({error.strerror})") from None
     with held:
         yield
 

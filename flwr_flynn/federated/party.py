@@ -10,8 +10,8 @@ option            exact               noisy                secure               
 ================  ==================  ===================  ===========================  ======================
 none              yes                 refused              yes                          yes
 budget            refused             within the policy    with noise, in the policy    if `evaluates`
-secure            refused             refused              yes                          yes
-leaves            withdrawal only     withdrawal only      withdrawal only, no noise    yes
+secure            refused             refused              yes                          if `evaluates`
+leaves            withdrawal only     withdrawal only      withdrawal only, no noise    refused
 ================  ==================  ===================  ===========================  ======================
 """
 

@@ -153,7 +153,7 @@ class Answer:
 
 
 class Request(ABC, Generic[S]):
-    """Announcement of one phase, and the way in which its answers are made and read.
+    """Announcement of one phase. `from_config` and `compute` run at a party, the other methods at the server.
 
     Attributes
     ----------

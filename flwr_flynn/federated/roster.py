@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from flwr_flynn.errors import AggregationError
 
 NO_REPLY = "no reply"
-
 _LISTED = 20  # parties named in an error message
 
 Identify = Callable[[str], str]
