@@ -41,22 +41,6 @@ def writing(path: str | os.PathLike[str], mode: int | None = None) -> Iterator[I
     The bytes go to ``.<name>.partial`` beside the file, which replaces it in one step when the block ends. It is locked
     meanwhile: a second save of the same file waits, and one that a killed process left behind is used by the next
     save. Where there are no locks, each save uses a temporary file of its own.
-
-    Parameters
-    ----------
-    path : path-like
-        A symbolic link stays, and the file that it leads to is replaced.
-    mode : int, optional
-        Permissions of the new file. Not given: those of the file that is replaced, or else what the umask leaves.
-
-    Yields
-    ------
-    binary stream
-
-    Raises
-    ------
-    WriteError
-        The file cannot be written. It is as it was, and nothing is left beside it.
     """
     try:
         target = os.path.realpath(path)
@@ -153,7 +137,7 @@ def _set_mode(descriptor: int, mode: int | None) -> None:
 
 
 def _is_at(descriptor: int, path: str) -> bool:
-    """Whether the open file is the one of this name."""
+    """True if the open file is the one of this name."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.lstat(path))
     except FileNotFoundError:
@@ -168,30 +152,17 @@ class _NoLocksError(OSError):
 
 
 def lock(path: str | os.PathLike[str], wait: float = math.inf) -> AbstractContextManager[int]:
-    """Take the lock of a file; leaving the block of the context manager returned gives it back.
+    """Take the lock of a file, made for its owner alone; leaving the block gives it back, and the file stays.
 
-    Parameters
-    ----------
-    path : path-like
-        The lock file, no link; made for its owner alone. It stays when the lock is given back.
-    wait : float
-        Seconds to wait for another holder, a process or a thread.
-
-    Raises
-    ------
-    BlockingIOError
-        Another holder has it.
-    OSError
-        The file cannot be opened, or there are no locks.
+    A `BlockingIOError` if another process or thread holds it for longer than `wait` seconds.
     """
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
     while True:
         descriptor = os.open(path, flags, 0o600)
         try:
             _flock(descriptor, wait)
-            if _is_at(
-                descriptor, os.fspath(path)
-            ):  # else it was removed meanwhile, and the next one locks another file
+            # Else it was removed meanwhile, and the next holder locks a new file.
+            if _is_at(descriptor, os.fspath(path)):
                 return _held(descriptor)
         except BaseException:
             os.close(descriptor)
@@ -241,7 +212,7 @@ _HEADER = re.compile(
 
 
 class NpyHeader(NamedTuple):
-    """What the header of an .npy says: neither sizes nor types beyond what NumPy can have."""
+    """Header of an .npy: sizes and types that NumPy can have."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -259,21 +230,9 @@ class NpyHeader(NamedTuple):
 
 
 def npy_header(stream: IO[bytes], what: str, error: type[Refusal], types: str = ".*") -> NpyHeader:
-    """Read the header of an .npy of a plain array; the stream then stands at its entries.
+    """Read the header of an .npy of a plain array, up to its entries; its ``dtype.str`` must match `types`.
 
-    Parameters
-    ----------
-    stream : binary stream
-    what : str
-        What the array is called in errors.
-    error : class of error
-    types : str
-        Pattern of the types that are taken, as in ``dtype.str``.
-
-    Raises
-    ------
-    error
-        It is none, or of objects, of records or of another type. Nothing is allocated by what it says.
+    `error` names `what` where the header is malformed. Nothing is allocated by what it says.
     """
     magic = stream.read(8)
     wide = 2 if magic[6:7] == b"\x01" else 4
@@ -306,25 +265,9 @@ def npz_array(
     types: str = ".*",
     max_bytes: int | None = None,
 ) -> npt.NDArray[Any]:
-    """Read one array of an open .npz, whose size is known, and known to fit, before anything is allocated.
+    """Read one array of an open .npz on disk; its size is checked before anything is allocated.
 
-    Parameters
-    ----------
-    archive : ZipFile
-        Of a file on disk.
-    member : str
-        Its name there.
-    what, error, types
-        As for `npy_header`.
-    max_bytes : int, optional
-        Refuse more. Not given: what a file of this size can hold.
-
-    Raises
-    ------
-    error
-        As for `npy_header`, or the entries are not as many as the header says, or too many.
-    Exception
-        What `zipfile` and its decompressors raise on damaged files, of a dozen kinds.
+    By default `max_bytes` is what a file of this size can hold. Damaged files raise whatever `zipfile` does.
     """
     info = archive.getinfo(member)
     # What NumPy writes. Other methods allocate as the file pleases, and deflate makes of a byte 1032 at most.

@@ -14,27 +14,7 @@ LARGEST = 2**63 - 1
 
 
 def integer(field: str, value: Any, least: int = 1, most: int = LARGEST, error: type[FlyNNError] = ConfigError) -> int:
-    """`value` as Python's integer, NumPy's integers included, if it is within bounds.
-
-    Parameters
-    ----------
-    field : str
-        Name of the value in messages.
-    value : object
-    least, most : int
-        Bounds, both allowed.
-    error : type of FlyNNError
-        Raised for anything else; booleans are no integers.
-
-    Examples
-    --------
-    >>> integer("n_classes", 3)
-    3
-    >>> integer("n_classes", True)
-    Traceback (most recent call last):
-    ...
-    flwr_flynn.errors.ConfigError: n_classes: expected an integer of at least 1, got True
-    """
+    """`value` as Python's integer if it is within bounds; NumPy's integers are integers, booleans are not."""
     try:
         number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -55,17 +35,7 @@ def number(
     below: float = math.inf,
     error: type[FlyNNError] = ConfigError,
 ) -> float:
-    """`value` as Python's float if it is a finite number from `least` to `most`, more than `above`, less than `below`.
-
-    Examples
-    --------
-    >>> number("decay", 0.5, least=0, below=1)
-    0.5
-    >>> number("decay", 1, least=0, below=1)
-    Traceback (most recent call last):
-    ...
-    flwr_flynn.errors.ConfigError: decay: expected a number from 0 below 1, got 1
-    """
+    """`value` as Python's float if it is finite, from `least` to `most`, more than `above` and less than `below`."""
     try:
         figure = math.nan if isinstance(value, bool | str | bytes) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -85,26 +55,14 @@ def number(
 
 
 def one_of(field: str, value: Any, known: tuple[str, ...], error: type[FlyNNError] = ConfigError) -> str:
-    """`value` if it is one of the strings known.
-
-    Examples
-    --------
-    >>> one_of("rule", "bayes", ("balanced", "bayes"))
-    'bayes'
-    """
+    """`value` if it is one of the strings known."""
     if not isinstance(value, str) or value not in known:
         raise error(field, f"one of {', '.join(known)}", value)
     return value
 
 
 def boolean(field: str, value: Any, error: type[FlyNNError] = ConfigError) -> bool:
-    """`value` if it is True or False.
-
-    Examples
-    --------
-    >>> boolean("signed", False)
-    False
-    """
+    """`value` if it is True or False."""
     if not isinstance(value, bool):
         raise error(field, "True or False", value)
     return value
@@ -115,11 +73,6 @@ def n_threads(n_jobs: int | None) -> int:
 
     The processors a process may use are those of its affinity mask, but no more than OMP_NUM_THREADS, by which Ray
     tells its workers how many they were given.
-
-    Raises
-    ------
-    ConfigError
-        `n_jobs` is no integer, or 0.
     """
     if n_jobs is None:
         return 1

@@ -63,7 +63,7 @@ class SpecError(FlyNNError, ValueError):
 
 
 class DataError(FlyNNError, ValueError):
-    """Points or labels cannot be used as they are: wrong shape or type, NaN, infinity, an unknown label."""
+    """Samples or labels cannot be used as they are: wrong shape or type, NaN, infinity, an unknown label."""
 
 
 class CountsError(FlyNNError, ValueError):

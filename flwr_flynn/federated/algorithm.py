@@ -37,7 +37,7 @@ def federate(options: RunOptions, parties: Sequence[Party]) -> Run:
     Returns
     -------
     Run
-        Its `model` is the classifier; its `state` has the results of all phases.
+        With the classifier as `model` and the results of all phases in `state`.
     """
     run = Run(options)
     for _ in range(run.num_rounds):

@@ -1,25 +1,10 @@
 """Class counts on the wire: `ClassCounts` <-> the list of arrays that Flower carries.
 
-A message is a list of blocks, one for each hash specification it speaks of, usually one. A block is two
-arrays:
+A message has one block for each hash specification. A block is two arrays: the fingerprint of the specification, uint8
+(32,), and the counts. Exact counts are packed, uint8 (k,), see `compression`; noisy counts are (L, m) in a signed type.
 
-1. the fingerprint of the specification, uint8, shape (32,): the bytes of `FlyHash.fingerprint`;
-2. the counts: packed, uint8, shape (k,), see `packing`; noisy ones as they are, shape (L, m), in a signed type, which
-   for what a party releases does not depend on them.
-
-Everything that arrives was written by somebody else. `read_tensors` and `decode` check sizes, types and
-shapes before they allocate, and a message is used whole or refused with a `PayloadError` that says what was
-expected and what came.
-
->>> import numpy as np
->>> from flwr_flynn import ClassCounts, FlyHash, HashSpec
->>> hasher = FlyHash(HashSpec(n_features=4, hash_dim=8, row_nnz=2, hash_nnz=3, seed=7))
->>> counts = ClassCounts.from_data(hasher, np.eye(4), np.array([0, 0, 1, 1]), n_classes=2)
->>> message = encode(counts)
->>> [(array.dtype.name, array.ndim) for array in message]
-[('uint8', 1), ('uint8', 1)]
->>> decode(message, hasher, n_classes=2) == counts
-True
+Nothing is assumed of an array that arrives. Sizes, types and shapes are checked before anything is allocated, and a
+message is used whole or refused with a `PayloadError`.
 """
 
 from __future__ import annotations
@@ -49,66 +34,27 @@ _SIGNED = ("|i1", "<i2", "<i4", "<i8")
 
 
 def encode(*counts: ClassCounts) -> list[Array]:
-    """Counts as a message of a block each.
-
-    Parameters
-    ----------
-    *counts : ClassCounts
-
-    Returns
-    -------
-    list of two arrays for each
-        Fingerprint, uint8 (32,), and packed counts, uint8 (k,). Of sums of noisy counts int8, int16, int32 or int64
-        (L, m): the narrowest that holds them. (What a party releases has another form, see `encode_release`.)
-    """
+    """Counts as a message of one block each; sums of noisy counts in the narrowest signed type that holds them."""
     message = []
     for block in counts:
-        message.append(np.frombuffer(bytes.fromhex(block.spec_fingerprint), dtype=np.uint8))
-        if not block.noise:
-            message.append(pack(block.array))
-            continue
-        # A signed type holds as much above as below zero, and one more below.
-        largest = int(block.array.max(initial=0))
-        least = min(int(block.array.min(initial=0)), -largest - 1)
-        message.append(block.array.astype(np.min_scalar_type(least)))
+        packed = _narrowed(block.array) if block.noise else pack(block.array)
+        message += [_fingerprint(block), packed]
     return message
 
 
-def decode(
-    arrays: Sequence[Array],
-    hasher: FlyHash,
-    n_classes: int,
-    *,
-    n_examples: int | None = None,
-    max_examples: int | None = None,
-) -> ClassCounts:
-    """The counts in a message of one block, checked against what can have been sent.
+def _fingerprint(counts: ClassCounts) -> Array:
+    return np.frombuffer(bytes.fromhex(counts.spec_fingerprint), dtype=np.uint8)
 
-    Parameters
-    ----------
-    arrays : sequence of arrays
-        What arrived. Nothing is assumed of it.
-    hasher : FlyHash
-        The hash the counts must be of.
-    n_classes : int
-        The number of classes, L, that they must have.
-    n_examples : int, optional
-        The number of samples that the sender gave along with the message; the counts must be of so many.
-    max_examples : int, optional
-        Refuse counts of more samples; `capacity` by default.
 
-    Returns
-    -------
-    ClassCounts
+def _narrowed(array: Array) -> Array:
+    # A signed type holds as much above as below zero, and one more below.
+    least = min(int(array.min(initial=0)), -int(array.max(initial=0)) - 1)
+    return array.astype(np.min_scalar_type(least))
 
-    Raises
-    ------
-    PayloadError
-        Another number of arrays, a wrong type, shape or fingerprint, counts that no set of samples can have
-        made (0 <= C[l, i] <= n_l, row l sums to hash_nnz * n_l), or another number of samples than announced.
-    """
-    (counts,) = decode_all(arrays, [hasher], n_classes, n_examples=n_examples, max_examples=max_examples)
-    return counts
+
+def decode(arrays: Sequence[Array], hasher: FlyHash, n_classes: int, **limits: int | None) -> ClassCounts:
+    """The exact counts in a message of one block; the limits are those of `decode_all`."""
+    return decode_all(arrays, [hasher], n_classes, **limits)[0]
 
 
 def decode_all(
@@ -119,29 +65,16 @@ def decode_all(
     n_examples: int | None = None,
     max_examples: int | None = None,
 ) -> tuple[ClassCounts, ...]:
-    """The counts in a message of one block for each of several hashes of the same samples.
+    """The exact counts of the same samples by several hashes.
 
-    Parameters
-    ----------
-    arrays, n_classes, n_examples, max_examples
-        As for `decode`.
-    hashers : sequence of FlyHash
-        In the order of the blocks.
-
-    Raises
-    ------
-    PayloadError
-        As for `decode`, or the blocks are not of as many samples of each class.
+    Refused are counts that no samples make, of more than `max_examples`, or not of the announced `n_examples`.
     """
-    # All of them are looked at before one of them is unpacked.
-    blocks = _blocks(arrays, hashers, ("|u1",))
-    counts = tuple(
-        _check_plain(block, hasher, n_classes, n_examples, max_examples)
-        for block, hasher in zip(blocks, hashers, strict=True)
-    )
+    # All blocks are looked at before one of them is unpacked.
+    pairs = zip(_blocks(arrays, hashers, ("|u1",)), hashers, strict=True)
+    counts = tuple(_plain(block, hasher, n_classes, n_examples, max_examples) for block, hasher in pairs)
     for other in counts[1:]:
         if not np.array_equal(other.n_per_class, counts[0].n_per_class):
-            raise PayloadError("counts", "blocks of as many samples of each class", "different numbers")
+            raise PayloadError("counts", "the same samples of each class in all blocks", "different numbers")
     return counts
 
 
@@ -150,62 +83,17 @@ def capacity(hasher: FlyHash) -> int:
     return (2**63 - 1) // int(hasher.hash_dim)
 
 
-# ---- noisy counts
-
-
 def encode_release(release: ClassCounts, mechanism: Mechanism) -> list[Array]:
-    """A party's private release as a message, of as many bytes whatever its counts are.
-
-    Parameters
-    ----------
-    release : ClassCounts
-        What `mechanism` released.
-    mechanism : Mechanism
-
-    Returns
-    -------
-    list of two arrays
-        Fingerprint, uint8 (32,), and counts, int32 (L, m), or int64 where the noise needs it. Counts that do not fit
-        are clipped at the type's bounds; that depends on what was released alone.
-
-    Examples
-    --------
-    >>> from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
-    >>> mechanism = LaplaceCounts(1.0, hash_nnz=2, n_classes=2)
-    >>> counts = ClassCounts([[2, 2, 0], [0, 1, 1]], hash_nnz=2, spec_fingerprint=64 * "0")
-    >>> release = SimulatedRelease(mechanism, seed=7).release(counts)
-    >>> [(array.dtype.name, array.shape) for array in encode_release(release, mechanism)]
-    [('uint8', (32,)), ('int32', (2, 3))]
-    """
+    """A party's private release as a message, whose size does not depend on the counts."""
     dtype = _release_type(mechanism)
     limit = np.iinfo(dtype).max
-    fingerprint = np.frombuffer(bytes.fromhex(release.spec_fingerprint), dtype=np.uint8)
-    return [fingerprint, np.clip(release.array, -limit, limit).astype(dtype)]
+    return [_fingerprint(release), np.clip(release.array, -limit, limit).astype(dtype)]
 
 
 def decode_release(
-    arrays: Sequence[Array],
-    hasher: FlyHash,
-    mechanism: Mechanism,
-    max_examples: int | None = None,
+    arrays: Sequence[Array], hasher: FlyHash, mechanism: Mechanism, max_examples: int | None = None
 ) -> ClassCounts:
-    """The noisy counts in a party's message of one block, checked for all that can be checked of them.
-
-    Parameters
-    ----------
-    arrays : sequence of arrays
-        What arrived. Nothing is assumed of it.
-    hasher : FlyHash
-    mechanism : Mechanism
-        What the parties were asked to release by.
-    max_examples : int, optional
-        Refuse counts of more, with room for the noise: 40 of its standard deviations.
-
-    Raises
-    ------
-    PayloadError
-        Another number of arrays, a wrong type, shape or fingerprint, or counts too large to be added up.
-    """
+    """The noisy counts of one party; their entries can exceed `max_examples` by what the noise can add."""
     shape = mechanism.n_classes, hasher.hash_dim
     (array,) = _blocks(arrays, [hasher], (_release_type(mechanism).str,), shape)
     most = noisy_capacity(hasher)
@@ -215,28 +103,14 @@ def decode_release(
 
 
 def decode_total(arrays: Sequence[Array], hasher: FlyHash, mechanism: Mechanism, n_releases: int) -> ClassCounts:
-    """The sum of releases that a server hands out, as `encode` writes it.
-
-    Parameters
-    ----------
-    arrays : sequence of arrays
-    hasher : FlyHash
-    mechanism : Mechanism
-    n_releases : int
-        How many releases the server says it is the sum of.
-
-    Raises
-    ------
-    PayloadError
-        As for `decode_release`.
-    """
+    """The sum of releases that a server hands out, as `encode` writes it."""
     (array,) = _blocks(arrays, [hasher], _SIGNED, (mechanism.n_classes, hasher.hash_dim))
     return _received(array, hasher, mechanism, n_releases, noisy_capacity(hasher))
 
 
 def noisy_capacity(hasher: FlyHash) -> int:
     """The size up to which an entry of noisy counts may grow in a sum, see `ClassCounts`."""
-    return (2**63 - 1) // int(hasher.hash_dim) // 2
+    return capacity(hasher) // 2
 
 
 def _release_type(mechanism: Mechanism) -> np.dtype[Any]:
@@ -246,7 +120,7 @@ def _release_type(mechanism: Mechanism) -> np.dtype[Any]:
 
 def _received(array: Array, hasher: FlyHash, mechanism: Mechanism, n_releases: int, most: int) -> ClassCounts:
     if int(array.max()) > most or int(array.min()) < -most:
-        raise PayloadError("counts", f"from -{most} to {most}", "an entry outside")
+        raise PayloadError("counts", f"entries from -{most} to {most}", "an entry outside")
     try:
         return mechanism.received(array.astype(np.int64), hasher.fingerprint, n_releases)
     except (CountsError, ConfigError) as error:
@@ -256,42 +130,36 @@ def _received(array: Array, hasher: FlyHash, mechanism: Mechanism, n_releases: i
 def _blocks(
     arrays: Any, hashers: Sequence[FlyHash], types: tuple[str, ...], shape: tuple[int, int] | None = None
 ) -> list[Array]:
-    """What stands for the counts of each block, if it is of the right hash, type and shape, (k,) for None."""
+    """The counts array of each block, of the right hash, type and shape; shape None stands for (k,)."""
     expected = 2 * len(hashers)
     if not isinstance(arrays, Sequence) or len(arrays) != expected:
         got = f"{len(arrays)} arrays" if isinstance(arrays, Sequence) else type(arrays).__name__
         raise PayloadError("message", f"{expected} arrays (fingerprint, counts)", got)
-    return [_block(arrays[2 * i], arrays[2 * i + 1], hasher, types, shape) for i, hasher in enumerate(hashers)]
-
-
-def _block(
-    fingerprint: Any, counts: Any, hasher: FlyHash, types: tuple[str, ...], shape: tuple[int, int] | None
-) -> Array:
-    got = _typed(fingerprint, "fingerprint", ("|u1",), (_FINGERPRINT_BYTES,)).tobytes().hex()
-    if got != hasher.fingerprint:
-        raise PayloadError("fingerprint", f"{hasher.fingerprint[:12]}...", f"{got[:12]}...")
-    return _typed(counts, "counts", types, shape)
+    blocks = []
+    for fingerprint, counts, hasher in zip(arrays[::2], arrays[1::2], hashers, strict=True):
+        got = _typed(fingerprint, "fingerprint", ("|u1",), (_FINGERPRINT_BYTES,)).tobytes().hex()
+        if got != hasher.fingerprint:
+            raise PayloadError("fingerprint", f"{hasher.fingerprint[:12]}...", f"{got[:12]}...")
+        blocks.append(_typed(counts, "counts", types, shape))
+    return blocks
 
 
 def _typed(array: Any, name: str, types: tuple[str, ...], shape: tuple[int, ...] | None) -> Array:
-    """`array`, if it is an array of one of these types and of this shape, or of any length where that is None."""
+    """`array` if it has one of these types and this shape; shape None stands for one dimension."""
     if not isinstance(array, np.ndarray):
         raise PayloadError(name, "an array", type(array).__name__)
     if array.dtype.str not in types:
         raise PayloadError(name, f"type {' or '.join(types)}", array.dtype.str[:20])
-    if shape is None:
-        if array.ndim != 1:
-            raise PayloadError(name, "1 dimension", array.ndim)
-    elif array.shape != shape:
+    if shape is None and array.ndim != 1:
+        raise PayloadError(name, "1 dimension", array.ndim)
+    if shape is not None and array.shape != shape:
         raise PayloadError(name, f"shape {shape}", str(array.shape)[:60])
     return array
 
 
-def _check_plain(
+def _plain(
     packed: Array, hasher: FlyHash, n_classes: int, n_examples: int | None, max_examples: int | None
 ) -> ClassCounts:
-    """Exact counts: they are what some set of samples makes, or they are refused."""
-    # No entry is larger than the number of samples.
     array = unpack(packed, (n_classes, hasher.hash_dim), capacity(hasher))
     try:
         counts = ClassCounts(array, hash_nnz=hasher.hash_nnz, spec_fingerprint=hasher.fingerprint)
@@ -307,42 +175,16 @@ def _check_plain(
 
 def write_tensors(arrays: Sequence[Array]) -> list[bytes]:
     """Arrays as Flower carries them: the bytes of `numpy.save`."""
-    return [_saved(array) for array in arrays]
-
-
-def _saved(array: Array) -> bytes:
-    stream = io.BytesIO()
-    np.save(stream, array, allow_pickle=False)
-    return stream.getvalue()
+    tensors = []
+    for array in arrays:
+        stream = io.BytesIO()
+        np.save(stream, array, allow_pickle=False)
+        tensors.append(stream.getvalue())
+    return tensors
 
 
 def read_tensors(tensors: Sequence[bytes]) -> list[Array]:
-    """Flower's tensors as arrays that lie in the very bytes that came.
-
-    Flower carries arrays as `numpy.save` wrote them and reads them with `numpy.load`, which allocates what a
-    header declares before it looks at how much follows. This reader allocates nothing.
-
-    Parameters
-    ----------
-    tensors : sequence of bytes
-        What `flwr.common.Parameters.tensors` holds.
-
-    Returns
-    -------
-    list of read-only arrays
-        Integers or floats, at most four dimensions.
-
-    Raises
-    ------
-    PayloadError
-        Not the bytes of a plain numeric array, or more or fewer bytes than its header declares.
-
-    Examples
-    --------
-    >>> from flwr.common import ndarrays_to_parameters
-    >>> read_tensors(ndarrays_to_parameters([np.arange(3, dtype=np.uint8)]).tensors)
-    [array([0, 1, 2], dtype=uint8)]
-    """
+    """Flower's tensors as views of their bytes. `numpy.load` would allocate whatever a header declares."""
     return [_read_tensor(tensor, f"array {i + 1}") for i, tensor in enumerate(tensors)]
 
 
@@ -359,50 +201,22 @@ def _read_tensor(tensor: bytes, name: str) -> Array:
     return header.array(tensor, start)
 
 
-# ---- tables of integers, and arrays where Flower carries none
-
-
 def tables(arrays: Sequence[Array], shapes: Sequence[tuple[int, int]]) -> list[npt.NDArray[np.int64]]:
-    """Arrays as int64 tables of these shapes.
-
-    Raises
-    ------
-    PayloadError
-        Another number of arrays, another type than int64, or another shape.
-
-    Examples
-    --------
-    >>> tables([np.array([[1, 2]])], [(1, 2)])
-    [array([[1, 2]])]
-    """
+    """Arrays that arrived, as int64 tables of these shapes."""
     if not isinstance(arrays, Sequence) or len(arrays) != len(shapes):
         got = len(arrays) if isinstance(arrays, Sequence) else type(arrays).__name__
         raise PayloadError("tables", f"{len(shapes)} arrays", got)
-    return [
-        _typed(array, f"table {i + 1}", ("<i8",), shape).astype(np.int64)
-        for i, (array, shape) in enumerate(zip(arrays, shapes, strict=True))
-    ]
+    pairs = enumerate(zip(arrays, shapes, strict=True), start=1)
+    return [_typed(array, f"table {i}", ("<i8",), shape).astype(np.int64) for i, (array, shape) in pairs]
 
 
 def join(tensors: Sequence[bytes]) -> bytes:
-    """Tensors as one value: Flower's evaluate channel carries no arrays back, but bytes.
-
-    Examples
-    --------
-    >>> split(join([b"ab", b"", b"c"]))
-    [b'ab', b'', b'c']
-    """
+    """Tensors as one value: Flower's evaluate channel carries no arrays back, but bytes."""
     return b"".join(struct.pack("<Q", len(tensor)) + tensor for tensor in tensors)
 
 
 def split(joined: Any) -> list[bytes]:
-    """The tensors that `join` made one value of.
-
-    Raises
-    ------
-    PayloadError
-        Not bytes, or cut off.
-    """
+    """The tensors in a value that `join` made."""
     if not isinstance(joined, bytes):
         raise PayloadError("statistic", "bytes", type(joined).__name__)
     tensors, start = [], 0
@@ -419,10 +233,5 @@ def split(joined: Any) -> list[bytes]:
 
 def n_bytes(entries: Mapping[str, Any]) -> int:
     """Size of config or metrics entries: keys and texts as they are, 8 for a number."""
-    return sum(len(str(name)) + _size(value) for name, value in entries.items())
-
-
-def _size(value: Any) -> int:
-    if isinstance(value, str):
-        return len(value.encode(errors="replace"))
-    return len(value) if isinstance(value, bytes) else 8
+    values = [value.encode(errors="replace") if isinstance(value, str) else value for value in entries.values()]
+    return sum(map(len, map(str, entries))) + sum(len(each) if isinstance(each, bytes) else 8 for each in values)

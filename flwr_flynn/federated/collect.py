@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Generic
 
 from flwr_flynn.errors import FlyNNError, PayloadError
@@ -20,37 +19,17 @@ from flwr_flynn.federated.statistics import S
 
 @dataclass
 class Batch(Generic[S]):
-    """Replies that were checked together, and the sum that accepting them leads to.
+    """Replies that were checked together, and the sum that accepting them leads to. All dicts are by cid."""
 
-    Parameters
-    ----------
-    total
-        The sum with the replies that passed.
-    passed : dict of cid to Reply
-    parts : dict of cid to statistic
-        Statistics of the replies that passed, for phases that report on single parties; else empty.
-    members : dict of cid to Member
-        The senders of the replies that passed.
-    taken_out : dict of cid to int
-        In a withdrawal: which member of the saved run each of them was.
-    refused : dict of cid to reason
-    repeated : list of cid
-        Senders of replies that were ignored because they are in the sum already.
-    names : dict of cid to name
-        As all senders gave them.
-    replies : dict of cid to Reply
-        The first reply of each sender, whatever came of it.
-    """
-
-    total: S
+    total: S  # with the replies that passed
     passed: dict[str, Reply] = field(default_factory=dict)
-    parts: dict[str, S] = field(default_factory=dict)
-    members: dict[str, Member] = field(default_factory=dict)
-    taken_out: dict[str, int] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-    repeated: list[str] = field(default_factory=list)
-    names: dict[str, str] = field(default_factory=dict)
-    replies: dict[str, Reply] = field(default_factory=dict)
+    parts: dict[str, S] = field(default_factory=dict)  # their statistics, for phases that report on single parties
+    members: dict[str, Member] = field(default_factory=dict)  # their senders
+    taken_out: dict[str, int] = field(default_factory=dict)  # in a withdrawal: their indices in the saved run
+    refused: dict[str, str] = field(default_factory=dict)  # reasons
+    repeated: list[str] = field(default_factory=list)  # senders of ignored replies: they are in the sum already
+    names: dict[str, str] = field(default_factory=dict)  # as the senders gave them
+    replies: dict[str, Reply] = field(default_factory=dict)  # the first of each sender, whatever came of it
 
     def without(self, start: S, reason: str) -> Batch[S]:
         """The batch with nobody in it; those that passed are refused for `reason`."""
@@ -65,23 +44,10 @@ Collect = Callable[[Request[Any], Any, Roster, Roster, Sequence[Reply]], Batch[A
 def collect_each(
     request: Request[S], total: S, roster: Roster, counted: Roster, replies: Sequence[Reply], keep: bool = False
 ) -> Batch[S]:
-    """Check replies one by one, and add up those that pass.
+    """Check replies one by one, and add up those that pass; `keep` their statistics as well.
 
-    A party whose reply is in the sum already, or that replies twice, is not added again. Nor is one with the name and
-    the very counts of another party: that is a node that restarted under a new id.
-
-    Parameters
-    ----------
-    request : Request
-    total : statistic
-        The sum so far.
-    roster : Roster
-        Of this phase.
-    counted : Roster
-        Of the counts: it tells the class sizes of a sender.
-    replies : sequence of Reply
-    keep : bool, default=False
-        Whether the batch keeps the single statistics.
+    No party is added twice: not if it replies again, and not if it has the name and the very counts of a party in the
+    sum, as a node that restarted under a new id has.
     """
     batch = Batch(total)
     known: dict[tuple[str, tuple[str, ...]], str] = {}
@@ -94,10 +60,15 @@ def collect_each(
         if name:
             batch.names[cid] = name
         member = counted.member(cid, name or None)
-        statistic = attempt(reply, batch.refused, partial(_read, request, member=member))
-        if statistic is None:
+        if REFUSED in reply.metrics:
+            batch.refused[cid] = f"declined: {clean(reply.metrics[REFUSED], 200) or 'no reason given'}"
             continue
         try:
+            if reply.fault:
+                raise PayloadError(reply.fault)
+            statistic = request.read(codec.read_tensors(reply.tensors), reply, member)
+            if statistic is None:
+                continue
             digests = request.digests(statistic)
             twin = roster.twin(cid, name, digests) or (known.get((name, digests)) if name and digests else None)
             if twin is not None:
@@ -107,10 +78,20 @@ def collect_each(
             if request.load(batch.total) + request.load(statistic) > request.capacity:
                 raise PayloadError("the sum has no room for it")
             index = request.match(statistic, cid, name, set(batch.taken_out.values()))
-            found = _member(request, reply, name, statistic, digests, roster)
+            sizes, seconds = request.sizes(statistic), reply.metrics.get(SECONDS)
+            found = Member(
+                name,
+                cid,
+                roster.identify(cid),
+                None if sizes is None else tuple(sizes.tolist()),
+                digests,
+                bytes=reply.n_bytes,
+                seconds=seconds if isinstance(seconds, float) and 0 <= seconds < math.inf else None,
+            )
             batch.total = request.add(batch.total, statistic)
-        except Exception as error:  # noqa: BLE001 - as in `attempt`
-            batch.refused[cid] = _refusal(error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not cost the others their count
+            told = str(error) if isinstance(error, FlyNNError) else f"unreadable ({type(error).__name__})"
+            batch.refused[cid] = f"refused: {told}"
             continue
         known[name, digests] = cid
         if member is not None:
@@ -125,51 +106,9 @@ def collect_each(
     return batch
 
 
-def _read(request: Request[S], reply: Reply, *, member: Member | None) -> S | None:
-    return request.read(codec.read_tensors(reply.tensors), reply, member)
-
-
-def _member(
-    request: Request[S], reply: Reply, name: str, statistic: S, digests: tuple[str, ...], roster: Roster
-) -> Member:
-    sizes = request.sizes(statistic)
-    return Member(
-        name,
-        reply.cid,
-        roster.identify(reply.cid),
-        None if sizes is None else tuple(sizes.tolist()),
-        digests,
-        bytes=reply.n_bytes,
-        seconds=_seconds(reply.metrics.get(SECONDS)),
-    )
-
-
-def attempt(reply: Reply, refused: dict[str, str], read: Callable[[Reply], S | None]) -> S | None:
-    """Return ``read(reply)``; on an error or a refusal store the reason in `refused` and return None."""
-    try:
-        if REFUSED not in reply.metrics:
-            if reply.fault:
-                raise PayloadError(reply.fault)
-            return read(reply)
-        reason = f"declined: {clean(reply.metrics[REFUSED], 200) or 'no reason given'}"
-    except Exception as error:  # noqa: BLE001 - whatever it is, it must not cost the others their count
-        reason = _refusal(error)
-    refused[reply.cid] = reason
-    return None
-
-
-def _refusal(error: Exception) -> str:
-    """The reason that a report gives: the text of our own errors, of others the kind alone."""
-    return f"refused: {error}" if isinstance(error, FlyNNError) else f"refused: unreadable ({type(error).__name__})"
-
-
 def first_of_each(replies: Iterable[Reply]) -> dict[str, Reply]:
     """The first reply of each sender."""
     first: dict[str, Reply] = {}
     for reply in replies:
         first.setdefault(reply.cid, reply)
     return first
-
-
-def _seconds(value: object) -> float | None:
-    return value if isinstance(value, float) and math.isfinite(value) and value >= 0 else None

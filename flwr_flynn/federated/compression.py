@@ -1,11 +1,7 @@
 """A matrix of counts in few bytes: the gaps between entries that are not zero, and the entries, each deflated.
 
-A party's counts are mostly zeros, and the rest mostly small. How many bytes they need if every entry is coded by
-itself, their entropy, is what a packed matrix is measured against: it takes 1.0 to 1.15 times that for 50 to 60000
-samples (``python -m simulations traffic``). Where a gap would take more room than the zeros, as in sums over many
-samples, all entries are written instead.
-
-The bytes, little-endian::
+A party's counts are mostly zeros, and the rest mostly small. Where gaps would take more room than the zeros, as in sums
+over many samples, all entries are written instead. The bytes, little-endian::
 
     1   version, 1
     1   width of a gap in bytes (1, 2 or 4), or 0: there are no gaps, every entry of the matrix follows
@@ -17,16 +13,8 @@ The bytes, little-endian::
     .   gaps: zeros before each entry that is not zero, row by row
     .   these entries, each less 1; or all entries, as they are
 
-Numbers are written byte plane by byte plane (first the lowest byte of each number, and so on), every plane as one raw
-deflate stream (RFC 1951). Deflate is not asked to look for repetitions beyond runs: counts have none, and what it takes
-for some costs time and bytes. What zlib writes may depend on its version; what is unpacked does not.
-
->>> packed = pack(np.array([[0, 3, 0, 0], [0, 0, 1, 0]]))
->>> packed.dtype, packed.shape
-(dtype('uint8'), (27,))
->>> unpack(packed, (2, 4), largest=3)
-array([[0, 3, 0, 0],
-       [0, 0, 1, 0]])
+Numbers are written byte plane by byte plane (the lowest byte of each number first), every plane as one raw deflate
+stream (RFC 1951). What zlib writes may depend on its version; what is unpacked does not.
 """
 
 from __future__ import annotations
@@ -52,24 +40,14 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def pack(counts: npt.NDArray[Any]) -> Bytes:
-    """Counts as bytes.
-
-    Parameters
-    ----------
-    counts : integer array of shape (L, m)
-        None below zero; fewer than 2**31 of them.
-
-    Returns
-    -------
-    uint8 array of shape (k,)
-    """
+    """Counts as bytes."""
     if counts.size >= _LARGEST_SIZE:
         raise ValueError(f"counts: expected fewer than 2**31 entries, got {counts.size}")
     flat = counts.reshape(-1)
-    places = np.flatnonzero(flat)
-    gap_width, gaps = _written(np.diff(places, prepend=-1) - 1)
-    width, entries = _written(flat[places].astype(np.uint64) - np.uint64(1))
-    n, body = len(places), gaps + entries
+    indices = np.flatnonzero(flat)
+    gap_width, gaps = _written(np.diff(indices, prepend=-1) - 1)
+    width, entries = _written(flat[indices].astype(np.uint64) - np.uint64(1))
+    n, body = len(indices), gaps + entries
     if 4 * n > flat.size:
         dense_width, dense = _written(flat)
         if len(dense) < len(body):
@@ -81,74 +59,51 @@ def pack(counts: npt.NDArray[Any]) -> Bytes:
 def sealed(raw: bytes) -> bytes:
     """Packed bytes with the checksum that they should have.
 
-    With gaps for places, one bit can make other counts of the same samples. The checksum is against accidents: who
-    forges counts can forge it.
+    It finds accidents, such as a changed bit in a gap; whoever forges counts can forge it.
     """
     header, body = raw[: _HEADER.size], raw[_START:]
     return header + _CHECKSUM.pack(zlib.crc32(body, zlib.crc32(header))) + body
 
 
 def unpack(packed: Bytes, shape: tuple[int, int], largest: int) -> Numbers:
-    """The counts in bytes that may come from anybody.
+    """The (L, m) counts in bytes that may come from anybody, entries up to `largest`.
 
-    Nothing larger than a few times the matrix that is expected is allocated, whatever the bytes say.
-
-    Parameters
-    ----------
-    packed : uint8 array of shape (k,)
-    shape : (int, int)
-        L and m, as expected.
-    largest : int
-        The largest entry that is allowed, below 2**63.
-
-    Returns
-    -------
-    int64 array of shape (L, m)
-
-    Raises
-    ------
-    PayloadError
-        Not such bytes, of another version, damaged, more or less than one matrix of this shape, or an entry above
-        `largest`.
+    Whatever the bytes say, no more is allocated than a few times the expected matrix.
     """
     raw, size = packed.tobytes(), math.prod(shape)
     if len(raw) < _START or raw[0] != _VERSION:
-        raise PayloadError("counts", f"packed counts of version {_VERSION}", "other bytes")
+        raise PayloadError("counts", f"packed counts of version {_VERSION}", f"version {raw[0]}" if raw else "no bytes")
     if raw != sealed(raw):
-        raise PayloadError("counts: expected bytes of their checksum, got damaged ones")
+        raise PayloadError("counts", "bytes of their checksum", "damaged bytes")
     _, gap_width, width, *theirs, n = _HEADER.unpack_from(raw)
     if tuple(theirs) != shape:
-        raise PayloadError(f"counts: expected shape {shape}, got {tuple(theirs)}")
+        raise PayloadError("counts", f"shape {shape}", tuple(theirs))
     if n > size or size >= _LARGEST_SIZE:
-        raise PayloadError(f"counts: expected at most {size} entries, got {n}")
+        raise PayloadError("counts", f"at most {size} entries", n)
     if gap_width not in (0, *_GAP_WIDTHS) or width not in _ENTRY_WIDTHS:
-        raise PayloadError(f"counts: expected gaps of 0 to 4 and entries of 1 to 8 bytes, got {gap_width} and {width}")
+        raise PayloadError("counts", "gaps of 0 to 4 and entries of 1 to 8 bytes", f"{gap_width} and {width}")
     if not gap_width and n != size:
-        raise PayloadError(f"counts: expected all {size} entries, got {n}")
+        raise PayloadError("counts", f"all {size} entries", n)
     gaps, rest = _read(raw[_START:], n, gap_width, "gaps")
     entries, rest = _read(rest, n, width, "entries")
     if rest:
-        raise PayloadError(f"counts: expected nothing behind the entries, got {len(rest)} bytes")
-    if int(entries.max(initial=0)) > largest - bool(gap_width and n):
-        raise PayloadError("counts", f"entries of at most {largest}", "a larger one")
+        raise PayloadError("counts", "nothing behind the entries", f"{len(rest)} bytes")
+    if int(entries.max(initial=0)) > largest - bool(gap_width and n):  # beside gaps, entries are written less 1
+        raise PayloadError("counts", f"entries of at most {largest}", "a larger entry")
     if not gap_width:
         return entries.astype(np.int64).reshape(shape)
     if int(gaps.max(initial=0)) >= size:
-        raise PayloadError("counts", f"gaps below {size}", "a larger one")
-    places = np.cumsum(gaps.astype(np.int64) + 1) - 1
-    if n and int(places[-1]) >= size:
-        raise PayloadError("counts", f"entries within {shape[0]} rows of {shape[1]}", "one beyond")
+        raise PayloadError("counts", f"gaps below {size}", "a larger gap")
+    indices = np.cumsum(gaps.astype(np.int64) + 1) - 1
+    if n and int(indices[-1]) >= size:
+        raise PayloadError("counts", f"entries within {shape[0]} rows of {shape[1]}", "an index beyond")
     counts = np.zeros(size, np.int64)
-    counts[places] = entries.astype(np.int64) + 1
+    counts[indices] = entries.astype(np.int64) + 1
     return counts.reshape(shape)
 
 
 def entropy(counts: npt.NDArray[Any]) -> float:
-    """Zero-order entropy in bytes: what a code must take on average that codes every entry by itself.
-
-    >>> entropy(np.array([[0, 1], [1, 0]]))
-    0.5
-    """
+    """Zero-order entropy in bytes: the least that a code of single entries takes on average."""
     _, times = np.unique(counts, return_counts=True)
     share = times / counts.size
     return float(-(share * np.log2(share)).sum() * counts.size / 8)

@@ -1,28 +1,11 @@
-"""The server's own file of a federation: the sums, how they are read, who is in them, and where the run stands.
+"""The server's own file of a federation: its sums, spec, readout and roster, and the phase where the run stands.
 
-The file that a server hands out, ``model.npz``, tells nothing of single parties. Its own file does, so that parties can
-join later and leave again: for each party under which identity it was counted, how many samples of each class it has,
-and the SHA-256 of the counts it sent. (The counts themselves are not kept. Who leaves sends them again.) It is a model
-file with a roster in it; `FlyNNClassifier.load` takes the model.
+It is a model file with a roster, so `FlyNNClassifier.load` takes the model. Unlike ``model.npz`` it tells of single
+parties: identity, samples of each class, and the SHA-256 of the counts (the counts themselves are not kept). So parties
+can join later and leave again, and a run can go on after any phase (`purpose="resume"`).
 
-The state of a run after any phase can be kept the same way, with the sums for every spec, and a later run goes on from
-it (`purpose="resume"`).
-
-A party is told by the public key of its SuperNode, or its node id, or its `party-id`. Without SuperNode authentication
-a node has another key and id after every start, and the `party-id` alone is left.
-
->>> import tempfile
->>> from pathlib import Path
->>> from flwr_flynn import HashSpec
->>> run = RunSpec(HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=7), ["cat", "dog"])
->>> counts = ClassCounts.from_data(run.hasher, [[0.0, 1.0], [1.0, 0.0]], [0, 1], n_classes=2)
->>> member = Member("Basel", "17", sizes=(1, 1), sha256=(counts.sha256(),), run="1")
->>> before = Federation(run, CountsOfSpecs((counts,)), (member,), Readout("balanced", 0.5))
->>> with tempfile.TemporaryDirectory() as folder:
-...     before.save(Path(folder, "federation.npz"))
-...     after = Federation.load(Path(folder, "federation.npz"))
->>> after.totals == before.totals, [member.name for member in after.members]
-(True, ['Basel'])
+A party is known by the public key of its SuperNode, its node id, or its `party-id`. Without SuperNode authentication
+key and id change with every start of a node.
 
 ``python -m flwr_flynn.federation show federation.npz`` prints a file's roster.
 """
@@ -58,14 +41,14 @@ if TYPE_CHECKING:
     from flwr_flynn.federated.phase import RunState
 
 _FORMAT = 2
-_LONGEST = {"name": 64, "node": 64, "run": 64}  # characters
+_LONGEST = 64  # characters of a name, a node or a run
 _HEX = re.compile("[0-9a-f]{64}")
 _KEPT = ("name", "node", "key", "sizes", "sha256", "run")  # of a member; the size and time of a reply are not
 
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """Sums, their specs and readout, who is in them, and where the run stands.
+    """Sums with their specs and readout, the parties in them, and the phase where the run stands.
 
     Parameters
     ----------
@@ -76,16 +59,8 @@ class Federation:
     members : sequence of Member
         Kept in the order of their names.
     readout : Readout
-        How the counts are read.
     phase : str, default=""
         The phase that is due, "" for a finished run.
-
-    Raises
-    ------
-    ConfigError
-        The readout is none.
-    ModelFileError
-        The members are not those of the counts.
     """
 
     run_spec: RunSpec
@@ -99,16 +74,15 @@ class Federation:
             raise ModelFileError("totals", f"{len(self.run_spec.specs)}, one for each spec", len(self.totals.parts))
         if not isinstance(self.phase, str) or len(self.phase) > 64 or not self.phase.isprintable():
             raise ModelFileError("phase", "a name of at most 64 characters on one line", type(self.phase).__name__)
-        # In an order of their own: replies come in any.
-        order = sorted(self.members, key=lambda member: (member.name, member.node))
-        object.__setattr__(self, "members", tuple(order))
+        members = sorted(self.members, key=lambda member: (member.name, member.node))
+        object.__setattr__(self, "members", tuple(members))
         self._check_members()
 
     def _check_members(self) -> None:
-        mode, n_specs = self.run_spec.mode, len(self.run_spec.specs)
+        mode = self.run_spec.mode
         if self.counts.noise and self.run_spec.mechanism is None:
             raise ModelFileError("roster", "a mechanism for noisy counts", f"mode {mode.name}")
-        expected = 0 if self.is_secure else n_specs
+        expected = 0 if self.is_secure else len(self.run_spec.specs)
         for member in self.members:
             if len(member.sha256) != expected:
                 raise ModelFileError("sha256", f"{expected} for each member in mode {mode.name}", len(member.sha256))
@@ -129,16 +103,7 @@ class Federation:
 
     @classmethod
     def of_run(cls, state: RunState, options: RunOptions, members: Sequence[Member], phase: str) -> Federation:
-        """The state of a run; after the selection of the selected spec alone.
-
-        Parameters
-        ----------
-        state : RunState
-        options : RunOptions
-        members : sequence of Member
-        phase : str
-            The phase that is due; "" where the run is finished.
-        """
+        """The state of a run; after its selection that of the selected spec."""
         from flwr_flynn.federated.phases.evaluation import model_of, selected
 
         run, totals = state.run_spec, state.results["counts"]
@@ -155,7 +120,7 @@ class Federation:
 
     @property
     def is_secure(self) -> bool:
-        """Whether members were added by a secure sum, so that nobody knows their counts."""
+        """True if members were added by a secure sum, so that nobody knows their counts."""
         return isinstance(self.run_spec.mode, Secure)
 
     @property
@@ -165,16 +130,10 @@ class Federation:
 
     @property
     def _model(self) -> Model:
-        run, mechanism = self.run_spec, self.run_spec.mechanism
-        return Model(
-            tuple(
-                ModelMember(spec, counts, self.readout)
-                for spec, counts in zip(run.specs, self.totals.parts, strict=True)
-            ),
-            np.array(run.classes),
-            run.feature_names,
-            None if mechanism is None else mechanism.guarantee(),
-        )
+        run = self.run_spec
+        pairs = zip(run.specs, self.totals.parts, strict=True)
+        members = tuple(ModelMember(spec, counts, self.readout) for spec, counts in pairs)
+        return Model(members, np.array(run.classes), run.feature_names, run.guarantee)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file, whole or not at all: after a crash there is the old one or the new one."""
@@ -191,21 +150,7 @@ class Federation:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], max_bytes: int = 2**32) -> Federation:
-        """A federation from a file that `save` wrote.
-
-        Parameters
-        ----------
-        path : path-like
-        max_bytes : int, default=4 GiB
-            Refuse files that would need more memory than that.
-
-        Raises
-        ------
-        ModelFileError
-            Not such a file, altered, too large, or a model without a roster.
-        OSError
-            The file cannot be opened.
-        """
+        """A federation from a file that `save` wrote."""
         with model_file.reading(path, max_bytes) as (model, roster):
             if not isinstance(roster, dict):
                 raise ModelFileError("a model without a roster: nobody can join it or leave it")
@@ -223,23 +168,19 @@ class Federation:
             run = RunSpec([member.spec for member in model.members], classes, mode, model.feature_names)
             if not isinstance(roster["members"], list):
                 raise ModelFileError("members", "a list", type(roster["members"]).__name__)
-            return cls(
-                run,
-                CountsOfSpecs(tuple(member.counts for member in model.members)),
-                [_member(member, len(classes)) for member in roster["members"]],
-                model.members[0].readout,
-                roster["phase"],
-            )
+            totals = CountsOfSpecs(tuple(member.counts for member in model.members))
+            members = [_member(member, len(classes)) for member in roster["members"]]
+            return cls(run, totals, members, model.members[0].readout, roster["phase"])
 
 
 def _member(values: Any, n_classes: int) -> Member:
     """A member as a file has it; a `ModelFileError` for anything else."""
     if not isinstance(values, dict) or set(values) != set(_KEPT):
         raise ModelFileError("members", f"entries with {', '.join(_KEPT)}", type(values).__name__)
-    for name, longest in _LONGEST.items():
+    for name in ("name", "node", "run"):
         text = values[name]
-        if not isinstance(text, str) or len(text) > longest or not text.isprintable():
-            raise ModelFileError(name, f"a text of at most {longest} characters on one line", type(text).__name__)
+        if not isinstance(text, str) or len(text) > _LONGEST or not text.isprintable():
+            raise ModelFileError(name, f"a text of at most {_LONGEST} characters on one line", type(text).__name__)
     key, sizes, sha256 = values["key"], values["sizes"], values["sha256"]
     if key != "" and not _is_hex(key):
         raise ModelFileError("key", "64 hexadecimal digits or none", str(key)[:64])
@@ -260,20 +201,14 @@ def _is_hex(text: Any) -> bool:
 
 @contextmanager
 def exclusive(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Keep a federation's file from other runs for the block; a lock file beside it is left behind.
-
-    Raises
-    ------
-    ConfigError
-        Another run has it, or there can be no lock.
-    """
-    place = Path(path)
+    """Keep other runs off a federation's file for the block; a lock file beside it stays."""
+    file = Path(path)
     try:
-        held = _files.lock(place.with_name(f".{place.name}.lock"), wait=0)
+        held = _files.lock(file.with_name(f".{file.name}.lock"), wait=0)
     except BlockingIOError:
-        raise ConfigError(f"federation: another run has {place.name[:80]!r}") from None
+        raise ConfigError(f"federation: another run has {file.name[:80]!r}") from None
     except OSError as error:
-        raise ConfigError(f"federation: {place.name[:80]!r} cannot be locked ({error.strerror})") from None
+        raise ConfigError(f"federation: {file.name[:80]!r} cannot be locked ({error.strerror})") from None
     with held:
         yield
 
@@ -311,7 +246,3 @@ def main(arguments: Sequence[str]) -> int:
     for row in [{name: name for name in widths}, *rows] if rows else []:
         print("  ".join(f"{row[name]!s:<{width}}" for name, width in widths.items()).rstrip())
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,8 +1,4 @@
-"""Class lists, labels and names of features that a run announces to its parties.
-
->>> codes_of(("cat", "dog"), ["dog", "cat", "dog"])
-array([1, 0, 1])
-"""
+"""Class lists, labels and names of features that a run announces to its parties."""
 
 from __future__ import annotations
 
@@ -22,24 +18,7 @@ PLAIN_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")
 
 
 def codes_of(classes: Sequence[Label], y: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    """The class code, 0 to L - 1, of every label.
-
-    Parameters
-    ----------
-    classes : sequence of L str or int
-    y : array-like of shape (n,)
-        Labels: strings or numbers. A text ``"1"`` in a file and an integer 1 in the class list are the same label;
-        ``"01"`` is another one.
-
-    Returns
-    -------
-    (n,) int64 array
-
-    Raises
-    ------
-    DataError
-        `y` is not one-dimensional, or some labels are not in the class list; the message holds their number only.
-    """
+    """The class code, 0 to L - 1, of every label."""
     labels = np.asarray(y)
     if labels.ndim != 1:
         raise DataError("y", "shape (samples,)", f"{labels.ndim} dimensions")
@@ -48,13 +27,11 @@ def codes_of(classes: Sequence[Label], y: npt.ArrayLike) -> npt.NDArray[np.int64
         codes = np.fromiter((code_of.get(label, -1) for label in labels.tolist()), np.int64, len(labels))
     except TypeError:
         raise DataError("y", "strings or integers as labels", "unhashable objects") from None
-    unknown = int((codes < 0).sum())
-    if unknown:
-        kind = "strings" if isinstance(classes[0], str) else "integers"
-        raise DataError(
-            f"y: {unknown} of {len(codes)} labels are not in the class list ({len(classes)} {kind}; "
-            f"y has dtype {labels.dtype})"
+    if unknown := int((codes < 0).sum()):
+        listed = (
+            f"{len(classes)} {'strings' if isinstance(classes[0], str) else 'integers'}; y has dtype {labels.dtype}"
         )
+        raise DataError(f"y: {unknown} of {len(codes)} labels are not in the class list ({listed})")
     return codes
 
 
@@ -72,13 +49,7 @@ def codebook(classes: Sequence[Label]) -> dict[Any, int]:
 
 
 def checked_classes(classes: Any) -> tuple[Label, ...]:
-    """A class list as a tuple of different strings or different integers.
-
-    Raises
-    ------
-    ConfigError
-        Anything else. The order gives each class its row, so a set or a mapping will not do.
-    """
+    """A class list as a tuple of different strings or different integers."""
     if isinstance(classes, str | bytes | Mapping | Set) or not isinstance(classes, Iterable):
         raise ConfigError("classes", "a list of strings or integers", type(classes).__name__)
     # item() makes Python's values of NumPy's scalars.

@@ -21,8 +21,7 @@ from flwr_flynn.model.scoring import given_readout
 from flwr_flynn.privacy import Mechanism
 
 PURPOSES = ("train", "join", "withdraw", "evaluate", "resume")
-"""A run makes a new federation, or starts from a saved one: to add parties, to take them out, only to hand it out, or
-to go on where it stopped."""
+"""Make a new federation; or start from a saved one to add parties, take them out, hand it out, or go on with it."""
 
 
 class RunOptionsDict(TypedDict, total=False):
@@ -49,64 +48,53 @@ class RunOptionsDict(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What the user of a strategy decides about a run.
+    """Decisions of a strategy's user about a run. A wrong one is the field of a `ConfigError`.
 
     Parameters
     ----------
     spec : HashSpec, sequence of HashSpec, or HashPlan
-        The hash that all parties use. Of several, all are counted in the one round, and the parties' leave-one-out
-        selects. A plan leaves it to the run to derive one or several from the sums of the parties' columns.
+        The hash of all parties. Several are all counted in the one round, and the parties' leave-one-out selects one.
+        A plan can have the run derive specs from the sums of the parties' columns.
     classes : sequence of str or of int
-        The class labels, all different. A party with a label outside the list refuses.
+        The class labels, all different. A party with another label refuses.
     min_parties : int
         Parties that must be counted in the end.
     max_examples_per_party : int, optional
-        Refuse counts of more samples; of more than a 1024th of the sum's capacity by default, so that no party leaves
-        the sum without room for the others.
+        Refuse counts of more samples; by default of more than a 1024th of the sum's capacity.
     decay : float or "auto", default="auto"
-        The model's gamma, 0 <= gamma < 1; "auto" has it selected by leave-one-out at the parties, or, if
-        `fraction_evaluate` is 0 or nobody replies, suggested by the summed counts.
+        The model's gamma, 0 <= gamma < 1. "auto" selects it by leave-one-out at the parties; if `fraction_evaluate` is
+        0 or nobody replies, the summed counts suggest it.
     rule : str, default="balanced"
         The model's decision rule, see `FlyNNClassifier`.
     feature_names : sequence of str, optional
         Names of the columns, for the model.
     min_examples : int, default=5
-        Sums of columns: a party leaves out classes of fewer samples, by the larger of this number and its own. With 1,
-        sums may be a single sample.
+        Classes of fewer samples at a party are left out of its sums of columns; a party's own number can be larger.
     mechanism : Mechanism, optional
-        One of `flwr_flynn.privacy`, for the spec's `hash_nnz` and as many classes: parties send noisy counts only, and
-        only those whose own policy allows it. There is one spec then, nothing is learned of columns, and there is
-        nothing to select.
+        Of `flwr_flynn.privacy`, for the spec's `hash_nnz` and as many classes: parties send noisy counts only, within
+        their own policies. There is one spec then, without sums of columns, and no selection.
     federation : Federation, optional
         A saved run to start from, with its `spec`, `classes`, `mechanism` and `feature_names`. `min_parties` is then
-        the number of parties that must join or leave; in a run that goes on, its members count too.
+        the number of parties that must join or leave; with purpose "resume" its members count too.
     purpose : {"train", "join", "withdraw", "evaluate", "resume"}, default="train"
-        "train" makes a new federation. The others start from a saved one: "join" adds parties that are not in it,
-        "withdraw" takes out those that ask for it, by the very counts that they were added by, "evaluate" hands it
-        out as it is, and "resume" goes on at the phase where a run stopped.
+        "train" makes a new federation. The others start from a saved one: "join" adds parties, "withdraw" takes out
+        those that ask for it, "evaluate" hands it out, and "resume" goes on at the phase where a run stopped.
     identify : callable, optional
-        Gives the SHA-256 of the public key of the SuperNode with a node id, in hexadecimal, or "" where it is not
-        known. Members of a saved run are known again by it, by their node id, or by the name they give.
+        Node id -> SHA-256 of its SuperNode's public key, in hexadecimal, or "". Members of a saved run are known again
+        by it, by their node id, or by their name.
     secure_bound : int, optional
-        Count by a secure sum, of which the server learns no more than the total: a power of two that no party's counts
-        exceed. The workflow must be `secagg.workflow`, and the parties' ClientApp have `secagg.mod`. There is one spec
-        then and nothing to select; a `mechanism` is a `GaussianCounts` with `n_honest`.
+        Count by a secure sum: a power of two that no party's counts exceed. The workflow must be `secagg.workflow`, and
+        the parties' ClientApp have `secagg.mod`. There is one spec then, and no selection; a `mechanism` is a
+        `GaussianCounts` with `n_honest`.
     fraction_evaluate : float, optional
-        Share of the parties that get the model and try it on the samples they held out; 0 leaves that out, and the
-        selection with it: the model is then of the first spec. In the selection all counted parties have a say. By
-        default 1.0; with a mechanism 0.0, which does not cover the confusion matrices that parties would send.
+        Share of the parties that try the model on held-out samples; 0 leaves out evaluation and selection. By default
+        1.0; with a mechanism 0.0, as it does not cover the parties' confusion matrices.
     hand_out : bool, default=False
-        Where `fraction_evaluate` is 0: whether all parties get the model nevertheless. They then send nothing about it
-        but, if they could not keep it, why.
+        With `fraction_evaluate` 0: hand the model to all parties nevertheless, which send no results.
     accept_failures : bool, default=True
-        Whether a phase goes on without parties that fail or refuse; else its answers are set aside.
+        Go on without parties that fail or refuse; else the answers of the phase are set aside.
     phases : sequence of Phase, optional
         A plan of your own instead of the one that follows from the other options.
-
-    Raises
-    ------
-    ConfigError
-        An option is not as described; the message names it.
     """
 
     spec: HashSpec | Sequence[HashSpec] | HashPlan
@@ -161,11 +149,8 @@ class RunOptions:
             if len(run.specs) > 1 and self.purpose != "resume":
                 raise ConfigError("purpose", "resume for a run that stopped before its selection", self.purpose)
             if isinstance(mode, Secure) and self.purpose != "evaluate":
-                raise ConfigError(
-                    "purpose",
-                    "evaluate for a federation made by a secure sum, which shows nobody's counts",
-                    self.purpose,
-                )
+                expected = "evaluate for a federation made by a secure sum, which shows nobody's counts"
+                raise ConfigError("purpose", expected, self.purpose)
         return run
 
     @property
@@ -175,5 +160,5 @@ class RunOptions:
 
     @property
     def is_evaluated(self) -> bool:
-        """Whether parties try the model."""
+        """True if parties try the model."""
         return bool(self.fraction_evaluate)

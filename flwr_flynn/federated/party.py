@@ -1,11 +1,9 @@
 """A party without any transport: its samples, what it allows to leave, and its answers to the server's requests.
 
-A party answers whatever it is asked; an answer that cannot be given is a refusal with a reason. Reasons name fields,
-shapes and numbers of samples, never a value of the data. Samples are reached by way of `Party.labelled`,
-`Party.release` and `Party.confusion` alone, and each of them first looks whether the request that is being answered
-may have them: a request that does not say that exact figures leave never sees the samples.
+An answer that cannot be given is a refusal with a reason, which holds no value of the data. Samples are reached through
+`Party.labelled`, `Party.release` and `Party.confusion` alone, which check that the present request may have them.
 
-What leaves, by the party's options (rows) and what a request discloses (columns):
+Answers, by the party's options (rows) and what a request discloses (columns):
 
 ================  ==================  ===================  ===========================  ======================
 option            exact               noisy                secure                       results on held-out
@@ -60,7 +58,7 @@ from flwr_flynn.privacy.ledger import Budget
 _log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
 NOISY_EXAMPLES = 1
-"""The number of examples that goes with noisy and secure counts: the same for every party, so that it tells nothing."""
+"""`num_examples` beside noisy and secure counts: the same for every party, so that it tells nothing."""
 
 _SCORES = 2**22  # class scores held at a time, 32 MiB; and the hashes of at most 2**14 samples
 
@@ -76,7 +74,7 @@ class Samples:
     X : (n, d) array-like or scipy sparse
     y : (n,) labels
     X_test, y_test : like `X` and `y`, optional
-        Held out for the evaluation.
+        Held-out samples for the evaluation.
     """
 
     X: Any
@@ -97,41 +95,33 @@ def no_mask(_run: RunSpec) -> None:
 
 @dataclass(frozen=True)
 class PartyOptions:
-    """What a party allows, and how it works.
+    """Permissions and resources of a party. A wrong one is the field of a `ConfigError`.
 
     Parameters
     ----------
     name : str, optional
-        By which the server's log and report call this party; its node id by default.
+        Its name in the server's log and report; by default its node id.
     memory_limit : int, default=4 GiB
-        Bytes. A hash that would need more for its rows, its counts and the confusion matrix is refused before
-        anything is allocated. What the samples themselves need comes on top.
+        Bytes that the hash, the counts and the confusion matrix may need, beside the samples; checked before anything
+        is allocated.
     min_examples : int, default=5
-        Of classes with fewer samples the party sends no sums of columns, whatever the server asks for: those of a
-        single sample are that sample. It counts them all the same.
+        Classes of fewer samples are left out of the sums of columns, whatever the server asks for. They are counted.
     n_jobs : int, optional
         Threads for hashing: None for one, -1 for all.
     budget : Budget, optional
-        The party's own ledger and policy. With one, nothing but noisy counts leaves it, and no more of them than the
-        policy allows; samples that do not fit are left out of them, and the party's own log tells how many. Without
-        one, requests for noisy counts are refused.
+        Ledger and policy. With one, nothing but noisy counts within the policy leaves the party, and samples that do
+        not fit are left out; without one, requests for noisy counts are refused.
     evaluates : bool, default=False
-        With a budget or `secure`: whether results on held-out samples may leave the party all the same. They are exact,
-        and a server that chooses its models can learn counts of the held-out samples from them.
+        With `budget` or `secure`: let exact results on held-out samples leave all the same. A server that chooses its
+        models can learn counts of the held-out samples from them.
     secure : bool, default=False
-        Whether counts leave this party in secure sums only, see `flwr_flynn.secagg`.
+        Let counts leave in secure sums only, see `flwr_flynn.secagg`.
     leaves : bool, default=False
-        Whether this party leaves a federation: it sends its counts to be taken out of it, where a run is for that, and
-        takes part in no other counting. Noisy counts are those it sent before, from its `budget`.
+        Leave a federation: answer runs of action withdraw only, with the counts sent before.
     response_seconds : float, default=0
         With a budget: seconds that every answer takes, so that its time tells nothing. 0: as long as it takes.
     on_model : callable, optional
-        Called with the federated model, a `FlyNNClassifier`, when it arrives and was tried.
-
-    Raises
-    ------
-    ConfigError
-        An option is not as described; the message names it.
+        Called with the federated `FlyNNClassifier` when it arrived and was tried.
     """
 
     name: str | None = None
@@ -164,17 +154,15 @@ class Party:
     Parameters
     ----------
     load : Samples or callable
-        The samples; or called with the names of the features that a run announces, () without any, it returns them. A
-        party with a budget is asked for its samples only once its ledger has admitted a request.
+        The samples; or names of features (() without any) -> Samples. With a budget it is called only once the ledger
+        has admitted a request.
     options : PartyOptions
     mask : callable, default=`no_mask`
         Called with the run before counts leave in a secure sum; raises where nothing will mask them.
     progress : callable, default=`no_progress`
-        Called with a number of samples to be hashed; returns what is called with numbers of samples just hashed.
+        Number of samples to be hashed -> callable that takes numbers of samples just hashed.
     width : callable, optional
-        Called with the names of the features as `load` is; returns the number of columns that `load` would give, from
-        the head of a file alone. With a budget it is asked before the ledger, so that a request that does not fit the
-        party's columns touches no sample.
+        Names of features -> number of columns, without a look at samples. With a budget it is asked before the ledger.
     """
 
     def __init__(
@@ -187,37 +175,18 @@ class Party:
     ) -> None:
         self.options = options or PartyOptions()
         self.progress = progress
-        self._mask = mask
+        self.mask = mask
         self._load = None if isinstance(load, Samples) else load
         self._samples = load if isinstance(load, Samples) else None
         self._width = width
-        self._names: tuple[str, ...] = ()
+        self._names: tuple[str, ...] = ()  # of the features that a request announced
         self._admitted = NOTHING  # what the request that is being answered discloses
         self._touched = False  # whether samples were looked at for it
 
-    @property
-    def n_jobs(self) -> int | None:
-        """Threads for hashing."""
-        return self.options.n_jobs
-
-    @property
-    def min_examples(self) -> int:
-        """Samples that a class must have to be in the sums of the columns."""
-        return self.options.min_examples
-
-    # ---- answers
-
     def answer(self, entries: Mapping[str, Any], arrays: Sequence[Array] = (), channel: str | None = None) -> Answer:
-        """The answer to a request as it arrived. It never raises: a refusal is an answer, too.
+        """The answer to a request as it arrived; a refusal is an answer, too.
 
-        Parameters
-        ----------
-        entries : mapping
-            Config entries. Nothing is assumed of them.
-        arrays : sequence of arrays
-        channel : {"train", "evaluate"}, optional
-            Flower's channel by which it came. It must be that of its phase: mods of a ClientApp, SecAgg+ among them,
-            look at one of the two alone.
+        The channel must be that of the phase: mods of a ClientApp, SecAgg+ among them, look at one of the two alone.
         """
         start, what = time.monotonic(), "the request"
         with self._fixed_time():
@@ -227,7 +196,10 @@ class Party:
                 what = f"phase {kind.phase}"
                 if channel not in (None, kind.channel):
                     raise PayloadError("channel", f"{kind.channel} for phase {kind.phase}", channel)
-                self._announce(announced_names(config) or ())
+                names = announced_names(config) or ()
+                if self._load is not None and names != self._names:
+                    self._samples = None  # loaded by other names
+                self._names = names
                 request = kind.from_config(config, arrays, self)
                 self._admit(request.phase, request.discloses, request.is_withdrawal)
                 answer = request.compute(self)
@@ -248,10 +220,9 @@ class Party:
         return answer
 
     def reason(self, what: str, error: Exception) -> str:
-        """What the server learns of an error: the text of our own errors, which hold no data; of others the kind.
+        """The reason that the server gets: the text of our own errors, which hold no data; of others the kind.
 
-        A party whose figures are to stay at home (`budget`, `secure`, or a secure sum) tells nothing of an error that
-        came after its samples were looked at: the text counts samples, and a single one could have decided the kind.
+        Where exact figures stay at home, an error after a look at samples gives no reason: one sample may decide it.
         """
         hides = self.options.budget is not None or self.options.secure or self._admitted == SECURE
         if isinstance(error, FlyNNError):
@@ -259,12 +230,6 @@ class Party:
             return f"{what} failed at this party" if hides and self._touched else str(error)
         _log.error("FlyNN: %s failed", what, exc_info=error)
         return f"{what} failed at this party" if hides else f"failed with {type(error).__name__}"
-
-    def _announce(self, names: tuple[str, ...]) -> None:
-        """Take the names of the features that a request is about. Samples loaded by other names are let go."""
-        if self._load is not None and names != self._names:
-            self._samples = None
-        self._names = names
 
     def _admit(self, phase: str, discloses: str, is_withdrawal: bool) -> None:
         """Raise unless the party's options allow what the answer to a request discloses."""
@@ -280,23 +245,14 @@ class Party:
             raise PrivacyError(f"policy max-epsilon set: only noisy counts leave this party, not phase {phase}")
         self._admitted = discloses
 
-    # ---- checks of a request, before any sample is touched
-
     def check_run(self, run: RunSpec, config: Config, phase: str, discloses: str, is_withdrawal: bool = False) -> None:
-        """Raise unless the party admits such a request, can afford its hashes, and draws the same rows as the server.
-
-        Raises
-        ------
-        FlyNNError
-            In that order: rows are drawn for a request that the party's options allow only.
-        """
+        """Raise unless the party admits such a request, has the memory, and draws the same rows as the server."""
         self._admit(phase, discloses, is_withdrawal)
-        needed = sum(memory_needed(spec, run.n_classes) for spec in run.specs)
-        needed += 16 * run.n_classes**2  # the confusion matrix, and its message
-        spec, several = run.spec, f", the first of {len(run.specs)} specs" if len(run.specs) > 1 else ""
-        self.check_memory(
-            needed, f"hash_dim {spec.hash_dim}, row_nnz {spec.row_nnz} and {run.n_classes} classes{several}"
-        )
+        confusions = 16 * run.n_classes**2  # the matrix, and its message
+        needed = sum(memory_needed(spec, run.n_classes) for spec in run.specs) + confusions
+        several = f", the first of {len(run.specs)} specs" if len(run.specs) > 1 else ""
+        what = f"hash_dim {run.spec.hash_dim}, row_nnz {run.spec.row_nnz} and {run.n_classes} classes{several}"
+        self.check_memory(needed, what)
         run.agree_on_rows(config)
 
     def check_memory(self, needed: int, what: str) -> None:
@@ -307,37 +263,19 @@ class Party:
                 f"this party allows {self.options.memory_limit / 2**20:.1f}"
             )
 
-    # ---- samples
-
     def labelled(
         self, codes_of: Callable[[Any], npt.NDArray[np.int64]], n_features: int
     ) -> tuple[Any, npt.NDArray[np.int64]]:
-        """Training samples, in a form that can be sliced, and the codes of their labels.
-
-        Raises
-        ------
-        PrivacyError
-            The request that is being answered may not have them.
-        DataError
-            They do not fit the run.
-        """
+        """Training samples, in a form that can be sliced, and the codes of their labels."""
         if self._admitted not in (EXACT, SECURE) or self.options.budget is not None:
             raise PrivacyError("samples: the request does not say that exact figures of them leave the party")
         samples = self._held()
         return _labelled(samples.X, samples.y, codes_of, n_features)
 
     def release(self, run: RunSpec, recall: bool = False) -> ClassCounts:
-        """Noisy counts, within the party's policy. Whether they are refused, and all that shows, depends on no sample.
+        """Noisy counts, within the party's policy. No sample decides a refusal, nor its time.
 
-        The samples are not touched before the ledger has admitted the request: refusals and old answers take the same
-        time whatever the party holds.
-
-        Parameters
-        ----------
-        run : RunSpec
-            With a mechanism.
-        recall : bool, default=False
-            Whether a party that leaves sends the release that it was counted by.
+        So no sample is touched before the ledger has admitted the request.
         """
         budget, mechanism = self.options.budget, run.mechanism
         if budget is None or mechanism is None or self._admitted not in (NOISY, SECURE):
@@ -352,56 +290,36 @@ class Party:
         budget.policy.check(mechanism)
         check_classes(run.classes)
         if self._admitted == SECURE:
-            self._mask(run)  # before anything is spent
+            self.mask(run)  # before anything is spent
         mechanism = _seeded_here(mechanism, f"{self.options.name} {run.digest()}")
         fingerprint, digest = run.hasher.fingerprint, run.digest()
         if recall:
             return budget.recall(mechanism, fingerprint, terms=digest)
-        released = budget.release(
-            mechanism,
-            fingerprint,
-            lambda: self._counted_row_wise(run),
-            terms=digest,
-        )
+        released = budget.release(mechanism, fingerprint, lambda: self._counted_row_wise(run), terms=digest)
         if released.repeated:
             _log.info("FlyNN: this request was answered before; the same answer again spends nothing")
         return released.counts
 
-    def check_mask(self, run: RunSpec) -> None:
-        """Raise unless exact counts of this run will be masked on their way into a secure sum."""
-        self._mask(run)
-
     def _counted_row_wise(self, run: RunSpec) -> ClassCounts:
         """The party's counts without noise, of the samples that fit.
 
-        A failure that is no sample's own (memory, a disk, a fault of a program) ends the request: nothing is charged,
-        nothing is kept, and the server is told that counting failed, in the same words whatever the cause. To the
-        server that is a machine that failed, as one that goes offline in the middle. The guarantee is about answers; it
-        says nothing of machines that give none.
+        Any failure ends the request, charges nothing, and is told in the same words whatever the cause. To the server
+        that is a machine that went offline; the guarantee is about answers.
         """
         try:
             samples = self._held()
             _check_samples(samples, run)
-            progress = self.progress(len(samples.y))
-            counts, dropped = count(run.hasher, run.classes, samples.X, samples.y, self.n_jobs, progress)
+            n, n_jobs = len(samples.y), self.options.n_jobs
+            counts, dropped = count(run.hasher, run.classes, samples.X, samples.y, n_jobs, self.progress(n))
             if dropped:
-                _log.warning("FlyNN: %s of %s samples do not fit, and are left out", dropped, len(samples.y))
+                _log.warning("FlyNN: %s of %s samples do not fit, and are left out", dropped, n)
         except Exception as error:  # noqa: BLE001 - a reason could be some sample's doing
-            raise _failed(error) from None
+            _log.error("FlyNN: counting failed", exc_info=error)
+            raise DataError("counting failed at this party") from None
         return counts
 
-    # ---- the model
-
     def confusion(self, run: RunSpec, model: FlyNNClassifier) -> Confusion | None:
-        """(L, L) confusion matrix of a model on the samples held out; None if there are none.
-
-        Raises
-        ------
-        PrivacyError
-            Results do not leave this party, or the request does not say that they do.
-        DataError
-            The samples do not fit the run.
-        """
+        """(L, L) confusion matrix of a model on held-out samples; None without any."""
         if (self.options.budget is not None or self.options.secure) and not self.options.evaluates:
             raise PrivacyError("policy evaluate off: results on its own samples do not leave this party")
         if self._admitted != RESULTS:
@@ -411,7 +329,7 @@ class Party:
             return None
         member, matrix = model.model_.member, np.zeros((run.n_classes, run.n_classes), np.int64)
         for active, true in self._hashed(run, samples.X_test, samples.y_test):
-            for rows in gen_batches(len(true), max(1, _SCORES // max(run.n_classes, 256))):
+            for rows in _batches(len(true), run.n_classes):
                 predicted = member.scores(active[rows]).argmax(axis=1)
                 matrix += confusion(true[rows], predicted, run.n_classes)
         return matrix if matrix.any() else None
@@ -421,14 +339,14 @@ class Party:
         if self.options.budget is not None:
             check_form(X, y)
             _check_width(X.shape[1], run.spec.n_features)
-            yield from hashed(run.hasher, run.classes, X, y, self.n_jobs)
+            yield from hashed(run.hasher, run.classes, X, y, self.options.n_jobs)
             return
         samples, codes = _labelled(X, y, run.codes, run.spec.n_features)
-        for rows in gen_batches(len(codes), max(1, _SCORES // max(run.n_classes, 256))) if len(codes) else ():
-            yield run.hasher.active(samples[rows], n_jobs=self.n_jobs), codes[rows]
+        for rows in _batches(len(codes), run.n_classes):
+            yield run.hasher.active(samples[rows], n_jobs=self.options.n_jobs), codes[rows]
 
     def keep(self, model: FlyNNClassifier) -> str:
-        """Give the model to `on_model`; "", or why that failed, which costs the party nothing else."""
+        """Give the model to `on_model`, and return "" or the reason why that failed."""
         if self.options.on_model is None:
             return ""
         try:
@@ -463,6 +381,10 @@ class Party:
                     _log.warning("FlyNN: an answer took %.2f s longer than response-seconds: its time shows", -rest)
 
 
+def _batches(n_samples: int, n_classes: int) -> Iterator[slice]:
+    return gen_batches(n_samples, max(1, _SCORES // max(n_classes, 256))) if n_samples else iter(())
+
+
 def _labelled(
     X: Any, y: Any, codes_of: Callable[[Any], npt.NDArray[np.int64]], n_features: int
 ) -> tuple[Any, npt.NDArray[np.int64]]:
@@ -477,7 +399,7 @@ def _labelled(
 
 
 def _check_samples(samples: Samples, run: RunSpec) -> None:
-    """Refuse samples of a form or a width that does not fit a run, which no single sample decides."""
+    """Refuse samples of a wrong form or width, which no single sample decides."""
     check_form(samples.X, samples.y)
     _check_width(samples.X.shape[1], run.spec.n_features)
 
@@ -485,11 +407,6 @@ def _check_samples(samples: Samples, run: RunSpec) -> None:
 def _check_width(n_columns: int, n_features: int) -> None:
     if n_columns != n_features:
         raise PayloadError("n_features", f"{n_columns}, the number of columns of the data", n_features)
-
-
-def _failed(error: Exception) -> DataError:
-    _log.error("FlyNN: counting failed", exc_info=error)
-    return DataError("counting failed at this party")
 
 
 def _seeded_here(mechanism: Mechanism, who: str) -> Mechanism:

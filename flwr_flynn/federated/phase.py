@@ -20,16 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunState:
-    """Results of the phases of a run so far.
-
-    Parameters
-    ----------
-    run_spec : RunSpec
-        Specs, classes and mode; before the sums of the columns are there, a guess at number and sizes of the specs.
-    results : mapping of phase name to result
-        "columns": `phases.columns.Columns`; "counts": `CountsOfSpecs`; "selection": `phases.selection.Selection`;
-        "evaluation": `phases.evaluation.Evaluation`; of a phase of your own what its fold puts there.
-    """
+    """Results of the phases of a run so far, by the names of the phases."""
 
     run_spec: RunSpec
     results: Mapping[str, Any] = field(default_factory=dict)
@@ -46,54 +37,38 @@ class RunState:
 
 @dataclass(frozen=True)
 class Context:
-    """Facts besides the state that a request or a fold may use.
-
-    Parameters
-    ----------
-    options : RunOptions
-    counted : Roster
-        Of the counts.
-    missing : mapping of name to reason
-        In a fold: parties that were asked in this phase and gave no usable answer.
-    names : mapping of cid to name
-        In a fold: names by which reports call the parties.
-    """
+    """Facts besides the state that a request or a fold may use."""
 
     options: RunOptions
-    counted: Roster
-    missing: Mapping[str, str] = field(default_factory=dict)
-    names: Mapping[str, str] = field(default_factory=dict)
+    counted: Roster  # of the counts
+    missing: Mapping[str, str] = field(default_factory=dict)  # in a fold: reasons of parties without an answer, by name
+    names: Mapping[str, str] = field(default_factory=dict)  # in a fold: names of parties in reports, by cid
 
 
 ALL, NEW, COUNTED, SAMPLE = "all", "new", "counted", "sample"
-"""Audiences: every party that this phase has no answer of; those of them that are in no saved run either; the parties
-whose counts are in the sum; a share of the parties, by the option `fraction_evaluate`."""
+"""Audiences: the parties that this phase has no answer of; those of them that are in no saved run; the parties whose
+counts are in the sum; a share of the parties, by the option `fraction_evaluate`."""
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One step of a run.
+    """One step of a run. ``tests/own_phase_app`` is a Flower app with a histogram as a phase of its own.
 
     Parameters
     ----------
     name : str
-        Under which the state holds its result.
+        Key of its result in the state.
     channel : {"train", "evaluate"}
-        Flower's channel that carries its request.
     request : callable
         (state, context) -> Request.
     start : callable
-        (state, context) -> the total of nobody's answers.
+        (state, context) -> total of no answers.
     fold : callable
-        (state, batch, context) -> state with the phase's result. The batch holds the total, and who is in it.
+        (state, batch, context) -> state with the phase's result.
     collect : callable, default=collect_each
     is_counting : bool, default=False
-        Whether it is the counting, which goes on in later rounds for parties that are not counted yet.
+        True for the counting, which goes on in later rounds for parties that are not counted yet.
     audience : {"all", "new", "counted", "sample"}, default="all"
-
-    Examples
-    --------
-    A histogram as a phase of one's own is ``tests/own_phase_app``, a Flower app.
     """
 
     name: str

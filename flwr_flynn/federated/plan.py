@@ -1,18 +1,18 @@
 """The plan of a run: which phases follow from its options.
 
-===========  ==========================================================  =========================================
-purpose      phases                                                      left out where
-===========  ==========================================================  =========================================
-train        columns, counts, selection, evaluation                      see below
+===========  ==================================================
+purpose      phases
+===========  ==================================================
+train        columns, counts, selection, evaluation
 join         counts (added), selection, evaluation
 withdraw     counts (taken out), selection, evaluation
 evaluate     evaluation
 resume       the phase where a run stopped, and those after it
-===========  ==========================================================  =========================================
+===========  ==================================================
 
-No columns without a plan that derives specs from them; no selection where there is one candidate, where nobody tries
-the model, and for noisy or secure counts, whose parties' exact figures stay at home; no evaluation where nobody gets
-the model. The option `phases` takes the place of the whole plan, of which "evaluate" and "resume" leave out the same.
+Left out are columns without a plan that derives specs from them; the selection for one candidate, where nobody tries
+the model, and for noisy or secure counts; and the evaluation where nobody gets the model. The option `phases` takes the
+place of the whole plan.
 """
 
 from __future__ import annotations
@@ -27,11 +27,8 @@ from flwr_flynn.federated.run_spec import Plain
 def phases_of(options: RunOptions) -> tuple[Phase, ...]:
     """The phases of a run with these options, in order."""
     run = options.run_spec
-    selects = (
-        options.is_evaluated
-        and isinstance(run.mode, Plain)
-        and selection.is_selection_needed(len(run.specs), options.rule, options.decay)
-    )
+    is_choice = selection.is_selection_needed(len(run.specs), options.rule, options.decay)
+    selects = options.is_evaluated and isinstance(run.mode, Plain) and is_choice
     plan: list[Phase] = list(options.phases or ()) or [
         *([columns.COLUMNS] if options.plan is not None else []),
         counts.phase_for(options),

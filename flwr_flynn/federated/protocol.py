@@ -1,14 +1,12 @@
 """The wire protocol: keys, requests and replies. Every key that this package sends begins with ``flynn-``.
 
-A run is a list of phases. In each phase the server announces one `Request` to the parties, and every party answers with
-one statistic of its own samples. A request travels as config entries and, where a model goes along, as arrays; an
-answer as arrays, a number of samples and a few entries::
+In each phase of a run the server announces one `Request` to the parties, and every party answers with one statistic of
+its samples::
 
     request  flynn-phase = its name; its own fields, as ``key("...")``; arrays
     answer   arrays; num_examples; flynn-party, flynn-seconds, or flynn-refused with the reason
 
-Adding a phase takes one module: a `Request` that is decorated with `register`, and a `Phase` that says how its total
-changes the state of a run, see `federated.run`. Parties find the request by the name of its phase.
+A new phase takes one module: a `Request` decorated with `register`, by whose phase name parties find it, and a `Phase`.
 """
 
 from __future__ import annotations
@@ -41,30 +39,24 @@ def key(name: str) -> str:
 
 
 PHASE = key("phase")
-"""In a request: the name of its phase."""
+"""Key of a request: the name of its phase."""
 
 PARTY, SECONDS, REFUSED, UNKEPT = key("party"), key("seconds"), key("refused"), key("unkept")
-"""In an answer: the party's name, the seconds it took, why it refuses, why it could not keep the model."""
+"""Keys of an answer: the party's name, its seconds, the reason of a refusal, the reason why the model was not kept."""
 
 STATISTIC = key("statistic")
-"""In an answer of the evaluate channel, whose replies carry no arrays: the arrays, joined by `codec.join`."""
+"""Key of an answer of the evaluate channel, whose replies carry no arrays: the arrays, joined by `codec.join`."""
 
 TRAIN, EVALUATE = "train", "evaluate"
-"""Channels of Flower: a phase asks by one of them."""
+"""Flower's two channels; each phase uses one."""
 
 EXACT, NOISY, SECURE, RESULTS, NOTHING = "exact", "noisy", "secure", "results", "nothing"
-"""What leaves a party with an answer: exact figures in clear, noisy counts, a summand of a secure sum, results on
-held-out samples, or nothing. A party's policy decides by it, see `federated.party`."""
+"""Disclosures by an answer: exact figures in clear, noisy counts, a summand of a secure sum, results on held-out
+samples, or nothing. A party admits or refuses by them, see `federated.party`."""
 
 
 class Config:
-    """Fields of a request as they arrived; each read checks type and size.
-
-    Parameters
-    ----------
-    entries : mapping
-        Config entries from a server. Nothing is assumed of them.
-    """
+    """Fields of a request as they arrived; each read checks type and size, or raises a `PayloadError`."""
 
     def __init__(self, entries: Mapping[str, Any]) -> None:
         self.entries = entries
@@ -73,7 +65,7 @@ class Config:
         return key(name) in self.entries
 
     def text(self, name: str, longest: int) -> str:
-        """A string of at most `longest` characters; a `PayloadError` for anything else."""
+        """A string of at most `longest` characters."""
         value = self.entries.get(key(name))
         if not isinstance(value, str):
             raise PayloadError(key(name), "a string", "nothing" if value is None else type(value).__name__)
@@ -91,11 +83,7 @@ class Config:
 
     def integer(self, name: str, least: int = 0, most: int = 2**63 - 1) -> int:
         """An integer within bounds."""
-        value = self.entries.get(key(name))
-        if type(value) is not int or not least <= value <= most:
-            got = str(value)[:40] if type(value) is int else type(value).__name__
-            raise PayloadError(key(name), f"an integer from {least} to {most}", got)
-        return value
+        return _integer(key(name), self.entries.get(key(name)), least, most)
 
     def boolean(self, name: str) -> bool:
         """True or False."""
@@ -105,6 +93,13 @@ class Config:
         return value
 
 
+def _integer(field: str, value: Any, least: int, most: int) -> int:
+    if type(value) is not int or not least <= value <= most:
+        got = str(value)[:40] if type(value) is int else type(value).__name__
+        raise PayloadError(field, f"an integer from {least} to {most}", got)
+    return value
+
+
 @dataclass(frozen=True)
 class Reply:
     """One party's reply as it arrived. Only `cid` is the transport's word; all else is the party's.
@@ -112,13 +107,13 @@ class Reply:
     Parameters
     ----------
     cid : str
-        The transport's name for the sender.
+        The sender's node id.
     tensors : sequence of bytes
-        Arrays as Flower carries them: the bytes of `numpy.save`.
+        Arrays as `numpy.save` writes them.
     n_examples : int
     metrics : mapping of str to scalar
     fault : str
-        Why the reply is refused, if its form alone is wrong.
+        The reason to refuse it, if its form alone is wrong.
     """
 
     cid: str
@@ -134,11 +129,8 @@ class Reply:
 
     @property
     def announced(self) -> int:
-        """The number of samples that the sender gave; a `PayloadError` if it is no number of samples."""
-        if type(self.n_examples) is not int or not 0 <= self.n_examples < 2**63:
-            got = str(self.n_examples)[:40] if type(self.n_examples) is int else type(self.n_examples).__name__
-            raise PayloadError("num_examples", "an integer from 0 to 2**63 - 1", got)
-        return self.n_examples
+        """The number of samples that the sender gave, checked."""
+        return _integer("num_examples", self.n_examples, 0, 2**63 - 1)
 
 
 @dataclass(frozen=True)
@@ -150,9 +142,9 @@ class Answer:
     arrays : list of arrays
         The statistic.
     n_examples : int
-        Number of samples in it, or a constant where the number would tell something.
+        Samples in it, or a constant where the number would tell something.
     metrics : dict
-        Further entries, such as ``accuracy``, for the user's own functions.
+        Further entries, such as ``accuracy``.
     """
 
     arrays: list[Array] = field(default_factory=list)
@@ -161,20 +153,17 @@ class Answer:
 
 
 class Request(ABC, Generic[S]):
-    """What the server announces in one phase, and how the answers to it are made and read.
+    """Announcement of one phase. `from_config` and `compute` run at a party, the other methods at the server.
 
     Attributes
     ----------
     phase : str
-        Name of the phase, on the wire as well.
+        Its name, on the wire as well.
     channel : {"train", "evaluate"}
-        Flower's channel that carries it.
     """
 
     phase: ClassVar[str]
     channel: ClassVar[str] = TRAIN
-
-    # ---- both ways over the wire
 
     @abstractmethod
     def to_config(self) -> dict[str, Scalar]:
@@ -183,66 +172,39 @@ class Request(ABC, Generic[S]):
     @classmethod
     @abstractmethod
     def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> Request[S]:
-        """The request that a server announced, checked for everything that a party can check.
-
-        Raises
-        ------
-        PayloadError
-            The request is malformed, or does not fit the party's number of columns or its memory limit.
-        """
+        """The request that a server announced; a `PayloadError` if it is malformed or beyond the party's limits."""
 
     def arrays(self) -> list[Array]:
-        """Arrays that go along."""
+        """Arrays that go along with the config entries."""
         return []
 
     @property
     def discloses(self) -> str:
-        """What leaves a party with its answer, one of `EXACT`, `NOISY`, `SECURE`, `RESULTS` and `NOTHING`."""
+        """Kind of disclosure: `EXACT`, `NOISY`, `SECURE`, `RESULTS` or `NOTHING`."""
         return EXACT
 
     @property
     def is_withdrawal(self) -> bool:
-        """Whether only parties that leave the federation answer."""
+        """True if only parties that leave the federation answer."""
         return False
-
-    # ---- at a party
 
     @abstractmethod
     def compute(self, party: Party) -> Answer:
-        """The party's answer: a statistic of its samples.
-
-        Raises
-        ------
-        FlyNNError
-            The party refuses. The message travels to the server and holds no value of the data.
-        """
-
-    # ---- at the server
+        """The party's answer. An error is a refusal: its text travels to the server and holds no value of the data."""
 
     @abstractmethod
     def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> S | None:
-        """The statistic in a reply, checked for everything that can be checked; None if it has no samples.
+        """The statistic in a reply; None without samples, a `PayloadError` if anything of the reply is wrong.
 
-        Parameters
-        ----------
-        arrays : sequence of arrays
-            What arrived. Nothing is assumed of it.
-        reply : Reply
-        member : Member or None
-            The sender as the run knows it so far, with its class sizes; None if it is not counted.
-
-        Raises
-        ------
-        PayloadError
-            Nothing of the reply is used.
+        `member` is the sender as the run knows it, with its class sizes; None if its counts are not in the sum.
         """
 
     def sizes(self, statistic: S) -> npt.NDArray[np.int64] | None:
-        """(L,) samples of each class in a statistic; None where nobody knows them."""
+        """(L,) samples of each class in a statistic; None where they are hidden."""
         return None
 
     def load(self, statistic: S) -> int:
-        """Capacity that a statistic takes in the sum, see `capacity`: by default its number of samples."""
+        """Share of `capacity` that a statistic takes: by default its number of samples."""
         sizes = self.sizes(statistic)
         return 0 if sizes is None else sum(sizes.tolist())
 
@@ -258,18 +220,7 @@ class Request(ABC, Generic[S]):
     def match(self, statistic: S, cid: str, name: str, taken: set[int]) -> int | None:
         """The index of the member of the saved run that a reply takes out of the sum; None where it adds.
 
-        Parameters
-        ----------
-        statistic : statistic
-        cid, name : str
-            The sender, and the name it gives itself.
-        taken : set of int
-            Members that other replies of the same batch take out.
-
-        Raises
-        ------
-        PayloadError
-            The sender cannot be added to the sum, or taken out of it.
+        `taken` are the indices that other replies of the batch take out. A `PayloadError` refuses the sender.
         """
         return None
 
@@ -284,13 +235,7 @@ _REQUESTS: dict[str, type[Request[Any]]] = {}
 
 
 def register(request: R) -> R:
-    """Make a request known to the parties of this process by the name of its phase.
-
-    Raises
-    ------
-    ValueError
-        Another request has the name.
-    """
+    """Make a request known to the parties of this process; a `ValueError` if its phase name is another request's."""
     known = _REQUESTS.setdefault(request.phase, request)
     if known is not request and known.__qualname__ != request.__qualname__:
         raise ValueError(f"phase: expected a new name, got {request.phase!r} of {known.__qualname__}")
@@ -299,13 +244,7 @@ def register(request: R) -> R:
 
 
 def request_of(entries: Mapping[str, Any]) -> type[Request[Any]]:
-    """The kind of request that config entries from a server announce.
-
-    Raises
-    ------
-    PayloadError
-        No phase of this process has that name.
-    """
+    """The class of request that config entries from a server announce."""
     name = Config(entries).text("phase", 64)
     if name not in _REQUESTS:
         raise PayloadError(PHASE, f"one of {', '.join(sorted(_REQUESTS))}", name)

@@ -1,15 +1,4 @@
-"""The roster of a run: parties that were asked, counted or are missing, and the names by which messages call them.
-
->>> roster = Roster()
->>> roster.ask(["17", "18"])
->>> roster.count(Member("Basel", "17", sizes=(3, 2)))
->>> [str(member) for member in roster.counted], roster.missing
-(['Basel'], {'node 18': 'no reply'})
->>> roster.require(2)
-Traceback (most recent call last):
-...
-flwr_flynn.errors.AggregationError: 1 of at least 2 parties counted; missing: node 18 (no reply)
-"""
+"""The roster of a run: parties that were asked, counted or are missing, and the names by which messages call them."""
 
 from __future__ import annotations
 
@@ -21,7 +10,6 @@ from dataclasses import dataclass, replace
 from flwr_flynn.errors import AggregationError
 
 NO_REPLY = "no reply"
-
 _LISTED = 20  # parties named in an error message
 
 Identify = Callable[[str], str]
@@ -40,15 +28,15 @@ class Member:
     Parameters
     ----------
     name : str
-        The name it gave itself (`party-id`); "" if it gave none.
+        The name it gave itself (`party-id`), or "".
     node : str
         The node id under which it was counted.
     key : str, default=""
-        SHA-256 of its SuperNode's public key, in hexadecimal; "" if not known.
+        SHA-256 of its SuperNode's public key, in hexadecimal, or "".
     sizes : tuple of L int, or None
         Samples of each class; None where noise or a secure sum hides them.
     sha256 : tuple of str, default=()
-        SHA-256 of the counts that it sent, one for each spec of the run; () where nobody saw them.
+        SHA-256 of its counts, one for each spec; () where nobody saw them.
     run : str, default=""
         The run that counted it.
     bytes : int, default=0
@@ -76,15 +64,7 @@ class Member:
 
 
 class Roster:
-    """Parties of a run: asked, counted and missing.
-
-    Parameters
-    ----------
-    before : sequence of Member, optional
-        Members of the saved run that this one starts from.
-    identify : callable, optional
-        By which a member is known again; besides by its node id and by its name.
-    """
+    """Parties of a run: asked, counted and missing; `before` are the members of the saved run it starts from."""
 
     def __init__(self, before: Sequence[Member] = (), identify: Identify = unknown) -> None:
         self.before = tuple(before)
@@ -94,11 +74,9 @@ class Roster:
         self._reasons: dict[str, str] = {}
         self._names: dict[str, str] = {}  # as the parties gave them, by cid
 
-    # ---- who is in the sum
-
     @property
     def counted(self) -> list[Member]:
-        """Parties that this run counted, or took out, in that order, with the names that messages call them by."""
+        """Parties that this run counted or took out, in that order, by the names in messages."""
         names = self.names()
         return [replace(member, name=names[cid]) for cid, member in self._counted.items()]
 
@@ -109,7 +87,7 @@ class Roster:
 
     @property
     def members(self) -> list[Member]:
-        """Everybody whose counts are in the sum now, by the names they gave themselves."""
+        """Parties whose counts are in the sum now, by the names they gave themselves."""
         added = [member for cid, member in self._counted.items() if cid not in self._gone]
         return [self.before[index] for index in sorted(self.staying)] + added
 
@@ -120,21 +98,14 @@ class Roster:
         return len(self._counted)
 
     def member(self, cid: str, name: str | None = None) -> Member | None:
-        """The member that a node is: counted by this run, or the only one of `before` that it can be, see `find`."""
+        """The member of a node: counted by this run, or the only one of `before` that it can be, see `find`."""
         if cid in self._counted:
             return None if cid in self._gone else self._counted[cid]
         found = [index for index in self.find(cid, name) if index in self.staying]
         return self.before[found[0]] if len(found) == 1 else None
 
     def find(self, cid: str, name: str | None = None) -> list[int]:
-        """Indices in `before` of the members that a node may be; one thing in common is enough.
-
-        Parameters
-        ----------
-        cid : str
-        name : str, optional
-            The name it gives itself now; by default the one it gave before.
-        """
+        """Indices in `before` of members with the node's id, key or name (by default the name it gave before)."""
         key, name = self.identify(cid), self._names.get(cid, "") if name is None else name
         return [
             index
@@ -149,8 +120,6 @@ class Roster:
                 if other != cid and (member.name, member.sha256) == (name, sha256):
                     return other
         return None
-
-    # ---- what happens to it
 
     def ask(self, cids: Iterable[str]) -> None:
         """Note that these parties are asked. Until they are counted they are missing."""
@@ -175,8 +144,6 @@ class Roster:
         """Note names that parties gave themselves, by cid."""
         self._names |= {cid: name for cid, name in names.items() if name}
 
-    # ---- what is told of it
-
     @property
     def missing(self) -> dict[str, str]:
         """Reasons why parties that were asked are not counted, by name."""
@@ -194,10 +161,9 @@ class Roster:
         raise AggregationError(f"{len(self._counted)} of at least {min_parties} parties counted; missing: {who}")
 
     def names(self, others: Iterable[str] = ()) -> dict[str, str]:
-        """Names that messages call parties by, by cid: those that were asked or counted, and `others`.
+        """Names of parties in messages, by cid: of those that were asked or counted, and of `others`.
 
-        No two names are alike, and none is one that a party could have made up for another: the cid follows a
-        name that another party has too, and one that looks as if a cid followed already.
+        All are different: the cid follows a name that two parties have, and one that looks as if a cid followed it.
         """
         cids = dict.fromkeys([*self._counted, *self._reasons, *self._names, *others])
         given = {cid: self._names.get(cid) or f"node {cid}" for cid in cids}

@@ -1,17 +1,8 @@
 """Samples one by one: what fits is hashed, what does not is left out, and none decides what becomes of another.
 
-Where counts are to be private, a refusal because of one sample would give that sample away. So nothing here raises for
-what a sample holds: one with a missing or infinite value, with something that is no number, with numbers beyond what
-can be hashed or with an unknown label is dropped. And no sample changes how another is read: types are not inferred
-from all of them together.
-
->>> import numpy as np
->>> from flwr_flynn import FlyHash, HashSpec
->>> hasher = FlyHash(HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=7))
->>> X = np.array([[0.0, 1.0], [np.nan, 1.0], [2.0, 1.0]])
->>> counts, dropped = count(hasher, ["cat", "dog"], X, ["cat", "dog", "owl"])
->>> counts.n_per_class, dropped
-(array([1, 0]), 2)
+Where counts are private, a refusal because of one sample would give it away. So a sample with a value that is missing,
+infinite, no number or beyond the hash, or with an unknown label, is dropped. And no sample changes how another is read:
+types are not inferred from all of them together.
 """
 
 from __future__ import annotations
@@ -34,22 +25,13 @@ Codes = npt.NDArray[np.int64]
 Active = npt.NDArray[np.int32]
 
 _HELD = 2**22  # values or active bits held at a time
-
-_TRUTHS = {"False": 0.0, "True": 1.0}  # what texts make of them
-
-_MISSING = ("NAType", "NaTType")  # pandas' own, which is not imported for their sake
-
-_LONGEST_NUMBER = 400  # characters of a number that may be a label: more are a text
+_TRUTHS = {"False": 0.0, "True": 1.0}  # texts of booleans
+_MISSING = ("NAType", "NaTType")  # pandas' own, which is not imported here
+_LONGEST_NUMBER = 400  # characters of a label that can be a number; longer ones are texts
 
 
 def check_form(X: Any, y: Any) -> None:
-    """Refuse samples and labels of a form that no sample decides: dimensions and numbers.
-
-    Raises
-    ------
-    DataError
-        Not a matrix with a label for each row. (A list of lists is no matrix: each of its samples could make it none.)
-    """
+    """Refuse samples and labels by their dimensions and number, which no single sample decides."""
     if len(getattr(X, "shape", ())) != 2:
         raise DataError("X", "a two-dimensional array, sparse matrix or data frame", type(X).__name__)
     if len(getattr(y, "shape", (0,))) != 1 or not hasattr(y, "__len__"):
@@ -66,29 +48,7 @@ def count(
     n_jobs: int | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> tuple[ClassCounts, int]:
-    """Counts of the samples that fit, and how many do not.
-
-    Parameters
-    ----------
-    hasher : FlyHash
-        For as many features as `X` has columns.
-    classes : sequence of str or of int
-    X : (n, d) array, sparse matrix or data frame
-    y : sequence of n labels
-    n_jobs : int, optional
-    progress : callable, optional
-        Called with numbers of samples just counted.
-
-    Returns
-    -------
-    counts : ClassCounts
-    n_dropped : int
-
-    Raises
-    ------
-    DataError
-        By the class list alone: see `check_classes`.
-    """
+    """Counts of the samples that fit, and how many do not."""
     array, n_counted = np.zeros((len(classes), hasher.hash_dim), np.int64), 0
     for active, codes in hashed(hasher, classes, X, y, n_jobs):
         np.add.at(array, (codes[:, None], active), 1)
@@ -115,21 +75,8 @@ def hashed(
             yield hasher.active(part[keep], n_jobs=n_jobs), labels[keep]
 
 
-def check_classes(classes: Sequence[Label]) -> None:
-    """Refuse a class list of which a sample's label could be one or another, depending on its container's type.
-
-    No sample decides this.
-
-    Raises
-    ------
-    DataError
-        Two classes are the same number, such as "1", "1.0" and "True"; or one is no real number, such as "nan".
-    """
-    _codebook(classes)
-
-
-def _codebook(classes: Sequence[Label]) -> dict[Any, int]:
-    """The class code of every label as `_meaning` gives it."""
+def check_classes(classes: Sequence[Label]) -> dict[Any, int]:
+    """The class code of every label as `_meaning` gives it; all must be different whatever container they come in."""
     book = {_meaning(label): code for code, label in enumerate(classes)}
     if len(book) < len(classes):
         raise DataError("classes", "labels that are different as numbers for private counts", "equal ones")
@@ -140,7 +87,7 @@ def _codebook(classes: Sequence[Label]) -> dict[Any, int]:
 
 def _codes(classes: Sequence[Label], y: Any) -> Codes:
     """The class code of every label, -1 for those not in the class list."""
-    book = _codebook(classes)
+    book = check_classes(classes)
     known: dict[Any, int] = {}  # of types whose equal values mean the same
 
     def code(label: Any) -> int:
@@ -164,23 +111,17 @@ def _values(y: Any) -> Any:
 
 
 def meaning(label: Any) -> float | str | None:
-    """The number or the text that a label means, in whatever form; None for a missing one or one that is neither.
-
-    >>> [meaning(label) for label in (True, 1.0, "1", "cat", float("nan"))]
-    [1.0, 1.0, 1.0, 'cat', None]
-    """
+    """The number or the text that a label means, in whatever form (1.0 for True and "1"); None for others."""
     try:
-        found: float | str | None = _meaning(label)
+        return _meaning(label)
     except Exception:  # noqa: BLE001 - what cannot be looked up is no label, whatever keeps it
         return None
-    return found
 
 
-def _meaning(label: Any) -> Any:
-    """What a label means in whatever form: a number, a text, or None for a missing one."""
+def _meaning(label: Any) -> float | str | None:
+    """As `meaning`, but it may raise."""
     if isinstance(label, bytes | str):
-        text = label.decode("ascii") if isinstance(label, bytes) else str(label)
-        text = text.rstrip("\0")  # NumPy's texts have none at the end
+        text = _text(label)
         if len(text) > _LONGEST_NUMBER:
             return text
         number = _printed(text)
@@ -196,12 +137,16 @@ def _meaning(label: Any) -> Any:
     return _meaning(str(label))
 
 
+def _text(value: bytes | str) -> str:
+    return (value.decode("ascii") if isinstance(value, bytes) else str(value)).rstrip("\0")  # NumPy's texts have no NUL
+
+
 def _number_or_none(number: float) -> float | None:
     return None if math.isnan(number) else number + 0.0  # -0.0 + 0.0 is 0.0
 
 
 def _printed(text: str) -> float | None:
-    """The number of which this text is what Python or NumPy prints, and NaN for a complex one; None for other texts."""
+    """The number that Python or NumPy prints as this text, NaN for a complex one; None for other texts."""
     if text in _TRUTHS:
         return _TRUTHS[text]
     kinds: tuple[Callable[[str], Any], ...] = (int, float, complex)
@@ -216,7 +161,7 @@ def _printed(text: str) -> float | None:
 
 
 def _numbers(X: Any, rows: slice) -> tuple[Any, npt.NDArray[np.bool_]]:
-    """Some rows in a type that does not depend on other samples, and which of them are finite."""
+    """Some rows, in a type that does not depend on other samples, and a mask of the finite ones."""
     if sp.issparse(X):
         part = X[rows]
         part = sp.csr_array((plain(part.data), part.indices, part.indptr), shape=part.shape)
@@ -256,8 +201,7 @@ def _number(value: Any) -> float:
         if isinstance(value, np.timedelta64):
             return np.nan if np.isnat(value) else float(value.astype(np.int64))
         if isinstance(value, bytes | str):
-            text = value.decode("ascii") if isinstance(value, bytes) else value
-            text = text.rstrip("\0")
+            text = _text(value)
             if text in _TRUTHS:
                 return _TRUTHS[text]
             try:

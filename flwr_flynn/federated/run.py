@@ -1,20 +1,9 @@
-"""A run at the server, without any transport in it: the steps from phase to phase, and who is in the counts.
+"""A run at the server, without any transport: the steps from phase to phase, and the parties in the counts.
 
-Both of Flower's strategies drive the same `Run`: they carry what `Run.ask` returns to the parties, and hand the replies
-to `Run.take`. Two rules decide about parties that are lost, late, or refuse:
-
-- What a party sent stays. Every later phase asks the parties that are there then, goes on with the answers that came,
-  and names the other parties in its report.
-- Counting goes on in every later round for parties that are not counted yet. Where it adds somebody, the phases after
-  it are done again for the new sum.
-
-Nobody is heard who was not asked.
-
->>> from flwr_flynn import HashSpec
->>> spec = HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=7)
->>> run = Run(RunOptions(spec=spec, classes=("cat", "dog"), min_parties=2))
->>> [phase.name for phase in run.phases], run.num_rounds
-(['counts', 'selection', 'evaluation'], 2)
+Both strategies drive a `Run`: they carry what `Run.ask` returns to the parties, and hand the replies to `Run.take`.
+Counts that a party sent stay in the sum; every later phase goes on with the answers of the parties that are there, and
+reports the others as missing. Counting goes on in every later round for parties that are not counted yet; where it adds
+one, the phases after it are done again. Only parties that were asked are heard.
 """
 
 from __future__ import annotations
@@ -40,23 +29,12 @@ from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts
 
 Figures = Callable[[list[Reply]], Mapping[str, Any]]
-"""Figures that a user's function makes of the replies that passed."""
+"""A user's function of the replies that passed."""
 
 
 @dataclass(frozen=True)
 class Ask:
-    """A request, and the parties that get it.
-
-    Parameters
-    ----------
-    phase : Phase
-    request : Request
-    cids : list of str
-    tensors : list of bytes
-        Arrays that go along, as Flower carries them.
-    config : dict
-        Config entries, the user's own included.
-    """
+    """A request, and the parties that get it."""
 
     phase: Phase
     request: Request[Any]
@@ -67,13 +45,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Failures:
-    """Failed replies of a round, by node id where Flower reports it, otherwise only the error text.
-
-    Parameters
-    ----------
-    named : dict of cid to reason
-    unnamed : list of str
-    """
+    """Failed replies of a round: texts by node id, and texts without a sender."""
 
     named: dict[str, str] = field(default_factory=dict)
     unnamed: list[str] = field(default_factory=list)
@@ -82,7 +54,7 @@ class Failures:
         return bool(self.named or self.unnamed)
 
     def reasons(self, unanswered: Sequence[str]) -> dict[str, str]:
-        """Reasons why parties that were asked are not among the replies, by cid."""
+        """Reasons why parties that were asked did not reply, by cid."""
         # The sender of a failure without a name is certain only where a single party is missing.
         texts, reason = self.unnamed, NO_REPLY
         if texts and len(set(unanswered) - self.named.keys()) == 1:
@@ -95,36 +67,19 @@ class Failures:
 
 @dataclass(frozen=True)
 class Taken:
-    """What came of one exchange.
-
-    Parameters
-    ----------
-    phase : Phase
-    batch : Batch
-        With nobody in it where the round was set aside.
-    missing : dict of name to reason
-        Parties that were asked and gave no usable answer.
-    names : dict of cid to name
-    accepted : bool
-        False where the round was set aside, because somebody failed.
-    figures : mapping
-        What the user's function made of the replies that passed.
-    """
+    """Outcome of one exchange."""
 
     phase: Phase
-    batch: Batch[Any]
-    missing: dict[str, str]
-    names: dict[str, str]
-    accepted: bool
-    figures: Mapping[str, Any]
+    batch: Batch[Any]  # with nobody in it where the answers were set aside
+    missing: dict[str, str]  # reasons of parties that gave no usable answer, by name
+    names: dict[str, str]  # of parties in reports, by cid
+    accepted: bool  # False where the answers were set aside
+    figures: Mapping[str, Any]  # of the user's function
 
 
 @dataclass
 class Traffic:
-    """Bytes of one phase's requests and of the replies to them, over all parties and rounds of a run.
-
-    Entries that go with a message are in it; what Flower and the network put around a message is not.
-    """
+    """Bytes of one phase's requests and replies, arrays and entries, over all parties and rounds of a run."""
 
     asked: int = 0
     replied: int = 0
@@ -137,7 +92,7 @@ class Traffic:
         self.down += n_parties * (sum(map(len, tensors)) + codec.n_bytes(config))
 
     def reply(self, tensors: Iterable[bytes], metrics: Mapping[str, Any]) -> None:
-        """Note what came from one party."""
+        """Note a reply of one party."""
         self.replied += 1
         self.up += sum(map(len, tensors)) + codec.n_bytes(metrics)
 
@@ -148,7 +103,7 @@ class Traffic:
 
 
 class Run:
-    """A run of the server: where its plan stands, and who is in it.
+    """A run of the server: the state of its plan, and its parties.
 
     Parameters
     ----------
@@ -159,7 +114,6 @@ class Run:
     phases : tuple of Phase
     state : RunState
     rosters : dict of phase name to Roster
-        Of the phases so far.
     traffic : dict of phase name to Traffic
     """
 
@@ -176,14 +130,9 @@ class Run:
         self._asked: Ask | None = None
         self._model: tuple[RunState, FlyNNClassifier] | None = None
 
-    # ---- the plan
-
     @property
     def num_rounds(self) -> int:
-        """Flower rounds that the plan takes if all parties are there from the start.
-
-        A round of Flower has a training step and an evaluation step, in that order.
-        """
+        """Flower rounds, each a train and then an evaluate step, that the plan takes if all parties are there."""
         rounds, last = 0, EVALUATE
         for phase in self.phases:
             rounds += phase.channel == TRAIN or last == EVALUATE
@@ -192,7 +141,7 @@ class Run:
 
     @property
     def counting(self) -> Phase | None:
-        """The phase that counts; None in a run that only hands a model out."""
+        """The phase "counts"; None in a run that only hands a model out."""
         return next((phase for phase in self.phases if phase.is_counting), None)
 
     @property
@@ -202,34 +151,31 @@ class Run:
 
     @property
     def needed(self) -> int:
-        """Parties that this run must count; where it goes on from a saved one, those of the saved run count too."""
+        """Parties that this run must count; a resumed run has those of the saved run."""
         federation = self.options.federation
         saved = len(federation.members) if federation is not None and self.options.purpose == "resume" else 0
         return self.options.min_parties - saved
 
     @property
     def is_enough(self) -> bool:
-        """Whether enough parties are counted, where anybody is to be counted."""
+        """True if enough parties are counted, or none is to be counted."""
         return self.counting is None or len(self.counted) >= self.needed
 
     @property
     def due(self) -> Phase | None:
-        """The first phase that is not done; None where all are."""
-        return next((phase for phase in self.phases if not self._is_done(phase)), None)
+        """The first phase that is not done; None at the end."""
+        done = self.state.results.keys()
+        left = (each for each in self.phases if each.name not in done or (each.is_counting and not self.is_enough))
+        return next(left, None)
 
     def phase(self, channel: str) -> Phase | None:
-        """The phase that is due on a channel: the first without a result, or the counting of late parties."""
+        """The phase for a channel's next step: the one that is due, or the counting of late parties."""
         due = self.due
         if due is not None and due.channel == channel:
             return due
         counting = self.counting
         is_late = counting is not None and counting.channel == channel and counting.name in self.state.results
         return counting if is_late else None
-
-    def _is_done(self, phase: Phase) -> bool:
-        return phase.name in self.state.results and (not phase.is_counting or self.is_enough)
-
-    # ---- one exchange
 
     def ask(
         self,
@@ -238,21 +184,16 @@ class Run:
         theirs: Callable[[], Mapping[str, Any]] | None = None,
         sample: Callable[[int], list[str]] | None = None,
     ) -> Ask | None:
-        """The request that is due on a channel, for the parties that are to get it; None if there is none.
+        """The request that is due on a channel, and the parties that get it; None without either.
 
         Parameters
         ----------
         channel : {"train", "evaluate"}
         present : sequence of cid
         theirs : callable, optional
-            Returns the user's own config entries; called only if somebody is asked.
+            Returns the user's config entries, without keys of this package; called only if somebody is asked.
         sample : callable, optional
             Draws so many of the parties that are there.
-
-        Raises
-        ------
-        ConfigError
-            A config entry of the user has a key of this package.
         """
         self._asked, phase = None, self.phase(channel)
         if phase is None or not (cids := self._audience(phase, list(present), sample)):
@@ -271,7 +212,7 @@ class Run:
         return self._asked
 
     def take(self, replies: Sequence[Reply], failures: Failures, figures: Figures | None = None) -> Taken | None:
-        """Check replies to the last request, add up those that pass, and go on to the next phase.
+        """Check replies to the last request, add up those that pass, and go on; None if nobody was asked.
 
         Parameters
         ----------
@@ -279,38 +220,31 @@ class Run:
         failures : Failures
         figures : callable, optional
             Called with the replies that passed, before anything is changed.
-
-        Returns
-        -------
-        Taken or None
-            None if nobody was asked.
         """
         ask = self._asked
         if ask is None:
             return None
-        phase, roster = ask.phase, self._roster(ask.phase)
-        start = self._start(phase)
+        phase, roster, start = ask.phase, self._roster(ask.phase), self._start(ask.phase)
         replies = [reply for reply in replies if reply.cid in ask.cids]  # nobody else is heard
         batch = phase.collect(ask.request, start, roster, self.counted, replies)
         batch.replies = first_of_each(replies)
         failed = failures.reasons([cid for cid in ask.cids if cid not in batch.replies])
         accepted = self.options.accept_failures or not (failures or failed or batch.refused)
-        passed = batch.passed
+        passed, traffic = batch.passed, self.traffic.setdefault(phase.name, Traffic())
         if not accepted:
             batch = batch.without(start, "set aside with its round, because others failed")
         theirs = figures(list(batch.passed.values())) if figures is not None and batch.passed else {}
-
-        traffic = self.traffic.setdefault(phase.name, Traffic())
         for reply in passed.values():
             traffic.reply(reply.tensors, reply.metrics)
+        reasons = {**failed, **batch.refused}
         for each in (roster, self.counted):
             each.introduce(batch.names)
-        for cid, reason in {**failed, **batch.refused}.items():
+        for cid, reason in reasons.items():
             roster.fail(cid, reason)
         for cid, member in batch.members.items():
             roster.count(member, batch.taken_out.get(cid))
         names = self.counted.names([*ask.cids, *batch.replies])
-        missing = {names[cid]: clean(reason, 200) for cid, reason in {**failed, **batch.refused}.items()}
+        missing = {names[cid]: clean(reason, 200) for cid, reason in reasons.items()}
         if accepted or phase.channel == EVALUATE:
             self._go_on(phase, batch, missing, names)
         self._asked = None
@@ -333,7 +267,7 @@ class Run:
         return Context(self.options, self.counted, missing or {}, names or {})
 
     def _roster(self, phase: Phase) -> Roster:
-        """The roster of a phase: of the counting, of another training phase, or of one evaluation."""
+        """The roster of a phase; one of its own for every exchange of the evaluate channel."""
         if phase.is_counting:
             return self.counted
         if phase.channel == TRAIN:
@@ -368,11 +302,9 @@ class Run:
         check_room(len(cids), mode.bound)
         return cids
 
-    # ---- what came of it
-
     @property
     def is_specified(self) -> bool:
-        """Whether the specs are final: no phase is left that derives them."""
+        """True if no phase is left that derives the specs."""
         return self.options.plan is None or "columns" in self.state.results
 
     def require_specs(self) -> None:
@@ -380,14 +312,12 @@ class Run:
         if not self.is_specified:
             missing = self.rosters["columns"].missing if "columns" in self.rosters else {}
             listed = ", ".join(f"{name} ({reason})" for name, reason in list(missing.items())[:20])
-            raise AggregationError(
-                "no party was asked to count, the sums of the columns are not in; missing: "
-                + (listed or "nobody was asked; too few parties were connected")
-            )
+            who = listed or "nobody was asked; too few parties were connected"
+            raise AggregationError(f"no party was asked to count, the sums of the columns are not in; missing: {who}")
 
     @property
     def totals(self) -> CountsOfSpecs:
-        """The sums over the parties counted so far, for each spec."""
+        """The sums of the parties counted so far, for each spec."""
         self.require_specs()
         if "counts" in self.state.results or self.counting is None:
             totals: CountsOfSpecs = self.state.results["counts"]
@@ -397,18 +327,12 @@ class Run:
 
     @property
     def counts(self) -> ClassCounts:
-        """The sum for the selected spec; for the first until one is selected."""
+        """The sum for the selected spec, or for the first until one is selected."""
         return self.totals.parts[selected(self.state)]
 
     @property
     def model(self) -> FlyNNClassifier:
-        """The classifier of the selected counts.
-
-        Raises
-        ------
-        AggregationError
-            Fewer than `min_parties` are counted; the message tells who is missing and why.
-        """
+        """The classifier of the selected counts; an `AggregationError` while fewer than `min_parties` are counted."""
         self.require_specs()
         if self.counting is not None:
             self.counted.require(self.needed)
@@ -417,13 +341,7 @@ class Run:
         return self._model[1]
 
     def federation(self, run: str) -> Federation:
-        """The run as a file keeps it: a later run starts from it, to add parties, take them out, or go on.
-
-        Parameters
-        ----------
-        run : str
-            How to call this run in it.
-        """
+        """The run, by this name, as a file for a later run to start from."""
         self.require_specs()
         before = self.options.federation
         if self.counting is None and before is not None and self.options.purpose == "evaluate":
@@ -435,13 +353,7 @@ class Run:
 
 
 def merged(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
-    """Our config entries beside the user's.
-
-    Raises
-    ------
-    ConfigError
-        A key of the user begins as ours do.
-    """
+    """Our config entries beside the user's, none of which may begin as ours do."""
     taken = sorted(str(name) for name in theirs if str(name).startswith(PREFIX))
     if taken:
         raise ConfigError("config", f"keys that do not begin with {PREFIX}", ", ".join(taken[:5]))

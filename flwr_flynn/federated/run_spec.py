@@ -1,12 +1,4 @@
-"""Hashes, classes and kind of counts that the server announces and every party counts by.
-
->>> from flwr_flynn import HashSpec
->>> run = RunSpec(HashSpec(n_features=4, hash_dim=8, row_nnz=2, hash_nnz=3, seed=7), ("cat", "dog"))
->>> sorted(run.to_config())
-['flynn-classes', 'flynn-fingerprints', 'flynn-mode', 'flynn-specs']
->>> RunSpec.from_config(Config(run.to_config())) == run
-True
-"""
+"""Hashes, classes and kind of counts that the server announces and every party counts by."""
 
 from __future__ import annotations
 
@@ -27,10 +19,10 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.privacy import Mechanism, mechanism_from_dict
 
 LARGEST_BOUND = 2**29
-"""Of the counts in a secure sum, with room for three parties."""
+"""The largest bound of a secure sum: it has room for three parties."""
 
 MAX_SPECS = 16
-"""More specs in one run are refused: each costs every party a hash of all its samples."""
+"""Specs of one run, at most: each costs every party a hash of all its samples."""
 
 MAX_CHARS = 2**24
 """Characters of a class list and of names of features in a request, each."""
@@ -47,22 +39,14 @@ class Plain:
 
 @dataclass(frozen=True)
 class Noisy:
-    """Counts with the noise of a mechanism, in clear.
-
-    Parameters
-    ----------
-    mechanism : Mechanism
-        Not a share of a noise (`n_honest`), which protects nobody outside a secure sum.
-    """
+    """Counts with the noise of a mechanism, in clear. A share of noise (`n_honest`) would protect in a sum only."""
 
     mechanism: Mechanism
 
     name = "noisy"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.mechanism, Mechanism):
-            raise ConfigError("mechanism", "a Mechanism of flwr_flynn.privacy", type(self.mechanism).__name__)
-        if self.mechanism.is_share:
+        if _checked_mechanism(self.mechanism).is_share:
             raise ConfigError("mechanism", "one without n_honest in mode noisy", repr(self.mechanism))
 
 
@@ -70,12 +54,8 @@ class Noisy:
 class Secure:
     """Counts of which the server learns the sum alone.
 
-    Parameters
-    ----------
-    bound : int
-        Power of two from 2 to 2**29 that no count of a party exceeds in size.
-    mechanism : GaussianCounts, optional
-        With `n_honest`: each party adds a share of one noise.
+    `bound` is a power of two from 2 to 2**29 that no count exceeds; a `mechanism` has `n_honest`, so that each party
+    adds a share of one noise.
     """
 
     bound: int
@@ -85,13 +65,14 @@ class Secure:
 
     def __post_init__(self) -> None:
         check_bound(self.bound)
-        if self.mechanism is None:
-            return
-        if not isinstance(self.mechanism, Mechanism):
-            raise ConfigError("mechanism", "a Mechanism of flwr_flynn.privacy", type(self.mechanism).__name__)
-        # The whole noise of every party would be too much in a sum.
-        if not self.mechanism.is_share:
+        if self.mechanism is not None and not _checked_mechanism(self.mechanism).is_share:
             raise ConfigError("mechanism", "GaussianCounts with n_honest in mode secure", repr(self.mechanism))
+
+
+def _checked_mechanism(mechanism: Any) -> Mechanism:
+    if not isinstance(mechanism, Mechanism):
+        raise ConfigError("mechanism", "a Mechanism of flwr_flynn.privacy", type(mechanism).__name__)
+    return mechanism
 
 
 Mode = Plain | Noisy | Secure
@@ -112,25 +93,18 @@ def mode_of(mechanism: Mechanism | None, bound: int | None) -> Mode:
 
 @dataclass(frozen=True)
 class RunSpec:
-    """Specs, classes, mode and names of features of a run.
+    """Specs, classes, mode and names of features of a run. A wrong one is the field of a `ConfigError`.
 
     Parameters
     ----------
     specs : HashSpec or sequence of HashSpec
-        One, or several different ones of the same `n_features`, of which the run will select one. Modes other than
-        `Plain` have one.
+        One; in mode `Plain` up to 16 of the same `n_features`, of which the run selects one.
     classes : sequence of L str or L int
-        Class labels, all different; NumPy's strings and integers are taken as Python's. Class l is row l of the
-        counts. One class is enough: novelty scores need no second.
+        Class labels, all different; class l is row l of the counts.
     mode : Plain, Noisy or Secure
         A mechanism must be for the spec's `hash_nnz` and for L classes.
     feature_names : sequence of str, optional
         Names of the columns, for the model.
-
-    Raises
-    ------
-    ConfigError
-        A parameter is not as described; the message names it.
     """
 
     specs: Sequence[HashSpec]
@@ -161,6 +135,11 @@ class RunSpec:
     def mechanism(self) -> Mechanism | None:
         """The mode's mechanism."""
         return None if isinstance(self.mode, Plain) else self.mode.mechanism
+
+    @property
+    def guarantee(self) -> str | None:
+        """The promise of the mechanism, see `Mechanism.guarantee`."""
+        return None if self.mechanism is None else self.mechanism.guarantee()
 
     @property
     def bound(self) -> int | None:
@@ -203,42 +182,25 @@ class RunSpec:
         return config
 
     def digest(self) -> str:
-        """SHA-256 over what makes counts of this run what they are, beside hash and mechanism."""
-        # With other features than these, or in another order, the same samples make other counts.
+        """SHA-256 of classes and names of features: with others, the same samples make other counts."""
         named = self.classes if self.feature_names is None else [self.classes, self.feature_names]
         return hashlib.sha256(json.dumps(named).encode()).hexdigest()
 
     @classmethod
     def from_config(cls, config: Config) -> RunSpec:
-        """The run that a server announced, without drawing the rows yet: see `agree_on_rows`.
-
-        Raises
-        ------
-        PayloadError
-            An entry is missing, too long, not JSON, or refused by `HashSpec` or `RunSpec`.
-        """
+        """The run that a server announced; its rows are drawn by `agree_on_rows`."""
         try:
             specs = config.json("specs", _MAX_SPEC_CHARS)
             if not isinstance(specs, list) or not 1 <= len(specs) <= MAX_SPECS:
-                got = f"{len(specs)}" if isinstance(specs, list) else type(specs).__name__
+                got = len(specs) if isinstance(specs, list) else type(specs).__name__
                 raise PayloadError(key("specs"), f"a list of 1 to {MAX_SPECS} specs", got)
-            return cls(
-                [HashSpec.from_dict(spec) for spec in specs],
-                config.json("classes", MAX_CHARS),
-                _mode(config),
-                announced_names(config),
-            )
+            parsed, classes = [HashSpec.from_dict(spec) for spec in specs], config.json("classes", MAX_CHARS)
+            return cls(parsed, classes, _mode(config), announced_names(config))
         except (SpecError, ConfigError) as error:
             raise PayloadError(f"config: {error}") from None
 
     def agree_on_rows(self, config: Config) -> tuple[FlyHash, ...]:
-        """Draw the rows, and make sure that the server drew the same.
-
-        Raises
-        ------
-        PayloadError
-            A fingerprint in `config` is not that of the rows drawn here.
-        """
+        """Draw the rows, and refuse them unless the server drew the same."""
         announced = config.text("fingerprints", 65 * len(self.specs) - 1).split(" ")
         if len(announced) != len(self.specs):
             raise PayloadError(key("fingerprints"), f"{len(self.specs)}, one for each spec", len(announced))
@@ -256,13 +218,7 @@ class RunSpec:
 
 
 def announced_names(config: Config) -> tuple[str, ...] | None:
-    """Names of the features that a server announced, in the order in which they are hashed; None without any.
-
-    Raises
-    ------
-    PayloadError
-        Not a list of strings in JSON.
-    """
+    """Names of features in the order of hashing, as a server announced them; None without any."""
     if "feature_names" not in config:
         return None
     names = config.json("feature_names", MAX_CHARS)
@@ -273,15 +229,13 @@ def announced_names(config: Config) -> tuple[str, ...] | None:
 
 def _mode(config: Config) -> Mode:
     name = config.text("mode", 40)
-    given = "mechanism" in config
     if name == Plain.name:
         return Plain()
-    if name == Noisy.name:
-        return Noisy(mechanism_from_dict(config.json("mechanism", 4096)))
-    if name == Secure.name:
-        mechanism = mechanism_from_dict(config.json("mechanism", 4096)) if given else None
-        return Secure(config.json("bound", 20), mechanism)
-    raise PayloadError(key("mode"), f"one of {Plain.name}, {Noisy.name}, {Secure.name}", name)
+    if name not in (Noisy.name, Secure.name):
+        raise PayloadError(key("mode"), f"one of {Plain.name}, {Noisy.name}, {Secure.name}", name)
+    is_needed = name == Noisy.name or "mechanism" in config
+    mechanism = mechanism_from_dict(config.json("mechanism", 4096)) if is_needed else None
+    return Secure(config.json("bound", 20), mechanism) if name == Secure.name else mode_of(mechanism, None)
 
 
 def _checked_specs(specs: Any) -> tuple[HashSpec, ...]:

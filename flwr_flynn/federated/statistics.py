@@ -1,17 +1,12 @@
 """Statistics of samples that add up: everything that a party ever sends.
 
-A statistic is an immutable value. The statistics of disjoint sets of samples add up to the statistic of all samples,
-exactly and in any order, because they are integers. Statistics for different requests do not add.
-
-`ClassCounts` and `ColumnMoments` are statistics of their own modules; `CountsOfSpecs` and `Tables` are here.
-
->>> a, b = Tables((np.array([[1, 2]]),)), Tables((np.array([[3, 4]]),))
->>> (a + b).tables[0], (a + b - b) == a
-(array([[4, 6]]), True)
+The statistics of disjoint sets of samples add up to the statistic of all samples, exactly and in any order, because
+they are integers. `ClassCounts` and `ColumnMoments` have modules of their own.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, Self, TypeVar
@@ -37,27 +32,15 @@ S = TypeVar("S", bound=Statistic)
 
 @dataclass(frozen=True, eq=False)
 class CountsOfSpecs:
-    """Counts of the same samples by each of a run's specs.
-
-    Parameters
-    ----------
-    parts : tuple of ClassCounts
-        One for each spec, in the run's order.
-
-    Examples
-    --------
-    >>> counts = ClassCounts([[2, 2, 0], [0, 1, 1]], hash_nnz=2, spec_fingerprint=64 * "0")
-    >>> (CountsOfSpecs((counts,)) + CountsOfSpecs((counts,))).parts[0].n_per_class
-    array([4, 2])
-    """
+    """Counts of the same samples, one part for each spec, in the run's order."""
 
     parts: tuple[ClassCounts, ...]
 
     def __add__(self, other: CountsOfSpecs) -> CountsOfSpecs:
-        return self._each(other, lambda mine, theirs: mine + theirs)
+        return self._each(other, operator.add)
 
     def __sub__(self, other: CountsOfSpecs) -> CountsOfSpecs:
-        return self._each(other, lambda mine, theirs: mine - theirs)
+        return self._each(other, operator.sub)
 
     def __eq__(self, other: object) -> bool:
         return self.parts == other.parts if isinstance(other, CountsOfSpecs) else NotImplemented
@@ -78,17 +61,7 @@ class CountsOfSpecs:
 
 @dataclass(frozen=True, eq=False)
 class Tables:
-    """Tables of integers, such as confusion matrices, that add entry by entry.
-
-    Parameters
-    ----------
-    tables : tuple of int64 arrays
-
-    Raises
-    ------
-    CountsError
-        When added: the shapes differ, or a sum leaves int64.
-    """
+    """Tables of integers, such as confusion matrices, that add entry by entry, within int64."""
 
     tables: tuple[Table, ...]
 

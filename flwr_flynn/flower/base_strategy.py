@@ -23,23 +23,7 @@ from flwr_flynn.model.counts import ClassCounts
 
 
 class BaseStrategy(ABC):
-    """Both strategies without their messages.
-
-    Parameters
-    ----------
-    options : RunOptions
-    min_available : int
-        Parties to wait for before a round starts.
-    min_evaluate : int
-        Parties that try the model, at least.
-    wait_timeout : float
-        Seconds to wait for them.
-
-    Attributes
-    ----------
-    run : Run
-        Phases, state, rosters and traffic.
-    """
+    """Both strategies without their messages."""
 
     _members: ClassVar[str]  # what Flower's API calls the parties, in the names of parameters
 
@@ -68,13 +52,7 @@ class BaseStrategy(ABC):
 
     @property
     def model(self) -> FlyNNClassifier:
-        """The classifier that the counts of all parties make.
-
-        Raises
-        ------
-        AggregationError
-            Fewer than `min_parties` are counted; the message tells who is missing and why.
-        """
+        """The classifier that the counts of all parties make."""
         return self.run.model
 
     @property
@@ -115,13 +93,7 @@ class BaseStrategy(ABC):
         return None if mechanism is None else mechanism.guarantee()
 
     def federation(self, run: str) -> Federation:
-        """The run as a file keeps it, for a later run to start from; not for the parties' eyes.
-
-        Parameters
-        ----------
-        run : str
-            How to call this run in it.
-        """
+        """The run as a file keeps it, for a later run to start from; not for the parties' eyes."""
         return self.run.federation(run)
 
     def note_failure(self, cid: str, reason: str) -> None:
@@ -160,15 +132,7 @@ class BaseStrategy(ABC):
     def _take_train(
         self, replies: Sequence[Reply], failures: Failures, figures: Figures | None
     ) -> tuple[list[bytes] | None, dict[str, Any]]:
-        """Check replies and add up those that pass.
-
-        Returns
-        -------
-        tensors : list of bytes or None
-            All counts so far; None if this round counted nobody.
-        metrics : dict
-            Number of parties, examples (not of noisy counts) and bytes so far, and the user's own figures.
-        """
+        """Check replies and add up those that pass."""
         taken = self.run.take(replies, failures, figures)
         if taken is None:
             return None, {}
@@ -186,13 +150,7 @@ class BaseStrategy(ABC):
     def _take_evaluate(
         self, replies: Sequence[Reply], failures: Failures, figures: Figures | None
     ) -> dict[str, Any] | None:
-        """Take what parties say about a model.
-
-        Returns
-        -------
-        dict or None
-            Figures of the evaluation that Flower's history can hold, and the user's own. None without any.
-        """
+        """Take what parties say about a model."""
         phase = self.run.phase(EVALUATE)
         wanted = figures if phase is not None and phase.name == "evaluation" else None
         taken = self.run.take(replies, failures, wanted)

@@ -11,17 +11,7 @@ from typing import Any
 
 import numpy.typing as npt
 from flwr.client import Client, NumPyClient
-from flwr.common import (
-    Code,
-    EvaluateIns,
-    EvaluateRes,
-    FitIns,
-    FitRes,
-    NDArrays,
-    Scalar,
-    Status,
-    ndarrays_to_parameters,
-)
+from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, NDArrays, Scalar, Status, ndarrays_to_parameters
 
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec, phases
@@ -111,50 +101,16 @@ class FlyNNClient(NumPyClient):
         self.party = Party(load or Samples(X, y, X_test, y_test), options, secagg.require_mask, Progress, width)
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
-        """Answer a request of the train channel.
-
-        Parameters
-        ----------
-        parameters : list of arrays
-            Those of the request; the phases of this package have none here.
-        config : dict
-            The request, see `federated.protocol`.
-
-        Returns
-        -------
-        arrays : list of arrays
-            The statistic; empty if the party refuses.
-        num_examples : int
-            Samples in it; beside noisy and secure counts always 1.
-        metrics : dict
-            ``flynn-party`` (the name, if it has one) and, beside exact figures, ``flynn-seconds``; or
-            ``flynn-refused``, the reason.
-        """
+        """Answer a request of the train channel."""
         answer = self.party.answer(config, parameters, channel=TRAIN)
         return answer.arrays, answer.n_examples, answer.metrics
 
     def evaluate(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
-        """Answer a request of the evaluate channel: take the model and try it, or take part in the selection.
-
-        Parameters
-        ----------
-        parameters : list of arrays
-            The summed counts as `codec.encode` writes them.
-        config : dict
-            The request, see `federated.protocol`.
-
-        Returns
-        -------
-        loss : float
-            1 - accuracy; 0.0 without samples held out, and in a selection.
-        num_examples : int
-            Samples held out; in a selection samples trained on.
-        metrics : dict
-            ``flynn-statistic``, the tables of the answer, and ``accuracy`` where the model was tried; or
-            ``flynn-refused``, the reason. In any case ``flynn-unkept`` if `on_model` failed.
-        """
+        """Answer a request of the evaluate channel: take the model and try it, or take part in the selection."""
         answer = self.party.answer(config, parameters, EVALUATE)
-        return _loss(answer), answer.n_examples, metrics_of(answer)
+        accuracy = answer.metrics.get("accuracy")
+        loss = 1 - accuracy if isinstance(accuracy, float) else 0.0
+        return loss, answer.n_examples, metrics_of(answer)
 
     def to_client(self) -> Client:
         """The party as Flower calls it. Unlike Flower's own wrapper it allocates nothing that a server declares."""
@@ -186,8 +142,3 @@ class _Wire(Client):
     def _refused(self, error: PayloadError) -> Answer:
         party = self.client.party
         return party.signed(Answer(metrics={REFUSED: party.reason("the request", error)}))
-
-
-def _loss(answer: Answer) -> float:
-    accuracy = answer.metrics.get("accuracy")
-    return 1 - accuracy if isinstance(accuracy, float) else 0.0

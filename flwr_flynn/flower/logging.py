@@ -139,25 +139,6 @@ class Progress:
     """Called with numbers of samples just hashed, it logs from time to time how many they are by now.
 
     Numbers of samples stay on this machine: of a private party nobody else may know them.
-
-    Parameters
-    ----------
-    total : int
-        Samples to hash, several times if there are several hashes.
-    every : float, default=10
-        Seconds from one line to the next. A shorter hashing is not reported at all.
-    tell, clock : callable, optional
-        Where lines go, Flower's log, and what tells the time.
-
-    Examples
-    --------
-    >>> seconds = iter([0.0, 4.0, 11.0, 12.0])
-    >>> lines = []
-    >>> progress = Progress(3000, tell=lambda *line: lines.append(line[0] % line[1:]), clock=lambda: next(seconds))
-    >>> for _ in range(3):
-    ...     progress(1000)
-    >>> lines
-    ['FlyNN: 2000 of 3000 samples hashed, 11 s']
     """
 
     def __init__(

@@ -62,22 +62,17 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     wait_timeout : int, default=86400
         Seconds to wait for `min_available_nodes`. Then the round starts with the parties that are there.
     train_metrics_aggr_fn, evaluate_metrics_aggr_fn : callable, optional
-        As in `flwr.serverapp.strategy.FedAvg`: (replies, "num-examples") -> MetricRecord. They see the replies that
-        passed, of the counting and of the evaluation only. By default the figures are FlyNN's own alone.
+        As in `flwr.serverapp.strategy.FedAvg`: (replies, "num-examples") -> MetricRecord, of the counting and of the
+        evaluation only. By default the figures are FlyNN's own alone.
     action : str, default="default"
-        The name under which parties registered: "flynn" for `@app.train("flynn")` and `@app.evaluate("flynn")`.
+        Name of the parties' functions: "flynn" for `@app.train("flynn")` and `@app.evaluate("flynn")`.
     **options
         Fields of `flwr_flynn.federated.options.RunOptions`, as for the strategy of the other API.
 
     Raises
     ------
     ConfigError
-        A parameter is not as described; the message names it.
-
-    References
-    ----------
-    Ram & Sinha, "Federated Nearest Neighbor Classification with a Colony of Fruit-Flies", AAAI 2022,
-    Algorithm 2.
+        Its field is the parameter.
 
     Examples
     --------
@@ -103,9 +98,8 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         if not isinstance(action, str) or not action.isidentifier():
             raise ConfigError("action", "a name as of a Python variable", action)
         if options.get("secure_bound") is not None:
-            raise ConfigError(
-                "secure_bound", "None: Flower has SecAgg+ for its legacy API only", options["secure_bound"]
-            )
+            expected = "None: Flower has SecAgg+ for its legacy API only"
+            raise ConfigError("secure_bound", expected, options["secure_bound"])
         super().__init__(RunOptions(**options), min_available_nodes, min_evaluate_nodes, wait_timeout)
         self.train_metrics_aggr_fn = train_metrics_aggr_fn
         self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn
@@ -114,7 +108,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
 
     @property
     def arrays(self) -> ArrayRecord:
-        """The summed counts as `codec.encode` writes them; of several specs those of the selected one."""
+        """The summed counts of the selected spec, as `codec.encode` writes them."""
         return record(codec.write_tensors(codec.encode(self.counts)))
 
     # ---- Flower's calls
@@ -129,35 +123,10 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Run the federation.
-
-        Parameters
-        ----------
-        grid : Grid
-        initial_arrays : ArrayRecord, optional
-            Not used: counting starts from nothing.
-        num_rounds : int, optional
-            By default as many as the run takes, `num_rounds`. In more rounds those parties are asked that are not
-            counted yet.
-        timeout : float, default=3600
-            Seconds to wait for the replies of a round. A later reply is lost; its party is asked again if there is
-            another round.
-        train_config, evaluate_config : ConfigRecord, optional
-            Entries for your own client code. Keys with ``flynn-`` are taken.
-        evaluate_fn : callable, optional
-            (server_round, arrays) -> MetricRecord or None. It gets `arrays`, in round 0 those of no samples. It is not
-            called before there is a spec.
-
-        Returns
-        -------
-        Result
-            Its `arrays` are the attribute `arrays`, or empty where fewer parties than `min_parties` are counted. Then
-            asking for `model` raises an `AggregationError` that tells who is missing and why.
-        """
-        theirs = evaluate_fn
+        """Run the federation."""
 
         def tried(server_round: int, _: ArrayRecord) -> MetricRecord | None:
-            return None if theirs is None or not self.run.is_specified else theirs(server_round, self.arrays)
+            return evaluate_fn(server_round, self.arrays) if evaluate_fn is not None and self.run.is_specified else None
 
         result = super().start(
             grid,
@@ -166,7 +135,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
             timeout,
             train_config,
             evaluate_config,
-            None if theirs is None else tried,
+            None if evaluate_fn is None else tried,
         )
         # Flower's own are the sums for all specs.
         result.arrays = self.arrays if self.run.is_specified and self.run.is_enough else ArrayRecord()
@@ -182,16 +151,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Check the replies and add up those that pass.
-
-        Returns
-        -------
-        arrays : ArrayRecord or None
-            All counts so far as `codec.encode` writes them; None if this round counted nobody.
-        metrics : MetricRecord or None
-            Number of parties, examples (not of noisy counts) and bytes so far, and what `train_metrics_aggr_fn` makes
-            of the replies that passed.
-        """
+        """Check the replies and add up those that pass."""
         read, found, failures = self._received(replies, reply_of)
         tensors, metrics = self._take_train(read, failures, _figures(self.train_metrics_aggr_fn, found))
         return (None, None) if tensors is None else (record(tensors), MetricRecord(metrics))
@@ -204,14 +164,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         return self._messages(self._ask(EVALUATE, _present(grid), lambda: theirs), MessageType.EVALUATE)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Add up the confusion matrices, or make the selection.
-
-        Returns
-        -------
-        MetricRecord or None
-            The numbers of `evaluation`, and what `evaluate_metrics_aggr_fn` makes of the replies of parties with
-            samples. None without any, and after a selection.
-        """
+        """Add up the confusion matrices, or make the selection."""
         read, found, failures = self._received(replies, evaluation_reply_of)
         figures = self._take_evaluate(read, failures, _figures(self.evaluate_metrics_aggr_fn, found))
         return None if figures is None else MetricRecord(split(figures)[0])
@@ -273,79 +226,29 @@ class FlyNNStrategy(BaseStrategy, Strategy):
 
 
 def train(message: Message, party: FlyNNClient | Client) -> Message:
-    """Answer a message to `@app.train()`: a party's counts, or the sums of its columns.
-
-    Parameters
-    ----------
-    message : Message
-    party : FlyNNClient
-
-    Returns
-    -------
-    Message
-        With the records "arrays", "metrics" and "config"; or without arrays and with the reason, if the party refuses.
-
-    Notes
-    -----
-    A refusal holds no value of the data. Flower sends the text of what your own code raises to the server: catch errors
-    of your loading code.
-
-    Examples
-    --------
-    >>> from flwr_flynn import HashSpec
-    >>> from flwr_flynn.federated.protocol import PHASE
-    >>> from flwr_flynn.federated.run_spec import RunSpec
-    >>> run = RunSpec(HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=7), ["cat", "dog"])
-    >>> now = time.time()
-    >>> envelope = Metadata(1, "request-1", 0, 17, "", "", now, 60, "train")  # by the server, for node 17
-    >>> request = Message(content=records.request([], {PHASE: "counts", **run.to_config()}), metadata=envelope)
-    >>> reply = train(request, FlyNNClient([[0.0, 1.0], [1.0, 0.0]], ["cat", "dog"], name="Basel"))
-    >>> [array.dtype for array in reply.content["arrays"].values()], reply.content["metrics"]["num-examples"]
-    (['uint8', 'uint8'], 2)
-    """
-    content = _content(message)
-    try:
-        tensors = tensors_of(content)
-    except PayloadError as error:
-        return _refusal(message, party, error)
-    res = _client(party).fit(FitIns(Parameters(tensors, NUMPY), config_of(content)))
-    return Message(answer_content(res.parameters.tensors, res.num_examples, res.metrics), reply_to=message)
+    """Answer a message to `@app.train()`: a party's counts, or the sums of its columns."""
+    return _answer(message, party, TRAIN)
 
 
 def evaluate(message: Message, party: FlyNNClient | Client) -> Message:
-    """Answer a message to `@app.evaluate()`: take the model and try it, or take part in the selection.
+    """Answer a message to `@app.evaluate()`: take the model and try it, or take part in the selection."""
+    return _answer(message, party, EVALUATE)
 
-    Parameters
-    ----------
-    message : Message
-    party : FlyNNClient
 
-    Returns
-    -------
-    Message
-        With the records "metrics" and "config"; or with the reason, if the party refuses.
-    """
-    content = _content(message)
+def _answer(message: Message, party: FlyNNClient | Client, channel: str) -> Message:
+    content = message.content if message.has_content() else RecordDict()
+    client = party.to_client() if isinstance(party, FlyNNClient) else party
     try:
-        tensors = tensors_of(content)
+        parameters, config = Parameters(tensors_of(content), NUMPY), config_of(content)
     except PayloadError as error:
-        return _refusal(message, party, error)
-    res = _client(party).evaluate(EvaluateIns(Parameters(tensors, NUMPY), config_of(content)))
-    return Message(answer_content([], res.num_examples, res.metrics), reply_to=message)
-
-
-def _refusal(message: Message, party: FlyNNClient | Client, error: PayloadError) -> Message:
-    name = getattr(party, "name", None)
-    refusal = {REFUSED: str(error)} | ({PARTY: name} if name else {})
-    return Message(answer_content([], 0, refusal), reply_to=message)
-
-
-def _client(party: FlyNNClient | Client) -> Client:
-    return party.to_client() if isinstance(party, FlyNNClient) else party
-
-
-def _content(message: Message) -> RecordDict:
-    return message.content if message.has_content() else RecordDict()
+        name = getattr(party, "name", None)
+        refusal = {REFUSED: str(error)} | ({PARTY: name} if name else {})
+        return Message(answer_content([], 0, refusal), reply_to=message)
+    if channel == TRAIN:
+        fitted = client.fit(FitIns(parameters, config))
+        return Message(answer_content(fitted.parameters.tensors, fitted.num_examples, fitted.metrics), reply_to=message)
+    tried = client.evaluate(EvaluateIns(parameters, config))
+    return Message(answer_content([], tried.num_examples, tried.metrics), reply_to=message)
 
 
 def evaluation_reply_of(cid: str, content: RecordDict) -> Reply:

@@ -77,13 +77,7 @@ def reply_of(cid: str, content: RecordDict) -> Reply:
 
 
 def tensors_of(content: RecordDict) -> list[bytes]:
-    """The arrays of a message as bytes, none if it has none.
-
-    Raises
-    ------
-    PayloadError
-        Not the bytes of plain arrays, or of others than their record describes.
-    """
+    """The arrays of a message as bytes, none if it has none."""
     found = content.get(ARRAYS)
     if not isinstance(found, ArrayRecord):
         return []

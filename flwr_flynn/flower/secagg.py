@@ -1,19 +1,12 @@
 """Exact integer sums through Flower's SecAgg+: the server sees the sum of all counts, and nobody's own.
 
-SecAgg+ masks a party's numbers so that the masks cancel in the sum of all parties. Flower's form of it is made for
-floating-point updates: it clips, rounds at random and weights. With a weight of 1 for everybody, and a quantisation
-step of exactly 1, none of that touches integers of at most `bound` in size. They travel shifted by `bound`, as 0 to
-2 * bound, and the weight as 2 * bound. The sum is exact while those of N parties stay below the modulus::
+Flower's SecAgg+ is made for floating-point updates: it clips, rounds at random and weights. With a weight of 1 for all
+and a quantisation step of exactly 1, none of that touches integers of at most `bound` in size. They travel shifted by
+`bound`, as 0 to 2 * bound. `bound` is a public power of two; a party with larger counts refuses. The sum of N parties
+is exact if ``N * 2 * bound < 2 ** 32``.
 
-    N * 2 * bound < 2 ** 32
-
-`bound` is a power of two, public, and at least as large as any party's largest count; a party whose counts are larger
-refuses, as they would be clipped without a word. Noisy counts are clipped at it by the party, which depends on what it
-releases alone.
-
-What it protects against, and what not: a server that follows the protocol learns the sum alone. Flower's masks come
-from a 32-bit seed of a generator that is not cryptographic, and the server hands out the parties' public keys, so that
-one that does not follow it can learn single counts. It is a protection against looking, not against attacks.
+It protects against a server that follows the protocol, and no other: Flower's masks come from a 32-bit seed of a
+generator that is not cryptographic, and the server hands out the parties' public keys.
 """
 
 from __future__ import annotations
@@ -50,25 +43,14 @@ _SETUP = (
 _SET_ASIDE = "set aside: the secure sum of its round came to nothing"
 
 _masked: ContextVar[tuple[int, int] | None] = ContextVar("flynn_masked", default=None)
-"""While a party counts for a secure sum: the bound at which SecAgg+ is going to clip, and its threshold."""
-
-
-# ---- a party
+"""While a party counts for a secure sum: SecAgg+'s clipping bound and threshold."""
 
 
 def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """Flower's `secaggplus_mod` for requests of a secure sum; all others pass.
 
-    For a ClientApp: ``ClientApp(client_fn=client_fn, mods=[secagg.mod])``. It refuses parameters of the protocol by
-    which the server could learn more than the sum. A party that refuses to count fails, and is left out of the sum: a
-    reply without counts would spoil it for all.
-
-    Raises
-    ------
-    PayloadError
-        Such parameters.
-    FlyNNError
-        The party refuses.
+    ``ClientApp(client_fn=client_fn, mods=[secagg.mod])`` refuses parameters by which the server could learn more than
+    the sum. A party that refuses to count fails, and is left out of the sum.
     """
     records = message.content.config_records
     if message.metadata.message_type != MessageType.TRAIN or RECORD_KEY_CONFIGS not in records:
@@ -92,19 +74,7 @@ def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Mes
 
 
 def require_mask(run: RunSpec) -> None:
-    """Refuse to hand over counts that nothing is going to mask, or that SecAgg+ was not set up for.
-
-    Parameters
-    ----------
-    run : RunSpec
-        Of mode `Secure`.
-
-    Raises
-    ------
-    PayloadError
-        The request did not come through `mod`; SecAgg+ clips at another bound than that of the run; or sums may be
-        of fewer parties than those that are to share the noise.
-    """
+    """Refuse to hand over counts that nothing is going to mask, or that SecAgg+ was not set up for."""
     masked = _masked.get()
     if masked is None:
         raise PayloadError("secure sum", "a request by SecAgg+ through flwr_flynn.secagg.mod", "one in clear")
@@ -113,11 +83,8 @@ def require_mask(run: RunSpec) -> None:
         raise PayloadError("secure sum", f"SecAgg+ with the announced bound, {run.bound}", bound)
     sharing = None if run.mechanism is None else run.mechanism.n_honest
     if sharing is not None and sharing > threshold:
-        raise PayloadError(
-            "secure sum",
-            f"noise of at most {threshold} parties together (n_honest), as no more are certain to be in the sum",
-            sharing,
-        )
+        expected = f"noise of at most {threshold} parties together (n_honest), as no more are certain to be in the sum"
+        raise PayloadError("secure sum", expected, sharing)
 
 
 @contextmanager
@@ -133,47 +100,28 @@ def _check_setup(configs: dict[str, Any]) -> None:
     """Refuse a server's parameters unless they make an exact sum of enough parties, with keys that few cannot open."""
     parties, shares, threshold = (configs.get(key) for key in (Key.SAMPLE_NUMBER, Key.SHARE_NUMBER, Key.THRESHOLD))
     clip, target, modulus = (configs.get(key) for key in (Key.CLIPPING_RANGE, Key.TARGET_RANGE, Key.MOD_RANGE))
-    whole = all(type(number) is int for number in (parties, shares, threshold, target, modulus))
-    if not whole or type(clip) is not float or configs.get(Key.MAX_WEIGHT) != 1.0:
-        raise PayloadError(
-            "secure sum",
-            "SecAgg+ with integers, a float to clip at and a weight of 1",
-            ", ".join(type(configs.get(name)).__name__ for name in _SETUP),
-        )
+    integers = all(type(number) is int for number in (parties, shares, threshold, target, modulus))
+    if not integers or type(clip) is not float or configs.get(Key.MAX_WEIGHT) != 1.0:
+        got = ", ".join(type(configs.get(name)).__name__ for name in _SETUP)
+        raise PayloadError("secure sum", "SecAgg+ with integers, a float to clip at and a weight of 1", got)
     parties, shares, threshold, target = (cast(int, each) for each in (parties, shares, threshold, target))
     if parties < LEAST_PARTIES or shares < LEAST_PARTIES or 2 * threshold <= shares:
-        raise PayloadError(
-            "secure sum",
-            f"at least {LEAST_PARTIES} parties and shares, and a threshold above half of them",
-            f"{parties}, {shares} and {threshold}",
-        )
+        expected = f"at least {LEAST_PARTIES} parties and shares, and a threshold above half of them"
+        raise PayloadError("secure sum", expected, f"{parties}, {shares} and {threshold}")
     bound = target // 2
-    if (
-        modulus != MODULUS
-        or clip != bound
-        or target != 2 * bound
-        or bound != bound_for(min(max(bound, 1), LARGEST_BOUND))
-    ):
-        raise PayloadError(
-            "secure sum",
-            "a step of 1, a bound that is a power of two and modulus 2**32",
-            f"clipping at {clip}, a target of {target} and modulus {modulus}",
-        )
+    power = bound_for(min(max(bound, 1), LARGEST_BOUND))
+    if (modulus, clip, target, bound) != (MODULUS, bound, 2 * bound, power):
+        got = f"clipping at {clip}, a target of {target} and modulus {modulus}"
+        raise PayloadError("secure sum", "a step of 1, a bound that is a power of two and modulus 2**32", got)
     if parties > room(bound):
         raise PayloadError("secure sum", f"at most {room(bound)} parties", parties)
 
 
 def _check_unmask(configs: dict[str, Any]) -> None:
-    """Refuse a request for both keys of a party: the one of its own mask, and the one of its masks with others.
-
-    Whoever has both has the party's counts. Parties named twice would make few look like enough.
-    """
+    """Refuse a request that names a party twice: for both of its keys, which open its counts, or to fake a number."""
     named = [node for key in (Key.ACTIVE_NODE_ID_LIST, Key.DEAD_NODE_ID_LIST) for node in configs.get(key, [])]
     if len(set(named)) < len(named):
         raise PayloadError("secure sum", "one key of each party to be asked for", "a party named twice")
-
-
-# ---- the server
 
 
 class _Protocol(SecAggPlusWorkflow):
@@ -212,26 +160,7 @@ def _are_enough(state: WorkflowState) -> bool:
 
 
 def workflow(bound: int, threshold: float, timeout: float) -> Workflow:
-    """The fit workflow of a `DefaultWorkflow` that counts by a secure sum.
-
-    Parameters
-    ----------
-    bound : int
-        The strategy's `secure_bound`.
-    threshold : float
-        Share of the parties that must be there to the end, from .67 to 1: rounded, it is more than half of any number.
-    timeout : float
-        Seconds to wait for the parties at each of the four stages; 0: as long as it takes.
-
-    Raises
-    ------
-    ConfigError
-        A parameter is not as described; of another bound than the strategy's when it is run.
-
-    Notes
-    -----
-    What ends the protocol early is logged. The strategy is then without counts, and its `model` says so.
-    """
+    """The fit workflow of a `DefaultWorkflow` that counts by a secure sum."""
     check_bound(bound)
     if isinstance(threshold, bool) or not _LEAST_THRESHOLD <= threshold <= 1:
         raise ConfigError("threshold", f"a number from {_LEAST_THRESHOLD} to 1", threshold)

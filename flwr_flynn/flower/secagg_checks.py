@@ -1,9 +1,7 @@
-"""What parties reply at the four stages of SecAgg+, looked at before Flower's protocol makes use of it.
+"""Checks of the parties' replies at the four stages of SecAgg+, before Flower's protocol uses them.
 
-Flower's side takes replies as they come: one that it cannot read raises, and that is the end of the sum for everybody.
-Here each is held against what its sender was asked, and one that does not fit costs its sender alone, as if it were
-lost. What cannot be told from outside stays: masked counts, shares of keys and messages to other parties may be of the
-right form and wrong all the same, and then spoil the sum.
+In Flower one reply that cannot be read ends the sum for everybody. Here it costs its sender alone, as if it were lost.
+Masked counts and shares of the right form can still be wrong, and then spoil the sum.
 
 >>> check(Stage.UNMASK, {7, 8}, {"nids": [7, 8], "shares": [bytes(52), bytes(52)]}, shape=())
 >>> check(Stage.UNMASK, {7, 8}, {"nids": [7, 7], "shares": [bytes(52), bytes(52)]}, shape=())
@@ -37,21 +35,7 @@ _LONGEST = 2**12  # bytes of a public key, of an encrypted message or of a share
 
 
 class Replies:
-    """A grid that hands over the replies SecAgg+ can use, one of each party that was asked, and notes who gave none.
-
-    Parameters
-    ----------
-    grid : Grid
-    shape : tuple of int
-        Of a party's counts.
-
-    Attributes
-    ----------
-    asked : set of int
-        Nodes.
-    lost : dict of int to str
-        Nodes that gave no such reply when they were asked, and why.
-    """
+    """A grid that hands over the replies SecAgg+ can use, one of each party that was asked, and notes who gave none."""
 
     def __init__(self, grid: Grid, shape: tuple[int, ...]) -> None:
         self._grid, self._shape = grid, shape
@@ -103,24 +87,7 @@ class Replies:
 
 
 def check(stage: str, about: set[int], record: Mapping[str, Any], shape: tuple[int, ...]) -> None:
-    """Refuse a reply to a stage of SecAgg+ that Flower's server could not use.
-
-    Parameters
-    ----------
-    stage : str
-        One of Flower's `Stage`.
-    about : set of int
-        The nodes that it must be about, see `_stage`.
-    record : mapping
-        What arrived. Nothing is assumed of it.
-    shape : tuple of int
-        Of the masked counts.
-
-    Raises
-    ------
-    PayloadError
-        Naming the field.
-    """
+    """Refuse a reply to a stage of SecAgg+ that Flower's server could not use."""
     if stage == Stage.SETUP:
         for name in (Key.PUBLIC_KEY_1, Key.PUBLIC_KEY_2):
             (key,) = _pieces(name, [record.get(name)])
@@ -153,7 +120,7 @@ def check(stage: str, about: set[int], record: Mapping[str, Any], shape: tuple[i
 
 
 def _stage(request: Message) -> tuple[str, set[int]]:
-    """The stage of a request, and the nodes that an answer must be about: those to send to, or whose keys to give."""
+    """The stage of a request, and the nodes that an answer must name: those to send to, or whose keys to give."""
     configs = request.content.config_records[RECORD_KEY_CONFIGS]
     stage = str(configs[Key.STAGE])
     about: set[int] = set()

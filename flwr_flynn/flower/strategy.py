@@ -8,12 +8,9 @@ In a ServerApp's main function::
     DefaultWorkflow()(grid, LegacyContext(context, config=config, strategy=strategy))
     strategy.model.save("model.npz")
 
-Every round of Flower has a training step and an evaluation step; the phases of a run take them in turn, see
-`federated.run`. `FlyNNStrategy.num_rounds` tells how many rounds the run needs. More rounds are for late parties: they
-ask the parties that are not counted yet.
-
-Nothing of Flower runs after the last round, so whoever wants the model asks for `FlyNNStrategy.model`; where fewer
-parties than `min_parties` were counted, that raises an `AggregationError` that tells who is missing and why.
+`FlyNNStrategy.num_rounds` is the number of rounds that the run needs; more rounds are for late parties. Nothing of
+Flower runs after the last round: `FlyNNStrategy.model` is the result, or an `AggregationError` where fewer than
+`min_parties` were counted.
 """
 
 from __future__ import annotations
@@ -21,16 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Unpack
 
-from flwr.common import (
-    EvaluateIns,
-    EvaluateRes,
-    FitIns,
-    FitRes,
-    MetricsAggregationFn,
-    NDArrays,
-    Parameters,
-    Scalar,
-)
+from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, MetricsAggregationFn, NDArrays, Parameters, Scalar
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
@@ -58,9 +46,9 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     wait_timeout : int, default=86400
         Seconds to wait for `min_available_clients`. Then the round starts with the parties that are there.
     evaluate_fn, on_fit_config_fn, on_evaluate_config_fn, fit_metrics_aggregation_fn, evaluate_metrics_aggregation_fn
-        As in `flwr.server.strategy.FedAvg`. `evaluate_fn` gets the summed counts as `codec.encode` writes them, in
-        round 0 those of no samples; of several specs those of the selected one, the first until then. It is not called
-        before there is a spec. The functions for metrics see the replies of the counting and of the evaluation only.
+        As in `flwr.server.strategy.FedAvg`. `evaluate_fn` gets the summed counts of the selected spec, as
+        `codec.encode` writes them, once there is a spec. The functions for metrics see the replies of the counting and
+        of the evaluation only.
     **options
         Fields of `flwr_flynn.federated.options.RunOptions`: `spec`, `classes` and `min_parties` must be given;
         `max_examples_per_party`, `decay`, `rule`, `feature_names`, `min_examples`, `mechanism`, `federation`,
@@ -70,11 +58,6 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     ------
     ConfigError
         A parameter is not as described; the message names it.
-
-    References
-    ----------
-    Ram & Sinha, "Federated Nearest Neighbor Classification with a Colony of Fruit-Flies", AAAI 2022,
-    Algorithm 2.
 
     Examples
     --------
@@ -140,16 +123,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         results: list[tuple[ClientProxy, FitRes]],
         failures: list[tuple[ClientProxy, FitRes] | BaseException],
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
-        """Check the replies and add up those that pass.
-
-        Returns
-        -------
-        parameters : Parameters or None
-            All counts so far as `codec.encode` writes them; None if this round counted nobody.
-        metrics : dict
-            Number of parties, examples and bytes so far, and what `fit_metrics_aggregation_fn` makes of the
-            replies that passed.
-        """
+        """Check the replies and add up those that pass."""
         replies = [Reply(client.cid, res.parameters.tensors, res.num_examples, res.metrics) for client, res in results]
         tensors, metrics = self._take_train(replies, _failures(failures), _figures(self.fit_metrics_aggregation_fn))
         return None if tensors is None else Parameters(tensors, "numpy.ndarray"), metrics
@@ -171,16 +145,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         results: list[tuple[ClientProxy, EvaluateRes]],
         failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
     ) -> tuple[float | None, dict[str, Scalar]]:
-        """Add up the confusion matrices, or make the selection.
-
-        Returns
-        -------
-        loss : float or None
-            1 - accuracy over all parties' samples; None without any, and after a selection.
-        metrics : dict
-            Figures of the evaluation that Flower's history can hold, and what `evaluate_metrics_aggregation_fn` makes
-            of the replies of parties with samples.
-        """
+        """Add up the confusion matrices, or make the selection."""
         replies = [reply_of_evaluation(client.cid, res.num_examples, res.metrics) for client, res in results]
         figures = _figures(self.evaluate_metrics_aggregation_fn)
         metrics = self._take_evaluate(replies, _failures(failures), figures)

@@ -137,7 +137,7 @@ def test_the_format_is_as_it_is_written_down() -> None:
         (by_hand(1, behind=b"\xff\xff\xff"), "1 gaps, got more or fewer"),
         (by_hand(8, bytes(2**24), widths=(0, 1)), "8 entries, got more or fewer"),
         (by_hand(1, b"\x08", b"\0"), "gaps below 8"),
-        (by_hand(2, b"\x04\x03", b"\0\0"), "within 2 rows of 4, got one beyond"),
+        (by_hand(2, b"\x04\x03", b"\0\0"), "within 2 rows of 4, got an index beyond"),
         (by_hand(1, b"\0", *[b"\xff"] * 8, widths=(1, 8)), "entries of at most 100"),
         (by_hand(8, *[b"\xff" * 8] * 8, widths=(0, 8)), "entries of at most 100"),
         (by_hand(1, b"\0", b"\x64"), "entries of at most 100"),

@@ -1,10 +1,4 @@
-"""Phase "columns": exact sums of the columns and of their squares, from which the server derives the specs.
-
->>> from flwr_flynn.model.candidates import HashPlan
->>> plan = HashPlan(n_features=2, n_classes=2, scaling="standard", hash_dim=64)
->>> derive_specs(plan, ColumnMoments.zeros(2, 1))[1]
-'no party sent the sums of any sample'
-"""
+"""Phase "columns": exact sums of the columns and of their squares, from which the server derives the specs."""
 
 from __future__ import annotations
 
@@ -31,34 +25,14 @@ from flwr_flynn.model.column_moments import ColumnMoments
 @register
 @dataclass(frozen=True)
 class ColumnsRequest(Request[ColumnMoments]):
-    """Ask for the sums of the columns and of their squares.
-
-    Parameters
-    ----------
-    n_features : int
-    classes : sequence of L str or L int
-    by_class : bool
-        Whether each class has sums of its own; if not, all samples are summed as one class.
-    min_examples : int
-        A party leaves out classes of fewer samples, even where all are summed as one: else the difference of two
-        answers would be what one of them leaves out.
-    feature_names : sequence of str, optional
-        Names of the columns, where the run announces them.
-    max_examples : int, optional
-        The server refuses sums of more samples. Stays at the server.
-
-    Raises
-    ------
-    ConfigError
-        A parameter is not as described; the message names it.
-    """
+    """Ask for the sums of the columns and of their squares."""
 
     n_features: int
     classes: Sequence[Label]
-    by_class: bool
-    min_examples: int
+    by_class: bool  # sums of each class, or of all samples
+    min_examples: int  # classes of fewer samples at a party are left out
     feature_names: Sequence[str] | None = None
-    max_examples: int | None = None
+    max_examples: int | None = None  # of a party; a 1024th of the capacity by default
 
     phase = "columns"
 
@@ -74,54 +48,38 @@ class ColumnsRequest(Request[ColumnMoments]):
 
     @property
     def memory_needed(self) -> int:
-        """Bytes that making the sums takes, roughly; asked before they are made.
-
-        4096 for each sum: the limbs in which values of very different size are added up, and integers of some hundred
-        bits.
-        """
+        """Bytes that making the sums takes, roughly: 4096 for the limbs and the large integers of each sum."""
         return 4096 * self.n_rows * self.n_features
 
-    # ---- wire
-
     def to_config(self) -> dict[str, Scalar]:
-        names: dict[str, Scalar] = {}
-        if self.feature_names is not None:
-            names[key("feature_names")] = json.dumps(self.feature_names)
+        names = self.feature_names
         return {
             key("n_features"): self.n_features,
             key("classes"): json.dumps(self.classes),
             key("by_class"): self.by_class,
             key("min_examples"): self.min_examples,
-            **names,
+            **({} if names is None else {key("feature_names"): json.dumps(names)}),
         }
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> ColumnsRequest:
         try:
-            request = cls(
-                config.integer("n_features", 1, 2**31 - 1),
-                config.json("classes", MAX_CHARS),
-                config.boolean("by_class"),
-                config.integer("min_examples", 1),
-                announced_names(config),
-            )
+            n_features, classes = config.integer("n_features", 1, 2**31 - 1), config.json("classes", MAX_CHARS)
+            by_class, least = config.boolean("by_class"), config.integer("min_examples", 1)
+            request = cls(n_features, classes, by_class, least, announced_names(config))
         except ConfigError as error:
             raise PayloadError(f"config: {error}") from None
         party.check_memory(request.memory_needed, f"sums of {request.n_features} columns, {request.n_rows} classes")
         return request
 
-    # ---- party
-
     def compute(self, party: Party) -> Answer:
         X, codes = party.labelled(lambda y: codes_of(self.classes, y), self.n_features)
-        least = max(self.min_examples, party.min_examples)
+        least = max(self.min_examples, party.options.min_examples)
         if not self.by_class:
             keep = (np.bincount(codes, minlength=len(self.classes)) >= least)[codes]
             X, codes = (X if keep.all() else X[keep]), np.zeros(int(keep.sum()), np.int64)
         sums = ColumnMoments.from_data(X, codes, self.n_rows, least)
         return Answer(sums.to_limbs(), sums.n_examples)
-
-    # ---- server
 
     def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> ColumnMoments:
         announced = reply.announced
@@ -133,9 +91,8 @@ class ColumnsRequest(Request[ColumnMoments]):
             raise PayloadError("column sums", f"at most {most} examples", sums.n_examples)
         few = int(((sums.n_per_class > 0) & (sums.n_per_class < self.min_examples)).sum())
         if few:
-            raise PayloadError(
-                "column sums", f"classes of fewer than {self.min_examples} examples to be left out", f"{few} of them"
-            )
+            expected = f"classes of fewer than {self.min_examples} examples to be left out"
+            raise PayloadError("column sums", expected, f"{few} of them")
         return sums
 
     def sizes(self, statistic: ColumnMoments) -> npt.NDArray[np.int64]:
@@ -143,7 +100,7 @@ class ColumnsRequest(Request[ColumnMoments]):
 
 
 def derive_specs(plan: HashPlan, sums: ColumnMoments) -> tuple[tuple[HashSpec, ...], str]:
-    """Specs of a plan that `needs_sums`, and "" or the reason why they are those of the plan without scaling."""
+    """Specs of a plan that `needs_sums`, and "" or the reason why they are unscaled."""
     reason = "no party sent the sums of any sample"
     if sums.n_examples:
         try:
@@ -155,59 +112,37 @@ def derive_specs(plan: HashPlan, sums: ColumnMoments) -> tuple[tuple[HashSpec, .
 
 
 def foreseen(plan: HashPlan) -> tuple[HashSpec, ...]:
-    """Specs of the number and the sizes that the plan will have; only their centre and scale may change.
-
-    Raises
-    ------
-    SpecError
-        A size does not fit.
-    """
+    """Specs of the number and the sizes of the plan's; only their centre and scale may change."""
     _unscaled(plan).specs()
     if not plan.needs_sums:
         return plan.specs()
     samples = np.repeat(np.arange(3.0)[:, None], plan.n_features, axis=1)
-    return plan.specs(
-        ColumnMoments.from_data(samples, np.zeros(3, np.int64), 1)
-    )  # of one class: no need of room for all
+    return plan.specs(ColumnMoments.from_data(samples, np.zeros(3, np.int64), 1))  # one class is enough
 
 
 def _unscaled(plan: HashPlan) -> HashPlan:
-    # The width of the lifting matrix may be meant for waves, of which there can be more than columns.
-    row_nnz = None if plan.row_nnz is None or not plan.needs_sums else min(plan.row_nnz, plan.n_features)
-    return replace(plan, scaling=None, row_nnz=row_nnz) if plan.needs_sums else plan
+    if not plan.needs_sums:
+        return plan
+    # row_nnz may be meant for waves, of which there can be more than columns.
+    row_nnz = None if plan.row_nnz is None else min(plan.row_nnz, plan.n_features)
+    return replace(plan, scaling=None, row_nnz=row_nnz)
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The result of the phase.
-
-    Parameters
-    ----------
-    moments : ColumnMoments
-    missing : dict of name to reason
-        Parties that were asked and are not in the sums.
-    trouble : str
-        Why the specs are those without scaling; "" where they are not.
-    """
+    """The result of the phase."""
 
     moments: ColumnMoments
-    missing: dict[str, str]
-    trouble: str
+    missing: dict[str, str]  # reasons of parties without an answer, by name
+    trouble: str  # the reason why the columns are not scaled, or ""
 
 
 def _request(state: RunState, context: Context) -> ColumnsRequest:
     plan, options = context.options.plan, context.options
     if plan is None:
         raise ConfigError("spec", "a plan that needs the sums of the columns", type(options.spec).__name__)
-    run = state.run_spec
-    return ColumnsRequest(
-        plan.n_features,
-        run.classes,
-        plan.needs_classes,
-        options.min_examples,
-        run.feature_names,
-        options.max_examples_per_party,
-    )
+    run, by_class, most = state.run_spec, plan.needs_classes, options.max_examples_per_party
+    return ColumnsRequest(plan.n_features, run.classes, by_class, options.min_examples, run.feature_names, most)
 
 
 def _nothing(state: RunState, context: Context) -> ColumnMoments:

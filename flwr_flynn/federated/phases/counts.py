@@ -1,8 +1,7 @@
 """Phase "counts": the class counts of every party, by each of the run's specs, and their sum.
 
-Three plans begin with it. A new federation starts from zeros. Parties join a saved run by adding to its sum. Parties
-leave it by sending once more the counts they were counted by: counts with another SHA-256 are refused, so that the rest
-is, bit for bit, the sum of the others' counts.
+A new federation starts from zeros. Parties join a saved run by adding to its sum, and leave it by sending once more the
+counts they were counted by: their SHA-256 must be the same, so that the rest is the sum of the others, bit for bit.
 """
 
 from __future__ import annotations
@@ -20,19 +19,7 @@ from flwr_flynn.federated.collect import Batch, collect_each
 from flwr_flynn.federated.party import NOISY_EXAMPLES, Party
 from flwr_flynn.federated.phase import ALL, NEW, Context, Phase, RunState
 from flwr_flynn.federated.phases.secure import collect_secure
-from flwr_flynn.federated.protocol import (
-    EXACT,
-    NOISY,
-    SECURE,
-    TRAIN,
-    Answer,
-    Array,
-    Config,
-    Reply,
-    Request,
-    Scalar,
-    register,
-)
+from flwr_flynn.federated.protocol import EXACT, NOISY, SECURE, TRAIN, Answer, Config, Reply, Request, Scalar, register
 from flwr_flynn.federated.roster import Member, Roster
 from flwr_flynn.federated.run_spec import Noisy, Plain, RunSpec, Secure
 from flwr_flynn.federated.statistics import CountsOfSpecs
@@ -40,8 +27,6 @@ from flwr_flynn.model.counts import ClassCounts
 
 if TYPE_CHECKING:
     from flwr_flynn.federated.options import RunOptions
-
-Sizes = npt.NDArray[np.int64]
 
 
 def no_counts(run: RunSpec) -> CountsOfSpecs:
@@ -52,28 +37,18 @@ def no_counts(run: RunSpec) -> CountsOfSpecs:
 @register
 @dataclass(frozen=True)
 class CountsRequest(Request[CountsOfSpecs]):
-    """Ask for class counts by each of a run's specs.
-
-    Parameters
-    ----------
-    run : RunSpec
-    max_examples : int, optional
-        The server refuses counts of more samples; of more than a 1024th of the capacity by default, so that no party
-        leaves the sum without room for the others. Stays at the server.
-    """
+    """Ask for class counts by each of a run's specs."""
 
     run: RunSpec
-    max_examples: int | None = None
+    max_examples: int | None = None  # of a party; a 1024th of the capacity by default
 
     phase = "counts"
-
-    # ---- wire
 
     def to_config(self) -> dict[str, Scalar]:
         return {**self.run.to_config()}
 
     @classmethod
-    def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> CountsRequest:
+    def from_config(cls, config: Config, arrays: Sequence[codec.Array], party: Party) -> CountsRequest:
         request = cls(RunSpec.from_config(config))
         party.check_run(request.run, config, cls.phase, request.discloses, request.is_withdrawal)
         return request
@@ -81,8 +56,6 @@ class CountsRequest(Request[CountsOfSpecs]):
     @property
     def discloses(self) -> str:
         return {Plain.name: EXACT, Noisy.name: NOISY, Secure.name: SECURE}[self.run.mode.name]
-
-    # ---- party
 
     def compute(self, party: Party) -> Answer:
         mode, mechanism = self.run.mode, self.run.mechanism
@@ -93,32 +66,31 @@ class CountsRequest(Request[CountsOfSpecs]):
                 return Answer([np.clip(released.array, -mode.bound, mode.bound)], NOISY_EXAMPLES)
             return Answer(codec.encode_release(released, mechanism), NOISY_EXAMPLES)
         if isinstance(mode, Secure):
-            party.check_mask(self.run)
+            party.mask(self.run)
         X, codes = party.labelled(self.run.codes, self.run.spec.n_features)
         progress = party.progress(len(codes) * len(self.run.specs))
         counts = [
-            ClassCounts.from_data(hasher, X, codes, self.run.n_classes, n_jobs=party.n_jobs, progress=progress)
+            ClassCounts.from_data(hasher, X, codes, self.run.n_classes, n_jobs=party.options.n_jobs, progress=progress)
             for hasher in self.run.hashers
         ]
         if isinstance(mode, Secure):
-            return Answer([_bounded(counts[0], mode.bound)], NOISY_EXAMPLES)
+            if int(counts[0].array.max(initial=0)) > mode.bound:  # SecAgg+ would clip it; the count itself is data
+                expected = f"counts of at most {mode.bound} (run-config max-examples)"
+                raise PayloadError("secure sum", expected, "a larger count")
+            return Answer([counts[0].array], NOISY_EXAMPLES)
         return Answer(codec.encode(*counts), counts[0].n_examples)
 
-    # ---- server
-
-    def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> CountsOfSpecs | None:
+    def read(self, arrays: Sequence[codec.Array], reply: Reply, member: Member | None) -> CountsOfSpecs | None:
         announced, run = reply.announced, self.run
         most = self.max_examples or self.capacity // 1024
         if isinstance(run.mode, Noisy):
-            # It tells nothing of a party's samples, so that any other number is a fault.
             if announced != NOISY_EXAMPLES:
                 raise PayloadError("num_examples", f"{NOISY_EXAMPLES} beside noisy counts", announced)
             return CountsOfSpecs((codec.decode_release(arrays, run.hasher, run.mode.mechanism, most),))
-        return CountsOfSpecs(
-            codec.decode_all(arrays, run.hashers, run.n_classes, n_examples=announced, max_examples=most)
-        )
+        parts = codec.decode_all(arrays, run.hashers, run.n_classes, n_examples=announced, max_examples=most)
+        return CountsOfSpecs(parts)
 
-    def sizes(self, statistic: CountsOfSpecs) -> Sizes | None:
+    def sizes(self, statistic: CountsOfSpecs) -> npt.NDArray[np.int64] | None:
         return statistic.parts[0].n_per_class if isinstance(self.run.mode, Plain) else None
 
     def load(self, statistic: CountsOfSpecs) -> int:
@@ -137,13 +109,7 @@ class CountsRequest(Request[CountsOfSpecs]):
 
 @dataclass(frozen=True)
 class JoinRequest(CountsRequest):
-    """Ask parties that are not in a saved run for their counts; a party is asked as in a new federation.
-
-    Parameters
-    ----------
-    roster : Roster
-        Of the saved run. Stays at the server.
-    """
+    """Ask parties that are not in a saved run for their counts; a party is asked as in a new federation."""
 
     roster: Roster = field(default_factory=Roster)
 
@@ -174,10 +140,8 @@ class WithdrawRequest(JoinRequest):
         for index in found:
             if before[index].sha256 == statistic.sha256:
                 return index
-        raise PayloadError(
-            f"counts: expected those that {before[found[0]]} was counted by, got counts of another SHA-256; "
-            "have its data or settings changed?"
-        )
+        got = "counts of another SHA-256; have its data or settings changed?"
+        raise PayloadError("counts", f"those that {before[found[0]]} was counted by", got)
 
     def load(self, statistic: CountsOfSpecs) -> int:
         return 0
@@ -186,22 +150,12 @@ class WithdrawRequest(JoinRequest):
         return total - statistic
 
 
-def _bounded(counts: ClassCounts, bound: int) -> npt.NDArray[np.int64]:
-    """Exact counts as SecAgg+ takes them; a `PayloadError` if it would clip one."""
-    largest = int(counts.array.max(initial=0))
-    if largest > bound:
-        # The value itself is a figure of the party's data.
-        raise PayloadError("secure sum", f"counts of at most {bound} (run-config max-examples)", "a larger one")
-    return counts.array
-
-
 def _request(state: RunState, context: Context) -> CountsRequest:
     options = context.options
-    if options.purpose == "withdraw":
-        return WithdrawRequest(state.run_spec, options.max_examples_per_party, context.counted)
-    if options.federation is not None:
-        return JoinRequest(state.run_spec, options.max_examples_per_party, context.counted)
-    return CountsRequest(state.run_spec, options.max_examples_per_party)
+    if options.federation is None:
+        return CountsRequest(state.run_spec, options.max_examples_per_party)
+    kind = WithdrawRequest if options.purpose == "withdraw" else JoinRequest
+    return kind(state.run_spec, options.max_examples_per_party, context.counted)
 
 
 def _start(state: RunState, context: Context) -> CountsOfSpecs:
@@ -215,13 +169,6 @@ def _fold(state: RunState, batch: Batch[CountsOfSpecs], context: Context) -> Run
 
 def phase_for(options: RunOptions) -> Phase:
     """The counting of a run: added to nothing or to a saved sum, taken out of one, or by a secure sum."""
-    return Phase(
-        "counts",
-        TRAIN,
-        _request,
-        _start,
-        _fold,
-        collect=collect_secure if isinstance(options.run_spec.mode, Secure) else collect_each,
-        is_counting=True,
-        audience=ALL if options.purpose == "withdraw" else NEW,
-    )
+    collect = collect_secure if isinstance(options.run_spec.mode, Secure) else collect_each
+    audience = ALL if options.purpose == "withdraw" else NEW
+    return Phase("counts", TRAIN, _request, _start, _fold, collect, is_counting=True, audience=audience)

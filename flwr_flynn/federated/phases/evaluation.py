@@ -22,7 +22,6 @@ from flwr_flynn.federated.protocol import (
     RESULTS,
     UNKEPT,
     Answer,
-    Array,
     Config,
     Reply,
     Request,
@@ -41,41 +40,24 @@ from flwr_flynn.model.model import Model, ModelMember
 from flwr_flynn.model.scoring import Readout, given_readout
 
 if TYPE_CHECKING:
-    from flwr_flynn.federated.federation_file import Federation
     from flwr_flynn.federated.options import RunOptions
 
-# With so many samples at each of 32768 parties, the sum of their matrices is still within int64.
-_MAX_EXAMPLES = 2**48
+_MAX_EXAMPLES = 2**48  # of a party; 32768 matrices of so many samples add up within int64
 
 
 @register
 @dataclass(frozen=True)
 class EvaluationRequest(Request[Tables]):
-    """Hand the model out, and ask for its confusion matrix on held-out samples.
-
-    Parameters
-    ----------
-    run : RunSpec
-        Of one spec.
-    counts : ClassCounts
-    readout : Readout
-        With a temperature.
-    n_releases : int, default=0
-        Releases that noisy counts are the sum of.
-    tries : bool, default=True
-        Whether parties try the model. If not, they keep it and send nothing about it.
-    """
+    """Hand the model out, and ask for its confusion matrix on held-out samples."""
 
     run: RunSpec
     counts: ClassCounts
     readout: Readout
-    n_releases: int = 0
-    tries: bool = True
+    n_releases: int = 0  # noises in the counts
+    tries: bool = True  # else parties only keep the model
 
     phase = "evaluation"
     channel = EVALUATE
-
-    # ---- wire
 
     def to_config(self) -> dict[str, Scalar]:
         return {
@@ -85,11 +67,11 @@ class EvaluationRequest(Request[Tables]):
             key("tries"): self.tries,
         }
 
-    def arrays(self) -> list[Array]:
+    def arrays(self) -> list[codec.Array]:
         return codec.encode(self.counts)
 
     @classmethod
-    def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> EvaluationRequest:
+    def from_config(cls, config: Config, arrays: Sequence[codec.Array], party: Party) -> EvaluationRequest:
         run = RunSpec.from_config(config)
         if len(run.specs) > 1:
             raise PayloadError("spec", "the one of the model", len(run.specs))
@@ -111,12 +93,9 @@ class EvaluationRequest(Request[Tables]):
         """The classifier that is handed out."""
         return classifier_of(self.run, self.counts, self.readout)
 
-    # ---- party
-
     def compute(self, party: Party) -> Answer:
         model = self.model
         answer = self._tried(party, model) if self.tries else Answer()
-        # Whatever came of trying it, the party keeps the model; a failure there costs it nothing else.
         if reason := party.keep(model):
             answer.metrics[UNKEPT] = reason
         return answer
@@ -124,18 +103,16 @@ class EvaluationRequest(Request[Tables]):
     def _tried(self, party: Party, model: FlyNNClassifier) -> Answer:
         try:
             matrix = party.confusion(self.run, model)
-        except (DataError, PayloadError) as error:
-            return Answer(metrics={REFUSED: party.reason("the evaluation", DataError(f"X_test, y_test: {error}"))})
         except Exception as error:  # noqa: BLE001 - its text may hold anything; `Party.reason` tells the kind alone
-            return Answer(metrics={REFUSED: party.reason("the evaluation", error)})
+            is_ours = isinstance(error, DataError | PayloadError)
+            told = DataError(f"X_test, y_test: {error}") if is_ours else error
+            return Answer(metrics={REFUSED: party.reason("the evaluation", told)})
         if matrix is None:
             return Answer()
         n_examples = int(matrix.sum())
         return Answer([matrix], n_examples, {"accuracy": float(np.trace(matrix) / n_examples)})
 
-    # ---- server
-
-    def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> Tables | None:
+    def read(self, arrays: Sequence[codec.Array], reply: Reply, member: Member | None) -> Tables | None:
         announced = reply.announced
         if not self.tries or announced == 0:  # what nobody asked for is not looked at
             return None
@@ -164,25 +141,15 @@ def _readout(config: Config) -> Readout:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Results of one evaluation.
+    """Results of one evaluation."""
 
-    Parameters
-    ----------
-    figures : dict or None
-        `metrics.summary` of the parties' confusion matrices; None if no party sent one.
-    missing : dict of name to reason
-        Parties that were asked and reported nothing usable.
-    unkept : dict of name to reason
-        Parties that could not keep the model, by their own account.
-    """
-
-    figures: dict[str, Any] | None
-    missing: dict[str, str]
-    unkept: dict[str, str]
+    figures: dict[str, Any] | None  # see `metrics.summary`; None without any matrix
+    missing: dict[str, str]  # reasons of parties without an answer, by name
+    unkept: dict[str, str]  # reasons of parties that could not keep the model, by name
 
 
 def evaluated(parts: Mapping[str, Tables], missing: dict[str, str], unkept: dict[str, str]) -> Evaluation:
-    """The results that confusion matrices, by the names of the parties, lead to."""
+    """Results from confusion matrices, by the names of the parties."""
     matrices = {name: part.tables[0] for name, part in parts.items()}
     return Evaluation(summary(matrices) if matrices else None, missing, unkept)
 
@@ -200,50 +167,37 @@ def model_of(state: RunState, options: RunOptions) -> FlyNNClassifier:
     counts = state.results["counts"].parts[index]
     if selection is not None:
         readout = selection.readout
-    elif saved is not None and _is_read_out(saved, options.purpose) and state.results["counts"] is saved.totals:
-        readout = saved.readout  # nobody was added or taken out since it was chosen
+    elif (
+        saved is not None
+        and state.results["counts"] is saved.totals
+        and (options.purpose == "evaluate" or saved.phase not in ("counts", "selection"))
+    ):
+        readout = saved.readout  # chosen for these very counts
     else:
         suggested = Readout(options.rule, suggest_decay(counts, options.rule))
         readout = given_readout(options.rule, options.decay) or suggested
     return classifier_of(run.only(index), counts, readout)
 
 
-def _is_read_out(saved: Federation, purpose: str) -> bool:
-    """Whether a saved run had come to its readout; "evaluate" hands the model out as the file has it in any case."""
-    return purpose == "evaluate" or saved.phase not in ("counts", "selection")
-
-
 def classifier_of(run: RunSpec, counts: ClassCounts, readout: Readout) -> FlyNNClassifier:
     """The classifier of a run's counts for its only spec."""
-    mechanism = run.mechanism
     member = ModelMember(run.spec, counts, readout)
-    guarantee = None if mechanism is None else mechanism.guarantee()
-    return FlyNNClassifier.from_model(Model((member,), np.array(run.classes), run.feature_names, guarantee))
+    return FlyNNClassifier.from_model(Model((member,), np.array(run.classes), run.feature_names, run.guarantee))
 
 
 def _request(state: RunState, context: Context) -> EvaluationRequest:
     model = model_of(state, context.options)
     counts: ClassCounts = model.counts_
-    index = selected(state)
+    run = state.run_spec.only(selected(state))
     readout = replace(model.model_.member.readout, temperature=model.temperature_)
-    return EvaluationRequest(
-        state.run_spec.only(index),
-        counts,
-        readout,
-        n_releases=_n_releases(counts, context),
-        tries=context.options.is_evaluated,
-    )
-
-
-def _n_releases(counts: ClassCounts, context: Context) -> int:
-    if isinstance(context.options.run_spec.mode, Secure):
-        return len(context.counted.members)  # each added a share of the noise
-    return sum(release.times for release in counts.noise)
+    n_releases = sum(release.times for release in counts.noise)
+    if isinstance(run.mode, Secure):
+        n_releases = len(context.counted.members)  # each added a share of the noise
+    return EvaluationRequest(run, counts, readout, n_releases, context.options.is_evaluated)
 
 
 def _start(state: RunState, context: Context) -> Tables:
-    n_classes = state.run_spec.n_classes
-    return Tables((np.zeros((n_classes, n_classes), np.int64),))
+    return Tables((np.zeros((state.run_spec.n_classes,) * 2, np.int64),))
 
 
 def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:

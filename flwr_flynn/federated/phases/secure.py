@@ -1,16 +1,4 @@
-"""The sum of a secure run: nobody sees a party's counts, and the server gets copies of their mean.
-
-Flower's SecAgg+ hands the strategy one copy of the mean for each party that is in the sum; `flower.secagg` says why
-mean times number is the exact sum.
-
->>> bound_for(1437)
-2048
->>> check_room(n_parties=10, bound=2048)
->>> check_room(n_parties=2**21, bound=2048)
-Traceback (most recent call last):
-...
-flwr_flynn.errors.ConfigError: secure sum: expected at most 1048575 parties with counts up to 2048, got 2097152
-"""
+"""The sum of a secure run: SecAgg+ hands the server one copy of the mean for each party in it, see `flower.secagg`."""
 
 from __future__ import annotations
 
@@ -31,7 +19,7 @@ from flwr_flynn.model.counts import ClassCounts
 MODULUS = 2**32
 
 LEAST_PARTIES = 3
-"""Of a secure sum: in a sum of two, each party sees what the other sent."""
+"""Parties of a secure sum: in a sum of two, each sees the other's counts."""
 
 
 def bound_for(most: int) -> int:
@@ -43,13 +31,12 @@ def bound_for(most: int) -> int:
 
 def check_room(n_parties: int, bound: int) -> None:
     """Raise a `ConfigError` if the sum of so many parties, of counts up to `bound`, could wrap around."""
-    most = room(bound)
-    if n_parties > most:
-        raise ConfigError("secure sum", f"at most {most} parties with counts up to {bound}", n_parties)
+    if n_parties > room(bound):
+        raise ConfigError("secure sum", f"at most {room(bound)} parties with counts up to {bound}", n_parties)
 
 
 def room(bound: int) -> int:
-    """The number of parties that a sum has room for. At the modulus itself all weights together would be 0."""
+    """Parties that a sum has room for: at the modulus itself all weights together would be 0."""
     return (MODULUS - 1) // (2 * bound)
 
 

@@ -1,10 +1,9 @@
 """Phase "selection": spec and readout chosen by the parties' own leave-one-out.
 
-Every counted party gets the sums of the counts and the candidates. It answers, for each candidate and class, how many
-of its own training samples a model classifies correctly that was trained without the sample: the diagonals of the
-leave-one-out confusion matrices, which is all that the selection needs. Added up they are those of the pooled samples,
-and so is the selection. With them come the log-losses at each of `TEMPERATURES`, from which the model learns how sure
-it may be. Held-out samples play no part.
+Every counted party gets the sums of the counts and the candidates. Its answer has, for each candidate and class, the
+number of its training samples that the model trained without the sample classifies correctly (the diagonal of the
+leave-one-out confusion matrix), and the log-losses at each of `TEMPERATURES`, which calibrate the model. Added up they
+are those of the pooled samples.
 """
 
 from __future__ import annotations
@@ -40,24 +39,14 @@ Candidates = tuple[tuple[Readout, ...], ...]
 @register
 @dataclass(frozen=True)
 class SelectionRequest(Request[Tables]):
-    """Ask for leave-one-out results of every candidate.
-
-    Parameters
-    ----------
-    run : RunSpec
-    totals : CountsOfSpecs
-        The sums of all parties.
-    candidates : tuple, for each spec, of tuples of Readout
-    """
+    """Ask for leave-one-out results of every candidate."""
 
     run: RunSpec
     totals: CountsOfSpecs
-    candidates: Candidates
+    candidates: Candidates  # readouts of each spec
 
     phase = "selection"
     channel = EVALUATE
-
-    # ---- wire
 
     def to_config(self) -> dict[str, Scalar]:
         pairs = [[[readout.rule, readout.decay] for readout in entries] for entries in self.candidates]
@@ -73,18 +62,14 @@ class SelectionRequest(Request[Tables]):
         totals = codec.decode_all(arrays, run.hashers, run.n_classes)
         return cls(run, CountsOfSpecs(totals), _candidates(config, len(run.specs)))
 
-    # ---- party
-
     def compute(self, party: Party) -> Answer:
         X, codes = party.labelled(self.run.codes, self.run.spec.n_features)
         progress = party.progress(len(codes) * len(self.run.specs))
         tables: list[Array] = []
         for hasher, counts, readouts in zip(self.run.hashers, self.totals.parts, self.candidates, strict=True):
-            batches = hashed_batches(hasher, X, codes, party.n_jobs, progress)
+            batches = hashed_batches(hasher, X, codes, party.options.n_jobs, progress)
             tables += leave_one_out_tables(counts, batches, readouts)
         return Answer(tables, len(codes))
-
-    # ---- server
 
     def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> Tables:
         if member is None or member.sizes is None:
@@ -92,10 +77,7 @@ class SelectionRequest(Request[Tables]):
         announced, sizes = reply.announced, np.array(member.sizes, np.int64)
         if announced != member.examples:
             raise PayloadError("selection", f"{member.examples} examples as counted", announced)
-        shapes = [
-            (len(entries), width) for entries in self.candidates for width in (self.run.n_classes, len(TEMPERATURES))
-        ]
-        tables = codec.tables(arrays, shapes)
+        tables = codec.tables(arrays, _shapes(self.candidates, self.run.n_classes))
         most = min(_MAX_LOSS * announced, 2**63 - 1)
         for correct, losses in zip(tables[::2], tables[1::2], strict=True):
             if (correct < 0).any() or (correct > sizes).any():
@@ -107,33 +89,15 @@ class SelectionRequest(Request[Tables]):
 
 @dataclass(frozen=True)
 class Selection:
-    """Spec and readout that a run selected, and how the candidates compare.
+    """Spec and readout that a run selected, and how the candidates compare."""
 
-    Parameters
-    ----------
-    spec : int
-        Index of the selected one among the run's specs.
-    readout : Readout
-        Its temperature is None if nothing is known of it.
-    candidates : tuple, for each spec, of tuples of Readout
-    accuracies : tuple, for each spec, of tuples of float
-        Leave-one-out balanced accuracy of every candidate; empty where no party with samples replied. Then the first
-        spec and the suggested decay are selected.
-    examples : int
-        Samples that the accuracies are about.
-    parties : int
-        Parties that replied.
-    missing : dict of name to reason
-        Counted parties whose samples had no say.
-    """
-
-    spec: int
-    readout: Readout
+    spec: int  # index of the selected one
+    readout: Readout  # without a temperature where no party with samples replied
     candidates: Candidates
-    accuracies: tuple[tuple[float, ...], ...]
-    examples: int
-    parties: int
-    missing: dict[str, str]
+    accuracies: tuple[tuple[float, ...], ...]  # leave-one-out, balanced; () where no party with samples replied
+    examples: int  # samples that the accuracies are about
+    parties: int  # that replied
+    missing: dict[str, str]  # reasons of counted parties without an answer, by name
 
     @property
     def accuracy(self) -> float | None:
@@ -144,7 +108,7 @@ class Selection:
         return self.accuracies[self.spec][index]
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON can hold it."""
+        """The selection as JSON can hold it."""
         values = asdict(self)
         values["readout"] = [self.readout.rule, self.readout.decay, self.readout.temperature]
         values["candidates"] = [[[each.rule, each.decay] for each in entries] for entries in self.candidates]
@@ -153,7 +117,7 @@ class Selection:
 
 
 def is_selection_needed(n_specs: int, rule: str, decay: float | str) -> bool:
-    """Whether there is more than one candidate. Rule "bayes" has no decay."""
+    """True if there is more than one candidate. Rule "bayes" has no decay."""
     return n_specs > 1 or (decay == "auto" and rule != "bayes")
 
 
@@ -165,17 +129,9 @@ def candidates_for(totals: CountsOfSpecs, rule: str, decay: float | str) -> Cand
 def select(
     candidates: Candidates, total: Tables | None, sizes: Sequence[int], parties: int, missing: dict[str, str]
 ) -> Selection:
-    """The best candidate on the samples of the parties that replied, which are all samples if nobody is missing.
+    """The best candidate by the sum of the replies; `sizes` are samples of each class of the parties that replied.
 
-    Parameters
-    ----------
-    candidates : tuple, for each spec, of tuples of Readout
-    total : Tables or None
-        Sum of the replies.
-    sizes : sequence of L int
-        Samples of each class at the parties that replied.
-    parties : int
-    missing : dict of name to reason
+    Without samples it is the first spec with the suggested decay.
     """
     n_per_class = np.array(sizes, np.int64)
     spec, index, temperature, accuracies = 0, 0, None, ()
@@ -185,19 +141,12 @@ def select(
         temperature = best_temperature(losses[spec][index])
         filled = n_per_class > 0
         accuracies = tuple(tuple((table[:, filled] / n_per_class[filled]).mean(axis=1).tolist()) for table in correct)  # type: ignore[assignment]
-    return Selection(
-        spec=spec,
-        readout=replace(candidates[spec][index], temperature=temperature),
-        candidates=candidates,
-        accuracies=accuracies,
-        examples=sum(n_per_class.tolist()),
-        parties=parties,
-        missing=missing,
-    )
+    readout = replace(candidates[spec][index], temperature=temperature)
+    return Selection(spec, readout, candidates, accuracies, sum(n_per_class.tolist()), parties, missing)
 
 
 def _candidates(config: Config, n_specs: int) -> Candidates:
-    """The readouts of each spec that a server wants to select from; the readouts themselves check rule and decay."""
+    """The readouts of each spec that a server announced."""
     lists = config.json("candidates", n_specs * _MAX_CANDIDATES * _CANDIDATE_CHARS)
     try:
         candidates = tuple(tuple(Readout(rule, decay) for rule, decay in entries) for entries in lists)
@@ -211,27 +160,25 @@ def _candidates(config: Config, n_specs: int) -> Candidates:
     return candidates
 
 
+def _shapes(candidates: Candidates, n_classes: int) -> list[tuple[int, int]]:
+    """Shapes of the tables of a reply: for each spec correct samples by class, then losses by temperature."""
+    return [(len(entries), width) for entries in candidates for width in (n_classes, len(TEMPERATURES))]
+
+
+def _candidates_of(state: RunState, context: Context) -> Candidates:
+    return candidates_for(state.results["counts"], context.options.rule, context.options.decay)
+
+
 def _request(state: RunState, context: Context) -> SelectionRequest:
-    totals, options = state.results["counts"], context.options
-    return SelectionRequest(state.run_spec, totals, candidates_for(totals, options.rule, options.decay))
+    return SelectionRequest(state.run_spec, state.results["counts"], _candidates_of(state, context))
 
 
 def _start(state: RunState, context: Context) -> Tables:
-    run = state.run_spec
-    totals, options = state.results["counts"], context.options
-    candidates = candidates_for(totals, options.rule, options.decay)
-    return Tables(
-        tuple(
-            np.zeros((len(entries), width), np.int64)
-            for entries in candidates
-            for width in (run.n_classes, len(TEMPERATURES))
-        )
-    )
+    shapes = _shapes(_candidates_of(state, context), state.run_spec.n_classes)
+    return Tables(tuple(np.zeros(shape, np.int64) for shape in shapes))
 
 
 def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
-    totals, options = state.results["counts"], context.options
-    candidates = candidates_for(totals, options.rule, options.decay)
     sizes = np.zeros(state.run_spec.n_classes, np.int64)
     heard = [context.counted.member(cid) for cid in batch.passed]
     for member in heard:
@@ -240,7 +187,7 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
     silent = [member for member in context.counted.members if member not in heard]
     absent = {context.names.get(member.node, str(member)): "not there to be asked" for member in silent}
     missing = absent | dict(context.missing)
-    selection = select(candidates, batch.total, sizes.tolist(), len(batch.passed), missing)
+    selection = select(_candidates_of(state, context), batch.total, sizes.tolist(), len(batch.passed), missing)
     return state.with_result("selection", selection)
 
 

@@ -54,7 +54,8 @@ def read(request: CountsRequest, arrays: list[np.ndarray], n: Any) -> Any:
 def test_a_request_makes_the_round_trip(kind: type[CountsRequest]) -> None:
     for mode in (None, Noisy(NOISE), Secure(256)):
         run = RUN if mode is None else RunSpec(GRID[0], NAMES, mode)
-        again = kind.from_config(Config(kind(run).to_config()), [], party_of(X, LABELS, leaves=kind is WithdrawRequest))
+        party = party_of(X, LABELS, leaves=kind is WithdrawRequest)
+        again = kind.from_config(Config(kind(run).to_config()), [], party)
         assert again.run == run
 
 
