@@ -30,6 +30,7 @@ from flwr_flynn.federated.protocol import PARTY, REFUSED
 from flwr_flynn.flower import secagg
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.model.classifier import FlyNNClassifier
+from flwr_flynn.privacy.ledger import Budget
 
 
 class UnreadyClient(Client):
@@ -91,7 +92,7 @@ def deployed_client(context: Context) -> Client:
             leaves=node.leave,
             secure=node.secure,
             response_seconds=node.response_seconds,
-            on_model=_keeper(node),
+            on_model=_keeper(node, budget),
             **_common(node, name),
         ).to_client()
 
@@ -155,7 +156,7 @@ def _ready(made: Callable[[], Client], name: str | None) -> Client:
         return UnreadyClient(name, f"failed with {type(error).__name__}")
 
 
-def _keeper(node: NodeConfig) -> Callable[[FlyNNClassifier], None] | None:
+def _keeper(node: NodeConfig, budget: Budget | None) -> Callable[[FlyNNClassifier], None] | None:
     """The function that writes the party's copy of the model; a path that cannot be written is refused before counting.
 
     Raises
@@ -169,10 +170,13 @@ def _keeper(node: NodeConfig) -> Callable[[FlyNNClassifier], None] | None:
         path = Path(node.model_path).expanduser().absolute()
         writable = path.parent.is_dir() and os.access(path.parent, os.W_OK | os.X_OK) and not path.is_dir()
         taken = path.resolve() == Path(node.data_path).expanduser().resolve()
+        of_ledger = budget is not None and budget.has(path)
     except (OSError, RuntimeError, ValueError):  # too long, the home of nobody, a NUL
-        writable = taken = False
+        writable = taken = of_ledger = False
     if taken:
         raise ConfigError("node-config model-path", "a file other than data-path", "the same file")
+    if of_ledger:
+        raise ConfigError("node-config model-path", "a file other than the ledger's at state-path", "one of these")
     if not writable:
         raise ConfigError("node-config model-path", "a file in a folder that can be written to", "no such file")
 

@@ -16,6 +16,7 @@ flwr_flynn.errors.ConfigError: run-config alpha: expected a number above 0, got 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -137,8 +138,13 @@ class NodeConfig(Settings):
         "given: no private answers, and none of the keys that say how they are to be",
         above=0,
     )
-    max_delta: float = _of_policy(0.0, "likewise, the sum of their `delta`", low=0, high=1)
-    secure: bool = setting(False, "counts leave the party in secure sums only; other requests are refused")
+    max_delta: float = _of_policy(0.0, "likewise, the sum of their `delta`", low=0, high=0.01)
+    secure: bool = setting(
+        False,
+        "counts leave the party in secure sums only; other requests are refused. With `max-epsilon` that bounds the "
+        "epsilon of the sum, while as many parties are honest as the request says; a server that invents parties breaks "
+        "that, and a share alone has a larger epsilon",
+    )
     leave: bool = setting(
         False,
         "the party leaves: it answers runs with `action = withdraw`, by the counts it was counted by, and no others",
@@ -158,9 +164,9 @@ class NodeConfig(Settings):
         choices=COMPOSITIONS,
     )
     max_releases: int = _of_policy(100, "private answers at most, old ones again not counted", low=1, high=10**6)
-    evaluate: bool = _of_policy(
+    evaluate: bool = setting(
         False,
-        "with `max-epsilon`: try models on samples held out, and let the confusion matrix leave the party",
+        "with `max-epsilon` or `secure`: try models on samples held out, and let the confusion matrix leave the party",
     )
     response_seconds: float = _of_policy(
         0.0,
@@ -182,16 +188,20 @@ class NodeConfig(Settings):
         # Whoever names one of them wants a policy. Without a bound there is none, and exact counts would leave.
         if "max-epsilon" not in raw and (given := [key for key in POLICY_KEYS if key in raw]):
             raise ConfigError("node-config max-epsilon", f"a number above 0 beside {given[0]}", "none")
-        return super().parse(raw)
+        node = super().parse(raw)
+        if "evaluate" in raw and not (node.max_epsilon or node.secure):
+            raise ConfigError("node-config max-epsilon", "a number above 0, or secure = true, beside evaluate", "none")
+        return node
 
     def check(self) -> None:
         """See `Settings.check`."""
         super().check()
         if not self.max_epsilon:
             return
-        if not Path(self.state_path).is_absolute():
+        path = Path(os.path.normpath(self.state_path))
+        if not (path.is_absolute() and path.name):
             got = in_json(self.state_path) if self.state_path else "none"
-            raise self.refused("state_path", "an absolute path beside max-epsilon", got)
+            raise self.refused("state_path", "the absolute path of a folder of its own beside max-epsilon", got)
         self.policy()
 
     def policy(self) -> Policy:

@@ -320,7 +320,8 @@ class SecureSettings(RunSettings):
         0,
         "`secure` with `epsilon`: parties that add their noise and keep it to themselves, whatever the others do; each "
         "adds its share of the noise of one. At most `secure-threshold` of `min-available`, which leaves no room for "
-        "one that tells its noise; 0: one less than that, but at least 2",
+        "one that tells its noise; 0: one less than that, but at least 2. Epsilon is that of the sum while so many are "
+        "honest; a server that invents parties breaks that, and a share alone has a larger epsilon",
         low=0,
         high=10**6,
         needs=("secure", "epsilon"),

@@ -7,7 +7,8 @@ losses of such a mechanism are multiples, there is next to nothing to round.
 
 A person with several records may change an entry by more than one, and in many ways. Which way gives most away is not
 known for discrete noise; the Renyi divergence, which depends on the L2 distance alone (Canonne, Kamath and Steinke
-2020, Theorem 14), bounds them all, at some 8 % more noise.
+2020, Theorem 14), bounds them all, at some 8 % more noise. The same bound serves where sigma is above 1000, since
+exact distributions of such noise take minutes.
 
 Needs the extra `privacy`: ``pip install "flwr-flynn[privacy]"``.
 """
@@ -15,6 +16,7 @@ Needs the extra `privacy`: ``pip install "flwr-flynn[privacy]"``.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
@@ -24,8 +26,11 @@ from flwr_flynn.errors import ConfigError, MissingExtraError
 SMALLEST_DELTA = 1e-12
 """Distributions are cut where less than about 1e-15 is left, so smaller deltas would be those of the cut."""
 
+_LARGEST_EXACT = 1000.0
+"""Sigma up to which noise is accounted for exactly: beyond, the distributions take seconds to minutes each."""
+
 _UP = 1 + 1e-12  # more than a few roundings take away
-_ORDERS = [1 + 1.25**power for power in range(-24, 40)]
+_ORDERS = [1 + 1.25**power for power in range(-24, 60)]
 
 
 def privacy_extra(module: str) -> Any:
@@ -71,7 +76,18 @@ def gaussian_epsilon(sigma: float, delta: float, n_entries: int, largest: int = 
     if not SMALLEST_DELTA <= delta < 1:
         raise ConfigError("delta", f"a number from {SMALLEST_DELTA:g} below 1", delta)
     if largest == 1:
-        return _composed_epsilon(sigma, delta, n_entries)
+        _require_measurable(sigma, n_entries)
+        if sigma <= _LARGEST_EXACT:
+            return _composed_epsilon(sigma, delta, n_entries)
+    return _renyi_epsilon(sigma, delta, n_entries, largest)
+
+
+def _require_measurable(sigma: float, n_entries: int) -> None:
+    if sigma * math.sqrt(n_entries) > 1e6:  # exact distributions would be of that many points
+        raise ConfigError("epsilon", "a larger number, with less noise to account for", f"one with sigma {sigma:.3g}")
+
+
+def _renyi_epsilon(sigma: float, delta: float, n_entries: int, largest: int) -> float:
     # rho-zCDP with rho = |difference|_2 ** 2 / (2 sigma ** 2); dp-accounting converts.
     rho = n_entries * largest**2 / (2 * sigma**2)
     rdp = privacy_extra("dp_accounting.rdp.rdp_privacy_accountant")
@@ -81,8 +97,6 @@ def gaussian_epsilon(sigma: float, delta: float, n_entries: int, largest: int = 
 
 @lru_cache(maxsize=256)
 def _composed_epsilon(sigma: float, delta: float, n_entries: int) -> float:
-    if sigma * math.sqrt(n_entries) > 1e6:  # distributions would be of that many points; epsilon .004 at rho 1000
-        raise ConfigError("epsilon", "a larger number, with less noise to account for", f"one with sigma {sigma:.3g}")
     distribution = privacy_extra("dp_accounting.pld.privacy_loss_distribution")
     # Of the lattice, or coarser where that would be needlessly fine; rounding then costs some 1e-5 of epsilon.
     interval = max(0.5 / sigma**2, 1e-4 * math.sqrt(n_entries) / sigma)
@@ -113,23 +127,33 @@ def gaussian_sigma(epsilon: float, delta: float, n_entries: int, largest: int = 
     >>> round(sigma, 1), gaussian_epsilon(sigma, 1e-5, 16) <= 1.0 < gaussian_epsilon(0.999 * sigma, 1e-5, 16)
     (14.9, True)
     """
-    size = largest * math.sqrt(n_entries)
-    high = size * (math.sqrt(2 * math.log(1.25 / delta)) / epsilon + 1)
-    while gaussian_epsilon(high, delta, n_entries, largest) > epsilon:
+    sigma = _least_sigma(_renyi_epsilon, epsilon, delta, n_entries, largest)
+    if largest == 1 and sigma <= _LARGEST_EXACT:
+        return _least_sigma(gaussian_epsilon, epsilon, delta, n_entries, largest)
+    if largest == 1:
+        _require_measurable(sigma, n_entries)
+    return sigma
+
+
+def _least_sigma(
+    bound: Callable[[float, float, int, int], float], epsilon: float, delta: float, n_entries: int, largest: int
+) -> float:
+    high = largest * math.sqrt(n_entries) * (math.sqrt(2 * math.log(1.25 / delta)) / epsilon + 1)
+    while bound(high, delta, n_entries, largest) > epsilon:
         high *= 2
     low = high / 4
-    while low > 1e-3 and gaussian_epsilon(low, delta, n_entries, largest) <= epsilon:
+    while low > 1e-3 and bound(low, delta, n_entries, largest) <= epsilon:
         high, low = low, low / 2
     while high - low > 2e-4 * low:
         middle = (low + high) / 2
-        if gaussian_epsilon(middle, delta, n_entries, largest) > epsilon:
+        if bound(middle, delta, n_entries, largest) > epsilon:
             low = middle
         else:
             high = middle
     # Rounded to five digits it is the same on machines whose logarithms differ in the last digit.
     step = 10.0 ** (math.floor(math.log10(high)) - 4)
     sigma = round(math.ceil(high / step) * step, 12)
-    while gaussian_epsilon(sigma, delta, n_entries, largest) > epsilon:  # rounding within epsilon's own is not monotone
+    while bound(sigma, delta, n_entries, largest) > epsilon:  # rounding within epsilon's own is not monotone
         sigma = round(sigma + step, 12)
     return sigma
 

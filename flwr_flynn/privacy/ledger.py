@@ -53,11 +53,14 @@ from uuid import uuid4
 
 import numpy as np
 
-from flwr_flynn.errors import CountsError, PrivacyError
+from flwr_flynn._files import lock
+from flwr_flynn._files import settle as _settle
+from flwr_flynn.errors import ConfigError, CountsError, PrivacyError
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.privacy.ledger_file import LedgerFile
 from flwr_flynn.privacy.mechanisms import Mechanism, shown_bound
-from flwr_flynn.privacy.policy import Policy, total_cost, unseeded
+from flwr_flynn.privacy.policy import Policy, total_cost
+from flwr_flynn.privacy.sizing import mechanism_from_dict
 
 __all__ = ["Budget", "Policy", "Released", "main"]
 
@@ -102,6 +105,12 @@ class Budget:
         self.path, self.policy = Path(os.path.realpath(path)), policy
         self.data_path = None if data_path is None else os.path.realpath(os.fspath(data_path))
         self._marker = self.path.with_name(self.path.name + ".exists")
+        self._lock = self._marker.with_suffix(".lock")
+
+    def has(self, path: str | os.PathLike[str]) -> bool:
+        """True if this path is the ledger's folder, in it, or its marker or lock."""
+        found = Path(os.path.realpath(path))
+        return found in (self.path, self._marker, self._lock) or self.path in found.parents
 
     def release(
         self,
@@ -136,17 +145,17 @@ class Budget:
         CountsError
             What `count` returned does not fit; nothing was spent.
         """
-        self.policy.check(mechanism)
-        unseeded(mechanism).require_feasible()
         request = _request(mechanism, spec_fingerprint, terms)
-        with self._opened(make=True) as ledger:
+        with self._opened() as ledger:
             self._check_use(ledger)
             # A share of noise is drawn anew for each sum: the same one in two sums of different parties would leave too
             # little of it in their difference.
             entry = None if mechanism.is_share else ledger.find(request)
             if entry is not None:
                 return Released(self._stored(entry, mechanism), True)
+            self.policy.check(mechanism)
             cost = self.policy.admit(mechanism, ledger.costs)
+            self._make(ledger)
             counts = count()
             if counts.spec_fingerprint != spec_fingerprint:
                 raise CountsError("spec_fingerprint", "that of the hash that was asked for", counts.spec_fingerprint)
@@ -157,6 +166,8 @@ class Budget:
             name = f"{uuid4().hex}.npz"
             longer = ledger.with_entry(request, cost, name, hashlib.sha256(raw).hexdigest())
             with self._writing():
+                if not os.path.samestat(os.fstat(self._held), os.lstat(self._lock)):  # another may write meanwhile
+                    raise self._trouble(": its lock was replaced meanwhile")
                 if not self._marker.stat().st_size:  # of the first format; it must not be older than the ledger
                     _write(self._marker, ledger.marker())
                 # In this order a process that dies leaves a release that nobody knows of, or one that is counted.
@@ -250,42 +261,32 @@ class Budget:
     def _alone(self) -> Iterator[None]:
         """One process at a time."""
         try:
-            import fcntl
-        except ImportError:
-            raise PrivacyError("a ledger needs file locks, which this system lacks") from None
-        try:
             _make_folders(self.path.parent)
-            lock = os.open(self._marker.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+            held = lock(self._lock)
         except OSError as error:
             raise self._trouble(f": cannot be opened ({error.strerror})") from None
-        try:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            except OSError as error:
-                raise self._trouble(f": cannot be locked ({error.strerror})") from None
+        with held as self._held:
             yield
-        finally:
-            os.close(lock)
 
     @contextmanager
-    def _opened(self, *, make: bool = False) -> Iterator[LedgerFile]:
-        """The ledger, for one process at a time; an empty one where there never was any, made if a release goes in."""
-        new = LedgerFile(
-            self.policy.composition,
-            self.policy.max_delta if self.policy.composition == "zcdp" else 0.0,
-            self.data_path,
-        )
+    def _opened(self) -> Iterator[LedgerFile]:
+        """The ledger, for one process at a time; an empty one, not on the disk yet, where there never was any."""
         with self._alone():
-            if self.is_begun or make:
-                if not self.is_begun:
-                    with self._writing():
-                        # The marker first: dying after it leaves a ledger that counts as lost, not one that is new.
-                        _write(self._marker, new.marker())
-                        self.path.mkdir(mode=0o700)
-                        _write(self.path / _LEDGER, new.to_bytes())
-                        _settle(self.path.parent)
-                new = self._read()
-            yield new
+            if self.is_begun:
+                yield self._read()
+            else:
+                delta = self.policy.max_delta if self.policy.composition == "zcdp" else 0.0
+                yield LedgerFile(self.policy.composition, delta, self.data_path)
+
+    def _make(self, ledger: LedgerFile) -> None:
+        """Put a new ledger on the disk."""
+        if not self.is_begun:
+            with self._writing():
+                # The marker first: dying after it leaves a ledger that counts as lost, not one that is new.
+                _write(self._marker, ledger.marker())
+                self.path.mkdir(mode=0o700)
+                _write(self.path / _LEDGER, ledger.to_bytes())
+                _settle(self.path.parent)
 
     def _read(self) -> LedgerFile:
         try:
@@ -316,6 +317,17 @@ class Budget:
             error = PrivacyError(f"ledger {self.path.name}: belongs to another data file")
             error.add_note(f"it was made for {ledger.data_path}; this is {self.data_path or 'not said'}")
             raise error
+        for entry in ledger.entries:
+            try:
+                earlier = mechanism_from_dict(entry["request"]["mechanism"])
+            except (KeyError, ConfigError):
+                raise self._trouble(" was rolled back or altered; nothing is released until it is reset") from None
+            try:
+                self.policy.check_strength(earlier)
+            except PrivacyError as error:  # it was paid for by the weaker promise
+                raise self._trouble(
+                    f": a release before protects less; nothing is released until it is reset ({error})"
+                ) from None
 
     @contextmanager
     def _writing(self, what: str = "written") -> Iterator[None]:
@@ -357,15 +369,6 @@ def _write(path: Path, content: bytes) -> None:
         _settle(path.parent)
     finally:
         beside.unlink(missing_ok=True)
-
-
-def _settle(folder: Path) -> None:
-    """See to it that the names in a folder are on the disk."""
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 def _make_folders(folder: Path) -> None:

@@ -101,7 +101,9 @@ class Policy:
     records_per_person : int, default=1
         Records of one person that a release must protect at least.
     secure_sum : bool, default=False
-        True if releases may carry a share of the noise only, for a secure sum (`GaussianCounts`' `n_honest`).
+        True if releases may carry a share of the noise only, for a secure sum (`GaussianCounts`' `n_honest`). The
+        bounds are then on the epsilon of the sum, while `n_honest` parties are honest. A server that invents parties
+        breaks that, and a share alone has a larger epsilon.
     max_releases : int, default=100
         Number of releases allowed, which bounds the size of the ledger on the disk, too. At most 1000000.
     composition : {"basic", "zcdp"}, default="basic"
@@ -147,14 +149,18 @@ class Policy:
         """
         if mechanism.kind not in self.mechanisms:
             raise PrivacyError(f"policy mechanisms {', '.join(self.mechanisms)}: {mechanism.kind} is not among them")
+        self.check_strength(mechanism)
+        if mechanism.is_share and not self.secure_sum:
+            raise PrivacyError("policy secure-sum off: asked for a share of the noise only")
+
+    def check_strength(self, mechanism: Mechanism) -> None:
+        """Refuse a mechanism that protects less than this policy wants: weaker neighbours, or fewer records."""
         if NEIGHBOURS.index(mechanism.neighbours) < NEIGHBOURS.index(self.neighbours):
             raise PrivacyError(f"policy neighbours {self.neighbours}: asked for {mechanism.neighbours}")
         if mechanism.records_per_person < self.records_per_person:
             raise PrivacyError(
                 f"policy records-per-person {self.records_per_person}: asked for {mechanism.records_per_person}"
             )
-        if mechanism.is_share and not self.secure_sum:
-            raise PrivacyError("policy secure-sum off: asked for a share of the noise only")
 
     def admit(self, mechanism: Mechanism, earlier: Sequence[Cost]) -> Cost:
         """The cost of one more release, if it fits.
@@ -172,20 +178,28 @@ class Policy:
         PrivacyError
             It does not fit. The figures are in a note, for the party's own log.
         """
-        cost = Cost.of(mechanism, self.composition)
+        inner = unseeded(mechanism)
         if earlier and earlier[0].closes:
             raise self._refusal("max-epsilon", "the one release before this took all of it")
+        if len(earlier) >= self.max_releases:
+            raise self._refusal("max-releases", f"{self.max_releases}; there were {len(earlier)}")
+        if self.composition == "basic":  # by the request alone: accounting takes up to seconds
+            asked = Cost(inner.target_epsilon, inner.delta)
+            self._require_room(*total_cost([*earlier, asked], "basic", 0.0))
+        inner.require_feasible()
+        cost = Cost.of(mechanism, self.composition)
         epsilon, delta = total_cost([*earlier, cost], self.composition, self.max_delta)
         if cost.epsilon == math.inf:  # no promise by itself: not by any account
             epsilon = math.inf
         if epsilon > self.max_epsilon * _ROUNDING and self._fits_alone(cost, earlier):
             cost, epsilon, delta = replace(cost, closes=True), cost.epsilon, cost.delta
+        self._require_room(epsilon, delta)
+        return cost
+
+    def _require_room(self, epsilon: float, delta: float) -> None:
         for name, most, total in (("epsilon", self.max_epsilon, epsilon), ("delta", self.max_delta, delta)):
             if total > most * _ROUNDING:
                 raise self._refusal(f"max-{name}", f"{most:.4g}; with this release it would be {shown_bound(total)}")
-        if len(earlier) >= self.max_releases:
-            raise self._refusal("max-releases", f"{self.max_releases}; there were {len(earlier)}")
-        return cost
 
     def _fits_alone(self, cost: Cost, earlier: Sequence[Cost]) -> bool:
         # Gaussian noise of epsilon, delta has an r that converts back to more than epsilon: one release of all that

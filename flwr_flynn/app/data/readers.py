@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from itertools import islice
@@ -131,8 +131,10 @@ def read_rows(
     """
     if path.suffix == ".npz":
         return _npz(path, label or "y", group, tuple(features), row_wise)
-    read = _csv if path.suffix == ".csv" else _parquet
-    return read(path, label or "label", group, tuple(features), row_wise)
+    if path.suffix == ".csv":
+        return _csv(path, label or "label", group, tuple(features), row_wise)
+    read = _parquet_row_wise if row_wise else _parquet
+    return read(path, label or "label", group, tuple(features))
 
 
 def read_width(path: Path, label: str = "", features: Sequence[str] = ()) -> int:
@@ -191,14 +193,14 @@ def _csv(path: Path, label: str, group: str, features: tuple[str, ...], row_wise
                 words[place] += n_words
     except (OSError, UnicodeError, csv.Error) as error:
         raise DataError(f"{path.name}: not a readable .csv file ({type(error).__name__})") from None
-    y = _texts(labels)
+    y = _objects(labels)
     return Rows(
         path.name,
         _matrix((np.concatenate(part) for part in parts), len(y), len(parts), row_wise),
         y,
         layout.names,
         bool(features),
-        None if layout.group is None else _texts(groups),
+        None if layout.group is None else _objects(groups),
         layout.left_out,
         words,
         y == "",
@@ -246,11 +248,11 @@ def _number(text: str) -> float:
         return np.nan
 
 
-def _texts(values: list[str]) -> Array:
-    # Texts as Python has them: in a type of NumPy's one long text would be the width of all.
-    texts = np.empty(len(values), object)
-    texts[:] = values
-    return texts
+def _objects(values: list[Any]) -> Array:
+    # Values as Python has them: in a type of NumPy's one long text would be the width of all.
+    objects = np.empty(len(values), object)
+    objects[:] = values
+    return objects
 
 
 def _matrix(columns: Iterable[Array], n_rows: int, n_columns: int, row_wise: bool) -> Array:
@@ -270,7 +272,82 @@ def _matrix(columns: Iterable[Array], n_rows: int, n_columns: int, row_wise: boo
 # -------- Parquet
 
 
-def _parquet(path: Path, label: str, group: str, features: tuple[str, ...], row_wise: bool) -> Rows:
+def _parquet_row_wise(path: Path, label: str, group: str, features: tuple[str, ...]) -> Rows:
+    """Rows of the wanted columns alone: the schema decides about columns, and a value about its own row."""
+    _, parquet = _parquet_packages(path)
+    try:
+        with parquet.ParquetFile(path) as file:
+            schema, n_rows = file.schema_arrow, file.metadata.num_rows
+            columns = _parquet_columns(schema)
+            layout = Layout.of(path.name, columns, label, group, features)
+
+            def values(index: int) -> list[Any]:
+                name = columns[index]
+                if not _is_read(schema.field(name).type):
+                    return [None] * n_rows
+                table = file.read(columns=[name], use_pandas_metadata=False)
+                return [value for chunk in table.column(name).chunks for value in _arrow_values(chunk)]
+
+            X, words = np.empty((n_rows, len(layout.order))), np.zeros(len(layout.order), np.int64)
+            for place, index in enumerate(layout.order):
+                found = values(index)
+                X[:, place] = [_float(value) for value in found]
+                words[place] = sum(value is not None for value in found) - (~np.isnan(X[:, place])).sum()
+            labels = values(layout.label)
+            groups = None if layout.group is None else _objects(values(layout.group))
+    except DataError:
+        raise
+    except Exception as error:  # noqa: BLE001 - Arrow and json raise a dozen kinds
+        raise DataError(f"{path.name}: not a readable {path.suffix} file ({type(error).__name__})") from None
+    missing = np.array([value is None or value != value for value in labels], bool)
+    return Rows(path.name, X, _objects(labels), layout.names, bool(features), groups, layout.left_out, words, missing)
+
+
+def _is_read(kind: Any) -> bool:
+    """True for the Arrow types of numbers, truths and texts, and for dictionaries of these."""
+    types = import_module("pyarrow").types
+    if types.is_dictionary(kind):
+        return _is_read(kind.value_type)
+    takes = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean, *_text_types())
+    return any(is_type(kind) for is_type in takes)
+
+
+def _text_types() -> list[Callable[[Any], bool]]:
+    types = import_module("pyarrow").types
+    return [types.is_string, types.is_large_string, types.is_binary, types.is_large_binary]
+
+
+def _arrow_values(chunk: Any) -> list[Any]:
+    """The values of an Arrow array, None where one is missing or cannot be decoded."""
+    arrow = import_module("pyarrow")
+    if arrow.types.is_dictionary(chunk.type):
+        known = _arrow_values(chunk.dictionary)
+        places = chunk.indices.to_pylist()
+        return [None if place is None or not 0 <= place < len(known) else known[place] for place in places]
+    if any(is_type(chunk.type) for is_type in _text_types()):
+        wide = arrow.types.is_large_string(chunk.type) or arrow.types.is_large_binary(chunk.type)
+        return [_decoded(value) for value in chunk.cast(arrow.large_binary() if wide else arrow.binary()).to_pylist()]
+    return list(chunk.to_pylist())
+
+
+def _decoded(value: bytes | None) -> str | None:
+    try:
+        return None if value is None else value.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def _float(value: Any) -> float:
+    """A value of a table as a number, NaN for what is none: texts as in CSV files."""
+    if isinstance(value, str):
+        return _number(value)
+    try:
+        return np.nan if value is None else float(value)
+    except (ValueError, OverflowError):  # a signalling NaN of a decimal type, an integer beyond floats
+        return np.nan
+
+
+def _parquet(path: Path, label: str, group: str, features: tuple[str, ...]) -> Rows:
     pandas, frame = _parquet_frame(path)
     layout = Layout.of(path.name, [str(column) for column in frame.columns], label, group, features)
     words = np.zeros(len(layout.order), np.int64)
@@ -287,8 +364,8 @@ def _parquet(path: Path, label: str, group: str, features: tuple[str, ...], row_
     labels = frame.iloc[:, layout.label]
     return Rows(
         path.name,
-        _matrix(columns, len(frame), len(columns), row_wise),
-        labels.to_numpy(dtype=object if row_wise else None),
+        _matrix(columns, len(frame), len(columns), False),
+        labels.to_numpy(),
         layout.names,
         bool(features),
         None if layout.group is None else frame.iloc[:, layout.group].to_numpy(),
