@@ -142,8 +142,8 @@ class NodeConfig(Settings):
     secure: bool = setting(
         False,
         "counts leave the party in secure sums only; other requests are refused. With `max-epsilon` that bounds the "
-        "epsilon of the sum, while as many parties are honest as the request says; a server that invents parties breaks "
-        "that, and a share alone has a larger epsilon",
+        "epsilon of the sum, while as many parties are honest as the request says; a server that invents parties "
+        "breaks that, and a share alone has a larger epsilon",
     )
     leave: bool = setting(
         False,

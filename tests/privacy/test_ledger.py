@@ -845,7 +845,7 @@ def test_a_lock_that_was_replaced_is_noticed_before_the_ledger_is_written(path):
     with pytest.raises(PrivacyError, match="lock"):
         open_budget(path).release(laplace(0.5), HERE.spec_fingerprint, replaced)
     lock.unlink()
-    with pytest.raises(PrivacyError, match="lock|written"):
+    with pytest.raises(PrivacyError, match=r"lock|written"):
         open_budget(path).release(laplace(0.5), HERE.spec_fingerprint, lambda: lock.unlink() or HERE)
     assert n_entries(path) == 1
     assert open_budget(path).spent() == (0.25, 0.0)

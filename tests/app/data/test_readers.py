@@ -139,7 +139,7 @@ def test_a_missing_package_is_named_with_its_extra(
 def test_no_value_decides_whether_a_private_parquet_file_is_read(tmp_path: Path) -> None:
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     broken = arrow.Array.from_buffers(
-        arrow.string(), 3, arrow.array(["1", "\x7f", "3"]).buffers()[:2] + [arrow.py_buffer(b"1\xff3")]
+        arrow.string(), 3, [*arrow.array(["1", "\x7f", "3"]).buffers()[:2], arrow.py_buffer(b"1\xff3")]
     )
     columns: dict[str, Any] = {
         "number": arrow.array([1, None, 3], arrow.int64()),
@@ -147,7 +147,7 @@ def test_no_value_decides_whether_a_private_parquet_file_is_read(tmp_path: Path)
         "text": broken,
         "half": arrow.array(np.array([0.5, 1.5, 2.5], np.float16)),
         "kinds": arrow.array(["7", "x", "7"]).dictionary_encode(),
-        "stamp": arrow.array([-(2**62), 0, 2**62], arrow.timestamp("s")),  # beyond the calendar of Python
+        "stamp": arrow.array([-(2**62), 0, 2**62], arrow.timestamp("ms")),  # beyond the calendar of Python
         "list": arrow.array([[1.0], [2.0], None]),
         "unused": broken,
         "label": broken,
