@@ -34,15 +34,7 @@ from flwr_flynn.privacy.ledger import Budget
 
 
 class UnreadyClient(Client):
-    """A party that cannot take part, and gives the reason in its replies: an exception would arrive without its name.
-
-    Parameters
-    ----------
-    name : str or None
-        Name of the party in the server's log and report.
-    reason : str
-        Settings, indices and numbers, never a value of a file.
-    """
+    """A party that cannot take part, and gives the reason in its replies: exceptions would arrive without its name."""
 
     def __init__(self, name: str | None, reason: str) -> None:
         self.refusal: dict[str, Scalar] = {REFUSED: reason}
@@ -64,13 +56,7 @@ def client_fn(context: Context) -> Client:
 
 
 def deployed_client(context: Context) -> Client:
-    """The party of a deployed node: by its node config alone, in which each key must be known.
-
-    Parameters
-    ----------
-    context : Context
-        ``partition-id`` and ``num-partitions`` in its node config mean nothing.
-    """
+    """The party of a deployed node: by its node config alone, in which each key must be known."""
     name = str(context.node_config.get("party-id", "")) or None
 
     def made() -> Client:
@@ -100,14 +86,7 @@ def deployed_client(context: Context) -> Client:
 
 
 def simulated_client(context: Context) -> Client:
-    """The party of a simulated node, by the run's settings; also for programs that simulate nodes themselves.
-
-    Parameters
-    ----------
-    context : Context
-        Its node config may have ``partition-id`` and ``num-partitions`` only: whoever gives a node a policy means no
-        simulation.
-    """
+    """The party of a simulated node, by the run's settings; also for programs that simulate nodes themselves."""
     node = context.node_config
     name = f"party-{node.get('partition-id', '')}"
 
@@ -157,13 +136,7 @@ def _ready(made: Callable[[], Client], name: str | None) -> Client:
 
 
 def _keeper(node: NodeConfig, budget: Budget | None) -> Callable[[FlyNNClassifier], None] | None:
-    """The function that writes the party's copy of the model; a path that cannot be written is refused before counting.
-
-    Raises
-    ------
-    ConfigError
-        The message names no path: it travels to the server.
-    """
+    """The function that writes the party's copy of the model; a bad path is refused before counting."""
     if not node.model_path:
         return None
     try:

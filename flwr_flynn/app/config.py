@@ -66,7 +66,6 @@ class RunConfig(
     """
 
     def check(self) -> None:
-        """See `Settings.check`."""
         super().check()
         if self.preset == "paper":
             for name, fixed in _PAPER.items():
@@ -178,13 +177,7 @@ class NodeConfig(Settings):
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> NodeConfig:
-        """Check a mapping as `Settings.parse` does, and refuse settings of a policy without `max-epsilon`.
-
-        Raises
-        ------
-        ConfigError
-            One line: the key, the values expected, the value that came.
-        """
+        """Check a mapping as `Settings.parse` does, and refuse settings of a policy without `max-epsilon`."""
         # Whoever names one of them wants a policy. Without a bound there is none, and exact counts would leave.
         if "max-epsilon" not in raw and (given := [key for key in POLICY_KEYS if key in raw]):
             raise ConfigError("node-config max-epsilon", f"a number above 0 beside {given[0]}", "none")
@@ -194,7 +187,6 @@ class NodeConfig(Settings):
         return node
 
     def check(self) -> None:
-        """See `Settings.check`."""
         super().check()
         if not self.max_epsilon:
             return

@@ -267,11 +267,7 @@ def _what_to_train(config: RunConfig, parties: int | None) -> tuple[HashPlan, li
         n_examples = plan.n_examples if parties is None else training_points(config)
         plan = private_plan(config, replace(plan, n_examples=n_examples), config.min_available or parties or 1)
     if config.scaling == "auto" and not plan.needs_sums:
-        log(
-            logging.WARNING,
-            "FlyNN: scaling auto does not scale as many as %s columns",
-            plan.n_features,
-        )
+        log(logging.WARNING, "FlyNN: scaling auto does not scale as many as %s columns", plan.n_features)
     specs = foreseen(plan)
     if plan.needs_sums:
         request = ColumnsRequest(plan.n_features, classes, plan.needs_classes, config.min_examples)

@@ -31,27 +31,7 @@ Self = TypeVar("Self", bound="Settings")
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about one setting.
-
-    Parameters
-    ----------
-    meaning : str
-        One line for users.
-    low, high : float, optional
-        Bounds, both allowed.
-    above, below : float, optional
-        Bounds, not allowed themselves.
-    choices : tuple of str, optional
-        The strings allowed.
-    required : bool, default=False
-        Whether the setting must be given.
-    needs : tuple of str
-        Fields that must be given, or true, beside this one.
-    simulation_only, deployment_only : bool, default=False
-        Whether only one kind of run uses the setting.
-    fixed_by_federation : tuple of str
-        Actions that take the setting from the federation file, so that it must not be given.
-    """
+    """Facts about one setting."""
 
     meaning: str
     low: float | None = None
@@ -91,19 +71,7 @@ class Settings:
 
     @classmethod
     def parse(cls: type[Self], raw: Mapping[str, Any]) -> Self:
-        """Check a mapping of settings against the table.
-
-        Parameters
-        ----------
-        raw : mapping of str to bool, int, float or str
-            The mapping that Flower hands to an app. `flwr run` refuses keys that pyproject.toml does not declare;
-            nothing does so for a node's, so a misspelled one is refused here.
-
-        Raises
-        ------
-        ConfigError
-            One line: the key, the values expected, the value that came.
-        """
+        """Check a mapping of settings against the table."""
         rows = cls.rows()
         known = {row.key for row in rows}
         if cls.foreign is not None and (unknown := sorted(set(raw) - known - cls.foreign)):
@@ -120,13 +88,7 @@ class Settings:
         return settings
 
     def check(self) -> None:
-        """Check what no setting can tell by itself. A group that has such checks extends this.
-
-        Raises
-        ------
-        ConfigError
-            One line, as for `parse`.
-        """
+        """Check what no setting can tell by itself. A group that has such checks extends this."""
         for row in self.rows():
             for needed in row.facts.needs:
                 value = getattr(self, needed)

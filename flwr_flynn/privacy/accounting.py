@@ -34,13 +34,7 @@ _ORDERS = [1 + 1.25**power for power in range(-24, 60)]
 
 
 def privacy_extra(module: str) -> Any:
-    """A module of the extra `privacy`.
-
-    Raises
-    ------
-    MissingExtraError
-        It is not installed.
-    """
+    """A module of the extra `privacy`."""
     try:
         return import_module(module)
     except ImportError:
@@ -49,30 +43,7 @@ def privacy_extra(module: str) -> Any:
 
 
 def gaussian_epsilon(sigma: float, delta: float, n_entries: int, largest: int = 1) -> float:
-    """Epsilon of discrete Gaussian noise on integers.
-
-    Parameters
-    ----------
-    sigma : float
-        Parameter of the discrete Gaussian: P(x) proportional to exp(-x ** 2 / (2 sigma ** 2)).
-    delta : float
-        1e-12 <= delta < 1.
-    n_entries : int
-        Entries in which neighbours differ, at most.
-    largest : int, default=1
-        Difference in each of them, at most.
-
-    Returns
-    -------
-    float
-
-    Examples
-    --------
-    >>> round(gaussian_epsilon(14.92, 1e-5, n_entries=16), 3)
-    1.0
-    >>> round(gaussian_epsilon(3 * 14.92, 1e-5, n_entries=16, largest=3), 2)
-    1.1
-    """
+    """Epsilon of discrete Gaussian noise on integers, of which `n_entries` change by at most `largest`."""
     if not SMALLEST_DELTA <= delta < 1:
         raise ConfigError("delta", f"a number from {SMALLEST_DELTA:g} below 1", delta)
     if largest == 1:
@@ -108,25 +79,7 @@ def _composed_epsilon(sigma: float, delta: float, n_entries: int) -> float:
 
 @lru_cache(maxsize=256)
 def gaussian_sigma(epsilon: float, delta: float, n_entries: int, largest: int = 1) -> float:
-    """The smallest sigma with a `gaussian_epsilon` of at most `epsilon`, rounded up by less than .1 %.
-
-    Parameters
-    ----------
-    epsilon : float
-        Positive.
-    delta, n_entries, largest
-        As for `gaussian_epsilon`.
-
-    Returns
-    -------
-    float
-
-    Examples
-    --------
-    >>> sigma = gaussian_sigma(1.0, 1e-5, n_entries=16)
-    >>> round(sigma, 1), gaussian_epsilon(sigma, 1e-5, 16) <= 1.0 < gaussian_epsilon(0.999 * sigma, 1e-5, 16)
-    (14.9, True)
-    """
+    """The smallest sigma with a `gaussian_epsilon` of at most `epsilon`, rounded up by less than .1 %."""
     sigma = _least_sigma(_renyi_epsilon, epsilon, delta, n_entries, largest)
     if largest == 1 and sigma <= _LARGEST_EXACT:
         return _least_sigma(gaussian_epsilon, epsilon, delta, n_entries, largest)
@@ -159,26 +112,7 @@ def _least_sigma(
 
 
 def zcdp_epsilon(rho: float, delta: float) -> float:
-    """Epsilon of zero-concentrated differential privacy (zCDP).
-
-    Parameters
-    ----------
-    rho : float
-        The zCDP parameter: a Renyi divergence of at most rho times its order, at every order above 1.
-    delta : float
-        0 < delta < 1.
-
-    Returns
-    -------
-    float
-        The least, over orders a > 1, of a rho + log(1 - 1 / a) - log(delta a) / (a - 1): Proposition 12 of Canonne,
-        Kamath and Steinke 2020, "The discrete Gaussian for differential privacy". Needs no extra.
-
-    Examples
-    --------
-    >>> round(zcdp_epsilon(0.05, 1e-5), 3), zcdp_epsilon(0.0, 1e-5)
-    (1.308, 0.0)
-    """
+    """Epsilon of zero-concentrated differential privacy: Proposition 12 of Canonne, Kamath and Steinke 2020."""
     if not 0 < delta < 1 or not rho >= 0:
         raise ConfigError("rho, delta", "a number of at least 0 and one between 0 and 1", f"{rho!r} and {delta!r}")
     if rho == 0 or rho == math.inf:
@@ -199,36 +133,15 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
 
 
 def pure_rho(epsilon: float) -> float:
-    """The zCDP parameter of a promise that never fails, rounded up.
-
-    epsilon squared / 2: Proposition 1.4 of Bun and Steinke 2016, "Concentrated differential privacy: simplifications,
-    extensions, and lower bounds".
-    """
+    """The zCDP parameter of a promise that never fails, rounded up: Proposition 1.4 of Bun and Steinke 2016."""
     return epsilon**2 / 2 * _UP
 
 
 def gaussian_rho(sigma: float, n_entries: int, largest: int = 1, n_parties: int = 1) -> float:
-    """The zCDP parameter of discrete Gaussian noise on integers, rounded up.
+    """The zCDP parameter of discrete Gaussian noise on integers, or of a sum of such, rounded up.
 
-    Parameters
-    ----------
-    sigma, n_entries, largest
-        As for `gaussian_epsilon`.
-    n_parties : int, default=1
-        Parties that draw such noise, of which only the sum shows.
-
-    Returns
-    -------
-    float
-        The squared L2 sensitivity over 2 sigma squared (Canonne, Kamath and Steinke 2020, Theorem 14). Of a sum: the
-        last bound of Proposition 14 of Kairouz, Liu and Steinke 2021 (see `sum_of_gaussians_gap`), which is of this
-        form at every order, for sigma of at least 1 / 2. Its number of dimensions is here that of the entries in which
-        neighbours differ: divergences of independent entries add up, and those of the others are 0.
-
-    Examples
-    --------
-    >>> round(gaussian_rho(20.0, n_entries=16), 6), round(gaussian_rho(10.0, n_entries=16, n_parties=4), 6)
-    (0.02, 0.02)
+    Of a sum: the last bound of Proposition 14 of Kairouz, Liu and Steinke 2021, for sigma of at least 1 / 2. Its
+    dimensions are the entries in which neighbours differ: divergences of the others are 0.
     """
     if n_parties > 1 and sigma < 0.5:
         return math.inf
@@ -239,17 +152,6 @@ def gaussian_rho(sigma: float, n_entries: int, largest: int = 1, n_parties: int 
 def sum_of_gaussians_gap(sigma: float, n_parties: int) -> float:
     """The distance of a sum of discrete Gaussians from a discrete Gaussian, in the logarithm of probabilities.
 
-    Parameters
-    ----------
-    sigma : float
-        Parameter of each of them.
-    n_parties : int
-
-    Returns
-    -------
-    float
-        10 * sum over k < n_parties of exp(-2 pi ** 2 sigma ** 2 k / (k + 1)) (Kairouz, Liu and Steinke 2021,
-        "The distributed discrete Gaussian mechanism for federated learning with secure aggregation", Theorem 9), for
-        one entry; not more than its n_parties - 1 times largest term.
+    Theorem 9 of Kairouz, Liu and Steinke 2021, with the largest term of its sum instead of each.
     """
     return 0.0 if n_parties == 1 else 10 * (n_parties - 1) * math.exp(-(math.pi**2) * sigma**2)

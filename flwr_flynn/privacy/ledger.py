@@ -70,15 +70,7 @@ _OWN = re.compile(r"(ledger\.json|[0-9a-f]{32}\.npz)|\.(ledger\.json|[0-9a-f]{32
 
 @dataclass(frozen=True, eq=False)
 class Released:
-    """An answer from the ledger.
-
-    Parameters
-    ----------
-    counts : ClassCounts
-        Counts that may leave the party.
-    repeated : bool
-        True if the same request was answered before, and this is that answer: nothing was spent.
-    """
+    """An answer from the ledger."""
 
     counts: ClassCounts
     repeated: bool
@@ -113,37 +105,12 @@ class Budget:
         return found in (self.path, self._marker, self._lock) or self.path in found.parents
 
     def release(
-        self,
-        mechanism: Mechanism,
-        spec_fingerprint: str,
-        count: Callable[[], ClassCounts],
-        *,
-        terms: str = "",
+        self, mechanism: Mechanism, spec_fingerprint: str, count: Callable[[], ClassCounts], *, terms: str = ""
     ) -> Released:
         """The answer to a request: the earlier one if there is one, or else a new release, recorded first.
 
         Whether a request is refused depends on it, the policy and the ledger. No data are touched before that is
         decided, and none at all for an answer that is there.
-
-        Parameters
-        ----------
-        mechanism : Mechanism
-        spec_fingerprint : str
-            `FlyHash.fingerprint` of the hash to count by.
-        count : callable
-            Called without arguments for the counts: without noise, by that hash, of the shape that the mechanism is
-            for. Called at most once, while the ledger is locked. If it raises, nothing is recorded, and the exception
-            is passed on.
-        terms : str
-            Digest of the run, which is part of a request.
-
-        Raises
-        ------
-        PrivacyError
-            It is beyond the policy, or the ledger is lost, altered, an older copy, of another data file, of another
-            composition, or cannot be written.
-        CountsError
-            What `count` returned does not fit; nothing was spent.
         """
         request = _request(mechanism, spec_fingerprint, terms)
         with self._opened() as ledger:
@@ -177,18 +144,7 @@ class Budget:
             return Released(released, False)
 
     def recall(self, mechanism: Mechanism, spec_fingerprint: str, *, terms: str = "") -> ClassCounts:
-        """The earlier answer to a request, for a party that wants it taken out of a sum; never a new release.
-
-        Parameters
-        ----------
-        mechanism, spec_fingerprint, terms
-            As for `release`.
-
-        Raises
-        ------
-        PrivacyError
-            There is no such answer, it is a share of noise, or the ledger cannot be trusted.
-        """
+        """The earlier answer to a request, for a party that wants it taken out of a sum; never a new release."""
         if mechanism.is_share:
             # Two sums, one with it and one without, would differ by little more than the counts it was to hide.
             raise PrivacyError("a share of the noise leaves in one secure sum only: it cannot be taken out of it")
@@ -200,13 +156,7 @@ class Budget:
         raise PrivacyError("this request was never answered: there is nothing to take out")
 
     def spent(self) -> tuple[float, float]:
-        """Epsilon and delta of all releases together, by the ledger's composition.
-
-        Raises
-        ------
-        PrivacyError
-            The ledger is lost, altered or an older copy.
-        """
+        """Epsilon and delta of all releases together, by the ledger's composition."""
         with self._opened() as ledger:
             return self._total(ledger)
 
@@ -224,11 +174,6 @@ class Budget:
 
         For the party's own hand: what was given away is given away all the same, and only the party can judge that it
         no longer matters, because its records have changed.
-
-        Raises
-        ------
-        PrivacyError
-            Other files than a ledger's lie there, or it cannot be removed.
         """
         self._own_files()  # before anything is made beside a folder that is no ledger
         with self._alone(), self._writing("removed"):

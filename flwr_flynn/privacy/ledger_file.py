@@ -26,19 +26,7 @@ _FIELDS = {"request", *_COST, "file", "sha256"}
 
 @dataclass(frozen=True)
 class LedgerFile:
-    """The content of a ledger. Immutable by convention.
-
-    Parameters
-    ----------
-    composition : {"basic", "zcdp"}, default="basic"
-        The account by which its entries add up.
-    delta : float, default=0.0
-        The policy's `max_delta` when the ledger was made: where "zcdp" converts if no policy is at hand.
-    data_path : str, optional
-        The one data file that the releases are from.
-    entries : sequence of dict, optional
-        One for each release, in the order in which they were made.
-    """
+    """The content of a ledger. Immutable by convention."""
 
     composition: str = "basic"
     delta: float = 0.0
@@ -83,13 +71,7 @@ class LedgerFile:
 
     @classmethod
     def read(cls, raw: bytes, marker: bytes) -> tuple[LedgerFile, bool]:
-        """A ledger from its file and the marker's, and whether a process died before it wrote the last marker.
-
-        Raises
-        ------
-        ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError
-            One of them was altered, or the ledger is not the one that the marker was written for.
-        """
+        """A ledger from its file and the marker's, and whether a process died before it wrote the last marker."""
         content = json.loads(raw)
         if content["format"] == 1:
             ledger = _first_format(content)

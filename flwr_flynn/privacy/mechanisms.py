@@ -114,27 +114,6 @@ class Mechanism(ABC):
         """Counts that may leave their party. Every call gives away epsilon anew.
 
         OpenDP draws some 100 000 numbers a second, so that a release of 1.7 million counts takes about 20 seconds.
-
-        Parameters
-        ----------
-        counts : ClassCounts
-            Without noise. Nothing is said about their values, whatever they are: no error depends on them.
-        sampler : Sampler, optional
-            Source of the noise, OpenDP by default. Noise of any other source protects nobody.
-
-        Returns
-        -------
-        ClassCounts
-            Noisy.
-
-        Raises
-        ------
-        CountsError
-            The counts are noisy, or of another shape than the mechanism is for.
-        ConfigError
-            So much noise would be needed that it makes no sense.
-        MissingExtraError
-            OpenDP or dp-accounting is missing.
         """
         if counts.noise:
             raise CountsError("release", "counts without noise", "noisy ones")
@@ -159,20 +138,7 @@ class Mechanism(ABC):
             raise ConfigError("epsilon", f"a larger number for hash_nnz {self.hash_nnz}", f"{self.target_epsilon:g}")
 
     def received(self, array: npt.NDArray[np.int64], spec_fingerprint: str, n_releases: int = 1) -> ClassCounts:
-        """A release as noisy counts again, where only its array has travelled.
-
-        Parameters
-        ----------
-        array : (n_classes, m) integers
-        spec_fingerprint : str
-        n_releases : int, default=1
-            Number of releases in the sum, each with this mechanism's noise.
-
-        Raises
-        ------
-        CountsError
-            Not a release of this mechanism.
-        """
+        """A release as noisy counts again, where only its array has travelled."""
         variance = self.noise_sd**2 * integer("n_releases", n_releases, most=LARGEST_SIZE)
         release = Release(release_name(array, spec_fingerprint), variance, selected=self.selects)
         counts = ClassCounts(array, hash_nnz=self.hash_nnz, spec_fingerprint=spec_fingerprint, noise=(release,))
@@ -258,7 +224,6 @@ class GaussianCounts(Mechanism):
 
     @property
     def delta(self) -> float:
-        """See `Mechanism.delta`: as given."""
         return self._delta
 
     @property
@@ -274,11 +239,9 @@ class GaussianCounts(Mechanism):
 
     @property
     def noise_sd(self) -> float:
-        """See `Mechanism.noise_sd`: of one release; variances add in a sum."""
         return self.sigma
 
     def epsilon(self, delta: float = 0.0) -> float:
-        """See `Mechanism.epsilon`; with `n_honest`, of the sum."""
         if delta < accounting.SMALLEST_DELTA:
             return math.inf
         if self.n_honest is not None:
@@ -287,7 +250,6 @@ class GaussianCounts(Mechanism):
 
     @property
     def zcdp_rho(self) -> float:
-        """See `Mechanism.zcdp_rho`; with `n_honest`, of the sum."""
         return accounting.gaussian_rho(self.sigma, self.n_changed, self.records_per_person, self.n_honest or 1)
 
     def _sum_epsilon(self, share: float, delta: float) -> float:
@@ -314,7 +276,6 @@ class GaussianCounts(Mechanism):
         return array + sampler.gaussian(array.size, self.sigma).reshape(array.shape)
 
     def to_dict(self) -> dict[str, Any]:
-        """See `Mechanism.to_dict`."""
         values = super().to_dict() | {"delta": self._delta}
         return values if self.n_honest is None else values | {"n_honest": self.n_honest}
 
@@ -339,11 +300,9 @@ class LaplaceCounts(Mechanism):
 
     @property
     def noise_sd(self) -> float:
-        """See `Mechanism.noise_sd`."""
         return laplace_sd(self.scale)
 
     def epsilon(self, delta: float = 0.0) -> float:
-        """See `Mechanism.epsilon`: the same for every delta."""
         return self.l1_sensitivity / self.scale
 
     def _noise(self) -> str:
@@ -382,15 +341,12 @@ class SimulatedRelease(Mechanism):
 
     @property
     def noise_sd(self) -> float:
-        """See `Mechanism.noise_sd`: that of the mechanism."""
         return self.mechanism.noise_sd
 
     def epsilon(self, delta: float = 0.0) -> float:
-        """See `Mechanism.epsilon`: infinite."""
         return math.inf
 
     def guarantee(self) -> str:
-        """See `Mechanism.guarantee`: none."""
         return (
             f"No privacy: noise from seed {self.seed}, which anyone can draw again, for simulations only. "
             f"With noise that nobody knows this would be: {self.mechanism.guarantee()}"
@@ -403,11 +359,9 @@ class SimulatedRelease(Mechanism):
         return self.mechanism._draw(array, sampler)
 
     def release(self, counts: ClassCounts, *, sampler: Sampler | None = None) -> ClassCounts:
-        """See `Mechanism.release`; needs no extra for `LaplaceCounts` and `TopTLaplace`."""
         return self.mechanism.release(counts, sampler=sampler or self._sampler)
 
     def to_dict(self) -> dict[str, Any]:
-        """See `Mechanism.to_dict`."""
         return {"mechanism": self.kind, "seed": self.seed, "of": self.mechanism.to_dict()}
 
 

@@ -34,17 +34,7 @@ _ROUNDING = 1 + 1e-9  # of a total: ten releases of a tenth must fit
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of one release.
-
-    Parameters
-    ----------
-    epsilon, delta : float
-        Of the release by itself.
-    rho : float, optional
-        Its parameter of zero-concentrated differential privacy; known in a "zcdp" ledger only.
-    closes : bool, default=False
-        True if no release may follow.
-    """
+    """The cost of one release."""
 
     epsilon: float
     delta: float
@@ -60,23 +50,7 @@ class Cost:
 
 
 def total_cost(costs: Sequence[Cost], composition: str, delta: float) -> tuple[float, float]:
-    """Epsilon and delta of releases together.
-
-    Parameters
-    ----------
-    costs : sequence of Cost
-    composition : {"basic", "zcdp"}
-    delta : float
-        Delta at which "zcdp" converts.
-
-    Examples
-    --------
-    >>> total_cost([Cost(0.5, 1e-6), Cost(0.25, 0.0)], "basic", 0.0)
-    (0.75, 1e-06)
-    >>> epsilon, delta = total_cost([Cost(0.5, 1e-6, 0.004), Cost(0.25, 0.0, 0.031)], "zcdp", 1e-5)
-    >>> round(epsilon, 3), delta
-    (1.077, 1e-05)
-    """
+    """Epsilon and delta of releases together."""
     if not costs:
         return 0.0, 0.0
     if composition == "basic" or costs[0].closes:
@@ -140,13 +114,7 @@ class Policy:
             number("max_delta", self.max_delta, above=0, below=1)
 
     def check(self, mechanism: Mechanism) -> None:
-        """Refuse a mechanism that this policy does not allow at all.
-
-        Raises
-        ------
-        PrivacyError
-            The message names the part of the policy that speaks against it.
-        """
+        """Refuse a mechanism that this policy does not allow at all."""
         if mechanism.kind not in self.mechanisms:
             raise PrivacyError(f"policy mechanisms {', '.join(self.mechanisms)}: {mechanism.kind} is not among them")
         self.check_strength(mechanism)
@@ -166,17 +134,6 @@ class Policy:
         """The cost of one more release, if it fits.
 
         Depends on the requests alone, never on what was or would be released.
-
-        Parameters
-        ----------
-        mechanism : Mechanism
-        earlier : sequence of Cost
-            Of the releases before it, in their order.
-
-        Raises
-        ------
-        PrivacyError
-            It does not fit. The figures are in a note, for the party's own log.
         """
         inner = unseeded(mechanism)
         if earlier and earlier[0].closes:

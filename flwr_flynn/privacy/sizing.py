@@ -71,19 +71,7 @@ MECHANISMS: dict[str, type[Mechanism]] = {
 
 
 def mechanism_from_dict(values: Any) -> Mechanism:
-    """The mechanism of a description by `Mechanism.to_dict`, which may come from anybody.
-
-    Raises
-    ------
-    ConfigError
-        The description is wrong; the message names the field.
-
-    Examples
-    --------
-    >>> mechanism = LaplaceCounts(epsilon=1.0, hash_nnz=2, n_classes=2)
-    >>> mechanism_from_dict(mechanism.to_dict()) == mechanism
-    True
-    """
+    """The mechanism of a description by `Mechanism.to_dict`, which may come from anybody."""
     if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
         raise ConfigError("mechanism", "a mapping", type(values).__name__)
     given = dict(values)
@@ -184,20 +172,6 @@ def clamped(counts: ClassCounts, bound: int) -> ClassCounts:
     """Noisy counts with every entry in -bound to bound, for a sum that is computed modulo something larger.
 
     Never an error: an entry beyond the bound must not show in anything but the release.
-
-    Parameters
-    ----------
-    counts : ClassCounts
-        Noisy.
-    bound : int
-        Public.
-
-    Examples
-    --------
-    >>> from flwr_flynn.model.noise_record import Release
-    >>> noise = (Release(64 * "a", 4.0),)
-    >>> clamped(ClassCounts([[-9, 2], [9, 0]], hash_nnz=1, spec_fingerprint=64 * "0", noise=noise), 5).array.tolist()
-    [[-5, 2], [5, 0]]
     """
     if not counts.noise:
         raise CountsError("clamped", "noisy counts", "exact ones")

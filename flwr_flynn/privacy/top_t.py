@@ -74,11 +74,9 @@ class TopTLaplace(Mechanism):
 
     @property
     def noise_sd(self) -> float:
-        """See `Mechanism.noise_sd`."""
         return laplace_sd(self.scale)
 
     def epsilon(self, delta: float = 0.0) -> float:
-        """See `Mechanism.epsilon`: the same for every delta."""
         return self._selection_loss / self._gumbel_scale + self._released_change / self.scale
 
     def _noise(self) -> str:
@@ -96,5 +94,4 @@ class TopTLaplace(Mechanism):
         return released.reshape(array.shape)
 
     def to_dict(self) -> dict[str, Any]:
-        """See `Mechanism.to_dict`."""
         return super().to_dict() | {"n_released": self.n_released}

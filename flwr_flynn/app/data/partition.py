@@ -28,10 +28,7 @@ IndexArray = npt.NDArray[np.int64]
 
 _WIRING = {
     "iid": ("IidPartitioner", "num_partitions"),
-    "dirichlet": (
-        "DirichletPartitioner",
-        "num_partitions partition_by alpha min_partition_size self_balancing seed",
-    ),
+    "dirichlet": ("DirichletPartitioner", "num_partitions partition_by alpha min_partition_size self_balancing seed"),
     "inner-dirichlet": ("InnerDirichletPartitioner", "partition_sizes partition_by alpha seed"),
     "pathological": (
         "PathologicalPartitioner",
@@ -88,27 +85,7 @@ def _sample_hash(n: int, seed: int, stream: int) -> npt.NDArray[np.uint64]:
 
 
 def held_out(n: int, fraction: float, split_seed: int) -> npt.NDArray[np.bool_]:
-    """Mark the samples to hold out: those whose hash falls into the first `fraction` of all 64-bit numbers.
-
-    Parameters
-    ----------
-    n : int
-        Number of samples.
-    fraction : float
-        Share of the samples to hold out, from 0 to 1 (on average: every sample is decided on its own).
-    split_seed : int
-        Different seeds hold out different samples.
-
-    Returns
-    -------
-    bool ndarray of shape (n,)
-
-    Examples
-    --------
-    >>> mask = held_out(1797, fraction=0.2, split_seed=0)
-    >>> bool((mask[:100] == held_out(100, fraction=0.2, split_seed=0)).all())
-    True
-    """
+    """Mark the samples to hold out: those whose hash falls into the first `fraction` of all 64-bit numbers."""
     # 53 bits are exact in a float64, so the comparison rounds nothing.
     return (_sample_hash(n, split_seed, _STREAM_TEST) >> np.uint64(11)) < np.uint64(math.ceil(fraction * 2**53))
 
@@ -121,34 +98,6 @@ def deal(
     Held-out samples are dealt out like the rest; `held_out` tells them apart. As `FederatedDataset` does,
     the samples are shuffled first: some partitioners hand out runs of neighbours, and files are often sorted
     by class.
-
-    Parameters
-    ----------
-    config : RunConfig
-        The partitioner and its parameters.
-    n_parties : int
-        Number of parties.
-    codes : int64 ndarray of shape (n,)
-        The samples' classes, 0 to L - 1, each there at least once.
-    by : ndarray of shape (n,), optional
-        The column that `continuous` and the natural-id partitioners split by.
-
-    Returns
-    -------
-    tuple of n_parties int64 ndarrays
-        Disjoint indices of samples. Some may be empty, and some partitioners leave samples out.
-
-    Raises
-    ------
-    ConfigError
-        The partitioner cannot deal the samples out as asked, or flwr-datasets is not installed.
-
-    Examples
-    --------
-    >>> from flwr_flynn.app.config import RunConfig
-    >>> shares = deal(RunConfig(partitioner="iid"), 4, np.arange(12) % 3)
-    >>> [len(share) for share in shares]
-    [3, 3, 3, 3]
     """
     n = len(codes)
     seed = int(splitmix64(splitmix64([config.split_seed]) ^ np.uint64(_STREAM_PARTITIONER))[0] >> np.uint64(32))
@@ -187,20 +136,6 @@ def held_out_by_content(
     """Mark the samples to hold out, each by a digest of its own values, as float64, and the meaning of its label.
 
     The rule of private parties: by `held_out`, one sample less would move all after it.
-
-    Parameters
-    ----------
-    X : (n, d) array of numbers
-    y : (n,) array
-    fraction : float
-    split_seed : int
-
-    Examples
-    --------
-    >>> X, y = np.arange(1000.0)[:, None], np.zeros(1000, int)
-    >>> test = held_out_by_content(X, y, 0.2, split_seed=0)
-    >>> int(test.sum()), np.array_equal(held_out_by_content(X[1:], y[1:], 0.2, split_seed=0), test[1:])
-    (200, True)
     """
     if not fraction:
         return np.zeros(len(y), bool)

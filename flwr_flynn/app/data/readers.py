@@ -48,30 +48,7 @@ _TRUTHS = {"false": 0.0, "true": 1.0}
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a file, with marks on those that are wrong.
-
-    Parameters
-    ----------
-    name : str
-        The file's name without its folder, for messages.
-    X : (n, d) array
-        NaN where a value of a table is missing or no number.
-    y : (n,) array
-        Labels as the file has them.
-    feature_names : tuple of d str, optional
-    announced : bool, default=False
-        Whether `feature_names` are the run's, so that messages may have them.
-    groups : (n,) array, optional
-        Ids of the natural-id partitioners.
-    left_out : tuple of str
-        Columns of the file that are not among the features asked for.
-    words : (d,) array of int
-        Values of each column that are there and are no numbers.
-    unlabelled : (n,) array of bool
-        Rows without a label.
-    broken : (n,) array of bool
-        Rows with more or fewer fields than the header.
-    """
+    """The rows of a file, with marks on those that are wrong."""
 
     name: str
     X: Array
@@ -106,29 +83,7 @@ class Rows:
 def read_rows(
     path: Path, label: str = "", group: str = "", features: Sequence[str] = (), *, row_wise: bool = False
 ) -> Rows:
-    """The rows of a file.
-
-    Parameters
-    ----------
-    path : Path
-        With one of the `ENDINGS`.
-    label : str
-        Column or array of the labels. Not given: ``label``, or ``y`` in NPZ files, whose samples are the array ``X``.
-    group : str
-        Column or array of ids; left out of the features.
-    features : sequence of str
-        Columns to take, in this order; NPZ files name those of ``X`` in an array ``feature_names``, or are taken as
-        they are. Not given: all that are there.
-    row_wise : bool, default=False
-        Whether every row is read by itself, see the module.
-
-    Raises
-    ------
-    ConfigError
-        A package is missing (the message has the extra that brings it).
-    DataError
-        The file cannot be read, or a column is not there. Names of the file's own columns are a note of the error.
-    """
+    """The rows of a file."""
     if path.suffix == ".npz":
         return _npz(path, label or "y", group, tuple(features), row_wise)
     if path.suffix == ".csv":
@@ -138,18 +93,7 @@ def read_rows(
 
 
 def read_width(path: Path, label: str = "", features: Sequence[str] = ()) -> int:
-    """The number of features that `read_rows` would find, from the head of a file: no row is looked at.
-
-    Parameters
-    ----------
-    path, label, features
-        As for `read_rows`.
-
-    Raises
-    ------
-    ConfigError, DataError
-        As for `read_rows`, as far as the head tells.
-    """
+    """The number of features that `read_rows` would find, from the head of a file: no row is looked at."""
     if path.suffix == ".npz":
         shape, names = read_head(path, {"samples": "X", "label": label or "y"}, "feature_names" if features else None)
         if len(shape) != 2:
@@ -257,14 +201,12 @@ def _objects(values: list[Any]) -> Array:
 
 def _matrix(columns: Iterable[Array], n_rows: int, n_columns: int, row_wise: bool) -> Array:
     """Columns side by side, in a type that holds all of them; in float64 where there are no rows to tell a type."""
-    if row_wise or not n_rows:
-        X = np.empty((n_rows, n_columns))
-        for index, column in enumerate(columns):
-            X[:, index] = column
-        return X
-    kept = list(columns)
-    X = np.empty((n_rows, n_columns), np.result_type(*{column.dtype for column in kept}) if kept else np.float64)
-    for index, column in enumerate(kept):
+    kind: Any = np.float64
+    if not row_wise and n_rows and n_columns:
+        columns = list(columns)
+        kind = np.result_type(*{column.dtype for column in columns})
+    X = np.empty((n_rows, n_columns), kind)
+    for index, column in enumerate(columns):
         X[:, index] = column
     return X
 
