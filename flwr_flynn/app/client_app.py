@@ -1,9 +1,8 @@
 """The ClientApp that `flwr run` starts at every party.
 
-A deployed party reads its own file, named in the node config that it was started with, and nothing else: nothing of a
-run's settings names what it reads. In a simulation Flower numbers the parties (``partition-id`` and ``num-partitions``
-in the node config) and each takes its share of the run's data set. Which of the two a party is follows from what runs
-it (`runtime.in_simulation`), never from settings; without a proof of a simulation it is deployed.
+A deployed party reads the file that its own node config names, and nothing else. In a simulation Flower numbers the
+parties, and each takes its share of the run's data set. Which of the two a party is follows from what runs it
+(`runtime.in_simulation`), never from settings; without a proof of a simulation it is deployed.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """Run settings and node settings: two tables of keys, checked before anything runs.
 
-The run's settings come from ``[tool.flwr.app.config]`` in pyproject.toml and from ``flwr run --run-config``;
-a party's own from ``flower-supernode --node-config``. Both reach an app as flat mappings of scalars. Each
-field of `RunConfig` and `NodeConfig` is one key (``hash_dim`` is spelled ``hash-dim`` outside), with its default, its
-bounds, its meaning and its group (`flwr_flynn.app.run_settings` has those of a run). The defaults in pyproject.toml and
-the table in README.md follow from these tables (`toml_block` and `markdown_rows` in `flwr_flynn.app.settings`), and
-tests compare them.
+The run's settings come from ``[tool.flwr.app.config]`` in pyproject.toml and from ``flwr run --run-config``; a party's
+own from ``flower-supernode --node-config``. Each field is one key (``hash_dim`` is spelled ``hash-dim`` outside). The
+defaults in pyproject.toml and the table in README.md follow from these tables (`toml_block`, `markdown_rows`).
 
 >>> RunConfig.parse({"alpha": 0.3}).alpha
 0.3
@@ -77,11 +74,10 @@ class RunConfig(
                 raise self.refused("mechanism", "gaussian with secure = true (give a delta)", self.mechanism_kind)
         if self.is_private:
             self._require_unscaled("epsilon, which does not cover sums of columns")
+        expected = f"none with action = {self.action}, which takes it from the federation's file"
         for row in self.rows():
             if self.action in row.facts.fixed_by_federation and self.is_given(row.name):
-                raise self.refused(
-                    row.name, f"none with action = {self.action}, which takes it from the federation's file"
-                )
+                raise self.refused(row.name, expected)
 
     def _require_unscaled(self, setting: str) -> None:
         if self.scaling != "none":

@@ -1,14 +1,12 @@
 """The noise that a privacy guarantee takes: sigma from (epsilon, delta), and back.
 
 A record changes some entries of the counts by one. With discrete Gaussian noise on every entry, the privacy loss is
-that of the composition of as many discrete Gaussian mechanisms of sensitivity 1, and dp-accounting's privacy loss
-distributions compose them exactly but for rounding, upwards. On the lattice 1 / (2 sigma ** 2), of which all privacy
-losses of such a mechanism are multiples, there is next to nothing to round.
+that of as many discrete Gaussian mechanisms of sensitivity 1. dp-accounting's privacy loss distributions compose them
+exactly but for rounding, upwards; losses are multiples of 1 / (2 sigma ** 2), the lattice on which it rounds.
 
-A person with several records may change an entry by more than one, and in many ways. Which way gives most away is not
-known for discrete noise; the Renyi divergence, which depends on the L2 distance alone (Canonne, Kamath and Steinke
-2020, Theorem 14), bounds them all, at some 8 % more noise. The same bound serves where sigma is above 1000, since
-exact distributions of such noise take minutes.
+A person with several records may change an entry by more than one, in many ways. The Renyi divergence, which depends on
+the L2 distance alone (Canonne, Kamath and Steinke 2020, Theorem 14), bounds them all, at some 8 % more noise. The same
+bound serves where sigma is above 1000, since exact distributions of such noise take minutes.
 
 Needs the extra `privacy`: ``pip install "flwr-flynn[privacy]"``.
 """

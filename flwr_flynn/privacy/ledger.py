@@ -13,10 +13,8 @@ Costs add up by the account that the policy names when the ledger is made (`priv
 ``<path>.exists``, the marker, and ``<path>.lock``: their folder must last as long. The marker has the number of
 entries and the head of their hash chain, so that a ledger that is lost, altered, or an older copy is noticed.
 
-Not noticed: an older copy of the folder *and* of the marker, put back together. What was spent since is then forgotten:
-do not restore them from a backup, but reset the ledger, and lower the policy. Nor are two ledgers for one data file:
-each allows all of its policy, and the file gives away both. A ledger that is given the path of the data serves no other
-file, but it cannot know of another ledger: one data file, one folder.
+Not noticed: an older copy of the folder *and* of the marker, put back together (reset the ledger and lower the policy
+rather than restore a backup), and two ledgers for one data file, each of which allows all of its policy.
 
 >>> import tempfile
 >>> from pathlib import Path
@@ -53,8 +51,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from flwr_flynn._files import lock
-from flwr_flynn._files import settle as _settle
+from flwr_flynn._files import lock, settle
 from flwr_flynn.errors import ConfigError, CountsError, PrivacyError
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.privacy.ledger_file import LedgerFile
@@ -192,9 +189,8 @@ class Budget:
         except OSError as error:
             raise self._trouble(f": cannot be read ({error.strerror})") from None
         if others := sum(_OWN.fullmatch(file.name) is None for file in files):
-            raise PrivacyError(
-                f"ledger {self.path.name}: {others} of the files there are not a ledger's; none is removed"
-            )
+            what = f"{others} of the files there are not a ledger's; none is removed"
+            raise PrivacyError(f"ledger {self.path.name}: {what}")
         return files
 
     def _stale_markers(self) -> list[Path]:
@@ -231,7 +227,7 @@ class Budget:
                 _write(self._marker, ledger.marker())
                 self.path.mkdir(mode=0o700)
                 _write(self.path / _LEDGER, ledger.to_bytes())
-                _settle(self.path.parent)
+                settle(self.path.parent)
 
     def _read(self) -> LedgerFile:
         try:
@@ -264,15 +260,12 @@ class Budget:
             raise error
         for entry in ledger.entries:
             try:
-                earlier = mechanism_from_dict(entry["request"]["mechanism"])
+                self.policy.check_strength(mechanism_from_dict(entry["request"]["mechanism"]))
             except (KeyError, ConfigError):
                 raise self._trouble(" was rolled back or altered; nothing is released until it is reset") from None
-            try:
-                self.policy.check_strength(earlier)
             except PrivacyError as error:  # it was paid for by the weaker promise
-                raise self._trouble(
-                    f": a release before protects less; nothing is released until it is reset ({error})"
-                ) from None
+                why = f": a release before protects less; nothing is released until it is reset ({error})"
+                raise self._trouble(why) from None
 
     @contextmanager
     def _writing(self, what: str = "written") -> Iterator[None]:
@@ -311,7 +304,7 @@ def _write(path: Path, content: bytes) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(beside, path)
-        _settle(path.parent)
+        settle(path.parent)
     finally:
         beside.unlink(missing_ok=True)
 
@@ -321,7 +314,7 @@ def _make_folders(folder: Path) -> None:
     if not folder.exists():
         _make_folders(folder.parent)
         folder.mkdir(exist_ok=True)
-        _settle(folder.parent)
+        settle(folder.parent)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,8 +1,7 @@
 """The two files of a party's ledger: the ledger itself, and the marker beside its folder. No disk is touched here.
 
-The entries of a ledger form a hash chain, and the marker has their number and the head of the chain. The ledger is
-written before the marker, so that it may be one entry ahead of it: a process died in between. Any other difference
-means that one of the two is not the one that was written last.
+The entries form a hash chain; the marker has their number and the head of the chain. The ledger is written before the
+marker, so that it may be one entry ahead of it. Any other difference means that one of them is an older copy.
 
 The first format, of version 0.1.0, had an empty marker, and in each entry a digest of the data, which is dropped.
 """
@@ -56,13 +55,8 @@ class LedgerFile:
 
     def to_bytes(self) -> bytes:
         """The ledger's file, with a digest by which it notices that it was altered."""
-        content = {
-            "format": _FORMAT,
-            "composition": self.composition,
-            "delta": self.delta,
-            "data_path": self.data_path,
-            "entries": [*self.entries],
-        }
+        about = {"composition": self.composition, "delta": self.delta, "data_path": self.data_path}
+        content = {"format": _FORMAT, **about, "entries": [*self.entries]}
         return json.dumps({**content, "sha256": _digest(content)}).encode()
 
     def marker(self) -> bytes:

@@ -40,10 +40,6 @@ class Mechanism(ABC):
     records_per_person : int, default=1
         Records of one person, at most, that the promise is to hold for together.
 
-    Raises
-    ------
-    ConfigError
-        A parameter is not as described; the message names it.
     """
 
     kind: ClassVar[str]
@@ -92,10 +88,7 @@ class Mechanism(ABC):
 
     @abstractmethod
     def epsilon(self, delta: float = 0.0) -> float:
-        """The privacy map: the loss of one release at most, where the promise may fail with probability `delta`.
-
-        Infinite where there is no such promise.
-        """
+        """The privacy map: the most that one release gives away but with probability `delta`; infinite for no bound."""
 
     @property
     def zcdp_rho(self) -> float:
@@ -111,18 +104,14 @@ class Mechanism(ABC):
         """(L, m) noisy counts."""
 
     def release(self, counts: ClassCounts, *, sampler: Sampler | None = None) -> ClassCounts:
-        """Counts that may leave their party. Every call gives away epsilon anew.
-
-        OpenDP draws some 100 000 numbers a second, so that a release of 1.7 million counts takes about 20 seconds.
-        """
+        """Counts that may leave their party. Every call gives away epsilon anew."""
         if counts.noise:
             raise CountsError("release", "counts without noise", "noisy ones")
         for name in ("hash_nnz", "n_classes"):
             if getattr(counts, name) != getattr(self, name):
                 raise CountsError(f"release {name}", str(getattr(self, name)), getattr(counts, name))
         self.require_feasible()
-        # Bounds far from anything that occurs, so that no sum overflows and none is refused. Clipping counts changes
-        # no two of them by more than they differ, and clipping what was released is done to what is public.
+        # Far bounds, so that no sum overflows and none is refused; clipping brings no two counts further apart.
         limit = (2**63 - 1) // counts.hash_dim // 4
         noisy = np.clip(self._draw(np.minimum(counts.array, limit), sampler or OpenDPNoise()), -limit, limit)
         return self.received(noisy, counts.spec_fingerprint)
@@ -148,11 +137,9 @@ class Mechanism(ABC):
 
     def guarantee(self) -> str:
         """The promise, and its limits, in words."""
-        people = (
-            "one record"
-            if self.records_per_person == 1
-            else f"all records of one person, who has at most {self.records_per_person} at all parties together,"
-        )
+        people = "one record"
+        if self.records_per_person > 1:
+            people = f"all records of one person, who has at most {self.records_per_person} at all parties together,"
         what = "added or removed" if self.neighbours == "add-remove" else "replaced by others"
         epsilon = self.epsilon(self.delta)
         promise = f"epsilon {shown_bound(epsilon)}" + (f" and delta {shown_bound(self.delta)}" if self.delta else "")
@@ -190,9 +177,7 @@ class Mechanism(ABC):
 class GaussianCounts(Mechanism):
     """Discrete Gaussian noise on every count: the default of the private mode.
 
-    Sigma is the smallest that keeps the promise, by the exact privacy loss of as many discrete Gaussians of sensitivity
-    1 as a record changes entries (see `privacy.accounting`; for more than one record per person by a bound that
-    holds however they overlap).
+    Sigma is the smallest that keeps the promise (see `privacy.accounting`).
 
     Parameters
     ----------
@@ -202,9 +187,8 @@ class GaussianCounts(Mechanism):
     hash_nnz, n_classes, neighbours, records_per_person
         As for `Mechanism`.
     n_honest : int, optional
-        Distributed noise, for parties whose releases nobody sees but in a secure sum: each adds its share only, so that
-        those of any `n_honest` of them together carry the noise. The promise is then about the sum, and holds while
-        that many parties added their noise and keep it to themselves. A share's sigma is at least 3.
+        For a secure sum: each party adds a share, so that those of any `n_honest` parties together carry the noise. The
+        promise is then about the sum, and holds while that many parties added their noise and keep it to themselves.
 
     Examples
     --------
@@ -254,8 +238,7 @@ class GaussianCounts(Mechanism):
 
     def _sum_epsilon(self, share: float, delta: float) -> float:
         n_honest = self.n_honest or 1
-        # Probabilities of the sum of shares are within exp(+-gap) of those of one discrete Gaussian, entry by entry;
-        # entries that neighbours have in common do not matter.
+        # Probabilities of the sum are within exp(+-gap) of those of one discrete Gaussian, in the entries that change.
         gap = accounting.sum_of_gaussians_gap(share, n_honest) * self.n_changed * self.records_per_person
         whole = share * math.sqrt(n_honest)
         within = delta * math.exp(-gap)

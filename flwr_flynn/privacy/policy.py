@@ -7,12 +7,9 @@ adaptive requests. A ledger is made for one of them and keeps to it:
 - "zcdp": every release has a parameter r of zero-concentrated differential privacy (`Mechanism.zcdp_rho`). They add
   up, and the sum is converted once, at the policy's `max_delta`. Many noisy releases cost less than by basic sums.
 
-The second one is a privacy filter. While r of all releases together is bounded by a number that was fixed before,
-releases that are chosen adaptively, r included, are of that Renyi divergence at every order (Feldman and Zrnic 2021,
-"Individual privacy accounting via a Renyi filter": the filter of a fixed order; zCDP bounds all orders by one sum, so
-that it holds at each of them; Whitehouse, Ramdas, Rogers and Wu 2023, "Fully-adaptive composition in differential
-privacy", have it for zCDP itself). The conversion is that of `accounting.zcdp_epsilon`. Which of the accounts is
-cheaper is never asked after a release.
+The second one is a privacy filter: while the sum of r is bounded by a number that was fixed before, releases that are
+chosen adaptively, r included, are of that Renyi divergence at every order (Feldman and Zrnic 2021, "Individual privacy
+accounting via a Renyi filter"; Whitehouse et al. 2023, "Fully-adaptive composition in differential privacy").
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ _ROUNDING = 1 + 1e-9  # of a total: ten releases of a tenth must fit
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of one release."""
+    """The cost of one release; `rho` is known in a "zcdp" ledger only, and `closes` allows no release after it."""
 
     epsilon: float
     delta: float
@@ -71,7 +68,7 @@ class Policy:
     mechanisms : sequence of str, default=("gaussian", "laplace", "top-t")
         Kinds that may be asked for. "simulated" protects nobody; its epsilon is counted as if it did.
     neighbours : {"add-remove", "replace-one"}, default="add-remove"
-        Protection that a release must give at least: "replace-one" is the stronger.
+        Least protection of a release: "replace-one" is the stronger.
     records_per_person : int, default=1
         Records of one person that a release must protect at least.
     secure_sum : bool, default=False
@@ -84,10 +81,6 @@ class Policy:
         The account by which releases add up, fixed in a ledger when it is made. "zcdp" needs a `max_delta` above 0,
         which is then the delta of all releases together; deltas of requests choose their noise, and do not add up.
 
-    Raises
-    ------
-    ConfigError
-        A parameter is not as described.
     """
 
     max_epsilon: float
@@ -160,12 +153,8 @@ class Policy:
 
     def _fits_alone(self, cost: Cost, earlier: Sequence[Cost]) -> bool:
         # Gaussian noise of epsilon, delta has an r that converts back to more than epsilon: one release of all that
-        # the policy allows would not fit. It may be the first, and then it is the last. This is still a filter. The
-        # branch is taken by the first request that is admitted, before anything that depends on a record has left the
-        # party: by the policy and the request, which are the same for neighbouring data. In the one branch there is
-        # one release, (max_epsilon, max_delta)-private by its own account; in the other a zCDP filter of the same
-        # promise from its first release on. Whatever the branch, and however it is drawn, the promise holds for what
-        # comes of it, and so for the whole.
+        # the policy allows would not fit. It may be the first, and then it is the last. The branch is taken by the
+        # policy and the first request admitted, which are the same for neighbouring data; the promise holds in either.
         fits = cost.epsilon <= self.max_epsilon * _ROUNDING and cost.delta <= self.max_delta * _ROUNDING
         return self.composition == "zcdp" and not earlier and fits
 

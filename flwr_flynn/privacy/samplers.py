@@ -1,8 +1,6 @@
 """Integer noise: OpenDP's exact samplers for real releases, NumPy's for simulations.
 
-OpenDP draws from the discrete Laplace and the discrete Gaussian distribution exactly, from the operating system's
-randomness, and picks the largest of noisy scores without floating-point shortcuts that would show in the result. It
-draws some 100 000 numbers a second.
+OpenDP draws exactly, from the operating system's randomness, some 100 000 numbers a second.
 
 Needs the extra `privacy`: ``pip install "flwr-flynn[privacy]"``; `SeededNoise` does not.
 """
@@ -32,10 +30,9 @@ class Sampler(Protocol):
         """Draw `size` integers with P(x) proportional to exp(-abs(x) / scale)."""
 
     def top(self, scores: Integers, n_drawn: int, scale: float) -> Integers:
-        """The indices of the largest of score + Gumbel noise.
+        """The indices of the largest of score + Gumbel noise: in law the exponential mechanism, again and again.
 
-        Equal in law to drawing `n_drawn` indices one after the other without replacement, each with probability
-        proportional to exp(score / scale): the exponential mechanism, peeling (Durfee and Rogers 2019, Lemma 4.2).
+        That is drawing without replacement by exp(score / scale) (Durfee and Rogers 2019, Lemma 4.2).
         """
 
 

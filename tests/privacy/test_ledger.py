@@ -367,8 +367,8 @@ def test_a_ledger_is_the_partys_own_to_read(path):
 
 def test_new_folders_are_on_the_disk_before_a_ledger_counts_on_them(tmp_path, monkeypatch):
     """With a folder that vanishes, both the ledger and what tells that there was one would."""
-    settled, settle = [], budget._settle
-    monkeypatch.setattr(budget, "_settle", lambda folder: (settled.append(folder), settle(folder)))
+    settled, settle = [], budget.settle
+    monkeypatch.setattr(budget, "settle", lambda folder: (settled.append(folder), settle(folder)))
     answer(open_budget(tmp_path / "new" / "newer" / "state"), laplace(), HERE)
     assert settled[:2] == [tmp_path, tmp_path / "new"]
     assert tmp_path / "new" / "newer" in settled

@@ -1,10 +1,7 @@
 """One party's samples: its own file, or its share of a data set that a simulation deals out.
 
-A simulation must be able to say "the federated model equals the pooled one, however the samples were split".
-So which samples are held out is a rule on the sample (its index and the split seed, `held_out`) and not on the
-party, and a share is a list of indices into one data set (`partition`), made by the partitioners of
-flwr-datasets. A party trains on the samples of its share that are not held out, and is evaluated on those that
-are.
+In a simulation, the samples held out follow from a sample's index and the split seed (`held_out`), not from the party,
+and a share is a list of indices into one data set (`partition`): the federated model must equal the pooled one.
 
 >>> data = load_dataset("digits")
 >>> data.X.shape, len(data.classes)
@@ -35,6 +32,8 @@ from flwr_flynn.errors import ConfigError, DataError, with_names
 from flwr_flynn.federated.party import Samples
 from flwr_flynn.model.column_checks import listed
 
+_ENDINGS = f"{', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
+
 
 @dataclass(frozen=True)
 class Share(Samples):
@@ -57,7 +56,7 @@ class Dataset:
 
     @property
     def labels(self) -> npt.NDArray[Any]:
-        """The class name of every sample, shape (n,)."""
+        """The class name of every sample."""
         return np.asarray(self.classes)[self.y]
 
     def share(self, indices: IndexArray, test: npt.NDArray[np.bool_]) -> Share:
@@ -84,8 +83,9 @@ def checked(rows: Rows) -> Dataset:
         told = f"{name}: {int(bad.sum())} samples have missing or infinite values, in "
         raise _in_columns(rows, told, (~np.isfinite(X)).sum(axis=0))
     values, codes = np.unique(_labels(rows.y, name), return_inverse=True)
-    classes = codes.astype(np.int64).reshape(-1)
-    return Dataset(X, classes, values.tolist(), name, names or None, rows.groups, rows.left_out)
+    return Dataset(
+        X, codes.astype(np.int64).reshape(-1), values.tolist(), name, names or None, rows.groups, rows.left_out
+    )
 
 
 def _in_columns(rows: Rows, what: str, per_column: IndexArray) -> DataError:
@@ -132,18 +132,13 @@ def load_dataset(
         return _synthetic(config or RunConfig())
     if source.startswith("openml:"):
         return _openml(source)
-    suffix = Path(source).suffix
-    if suffix not in ENDINGS:
-        expected = f"digits, synthetic, openml:ID or the path of a {_one_of(ENDINGS)} file"
+    if Path(source).suffix not in ENDINGS:
+        expected = f"digits, synthetic, openml:ID or the path of a {_ENDINGS} file"
         raise ConfigError("dataset", expected, repr(Path(source).name[:80]))
     path = _existing(source)
     if path is None:
         raise ConfigError(f"dataset: no such file: {os.path.abspath(source)[:500]}")
     return checked(read_rows(path, label, group, features))
-
-
-def _one_of(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def full_text(error: BaseException) -> str:
@@ -262,10 +257,9 @@ def pooled_training(
 ) -> tuple[npt.NDArray[Any], IndexArray, int]:
     """The training samples that the partitioner dealt out, as if one party held them all."""
     data = simulated_dataset(config)
-    shares = [
-        share for party, share in enumerate(simulated_shares(config, n_parties)) if among is None or party in among
-    ]
-    dealt = np.sort(np.concatenate([np.zeros(0, np.int64), *shares]))
+    shares = simulated_shares(config, n_parties)
+    counted = [shares[party] for party in range(n_parties) if among is None or party in among]
+    dealt = np.sort(np.concatenate([np.zeros(0, np.int64), *counted]))
     train = dealt[~held_out(len(data.y), config.test_fraction, config.split_seed)[dealt]]
     return data.X[train], data.y[train], len(data.classes)
 
@@ -279,9 +273,8 @@ def own_share(node: NodeConfig, features: Sequence[str] = ()) -> Share:
 def private_share(node: NodeConfig, features: Sequence[str] = ()) -> Share:
     """A private party's samples: every row is read by itself, and no row decides about other rows.
 
-    A refusal because of one row would give that row away. So rows that do not fit stay in the share, with NaN where a
-    value is no number: `flwr_flynn.federated.row_wise` leaves them out of the counts, and the party's own log tells how
-    many. Samples are held out only if results on them may leave the party, and by their content.
+    Rows that do not fit stay in the share, with NaN where a value is no number: `federated.row_wise` leaves them out.
+    Samples are held out only if results on them may leave the party, and by their content.
     """
     rows = read_rows(_own_file(node), node.label, features=features, row_wise=True)
     X, y = rows.X, rows.y
@@ -307,5 +300,5 @@ def _own_file(node: NodeConfig) -> Path:
     if path is None:
         raise ConfigError(f"node-config data-path: no such file: {name}")
     if path.suffix not in ENDINGS:
-        raise ConfigError("node-config data-path", f"a {_one_of(ENDINGS)} file", name)
+        raise ConfigError("node-config data-path", f"a {_ENDINGS} file", name)
     return path

@@ -1,8 +1,7 @@
 """The two held-out rules, and flwr-datasets' partitioners over indices and labels.
 
-All are rules on samples, the same on every machine and in every process of a run. In simulations and open files they
-involve no feature and no state, only a sample's index, its class and the split seed. In private files the sample's
-content decides, since its index depends on other samples.
+All are rules on samples, the same in every process of a run. In simulations and open files a sample's index, its class
+and the split seed decide; in private files its content, since its index depends on other samples.
 """
 
 from __future__ import annotations
@@ -93,11 +92,9 @@ def held_out(n: int, fraction: float, split_seed: int) -> npt.NDArray[np.bool_]:
 def deal(
     config: RunConfig, n_parties: int, codes: IndexArray, by: npt.NDArray[Any] | None = None
 ) -> tuple[IndexArray, ...]:
-    """Deal samples out to parties.
+    """Deal samples out to parties, held-out ones like the rest.
 
-    Held-out samples are dealt out like the rest; `held_out` tells them apart. As `FederatedDataset` does,
-    the samples are shuffled first: some partitioners hand out runs of neighbours, and files are often sorted
-    by class.
+    They are shuffled first: some partitioners hand out runs of neighbours, and files are often sorted by class.
     """
     n = len(codes)
     seed = int(splitmix64(splitmix64([config.split_seed]) ^ np.uint64(_STREAM_PARTITIONER))[0] >> np.uint64(32))
@@ -189,29 +186,25 @@ class _Deal:
 _ARGUMENTS: dict[str, Callable[[_Deal], Any]] = {
     "num_partitions": lambda deal: deal.n_parties,
     "seed": lambda deal: deal.seed,
-    "alpha": lambda deal: deal.config.alpha,
-    "self_balancing": lambda deal: deal.config.self_balancing,
-    "min_partition_size": lambda deal: deal.config.min_partition_size,
     "num_classes_per_partition": lambda deal: deal.config.classes_per_party,
     "num_unique_labels_per_partition": lambda deal: deal.config.classes_per_party,
     "class_assignment_mode": lambda deal: deal.config.class_assignment,
     "num_shards_per_partition": _Deal.shards,
     "shard_size": lambda deal: deal.config.shard_size or None,
-    "keep_incomplete_shard": lambda deal: deal.config.keep_incomplete_shard,
     "distribution_array": _Deal.log_normal,
     "preassigned_num_samples_per_label": lambda deal: deal.config.preassigned,
     "partition_by": lambda deal: "by" if deal.config.partitioner in BY_COLUMN else "label",
-    "strictness": lambda deal: deal.config.strictness,
-    "group_size": lambda deal: deal.config.group_size,
     "mode": lambda deal: deal.config.group_mode,
     "sort_unique_ids": lambda deal: True,
     "partition_sizes": _Deal.sizes,
 }
-"""Arguments of flwr-datasets' partitioners by name."""
+"""Arguments of flwr-datasets' partitioners that are no setting of the same name."""
 
 
 def _partitioner(deal: _Deal) -> Any:
     """The flwr-datasets partitioner that the run asks for."""
     name, arguments = _WIRING[deal.config.partitioner]
-    partitioner = getattr(import_module("flwr_datasets.partitioner"), name)
-    return partitioner(**{argument: _ARGUMENTS[argument](deal) for argument in arguments.split()})
+    given = {
+        each: _ARGUMENTS[each](deal) if each in _ARGUMENTS else getattr(deal.config, each) for each in arguments.split()
+    }
+    return getattr(import_module("flwr_datasets.partitioner"), name)(**given)

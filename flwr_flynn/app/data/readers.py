@@ -1,13 +1,12 @@
 """Rows of a party's file, CSV, Parquet or NPZ: one reader for open and for private parties.
 
-A reader refuses a file that no parser reads, or in which a column is not there: no single row decides that. It marks
-the rows with something wrong, and the policy of the party decides about them: an open party's file is refused whole
-(`datasets.checked`), a private party's samples are left out one by one where they are counted
-(`flwr_flynn.federated.row_wise`).
+A reader refuses a file that no parser reads, or in which a column is not there. It marks the rows with something wrong:
+an open party's file is then refused whole (`datasets.checked`), a private party's samples are left out one by one where
+they are counted (`federated.row_wise`).
 
-With ``row_wise``, no row changes how others are read, since a private answer would tell: every line of a CSV file is a
-row by itself, whatever quotes it opens, and numbers are float64. Without, columns keep the narrowest type that holds
-them, so that integers are hashed exactly.
+With ``row_wise``, no row decides about the file or about others, since a private answer would tell: every line of a CSV
+file is a row by itself, a value of a Parquet file that cannot be decoded is missing, and numbers are float64. Without,
+columns keep the narrowest type that holds them, so that integers are hashed exactly.
 
 >>> import tempfile
 >>> with tempfile.TemporaryDirectory() as folder:
@@ -22,7 +21,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from itertools import islice
@@ -233,7 +232,7 @@ def _parquet_row_wise(path: Path, label: str, group: str, features: tuple[str, .
             X, words = np.empty((n_rows, len(layout.order))), np.zeros(len(layout.order), np.int64)
             for place, index in enumerate(layout.order):
                 found = values(index)
-                X[:, place] = [_float(value) for value in found]
+                X[:, place] = [np.nan if value is None else _number(str(value)) for value in found]
                 words[place] = sum(value is not None for value in found) - (~np.isnan(X[:, place])).sum()
             labels = values(layout.label)
             groups = None if layout.group is None else _objects(values(layout.group))
@@ -250,13 +249,8 @@ def _is_read(kind: Any) -> bool:
     types = import_module("pyarrow").types
     if types.is_dictionary(kind):
         return _is_read(kind.value_type)
-    takes = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean, *_text_types())
-    return any(is_type(kind) for is_type in takes)
-
-
-def _text_types() -> list[Callable[[Any], bool]]:
-    types = import_module("pyarrow").types
-    return [types.is_string, types.is_large_string, types.is_binary, types.is_large_binary]
+    takes = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean, types.is_string)
+    return any(takes(kind) for takes in (*takes, types.is_large_string, types.is_binary, types.is_large_binary))
 
 
 def _arrow_values(chunk: Any) -> list[Any]:
@@ -266,27 +260,18 @@ def _arrow_values(chunk: Any) -> list[Any]:
         known = _arrow_values(chunk.dictionary)
         places = chunk.indices.to_pylist()
         return [None if place is None or not 0 <= place < len(known) else known[place] for place in places]
-    if any(is_type(chunk.type) for is_type in _text_types()):
-        wide = arrow.types.is_large_string(chunk.type) or arrow.types.is_large_binary(chunk.type)
-        return [_decoded(value) for value in chunk.cast(arrow.large_binary() if wide else arrow.binary()).to_pylist()]
-    return list(chunk.to_pylist())
+    if arrow.types.is_string(chunk.type):
+        chunk = chunk.cast(arrow.binary())  # not validated
+    elif arrow.types.is_large_string(chunk.type):
+        chunk = chunk.cast(arrow.large_binary())
+    return [_decoded(value) if isinstance(value, bytes) else value for value in chunk.to_pylist()]
 
 
-def _decoded(value: bytes | None) -> str | None:
+def _decoded(value: bytes) -> str | None:
     try:
-        return None if value is None else value.decode("utf-8")
+        return value.decode("utf-8")
     except UnicodeDecodeError:
         return None
-
-
-def _float(value: Any) -> float:
-    """A value of a table as a number, NaN for what is none: texts as in CSV files."""
-    if isinstance(value, str):
-        return _number(value)
-    try:
-        return np.nan if value is None else float(value)
-    except (ValueError, OverflowError):  # a signalling NaN of a decimal type, an integer beyond floats
-        return np.nan
 
 
 def _parquet(path: Path, label: str, group: str, features: tuple[str, ...]) -> Rows:
