@@ -186,10 +186,11 @@ class NodeConfig(Settings):
         super().check()
         if not self.max_epsilon:
             return
-        path = Path(os.path.normpath(self.state_path))
-        if not (path.is_absolute() and path.name):
+        if not Path(self.state_path).is_absolute():
             got = in_json(self.state_path) if self.state_path else "none"
-            raise self.refused("state_path", "the absolute path of a folder of its own beside max-epsilon", got)
+            raise self.refused("state_path", "an absolute path beside max-epsilon", got)
+        if not Path(os.path.normpath(self.state_path)).name:
+            raise self.refused("state_path", "a folder of its own below the root")
         self.policy()
 
     def policy(self) -> Policy:
