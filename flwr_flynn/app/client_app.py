@@ -1,9 +1,8 @@
 """The ClientApp that `flwr run` starts at every party.
 
-A deployed party reads its own file, named in the node config that it was started with, and nothing else: nothing of a
-run's settings names what it reads. In a simulation Flower numbers the parties (``partition-id`` and ``num-partitions``
-in the node config) and each takes its share of the run's data set. Which of the two a party is follows from what runs
-it (`runtime.in_simulation`), never from settings; without a proof of a simulation it is deployed.
+A deployed party reads the file that its own node config names, and nothing else. In a simulation Flower numbers the
+parties, and each takes its share of the run's data set. Which of the two a party is follows from what runs it
+(`runtime.in_simulation`), never from settings; without a proof of a simulation it is deployed.
 """
 
 from __future__ import annotations
@@ -30,18 +29,11 @@ from flwr_flynn.federated.protocol import PARTY, REFUSED
 from flwr_flynn.flower import secagg
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.model.classifier import FlyNNClassifier
+from flwr_flynn.privacy.ledger import Budget
 
 
 class UnreadyClient(Client):
-    """A party that cannot take part, and gives the reason in its replies: an exception would arrive without its name.
-
-    Parameters
-    ----------
-    name : str or None
-        Name of the party in the server's log and report.
-    reason : str
-        Settings, indices and numbers, never a value of a file.
-    """
+    """A party that cannot take part, and gives the reason in its replies: exceptions would arrive without its name."""
 
     def __init__(self, name: str | None, reason: str) -> None:
         self.refusal: dict[str, Scalar] = {REFUSED: reason}
@@ -63,13 +55,7 @@ def client_fn(context: Context) -> Client:
 
 
 def deployed_client(context: Context) -> Client:
-    """The party of a deployed node: by its node config alone, in which each key must be known.
-
-    Parameters
-    ----------
-    context : Context
-        ``partition-id`` and ``num-partitions`` in its node config mean nothing.
-    """
+    """The party of a deployed node: by its node config alone, in which each key must be known."""
     name = str(context.node_config.get("party-id", "")) or None
 
     def made() -> Client:
@@ -91,7 +77,7 @@ def deployed_client(context: Context) -> Client:
             leaves=node.leave,
             secure=node.secure,
             response_seconds=node.response_seconds,
-            on_model=_keeper(node),
+            on_model=_keeper(node, budget),
             **_common(node, name),
         ).to_client()
 
@@ -99,14 +85,7 @@ def deployed_client(context: Context) -> Client:
 
 
 def simulated_client(context: Context) -> Client:
-    """The party of a simulated node, by the run's settings; also for programs that simulate nodes themselves.
-
-    Parameters
-    ----------
-    context : Context
-        Its node config may have ``partition-id`` and ``num-partitions`` only: whoever gives a node a policy means no
-        simulation.
-    """
+    """The party of a simulated node, by the run's settings; also for programs that simulate nodes themselves."""
     node = context.node_config
     name = f"party-{node.get('partition-id', '')}"
 
@@ -155,24 +134,21 @@ def _ready(made: Callable[[], Client], name: str | None) -> Client:
         return UnreadyClient(name, f"failed with {type(error).__name__}")
 
 
-def _keeper(node: NodeConfig) -> Callable[[FlyNNClassifier], None] | None:
-    """The function that writes the party's copy of the model; a path that cannot be written is refused before counting.
-
-    Raises
-    ------
-    ConfigError
-        The message names no path: it travels to the server.
-    """
+def _keeper(node: NodeConfig, budget: Budget | None) -> Callable[[FlyNNClassifier], None] | None:
+    """The function that writes the party's copy of the model; a bad path is refused before counting."""
     if not node.model_path:
         return None
     try:
         path = Path(node.model_path).expanduser().absolute()
         writable = path.parent.is_dir() and os.access(path.parent, os.W_OK | os.X_OK) and not path.is_dir()
         taken = path.resolve() == Path(node.data_path).expanduser().resolve()
+        of_ledger = budget is not None and budget.has(path)
     except (OSError, RuntimeError, ValueError):  # too long, the home of nobody, a NUL
-        writable = taken = False
+        writable = taken = of_ledger = False
     if taken:
         raise ConfigError("node-config model-path", "a file other than data-path", "the same file")
+    if of_ledger:
+        raise ConfigError("node-config model-path", "a file other than the ledger's at state-path", "one of these")
     if not writable:
         raise ConfigError("node-config model-path", "a file in a folder that can be written to", "no such file")
 

@@ -1,11 +1,8 @@
 """Run settings and node settings: two tables of keys, checked before anything runs.
 
-The run's settings come from ``[tool.flwr.app.config]`` in pyproject.toml and from ``flwr run --run-config``;
-a party's own from ``flower-supernode --node-config``. Both reach an app as flat mappings of scalars. Each
-field of `RunConfig` and `NodeConfig` is one key (``hash_dim`` is spelled ``hash-dim`` outside), with its default, its
-bounds, its meaning and its group (`flwr_flynn.app.run_settings` has those of a run). The defaults in pyproject.toml and
-the table in README.md follow from these tables (`toml_block` and `markdown_rows` in `flwr_flynn.app.settings`), and
-tests compare them.
+The run's settings come from ``[tool.flwr.app.config]`` in pyproject.toml and from ``flwr run --run-config``; a party's
+own from ``flower-supernode --node-config``. Each field is one key (``hash_dim`` is spelled ``hash-dim`` outside). The
+defaults in pyproject.toml and the table in README.md follow from these tables (`toml_block`, `markdown_rows`).
 
 >>> RunConfig.parse({"alpha": 0.3}).alpha
 0.3
@@ -16,6 +13,7 @@ flwr_flynn.errors.ConfigError: run-config alpha: expected a number above 0, got 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -65,7 +63,6 @@ class RunConfig(
     """
 
     def check(self) -> None:
-        """See `Settings.check`."""
         super().check()
         if self.preset == "paper":
             for name, fixed in _PAPER.items():
@@ -77,11 +74,10 @@ class RunConfig(
                 raise self.refused("mechanism", "gaussian with secure = true (give a delta)", self.mechanism_kind)
         if self.is_private:
             self._require_unscaled("epsilon, which does not cover sums of columns")
+        expected = f"none with action = {self.action}, which takes it from the federation's file"
         for row in self.rows():
             if self.action in row.facts.fixed_by_federation and self.is_given(row.name):
-                raise self.refused(
-                    row.name, f"none with action = {self.action}, which takes it from the federation's file"
-                )
+                raise self.refused(row.name, expected)
 
     def _require_unscaled(self, setting: str) -> None:
         if self.scaling != "none":
@@ -137,8 +133,13 @@ class NodeConfig(Settings):
         "given: no private answers, and none of the keys that say how they are to be",
         above=0,
     )
-    max_delta: float = _of_policy(0.0, "likewise, the sum of their `delta`", low=0, high=1)
-    secure: bool = setting(False, "counts leave the party in secure sums only; other requests are refused")
+    max_delta: float = _of_policy(0.0, "likewise, the sum of their `delta`", low=0, high=0.01)
+    secure: bool = setting(
+        False,
+        "counts leave the party in secure sums only; other requests are refused. With `max-epsilon` that bounds the "
+        "epsilon of the sum, while as many parties are honest as the request says; a server that invents parties "
+        "breaks that, and a share alone has a larger epsilon",
+    )
     leave: bool = setting(
         False,
         "the party leaves: it answers runs with `action = withdraw`, by the counts it was counted by, and no others",
@@ -158,9 +159,9 @@ class NodeConfig(Settings):
         choices=COMPOSITIONS,
     )
     max_releases: int = _of_policy(100, "private answers at most, old ones again not counted", low=1, high=10**6)
-    evaluate: bool = _of_policy(
+    evaluate: bool = setting(
         False,
-        "with `max-epsilon`: try models on samples held out, and let the confusion matrix leave the party",
+        "with `max-epsilon` or `secure`: try models on samples held out, and let the confusion matrix leave the party",
     )
     response_seconds: float = _of_policy(
         0.0,
@@ -172,26 +173,24 @@ class NodeConfig(Settings):
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> NodeConfig:
-        """Check a mapping as `Settings.parse` does, and refuse settings of a policy without `max-epsilon`.
-
-        Raises
-        ------
-        ConfigError
-            One line: the key, the values expected, the value that came.
-        """
+        """Check a mapping as `Settings.parse` does, and refuse settings of a policy without `max-epsilon`."""
         # Whoever names one of them wants a policy. Without a bound there is none, and exact counts would leave.
         if "max-epsilon" not in raw and (given := [key for key in POLICY_KEYS if key in raw]):
             raise ConfigError("node-config max-epsilon", f"a number above 0 beside {given[0]}", "none")
-        return super().parse(raw)
+        node = super().parse(raw)
+        if "evaluate" in raw and not (node.max_epsilon or node.secure):
+            raise ConfigError("node-config max-epsilon", "a number above 0, or secure = true, beside evaluate", "none")
+        return node
 
     def check(self) -> None:
-        """See `Settings.check`."""
         super().check()
         if not self.max_epsilon:
             return
         if not Path(self.state_path).is_absolute():
             got = in_json(self.state_path) if self.state_path else "none"
             raise self.refused("state_path", "an absolute path beside max-epsilon", got)
+        if not Path(os.path.normpath(self.state_path)).name:
+            raise self.refused("state_path", "a folder of its own below the root")
         self.policy()
 
     def policy(self) -> Policy:

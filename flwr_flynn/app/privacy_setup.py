@@ -25,22 +25,7 @@ _LOG = logging.getLogger("flwr")  # Flower's own
 
 
 def private_plan(config: RunConfig, plan: HashPlan, n_parties: int) -> HashPlan:
-    """The plan with the sizes that the noise calls for; those that are given stay.
-
-    Parameters
-    ----------
-    config : RunConfig
-        With `epsilon`.
-    plan : HashPlan
-        Its `n_examples` must be public.
-    n_parties : int
-        Each adds noise; in a secure sum each a share of one noise.
-
-    Raises
-    ------
-    ConfigError
-        A size does not fit, or the number of samples is not given.
-    """
+    """The plan with the sizes that the noise calls for; those that are given stay."""
     if not plan.n_examples:
         raise ConfigError("run-config n-examples: with epsilon it must be given in a deployment, roughly and public")
     try:
@@ -63,19 +48,7 @@ def private_plan(config: RunConfig, plan: HashPlan, n_parties: int) -> HashPlan:
 
 
 def run_mechanism(config: RunConfig, spec: HashSpec, n_classes: int, n_parties: int) -> Mechanism | None:
-    """The mechanism by which the parties of this run make noisy counts; None for exact counts.
-
-    Parameters
-    ----------
-    config : RunConfig
-    spec : HashSpec
-    n_classes, n_parties : int
-
-    Raises
-    ------
-    ConfigError
-        A setting does not fit.
-    """
+    """The mechanism by which the parties of this run make noisy counts; None for exact counts."""
     if not config.is_private:
         return None
     kind = config.mechanism_kind

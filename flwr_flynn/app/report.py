@@ -42,8 +42,6 @@ def compiled(
     counts, run = strategy.counts, strategy.run
     model, columns = strategy.model, run.state.results.get("columns")
     selection, evaluation = strategy.selection, run.state.results.get("evaluation")
-    settings = {name: default for name, default, _ in RunConfig.table()}
-    settings = {key: getattr(config, key.replace("-", "_")) for key in settings}
     mechanism = run.state.run_spec.mechanism
     report: dict[str, Any] = {
         "format": 2,
@@ -69,7 +67,7 @@ def compiled(
         "decay": float(model.decay_),
         "temperature": float(model.temperature_),
         "rule": model.rule,
-        "settings": settings,
+        "settings": {row.key: getattr(config, row.name) for row in RunConfig.rows()},
         "versions": {name: version(name) for name in ("flwr", "numpy", "scipy", "numba", "scikit-learn")}
         | {"flwr-flynn": flwr_flynn.__version__, "python": platform.python_version()},
     }
@@ -87,13 +85,8 @@ def compiled(
 
 
 def _party(member: Member) -> dict[str, Any]:
-    return {
-        "name": str(member),
-        "cid": member.node,
-        "examples": member.examples,
-        "bytes": member.bytes,
-        "seconds": member.seconds,
-    }
+    figures = {name: getattr(member, name) for name in ("examples", "bytes", "seconds")}
+    return {"name": str(member), "cid": member.node, **figures}
 
 
 def _privacy(strategy: FlyNNStrategy, mechanism: Mechanism) -> dict[str, Any]:
@@ -181,35 +174,29 @@ def table(report: dict[str, Any], folder: Path) -> str:
     rows += _hash_rows(report)
     rows += _privacy_rows(report)
     if sizes:
-        upload = f"{_bytes(sum(sizes) / len(sizes))} on average, {_bytes(max(sizes))} at most"
-        rows.append(("upload per party", upload))
+        mean = _bytes(sum(sizes) / len(sizes))
+        rows.append(("upload per party", f"{mean} on average, {_bytes(max(sizes))} at most"))
     for name, each in report["traffic"].items():
-        called = _STEPS.get(name, name)
-        rows.append((f"  {called}", f"{_bytes(each['up'])} up, {_bytes(each['down'])} down"))
+        rows.append((f"  {_STEPS.get(name, name)}", f"{_bytes(each['up'])} up, {_bytes(each['down'])} down"))
     if evaluation:
         rows += [(name, f"{evaluation[key]:.4f}") for name, key in _SCORES]
         worst = evaluation["worst_party"]
         seen = f"{worst['accuracy']:.4f} ({worst['name']}, {worst['examples']} held-out samples)"
         rows.append(("worst party", seen))
-    elif trouble := report["evaluation_trouble"]:
-        rows.append(("evaluation", f"failed with {', '.join(dict.fromkeys(trouble))}"))
-    elif not report["evaluates"]:
-        rows.append(("evaluation", "none: no results leave the parties"))
-    elif silent:
-        rows.append(("evaluation", f"failed at {len(silent)} parties"))
     else:
-        rows.append(("evaluation", "none: no party holds test samples"))
+        why = f"failed at {len(silent)} parties" if silent else "none: no party holds test samples"
+        why = why if report["evaluates"] else "none: no results leave the parties"
+        trouble = ", ".join(dict.fromkeys(report["evaluation_trouble"]))
+        rows.append(("evaluation", f"failed with {trouble}" if trouble else why))
     missed = "not evaluated" if report["evaluates"] else "has no model"
     rows += [(f"  {missed}: {name}", reason) for name, reason in silent.items()]
     rows += [(f"  could not keep the model: {name}", reason) for name, reason in report["unkept"].items()]
     rows.append(("SHA-256 of the counts", sha["federated"]))
     if "pooled" in sha:
         rows.append(("  trained on pooled data", sha["pooled"]))
-        unknown = {"equal": f"n/a, {len(report['missing'])} missing"}
-        for name, called in EQUALITIES.items():
-            if name in sha:
-                answers = {True: "yes", False: "NO", None: unknown.get(name, "n/a, some samples had no say")}
-                rows.append((called, answers[sha[name]]))
+        for name in [name for name in EQUALITIES if name in sha]:
+            unknown = f"{len(report['missing'])} missing" if name == "equal" else "some samples had no say"
+            rows.append((EQUALITIES[name], {True: "yes", False: "NO", None: f"n/a, {unknown}"}[sha[name]]))
     if report["privacy"] and simulation:
         rows.append((EQUALITIES["equal"], "n/a, noisy"))
     rows.append(("output folder", str(folder)))
@@ -243,12 +230,7 @@ def _privacy_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
 _DONE = {"train": "counted", "join": "joined", "withdraw": "taken out", "evaluate": ""}
 """Verbs of the actions, for the parties that a run counts."""
 
-_STEPS = {
-    "columns": "sums of the columns",
-    "counts": "counts",
-    "selection": "selection",
-    "evaluation": "model and evaluation",
-}
+_STEPS = {"columns": "sums of the columns", "evaluation": "model and evaluation"}
 
 
 def _hash_rows(report: dict[str, Any]) -> list[tuple[str, str]]:

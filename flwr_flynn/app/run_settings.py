@@ -63,7 +63,6 @@ class DataSettings(RunSettings):
     )
 
     def check(self) -> None:
-        """See `Settings.check`."""
         super().check()
         most = 10**8 // self.synthetic_features
         if self.dataset == "synthetic" and self.synthetic_examples > most:
@@ -152,20 +151,13 @@ class HashSettings(RunSettings):
     scale: str = _fixed("", "public factor after the centre: one number above 0, or one per feature")
 
     def check(self) -> None:
-        """See `Settings.check`."""
         super().check()
         for name in ("center", "scale"):
             if self.is_given(name) and self.scaling != "none":
                 raise self.refused(name, f"none beside scaling = {self.scaling}")
 
     def plan(self, n_features: int, n_examples: int | None, n_classes: int) -> HashPlan:
-        """The run's `HashPlan`: given sizes as they are, the others left to `HashSpec.suggest`.
-
-        Raises
-        ------
-        ConfigError
-            The settings do not make a spec for that many features.
-        """
+        """The run's `HashPlan`: given sizes as they are, the others left to `HashSpec.suggest`."""
         scaling: Any = None if self.scaling == "none" else self.scaling
         if scaling == "auto" and n_features > _WIDEST:
             scaling = None
@@ -215,7 +207,6 @@ class ReadoutSettings(RunSettings):
     rule: str = setting("balanced", "scoring rule", choices=RULES, fixed_by_federation=("evaluate",))
 
     def check(self) -> None:
-        """See `Settings.check`."""
         super().check()
         self.decay_value()
 
@@ -246,10 +237,7 @@ class PrivacySettings(RunSettings):
         high=100,
     )
     delta: float = _private(
-        0.0,
-        "probability with which that may fail, much below one over the number of people; 0: never",
-        low=0,
-        high=0.5,
+        0.0, "probability with which that may fail, much below one over the number of people; 0: never", low=0, high=0.5
     )
     mechanism: str = _private(
         "auto",
@@ -273,7 +261,6 @@ class PrivacySettings(RunSettings):
     )
 
     def check(self) -> None:
-        """See `Settings.check`."""
         super().check()
         if not self.is_private:
             return
@@ -320,7 +307,8 @@ class SecureSettings(RunSettings):
         0,
         "`secure` with `epsilon`: parties that add their noise and keep it to themselves, whatever the others do; each "
         "adds its share of the noise of one. At most `secure-threshold` of `min-available`, which leaves no room for "
-        "one that tells its noise; 0: one less than that, but at least 2",
+        "one that tells its noise; 0: one less than that, but at least 2. Epsilon is that of the sum while so many are "
+        "honest; a server that invents parties breaks that, and a share alone has a larger epsilon",
         low=0,
         high=10**6,
         needs=("secure", "epsilon"),
@@ -334,7 +322,6 @@ class SecureSettings(RunSettings):
     )
 
     def check(self) -> None:
-        """See `Settings.check`."""
         super().check()
         if self.secure and not self.max_examples:
             raise self.refused("max_examples", "a number above 0 with secure = true")
@@ -376,7 +363,6 @@ class FederationSettings(RunSettings):
     classes: str = _deployed("", "deployment: class list with commas between, or a JSON list")
 
     def check(self) -> None:
-        """See `Settings.check`."""
         super().check()
         if self.min_available and self.min_parties > self.min_available:
             raise self.refused("min_parties", f"at most min-available = {self.min_available}")

@@ -1,9 +1,8 @@
 """The runtime of a party: Flower's simulation engine, or anything else, which counts as a deployment.
 
-A simulated party reads what the run names; a deployed one reads what its own node config names and nothing else. Which
-of the two a party is must therefore not follow from settings: Flower's tutorials give ``partition-id`` and
-``num-partitions`` to deployed nodes as well, a key may be misspelt, and a run's settings come from the server. It
-follows from the code that called the party: the simulation engine calls it from a method of an actor of Ray.
+Which of the two a party is must not follow from settings: Flower's tutorials give ``partition-id`` to deployed nodes as
+well, a key may be misspelt, and a run's settings come from the server. It follows from the code that called the party:
+the simulation engine calls it from a method of an actor of Ray.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
 """The ServerApp that `flwr run` starts: wait for the parties, add their counts, evaluate, save, report.
 
-In a simulation the server loads the data set itself, to know its shape and classes and to train on the pooled
-data for comparison. In a deployment it sees no data: the run config names the number of features and the
-classes.
-
-Nothing of Flower runs after the last round, so the app does it by hand: it runs Flower's `DefaultWorkflow`,
-then asks the strategy for its model, which raises when too few parties were counted.
+In a simulation the server loads the data set itself, for its shape and classes and to train on the pooled data for
+comparison. In a deployment it sees no data: the run config names the number of features and the classes.
 """
 
 from __future__ import annotations
@@ -92,16 +88,12 @@ def _run(grid: Grid, context: Context, config: RunConfig, folder: Path, kept: Pa
     told["evaluation_trouble"] = trouble
     told["run"] = {"run_id": str(context.run_id), "seconds": round(time.monotonic() - start, 3)}
     text = json.dumps(told, indent=2, allow_nan=False) + "\n"
-    metrics = folder / "metrics.json"
-    if not _try_to_write(unwritten, lambda: _write(metrics, text)):
+    if not _try_to_write(unwritten, lambda: _write(folder / "metrics.json", text)):
         print(text, flush=True)  # the log is the only place left for it
     print(report.table(told, folder), flush=True)
-    unequal = [name for name in report.EQUALITIES if told["sha256"].get(name) is False]
     wrong = [f"results: {error}" for error in unwritten]
-    if unequal:
-        wrong.append(
-            f"every party is counted, but the model is not the one trained on the pooled data ({', '.join(unequal)})"
-        )
+    if unequal := ", ".join(name for name in report.EQUALITIES if told["sha256"].get(name) is False):
+        wrong.append(f"every party is counted, but the model is not the one trained on the pooled data ({unequal})")
     if wrong:
         raise FlyNNError("; ".join(wrong))
 
@@ -170,11 +162,8 @@ def _identify(grid: Grid) -> Callable[[str], str]:
     known: dict[str, str] = {}
 
     def identify(cid: str) -> str:
-        if cid not in known:
-            known.update(
-                (str(node.node_id), hashlib.sha256(node.public_key).hexdigest() if node.public_key else "")
-                for node in grid.get_nodes()
-            )
+        for node in grid.get_nodes() if cid not in known else ():
+            known[str(node.node_id)] = hashlib.sha256(node.public_key).hexdigest() if node.public_key else ""
         return known.setdefault(cid, "")
 
     return identify
@@ -224,10 +213,7 @@ def _federation_file(config: RunConfig, folder: Path) -> Path:
 
 
 def _simulated_parties(grid: Grid) -> int | None:
-    """The number of SuperNodes of a simulation, or None in a deployment.
-
-    A simulation registers all its nodes at once while this app starts: wait until their number stands still.
-    """
+    """The number of SuperNodes of a simulation, once it stands still, or None in a deployment."""
     if not isinstance(grid, InMemoryGrid):
         return None
     before, now = -1, 0
@@ -267,26 +253,18 @@ def _what_to_train(config: RunConfig, parties: int | None) -> tuple[HashPlan, li
         n_examples = plan.n_examples if parties is None else training_points(config)
         plan = private_plan(config, replace(plan, n_examples=n_examples), config.min_available or parties or 1)
     if config.scaling == "auto" and not plan.needs_sums:
-        log(
-            logging.WARNING,
-            "FlyNN: scaling auto does not scale as many as %s columns",
-            plan.n_features,
-        )
+        log(logging.WARNING, "FlyNN: scaling auto does not scale as many as %s columns", plan.n_features)
     specs = foreseen(plan)
+    hashes = "" if len(specs) == 1 else f"{len(specs)} hashes with "
+    rows = f"{hashes}{specs[0].hash_dim} rows of {specs[0].row_nnz} entries and {len(classes)} classes"
+    needs = {rows: sum(memory_needed(spec, len(classes)) for spec in specs)}
     if plan.needs_sums:
         request = ColumnsRequest(plan.n_features, classes, plan.needs_classes, config.min_examples)
-        if (sums := request.memory_needed / 2**30) > config.memory_limit:
-            raise ConfigError(
-                f"run-config memory-limit: the sums of {plan.n_features} columns for {len(classes)} classes need about "
-                f"{sums:.2f} GiB, {config.memory_limit:g} are allowed"
-            )
-    needed = sum(memory_needed(spec, len(classes)) for spec in specs) / 2**30
-    if needed > config.memory_limit:
-        hashes = "" if len(specs) == 1 else f"{len(specs)} hashes with "
-        raise ConfigError(
-            f"run-config memory-limit: {hashes}{specs[0].hash_dim} rows of {specs[0].row_nnz} entries and "
-            f"{len(classes)} classes need about {needed:.2f} GiB, {config.memory_limit:g} are allowed"
-        )
+        needs = {f"the sums of {plan.n_features} columns for {len(classes)} classes": request.memory_needed} | needs
+    for what, needed in needs.items():
+        if (size := needed / 2**30) > config.memory_limit:
+            limit = f"{config.memory_limit:g} are allowed"
+            raise ConfigError(f"run-config memory-limit: {what} need about {size:.2f} GiB, {limit}")
     return plan, classes, feature_names
 
 

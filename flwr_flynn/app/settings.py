@@ -20,6 +20,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from inspect import get_annotations
+from itertools import groupby
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from flwr_flynn import _validation
@@ -31,27 +32,7 @@ Self = TypeVar("Self", bound="Settings")
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about one setting.
-
-    Parameters
-    ----------
-    meaning : str
-        One line for users.
-    low, high : float, optional
-        Bounds, both allowed.
-    above, below : float, optional
-        Bounds, not allowed themselves.
-    choices : tuple of str, optional
-        The strings allowed.
-    required : bool, default=False
-        Whether the setting must be given.
-    needs : tuple of str
-        Fields that must be given, or true, beside this one.
-    simulation_only, deployment_only : bool, default=False
-        Whether only one kind of run uses the setting.
-    fixed_by_federation : tuple of str
-        Actions that take the setting from the federation file, so that it must not be given.
-    """
+    """Facts about one setting."""
 
     meaning: str
     low: float | None = None
@@ -91,19 +72,7 @@ class Settings:
 
     @classmethod
     def parse(cls: type[Self], raw: Mapping[str, Any]) -> Self:
-        """Check a mapping of settings against the table.
-
-        Parameters
-        ----------
-        raw : mapping of str to bool, int, float or str
-            The mapping that Flower hands to an app. `flwr run` refuses keys that pyproject.toml does not declare;
-            nothing does so for a node's, so a misspelled one is refused here.
-
-        Raises
-        ------
-        ConfigError
-            One line: the key, the values expected, the value that came.
-        """
+        """Check a mapping of settings against the table."""
         rows = cls.rows()
         known = {row.key for row in rows}
         if cls.foreign is not None and (unknown := sorted(set(raw) - known - cls.foreign)):
@@ -120,21 +89,13 @@ class Settings:
         return settings
 
     def check(self) -> None:
-        """Check what no setting can tell by itself. A group that has such checks extends this.
-
-        Raises
-        ------
-        ConfigError
-            One line, as for `parse`.
-        """
+        """Check what no setting can tell by itself. A group that has such checks extends this."""
         for row in self.rows():
             for needed in row.facts.needs:
                 value = getattr(self, needed)
                 if self.is_given(row.name) and not value:
                     expected = "true" if isinstance(value, bool) else "above 0"
-                    raise ConfigError(
-                        f"{self.source} {row.key}", f"{key_of(needed)} {expected} beside it", in_json(value)
-                    )
+                    raise self.refused(row.name, f"{key_of(needed)} {expected} beside it", in_json(value))
 
     @classmethod
     def rows(cls) -> list[Row]:
@@ -192,15 +153,9 @@ def _checked(field: str, value: Any, default: Any, facts: Facts) -> Any:
             least = -_validation.LARGEST if facts.low is None else int(facts.low)
             most = _validation.LARGEST if facts.high is None else int(facts.high)
             return _validation.integer(field, whole, least, most)
-        low, high, above, below = facts.low, facts.high, facts.above, facts.below
-        return _validation.number(
-            field,
-            value,
-            -math.inf if low is None else low,
-            math.inf if high is None else high,
-            above=-math.inf if above is None else above,
-            below=math.inf if below is None else below,
-        )
+        low, above = (-math.inf if bound is None else bound for bound in (facts.low, facts.above))
+        high, below = (math.inf if bound is None else bound for bound in (facts.high, facts.below))
+        return _validation.number(field, value, low, high, above=above, below=below)
     except ConfigError as error:
         expected = str(error.expected).replace("True or False", "true or false")
         raise ConfigError(field, expected, in_json(value)) from None
@@ -234,12 +189,9 @@ def toml_block(table: type[Settings]) -> str:
     >>> toml_block(RunConfig).splitlines()[:2]
     ['# data', 'dataset = "digits"']
     """
-    lines, group = [], ""
-    for row in table.rows():
-        if row.group != group:
-            lines.append(f"# {row.group}")
-            group = row.group
-        lines.append(f"{row.key} = {json.dumps(row.default)}")
+    lines = []
+    for group, rows in groupby(table.rows(), lambda row: row.group):
+        lines += [f"# {group}", *(f"{row.key} = {json.dumps(row.default)}" for row in rows)]
     return "\n".join(lines) + "\n"
 
 

@@ -4,18 +4,9 @@
 `flwr_flynn.privacy.ledger` a party's policy and its ledger of releases.
 """
 
-from flwr_flynn.privacy.sizing import (
-    MECHANISMS,
-    NEIGHBOURS,
-    GaussianCounts,
-    LaplaceCounts,
-    Mechanism,
-    SimulatedRelease,
-    TopTLaplace,
-    clamped,
-    mechanism_from_dict,
-    suggest_spec,
-)
+from flwr_flynn.privacy.mechanisms import NEIGHBOURS, GaussianCounts, LaplaceCounts, Mechanism, SimulatedRelease
+from flwr_flynn.privacy.sizing import MECHANISMS, clamped, mechanism_from_dict, suggest_spec
+from flwr_flynn.privacy.top_t import TopTLaplace
 
 __all__ = [
     "MECHANISMS",

@@ -1,13 +1,12 @@
 """The noise that a privacy guarantee takes: sigma from (epsilon, delta), and back.
 
 A record changes some entries of the counts by one. With discrete Gaussian noise on every entry, the privacy loss is
-that of the composition of as many discrete Gaussian mechanisms of sensitivity 1, and dp-accounting's privacy loss
-distributions compose them exactly but for rounding, upwards. On the lattice 1 / (2 sigma ** 2), of which all privacy
-losses of such a mechanism are multiples, there is next to nothing to round.
+that of as many discrete Gaussian mechanisms of sensitivity 1. dp-accounting's privacy loss distributions compose them
+exactly but for rounding, upwards; losses are multiples of 1 / (2 sigma ** 2), the lattice on which it rounds.
 
-A person with several records may change an entry by more than one, and in many ways. Which way gives most away is not
-known for discrete noise; the Renyi divergence, which depends on the L2 distance alone (Canonne, Kamath and Steinke
-2020, Theorem 14), bounds them all, at some 8 % more noise.
+A person with several records may change an entry by more than one, in many ways. The Renyi divergence, which depends on
+the L2 distance alone (Canonne, Kamath and Steinke 2020, Theorem 14), bounds them all, at some 8 % more noise. The same
+bound serves where sigma is above 1000, since exact distributions of such noise take minutes.
 
 Needs the extra `privacy`: ``pip install "flwr-flynn[privacy]"``.
 """
@@ -15,6 +14,7 @@ Needs the extra `privacy`: ``pip install "flwr-flynn[privacy]"``.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
@@ -24,18 +24,15 @@ from flwr_flynn.errors import ConfigError, MissingExtraError
 SMALLEST_DELTA = 1e-12
 """Distributions are cut where less than about 1e-15 is left, so smaller deltas would be those of the cut."""
 
+_LARGEST_EXACT = 1000.0
+"""Sigma up to which noise is accounted for exactly: beyond, the distributions take seconds to minutes each."""
+
 _UP = 1 + 1e-12  # more than a few roundings take away
-_ORDERS = [1 + 1.25**power for power in range(-24, 40)]
+_ORDERS = [1 + 1.25**power for power in range(-24, 60)]
 
 
 def privacy_extra(module: str) -> Any:
-    """A module of the extra `privacy`.
-
-    Raises
-    ------
-    MissingExtraError
-        It is not installed.
-    """
+    """A module of the extra `privacy`."""
     try:
         return import_module(module)
     except ImportError:
@@ -44,34 +41,22 @@ def privacy_extra(module: str) -> Any:
 
 
 def gaussian_epsilon(sigma: float, delta: float, n_entries: int, largest: int = 1) -> float:
-    """Epsilon of discrete Gaussian noise on integers.
-
-    Parameters
-    ----------
-    sigma : float
-        Parameter of the discrete Gaussian: P(x) proportional to exp(-x ** 2 / (2 sigma ** 2)).
-    delta : float
-        1e-12 <= delta < 1.
-    n_entries : int
-        Entries in which neighbours differ, at most.
-    largest : int, default=1
-        Difference in each of them, at most.
-
-    Returns
-    -------
-    float
-
-    Examples
-    --------
-    >>> round(gaussian_epsilon(14.92, 1e-5, n_entries=16), 3)
-    1.0
-    >>> round(gaussian_epsilon(3 * 14.92, 1e-5, n_entries=16, largest=3), 2)
-    1.1
-    """
+    """Epsilon of discrete Gaussian noise on integers, of which `n_entries` change by at most `largest`."""
     if not SMALLEST_DELTA <= delta < 1:
         raise ConfigError("delta", f"a number from {SMALLEST_DELTA:g} below 1", delta)
     if largest == 1:
-        return _composed_epsilon(sigma, delta, n_entries)
+        _require_measurable(sigma, n_entries)
+        if sigma <= _LARGEST_EXACT:
+            return _composed_epsilon(sigma, delta, n_entries)
+    return _renyi_epsilon(sigma, delta, n_entries, largest)
+
+
+def _require_measurable(sigma: float, n_entries: int) -> None:
+    if sigma * math.sqrt(n_entries) > 1e6:  # exact distributions would be of that many points
+        raise ConfigError("epsilon", "a larger number, with less noise to account for", f"one with sigma {sigma:.3g}")
+
+
+def _renyi_epsilon(sigma: float, delta: float, n_entries: int, largest: int) -> float:
     # rho-zCDP with rho = |difference|_2 ** 2 / (2 sigma ** 2); dp-accounting converts.
     rho = n_entries * largest**2 / (2 * sigma**2)
     rdp = privacy_extra("dp_accounting.rdp.rdp_privacy_accountant")
@@ -81,8 +66,6 @@ def gaussian_epsilon(sigma: float, delta: float, n_entries: int, largest: int = 
 
 @lru_cache(maxsize=256)
 def _composed_epsilon(sigma: float, delta: float, n_entries: int) -> float:
-    if sigma * math.sqrt(n_entries) > 1e6:  # distributions would be of that many points; epsilon .004 at rho 1000
-        raise ConfigError("epsilon", "a larger number, with less noise to account for", f"one with sigma {sigma:.3g}")
     distribution = privacy_extra("dp_accounting.pld.privacy_loss_distribution")
     # Of the lattice, or coarser where that would be needlessly fine; rounding then costs some 1e-5 of epsilon.
     interval = max(0.5 / sigma**2, 1e-4 * math.sqrt(n_entries) / sigma)
@@ -94,67 +77,40 @@ def _composed_epsilon(sigma: float, delta: float, n_entries: int) -> float:
 
 @lru_cache(maxsize=256)
 def gaussian_sigma(epsilon: float, delta: float, n_entries: int, largest: int = 1) -> float:
-    """The smallest sigma with a `gaussian_epsilon` of at most `epsilon`, rounded up by less than .1 %.
+    """The smallest sigma with a `gaussian_epsilon` of at most `epsilon`, rounded up by less than .1 %."""
+    sigma = _least_sigma(_renyi_epsilon, epsilon, delta, n_entries, largest)
+    if largest == 1 and sigma <= _LARGEST_EXACT:
+        return _least_sigma(gaussian_epsilon, epsilon, delta, n_entries, largest)
+    if largest == 1:
+        _require_measurable(sigma, n_entries)
+    return sigma
 
-    Parameters
-    ----------
-    epsilon : float
-        Positive.
-    delta, n_entries, largest
-        As for `gaussian_epsilon`.
 
-    Returns
-    -------
-    float
-
-    Examples
-    --------
-    >>> sigma = gaussian_sigma(1.0, 1e-5, n_entries=16)
-    >>> round(sigma, 1), gaussian_epsilon(sigma, 1e-5, 16) <= 1.0 < gaussian_epsilon(0.999 * sigma, 1e-5, 16)
-    (14.9, True)
-    """
-    size = largest * math.sqrt(n_entries)
-    high = size * (math.sqrt(2 * math.log(1.25 / delta)) / epsilon + 1)
-    while gaussian_epsilon(high, delta, n_entries, largest) > epsilon:
+def _least_sigma(
+    bound: Callable[[float, float, int, int], float], epsilon: float, delta: float, n_entries: int, largest: int
+) -> float:
+    high = largest * math.sqrt(n_entries) * (math.sqrt(2 * math.log(1.25 / delta)) / epsilon + 1)
+    while bound(high, delta, n_entries, largest) > epsilon:
         high *= 2
     low = high / 4
-    while low > 1e-3 and gaussian_epsilon(low, delta, n_entries, largest) <= epsilon:
+    while low > 1e-3 and bound(low, delta, n_entries, largest) <= epsilon:
         high, low = low, low / 2
     while high - low > 2e-4 * low:
         middle = (low + high) / 2
-        if gaussian_epsilon(middle, delta, n_entries, largest) > epsilon:
+        if bound(middle, delta, n_entries, largest) > epsilon:
             low = middle
         else:
             high = middle
     # Rounded to five digits it is the same on machines whose logarithms differ in the last digit.
     step = 10.0 ** (math.floor(math.log10(high)) - 4)
     sigma = round(math.ceil(high / step) * step, 12)
-    while gaussian_epsilon(sigma, delta, n_entries, largest) > epsilon:  # rounding within epsilon's own is not monotone
+    while bound(sigma, delta, n_entries, largest) > epsilon:  # rounding within epsilon's own is not monotone
         sigma = round(sigma + step, 12)
     return sigma
 
 
 def zcdp_epsilon(rho: float, delta: float) -> float:
-    """Epsilon of zero-concentrated differential privacy (zCDP).
-
-    Parameters
-    ----------
-    rho : float
-        The zCDP parameter: a Renyi divergence of at most rho times its order, at every order above 1.
-    delta : float
-        0 < delta < 1.
-
-    Returns
-    -------
-    float
-        The least, over orders a > 1, of a rho + log(1 - 1 / a) - log(delta a) / (a - 1): Proposition 12 of Canonne,
-        Kamath and Steinke 2020, "The discrete Gaussian for differential privacy". Needs no extra.
-
-    Examples
-    --------
-    >>> round(zcdp_epsilon(0.05, 1e-5), 3), zcdp_epsilon(0.0, 1e-5)
-    (1.308, 0.0)
-    """
+    """Epsilon of zero-concentrated differential privacy: Proposition 12 of Canonne, Kamath and Steinke 2020."""
     if not 0 < delta < 1 or not rho >= 0:
         raise ConfigError("rho, delta", "a number of at least 0 and one between 0 and 1", f"{rho!r} and {delta!r}")
     if rho == 0 or rho == math.inf:
@@ -175,36 +131,15 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
 
 
 def pure_rho(epsilon: float) -> float:
-    """The zCDP parameter of a promise that never fails, rounded up.
-
-    epsilon squared / 2: Proposition 1.4 of Bun and Steinke 2016, "Concentrated differential privacy: simplifications,
-    extensions, and lower bounds".
-    """
+    """The zCDP parameter of a promise that never fails, rounded up: Proposition 1.4 of Bun and Steinke 2016."""
     return epsilon**2 / 2 * _UP
 
 
 def gaussian_rho(sigma: float, n_entries: int, largest: int = 1, n_parties: int = 1) -> float:
-    """The zCDP parameter of discrete Gaussian noise on integers, rounded up.
+    """The zCDP parameter of discrete Gaussian noise on integers, or of a sum of such, rounded up.
 
-    Parameters
-    ----------
-    sigma, n_entries, largest
-        As for `gaussian_epsilon`.
-    n_parties : int, default=1
-        Parties that draw such noise, of which only the sum shows.
-
-    Returns
-    -------
-    float
-        The squared L2 sensitivity over 2 sigma squared (Canonne, Kamath and Steinke 2020, Theorem 14). Of a sum: the
-        last bound of Proposition 14 of Kairouz, Liu and Steinke 2021 (see `sum_of_gaussians_gap`), which is of this
-        form at every order, for sigma of at least 1 / 2. Its number of dimensions is here that of the entries in which
-        neighbours differ: divergences of independent entries add up, and those of the others are 0.
-
-    Examples
-    --------
-    >>> round(gaussian_rho(20.0, n_entries=16), 6), round(gaussian_rho(10.0, n_entries=16, n_parties=4), 6)
-    (0.02, 0.02)
+    Of a sum: the last bound of Proposition 14 of Kairouz, Liu and Steinke 2021, for sigma of at least 1 / 2. Its
+    dimensions are the entries in which neighbours differ: divergences of the others are 0.
     """
     if n_parties > 1 and sigma < 0.5:
         return math.inf
@@ -215,17 +150,6 @@ def gaussian_rho(sigma: float, n_entries: int, largest: int = 1, n_parties: int 
 def sum_of_gaussians_gap(sigma: float, n_parties: int) -> float:
     """The distance of a sum of discrete Gaussians from a discrete Gaussian, in the logarithm of probabilities.
 
-    Parameters
-    ----------
-    sigma : float
-        Parameter of each of them.
-    n_parties : int
-
-    Returns
-    -------
-    float
-        10 * sum over k < n_parties of exp(-2 pi ** 2 sigma ** 2 k / (k + 1)) (Kairouz, Liu and Steinke 2021,
-        "The distributed discrete Gaussian mechanism for federated learning with secure aggregation", Theorem 9), for
-        one entry; not more than its n_parties - 1 times largest term.
+    Theorem 9 of Kairouz, Liu and Steinke 2021, with the largest term of its sum instead of each.
     """
     return 0.0 if n_parties == 1 else 10 * (n_parties - 1) * math.exp(-(math.pi**2) * sigma**2)

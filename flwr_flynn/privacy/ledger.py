@@ -13,10 +13,8 @@ Costs add up by the account that the policy names when the ledger is made (`priv
 ``<path>.exists``, the marker, and ``<path>.lock``: their folder must last as long. The marker has the number of
 entries and the head of their hash chain, so that a ledger that is lost, altered, or an older copy is noticed.
 
-Not noticed: an older copy of the folder *and* of the marker, put back together. What was spent since is then forgotten:
-do not restore them from a backup, but reset the ledger, and lower the policy. Nor are two ledgers for one data file:
-each allows all of its policy, and the file gives away both. A ledger that is given the path of the data serves no other
-file, but it cannot know of another ledger: one data file, one folder.
+Not noticed: an older copy of the folder *and* of the marker, put back together (reset the ledger and lower the policy
+rather than restore a backup), and two ledgers for one data file, each of which allows all of its policy.
 
 >>> import tempfile
 >>> from pathlib import Path
@@ -53,11 +51,13 @@ from uuid import uuid4
 
 import numpy as np
 
-from flwr_flynn.errors import CountsError, PrivacyError
+from flwr_flynn._files import lock, settle
+from flwr_flynn.errors import ConfigError, CountsError, PrivacyError
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.privacy.ledger_file import LedgerFile
 from flwr_flynn.privacy.mechanisms import Mechanism, shown_bound
-from flwr_flynn.privacy.policy import Policy, total_cost, unseeded
+from flwr_flynn.privacy.policy import Policy, total_cost
+from flwr_flynn.privacy.sizing import mechanism_from_dict
 
 __all__ = ["Budget", "Policy", "Released", "main"]
 
@@ -67,15 +67,7 @@ _OWN = re.compile(r"(ledger\.json|[0-9a-f]{32}\.npz)|\.(ledger\.json|[0-9a-f]{32
 
 @dataclass(frozen=True, eq=False)
 class Released:
-    """An answer from the ledger.
-
-    Parameters
-    ----------
-    counts : ClassCounts
-        Counts that may leave the party.
-    repeated : bool
-        True if the same request was answered before, and this is that answer: nothing was spent.
-    """
+    """An answer from the ledger."""
 
     counts: ClassCounts
     repeated: bool
@@ -102,51 +94,32 @@ class Budget:
         self.path, self.policy = Path(os.path.realpath(path)), policy
         self.data_path = None if data_path is None else os.path.realpath(os.fspath(data_path))
         self._marker = self.path.with_name(self.path.name + ".exists")
+        self._lock = self._marker.with_suffix(".lock")
+
+    def has(self, path: str | os.PathLike[str]) -> bool:
+        """True if this path is the ledger's folder, in it, or its marker or lock."""
+        found = Path(os.path.realpath(path))
+        return found in (self.path, self._marker, self._lock) or self.path in found.parents
 
     def release(
-        self,
-        mechanism: Mechanism,
-        spec_fingerprint: str,
-        count: Callable[[], ClassCounts],
-        *,
-        terms: str = "",
+        self, mechanism: Mechanism, spec_fingerprint: str, count: Callable[[], ClassCounts], *, terms: str = ""
     ) -> Released:
         """The answer to a request: the earlier one if there is one, or else a new release, recorded first.
 
         Whether a request is refused depends on it, the policy and the ledger. No data are touched before that is
         decided, and none at all for an answer that is there.
-
-        Parameters
-        ----------
-        mechanism : Mechanism
-        spec_fingerprint : str
-            `FlyHash.fingerprint` of the hash to count by.
-        count : callable
-            Called without arguments for the counts: without noise, by that hash, of the shape that the mechanism is
-            for. Called at most once, while the ledger is locked. If it raises, nothing is recorded, and the exception
-            is passed on.
-        terms : str
-            Digest of the run, which is part of a request.
-
-        Raises
-        ------
-        PrivacyError
-            It is beyond the policy, or the ledger is lost, altered, an older copy, of another data file, of another
-            composition, or cannot be written.
-        CountsError
-            What `count` returned does not fit; nothing was spent.
         """
-        self.policy.check(mechanism)
-        unseeded(mechanism).require_feasible()
         request = _request(mechanism, spec_fingerprint, terms)
-        with self._opened(make=True) as ledger:
+        with self._opened() as ledger:
             self._check_use(ledger)
             # A share of noise is drawn anew for each sum: the same one in two sums of different parties would leave too
             # little of it in their difference.
             entry = None if mechanism.is_share else ledger.find(request)
             if entry is not None:
                 return Released(self._stored(entry, mechanism), True)
+            self.policy.check(mechanism)
             cost = self.policy.admit(mechanism, ledger.costs)
+            self._make(ledger)
             counts = count()
             if counts.spec_fingerprint != spec_fingerprint:
                 raise CountsError("spec_fingerprint", "that of the hash that was asked for", counts.spec_fingerprint)
@@ -157,6 +130,8 @@ class Budget:
             name = f"{uuid4().hex}.npz"
             longer = ledger.with_entry(request, cost, name, hashlib.sha256(raw).hexdigest())
             with self._writing():
+                if not os.path.samestat(os.fstat(self._held), os.lstat(self._lock)):  # another may write meanwhile
+                    raise self._trouble(": its lock was replaced meanwhile")
                 if not self._marker.stat().st_size:  # of the first format; it must not be older than the ledger
                     _write(self._marker, ledger.marker())
                 # In this order a process that dies leaves a release that nobody knows of, or one that is counted.
@@ -166,18 +141,7 @@ class Budget:
             return Released(released, False)
 
     def recall(self, mechanism: Mechanism, spec_fingerprint: str, *, terms: str = "") -> ClassCounts:
-        """The earlier answer to a request, for a party that wants it taken out of a sum; never a new release.
-
-        Parameters
-        ----------
-        mechanism, spec_fingerprint, terms
-            As for `release`.
-
-        Raises
-        ------
-        PrivacyError
-            There is no such answer, it is a share of noise, or the ledger cannot be trusted.
-        """
+        """The earlier answer to a request, for a party that wants it taken out of a sum; never a new release."""
         if mechanism.is_share:
             # Two sums, one with it and one without, would differ by little more than the counts it was to hide.
             raise PrivacyError("a share of the noise leaves in one secure sum only: it cannot be taken out of it")
@@ -189,13 +153,7 @@ class Budget:
         raise PrivacyError("this request was never answered: there is nothing to take out")
 
     def spent(self) -> tuple[float, float]:
-        """Epsilon and delta of all releases together, by the ledger's composition.
-
-        Raises
-        ------
-        PrivacyError
-            The ledger is lost, altered or an older copy.
-        """
+        """Epsilon and delta of all releases together, by the ledger's composition."""
         with self._opened() as ledger:
             return self._total(ledger)
 
@@ -213,11 +171,6 @@ class Budget:
 
         For the party's own hand: what was given away is given away all the same, and only the party can judge that it
         no longer matters, because its records have changed.
-
-        Raises
-        ------
-        PrivacyError
-            Other files than a ledger's lie there, or it cannot be removed.
         """
         self._own_files()  # before anything is made beside a folder that is no ledger
         with self._alone(), self._writing("removed"):
@@ -236,9 +189,8 @@ class Budget:
         except OSError as error:
             raise self._trouble(f": cannot be read ({error.strerror})") from None
         if others := sum(_OWN.fullmatch(file.name) is None for file in files):
-            raise PrivacyError(
-                f"ledger {self.path.name}: {others} of the files there are not a ledger's; none is removed"
-            )
+            what = f"{others} of the files there are not a ledger's; none is removed"
+            raise PrivacyError(f"ledger {self.path.name}: {what}")
         return files
 
     def _stale_markers(self) -> list[Path]:
@@ -250,42 +202,32 @@ class Budget:
     def _alone(self) -> Iterator[None]:
         """One process at a time."""
         try:
-            import fcntl
-        except ImportError:
-            raise PrivacyError("a ledger needs file locks, which this system lacks") from None
-        try:
             _make_folders(self.path.parent)
-            lock = os.open(self._marker.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+            held = lock(self._lock)
         except OSError as error:
             raise self._trouble(f": cannot be opened ({error.strerror})") from None
-        try:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            except OSError as error:
-                raise self._trouble(f": cannot be locked ({error.strerror})") from None
+        with held as self._held:
             yield
-        finally:
-            os.close(lock)
 
     @contextmanager
-    def _opened(self, *, make: bool = False) -> Iterator[LedgerFile]:
-        """The ledger, for one process at a time; an empty one where there never was any, made if a release goes in."""
-        new = LedgerFile(
-            self.policy.composition,
-            self.policy.max_delta if self.policy.composition == "zcdp" else 0.0,
-            self.data_path,
-        )
+    def _opened(self) -> Iterator[LedgerFile]:
+        """The ledger, for one process at a time; an empty one, not on the disk yet, where there never was any."""
         with self._alone():
-            if self.is_begun or make:
-                if not self.is_begun:
-                    with self._writing():
-                        # The marker first: dying after it leaves a ledger that counts as lost, not one that is new.
-                        _write(self._marker, new.marker())
-                        self.path.mkdir(mode=0o700)
-                        _write(self.path / _LEDGER, new.to_bytes())
-                        _settle(self.path.parent)
-                new = self._read()
-            yield new
+            if self.is_begun:
+                yield self._read()
+            else:
+                delta = self.policy.max_delta if self.policy.composition == "zcdp" else 0.0
+                yield LedgerFile(self.policy.composition, delta, self.data_path)
+
+    def _make(self, ledger: LedgerFile) -> None:
+        """Put a new ledger on the disk."""
+        if not self.is_begun:
+            with self._writing():
+                # The marker first: dying after it leaves a ledger that counts as lost, not one that is new.
+                _write(self._marker, ledger.marker())
+                self.path.mkdir(mode=0o700)
+                _write(self.path / _LEDGER, ledger.to_bytes())
+                settle(self.path.parent)
 
     def _read(self) -> LedgerFile:
         try:
@@ -316,6 +258,14 @@ class Budget:
             error = PrivacyError(f"ledger {self.path.name}: belongs to another data file")
             error.add_note(f"it was made for {ledger.data_path}; this is {self.data_path or 'not said'}")
             raise error
+        for entry in ledger.entries:
+            try:
+                self.policy.check_strength(mechanism_from_dict(entry["request"]["mechanism"]))
+            except (KeyError, ConfigError):
+                raise self._trouble(" was rolled back or altered; nothing is released until it is reset") from None
+            except PrivacyError as error:  # it was paid for by the weaker promise
+                why = f": a release before protects less; nothing is released until it is reset ({error})"
+                raise self._trouble(why) from None
 
     @contextmanager
     def _writing(self, what: str = "written") -> Iterator[None]:
@@ -354,18 +304,9 @@ def _write(path: Path, content: bytes) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(beside, path)
-        _settle(path.parent)
+        settle(path.parent)
     finally:
         beside.unlink(missing_ok=True)
-
-
-def _settle(folder: Path) -> None:
-    """See to it that the names in a folder are on the disk."""
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 def _make_folders(folder: Path) -> None:
@@ -373,7 +314,7 @@ def _make_folders(folder: Path) -> None:
     if not folder.exists():
         _make_folders(folder.parent)
         folder.mkdir(exist_ok=True)
-        _settle(folder.parent)
+        settle(folder.parent)
 
 
 def main(arguments: Sequence[str]) -> int:

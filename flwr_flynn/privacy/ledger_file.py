@@ -1,8 +1,7 @@
 """The two files of a party's ledger: the ledger itself, and the marker beside its folder. No disk is touched here.
 
-The entries of a ledger form a hash chain, and the marker has their number and the head of the chain. The ledger is
-written before the marker, so that it may be one entry ahead of it: a process died in between. Any other difference
-means that one of the two is not the one that was written last.
+The entries form a hash chain; the marker has their number and the head of the chain. The ledger is written before the
+marker, so that it may be one entry ahead of it. Any other difference means that one of them is an older copy.
 
 The first format, of version 0.1.0, had an empty marker, and in each entry a digest of the data, which is dropped.
 """
@@ -26,19 +25,7 @@ _FIELDS = {"request", *_COST, "file", "sha256"}
 
 @dataclass(frozen=True)
 class LedgerFile:
-    """The content of a ledger. Immutable by convention.
-
-    Parameters
-    ----------
-    composition : {"basic", "zcdp"}, default="basic"
-        The account by which its entries add up.
-    delta : float, default=0.0
-        The policy's `max_delta` when the ledger was made: where "zcdp" converts if no policy is at hand.
-    data_path : str, optional
-        The one data file that the releases are from.
-    entries : sequence of dict, optional
-        One for each release, in the order in which they were made.
-    """
+    """The content of a ledger. Immutable by convention."""
 
     composition: str = "basic"
     delta: float = 0.0
@@ -68,13 +55,8 @@ class LedgerFile:
 
     def to_bytes(self) -> bytes:
         """The ledger's file, with a digest by which it notices that it was altered."""
-        content = {
-            "format": _FORMAT,
-            "composition": self.composition,
-            "delta": self.delta,
-            "data_path": self.data_path,
-            "entries": [*self.entries],
-        }
+        about = {"composition": self.composition, "delta": self.delta, "data_path": self.data_path}
+        content = {"format": _FORMAT, **about, "entries": [*self.entries]}
         return json.dumps({**content, "sha256": _digest(content)}).encode()
 
     def marker(self) -> bytes:
@@ -83,13 +65,7 @@ class LedgerFile:
 
     @classmethod
     def read(cls, raw: bytes, marker: bytes) -> tuple[LedgerFile, bool]:
-        """A ledger from its file and the marker's, and whether a process died before it wrote the last marker.
-
-        Raises
-        ------
-        ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError
-            One of them was altered, or the ledger is not the one that the marker was written for.
-        """
+        """A ledger from its file and the marker's, and whether a process died before it wrote the last marker."""
         content = json.loads(raw)
         if content["format"] == 1:
             ledger = _first_format(content)

@@ -40,10 +40,6 @@ class Mechanism(ABC):
     records_per_person : int, default=1
         Records of one person, at most, that the promise is to hold for together.
 
-    Raises
-    ------
-    ConfigError
-        A parameter is not as described; the message names it.
     """
 
     kind: ClassVar[str]
@@ -92,10 +88,7 @@ class Mechanism(ABC):
 
     @abstractmethod
     def epsilon(self, delta: float = 0.0) -> float:
-        """The privacy map: the loss of one release at most, where the promise may fail with probability `delta`.
-
-        Infinite where there is no such promise.
-        """
+        """The privacy map: the most that one release gives away but with probability `delta`; infinite for no bound."""
 
     @property
     def zcdp_rho(self) -> float:
@@ -111,39 +104,14 @@ class Mechanism(ABC):
         """(L, m) noisy counts."""
 
     def release(self, counts: ClassCounts, *, sampler: Sampler | None = None) -> ClassCounts:
-        """Counts that may leave their party. Every call gives away epsilon anew.
-
-        OpenDP draws some 100 000 numbers a second, so that a release of 1.7 million counts takes about 20 seconds.
-
-        Parameters
-        ----------
-        counts : ClassCounts
-            Without noise. Nothing is said about their values, whatever they are: no error depends on them.
-        sampler : Sampler, optional
-            Source of the noise, OpenDP by default. Noise of any other source protects nobody.
-
-        Returns
-        -------
-        ClassCounts
-            Noisy.
-
-        Raises
-        ------
-        CountsError
-            The counts are noisy, or of another shape than the mechanism is for.
-        ConfigError
-            So much noise would be needed that it makes no sense.
-        MissingExtraError
-            OpenDP or dp-accounting is missing.
-        """
+        """Counts that may leave their party. Every call gives away epsilon anew."""
         if counts.noise:
             raise CountsError("release", "counts without noise", "noisy ones")
         for name in ("hash_nnz", "n_classes"):
             if getattr(counts, name) != getattr(self, name):
                 raise CountsError(f"release {name}", str(getattr(self, name)), getattr(counts, name))
         self.require_feasible()
-        # Bounds far from anything that occurs, so that no sum overflows and none is refused. Clipping counts changes
-        # no two of them by more than they differ, and clipping what was released is done to what is public.
+        # Far bounds, so that no sum overflows and none is refused; clipping brings no two counts further apart.
         limit = (2**63 - 1) // counts.hash_dim // 4
         noisy = np.clip(self._draw(np.minimum(counts.array, limit), sampler or OpenDPNoise()), -limit, limit)
         return self.received(noisy, counts.spec_fingerprint)
@@ -159,20 +127,7 @@ class Mechanism(ABC):
             raise ConfigError("epsilon", f"a larger number for hash_nnz {self.hash_nnz}", f"{self.target_epsilon:g}")
 
     def received(self, array: npt.NDArray[np.int64], spec_fingerprint: str, n_releases: int = 1) -> ClassCounts:
-        """A release as noisy counts again, where only its array has travelled.
-
-        Parameters
-        ----------
-        array : (n_classes, m) integers
-        spec_fingerprint : str
-        n_releases : int, default=1
-            Number of releases in the sum, each with this mechanism's noise.
-
-        Raises
-        ------
-        CountsError
-            Not a release of this mechanism.
-        """
+        """A release as noisy counts again, where only its array has travelled."""
         variance = self.noise_sd**2 * integer("n_releases", n_releases, most=LARGEST_SIZE)
         release = Release(release_name(array, spec_fingerprint), variance, selected=self.selects)
         counts = ClassCounts(array, hash_nnz=self.hash_nnz, spec_fingerprint=spec_fingerprint, noise=(release,))
@@ -182,11 +137,9 @@ class Mechanism(ABC):
 
     def guarantee(self) -> str:
         """The promise, and its limits, in words."""
-        people = (
-            "one record"
-            if self.records_per_person == 1
-            else f"all records of one person, who has at most {self.records_per_person} at all parties together,"
-        )
+        people = "one record"
+        if self.records_per_person > 1:
+            people = f"all records of one person, who has at most {self.records_per_person} at all parties together,"
         what = "added or removed" if self.neighbours == "add-remove" else "replaced by others"
         epsilon = self.epsilon(self.delta)
         promise = f"epsilon {shown_bound(epsilon)}" + (f" and delta {shown_bound(self.delta)}" if self.delta else "")
@@ -224,9 +177,7 @@ class Mechanism(ABC):
 class GaussianCounts(Mechanism):
     """Discrete Gaussian noise on every count: the default of the private mode.
 
-    Sigma is the smallest that keeps the promise, by the exact privacy loss of as many discrete Gaussians of sensitivity
-    1 as a record changes entries (see `privacy.accounting`; for more than one record per person by a bound that
-    holds however they overlap).
+    Sigma is the smallest that keeps the promise (see `privacy.accounting`).
 
     Parameters
     ----------
@@ -236,9 +187,8 @@ class GaussianCounts(Mechanism):
     hash_nnz, n_classes, neighbours, records_per_person
         As for `Mechanism`.
     n_honest : int, optional
-        Distributed noise, for parties whose releases nobody sees but in a secure sum: each adds its share only, so that
-        those of any `n_honest` of them together carry the noise. The promise is then about the sum, and holds while
-        that many parties added their noise and keep it to themselves. A share's sigma is at least 3.
+        For a secure sum: each party adds a share, so that those of any `n_honest` parties together carry the noise. The
+        promise is then about the sum, and holds while that many parties added their noise and keep it to themselves.
 
     Examples
     --------
@@ -258,7 +208,6 @@ class GaussianCounts(Mechanism):
 
     @property
     def delta(self) -> float:
-        """See `Mechanism.delta`: as given."""
         return self._delta
 
     @property
@@ -274,11 +223,9 @@ class GaussianCounts(Mechanism):
 
     @property
     def noise_sd(self) -> float:
-        """See `Mechanism.noise_sd`: of one release; variances add in a sum."""
         return self.sigma
 
     def epsilon(self, delta: float = 0.0) -> float:
-        """See `Mechanism.epsilon`; with `n_honest`, of the sum."""
         if delta < accounting.SMALLEST_DELTA:
             return math.inf
         if self.n_honest is not None:
@@ -287,13 +234,11 @@ class GaussianCounts(Mechanism):
 
     @property
     def zcdp_rho(self) -> float:
-        """See `Mechanism.zcdp_rho`; with `n_honest`, of the sum."""
         return accounting.gaussian_rho(self.sigma, self.n_changed, self.records_per_person, self.n_honest or 1)
 
     def _sum_epsilon(self, share: float, delta: float) -> float:
         n_honest = self.n_honest or 1
-        # Probabilities of the sum of shares are within exp(+-gap) of those of one discrete Gaussian, entry by entry;
-        # entries that neighbours have in common do not matter.
+        # Probabilities of the sum are within exp(+-gap) of those of one discrete Gaussian, in the entries that change.
         gap = accounting.sum_of_gaussians_gap(share, n_honest) * self.n_changed * self.records_per_person
         whole = share * math.sqrt(n_honest)
         within = delta * math.exp(-gap)
@@ -314,7 +259,6 @@ class GaussianCounts(Mechanism):
         return array + sampler.gaussian(array.size, self.sigma).reshape(array.shape)
 
     def to_dict(self) -> dict[str, Any]:
-        """See `Mechanism.to_dict`."""
         values = super().to_dict() | {"delta": self._delta}
         return values if self.n_honest is None else values | {"n_honest": self.n_honest}
 
@@ -339,11 +283,9 @@ class LaplaceCounts(Mechanism):
 
     @property
     def noise_sd(self) -> float:
-        """See `Mechanism.noise_sd`."""
         return laplace_sd(self.scale)
 
     def epsilon(self, delta: float = 0.0) -> float:
-        """See `Mechanism.epsilon`: the same for every delta."""
         return self.l1_sensitivity / self.scale
 
     def _noise(self) -> str:
@@ -382,15 +324,12 @@ class SimulatedRelease(Mechanism):
 
     @property
     def noise_sd(self) -> float:
-        """See `Mechanism.noise_sd`: that of the mechanism."""
         return self.mechanism.noise_sd
 
     def epsilon(self, delta: float = 0.0) -> float:
-        """See `Mechanism.epsilon`: infinite."""
         return math.inf
 
     def guarantee(self) -> str:
-        """See `Mechanism.guarantee`: none."""
         return (
             f"No privacy: noise from seed {self.seed}, which anyone can draw again, for simulations only. "
             f"With noise that nobody knows this would be: {self.mechanism.guarantee()}"
@@ -403,11 +342,9 @@ class SimulatedRelease(Mechanism):
         return self.mechanism._draw(array, sampler)
 
     def release(self, counts: ClassCounts, *, sampler: Sampler | None = None) -> ClassCounts:
-        """See `Mechanism.release`; needs no extra for `LaplaceCounts` and `TopTLaplace`."""
         return self.mechanism.release(counts, sampler=sampler or self._sampler)
 
     def to_dict(self) -> dict[str, Any]:
-        """See `Mechanism.to_dict`."""
         return {"mechanism": self.kind, "seed": self.seed, "of": self.mechanism.to_dict()}
 
 

@@ -7,12 +7,9 @@ adaptive requests. A ledger is made for one of them and keeps to it:
 - "zcdp": every release has a parameter r of zero-concentrated differential privacy (`Mechanism.zcdp_rho`). They add
   up, and the sum is converted once, at the policy's `max_delta`. Many noisy releases cost less than by basic sums.
 
-The second one is a privacy filter. While r of all releases together is bounded by a number that was fixed before,
-releases that are chosen adaptively, r included, are of that Renyi divergence at every order (Feldman and Zrnic 2021,
-"Individual privacy accounting via a Renyi filter": the filter of a fixed order; zCDP bounds all orders by one sum, so
-that it holds at each of them; Whitehouse, Ramdas, Rogers and Wu 2023, "Fully-adaptive composition in differential
-privacy", have it for zCDP itself). The conversion is that of `accounting.zcdp_epsilon`. Which of the accounts is
-cheaper is never asked after a release.
+The second one is a privacy filter: while the sum of r is bounded by a number that was fixed before, releases that are
+chosen adaptively, r included, are of that Renyi divergence at every order (Feldman and Zrnic 2021, "Individual privacy
+accounting via a Renyi filter"; Whitehouse et al. 2023, "Fully-adaptive composition in differential privacy").
 """
 
 from __future__ import annotations
@@ -34,17 +31,7 @@ _ROUNDING = 1 + 1e-9  # of a total: ten releases of a tenth must fit
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of one release.
-
-    Parameters
-    ----------
-    epsilon, delta : float
-        Of the release by itself.
-    rho : float, optional
-        Its parameter of zero-concentrated differential privacy; known in a "zcdp" ledger only.
-    closes : bool, default=False
-        True if no release may follow.
-    """
+    """The cost of one release; `rho` is known in a "zcdp" ledger only, and `closes` allows no release after it."""
 
     epsilon: float
     delta: float
@@ -60,23 +47,7 @@ class Cost:
 
 
 def total_cost(costs: Sequence[Cost], composition: str, delta: float) -> tuple[float, float]:
-    """Epsilon and delta of releases together.
-
-    Parameters
-    ----------
-    costs : sequence of Cost
-    composition : {"basic", "zcdp"}
-    delta : float
-        Delta at which "zcdp" converts.
-
-    Examples
-    --------
-    >>> total_cost([Cost(0.5, 1e-6), Cost(0.25, 0.0)], "basic", 0.0)
-    (0.75, 1e-06)
-    >>> epsilon, delta = total_cost([Cost(0.5, 1e-6, 0.004), Cost(0.25, 0.0, 0.031)], "zcdp", 1e-5)
-    >>> round(epsilon, 3), delta
-    (1.077, 1e-05)
-    """
+    """Epsilon and delta of releases together."""
     if not costs:
         return 0.0, 0.0
     if composition == "basic" or costs[0].closes:
@@ -97,21 +68,19 @@ class Policy:
     mechanisms : sequence of str, default=("gaussian", "laplace", "top-t")
         Kinds that may be asked for. "simulated" protects nobody; its epsilon is counted as if it did.
     neighbours : {"add-remove", "replace-one"}, default="add-remove"
-        Protection that a release must give at least: "replace-one" is the stronger.
+        Least protection of a release: "replace-one" is the stronger.
     records_per_person : int, default=1
         Records of one person that a release must protect at least.
     secure_sum : bool, default=False
-        True if releases may carry a share of the noise only, for a secure sum (`GaussianCounts`' `n_honest`).
+        True if releases may carry a share of the noise only, for a secure sum (`GaussianCounts`' `n_honest`). The
+        bounds are then on the epsilon of the sum, while `n_honest` parties are honest. A server that invents parties
+        breaks that, and a share alone has a larger epsilon.
     max_releases : int, default=100
         Number of releases allowed, which bounds the size of the ledger on the disk, too. At most 1000000.
     composition : {"basic", "zcdp"}, default="basic"
         The account by which releases add up, fixed in a ledger when it is made. "zcdp" needs a `max_delta` above 0,
         which is then the delta of all releases together; deltas of requests choose their noise, and do not add up.
 
-    Raises
-    ------
-    ConfigError
-        A parameter is not as described.
     """
 
     max_epsilon: float
@@ -138,63 +107,54 @@ class Policy:
             number("max_delta", self.max_delta, above=0, below=1)
 
     def check(self, mechanism: Mechanism) -> None:
-        """Refuse a mechanism that this policy does not allow at all.
-
-        Raises
-        ------
-        PrivacyError
-            The message names the part of the policy that speaks against it.
-        """
+        """Refuse a mechanism that this policy does not allow at all."""
         if mechanism.kind not in self.mechanisms:
             raise PrivacyError(f"policy mechanisms {', '.join(self.mechanisms)}: {mechanism.kind} is not among them")
+        self.check_strength(mechanism)
+        if mechanism.is_share and not self.secure_sum:
+            raise PrivacyError("policy secure-sum off: asked for a share of the noise only")
+
+    def check_strength(self, mechanism: Mechanism) -> None:
+        """Refuse a mechanism that protects less than this policy wants: weaker neighbours, or fewer records."""
         if NEIGHBOURS.index(mechanism.neighbours) < NEIGHBOURS.index(self.neighbours):
             raise PrivacyError(f"policy neighbours {self.neighbours}: asked for {mechanism.neighbours}")
         if mechanism.records_per_person < self.records_per_person:
             raise PrivacyError(
                 f"policy records-per-person {self.records_per_person}: asked for {mechanism.records_per_person}"
             )
-        if mechanism.is_share and not self.secure_sum:
-            raise PrivacyError("policy secure-sum off: asked for a share of the noise only")
 
     def admit(self, mechanism: Mechanism, earlier: Sequence[Cost]) -> Cost:
         """The cost of one more release, if it fits.
 
         Depends on the requests alone, never on what was or would be released.
-
-        Parameters
-        ----------
-        mechanism : Mechanism
-        earlier : sequence of Cost
-            Of the releases before it, in their order.
-
-        Raises
-        ------
-        PrivacyError
-            It does not fit. The figures are in a note, for the party's own log.
         """
-        cost = Cost.of(mechanism, self.composition)
+        inner = unseeded(mechanism)
         if earlier and earlier[0].closes:
             raise self._refusal("max-epsilon", "the one release before this took all of it")
+        if len(earlier) >= self.max_releases:
+            raise self._refusal("max-releases", f"{self.max_releases}; there were {len(earlier)}")
+        if self.composition == "basic":  # by the request alone: accounting takes up to seconds
+            asked = Cost(inner.target_epsilon, inner.delta)
+            self._require_room(*total_cost([*earlier, asked], "basic", 0.0))
+        inner.require_feasible()
+        cost = Cost.of(mechanism, self.composition)
         epsilon, delta = total_cost([*earlier, cost], self.composition, self.max_delta)
         if cost.epsilon == math.inf:  # no promise by itself: not by any account
             epsilon = math.inf
         if epsilon > self.max_epsilon * _ROUNDING and self._fits_alone(cost, earlier):
             cost, epsilon, delta = replace(cost, closes=True), cost.epsilon, cost.delta
+        self._require_room(epsilon, delta)
+        return cost
+
+    def _require_room(self, epsilon: float, delta: float) -> None:
         for name, most, total in (("epsilon", self.max_epsilon, epsilon), ("delta", self.max_delta, delta)):
             if total > most * _ROUNDING:
                 raise self._refusal(f"max-{name}", f"{most:.4g}; with this release it would be {shown_bound(total)}")
-        if len(earlier) >= self.max_releases:
-            raise self._refusal("max-releases", f"{self.max_releases}; there were {len(earlier)}")
-        return cost
 
     def _fits_alone(self, cost: Cost, earlier: Sequence[Cost]) -> bool:
         # Gaussian noise of epsilon, delta has an r that converts back to more than epsilon: one release of all that
-        # the policy allows would not fit. It may be the first, and then it is the last. This is still a filter. The
-        # branch is taken by the first request that is admitted, before anything that depends on a record has left the
-        # party: by the policy and the request, which are the same for neighbouring data. In the one branch there is
-        # one release, (max_epsilon, max_delta)-private by its own account; in the other a zCDP filter of the same
-        # promise from its first release on. Whatever the branch, and however it is drawn, the promise holds for what
-        # comes of it, and so for the whole.
+        # the policy allows would not fit. It may be the first, and then it is the last. The branch is taken by the
+        # policy and the first request admitted, which are the same for neighbouring data; the promise holds in either.
         fits = cost.epsilon <= self.max_epsilon * _ROUNDING and cost.delta <= self.max_delta * _ROUNDING
         return self.composition == "zcdp" and not earlier and fits
 

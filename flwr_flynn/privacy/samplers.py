@@ -1,8 +1,6 @@
 """Integer noise: OpenDP's exact samplers for real releases, NumPy's for simulations.
 
-OpenDP draws from the discrete Laplace and the discrete Gaussian distribution exactly, from the operating system's
-randomness, and picks the largest of noisy scores without floating-point shortcuts that would show in the result. It
-draws some 100 000 numbers a second.
+OpenDP draws exactly, from the operating system's randomness, some 100 000 numbers a second.
 
 Needs the extra `privacy`: ``pip install "flwr-flynn[privacy]"``; `SeededNoise` does not.
 """
@@ -32,10 +30,9 @@ class Sampler(Protocol):
         """Draw `size` integers with P(x) proportional to exp(-abs(x) / scale)."""
 
     def top(self, scores: Integers, n_drawn: int, scale: float) -> Integers:
-        """The indices of the largest of score + Gumbel noise.
+        """The indices of the largest of score + Gumbel noise: in law the exponential mechanism, again and again.
 
-        Equal in law to drawing `n_drawn` indices one after the other without replacement, each with probability
-        proportional to exp(score / scale): the exponential mechanism, peeling (Durfee and Rogers 2019, Lemma 4.2).
+        That is drawing without replacement by exp(score / scale) (Durfee and Rogers 2019, Lemma 4.2).
         """
 
 
@@ -43,15 +40,12 @@ class OpenDPNoise:
     """Noise for real releases, from OpenDP."""
 
     def gaussian(self, size: int, sigma: float) -> Integers:
-        """See `Sampler`."""
         return _draw("gaussian", size, sigma)
 
     def laplace(self, size: int, scale: float) -> Integers:
-        """See `Sampler`."""
         return _draw("laplace", size, scale)
 
     def top(self, scores: Integers, n_drawn: int, scale: float) -> Integers:
-        """See `Sampler`."""
         dp = privacy_extra("opendp.prelude")
         dp.enable_features("contrib")
         domain = dp.vector_domain(dp.atom_domain(T="i64"))
@@ -64,34 +58,21 @@ class OpenDPNoise:
 
 
 class SeededNoise:
-    """Noise of the same distributions from NumPy, from a seed: anyone who knows the seed can take it away again.
-
-    Parameters
-    ----------
-    seed : int
-
-    Examples
-    --------
-    >>> SeededNoise(7).laplace(4, 10.0).tolist() == SeededNoise(7).laplace(4, 10.0).tolist()
-    True
-    """
+    """Noise of the same distributions from NumPy, from a seed: anyone who knows the seed can take it away again."""
 
     def __init__(self, seed: int) -> None:
         self._generator = np.random.default_rng(seed)
 
     def gaussian(self, size: int, sigma: float) -> Integers:
-        """See `Sampler`; a rounded Gaussian of the same variance, for sigma of at least 1."""
         unrounded = math.sqrt(max(sigma**2 - 1 / 12, 0.0))  # rounding adds the rest
         return np.rint(self._generator.normal(0.0, unrounded, size)).astype(np.int64)
 
     def laplace(self, size: int, scale: float) -> Integers:
-        """See `Sampler`."""
         stop = -math.expm1(-1 / scale)
         difference: Integers = self._generator.geometric(stop, size) - self._generator.geometric(stop, size)
         return difference
 
     def top(self, scores: Integers, n_drawn: int, scale: float) -> Integers:
-        """See `Sampler`."""
         noisy = scores + self._generator.gumbel(0.0, scale, scores.size)
         return np.argsort(-noisy, kind="stable")[:n_drawn]
 

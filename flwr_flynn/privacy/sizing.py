@@ -1,9 +1,7 @@
 """Sizes of a hash under noise, and the table of mechanisms.
 
 A mechanism turns counts into noisy counts that may leave their party. It is bound to the shape of the counts (rho and
-the number of classes) and to its promise: epsilon, delta, the kind of neighbours, the records of a person. `release`
-adds the noise; `epsilon` is the privacy map, the bound on what one release gives away; `guarantee` says it in words;
-`to_dict` and `mechanism_from_dict` carry it in a run's config, a model file or a ledger.
+the number of classes) and to its promise: epsilon, delta, the kind of neighbours, the records of a person.
 
 ===================  ===========================================================  ======================
 mechanism            what it releases                                             guarantee
@@ -42,28 +40,8 @@ from flwr_flynn._validation import integer, one_of
 from flwr_flynn.errors import ConfigError, CountsError
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.privacy.mechanisms import (
-    LARGEST_SIZE,
-    NEIGHBOURS,
-    GaussianCounts,
-    LaplaceCounts,
-    Mechanism,
-    SimulatedRelease,
-)
+from flwr_flynn.privacy.mechanisms import LARGEST_SIZE, GaussianCounts, LaplaceCounts, Mechanism, SimulatedRelease
 from flwr_flynn.privacy.top_t import TopTLaplace
-
-__all__ = [
-    "MECHANISMS",
-    "NEIGHBOURS",
-    "GaussianCounts",
-    "LaplaceCounts",
-    "Mechanism",
-    "SimulatedRelease",
-    "TopTLaplace",
-    "clamped",
-    "mechanism_from_dict",
-    "suggest_spec",
-]
 
 MECHANISMS: dict[str, type[Mechanism]] = {
     mechanism.kind: mechanism for mechanism in (GaussianCounts, LaplaceCounts, TopTLaplace)
@@ -71,19 +49,7 @@ MECHANISMS: dict[str, type[Mechanism]] = {
 
 
 def mechanism_from_dict(values: Any) -> Mechanism:
-    """The mechanism of a description by `Mechanism.to_dict`, which may come from anybody.
-
-    Raises
-    ------
-    ConfigError
-        The description is wrong; the message names the field.
-
-    Examples
-    --------
-    >>> mechanism = LaplaceCounts(epsilon=1.0, hash_nnz=2, n_classes=2)
-    >>> mechanism_from_dict(mechanism.to_dict()) == mechanism
-    True
-    """
+    """The mechanism of a description by `Mechanism.to_dict`, which may come from anybody."""
     if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
         raise ConfigError("mechanism", "a mapping", type(values).__name__)
     given = dict(values)
@@ -128,9 +94,8 @@ def suggest_spec(
     """Sizes of a hash for counts that get `GaussianCounts`' noise, or `LaplaceCounts`' where delta is 0.
 
     `HashSpec.suggest` with the amount of noise: the fewer samples for the noise, the smaller m. Laplace noise
-    grows with rho, not with its square root, so that a larger rho does not help: there rho is m ** (1/2), at most 24,
-    and m such that counts stand out, n epsilon / 2.5 L for two parties, at least 64 (chosen on held-out training data
-    of eleven public tables and a synthetic set).
+    grows with rho, not with its square root: there rho is m ** (1/2), at most 24, and m is n epsilon / 2.5 L for two
+    parties, at least 64.
 
     Parameters
     ----------
@@ -144,12 +109,7 @@ def suggest_spec(
     secure_sum : bool, default=False
         Parties share one noise instead (`GaussianCounts`' `n_honest`). Not with delta 0.
     **sizes
-        `hash_dim`, `row_nnz`, `hash_nnz`, `seed`, `signed`, `center`, `scale`, as for `HashSpec.suggest`. Centre and
-        scale must be public, too.
-
-    Returns
-    -------
-    HashSpec
+        Further arguments of `HashSpec.suggest`. Centre and scale must be public, too.
 
     Examples
     --------
@@ -157,22 +117,17 @@ def suggest_spec(
     103
     """
     n_parties = integer("n_parties", n_parties, most=LARGEST_SIZE)
-    common: dict[str, Any] = {
-        "n_classes": n_classes,
-        "neighbours": neighbours,
-        "records_per_person": records_per_person,
-    }
+    people = {"neighbours": neighbours, "records_per_person": records_per_person}
+    common: dict[str, Any] = {"n_classes": n_classes, **people}
     if delta == 0:
         if secure_sum:
             raise ConfigError("secure_sum", "False where delta is 0", secure_sum)
         per_record = 1 / LaplaceCounts(epsilon, hash_nnz=1, **common).scale
-        hash_dim = sizes.pop("hash_dim", None)
-        if hash_dim is None:
+        if (hash_dim := sizes.pop("hash_dim", None)) is None:
             n_examples = integer("n_examples", n_examples, most=LARGEST_SIZE)
             ideal = n_examples * per_record * math.sqrt(2 / n_parties) / (2.5 * n_classes)
             hash_dim = int(min(max(ideal, 64), 2**14))
-        hash_nnz = sizes.pop("hash_nnz", None)
-        if hash_nnz is None:
+        if (hash_nnz := sizes.pop("hash_nnz", None)) is None:
             hash_nnz = min(math.isqrt(hash_dim), 24)
         return HashSpec.suggest(n_features, n_examples, n_classes, hash_dim=hash_dim, hash_nnz=hash_nnz, **sizes)
     noise = GaussianCounts(epsilon, delta, hash_nnz=16, **common)
@@ -184,20 +139,6 @@ def clamped(counts: ClassCounts, bound: int) -> ClassCounts:
     """Noisy counts with every entry in -bound to bound, for a sum that is computed modulo something larger.
 
     Never an error: an entry beyond the bound must not show in anything but the release.
-
-    Parameters
-    ----------
-    counts : ClassCounts
-        Noisy.
-    bound : int
-        Public.
-
-    Examples
-    --------
-    >>> from flwr_flynn.model.noise_record import Release
-    >>> noise = (Release(64 * "a", 4.0),)
-    >>> clamped(ClassCounts([[-9, 2], [9, 0]], hash_nnz=1, spec_fingerprint=64 * "0", noise=noise), 5).array.tolist()
-    [[-5, 2], [5, 0]]
     """
     if not counts.noise:
         raise CountsError("clamped", "noisy counts", "exact ones")

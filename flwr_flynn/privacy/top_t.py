@@ -15,14 +15,11 @@ from flwr_flynn.privacy.samplers import Sampler
 class TopTLaplace(Mechanism):
     """The paper's mechanism (Algorithm 2, lines 12-24): T counts drawn by size, with Laplace noise; the others are 0.
 
-    T entries are drawn one after the other without replacement, each with probability proportional to
-    exp(a * count): the T largest of counts with Gumbel noise of scale 1 / a, which is the same in law and takes one
-    pass. Their counts get Laplace noise of scale b. The noise is the discrete Laplace, which gives counts away no more
-    than the paper's continuous one; entries are not clipped, which the paper does before it sums and readouts do here.
-
-    Half of epsilon goes into each step. Under "add-remove" a record changes all counts in the same direction, so that
-    one draw costs a, not 2 a; one record changes at most min(T, rho) of the T counts, not T. (The paper divides epsilon
-    among the parties, although a record is at one party only; `simulations.paper_privacy` has its accounting.)
+    T entries are drawn without replacement, each with probability proportional to exp(a * count): the T largest of
+    counts with Gumbel noise of scale 1 / a, which is the same in law. Their counts get discrete Laplace noise of scale
+    b. Half of epsilon goes into each step. Under "add-remove" a record changes all counts in the same direction, so
+    that one draw costs a, not 2 a; a record changes at most min(T, rho) of the T counts. (`simulations.paper_privacy`
+    has the paper's own accounting.)
 
     Parameters
     ----------
@@ -74,11 +71,9 @@ class TopTLaplace(Mechanism):
 
     @property
     def noise_sd(self) -> float:
-        """See `Mechanism.noise_sd`."""
         return laplace_sd(self.scale)
 
     def epsilon(self, delta: float = 0.0) -> float:
-        """See `Mechanism.epsilon`: the same for every delta."""
         return self._selection_loss / self._gumbel_scale + self._released_change / self.scale
 
     def _noise(self) -> str:
@@ -96,5 +91,4 @@ class TopTLaplace(Mechanism):
         return released.reshape(array.shape)
 
     def to_dict(self) -> dict[str, Any]:
-        """See `Mechanism.to_dict`."""
         return super().to_dict() | {"n_released": self.n_released}

@@ -379,3 +379,12 @@ def test_a_place_that_cannot_be_written_to_is_known_before_the_counting(
     node = shuffled | {"model-path": str(tmp_path / path.format(tmp_path.name))}
     _, examples, metrics = fit(context(node))
     assert (examples, metrics[REFUSED]) == (0, f"node-config model-path: expected {expected}")
+
+
+@pytest.mark.parametrize("place", ["state", "state.exists", "state.lock", "state/model.npz", "link/model.npz"])
+def test_the_model_never_replaces_a_file_of_the_ledger(place: str, tmp_path: Path) -> None:
+    node = write_csv(tmp_path / "a.csv", ["1,2,0", "3,4,1"])
+    node |= {"max-epsilon": 1.0, "max-delta": 1e-4, "state-path": str(tmp_path / "state")}
+    (tmp_path / "link").symlink_to(tmp_path / "state")
+    _, _, metrics = fit(context(node | {"model-path": str(tmp_path / place)}))
+    assert str(metrics[REFUSED]).startswith("node-config model-path: expected a file other than the ledger's")

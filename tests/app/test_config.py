@@ -48,7 +48,7 @@ def test_every_setting_has_a_group_and_an_example_of_each_fact() -> None:
     assert facts["max_examples"].fixed_by_federation == ("withdraw", "evaluate")
     assert facts["min_examples"].fixed_by_federation == ()
     assert not any(fact.simulation_only and fact.deployment_only for fact in facts.values())
-    assert {"state-path", "max-delta", "evaluate"} <= set(POLICY_KEYS) < {row.key for row in NodeConfig.rows()}
+    assert {"state-path", "max-delta"} <= set(POLICY_KEYS) < {row.key for row in NodeConfig.rows()}
 
 
 @pytest.mark.parametrize(
@@ -210,6 +210,33 @@ def test_node_config_needs_a_file() -> None:
     with pytest.raises(ConfigError, match="node-config data-path: missing"):
         NodeConfig.parse({"party-id": "site 1"})
     assert NodeConfig.parse({"data-path": "a.csv", "party-id": 7}).party_id == "7"
+
+
+PRIVATE_NODE = {"data-path": "a.csv", "max-epsilon": 1.0, "state-path": "/var/lib/flynn/state"}
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"max-delta": 0.011}, "node-config max-delta"),
+        ({"state-path": "/"}, "node-config state-path"),
+        ({"state-path": "/srv/.."}, "node-config state-path"),
+        ({"state-path": "state"}, "node-config state-path"),
+    ],
+)
+def test_bounds_of_a_private_node(change: dict[str, Any], field: str) -> None:
+    assert NodeConfig.parse(PRIVATE_NODE | {"max-delta": 0.01}).max_delta == 0.01
+    with pytest.raises(ConfigError) as caught:
+        NodeConfig.parse(PRIVATE_NODE | change)
+    assert caught.value.field == field
+
+
+def test_results_may_leave_a_secure_node_without_a_policy() -> None:
+    assert NodeConfig.parse({"data-path": "a.csv", "secure": True, "evaluate": True}).evaluate
+    for value in (True, False):
+        with pytest.raises(ConfigError) as caught:
+            NodeConfig.parse({"data-path": "a.csv", "evaluate": value})
+        assert caught.value.field == "node-config max-epsilon"
 
 
 def test_a_misspelled_key_of_a_node_is_refused() -> None:

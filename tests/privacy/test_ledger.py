@@ -367,8 +367,8 @@ def test_a_ledger_is_the_partys_own_to_read(path):
 
 def test_new_folders_are_on_the_disk_before_a_ledger_counts_on_them(tmp_path, monkeypatch):
     """With a folder that vanishes, both the ledger and what tells that there was one would."""
-    settled, settle = [], budget._settle
-    monkeypatch.setattr(budget, "_settle", lambda folder: (settled.append(folder), settle(folder)))
+    settled, settle = [], budget.settle
+    monkeypatch.setattr(budget, "settle", lambda folder: (settled.append(folder), settle(folder)))
     answer(open_budget(tmp_path / "new" / "newer" / "state"), laplace(), HERE)
     assert settled[:2] == [tmp_path, tmp_path / "new"]
     assert tmp_path / "new" / "newer" in settled
@@ -770,3 +770,82 @@ def test_a_ledger_without_a_data_file_stays_so(path, tmp_path):
     answer(open_budget(path), laplace(0.25), HERE)
     answer(Budget(path, Policy(1.0), tmp_path / "data.csv"), laplace(0.5), HERE)
     assert json.loads((path / "ledger.json").read_text())["data_path"] is None
+
+
+# The order of refusals
+
+
+def test_what_the_request_alone_tells_is_refused_before_any_accounting(path, monkeypatch):
+    first = GaussianCounts(0.5, 1e-5, **SHAPE)
+    kept = answer(open_budget(path), first, HERE).counts
+
+    def accounting(self):
+        raise AssertionError("sigma was looked for")
+
+    monkeypatch.setattr(GaussianCounts, "sigma", property(accounting))
+    for asked, policy, part in [
+        (GaussianCounts(0.6, 1e-5, **SHAPE), {}, "max-epsilon"),
+        (GaussianCounts(2.0, 1e-5, **SHAPE), {}, "max-epsilon"),
+        (GaussianCounts(0.1, 1e-3, **SHAPE), {}, "max-delta"),
+        (GaussianCounts(0.1, 1e-5, **SHAPE), {"max_releases": 1}, "max-releases"),
+        (GaussianCounts(0.1, 1e-5, **SHAPE), {"mechanisms": ["laplace"]}, "mechanisms"),
+        (GaussianCounts(0.1, 1e-5, **SHAPE, n_honest=2), {}, "secure-sum"),
+    ]:
+        with pytest.raises(PrivacyError, match=f"^policy {part}"):
+            answer(open_budget(path, **policy), asked, HERE)
+    monkeypatch.undo()
+    again = answer(open_budget(path, mechanisms=["laplace"], max_epsilon=0.1), first, HERE)
+    assert (again.counts, again.repeated) == (kept, True)  # an old answer spends nothing
+
+
+def test_a_request_that_is_refused_makes_no_ledger(path):
+    with pytest.raises(PrivacyError, match="policy max-epsilon"):
+        answer(open_budget(path), laplace(2.0), HERE)
+    assert not open_budget(path).is_begun
+
+
+@pytest.mark.parametrize("epsilon", [0.001, 0.006])
+def test_no_request_takes_minutes_to_account_for(epsilon):
+    start = time.process_time()
+    mechanism = GaussianCounts(epsilon, 1e-12, hash_nnz=1, n_classes=2)
+    assert 0.99 * epsilon < mechanism.epsilon(1e-12) <= epsilon
+    assert time.process_time() - start < 20  # a second or two on an idle machine
+
+
+# Policies that become stricter
+
+
+@pytest.mark.parametrize("stricter", [{"neighbours": "replace-one"}, {"records_per_person": 2}])
+def test_a_policy_that_becomes_stricter_releases_nothing_until_the_ledger_is_reset(path, stricter):
+    strong = laplace(0.25, neighbours="replace-one", records_per_person=2)
+    answer(open_budget(path), laplace(0.25), HERE)
+    budget = open_budget(path, **stricter)
+    for asked in (strong, laplace(0.25)):
+        with pytest.raises(PrivacyError, match="until it is reset"):
+            answer(budget, asked, HERE)
+    with pytest.raises(PrivacyError, match="until it is reset"):
+        budget.recall(laplace(0.25), HERE.spec_fingerprint)
+    budget.reset()
+    answer(budget, strong, HERE)
+    assert not answer(open_budget(path), laplace(0.25), HERE).repeated  # a weaker policy takes what is there
+
+
+# The lock
+
+
+def test_a_lock_that_was_replaced_is_noticed_before_the_ledger_is_written(path):
+    answer(open_budget(path), laplace(0.25), HERE)
+    lock = path.with_name(path.name + ".lock")
+
+    def replaced():
+        lock.unlink()
+        lock.touch()
+        return HERE
+
+    with pytest.raises(PrivacyError, match="lock"):
+        open_budget(path).release(laplace(0.5), HERE.spec_fingerprint, replaced)
+    lock.unlink()
+    with pytest.raises(PrivacyError, match=r"lock|written"):
+        open_budget(path).release(laplace(0.5), HERE.spec_fingerprint, lambda: lock.unlink() or HERE)
+    assert n_entries(path) == 1
+    assert open_budget(path).spent() == (0.25, 0.0)

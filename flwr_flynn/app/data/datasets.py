@@ -1,10 +1,7 @@
 """One party's samples: its own file, or its share of a data set that a simulation deals out.
 
-A simulation must be able to say "the federated model equals the pooled one, however the samples were split".
-So which samples are held out is a rule on the sample (its index and the split seed, `held_out`) and not on the
-party, and a share is a list of indices into one data set (`partition`), made by the partitioners of
-flwr-datasets. A party trains on the samples of its share that are not held out, and is evaluated on those that
-are.
+In a simulation, the samples held out follow from a sample's index and the split seed (`held_out`), not from the party,
+and a share is a list of indices into one data set (`partition`): the federated model must equal the pooled one.
 
 >>> data = load_dataset("digits")
 >>> data.X.shape, len(data.classes)
@@ -30,48 +27,24 @@ import numpy.typing as npt
 from flwr_flynn.app.config import NodeConfig, RunConfig
 from flwr_flynn.app.data.partition import BY_ID, IndexArray, deal, held_out, held_out_by_content
 from flwr_flynn.app.data.readers import ENDINGS, Rows, read_rows, read_width
-from flwr_flynn.app.data.schema import where
 from flwr_flynn.app.settings import whole_numbers
 from flwr_flynn.errors import ConfigError, DataError, with_names
 from flwr_flynn.federated.party import Samples
+from flwr_flynn.model.column_checks import listed
+
+_ENDINGS = f"{', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
 
 
 @dataclass(frozen=True)
 class Share(Samples):
-    """Samples of one party, from its file or from a simulation's data set.
-
-    Parameters
-    ----------
-    X, y, X_test, y_test
-        As for `Samples`.
-    left_out : tuple of str
-        Columns of its file that are not among the features of the run.
-    """
+    """Samples of one party, from its file or from a simulation's data set."""
 
     left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Samples with their classes.
-
-    Attributes
-    ----------
-    X : ndarray of shape (n, d)
-        The samples, in the narrowest type that the source gives: integers stay integers and are hashed
-        exactly.
-    y : int64 ndarray of shape (n,)
-        Class codes, indices of `classes`.
-    classes : list of str or int
-        The class names, sorted.
-    name : str
-        The source, for messages and reports.
-    feature_names : tuple of str, or None
-    groups : ndarray of shape (n,), or None
-        The ids that `natural-id` partitioners split by; not a feature.
-    left_out : tuple of str
-        Columns of the file that are not among the features asked for.
-    """
+    """Samples with their classes."""
 
     X: npt.NDArray[Any]
     y: IndexArray
@@ -83,7 +56,7 @@ class Dataset:
 
     @property
     def labels(self) -> npt.NDArray[Any]:
-        """The class name of every sample, shape (n,)."""
+        """The class name of every sample."""
         return np.asarray(self.classes)[self.y]
 
     def share(self, indices: IndexArray, test: npt.NDArray[np.bool_]) -> Share:
@@ -96,20 +69,7 @@ class Dataset:
 
 
 def checked(rows: Rows) -> Dataset:
-    """Rows as a data set of finite numbers and coded classes: the policy of open parties and of simulations.
-
-    Raises
-    ------
-    DataError
-        Anything about a single row, by columns and numbers of samples. Columns are called by their names where the run
-        announced these, and by position elsewhere.
-
-    Examples
-    --------
-    >>> data = checked(Rows("here", np.array([[1.0, 2.0], [3.0, 4.0]]), np.array(["cat", "dog"])))
-    >>> data.classes, data.y
-    (['cat', 'dog'], array([0, 1]))
-    """
+    """Rows as a data set of finite numbers and coded classes: the policy of open parties and of simulations."""
     name, X, names = rows.name, rows.X, rows.feature_names
     if X.dtype.kind not in "biuf":
         raise DataError(name, "numbers", f"an array of type {X.dtype}")
@@ -123,16 +83,18 @@ def checked(rows: Rows) -> Dataset:
         told = f"{name}: {int(bad.sum())} samples have missing or infinite values, in "
         raise _in_columns(rows, told, (~np.isfinite(X)).sum(axis=0))
     values, codes = np.unique(_labels(rows.y, name), return_inverse=True)
-    classes = codes.astype(np.int64).reshape(-1)
-    return Dataset(X, classes, values.tolist(), name, names or None, rows.groups, rows.left_out)
+    return Dataset(
+        X, codes.astype(np.int64).reshape(-1), values.tolist(), name, names or None, rows.groups, rows.left_out
+    )
 
 
 def _in_columns(rows: Rows, what: str, per_column: IndexArray) -> DataError:
     """The error about samples with something in some columns; a note has the names of these."""
     bad, names = np.flatnonzero(per_column).tolist(), rows.feature_names
-    shape = rows.X.shape
-    told = where(bad, per_column[bad].tolist(), shape[1], shape[0], names if rows.announced else None)
-    error = DataError(what + told)
+    called = [names[index][:60] if names and rows.announced else f"number {index + 1}" for index in bad]
+    n, d = rows.X.shape
+    each = [f"{name} ({per_column[index]} of {n} samples)" for name, index in zip(called, bad, strict=True)]
+    error = DataError(f"{what}{len(bad)} of {d} features: {listed(each)}")
     return with_names(error, [names[index] for index in bad]) if names else error
 
 
@@ -159,40 +121,9 @@ def _labels(y: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
 
 
 def load_dataset(
-    source: str,
-    *,
-    label: str = "",
-    group: str = "",
-    config: RunConfig | None = None,
-    features: Sequence[str] = (),
+    source: str, *, label: str = "", group: str = "", config: RunConfig | None = None, features: Sequence[str] = ()
 ) -> Dataset:
-    """Load a data set by name or from a file.
-
-    Parameters
-    ----------
-    source : str
-        ``"digits"`` (bundled with scikit-learn), ``"synthetic"`` (scikit-learn's ``make_classification`` with
-        the ``synthetic-*`` settings), ``"openml:ID"``, or the path of a ``.csv``, ``.parquet`` or ``.npz``
-        file.
-    label : str
-        Column (CSV, Parquet) or array (NPZ) that holds the classes. Not given: ``label``, or ``y`` in NPZ
-        files, whose samples are the array ``X``.
-    group : str
-        Column or array of ids for the natural-id partitioners; left out of the features.
-    config : RunConfig, optional
-        Where the ``synthetic-*`` settings come from.
-    features : sequence of str, optional
-        Of a file: the columns to take, in this order, see `read_rows`. Not given: all that are there.
-
-    Raises
-    ------
-    ConfigError
-        Unknown name, missing file, missing package (with the extra that brings it).
-    DataError
-        Columns that are not there or not numbers, missing or infinite values. A file without a header has a record
-        where the names of the columns should be: messages give numbers and positions, or the names in `features`, which
-        may travel; other names are a note of the error (`full_text`), for the log of the machine that has the file.
-    """
+    """Load a data set by name or from a file."""
     if label and (source in ("digits", "synthetic") or source.startswith("openml:")):
         raise ConfigError(f"label: expected none, as {source[:200]} has labels of its own; got {label[:80]!r}")
     if source == "digits":
@@ -201,18 +132,13 @@ def load_dataset(
         return _synthetic(config or RunConfig())
     if source.startswith("openml:"):
         return _openml(source)
-    suffix = Path(source).suffix
-    if suffix not in ENDINGS:
-        expected = f"digits, synthetic, openml:ID or the path of a {_one_of(ENDINGS)} file"
+    if Path(source).suffix not in ENDINGS:
+        expected = f"digits, synthetic, openml:ID or the path of a {_ENDINGS} file"
         raise ConfigError("dataset", expected, repr(Path(source).name[:80]))
     path = _existing(source)
     if path is None:
         raise ConfigError(f"dataset: no such file: {os.path.abspath(source)[:500]}")
     return checked(read_rows(path, label, group, features))
-
-
-def _one_of(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def full_text(error: BaseException) -> str:
@@ -285,7 +211,8 @@ def _openml(source: str) -> Dataset:
 
 
 @lru_cache(maxsize=2)
-def _loaded(config: RunConfig) -> Dataset:
+def simulated_dataset(config: RunConfig) -> Dataset:
+    """The data set of a simulated run, loaded once in a process."""
     group = config.partition_by if config.partitioner in BY_ID else ""
     data = load_dataset(config.dataset, label=config.label, group=group, config=config)
     if not len(data.y):
@@ -293,15 +220,10 @@ def _loaded(config: RunConfig) -> Dataset:
     return data
 
 
-def simulated_dataset(config: RunConfig) -> Dataset:
-    """The data set of a simulated run, loaded once in a process."""
-    return _loaded(config)
-
-
 @lru_cache(maxsize=2)
 def simulated_shares(config: RunConfig, n_parties: int) -> tuple[IndexArray, ...]:
     """The indices of every party's samples in a simulated run, dealt out once in a process: see `partition.deal`."""
-    data = _loaded(config)
+    data = simulated_dataset(config)
     return deal(config, n_parties, data.y, _partition_column(config, data))
 
 
@@ -325,7 +247,7 @@ def _partition_column(config: RunConfig, data: Dataset) -> npt.NDArray[Any] | No
 
 def simulated_share(config: RunConfig, party: int, n_parties: int) -> Share:
     """The share of the party with index `party` in the run's data set."""
-    data = _loaded(config)
+    data = simulated_dataset(config)
     test = held_out(len(data.y), config.test_fraction, config.split_seed)
     return data.share(simulated_shares(config, n_parties)[party], test)
 
@@ -333,44 +255,17 @@ def simulated_share(config: RunConfig, party: int, n_parties: int) -> Share:
 def pooled_training(
     config: RunConfig, n_parties: int, among: Collection[int] | None = None
 ) -> tuple[npt.NDArray[Any], IndexArray, int]:
-    """The training samples that the partitioner dealt out, as if one party held them all.
-
-    Parameters
-    ----------
-    config : RunConfig
-    n_parties : int
-    among : collection of int, optional
-        Only samples of these parties.
-
-    Returns
-    -------
-    X : ndarray of shape (n, d)
-    codes : int64 ndarray of shape (n,)
-    n_classes : int
-    """
-    data = _loaded(config)
-    shares = [
-        share for party, share in enumerate(simulated_shares(config, n_parties)) if among is None or party in among
-    ]
-    dealt = np.sort(np.concatenate([np.zeros(0, np.int64), *shares]))
+    """The training samples that the partitioner dealt out, as if one party held them all."""
+    data = simulated_dataset(config)
+    shares = simulated_shares(config, n_parties)
+    counted = [shares[party] for party in range(n_parties) if among is None or party in among]
+    dealt = np.sort(np.concatenate([np.zeros(0, np.int64), *counted]))
     train = dealt[~held_out(len(data.y), config.test_fraction, config.split_seed)[dealt]]
     return data.X[train], data.y[train], len(data.classes)
 
 
 def own_share(node: NodeConfig, features: Sequence[str] = ()) -> Share:
-    """An open party's samples: its file refused whole if any row does not fit, samples held out by the row's index.
-
-    Parameters
-    ----------
-    node : NodeConfig
-    features : sequence of str, optional
-        The features that the run announces, see `load_dataset`.
-
-    Raises
-    ------
-    ConfigError, DataError
-        As `load_dataset`. The message names the file without its folder: it travels to the server.
-    """
+    """An open party's samples: its file refused whole if any row does not fit, samples held out by the row's index."""
     data = checked(read_rows(_own_file(node), node.label, features=features))
     return data.share(np.arange(len(data.y)), held_out(len(data.y), node.test_fraction, node.split_seed))
 
@@ -378,20 +273,8 @@ def own_share(node: NodeConfig, features: Sequence[str] = ()) -> Share:
 def private_share(node: NodeConfig, features: Sequence[str] = ()) -> Share:
     """A private party's samples: every row is read by itself, and no row decides about other rows.
 
-    A refusal because of one row would give that row away. So rows that do not fit stay in the share, with NaN where a
-    value is no number: `flwr_flynn.federated.row_wise` leaves them out of the counts, and the party's own log tells how
-    many. Samples are held out only if results on them may leave the party, and by their content.
-
-    Parameters
-    ----------
-    node : NodeConfig
-    features : sequence of str, optional
-        The features that the run announces.
-
-    Raises
-    ------
-    ConfigError, DataError
-        The file or a column is not there, or no parser reads the file. The message names no folder.
+    Rows that do not fit stay in the share, with NaN where a value is no number: `federated.row_wise` leaves them out.
+    Samples are held out only if results on them may leave the party, and by their content.
     """
     rows = read_rows(_own_file(node), node.label, features=features, row_wise=True)
     X, y = rows.X, rows.y
@@ -400,19 +283,7 @@ def private_share(node: NodeConfig, features: Sequence[str] = ()) -> Share:
 
 
 def private_width(node: NodeConfig, features: Sequence[str] = ()) -> int:
-    """The number of features that `private_share` would find, from the head of the file alone.
-
-    Parameters
-    ----------
-    node, features
-        As for `private_share`.
-
-    Raises
-    ------
-    ConfigError, DataError
-        As `private_share`, as far as the head tells. Of features that are not there the message tells nothing: the
-        first line of a file without a header is a sample, whose values a server could guess at.
-    """
+    """The number of features that `private_share` would find, from the head of the file alone."""
     path = _own_file(node)
     width = read_width(path, node.label)
     try:
@@ -429,5 +300,5 @@ def _own_file(node: NodeConfig) -> Path:
     if path is None:
         raise ConfigError(f"node-config data-path: no such file: {name}")
     if path.suffix not in ENDINGS:
-        raise ConfigError("node-config data-path", f"a {_one_of(ENDINGS)} file", name)
+        raise ConfigError("node-config data-path", f"a {_ENDINGS} file", name)
     return path

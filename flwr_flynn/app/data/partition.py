@@ -1,8 +1,7 @@
 """The two held-out rules, and flwr-datasets' partitioners over indices and labels.
 
-All are rules on samples, the same on every machine and in every process of a run. In simulations and open files they
-involve no feature and no state, only a sample's index, its class and the split seed. In private files the sample's
-content decides, since its index depends on other samples.
+All are rules on samples, the same in every process of a run. In simulations and open files a sample's index, its class
+and the split seed decide; in private files its content, since its index depends on other samples.
 """
 
 from __future__ import annotations
@@ -28,10 +27,7 @@ IndexArray = npt.NDArray[np.int64]
 
 _WIRING = {
     "iid": ("IidPartitioner", "num_partitions"),
-    "dirichlet": (
-        "DirichletPartitioner",
-        "num_partitions partition_by alpha min_partition_size self_balancing seed",
-    ),
+    "dirichlet": ("DirichletPartitioner", "num_partitions partition_by alpha min_partition_size self_balancing seed"),
     "inner-dirichlet": ("InnerDirichletPartitioner", "partition_sizes partition_by alpha seed"),
     "pathological": (
         "PathologicalPartitioner",
@@ -88,27 +84,7 @@ def _sample_hash(n: int, seed: int, stream: int) -> npt.NDArray[np.uint64]:
 
 
 def held_out(n: int, fraction: float, split_seed: int) -> npt.NDArray[np.bool_]:
-    """Mark the samples to hold out: those whose hash falls into the first `fraction` of all 64-bit numbers.
-
-    Parameters
-    ----------
-    n : int
-        Number of samples.
-    fraction : float
-        Share of the samples to hold out, from 0 to 1 (on average: every sample is decided on its own).
-    split_seed : int
-        Different seeds hold out different samples.
-
-    Returns
-    -------
-    bool ndarray of shape (n,)
-
-    Examples
-    --------
-    >>> mask = held_out(1797, fraction=0.2, split_seed=0)
-    >>> bool((mask[:100] == held_out(100, fraction=0.2, split_seed=0)).all())
-    True
-    """
+    """Mark the samples to hold out: those whose hash falls into the first `fraction` of all 64-bit numbers."""
     # 53 bits are exact in a float64, so the comparison rounds nothing.
     return (_sample_hash(n, split_seed, _STREAM_TEST) >> np.uint64(11)) < np.uint64(math.ceil(fraction * 2**53))
 
@@ -116,39 +92,9 @@ def held_out(n: int, fraction: float, split_seed: int) -> npt.NDArray[np.bool_]:
 def deal(
     config: RunConfig, n_parties: int, codes: IndexArray, by: npt.NDArray[Any] | None = None
 ) -> tuple[IndexArray, ...]:
-    """Deal samples out to parties.
+    """Deal samples out to parties, held-out ones like the rest.
 
-    Held-out samples are dealt out like the rest; `held_out` tells them apart. As `FederatedDataset` does,
-    the samples are shuffled first: some partitioners hand out runs of neighbours, and files are often sorted
-    by class.
-
-    Parameters
-    ----------
-    config : RunConfig
-        The partitioner and its parameters.
-    n_parties : int
-        Number of parties.
-    codes : int64 ndarray of shape (n,)
-        The samples' classes, 0 to L - 1, each there at least once.
-    by : ndarray of shape (n,), optional
-        The column that `continuous` and the natural-id partitioners split by.
-
-    Returns
-    -------
-    tuple of n_parties int64 ndarrays
-        Disjoint indices of samples. Some may be empty, and some partitioners leave samples out.
-
-    Raises
-    ------
-    ConfigError
-        The partitioner cannot deal the samples out as asked, or flwr-datasets is not installed.
-
-    Examples
-    --------
-    >>> from flwr_flynn.app.config import RunConfig
-    >>> shares = deal(RunConfig(partitioner="iid"), 4, np.arange(12) % 3)
-    >>> [len(share) for share in shares]
-    [3, 3, 3, 3]
+    They are shuffled first: some partitioners hand out runs of neighbours, and files are often sorted by class.
     """
     n = len(codes)
     seed = int(splitmix64(splitmix64([config.split_seed]) ^ np.uint64(_STREAM_PARTITIONER))[0] >> np.uint64(32))
@@ -187,20 +133,6 @@ def held_out_by_content(
     """Mark the samples to hold out, each by a digest of its own values, as float64, and the meaning of its label.
 
     The rule of private parties: by `held_out`, one sample less would move all after it.
-
-    Parameters
-    ----------
-    X : (n, d) array of numbers
-    y : (n,) array
-    fraction : float
-    split_seed : int
-
-    Examples
-    --------
-    >>> X, y = np.arange(1000.0)[:, None], np.zeros(1000, int)
-    >>> test = held_out_by_content(X, y, 0.2, split_seed=0)
-    >>> int(test.sum()), np.array_equal(held_out_by_content(X[1:], y[1:], 0.2, split_seed=0), test[1:])
-    (200, True)
     """
     if not fraction:
         return np.zeros(len(y), bool)
@@ -254,29 +186,25 @@ class _Deal:
 _ARGUMENTS: dict[str, Callable[[_Deal], Any]] = {
     "num_partitions": lambda deal: deal.n_parties,
     "seed": lambda deal: deal.seed,
-    "alpha": lambda deal: deal.config.alpha,
-    "self_balancing": lambda deal: deal.config.self_balancing,
-    "min_partition_size": lambda deal: deal.config.min_partition_size,
     "num_classes_per_partition": lambda deal: deal.config.classes_per_party,
     "num_unique_labels_per_partition": lambda deal: deal.config.classes_per_party,
     "class_assignment_mode": lambda deal: deal.config.class_assignment,
     "num_shards_per_partition": _Deal.shards,
     "shard_size": lambda deal: deal.config.shard_size or None,
-    "keep_incomplete_shard": lambda deal: deal.config.keep_incomplete_shard,
     "distribution_array": _Deal.log_normal,
     "preassigned_num_samples_per_label": lambda deal: deal.config.preassigned,
     "partition_by": lambda deal: "by" if deal.config.partitioner in BY_COLUMN else "label",
-    "strictness": lambda deal: deal.config.strictness,
-    "group_size": lambda deal: deal.config.group_size,
     "mode": lambda deal: deal.config.group_mode,
     "sort_unique_ids": lambda deal: True,
     "partition_sizes": _Deal.sizes,
 }
-"""Arguments of flwr-datasets' partitioners by name."""
+"""Arguments of flwr-datasets' partitioners that are no setting of the same name."""
 
 
 def _partitioner(deal: _Deal) -> Any:
     """The flwr-datasets partitioner that the run asks for."""
     name, arguments = _WIRING[deal.config.partitioner]
-    partitioner = getattr(import_module("flwr_datasets.partitioner"), name)
-    return partitioner(**{argument: _ARGUMENTS[argument](deal) for argument in arguments.split()})
+    given = {
+        each: _ARGUMENTS[each](deal) if each in _ARGUMENTS else getattr(deal.config, each) for each in arguments.split()
+    }
+    return getattr(import_module("flwr_datasets.partitioner"), name)(**given)

@@ -1,13 +1,12 @@
 """Rows of a party's file, CSV, Parquet or NPZ: one reader for open and for private parties.
 
-A reader refuses a file that no parser reads, or in which a column is not there: no single row decides that. It marks
-the rows with something wrong, and the policy of the party decides about them: an open party's file is refused whole
-(`datasets.checked`), a private party's samples are left out one by one where they are counted
-(`flwr_flynn.federated.row_wise`).
+A reader refuses a file that no parser reads, or in which a column is not there. It marks the rows with something wrong:
+an open party's file is then refused whole (`datasets.checked`), a private party's samples are left out one by one where
+they are counted (`federated.row_wise`).
 
-With ``row_wise``, no row changes how others are read, since a private answer would tell: every line of a CSV file is a
-row by itself, whatever quotes it opens, and numbers are float64. Without, columns keep the narrowest type that holds
-them, so that integers are hashed exactly.
+With ``row_wise``, no row decides about the file or about others, since a private answer would tell: every line of a CSV
+file is a row by itself, a value of a Parquet file that cannot be decoded is missing, and numbers are float64. Without,
+columns keep the narrowest type that holds them, so that integers are hashed exactly.
 
 >>> import tempfile
 >>> with tempfile.TemporaryDirectory() as folder:
@@ -48,30 +47,7 @@ _TRUTHS = {"false": 0.0, "true": 1.0}
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a file, with marks on those that are wrong.
-
-    Parameters
-    ----------
-    name : str
-        The file's name without its folder, for messages.
-    X : (n, d) array
-        NaN where a value of a table is missing or no number.
-    y : (n,) array
-        Labels as the file has them.
-    feature_names : tuple of d str, optional
-    announced : bool, default=False
-        Whether `feature_names` are the run's, so that messages may have them.
-    groups : (n,) array, optional
-        Ids of the natural-id partitioners.
-    left_out : tuple of str
-        Columns of the file that are not among the features asked for.
-    words : (d,) array of int
-        Values of each column that are there and are no numbers.
-    unlabelled : (n,) array of bool
-        Rows without a label.
-    broken : (n,) array of bool
-        Rows with more or fewer fields than the header.
-    """
+    """The rows of a file, with marks on those that are wrong."""
 
     name: str
     X: Array
@@ -106,48 +82,17 @@ class Rows:
 def read_rows(
     path: Path, label: str = "", group: str = "", features: Sequence[str] = (), *, row_wise: bool = False
 ) -> Rows:
-    """The rows of a file.
-
-    Parameters
-    ----------
-    path : Path
-        With one of the `ENDINGS`.
-    label : str
-        Column or array of the labels. Not given: ``label``, or ``y`` in NPZ files, whose samples are the array ``X``.
-    group : str
-        Column or array of ids; left out of the features.
-    features : sequence of str
-        Columns to take, in this order; NPZ files name those of ``X`` in an array ``feature_names``, or are taken as
-        they are. Not given: all that are there.
-    row_wise : bool, default=False
-        Whether every row is read by itself, see the module.
-
-    Raises
-    ------
-    ConfigError
-        A package is missing (the message has the extra that brings it).
-    DataError
-        The file cannot be read, or a column is not there. Names of the file's own columns are a note of the error.
-    """
+    """The rows of a file."""
     if path.suffix == ".npz":
         return _npz(path, label or "y", group, tuple(features), row_wise)
-    read = _csv if path.suffix == ".csv" else _parquet
-    return read(path, label or "label", group, tuple(features), row_wise)
+    if path.suffix == ".csv":
+        return _csv(path, label or "label", group, tuple(features), row_wise)
+    read = _parquet_row_wise if row_wise else _parquet
+    return read(path, label or "label", group, tuple(features))
 
 
 def read_width(path: Path, label: str = "", features: Sequence[str] = ()) -> int:
-    """The number of features that `read_rows` would find, from the head of a file: no row is looked at.
-
-    Parameters
-    ----------
-    path, label, features
-        As for `read_rows`.
-
-    Raises
-    ------
-    ConfigError, DataError
-        As for `read_rows`, as far as the head tells.
-    """
+    """The number of features that `read_rows` would find, from the head of a file: no row is looked at."""
     if path.suffix == ".npz":
         shape, names = read_head(path, {"samples": "X", "label": label or "y"}, "feature_names" if features else None)
         if len(shape) != 2:
@@ -191,14 +136,14 @@ def _csv(path: Path, label: str, group: str, features: tuple[str, ...], row_wise
                 words[place] += n_words
     except (OSError, UnicodeError, csv.Error) as error:
         raise DataError(f"{path.name}: not a readable .csv file ({type(error).__name__})") from None
-    y = _texts(labels)
+    y = _objects(labels)
     return Rows(
         path.name,
         _matrix((np.concatenate(part) for part in parts), len(y), len(parts), row_wise),
         y,
         layout.names,
         bool(features),
-        None if layout.group is None else _texts(groups),
+        None if layout.group is None else _objects(groups),
         layout.left_out,
         words,
         y == "",
@@ -246,23 +191,21 @@ def _number(text: str) -> float:
         return np.nan
 
 
-def _texts(values: list[str]) -> Array:
-    # Texts as Python has them: in a type of NumPy's one long text would be the width of all.
-    texts = np.empty(len(values), object)
-    texts[:] = values
-    return texts
+def _objects(values: list[Any]) -> Array:
+    # Values as Python has them: in a type of NumPy's one long text would be the width of all.
+    objects = np.empty(len(values), object)
+    objects[:] = values
+    return objects
 
 
 def _matrix(columns: Iterable[Array], n_rows: int, n_columns: int, row_wise: bool) -> Array:
     """Columns side by side, in a type that holds all of them; in float64 where there are no rows to tell a type."""
-    if row_wise or not n_rows:
-        X = np.empty((n_rows, n_columns))
-        for index, column in enumerate(columns):
-            X[:, index] = column
-        return X
-    kept = list(columns)
-    X = np.empty((n_rows, n_columns), np.result_type(*{column.dtype for column in kept}) if kept else np.float64)
-    for index, column in enumerate(kept):
+    kind: Any = np.float64
+    if not row_wise and n_rows and n_columns:
+        columns = list(columns)
+        kind = np.result_type(*{column.dtype for column in columns})
+    X = np.empty((n_rows, n_columns), kind)
+    for index, column in enumerate(columns):
         X[:, index] = column
     return X
 
@@ -270,7 +213,68 @@ def _matrix(columns: Iterable[Array], n_rows: int, n_columns: int, row_wise: boo
 # -------- Parquet
 
 
-def _parquet(path: Path, label: str, group: str, features: tuple[str, ...], row_wise: bool) -> Rows:
+def _parquet_row_wise(path: Path, label: str, group: str, features: tuple[str, ...]) -> Rows:
+    """Rows of the wanted columns alone: the schema decides about columns, and a value about its own row."""
+    _, parquet = _parquet_packages(path)
+    try:
+        with parquet.ParquetFile(path) as file:
+            schema, n_rows = file.schema_arrow, file.metadata.num_rows
+            columns = _parquet_columns(schema)
+            layout = Layout.of(path.name, columns, label, group, features)
+
+            def values(index: int) -> list[Any]:
+                name = columns[index]
+                if not _is_read(schema.field(name).type):
+                    return [None] * n_rows
+                table = file.read(columns=[name], use_pandas_metadata=False)
+                return [value for chunk in table.column(name).chunks for value in _arrow_values(chunk)]
+
+            X, words = np.empty((n_rows, len(layout.order))), np.zeros(len(layout.order), np.int64)
+            for place, index in enumerate(layout.order):
+                found = values(index)
+                X[:, place] = [np.nan if value is None else _number(str(value)) for value in found]
+                words[place] = sum(value is not None for value in found) - (~np.isnan(X[:, place])).sum()
+            labels = values(layout.label)
+            groups = None if layout.group is None else _objects(values(layout.group))
+    except DataError:
+        raise
+    except Exception as error:  # noqa: BLE001 - Arrow and json raise a dozen kinds
+        raise DataError(f"{path.name}: not a readable {path.suffix} file ({type(error).__name__})") from None
+    missing = np.array([value is None or value != value for value in labels], bool)
+    return Rows(path.name, X, _objects(labels), layout.names, bool(features), groups, layout.left_out, words, missing)
+
+
+def _is_read(kind: Any) -> bool:
+    """True for the Arrow types of numbers, truths and texts, and for dictionaries of these."""
+    types = import_module("pyarrow").types
+    if types.is_dictionary(kind):
+        return _is_read(kind.value_type)
+    takes = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean, types.is_string)
+    return any(takes(kind) for takes in (*takes, types.is_large_string, types.is_binary, types.is_large_binary))
+
+
+def _arrow_values(chunk: Any) -> list[Any]:
+    """The values of an Arrow array, None where one is missing or cannot be decoded."""
+    arrow = import_module("pyarrow")
+    if arrow.types.is_dictionary(chunk.type):
+        known = _arrow_values(chunk.dictionary)
+        places = chunk.indices.to_pylist()
+        return [None if place is None or not 0 <= place < len(known) else known[place] for place in places]
+    if arrow.types.is_string(chunk.type):
+        chunk = chunk.cast(arrow.binary())  # not validated
+    elif arrow.types.is_large_string(chunk.type):
+        chunk = chunk.cast(arrow.large_binary())
+    return [_decoded(value) if isinstance(value, bytes) else value for value in chunk.to_pylist()]
+
+
+def _decoded(value: bytes) -> str | None:
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def _parquet(path: Path, label: str, group: str, features: tuple[str, ...]) -> Rows:
     pandas, frame = _parquet_frame(path)
     layout = Layout.of(path.name, [str(column) for column in frame.columns], label, group, features)
     words = np.zeros(len(layout.order), np.int64)
@@ -287,8 +291,8 @@ def _parquet(path: Path, label: str, group: str, features: tuple[str, ...], row_
     labels = frame.iloc[:, layout.label]
     return Rows(
         path.name,
-        _matrix(columns, len(frame), len(columns), row_wise),
-        labels.to_numpy(dtype=object if row_wise else None),
+        _matrix(columns, len(frame), len(columns), False),
+        labels.to_numpy(),
         layout.names,
         bool(features),
         None if layout.group is None else frame.iloc[:, layout.group].to_numpy(),

@@ -465,6 +465,9 @@ def test_a_damaged_parquet_file_is_refused(read: Any, tmp_path: Path) -> None:
     assert no_text != whole
     for damaged in (b"", b"PAR1", whole[:-1], whole[:100], whole + b"x", no_footer, no_text):
         path.write_bytes(damaged)
+        if damaged is no_text and read is private_share:  # no record decides about the file
+            assert read(NodeConfig(data_path=str(path))).y.tolist() == [None, "y"]
+            continue
         with pytest.raises(DataError, match=r"^mine\.parquet: not a readable \.parquet file"):
             read(NodeConfig(data_path=str(path)))
 

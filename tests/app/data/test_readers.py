@@ -134,3 +134,33 @@ def test_a_missing_package_is_named_with_its_extra(
     monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
     with pytest.raises(ConfigError, match=r"flwr-flynn\[data\]"):
         read_rows(csv_file(tmp_path, "", "mine.parquet"), row_wise=row_wise)
+
+
+def test_no_value_decides_whether_a_private_parquet_file_is_read(tmp_path: Path) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    broken = arrow.Array.from_buffers(
+        arrow.string(), 3, [*arrow.array(["1", "\x7f", "3"]).buffers()[:2], arrow.py_buffer(b"1\xff3")]
+    )
+    columns: dict[str, Any] = {
+        "number": arrow.array([1, None, 3], arrow.int64()),
+        "truth": arrow.array([True, False, None]),
+        "text": broken,
+        "half": arrow.array(np.array([0.5, 1.5, 2.5], np.float16)),
+        "kinds": arrow.array(["7", "x", "7"]).dictionary_encode(),
+        "stamp": arrow.array([-(2**62), 0, 2**62], arrow.timestamp("ms")),  # beyond the calendar of Python
+        "list": arrow.array([[1.0], [2.0], None]),
+        "unused": broken,
+        "label": broken,
+    }
+    path = tmp_path / "mine.parquet"
+    parquet.write_table(arrow.table(columns), path)
+    features = ("number", "truth", "text", "half", "kinds", "stamp", "list")
+    rows = read_rows(path, features=features, row_wise=True)
+    nan = np.nan
+    expected = [[1, 1, 1, 0.5, 7, nan, nan], [nan, 0, nan, 1.5, nan, nan, nan], [3, nan, 3, 2.5, 7, nan, nan]]
+    np.testing.assert_array_equal(rows.X, expected)
+    assert rows.y.tolist() == ["1", None, "3"]
+    assert rows.unlabelled.tolist() == [False, True, False]
+    assert rows.left_out == ("unused",)
+    with pytest.raises(DataError):
+        read_rows(path, features=features)
