@@ -391,7 +391,7 @@ def test_counts_that_are_too_large_are_refused() -> None:
     wide = LaplaceCounts(0.001, **SHAPE, records_per_person=10**6)
     for size in (2**62, -(2**63)):
         batch = take(a_server(wide), reply("0", spoiled(counts=np.full((3, 24), size, np.int64)))).batch
-        assert "counts: expected from" in batch.refused["0"]
+        assert "counts: expected entries from" in batch.refused["0"]
 
 
 def test_no_number_of_large_replies_overflows_the_sum() -> None:
@@ -516,7 +516,7 @@ def test_sums_of_noisy_counts_travel_signed() -> None:
         message = codec.encode(counts)
         assert message[1].dtype == kind
         assert (codec.decode_total(message, HASHER, LAPLACE, 2).array == array).all()
-    with pytest.raises(PayloadError, match="counts: expected from"):
+    with pytest.raises(PayloadError, match="counts: expected entries from"):
         codec.decode_total([message[0], HUGE], HASHER, LAPLACE, 2)
 
 
