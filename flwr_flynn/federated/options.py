@@ -130,8 +130,20 @@ class RunOptions:
         if (self.federation is None) != (self.purpose == "train"):
             what = "none" if self.purpose == "train" else "a Federation"
             raise ConfigError("federation", f"{what} with purpose = {self.purpose}", type(self.federation).__name__)
+        if self.purpose == "withdraw" and not self.accept_failures:
+            raise ConfigError("accept_failures", "True with purpose = withdraw, which parties that stay decline", False)
+        self._check_phases()
         given_readout(self.rule, self.decay)
         object.__setattr__(self, "run_spec", self._run_spec())
+
+    def _check_phases(self) -> None:
+        if self.phases is None:
+            return
+        names = [phase.name for phase in self.phases]
+        if len(set(names)) < len(names):
+            raise ConfigError("phases", "different names", ", ".join(names))
+        if self.federation is None and not any(phase.is_counting for phase in self.phases):
+            raise ConfigError("phases", "one that counts", ", ".join(names) or "none")
 
     def _run_spec(self) -> RunSpec:
         mode, spec = mode_of(self.mechanism, self.secure_bound), self.spec

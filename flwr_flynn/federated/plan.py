@@ -29,12 +29,16 @@ def phases_of(options: RunOptions) -> tuple[Phase, ...]:
     run = options.run_spec
     is_choice = selection.is_selection_needed(len(run.specs), options.rule, options.decay)
     selects = options.is_evaluated and isinstance(run.mode, Plain) and is_choice
-    plan: list[Phase] = list(options.phases or ()) or [
-        *([columns.COLUMNS] if options.plan is not None else []),
-        counts.phase_for(options),
-        *([selection.SELECTION] if selects else []),
-        *([evaluation.EVALUATION] if options.is_evaluated or options.hand_out else []),
-    ]
+    plan: list[Phase] = (
+        list(options.phases)
+        if options.phases is not None
+        else [
+            *([columns.COLUMNS] if options.plan is not None else []),
+            counts.phase_for(options),
+            *([selection.SELECTION] if selects else []),
+            *([evaluation.EVALUATION] if options.is_evaluated or options.hand_out else []),
+        ]
+    )
     if options.purpose == "evaluate":
         return tuple(phase for phase in plan if phase is evaluation.EVALUATION)
     if options.purpose == "resume" and options.federation is not None:

@@ -101,17 +101,22 @@ class Roster:
         """The member of a node: counted by this run, or the only one of `before` that it can be, see `find`."""
         if cid in self._counted:
             return None if cid in self._gone else self._counted[cid]
-        found = [index for index in self.find(cid, name) if index in self.staying]
-        return self.before[found[0]] if len(found) == 1 else None
+        key, found = self.identify(cid), [index for index in self.find(cid, name) if index in self.staying]
+        if len(found) != 1:
+            return None
+        member = self.before[found[0]]
+        # A name alone does not do for a node of another key: it could silence the member itself.
+        return None if member.node != cid and key and member.key and member.key != key else member
 
     def find(self, cid: str, name: str | None = None) -> list[int]:
-        """Indices in `before` of members with the node's id, key or name (by default the name it gave before)."""
+        """Indices in `before` of members with the node's id or key; without any, with its name, which anybody can give.
+
+        The name is by default the one that the node gave before.
+        """
         key, name = self.identify(cid), self._names.get(cid, "") if name is None else name
-        return [
-            index
-            for index, member in enumerate(self.before)
-            if member.node == cid or (key and member.key == key) or (name and member.name == name)
-        ]
+        members = list(enumerate(self.before))
+        sure = [index for index, member in members if member.node == cid or (key and member.key == key)]
+        return sure or [index for index, member in members if name and member.name == name]
 
     def twin(self, cid: str, name: str, sha256: tuple[str, ...]) -> str | None:
         """The node id of a counted party with this name and these counts: a node that restarted under a new id."""

@@ -225,7 +225,8 @@ class Run:
         if ask is None:
             return None
         phase, roster, start = ask.phase, self._roster(ask.phase), self._start(ask.phase)
-        replies = [reply for reply in replies if reply.cid in ask.cids]  # nobody else is heard
+        asked = set(ask.cids)
+        replies = [reply for reply in replies if reply.cid in asked]  # nobody else is heard
         batch = phase.collect(ask.request, start, roster, self.counted, replies)
         batch.replies = first_of_each(replies)
         failed = failures.reasons([cid for cid in ask.cids if cid not in batch.replies])
@@ -254,8 +255,10 @@ class Run:
         if phase.is_counting:
             if not batch.passed:
                 return
-            later = self.phases[self.phases.index(phase) + 1 :]
-            self.state = self.state.without(each.name for each in later)
+            later = [each.name for each in self.phases[self.phases.index(phase) + 1 :]]
+            self.state = self.state.without(later)
+            for name in later:
+                self.rosters.pop(name, None)
         self.state = phase.fold(self.state, batch, self._context(missing, names))
 
     def _start(self, phase: Phase) -> Any:
@@ -279,7 +282,7 @@ class Run:
             roster = self._roster(phase)
             cids = [cid for cid in present if cid not in roster]
             if phase.audience == NEW:
-                cids = [cid for cid in cids if not roster.find(cid)]
+                cids = [cid for cid in cids if not self.counted.find(cid)]
             return self._enough_for_secure(cids) if phase.is_counting else cids
         if phase.audience == COUNTED:
             if self.counting is None:

@@ -14,7 +14,7 @@ from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.protocol import EVALUATE, Reply
+from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Reply
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run import Ask, Failures, Figures, Run
 from flwr_flynn.flower.logging import log_lines, plan_lines, taken_lines
@@ -110,6 +110,11 @@ class BaseStrategy(ABC):
         """Number of counted parties that are not there any more; nobody waits for them."""
         return sum(1 for member in self.parties if member.node not in present)
 
+    @property
+    def _is_waiting(self) -> bool:
+        """True until enough parties are counted: later rounds ask those that are there, and wait for nobody."""
+        return not (len(self.run.counted) and self.run.is_enough)
+
     def _warn_of_few(self, n_there: int) -> None:
         log(
             WARNING,
@@ -133,7 +138,8 @@ class BaseStrategy(ABC):
         self, replies: Sequence[Reply], failures: Failures, figures: Figures | None
     ) -> tuple[list[bytes] | None, dict[str, Any]]:
         """Check replies and add up those that pass."""
-        taken = self.run.take(replies, failures, figures)
+        phase = self.run.phase(TRAIN)
+        taken = self.run.take(replies, failures, figures if phase is not None and phase.is_counting else None)
         if taken is None:
             return None, {}
         log_lines(taken_lines(self.run, taken))

@@ -43,7 +43,7 @@ from flwr_flynn.federated.run import Ask, Failures, Figures
 from flwr_flynn.flower import records
 from flwr_flynn.flower.base_strategy import BaseStrategy
 from flwr_flynn.flower.client import FlyNNClient
-from flwr_flynn.flower.records import EXAMPLES, NUMPY, answer_content, config_of, record, reply_of, split, tensors_of
+from flwr_flynn.flower.records import EXAMPLES, NUMPY, answer_content, config_of, record, reply_of, tensors_of
 
 AggregationFn = Callable[[list[RecordDict], str], MetricRecord]
 
@@ -167,14 +167,15 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         """Add up the confusion matrices, or make the selection."""
         read, found, failures = self._received(replies, evaluation_reply_of)
         figures = self._take_evaluate(read, failures, _figures(self.evaluate_metrics_aggr_fn, found))
-        return None if figures is None else MetricRecord(split(figures)[0])
+        numbers = {} if figures is None else {name: each for name, each in figures.items() if not isinstance(each, str)}
+        return None if figures is None else MetricRecord(numbers)
 
     # ---- messages
 
     def _wait_for(self, grid: Grid) -> list[str]:
         """The parties that are there, once they and the counted ones that left make up `min_available_nodes`."""
         end = time.monotonic() + self.wait_timeout
-        while len(present := _present(grid)) + self._left(present) < self._min_available:
+        while len(present := _present(grid)) + self._left(present) < self._min_available and self._is_waiting:
             rest = end - time.monotonic()
             if rest <= 0:
                 self._warn_of_few(len(present) + self._left(present))

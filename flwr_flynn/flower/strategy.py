@@ -154,7 +154,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     def _wait_for(self, client_manager: ClientManager) -> dict[str, ClientProxy]:
         """The parties that are there, once they and the counted ones that left make up `min_available_clients`."""
         left = self._left(_present(client_manager))
-        if not client_manager.wait_for(self._min_available - left, int(self.wait_timeout)):
+        if self._is_waiting and not client_manager.wait_for(self._min_available - left, int(self.wait_timeout)):
             self._warn_of_few(client_manager.num_available() + left)
         return _present(client_manager)
 

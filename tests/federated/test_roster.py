@@ -77,12 +77,17 @@ def test_members_of_a_saved_run_are_known_by_one_thing_in_common() -> None:
     assert roster.find("1") == [0]
     assert roster.find("9") == [1]
     assert roster.find("8", "a") == [0]
-    assert roster.find("1", "b") == [0, 1]  # one party, or another that gives its name
+    assert roster.find("1", "b") == [0]  # a name is anybody's
     assert roster.find("8") == roster.find("8", "") == []
     roster.introduce({"8": "b"})
     assert roster.find("8") == [1]
     assert roster.member("8") == before[1]
-    assert roster.member("1", "b") is None  # it may be either
+    assert roster.member("1", "b") == before[0]
+    roster.introduce({"9": "a"})
+    assert roster.member("9") == before[1]
+    other = Roster(before, identify=lambda cid: "k9")
+    assert other.find("7", "a") == [0]
+    assert other.member("7", "a") is None  # of another key
     assert roster.member("3") == before[2]
 
 

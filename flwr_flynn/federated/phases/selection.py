@@ -78,7 +78,7 @@ class SelectionRequest(Request[Tables]):
         if announced != member.examples:
             raise PayloadError("selection", f"{member.examples} examples as counted", announced)
         tables = codec.tables(arrays, _shapes(self.candidates, self.run.n_classes))
-        most = min(_MAX_LOSS * announced, 2**63 - 1)
+        most = min(_MAX_LOSS * announced, (2**63 - 1) // 1024)  # so that no party leaves the sum without room
         for correct, losses in zip(tables[::2], tables[1::2], strict=True):
             if (correct < 0).any() or (correct > sizes).any():
                 raise PayloadError("correct", "from 0 to the party's samples of the class", "entries outside")
