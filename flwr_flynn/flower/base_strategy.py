@@ -83,12 +83,12 @@ class BaseStrategy(ABC):
 
     @property
     def secure_bound(self) -> int | None:
-        """What no count in a secure sum exceeds; None where counts travel in clear."""
+        """Upper bound of every count in a secure sum; None where counts travel in clear."""
         return self.run.state.run_spec.bound
 
     @property
     def guarantee(self) -> str | None:
-        """What a private run promises, `privacy.Mechanism.guarantee`; None without a mechanism."""
+        """The promise of a private run, `privacy.Mechanism.guarantee`; None without a mechanism."""
         mechanism = self.run.options.mechanism
         return None if mechanism is None else mechanism.guarantee()
 

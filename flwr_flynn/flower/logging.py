@@ -44,7 +44,7 @@ def hash_lines(run: RunSpec) -> list[str]:
 
 
 def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Line]:
-    """What is going to happen."""
+    """The plan of a run, before anybody is asked."""
     options, spec = run.options, run.state.run_spec
     evaluated = f"{options.fraction_evaluate:.0%} of the parties" if options.fraction_evaluate else "left out"
     if options.hand_out and not options.fraction_evaluate:
@@ -70,7 +70,7 @@ def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Li
 
 
 def taken_lines(run: Run, taken: Taken) -> Iterator[Line]:
-    """What came of one exchange: a line for every party, then one for the phase."""
+    """The results of one exchange: a line for every party, then one for the phase."""
     phase, batch, names = taken.phase, taken.batch, taken.names
     if phase.channel == TRAIN:
         done = "taken out" if batch.taken_out else "accepted"
