@@ -74,7 +74,7 @@ def test_three_parties_with_keys_of_their_own_get_a_model_of_their_own(tmp_path:
         assert first.row("parties counted") == "3 of 3"
         assert first.row("output folder") == str(folder / "server")
         for site in SITES:
-            assert f"FlyNN: {site}: " in first.output
+            assert f"FlyNN: counts: {site}: " in first.output
         for hidden in ("mallory", "Anna", "picked_by", "Traceback"):
             assert hidden not in first.output
         left_out = "1 columns are not among the run's features: 'picked_by'"
@@ -96,8 +96,10 @@ def test_three_parties_with_keys_of_their_own_get_a_model_of_their_own(tmp_path:
         assert second.row("parties counted") == "2 of 3"
         reason = "1 of the run's 4 features are not among its 3 columns beside the label: petal_width"
         assert reason in second.row("not counted: site2")
-        assert (folder / "site2" / "model.npz").read_bytes() == own["site2"]
-        assert (folder / "site1" / "model.npz").read_bytes() != own["site1"]
+        # It gets its copy of the model all the same.
+        again = {site: (folder / site / "model.npz").read_bytes() for site in SITES}
+        assert len(set(again.values())) == 1
+        assert again["site1"] != own["site1"]
     finally:
         flower.stop()
 
