@@ -25,9 +25,7 @@ MAX_SPECS = 16
 """Specs of one run, at most: each costs every party a hash of all its samples."""
 
 MAX_CHARS = 2**24
-"""Characters of a class list and of names of features in a request, each."""
-
-_MAX_SPEC_CHARS = 2**26
+"""Characters of specs, of a class list and of names of features in a request, each: a second of parsing at most."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +188,7 @@ class RunSpec:
     def from_config(cls, config: Config) -> RunSpec:
         """The run that a server announced; its rows are drawn by `agree_on_rows`."""
         try:
-            specs = config.json("specs", _MAX_SPEC_CHARS)
+            specs = config.json("specs", MAX_CHARS)
             if not isinstance(specs, list) or not 1 <= len(specs) <= MAX_SPECS:
                 got = len(specs) if isinstance(specs, list) else type(specs).__name__
                 raise PayloadError(key("specs"), f"a list of 1 to {MAX_SPECS} specs", got)
