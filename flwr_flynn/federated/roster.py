@@ -101,12 +101,9 @@ class Roster:
         """The member of a node: counted by this run, or the only one of `before` that it can be, see `find`."""
         if cid in self._counted:
             return None if cid in self._gone else self._counted[cid]
-        key, found = self.identify(cid), [index for index in self.find(cid, name) if index in self.staying]
-        if len(found) != 1:
-            return None
-        member = self.before[found[0]]
-        # A name alone does not do for a node of another key: it could silence the member itself.
-        return None if member.node != cid and key and member.key and member.key != key else member
+        # Nodes that are not registered have another id and key after every start: then the name alone is left.
+        found = [index for index in self.find(cid, name) if index in self.staying]
+        return self.before[found[0]] if len(found) == 1 else None
 
     def find(self, cid: str, name: str | None = None) -> list[int]:
         """Indices in `before` of members with the node's id or key; without any, with its name, which anybody can give.
