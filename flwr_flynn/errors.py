@@ -43,12 +43,6 @@ class FlyNNError(Exception):
         self.got = None if expected is None else _shown(got)
         super().__init__(field if expected is None else f"{field}: expected {expected}, got {self.got}")
 
-    def renamed(self: Refusal, prefix: str) -> Refusal:
-        """The same error about a setting of the user, ``prefix`` and the field's name with hyphens."""
-        if self.field is None or self.expected is None:
-            return type(self)(f"{prefix} {self}")
-        return type(self)(f"{prefix} {self.field.replace('_', '-')}", self.expected, self.got)
-
 
 Refusal = TypeVar("Refusal", bound=FlyNNError)
 

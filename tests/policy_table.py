@@ -1,4 +1,4 @@
-"""What leaves a party, by node key, kind of request and runtime: computed by asking it.
+"""Table of the answers a party gives, by node key, kind of request and runtime: computed by asking it.
 
 ``python -m tests.policy_table`` prints the table; `tests.test_policy_table` compares it with an allow-list.
 """
@@ -104,7 +104,7 @@ def rows() -> Iterator[tuple[str, str, tuple[str, ...]]]:
 
 
 def allowed(runtime: str, keys: tuple[str, ...], request: str, folder: Path) -> bool:
-    """Whether a party with these node keys gives what is asked for; one that leaves was counted before."""
+    """Return whether a party with these node keys answers ``request``; one that leaves was counted before."""
     folder.mkdir(parents=True, exist_ok=True)
     np.savez(folder / "mine.npz", X=_X, y=np.array(CLASSES)[_CODES])
     values = VALUES | {"data-pth": VALUES["data-path"]}

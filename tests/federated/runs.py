@@ -136,7 +136,7 @@ class Exchange:
         return self.run.take([spoil(each) if spoil else each for each in replies], Failures(failed))
 
     def reply(self, ask: Ask, cid: str) -> Reply:
-        """What a party replies."""
+        """Return the reply of one party."""
         answer: Answer = self.parties[cid].answer(dict(ask.config), codec.read_tensors(ask.tensors))
         return reply_of(cid, answer)
 

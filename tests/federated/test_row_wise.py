@@ -131,7 +131,7 @@ CLASS_LISTS: list[tuple[Any, ...]] = [
 
 
 def array(values: list[Any]) -> Any:
-    """What NumPy makes of a list, in the type that it infers."""
+    """Return the array that NumPy makes of a list, in the type that it infers."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")

@@ -1,4 +1,4 @@
-"""What the server announces is what the party reads, exactly, or it is refused."""
+"""Law of the run spec: a party reads exactly the announced values, or refuses them."""
 
 from __future__ import annotations
 

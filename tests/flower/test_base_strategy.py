@@ -1,4 +1,4 @@
-"""What both strategies have in common: their results, and what a user asks of them."""
+"""Tests of the base of both strategies: results, and the methods that a user calls."""
 
 from __future__ import annotations
 

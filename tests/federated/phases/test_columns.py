@@ -109,7 +109,7 @@ def test_the_memory_limit_is_asked_before_anything_is_summed() -> None:
 
 @pytest.mark.parametrize("scaling", ["weighted", "standard"])
 def test_small_classes_stay_out_of_the_sums_and_are_counted(scaling: str) -> None:
-    """Where classes are summed up as one, too: the difference of two answers would be the small class."""
+    """Sums over all classes leave a small class out, too: two answers would differ by that class."""
     some = np.concatenate([np.flatnonzero(Y == 0)[:4], np.flatnonzero(Y == 1)[:6]])
     options = options_for(HashPlan(4, 3, scaling=scaling, hash_dim=64), min_examples=5)
     run = federate(RunOptions(**options), [party_of(X[some], LABELS[some], min_examples=1)])
