@@ -98,7 +98,7 @@ def _write_error(path: str | os.PathLike[str], cause: OSError) -> WriteError:
     reason = os.strerror(cause.errno) if cause.errno not in (None, errno.EINVAL) else cause.strerror or str(cause)
     if isinstance(cause, BlockingIOError):
         reason = "another process is writing it"
-    error = WriteError(f"{name!r} cannot be written ({reason})")
+    error = WriteError(name, got=reason, text=f"{name!r} cannot be written ({reason})")
     error.errno = cause.errno
     error.add_note(f"in {os.path.dirname(os.path.abspath(path))}")
     return error

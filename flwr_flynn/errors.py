@@ -12,7 +12,7 @@ An error about one value carries the facts, and its message is made from them:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 _LONGEST = 200  # characters of a value in a message
@@ -29,6 +29,8 @@ class FlyNNError(Exception):
         Values that would have been right.
     got : object, optional
         The value, or, where it is a party's data, its kind, number or position; shortened in the message.
+    text : str, optional
+        The message, by default ``field: expected X, got Y``.
 
     Attributes
     ----------
@@ -37,11 +39,13 @@ class FlyNNError(Exception):
     expected, got : str or None
     """
 
-    def __init__(self, field: str, expected: str | None = None, got: Any = None) -> None:
-        self.field = None if expected is None else field
+    def __init__(self, field: str, expected: str | None = None, got: Any = None, *, text: str | None = None) -> None:
+        self.field = None if expected is None and text is None else field
         self.expected = expected
-        self.got = None if expected is None else _shown(got)
-        super().__init__(field if expected is None else f"{field}: expected {expected}, got {self.got}")
+        self.got = None if got is None and (expected is None or text is not None) else _shown(got)
+        if text is None:
+            text = field if expected is None else f"{field}: expected {expected}, got {self.got}"
+        super().__init__(text)
 
 
 Refusal = TypeVar("Refusal", bound=FlyNNError)
@@ -75,7 +79,7 @@ class ModelFileError(FlyNNError, ValueError):
 class WriteError(FlyNNError, OSError):
     """A file cannot be written, for example on a full disk; what stood there before is as it was.
 
-    `errno` is that of the cause. The message names the file without its folder, which a note tells.
+    `errno` is that of the cause. `field` is the name of the file without its folder, which a note tells.
     """
 
 
@@ -84,11 +88,31 @@ class ConfigError(FlyNNError, ValueError):
 
 
 class AggregationError(FlyNNError, RuntimeError):
-    """Fewer parties were counted than the run requires, so there is no model."""
+    """Fewer parties were counted than the run requires, so there is no model.
+
+    Parameters
+    ----------
+    text : str
+        The message.
+    counted : int, default=0
+        Parties that were counted.
+    min_parties : int, default=1
+        Parties that the run requires.
+    missing : mapping of str to str, optional
+        Reasons why parties that were asked are not counted, by name.
+    """
+
+    def __init__(
+        self, text: str, counted: int = 0, min_parties: int = 1, missing: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(text)
+        self.counted = counted
+        self.min_parties = min_parties
+        self.missing = dict(missing or {})
 
 
 class MissingExtraError(FlyNNError, ImportError):
-    """An optional package is not installed; the message names the extra that brings it."""
+    """An optional package is not installed; `field` is its name, and the message names the extra that brings it."""
 
 
 class PrivacyError(FlyNNError, RuntimeError):

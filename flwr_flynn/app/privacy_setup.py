@@ -27,7 +27,8 @@ _LOG = logging.getLogger("flwr")  # Flower's own
 def private_plan(config: RunConfig, plan: HashPlan, n_parties: int) -> HashPlan:
     """The plan with the sizes that the noise calls for; those that are given stay."""
     if not plan.n_examples:
-        raise ConfigError("run-config n-examples: with epsilon it must be given in a deployment, roughly and public")
+        text = "run-config n-examples: with epsilon it must be given in a deployment, roughly and public"
+        raise ConfigError("run-config n-examples", "a number, roughly and public", "missing", text=text)
     try:
         spec = suggest_spec(
             config.epsilon,

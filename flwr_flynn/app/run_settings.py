@@ -367,7 +367,8 @@ class FederationSettings(RunSettings):
         if self.min_available and self.min_parties > self.min_available:
             raise self.refused("min_parties", f"at most min-available = {self.min_available}")
         if self.action != "train" and not self.federation:
-            raise ConfigError(f"run-config federation: missing; action = {self.action} needs the server's own file")
+            text = f"run-config federation: missing; action = {self.action} needs the server's own file"
+            raise ConfigError("run-config federation", "the server's own file", "missing", text=text)
         self.party_numbers()
 
     def party_numbers(self) -> frozenset[int] | None:

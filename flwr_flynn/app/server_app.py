@@ -154,7 +154,8 @@ def _strategy(
 
 def _require_min_available(config: RunConfig) -> None:
     if not config.min_available:
-        raise ConfigError("run-config min-available: how many parties to wait for must be given in a deployment")
+        text = "run-config min-available: how many parties to wait for must be given in a deployment"
+        raise ConfigError("run-config min-available", "a number of parties", "missing", text=text)
 
 
 def _identify(grid: Grid) -> Callable[[str], str]:
@@ -231,7 +232,8 @@ def _what_to_train(config: RunConfig, parties: int | None) -> tuple[HashPlan, li
         n_features = len(feature_names or ()) or config.n_features
         for key, given in (("n-features", n_features), ("classes", classes)):
             if not given:
-                raise ConfigError(f"run-config {key}: a deployment's server sees no data, so it must be given")
+                text = f"run-config {key}: a deployment's server sees no data, so it must be given"
+                raise ConfigError(f"run-config {key}", "a value in a deployment", "missing", text=text)
         _require_min_available(config)
         if ignored := config.simulation_only():
             log(logging.WARNING, "FlyNN: a deployment does not use the settings %s", ", ".join(ignored))
@@ -263,8 +265,11 @@ def _what_to_train(config: RunConfig, parties: int | None) -> tuple[HashPlan, li
         needs = {f"the sums of {plan.n_features} columns for {len(classes)} classes": request.memory_needed} | needs
     for what, needed in needs.items():
         if (size := needed / 2**30) > config.memory_limit:
-            limit = f"{config.memory_limit:g} are allowed"
-            raise ConfigError(f"run-config memory-limit: {what} need about {size:.2f} GiB, {limit}")
+            limit = f"{config.memory_limit:g}"
+            text = f"run-config memory-limit: {what} need about {size:.2f} GiB, {limit} are allowed"
+            raise ConfigError(
+                "run-config memory-limit", f"at most {limit} GiB", f"{size:.2f} GiB for {what}", text=text
+            )
     return plan, classes, feature_names
 
 

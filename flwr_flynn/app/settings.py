@@ -77,13 +77,15 @@ class Settings:
         known = {row.key for row in rows}
         if cls.foreign is not None and (unknown := sorted(set(raw) - known - cls.foreign)):
             keys = ", ".join(row.key for row in rows)
-            raise ConfigError(f"{cls.source} {unknown[0][:80]}: unknown; expected one of {keys}")
+            field = f"{cls.source} {unknown[0][:80]}"
+            raise ConfigError(field, f"one of {keys}", "unknown", text=f"{field}: unknown; expected one of {keys}")
         values = {}
         for row in rows:
             if row.key in raw:
                 values[row.name] = _checked(f"{cls.source} {row.key}", raw[row.key], row.default, row.facts)
             elif row.facts.required:
-                raise ConfigError(f"{cls.source} {row.key}: missing; {row.facts.meaning}")
+                field = f"{cls.source} {row.key}"
+                raise ConfigError(field, row.facts.meaning, "missing", text=f"{field}: missing; {row.facts.meaning}")
         settings = cls(**values)
         settings.check()
         return settings
@@ -137,6 +139,8 @@ def as_setting(error: FlyNNError, source: str) -> ConfigError:
     """
     if error.field is None:
         return ConfigError(f"{source} {error}")
+    if error.expected is None:
+        return ConfigError(f"{source} {key_of(error.field)}", text=f"{source} {error}")
     return ConfigError(f"{source} {key_of(error.field)}", error.expected, error.got)
 
 

@@ -124,7 +124,7 @@ def _received(array: Array, hasher: FlyHash, mechanism: Mechanism, n_releases: i
     try:
         return mechanism.received(array.astype(np.int64), hasher.fingerprint, n_releases)
     except (CountsError, ConfigError) as error:
-        raise PayloadError(f"counts: {error}") from None
+        raise PayloadError("counts", error.expected, error.got, text=f"counts: {error}") from None
 
 
 def _blocks(
@@ -164,7 +164,7 @@ def _plain(
     try:
         counts = ClassCounts(array, hash_nnz=hasher.hash_nnz, spec_fingerprint=hasher.fingerprint)
     except CountsError as error:
-        raise PayloadError(f"counts: {error}") from None
+        raise PayloadError("counts", error.expected, error.got, text=f"counts: {error}") from None
     limit = capacity(hasher) if max_examples is None else max_examples
     if counts.n_examples > limit:
         raise PayloadError("counts", f"at most {limit} examples", counts.n_examples)

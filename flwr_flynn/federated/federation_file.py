@@ -153,7 +153,8 @@ class Federation:
         """A federation from a file that `save` wrote."""
         with model_file.reading(path, max_bytes) as (model, roster):
             if not isinstance(roster, dict):
-                raise ModelFileError("a model without a roster: nobody can join it or leave it")
+                text = "a model without a roster: nobody can join it or leave it"
+                raise ModelFileError("roster", "one", "none", text=text)
             old = set(roster) - {"decay"} == {"format", "mode", "bound", "mechanism", "members"}
             if old and type(roster["format"]) is int and roster["format"] == 1:  # version 0.1
                 roster = {name: roster[name] for name in roster if name != "decay"} | {"format": _FORMAT, "phase": ""}
@@ -206,9 +207,11 @@ def exclusive(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         held = _files.lock(file.with_name(f".{file.name}.lock"), wait=0)
     except BlockingIOError:
-        raise ConfigError(f"federation: another run has {file.name[:80]!r}") from None
+        name = file.name[:80]
+        raise ConfigError("federation", got=name, text=f"federation: another run has {name!r}") from None
     except OSError as error:
-        raise ConfigError(f"federation: {file.name[:80]!r} cannot be locked ({error.strerror})") from None
+        text = f"federation: {file.name[:80]!r} cannot be locked ({error.strerror})"
+        raise ConfigError("federation", "a file that can be locked", error.strerror, text=text) from None
     with held:
         yield
 

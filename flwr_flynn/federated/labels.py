@@ -28,10 +28,10 @@ def codes_of(classes: Sequence[Label], y: npt.ArrayLike) -> npt.NDArray[np.int64
     except TypeError:
         raise DataError("y", "strings or integers as labels", "unhashable objects") from None
     if unknown := int((codes < 0).sum()):
-        listed = (
-            f"{len(classes)} {'strings' if isinstance(classes[0], str) else 'integers'}; y has dtype {labels.dtype}"
-        )
-        raise DataError(f"y: {unknown} of {len(codes)} labels are not in the class list ({listed})")
+        kind = f"{len(classes)} {'strings' if isinstance(classes[0], str) else 'integers'}"
+        got = f"{unknown} of {len(codes)}"
+        text = f"y: {got} labels are not in the class list ({kind}; y has dtype {labels.dtype})"
+        raise DataError("y", f"labels among {kind}", got, text=text)
     return codes
 
 

@@ -90,7 +90,7 @@ def no_progress(_total: int) -> Progress:
 
 def no_mask(_run: RunSpec) -> None:
     """The mask of a party that takes part in no secure sum."""
-    raise PrivacyError("secure sum: expected a request by SecAgg+ through flwr_flynn.secagg.mod, got one in clear")
+    raise PrivacyError("secure sum", "a request by SecAgg+ through flwr_flynn.secagg.mod", "one in clear")
 
 
 @dataclass(frozen=True)
@@ -238,11 +238,12 @@ class Party:
             raise ConfigError("discloses", "a kind of disclosure that this party knows", discloses)
         if is_withdrawal != options.leaves and discloses != NOTHING:
             expected = "only runs with action=withdraw" if options.leaves else "no run with action=withdraw"
-            raise ConfigError(f"node-config leave: this party answers {expected}")
+            raise ConfigError("node-config leave", expected, text=f"node-config leave: this party answers {expected}")
         if options.secure and discloses in (EXACT, NOISY):
             raise ConfigError("node-config secure", "a secure sum, in which alone counts leave this party", discloses)
         if discloses == EXACT and options.budget is not None:
-            raise PrivacyError(f"policy max-epsilon set: only noisy counts leave this party, not phase {phase}")
+            text = f"policy max-epsilon set: only noisy counts leave this party, not phase {phase}"
+            raise PrivacyError("policy max-epsilon", NOISY, discloses, text=text)
         self._admitted = discloses
 
     def check_run(self, run: RunSpec, config: Config, phase: str, discloses: str, is_withdrawal: bool = False) -> None:
@@ -258,17 +259,17 @@ class Party:
     def check_memory(self, needed: int, what: str) -> None:
         """Raise a `PayloadError` if the party does not allow so many bytes."""
         if needed > self.options.memory_limit:
-            raise PayloadError(
-                f"memory: {what} need about {needed / 2**20:.1f} MiB, "
-                f"this party allows {self.options.memory_limit / 2**20:.1f}"
-            )
+            most, got = f"{self.options.memory_limit / 2**20:.1f}", f"{needed / 2**20:.1f}"
+            text = f"memory: {what} need about {got} MiB, this party allows {most}"
+            raise PayloadError("memory", f"at most {most} MiB", f"{got} MiB", text=text)
 
     def labelled(
         self, codes_of: Callable[[Any], npt.NDArray[np.int64]], n_features: int
     ) -> tuple[Any, npt.NDArray[np.int64]]:
         """Training samples, in a form that can be sliced, and the codes of their labels."""
         if self._admitted not in (EXACT, SECURE) or self.options.budget is not None:
-            raise PrivacyError("samples: the request does not say that exact figures of them leave the party")
+            text = "samples: the request does not say that exact figures of them leave the party"
+            raise PrivacyError("samples", EXACT, self._admitted, text=text)
         samples = self._held()
         return _labelled(samples.X, samples.y, codes_of, n_features)
 
@@ -279,10 +280,11 @@ class Party:
         """
         budget, mechanism = self.options.budget, run.mechanism
         if budget is None or mechanism is None or self._admitted not in (NOISY, SECURE):
-            raise PrivacyError("policy max-epsilon not set: this party gives no private counts")
+            text = "policy max-epsilon not set: this party gives no private counts"
+            raise PrivacyError("policy max-epsilon", got="not set", text=text)
         if recall and mechanism.is_share:
             # Taken out of a sum, a share of noise leaves the other parties with less than was promised.
-            raise PrivacyError("leave: a share of the noise of a secure sum cannot be taken out of it")
+            raise PrivacyError("leave", text="leave: a share of the noise of a secure sum cannot be taken out of it")
         if self._samples is not None:
             _check_samples(self._samples, run)  # by their shape alone
         elif self._width is not None:
@@ -321,9 +323,11 @@ class Party:
     def confusion(self, run: RunSpec, model: FlyNNClassifier) -> Confusion | None:
         """(L, L) confusion matrix of a model on held-out samples; None without any."""
         if (self.options.budget is not None or self.options.secure) and not self.options.evaluates:
-            raise PrivacyError("policy evaluate off: results on its own samples do not leave this party")
+            text = "policy evaluate off: results on its own samples do not leave this party"
+            raise PrivacyError("policy evaluate", got="off", text=text)
         if self._admitted != RESULTS:
-            raise PrivacyError("samples: the request does not say that results on them leave the party")
+            text = "samples: the request does not say that results on them leave the party"
+            raise PrivacyError("samples", RESULTS, self._admitted, text=text)
         samples = self._held()
         if samples.X_test is None or samples.y_test is None:
             return None

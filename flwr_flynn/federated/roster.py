@@ -156,11 +156,13 @@ class Roster:
         """Raise an `AggregationError` that names who is missing and why, unless `min_parties` are counted."""
         if len(self._counted) >= min_parties:
             return
-        missing = [f"{name} ({reason})" for name, reason in self.missing.items()]
-        if len(missing) > _LISTED:
-            missing[_LISTED:] = [f"and {len(missing) - _LISTED} more"]
-        who = ", ".join(missing) or "nobody else was asked; too few parties were connected"
-        raise AggregationError(f"{len(self._counted)} of at least {min_parties} parties counted; missing: {who}")
+        missing = self.missing
+        shown = [f"{name} ({reason})" for name, reason in missing.items()]
+        if len(shown) > _LISTED:
+            shown[_LISTED:] = [f"and {len(shown) - _LISTED} more"]
+        who = ", ".join(shown) or "nobody else was asked; too few parties were connected"
+        text = f"{len(self._counted)} of at least {min_parties} parties counted; missing: {who}"
+        raise AggregationError(text, len(self._counted), min_parties, missing)
 
     def names(self, others: Iterable[str] = ()) -> dict[str, str]:
         """Names of parties in messages, by cid: of those that were asked or counted, and of `others`.

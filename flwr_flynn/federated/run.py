@@ -316,7 +316,8 @@ class Run:
             missing = self.rosters["columns"].missing if "columns" in self.rosters else {}
             listed = ", ".join(f"{name} ({reason})" for name, reason in list(missing.items())[:20])
             who = listed or "nobody was asked; too few parties were connected"
-            raise AggregationError(f"no party was asked to count, the sums of the columns are not in; missing: {who}")
+            text = f"no party was asked to count, the sums of the columns are not in; missing: {who}"
+            raise AggregationError(text, 0, self.options.min_parties, missing)
 
     @property
     def totals(self) -> CountsOfSpecs:

@@ -195,7 +195,7 @@ class RunSpec:
             parsed, classes = [HashSpec.from_dict(spec) for spec in specs], config.json("classes", MAX_CHARS)
             return cls(parsed, classes, _mode(config), announced_names(config))
         except (SpecError, ConfigError) as error:
-            raise PayloadError(f"config: {error}") from None
+            raise PayloadError(error.field or "config", error.expected, error.got, text=f"config: {error}") from None
 
     def agree_on_rows(self, config: Config) -> tuple[FlyHash, ...]:
         """Draw the rows, and refuse them unless the server drew the same."""
@@ -204,10 +204,12 @@ class RunSpec:
             raise PayloadError(key("fingerprints"), f"{len(self.specs)}, one for each spec", len(announced))
         for fingerprint, hasher in zip(announced, self.hashers, strict=True):
             if fingerprint != hasher.fingerprint:
-                raise PayloadError(
-                    f"fingerprint: expected {fingerprint[:12]}... as the server announced, the spec gives "
-                    f"{hasher.fingerprint[:12]}... here; are the versions of flwr-flynn the same?"
+                theirs, mine = f"{fingerprint[:12]}...", f"{hasher.fingerprint[:12]}..."
+                text = (
+                    f"fingerprint: expected {theirs} as the server announced, the spec gives {mine} here; "
+                    "are the versions of flwr-flynn the same?"
                 )
+                raise PayloadError("fingerprint", theirs, mine, text=text)
         return self.hashers
 
     def codes(self, y: npt.ArrayLike) -> npt.NDArray[np.int64]:

@@ -310,7 +310,8 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     raise SpecError(name, f"None or the {getattr(self.spec, name)} of spec", size)
             if n_features != self.spec.n_features:
                 # In scikit-learn's words, which its checks look for.
-                raise DataError(f"X has {n_features} features, but the spec has n_features {self.spec.n_features}")
+                text = f"X has {n_features} features, but the spec has n_features {self.spec.n_features}"
+                raise DataError("X", f"{self.spec.n_features} features", n_features, text=text)
             return [self.spec]
         wide = isinstance(self.scaling, str) and self.scaling == "auto" and n_features > _WIDE
         scaling = None if wide else self.scaling

@@ -96,15 +96,16 @@ def reading(path: str | os.PathLike[str], max_bytes: int) -> Iterator[tuple[Mode
             raise _about(path, error, "inconsistent: ") from None
         except Exception as error:  # noqa: BLE001 - zipfile, json and constructors raise a dozen kinds on other files
             kind = type(error).__name__
-            raise ModelFileError(f"{os.fspath(path)}: not a model file, or damaged ({kind})") from None
+            text = f"{os.fspath(path)}: not a model file, or damaged ({kind})"
+            raise ModelFileError("file", "a model file", kind, text=text) from None
 
 
 def _about(path: str | os.PathLike[str], error: FlyNNError, prefix: str = "") -> ModelFileError:
-    """Error of the same field with the path in front."""
-    where = f"{os.fspath(path)}: {prefix}"
+    """Error of the same field, with the path in front of its message."""
+    text = f"{os.fspath(path)}: {prefix}{error}"
     if error.field is None:
-        return ModelFileError(f"{where}{error}")
-    return ModelFileError(f"{where}{error.field}", error.expected, error.got)
+        return ModelFileError(text)
+    return ModelFileError(error.field, error.expected, error.got, text=text)
 
 
 def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:

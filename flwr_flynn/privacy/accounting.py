@@ -37,7 +37,8 @@ def privacy_extra(module: str) -> Any:
         return import_module(module)
     except ImportError:
         package = module.split(".")[0].replace("_", "-")
-        raise MissingExtraError(f'{package} is missing; install it by: pip install "flwr-flynn[privacy]"') from None
+        text = f'{package} is missing; install it by: pip install "flwr-flynn[privacy]"'
+        raise MissingExtraError(package, "flwr-flynn[privacy]", "none", text=text) from None
 
 
 def gaussian_epsilon(sigma: float, delta: float, n_entries: int, largest: int = 1) -> float:

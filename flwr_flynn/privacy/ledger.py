@@ -62,6 +62,7 @@ from flwr_flynn.privacy.sizing import mechanism_from_dict
 __all__ = ["Budget", "Policy", "Released", "main"]
 
 _LEDGER = "ledger.json"
+_ALTERED = " was rolled back or altered; nothing is released until it is reset"
 _OWN = re.compile(r"(ledger\.json|[0-9a-f]{32}\.npz)|\.(ledger\.json|[0-9a-f]{32}\.npz)\.[0-9a-f]{32}")
 
 
@@ -131,7 +132,7 @@ class Budget:
             longer = ledger.with_entry(request, cost, name, hashlib.sha256(raw).hexdigest())
             with self._writing():
                 if not os.path.samestat(os.fstat(self._held), os.lstat(self._lock)):  # another may write meanwhile
-                    raise self._trouble(": its lock was replaced meanwhile")
+                    raise self._trouble("lock", ": its lock was replaced meanwhile")
                 if not self._marker.stat().st_size:  # of the first format; it must not be older than the ledger
                     _write(self._marker, ledger.marker())
                 # In this order a process that dies leaves a release that nobody knows of, or one that is counted.
@@ -144,13 +145,15 @@ class Budget:
         """The earlier answer to a request, for a party that wants it taken out of a sum; never a new release."""
         if mechanism.is_share:
             # Two sums, one with it and one without, would differ by little more than the counts it was to hide.
-            raise PrivacyError("a share of the noise leaves in one secure sum only: it cannot be taken out of it")
+            text = "a share of the noise leaves in one secure sum only: it cannot be taken out of it"
+            raise PrivacyError("share", text=text)
         with self._opened() as ledger:
             self._check_use(ledger)
             entry = ledger.find(_request(mechanism, spec_fingerprint, terms))
             if entry is not None:
                 return self._stored(entry, mechanism)
-        raise PrivacyError("this request was never answered: there is nothing to take out")
+        text = "this request was never answered: there is nothing to take out"
+        raise PrivacyError("request", "one that was answered", "a new one", text=text)
 
     def spent(self) -> tuple[float, float]:
         """Epsilon and delta of all releases together, by the ledger's composition."""
@@ -187,10 +190,11 @@ class Budget:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise self._trouble(f": cannot be read ({error.strerror})") from None
+            raise self._trouble("not read", f": cannot be read ({error.strerror})") from None
         if others := sum(_OWN.fullmatch(file.name) is None for file in files):
             what = f"{others} of the files there are not a ledger's; none is removed"
-            raise PrivacyError(f"ledger {self.path.name}: {what}")
+            text = f"ledger {self.path.name}: {what}"
+            raise PrivacyError("ledger", "its own files", f"{others} others", text=text)
         return files
 
     def _stale_markers(self) -> list[Path]:
@@ -205,7 +209,7 @@ class Budget:
             _make_folders(self.path.parent)
             held = lock(self._lock)
         except OSError as error:
-            raise self._trouble(f": cannot be opened ({error.strerror})") from None
+            raise self._trouble("not opened", f": cannot be opened ({error.strerror})") from None
         with held as self._held:
             yield
 
@@ -233,9 +237,9 @@ class Budget:
         try:
             ledger, died = LedgerFile.read((self.path / _LEDGER).read_bytes(), self._marker.read_bytes())
         except FileNotFoundError:
-            raise self._trouble(" is lost; nothing is released until it is reset") from None
+            raise self._trouble("lost", " is lost; nothing is released until it is reset") from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-            raise self._trouble(" was rolled back or altered; nothing is released until it is reset") from None
+            raise self._trouble("altered", _ALTERED) from None
         if died:
             with self._writing():
                 _write(self._marker, ledger.marker())
@@ -250,33 +254,35 @@ class Budget:
     def _check_use(self, ledger: LedgerFile) -> None:
         """Refuse a ledger that was made for a different account or data file."""
         if ledger.composition != self.policy.composition:
-            raise PrivacyError(
+            text = (
                 f"ledger {self.path.name}: was made for composition {ledger.composition}, and keeps to it until it is "
                 f"reset; policy composition {self.policy.composition}"
             )
+            raise PrivacyError("policy composition", ledger.composition, self.policy.composition, text=text)
         if ledger.data_path is not None and ledger.data_path != self.data_path:
-            error = PrivacyError(f"ledger {self.path.name}: belongs to another data file")
+            text = f"ledger {self.path.name}: belongs to another data file"
+            error = PrivacyError("ledger", got="another data file", text=text)
             error.add_note(f"it was made for {ledger.data_path}; this is {self.data_path or 'not said'}")
             raise error
         for entry in ledger.entries:
             try:
                 self.policy.check_strength(mechanism_from_dict(entry["request"]["mechanism"]))
             except (KeyError, ConfigError):
-                raise self._trouble(" was rolled back or altered; nothing is released until it is reset") from None
+                raise self._trouble("altered", _ALTERED) from None
             except PrivacyError as error:  # it was paid for by the weaker promise
                 why = f": a release before protects less; nothing is released until it is reset ({error})"
-                raise self._trouble(why) from None
+                raise self._trouble("weaker", why) from None
 
     @contextmanager
     def _writing(self, what: str = "written") -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            raise self._trouble(f": cannot be {what} ({error.strerror})") from None
+            raise self._trouble(f"not {what}", f": cannot be {what} ({error.strerror})") from None
 
-    def _trouble(self, what: str) -> PrivacyError:
+    def _trouble(self, what: str, told: str) -> PrivacyError:
         """An error that names the ledger without its folder, which goes with a note: errors travel to the server."""
-        error = PrivacyError(f"ledger {self.path.name}{what}")
+        error = PrivacyError("ledger", got=what, text=f"ledger {self.path.name}{told}")
         error.add_note(f"python -m flwr_flynn.privacy.ledger reset {shlex.quote(str(self.path))}")
         return error
 
@@ -288,7 +294,7 @@ class Budget:
             with np.load(io.BytesIO(raw), allow_pickle=False) as file:
                 return mechanism.received(file["counts"], entry["request"]["spec"])
         except Exception:  # noqa: BLE001 - zipfile, its decompressors and NumPy's parser raise a dozen kinds
-            raise self._trouble(": the release that answered this request is lost or altered") from None
+            raise self._trouble("release", ": the release that answered this request is lost or altered") from None
 
 
 def _request(mechanism: Mechanism, spec_fingerprint: str, terms: str) -> dict[str, Any]:

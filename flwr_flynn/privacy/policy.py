@@ -109,19 +109,23 @@ class Policy:
     def check(self, mechanism: Mechanism) -> None:
         """Refuse a mechanism that this policy does not allow at all."""
         if mechanism.kind not in self.mechanisms:
-            raise PrivacyError(f"policy mechanisms {', '.join(self.mechanisms)}: {mechanism.kind} is not among them")
+            known = ", ".join(self.mechanisms)
+            text = f"policy mechanisms {known}: {mechanism.kind} is not among them"
+            raise PrivacyError("policy mechanisms", known, mechanism.kind, text=text)
         self.check_strength(mechanism)
         if mechanism.is_share and not self.secure_sum:
-            raise PrivacyError("policy secure-sum off: asked for a share of the noise only")
+            text = "policy secure-sum off: asked for a share of the noise only"
+            raise PrivacyError("policy secure-sum", got="off", text=text)
 
     def check_strength(self, mechanism: Mechanism) -> None:
         """Refuse a mechanism that protects less than this policy wants: weaker neighbours, or fewer records."""
         if NEIGHBOURS.index(mechanism.neighbours) < NEIGHBOURS.index(self.neighbours):
-            raise PrivacyError(f"policy neighbours {self.neighbours}: asked for {mechanism.neighbours}")
+            text = f"policy neighbours {self.neighbours}: asked for {mechanism.neighbours}"
+            raise PrivacyError("policy neighbours", self.neighbours, mechanism.neighbours, text=text)
         if mechanism.records_per_person < self.records_per_person:
-            raise PrivacyError(
-                f"policy records-per-person {self.records_per_person}: asked for {mechanism.records_per_person}"
-            )
+            least, asked = str(self.records_per_person), mechanism.records_per_person
+            text = f"policy records-per-person {least}: asked for {asked}"
+            raise PrivacyError("policy records-per-person", least, asked, text=text)
 
     def admit(self, mechanism: Mechanism, earlier: Sequence[Cost]) -> Cost:
         """The cost of one more release, if it fits.
@@ -159,7 +163,8 @@ class Policy:
         return self.composition == "zcdp" and not earlier and fits
 
     def _refusal(self, name: str, figures: str) -> PrivacyError:
-        error = PrivacyError(f"policy {name}: this release does not fit in what is left")
+        field = f"policy {name}"
+        error = PrivacyError(field, text=f"{field}: this release does not fit in what is left")
         error.add_note(f"policy {name}: {figures} (composition {self.composition})")
         return error
 

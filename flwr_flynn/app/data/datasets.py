@@ -94,7 +94,8 @@ def _in_columns(rows: Rows, what: str, per_column: IndexArray) -> DataError:
     called = [names[index][:60] if names and rows.announced else f"number {index + 1}" for index in bad]
     n, d = rows.X.shape
     each = [f"{name} ({per_column[index]} of {n} samples)" for name, index in zip(called, bad, strict=True)]
-    error = DataError(f"{what}{len(bad)} of {d} features: {listed(each)}")
+    got = f"{len(bad)} of {d} features: {listed(each)}"
+    error = DataError(rows.name, "a finite number in each field", got, text=f"{what}{got}")
     return with_names(error, [names[index] for index in bad]) if names else error
 
 
@@ -125,7 +126,8 @@ def load_dataset(
 ) -> Dataset:
     """Load a data set by name or from a file."""
     if label and (source in ("digits", "synthetic") or source.startswith("openml:")):
-        raise ConfigError(f"label: expected none, as {source[:200]} has labels of its own; got {label[:80]!r}")
+        text = f"label: expected none, as {source[:200]} has labels of its own; got {label[:80]!r}"
+        raise ConfigError("label", "none", label[:80], text=text)
     if source == "digits":
         return _digits()
     if source == "synthetic":
@@ -137,7 +139,8 @@ def load_dataset(
         raise ConfigError("dataset", expected, repr(Path(source).name[:80]))
     path = _existing(source)
     if path is None:
-        raise ConfigError(f"dataset: no such file: {os.path.abspath(source)[:500]}")
+        text = f"dataset: no such file: {os.path.abspath(source)[:500]}"
+        raise ConfigError("dataset", "a file", "no such file", text=text)
     return checked(read_rows(path, label, group, features))
 
 
@@ -169,10 +172,11 @@ def _synthetic(config: RunConfig) -> Dataset:
 
     informative = min(config.synthetic_informative, config.synthetic_features)
     if config.synthetic_classes > 2**informative or config.synthetic_classes > config.synthetic_examples:
-        raise ConfigError(
-            f"run-config synthetic-classes: expected at most 2**synthetic-informative = 2**{informative} and "
-            f"at most synthetic-examples = {config.synthetic_examples}, got {config.synthetic_classes}"
+        expected = (
+            f"at most 2**synthetic-informative = 2**{informative} and "
+            f"at most synthetic-examples = {config.synthetic_examples}"
         )
+        raise ConfigError("run-config synthetic-classes", expected, config.synthetic_classes)
     X, y = make_classification(
         n_samples=config.synthetic_examples,
         n_features=config.synthetic_features,
@@ -190,18 +194,21 @@ def _openml(source: str) -> Dataset:
 
     number = source.removeprefix("openml:")
     if not (number.isascii() and number.isdigit()):
-        raise ConfigError(f"dataset: expected openml: and the number of a data set, got {source[:200]!r}")
+        raise ConfigError("dataset", "openml: and the number of a data set", repr(source[:200]))
     try:
         bunch = fetch_openml(data_id=int(number), as_frame=False, parser="liac-arff", n_retries=1, delay=1.0)
     except OSError as error:  # URLError and every other failure of the network
-        raise DataError(
+        text = (
             f"{source}: not in scikit-learn's data folder ({get_data_home()}), and openml.org cannot be "
             f"reached ({type(error).__name__}); run once where there is a network, or give a file"
-        ) from None
+        )
+        raise DataError(source, "a data set that was fetched before", type(error).__name__, text=text) from None
     except (ValueError, TypeError, KeyError) as error:
-        raise DataError(f"{source}: scikit-learn cannot read it: {error}") from None
+        text = f"{source}: scikit-learn cannot read it: {error}"
+        raise DataError(source, "a data set that scikit-learn reads", type(error).__name__, text=text) from None
     if bunch.target is None:
-        raise DataError(f"{source}: has no target column to use as the class")
+        text = f"{source}: has no target column to use as the class"
+        raise DataError(source, "a target column", "none", text=text)
     X = bunch.data.toarray() if hasattr(bunch.data, "toarray") else bunch.data
     names = tuple(map(str, bunch.feature_names))
     return checked(Rows(source, X, bunch.target, names))
@@ -231,16 +238,17 @@ def _partition_column(config: RunConfig, data: Dataset) -> npt.NDArray[Any] | No
     """The column that `continuous` and the natural-id partitioners split by; None for all others."""
     if config.partitioner in BY_ID:
         if data.groups is None:
-            raise ConfigError(
+            text = (
                 f"run-config partition-by: {config.partitioner} needs a file's column of ids, "
                 f"got {config.partition_by!r} for {data.name}"
             )
+            raise ConfigError("run-config partition-by", "a file's column of ids", config.partition_by, text=text)
         return data.groups
     if config.partitioner != "continuous":
         return None
     names = data.feature_names or tuple(str(i) for i in range(data.X.shape[1]))
     if config.partition_by not in names:
-        error = ConfigError(f"run-config partition-by: expected a feature of {data.name}, got {config.partition_by!r}")
+        error = ConfigError("run-config partition-by", f"a feature of {data.name}", repr(config.partition_by))
         raise with_names(error, names)
     return data.X[:, names.index(config.partition_by)].astype(np.float64)
 
@@ -289,7 +297,8 @@ def private_width(node: NodeConfig, features: Sequence[str] = ()) -> int:
     try:
         return read_width(path, node.label, features) if features else width
     except DataError as error:
-        hidden = DataError(f"{path.name}: the run's features are not all among its columns")
+        text = f"{path.name}: the run's features are not all among its columns"
+        hidden = DataError(path.name, "the run's features among its columns", "not all", text=text)
         hidden.add_note(str(error))
         raise hidden from None
 
@@ -298,7 +307,8 @@ def _own_file(node: NodeConfig) -> Path:
     """The party's file, if it is there and of a kind that can be read."""
     path, name = _existing(node.data_path), repr(Path(node.data_path).name[:80])
     if path is None:
-        raise ConfigError(f"node-config data-path: no such file: {name}")
+        text = f"node-config data-path: no such file: {name}"
+        raise ConfigError("node-config data-path", "a file", "no such file", text=text)
     if path.suffix not in ENDINGS:
         raise ConfigError("node-config data-path", f"a {_ENDINGS} file", name)
     return path

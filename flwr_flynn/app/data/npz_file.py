@@ -52,13 +52,15 @@ def _opened(path: Path, wanted: Mapping[str, str]) -> Iterator[tuple[zipfile.Zip
             members: dict[str | None, str] = {name.removesuffix(".npy"): name for name in archive.namelist()}
             for role, key in wanted.items():
                 if key not in members:
-                    error = DataError(f"{path.name}: no array {key!r} for the {role} among {len(members)}")
+                    text = f"{path.name}: no array {key!r} for the {role} among {len(members)}"
+                    error = DataError(path.name, f"an array {key!r}", f"{len(members)} others", text=text)
                     raise with_names(error, map(str, members))
             yield archive, members
     except DataError:
         raise
     except Exception as error:  # noqa: BLE001 - zipfile, its decompressors and NumPy's parser raise a dozen kinds
-        raise DataError(f"{path.name}: not a readable .npz file of plain arrays ({type(error).__name__})") from None
+        text = f"{path.name}: not a readable .npz file of plain arrays ({type(error).__name__})"
+        raise DataError(path.name, "a readable .npz file", type(error).__name__, text=text) from None
 
 
 def _member(archive: zipfile.ZipFile, member: str, path: Path) -> npt.NDArray[Any]:
@@ -68,5 +70,6 @@ def _member(archive: zipfile.ZipFile, member: str, path: Path) -> npt.NDArray[An
     if array.dtype.kind == "U" and array.size:
         characters = np.ascontiguousarray(array).view(np.dtype("u4").newbyteorder(array.dtype.byteorder))
         if int(characters.max()) > sys.maxunicode:
-            raise DataError(f"{what}: texts with characters beyond Unicode")
+            text = f"{what}: texts with characters beyond Unicode"
+            raise DataError(what, "texts of Unicode characters", "characters beyond", text=text)
     return array

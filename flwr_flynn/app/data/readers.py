@@ -102,14 +102,14 @@ def read_width(path: Path, label: str = "", features: Sequence[str] = ()) -> int
         try:
             columns = next((fields for fields in _records(path, row_wise=True) if fields != []), None) or []
         except OSError as error:
-            raise DataError(f"{path.name}: not a readable .csv file ({type(error).__name__})") from None
+            raise _unreadable(path, error) from None
     else:
         _, parquet = _parquet_packages(path)
         try:
             with parquet.ParquetFile(path) as file:
                 columns = _parquet_columns(file.schema_arrow)
         except Exception as error:  # noqa: BLE001 - Arrow and json raise a dozen kinds
-            raise DataError(f"{path.name}: not a readable {path.suffix} file ({type(error).__name__})") from None
+            raise _unreadable(path, error) from None
     return len(Layout.of(path.name, columns, label or "label", "", tuple(features)).order)
 
 
@@ -135,7 +135,7 @@ def _csv(path: Path, label: str, group: str, features: tuple[str, ...], row_wise
                 parts[place].append(values)
                 words[place] += n_words
     except (OSError, UnicodeError, csv.Error) as error:
-        raise DataError(f"{path.name}: not a readable .csv file ({type(error).__name__})") from None
+        raise _unreadable(path, error) from None
     y = _objects(labels)
     return Rows(
         path.name,
@@ -239,7 +239,7 @@ def _parquet_row_wise(path: Path, label: str, group: str, features: tuple[str, .
     except DataError:
         raise
     except Exception as error:  # noqa: BLE001 - Arrow and json raise a dozen kinds
-        raise DataError(f"{path.name}: not a readable {path.suffix} file ({type(error).__name__})") from None
+        raise _unreadable(path, error) from None
     missing = np.array([value is None or value != value for value in labels], bool)
     return Rows(path.name, X, _objects(labels), layout.names, bool(features), groups, layout.left_out, words, missing)
 
@@ -319,7 +319,13 @@ def _parquet_frame(path: Path) -> tuple[Any, Any]:
         frame = table.select(kept).replace_schema_metadata(None).to_pandas(integer_object_nulls=True)
         return pandas, frame
     except Exception as error:  # noqa: BLE001 - Arrow and json raise a dozen kinds
-        raise DataError(f"{path.name}: not a readable {path.suffix} file ({type(error).__name__})") from None
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
+    kind = type(error).__name__
+    text = f"{path.name}: not a readable {path.suffix} file ({kind})"
+    return DataError(path.name, f"a readable {path.suffix} file", kind, text=text)
 
 
 def _parquet_packages(path: Path) -> tuple[Any, Any]:
@@ -327,7 +333,8 @@ def _parquet_packages(path: Path) -> tuple[Any, Any]:
         return import_module("pandas"), import_module("pyarrow.parquet")
     except ImportError as error:
         needed = error.name or "pandas and pyarrow"
-        raise ConfigError(f"{path.suffix} files need {needed}: pip install 'flwr-flynn[data]'") from None
+        text = f"{path.suffix} files need {needed}: pip install 'flwr-flynn[data]'"
+        raise ConfigError(needed, "flwr-flynn[data]", "none", text=text) from None
 
 
 def _parquet_columns(schema: Any) -> list[str]:

@@ -30,7 +30,8 @@ class Layout:
             raise DataError(name, "columns of different names", f"{len(columns)} columns, {n_same} of them named again")
         for role, column in (("label", label), ("partition-by", group)):
             if column and column not in columns:
-                error = DataError(f"{name}: no column {column!r} for the {role} among {len(columns)}")
+                text = f"{name}: no column {column!r} for the {role} among {len(columns)}"
+                error = DataError(name, f"a column {column!r}", f"{len(columns)} others", text=text)
                 raise with_names(error, columns)
         rest = [index for index, column in enumerate(columns) if column != label and (column != group or not group)]
         others = [columns[index] for index in rest]
@@ -58,8 +59,10 @@ def by_name(columns: Sequence[str], wanted: Sequence[str], source: str) -> tuple
         ("stand more than once", [name for name in wanted if len(indices[name]) > 1]),
     ):
         if bad:
-            raise DataError(
+            named = listed([name[:60] for name in bad])
+            text = (
                 f"{source}: {len(bad)} of the run's {len(wanted)} features {trouble} among its {len(columns)} columns "
-                f"beside the label: {listed([name[:60] for name in bad])}"
+                f"beside the label: {named}"
             )
+            raise DataError(source, f"each of the run's {len(wanted)} features once", f"{trouble}: {named}", text=text)
     return [indices[name][0] for name in wanted], tuple(name for name in columns if name not in indices)

@@ -68,7 +68,7 @@ class ColumnsRequest(Request[ColumnMoments]):
             by_class, least = config.boolean("by_class"), config.integer("min_examples", 1)
             request = cls(n_features, classes, by_class, least, announced_names(config))
         except ConfigError as error:
-            raise PayloadError(f"config: {error}") from None
+            raise PayloadError(error.field or "config", error.expected, error.got, text=f"config: {error}") from None
         party.check_memory(request.memory_needed, f"sums of {request.n_features} columns, {request.n_rows} classes")
         return request
 

@@ -134,7 +134,7 @@ class WithdrawRequest(JoinRequest):
         before = self.roster.before
         found = [index for index in self.roster.find(cid, name) if index in self.roster.staying - taken]
         if not found:
-            raise PayloadError("not in the federation")
+            raise PayloadError("member", "one of the federation", "none", text="not in the federation")
         if all(not before[index].sha256 for index in found):
             raise PayloadError("added by a secure sum, in which nobody's counts are known: it cannot be taken out")
         for index in found:

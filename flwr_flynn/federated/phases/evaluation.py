@@ -105,7 +105,7 @@ class EvaluationRequest(Request[Tables]):
             matrix = party.confusion(self.run, model)
         except Exception as error:  # noqa: BLE001 - its text may hold anything; `Party.reason` tells the kind alone
             is_ours = isinstance(error, DataError | PayloadError)
-            told = DataError(f"X_test, y_test: {error}") if is_ours else error
+            told = DataError("X_test, y_test", text=f"X_test, y_test: {error}") if is_ours else error
             return Answer(metrics={REFUSED: party.reason("the evaluation", told)})
         if matrix is None:
             return Answer()
@@ -136,7 +136,7 @@ def _readout(config: Config) -> Readout:
     try:
         return Readout(*values)
     except ConfigError as error:
-        raise PayloadError(f"{key('readout')}: {error}") from None
+        raise PayloadError(key("readout"), error.expected, error.got, text=f"{key('readout')}: {error}") from None
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,7 @@ def _candidates(config: Config, n_specs: int) -> Candidates:
     try:
         candidates = tuple(tuple(Readout(rule, decay) for rule, decay in entries) for entries in lists)
     except ConfigError as error:
-        raise PayloadError(f"{key('candidates')}: {error}") from None
+        raise PayloadError(key("candidates"), error.expected, error.got, text=f"{key('candidates')}: {error}") from None
     except (ValueError, TypeError):
         raise PayloadError(key("candidates"), "lists of pairs (rule, decay)", type(lists).__name__) from None
     if len(candidates) != n_specs or not all(0 < len(entries) <= _MAX_CANDIDATES for entries in candidates):
