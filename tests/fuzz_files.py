@@ -170,7 +170,7 @@ def as_version_0_1(content: bytes) -> bytes:
         written["ledger"] = {**roster, "format": 1, "members": members}
     made = {name: np.frombuffer(json.dumps(values).encode(), np.uint8) for name, values in written.items()}
     made["counts"] = arrays["counts_0"]
-    return npz({name: npy(array) for name, array in (made | {"digest": model_file._digest(*made.values())}).items()})
+    return npz({name: npy(array) for name, array in (made | {"digest": model_file.digest_of(*made.values())}).items()})
 
 
 class Files:
@@ -235,7 +235,7 @@ class Files:
         if isinstance(spoiled, np.ndarray) and not spoiled.dtype.hasobject:
             arrays[counts] = spoiled
         del arrays["digest"]
-        digest = model_file._digest(*arrays.values())  # in the order in which they were written
+        digest = model_file.digest_of(*arrays.values())  # in the order in which they were written
         members = {name: npy(array) for name, array in (arrays | {"digest": digest}).items()}
         if mutator.one_in(3):  # within the zip file, whose checksums fit
             name = mutator.choice(list(members))
@@ -282,7 +282,7 @@ class Files:
             ledger["entries"] = mutator.value(ledger["entries"])
         del ledger["sha256"]
         ledger = json.loads(json.dumps(ledger, default=repr))
-        files = {name: json.dumps({**ledger, "sha256": ledger_file._digest(ledger)}).encode()}
+        files = {name: json.dumps({**ledger, "sha256": ledger_file.digest_of(ledger)}).encode()}
         with suppress(TypeError, KeyError):
             forged = LedgerFile(ledger["composition"], ledger["delta"], ledger["data_path"], ledger["entries"])
             files["state.exists"] = forged.marker()

@@ -173,7 +173,7 @@ def _like(typingctx, value, array):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _kth_largest(values, n, k):  # type: ignore[no-untyped-def]
+def kth_largest(values, n, k):  # type: ignore[no-untyped-def]
     """Return the k-th largest (k >= 1) of values[:n], reordering them. Hoare's selection, median of three."""
     low, high = 0, n - 1
     target = k - 1  # position in descending order
@@ -200,10 +200,10 @@ def _kth_largest(values, n, k):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _keep_best(values, rows, n, k, scratch):  # type: ignore[no-untyped-def]
+def keep_best(values, rows, n, k, scratch):  # type: ignore[no-untyped-def]
     """Keep the k best of the first n (value, row) pairs, in order; return the k-th largest value."""
     scratch[:n] = values[:n]
-    cut = _kth_largest(scratch, n, k)
+    cut = kth_largest(scratch, n, k)
     ties = k
     for i in range(n):
         ties -= values[i] > cut
@@ -367,7 +367,7 @@ def winners_counting(blocks, columns, hash_nnz, n_samples, width, shift, slack, 
                         values[k] = total
                         rows[k] = candidate
                         k += 1
-                _keep_best(values, rows, k, hash_nnz, scratch)
+                keep_best(values, rows, k, hash_nnz, scratch)
                 out[sample] = rows[:hash_nnz]
 
 
@@ -440,7 +440,7 @@ def winners(blocks, columns, hash_nnz, n_samples, extremes, sums, out):  # type:
                             threshold[lane] = edge
                     above[lane] = count
                 if n == full and full < m:
-                    cut = _keep_best(values[lane], rows[lane], capacity, hash_nnz, scratch)
+                    cut = keep_best(values[lane], rows[lane], capacity, hash_nnz, scratch)
                     n = np.uint64(hash_nnz)
                     threshold[lane] = max(threshold[lane], cut)
                     best = cut
@@ -461,5 +461,5 @@ def winners(blocks, columns, hash_nnz, n_samples, extremes, sums, out):  # type:
                 length[lane] = n
             row = _next_hit(samples, columns, row + one, threshold, sums, lanes_above)
         for lane in range(min(lanes, n_samples - block * lanes)):
-            _keep_best(values[lane], rows[lane], np.int64(length[lane]), hash_nnz, scratch)
+            keep_best(values[lane], rows[lane], np.int64(length[lane]), hash_nnz, scratch)
             out[block * lanes + lane] = rows[lane, :hash_nnz]

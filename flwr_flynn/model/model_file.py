@@ -71,7 +71,7 @@ def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | No
         arrays["extra"] = _json_bytes(extra)
     for index, member in enumerate(model.members):
         arrays[f"counts_{index}"] = _narrow(member.counts)
-    arrays["digest"] = _digest(*arrays.values())
+    arrays["digest"] = digest_of(*arrays.values())
     with _files.writing(path) as stream, zipfile.ZipFile(stream, "w") as archive:
         for name, array in arrays.items():
             info = zipfile.ZipInfo(f"{name}.npy")  # made by hand it bears no time stamp
@@ -139,7 +139,7 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
             for name, member, spec in zip(counts_names, members, specs, strict=True)
         ]
         digest = _read_npy(archive, "digest", r"\|u1", 32)
-    contents = _digest(text, *extras, *counts)
+    contents = digest_of(text, *extras, *counts)
     if not np.array_equal(digest, contents):
         got = f"{digest.tobytes().hex()[:12]}... in an altered file"
         raise ModelFileError("digest", f"the SHA-256 of the contents, {contents.tobytes().hex()[:12]}...", got)
@@ -212,7 +212,7 @@ def _json_bytes(values: Any) -> npt.NDArray[np.uint8]:
     return np.frombuffer(json.dumps(values, allow_nan=False).encode(), np.uint8)
 
 
-def _digest(*arrays: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+def digest_of(*arrays: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     """SHA-256 of arrays as they stand in the file, with their types and shapes, 32 bytes."""
     sha256 = hashlib.sha256(b"flynn model 1")
     for array in arrays:

@@ -48,16 +48,16 @@ class LedgerFile:
 
     def head(self, n_entries: int | None = None) -> str:
         """The head of the hash chain over the first entries, or over all of them."""
-        head = _digest([self.composition, self.delta, self.data_path])
+        head = digest_of([self.composition, self.delta, self.data_path])
         for entry in self.entries[:n_entries]:
-            head = _digest([head, entry])
+            head = digest_of([head, entry])
         return head
 
     def to_bytes(self) -> bytes:
         """The ledger's file, with a digest by which it notices that it was altered."""
         about = {"composition": self.composition, "delta": self.delta, "data_path": self.data_path}
         content = {"format": _FORMAT, **about, "entries": [*self.entries]}
-        return json.dumps({**content, "sha256": _digest(content)}).encode()
+        return json.dumps({**content, "sha256": digest_of(content)}).encode()
 
     def marker(self) -> bytes:
         """The marker's file."""
@@ -135,5 +135,6 @@ def _is_amount(value: Any) -> bool:
     return type(value) in (int, float) and 0 <= value <= _MOST
 
 
-def _digest(value: Any) -> str:
+def digest_of(value: Any) -> str:
+    """SHA-256 of a value as JSON with its keys in order, 64 hexadecimal digits."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

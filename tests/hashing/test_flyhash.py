@@ -15,11 +15,14 @@ from hypothesis import strategies as st
 
 from flwr_flynn import FlyHash, HashSpec
 from flwr_flynn._validation import n_threads
-from flwr_flynn.errors import DataError, SpecError
+from flwr_flynn.errors import ConfigError, DataError, SpecError
 from flwr_flynn.hashing.philox import philox
 from tests import oracle
+from tests.raising import raises
 from tests.strategies import ELEMENTS, cases, specs
 
+FLOAT32 = "values whose sums fit float32 (rescale the features)"
+NOT_FINITE = {"got": "NaN or infinity in 1 of 10 features"}
 SPEC = HashSpec(n_features=10, hash_dim=300, row_nnz=3, hash_nnz=7, seed=5)
 
 
@@ -141,7 +144,7 @@ def test_sums_that_only_float32_rounding_carries_beyond_its_range_are_refused():
     X = np.full((64, 20), -1.7014116e37, np.float32)  # 20 of them are within the range, added one by one they are not
     hasher = FlyHash(HashSpec(20, 40, 20, 3, 0))
     for points in (X, -X):
-        with pytest.raises(DataError, match="overflow float32"):
+        with raises(DataError, field="X", expected=FLOAT32):
             hasher.count(points, np.zeros(64, int), 1)
 
 
@@ -292,8 +295,7 @@ def test_rows_are_the_same_in_another_process():
 def test_rows_and_signs_are_read_only():
     hasher = FlyHash(HashSpec(4, 8, 2, 2, seed=0, signed=True))
     for array in (hasher.rows, hasher.signs):
-        with pytest.raises(ValueError, match="read-only"):
-            array[0, 0] = 1
+        assert not array.flags.writeable
 
 
 # --- given rows, bad input --------------------------------------------------------------------------------------------
@@ -317,26 +319,25 @@ def test_bad_rows_are_refused(rows):
 
 
 @pytest.mark.parametrize(
-    ("X", "message"),
+    ("X", "facts"),
     [
-        (np.zeros(10), "expected"),
-        (np.zeros((2, 9)), "expected"),
-        (np.zeros((2, 10), complex), "real numbers"),
-        ([[0.0] * 10, [0.0] * 9], "different lengths"),
-        (np.full((2, 10), "a"), "real numbers"),
-        (np.array([[np.nan] + [0.0] * 9]), "NaN or infinity in 1 of 10 features"),
-        (np.array([[np.inf] + [0.0] * 9]), "NaN or infinity"),
-        (sp.csr_array(np.array([[np.nan] + [0.0] * 9])), "NaN or infinity"),
-        (np.full((1, 10), 2e38, np.float64), "overflow float32"),
-        (np.full((1, 10), 1e300), "overflow float32"),
+        (np.zeros(10), {"got": "shape (10,)"}),
+        (np.zeros((2, 9)), {"got": "shape (2, 9)"}),
+        (np.zeros((2, 10), complex), {"got": "dtype complex128"}),
+        ([[0.0] * 10, [0.0] * 9], {"got": "rows of different lengths"}),
+        (np.full((2, 10), "a"), {"got": "dtype <U1"}),
+        (np.array([[np.nan] + [0.0] * 9]), NOT_FINITE),
+        (np.array([[np.inf] + [0.0] * 9]), NOT_FINITE),
+        (sp.csr_array(np.array([[np.nan] + [0.0] * 9])), NOT_FINITE),
+        (np.full((1, 10), 2e38, np.float64), {"expected": FLOAT32}),
+        (np.full((1, 10), 1e300), {"expected": FLOAT32}),
     ],
 )
-def test_bad_points_are_refused(X, message):
+def test_bad_points_are_refused(X, facts):
     hasher = FlyHash(SPEC)
-    with pytest.raises(DataError, match=message) as raised:
+    with raises(DataError, field="X", **facts):
         hasher.active(X)
-    assert raised.value.field == "X"
-    with pytest.raises(DataError, match=message):
+    with raises(DataError, field="X", **facts):
         hasher.count(X, np.zeros(X.shape[0] if hasattr(X, "shape") else len(X), int), 1)
 
 
@@ -365,5 +366,5 @@ def test_threads(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1,2")
     assert n_threads(-1) == 1
     for bad in (0, True, 1.5):
-        with pytest.raises(ValueError, match="n_jobs"):
+        with raises(ConfigError, field="n_jobs", got=bad):
             n_threads(bad)

@@ -15,6 +15,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from flwr_flynn.errors import DataError
 from flwr_flynn.model.column_moments import SCALINGS, ColumnMoments
+from tests.raising import raises
 
 VALUES = st.sampled_from([0.0, -0.0, 0.1, -0.1, 1.0, 5e-324, -1e-310, 1.7e308, -1.7e308, 2.0**53 + 2]) | st.floats(
     -1e10, 1e10
@@ -150,12 +151,12 @@ def test_classes_of_few_points_are_left_out():
 
 
 def test_of_no_points_there_is_no_centre():
-    with pytest.raises(DataError, match="at least 1 sample"):
+    with raises(DataError, field="column moments", got=0):
         ColumnMoments.zeros(2, 3).center_and_scale("center")
 
 
 def test_not_a_number_is_refused():
-    with pytest.raises(DataError, match="NaN or infinity"):
+    with raises(DataError, field="X", got="NaN or infinity"):
         ColumnMoments.from_data(np.array([[1.0, np.inf]]), np.array([0]), 1)
 
 
@@ -185,34 +186,40 @@ def change(place, value):
     return spoil
 
 
+THREE = {"expected": "3 arrays (sizes, sums, squares)"}
+SIZES = {"expected": "3 class sizes of int64"}
+LIMBS = {"expected": "uint32 of shape (3, 2, limbs)"}
+ONE_INDEX = {"expected": "1 to 67 limbs from one index of at most 67"}
+NO_SUCH_SET = {"got": "sums of no such set"}
+
+
 @pytest.mark.parametrize(
-    ("spoil", "message"),
+    ("spoil", "facts"),
     [
-        (lambda arrays: arrays[:2], "expected 3 arrays"),
-        (lambda arrays: [None, *arrays[1:]], "expected 3 arrays"),
-        (lambda arrays: 3, "expected 3 arrays"),
-        (lambda arrays: [arrays[0].astype(np.int32), *arrays[1:]], "expected 3 class sizes"),
-        (lambda arrays: [arrays[0][:2], *arrays[1:]], "expected 3 class sizes"),
-        (lambda arrays: [arrays[0], arrays[1].astype(np.int64), arrays[2]], "expected uint32"),
-        (lambda arrays: [arrays[0], arrays[1][:, :1], arrays[2]], "expected uint32 of shape"),
-        (lambda arrays: [arrays[0], arrays[1][:, :, :1], arrays[2]], "limbs from one index"),
-        (lambda arrays: [arrays[0], np.zeros((3, 2, 1000), np.uint32), arrays[2]], "limbs from one index"),
-        (change((1, 0, 0, 0), 7), "limbs from one index"),
-        (change((1, slice(None), slice(None), 0), 2**31), "limbs from one index"),
-        (change((0, 0), -1), "class sizes from 0"),
-        (change((0, slice(None)), 2**62), "class sizes from 0"),
-        (change((0, 0), 0), "sums of no such set"),
-        (change((2, 0, 0, -1), 2**31), "sums of no such set"),
-        (change((2, 0, 0, slice(1, None)), 0), "sums of no such set"),
-        (change((1, slice(None), slice(None), 0), 60), "sums of no such set"),
-        (lambda arrays: beyond(1 << 2098, 1 << 4196), "sums of no such set"),
-        (lambda arrays: beyond(0, 1 << 4196), "sums of no such set"),
+        (lambda arrays: arrays[:2], THREE),
+        (lambda arrays: [None, *arrays[1:]], THREE),
+        (lambda arrays: 3, THREE),
+        (lambda arrays: [arrays[0].astype(np.int32), *arrays[1:]], SIZES),
+        (lambda arrays: [arrays[0][:2], *arrays[1:]], SIZES),
+        (lambda arrays: [arrays[0], arrays[1].astype(np.int64), arrays[2]], LIMBS),
+        (lambda arrays: [arrays[0], arrays[1][:, :1], arrays[2]], LIMBS),
+        (lambda arrays: [arrays[0], arrays[1][:, :, :1], arrays[2]], ONE_INDEX),
+        (lambda arrays: [arrays[0], np.zeros((3, 2, 1000), np.uint32), arrays[2]], ONE_INDEX),
+        (change((1, 0, 0, 0), 7), ONE_INDEX),
+        (change((1, slice(None), slice(None), 0), 2**31), ONE_INDEX),
+        (change((0, 0), -1), {"got": "sizes out of range"}),
+        (change((0, slice(None)), 2**62), {"got": "sizes out of range"}),
+        (change((0, 0), 0), NO_SUCH_SET),
+        (change((2, 0, 0, -1), 2**31), NO_SUCH_SET),
+        (change((2, 0, 0, slice(1, None)), 0), NO_SUCH_SET),
+        (change((1, slice(None), slice(None), 0), 60), NO_SUCH_SET),
+        (lambda arrays: beyond(1 << 2098, 1 << 4196), NO_SUCH_SET),
+        (lambda arrays: beyond(0, 1 << 4196), NO_SUCH_SET),
     ],
 )
-def test_what_no_points_sum_up_to_is_refused(spoil, message):
-    with pytest.raises(DataError, match=message) as raised:
+def test_what_no_points_sum_up_to_is_refused(spoil, facts):
+    with raises(DataError, field="column moments", **facts):
         ColumnMoments.from_limbs(spoil(good()), 2, 3)
-    assert raised.value.field == "column moments"
     ColumnMoments.from_limbs(good(), 2, 3)
 
 

@@ -20,6 +20,7 @@ from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.leave_one_out import left_out_scores
 from flwr_flynn.model.scoring import Readout, class_scores
 from tests import oracle
+from tests.raising import raises
 
 SPEC = HashSpec(n_features=3, hash_dim=12, row_nnz=2, hash_nnz=4, seed=7, signed=True)
 HASHER = FlyHash(SPEC)
@@ -105,9 +106,8 @@ def test_an_array_is_taken_only_if_hashes_can_make_it(rows, hash_nnz):
     if all(makeable(row) for row in rows):
         assert_array_equal(make(rows, hash_nnz).array, rows)
     else:
-        with pytest.raises(CountsError, match="row") as raised:
+        with raises(CountsError, field="array"):
             make(rows, hash_nnz)
-        assert raised.value.field == "array"
 
 
 @pytest.mark.parametrize(
@@ -148,19 +148,17 @@ def test_the_fingerprint_is_checked(fingerprint):
 
 def test_counts_of_different_kinds_do_not_combine():
     counts = make([[1, 1]])
-    for other, name in [
-        (make([[1, 1]], spec_fingerprint=64 * "1"), "spec_fingerprint"),
-        (make([[1, 1]], hash_nnz=1), "hash_nnz"),
-        (make([[1, 1], [1, 1]]), "shape"),
-        (make([[1, 1, 0]]), "shape"),
+    for other, theirs in [
+        (make([[1, 1]], spec_fingerprint=64 * "1"), 64 * "1"),
+        (make([[1, 1]], hash_nnz=1), 1),
+        (make([[1, 1], [1, 1]]), (2, 2)),
+        (make([[1, 1, 0]]), (1, 3)),
     ]:
         assert counts != other
-        with pytest.raises(CountsError, match=name) as raised:
+        with raises(CountsError, field="sum", got=theirs):
             counts + other
-        assert raised.value.field == "sum"
-        with pytest.raises(CountsError, match=name) as raised:
+        with raises(CountsError, field="difference", got=theirs):
             counts - other
-        assert raised.value.field == "difference"
     for stranger in (1, np.ones((1, 2), int), "counts"):
         assert counts != stranger
         with pytest.raises(TypeError):
@@ -171,9 +169,8 @@ def test_counts_of_different_kinds_do_not_combine():
 
 def test_a_sum_beyond_int64_is_refused():
     large = make([[2**62]], hash_nnz=1)
-    with pytest.raises(CountsError, match="negative") as raised:
+    with raises(CountsError, field="sum", expected="counts of at least 0"):
         large + large
-    assert raised.value.field == "sum"
 
 
 def test_counts_are_immutable():
@@ -186,8 +183,7 @@ def test_counts_are_immutable():
         assert hash(copied) == hash(counts)
         for array in (copied.array, copied.n_per_class):
             assert array.dtype == np.int64
-            with pytest.raises(ValueError, match="read-only"):
-                array[0] = 0
+            assert not array.flags.writeable
         with pytest.raises(AttributeError):
             copied.hash_nnz = 3
     assert "1 samples, 1 classes" in repr(counts)

@@ -72,8 +72,7 @@ def test_a_model_is_immutable_and_identified_by_its_contents():
     labels[0] = "c"
     assert model.classes.tolist() == ["a", "b"]
     assert (model.members, model.feature_names, model.member) == ((MEMBER,), ("p", "q"), MEMBER)
-    with pytest.raises(ValueError, match="read-only"):
-        model.classes[0] = "c"
+    assert not model.classes.flags.writeable
     with pytest.raises(FrozenInstanceError):
         model.guarantee = None
     assert model.fingerprint == HASHER.fingerprint

@@ -19,6 +19,7 @@ from flwr_flynn.model.candidates import decay_grid, suggest_decay
 from flwr_flynn.model.leave_one_out import leave_one_out_tables
 from flwr_flynn.model.noise_record import Release, combine, denoised, release_name, variance
 from flwr_flynn.model.scoring import Readout, class_novelty, class_scores
+from tests.raising import raises
 
 FINGERPRINT = 64 * "0"
 NAMES = [digit * 64 for digit in "abcdef"]
@@ -75,8 +76,7 @@ def test_sizes_are_estimates():
     assert counts.n_examples == 0
     assert noisy([[5, 0, 0], [0, 0, 0]], 0, selected=True).n_per_class is None
     assert "noise sd 2" in repr(counts)
-    with pytest.raises(ValueError, match="read-only"):
-        counts.n_per_class[0] = 1
+    assert not counts.n_per_class.flags.writeable
 
 
 def test_noise_is_part_of_what_is_equal():
@@ -122,16 +122,14 @@ def test_more_noise_makes_exponents_smaller():
 
 def test_what_noisy_counts_cannot_do():
     counts = noisy([[5, 2, -2], [-3, 0, -2]], 0)
-    with pytest.raises(CountsError) as raised:
+    with raises(CountsError, field="leave_one_out", expected="counts without noise"):
         leave_one_out_tables(counts, [([[0, 1]], [0])], [Readout("balanced", 0.5)])
-    assert (raised.value.field, raised.value.expected) == ("leave_one_out", "counts without noise")
-    with pytest.raises(CountsError, match="negative count"):
+    with raises(CountsError, field="array", expected="counts of at least 0"):
         plain(counts.array)
-    with pytest.raises(CountsError, match="expected counts of at most"):
-        noisy([[2**62, 0, 0], [0, 0, 0]], 0)
-    with pytest.raises(CountsError, match="expected counts of at most"):
-        noisy([[-(2**63), 0, 0], [0, 0, 0]], 0)
-    with pytest.raises(CountsError, match=r"variance 4\.0"):
+    for beyond in (2**62, -(2**63)):
+        with raises(CountsError, field="array", expected=f"counts of at most {(2**63 - 1) // 3 // 2}"):
+            noisy([[beyond, 0, 0], [0, 0, 0]], 0)
+    with raises(CountsError, field="sum", got="9.0 and False"):
         counts + noisy([[5, 2, -2], [-3, 0, -2]], 0, 9.0)
 
 
@@ -176,5 +174,5 @@ def test_a_name_is_of_shape_and_values():
     assert len({release_name(each, FINGERPRINT) for each in same}) == 1
     assert len({release_name(each, FINGERPRINT) for each in (array, array.reshape(3, 2), -array)}) == 3
     assert release_name(array, FINGERPRINT) != release_name(array, 64 * "1")
-    with pytest.raises(CountsError, match="matrix of integers"):
+    with raises(CountsError, field="array", got="float64 of shape (1,)"):
         release_name([0.5], FINGERPRINT)

@@ -183,7 +183,7 @@ def forge(change):
         content = json.loads((path / "ledger.json").read_text())
         content["entries"] = change(content["entries"])
         del content["sha256"]
-        content["sha256"] = ledger_file._digest(content)
+        content["sha256"] = ledger_file.digest_of(content)
         (path / "ledger.json").write_text(json.dumps(content))
         with suppress(TypeError, KeyError):
             ledger = LedgerFile(content["composition"], content["delta"], content["data_path"], content["entries"])
