@@ -50,10 +50,10 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run one federation and leave `model.npz` and `metrics.json` in the output folder."""
-    logging.getLogger("flwr").addFilter(_one_line)
+    logging.getLogger("flwr").addFilter(one_line)
     start = time.monotonic()
     config = RunConfig.parse(context.run_config).resolved()
-    folder = _output_folder(config, context.run_id)
+    folder = output_folder(config, context.run_id)
     kept = _federation_file(config, folder)
     with exclusive(kept):
         # Beside model.npz, which a run into the same folder replaces, it is replaced, too.
@@ -68,7 +68,7 @@ def _run(grid: Grid, context: Context, config: RunConfig, folder: Path, kept: Pa
     parties = _simulated_parties(grid)
     before = None if config.action == "train" else Federation.load(kept, int(config.memory_limit * 2**30))
     plan, strategy = _strategy(grid, config, parties, before)
-    rounds = _rounds(config, plan, strategy)
+    rounds = n_rounds(config, plan, strategy)
     legacy = LegacyContext(context, config=ServerConfig(num_rounds=rounds), strategy=strategy)
     trouble: list[str] = []
     counting = {}
@@ -80,7 +80,7 @@ def _run(grid: Grid, context: Context, config: RunConfig, folder: Path, kept: Pa
     model = strategy.model  # AggregationError where fewer parties than required were counted: the file stays as it was
     # Saved first: the rest can be computed from it.
     after = strategy.federation(run=str(context.run_id))
-    unwritten: list[str] = []
+    unwritten: list[WriteError] = []
     if config.action != "evaluate":
         _try_to_write(unwritten, lambda: after.save(kept))
     _try_to_write(unwritten, lambda: model.save(folder / "model.npz"))
@@ -92,19 +92,21 @@ def _run(grid: Grid, context: Context, config: RunConfig, folder: Path, kept: Pa
         print(text, flush=True)  # the log is the only place left for it
     print(report.table(told, folder), flush=True)
     wrong = [f"results: {error}" for error in unwritten]
-    if unequal := ", ".join(name for name in report.EQUALITIES if told["sha256"].get(name) is False):
-        wrong.append(f"every party is counted, but the model is not the one trained on the pooled data ({unequal})")
+    if unequal := [name for name in report.EQUALITIES if told["sha256"].get(name) is False]:
+        listed = ", ".join(unequal)
+        wrong.append(f"every party is counted, but the model is not the one trained on the pooled data ({listed})")
     if wrong:
-        raise FlyNNError("; ".join(wrong))
+        names = [str(error.field) for error in unwritten] + unequal
+        raise FlyNNError("results", "all of them written, and equal", ", ".join(names), text="; ".join(wrong))
 
 
-def _try_to_write(unwritten: list[str], write: Callable[[], object]) -> bool:
+def _try_to_write(unwritten: list[WriteError], write: Callable[[], object]) -> bool:
     """Write a result of the run, or log and keep the reason of a failure: other results may still be written."""
     try:
         write()
     except WriteError as error:
         log(logging.ERROR, "FlyNN: %s", datasets.full_text(error))
-        unwritten.append(str(error))
+        unwritten.append(error)
         return False
     return True
 
@@ -118,7 +120,7 @@ def _strategy(
     most = asked if chosen is None else min(len(chosen), asked)
     given: dict[str, Any]
     if before is None:
-        plan, classes, feature_names = _what_to_train(config, parties)
+        plan, classes, feature_names = what_to_train(config, parties)
         mechanism = run_mechanism(config, foreseen(plan)[0], len(classes), asked)
         needed = config.min_parties or most
         given = {"spec": plan, "classes": classes, "feature_names": feature_names, "mechanism": mechanism}
@@ -170,7 +172,7 @@ def _identify(grid: Grid) -> Callable[[str], str]:
     return identify
 
 
-def _rounds(config: RunConfig, plan: HashPlan | None, strategy: FlyNNStrategy) -> int:
+def n_rounds(config: RunConfig, plan: HashPlan | None, strategy: FlyNNStrategy) -> int:
     """The number of rounds, which must be enough for the counting."""
     least = 1 + (plan is not None and plan.needs_sums)
     if 0 < config.rounds < least:
@@ -178,7 +180,7 @@ def _rounds(config: RunConfig, plan: HashPlan | None, strategy: FlyNNStrategy) -
     return config.rounds or strategy.num_rounds
 
 
-def _one_line(record: logging.LogRecord) -> bool:
+def one_line(record: logging.LogRecord) -> bool:
     """Log filter: this package's own errors, which Flower would log with a traceback, become one line."""
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, FlyNNError | MemoryError):
@@ -186,7 +188,7 @@ def _one_line(record: logging.LogRecord) -> bool:
     return True
 
 
-def _output_folder(config: RunConfig, run_id: int) -> Path:
+def output_folder(config: RunConfig, run_id: int) -> Path:
     """Make the output folder before the work starts, so that a bad path costs nobody a round."""
     folder = Path(config.output_dir) if config.output_dir else default_folder(run_id)
     try:
@@ -224,7 +226,7 @@ def _simulated_parties(grid: Grid) -> int | None:
     return now
 
 
-def _what_to_train(config: RunConfig, parties: int | None) -> tuple[HashPlan, list[str | int], tuple[str, ...] | None]:
+def what_to_train(config: RunConfig, parties: int | None) -> tuple[HashPlan, list[str | int], tuple[str, ...] | None]:
     """The plan, the class list and the feature names of a run."""
     classes: list[str | int]
     if parties is None:

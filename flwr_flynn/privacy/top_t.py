@@ -46,10 +46,10 @@ class TopTLaplace(Mechanism):
     @property
     def exponent(self) -> float:
         """a: an entry is drawn with probability proportional to exp(a * count)."""
-        return 1 / self._gumbel_scale
+        return 1 / self.gumbel_scale
 
     @property
-    def _gumbel_scale(self) -> float:
+    def gumbel_scale(self) -> float:
         """1 / a, the scale that the sampler is given: of the two, the one that must not be rounded down."""
         return rounded_up(2 * self._selection_loss, self.target_epsilon)
 
@@ -74,7 +74,7 @@ class TopTLaplace(Mechanism):
         return laplace_sd(self.scale)
 
     def epsilon(self, delta: float = 0.0) -> float:
-        return self._selection_loss / self._gumbel_scale + self._released_change / self.scale
+        return self._selection_loss / self.gumbel_scale + self._released_change / self.scale
 
     def _noise(self) -> str:
         return (
@@ -85,7 +85,7 @@ class TopTLaplace(Mechanism):
     def _draw(self, array: npt.NDArray[np.int64], sampler: Sampler) -> npt.NDArray[np.int64]:
         flat = array.ravel()
         n_drawn = min(self.n_released, flat.size)
-        entries = np.arange(flat.size) if n_drawn == flat.size else sampler.top(flat, n_drawn, self._gumbel_scale)
+        entries = np.arange(flat.size) if n_drawn == flat.size else sampler.top(flat, n_drawn, self.gumbel_scale)
         released = np.zeros_like(flat)
         released[entries] = flat[entries] + sampler.laplace(n_drawn, self.scale)
         return released.reshape(array.shape)

@@ -97,7 +97,8 @@ def test_a_file_without_a_header_tells_the_server_nothing(tmp_path: Path, caplog
         logging.getLogger("flwr").addHandler(caplog.handler)
         metrics = fit(context({"data-path": str(tmp_path / "mine.csv"), "party-id": "Basel"}))[2]
         logging.getLogger("flwr").removeHandler(caplog.handler)
-    assert metrics[REFUSED] == "mine.csv: no column 'label' for the label among 3"
+    assert metrics[REFUSED].startswith("mine.csv: ")
+    assert not any(word in metrics[REFUSED] for word in ("63", "male", "HIV"))
     assert "HIV+" in caplog.text  # the party's own log
 
 
@@ -155,11 +156,11 @@ def test_a_deployed_party_gives_private_counts_where_its_own_config_allows_it(tm
     assert "node-config state-path: expected" in private_fit(context(node | {"max-epsilon": 1.0}))[2][REFUSED]
     allowed = node | {"max-epsilon": 1.0, "state-path": str(tmp_path / "state")}
     assert private_fit(context(allowed)) == (2, 1, {PARTY: "Basel"})
-    assert "only noisy counts" in fit(context(allowed))[2][REFUSED]
+    assert fit(context(allowed))[2][REFUSED].startswith("policy max-epsilon set: ")
     other = noisy(LaplaceCounts(0.5, hash_nnz=4, n_classes=10))
     assert "policy max-epsilon" in private_fit(context(allowed), other)[2][REFUSED]
     seeded = noisy(SimulatedRelease(LAPLACE, 1))
-    assert "simulated is not among them" in private_fit(context(allowed), seeded)[2][REFUSED]
+    assert private_fit(context(allowed), seeded)[2][REFUSED].startswith("policy mechanisms ")
 
 
 @pytest.mark.parametrize(
@@ -310,7 +311,7 @@ def test_counts_and_sums_are_of_the_announced_columns(
         with caplog.at_level("INFO", "flwr"):
             reply = client_fn(context(shuffled)).fit(FitIns(ndarrays_to_parameters([]), counting(NAMED)))
         counts = codec.decode(codec.read_tensors(reply.parameters.tensors), RUN.hasher, 10).array
-        assert "2 columns are not among the run's features: 'who', 'extra'" in caplog.text
+        assert (2, "'who', 'extra'") in [record.args for record in caplog.records]
         columns = client_fn(context(shuffled)).fit(asking(ColumnsRequest(64, RUN.classes, False, 1, NAMES)))
         assert columns.num_examples == 64
     expected = ClassCounts.from_data(RUN.hasher, np.eye(64), np.arange(64) % 10, 10).array

@@ -34,6 +34,7 @@ from flwr_flynn.model.scoring import Readout
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, Mechanism, SimulatedRelease, TopTLaplace
 from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.fakes import CLASSES, HASHER, RUN, SPEC, Proxy, counting, counts_of, manager, points
+from tests.raising import raises
 
 pytest.importorskip("opendp")
 pytest.importorskip("dp_accounting")
@@ -135,7 +136,7 @@ def test_what_does_not_fit_is_told_to_the_partys_own_log(tmp_path: Path, caplog:
     X[:3, 0] = np.nan
     with caplog.at_level(logging.WARNING, logger="flwr"):
         answer(party(tmp_path, X, y))
-    assert "3 of 20 samples do not fit" in caplog.text
+    assert [(record.levelname, record.args) for record in caplog.records] == [("WARNING", (3, 20))]
 
 
 @pytest.mark.parametrize(
@@ -174,7 +175,7 @@ def test_the_same_request_gets_the_same_answer(tmp_path: Path, caplog: pytest.Lo
     assert answer(party(tmp_path)) == first
     with caplog.at_level(logging.INFO, logger="flwr"):
         assert answer(party(tmp_path, *points(7))) == first  # to notice other data they would have to be looked at
-    assert "was answered before" in caplog.text
+    assert [record.levelname for record in caplog.records] == ["INFO"]
     assert party(tmp_path).party.options.budget.spent() == (1.0, 0.0)
 
 
@@ -186,12 +187,12 @@ def test_another_request_adds_up_and_is_refused_beyond_the_policy(tmp_path: Path
     # The same counts for classes in another order are another answer.
     assert answer(client, asking(LaplaceCounts(0.25, **SHAPE), classes=CLASSES[::-1])).num_examples == NOISY_EXAMPLES
     assert answer(client, asked[1]).num_examples == NOISY_EXAMPLES
-    assert refusal(client, asked[2]) == "policy max-epsilon: this release does not fit in what is left"
+    assert refusal(client, asked[2]).startswith("policy max-epsilon:")
     assert answer(client, asked[0]) == first
     # A refusal depends on no record.
     for n in (0, 1, 30):
         other = FlyNNClient(*points(n), budget=client.party.options.budget)
-        assert refusal(other, asked[2]) == "policy max-epsilon: this release does not fit in what is left"
+        assert refusal(other, asked[2]) == refusal(client, asked[2])
 
 
 @pytest.mark.parametrize(
@@ -201,7 +202,7 @@ def test_a_lost_or_altered_ledger_is_refused_until_reset(fault: Any, tmp_path: P
     answer(party(tmp_path))
     fault(tmp_path / "state")
     reason = refusal(party(tmp_path))
-    assert "nothing is released until it is reset" in reason
+    assert reason.startswith("ledger state ")
     assert str(tmp_path) not in reason
     party(tmp_path).party.options.budget.reset()
     assert answer(party(tmp_path)).num_examples == NOISY_EXAMPLES
@@ -214,14 +215,14 @@ def test_without_a_budget_nothing_private_is_released() -> None:
 @pytest.mark.parametrize(
     ("policy", "reason"),
     [
-        (Policy(9.0, 0.0, ["gaussian"]), "policy mechanisms gaussian: laplace is not among them"),
+        (Policy(9.0, 0.0, ["gaussian"]), "policy mechanisms gaussian: laplace "),
         (Policy(9.0, 0.0, ["laplace"], "replace-one"), "policy neighbours replace-one"),
         (Policy(9.0, 0.0, ["laplace"], records_per_person=2), "policy records-per-person 2"),
     ],
 )
 def test_the_policy_is_the_partys(policy: Policy, reason: str, tmp_path: Path) -> None:
     client = FlyNNClient(*points(5), budget=Budget(tmp_path / "state", policy))
-    assert reason in refusal(client)
+    assert refusal(client).startswith(reason)
     assert not (tmp_path / "state").exists()
 
 
@@ -229,13 +230,14 @@ def test_a_party_with_a_policy_gives_nothing_else(tmp_path: Path) -> None:
     X, y = points(20)
     received: list[FlyNNClassifier] = []
     client = party(tmp_path, X, y, X_test=X, y_test=y, on_model=received.append)
-    assert "only noisy counts leave this party, not phase counts" in refusal(client, RUN)
-    assert "not phase columns" in refusal(client, config_of(ColumnsRequest(4, CLASSES, True, 1)))
+    closed = "policy max-epsilon set: "
+    assert refusal(client, RUN).startswith(closed)
+    assert refusal(client, config_of(ColumnsRequest(4, CLASSES, True, 1))).startswith(closed)
     counts = counts_of(X, y)
     selection = SelectionRequest(RUN, CountsOfSpecs((counts,)), ((Readout("balanced", 0.5),),))
     loss, n_examples, metrics = client.evaluate(selection.arrays(), config_of(selection))
     assert (loss, n_examples, len(metrics)) == (0.0, 0, 2)
-    assert "not phase selection" in metrics[REFUSED]
+    assert metrics[REFUSED].startswith(closed)
     assert received == []
     evaluation = EvaluationRequest(RUN, counts, Readout("balanced", 0.5, 1.0))
     loss, n_examples, metrics = client.evaluate(evaluation.arrays(), config_of(evaluation))
@@ -478,8 +480,10 @@ def test_a_private_run_at_parties_that_keep_their_results(tmp_path: Path) -> Non
 def test_an_open_run_gets_nothing_from_parties_with_a_policy(tmp_path: Path) -> None:
     made = strategy(mechanism=None)
     run(made, tmp_path)
-    with pytest.raises(AggregationError, match="only noisy counts leave this party"):
+    with raises(AggregationError, counted=0) as caught:
         _ = made.model
+    assert len(caught.value.missing) == 3
+    assert all(reason.startswith("declined: policy max-epsilon set:") for reason in caught.value.missing.values())
 
 
 @pytest.mark.parametrize(
@@ -516,7 +520,7 @@ def test_sums_of_noisy_counts_travel_signed() -> None:
         message = codec.encode(counts)
         assert message[1].dtype == kind
         assert (codec.decode_total(message, HASHER, LAPLACE, 2).array == array).all()
-    with pytest.raises(PayloadError, match="counts: expected entries from"):
+    with raises(PayloadError, field="counts", got="an entry outside"):
         codec.decode_total([message[0], HUGE], HASHER, LAPLACE, 2)
 
 
@@ -536,9 +540,9 @@ def test_what_a_run_asks_for() -> None:
     top = {"epsilon": 1, "mechanism": "top-t", "n_released": 5}
     assert mechanism(**top) == TopTLaplace(1.0, 5, **SHAPE)
     assert mechanism(epsilon=1, noise="seeded", seed=9) == SimulatedRelease(LAPLACE, 9)
-    with pytest.raises(ConfigError, match=r"^run-config epsilon: expected a number from 0.001 to 100"):
+    with raises(ConfigError, field="run-config epsilon", expected="a number from 0.001 to 100"):
         mechanism(epsilon=1e-9)
-    with pytest.raises(ConfigError, match=r"^run-config delta: expected a number from 1e-12"):
+    with raises(ConfigError, field="run-config delta", expected="a number from 1e-12 to 0.5"):
         mechanism(epsilon=1, delta=1e-20)
 
 
@@ -553,25 +557,25 @@ def test_noise_is_shared_among_no_more_parties_than_are_certain_to_be_in_a_secur
     assert sharing(**{"secure-threshold": 0.9}) == 8
     assert sharing(**{"honest-parties": 7}) == 7
     assert sharing(**{"honest-parties": 4}) == 4
-    with pytest.raises(ConfigError, match=r"^run-config honest-parties: expected at most 7, .* of 10 parties, got 8"):
+    with raises(ConfigError, field="run-config honest-parties", got=8):
         sharing(**{"honest-parties": 8})
 
 
 @pytest.mark.parametrize(
-    ("settings", "reason"),
+    ("settings", "field", "got"),
     [
-        ({"delta": 1e-5}, "delta: expected epsilon above 0 beside it"),
-        ({"noise": "seeded"}, "noise: expected epsilon above 0"),
-        ({"epsilon": 1, "mechanism": "gaussian"}, "delta: expected a delta above 0 with mechanism = gaussian"),
-        ({"epsilon": 1, "mechanism": "laplace", "delta": 1e-5}, "delta: expected no delta with mechanism = laplace"),
-        ({"epsilon": 1, "mechanism": "top-t"}, "n-released: expected above 0 with mechanism = top-t"),
-        ({"epsilon": 1, "n-released": 4}, "n-released: expected none with mechanism = laplace"),
-        ({"epsilon": 1, "scaling": "standard"}, "scaling: expected none with epsilon, .* got standard"),
-        ({"epsilon": 1, "scaling": "auto"}, "scaling: expected none with epsilon"),
+        ({"delta": 1e-5}, "delta", "0.0"),
+        ({"noise": "seeded"}, "noise", "0.0"),
+        ({"epsilon": 1, "mechanism": "gaussian"}, "delta", "0.0"),
+        ({"epsilon": 1, "mechanism": "laplace", "delta": 1e-5}, "delta", "1e-05"),
+        ({"epsilon": 1, "mechanism": "top-t"}, "n-released", "0"),
+        ({"epsilon": 1, "n-released": 4}, "n-released", "4"),
+        ({"epsilon": 1, "scaling": "standard"}, "scaling", "standard"),
+        ({"epsilon": 1, "scaling": "auto"}, "scaling", "auto"),
     ],
 )
-def test_settings_that_do_not_go_together(settings: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ConfigError, match=f"^run-config {reason}"):
+def test_settings_that_do_not_go_together(settings: dict[str, Any], field: str, got: str) -> None:
+    with raises(ConfigError, field=f"run-config {field}", got=got):
         RunConfig.parse(settings)
 
 
@@ -589,10 +593,10 @@ def test_sizes_follow_from_public_figures() -> None:
     (spec,) = plan.specs()
     assert (spec.hash_dim, spec.seed, spec.signed, spec.center) == (512, 3, True, (8.0,) * 64)
     assert spec.hash_nnz <= 512 // 10
-    with pytest.raises(ConfigError, match=r"^run-config n-examples: with epsilon it must be given in a deployment"):
+    with raises(ConfigError, field="run-config n-examples", got="missing"):
         private_plan(config, config.plan(64, None, 10), 3)
     bad = RunConfig.parse({"epsilon": 1, "hash-dim": 512, "hash-nnz": 513})
-    with pytest.raises(ConfigError, match=r"^run-config hash-nnz: "):
+    with raises(ConfigError, field="run-config hash-nnz"):
         private_plan(bad, HashPlan(64, 10, 2000, hash_dim=512, hash_nnz=513), 3)
 
 
@@ -613,15 +617,16 @@ def test_a_nodes_policy() -> None:
     node = {"data-path": "a.csv", "max-epsilon": 1.5, "max-delta": 1e-5, "state-path": "/var/lib/flynn/state"}
     more = {"mechanisms": "laplace, gaussian", "neighbours": "replace-one", "records-per-person": 2}
     assert NodeConfig.parse(node | more).policy() == Policy(1.5, 1e-5, ["laplace", "gaussian"], "replace-one", 2)
-    for bad, reason in (
-        ({"state-path": ""}, "state-path: expected an absolute path beside max-epsilon, got none"),
-        ({"state-path": "state"}, 'state-path: expected an absolute path beside max-epsilon, got "state"'),
-        ({"mechanisms": "simulated"}, 'mechanisms: expected some of gaussian, laplace, top-t, got "simulated"'),
-        ({"mechanisms": ""}, "mechanisms: expected some of"),
-        ({"max-epsilon": -1}, "max-epsilon: expected a number above 0, got -1"),
-        ({"max-epsilon": 0}, "max-epsilon: expected a number above 0, got 0"),
+    for bad, got in (
+        ({"state-path": ""}, "none"),
+        ({"state-path": "state"}, '"state"'),
+        ({"mechanisms": "simulated"}, '"simulated"'),
+        ({"mechanisms": ""}, '""'),
+        ({"max-epsilon": -1}, "-1"),
+        ({"max-epsilon": 0}, "0"),
     ):
-        with pytest.raises(ConfigError, match=f"^node-config {reason}"):
+        (name,) = bad
+        with raises(ConfigError, field=f"node-config {name}", got=got):
             NodeConfig.parse(node | bad)
 
 

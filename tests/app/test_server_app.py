@@ -30,7 +30,9 @@ from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.privacy import mechanism_from_dict
 from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.fakes import CLASSES, Proxy, manager, points
+from tests.raising import raises
 
+TOO_MANY = "refused: counts: expected at most 19 examples, got 20"
 REPORT: dict[str, Any] = {
     "action": "train",
     "parties": [{"name": "a", "examples": 3, "bytes": 900}, {"name": "b", "examples": 4, "bytes": 2_100_000}],
@@ -54,14 +56,14 @@ REPORT: dict[str, Any] = {
 def a_logger_without_the_app_s_filter() -> Iterator[None]:
     """What the app does to Flower's logger ends with its process; here it must end with its test."""
     yield
-    logging.getLogger("flwr").removeFilter(server_app._one_line)
+    logging.getLogger("flwr").removeFilter(server_app.one_line)
 
 
 def test_errors_of_ours_are_logged_in_one_line_and_others_whole() -> None:
     def record(error: Exception) -> logging.LogRecord:
         exc_info = (type(error), error, None)
         made = logging.LogRecord("flwr", logging.ERROR, "", 0, "%s raised an exception", ("ServerApp",), exc_info)
-        assert server_app._one_line(made)
+        assert server_app.one_line(made)
         return made
 
     ours, other = record(AggregationError("1 of 2 parties counted")), record(ZeroDivisionError("x"))
@@ -74,32 +76,15 @@ def test_errors_of_ours_are_logged_in_one_line_and_others_whole() -> None:
     assert other.exc_info
 
 
-def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "metrics.json"
-    server_app._write(path, "old")
-
-    def fails(_: int) -> None:
-        raise OSError("disk full")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("os.fsync", fails)
-        with pytest.raises(OSError, match="disk full"):
-            server_app._write(path, "new")
-    assert path.read_text() == "old"
-    server_app._write(path, "new")
-    assert path.read_text() == "new"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["metrics.json"]
-
-
 def test_the_output_folder_is_made_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLWR_HOME", str(tmp_path))
-    assert server_app._output_folder(RunConfig(), 7) == tmp_path / "flynn" / "7"
+    assert server_app.output_folder(RunConfig(), 7) == tmp_path / "flynn" / "7"
     for odd in ("~nosuchuser/x", "a\0b", f"{tmp_path}/{'a' * 300}"):
-        with pytest.raises(ConfigError, match="run-config output-dir: expected a folder"):
-            server_app._output_folder(RunConfig(output_dir=odd), 7)
+        with raises(ConfigError, field="run-config output-dir"):
+            server_app.output_folder(RunConfig(output_dir=odd), 7)
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="run-config output-dir: expected a folder that can be written to"):
-        server_app._output_folder(RunConfig(output_dir=str(tmp_path / "file" / "x")), 7)
+    with raises(ConfigError, field="run-config output-dir"):
+        server_app.output_folder(RunConfig(output_dir=str(tmp_path / "file" / "x")), 7)
 
 
 def test_the_table_of_a_deployment_names_who_is_missing(tmp_path: Path) -> None:
@@ -145,57 +130,60 @@ def test_the_table_tells_an_evaluation_that_failed_from_none(tmp_path: Path) -> 
 def test_a_deployment_must_say_what_its_server_cannot_see(key: str) -> None:
     given = {"n-features": 4, "classes": "a,b", "min-available": 2}
     del given[key]
-    with pytest.raises(ConfigError, match=f"^run-config {key}: "):
-        server_app._what_to_train(RunConfig.parse(given), None)
+    with raises(ConfigError, field=f"run-config {key}", got="missing"):
+        server_app.what_to_train(RunConfig.parse(given), None)
 
 
 def test_a_hash_that_the_server_cannot_afford_is_refused_before_it_is_drawn() -> None:
     given = {"n-features": 4, "classes": "a,b", "min-available": 2, "hash-dim": 2 * 10**9}
-    with pytest.raises(ConfigError, match=r"^run-config memory-limit: .* need about 178\.\d\d GiB, 4 are allowed"):
-        server_app._what_to_train(RunConfig.parse(given), None)
+    with raises(ConfigError, field="run-config memory-limit", expected="at most 4 GiB") as caught:
+        server_app.what_to_train(RunConfig.parse(given), None)
+    assert caught.value.got.startswith("178.")
 
 
 def test_sizes_of_a_simulation_do_not_depend_on_the_split() -> None:
     pytest.importorskip("flwr_datasets")
-    one = server_app._what_to_train(RunConfig(), 2)
-    assert one == server_app._what_to_train(RunConfig(partitioner="shard"), 10)
+    one = server_app.what_to_train(RunConfig(), 2)
+    assert one == server_app.what_to_train(RunConfig(partitioner="shard"), 10)
     assert one[1] == list(range(10))
-    with pytest.raises(ConfigError, match="min-parties: expected at most the simulation's 2 SuperNodes, got 3"):
-        server_app._what_to_train(RunConfig(min_parties=3), 2)
+    with raises(ConfigError, field="run-config min-parties", got=3):
+        server_app.what_to_train(RunConfig(min_parties=3), 2)
 
 
 def test_settings_for_a_deployment_are_named_in_a_simulation(caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("flwr_datasets")
     with caplog.at_level(logging.WARNING, logger="flwr"):
-        server_app._what_to_train(RunConfig.parse({"n-features": 3, "classes": "a,b"}), 2)
-    assert "a simulation does not use the settings n-features, classes" in caplog.text
+        server_app.what_to_train(RunConfig.parse({"n-features": 3, "classes": "a,b"}), 2)
+    assert [record.args for record in caplog.records] == [("n-features, classes",)]
 
 
 def test_the_memory_limit_of_the_server_covers_all_hashes() -> None:
     given = {"n-features": 20, "classes": "a,b", "min-available": 2, "hash-dim": 2**20}
     for scaling, hashes, fits in (("weighted", "", 0.3), ("auto", "4 hashes with ", 1.2)):
         settings = {**given, "scaling": scaling}
-        server_app._what_to_train(RunConfig.parse({**settings, "memory-limit": 10 * fits}), None)
-        with pytest.raises(ConfigError, match=f"^run-config memory-limit: {hashes}1048576 rows of "):
-            server_app._what_to_train(RunConfig.parse({**settings, "memory-limit": fits / 10}), None)
+        server_app.what_to_train(RunConfig.parse({**settings, "memory-limit": 10 * fits}), None)
+        with raises(ConfigError, field="run-config memory-limit") as caught:
+            server_app.what_to_train(RunConfig.parse({**settings, "memory-limit": fits / 10}), None)
+        assert f"for {hashes}1048576 rows" in caught.value.got
 
 
 def test_sums_that_the_server_cannot_afford_are_refused() -> None:
     classes = ",".join(map(str, range(1000)))
     given = {"n-features": 2000, "classes": classes, "min-available": 2, "hash-dim": 256, "memory-limit": 1}
-    server_app._what_to_train(RunConfig.parse({**given, "scaling": "standard"}), None)
-    with pytest.raises(ConfigError, match=r"^run-config memory-limit: the sums of 2000 columns for 1000 classes need"):
-        server_app._what_to_train(RunConfig.parse({**given, "scaling": "weighted"}), None)
+    server_app.what_to_train(RunConfig.parse({**given, "scaling": "standard"}), None)
+    with raises(ConfigError, field="run-config memory-limit", expected="at most 1 GiB") as caught:
+        server_app.what_to_train(RunConfig.parse({**given, "scaling": "weighted"}), None)
+    assert "2000 columns" in caught.value.got
 
 
 def test_rounds_must_do_for_the_counting() -> None:
     config = RunConfig.parse({"scaling": "auto", "rounds": 1})
     plan = config.plan(4, None, 3)
     strategy = FlyNNStrategy(spec=plan, classes=CLASSES, min_available_clients=1, min_parties=1)
-    with pytest.raises(ConfigError, match="rounds: expected at least 2 with scaling = auto, got 1"):
-        server_app._rounds(config, plan, strategy)
-    assert server_app._rounds(RunConfig(rounds=2), plan, strategy) == 2
-    assert server_app._rounds(RunConfig(), plan, strategy) == 3
+    with raises(ConfigError, field="run-config rounds", got=1):
+        server_app.n_rounds(config, plan, strategy)
+    assert server_app.n_rounds(RunConfig(rounds=2), plan, strategy) == 2
+    assert server_app.n_rounds(RunConfig(), plan, strategy) == 3
 
 
 def test_the_table_shows_the_selection(tmp_path: Path) -> None:
@@ -331,7 +319,7 @@ def test_a_reply_that_flower_cannot_read_costs_its_sender_only(
 def test_a_party_of_more_points_than_allowed_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = run(tmp_path, monkeypatch, lambda content, kind: content, **{"max-examples": 20})
     assert [party["examples"] for party in report["parties"]] == [20, 20]
-    with pytest.raises(AggregationError, match=r"Ulm \(refused: counts: expected at most 19 examples, got 20\)"):
+    with raises(AggregationError, counted=0, missing=dict.fromkeys(("Ulm", "Mallory"), TOO_MANY)):
         run(tmp_path, monkeypatch, lambda content, kind: content, **{"max-examples": 19})
 
 
@@ -360,18 +348,16 @@ def test_a_federation_goes_through_train_join_and_evaluate(tmp_path: Path, monke
 
     kept = tmp_path / "kept.npz"
     for action in ("join", "withdraw", "evaluate"):
-        with pytest.raises(ConfigError, match=r"^run-config federation: expected the server's own file, got none: "):
+        with raises(ConfigError, field="run-config federation", expected="the server's own file"):
             go({1}, action)
     for name in ("model.npz", "metrics.json"):
-        with pytest.raises(
-            ConfigError, match=r"^run-config federation: expected a file other than the run's model.npz"
-        ):
+        with raises(ConfigError, field="run-config federation", got=name):
             go({1}, "train", federation=str(tmp_path / "out" / name))
-    with pytest.raises(ConfigError, match=r"^run-config federation: expected a file, got '~nobody-of-this-name/f.npz'"):
+    with raises(ConfigError, field="run-config federation", expected="a file", got="'~nobody-of-this-name/f.npz'"):
         go({1}, "train", federation="~nobody-of-this-name/f.npz")
     go({1}, "train", rule="novelty", **{"min-available": 1})
     before = kept.read_bytes()
-    with pytest.raises(AggregationError, match=r"Mallory \(refused: counts: expected at most 19 examples, got 20\)"):
+    with raises(AggregationError, counted=0, missing={"Mallory": TOO_MANY}):
         go({2}, "join", **{"max-examples": 19})
     assert kept.read_bytes() == before
     assert go({2}, "join", **{"max-examples": 20})["rule"] == "novelty"
@@ -380,7 +366,8 @@ def test_a_federation_goes_through_train_join_and_evaluate(tmp_path: Path, monke
     assert go({1, 2}, "evaluate")["evaluation"]["examples"] == 40
     assert kept.read_bytes() == before
     for setting in ({"decay": "0.5"}, {"rule": "bayes"}, {"max-examples": 20}):
-        with pytest.raises(ConfigError, match=r"expected none with action = evaluate, which takes it from the"):
+        (name,) = setting
+        with raises(ConfigError, field=f"run-config {name}"):
             go({1, 2}, "evaluate", **setting)
 
 
@@ -418,10 +405,10 @@ def test_a_private_run_reports_its_guarantee(
 
 def test_a_private_run_in_a_deployment_needs_public_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     private_parties(tmp_path, monkeypatch)
-    with pytest.raises(ConfigError, match=r"^run-config n-examples: with epsilon it must be given"):
+    with raises(ConfigError, field="run-config n-examples", got="missing"):
         run(tmp_path, monkeypatch, lambda content, kind: content, epsilon=1.0)
     more = {"n-examples": 40, "noise": "seeded"}
-    with pytest.raises(ConfigError, match=r"^run-config noise: expected opendp in a deployment, got seeded"):
+    with raises(ConfigError, field="run-config noise", got="seeded"):
         run(tmp_path, monkeypatch, lambda content, kind: content, epsilon=1.0, **more)
 
 
@@ -432,17 +419,19 @@ def test_parties_that_keep_their_results_are_named_where_they_are_asked(
     more = {"n-examples": 40, "evaluate": True}
     report = run(tmp_path, monkeypatch, lambda content, kind: content, epsilon=1.0, **more)
     assert set(report["evaluation_missing"]) == {"Ulm", "Mallory"}
-    with pytest.raises(AggregationError, match="policy max-epsilon"):
+    with raises(AggregationError, counted=0) as caught:
         run(tmp_path, monkeypatch, lambda content, kind: content, epsilon=0.5, **more)
+    assert caught.value.missing.keys() == {"Ulm", "Mallory"}
+    assert all(reason.startswith("declined: policy max-epsilon:") for reason in caught.value.missing.values())
 
 
 def test_sizes_of_a_private_simulation_follow_from_its_training_points() -> None:
     pytest.importorskip("flwr_datasets")
     pytest.importorskip("dp_accounting")
     config = RunConfig.parse({"epsilon": 1, "delta": 1e-5})
-    plan, _, _ = server_app._what_to_train(config, 3)
+    plan, _, _ = server_app.what_to_train(config, 3)
     assert (plan.n_examples, plan.needs_sums) == (1444, False)
-    more, _, _ = server_app._what_to_train(config, 10)
+    more, _, _ = server_app.what_to_train(config, 10)
     assert more.hash_nnz >= plan.hash_nnz
 
 
@@ -479,7 +468,7 @@ def test_a_run_whose_counts_are_not_the_pooled_ones_fails(
         return report | {"sha256": report["sha256"] | {"pooled": "34cd", "equal": False}}
 
     monkeypatch.setattr(reports, "compiled", unequal)
-    with pytest.raises(FlyNNError, match="not the one trained on the pooled data"):
+    with raises(FlyNNError, field="results", got="equal"):
         run(tmp_path, monkeypatch, lambda content, kind: content)
     assert "NO" in capsys.readouterr().out
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
@@ -511,10 +500,11 @@ def test_results_that_cannot_be_written_are_told_after_the_report(
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", fails)
-    with caplog.at_level(logging.ERROR, logger="flwr"), pytest.raises(FlyNNError) as error:
+    with caplog.at_level(logging.ERROR, logger="flwr"), raises(FlyNNError, field="results") as error:
         run(tmp_path, monkeypatch, lambda content, kind: content)
+    assert set(error.value.got.split(", ")) == full
     text = str(error.value)
-    assert all(f"{name!r} cannot be written ({os.strerror(cause)})" in text for name in full)
+    assert text.count(os.strerror(cause)) == len(full)
     assert str(tmp_path) not in text
     assert all(str(tmp_path) in record.getMessage() for record in caplog.records)
     out, folder = capsys.readouterr().out, tmp_path / "out"
@@ -543,7 +533,5 @@ def test_full_disk_and_unequal_counts_are_both_told(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(reports, "compiled", unequal)
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(
-        FlyNNError, match=r"'model\.npz' cannot be written .*; .*not the one trained on the pooled data"
-    ):
+    with raises(FlyNNError, field="results", got="federation.npz, model.npz, metrics.json, equal"):
         run(tmp_path, monkeypatch, lambda content, kind: content)

@@ -189,7 +189,7 @@ def change(place, value):
 THREE = {"expected": "3 arrays (sizes, sums, squares)"}
 SIZES = {"expected": "3 class sizes of int64"}
 LIMBS = {"expected": "uint32 of shape (3, 2, limbs)"}
-ONE_INDEX = {"expected": "1 to 67 limbs from one index of at most 67"}
+ONE_INDEX = {"expected": "1 to 69 limbs from one index of at most 69"}
 NO_SUCH_SET = {"got": "sums of no such set"}
 
 

@@ -78,24 +78,22 @@ def checked(rows: Rows) -> Dataset:
     if n_unlabelled := int(rows.unlabelled.sum()):
         raise DataError(name, "a label in each row", f"{n_unlabelled} rows without one")
     if rows.words.any():
-        raise _in_columns(rows, f"{name}: expected numbers, got texts in ", rows.words)
+        raise _in_columns(rows, "numbers", "texts", rows.words)
     if X.dtype.kind == "f" and (bad := rows.bad).any():
-        told = f"{name}: {int(bad.sum())} samples have missing or infinite values, in "
-        raise _in_columns(rows, told, (~np.isfinite(X)).sum(axis=0))
+        raise _in_columns(rows, "finite numbers", f"{int(bad.sum())} samples", (~np.isfinite(X)).sum(axis=0))
     values, codes = np.unique(_labels(rows.y, name), return_inverse=True)
     return Dataset(
         X, codes.astype(np.int64).reshape(-1), values.tolist(), name, names or None, rows.groups, rows.left_out
     )
 
 
-def _in_columns(rows: Rows, what: str, per_column: IndexArray) -> DataError:
+def _in_columns(rows: Rows, expected: str, got: str, per_column: IndexArray) -> DataError:
     """The error about samples with something in some columns; a note has the names of these."""
     bad, names = np.flatnonzero(per_column).tolist(), rows.feature_names
     called = [names[index][:60] if names and rows.announced else f"number {index + 1}" for index in bad]
     n, d = rows.X.shape
     each = [f"{name} ({per_column[index]} of {n} samples)" for name, index in zip(called, bad, strict=True)]
-    got = f"{len(bad)} of {d} features: {listed(each)}"
-    error = DataError(rows.name, "a finite number in each field", got, text=f"{what}{got}")
+    error = DataError(rows.name, expected, f"{got} in {len(bad)} of {d} features: {listed(each)}")
     return with_names(error, [names[index] for index in bad]) if names else error
 
 

@@ -164,14 +164,16 @@ class _Deal:
         equal = [len(part) for part in np.array_split(np.arange(self.n_samples), self.n_parties)]
         sizes = self.config.sizes() or equal
         if len(sizes) != self.n_parties:
-            raise ValueError(f"partition-sizes gives {len(sizes)} sizes")
+            raise self.config.refused(
+                "partition_sizes", f"{self.n_parties} sizes, one for each party", f"{len(sizes)} sizes"
+            )
         return sizes
 
     def shards(self) -> int | None:
         """`shards-per-party`, if there are enough samples."""
         shards, most = self.config.shards_per_party, self.n_samples // self.n_parties
         if shards * self.n_parties > self.n_samples:
-            raise ValueError(f"expected at most {most} shards-per-party, got {shards}")
+            raise self.config.refused("shards_per_party", f"at most {most}")
         return shards or None
 
     def log_normal(self) -> npt.NDArray[np.float64]:

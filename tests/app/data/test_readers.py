@@ -15,6 +15,7 @@ from flwr_flynn.app.data.datasets import load_dataset, own_share, private_share
 from flwr_flynn.app.data.partition import held_out_by_content
 from flwr_flynn.app.data.readers import _CHUNK, _numbers, read_rows
 from flwr_flynn.errors import ConfigError, DataError
+from tests.raising import raises
 
 POLICIES = pytest.mark.parametrize("row_wise", [False, True], ids=["open", "private"])
 
@@ -132,7 +133,7 @@ def test_a_missing_package_is_named_with_its_extra(
     row_wise: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
-    with pytest.raises(ConfigError, match=r"flwr-flynn\[data\]"):
+    with raises(ConfigError, field="pyarrow.parquet", expected="flwr-flynn[data]"):
         read_rows(csv_file(tmp_path, "", "mine.parquet"), row_wise=row_wise)
 
 
