@@ -40,6 +40,7 @@ exclude_patterns = ["_build", "_templates", "examples/GALLERY_HEADER.rst", "gall
 templates_path = ["_templates"]
 default_role = "literal"  # docstrings put `names` between single backticks
 nitpicky = True
+nitpick_ignore_regex = [("py:class", r"(abc|flwr|sklearn|flwr_flynn\.flower\.base_strategy)\..*")]  # bases without a page here
 
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
@@ -52,7 +53,7 @@ autodoc_typehints = "none"  # the sections of the docstrings have the types
 autodoc_member_order = "bysource"
 numpydoc_show_class_members = False
 numpydoc_xref_param_type = False
-numpydoc_validation_checks = {"GL03", "GL08", "PR01", "PR02", "PR03", "SS01", "SS06"}
+numpydoc_validation_checks = {"GL03", "GL07", "PR02", "PR03", "PR05", "PR10", "SS01", "SS02", "SS03"}
 
 # -------- gallery
 

@@ -123,7 +123,7 @@ def error_classes() -> list[type[errors.FlyNNError]]:
 
 
 class ErrorsTable(SphinxDirective):
-    """The error classes as a table."""
+    """The error classes as a table, and each in full."""
 
     def run(self) -> list[nodes.Node]:
         """Make the table."""
@@ -132,6 +132,8 @@ class ErrorsTable(SphinxDirective):
             also = [base.__name__ for base in each.__bases__ if base.__module__ == "builtins"]
             doc = (inspect.getdoc(each) or "").split("\n\nParameters")[0].replace("\n", " ")
             lines.append(f"| {{py:class}}`~flwr_flynn.errors.{each.__name__}` | `{', '.join(also)}` | {doc} |")
+        names = "\n\n".join(f".. autoexception:: flwr_flynn.errors.{each.__name__}" for each in error_classes())
+        lines += ["", "```{eval-rst}", names, "```"]
         return self.parse_text_to_nodes("\n".join(lines) + "\n")
 
 

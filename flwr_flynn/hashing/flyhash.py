@@ -80,10 +80,11 @@ class FlyHash:
 
         Parameters
         ----------
-        rows, signs : (m, s) integers
-            Column indices of the nonzero entries, each row strictly ascending, and the entries, +1 or -1. Default: all
-            1. A `SpecError` refuses what is no such matrix.
+        rows : (m, s) integers
+            Column indices of the nonzero entries, each row strictly ascending, or a `SpecError`.
         n_features, hash_nnz : int
+        signs : (m, s) integers, optional
+            The nonzero entries, +1 or -1, or a `SpecError`. Default: all 1.
         """
         columns = np.array(rows)
         if columns.ndim != 2 or columns.dtype.kind not in "iu" or 0 in columns.shape:
@@ -195,10 +196,13 @@ class FlyHash:
 
         Parameters
         ----------
-        X, n_jobs
+        X : (n, n_features) array-like or sparse matrix
             As for `active`.
-        y, n_classes : (n,) integers, int
+        y : (n,) integers
             Class indices, 0 <= y < n_classes, or a `DataError`.
+        n_classes : int
+        n_jobs : int, optional
+            As for `active`.
         progress : callable, optional
             Called with the number of samples of each chunk after it is counted, by one thread at a time.
         """
