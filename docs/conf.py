@@ -38,7 +38,7 @@ extensions = [
 ]
 exclude_patterns = ["_build", "_templates", "examples/GALLERY_HEADER.rst", "gallery/**/*.ipynb"]
 templates_path = ["_templates"]
-default_role = "literal"  # docstrings put `names` between single backticks
+default_role = "maybe"  # docstrings put `names` between single backticks, see flynn_reference
 nitpicky = True
 nitpick_ignore_regex = [("py:class", r"(abc|flwr|sklearn|flwr_flynn\.flower\.base_strategy)\..*")]  # bases without a page here
 
@@ -50,6 +50,7 @@ suppress_warnings = ["config.cache"]  # the order of the gallery is a class, whi
 
 autosummary_generate = True
 autodoc_typehints = "none"  # the sections of the docstrings have the types
+toc_object_entries_show_parents = "hide"
 autodoc_member_order = "bysource"
 numpydoc_show_class_members = False
 numpydoc_xref_param_type = False

@@ -3,6 +3,8 @@
 ``flynn-settings``   tables of run settings or node settings, one for each group
 ``flynn-errors``     the error classes, each with its base classes, docstring and attributes
 ``flynn-constants``  constants of the wire protocol with their values
+
+And the role of `names` between single backticks in docstrings: a link where the name has a page, code otherwise.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from itertools import groupby
 from typing import Any, ClassVar
 
 from docutils import nodes
+from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
+from sphinx.roles import XRefRole
 from sphinx.util.docutils import SphinxDirective
 
 from flwr_flynn import errors
@@ -70,15 +74,15 @@ def _number(bound: float) -> str:
     return f"{bound:g}"
 
 
-def notes(row: Row, prefix: str) -> Iterator[str]:
-    """Conditions on a setting, each a sentence in Markdown."""
+def notes(row: Row, prefix: str, shared: bool) -> Iterator[str]:
+    """Conditions on a setting, each a sentence in Markdown; without those that its whole group has."""
     facts = row.facts
     if facts.required:
         yield "Required."
     if facts.needs:
         needed = " and ".join(f"[`{key_of(name)}`](#{prefix}-{key_of(name)})" for name in facts.needs)
         yield f"Only with {needed}."
-    if facts.simulation_only:
+    if facts.simulation_only and not shared:
         yield "Simulations only."
     if facts.deployment_only:
         yield "Deployments only."
@@ -89,10 +93,11 @@ def notes(row: Row, prefix: str) -> Iterator[str]:
 
 def settings_table(rows: list[Row], prefix: str) -> str:
     """Settings as a table in Markdown, each key with an anchor."""
+    shared = all(row.facts.simulation_only for row in rows)
     lines = ["| key | default | values | meaning |", "|---|---|---|---|"]
     for row in rows:
         meaning = row.facts.meaning[0].upper() + row.facts.meaning[1:]
-        text = " ".join([f"{meaning.rstrip('.')}.", *notes(row, prefix)])
+        text = " ".join([f"{meaning.rstrip('.')}.", *notes(row, prefix, shared)])
         lines.append(f"| [`{row.key}`]{{#{prefix}-{row.key}}} | {_code(row.default)} | {allowed(row)} | {text} |")
     return "\n".join(lines) + "\n"
 
@@ -153,8 +158,28 @@ class Constants(SphinxDirective):
         return self.parse_text_to_nodes("\n".join(lines) + "\n")
 
 
+class Maybe(XRefRole):
+    """A link to a Python object if the pages have it, code otherwise."""
+
+    def process_link(
+        self, env: Any, refnode: nodes.Element, has_explicit_title: bool, title: str, target: str
+    ) -> tuple[str, str]:
+        """Make a node as that of the role ``py:obj``."""
+        attributes = {"refdomain": "py", "reftype": "obj", "maybe": True}
+        for name, value in (attributes | {key: env.ref_context.get(key) for key in ("py:module", "py:class")}).items():
+            refnode[name] = value
+        return title, target
+
+
+def _accept(app: Sphinx, domain: Any, node: pending_xref) -> bool | None:
+    """Keep Sphinx from warning about names that have no page."""
+    return True if node.get("maybe") else None
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Register the directives."""
+    """Register the directives and the role."""
+    app.add_role("maybe", Maybe())
+    app.connect("warn-missing-reference", _accept)
     app.add_directive("flynn-settings", SettingsTables)
     app.add_directive("flynn-errors", ErrorsTable)
     app.add_directive("flynn-constants", Constants)
