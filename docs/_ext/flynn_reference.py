@@ -42,21 +42,21 @@ def _code(value: object) -> str:
 
 
 def allowed(row: Row) -> str:
-    """Values that a setting may have, in Markdown."""
+    """Values that a setting may have, as a sentence in Markdown; none for texts."""
     facts, default = row.facts, row.default
     if facts.choices:
-        return ", ".join(_code(choice) for choice in facts.choices)
+        return f"One of {', '.join(_code(choice) for choice in facts.choices)}."
     if isinstance(default, bool):
-        return "`true`, `false`"
+        return "`true` or `false`."
     if isinstance(default, str):
-        return "text"
-    kind = "integer" if isinstance(default, int) else "number"
+        return ""
+    kind = "An integer" if isinstance(default, int) else "A number"
     bounds = [
         f"{word} {_number(bound)}"
         for word, bound in (("from", facts.low), ("above", facts.above), ("to", facts.high), ("below", facts.below))
         if bound is not None
     ]
-    return " ".join([kind, *bounds])
+    return f"{' '.join([kind, *bounds])}."
 
 
 def _number(bound: float) -> str:
@@ -94,11 +94,12 @@ def notes(row: Row, prefix: str, shared: bool) -> Iterator[str]:
 def settings_table(rows: list[Row], prefix: str) -> str:
     """Settings as a table in Markdown, each key with an anchor."""
     shared = all(row.facts.simulation_only for row in rows)
-    lines = ["| key | default | values | meaning |", "|---|---|---|---|"]
+    lines = ["| key | default | meaning |", "|---|---|---|"]
     for row in rows:
         meaning = row.facts.meaning[0].upper() + row.facts.meaning[1:]
-        text = " ".join([f"{meaning.rstrip('.')}.", *notes(row, prefix, shared)])
-        lines.append(f"| [`{row.key}`]{{#{prefix}-{row.key}}} | {_code(row.default)} | {allowed(row)} | {text} |")
+        values = allowed(row)
+        text = " ".join([f"{meaning.rstrip('.')}.", *([values] if values else []), *notes(row, prefix, shared)])
+        lines.append(f"| [`{row.key}`]{{#{prefix}-{row.key}}} | {_code(row.default)} | {text} |")
     return "\n".join(lines) + "\n"
 
 

@@ -51,11 +51,13 @@ class FlyHash:
     SpecError
         `spec` is no HashSpec.
 
-    Notes ----- Arithmetic is part of the hash. A sample is summed exactly, in integers, if the spec has neither centre
-    nor scale, all values are integers, and `row_nnz` times the power of two at or above the largest magnitude is below
-    2**63. Every other sample becomes (x - center) * scale in float64, is rounded once to float32, and is summed in
-    float32 over the columns of a row in ascending order. So the dtype does not matter, and the result is the same on
-    every machine whose process does not flush subnormal floats to zero.
+    Notes
+    -----
+    Arithmetic is part of the hash. A sample is summed exactly, in integers, if the spec has neither centre nor scale,
+    all values are integers, and `row_nnz` times the power of two at or above the largest magnitude is below 2**63.
+    Every other sample becomes (x - center) * scale in float64, is rounded once to float32, and is summed in float32
+    over the columns of a row in ascending order. So the dtype does not matter, and the result is the same on every
+    machine whose process does not flush subnormal floats to zero.
 
     Examples
     --------
