@@ -40,7 +40,8 @@ exclude_patterns = ["_build", "_templates", "examples/GALLERY_HEADER.rst", "gall
 templates_path = ["_templates"]
 default_role = "maybe"  # docstrings put `names` between single backticks, see flynn_reference
 nitpicky = True
-nitpick_ignore_regex = [("py:class", r"(abc|flwr|sklearn|flwr_flynn\.flower\.base_strategy)\..*")]  # bases without a page here
+# Base classes that have no page here.
+nitpick_ignore_regex = [("py:class", r"(abc|flwr|sklearn|flwr_flynn\.flower\.base_strategy)\..*")]
 
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
