@@ -19,7 +19,8 @@ _log = logging.getLogger(__name__)
 def _mathml(node: nodes.Element, as_block: bool) -> str:
     code = node.astext()
     try:
-        return str(tex2mathml(wrap_math_code(code, as_block) if as_block else code, as_block=as_block))
+        lines = wrap_math_code(code, as_block) if r"\\" in code else code  # several lines are aligned
+        return str(tex2mathml(lines, as_block=as_block))
     except MathError as error:
         _log.warning("formula %r: %s", code, error, location=node)
         return f"<code>{code}</code>"
