@@ -73,6 +73,7 @@ def test_two_files_make_one_model(federation: Federation, tmp_path: Path) -> Non
     assert np.mean(model.predict(DIGITS.X[800:]) == DIGITS.y[800:]) > 0.85
 
 
+@pytest.mark.slow
 def test_a_party_that_refuses_is_named_with_its_reason(federation: Federation) -> None:
     run = federation[0].run(classes="0,1,2", min_available=2, **SPEC)
     assert run.status == "finished:failed"

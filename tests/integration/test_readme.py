@@ -32,6 +32,7 @@ def their_app(folder: Path, change: Callable[[str], str] = str) -> Path:
     return write_app(folder, "LegacyContext(", "client_fn=", change)
 
 
+@pytest.mark.slow
 def test_strategy_and_client_in_somebody_elses_app(theirs: Flower, tmp_path: Path) -> None:
     run = theirs.run(their_app(tmp_path), nodes=2)
     assert run.status == "finished:completed", run.output[-6000:]
@@ -40,6 +41,7 @@ def test_strategy_and_client_in_somebody_elses_app(theirs: Flower, tmp_path: Pat
     assert FlyNNClassifier.load(theirs.cwd / "model.npz").counts_.n_examples == 1797
 
 
+@pytest.mark.slow
 def test_somebody_elses_app_fails_where_a_party_refuses(theirs: Flower, tmp_path: Path) -> None:
     (theirs.cwd / "model.npz").unlink(missing_ok=True)
     run = theirs.run(their_app(tmp_path, lambda server: server.replace("range(10)", "range(9)")), nodes=2)
