@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.docs.pages import blocks
+
 psutil = pytest.importorskip("psutil")
 pytest.importorskip("ray")
 
@@ -282,27 +284,13 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
         made.stop()
 
 
-def readme_blocks(language: str) -> list[str]:
-    """The code blocks of README.md in one language, in order."""
-    blocks, current, inside = [], [], False
-    for line in (ROOT / "README.md").read_text().splitlines():
-        if inside and line == "```":
-            blocks.append("\n".join(current) + "\n")
-            current, inside = [], False
-        elif inside:
-            current.append(line)
-        elif line == f"```{language}":
-            inside = True
-    return blocks
-
-
 PYPROJECT = """
 [build-system]
 requires = ["hatchling"]
 build-backend = "hatchling.build"
 
 [project]
-name = "their-app"
+name = "my-app"
 version = "1.0.0"
 license = "Apache-2.0"
 dependencies = ["flwr"]
@@ -311,27 +299,39 @@ dependencies = ["flwr"]
 publisher = "them"
 
 [tool.flwr.app.components]
-serverapp = "their_app.server:app"
-clientapp = "their_app.client:app"
+serverapp = "my_app.server:app"
+clientapp = "my_app.client:app"
 
 [tool.flwr.app.config]
 """
 
 
+TASK = """
+from sklearn.datasets import load_digits
+
+
+def load_data(context):
+    X, y = load_digits(return_X_y=True)
+    mine = slice(int(context.node_config["partition-id"]), None, int(context.node_config["num-partitions"]))
+    return X[mine], y[mine]
+"""
+
+
 def write_app(
     folder: Path,
-    server_with: str,
-    client_with: str,
+    page: str,
     change: Callable[[str], str] = str,
     change_client: Callable[[str], str] = str,
 ) -> Path:
-    """README's blocks with these texts as the server and the client of an app of their own, changed."""
-    blocks = readme_blocks("python")
-    server, client = (next(block for block in blocks if text in block) for text in (server_with, client_with))
-    app = folder / "their-app"
-    (app / "their_app").mkdir(parents=True)
+    """The server and the client of a page of the documentation as an app of somebody's own, changed."""
+    server, client = (
+        next(block for block in blocks(page, "python") if text in block) for text in ("ServerApp()", "ClientApp(")
+    )
+    app = folder / "my-app"
+    (app / "my_app").mkdir(parents=True)
     (app / "pyproject.toml").write_text(PYPROJECT)
-    (app / "their_app" / "__init__.py").touch()
-    (app / "their_app" / "server.py").write_text(change(server))
-    (app / "their_app" / "client.py").write_text(change_client(client))
+    (app / "my_app" / "__init__.py").touch()
+    (app / "my_app" / "task.py").write_text(TASK)
+    (app / "my_app" / "server.py").write_text(change(server))
+    (app / "my_app" / "client.py").write_text(change_client(client))
     return app

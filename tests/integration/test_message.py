@@ -1,4 +1,4 @@
-"""Apps of the Message API as users start them: README's, and the one that has FlyNN beside FedAvg."""
+"""Apps of the Message API as users start them: that of the how-to guide, and the one with FlyNN beside FedAvg."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from .conftest import ROOT, Deployment, Flower, write_app
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-SERVER, CLIENT = "message.FlyNNStrategy(", "message.train("
+PAGE = "docs/how_to/message_api.md"
 
 
 def is_pooled(model: FlyNNClassifier, X: np.ndarray, y: np.ndarray) -> bool:
     return model.counts_.sha256() == ClassCounts.from_data(FlyHash(model.spec_), X, y, n_classes=10).sha256()
 
 
-def readme_app(folder: Path, change: Callable[[str], str] = str) -> Path:
-    return write_app(folder, SERVER, CLIENT, change)
+def page_app(folder: Path, change: Callable[[str], str] = str) -> Path:
+    return write_app(folder, PAGE, change)
 
 
-def test_the_model_of_readme_s_app_is_the_pooled_one(theirs: Flower, tmp_path: Path) -> None:
-    run = theirs.run(readme_app(tmp_path), nodes=3)
+def test_the_model_of_the_page_s_app_is_the_pooled_one(theirs: Flower, tmp_path: Path) -> None:
+    run = theirs.run(page_app(tmp_path), nodes=3)
     assert run.status == "finished:completed", run.output[-6000:]
     for party in range(3):
         assert re.search(rf"party-{party}: \d+ examples, .* accepted", run.output), run.output[-6000:]
@@ -38,7 +38,7 @@ def test_the_model_of_readme_s_app_is_the_pooled_one(theirs: Flower, tmp_path: P
 
 def test_it_fails_where_a_party_refuses(theirs: Flower, tmp_path: Path) -> None:
     (theirs.cwd / "model.npz").unlink(missing_ok=True)
-    run = theirs.run(readme_app(tmp_path, lambda server: server.replace("range(10)", "range(9)")), nodes=2)
+    run = theirs.run(page_app(tmp_path, lambda server: server.replace("range(10)", "range(9)")), nodes=2)
     assert run.status == "finished:failed", run.output[-6000:]
     assert "0 of at least 2 parties counted; missing: party-" in run.output
     assert not (theirs.cwd / "model.npz").exists()
@@ -71,7 +71,7 @@ def test_parties_that_die_or_are_late_are_named_and_cost_nobody_else(
         )
         return text.replace("    return message.train(", fault + "    return message.train(")
 
-    run = flower.run(write_app(tmp_path, SERVER, CLIENT, server, client))
+    run = flower.run(write_app(tmp_path, PAGE, server, client))
     assert run.status == "finished:completed", run.output[-6000:]
     (missing,) = re.findall(r"MISSING (.*)", run.output)
     assert "failed: " in missing
