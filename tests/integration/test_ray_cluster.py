@@ -30,7 +30,9 @@ def test_experiments_on_two_nodes_give_the_counts_of_one_process(tmp_path: Path)
     try:
         flower.shell(head)
         flower.shell(other)
-        nodes = flower.shell(f"python -c 'import ray; ray.init(\"127.0.0.1:{port}\"); print(len(ray.nodes()), \"nodes\")'")
+        nodes = flower.shell(
+            f'python -c \'import ray; ray.init("127.0.0.1:{port}"); print(len(ray.nodes()), "nodes")\''
+        )
         assert "2 nodes" in nodes
         for line in experiments.splitlines():
             flower.shell(line)
