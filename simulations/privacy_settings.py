@@ -145,7 +145,8 @@ def mnist(path: Path, digits: tuple[int, ...]) -> Task:
         parts += [X[kept], np.searchsorted(digits, codes[kept])]
     X, y, X_test, y_test = parts
     if X.shape[1] != X_test.shape[1] or len(np.unique(y)) < len(digits) or not len(X_test):
-        raise DataError(f"{path.name}: expected samples of the digits {digits} with the same number of features")
+        expected = f"samples of the digits {digits} with the same number of features"
+        raise DataError(path.name, expected, "others", text=f"{path.name}: expected {expected}")
     d = X.shape[1]
     name = "MNIST 10 classes" if len(digits) == 10 else f"MNIST {' v '.join(map(str, digits))}"
     # m = 30 d, s = .00625 d, rho = .1 m.

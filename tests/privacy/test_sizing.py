@@ -413,8 +413,9 @@ def test_further_refusals():
             mechanism_from_dict(simulated | bad)
     huge = {"hash_nnz": 2**31 - 1, "n_classes": 1, "records_per_person": 10**6}
     array = np.zeros((1, 3), int)
-    for mechanism in (LaplaceCounts(0.001, **huge), GaussianCounts(0.001, 1e-5, hash_nnz=2**31 - 1, n_classes=1)):
-        with raises(ConfigError, field="epsilon", got="0.001"):
+    gaussian = GaussianCounts(0.001, 1e-5, hash_nnz=2**31 - 1, n_classes=1)
+    for mechanism, got in ((LaplaceCounts(0.001, **huge), "0.001"), (gaussian, "one with sigma 9.46e+07")):
+        with raises(ConfigError, field="epsilon", got=got):
             mechanism.release(counts(array, hash_nnz=2**31 - 1))
     with raises(ConfigError, field="delta", got="0.0"):
         accounting.gaussian_epsilon(1.0, 0.0, 1)
