@@ -1,4 +1,4 @@
-"""What goes wrong around a message, a disk or a clock, and what comes of it; processes: integration/test_faults.py."""
+"""Faults around a message, a disk or a clock, and their outcome; processes: integration/test_faults.py."""
 
 from __future__ import annotations
 

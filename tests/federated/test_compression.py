@@ -151,7 +151,7 @@ def test_bytes_that_are_no_counts_are_refused(raw: bytes, facts: tuple[str, str]
 
 
 def read_or_refused(raw: bytes) -> bool:
-    """Whether bytes are counts; if so they are whole and within the bounds."""
+    """True if bytes are counts, which are then whole and within the bounds."""
     try:
         read = unpack(np.frombuffer(raw, np.uint8), (3, 200), largest=1000)
     except PayloadError:

@@ -64,7 +64,7 @@ def test_many_that_do_not_fit_are_left_out(convert: Any, monkeypatch: pytest.Mon
     spoiled[1::3, 2] = 1e300
     expected = counts_of(X[2::3], y[2::3])
     assert count(convert(spoiled), y) == (expected, 40)
-    monkeypatch.setattr(row_wise, "_HELD", 4 * 7)
+    monkeypatch.setattr(row_wise, "HELD", 4 * 7)
     assert count(convert(spoiled), y) == (expected, 40)
 
 

@@ -297,7 +297,7 @@ def test_no_mutation_of_a_reply_is_half_accepted(data: st.DataObject) -> None:
 
 
 def error_by_the_superlink(request: Message) -> Message:
-    """What Flower makes up for a party that is gone: by node 1, to node 1."""
+    """The reply that Flower makes up for a party that is gone: by node 1, to node 1."""
     about = request.metadata
     metadata = Metadata(1, "x", 1, 1, about.message_id, "", about.created_at, about.ttl, about.message_type)
     return make_message(metadata, error=Error(5, "Node Unavailable"))

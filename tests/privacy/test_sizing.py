@@ -1,4 +1,4 @@
-"""What mechanisms promise, what they draw, and what they demonstrably give away."""
+"""Mechanisms: their promises, their noise, and the least that they give away."""
 
 from __future__ import annotations
 
@@ -486,7 +486,7 @@ def runs(mechanism, sampler, array):
 
 
 def shown_by(mechanism, without, with_person, before, after):
-    """What releases of `before` and of `after` show to be given away about the difference of the two."""
+    """Lower bound on epsilon that releases of `before` and of `after` show about the difference of the two."""
     change = after - before
     changed = np.flatnonzero(change)
     if mechanism.kind == "gaussian":
@@ -501,7 +501,7 @@ def shown_by(mechanism, without, with_person, before, after):
 
 
 def audited(mechanism, sampler):
-    """What can be shown to be given away about a person, at worst."""
+    """Lower bound on epsilon for the person who changes most."""
     before, after = neighbours(mechanism)
     if mechanism.kind != "top-t":
         before, after = before[: mechanism.n_changed], after[: mechanism.n_changed]

@@ -1,4 +1,4 @@
-"""What FlyNN is compared with, against plain slow versions of the same."""
+"""The methods that FlyNN is compared with, against plain slow versions of the same."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_no_point_is_its_own_neighbour():
 def test_blocks_of_points_make_no_difference(monkeypatch):
     X = np.random.default_rng(3).normal(size=(50, 5))
     whole = baselines.neighbours(X, X, 5)
-    monkeypatch.setattr(baselines, "_BLOCK", 7)
+    monkeypatch.setattr(baselines, "BLOCK", 7)
     np.testing.assert_array_equal(baselines.neighbours(X, X, 5), whole)
 
 

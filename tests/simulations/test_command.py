@@ -352,7 +352,7 @@ def test_cells_come_back_under_the_same_key_only(tmp_path):
 
 
 def test_the_digest_of_code_is_of_modules_and_whole_packages(tmp_path, monkeypatch):
-    monkeypatch.setattr(results, "_ROOT", tmp_path)
+    monkeypatch.setattr(results, "ROOT", tmp_path)
     (tmp_path / "package" / "inner").mkdir(parents=True)
     files = [tmp_path / "package" / name for name in ("first.py", "second.py", "inner/third.py")]
     for file in files:
