@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
+from flwr_flynn.errors import DataError
 from flwr_flynn.model.candidates import suggest_decay
 from flwr_flynn.model.scoring import Readout, class_scores
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, Mechanism, SimulatedRelease
@@ -41,7 +42,6 @@ from simulations.privacy_settings import (
     QUICK,
     READ_OFF,
     SHOWN,
-    DataError,
     Plan,
     Task,
     label,

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn import HashSpec
+from flwr_flynn.errors import DataError
 from flwr_flynn.privacy import suggest_spec
 
 Array = npt.NDArray[Any]
@@ -24,10 +25,6 @@ DELTA = 1e-5  # of `GaussianCounts`; all others promise pure epsilon
 PAPER_DECAY = 0.9
 SHOWN = (0.25, 0.5, 1.0, 2.0)  # epsilons of the printed table
 _SEED = 5489  # of the data and of their split, as in the authors' programs
-
-
-class DataError(ValueError):
-    """A file cannot be used; the message names it."""
 
 
 @dataclass(frozen=True)
