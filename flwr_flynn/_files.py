@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from flwr_flynn.errors import FlyNNError, Refusal, WriteError
 
-_PATIENCE = 600.0  # seconds that a save waits for another one of the same file
+PATIENCE = 600.0  # seconds that a save waits for another one of the same file
 
 
 # -------- writing
@@ -106,7 +106,7 @@ def _write_error(path: str | os.PathLike[str], cause: OSError) -> WriteError:
 
 def _new(partial: str, mode: int | None) -> tuple[int, str]:
     """Open an empty file of this name, locked until it is closed; one of a longer name where there are no locks."""
-    give_up = time.monotonic() + _PATIENCE
+    give_up = time.monotonic() + PATIENCE
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     permissions = None if mode is None else mode & 0o777 | 0o600  # its owner can open what a killed save left behind
     while True:

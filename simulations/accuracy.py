@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flwr_flynn.errors import DataError
 from simulations import methods, plots
 from simulations.methods import FLYNN, KNN, PAPER, TUNED, Problem, Settings
 from simulations.results import (
@@ -48,8 +49,8 @@ CALIBRATION_SETS = ("letters", "satimage", "spambase", "digits", "usps", "iris",
 NOVELTY_SETS = ("digits", "usps", "satimage", "segment", "letters", "iris", "wine")
 
 
-class SetError(ValueError):
-    """A data set cannot be used; the message names it and gives the reason."""
+class SetError(DataError):
+    """A data set cannot be used; `field` names it or its array, or the option."""
 
 
 def read_set(path: Path) -> tuple[Array, Array]:
@@ -65,20 +66,21 @@ def read_set(path: Path) -> tuple[Array, Array]:
             names = ("X", "y", "X_test", "y_test")
             arrays = {name: file[name] for name in names if name in file}
     except (OSError, ValueError, EOFError, KeyError, TypeError, AttributeError, MemoryError) as error:
-        raise SetError(f"{path.name}: cannot be read as .npz ({str(error)[:200]})") from None
+        text = f"{path.name}: cannot be read as .npz ({str(error)[:200]})"
+        raise SetError(path.name, "an .npz", type(error).__name__, text=text) from None
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
-        raise SetError(f"{path.name}: damaged or unusual archive ({str(error)[:200]})") from None
+        text = f"{path.name}: damaged or unusual archive ({str(error)[:200]})"
+        raise SetError(path.name, "an .npz", type(error).__name__, text=text) from None
     for pair in (("X", "y"), ("X_test", "y_test")):
         if pair[0] in arrays or pair[1] in arrays or pair == ("X", "y"):
             _check_pair(path.name, pair, arrays)
     X, y = arrays["X"], arrays["y"]
     if "X_test" in arrays:
         if arrays["X_test"].shape[1] != X.shape[1]:
-            raise SetError(
-                f"{path.name}: X_test: expected {X.shape[1]} features as in X, got {arrays['X_test'].shape[1]}"
-            )
+            expected = f"{X.shape[1]} features as in X"
+            raise SetError(f"{path.name}: X_test", expected, arrays["X_test"].shape[1])
         if (arrays["y_test"].dtype.kind in "US") != (y.dtype.kind in "US"):
-            raise SetError(f"{path.name}: y_test: expected labels as in y, {y.dtype}, got {arrays['y_test'].dtype}")
+            raise SetError(f"{path.name}: y_test", f"labels as in y, {y.dtype}", arrays["y_test"].dtype.name)
         X, y = np.concatenate([X, arrays["X_test"]]), np.concatenate([y, arrays["y_test"]])
     return X, y
 
@@ -86,15 +88,15 @@ def read_set(path: Path) -> tuple[Array, Array]:
 def _check_pair(name: str, pair: tuple[str, str], arrays: Mapping[str, Array]) -> None:
     for key in pair:
         if key not in arrays:
-            raise SetError(f"{name}: expected arrays X and y, got no {key}")
+            raise SetError(name, "arrays X and y", f"no {key}")
     X, y = arrays[pair[0]], arrays[pair[1]]
     if X.ndim != 2 or X.shape[1] < 1 or X.dtype.kind not in "biuf":
-        raise SetError(f"{name}: {pair[0]}: expected a table of numbers, got {X.dtype} of shape {X.shape}")
+        raise SetError(f"{name}: {pair[0]}", "a table of numbers", f"{X.dtype} of shape {X.shape}")
     if y.shape != (len(X),) or y.dtype.kind not in "biufUS":
-        raise SetError(f"{name}: {pair[1]}: expected {len(X)} labels, got {y.dtype} of shape {y.shape}")
+        raise SetError(f"{name}: {pair[1]}", f"{len(X)} labels", f"{y.dtype} of shape {y.shape}")
     for key in pair:
         if arrays[key].dtype.kind == "f" and not np.isfinite(arrays[key]).all():
-            raise SetError(f"{name}: {key}: expected finite numbers, got missing or infinite values")
+            raise SetError(f"{name}: {key}", "finite numbers", "missing or infinite values")
 
 
 def make_problem(name: str, X: Array, y: Array, settings: Settings, max_examples: int) -> Problem:
@@ -120,10 +122,9 @@ def make_problem(name: str, X: Array, y: Array, settings: Settings, max_examples
         X, codes = X[chosen], np.unique(codes[chosen], return_inverse=True)[1]
     sizes = np.bincount(codes)
     if (sizes > 1).sum() < 2 or sizes.max() < settings.folds:
-        raise SetError(
-            f"{name}: expected for {settings.folds} folds two classes with two samples each, and one with "
-            f"{settings.folds} samples, got {len(codes)} samples in {len(sizes)} classes"
-        )
+        folds = settings.folds
+        expected = f"for {folds} folds two classes with two samples each, and one with {folds} samples"
+        raise SetError(name, expected, f"{len(codes)} samples in {len(sizes)} classes")
     fold = np.empty(len(codes), np.int64)
     with warnings.catch_warnings():
         # Rare classes are absent from some folds; their recall is then averaged over fewer.
@@ -157,13 +158,13 @@ def load_problems(folder: Path | None, wanted: Sequence[str], settings: Settings
     readers = bundled_sets()
     if folder is not None:
         if not folder.is_dir():
-            raise SetError(f"--data: expected a folder, got {folder}")
+            raise SetError("--data", "a folder", str(folder))
         readers = {path.stem: lambda path=path: read_set(path) for path in sorted(folder.glob("*.npz"))}  # type: ignore[misc]
         if not readers:
-            raise SetError(f"--data: expected .npz files, got none in {folder}")
+            raise SetError("--data", ".npz files", f"none in {folder}")
     unknown = [name for name in wanted if name not in readers]
     if unknown:
-        raise SetError(f"--sets: expected some of {', '.join(readers)}, got {', '.join(unknown)}")
+        raise SetError("--sets", f"some of {', '.join(readers)}", ", ".join(unknown))
     names = list(dict.fromkeys(wanted)) or list(readers)
     return [make_problem(name, *readers[name](), settings, max_examples) for name in names]
 
@@ -172,7 +173,7 @@ def load_problems(folder: Path | None, wanted: Sequence[str], settings: Settings
 _CODE = {job.modules: code_digest(*job.modules) for job in methods.JOBS.values()}
 
 
-def _call(task: tuple[str, Problem, Settings]) -> tuple[list[Row], float]:
+def call(task: tuple[str, Problem, Settings]) -> tuple[list[Row], float]:
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     name, problem, settings = task
@@ -243,7 +244,7 @@ def _results(tasks: Sequence[Any], workers: int) -> Iterator[tuple[int, list[Row
 
 
 def _numbered_call(numbered: tuple[int, tuple[str, Problem, Settings]]) -> tuple[int, list[Row], float]:
-    return numbered[0], *_call(numbered[1])
+    return numbered[0], *call(numbered[1])
 
 
 def _options(experiment: str, arguments: list[str]) -> tuple[Any, Settings, list[Problem]]:

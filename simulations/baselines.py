@@ -19,7 +19,7 @@ from flwr_flynn import FlyHash
 
 Array = npt.NDArray[Any]
 
-_BLOCK = 512  # samples whose distances are held at a time
+BLOCK = 512  # samples whose distances are held at a time
 
 
 def lean_rows(n_features: int, hash_dim: int, row_nnz: int, seed: int = 0) -> Array:
@@ -88,8 +88,8 @@ def neighbours(train: Array, points: Array, k: int, own: Array | None = None) ->
     nearest = np.empty((len(points), k), np.int64)
     squares = (train**2).sum(axis=1)
     grain = 2.0**-40 * (squares.max() + (points**2).sum(axis=1).max()) or 1.0
-    for first in range(0, len(points), _BLOCK):
-        part = slice(first, first + _BLOCK)
+    for first in range(0, len(points), BLOCK):
+        part = slice(first, first + BLOCK)
         block = points[part]
         distances = (block**2).sum(axis=1)[:, None] + squares - 2 * (block @ train.T)
         # The index in the last digits: no two are equal, and the first of equally far ones is the least.

@@ -128,7 +128,7 @@ def sets(folder: Path | None) -> dict[str, Reader]:
         `folder` is none.
     """
     if folder is not None and not folder.is_dir():
-        raise SetError(f"--data: expected a folder, got {folder}")
+        raise SetError("--data", "a folder", str(folder))
     digits = bundled_sets()["digits"]
     found: dict[str, Reader] = {"Digits": digits}
     wanted = (

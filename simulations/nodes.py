@@ -90,7 +90,8 @@ def settled(run: Run, names: Sequence[str], replies: Sequence[Answer | Node]) ->
     if taken is None or taken.missing:
         missing = {} if taken is None else taken.missing
         who = "; ".join(f"{name} ({reason})" for name, reason in list(missing.items())[:5])
-        raise AggregationError(f"{len(missing)} of {len(names)} not counted: {who}")
+        text = f"{len(missing)} of {len(names)} not counted: {who}"
+        raise AggregationError(text, len(names) - len(missing), len(names), missing)
     traffic = run.traffic["counts"]
     if below:
         traffic = Traffic(**{part.name: sum(getattr(each, part.name) for each in below) for part in fields(Traffic)})

@@ -261,7 +261,7 @@ def costs(rows: Sequence[Row]) -> list[Row]:
     lines = []
     for method in METHODS:
         mine = [row for row in rows if row["method"] == method]
-        reached = [_reached(row.get("curve", [row["accuracy"]]), goal[row["split"], row["seed"]]) for row in mine]
+        reached = [first_round_at(row.get("curve", [row["accuracy"]]), goal[row["split"], row["seed"]]) for row in mine]
         there = [number for number in reached if number]
         per_round = np.mean([(row["up"] + row["down"]) / row["rounds"] for row in mine])
         lines.append(
@@ -280,7 +280,7 @@ def costs(rows: Sequence[Row]) -> list[Row]:
     return lines
 
 
-def _reached(curve: Sequence[float], goal: float) -> int | None:
+def first_round_at(curve: Sequence[float], goal: float) -> int | None:
     """The first round with at least the accuracy `goal`."""
     return next((number for number, accuracy in enumerate(curve, 1) if accuracy >= goal), None)
 

@@ -86,7 +86,8 @@ def fetched(openml_id: int) -> tuple[Array, Array]:
     try:
         X, y = fetch_openml(data_id=openml_id, as_frame=False, parser="liac-arff", return_X_y=True, n_retries=1)
     except (OSError, ValueError) as error:
-        raise SetError(f"OpenML {openml_id}: cannot be fetched ({str(error)[:200]})") from None
+        text = f"OpenML {openml_id}: cannot be fetched ({str(error)[:200]})"
+        raise SetError(f"OpenML {openml_id}", "a set that can be fetched", type(error).__name__, text=text) from None
     return np.asarray(X, np.float64), np.asarray(y).astype(str)
 
 

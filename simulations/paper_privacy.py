@@ -51,7 +51,7 @@ class PaperTopT(TopTLaplace):
         self.n_parties = integer("n_parties", n_parties)
 
     @property
-    def _gumbel_scale(self) -> float:
+    def gumbel_scale(self) -> float:
         """See `TopTLaplace`: 1 / a."""
         times = 4 if self.accounting == "paper" else 2
         return rounded_up(times * self.n_released * self.n_parties, self.target_epsilon)

@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
+from flwr_flynn.errors import DataError
 from flwr_flynn.model.candidates import suggest_decay
 from flwr_flynn.model.scoring import Readout, class_scores
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, Mechanism, SimulatedRelease
@@ -41,7 +42,6 @@ from simulations.privacy_settings import (
     QUICK,
     READ_OFF,
     SHOWN,
-    DataError,
     Plan,
     Task,
     label,
@@ -78,7 +78,7 @@ _CODE = code_digest(
 
 
 @lru_cache(maxsize=1)
-def _counted(task: Task, spec: HashSpec) -> tuple[list[ClassCounts], npt.NDArray[np.int32]]:
+def counted(task: Task, spec: HashSpec) -> tuple[list[ClassCounts], npt.NDArray[np.int32]]:
     """Exact counts of each party, and the active bits of the test samples."""
     hasher = FlyHash(spec)
     counts = [ClassCounts.from_data(hasher, X, y, task.n_classes) for X, y in task.parties]
@@ -134,7 +134,7 @@ def private(kind: str, task: Task, spec: HashSpec, epsilon: float, plan: Plan) -
     list of dict
         One for each T: ``T``, ``scores``, and ``gives away``, the epsilon that a release really costs.
     """
-    parts, active = _counted(task, spec)
+    parts, active = counted(task, spec)
     rows = []
     for released, mechanism in mechanisms(kind, task, spec, epsilon, plan):
         drawn = [releases(part, mechanism, plan, task.name, party) for party, part in enumerate(parts)]
@@ -148,7 +148,7 @@ def private(kind: str, task: Task, spec: HashSpec, epsilon: float, plan: Plan) -
 
 def exact(task: Task, spec: HashSpec, paper: bool) -> list[Row]:
     """Scores without noise, as `private` has them."""
-    parts, active = _counted(task, spec)
+    parts, active = counted(task, spec)
     return [{"T": 0, "scores": [_accuracy(task, reduce(add, parts), active, paper)], "gives away": math.inf}]
 
 

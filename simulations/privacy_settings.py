@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn import HashSpec
+from flwr_flynn.errors import DataError
 from flwr_flynn.privacy import suggest_spec
 
 Array = npt.NDArray[Any]
@@ -24,10 +25,6 @@ DELTA = 1e-5  # of `GaussianCounts`; all others promise pure epsilon
 PAPER_DECAY = 0.9
 SHOWN = (0.25, 0.5, 1.0, 2.0)  # epsilons of the printed table
 _SEED = 5489  # of the data and of their split, as in the authors' programs
-
-
-class DataError(ValueError):
-    """A file cannot be used; the message names it."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +142,8 @@ def mnist(path: Path, digits: tuple[int, ...]) -> Task:
         parts += [X[kept], np.searchsorted(digits, codes[kept])]
     X, y, X_test, y_test = parts
     if X.shape[1] != X_test.shape[1] or len(np.unique(y)) < len(digits) or not len(X_test):
-        raise DataError(f"{path.name}: expected samples of the digits {digits} with the same number of features")
+        expected = f"samples of the digits {digits} with the same number of features"
+        raise DataError(path.name, expected, "others", text=f"{path.name}: expected {expected}")
     d = X.shape[1]
     name = "MNIST 10 classes" if len(digits) == 10 else f"MNIST {' v '.join(map(str, digits))}"
     # m = 30 d, s = .00625 d, rho = .1 m.

@@ -27,7 +27,7 @@ MODEL = ("flwr_flynn.hashing", "flwr_flynn.model")
 FEDERATED = (*MODEL, "flwr_flynn.privacy", "flwr_flynn.federated")
 """Layers of the package for `code_digest`, each with the layers that it imports."""
 
-_ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[1]
 
 
 def parser(experiment: str, description: str | None, full: str = "") -> ArgumentParser:
@@ -214,9 +214,9 @@ def code_digest(*names: str) -> str:
     str
         32 hexadecimal digits.
     """
-    paths = [_ROOT.joinpath(*name.split(".")) for name in names]
+    paths = [ROOT.joinpath(*name.split(".")) for name in names]
     files = {file for path in paths for file in ([*path.rglob("*.py")] if path.is_dir() else [path.with_suffix(".py")])}
-    return str(joblib.hash([(str(file.relative_to(_ROOT)), file.read_bytes()) for file in sorted(files)]))
+    return str(joblib.hash([(str(file.relative_to(ROOT)), file.read_bytes()) for file in sorted(files)]))
 
 
 def compare(ours: Mapping[str, float], theirs: Mapping[str, float], reference: Mapping[str, float]) -> Row:

@@ -116,7 +116,7 @@ def run(
         raise ConfigError("parties", "different names", "the same name for several")
     start = time.perf_counter()
     with workers(where, address=address) as place, quiet():
-        groups = _groups(len(parties), fan_in)
+        groups = groups_of(len(parties), fan_in)
         direct = len(groups) == len(parties)
         children = names if direct else [_group_name(group) for group in groups]
         root = Run(options_of(settings, len(children)))
@@ -133,7 +133,7 @@ def run(
             return reply
 
         def node(group: range) -> Any:
-            inner = _groups(len(group), fan_in, group.start)
+            inner = groups_of(len(group), fan_in, group.start)
             if len(inner) == len(group):
                 return place.sum(shared, [names[i] for i in group], [ask(i) for i in group])
             return place.sum(shared, [_group_name(part) for part in inner], [node(part) for part in inner])
@@ -147,7 +147,7 @@ def run(
         return Tree(root.model, top.traffic, time.perf_counter() - start, seconds, depth)
 
 
-def _groups(n: int, fan_in: int, start: int = 0) -> list[range]:
+def groups_of(n: int, fan_in: int, start: int = 0) -> list[range]:
     """Consecutive integers from `start` in at most `fan_in` groups, whose size is a power of `fan_in`."""
     size = fan_in ** _depth(n, fan_in)
     return [range(i, min(i + size, start + n)) for i in range(start, start + n, size)]

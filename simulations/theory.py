@@ -48,7 +48,7 @@ BASES = {
     SPEAKS: Setting(m=2**17, rho=512, clusters=20, distance=0.01),
     HARD: Setting(m=2**12, rho=32, clusters=200, distance=0.25),
 }
-_RANGES: dict[tuple[str, str], tuple[float, float]] = {
+RANGES: dict[tuple[str, str], tuple[float, float]] = {
     (SPEAKS, "m"): (2**13, 2**20), (SPEAKS, "rho"): (64, 2048), (SPEAKS, "clusters"): (4, 256),
     (SPEAKS, "distance"): (0.0025, 0.04), (HARD, "m"): (2**9, 2**16), (HARD, "rho"): (2, 512),
     (HARD, "clusters"): (16, 2048), (HARD, "distance"): (0.05, 0.8),
@@ -83,7 +83,7 @@ FULL = Plan(tests=10000, points=15, repeats=5)
 
 def sweeps(plan: Plan) -> Iterator[tuple[str, str, Setting]]:
     """Base setting, the size that grows, and the setting, curve by curve."""
-    for (base, name), (low, high) in _RANGES.items():
+    for (base, name), (low, high) in RANGES.items():
         for value in np.geomspace(low, high / (plan.scale if name in ("m", "clusters") else 1), plan.points):
             number = float(value) if name == "distance" else round(value)
             yield base, name, replace(BASES[base], **{name: number})  # type: ignore[arg-type]

@@ -57,12 +57,12 @@ LEMMAS: dict[tuple[str, str], str] = {
 }
 """By quantity and the size that grows: the exponent that the paper gives."""
 
-_RANGES = {"n": (250, 8000), "m": (2**12, 2**17), "s": (4, 256), "rho": (8, 512), "L": (2, 256), "tau": (1, 64)}
+RANGES = {"n": (250, 8000), "m": (2**12, 2**17), "s": (4, 256), "rho": (8, 512), "L": (2, 256), "tau": (1, 64)}
 
 
 def sweeps(scale: int) -> Iterator[tuple[str, Sizes]]:
     """The size that grows, by factors of two, and all sizes; n and m up to a `scale`-th of their largest."""
-    for name, (low, high) in _RANGES.items():
+    for name, (low, high) in RANGES.items():
         value = low
         while value <= high // (scale if name in "nm" else 1):
             yield name, replace(Sizes(), **{name: value})

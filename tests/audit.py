@@ -1,4 +1,4 @@
-"""How much a mechanism demonstrably gives away: lower bounds on epsilon from runs on two neighbouring data sets."""
+"""Lower bounds on the epsilon of a mechanism, from runs on two neighbouring data sets."""
 
 from __future__ import annotations
 

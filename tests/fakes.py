@@ -183,7 +183,7 @@ def points(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def counts_of(X: np.ndarray, y: np.ndarray) -> ClassCounts:
-    """What one party that holds these points counts."""
+    """Counts of a party that holds these points."""
     return ClassCounts.from_data(HASHER, X, RUN.codes(y), RUN.n_classes)
 
 

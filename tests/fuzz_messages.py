@@ -21,6 +21,7 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.compression import sealed
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import NOISY_EXAMPLES, Party, Samples
+from flwr_flynn.federated.phase import Context
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
@@ -38,6 +39,7 @@ from flwr_flynn.federated.protocol import (
     key,
     request_of,
 )
+from flwr_flynn.federated.roster import Roster
 from flwr_flynn.federated.run import Failures, Run
 from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure
 from flwr_flynn.federated.statistics import CountsOfSpecs
@@ -80,7 +82,7 @@ def tensors(arrays: list[np.ndarray]) -> list[bytes]:
 
 
 def check_counts(counts: ClassCounts, hash_nnz: int = SPEC.hash_nnz) -> None:
-    """What is true of the counts of some set of points, and of no other matrix."""
+    """The facts about counts of some set of points, which hold for no other matrix."""
     for row, n in zip(counts.array.tolist(), counts.n_per_class.tolist(), strict=True):
         assert 0 <= min(row) <= max(row) <= n
         assert sum(row) == hash_nnz * n
@@ -306,11 +308,17 @@ class Server:
     def __init__(self, run: Run, channel: str = TRAIN) -> None:
         ask = run.ask(channel, ["1", "7", "8"])
         assert ask is not None
-        self.run, self.ask, self.start = run, ask, run._start(ask.phase)
+        self.run, self.ask = run, ask
+        known = run.state.results.get(ask.phase.name) if ask.phase.is_counting else None
+        self.start = ask.phase.start(run.state, self.context()) if known is None else known
+
+    def context(self, names: dict[str, str] | None = None) -> Context:
+        return Context(self.run.options, self.run.counted, {}, names or {})
 
     def checked(self, replies: list[Reply]) -> Any:
         """Check replies, and that checking changed nothing."""
-        roster, before = self.run._roster(self.ask.phase), self._shown()
+        roster, before = self.run.rosters.get(self.ask.phase.name, Roster()), self._shown()
+        roster = self.run.counted if self.ask.phase.is_counting else roster
         batch = self.ask.phase.collect(self.ask.request, self.start, roster, self.run.counted, replies)
         assert self._shown() == before
         assert not any("unreadable" in reason for reason in batch.refused.values()), batch.refused
@@ -482,7 +490,7 @@ def make_ballot(mutator: Mutator) -> list[Reply]:
 
 def use_ballot(given: list[Reply]) -> None:
     batch = SELECTING.checked(given)
-    state = SELECTING.ask.phase.fold(SELECTING.run.state, batch, SELECTING.run._context({}, {"1": "Basel"}))
+    state = SELECTING.ask.phase.fold(SELECTING.run.state, batch, SELECTING.context({"1": "Basel"}))
     selection = state.results["selection"]
     chosen = Readout(selection.readout.rule, selection.readout.decay)
     assert chosen in selection.candidates[0]

@@ -46,7 +46,7 @@ class Mutator:
         return self.below(n) == 0
 
     def times(self) -> range:
-        """How many faults an input gets: most often one."""
+        """Number of faults of an input: most often one."""
         return range(self.choice((1, 1, 1, 2, 3, 6)))
 
     # ---- bytes
@@ -315,7 +315,7 @@ class Decoder:
 
 @dataclass
 class Totals:
-    """What became of a decoder's inputs."""
+    """Outcomes of a decoder's inputs."""
 
     name: str
     accepted: int = 0

@@ -126,7 +126,7 @@ def _asked(runtime: str, node: dict[str, Any], request: str, folder: Path) -> bo
     arrays = ndarrays_to_parameters(asked.arrays())
     with mock.patch.object(client_app, "in_simulation", return_value=runtime == "simulated"):
         party = client_app.client_fn(context)
-        with secagg._masking(_BOUND, 2) if "secure" in request else nullcontext():
+        with secagg.masking(_BOUND, 2) if "secure" in request else nullcontext():
             # A server may ask for anything by either of Flower's channels.
             fit, evaluation = party.fit(FitIns(arrays, config)), party.evaluate(EvaluateIns(arrays, config))
     given = len(fit.parameters.tensors) > 0, STATISTIC in evaluation.metrics

@@ -37,6 +37,7 @@ from flwr_flynn.model.scoring import Readout
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.fakes import CLASSES, HASHER, RUN, SPEC, counting, counts_of, points
+from tests.raising import raises
 
 SHAPE: dict[str, Any] = {"hash_nnz": SPEC.hash_nnz, "n_classes": len(CLASSES)}
 BOUND = 256
@@ -108,7 +109,7 @@ def test_a_deployed_party_never_reads_what_the_server_names(
     file = write(tmp_path)
     node = NUMBERED | policy | {key: value.format(file) for key, value in path.items()}
     party = deployed(node, dataset=str(file), partitioner="iid")
-    with secagg._masking(BOUND, 2):
+    with secagg.masking(BOUND, 2):
         for config in (
             counting(),
             COLUMNS,
@@ -168,8 +169,9 @@ BOUNDLESS: dict[str, Any] = {
 @pytest.mark.parametrize("key", BOUNDLESS)
 def test_what_private_answers_have_is_refused_without_a_bound(key: str, tmp_path: Path) -> None:
     node = {"data-path": str(write(tmp_path)), key: BOUNDLESS[key]}
-    with pytest.raises(ConfigError, match=rf"^node-config max-epsilon: expected .* beside {key}, got none$"):
+    with raises(ConfigError, field="node-config max-epsilon", got="none") as caught:
         NodeConfig.parse(node)
+    assert key in caught.value.expected
     reply = deployed(node).fit(FitIns(ndarrays_to_parameters([]), counting()))
     assert reply.parameters.tensors == []
     bounded = {"max-epsilon": 1.0, "state-path": "/var/lib/flynn/state", **node}
@@ -177,7 +179,7 @@ def test_what_private_answers_have_is_refused_without_a_bound(key: str, tmp_path
 
 
 def test_a_bound_of_zero_is_no_bound_and_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^node-config max-epsilon: expected a number above 0, got 0"):
+    with raises(ConfigError, field="node-config max-epsilon", expected="a number above 0", got=0):
         NodeConfig.parse({"data-path": str(write(tmp_path)), "max-epsilon": 0})
 
 
@@ -195,13 +197,13 @@ def test_every_bound_of_a_node_is_in_its_policy() -> None:
 def test_a_share_of_noise_is_never_sent_again_to_be_taken_out(named: bool, tmp_path: Path) -> None:
     allowed = {"max_delta": 1e-5, "secure_sum": True, "max_epsilon": 1.1}
     name = "Basel" if named else None
-    with secagg._masking(BOUND, 2):
+    with secagg.masking(BOUND, 2):
         stays = FlyNNClient(*points(20), name=name, budget=budget(tmp_path, **allowed), secure=True)
         assert stays.fit([], share())[0] != []
         leaves = FlyNNClient(*points(20), name=name, budget=budget(tmp_path, **allowed), secure=True, leaves=True)
         arrays, _, metrics = leaves.fit([], share() | LEAVE)
     assert arrays == []
-    assert "a share of the noise" in str(metrics[REFUSED])
+    assert str(metrics[REFUSED]).startswith("leave: ")
 
 
 def test_who_leaves_takes_no_part_in_a_selection() -> None:
@@ -401,7 +403,7 @@ def test_every_private_answer_takes_the_time_that_the_party_says(
     with caplog.at_level(logging.WARNING, "flwr"):
         client.fit([], asked)
     assert slept == []
-    assert "longer than response-seconds" in caplog.text
+    assert "response-seconds" in caplog.text
 
 
 def test_a_deployed_party_takes_its_response_seconds(tmp_path: Path) -> None:

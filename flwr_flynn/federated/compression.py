@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.errors import PayloadError
+from flwr_flynn.errors import CountsError, PayloadError
 
 _VERSION = 1
 _HEADER, _CHECKSUM = struct.Struct("<BBBIII"), struct.Struct("<I")
@@ -42,7 +42,7 @@ Bytes = npt.NDArray[np.uint8]
 def pack(counts: npt.NDArray[Any]) -> Bytes:
     """Counts as bytes."""
     if counts.size >= _LARGEST_SIZE:
-        raise ValueError(f"counts: expected fewer than 2**31 entries, got {counts.size}")
+        raise CountsError("counts", "fewer than 2**31 entries", counts.size)
     flat = counts.reshape(-1)
     indices = np.flatnonzero(flat)
     gap_width, gaps = _written(np.diff(indices, prepend=-1) - 1)

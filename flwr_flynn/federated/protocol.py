@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.errors import PayloadError
+from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated.statistics import S
 
 if TYPE_CHECKING:
@@ -235,10 +235,10 @@ _REQUESTS: dict[str, type[Request[Any]]] = {}
 
 
 def register(request: R) -> R:
-    """Make a request known to the parties of this process; a `ValueError` if its phase name is another request's."""
+    """Make a request known to the parties of this process; a `ConfigError` if its phase name is another request's."""
     known = _REQUESTS.setdefault(request.phase, request)
     if known is not request and known.__qualname__ != request.__qualname__:
-        raise ValueError(f"phase: expected a new name, got {request.phase!r} of {known.__qualname__}")
+        raise ConfigError("phase", "a new name", f"{request.phase!r} of {known.__qualname__}")
     _REQUESTS[request.phase] = request
     return request
 

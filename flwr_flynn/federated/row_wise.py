@@ -24,7 +24,7 @@ from flwr_flynn.model.counts import ClassCounts
 Codes = npt.NDArray[np.int64]
 Active = npt.NDArray[np.int32]
 
-_HELD = 2**22  # values or active bits held at a time
+HELD = 2**22  # values or active bits held at a time
 _TRUTHS = {"False": 0.0, "True": 1.0}  # texts of booleans
 _MISSING = ("NAType", "NaTType")  # pandas' own, which is not imported here
 _LONGEST_NUMBER = 400  # characters of a label that can be a number; longer ones are texts
@@ -65,7 +65,7 @@ def hashed(
     """Active bits and class codes of the samples that fit, some at a time."""
     codes = _codes(classes, y)
     samples = X.tocsr() if sp.issparse(X) else X
-    step = max(1, _HELD // max(hasher.hash_nnz, int(samples.shape[1])))
+    step = max(1, HELD // max(hasher.hash_nnz, int(samples.shape[1])))
     for first in range(0, len(codes), step):
         rows = slice(first, first + step)
         part, finite = _numbers(samples, rows)

@@ -57,13 +57,13 @@ def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Mes
         return call_next(message, context)
     configs = dict(records[RECORD_KEY_CONFIGS])
     if configs.get(Key.STAGE) == Stage.SETUP:
-        _check_setup(configs)
+        check_setup(configs)
     elif configs.get(Key.STAGE) == Stage.UNMASK:
         _check_unmask(configs)
 
     def count(request: Message, context: Context) -> Message:
         agreed = context.state.config_records[RECORD_KEY_STATE]  # Flower's, since the setup
-        with _masking(cast(int, agreed["target_range"]) // 2, cast(int, agreed["threshold"])):
+        with masking(cast(int, agreed["target_range"]) // 2, cast(int, agreed["threshold"])):
             reply = call_next(request, context)
         metrics = compat.recorddict_to_fitres(reply.content, keep_input=True).metrics
         if REFUSED in metrics:
@@ -88,7 +88,8 @@ def require_mask(run: RunSpec) -> None:
 
 
 @contextmanager
-def _masking(bound: int, threshold: int) -> Iterator[None]:
+def masking(bound: int, threshold: int) -> Iterator[None]:
+    """Say that counts of the block are masked by SecAgg+ with this clipping bound and threshold."""
     token = _masked.set((bound, threshold))
     try:
         yield
@@ -96,7 +97,7 @@ def _masking(bound: int, threshold: int) -> Iterator[None]:
         _masked.reset(token)
 
 
-def _check_setup(configs: dict[str, Any]) -> None:
+def check_setup(configs: dict[str, Any]) -> None:
     """Refuse a server's parameters unless they make an exact sum of enough parties, with keys that few cannot open."""
     parties, shares, threshold = (configs.get(key) for key in (Key.SAMPLE_NUMBER, Key.SHARE_NUMBER, Key.THRESHOLD))
     clip, target, modulus = (configs.get(key) for key in (Key.CLIPPING_RANGE, Key.TARGET_RANGE, Key.MOD_RANGE))

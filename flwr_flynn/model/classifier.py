@@ -32,7 +32,7 @@ from flwr_flynn.model.selection import select
 
 Floats = npt.NDArray[np.float64]
 
-_BATCH = 2**14  # samples whose active bits are held at a time
+BATCH = 2**14  # samples whose active bits are held at a time
 _WIDE = 2**14  # columns up to which "auto" learns a scaling: centred columns are dense
 
 
@@ -408,7 +408,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Apply a method of the member to the active bits of the samples, batch by batch."""
         check_is_fitted(self)
         X = self._validated(X)
-        batches = gen_batches(X.shape[0], _BATCH)
+        batches = gen_batches(X.shape[0], BATCH)
         active = (self.hash_.active(X[batch], n_jobs=self.n_jobs) for batch in batches)
         return np.concatenate([read(self._member, bits) for bits in active])
 

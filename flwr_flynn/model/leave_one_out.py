@@ -25,7 +25,7 @@ Table = npt.NDArray[np.int64]
 TEMPERATURES = tuple(2.0 ** (k / 2) for k in range(16, -17, -1))  # candidates, T = 33
 MAX_LOSS = 64.0  # upper bound of the log-loss of one sample
 LOSS_UNIT = 2.0**-20  # of log-losses in tables: integers, so that sums over parties are exact
-_HELD = 2**22  # active bits hashed at a time
+HELD = 2**22  # active bits hashed at a time
 
 
 class LeaveOneOutTables(NamedTuple):
@@ -69,7 +69,7 @@ def hashed_batches(
 ) -> Iterator[tuple[Active, npt.NDArray[np.int64]]]:
     """Batches of active bits and class indices; `progress` is called with the size of each after its use."""
     # scikit-learn has no batches of no samples.
-    for rows in gen_batches(len(y), max(1, _HELD // hasher.hash_nnz)) if len(y) else ():
+    for rows in gen_batches(len(y), max(1, HELD // hasher.hash_nnz)) if len(y) else ():
         yield hasher.active(X[rows], n_jobs=n_jobs), y[rows]
         if progress is not None:
             progress(len(y[rows]))

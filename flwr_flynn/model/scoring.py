@@ -45,7 +45,7 @@ RULES = ("balanced", "novelty", "bayes")
 
 _SMALL = 1e-280  # sums below this may miss terms that underflowed
 _GRAIN = 2.0**36  # scores are multiples of its inverse
-_BLOCK = 2**20  # scores computed at a time
+BLOCK = 2**20  # scores computed at a time
 _SMOOTHING = 0.1  # the `a` of rule "bayes", see docs/explanation/defaults.md
 
 
@@ -181,7 +181,7 @@ def size_factors(n_per_class: Sizes, taken: int, mean: float, rule: str) -> Scor
 
 def blocks(n_samples: int, n_classes: int) -> Iterator[slice]:
     """Slices of the samples, each of a bounded number of scores."""
-    step = max(1, _BLOCK // n_classes)
+    step = max(1, BLOCK // n_classes)
     return (slice(first, first + step) for first in range(0, n_samples, step))
 
 

@@ -22,7 +22,7 @@ from flwr_flynn.model.leave_one_out import TEMPERATURES, Table, hashed_batches, 
 from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.scoring import Active
 
-_HELD = 2**24  # active bits kept for the choice; those of more samples are computed again
+HELD = 2**24  # active bits kept for the choice; those of more samples are computed again
 
 Batches = Iterable[tuple[Active, npt.NDArray[np.int64]]]
 
@@ -54,7 +54,7 @@ class _Party:
 
     def __init__(self, hasher: FlyHash, X: Any, y: npt.NDArray[np.int64], n_classes: int, n_jobs: int | None) -> None:
         self._hasher, self._samples, self._n_jobs = hasher, (X, y), n_jobs
-        self._active = hasher.active(X, n_jobs=n_jobs) if len(y) * hasher.hash_nnz <= _HELD else None
+        self._active = hasher.active(X, n_jobs=n_jobs) if len(y) * hasher.hash_nnz <= HELD else None
         if self._active is None:
             self.counts = ClassCounts.from_data(hasher, X, y, n_classes, n_jobs=n_jobs)
         else:

@@ -1,4 +1,4 @@
-"""What `flwr run` starts at a party, without the processes."""
+"""The app that `flwr run` starts at a party, without the processes."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def test_the_same_request_gets_the_same_answer(tmp_path: Path, caplog: pytest.Lo
     assert answer(party(tmp_path)) == first
     with caplog.at_level(logging.INFO, logger="flwr"):
         assert answer(party(tmp_path, *points(7))) == first  # to notice other data they would have to be looked at
-    assert [record.levelname for record in caplog.records] == ["INFO"]
+    assert "spends nothing" in caplog.text
     assert party(tmp_path).party.options.budget.spent() == (1.0, 0.0)
 
 
@@ -566,7 +566,7 @@ def test_noise_is_shared_among_no_more_parties_than_are_certain_to_be_in_a_secur
     [
         ({"delta": 1e-5}, "delta", "0.0"),
         ({"noise": "seeded"}, "noise", "0.0"),
-        ({"epsilon": 1, "mechanism": "gaussian"}, "delta", "0.0"),
+        ({"epsilon": 1, "mechanism": "gaussian"}, "delta", "0"),
         ({"epsilon": 1, "mechanism": "laplace", "delta": 1e-5}, "delta", "1e-05"),
         ({"epsilon": 1, "mechanism": "top-t"}, "n-released", "0"),
         ({"epsilon": 1, "n-released": 4}, "n-released", "4"),

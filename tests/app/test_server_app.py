@@ -1,4 +1,4 @@
-"""What `flwr run` starts at the server, without the processes."""
+"""The app that `flwr run` starts at the server, without the processes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ REPORT: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def a_logger_without_the_app_s_filter() -> Iterator[None]:
-    """What the app does to Flower's logger ends with its process; here it must end with its test."""
+    """Undo the app's filter of Flower's logger, which ends with the process of the app, at the end of a test."""
     yield
     logging.getLogger("flwr").removeFilter(server_app.one_line)
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from flwr_flynn import FlyNNClassifier
-from flwr_flynn.errors import ConfigError, ModelFileError
+from flwr_flynn.errors import ConfigError, ModelFileError, WriteError
 from flwr_flynn.federated.federation_file import Federation, exclusive, main, summary
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure
@@ -26,6 +26,7 @@ from flwr_flynn.model.model import Model, ModelMember
 from flwr_flynn.model.scoring import Readout
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from tests.fakes import CLASSES, HASHER, RUN, SPEC, counts_of, points
+from tests.raising import raises
 
 COUNTS = {name: counts_of(*points(n, seed=n)) for name, n in (("Basel", 5), ("Ulm", 8), ("Bern", 0))}
 MEMBERS = tuple(
@@ -110,7 +111,7 @@ def test_the_exported_model_leaves_the_parties_out(tmp_path: Path) -> None:
     ours, theirs = (FlyNNClassifier.load(tmp_path / name) for name in ("f.npz", "model.npz"))
     assert ours.counts_ == theirs.counts_
     assert ours.decay_ == theirs.decay_ == 0.25
-    with pytest.raises(ModelFileError, match="a model without a roster"):
+    with raises(ModelFileError, field="roster", got="none"):
         Federation.load(tmp_path / "model.npz")
 
 
@@ -195,8 +196,10 @@ def test_a_roster_that_cannot_be_is_refused(change: Change, tmp_path: Path) -> N
     assert len(Federation.load(tmp_path / "f.npz").members) == 2
     change(roster)
     model_file.write(tmp_path / "f.npz", model, extra=roster)
-    with pytest.raises(ModelFileError, match=r"f\.npz: "):
+    with pytest.raises(ModelFileError) as caught:
         Federation.load(tmp_path / "f.npz")
+    assert caught.value.field is not None
+    assert str(caught.value).startswith(f"{tmp_path / 'f.npz'}: ")
 
 
 def test_an_altered_roster_shows(tmp_path: Path) -> None:
@@ -207,7 +210,7 @@ def test_an_altered_roster_shows(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "f.npz", "w") as archive:
         for name, content in parts.items():
             archive.writestr(name, content)
-    with pytest.raises(ModelFileError, match="digest: expected"):
+    with raises(ModelFileError, field="digest"):
         Federation.load(tmp_path / "f.npz")
 
 
@@ -220,7 +223,7 @@ def test_a_crash_while_saving_leaves_the_file_that_was(tmp_path: Path, monkeypat
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("flwr_flynn.model.model_file.os.fsync", full)
-    with pytest.raises(OSError, match="No space"):
+    with raises(WriteError, field="f.npz", errno=28):
         Federation(RUN, CountsOfSpecs((ClassCounts.zeros(HASHER, 3),)), (), READOUT).save(path)
     assert path.read_bytes() == before
     assert [each.name for each in tmp_path.iterdir()] == ["f.npz"]
@@ -230,13 +233,16 @@ def test_one_run_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "f.npz"
     with (
         exclusive(path),
-        pytest.raises(ConfigError, match=r"^federation: another run has 'f\.npz'"),
+        raises(ConfigError, field="federation", got="f.npz"),
         exclusive(path),
     ):
         pass
     with exclusive(path), exclusive(tmp_path / "other.npz"):
         pass
-    with pytest.raises(ConfigError, match="cannot be locked"), exclusive(tmp_path / "nowhere" / "f.npz"):
+    with (
+        raises(ConfigError, field="federation", expected="a file that can be locked"),
+        exclusive(tmp_path / "nowhere" / "f.npz"),
+    ):
         pass
 
 
@@ -246,7 +252,7 @@ def test_a_disk_without_locks_is_not_taken_for_another_run(tmp_path: Path, monke
 
     monkeypatch.setattr("fcntl.flock", none)
     with (
-        pytest.raises(ConfigError, match=r"^federation: 'f\.npz' cannot be locked \(No locks available\)"),
+        raises(ConfigError, field="federation", expected="a file that can be locked", got="No locks available"),
         exclusive(tmp_path / "f.npz"),
     ):
         pass
@@ -256,8 +262,6 @@ def test_the_roster_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     FEDERATION.save(tmp_path / "f.npz")
     assert main(["show", str(tmp_path / "f.npz")]) == 0
     out = capsys.readouterr().out
-    assert "3 parties" in out
-    assert "Basel" in out
-    assert MEMBERS[0].sha256[0][:16] in out
+    assert all(member.name in out and member.sha256[0][:16] in out for member in MEMBERS)
     assert main(["show", str(tmp_path / "no.npz")]) == 1
     assert main(["drop"]) == 2

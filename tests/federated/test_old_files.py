@@ -14,6 +14,7 @@ from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.model.scoring import Readout
 from tests.fakes import RUN, counts_of, points
 from tests.fuzz_files import as_version_0_1
+from tests.raising import raises
 
 
 @pytest.fixture
@@ -34,5 +35,5 @@ def test_a_federation_of_version_0_1_is_read(before: Federation, tmp_path: Path)
 
 def test_a_model_without_a_roster_is_no_federation(before: Federation, tmp_path: Path) -> None:
     before.model.save(tmp_path / "model.npz")
-    with pytest.raises(ModelFileError, match="without a roster"):
+    with raises(ModelFileError, field="roster", got="none"):
         Federation.load(tmp_path / "model.npz")

@@ -32,7 +32,7 @@ def saved(**changes: Any) -> Federation:
 
 
 def test_how_many_parties_are_needed_has_no_default() -> None:
-    with pytest.raises(TypeError, match="min_parties"):
+    with pytest.raises(TypeError, match="min_parties"):  # Python's own words
         RunOptions(spec=SPEC, classes=CLASSES)  # type: ignore[call-arg]
 
 

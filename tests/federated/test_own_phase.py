@@ -38,6 +38,7 @@ from tests.federated.runs import (
     shares,
 )
 from tests.own_phase_app.own_phase_app.histogram import HISTOGRAM, HistogramRequest, histogram, with_histogram
+from tests.raising import raises
 
 POOLED = histogram(X[TRAINING], 20)
 
@@ -117,7 +118,7 @@ def test_its_name_is_taken_once() -> None:
     class Another(HistogramRequest):
         pass
 
-    with pytest.raises(ValueError, match="histogram"):
+    with raises(ConfigError, field="phase", got="'histogram' of HistogramRequest"):
         register(Another)
     assert request_of({"flynn-phase": "histogram"}).__qualname__ == "HistogramRequest"
 

@@ -46,6 +46,7 @@ from flwr_flynn.model.scoring import Readout
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.fakes import CLASSES, RUN, SPEC, counting, counts_of, points
+from tests.raising import raises
 
 X, Y = points(60)
 SHAPE: dict[str, Any] = {"hash_nnz": SPEC.hash_nnz, "n_classes": 3}
@@ -305,7 +306,7 @@ def test_an_unexpected_error_shows_its_kind_only(caplog: pytest.LogCaptureFixtur
 
     with caplog.at_level(logging.ERROR, logger="flwr"):
         assert ask(Party(load), CountsRequest(RUN)).metrics == {REFUSED: "failed with OSError"}
-    assert "cannot read" in caplog.text  # in the party's own log it is told in full
+    assert str(SECRET) in caplog.text  # in the party's own log it is told in full
 
 
 def test_a_note_of_an_error_stays_in_the_party_s_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -316,8 +317,7 @@ def test_a_note_of_an_error_stays_in_the_party_s_log(caplog: pytest.LogCaptureFi
 
     with caplog.at_level(logging.WARNING, logger="flwr"):
         answer = ask(Party(load), CountsRequest(RUN))
-    assert "label" in str(answer.metrics[REFUSED])
-    assert "123456" not in str(answer.metrics)
+    assert answer.metrics == {REFUSED: "label: expected a column of the file, got y"}
     assert "123456" in caplog.text
 
 
@@ -340,7 +340,7 @@ def test_every_answer_takes_the_same_time_where_it_is_fixed(tmp_path: Path, capl
         assert time.monotonic() - start >= 0.2
     with caplog.at_level(logging.WARNING, logger="flwr"):
         ask(party(tmp_path / "2", response_seconds=1e-9), REQUESTS["noisy"])
-    assert "longer than response-seconds" in caplog.text
+    assert "response-seconds" in caplog.text
 
 
 # ---- the model
@@ -355,7 +355,8 @@ def test_a_model_that_cannot_be_kept_is_tried_all_the_same(caplog: pytest.LogCap
     assert answer.n_examples == 60
     assert answer.metrics.keys() == {"accuracy", UNKEPT}
     assert answer.metrics[UNKEPT] == "failed with OSError: No space left on device"
-    assert "on_model failed" in caplog.text
+    (record,) = caplog.records
+    assert (record.levelname, record.exc_info[0]) == ("ERROR", OSError)
     answer = ask(party(on_model=lambda model: {}["no such key"]), REQUESTS["model"])
     assert answer.metrics == {UNKEPT: "failed with KeyError"}
 
@@ -392,5 +393,5 @@ def test_bad_options_are_refused(options: dict[str, Any], field: str) -> None:
 
 
 def test_the_check_of_memory_tells_what_is_needed_and_allowed() -> None:
-    with pytest.raises(PayloadError, match=r"memory: all of it need about 2.0 MiB, this party allows 1.0"):
+    with raises(PayloadError, field="memory", expected="at most 1.0 MiB", got="2.0 MiB"):
         party(memory_limit=2**20).check_memory(2**21, "all of it")

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flwr_flynn.errors import PayloadError
+from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import phases
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, JoinRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, Config, Reply, key, register, request_of
+from tests.raising import raises
 
 REQUESTS = {
     "columns": ColumnsRequest,
@@ -54,7 +55,7 @@ def test_two_requests_of_one_name_are_an_error_of_the_program() -> None:
     class Counts(CountsRequest):
         pass
 
-    with pytest.raises(ValueError, match="counts"):
+    with raises(ConfigError, field="phase", got="'counts' of CountsRequest"):
         register(Counts)
     assert request_of({PHASE: "counts"}) is CountsRequest
 

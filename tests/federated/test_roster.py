@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flwr_flynn.errors import AggregationError
 from flwr_flynn.federated.roster import Member, Roster, clean
+from tests.raising import raises
 
 
 def counted(**names: str) -> Roster:
@@ -24,11 +24,9 @@ def test_parties_are_missing_until_they_are_counted() -> None:
     roster.introduce({"1": "Ulm"})
     roster.fail("1", "declined: no")
     assert roster.missing == {"Ulm": "declined: no", "node 2": "no reply", "node 3": "failed: [31mgone"}
-    with pytest.raises(AggregationError) as error:
+    with raises(AggregationError, counted=0, min_parties=2, missing=roster.missing) as error:
         roster.require(2)
-    assert str(error.value) == (
-        "0 of at least 2 parties counted; missing: Ulm (declined: no), node 2 (no reply), node 3 (failed: [31mgone)"
-    )
+    assert all(f"{name} ({reason})" in str(error.value) for name, reason in roster.missing.items())
     for cid in "12":
         roster.count(Member("", cid))
     assert roster.missing == {"node 3": "failed: [31mgone"}
@@ -47,12 +45,13 @@ def test_a_failure_without_a_text_is_told_all_the_same() -> None:
 def test_a_long_list_of_missing_parties_is_cut() -> None:
     roster = Roster()
     roster.ask(map(str, range(50)))
-    with pytest.raises(AggregationError, match=r"node 19 \(no reply\), and 30 more$"):
+    with raises(AggregationError, missing={f"node {cid}": "no reply" for cid in range(50)}) as error:
         roster.require(1)
+    assert str(error.value).count("no reply") == 20
 
 
 def test_with_nobody_asked_the_error_says_so() -> None:
-    with pytest.raises(AggregationError, match="nobody else was asked; too few parties were connected"):
+    with raises(AggregationError, counted=0, min_parties=1, missing={}):
         Roster().require(1)
 
 

@@ -17,6 +17,7 @@ from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts
 from tests.fakes import CLASSES, HASHER, RUN, SPEC
+from tests.raising import raises
 
 words = st.text(st.characters(blacklist_characters="\0"), max_size=8)
 integers = st.integers(-(2**63), 2**63 - 1)
@@ -113,52 +114,50 @@ def spec_with(**changes: object) -> str:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "field", "got"),
     [
-        ("specs", None, "flynn-specs"),
-        ("specs", 7, "flynn-specs"),
-        ("specs", b"[]", "flynn-specs"),
-        ("specs", "{", "flynn-specs"),
-        ("specs", "{}", "flynn-specs"),
-        ("specs", "[" * 4000, "flynn-specs"),
-        ("specs", "9" * 4353, "flynn-specs"),
-        ("specs", " " * (2**26 + 1), "flynn-specs"),
-        ("specs", "[]", "flynn-specs"),
-        ("specs", json.dumps([{**SPEC.to_dict(), "seed": i} for i in range(17)]), "flynn-specs"),
-        ("specs", json.dumps([SPEC.to_dict()] * 2), "duplicates"),
-        ("specs", json.dumps([SPEC.to_dict(), {**SPEC.to_dict(), "n_features": 5}]), "n_features"),
-        ("specs", json.dumps([SPEC.to_dict(), 3]), "int"),
-        ("specs", spec_with(hash_dim=0), "hash_dim"),
-        ("specs", spec_with(hash_dim=2.5), "hash_dim"),
-        ("specs", spec_with(scale=[float("nan")] * 4), "scale"),
-        ("specs", spec_with(surprise=1), "surprise"),
-        ("classes", "{}", "classes"),
-        ("classes", '{"a": 1}', "classes"),
-        ("classes", "[NaN]", "classes"),
-        ("classes", None, "flynn-classes"),
-        ("mode", "private", "flynn-mode"),
-        ("mode", 3, "flynn-mode"),
-        ("mode", "noisy", "flynn-mechanism"),
-        ("mode", "secure", "flynn-bound"),
-        ("feature_names", "3", "feature-names"),
-        ("feature_names", '["a"]', "feature_names"),
-        ("feature_names", "[1]", "feature-names"),
-        ("feature_names", '"ab"', "feature-names"),
-        ("feature_names", "[" * 100_000, "feature-names"),
+        ("specs", None, "flynn-specs", "nothing"),
+        ("specs", 7, "flynn-specs", "int"),
+        ("specs", b"[]", "flynn-specs", "bytes"),
+        ("specs", "{", "flynn-specs", "1 characters that are none"),
+        ("specs", "{}", "flynn-specs", "dict"),
+        ("specs", "[" * 4000, "flynn-specs", "4000 characters that are none"),
+        ("specs", "9" * 4353, "flynn-specs", "4353 characters that are none"),
+        ("specs", " " * (2**26 + 1), "flynn-specs", "67108865"),
+        ("specs", "[]", "flynn-specs", "0"),
+        ("specs", json.dumps([{**SPEC.to_dict(), "seed": i} for i in range(17)]), "flynn-specs", "17"),
+        ("specs", json.dumps([SPEC.to_dict()] * 2), "spec", "1 duplicates"),
+        ("specs", json.dumps([SPEC.to_dict(), {**SPEC.to_dict(), "n_features": 5}]), "spec", "[4, 5]"),
+        ("specs", json.dumps([SPEC.to_dict(), 3]), "spec", "int"),
+        ("specs", spec_with(hash_dim=0), "hash_dim", "0"),
+        ("specs", spec_with(hash_dim=2.5), "hash_dim", "2.5"),
+        ("specs", spec_with(scale=[float("nan")] * 4), "scale", "NaN or infinity at index 0"),
+        ("specs", spec_with(surprise=1), "spec", "unknown surprise"),
+        ("classes", "{}", "classes", "dict"),
+        ("classes", '{"a": 1}', "classes", "dict"),
+        ("classes", "[NaN]", "classes", "float"),
+        ("classes", None, "flynn-classes", "nothing"),
+        ("mode", "private", "flynn-mode", "private"),
+        ("mode", 3, "flynn-mode", "int"),
+        ("mode", "noisy", "flynn-mechanism", "nothing"),
+        ("mode", "secure", "flynn-bound", "nothing"),
+        ("feature_names", "3", "flynn-feature-names", "int"),
+        ("feature_names", '["a"]', "feature_names", "1 entries"),
+        ("feature_names", "[1]", "flynn-feature-names", "list"),
+        ("feature_names", '"ab"', "flynn-feature-names", "str"),
+        ("feature_names", "[" * 100_000, "flynn-feature-names", "100000 characters that are none"),
     ],
 )
-def test_hostile_requests_are_refused(name: str, value: Any, said: str) -> None:
-    with pytest.raises(PayloadError) as error:
+def test_hostile_requests_are_refused(name: str, value: Any, field: str, got: str) -> None:
+    with raises(PayloadError, field=field, got=got) as error:
         read(RUN, **{name: value})
-    assert said in str(error.value)
     assert len(str(error.value)) < 500
 
 
 @pytest.mark.parametrize("bound", ["3", "null", "[]", '"4"', "2.0", "1e3", "536870913"])
 def test_hostile_bounds_are_refused(bound: str) -> None:
-    with pytest.raises(PayloadError) as error:
+    with raises(PayloadError, field="bound"):
         read(RUN, mode="secure", bound=bound)
-    assert "bound" in str(error.value)
 
 
 def test_a_hash_drawn_otherwise_at_the_server_is_noticed() -> None:
@@ -175,7 +174,7 @@ def test_a_hash_drawn_otherwise_at_the_server_is_noticed() -> None:
     ):
         with pytest.raises(PayloadError) as error:
             run.agree_on_rows(Config({"flynn-fingerprints": announced}))
-        assert "fingerprint" in str(error.value)
+        assert error.value.field in ("fingerprint", "flynn-fingerprints")
 
 
 def test_the_digest_is_of_the_classes_and_features_in_their_order() -> None:

@@ -19,6 +19,7 @@ from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.metrics import scores
 from tests.fakes import CLASSES, HASHER, SPEC, Proxy, counting, counts_of, fit_res, good_res, manager, points
+from tests.raising import raises
 
 
 def make(**changes: Any) -> FlyNNStrategy:
@@ -61,7 +62,7 @@ def test_how_many_parties_has_no_default() -> None:
     for name in ("min_available_clients", "min_parties"):
         settings = {"spec": SPEC, "classes": CLASSES, "min_available_clients": 2, "min_parties": 2}
         del settings[name]
-        with pytest.raises(TypeError, match=name):
+        with pytest.raises(TypeError, match=name):  # Python's own words
             FlyNNStrategy(**settings)
 
 
@@ -97,7 +98,6 @@ def test_the_initial_parameters_are_the_model_of_no_samples(caplog: pytest.LogCa
     with caplog.at_level(logging.INFO, logger="flwr"):
         parameters = make().initialize_parameters(manager())
     assert decoded(parameters) == counts_of(*points(0))
-    assert "waits for 2" in caplog.text
     assert HASHER.fingerprint[:16] in caplog.text
 
 
@@ -125,7 +125,7 @@ def test_after_waiting_it_starts_with_those_that_are_there(caplog: pytest.LogCap
     strategy = make(min_available_clients=3)
     with caplog.at_level(logging.WARNING, logger="flwr"):
         assert len(strategy.configure_fit(1, NO_PARAMETERS, manager(Proxy("a"), Proxy("b")))) == 2
-    assert "waited 0 s for 3 parties; starting with the 2 that are there" in caplog.text
+    assert [record.args[-2:] for record in caplog.records] == [(3, 2)]
 
 
 def test_replies_are_added_up(caplog: pytest.LogCaptureFixture) -> None:
@@ -139,7 +139,8 @@ def test_replies_are_added_up(caplog: pytest.LogCaptureFixture) -> None:
     assert metrics == {"parties": 3, "examples": 18, "bytes": n_bytes}
     assert n_bytes == sum(sum(map(len, res.parameters.tensors)) for _, res in replies)
     for i in range(3):
-        assert f"counts: site {i}: {5 + i} examples, {strategy.parties[i].bytes} bytes, accepted" in caplog.text
+        facts = (f"site {i}", str(5 + i), str(strategy.parties[i].bytes))
+        assert any(all(fact in record.getMessage() for fact in facts) for record in caplog.records)
     assert isinstance(strategy.model, FlyNNClassifier)
     assert strategy.model.counts_ == total
     assert strategy.model is strategy.model
@@ -155,20 +156,20 @@ def with_tensor(place: int, tensor: bytes) -> FitRes:
 
 
 HOSTILE = {
-    "nothing": (fit_res([], 0), "refused: message: expected 2 arrays"),
+    "nothing": (fit_res([], 0), "refused: message: "),
     "a refusal": (fit_res([], 0, flynn_refused="X: \n3 columns"), "declined: X: 3 columns"),
     "a refusal with counts": (good_res(flynn_refused=7), "declined: no reason given"),
-    "truncated": (with_tensor(1, good_res().parameters.tensors[1][:-1]), "array 2: expected"),
-    "bit flip": (with_tensor(0, good_res().parameters.tensors[0][:-1] + b"\0"), "fingerprint"),
-    "junk": (with_tensor(1, b"junk"), "array 2: expected the bytes of numpy.save"),
-    "wrong number": (fit_res(codec.encode(counts_of(*points(5))), 6), "expected 6 examples as announced, got 5"),
-    "no number": (fit_res(codec.encode(counts_of(*points(5))), 5.0), "num_examples: expected an integer"),
-    "averaged weights": (fit_res([np.zeros((3, 24)), np.zeros(3)], 5), "fingerprint: expected type"),
+    "truncated": (with_tensor(1, good_res().parameters.tensors[1][:-1]), "refused: array 2: "),
+    "bit flip": (with_tensor(0, good_res().parameters.tensors[0][:-1] + b"\0"), "refused: fingerprint: "),
+    "junk": (with_tensor(1, b"junk"), "refused: array 2: "),
+    "wrong number": (fit_res(codec.encode(counts_of(*points(5))), 6), "refused: counts: "),
+    "no number": (fit_res(codec.encode(counts_of(*points(5))), 5.0), "refused: num_examples: "),
+    "averaged weights": (fit_res([np.zeros((3, 24)), np.zeros(3)], 5), "refused: fingerprint: "),
     "zero among huge sizes": (
         with_tensor(1, good_res().parameters.tensors[1][:10] + ZERO_SIZE),
-        "array 2: expected a shape that NumPy can have",
+        "refused: array 2: ",
     ),
-    "three arrays": (fit_res([*codec.encode(counts_of(*points(5))), np.zeros(1)], 5), "got 3 arrays"),
+    "three arrays": (fit_res([*codec.encode(counts_of(*points(5))), np.zeros(1)], 5), "refused: message: "),
 }
 
 
@@ -182,8 +183,10 @@ def test_a_hostile_reply_is_refused_and_changes_nothing(name: str, caplog: pytes
     with caplog.at_level(logging.WARNING, logger="flwr"):
         assert take(strategy, 2, [(Proxy("2"), res)]) == (None, {})
     assert state(strategy) == before
-    assert reason in strategy.missing["Mallory 2026 INFO all is well"]
-    assert f"FlyNN: counts: Mallory 2026 INFO all is well: missing: {strategy.missing.popitem()[1]}" in caplog.text
+    told = strategy.missing["Mallory 2026 INFO all is well"]
+    assert told.startswith(reason)
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [f"Mallory 2026 INFO all is well: missing: {told}" in line for line in lines].count(True) == 1
 
 
 def test_good_replies_count_beside_bad_ones() -> None:
@@ -205,10 +208,10 @@ def test_more_examples_than_a_party_can_have_are_refused() -> None:
 def test_parties_that_give_the_same_name_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     strategy = make()
     take(strategy, 1, [(Proxy("1"), good_res(flynn_party="Basel"))])
-    assert "SAME NAME" not in caplog.text
+    assert "(nodes" not in caplog.text
     take(strategy, 2, [(Proxy("2"), good_res(seed=1, flynn_party="Basel"))])
     take(strategy, 3, [(Proxy("3"), good_res())])
-    assert caplog.text.count("2 COUNTED PARTIES GIVE THE SAME NAME, Basel (nodes 1, 2)") == 1
+    assert caplog.text.count("Basel (nodes 1, 2)") == 1
 
 
 def test_a_reply_that_comes_twice_is_counted_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -216,7 +219,8 @@ def test_a_reply_that_comes_twice_is_counted_once(caplog: pytest.LogCaptureFixtu
     take(strategy, 1, [(Proxy("1"), good_res()), (Proxy("1"), good_res(9, seed=1))])
     assert take(strategy, 2, [(Proxy("1"), good_res(9))]) == (None, {})  # nobody was asked
     assert strategy.counts == counts_of(*points(5))
-    assert caplog.text.count("node 1: replied again, ignored") == 1
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert sum("node 1: " in line for line in told) == 1
 
 
 def failed(cid: str, message: str) -> tuple[Proxy, FitRes]:
@@ -232,7 +236,7 @@ def test_missing_is_asked_minus_counted_with_reasons() -> None:
         [failed("c", "no `fit`\x07")],
     )
     assert strategy.missing == {"node b": "declined: too big", "node c": "failed: no `fit`", "node d": "no reply"}
-    with pytest.raises(AggregationError, match=r"1 of at least 2 parties .* node b \(declined: too big\), node"):
+    with raises(AggregationError, counted=1, min_parties=2, missing=strategy.missing):
         _ = strategy.model
 
 
@@ -300,10 +304,10 @@ def test_an_error_in_somebody_s_function_changes_nothing() -> None:
 
 def test_there_is_no_model_before_enough_parties_are_counted() -> None:
     strategy = make()
-    with pytest.raises(AggregationError, match="0 of at least 2 parties counted; missing: nobody else was asked"):
+    with raises(AggregationError, counted=0, min_parties=2, missing={}):
         _ = strategy.model
     take(strategy, 1, [(Proxy("1"), good_res())])
-    with pytest.raises(AggregationError, match="1 of at least 2"):
+    with raises(AggregationError, counted=1, min_parties=2):
         _ = strategy.model
     take(strategy, 2, [(Proxy("2"), good_res(0))])
     assert strategy.model.counts_ == counts_of(*points(5))
@@ -392,7 +396,7 @@ def test_the_model_reaches_parties_that_are_to_send_nothing(fails: bool, caplog:
     assert (strategy.evaluation, evaluation.missing) == (None, {})
     reason = "failed with OSError: No space left on device"
     assert evaluation.unkept == ({f"p{i}": reason for i in range(3)} if fails else {})
-    assert ("p1: could not keep the model: " + reason in caplog.text) == fails
+    assert (reason in caplog.text) == fails
     strategy.aggregate_evaluate(1, [(proxies[0], eval_res(GOOD))], [])  # who sends figures unasked is not heard
     assert strategy.evaluation is None
 

@@ -204,7 +204,7 @@ def test_a_class_without_points_gets_no_probability():
 
 def test_batches_of_points_do_not_show(monkeypatch):
     expected = fitted().predict_proba(X)
-    monkeypatch.setattr(classifier, "_BATCH", 7)
+    monkeypatch.setattr(classifier, "BATCH", 7)
     assert_array_equal(fitted().predict_proba(X), expected)
 
 

@@ -112,8 +112,8 @@ def test_blocks_and_batches_do_not_show(monkeypatch):
     counts = ClassCounts.from_data(hasher, X, y, 5)
     candidates = [Readout(rule, decay) for rule in RULES for decay in (0.0, 0.7, 0.999)]
     expected = leave_one_out_tables(counts, [(hasher.active(X), y)], candidates)
-    monkeypatch.setattr(scoring, "_BLOCK", 7)
-    monkeypatch.setattr(leave_one_out, "_HELD", 300)
+    monkeypatch.setattr(scoring, "BLOCK", 7)
+    monkeypatch.setattr(leave_one_out, "HELD", 300)
     done = []
     found = leave_one_out_tables(counts, hashed_batches(hasher, X, y, progress=done.append), candidates)
     assert_array_equal(found.correct, expected.correct)

@@ -109,7 +109,7 @@ def test_a_score_does_not_depend_on_its_company(rule, decay, monkeypatch):
     alone = [class_scores(counts, points[p : p + 1], Readout(rule, decay)) for p in range(50)]
     assert_array_equal(together, np.concatenate(alone))
     assert_array_equal(class_novelty(counts, points, decay)[:1], class_novelty(counts, points[:1], decay))
-    monkeypatch.setattr(scoring, "_BLOCK", 7)
+    monkeypatch.setattr(scoring, "BLOCK", 7)
     assert_array_equal(together, class_scores(counts, points, Readout(rule, decay)))
 
 

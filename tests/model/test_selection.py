@@ -42,7 +42,7 @@ def test_parties_choose_what_the_pooled_samples_choose(party_of):
 
 def test_samples_that_do_not_fit_are_hashed_again(monkeypatch):
     expected = select(SPECS, X, Y, 3)
-    monkeypatch.setattr("flwr_flynn.model.selection._HELD", 300)
+    monkeypatch.setattr("flwr_flynn.model.selection.HELD", 300)
     assert select(SPECS, X, Y, 3) == expected
 
 

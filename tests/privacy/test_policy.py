@@ -1,4 +1,4 @@
-"""How releases add up: no account admits more than it promises, by figures that are worked out here once more."""
+"""Sums of releases: no account admits more than it promises, by figures that are worked out here once more."""
 
 from __future__ import annotations
 

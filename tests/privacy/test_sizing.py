@@ -1,4 +1,4 @@
-"""What mechanisms promise, what they draw, and what they demonstrably give away."""
+"""Mechanisms: their promises, their noise, and the least that they give away."""
 
 from __future__ import annotations
 
@@ -413,8 +413,9 @@ def test_further_refusals():
             mechanism_from_dict(simulated | bad)
     huge = {"hash_nnz": 2**31 - 1, "n_classes": 1, "records_per_person": 10**6}
     array = np.zeros((1, 3), int)
-    for mechanism in (LaplaceCounts(0.001, **huge), GaussianCounts(0.001, 1e-5, hash_nnz=2**31 - 1, n_classes=1)):
-        with raises(ConfigError, field="epsilon", got="0.001"):
+    gaussian = GaussianCounts(0.001, 1e-5, hash_nnz=2**31 - 1, n_classes=1)
+    for mechanism, got in ((LaplaceCounts(0.001, **huge), "0.001"), (gaussian, "one with sigma 9.46e+07")):
+        with raises(ConfigError, field="epsilon", got=got):
             mechanism.release(counts(array, hash_nnz=2**31 - 1))
     with raises(ConfigError, field="delta", got="0.0"):
         accounting.gaussian_epsilon(1.0, 0.0, 1)
@@ -485,7 +486,7 @@ def runs(mechanism, sampler, array):
 
 
 def shown_by(mechanism, without, with_person, before, after):
-    """What releases of `before` and of `after` show to be given away about the difference of the two."""
+    """Lower bound on epsilon that releases of `before` and of `after` show about the difference of the two."""
     change = after - before
     changed = np.flatnonzero(change)
     if mechanism.kind == "gaussian":
@@ -500,7 +501,7 @@ def shown_by(mechanism, without, with_person, before, after):
 
 
 def audited(mechanism, sampler):
-    """What can be shown to be given away about a person, at worst."""
+    """Lower bound on epsilon for the person who changes most."""
     before, after = neighbours(mechanism)
     if mechanism.kind != "top-t":
         before, after = before[: mechanism.n_changed], after[: mechanism.n_changed]

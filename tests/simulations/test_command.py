@@ -18,6 +18,7 @@ from simulations import accuracy, methods, results
 from simulations.baselines import lean_count, lean_matrix, lean_rows
 from simulations.methods import Settings
 from tests.docs.pages import PAGES, text_of
+from tests.raising import raises
 
 
 def test_the_lean_baseline_counts_what_we_count_where_nothing_ties():
@@ -128,7 +129,7 @@ def test_accuracy_writes_comparison_calibration_novelty_and_figures(finished):
 
 def test_a_second_run_computes_nothing_and_writes_the_same(finished, folder, monkeypatch, capsys):
     before = (finished / "accuracy.csv").read_bytes()
-    monkeypatch.setattr(accuracy, "_call", lambda task: pytest.fail(f"computed {task[0]} again"))
+    monkeypatch.setattr(accuracy, "call", lambda task: pytest.fail(f"computed {task[0]} again"))
     assert command.main(["accuracy", "--quick", "--data", str(folder), "--out", str(finished)]) == 0
     assert (finished / "accuracy.csv").read_bytes() == before
     printed = capsys.readouterr()
@@ -137,7 +138,7 @@ def test_a_second_run_computes_nothing_and_writes_the_same(finished, folder, mon
 
 
 def test_an_interrupted_run_keeps_what_was_finished(folder, tmp_path, monkeypatch, capsys):
-    call, done = accuracy._call, []
+    call, done = accuracy.call, []
 
     def interrupted(task):
         if len(done) == 2:
@@ -146,10 +147,10 @@ def test_an_interrupted_run_keeps_what_was_finished(folder, tmp_path, monkeypatc
         return call(task)
 
     arguments = ["accuracy", "--quick", "--data", str(folder), "--sets", "words", "--out", str(tmp_path)]
-    monkeypatch.setattr(accuracy, "_call", interrupted)
+    monkeypatch.setattr(accuracy, "call", interrupted)
     assert command.main(arguments) == 130
     assert len(list((tmp_path / "cells").rglob("output.pkl"))) == 2
-    monkeypatch.setattr(accuracy, "_call", call)
+    monkeypatch.setattr(accuracy, "call", call)
     assert command.main(arguments) == 0
     assert "6 of 8 cells" in capsys.readouterr().err  # calibration is the eighth; two classes are too few for novelty
 
@@ -187,42 +188,45 @@ def test_bundled_sets_need_no_folder(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arrays", "message"),
+    ("arrays", "field", "got"),
     [
-        ({"X": np.zeros((30, 2))}, "got no y"),
-        ({"X": np.zeros((30, 2)), "y": np.arange(30) % 2, "X_test": np.zeros((3, 2))}, "got no y_test"),
-        ({"X": np.zeros((30, 2)), "y": np.arange(29) % 2}, "y: expected 30 labels"),
-        ({"X": np.zeros(30), "y": np.arange(30) % 2}, "X: expected a table"),
-        ({"X": np.full((30, 2), np.nan), "y": np.arange(30) % 2}, "X: expected finite numbers"),
-        ({"X": np.full((30, 2), "a"), "y": np.arange(30) % 2}, "X: expected a table of numbers"),
-        ({"X": np.zeros((30, 2)), "y": np.array([{}] * 30)}, "cannot be read"),
-        ({"X": np.zeros((30, 2)), "y": np.zeros(30)}, "two classes"),
-        ({"X": np.zeros((30, 2)), "y": np.arange(30)}, "two classes"),
-        ({"X": np.zeros((0, 2)), "y": np.zeros(0)}, "two classes"),
+        ({"X": np.zeros((30, 2))}, "odd.npz", "no y"),
+        ({"X": np.zeros((30, 2)), "y": np.arange(30) % 2, "X_test": np.zeros((3, 2))}, "odd.npz", "no y_test"),
+        ({"X": np.zeros((30, 2)), "y": np.arange(29) % 2}, "odd.npz: y", "int64 of shape (29,)"),
+        ({"X": np.zeros(30), "y": np.arange(30) % 2}, "odd.npz: X", "float64 of shape (30,)"),
+        ({"X": np.full((30, 2), np.nan), "y": np.arange(30) % 2}, "odd.npz: X", "missing or infinite values"),
+        ({"X": np.full((30, 2), "a"), "y": np.arange(30) % 2}, "odd.npz: X", "<U1 of shape (30, 2)"),
+        ({"X": np.zeros((30, 2)), "y": np.array([{}] * 30)}, "odd.npz", "ValueError"),
+        ({"X": np.zeros((30, 2)), "y": np.zeros(30)}, "odd", "30 samples in 1 classes"),
+        ({"X": np.zeros((30, 2)), "y": np.arange(30)}, "odd", "30 samples in 30 classes"),
+        ({"X": np.zeros((0, 2)), "y": np.zeros(0)}, "odd", "0 samples in 0 classes"),
         (
             {"X": np.zeros((9, 2)), "y": np.zeros(9), "X_test": np.zeros((9, 3)), "y_test": np.ones(9)},
-            "X_test: expected 2 features as in X, got 3",
+            "odd.npz: X_test",
+            "3",
         ),
         (
             {"X": np.zeros((9, 2)), "y": np.zeros(9), "X_test": np.zeros((9, 2)), "y_test": np.full(9, "a")},
-            "y_test: expected labels as in y",
+            "odd.npz: y_test",
+            "str32",
         ),
     ],
 )
-def test_a_file_that_is_no_data_set_is_refused_by_name(arrays, message, tmp_path, capsys):
+def test_a_file_that_is_no_data_set_is_refused_by_name(arrays, field, got, tmp_path, capsys):
     np.savez(tmp_path / "odd.npz", **arrays)
+    with raises(accuracy.SetError, field=field, got=got) as caught:
+        accuracy.load_problems(tmp_path, [], Settings(), 0)
     with pytest.raises(SystemExit):
         command.main(["accuracy", "--data", str(tmp_path), "--out", str(tmp_path / "out")])
-    error = capsys.readouterr().err
-    assert message in error
-    assert "odd" in error
+    assert f"{field}: " in capsys.readouterr().err
+    assert str(caught.value).startswith(f"{field}: ")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"not an archive", b"PK\x03\x04 damaged", b"\x93NUMPY\x01\x00"])
 def test_a_file_that_is_no_archive_is_refused_by_name(content, tmp_path):
     (tmp_path / "odd.npz").write_bytes(content)
-    with pytest.raises(accuracy.SetError, match=r"odd\.npz"):
+    with raises(accuracy.SetError, field="odd.npz"):
         accuracy.read_set(tmp_path / "odd.npz")
 
 
@@ -230,14 +234,14 @@ def test_a_truncated_archive_is_refused_by_name(folder, tmp_path):
     whole = (folder / "split.npz").read_bytes()
     for cut in range(0, len(whole), 97):
         (tmp_path / "odd.npz").write_bytes(whole[:cut])
-        with pytest.raises(accuracy.SetError, match=r"odd\.npz"):
+        with raises(accuracy.SetError, field="odd.npz"):
             accuracy.read_set(tmp_path / "odd.npz")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--sets", "iris,nothing"], "got nothing"),
+        (["--sets", "iris,nothing"], "nothing"),
         (["--data", "nowhere"], "nowhere"),
         (["--folds", "1"], "--folds"),
     ],
@@ -348,7 +352,7 @@ def test_cells_come_back_under_the_same_key_only(tmp_path):
 
 
 def test_the_digest_of_code_is_of_modules_and_whole_packages(tmp_path, monkeypatch):
-    monkeypatch.setattr(results, "_ROOT", tmp_path)
+    monkeypatch.setattr(results, "ROOT", tmp_path)
     (tmp_path / "package" / "inner").mkdir(parents=True)
     files = [tmp_path / "package" / name for name in ("first.py", "second.py", "inner/third.py")]
     for file in files:
@@ -381,8 +385,8 @@ def test_a_failure_says_on_which_set(folder, monkeypatch):
         raise ValueError("no")
 
     monkeypatch.setitem(methods.JOBS, "kNN", methods.Job(fail))
-    with pytest.raises(ValueError, match="no") as caught:
-        accuracy._call(("kNN", problem, settings))
+    with raises(ValueError, args=("no",)) as caught:
+        accuracy.call(("kNN", problem, settings))
     assert caught.value.__notes__ == ["in kNN on mine"]
 
 

@@ -255,8 +255,8 @@ def test_finished_cells_are_not_run_again(finished, monkeypatch):
 
 
 def test_reaching_flynn_is_counted_from_the_first_round_on():
-    assert noniid._reached([0.1, 0.5, 0.4], 0.5) == 2
-    assert noniid._reached([0.1], 0.5) is None
+    assert noniid.first_round_at([0.1, 0.5, 0.4], 0.5) == 2
+    assert noniid.first_round_at([0.1], 0.5) is None
 
 
 @pytest.mark.parametrize("wrong", [["--parties", "ten"], ["--parties", "0"], ["--sets", "none", "--data", "nowhere"]])

@@ -1,4 +1,4 @@
-"""What a party costs the server: the law is that memory does not depend on how many there are."""
+"""Cost of a party to the server: the law is that memory does not depend on how many there are."""
 
 from __future__ import annotations
 

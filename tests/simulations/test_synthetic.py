@@ -58,7 +58,7 @@ def test_finished_data_sets_are_kept(finished, monkeypatch, capsys):
     before = read(folder / "synthetic.csv")
     monkeypatch.setattr(synthetic, "CASES", small)
     monkeypatch.setattr(synthetic, "QUICK", plan)
-    monkeypatch.setattr(accuracy, "_call", lambda task: pytest.fail("computed again"))
+    monkeypatch.setattr(accuracy, "call", lambda task: pytest.fail("computed again"))
     assert command.main(["synthetic", "--quick", "--out", str(folder)]) == 0
     assert read(folder / "synthetic.csv") == before
     assert f"written: {(folder / 'summary.md').resolve()}" in capsys.readouterr().out

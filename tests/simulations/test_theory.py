@@ -28,11 +28,11 @@ def read(path):
 
 def test_a_run_writes_agreement_costs_slopes_and_keeps_its_cells(tmp_path, monkeypatch):
     monkeypatch.setattr(theory, "QUICK", Plan(tests=20, points=2, repeats=1))
-    monkeypatch.setattr(theory, "_RANGES", SMALL)
+    monkeypatch.setattr(theory, "RANGES", SMALL)
     bases = {SPEAKS: Setting(1024, 128, 8, 0.01), HARD: Setting(1024, 32, 16, 0.25)}
     monkeypatch.setattr(theory, "BASES", bases)
     ranges = {"n": (32, 128), "m": (256, 1024), "s": (4, 16), "rho": (8, 32), "L": (2, 8), "tau": (1, 4)}
-    monkeypatch.setattr(theory_costs, "_RANGES", ranges)
+    monkeypatch.setattr(theory_costs, "RANGES", ranges)
     arguments = ["theory", "--quick", "--out", str(tmp_path)]
     assert command.main(arguments) == 0
     rows = read(tmp_path / "agreement.csv")

@@ -40,7 +40,7 @@ Array = npt.NDArray[Any]
 
 ENDINGS = (".csv", ".parquet", ".npz")
 
-_CHUNK = 2**14  # rows of a CSV file that are texts at a time
+CHUNK = 2**14  # rows of a CSV file that are texts at a time
 
 _TRUTHS = {"false": 0.0, "true": 1.0}
 
@@ -125,13 +125,13 @@ def _csv(path: Path, label: str, group: str, features: tuple[str, ...], row_wise
         words, broken = np.zeros(len(layout.order), np.int64), []
         labels: list[str] = []
         groups: list[str] = []
-        while chunk := list(islice(records, _CHUNK)):
+        while chunk := list(islice(records, CHUNK)):
             broken += [fields is None or len(fields) != len(header) for fields in chunk]
             whole = [fields if fields and len(fields) == len(header) else [""] * len(header) for fields in chunk]
             labels += [fields[layout.label] for fields in whole]
             groups += [] if layout.group is None else [fields[layout.group] for fields in whole]
             for place, index in enumerate(layout.order):
-                values, n_words = _numbers([fields[index] for fields in whole])
+                values, n_words = parsed_numbers([fields[index] for fields in whole])
                 parts[place].append(values)
                 words[place] += n_words
     except (OSError, UnicodeError, csv.Error) as error:
@@ -165,10 +165,10 @@ def _records(path: Path, row_wise: bool) -> Iterator[list[str] | None]:
                 yield None
 
 
-def _numbers(texts: list[str]) -> tuple[Array, int]:
+def parsed_numbers(texts: list[str]) -> tuple[Array, int]:
     """Numbers that texts spell, in the narrowest type for all, NaN for words and blanks; and the number of words.
 
-    >>> _numbers(["1", "2"]), _numbers(["0.5", "x", "", "TRUE"])
+    >>> parsed_numbers(["1", "2"]), parsed_numbers(["0.5", "x", "", "TRUE"])
     ((array([1, 2]), 0), (array([0.5, nan, nan, 1. ]), 1))
     """
     values = np.array(texts, dtype=object)
@@ -286,7 +286,7 @@ def _parquet(path: Path, label: str, group: str, features: tuple[str, ...]) -> R
             columns.append(column.to_numpy(np.float64, na_value=np.nan) if nullable else column.to_numpy())
             continue
         texts = ["" if missing else str(value) for value, missing in zip(column, column.isna(), strict=True)]
-        values, words[place] = _numbers(texts)
+        values, words[place] = parsed_numbers(texts)
         columns.append(values)
     labels = frame.iloc[:, layout.label]
     return Rows(

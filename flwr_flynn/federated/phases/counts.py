@@ -115,7 +115,8 @@ class JoinRequest(CountsRequest):
 
     def match(self, statistic: CountsOfSpecs, cid: str, name: str, taken: set[int]) -> int | None:
         if found := self.roster.find(cid, name):
-            raise PayloadError(f"in the federation already, as {self.roster.before[found[0]]}")
+            member = self.roster.before[found[0]]
+            raise PayloadError("member", "a new one", member, text=f"in the federation already, as {member}")
         return None
 
 
@@ -136,7 +137,8 @@ class WithdrawRequest(JoinRequest):
         if not found:
             raise PayloadError("member", "one of the federation", "none", text="not in the federation")
         if all(not before[index].sha256 for index in found):
-            raise PayloadError("added by a secure sum, in which nobody's counts are known: it cannot be taken out")
+            text = "added by a secure sum, in which nobody's counts are known: it cannot be taken out"
+            raise PayloadError("member", "one whose counts are known", "added by a secure sum", text=text)
         for index in found:
             if before[index].sha256 == statistic.sha256:
                 return index

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from flwr_flynn.app.config import NodeConfig
 from flwr_flynn.app.data.datasets import load_dataset, own_share, private_share
 from flwr_flynn.app.data.partition import held_out_by_content
-from flwr_flynn.app.data.readers import _CHUNK, _numbers, read_rows
+from flwr_flynn.app.data.readers import CHUNK, parsed_numbers, read_rows
 from flwr_flynn.errors import ConfigError, DataError
 from tests.raising import raises
 
@@ -44,7 +44,7 @@ def test_a_column_keeps_the_narrowest_type_that_holds_it_for_an_open_party_only(
 
 
 def test_integers_stay_exact_over_many_rows_and_beside_narrower_columns(tmp_path: Path) -> None:
-    n, big = _CHUNK + 3, 2**60 + 1
+    n, big = CHUNK + 3, 2**60 + 1
     path = csv_file(tmp_path, "a,flag,label\n" + "".join(f"{big + i},True,x\n" for i in range(n)))
     X = load_dataset(str(path)).X
     assert X.dtype == np.int64
@@ -70,15 +70,15 @@ def test_a_quoted_field_may_span_lines_for_an_open_party_only(tmp_path: Path) ->
 
 @given(st.lists(st.floats(allow_nan=False) | st.integers(-(2**70), 2**70), min_size=1))
 def test_numbers_are_those_that_python_prints(values: list[float]) -> None:
-    numbers, n_words = _numbers([repr(value) for value in values])
+    numbers, n_words = parsed_numbers([repr(value) for value in values])
     assert n_words == 0
     assert numbers.tolist() == [float(value) if numbers.dtype.kind == "f" else value for value in values]
 
 
 @given(st.lists(st.sampled_from(["1", "2.5", "", "x", "TRUE", "false", "1_0", "9" * 30, " 7 "]), max_size=8))
 def test_no_text_of_a_column_changes_the_number_of_another(texts: list[str]) -> None:
-    together, _ = _numbers(texts)
-    alone = [float(_numbers([text])[0][0]) for text in texts]
+    together, _ = parsed_numbers(texts)
+    alone = [float(parsed_numbers([text])[0][0]) for text in texts]
     np.testing.assert_array_equal(together.astype(float), np.array(alone, float))
 
 

@@ -90,7 +90,7 @@ def test_sums_of_sparse_samples_are_those_of_dense_ones(convert: str) -> None:
         ("min-examples", None, "flynn-min-examples"),
         ("by-class", 1, "flynn-by-class"),
         ("classes", "[]", "classes"),
-        ("classes", '["setosa"]', "100 of 150 labels"),
+        ("classes", '["setosa"]', "100 of 150"),
         ("feature-names", '["a"]', "feature_names"),
     ],
 )

@@ -1,0 +1,137 @@
+"""The wording of the messages that users meet most often, pinned here and nowhere else.
+
+All other tests look at the type and the facts of an error (`tests.raising`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flwr_flynn import ClassCounts, FlyNNClassifier, FlyNNStrategy, HashSpec
+from flwr_flynn.app import server_app
+from flwr_flynn.app.config import NodeConfig, RunConfig
+from flwr_flynn.app.data import datasets
+from flwr_flynn.errors import FlyNNError
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.federation_file import Federation
+from flwr_flynn.federated.party import Party, PartyOptions, Samples
+from flwr_flynn.federated.protocol import REFUSED
+from flwr_flynn.federated.roster import Roster
+from flwr_flynn.privacy.ledger import Budget, Policy
+from flwr_flynn.privacy.sizing import LaplaceCounts
+from tests.fakes import CLASSES, HASHER, SPEC, counting, counts_of, points
+
+LAPLACE = LaplaceCounts(1.0, hash_nnz=SPEC.hash_nnz, n_classes=len(CLASSES))
+
+
+def too_few(_: Path) -> None:
+    roster = Roster()
+    roster.ask(["1", "2"])
+    roster.fail("1", "declined: y: expected labels")
+    roster.require(2)
+
+
+def a_csv(folder: Path, text: str, **options: Any) -> None:
+    (folder / "site.csv").write_text(text)
+    datasets.load_dataset(str(folder / "site.csv"), **options)
+
+
+def release(folder: Path, epsilon: float = 1.0) -> None:
+    budget = Budget(folder / "state", Policy(max_epsilon=epsilon))
+    counts = counts_of(*points(9))
+    budget.release(LAPLACE, counts.spec_fingerprint, lambda: counts)
+
+
+def lost_ledger(folder: Path) -> None:
+    release(folder)
+    (folder / "state" / "ledger.json").unlink()
+    release(folder)
+
+
+def refused(party: Party) -> None:
+    """Raise the reason that a party gives the server."""
+    raise FlyNNError(str(party.answer(counting()).metrics[REFUSED]))
+
+
+def samples(X: Any, y: Any) -> Callable[[tuple[str, ...]], Samples]:
+    return lambda _: Samples(X, y)
+
+
+def no_model(folder: Path) -> None:
+    (folder / "model.npz").write_bytes(b"no model")
+    FlyNNClassifier.load("model.npz")
+
+
+def a_model(folder: Path) -> None:
+    FlyNNClassifier(SPEC).fit(*points(30)).save("model.npz")
+    Federation.load("model.npz")
+
+
+def oversized(_: Path) -> None:
+    codec.decode(codec.encode(counts_of(*points(9))), HASHER, len(CLASSES), max_examples=8)
+
+
+MESSAGES: dict[str, Callable[[Path], object]] = {
+    "run-config hash-dim: expected an integer of at least 0, got -1": lambda _: RunConfig.parse({"hash-dim": -1}),
+    'run-config rule: expected one of balanced, novelty, bayes, got "best"': lambda _: RunConfig.parse(
+        {"rule": "best"}
+    ),
+    "run-config min-parties: expected at most min-available = 2, got 3": lambda _: RunConfig.parse(
+        {"min-available": 2, "min-parties": 3}
+    ),
+    "run-config n-features: a deployment's server sees no data, so it must be given": lambda _: (
+        server_app.what_to_train(RunConfig.parse({"classes": "a,b", "min-available": 2}), None)
+    ),
+    "run-config federation: missing; action = join needs the server's own file": lambda _: RunConfig.parse(
+        {"action": "join"}
+    ),
+    "node-config data-path: no such file: 'gone.csv'": lambda _: datasets.own_share(NodeConfig(data_path="gone.csv")),
+    "node-config max-epsilon: expected a number above 0, got 0": lambda _: NodeConfig.parse(
+        {"data-path": "a.csv", "max-epsilon": 0}
+    ),
+    "site.csv: no column 'label' for the label among 2": lambda folder: a_csv(folder, "a,b\n1,2\n"),
+    "site.csv: expected finite numbers, got 1 samples in 1 of 2 features: number 2 (1 of 2 samples)": lambda folder: (
+        a_csv(folder, "a,b,label\n1,2,x\n3,,y\n")
+    ),
+    "hash_nnz: expected an integer from 1 to 24 (hash_dim), got 25": lambda _: HashSpec(4, 24, 2, 25, seed=0),
+    "X: expected shape (n, 4), got shape (2, 3)": lambda _: HASHER.active(np.zeros((2, 3))),
+    "merge: expected equal specs, got differences in seed": lambda _: (
+        FlyNNClassifier(SPEC)
+        .fit(*points(30))
+        .merge(FlyNNClassifier(HashSpec(**(SPEC.to_dict() | {"seed": 8}))).fit(*points(30)))
+    ),
+    "array: expected counts of at least 0, got a negative count in row 0": lambda _: ClassCounts(
+        [[3, -1]], hash_nnz=2, spec_fingerprint=64 * "0"
+    ),
+    "counts: expected at most 8 examples, got 9": oversized,
+    "0 of at least 2 parties counted; missing: node 1 (declined: y: expected labels), node 2 (no reply)": too_few,
+    "0 of at least 2 parties counted; missing: nobody else was asked; too few parties were connected": lambda _: (
+        FlyNNStrategy(spec=SPEC, classes=CLASSES, min_available_clients=2, min_parties=2).model
+    ),
+    "n_features: expected 3, the number of columns of the data, got 4": lambda _: refused(
+        Party(samples(np.zeros((2, 3)), ["ash"] * 2))
+    ),
+    "y: 1 of 2 labels are not in the class list (3 strings; y has dtype <U3)": lambda _: refused(
+        Party(samples(np.zeros((2, 4)), np.array(["ash", "oak"])))
+    ),
+    "memory: hash_dim 24, row_nnz 2 and 3 classes need about 0.0 MiB, this party allows 0.0": lambda _: refused(
+        Party(samples(*points(9)), PartyOptions(memory_limit=1))
+    ),
+    "policy max-epsilon: this release does not fit in what is left": lambda folder: release(folder, epsilon=0.5),
+    "ledger state is lost; nothing is released until it is reset": lost_ledger,
+    "model.npz: not a model file, or damaged (BadZipFile)": no_model,
+    "model.npz: a model without a roster: nobody can join it or leave it": a_model,
+}
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_messages_say_what_they_said(message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FlyNNError) as caught:
+        MESSAGES[message](tmp_path)
+    assert str(caught.value) == message
