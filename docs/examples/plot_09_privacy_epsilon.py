@@ -42,6 +42,7 @@ for colour, n in enumerate((1000, 3000, 10000)):
     axis.axhline(exact, color=f"C{colour}", linestyle=":")
 axis.set(xscale="log", xlabel="epsilon (delta = 1e-5)", ylabel="accuracy on held-out samples")
 axis.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
+axis.minorticks_off()
 axis.set_title("Dotted: exact counts of the same samples")
 axis.legend()
 plt.show()

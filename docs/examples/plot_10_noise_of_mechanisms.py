@@ -30,5 +30,8 @@ left.plot(epsilons, [LaplaceCounts(e, hash_nnz=32, n_classes=10).noise_sd for e 
 right.plot(sizes, [LaplaceCounts(1.0, hash_nnz=rho, n_classes=10).noise_sd for rho in sizes], "s-")
 left.set(xscale="log", yscale="log", xlabel="epsilon, 32 active bits", ylabel="standard deviation of the noise")
 right.set(xscale="log", yscale="log", xlabel="active bits (rho), epsilon 1")
+for axis, ticks in ((left, epsilons), (right, sizes)):
+    axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.minorticks_off()
 left.legend()
 plt.show()

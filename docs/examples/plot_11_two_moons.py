@@ -22,6 +22,6 @@ for axis, waves in zip(axes, (False, True), strict=True):
     model = FlyNNClassifier(scaling="standard", waves=waves).fit(X, y)
     surface = model.predict_proba(grid.reshape(-1, 2))[:, 1].reshape(120, 120)
     axis.contourf(grid[..., 0], grid[..., 1], surface, levels=np.linspace(0, 1, 11), cmap="RdBu", alpha=0.8)
-    axis.scatter(*X_test.T, c=y_test, cmap="RdBu", s=8, edgecolors="black", linewidths=0.3)
+    axis.scatter(*X_test.T, c=y_test, cmap="RdBu", s=14, edgecolors="white", linewidths=0.4)
     axis.set_title(f"waves={waves}: accuracy {model.score(X_test, y_test):.3f}")
 plt.show()

@@ -3,8 +3,8 @@ The model does not grow with the data
 =====================================
 
 A nearest-neighbour classifier keeps every sample, so its size grows with the data, and to hand it out is to hand out
-the samples. FlyNN keeps one count for each class and bit, and its file grows only as counts need more digits. Forgetting
-the single samples costs it some accuracy, which is printed beside.
+the samples. FlyNN keeps one count for each class and bit, and its file grows only as counts need more digits. That it
+forgets single samples costs some accuracy, which is printed beside.
 """
 
 import io
