@@ -22,7 +22,9 @@ print(counts.array.shape, "counts; samples of each class:", counts.n_per_class)
 
 figure, axes = plt.subplots(2, 5, figsize=(8, 3.6), layout="constrained")
 for label, axis in enumerate(axes.flat):
-    image = [counts.array[label, (hasher.rows == pixel).any(axis=1)].sum() for pixel in range(64)]
+    image = [
+        counts.array[label, (hasher.rows == pixel).any(axis=1)].sum() for pixel in range(64)
+    ]
     axis.imshow([image[row : row + 8] for row in range(0, 64, 8)], cmap="magma")
     axis.set_title(f"class {label}")
     axis.set_axis_off()

@@ -17,7 +17,9 @@ from sklearn.model_selection import train_test_split
 
 from flwr_flynn import ClassCounts, FlyHash, FlyNNClassifier, HashSpec
 
-X, X_test, y, y_test = train_test_split(*load_digits(return_X_y=True), test_size=0.25, random_state=0)
+X, X_test, y, y_test = train_test_split(
+    *load_digits(return_X_y=True), test_size=0.25, random_state=0
+)
 spec = HashSpec.suggest(n_features=64, n_examples=len(X), n_classes=10, seed=7)
 hasher = FlyHash(spec)
 pooled = ClassCounts.from_data(hasher, X, y, n_classes=10)
@@ -36,7 +38,10 @@ def dirichlet(alpha, n_parties=6):
 figure, axes = plt.subplots(1, 3, figsize=(9, 3.6), sharey=True, layout="constrained")
 for axis, alpha in zip(axes, (100, 1, 0.05), strict=True):
     party = dirichlet(alpha)
-    parts = [ClassCounts.from_data(hasher, X[party == i], y[party == i], n_classes=10) for i in range(6)]
+    parts = [
+        ClassCounts.from_data(hasher, X[party == i], y[party == i], n_classes=10)
+        for i in range(6)
+    ]
     total = reduce(add, parts)
     assert total.sha256() == pooled.sha256()
     model = FlyNNClassifier.from_counts(spec, total, classes=range(10))
@@ -44,6 +49,9 @@ for axis, alpha in zip(axes, (100, 1, 0.05), strict=True):
     for label, start in enumerate(sizes.cumsum(axis=1).T - sizes.T):
         axis.barh(range(6), sizes[:, label], left=start, color=f"C{label}")
     accuracy = model.score(X_test, y_test)
-    axis.set(title=f"alpha = {alpha}\naccuracy {accuracy:.3f}\nSHA-256 {total.sha256()[:8]}", xlabel="samples")
+    axis.set(
+        title=f"alpha = {alpha}\naccuracy {accuracy:.3f}\nSHA-256 {total.sha256()[:8]}",
+        xlabel="samples",
+    )
 axes[0].set_ylabel("party")
 plt.show()

@@ -17,11 +17,15 @@ from flwr_flynn import FlyNNClassifier
 figure, axis = plt.subplots(figsize=(7, 4), layout="constrained")
 decays = 1 - np.geomspace(1, 0.003, 13)
 for colour, load in enumerate((load_digits, load_breast_cancer, load_wine)):
-    X, X_test, y, y_test = train_test_split(*load(return_X_y=True), test_size=0.4, random_state=1)
+    X, X_test, y, y_test = train_test_split(
+        *load(return_X_y=True), test_size=0.4, random_state=1
+    )
     chosen = FlyNNClassifier(scaling="weighted").fit(X, y)
     # The counts stay as they are: only the readout changes.
     curve = [
-        FlyNNClassifier.from_counts(chosen.spec_, chosen.counts_, chosen.classes_, decay=decay).score(X_test, y_test)
+        FlyNNClassifier.from_counts(
+            chosen.spec_, chosen.counts_, chosen.classes_, decay=decay
+        ).score(X_test, y_test)
         for decay in decays
     ]
     name = load.__name__.removeprefix("load_").replace("_", " ")
@@ -29,6 +33,11 @@ for colour, load in enumerate((load_digits, load_breast_cancer, load_wine)):
     axis.plot(1 - chosen.decay_, chosen.score(X_test, y_test), "o", color=f"C{colour}")
     print(f"{name}: decay {chosen.decay_:.3f}, accuracy {chosen.score(X_test, y_test):.3f}")
 
-axis.set(xscale="log", xlabel="1 - decay", ylabel="accuracy on held-out samples", title="Points: the decay of fit")
+axis.set(
+    xscale="log",
+    xlabel="1 - decay",
+    ylabel="accuracy on held-out samples",
+    title="Points: the decay of fit",
+)
 axis.legend()
 plt.show()

@@ -16,7 +16,14 @@ from sklearn.naive_bayes import GaussianNB
 from flwr_flynn import FlyNNClassifier
 
 X, y = make_classification(
-    6000, n_features=20, n_informative=6, n_redundant=10, n_classes=3, class_sep=1.0, flip_y=0, random_state=0
+    6000,
+    n_features=20,
+    n_informative=6,
+    n_redundant=10,
+    n_classes=3,
+    class_sep=1.0,
+    flip_y=0,
+    random_state=0,
 )
 X, X_test, y, y_test = train_test_split(X, y, test_size=0.5, random_state=0)
 
@@ -28,7 +35,12 @@ for name, model in (("FlyNN", FlyNNClassifier()), ("naive Bayes", GaussianNB()))
     right = model.classes_[probabilities.argmax(axis=1)] == y_test
     bins = np.digitize(sure, np.linspace(0.4, 1, 7)[:-1])
     filled = [b for b in np.unique(bins) if (bins == b).sum() >= 30]
-    axis.plot([sure[bins == b].mean() for b in filled], [right[bins == b].mean() for b in filled], "o-", label=name)
+    axis.plot(
+        [sure[bins == b].mean() for b in filled],
+        [right[bins == b].mean() for b in filled],
+        "o-",
+        label=name,
+    )
     print(f"{name}: accuracy {right.mean():.3f}, mean confidence {sure.mean():.3f}")
 axis.set(xlabel="confidence in the predicted class", ylabel="share that is right")
 axis.legend()

@@ -16,7 +16,9 @@ from flwr_flynn import FlyNNClassifier
 
 X, y = load_digits(return_X_y=True)
 known = y < 8
-X_train, X_known, y_train, y_known = train_test_split(X[known], y[known], test_size=0.4, random_state=0)
+X_train, X_known, y_train, y_known = train_test_split(
+    X[known], y[known], test_size=0.4, random_state=0
+)
 
 model = FlyNNClassifier(scaling="center").fit(X_train, y_train)
 of_known = model.novelty(X_known).min(axis=1)
@@ -25,7 +27,9 @@ limit = np.quantile(of_known, 0.95)
 print(f"limit {limit:.2f}: {np.mean(of_new > limit):.0%} of the unknown digits are turned away")
 kept = of_known <= limit
 accuracy = np.mean(model.predict(X_known)[kept] == y_known[kept])
-print(f"accuracy {model.score(X_known, y_known):.3f} on all known digits, {accuracy:.3f} on those that are kept")
+print(
+    f"accuracy {model.score(X_known, y_known):.3f} on all known digits, {accuracy:.3f} on those that are kept"
+)
 
 # %%
 # The two distributions, and the limit between them.

@@ -14,8 +14,12 @@ from sklearn.model_selection import train_test_split
 
 from flwr_flynn import FlyNNClassifier, HashSpec
 
-X, X_test, y, y_test = train_test_split(*load_digits(return_X_y=True), test_size=0.4, random_state=0)
-party = np.minimum(y // 2 + np.random.default_rng(0).integers(0, 2, len(y)), 5)  # each party knows three digits or so
+X, X_test, y, y_test = train_test_split(
+    *load_digits(return_X_y=True), test_size=0.4, random_state=0
+)
+party = np.minimum(
+    y // 2 + np.random.default_rng(0).integers(0, 2, len(y)), 5
+)  # each party knows three digits or so
 spec = HashSpec.suggest(n_features=64, n_examples=len(X), n_classes=10, seed=3)
 
 
@@ -46,5 +50,7 @@ figure, axis = plt.subplots(figsize=(7, 3.6), layout="constrained")
 axis.plot(accuracies, "o-")
 axis.axvline(5.5, color="grey", linestyle=":")
 axis.set_xticks(range(len(steps)), steps)
-axis.set(xlabel="party that joins (+) or leaves (-)", ylabel="accuracy, all ten digits", ylim=(0, 1))
+axis.set(
+    xlabel="party that joins (+) or leaves (-)", ylabel="accuracy, all ten digits", ylim=(0, 1)
+)
 plt.show()

@@ -20,7 +20,10 @@ X = np.hstack([wine.data, noise])
 names = [*wine.feature_names, *(f"noise {i}" for i in range(noise.shape[1]))]
 X, X_test, y, y_test = train_test_split(X, wine.target, test_size=0.5, random_state=0)
 
-models = {scaling: FlyNNClassifier(scaling=scaling, waves=False).fit(X, y) for scaling in ("standard", "weighted")}
+models = {
+    scaling: FlyNNClassifier(scaling=scaling, waves=False).fit(X, y)
+    for scaling in ("standard", "weighted")
+}
 for scaling, model in models.items():
     print(f"{scaling}: accuracy {model.score(X_test, y_test):.3f}")
 
@@ -30,7 +33,11 @@ for scaling, model in models.items():
 weights = np.array(models["weighted"].spec_.scale) / np.array(models["standard"].spec_.scale)
 figure, axis = plt.subplots(figsize=(8, 5), layout="constrained")
 order = np.argsort(weights)
-axis.barh([names[i] for i in order], weights[order], color=["C1" if "noise" in names[i] else "C0" for i in order])
+axis.barh(
+    [names[i] for i in order],
+    weights[order],
+    color=["C1" if "noise" in names[i] else "C0" for i in order],
+)
 axis.tick_params(axis="y", labelsize=7)
 axis.set(xlabel="weight", title="Wine: 13 measured columns (blue), 13 of noise (orange)")
 plt.show()

@@ -32,13 +32,17 @@ train[~at_north].to_csv(south, index=False)
 
 public = wine.drop(columns="target")  # stands for figures from the literature
 center, scale = tuple(public.median()), tuple(1 / public.std())
-spec = HashSpec.suggest(13, n_examples=100, n_classes=3, seed=1, signed=True, center=center, scale=scale)
+spec = HashSpec.suggest(
+    13, n_examples=100, n_classes=3, seed=1, signed=True, center=center, scale=scale
+)
 
 
 def model_of(path):
     """What a site does with its own file."""
     mine = pd.read_csv(path)
-    return FlyNNClassifier(spec).partial_fit(mine.drop(columns="target"), mine["target"], classes=[0, 1, 2])
+    return FlyNNClassifier(spec).partial_fit(
+        mine.drop(columns="target"), mine["target"], classes=[0, 1, 2]
+    )
 
 
 for path in (north, south):
@@ -51,8 +55,12 @@ models["merged"] = FlyNNClassifier.load(north.with_suffix(".npz")).merge(models[
 
 figure, axis = plt.subplots(figsize=(7, 3.6), layout="constrained")
 for i, (name, model) in enumerate(models.items()):
-    right = recall_score(test["target"], model.predict(test.drop(columns="target")), average=None)
-    axis.bar_label(axis.bar(np.arange(3) + 0.27 * i, right, width=0.25, label=f"{name} model"), fmt="%.2f")
+    right = recall_score(
+        test["target"], model.predict(test.drop(columns="target")), average=None
+    )
+    axis.bar_label(
+        axis.bar(np.arange(3) + 0.27 * i, right, width=0.25, label=f"{name} model"), fmt="%.2f"
+    )
 axis.set_xticks(np.arange(3) + 0.27, [f"cultivar {label}" for label in range(3)])
 axis.set(ylabel="share that is right", ylim=(0, 1.25))
 axis.legend(loc="upper center", ncol=3)

@@ -15,9 +15,36 @@ from sklearn.pipeline import make_pipeline
 from flwr_flynn import FlyNNClassifier
 
 topics = {
-    "billing": ["invoice", "payment", "refund", "charge", "receipt", "account", "due", "balance"],
-    "delivery": ["parcel", "courier", "address", "late", "tracking", "shipped", "box", "arrived"],
-    "technical": ["error", "screen", "restart", "password", "login", "update", "crash", "button"],
+    "billing": [
+        "invoice",
+        "payment",
+        "refund",
+        "charge",
+        "receipt",
+        "account",
+        "due",
+        "balance",
+    ],
+    "delivery": [
+        "parcel",
+        "courier",
+        "address",
+        "late",
+        "tracking",
+        "shipped",
+        "box",
+        "arrived",
+    ],
+    "technical": [
+        "error",
+        "screen",
+        "restart",
+        "password",
+        "login",
+        "update",
+        "crash",
+        "button",
+    ],
 }
 common = [f"word{i}" for i in range(300)]
 generator = np.random.default_rng(0)
@@ -25,7 +52,10 @@ generator = np.random.default_rng(0)
 
 def message(topic, length=20, share=0.15):
     """A message in which some words are of the topic."""
-    return " ".join(generator.choice(topics[topic] if generator.random() < share else common) for _ in range(length))
+    return " ".join(
+        generator.choice(topics[topic] if generator.random() < share else common)
+        for _ in range(length)
+    )
 
 
 def messages(n):
@@ -44,7 +74,9 @@ print(labels[0], "|", texts[0])
 sizes = [30, 100, 300, 1000, 3000]
 accuracies = []
 for n in sizes:
-    model = make_pipeline(HashingVectorizer(n_features=2**12, alternate_sign=False), FlyNNClassifier(scaling=None))
+    model = make_pipeline(
+        HashingVectorizer(n_features=2**12, alternate_sign=False), FlyNNClassifier(scaling=None)
+    )
     accuracies.append(model.fit(texts[:n], labels[:n]).score(texts_test, labels_test))
 
 figure, axis = plt.subplots(figsize=(7, 3.6), layout="constrained")

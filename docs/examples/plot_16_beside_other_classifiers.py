@@ -24,14 +24,27 @@ methods = {
     "random forest": RandomForestClassifier(random_state=0),
     "logistic regression": make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)),
 }
-tables = {"Digits": load_digits, "Wine": load_wine, "Iris": load_iris, "Breast cancer": load_breast_cancer}
+tables = {
+    "Digits": load_digits,
+    "Wine": load_wine,
+    "Iris": load_iris,
+    "Breast cancer": load_breast_cancer,
+}
 folds = StratifiedKFold(3, shuffle=True, random_state=0)
 
 figure, axis = plt.subplots(figsize=(8, 4), layout="constrained")
 for i, (name, method) in enumerate(methods.items()):
-    scores = [cross_val_score(method, *load(return_X_y=True), cv=folds) for load in tables.values()]
+    scores = [
+        cross_val_score(method, *load(return_X_y=True), cv=folds) for load in tables.values()
+    ]
     places = [table + 0.2 * i for table in range(len(tables))]
-    axis.bar(places, [score.mean() for score in scores], 0.18, yerr=[score.std() for score in scores], label=name)
+    axis.bar(
+        places,
+        [score.mean() for score in scores],
+        0.18,
+        yerr=[score.std() for score in scores],
+        label=name,
+    )
     print(f"{name:20}", *(f"{score.mean():.3f}" for score in scores))
 axis.set_xticks([table + 0.3 for table in range(len(tables))], list(tables))
 axis.set(ylabel="accuracy, three folds", ylim=(0.85, 1.04))

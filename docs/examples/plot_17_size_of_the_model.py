@@ -19,7 +19,14 @@ from sklearn.neighbors import KNeighborsClassifier
 from flwr_flynn import FlyNNClassifier
 
 X, y = make_classification(
-    34000, 40, n_informative=12, n_redundant=10, n_classes=4, n_clusters_per_class=1, class_sep=1.5, random_state=0
+    34000,
+    40,
+    n_informative=12,
+    n_redundant=10,
+    n_classes=4,
+    n_clusters_per_class=1,
+    class_sep=1.5,
+    random_state=0,
 )
 X_test, y_test, X, y = X[:2000], y[:2000], X[2000:], y[2000:]
 sizes = [500, 2000, 8000, 32000]
@@ -33,7 +40,9 @@ for n in sizes:
     stream = io.BytesIO()
     np.savez_compressed(stream, X=X[:n].astype(np.float32), y=y[:n])
     bytes_of["nearest neighbour"].append(stream.tell())
-    print(f"{n:6} samples: {ours.score(X_test, y_test):.3f}, 1-NN {theirs.score(X_test, y_test):.3f}")
+    print(
+        f"{n:6} samples: {ours.score(X_test, y_test):.3f}, 1-NN {theirs.score(X_test, y_test):.3f}"
+    )
 
 # %%
 # Both axes are logarithmic.
@@ -41,7 +50,9 @@ for n in sizes:
 figure, axis = plt.subplots(figsize=(7, 3.8), layout="constrained")
 for name, sizes_in_bytes in bytes_of.items():
     axis.plot(sizes, sizes_in_bytes, "o-", label=name)
-axis.set(xscale="log", yscale="log", xlabel="training samples", ylabel="bytes of the saved model")
+axis.set(
+    xscale="log", yscale="log", xlabel="training samples", ylabel="bytes of the saved model"
+)
 axis.set_xticks(sizes, [str(n) for n in sizes])
 axis.legend()
 plt.show()
