@@ -9,9 +9,8 @@ digits of each of three classes, and how many of 32 active bits every pair share
 
 import matplotlib.pyplot as plt
 import numpy as np
-from sklearn.datasets import load_digits
-
 from flwr_flynn import FlyHash, HashSpec
+from sklearn.datasets import load_digits
 
 X, y = load_digits(return_X_y=True)
 chosen = np.concatenate([np.flatnonzero(y == digit)[:2] for digit in (0, 1, 7)])

@@ -8,9 +8,8 @@ what a class looks like. That is why they classify, and why the counts of few sa
 """
 
 import matplotlib.pyplot as plt
-from sklearn.datasets import load_digits
-
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
+from sklearn.datasets import load_digits
 
 X, y = load_digits(return_X_y=True)
 hasher = FlyHash(HashSpec(n_features=64, hash_dim=4096, row_nnz=8, hash_nnz=64, seed=7))

@@ -12,10 +12,9 @@ from operator import add
 
 import matplotlib.pyplot as plt
 import numpy as np
+from flwr_flynn import ClassCounts, FlyHash, FlyNNClassifier, HashSpec
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
-
-from flwr_flynn import ClassCounts, FlyHash, FlyNNClassifier, HashSpec
 
 X, X_test, y, y_test = train_test_split(
     *load_digits(return_X_y=True), test_size=0.25, random_state=0

@@ -7,10 +7,9 @@ with m and levels off; rho has a broad optimum. The defaults come from formulas,
 """
 
 import matplotlib.pyplot as plt
+from flwr_flynn import FlyNNClassifier, HashSpec
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
-
-from flwr_flynn import FlyNNClassifier, HashSpec
 
 X, X_test, y, y_test = train_test_split(
     *load_digits(return_X_y=True), test_size=0.5, random_state=0

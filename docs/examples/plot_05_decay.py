@@ -9,10 +9,9 @@ training samples. The curve is the accuracy on held-out samples, which the choic
 
 import matplotlib.pyplot as plt
 import numpy as np
+from flwr_flynn import FlyNNClassifier
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 from sklearn.model_selection import train_test_split
-
-from flwr_flynn import FlyNNClassifier
 
 figure, axis = plt.subplots(figsize=(7, 4), layout="constrained")
 decays = 1 - np.geomspace(1, 0.003, 13)

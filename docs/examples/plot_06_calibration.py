@@ -9,11 +9,10 @@ whose probabilities are far too sure.
 
 import matplotlib.pyplot as plt
 import numpy as np
+from flwr_flynn import FlyNNClassifier
 from sklearn.datasets import make_classification
 from sklearn.model_selection import train_test_split
 from sklearn.naive_bayes import GaussianNB
-
-from flwr_flynn import FlyNNClassifier
 
 X, y = make_classification(
     6000,

@@ -9,10 +9,9 @@ turns most of the unknown ones away.
 
 import matplotlib.pyplot as plt
 import numpy as np
+from flwr_flynn import FlyNNClassifier
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
-
-from flwr_flynn import FlyNNClassifier
 
 X, y = load_digits(return_X_y=True)
 known = y < 8

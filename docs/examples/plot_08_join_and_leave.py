@@ -9,10 +9,9 @@ while three of them leave.
 
 import matplotlib.pyplot as plt
 import numpy as np
+from flwr_flynn import FlyNNClassifier, HashSpec
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
-
-from flwr_flynn import FlyNNClassifier, HashSpec
 
 X, X_test, y, y_test = train_test_split(
     *load_digits(return_X_y=True), test_size=0.4, random_state=0

@@ -8,10 +8,9 @@ is seeded, so that this page can be built again: that protects nobody, and deplo
 """
 
 import matplotlib.pyplot as plt
-from sklearn.datasets import make_classification
-
 from flwr_flynn import ClassCounts, FlyHash, FlyNNClassifier
 from flwr_flynn.privacy import GaussianCounts, SimulatedRelease, suggest_spec
+from sklearn.datasets import make_classification
 
 X, y = make_classification(
     12000,

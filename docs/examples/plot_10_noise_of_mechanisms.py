@@ -8,7 +8,6 @@ with delta 0, and grows with the number of active bits.
 """
 
 import matplotlib.pyplot as plt
-
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts
 
 mechanism = GaussianCounts(epsilon=1.0, delta=1e-5, hash_nnz=32, n_classes=10)

@@ -9,10 +9,9 @@ there are few features; ``waves=False`` shows what they are for.
 
 import matplotlib.pyplot as plt
 import numpy as np
+from flwr_flynn import FlyNNClassifier
 from sklearn.datasets import make_moons
 from sklearn.model_selection import train_test_split
-
-from flwr_flynn import FlyNNClassifier
 
 X, X_test, y, y_test = train_test_split(
     *make_moons(1000, noise=0.2, random_state=0), test_size=0.5, random_state=0

@@ -9,10 +9,9 @@ Here half of the columns are noise, and the weights find that out.
 
 import matplotlib.pyplot as plt
 import numpy as np
+from flwr_flynn import FlyNNClassifier
 from sklearn.datasets import load_wine
 from sklearn.model_selection import train_test_split
-
-from flwr_flynn import FlyNNClassifier
 
 wine = load_wine()
 noise = np.random.default_rng(0).normal(size=wine.data.shape)

@@ -13,11 +13,10 @@ from tempfile import TemporaryDirectory
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from flwr_flynn import FlyNNClassifier, HashSpec
 from sklearn.datasets import load_wine
 from sklearn.metrics import recall_score
 from sklearn.model_selection import train_test_split
-
-from flwr_flynn import FlyNNClassifier, HashSpec
 
 wine = load_wine(as_frame=True).frame
 train, test = train_test_split(wine, test_size=0.4, random_state=0, stratify=wine["target"])

@@ -9,42 +9,14 @@ words of each topic among many common ones.
 
 import matplotlib.pyplot as plt
 import numpy as np
+from flwr_flynn import FlyNNClassifier
 from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.pipeline import make_pipeline
 
-from flwr_flynn import FlyNNClassifier
-
 topics = {
-    "billing": [
-        "invoice",
-        "payment",
-        "refund",
-        "charge",
-        "receipt",
-        "account",
-        "due",
-        "balance",
-    ],
-    "delivery": [
-        "parcel",
-        "courier",
-        "address",
-        "late",
-        "tracking",
-        "shipped",
-        "box",
-        "arrived",
-    ],
-    "technical": [
-        "error",
-        "screen",
-        "restart",
-        "password",
-        "login",
-        "update",
-        "crash",
-        "button",
-    ],
+    "billing": ["invoice", "payment", "refund", "charge", "receipt", "account"],
+    "delivery": ["parcel", "courier", "address", "tracking", "shipped", "box"],
+    "technical": ["error", "screen", "restart", "password", "update", "crash"],
 }
 common = [f"word{i}" for i in range(300)]
 generator = np.random.default_rng(0)

@@ -8,6 +8,7 @@ matrix of counts that parties can add up; those of the others are not.
 """
 
 import matplotlib.pyplot as plt
+from flwr_flynn import FlyNNClassifier
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
@@ -15,8 +16,6 @@ from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-
-from flwr_flynn import FlyNNClassifier
 
 methods = {
     "FlyNN": FlyNNClassifier(),

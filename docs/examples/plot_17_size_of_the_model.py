@@ -13,10 +13,9 @@ from tempfile import TemporaryDirectory
 
 import matplotlib.pyplot as plt
 import numpy as np
+from flwr_flynn import FlyNNClassifier
 from sklearn.datasets import make_classification
 from sklearn.neighbors import KNeighborsClassifier
-
-from flwr_flynn import FlyNNClassifier
 
 X, y = make_classification(
     34000,
