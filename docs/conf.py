@@ -1,6 +1,6 @@
 """Settings of Sphinx: ``python -m sphinx -W --keep-going -b html docs docs/_build/html`` from the root of the project.
 
-Nothing is fetched, neither by the build nor by the pages: examples use bundled data, formulas become MathML.
+Nothing is fetched, neither by the build nor by the pages: examples use bundled data, formulas become drawings.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ extensions = [
     "sphinx_gallery.gen_gallery",
     "sphinx_copybutton",
     "sphinx_design",
-    "mathml",
     "flynn_reference",
+    "svg_formulas",
 ]
 exclude_patterns = ["_build", "_templates", "examples/GALLERY_HEADER.rst", "gallery/**/*.ipynb"]
 templates_path = ["_templates"]
@@ -85,7 +85,7 @@ html_css_files = ["flynn.css"]
 html_show_sourcelink = False
 html_copy_source = False
 html_sidebars = {"index": [], "changelog": [], "security": [], "contributing": []}
-html_math_renderer = "mathml"
+html_math_renderer = "svg"
 html_theme_options = {
     "logo": {"text": "flwr-flynn"},
     "header_links_before_dropdown": 6,

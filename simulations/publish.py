@@ -19,9 +19,9 @@ _IMAGE = re.compile(r"!\[([^]]*)\]\(([^)/]+\.png)\)")
 
 _INDEX = """# Results
 
-Every page here is written by a command and never by hand. It says which command made it, when, and on which machine. Run
-that command again, then `python -m simulations publish`, to replace the page. Without `--data`, experiments take bundled
-and generated data.
+Every page here is written by a command and never by hand. It says which command made it, when, and on which machine.
+Run that command again, then `python -m simulations publish`, to replace the page. Without `--data`, experiments take
+bundled and generated data.
 
 {entries}
 

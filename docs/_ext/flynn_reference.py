@@ -4,7 +4,8 @@
 ``flynn-errors``     the error classes, each with its base classes, docstring and attributes
 ``flynn-constants``  constants of the wire protocol with their values
 
-And the role of `names` between single backticks in docstrings: a link where the name has a page, code otherwise.
+At the end of a build, every public name that has no page is a warning. The role of `names` between single backticks in
+docstrings makes a link where the name has a page, and code otherwise.
 """
 
 from __future__ import annotations
@@ -19,12 +20,19 @@ from typing import Any, ClassVar
 from docutils import nodes
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
 from sphinx.roles import XRefRole
+from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 from flwr_flynn import errors
 from flwr_flynn.app.config import NodeConfig, RunConfig
 from flwr_flynn.app.settings import Row, Settings, key_of
+
+_log = logging.getLogger(__name__)
+
+_PUBLIC = ("", ".message", ".privacy", ".privacy.ledger", ".secagg", ".federation")
+_WITHOUT_PAGE = {"Plan", "message", "MECHANISMS", "NEIGHBOURS", "main"}  # explained on the page that lists the others
 
 _TABLES: dict[str, type[Settings]] = {"run": RunConfig, "node": NodeConfig}
 
@@ -177,10 +185,22 @@ def _accept(app: Sphinx, domain: Any, node: pending_xref) -> bool | None:
     return True if node.get("maybe") else None
 
 
+def _check_complete(app: Sphinx, env: BuildEnvironment) -> None:
+    """Warn of public names that no page describes."""
+    described = {name for name, *_ in env.get_domain("py").get_objects()}
+    for place in _PUBLIC:
+        module = import_module(f"flwr_flynn{place}")
+        for name in set(module.__all__) - _WITHOUT_PAGE:
+            home = errors.__name__ if hasattr(errors, name) else module.__name__
+            if f"{home}.{name}" not in described:
+                _log.warning("%s.%s is public and has no page in the reference", module.__name__, name)
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the directives and the role."""
     app.add_role("maybe", Maybe())
     app.connect("warn-missing-reference", _accept)
+    app.connect("env-check-consistency", _check_complete)
     app.add_directive("flynn-settings", SettingsTables)
     app.add_directive("flynn-errors", ErrorsTable)
     app.add_directive("flynn-constants", Constants)
