@@ -58,8 +58,8 @@ def fitted(**parameters):
     return FlyNNClassifier(spec=SPEC, **parameters).fit(X, Y)
 
 
-# A model for each sample that is left out takes a while: of every sixth sample, and of all where nobody waits.
-LEFT_OUT = pytest.mark.parametrize("step", [6, pytest.param(1, marks=pytest.mark.slow)])
+# A model for each sample that is left out takes a while: of every fourth sample, and of all where nobody waits.
+LEFT_OUT = pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])
 
 
 # Laws
