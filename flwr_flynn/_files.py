@@ -1,11 +1,12 @@
 """Files: written whole or not at all, locked, and read when anybody may have written them.
 
 >>> import tempfile
+>>> from pathlib import Path
 >>> with tempfile.TemporaryDirectory() as folder:
 ...     path = os.path.join(folder, "figures.json")
 ...     with writing(path) as stream:
 ...         _ = stream.write(b"{}")
-...     print(os.listdir(folder), open(path).read())
+...     print(os.listdir(folder), Path(path).read_text())
 ['figures.json'] {}
 """
 

@@ -62,7 +62,7 @@ def read_set(path: Path) -> tuple[Array, Array]:
         Anything about the file that keeps it from being a classification problem.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             names = ("X", "y", "X_test", "y_test")
             arrays = {name: file[name] for name in names if name in file}
     except (OSError, ValueError, EOFError, KeyError, TypeError, AttributeError, MemoryError) as error:

@@ -129,7 +129,7 @@ def mnist(path: Path, digits: tuple[int, ...]) -> Task:
         Not an .npz file with X, y, X_test and y_test that fit together.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             arrays = [file[name] for name in ("X", "y", "X_test", "y_test")]
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{path.name}: expected an .npz with X, y, X_test and y_test ({str(error)[:200]})") from None

@@ -207,6 +207,7 @@ def german(folder: Path) -> dict[str, str]:
     return {"LOCPATH": str(folder), "LC_ALL": "de_DE.UTF-8"}
 
 
+@pytest.mark.slow
 def test_locale_time_zone_and_encoding_make_no_difference(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a,b,label\n0.5,1e-3,é\n1.5,-2,x\n", encoding="utf-8")
     there = {"LC_ALL": "C", "TZ": "Pacific/Kiritimati", "PYTHONUTF8": "0", "PYTHONIOENCODING": "utf-8"}

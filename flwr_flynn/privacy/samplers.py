@@ -8,6 +8,7 @@ Needs the extra `privacy`: ``pip install "flwr-flynn[privacy]"``; `SeededNoise` 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -46,15 +47,7 @@ class OpenDPNoise:
         return _draw("laplace", size, scale)
 
     def top(self, scores: Integers, n_drawn: int, scale: float) -> Integers:
-        dp = privacy_extra("opendp.prelude")
-        dp.enable_features("contrib")
-        domain = dp.vector_domain(dp.atom_domain(T="i64"))
-        # Under zero-concentrated divergence OpenDP's noisy top k adds Gumbel noise; under max-divergence exponential
-        # noise, of a different distribution (permute-and-flip).
-        pick = dp.m.make_noisy_top_k(
-            domain, dp.linf_distance(T="i64"), dp.zero_concentrated_divergence(), k=n_drawn, scale=float(scale)
-        )
-        return np.array(pick(scores.tolist()), np.int64)
+        return np.array(_noisy_top(n_drawn, float(scale))(scores.tolist()), np.int64)
 
 
 class SeededNoise:
@@ -75,6 +68,18 @@ class SeededNoise:
     def top(self, scores: Integers, n_drawn: int, scale: float) -> Integers:
         noisy = scores + self._generator.gumbel(0.0, scale, scores.size)
         return np.argsort(-noisy, kind="stable")[:n_drawn]
+
+
+@lru_cache(maxsize=8)
+def _noisy_top(n_drawn: int, scale: float) -> Any:
+    dp = privacy_extra("opendp.prelude")
+    dp.enable_features("contrib")
+    domain = dp.vector_domain(dp.atom_domain(T="i64"))
+    # Under zero-concentrated divergence OpenDP's noisy top k adds Gumbel noise; under max-divergence exponential noise,
+    # of a different distribution (permute-and-flip).
+    return dp.m.make_noisy_top_k(
+        domain, dp.linf_distance(T="i64"), dp.zero_concentrated_divergence(), k=n_drawn, scale=scale
+    )
 
 
 def _draw(kind: str, size: int, scale: float) -> Integers:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from flwr_flynn.app.data.datasets import load_dataset
 from flwr_flynn.app.data.partition import held_out
 from tests.docs.pages import blocks
 
-from .conftest import ROOT, Flower, free_ports
+from .conftest import ROOT, Deployment, Flower, free_ports
 
 pytestmark = pytest.mark.integration
 
@@ -57,6 +57,19 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
         flower.stop()
 
 
+def test_two_supernodes_make_one_model(deployment: Callable[..., Deployment], tmp_path: Path) -> None:
+    """The shortest run: one round, no evaluation."""
+    flower = deployment({f"site{i}": {"data": (DIGITS.X[i::2], DIGITS.y[i::2])} for i in range(2)})
+    given = {"classes": CLASSES, "min_available": 2, "decay": "0.5", "evaluate": "false", "output_dir": str(tmp_path)}
+    run = flower.run(**SPEC, **given)
+    assert run.status == "finished:completed", run.output[-6000:]
+    assert run.row("parties counted") == "2 of 2"
+    model = FlyNNClassifier.load(tmp_path / "model.npz")
+    rows = np.concatenate([np.arange(i, len(DIGITS.y), 2)[~held_out(len(DIGITS.y[i::2]), 0.2, 0)] for i in range(2)])
+    assert FlyNNClassifier(spec=model.spec_).fit(DIGITS.X[rows], DIGITS.y[rows]).counts_ == model.counts_
+
+
+@pytest.mark.slow
 def test_two_files_make_one_model(federation: Federation, tmp_path: Path) -> None:
     flower, command = federation
     sizes = "hash-dim=2048 seed=7"

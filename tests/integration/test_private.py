@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from flwr_flynn import FlyNNClassifier
@@ -41,7 +42,7 @@ def test_a_private_simulation_keeps_and_prints_its_guarantee(flower: Flower, tmp
     assert model.guarantee_ == privacy["guarantee"] == mechanism_from_dict(privacy["mechanism"]).guarantee()
     assert len(model.counts_.noise) == 3
     test = held_out(1797, 0.2, 0)
-    assert np.mean(model.predict(DIGITS.X[test]) == DIGITS.y[test]) > 0.5
+    assert np.mean(model.predict(pd.DataFrame(DIGITS.X[test], columns=DIGITS.feature_names)) == DIGITS.y[test]) > 0.5
     for party in range(3):
         (ledger,) = tmp_path.glob(f"state/*/party-{party}")
         assert Budget(ledger, Policy(2.0)).spent() == (privacy["epsilon"], 1e-5)

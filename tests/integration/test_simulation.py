@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from flwr_flynn import FlyNNClassifier
@@ -59,7 +60,9 @@ def test_the_saved_model_is_the_pooled_model(first: tuple[str, Path]) -> None:
     pooled = FlyNNClassifier(spec=model.spec_, decay=model.decay_).fit(digits.X[~test], digits.y[~test])
     assert (pooled.counts_.array == model.counts_.array).all()
     metrics = json.loads((folder / "metrics.json").read_text())
-    accuracy = float(np.mean(model.predict(digits.X[test]) == digits.y[test]))
+    accuracy = float(
+        np.mean(model.predict(pd.DataFrame(digits.X[test], columns=digits.feature_names)) == digits.y[test])
+    )
     assert metrics["evaluation"]["accuracy"] == pytest.approx(accuracy, abs=1e-12)
     assert metrics["examples"] == int((~test).sum())
 
@@ -103,7 +106,9 @@ def test_columns_are_summed_and_the_hash_is_selected(flower: Flower, tmp_path: P
     model = FlyNNClassifier.load(tmp_path / "model.npz")
     assert (model.decay_, model.temperature_) == tuple(selection["readout"][1:])
     digits, test = load_dataset("digits"), held_out(1797, 0.2, 0)
-    accuracy = float(np.mean(model.predict(digits.X[test]) == digits.y[test]))
+    accuracy = float(
+        np.mean(model.predict(pd.DataFrame(digits.X[test], columns=digits.feature_names)) == digits.y[test])
+    )
     assert report["evaluation"]["accuracy"] == pytest.approx(accuracy, abs=1e-12)
 
 

@@ -44,13 +44,23 @@ LABELS = np.array(["ant", "bee", "cicada"])
 Y = LABELS[CODES]
 
 
-@parametrize_with_checks([FlyNNClassifier(), FlyNNClassifier(rule="bayes"), FlyNNClassifier(decay=0.5, n_jobs=2)])
+@parametrize_with_checks([FlyNNClassifier()])
 def test_scikit_learns_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks([FlyNNClassifier(rule="bayes"), FlyNNClassifier(decay=0.5, n_jobs=2)])
+def test_scikit_learns_checks_with_settings(estimator, check):
     check(estimator)
 
 
 def fitted(**parameters):
     return FlyNNClassifier(spec=SPEC, **parameters).fit(X, Y)
+
+
+# A model for each sample that is left out takes a while: of every fourth sample, and of all where nobody waits.
+LEFT_OUT = pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])
 
 
 # Laws
@@ -131,14 +141,17 @@ def test_a_model_that_forgot_everything_predicts_the_first_class():
     assert_allclose(model.predict_proba(X), 1 / 3)
 
 
-def test_the_decay_is_chosen_by_leave_one_out():
+@LEFT_OUT
+def test_the_decay_is_chosen_by_leave_one_out(step):
+    points, labels = X[::step], Y[::step]
     for rule in ("balanced", "novelty"):
-        model = fitted(rule=rule)
+        model = FlyNNClassifier(spec=SPEC, rule=rule).fit(points, labels)
         grid = decay_grid(model.counts_, rule)
         recalls = []
         for decay in grid:
             one = FlyNNClassifier(spec=SPEC, decay=decay, rule=rule)
-            recalls.append(balanced_accuracy_score(Y, cross_val_predict(one, X, Y, cv=LeaveOneOut())))
+            left_out = cross_val_predict(one, points, labels, cv=LeaveOneOut())
+            recalls.append(balanced_accuracy_score(labels, left_out))
         assert len(set(recalls)) > 1
         assert model.decay_ == grid[int(np.argmax(np.round(recalls, 12)))]
 
@@ -381,16 +394,18 @@ def test_scaling():
     assert weights.min() >= 0.05
 
 
-def test_auto_takes_the_best_of_its_candidates_by_leave_one_out():
-    model = FlyNNClassifier().fit(X, Y)
-    plan = HashPlan(5, 3, len(X), "auto")
-    specs = plan.specs(ColumnMoments.from_data(X, CODES, 3))
+@LEFT_OUT
+def test_auto_takes_the_best_of_its_candidates_by_leave_one_out(step):
+    points, labels = X[::step], Y[::step]
+    model = FlyNNClassifier().fit(points, labels)
+    plan = HashPlan(5, 3, len(points), "auto")
+    specs = plan.specs(ColumnMoments.from_data(points, CODES[::step], 3))
     assert len(set(specs)) == 4
     recalls = []
     for spec in specs:
-        one = FlyNNClassifier(spec=spec).fit(X, Y)
+        one = FlyNNClassifier(spec=spec).fit(points, labels)
         alone = FlyNNClassifier(spec=spec, decay=one.decay_)
-        recalls.append(balanced_accuracy_score(Y, cross_val_predict(alone, X, Y, cv=LeaveOneOut())))
+        recalls.append(balanced_accuracy_score(labels, cross_val_predict(alone, points, labels, cv=LeaveOneOut())))
     assert model.spec_ == specs[int(np.argmax(np.round(recalls, 12)))]
 
 
@@ -408,12 +423,15 @@ def test_many_columns_are_left_as_they_are():
     assert (spec.center, spec.scale, spec.n_waves) == (None, None, 0)
 
 
-def test_temperatures_are_chosen_by_leave_one_out():
-    model = fitted()
+@LEFT_OUT
+def test_temperatures_are_chosen_by_leave_one_out(step):
+    points, labels = X[::step], Y[::step]
+    model = FlyNNClassifier(spec=SPEC).fit(points, labels)
     losses = []
     for temperature in TEMPERATURES:
         one = FlyNNClassifier(spec=SPEC, decay=model.decay_, temperature=temperature)
-        losses.append(log_loss(Y, cross_val_predict(one, X, Y, cv=LeaveOneOut(), method="predict_proba")))
+        left_out = cross_val_predict(one, points, labels, cv=LeaveOneOut(), method="predict_proba")
+        losses.append(log_loss(labels, left_out))
     assert losses[TEMPERATURES.index(model.temperature_)] < min(losses) + 1e-5
     assert_array_equal(model.predict_proba(X).argmax(axis=1), model.decision_function(X).argmax(axis=1))
 
@@ -447,6 +465,7 @@ def test_signed_is_heard_by_auto():
         assert FlyNNClassifier(signed=signed).fit(X, Y).spec_.signed is signed
 
 
+@pytest.mark.filterwarnings("ignore:X has feature names, but FlyNNClassifier was fitted without:UserWarning")
 def test_what_is_missing_is_told_by_column():
     frame = pd.DataFrame(X, columns=list("abcde"))
     frame.loc[3, "b"] = np.nan

@@ -86,25 +86,27 @@ def test_truncated_files_are_refused(path):
             FlyNNClassifier.load(path)
 
 
-def test_altered_files_are_refused_or_say_the_same(path):
+@pytest.mark.parametrize(
+    "mask", [1, pytest.param(0x80, marks=pytest.mark.slow), pytest.param(0xFF, marks=pytest.mark.slow)]
+)
+def test_altered_files_are_refused_or_say_the_same(path, mask):
     """Nothing but what no reader looks at, such as a time stamp, can be altered."""
     model, content = FlyNNClassifier.load(path), path.read_bytes()
     survivors = 0
     for position in range(len(content)):
-        for mask in (1, 0x80, 0xFF):
-            altered = bytearray(content)
-            altered[position] ^= mask
-            path.write_bytes(altered)
-            try:
-                loaded = FlyNNClassifier.load(path)
-            except ModelFileError:
-                continue
-            survivors += 1
-            assert loaded.counts_ == model.counts_
-            assert loaded.spec_ == model.spec_
-            assert (loaded.decay_, loaded.rule) == (model.decay_, model.rule)
-            assert_array_equal(loaded.classes_, model.classes_)
-    assert survivors < 3 * len(content) / 4
+        altered = bytearray(content)
+        altered[position] ^= mask
+        path.write_bytes(altered)
+        try:
+            loaded = FlyNNClassifier.load(path)
+        except ModelFileError:
+            continue
+        survivors += 1
+        assert loaded.counts_ == model.counts_
+        assert loaded.spec_ == model.spec_
+        assert (loaded.decay_, loaded.rule) == (model.decay_, model.rule)
+        assert_array_equal(loaded.classes_, model.classes_)
+    assert survivors < len(content) / 4
 
 
 def forge(path, header=None, counts=None, compression=zipfile.ZIP_DEFLATED, extra=(), name="counts_0"):

@@ -806,7 +806,7 @@ def test_a_request_that_is_refused_makes_no_ledger(path):
     assert not open_budget(path).is_begun
 
 
-@pytest.mark.parametrize("epsilon", [0.001, 0.006])
+@pytest.mark.parametrize("epsilon", [0.001, pytest.param(0.006, marks=pytest.mark.slow)])
 def test_no_request_takes_minutes_to_account_for(epsilon):
     start = time.process_time()
     mechanism = GaussianCounts(epsilon, 1e-12, hash_nnz=1, n_classes=2)

@@ -512,12 +512,12 @@ REPLACED = {"neighbours": "replace-one", "hash_nnz": 2, "n_classes": 1}
 AUDITS = [
     GaussianCounts(1.0, 1e-5, hash_nnz=4, n_classes=1),
     LaplaceCounts(1.0, hash_nnz=4, n_classes=1),
-    pytest.param(TopTLaplace(1.0, 1, hash_nnz=1, n_classes=1), marks=pytest.mark.slow),
-    pytest.param(GaussianCounts(1.0, 1e-5, **REPLACED), marks=pytest.mark.slow),
-    pytest.param(GaussianCounts(1.0, 1e-5, **REPLACED, records_per_person=3), marks=pytest.mark.slow),
-    pytest.param(LaplaceCounts(1.0, **REPLACED), marks=pytest.mark.slow),
-    pytest.param(LaplaceCounts(1.0, **REPLACED, records_per_person=3), marks=pytest.mark.slow),
-    pytest.param(TopTLaplace(1.0, 1, hash_nnz=1, n_classes=1, records_per_person=3), marks=pytest.mark.slow),
+    TopTLaplace(1.0, 1, hash_nnz=1, n_classes=1),
+    GaussianCounts(1.0, 1e-5, **REPLACED),
+    GaussianCounts(1.0, 1e-5, **REPLACED, records_per_person=3),
+    LaplaceCounts(1.0, **REPLACED),
+    LaplaceCounts(1.0, **REPLACED, records_per_person=3),
+    TopTLaplace(1.0, 1, hash_nnz=1, n_classes=1, records_per_person=3),
 ]
 AUDIT_IDS = [
     "gaussian", "laplace", "top-t", "gaussian-replaced", "gaussian-three", "laplace-replaced", "laplace-three",
@@ -525,6 +525,7 @@ AUDIT_IDS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", AUDITS, ids=AUDIT_IDS)
 def test_audit(mechanism):
     shown = audited(mechanism, OpenDPNoise())
@@ -532,6 +533,7 @@ def test_audit(mechanism):
     assert 0.6 <= shown <= mechanism.epsilon(mechanism.delta)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", AUDITS, ids=AUDIT_IDS)
 def test_an_audit_notices_halved_noise(mechanism):
     shown = audited(mechanism, HalvedNoise())

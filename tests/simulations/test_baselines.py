@@ -83,6 +83,7 @@ def test_balanced_accuracy_is_scikit_learns():
     np.testing.assert_allclose(baselines.balanced_accuracy(y, predicted[:, 0], 6), expected[0])
 
 
+@pytest.mark.slow
 def test_nested_knn_is_leave_one_out_within_the_training_fold():
     generator = np.random.default_rng(7)
     X, y, fold = generator.normal(size=(60, 3)), generator.integers(0, 2, 60), np.arange(60) % 3

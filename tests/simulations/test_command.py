@@ -137,6 +137,7 @@ def test_a_second_run_computes_nothing_and_writes_the_same(finished, folder, mon
     assert f"written: {finished.resolve() / 'comparison.csv'}" in printed.out
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_keeps_what_was_finished(folder, tmp_path, monkeypatch, capsys):
     call, done = accuracy.call, []
 

@@ -36,6 +36,7 @@ def read(path):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_a_run_writes_curves_figures_and_a_summary_and_keeps_its_cells(folder, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
     monkeypatch.setattr(hyperparameters, "QUICK", Plan(points=60, largest_dim=512, values=3, folds=3))

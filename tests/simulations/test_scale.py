@@ -11,6 +11,7 @@ from simulations import scale
 from simulations.__main__ import EXPERIMENTS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noisy", [False, True])
 def test_memory_beside_the_replies_does_not_grow_with_the_parties(noisy: bool) -> None:
     few, many = scale.at_once(4, noisy), scale.at_once(64, noisy)

@@ -21,6 +21,7 @@ def read(path):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_a_run_writes_a_row_for_each_number_of_parties_and_keeps_its_cells(tmp_path, monkeypatch):
     arguments = ["scaling", "--quick", "--no-wall", "--sets", "Digits", "--examples", "80", "--out", str(tmp_path)]
     assert command.main(arguments) == 0

@@ -26,6 +26,7 @@ def read(path):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_a_run_writes_agreement_costs_slopes_and_keeps_its_cells(tmp_path, monkeypatch):
     monkeypatch.setattr(theory, "QUICK", Plan(tests=20, points=2, repeats=1))
     monkeypatch.setattr(theory, "RANGES", SMALL)

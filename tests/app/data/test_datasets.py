@@ -513,6 +513,7 @@ def test_sources_that_are_not_there() -> None:
             datasets.load_dataset(source)
 
 
+@pytest.mark.filterwarnings("ignore:A network error:UserWarning", "ignore:Invalid cache:RuntimeWarning")
 def test_openml_offline_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from urllib.error import URLError
 

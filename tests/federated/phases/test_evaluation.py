@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 from sklearn.metrics import confusion_matrix
@@ -71,7 +72,8 @@ def test_the_model_is_read_as_the_server_says() -> None:
     (model,) = received
     assert (model.rule, model.decay_, model.temperature_) == ("novelty", 0.25, 3.0)
     assert list(model.feature_names_in_) == list("abcd")
-    assert np.array_equal(model.predict_proba(X), request.model.predict_proba(X))
+    named = pd.DataFrame(X, columns=list("abcd"))
+    assert np.array_equal(model.predict_proba(named), request.model.predict_proba(named))
 
 
 @pytest.mark.parametrize("held_out", [(), (X[:0], LABELS[:0])])
