@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+from warnings import warn
 
 if TYPE_CHECKING:
     from flwr_flynn.errors import AggregationError, FlyNNError
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from flwr_flynn.flower.strategy import FlyNNStrategy
     from flwr_flynn.hashing.flyhash import FlyHash
     from flwr_flynn.hashing.spec import HashSpec
-    from flwr_flynn.model.candidates import HashPlan, Plan
+    from flwr_flynn.model.candidates import HashPlan
     from flwr_flynn.model.classifier import FlyNNClassifier
     from flwr_flynn.model.counts import ClassCounts
 
@@ -41,7 +42,6 @@ __all__ = [
     "FlyNNStrategy",
     "HashPlan",
     "HashSpec",
-    "Plan",  # the former name of HashPlan, kept for one release
     "message",
 ]
 
@@ -55,13 +55,18 @@ _HOMES = {
     "FlyNNStrategy": "flower.strategy",
     "HashPlan": "model.candidates",
     "HashSpec": "hashing.spec",
-    "Plan": "model.candidates",
 }
+
+
+_RENAMED = {"Plan": "HashPlan"}  # former names, which go with the next minor release
 
 
 def __getattr__(name: str) -> Any:
     if name == "message":
         return import_module(f"{__name__}.message")
+    if name in _RENAMED:
+        warn(f"flwr_flynn.{name} is now flwr_flynn.{_RENAMED[name]}", FutureWarning, stacklevel=2)
+        return __getattr__(_RENAMED[name])
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,32 +1,22 @@
-"""`python -m simulations EXPERIMENT [options]`; `--help` behind an experiment lists its options."""
+"""`python -m simulations EXPERIMENT [options]`; `--help` behind an experiment lists its options.
+
+`python -m simulations publish` makes pages of the documentation from finished experiments.
+"""
 
 from __future__ import annotations
 
 import sys
 from importlib import import_module
 
-EXPERIMENTS = {
-    "bench": "speed of hashing, training and prediction, beside a lean SciPy implementation and the hardware's limit",
-    "overhead": "what FlyNN adds to the time of a `flwr run`",
-    "scale": "seconds and memory of the server for 10, 100 and 1000 parties, or of a simulation with --supernodes 200",
-    "traffic": "bytes of a party's counts beside their entropy, and of FedAvg until it is as accurate",
-    "accuracy": "balanced accuracy beside tuned kNN and the paper's other baselines; calibration and novelty",
-    "noniid": "skewed parties: FlyNN beside FedAvg and FedProx",
-    "parties": "time and memory of 10 to 1000 parties, in this process and on Ray",
-    "synthetic": "the paper's Tables 1 and 6: FlyNN and its baselines on data made for nearest neighbours",
-    "openml": "the paper's tables and scatter plots on OpenML's data sets",
-    "hyperparameters": "the paper's Figures 4 and 5: what m, s, rho and gamma each do",
-    "scaling": "the paper's Figure 2 and its table: 1 to 16 parties",
-    "theory": "agreement with kNN beside Theorem 2's bound; time, memory and bytes beside Lemmas 1, 2 and 5",
-    "privacy": "the paper's figures on differential privacy again, and the new mechanisms beside its own",
-    "ablation": "what read-out, hash, scaling and the choice of decay are each worth",
-}
+from simulations.experiments import EXPERIMENTS
+
 _ELSEWHERE = {"ablation": ("accuracy", "ablation")}  # module and function, where not EXPERIMENT.main
+_COMMANDS = (*EXPERIMENTS, "publish")
 
 
 def main(arguments: list[str]) -> int:
     """Run one experiment; returns the exit status."""
-    if not arguments or arguments[0] not in EXPERIMENTS:
+    if not arguments or arguments[0] not in _COMMANDS:
         print(__doc__, *(f"\n  {name:12} {what}" for name, what in EXPERIMENTS.items()), sep="\n")
         return 0 if arguments in ([], ["--help"], ["-h"]) else 2
     module, function = _ELSEWHERE.get(arguments[0], (arguments[0], "main"))

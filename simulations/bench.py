@@ -31,7 +31,7 @@ from flwr_flynn.hashing.batching import _transpose
 from flwr_flynn.hashing.flyhash import _add_counts
 from flwr_flynn.model.scoring import Readout, class_scores
 from simulations.baselines import lean_count, lean_matrix, lean_rows
-from simulations.results import output_folder, parser, write_csv
+from simulations.results import about, markdown_table, output_folder, parser, write_csv, write_summary
 
 Array = npt.NDArray[Any]
 
@@ -260,6 +260,13 @@ def memory(shape: Shape, n: int) -> int:
     return int(done.stdout)
 
 
+_IN_SHORT = ("shape", "data", "d", "m", "ours us/point", "predict us/point", "ns")
+_LEGEND = (
+    "Microseconds per sample to hash and count one (`ours`) and to predict one, on one thread; times as fast as lean "
+    "SciPy on integers (`x lean`), as with all threads, and as kNN; `ns` per sample and row of the matrix."
+)
+
+
 def _text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
@@ -293,7 +300,7 @@ def main(arguments: list[str]) -> None:
     options = parser("bench", __doc__).parse_args(arguments)
     if options.data is not None and not options.data.is_dir():
         raise SystemExit(f"--data: expected a folder, {options.data} is none")
-    folder = output_folder(options)
+    start, folder = time.perf_counter(), output_folder(options)
     rows: list[dict[str, Any]] = []
     for number, shape in enumerate(SHAPES, 1):
         print(f"[{number}/{len(SHAPES)}] {shape.name} ...", flush=True)
@@ -301,6 +308,11 @@ def main(arguments: list[str]) -> None:
         write_csv(folder / "bench.csv", rows)
     for row in rows:
         print("\n" + "\n".join(f"{name:>28}: {_text(value)}" for name, value in row.items()))
-    for n in (1000, 8000) if options.quick else (4000, 32000):
-        print(f"memory beyond samples and counts, MNIST shape, {n} samples: {memory(SHAPES[2], n) / 2**20:.1f} MiB")
+    sizes = (1000, 8000) if options.quick else (4000, 32000)
+    beyond = [f"{memory(SHAPES[2], n) / 2**20:.1f} MiB for {n} samples" for n in sizes]
+    remark = f"Memory beyond samples and counts, shape of MNIST: {', '.join(beyond)}."
+    print(remark)
     draw(rows, folder / "bench.png")
+    short = [{name: row[name] for name in row if name.startswith("x ") or name in _IN_SHORT} for row in rows]
+    parts = [about(__doc__), _LEGEND, markdown_table(short), remark, "![speed](bench.png)"]
+    write_summary(folder, "Speed", "bench", arguments, time.perf_counter() - start, parts)

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from simulations.results import output_folder, parser, write_csv
+from simulations.results import about, markdown_table, output_folder, parser, write_csv, write_summary
 
 _ROOT = Path(__file__).parents[1]
 
@@ -140,7 +140,7 @@ def seconds_of(app: Path, environment: dict[str, str]) -> float:
 def main(arguments: list[str]) -> None:
     """Measure, print, write."""
     options = parser("overhead", __doc__).parse_args(arguments)
-    folder = output_folder(options)
+    start, folder = time.perf_counter(), output_folder(options)
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
         idle = Path(name) / "idle-app"
@@ -153,4 +153,7 @@ def main(arguments: list[str]) -> None:
                 print(f"flynn {row['flynn s']:.1f} s, idle {row['idle s']:.1f} s{first}", flush=True)
     write_csv(folder / "overhead.csv", rows)
     later = [row["flynn s"] - row["idle s"] for row in rows[1:]]
-    print(f"FlyNN adds {statistics.median(later):.1f} s (median; {min(later):.1f} to {max(later):.1f})")
+    remark = f"FlyNN adds {statistics.median(later):.1f} s (median; {min(later):.1f} to {max(later):.1f})."
+    print(remark)
+    parts = [about(__doc__), remark, "The first turn compiles the kernels:", markdown_table(rows)]
+    write_summary(folder, "Overhead", "overhead", arguments, time.perf_counter() - start, parts)

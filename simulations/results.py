@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 import sys
 import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,8 @@ import joblib
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+
+from flwr_flynn import __version__
 
 Array = npt.NDArray[Any]
 Row = dict[str, Any]
@@ -142,7 +147,7 @@ def about(docstring: str | None) -> str:
 def write_summary(
     folder: Path, title: str, experiment: str, arguments: Sequence[str], seconds: float, parts: Sequence[str]
 ) -> None:
-    """Write the summary of an experiment in Markdown: the command, its time, and the parts.
+    """Write the summary of an experiment in Markdown: the command, its time and place, and the parts.
 
     Parameters
     ----------
@@ -150,18 +155,50 @@ def write_summary(
         Gets the ``summary.md``.
     title, experiment : str
     arguments : sequence of str
-        Arguments of the command line; folders are left out of them.
+        Arguments of the command line; folders are shown as ``FOLDER``.
     seconds : float
         Wall time of this run, without cells that were there already.
     parts : sequence of str
         Paragraphs and tables.
     """
-    shown = [f"{Path(word).name or word}" if "/" in word or "\\" in word else word for word in arguments]
-    command = " ".join(["python -m simulations", experiment, *shown])
-    head = f"`{command}`: {seconds:.0f} s, not counting what an earlier run had finished."
+    head = (
+        f"`{command_line(experiment, arguments)}`: {seconds:.0f} s, not counting what an earlier run had finished. "
+        f"flwr-flynn {__version__}, {datetime.now(UTC):%Y-%m-%d}, {machine()}."
+    )
+    if "--quick" in arguments:
+        head += " A quick run: fewer and smaller cases."
     path = folder / "summary.md"
     path.write_text("\n\n".join([f"# {title}", head, *parts]) + "\n", encoding="utf-8")
     print(f"written: {path}")
+
+
+def command_line(experiment: str, arguments: Sequence[str]) -> str:
+    """The command that makes results again, without the names of folders.
+
+    >>> command_line("noniid", ["--quick", "--data", "here", "--output=/there", "--parties", "10"])
+    'python -m simulations noniid --quick --data FOLDER --parties 10'
+    """
+    shown, words = [], iter(arguments)
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if name not in ("--data", "--output", "--out"):
+            shown.append(word)
+            continue
+        if not equals:
+            next(words, None)
+        if name == "--data":  # without it other data are used; the place of the results is of no matter
+            shown.append("--data FOLDER")
+    return " ".join(["python -m simulations", experiment, *shown])
+
+
+def machine() -> str:
+    """This machine in words: cores, processor, system and Python."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text(encoding="utf-8").splitlines() if information.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    processor = " ".join((models or [platform.processor() or platform.machine()])[0].split())
+    return f"{cores} cores of {processor}, {platform.system()}, Python {platform.python_version()}"
 
 
 def code_digest(*names: str) -> str:

@@ -2,7 +2,7 @@
 
 The run's settings come from ``[tool.flwr.app.config]`` in pyproject.toml and from ``flwr run --run-config``; a party's
 own from ``flower-supernode --node-config``. Each field is one key (``hash_dim`` is spelled ``hash-dim`` outside). The
-defaults in pyproject.toml and the table in README.md follow from these tables (`toml_block`, `markdown_rows`).
+defaults in pyproject.toml (`toml_block`) and the tables of the documentation follow from these.
 
 >>> RunConfig.parse({"alpha": 0.3}).alpha
 0.3

@@ -199,15 +199,6 @@ def toml_block(table: type[Settings]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def markdown_rows(table: type[Settings]) -> str:
-    """The keys, defaults and meanings of a table as rows of a Markdown table."""
-    lines = []
-    for key, default, meaning in table.table():
-        text = str(default).lower() if isinstance(default, bool) else str(default)
-        lines.append(f"| `{key}` |{f' `{text}`' if text else ''} | {meaning} |\n")
-    return "".join(lines)
-
-
 # -------- texts with several entries
 
 

@@ -51,11 +51,13 @@ class FlyHash:
     SpecError
         `spec` is no HashSpec.
 
-    Notes ----- Arithmetic is part of the hash. A sample is summed exactly, in integers, if the spec has neither centre
-    nor scale, all values are integers, and `row_nnz` times the power of two at or above the largest magnitude is below
-    2**63. Every other sample becomes (x - center) * scale in float64, is rounded once to float32, and is summed in
-    float32 over the columns of a row in ascending order. So the dtype does not matter, and the result is the same on
-    every machine whose process does not flush subnormal floats to zero.
+    Notes
+    -----
+    Arithmetic is part of the hash. A sample is summed exactly, in integers, if the spec has neither centre nor scale,
+    all values are integers, and `row_nnz` times the power of two at or above the largest magnitude is below 2**63.
+    Every other sample becomes (x - center) * scale in float64, is rounded once to float32, and is summed in float32
+    over the columns of a row in ascending order. So the dtype does not matter, and the result is the same on every
+    machine whose process does not flush subnormal floats to zero.
 
     Examples
     --------
@@ -80,10 +82,11 @@ class FlyHash:
 
         Parameters
         ----------
-        rows, signs : (m, s) integers
-            Column indices of the nonzero entries, each row strictly ascending, and the entries, +1 or -1. Default: all
-            1. A `SpecError` refuses what is no such matrix.
+        rows : (m, s) integers
+            Column indices of the nonzero entries, each row strictly ascending, or a `SpecError`.
         n_features, hash_nnz : int
+        signs : (m, s) integers, optional
+            The nonzero entries, +1 or -1, or a `SpecError`. Default: all 1.
         """
         columns = np.array(rows)
         if columns.ndim != 2 or columns.dtype.kind not in "iu" or 0 in columns.shape:
@@ -195,10 +198,13 @@ class FlyHash:
 
         Parameters
         ----------
-        X, n_jobs
+        X : (n, n_features) array-like or sparse matrix
             As for `active`.
-        y, n_classes : (n,) integers, int
+        y : (n,) integers
             Class indices, 0 <= y < n_classes, or a `DataError`.
+        n_classes : int
+        n_jobs : int, optional
+            As for `active`.
         progress : callable, optional
             Called with the number of samples of each chunk after it is counted, by one thread at a time.
         """

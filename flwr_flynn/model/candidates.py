@@ -130,9 +130,6 @@ class HashPlan:
         return HashSpec.suggest(**values, signed=signed)
 
 
-Plan = HashPlan  # the former name, kept for one release
-
-
 def candidate_readouts(counts: ClassCounts, rule: str = "balanced", decay: str | float = "auto") -> list[Readout]:
     """Readouts to choose from, without temperatures: one for each decay of `decay_grid`, or the one given."""
     given = given_readout(rule, decay)

@@ -376,7 +376,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> Floats:
         """Predict the probabilities of the classes, (n, L) float64, in the order of `classes_`.
 
-        Proportional to exp(d_l / temperature_), with the values d_l of `log_odds`. All classes count as equally
+        Proportional to exp(d_l / `temperature_`), with the values d_l of `log_odds`. All classes count as equally
         frequent, and a class without samples gets 0.
         """
         odds = self._log_odds(X)

@@ -39,7 +39,6 @@ class Mechanism(ABC):
         Data sets that must be hard to tell apart: with or without one record, or with one replaced.
     records_per_person : int, default=1
         Records of one person, at most, that the promise is to hold for together.
-
     """
 
     kind: ClassVar[str]
@@ -184,11 +183,11 @@ class GaussianCounts(Mechanism):
     epsilon : float
     delta : float
         1e-12 <= delta <= .5; it should be much below one over the number of people.
-    hash_nnz, n_classes, neighbours, records_per_person
-        As for `Mechanism`.
     n_honest : int, optional
         For a secure sum: each party adds a share, so that those of any `n_honest` parties together carry the noise. The
         promise is then about the sum, and holds while that many parties added their noise and keep it to themselves.
+    **common
+        `hash_nnz`, `n_classes`, `neighbours` and `records_per_person`, as for `Mechanism`.
 
     Examples
     --------

@@ -80,7 +80,6 @@ class Policy:
     composition : {"basic", "zcdp"}, default="basic"
         The account by which releases add up, fixed in a ledger when it is made. "zcdp" needs a `max_delta` above 0,
         which is then the delta of all releases together; deltas of requests choose their noise, and do not add up.
-
     """
 
     max_epsilon: float

@@ -26,8 +26,8 @@ class TopTLaplace(Mechanism):
     epsilon : float
     n_released : int
         T.
-    hash_nnz, n_classes, neighbours, records_per_person
-        As for `Mechanism`.
+    **common
+        `hash_nnz`, `n_classes`, `neighbours` and `records_per_person`, as for `Mechanism`.
 
     Examples
     --------
@@ -45,7 +45,7 @@ class TopTLaplace(Mechanism):
 
     @property
     def exponent(self) -> float:
-        """a: an entry is drawn with probability proportional to exp(a * count)."""
+        """Exponent a: an entry is drawn with probability proportional to exp(a * count)."""
         return 1 / self.gumbel_scale
 
     @property
@@ -55,7 +55,7 @@ class TopTLaplace(Mechanism):
 
     @property
     def scale(self) -> float:
-        """b: noise of a released count has probability proportional to exp(-abs(x) / b)."""
+        """Scale b: noise of a released count has probability proportional to exp(-abs(x) / b)."""
         return rounded_up(2 * self._released_change, self.target_epsilon)
 
     @property

@@ -1,4 +1,4 @@
-"""Run and node settings: values taken and refused; pyproject.toml and README.md agree with the tables."""
+"""Run and node settings: values taken and refused; pyproject.toml agrees with the table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flwr_flynn.app.config import POLICY_KEYS, NodeConfig, RunConfig
-from flwr_flynn.app.settings import markdown_rows, toml_block
+from flwr_flynn.app.settings import toml_block
 from flwr_flynn.errors import ConfigError
 from tests.raising import raises
 
@@ -26,12 +26,6 @@ def test_pyproject_declares_every_key_with_its_default() -> None:
     assert {k: type(v) for k, v in declared.items()} == {k: type(v) for k, v in table.items()}
     assert RunConfig.parse(declared) == RunConfig()
     assert f"[tool.flwr.app.config]\n{toml_block(RunConfig)}\n[" in text
-
-
-def test_readme_describes_every_key() -> None:
-    text = (ROOT / "README.md").read_text()
-    for table in (NodeConfig, RunConfig):
-        assert f"| --- | --- | --- |\n{markdown_rows(table)}\n" in text
 
 
 def test_every_setting_has_a_group_and_an_example_of_each_fact() -> None:

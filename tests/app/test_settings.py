@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flwr_flynn.app.settings import Settings, as_setting, entries, markdown_rows, setting, toml_block
+from flwr_flynn.app.settings import Settings, as_setting, entries, setting, toml_block
 from flwr_flynn.errors import ConfigError, SpecError
 
 
@@ -87,9 +87,6 @@ def test_files_follow_from_the_table() -> None:
     block = toml_block(Example)
     assert tomllib.loads(block) == {key: default for key, default, _ in Example.table()}
     assert [line for line in block.splitlines() if line.startswith("#")] == ["# sizes", "# names"]
-    rows = markdown_rows(Example).splitlines()
-    assert "| `exact` | `false` | count exactly |" in rows
-    assert "| `title` | | a title |" in rows
 
 
 def test_an_error_of_a_value_becomes_one_of_the_setting() -> None:

@@ -10,7 +10,7 @@ from math import comb
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flwr_flynn import FlyHash, HashSpec
@@ -26,7 +26,6 @@ NOT_FINITE = {"got": "NaN or infinity in 1 of 10 features"}
 SPEC = HashSpec(n_features=10, hash_dim=300, row_nnz=3, hash_nnz=7, seed=5)
 
 
-@settings(max_examples=300, deadline=None)
 @given(cases())
 def test_hash_agrees_with_the_oracle(case):
     spec, X = case
@@ -98,7 +97,6 @@ def test_approximation_never_decides_a_winner(kind, signed):
     np.testing.assert_array_equal(hasher.active(X), oracle.active(X, hasher.rows, 5, hasher.signs))
 
 
-@settings(max_examples=100, deadline=None)
 @given(cases(), st.integers(0, 4))
 def test_winners_do_not_depend_on_batch_order_layout_threads_or_sparsity(case, cut):
     spec, X = case
@@ -130,7 +128,6 @@ def test_threads_and_chunks_change_nothing_on_many_points():
     np.testing.assert_array_equal(hasher.count(sp.csr_array(X), y, 3, n_jobs=-1), counts)
 
 
-@settings(max_examples=100, deadline=None)
 @given(cases(kinds=("binary", "uint8", "whole floats", "int16"), plain=True), st.integers(-40, 40))
 def test_winners_do_not_change_when_a_point_is_scaled_by_a_power_of_two(case, exponent):
     # Of values that float32 can add without rounding. Where it cannot, being whole makes a difference: see FlyHash.
@@ -162,7 +159,6 @@ def test_wide_sparse_points_hash_as_dense_ones(signed, scale):
     np.testing.assert_array_equal(hasher.active(sp.csr_array((3, d))), hasher.active(np.zeros((3, d))))
 
 
-@settings(max_examples=100, deadline=None)
 @given(cases(kinds=("binary",), plain=True))
 def test_every_dtype_that_holds_the_points_gives_the_same_winners(case):
     spec, X = case
@@ -253,7 +249,6 @@ def test_rows_and_signs_follow_the_written_generator(seed, d, s):
         assert hasher.signs[row].tolist() == oracle.draw_signs(seed, row, s)
 
 
-@settings(max_examples=50, deadline=None)
 @given(specs(9))
 def test_rows_are_ascending_subsets_that_depend_on_seed_and_row_alone(spec):
     hasher = FlyHash(spec)

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from flwr_flynn.hashing import kernels
 
 
-@settings(max_examples=200, deadline=None)
 @given(hnp.arrays(np.int64, st.integers(1, 40), elements=st.integers(-5, 5)), st.data())
 def testkth_largest(values, data):
     k = data.draw(st.integers(1, len(values)))
     assert kernels.kth_largest(values.copy(), len(values), k) == sorted(values, reverse=True)[k - 1]
 
 
-@settings(max_examples=200, deadline=None)
 @given(hnp.arrays(np.float32, st.integers(1, 40), elements=st.integers(-5, 5)), st.data())
 def testkeep_best_keeps_the_first_of_equals_in_order(values, data):
     k = data.draw(st.integers(1, len(values)))
@@ -29,7 +27,6 @@ def testkeep_best_keeps_the_first_of_equals_in_order(values, data):
 
 
 @pytest.mark.parametrize("signed", [False, True])
-@settings(max_examples=100, deadline=None)
 @given(
     X=hnp.arrays(np.float32, (3, 6), elements=st.floats(-1e6, 1e6, width=32)),
     row_nnz=st.integers(1, 6),

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from flwr_flynn import FlyHash, HashSpec
 from flwr_flynn.errors import SpecError
@@ -54,7 +54,6 @@ def test_a_bad_field_is_named(change, expected, got):
     assert got in raised.value.got
 
 
-@settings(max_examples=50, deadline=None)
 @given(specs(3))
 def test_specs_survive_json(spec):
     again = HashSpec.from_dict(json.loads(json.dumps(spec.to_dict())))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.testing import assert_array_equal
@@ -18,7 +18,6 @@ from flwr_flynn.hashing.wave_features import TriangleFeatures
 from tests import oracle
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     hnp.arrays(np.float64, st.tuples(st.integers(0, 4), st.just(3)), elements=st.floats(-1e6, 1e6)),
     st.integers(0, 2**64 - 1),

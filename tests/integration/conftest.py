@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
@@ -12,13 +13,16 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+
+from tests.docs.pages import blocks
 
 psutil = pytest.importorskip("psutil")
 pytest.importorskip("ray")
@@ -58,6 +62,7 @@ class Flower:
     folder: Path
     superlink: str = "local"
     logs: list[Path] = field(default_factory=list)
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -122,34 +127,46 @@ class Flower:
             time.sleep(0.2)
         return Run(output, status)
 
-    def start(self, name: str, *command: str) -> None:
-        """Start a process that stays, with a Flower home of its own and its output in a file."""
-        log = self.folder / f"{name}.log"
-        self.logs.append(log)
+    def background(self, log: Path, *command: str, **env: str) -> subprocess.Popen[bytes]:
+        """Start a command and go on; `stop` ends it. Its output goes to `log`."""
         with log.open("wb") as out:
-            subprocess.Popen(
+            process = subprocess.Popen(
                 command,
                 cwd=self.cwd,
-                env=self.env | {"FLWR_HOME": str(self.folder / "home" / name)},
+                env=self.env | env,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
             )
+        self.started.append(process)
+        return process
 
-    def stop(self) -> None:
-        """End every process that was started with this home, SuperLink, SuperNodes and Ray's alike."""
-        mine = []
+    def start(self, name: str, *command: str) -> None:
+        """Start a process that stays, with a Flower home of its own and its output in a file."""
+        self.logs.append(self.folder / f"{name}.log")
+        self.background(self.logs[-1], *command, FLWR_HOME=str(self.folder / "home" / name))
+
+    def processes(self, folder: Path) -> list[Any]:
+        """Processes, and all that they started, whose Flower home lies in `folder`."""
+        found = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 home = process.environ().get("FLWR_HOME", "")
-                if process.pid != os.getpid() and Path(home).is_relative_to(self.folder) and home:
-                    mine.append(process)
+                if home and Path(home).is_relative_to(folder) and process.pid != os.getpid():
+                    found.append(process)
+        return found
+
+    def stop(self) -> None:
+        """End every process that was started with this home, SuperLink, SuperNodes and Ray's alike."""
+        mine = self.processes(self.folder)
         for process in mine:
             with suppress(psutil.Error):
                 process.terminate()
         for process in psutil.wait_procs(mine, timeout=5)[1]:
             with suppress(psutil.Error):
                 process.kill()
+        for ended in self.started:
+            ended.wait(10)
 
     def wait_for_health(self, port: int, seconds: float = 60, ca: Path | None = None) -> None:
         """Wait until a SuperLink answers; one with TLS by a certificate that `ca` issued."""
@@ -164,6 +181,85 @@ class Flower:
                     return
             time.sleep(0.3)
         raise TimeoutError("\n".join(log.read_text() for log in self.logs))
+
+
+@dataclass
+class Deployment(Flower):
+    """A SuperLink and SuperNodes as processes of their own; each can be ended and begun again."""
+
+    superlink: str = "loopback"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        (self.link,) = free_ports(1)
+        home = Path(self.env["FLWR_HOME"])
+        home.mkdir()
+        (home / "config.toml").write_text(
+            f'[superlink.{self.superlink}]\naddress = "127.0.0.1:{self.link}"\ninsecure = true\n'
+        )
+
+    def start_link(self) -> None:
+        """Start the SuperLink; its state is in a file, so that it is there after a second start."""
+        options = ("--insecure", "--host", "127.0.0.1", "--port", str(self.link), "--isolation", "subprocess")
+        database = ("--database", str(self.folder / "state.db"), "--disable-runtime-dependency-installation")
+        self.start("superlink", "flower-superlink", *options, *database)
+        self.wait_for_health(self.link)
+
+    def start_party(self, party: str, *, data: tuple[Any, Any] | None = None, name: str = "", **node: Any) -> None:
+        """Start a SuperNode with `node` as its settings (underscores for hyphens).
+
+        `data` are samples and labels: they go to a file, and `data-path` and `party-id` are set. `name` is that of the
+        process and its log file, where one party has several.
+        """
+        if data is not None:
+            np.savez(self.folder / f"{party}.npz", X=data[0], y=data[1])
+            node = {"data_path": str(self.folder / f"{party}.npz"), "party_id": party, **node}
+        settings = " ".join(f"{key.replace('_', '-')}={json.dumps(value)}" for key, value in node.items())
+        (port,) = free_ports(1)
+        options = ("--insecure", "--superlink", f"127.0.0.1:{self.link}", "--port", str(port))
+        isolation = ("--isolation", "subprocess")
+        self.start(name or party, "flower-supernode", *options, *isolation, "--node-config", settings)
+
+    def send(self, name: str, number: int) -> None:
+        """Send a signal to a SuperLink or a party, and to all that it started."""
+        for process in self.processes(self.folder / "home" / name):
+            with suppress(psutil.Error):
+                os.kill(process.pid, number)
+
+    def end(self, name: str, number: int = signal.SIGKILL) -> None:
+        """End a SuperLink or a party, and wait until it is gone."""
+        ended = self.processes(self.folder / "home" / name)
+        self.send(name, number)
+        psutil.wait_procs(ended, timeout=20)
+
+    def stop(self) -> None:
+        for process in self.processes(self.folder):
+            with suppress(psutil.Error):
+                process.send_signal(signal.SIGCONT)  # what sleeps does not hear that it should end
+        super().stop()
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Deployment]]:
+    """Start a SuperLink and the parties of a mapping from names to the keywords of `start_party`; ends with the module.
+
+    What is given by `env` is in the environment of all processes.
+    """
+    made: list[Deployment] = []
+
+    def start(parties: Mapping[str, Mapping[str, Any]], **env: str) -> Deployment:
+        made.append(Deployment(tmp_path_factory.mktemp("deployment").resolve()))
+        made[-1].env.update(env)
+        made[-1].start_link()
+        for party, settings in parties.items():
+            made[-1].start_party(party, **settings)
+        return made[-1]
+
+    try:
+        yield start
+    finally:
+        for each in made:
+            each.stop()
 
 
 @pytest.fixture(scope="module")
@@ -188,27 +284,13 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
         made.stop()
 
 
-def readme_blocks(language: str) -> list[str]:
-    """The code blocks of README.md in one language, in order."""
-    blocks, current, inside = [], [], False
-    for line in (ROOT / "README.md").read_text().splitlines():
-        if inside and line == "```":
-            blocks.append("\n".join(current) + "\n")
-            current, inside = [], False
-        elif inside:
-            current.append(line)
-        elif line == f"```{language}":
-            inside = True
-    return blocks
-
-
 PYPROJECT = """
 [build-system]
 requires = ["hatchling"]
 build-backend = "hatchling.build"
 
 [project]
-name = "their-app"
+name = "my-app"
 version = "1.0.0"
 license = "Apache-2.0"
 dependencies = ["flwr"]
@@ -217,27 +299,39 @@ dependencies = ["flwr"]
 publisher = "them"
 
 [tool.flwr.app.components]
-serverapp = "their_app.server:app"
-clientapp = "their_app.client:app"
+serverapp = "my_app.server:app"
+clientapp = "my_app.client:app"
 
 [tool.flwr.app.config]
 """
 
 
+TASK = """
+from sklearn.datasets import load_digits
+
+
+def load_data(context):
+    X, y = load_digits(return_X_y=True)
+    mine = slice(int(context.node_config["partition-id"]), None, int(context.node_config["num-partitions"]))
+    return X[mine], y[mine]
+"""
+
+
 def write_app(
     folder: Path,
-    server_with: str,
-    client_with: str,
+    page: str,
     change: Callable[[str], str] = str,
     change_client: Callable[[str], str] = str,
 ) -> Path:
-    """README's blocks with these texts as the server and the client of an app of their own, changed."""
-    blocks = readme_blocks("python")
-    server, client = (next(block for block in blocks if text in block) for text in (server_with, client_with))
-    app = folder / "their-app"
-    (app / "their_app").mkdir(parents=True)
+    """The server and the client of a page of the documentation as an app of somebody's own, changed."""
+    server, client = (
+        next(block for block in blocks(page, "python") if text in block) for text in ("ServerApp()", "ClientApp(")
+    )
+    app = folder / "my-app"
+    (app / "my_app").mkdir(parents=True)
     (app / "pyproject.toml").write_text(PYPROJECT)
-    (app / "their_app" / "__init__.py").touch()
-    (app / "their_app" / "server.py").write_text(change(server))
-    (app / "their_app" / "client.py").write_text(change_client(client))
+    (app / "my_app" / "__init__.py").touch()
+    (app / "my_app" / "task.py").write_text(TASK)
+    (app / "my_app" / "server.py").write_text(change(server))
+    (app / "my_app" / "client.py").write_text(change_client(client))
     return app

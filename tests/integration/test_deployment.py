@@ -13,11 +13,13 @@ import pytest
 from flwr_flynn import FlyNNClassifier
 from flwr_flynn.app.data.datasets import load_dataset
 from flwr_flynn.app.data.partition import held_out
+from tests.docs.pages import blocks
 
-from .conftest import ROOT, Flower, free_ports, readme_blocks
+from .conftest import ROOT, Flower, free_ports
 
 pytestmark = pytest.mark.integration
 
+PAGE = "docs/how_to/deploy_tls.md"
 DIGITS = load_dataset("digits")
 SPEC = {"hash_dim": 2048, "row_nnz": 19, "hash_nnz": 32, "seed": 7, "n_features": 64}
 CLASSES = ",".join(map(str, range(10)))
@@ -28,7 +30,7 @@ Federation = tuple[Flower, list[str]]
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    """README's federation with real paths and ports, and its `flwr run`; 300 digits as CSV, 500 as NPZ."""
+    """The page's federation with real paths and ports, and its `flwr run`; 300 digits as CSV, 500 as NPZ."""
     import pandas as pd
 
     flower = Flower(tmp_path_factory.mktemp("deployment").resolve(), superlink="loopback")
@@ -40,9 +42,9 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
     link, one, two = free_ports(3)
     home = Path(flower.env["FLWR_HOME"])
     home.mkdir()
-    (home / "config.toml").write_text(readme_blocks("toml")[0].replace("29000", str(link)))
+    (home / "config.toml").write_text(blocks(PAGE, "toml")[0].replace("29000", str(link)))
     places = {"29000": link, "29101": one, "29102": two, "/data/site1.csv": site1, "/data/site2.npz": site2}
-    commands = [shlex.split(line) for line in readme_blocks("bash")[2].splitlines()]
+    commands = [shlex.split(line) for line in blocks(PAGE, "bash")[0].splitlines()]
     for place, real in places.items():
         commands = [[word.replace(place, str(real)) for word in command] for command in commands]
     try:
@@ -73,6 +75,7 @@ def test_two_files_make_one_model(federation: Federation, tmp_path: Path) -> Non
     assert np.mean(model.predict(DIGITS.X[800:]) == DIGITS.y[800:]) > 0.85
 
 
+@pytest.mark.slow
 def test_a_party_that_refuses_is_named_with_its_reason(federation: Federation) -> None:
     run = federation[0].run(classes="0,1,2", min_available=2, **SPEC)
     assert run.status == "finished:failed"

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ import pytest
 from flwr_flynn import ClassCounts, FlyHash, FlyNNClassifier, HashSpec
 from flwr_flynn.app.data.datasets import load_dataset
 
-from .conftest import ROOT, Flower, Run, free_ports, psutil
+from .conftest import ROOT, Deployment, Run
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -35,78 +33,22 @@ SETTINGS = {
 SOON, RUN = 60, 400
 
 
-class Federation:
-    """A SuperLink that keeps its state in a file, and three parties with 100 digits each, to be ended and begun."""
+def begin(flower: Deployment, output: Path, name: str = "run", **settings: Any) -> subprocess.Popen[bytes]:
+    """`flwr run` in the background; what it prints goes to a file beside `output`."""
+    pairs = {"min_parties": 2, "min_available": 3, "output_dir": str(output), **SETTINGS, **settings}
+    text = " ".join(f"{key.replace('_', '-')}={json.dumps(value)}" for key, value in pairs.items())
+    command = ("flwr", "run", str(ROOT), flower.superlink, "--stream", "--run-config", text)
+    return flower.background(output.parent / f"{name}.log", *command)
 
-    def __init__(self, folder: Path) -> None:
-        self.flower = Flower(folder, superlink="loopback")
-        self.link, *self.ports = free_ports(4)
-        home = Path(self.flower.env["FLWR_HOME"])
-        home.mkdir()
-        (home / "config.toml").write_text(f'[superlink.loopback]\naddress = "127.0.0.1:{self.link}"\ninsecure = true\n')
-        for i in range(3):
-            np.savez(folder / f"site{i}.npz", X=DIGITS.X[i:300:3], y=DIGITS.y[i:300:3])
-        self.start_link()
-        for i in range(3):
-            self.start_party(i)
 
-    def start_link(self) -> None:
-        options = ("--insecure", "--isolation", "subprocess", "--host", "127.0.0.1", "--port", str(self.link))
-        database = ("--database", str(self.flower.folder / "state.db"), "--disable-runtime-dependency-installation")
-        self.flower.start("superlink", "flower-superlink", *options, *database)
-        self.flower.wait_for_health(self.link)
-
-    def start_party(self, i: int) -> None:
-        node = {"data-path": str(self.flower.folder / f"site{i}.npz"), "party-id": f"site{i}", "test-fraction": 0.0}
-        self.flower.start(
-            f"site{i}",
-            *("flower-supernode", "--insecure", "--isolation", "subprocess"),
-            *("--superlink", f"127.0.0.1:{self.link}", "--port", str(self.ports[i])),
-            *("--node-config", " ".join(f"{key}={json.dumps(value)}" for key, value in node.items())),
-        )
-
-    def processes(self, name: str) -> list[Any]:
-        """Those of a SuperLink or a party, with all that they started."""
-        found = []
-        for process in psutil.process_iter():
-            with suppress(psutil.Error):
-                if process.environ().get("FLWR_HOME") == str(self.flower.folder / "home" / name):
-                    found.append(process)
-        return found
-
-    def send(self, name: str, number: int) -> None:
-        for process in self.processes(name):
-            with suppress(psutil.Error):
-                os.kill(process.pid, number)
-
-    def end(self, name: str, number: int = signal.SIGKILL) -> None:
-        """End processes, and wait until they are gone."""
-        ended = self.processes(name)
-        self.send(name, number)
-        psutil.wait_procs(ended, timeout=20)
-
-    def begin(self, output: Path, name: str = "run", **settings: Any) -> subprocess.Popen[bytes]:
-        """`flwr run` in the background; what it prints goes to a file."""
-        pairs = {"min_parties": 2, "min_available": 3, "output_dir": str(output), **SETTINGS, **settings}
-        text = " ".join(f"{key.replace('_', '-')}={json.dumps(value)}" for key, value in pairs.items())
-        with (output.parent / f"{name}.log").open("wb") as log:
-            return subprocess.Popen(
-                ["flwr", "run", str(ROOT), "loopback", "--stream", "--run-config", text],
-                cwd=self.flower.cwd,
-                env=self.flower.env,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-
-    def run(self, output: Path, during: Callable[[Path], None] | None = None, **settings: Any) -> Run:
-        """A run to its end, and what is done in the meantime."""
-        process = self.begin(output, **settings)
-        log = output.parent / "run.log"
-        if during is not None:
-            during(log)
-        process.wait(RUN)
-        return self.flower.finished(log.read_text())
+def run_through(flower: Deployment, output: Path, during: Callable[[Path], None] | None = None, **settings: Any) -> Run:
+    """A run to its end, and what is done in the meantime."""
+    process = begin(flower, output, **settings)
+    log = output.parent / "run.log"
+    if during is not None:
+        during(log)
+    process.wait(RUN)
+    return flower.finished(log.read_text())
 
 
 def wait_for(text: str, log: Path, seconds: float = 200) -> None:
@@ -130,22 +72,18 @@ def check_model(run: Run, output: Path, *sites: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    """One for all tests, of which the last ends the parties for good."""
-    made = Federation(tmp_path_factory.mktemp("faults").resolve())
-    try:
-        # Each party compiles its loops at first, three at once on what cores there are; later messages find them.
-        made.run(made.flower.folder / "first", timeout=RUN)
-        yield made
-    finally:
-        for name in ("superlink", "site0", "site1", "site2"):
-            made.send(name, signal.SIGCONT)  # what sleeps does not hear that it should end
-        made.flower.stop()
+def federation(deployment: Callable[..., Deployment]) -> Deployment:
+    """Three parties with 100 digits each, for all tests, of which the last ends the parties for good."""
+    parties = {f"site{i}": {"data": (DIGITS.X[i:300:3], DIGITS.y[i:300:3]), "test_fraction": 0.0} for i in range(3)}
+    made = deployment(parties)
+    # Each party compiles its loops at first, three at once on what cores there are; later messages find them.
+    run_through(made, made.folder / "first", timeout=RUN)
+    return made
 
 
-def test_two_runs_at_once_do_not_mix(federation: Federation, tmp_path: Path) -> None:
-    other = federation.begin(tmp_path / "other", "other", seed=8, min_parties=3)
-    run = federation.run(tmp_path / "one", min_parties=3)
+def test_two_runs_at_once_do_not_mix(federation: Deployment, tmp_path: Path) -> None:
+    other = begin(federation, tmp_path / "other", "other", seed=8, min_parties=3)
+    run = run_through(federation, tmp_path / "one", min_parties=3)
     other.wait(RUN)
     check_model(run, tmp_path / "one", 0, 1, 2)
     theirs = FlyNNClassifier.load(tmp_path / "other" / "model.npz")
@@ -153,11 +91,11 @@ def test_two_runs_at_once_do_not_mix(federation: Federation, tmp_path: Path) -> 
     assert theirs.counts_.n_per_class.tolist() == pooled(0, 1, 2).n_per_class.tolist()
 
 
-def test_a_party_that_never_answers_costs_the_timeout_and_no_more(federation: Federation, tmp_path: Path) -> None:
+def test_a_party_that_never_answers_costs_the_timeout_and_no_more(federation: Deployment, tmp_path: Path) -> None:
     federation.send("site2", signal.SIGSTOP)
     start = time.monotonic()
     try:
-        run = federation.run(tmp_path / "two", timeout=SOON)
+        run = run_through(federation, tmp_path / "two", timeout=SOON)
     finally:
         federation.send("site2", signal.SIGCONT)
     assert time.monotonic() - start < SOON + 120  # Flower's own start and end
@@ -165,25 +103,25 @@ def test_a_party_that_never_answers_costs_the_timeout_and_no_more(federation: Fe
     assert "not counted: " in run.output
 
 
-def test_a_superlink_that_starts_again_leaves_no_half_of_a_model(federation: Federation, tmp_path: Path) -> None:
+def test_a_superlink_that_starts_again_leaves_no_half_of_a_model(federation: Deployment, tmp_path: Path) -> None:
     federation.send("site2", signal.SIGSTOP)
-    process = federation.begin(tmp_path / "cut")
+    process = begin(federation, tmp_path / "cut")
     wait_for("configure_fit: strategy sampled", tmp_path / "run.log")
     federation.end("superlink")
     federation.send("site2", signal.SIGCONT)
     process.wait(RUN)
     federation.start_link()
     # The parties come back by themselves, and a new run asks them anew.
-    check_model(federation.run(tmp_path / "new", min_parties=3), tmp_path / "new", 0, 1, 2)
+    check_model(run_through(federation, tmp_path / "new", min_parties=3), tmp_path / "new", 0, 1, 2)
     assert not (tmp_path / "cut" / "model.npz").exists()
 
 
-def test_parties_killed_after_during_and_before_the_counting(federation: Federation, tmp_path: Path) -> None:
+def test_parties_killed_after_during_and_before_the_counting(federation: Deployment, tmp_path: Path) -> None:
     def kill_site2(log: Path) -> None:
         wait_for("FlyNN: counts: 3 of 3 parties", log)
         federation.end("site2")
 
-    run = federation.run(tmp_path / "after", kill_site2, evaluate="true", min_parties=3, timeout=2 * SOON)
+    run = run_through(federation, tmp_path / "after", kill_site2, evaluate="true", min_parties=3, timeout=2 * SOON)
     check_model(run, tmp_path / "after", 0, 1, 2)
 
     federation.send("site1", signal.SIGSTOP)  # the counting lasts until it is killed
@@ -192,10 +130,10 @@ def test_parties_killed_after_during_and_before_the_counting(federation: Federat
         wait_for("configure_fit: strategy sampled", log)
         federation.end("site1")
 
-    run = federation.run(tmp_path / "during", kill_site1, min_available=2, timeout=SOON)
+    run = run_through(federation, tmp_path / "during", kill_site1, min_available=2, timeout=SOON)
     assert run.status == "finished:failed"
     assert "1 of at least 2 parties counted; missing: " in run.output
     assert not (tmp_path / "during" / "model.npz").exists()
     # One is left, and Flower may or may not have noticed yet that the others are dead.
-    run = federation.run(tmp_path / "before", min_available=1, min_parties=1, timeout=SOON)
+    run = run_through(federation, tmp_path / "before", min_available=1, min_parties=1, timeout=SOON)
     check_model(run, tmp_path / "before", 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,14 @@ from flwr_flynn.app.data.datasets import load_dataset
 from flwr_flynn.app.data.partition import held_out
 from flwr_flynn.federated.federation_file import Federation
 
-from .conftest import Flower, Run, free_ports
+from .conftest import Deployment, Flower, Run
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 SMALL = {"hash_dim": 1024, "seed": 7}
 DIGITS = load_dataset("digits")
 
 
-@pytest.mark.slow
 def test_a_simulated_federation_grows_shrinks_and_is_handed_out(flower: Flower, tmp_path: Path) -> None:
     kept = tmp_path / "kept.npz"
 
@@ -57,65 +56,38 @@ def test_a_simulated_federation_grows_shrinks_and_is_handed_out(flower: Flower, 
     assert kept.read_bytes() == before
 
 
-@pytest.mark.slow
-def test_parties_with_files_of_their_own_join_and_leave(tmp_path: Path) -> None:
-    flower = Flower((tmp_path / "flower").resolve(), superlink="loopback")
-    link, *ports = free_ports(5)
-    home = Path(flower.env["FLWR_HOME"])
-    home.mkdir()
-    (home / "config.toml").write_text(f'[superlink.loopback]\naddress = "127.0.0.1:{link}"\ninsecure = true\n')
-    options = ("--insecure", "--isolation", "subprocess")
-
-    def start(site: int, port: int, **more: Any) -> None:
-        node = {"data-path": str(tmp_path / f"site{site}.npz"), "party-id": f"site{site}", **more}
-        flower.start(
-            f"site{site}-{port}",
-            *("flower-supernode", *options, "--superlink", f"127.0.0.1:{link}", "--port", str(port)),
-            *("--node-config", " ".join(f"{key}={json.dumps(value)}" for key, value in node.items())),
-        )
-
+def test_parties_with_files_of_their_own_join_and_leave(deployment: Callable[..., Deployment], tmp_path: Path) -> None:
     def pooled(*sites: int) -> np.ndarray:
         train = np.concatenate([np.arange(i, 900, 3)[~held_out(300, 0.2, 0)] for i in sites])
         spec = FlyNNClassifier.load(tmp_path / "out" / "model.npz").spec_
         counts: np.ndarray = FlyNNClassifier(spec=spec).fit(DIGITS.X[train], DIGITS.y[train]).counts_.array
         return counts
 
-    for i in range(3):
-        np.savez(tmp_path / f"site{i}.npz", X=DIGITS.X[i:900:3], y=DIGITS.y[i:900:3])
+    data = [(DIGITS.X[i:900:3], DIGITS.y[i:900:3]) for i in range(3)]
     settings = {"min_available": 2, "output_dir": str(tmp_path / "out")}
     kept = {"federation": str(tmp_path / "out" / "federation.npz")}
-    try:
-        flower.start(
-            "superlink",
-            *("flower-superlink", *options, "--host", "127.0.0.1", "--port", str(link)),
-            "--disable-runtime-dependency-installation",
-        )
-        flower.wait_for_health(link)
-        start(0, ports[0])
-        start(1, ports[1])
-        first = flower.run(action="train", n_features=64, classes="0,1,2,3,4,5,6,7,8,9", **settings, **SMALL)
-        assert first.status == "finished:completed", first.output[-6000:]
-        federation = Federation.load(kept["federation"])
-        assert [member.name for member in federation.members] == ["site0", "site1"]
-        assert all(member.key and member.sha256 for member in federation.members)
+    flower = deployment({"site0": {"data": data[0]}, "site1": {"data": data[1]}})
+    first = flower.run(action="train", n_features=64, classes="0,1,2,3,4,5,6,7,8,9", **settings, **SMALL)
+    assert first.status == "finished:completed", first.output[-6000:]
+    federation = Federation.load(kept["federation"])
+    assert [member.name for member in federation.members] == ["site0", "site1"]
+    assert all(member.key and member.sha256 for member in federation.members)
 
-        start(2, ports[2])
-        joined = flower.run(action="join", **settings | {"min_available": 3}, **kept)
-        assert joined.status == "finished:completed", joined.output[-6000:]
-        assert joined.row("parties in all") == "3"
-        assert (Federation.load(kept["federation"]).counts.array == pooled(0, 1, 2)).all()
+    flower.start_party("site2", data=data[2])
+    joined = flower.run(action="join", **settings | {"min_available": 3}, **kept)
+    assert joined.status == "finished:completed", joined.output[-6000:]
+    assert joined.row("parties in all") == "3"
+    assert (Federation.load(kept["federation"]).counts.array == pooled(0, 1, 2)).all()
 
-        # Site 1 starts a second SuperNode, to leave with: another key and node id, the same party-id.
-        start(1, ports[3], leave=True)
-        left = flower.run(action="withdraw", **settings | {"min_available": 4}, **kept)
-        assert left.status == "finished:completed", left.output[-6000:]
-        assert left.row("parties taken out").startswith("1 of ")
-        after = Federation.load(kept["federation"])
-        assert [member.name for member in after.members] == ["site0", "site2"]
-        assert (after.counts.array == pooled(0, 2)).all()
-        twice = flower.run(action="withdraw", **settings | {"min_available": 4}, **kept)
-        assert twice.status == "finished:failed"
-        assert "refused: not in the federation" in twice.output
-        assert Federation.load(kept["federation"]).counts == after.counts
-    finally:
-        flower.stop()
+    # Site 1 starts a second SuperNode, to leave with: another key and node id, the same party-id.
+    flower.start_party("site1", data=data[1], name="site1-leaves", leave=True)
+    left = flower.run(action="withdraw", **settings | {"min_available": 4}, **kept)
+    assert left.status == "finished:completed", left.output[-6000:]
+    assert left.row("parties taken out").startswith("1 of ")
+    after = Federation.load(kept["federation"])
+    assert [member.name for member in after.members] == ["site0", "site2"]
+    assert (after.counts.array == pooled(0, 2)).all()
+    twice = flower.run(action="withdraw", **settings | {"min_available": 4}, **kept)
+    assert twice.status == "finished:failed"
+    assert "refused: not in the federation" in twice.output
+    assert Federation.load(kept["federation"]).counts == after.counts

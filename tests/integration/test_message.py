@@ -1,4 +1,4 @@
-"""Apps of the Message API as users start them: README's, and the one that has FlyNN beside FedAvg."""
+"""Apps of the Message API as users start them: that of the how-to guide, and the one with FlyNN beside FedAvg."""
 
 from __future__ import annotations
 
@@ -13,47 +13,42 @@ from sklearn.datasets import load_digits
 from flwr_flynn import ClassCounts, FlyNNClassifier
 from flwr_flynn.hashing.flyhash import FlyHash
 
-from .conftest import ROOT, Flower, free_ports, write_app
+from .conftest import ROOT, Deployment, Flower, write_app
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-SERVER, CLIENT = "message.FlyNNStrategy(", "message.train("
+PAGE = "docs/how_to/message_api.md"
 
 
 def is_pooled(model: FlyNNClassifier, X: np.ndarray, y: np.ndarray) -> bool:
     return model.counts_.sha256() == ClassCounts.from_data(FlyHash(model.spec_), X, y, n_classes=10).sha256()
 
 
-def readme_app(folder: Path, change: Callable[[str], str] = str) -> Path:
-    return write_app(folder, SERVER, CLIENT, change)
+def page_app(folder: Path, change: Callable[[str], str] = str) -> Path:
+    return write_app(folder, PAGE, change)
 
 
-def test_the_model_of_readme_s_app_is_the_pooled_one(theirs: Flower, tmp_path: Path) -> None:
-    run = theirs.run(readme_app(tmp_path), nodes=3)
+def test_the_model_of_the_page_s_app_is_the_pooled_one(theirs: Flower, tmp_path: Path) -> None:
+    run = theirs.run(page_app(tmp_path), nodes=3)
     assert run.status == "finished:completed", run.output[-6000:]
     for party in range(3):
         assert re.search(rf"party-{party}: \d+ examples, .* accepted", run.output), run.output[-6000:]
     assert is_pooled(FlyNNClassifier.load(theirs.cwd / "model.npz"), *load_digits(return_X_y=True))
 
 
-@pytest.mark.slow
 def test_it_fails_where_a_party_refuses(theirs: Flower, tmp_path: Path) -> None:
     (theirs.cwd / "model.npz").unlink(missing_ok=True)
-    run = theirs.run(readme_app(tmp_path, lambda server: server.replace("range(10)", "range(9)")), nodes=2)
+    run = theirs.run(page_app(tmp_path, lambda server: server.replace("range(10)", "range(9)")), nodes=2)
     assert run.status == "finished:failed", run.output[-6000:]
     assert "0 of at least 2 parties counted; missing: party-" in run.output
     assert not (theirs.cwd / "model.npz").exists()
 
 
-@pytest.mark.slow
-def test_parties_that_die_or_are_late_are_named_and_cost_nobody_else(tmp_path: Path) -> None:
+def test_parties_that_die_or_are_late_are_named_and_cost_nobody_else(
+    deployment: Callable[..., Deployment], tmp_path: Path
+) -> None:
     """Three SuperNodes: one counts, the ClientApp of one is killed while it does, one answers after the timeout."""
-    flower = Flower(tmp_path.resolve() / "flower", superlink="loopback")
-    flower.env["PYTHONPATH"] = str(ROOT)
-    link, *ports = free_ports(4)
-    home = Path(flower.env["FLWR_HOME"])
-    home.mkdir()
-    (home / "config.toml").write_text(f'[superlink.loopback]\naddress = "127.0.0.1:{link}"\ninsecure = true\n')
+    flower = deployment({f"node{i}": {"partition_id": i, "num_partitions": 3} for i in range(3)}, PYTHONPATH=str(ROOT))
 
     def server(text: str) -> str:
         for old, new in (
@@ -76,16 +71,7 @@ def test_parties_that_die_or_are_late_are_named_and_cost_nobody_else(tmp_path: P
         )
         return text.replace("    return message.train(", fault + "    return message.train(")
 
-    app = write_app(tmp_path, SERVER, CLIENT, server, client)
-    try:
-        flower.start("superlink", "flower-superlink", "--insecure", "--port", str(link))
-        flower.wait_for_health(link)
-        for i, port in enumerate(ports):
-            node = ["--insecure", "--superlink", f"127.0.0.1:{link}", "--port", str(port)]
-            flower.start(f"node{i}", "flower-supernode", *node, "--node-config", f"partition-id={i} num-partitions=3")
-        run = flower.run(app)
-    finally:
-        flower.stop()
+    run = flower.run(write_app(tmp_path, PAGE, server, client))
     assert run.status == "finished:completed", run.output[-6000:]
     (missing,) = re.findall(r"MISSING (.*)", run.output)
     assert "failed: " in missing
@@ -94,7 +80,6 @@ def test_parties_that_die_or_are_late_are_named_and_cost_nobody_else(tmp_path: P
     assert is_pooled(FlyNNClassifier.load(flower.cwd / "model.npz"), X[::3], y[::3])
 
 
-@pytest.mark.slow
 def test_flynn_beside_fedavg(theirs: Flower, tmp_path: Path) -> None:
     run = theirs.run(ROOT / "simulations" / "beside_fedavg", nodes=3, output=str(tmp_path / "flynn.npz"))
     assert run.status == "finished:completed", run.output[-6000:]

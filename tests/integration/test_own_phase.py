@@ -15,7 +15,7 @@ from flwr_flynn.model.selection import select
 
 from .conftest import ROOT, Flower
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
 def test_a_phase_of_one_s_own_runs_without_a_change_to_the_package(theirs: Flower, tmp_path: Path) -> None:

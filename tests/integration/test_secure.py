@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from flwr_flynn.app.data.datasets import load_dataset
 
-from .conftest import Flower, free_ports
+from .conftest import Deployment, Flower
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 SMALL = {"hash_dim": 1024, "seed": 7}
 DIGITS = load_dataset("digits")
@@ -29,7 +29,6 @@ def test_ten_simulated_parties_make_the_same_sum_in_secret(flower: Flower) -> No
     assert "Secure aggregation completed" in secret.output
 
 
-@pytest.mark.slow
 def test_simulated_parties_share_one_noise(flower: Flower, tmp_path: Path) -> None:
     pytest.importorskip("opendp")
     pytest.importorskip("dp_accounting")
@@ -42,43 +41,21 @@ def test_simulated_parties_share_one_noise(flower: Flower, tmp_path: Path) -> No
     assert "at least 2 parties added theirs" in report["guarantee"]
 
 
-@pytest.mark.slow
-def test_parties_that_are_processes_make_a_secure_sum(tmp_path: Path) -> None:
-    flower = Flower((tmp_path / "flower").resolve(), superlink="loopback")
-    link, *ports = free_ports(4)
-    home = Path(flower.env["FLWR_HOME"])
-    home.mkdir()
-    (home / "config.toml").write_text(f'[superlink.loopback]\naddress = "127.0.0.1:{link}"\ninsecure = true\n')
-    options = ("--insecure", "--isolation", "subprocess")
+def test_parties_that_are_processes_make_a_secure_sum(deployment: Callable[..., Deployment]) -> None:
+    parties = {f"site{i}": {"data": (DIGITS.X[i::3], DIGITS.y[i::3]), "secure": i == 2} for i in range(3)}
+    flower = deployment(parties)
     public = {"n_features": 64, "classes": "0,1,2,3,4,5,6,7,8,9", "min_available": 3, "decay": "0.8"}
-    try:
-        flower.start(
-            "superlink",
-            *("flower-superlink", *options, "--host", "127.0.0.1", "--port", str(link)),
-            "--disable-runtime-dependency-installation",
-        )
-        flower.wait_for_health(link)
-        for i, port in enumerate(ports):
-            np.savez(tmp_path / f"site{i}.npz", X=DIGITS.X[i::3], y=DIGITS.y[i::3])
-            node = {"data-path": str(tmp_path / f"site{i}.npz"), "party-id": f"site{i}", "secure": i == 2}
-            flower.start(
-                f"site{i}",
-                *("flower-supernode", *options, "--superlink", f"127.0.0.1:{link}", "--port", str(port)),
-                *("--node-config", " ".join(f"{key}={json.dumps(value)}" for key, value in node.items())),
-            )
-        secret = flower.run(secure=True, max_examples=1000, **public, **SMALL)
-        assert secret.status == "finished:completed", secret.output[-6000:]
-        assert secret.row("parties counted") == "3 of 3"
-        assert secret.row("training examples") == str(sum(int(n) for n in _training_sizes()))
-        plain = flower.run(min_parties=2, **public, **SMALL)
-        assert plain.status == "finished:completed", plain.output[-6000:]
-        assert "site2" in plain.output
-        assert "declined: node-config secure: expected a secure sum" in plain.output
-        too_small = flower.run(secure=True, max_examples=5, timeout=30.0, **public, **SMALL)
-        assert too_small.status == "finished:failed"
-        assert "AggregationError: 0 of at least 3 parties counted" in too_small.output
-    finally:
-        flower.stop()
+    secret = flower.run(secure=True, max_examples=1000, **public, **SMALL)
+    assert secret.status == "finished:completed", secret.output[-6000:]
+    assert secret.row("parties counted") == "3 of 3"
+    assert secret.row("training examples") == str(sum(int(n) for n in _training_sizes()))
+    plain = flower.run(min_parties=2, **public, **SMALL)
+    assert plain.status == "finished:completed", plain.output[-6000:]
+    assert "site2" in plain.output
+    assert "declined: node-config secure: expected a secure sum" in plain.output
+    too_small = flower.run(secure=True, max_examples=5, timeout=30.0, **public, **SMALL)
+    assert too_small.status == "finished:failed"
+    assert "AggregationError: 0 of at least 3 parties counted" in too_small.output
 
 
 def _training_sizes() -> list[int]:

@@ -64,6 +64,7 @@ def test_the_saved_model_is_the_pooled_model(first: tuple[str, Path]) -> None:
     assert metrics["examples"] == int((~test).sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("nodes", "partitioner"), [(2, "iid"), (5, "dirichlet")])
 def test_the_counts_do_not_depend_on_the_split(
     nodes: int, partitioner: str, first: tuple[str, Path], flower: Flower
@@ -76,12 +77,14 @@ def test_the_counts_do_not_depend_on_the_split(
     assert Path(run.row("output folder")).is_relative_to(flower.folder / "home" / "flynn")
 
 
+@pytest.mark.slow
 def test_a_second_round_counts_nobody_twice(first: tuple[str, Path], flower: Flower) -> None:
     run = flower.run(nodes=2, rounds=3, **SMALL)
     assert run.status == "finished:completed", run.output[-6000:]
     assert run.row("SHA-256 of the counts") == first[0]
 
 
+@pytest.mark.slow
 def test_columns_are_summed_and_the_hash_is_selected(flower: Flower, tmp_path: Path) -> None:
     """Three rounds: sums of the columns, counts of four hashes and the selection, the evaluation."""
     settings = {"scaling": "auto", "hash_dim": 512, "min_examples": 1}
@@ -104,6 +107,7 @@ def test_columns_are_summed_and_the_hash_is_selected(flower: Flower, tmp_path: P
     assert report["evaluation"]["accuracy"] == pytest.approx(accuracy, abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "line"),
     [

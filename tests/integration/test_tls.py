@@ -1,4 +1,4 @@
-"""README's federation with TLS and SuperNode authentication, by the commands that stand there."""
+"""The federation of docs/how_to/deploy_tls.md with TLS and SuperNode keys, by the commands that stand there."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ import pytest
 
 from flwr_flynn import FlyNNClassifier
 from flwr_flynn.app.data.partition import held_out
+from tests.docs.pages import blocks
 
-from .conftest import ROOT, Flower, free_ports, readme_blocks
+from .conftest import ROOT, Flower, free_ports
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(2400)]
 
+PAGE = "docs/how_to/deploy_tls.md"
 SITES = ("site1", "site2", "site3")
 NAMES = ["sepal_length", "sepal_width", "petal_length", "petal_width"]
 
@@ -34,7 +36,7 @@ def pooled_counts(folder: Path, model: FlyNNClassifier) -> np.ndarray:
 
 @pytest.mark.skipif(
     not (shutil.which("openssl") and shutil.which("ssh-keygen")),
-    reason="README makes certificates by openssl and keys by ssh-keygen",
+    reason="the page makes certificates by openssl and keys by ssh-keygen",
 )
 def test_three_parties_with_keys_of_their_own_get_a_model_of_their_own(tmp_path: Path) -> None:
     pd = pytest.importorskip("pandas")
@@ -49,10 +51,10 @@ def test_three_parties_with_keys_of_their_own_get_a_model_of_their_own(tmp_path:
             text = text.replace(place, str(there))
         return text
 
-    files, certificates, keys, superlink, register, supernodes, run, predict = map(real, readme_blocks("sh"))
+    files, certificates, keys, superlink, register, supernodes, run, predict = map(real, blocks(PAGE, "sh"))
     home = Path(flower.env["FLWR_HOME"])
     home.mkdir()
-    (home / "config.toml").write_text(real(readme_blocks("toml")[1]))
+    (home / "config.toml").write_text(real(blocks(PAGE, "toml")[1]))
     command = [str(ROOT) if word == "." else word for word in shlex.split(run)]
     try:
         for script in (files, certificates, keys):
@@ -105,7 +107,7 @@ def test_three_parties_with_keys_of_their_own_get_a_model_of_their_own(tmp_path:
 
     with pytest.raises(OSError), socket.create_connection(("127.0.0.1", link), timeout=1):  # noqa: PT011
         pass
-    assert "are told" in flower.shell(predict)
+    assert "classified correctly" in flower.shell(predict)
     for site in SITES:
         model = FlyNNClassifier.load(folder / site / "model.npz")
         assert tuple(model.classes_) == ("setosa", "versicolor", "virginica")

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_iris
 
-import flwr_flynn
 from flwr_flynn import ClassCounts, FlyHash, HashPlan, HashSpec
 from flwr_flynn.errors import ConfigError, SpecError
 from flwr_flynn.model.candidates import candidate_readouts, typical_counts
@@ -16,10 +15,6 @@ from tests.strategies import FINGERPRINT, counted, hashes
 
 X, Y = load_iris(return_X_y=True)
 MOMENTS = ColumnMoments.from_data(X, Y, 3)
-
-
-def test_the_former_name_of_the_plan_stays_for_one_release():
-    assert flwr_flynn.Plan is HashPlan
 
 
 def test_a_plan_without_scaling_needs_no_sums():

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
@@ -56,7 +56,6 @@ def fitted(**parameters):
 # Laws
 
 
-@settings(max_examples=150, deadline=None)
 @given(cases(), st.data())
 def test_training_and_inference_agree_with_the_paper_in_plain_python(case, data):
     spec, points = case

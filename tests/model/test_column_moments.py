@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.testing import assert_allclose, assert_array_equal
@@ -27,7 +27,6 @@ def labels(n, seed=0):
     return np.random.default_rng(seed).integers(0, 3, n)
 
 
-@settings(max_examples=200, deadline=None)
 @given(POINTS)
 def test_sums_are_those_of_fractions(X):
     y = labels(len(X))
@@ -40,7 +39,6 @@ def test_sums_are_those_of_fractions(X):
             assert Fraction(sums.squares[label, column], 2**2148) == sum(value**2 for value in values)
 
 
-@settings(max_examples=100, deadline=None)
 @given(POINTS, st.lists(st.integers(0, 3), min_size=8, max_size=8), st.permutations(range(4)))
 def test_any_split_in_any_order_has_the_same_sums(X, party_of, order):
     y, party = labels(len(X)), np.array(party_of[: len(X)], np.int64)
@@ -54,7 +52,6 @@ def test_any_split_in_any_order_has_the_same_sums(X, party_of, order):
             assert total.center_and_scale(scaling) == pooled.center_and_scale(scaling)
 
 
-@settings(max_examples=100, deadline=None)
 @given(POINTS)
 def test_sums_travel(X):
     sums = ColumnMoments.from_data(X, labels(len(X)), 3)

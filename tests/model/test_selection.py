@@ -16,7 +16,7 @@ X, Y = load_iris(return_X_y=True)
 SPECS = [HashSpec(4, 100, 2, rho, seed, signed=True, center=(5.0, 3.0, 4.0, 1.0)) for rho, seed in ((5, 0), (20, 1))]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(st.integers(0, 4), min_size=150, max_size=150))
 def test_parties_choose_what_the_pooled_samples_choose(party_of):
     party = np.array(party_of)

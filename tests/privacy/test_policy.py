@@ -82,7 +82,6 @@ POLICIES = {"max_epsilon": st.floats(0.05, 8), "max_delta": st.floats(1e-9, 1e-2
 
 
 @given(st.fixed_dictionaries(POLICIES), st.lists(st.sampled_from(REQUESTS), max_size=30))
-@settings(deadline=None)
 def test_basic_admits_no_more_than_its_sums(bounds, requests):
     policy = Policy(**bounds, secure_sum=True)
     costs, which = admitted(policy, requests)
@@ -109,7 +108,6 @@ def admits(policy, request, costs):
 
 
 @given(st.fixed_dictionaries(POLICIES), st.lists(st.sampled_from(REQUESTS), max_size=30))
-@settings(deadline=None)
 def test_zcdp_admits_no_more_than_its_filter(bounds, requests):
     policy = Policy(**bounds, secure_sum=True, composition="zcdp")
     costs, which = admitted(policy, requests)
@@ -134,7 +132,6 @@ def test_zcdp_admits_no_more_than_its_filter(bounds, requests):
 
 
 @given(st.lists(st.sampled_from(REQUESTS), min_size=2, max_size=6), st.randoms(use_true_random=False))
-@settings(deadline=None)
 @pytest.mark.parametrize("composition", ["basic", "zcdp"])
 def test_the_total_does_not_depend_on_the_order(composition, requests, draw):
     policy = Policy(100.0, 0.1, secure_sum=True, composition=composition)
@@ -146,7 +143,7 @@ def test_the_total_does_not_depend_on_the_order(composition, requests, draw):
 
 @pytest.mark.parametrize("composition", ["basic", "zcdp"])
 @given(requests=st.lists(st.tuples(st.sampled_from(GAUSSIANS + PURE), st.sampled_from("abc")), max_size=8))
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_ledger_admits_what_its_policy_does_and_replays_cost_nothing(tmp_path_factory, composition, requests):
     policy = Policy(1.5, 2e-5, ["simulated"], composition=composition)
     ledger = Budget(tmp_path_factory.mktemp("ledger") / "state", policy)

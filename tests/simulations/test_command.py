@@ -7,7 +7,6 @@ import json
 import multiprocessing
 import re
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from simulations import __main__ as command
 from simulations import accuracy, methods, results
 from simulations.baselines import lean_count, lean_matrix, lean_rows
 from simulations.methods import Settings
+from tests.docs.pages import PAGES, text_of
 from tests.raising import raises
 
 
@@ -400,9 +400,7 @@ def test_processes_give_what_one_gives(folder, finished, tmp_path):
     assert one == two
 
 
-def test_the_experiments_that_readme_names_are_there():
-    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    section = text[text.index("### The paper again") : text.index("### With privacy")]
-    named = re.findall(r"python -m simulations\s+([a-z]+)", text) + re.findall(r"\| `([a-z]+)[^|`]*` \|\n", section)
-    assert len(set(named)) >= 9
-    assert set(named) - {"python"} <= set(command.EXPERIMENTS)  # the head of the table
+def test_the_experiments_that_the_documentation_names_are_there():
+    named = {name for page in PAGES for name in re.findall(r"python -m simulations\s+([a-z]+)", text_of(page))}
+    assert len(named) >= 3
+    assert named <= {*command.EXPERIMENTS, "publish"}

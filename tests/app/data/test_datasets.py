@@ -276,7 +276,7 @@ ENDINGS = pytest.mark.parametrize("ending", ["csv", "parquet", "npz"])
 @READERS
 @ENDINGS
 @given(order=st.permutations(["a", "b", "c", "d", "label"]))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_columns_are_found_by_name_whatever_their_order(
     read: Any, ending: str, order: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -632,7 +632,6 @@ def test_a_size_that_no_compression_makes_allocates_nothing(tmp_path: Path) -> N
     assert peak < 2**21
 
 
-@settings(max_examples=300)
 @given(st.integers(0, 10**6), st.integers(0, 255), st.integers(0, 10**6), st.sampled_from([0, 8, 12, 14]))
 def test_damaged_npz_is_loaded_whole_or_refused(position: int, byte: int, cut: int, method: int) -> None:
     content = bytearray(npz({"X.npy": GOOD_X, "y.npy": GOOD_Y}, method))

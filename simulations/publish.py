@@ -1,0 +1,86 @@
+"""Pages of the documentation from finished experiments: `python -m simulations publish [EXPERIMENT ...]`.
+
+An experiment leaves a ``summary.md`` and its figures in a results folder. This turns them into a page of docs/results
+with small figures, and lists all pages on its index. Nothing on these pages is written by hand.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from argparse import ArgumentParser
+from pathlib import Path
+
+from simulations.experiments import EXPERIMENTS
+
+_PAGES = Path(__file__).parents[1] / "docs" / "results"
+_LARGEST = 150_000  # bytes of a figure
+_IMAGE = re.compile(r"!\[([^]]*)\]\(([^)/]+\.png)\)")
+
+_INDEX = """# Results
+
+Every page here is written by a command and never by hand. It says which command made it, when, and on which machine.
+Run that command again, then `python -m simulations publish`, to replace the page. Without `--data`, experiments take
+bundled and generated data.
+
+{entries}
+
+```{{toctree}}
+:hidden:
+
+{names}
+```
+"""
+
+
+def publish(experiment: str, results: Path, pages: Path) -> Path:
+    """Write the page of a finished experiment, with its figures."""
+    folder = results / experiment
+    text = (folder / "summary.md").read_text(encoding="utf-8")
+    pages.mkdir(parents=True, exist_ok=True)
+    for name in {match[2] for match in _IMAGE.finditer(text)}:
+        (pages / f"{experiment}-{name}").write_bytes(small_png(folder / name))
+    page = pages / f"{experiment}.md"
+    page.write_text(_IMAGE.sub(rf"![\1]({experiment}-\2)", text), encoding="utf-8")
+    return page
+
+
+def small_png(path: Path, largest: int = _LARGEST) -> bytes:
+    """A figure as a PNG of at most so many bytes: of 128 colours, and narrower where that is not enough."""
+    from PIL import Image
+
+    with Image.open(path) as original:
+        figure = original.convert("RGB")
+    width = min(figure.width, 1600)
+    while True:
+        stream = io.BytesIO()
+        scaled = figure.resize((width, round(figure.height * width / figure.width)), Image.Resampling.LANCZOS)
+        scaled.quantize(128).save(stream, "PNG", optimize=True)
+        if stream.tell() <= largest:
+            return stream.getvalue()
+        width = width * 9 // 10
+
+
+def write_index(pages: Path) -> None:
+    """List all pages that are there, in the order of the experiments."""
+    names = [name for name in EXPERIMENTS if (pages / f"{name}.md").exists()]
+    titles = [(pages / f"{name}.md").read_text(encoding="utf-8").splitlines()[0].lstrip("# ") for name in names]
+    entries = [f"- [{title}]({name}.md): {EXPERIMENTS[name]}" for name, title in zip(names, titles, strict=True)]
+    text = _INDEX.format(entries="\n".join(entries), names="\n".join(names))
+    (pages / "index.md").write_text(text, encoding="utf-8")
+
+
+def main(arguments: list[str]) -> None:
+    """Publish the experiments that are named, or all that are finished."""
+    options = ArgumentParser(prog="python -m simulations publish", description=__doc__)
+    options.add_argument("experiments", nargs="*", metavar="EXPERIMENT", help="default: all that have a summary")
+    options.add_argument("--results", type=Path, default=Path("results"), help="folder with a folder for each")
+    options.add_argument("--pages", type=Path, default=_PAGES, help="folder to write to (default: docs/results)")
+    chosen = options.parse_args(arguments)
+    finished = [name for name in EXPERIMENTS if (chosen.results / name / "summary.md").exists()]
+    for name in chosen.experiments:
+        if name not in finished:
+            options.error(f"{name}: expected one of {', '.join(finished) or 'no finished experiment'}")
+    for name in chosen.experiments or finished:
+        print(f"written: {publish(name, chosen.results, chosen.pages)}")
+    write_index(chosen.pages)

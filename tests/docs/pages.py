@@ -1,0 +1,43 @@
+"""README.md and the pages under docs/, as text and as code blocks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+
+PAGES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    if "_build" not in path.parts
+)
+
+
+class Block(NamedTuple):
+    """One fenced block of a page: its language, its text, and the text of the output block that follows it, if any."""
+
+    language: str
+    text: str
+    output: str | None
+
+
+_FENCE = re.compile(r"^```([\w-]*)\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
+
+
+def text_of(page: str) -> str:
+    """The Markdown of a page."""
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def all_blocks(page: str) -> Iterator[Block]:
+    """The fenced blocks of a page in their order; a block `text` right behind another is that one's output."""
+    for language, text, output in _FENCE.findall(text_of(page)):
+        yield Block(language, text, output or None)
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The texts of a page's blocks in one language."""
+    return [block.text for block in all_blocks(page) if block.language == language]

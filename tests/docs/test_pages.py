@@ -1,0 +1,82 @@
+"""Pages of the documentation: their Python runs and prints what they say, and their links lead somewhere.
+
+`tests/integration/test_pages.py` runs the pages with shell commands from top to bottom.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.docs.pages import PAGES, ROOT, all_blocks, blocks, text_of
+
+COMMANDS_RUN_BY = {
+    "README.md": ".ci/run",
+    "docs/contributing.md": ".ci/run",
+    "docs/how_to/deploy_tls.md": "tests/integration/test_tls.py",
+    "docs/how_to/ray_cluster.md": "tests/integration/test_ray_cluster.py",
+}
+"""Pages whose shell commands need a test of their own; `tests/integration/test_pages.py` runs all others."""
+
+WITH_COMMANDS = [page for page in PAGES if blocks(page, "bash")]
+PYTHON_ONLY = [page for page in PAGES if blocks(page, "python") and page not in WITH_COMMANDS] + ["README.md"]
+
+
+@pytest.mark.parametrize("page", PYTHON_ONLY)
+def test_the_python_of_a_page_runs_and_prints_what_the_page_says(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("flwr", "pandas", "opendp", "dp_accounting"):
+        pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)
+    theirs = types.ModuleType("my_app.task")  # the module of the reader's own app that README imports
+    theirs.load_data = lambda context: ([[0.0]], [0])  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "my_app", types.ModuleType("my_app"))
+    monkeypatch.setitem(sys.modules, "my_app.task", theirs)
+    names: dict[str, Any] = {"__name__": "page"}
+    for block in all_blocks(page):
+        if block.language == "python":
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                exec(compile(block.text, page, "exec"), names)
+            assert block.output is None or printed.getvalue() == block.output
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and MyST make them."""
+    headings = re.findall(r"^#{1,6} (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    labels = re.findall(r"^\((\S+)\)=$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings} | set(labels)
+
+
+@pytest.mark.parametrize("page", [*PAGES, "CHANGELOG.md"])
+def test_links_inside_the_documentation_lead_somewhere(page: str) -> None:
+    outside_blocks = re.sub(r"^```.*?^```$", "", text_of(page), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", outside_blocks):
+        if re.match(r"(https?|mailto):", target):
+            continue
+        file, _, anchor = target.partition("#")
+        there = ((ROOT / page).parent / file).resolve() if file else ROOT / page
+        assert there.exists(), target
+        assert not anchor or anchor in anchors(there), target
+
+
+def test_every_page_with_commands_has_its_test() -> None:
+    assert set(COMMANDS_RUN_BY) <= set(WITH_COMMANDS)
+    for test in COMMANDS_RUN_BY.values():
+        assert (ROOT / test).exists()
+
+
+def test_ci_runs_the_commands_of_readme_and_of_the_page_for_contributors() -> None:
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    for page in (page for page, test in COMMANDS_RUN_BY.items() if test == ".ci/run"):
+        for number, block in enumerate(blocks(page, "bash"), start=1):
+            assert f"page_block {page} {number}" in script
+            assert not any(line in script for line in block.splitlines())  # one copy, in the page

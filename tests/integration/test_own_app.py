@@ -1,0 +1,38 @@
+"""The package in apps of somebody's own, as README and the how-to guides show them."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from flwr_flynn import FlyNNClassifier
+
+from .conftest import ROOT, Flower, write_app
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/how_to/own_app.md"])
+def test_the_app_of_a_page_counts_every_sample(page: str, theirs: Flower, tmp_path: Path) -> None:
+    (theirs.cwd / "model.npz").unlink(missing_ok=True)
+    run = theirs.run(write_app(tmp_path, page), nodes=2)
+    assert run.status == "finished:completed", run.output[-6000:]
+    assert FlyNNClassifier.load(theirs.cwd / "model.npz").counts_.n_examples == 1797
+
+
+def test_somebody_elses_app_fails_where_a_party_refuses(theirs: Flower, tmp_path: Path) -> None:
+    (theirs.cwd / "model.npz").unlink(missing_ok=True)
+    app = write_app(tmp_path, "docs/how_to/own_app.md", lambda server: server.replace("range(10)", "range(9)"))
+    run = theirs.run(app, nodes=2)
+    assert run.status == "finished:failed", run.output[-6000:]
+    assert "AggregationError" in run.output
+    assert not (theirs.cwd / "model.npz").exists()
+
+
+def test_the_bundle_holds_the_whole_package(theirs: Flower) -> None:
+    output = theirs.call("flwr", "build", "--app", str(ROOT))
+    (bundle,) = theirs.cwd.glob("*.fab")
+    packed = {name for name in zipfile.ZipFile(bundle).namelist() if name.startswith("flwr_flynn/")}
+    assert packed == {path.relative_to(ROOT).as_posix() for path in (ROOT / "flwr_flynn").rglob("*.py")}, output

@@ -1,0 +1,59 @@
+"""Pages of the documentation with shell commands, followed from top to bottom in a copy of the checkout."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT, all_blocks
+from tests.docs.test_pages import COMMANDS_RUN_BY, WITH_COMMANDS
+
+from .conftest import Flower
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1200)]
+
+
+def checkout(folder: Path) -> Path:
+    """The checkout as a clone would have it, with what is not committed yet."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    for name in listed.stdout.decode().split("\0"):
+        if name and (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    return folder
+
+
+@pytest.mark.parametrize("page", [page for page in WITH_COMMANDS if page not in COMMANDS_RUN_BY])
+def test_the_commands_of_a_page(page: str, tmp_path: Path) -> None:
+    """Bash blocks and Python blocks run in their order; what Python prints is what the page says."""
+    flower = Flower(tmp_path.resolve() / "flower")
+    flower.cwd = checkout(tmp_path / "flwr-flynn")
+    python = [block.text for block in all_blocks(page) if block.language == "python"]
+    script = "\n".join(python)
+    assert compile(script, page, "exec")
+    done: list[str] = []
+    try:
+        for block in all_blocks(page):
+            if block.language == "bash":
+                output = flower.shell(block.text)
+                if "flwr run" in block.text:
+                    assert flower.finished(output).status == "finished:completed", output[-6000:]
+            elif block.language == "python":
+                # Names of earlier blocks are there, as in a session that goes on.
+                marker = "---- this block ----"
+                (flower.cwd / "page.py").write_text("\n".join([*done, f"print({marker!r})", block.text]))
+                printed = flower.call(sys.executable, "-W", "ignore", "page.py")
+                done.append(block.text)
+                if block.output is not None:
+                    assert printed.partition(f"{marker}\n")[2] == block.output, printed[-6000:]
+    finally:
+        flower.stop()

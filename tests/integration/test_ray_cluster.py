@@ -1,0 +1,44 @@
+"""The Ray cluster of docs/how_to/ray_cluster.md: two nodes on this machine, by the commands that stand there."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import blocks
+
+from .conftest import Flower, free_ports
+from .test_pages import checkout
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1800)]
+
+PAGE = "docs/how_to/ray_cluster.md"
+
+
+def test_experiments_on_two_nodes_give_the_counts_of_one_process(tmp_path: Path) -> None:
+    flower = Flower(tmp_path.resolve() / "cluster")
+    flower.cwd = checkout(tmp_path / "flwr-flynn")
+    (port,) = free_ports(1)
+    head, other, experiments, end = (block.replace("29200", str(port)) for block in blocks(PAGE, "bash"))
+    assert end == "ray stop\n"  # ends every Ray of this machine: here only our own processes are ended
+    short = tempfile.mkdtemp(prefix="ray")  # the path of a socket has at most 107 bytes
+    flower.env["RAY_TMPDIR"] = short
+    try:
+        flower.shell(head)
+        flower.shell(other)
+        nodes = flower.shell(
+            f'python -c \'import ray; ray.init("127.0.0.1:{port}"); print(len(ray.nodes()), "nodes")\''
+        )
+        assert "2 nodes" in nodes
+        for line in experiments.splitlines():
+            flower.shell(line)
+    finally:
+        flower.stop()
+        shutil.rmtree(short, ignore_errors=True)
+    with (flower.cwd / "results" / "parties" / "parties.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["where"] for row in rows} >= {"process", "ray"}

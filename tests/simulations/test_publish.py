@@ -1,0 +1,63 @@
+"""Pages of the documentation are made from finished experiments."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from simulations import __main__ as command
+from simulations import publish, results
+
+
+@pytest.fixture
+def finished(tmp_path):
+    """Results of two experiments, one with a figure that does not compress."""
+    noise = np.random.default_rng(0).integers(0, 256, (700, 900, 3), dtype=np.uint8)
+    for name, title, figure in (("theory", "Theory", "agreement.png"), ("noniid", "Non-IID parties", None)):
+        folder = tmp_path / "results" / name
+        folder.mkdir(parents=True)
+        parts = [results.markdown_table([{"parties": 10, "accuracy": 0.5}])]
+        if figure:
+            Image.fromarray(noise).save(folder / figure)
+            parts.append(f"![agreement]({figure})")
+        results.write_summary(folder, title, name, ["--quick", "--data", "/a/secret/place"], 3.2, parts)
+    return tmp_path / "results"
+
+
+def run(finished, *names):
+    pages = finished.parent / "pages"
+    assert command.main(["publish", *names, "--results", str(finished), "--pages", str(pages)]) == 0
+    return pages
+
+
+def test_a_page_has_command_version_machine_and_table(finished):
+    text = (run(finished) / "theory.md").read_text(encoding="utf-8")
+    assert text.startswith("# Theory\n")
+    assert "`python -m simulations theory --quick --data FOLDER`" in text
+    assert results.machine() in text
+    assert "| parties | accuracy |" in text
+    assert "secret" not in text
+
+
+def test_figures_are_copied_small_and_linked(finished):
+    pages = run(finished)
+    figure = pages / "theory-agreement.png"
+    assert 0 < figure.stat().st_size <= 150_000 < (finished / "theory" / "agreement.png").stat().st_size
+    assert "![agreement](theory-agreement.png)" in (pages / "theory.md").read_text(encoding="utf-8")
+
+
+def test_the_index_lists_every_page_and_keeps_earlier_ones(finished):
+    run(finished, "theory")
+    pages = run(finished, "noniid")
+    index = (pages / "index.md").read_text(encoding="utf-8")
+    assert "[Theory](theory.md)" in index
+    assert "[Non-IID parties](noniid.md)" in index
+    assert sorted(page.name for page in pages.glob("*.md")) == ["index.md", "noniid.md", "theory.md"]
+
+
+def test_an_experiment_without_a_summary_is_refused(finished, capsys):
+    with pytest.raises(SystemExit):
+        publish.main(["bench", "--results", str(finished), "--pages", str(finished.parent / "pages")])
+    assert "bench: expected one of noniid, theory" in capsys.readouterr().err
+    assert not (finished.parent / "pages").exists()
