@@ -11,7 +11,6 @@ from pathlib import Path
 
 _DOCS = Path(__file__).parent
 sys.path[:0] = [str(_DOCS / "_ext"), str(_DOCS.parent)]
-os.environ["PYTHONPATH"] = str(_DOCS.parent)
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 
 import flwr_flynn  # noqa: E402
@@ -45,7 +44,6 @@ nitpick_ignore_regex = [("py:class", r"(abc|flwr|sklearn|flwr_flynn\.flower\.bas
 
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
-suppress_warnings = ["config.cache"]  # the order of the gallery is a class, which Sphinx does not pickle
 
 # -------- reference
 
