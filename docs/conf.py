@@ -91,6 +91,7 @@ html_theme_options = {
     "navigation_with_keys": False,
     "show_prev_next": True,
     "show_toc_level": 2,
+    "secondary_sidebar_items": {"**": ["page-toc"], "results/*": []},  # room for wide tables
     "footer_start": ["copyright"],
     "footer_end": [],
 }
