@@ -82,7 +82,7 @@ html_static_path = ["_static"]
 html_css_files = ["flynn.css"]
 html_show_sourcelink = False
 html_copy_source = False
-html_sidebars = {"index": [], "changelog": [], "security": [], "contributing": []}
+html_sidebars: dict[str, list[str]] = {"index": [], "changelog": [], "security": [], "contributing": []}
 html_math_renderer = "svg"
 html_theme_options = {
     "logo": {"text": "flwr-flynn"},
@@ -91,7 +91,10 @@ html_theme_options = {
     "navigation_with_keys": False,
     "show_prev_next": True,
     "show_toc_level": 2,
-    "secondary_sidebar_items": {"**": ["page-toc"], "results/*": []},  # room for wide tables
+    # Results have none: their tables are wide.
+    "secondary_sidebar_items": {
+        f"{folder}/**": ["page-toc"] for folder in ("tutorial", "how_to", "explanation", "reference")
+    },
     "footer_start": ["copyright"],
     "footer_end": [],
 }
