@@ -11,7 +11,6 @@ from pathlib import Path
 
 _DOCS = Path(__file__).parent
 sys.path[:0] = [str(_DOCS / "_ext"), str(_DOCS.parent)]
-os.environ["PYTHONPATH"] = str(_DOCS.parent)
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 
 import flwr_flynn  # noqa: E402
@@ -45,7 +44,6 @@ nitpick_ignore_regex = [("py:class", r"(abc|flwr|sklearn|flwr_flynn\.flower\.bas
 
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
-suppress_warnings = ["config.cache"]  # the order of the gallery is a class, which Sphinx does not pickle
 
 # -------- reference
 
@@ -84,7 +82,7 @@ html_static_path = ["_static"]
 html_css_files = ["flynn.css"]
 html_show_sourcelink = False
 html_copy_source = False
-html_sidebars = {"index": [], "changelog": [], "security": [], "contributing": []}
+html_sidebars: dict[str, list[str]] = {"index": [], "changelog": [], "security": [], "contributing": []}
 html_math_renderer = "svg"
 html_theme_options = {
     "logo": {"text": "flwr-flynn"},
@@ -93,6 +91,10 @@ html_theme_options = {
     "navigation_with_keys": False,
     "show_prev_next": True,
     "show_toc_level": 2,
+    # Results have none: their tables are wide.
+    "secondary_sidebar_items": {
+        f"{folder}/**": ["page-toc"] for folder in ("tutorial", "how_to", "explanation", "reference")
+    },
     "footer_start": ["copyright"],
     "footer_end": [],
 }
