@@ -68,6 +68,27 @@ def test_links_inside_the_documentation_lead_somewhere(page: str) -> None:
         assert not anchor or anchor in anchors(there), target
 
 
+def rows(text: str) -> list[list[str]]:
+    """The rows of all tables of a page, as cells."""
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+
+
+def test_the_results_in_readme_are_those_that_the_experiment_wrote() -> None:
+    names = {
+        "IID": "IID",
+        "Dirichlet, alpha 0.1": "Dirichlet 0.1",
+        "one class at each party": "1 class",
+        "each party's instruments differ": "feature shift",
+    }
+    written = rows(text_of("docs/results/noniid.md"))
+    head = next(i for i, row in enumerate(written) if row[:2] == ["split", "FlyNN"])
+    columns = [written[head].index(name) for name in ("FlyNN", "FedAvg MLP", "one round MLP")]
+    ours = {row[0]: row[1:] for row in rows(text_of("README.md"))}
+    for name, split in names.items():
+        row = next(row for row in written[head:] if row[0] == split)
+        assert ours[name] == [row[column] for column in columns]
+
+
 def test_every_page_with_commands_has_its_test() -> None:
     assert set(COMMANDS_RUN_BY) <= set(WITH_COMMANDS)
     for test in COMMANDS_RUN_BY.values():
