@@ -30,8 +30,10 @@ import sklearn.model_selection  # noqa: F401
 ROOT = Path(__file__).parents[1]
 NEAREST = {
     "model/counts": "model/test_counts model/test_noise_record federated/test_statistics",
-    "model/scoring": "model/test_scoring model/test_leave_one_out model/test_noise_record",
-    "federated/codec": "federated/test_codec federated/test_compression federated/phases/test_counts",
+    "model/scoring": "model/test_scoring model/test_leave_one_out model/test_noise_record model/test_model "
+    "model/test_candidates",
+    "federated/codec": "federated/test_codec federated/test_compression federated/phases/test_counts "
+    "federated/phases/test_columns federated/phases/test_selection app/test_privacy_setup",
     "federated/roster": "federated/test_roster federated/test_collect federated/test_run flower/test_strategy",
     "privacy/ledger": "privacy/test_ledger privacy/test_policy federated/test_party",
     "privacy/mechanisms": "privacy/test_sizing privacy/test_policy federated/test_codec",
@@ -116,6 +118,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--number", type=int, default=60)
+    parser.add_argument("--nearest", action="store_true", help="do not run all tests where a mutant survives")
     parser.add_argument("--only", choices=NEAREST, action="append")
     parser.add_argument("--out", type=Path, default=Path("mutants.csv"))
     given = parser.parse_args()
@@ -130,7 +133,7 @@ def main() -> None:
             nearest = [f"tests/{name}.py" for name in NEAREST[module].split()]
             for name, changed in drawn(code, given.number // len(NEAREST), random.Random(f"{given.seed} {module}")):
                 path.write_text(changed, encoding="utf-8")
-                by = caught(copy, nearest, 300) or caught(copy, [], 1800)
+                by = caught(copy, nearest, 300) or ("" if given.nearest else caught(copy, [], 1800))
                 diff = difflib.unified_diff(code.splitlines(), changed.splitlines(), n=0, lineterm="")
                 table.writerow([module, name, by, "\n".join(list(diff)[2:])])
                 file.flush()
