@@ -19,6 +19,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import flwr.server  # noqa: F401, before the fork
@@ -86,9 +87,12 @@ def drawn(code: str, number: int, rng: random.Random) -> Iterator[tuple[str, str
     rng.shuffle(every)
     for name, occurrence in every:
         changed = mutate_code(code, get_operator(name)(), occurrence)
-        if number and changed is not None and meaning(changed) != meaning(code):
-            number -= 1
-            yield f"{name} {occurrence}", changed
+        if not number:
+            return
+        with suppress(SyntaxError):  # an operator put where a bare * stands
+            if changed is not None and meaning(changed) != meaning(code):
+                number -= 1
+                yield f"{name} {occurrence}", changed
 
 
 def caught(copy: Path, tests: list[str], seconds: int) -> str:
