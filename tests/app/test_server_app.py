@@ -482,7 +482,7 @@ def test_a_run_whose_counts_are_not_the_pooled_ones_fails(
 ALL = {"federation.npz", "model.npz", "metrics.json"}
 
 
-@pytest.mark.parametrize("full", [ALL, {"model.npz"}, {"metrics.json"}, {"federation.npz", "metrics.json"}], ids=str)
+@pytest.mark.parametrize("full", [ALL, {"model.npz"}, {"metrics.json"}, {"federation.npz", "metrics.json"}], ids=sorted)
 @pytest.mark.parametrize("cause", [errno.ENOSPC, errno.EROFS])
 def test_results_that_cannot_be_written_are_told_after_the_report(
     full: set[str],

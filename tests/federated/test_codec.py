@@ -244,3 +244,8 @@ def test_whatever_is_done_to_a_tensor_is_read_or_refused(data: st.DataObject) ->
 def test_any_bytes_are_read_or_refused(tensors: list[bytes]) -> None:
     with suppress(PayloadError):
         codec.read_tensors(tensors)
+
+
+@given(st.lists(st.binary(max_size=20), max_size=5))
+def test_tensors_that_are_joined_come_apart_again(tensors: list[bytes]) -> None:
+    assert codec.split(codec.join(tensors)) == tensors

@@ -110,6 +110,8 @@ def test_a_twin_has_the_same_name_and_counts() -> None:
     for cid, name, sha256 in (("1", "a", ("x", "y")), ("2", "b", ("x", "y")), ("2", "a", ("x",)), ("2", "a", ())):
         assert roster.twin(cid, name, sha256) is None
     assert roster.twin("2", "", ("x", "y")) is None
+    # Whichever of the two ids is the smaller one.
+    assert roster.twin("0", "a", ("x", "y")) == "1"
 
 
 @given(st.text(), st.integers(1, 20))

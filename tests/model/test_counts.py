@@ -187,6 +187,7 @@ def test_counts_are_immutable():
         with pytest.raises(AttributeError):
             copied.hash_nnz = 3
     assert "1 samples, 1 classes" in repr(counts)
+    assert f"spec {counts.spec_fingerprint[:12]}>" in repr(counts)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, ">i4", np.uint64])

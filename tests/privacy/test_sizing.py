@@ -26,7 +26,7 @@ from flwr_flynn.privacy import (
     accounting,
     mechanism_from_dict,
 )
-from flwr_flynn.privacy.mechanisms import shown_bound
+from flwr_flynn.privacy.mechanisms import rounded_up, shown_bound
 from flwr_flynn.privacy.samplers import OpenDPNoise, SeededNoise
 from tests import audit
 from tests.raising import raises
@@ -77,6 +77,13 @@ def exact_delta(epsilon, sigma, n_entries):
 
 
 # The promise
+
+
+@given(st.integers(1, 2**53), st.floats(1e-9, 1e9))
+def test_a_scale_is_the_least_that_keeps_its_promise(dividend, divisor):
+    scale = rounded_up(dividend, divisor)
+    assert Fraction(scale) * Fraction(divisor) >= dividend
+    assert Fraction(math.nextafter(scale, 0)) * Fraction(divisor) < dividend
 
 
 @pytest.mark.parametrize("n_entries", [1, 4, 30])

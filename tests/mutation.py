@@ -1,0 +1,149 @@
+"""Mutants of a few modules, drawn by cosmic-ray with a fixed seed, and whether the quick tests catch them.
+
+``pip install cosmic-ray && python -m tests.mutation --number 60 --out mutants.csv``: the same number of each module.
+Each mutant is written to a copy of the checkout, and tested in a process of its own: by the tests nearest to its
+module, then, where it survives, by all that are neither slow nor start processes. Mutants that differ in annotations
+or in what is compiled alone are none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import csv
+import difflib
+import os
+import random
+import resource
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import flwr.server  # noqa: F401, before the fork
+import hypothesis.extra.numpy  # noqa: F401
+import pandas  # noqa: F401
+import pytest
+import sklearn.model_selection  # noqa: F401
+
+ROOT = Path(__file__).parents[1]
+NEAREST = {
+    "model/counts": "model/test_counts model/test_noise_record federated/test_statistics",
+    "model/scoring": "model/test_scoring model/test_leave_one_out model/test_noise_record model/test_model "
+    "model/test_candidates",
+    "federated/codec": "federated/test_codec federated/test_compression federated/phases/test_counts "
+    "federated/phases/test_columns federated/phases/test_selection app/test_privacy_setup",
+    "federated/roster": "federated/test_roster federated/test_collect federated/test_run flower/test_strategy",
+    "privacy/ledger": "privacy/test_ledger privacy/test_policy federated/test_party",
+    "privacy/mechanisms": "privacy/test_sizing privacy/test_policy federated/test_codec",
+}
+OPTIONS = (
+    "-q",
+    "-x",
+    "-n",
+    "0",
+    "-W",
+    "ignore::pytest.PytestAssertRewriteWarning",
+    "-p",
+    "no:cacheprovider",
+    "-m",
+    "not slow and not integration",
+)
+
+
+def meaning(code: str) -> str:
+    """A module without its annotations, and without the decorators that compile a function."""
+    tree = ast.parse(code)
+    for node in ast.walk(tree):
+        for name in ("annotation", "returns"):
+            if getattr(node, name, None) is not None:
+                setattr(node, name, ast.Constant(None))
+        if isinstance(node, ast.FunctionDef):
+            node.decorator_list = [each for each in node.decorator_list if "njit" not in ast.dump(each)]
+    return ast.dump(tree)
+
+
+def mutants(code: str) -> Iterator[tuple[str, int]]:
+    """Operators and occurrences of all mutants of a module."""
+    from cosmic_ray.ast import ast_nodes, get_ast
+    from cosmic_ray.plugins import get_operator, operator_names
+
+    nodes = list(ast_nodes(get_ast(code)))
+    for name in sorted(operator_names()):
+        kind = get_operator(name)
+        if not kind.arguments():
+            places = [place for node in nodes for place in kind().mutation_positions(node)]
+            yield from ((name, occurrence) for occurrence in range(len(places)))
+
+
+def drawn(code: str, number: int, rng: random.Random) -> Iterator[tuple[str, str]]:
+    """Operator and code of mutants in a random order, as many as asked for."""
+    from cosmic_ray.mutating import mutate_code
+    from cosmic_ray.plugins import get_operator
+
+    every = list(mutants(code))
+    rng.shuffle(every)
+    for name, occurrence in every:
+        changed = mutate_code(code, get_operator(name)(), occurrence)
+        if not number:
+            return
+        with suppress(SyntaxError):  # an operator put where a bare * stands
+            if changed is not None and meaning(changed) != meaning(code):
+                number -= 1
+                yield f"{name} {occurrence}", changed
+
+
+def caught(copy: Path, tests: list[str], seconds: int) -> str:
+    """What the tests say: the first one that fails, "" where all pass. They run in a fork, which has imported much."""
+    log = copy / "log"
+    log.touch()
+    child = os.fork()
+    if not child:
+        code = 99
+        try:
+            os.chdir(copy)
+            os.dup2(os.open(log, os.O_CREAT | os.O_TRUNC | os.O_WRONLY), 1)
+            resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+            resource.setrlimit(resource.RLIMIT_AS, (2**34, 2**34))
+            sys.path[:] = [str(copy), *(each for each in sys.path if each not in ("", str(ROOT)))]
+            for name in [name for name in sys.modules if name.split(".")[0] in ("tests", "flwr_flynn")]:
+                del sys.modules[name]
+            code = pytest.main([*OPTIONS, *tests])
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    failed = [line for line in log.read_text().splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return "" if status == 0 else (failed or [f"wait status {status}"])[0]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--number", type=int, default=60)
+    parser.add_argument("--nearest", action="store_true", help="do not run all tests where a mutant survives")
+    parser.add_argument("--only", choices=NEAREST, action="append")
+    parser.add_argument("--out", type=Path, default=Path("mutants.csv"))
+    given = parser.parse_args()
+    os.environ["CI"] = "1"  # the same examples each time
+    with tempfile.TemporaryDirectory() as folder, given.out.open("w", newline="", encoding="utf-8") as file:
+        copy = Path(shutil.copytree(ROOT, Path(folder) / "copy", ignore=shutil.ignore_patterns(".git", ".venv")))
+        table = csv.writer(file)
+        table.writerow(["module", "mutant", "caught by", "diff"])
+        for module in given.only or NEAREST:
+            path = copy / "flwr_flynn" / f"{module}.py"
+            code = path.read_text(encoding="utf-8")
+            nearest = [f"tests/{name}.py" for name in NEAREST[module].split()]
+            for name, changed in drawn(code, given.number // len(NEAREST), random.Random(f"{given.seed} {module}")):
+                path.write_text(changed, encoding="utf-8")
+                by = caught(copy, nearest, 300) or ("" if given.nearest else caught(copy, [], 1800))
+                diff = difflib.unified_diff(code.splitlines(), changed.splitlines(), n=0, lineterm="")
+                table.writerow([module, name, by, "\n".join(list(diff)[2:])])
+                file.flush()
+                print(f"{module} {name}: {by or 'SURVIVED'}", flush=True)
+            path.write_text(code, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
