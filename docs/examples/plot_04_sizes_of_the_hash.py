@@ -3,7 +3,8 @@ Accuracy against the sizes of the hash
 ======================================
 
 Two sizes matter most: the length of the hash (``hash_dim``, m) and its active bits (``hash_nnz``, rho). Accuracy rises
-with m and levels off; rho has a broad optimum. The defaults come from formulas, not from a search, and are marked.
+with m and levels off; rho has a broad optimum. The defaults follow from
+formulas that were fitted on public data; a line marks the default rho.
 """
 
 import matplotlib.pyplot as plt

@@ -2,7 +2,8 @@
 The decay is chosen without held-out data
 =========================================
 
-A class gets ``decay ** count`` points for each active bit, and the class with the fewest points wins. Counts do not
+A class gets ``decay ** count`` points for each active bit, with counts scaled to equal class sizes, and the class with
+the fewest points wins. Counts do not
 depend on the decay, so all decays can be tried after training. ``fit`` picks one by exact leave-one-out over the
 training samples. The curve is the accuracy on held-out samples, which the choice has not seen.
 """

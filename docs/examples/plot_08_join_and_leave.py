@@ -1,6 +1,6 @@
 """
-Parties join, and leave without a trace
-=======================================
+Parties join, and leave
+=======================
 
 Models of different parties merge by addition, and what a party added can be taken out again. After it has left, the
 counts are those of a model that never saw it, entry for entry. The curve shows the accuracy while six parties join, and
@@ -18,7 +18,7 @@ X, X_test, y, y_test = train_test_split(
 )
 party = np.minimum(
     y // 2 + np.random.default_rng(0).integers(0, 2, len(y)), 5
-)  # each party knows three digits or so
+)  # each party knows two to four digits
 spec = HashSpec.suggest(n_features=64, n_examples=len(X), n_classes=10, seed=3)
 
 

@@ -26,9 +26,8 @@ X_test, y_test, X, y = X[:2000], y[:2000], X[2000:], y[2000:]
 
 def accuracy(n, epsilon, delta=1e-5):
     """Accuracy of the summed noisy counts of two parties with n samples together."""
-    spec = suggest_spec(
-        epsilon, delta, 20, n, 3, 2, signed=True
-    )  # sizes follow from public figures
+    public = {"n_features": 20, "n_examples": n, "n_classes": 3, "n_parties": 2}
+    spec = suggest_spec(epsilon, delta, **public, signed=True)  # sizes follow from these
     hasher = FlyHash(spec)
     mechanism = GaussianCounts.for_spec(spec, n_classes=3, epsilon=epsilon, delta=delta)
     releases = [

@@ -3,8 +3,8 @@ Few features: waves before the hash
 ===================================
 
 A hash sees the direction of a sample, not its length. In two dimensions that is little: all samples on a ray from the
-centre look the same. Wave features, random cosines of the columns, mend it. The classifier uses them by itself where
-there are few features; ``waves=False`` shows what they are for.
+centre look the same. Wave features, triangle waves along random directions, mend it. The classifier uses them by
+itself where there are few features; ``waves=False`` shows what they are for.
 """
 
 import matplotlib.pyplot as plt

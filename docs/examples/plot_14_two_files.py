@@ -28,8 +28,10 @@ train[~at_north].to_csv(south, index=False)
 
 # %%
 # What is agreed on beforehand: columns, classes, and for each column a public centre and scale.
+# Figures from the literature would do; for brevity they are computed from all the data here, which a real federation
+# must not do.
 
-public = wine.drop(columns="target")  # stands for figures from the literature
+public = wine.drop(columns="target")
 center, scale = tuple(public.median()), tuple(1 / public.std())
 spec = HashSpec.suggest(
     13, n_examples=100, n_classes=3, seed=1, signed=True, center=center, scale=scale

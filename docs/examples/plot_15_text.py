@@ -3,7 +3,8 @@ Text: sparse columns that need no vocabulary
 ============================================
 
 Parties cannot share a vocabulary without showing their words. ``HashingVectorizer`` needs none: every party maps words
-to the same columns by a hash. FlyNN takes its sparse rows as they are. The messages here are generated from a few
+to the same columns by a hash. FlyNN takes its sparse rows as they are. One pipeline stands for
+every party here. The messages here are generated from a few
 words of each topic among many common ones.
 """
 

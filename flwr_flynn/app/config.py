@@ -59,7 +59,8 @@ class RunConfig(
 ):
     """The settings of one `flwr run`: all groups together, and the checks between groups.
 
-    Every field is one key, with underscores spelled as hyphens. 0 and "" mean "not given".
+    Every field is one key, with underscores spelled as hyphens. 0 and "" mean "not given" where the meaning of a
+    key says so.
     """
 
     def check(self) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 from flwr_flynn.app.data.partition import CLASS_ASSIGNMENTS, GROUP_MODES, PARTITIONERS
 from flwr_flynn.app.settings import Settings, as_setting, entries, setting, whole_numbers
 from flwr_flynn.errors import ConfigError, SpecError
-from flwr_flynn.federated.options import PURPOSES
 from flwr_flynn.federated.phases.columns import foreseen
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.column_moments import SCALINGS
@@ -337,7 +336,7 @@ class FederationSettings(RunSettings):
         "train",
         "`train` makes a new federation; `join` adds parties to the one in `federation`, `withdraw` takes out those "
         "that leave it, `evaluate` hands it out as it is; these three take hash, classes and privacy from the file",
-        choices=PURPOSES,
+        choices=("train", *_LATER),
     )
     federation: str = setting(
         "",

