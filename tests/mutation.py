@@ -103,6 +103,7 @@ def caught(copy: Path, tests: list[str], seconds: int) -> str:
     if not child:
         code = 99
         try:
+            sys.dont_write_bytecode = True  # a mutant of equal size within a second would find that of the one before
             os.chdir(copy)
             os.dup2(os.open(log, os.O_CREAT | os.O_TRUNC | os.O_WRONLY), 1)
             resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
@@ -114,6 +115,8 @@ def caught(copy: Path, tests: list[str], seconds: int) -> str:
         finally:
             os._exit(code)
     _, status = os.waitpid(child, 0)
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status) in (4, 5):  # no such file, no tests
+        raise RuntimeError(f"pytest could not run {tests}: exit status {os.WEXITSTATUS(status)}")
     failed = [line for line in log.read_text().splitlines() if line.startswith(("FAILED", "ERROR"))]
     return "" if status == 0 else (failed or [f"wait status {status}"])[0]
 
@@ -128,13 +131,17 @@ def main() -> None:
     given = parser.parse_args()
     os.environ["CI"] = "1"  # the same examples each time
     with tempfile.TemporaryDirectory() as folder, given.out.open("w", newline="", encoding="utf-8") as file:
-        copy = Path(shutil.copytree(ROOT, Path(folder) / "copy", ignore=shutil.ignore_patterns(".git", ".venv")))
+        copy = Path(
+            shutil.copytree(ROOT, Path(folder) / "copy", ignore=shutil.ignore_patterns(".git", ".venv", "__pycache__"))
+        )
         table = csv.writer(file)
         table.writerow(["module", "mutant", "caught by", "diff"])
         for module in given.only or NEAREST:
             path = copy / "flwr_flynn" / f"{module}.py"
             code = path.read_text(encoding="utf-8")
             nearest = [f"tests/{name}.py" for name in NEAREST[module].split()]
+            if red := caught(copy, nearest, 300):
+                raise RuntimeError(f"{module} without a mutant: {red}")
             for name, changed in drawn(code, given.number // len(NEAREST), random.Random(f"{given.seed} {module}")):
                 path.write_text(changed, encoding="utf-8")
                 by = caught(copy, nearest, 300) or ("" if given.nearest else caught(copy, [], 1800))

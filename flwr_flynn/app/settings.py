@@ -139,7 +139,7 @@ def as_setting(error: FlyNNError, source: str) -> ConfigError:
     """
     if error.field is None:
         return ConfigError(f"{source} {error}")
-    if error.expected is None:
+    if error.expected is None or error.got is None:
         return ConfigError(f"{source} {key_of(error.field)}", text=f"{source} {error}")
     return ConfigError(f"{source} {key_of(error.field)}", error.expected, error.got)
 

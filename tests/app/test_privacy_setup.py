@@ -196,13 +196,18 @@ def test_another_request_adds_up_and_is_refused_beyond_the_policy(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "fault", [lambda path: (path / "ledger.json").unlink(), lambda path: (path / "ledger.json").write_text("{}")]
+    ("fault", "kind"),
+    [
+        (lambda path: (path / "ledger.json").unlink(), "lost"),
+        (lambda path: (path / "ledger.json").write_text("{}"), "altered"),
+    ],
 )
-def test_a_lost_or_altered_ledger_is_refused_until_reset(fault: Any, tmp_path: Path) -> None:
+def test_a_lost_or_altered_ledger_is_refused_until_reset(fault: Any, kind: str, tmp_path: Path) -> None:
     answer(party(tmp_path))
     fault(tmp_path / "state")
     reason = refusal(party(tmp_path))
     assert reason.startswith("ledger state ")
+    assert kind in reason
     assert str(tmp_path) not in reason
     party(tmp_path).party.options.budget.reset()
     assert answer(party(tmp_path)).num_examples == NOISY_EXAMPLES

@@ -24,7 +24,7 @@ class Block(NamedTuple):
     output: str | None
 
 
-_FENCE = re.compile(r"^```([\w-]*)\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 
 
 def text_of(page: str) -> str:

@@ -18,14 +18,15 @@ import pytest
 from tests.docs.pages import PAGES, ROOT, all_blocks, blocks, text_of
 
 COMMANDS_RUN_BY = {
-    "README.md": ".ci/run",
-    "docs/contributing.md": ".ci/run",
-    "docs/how_to/deploy_tls.md": "tests/integration/test_tls.py",
-    "docs/how_to/ray_cluster.md": "tests/integration/test_ray_cluster.py",
+    "README.md": (".ci/run",),
+    "docs/contributing.md": (".ci/run",),
+    "docs/how_to/deploy_tls.md": ("tests/integration/test_tls.py", "tests/integration/test_deployment.py"),
+    "docs/how_to/ray_cluster.md": ("tests/integration/test_ray_cluster.py",),
 }
 """Pages whose shell commands need a test of their own; `tests/integration/test_pages.py` runs all others."""
 
 WITH_COMMANDS = [page for page in PAGES if blocks(page, "bash")]
+INSTALLS = {"docs/contributing.md", "docs/tutorial/digits.md"}  # their blocks `sh` do what README's first commands do
 PYTHON_ONLY = [page for page in PAGES if blocks(page, "python") and page not in WITH_COMMANDS] + ["README.md"]
 
 
@@ -91,13 +92,16 @@ def test_the_results_in_readme_are_those_that_the_experiment_wrote() -> None:
 
 def test_every_page_with_commands_has_its_test() -> None:
     assert set(COMMANDS_RUN_BY) <= set(WITH_COMMANDS)
-    for test in COMMANDS_RUN_BY.values():
-        assert (ROOT / test).exists()
+    for page, tests in COMMANDS_RUN_BY.items():
+        assert all(page in (ROOT / test).read_text(encoding="utf-8") for test in tests)
+    assert {page for page in PAGES if blocks(page, "sh")} == INSTALLS | {"docs/how_to/deploy_tls.md"}
+    for page in INSTALLS:
+        assert all(block.startswith("python3 -m venv") for block in blocks(page, "sh"))
 
 
 def test_ci_runs_the_commands_of_readme_and_of_the_page_for_contributors() -> None:
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    for page in (page for page, test in COMMANDS_RUN_BY.items() if test == ".ci/run"):
+    for page in (page for page, tests in COMMANDS_RUN_BY.items() if tests == (".ci/run",)):
         for number, block in enumerate(blocks(page, "bash"), start=1):
             assert f"page_block {page} {number}" in script
             assert not any(line in script for line in block.splitlines())  # one copy, in the page

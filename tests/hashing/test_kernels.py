@@ -12,13 +12,13 @@ from flwr_flynn.hashing import kernels
 
 
 @given(hnp.arrays(np.int64, st.integers(1, 40), elements=st.integers(-5, 5)), st.data())
-def testkth_largest(values, data):
+def test_kth_largest(values, data):
     k = data.draw(st.integers(1, len(values)))
     assert kernels.kth_largest(values.copy(), len(values), k) == sorted(values, reverse=True)[k - 1]
 
 
 @given(hnp.arrays(np.float32, st.integers(1, 40), elements=st.integers(-5, 5)), st.data())
-def testkeep_best_keeps_the_first_of_equals_in_order(values, data):
+def test_keep_best_keeps_the_first_of_equals_in_order(values, data):
     k = data.draw(st.integers(1, len(values)))
     rows = np.arange(len(values), dtype=np.int32)
     best = sorted(sorted(rows, key=lambda row: (-values[row], row))[:k])

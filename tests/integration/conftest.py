@@ -29,16 +29,20 @@ pytest.importorskip("ray")
 
 ROOT = Path(__file__).parents[2]
 
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_PORTS = iter(range(20000 + 2500 * (_WORKER % 4) + os.getpid() % 1000, 22500 + 2500 * (_WORKER % 4)))
+
 
 def free_ports(n: int) -> list[int]:
-    """Ports that nobody listens on right now."""
-    with_sockets = [socket.socket() for _ in range(n)]
-    for s in with_sockets:
-        s.bind(("127.0.0.1", 0))
-    ports: list[int] = [s.getsockname()[1] for s in with_sockets]
-    for s in with_sockets:
-        s.close()
-    return ports
+    """Ports that nobody listens on right now, from a range of this worker below those that the system hands out."""
+    ports: list[int] = []
+    for port in _PORTS:
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            ports.append(port)
+        if len(ports) == n:
+            return ports
+    raise OSError("no free ports left")
 
 
 @dataclass
@@ -100,7 +104,14 @@ class Flower:
         """Run shell commands, all of which must succeed."""
         command = ("bash", "-euo", "pipefail", "-c", script)
         done = subprocess.run(
-            command, cwd=self.cwd, env=self.env, capture_output=True, text=True, timeout=300, check=False
+            command,
+            cwd=self.cwd,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=False,
         )
         assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
         return done.stdout

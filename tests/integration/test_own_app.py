@@ -28,6 +28,7 @@ def test_somebody_elses_app_fails_where_a_party_refuses(theirs: Flower, tmp_path
     run = theirs.run(app, nodes=2)
     assert run.status == "finished:failed", run.output[-6000:]
     assert "AggregationError" in run.output
+    assert "0 of at least 2 parties counted" in run.output
     assert not (theirs.cwd / "model.npz").exists()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 import sys
@@ -23,8 +24,10 @@ def checkout(folder: Path) -> Path:
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
         stdout=subprocess.PIPE,
-        check=True,
+        check=False,
     )
+    if listed.returncode:
+        pytest.skip("the list of the checkout's files comes from git")
     for name in listed.stdout.decode().split("\0"):
         if name and (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -37,9 +40,6 @@ def test_the_commands_of_a_page(page: str, tmp_path: Path) -> None:
     """Bash blocks and Python blocks run in their order; what Python prints is what the page says."""
     flower = Flower(tmp_path.resolve() / "flower")
     flower.cwd = checkout(tmp_path / "flwr-flynn")
-    python = [block.text for block in all_blocks(page) if block.language == "python"]
-    script = "\n".join(python)
-    assert compile(script, page, "exec")
     done: list[str] = []
     try:
         for block in all_blocks(page):
@@ -51,7 +51,7 @@ def test_the_commands_of_a_page(page: str, tmp_path: Path) -> None:
                 # Names of earlier blocks are there, as in a session that goes on.
                 marker = "---- this block ----"
                 (flower.cwd / "page.py").write_text("\n".join([*done, f"print({marker!r})", block.text]))
-                printed = flower.call(sys.executable, "-W", "ignore", "page.py")
+                printed = flower.shell(f"{shlex.quote(sys.executable)} -W ignore page.py")
                 done.append(block.text)
                 if block.output is not None:
                     assert printed.partition(f"{marker}\n")[2] == block.output, printed[-6000:]

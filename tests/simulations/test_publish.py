@@ -11,7 +11,7 @@ from simulations import publish, results
 
 
 @pytest.fixture
-def finished(tmp_path):
+def summaries(tmp_path):
     """Results of two experiments, one with a figure that does not compress."""
     noise = np.random.default_rng(0).integers(0, 256, (700, 900, 3), dtype=np.uint8)
     for name, title, figure in (("theory", "Theory", "agreement.png"), ("noniid", "Non-IID parties", None)):
@@ -25,14 +25,14 @@ def finished(tmp_path):
     return tmp_path / "results"
 
 
-def run(finished, *names):
-    pages = finished.parent / "pages"
-    assert command.main(["publish", *names, "--results", str(finished), "--pages", str(pages)]) == 0
+def run(summaries, *names):
+    pages = summaries.parent / "pages"
+    assert command.main(["publish", *names, "--results", str(summaries), "--pages", str(pages)]) == 0
     return pages
 
 
-def test_a_page_has_command_version_machine_and_table(finished):
-    text = (run(finished) / "theory.md").read_text(encoding="utf-8")
+def test_a_page_has_command_version_machine_and_table(summaries):
+    text = (run(summaries) / "theory.md").read_text(encoding="utf-8")
     assert text.startswith("# Theory\n")
     assert "`python -m simulations theory --quick --data FOLDER`" in text
     assert results.machine() in text
@@ -40,24 +40,24 @@ def test_a_page_has_command_version_machine_and_table(finished):
     assert "secret" not in text
 
 
-def test_figures_are_copied_small_and_linked(finished):
-    pages = run(finished)
+def test_figures_are_copied_small_and_linked(summaries):
+    pages = run(summaries)
     figure = pages / "theory-agreement.png"
-    assert 0 < figure.stat().st_size <= 150_000 < (finished / "theory" / "agreement.png").stat().st_size
+    assert 0 < figure.stat().st_size <= 150_000 < (summaries / "theory" / "agreement.png").stat().st_size
     assert "![agreement](theory-agreement.png)" in (pages / "theory.md").read_text(encoding="utf-8")
 
 
-def test_the_index_lists_every_page_and_keeps_earlier_ones(finished):
-    run(finished, "theory")
-    pages = run(finished, "noniid")
+def test_the_index_lists_every_page_and_keeps_earlier_ones(summaries):
+    run(summaries, "theory")
+    pages = run(summaries, "noniid")
     index = (pages / "index.md").read_text(encoding="utf-8")
     assert "[Theory](theory.md)" in index
     assert "[Non-IID parties](noniid.md)" in index
     assert sorted(page.name for page in pages.glob("*.md")) == ["index.md", "noniid.md", "theory.md"]
 
 
-def test_an_experiment_without_a_summary_is_refused(finished, capsys):
+def test_an_experiment_without_a_summary_is_refused(summaries, capsys):
     with pytest.raises(SystemExit):
-        publish.main(["bench", "--results", str(finished), "--pages", str(finished.parent / "pages")])
+        publish.main(["bench", "--results", str(summaries), "--pages", str(summaries.parent / "pages")])
     assert "bench: expected one of noniid, theory" in capsys.readouterr().err
-    assert not (finished.parent / "pages").exists()
+    assert not (summaries.parent / "pages").exists()

@@ -93,7 +93,8 @@ def _in_columns(rows: Rows, expected: str, got: str, per_column: IndexArray) -> 
     called = [names[index][:60] if names and rows.announced else f"number {index + 1}" for index in bad]
     n, d = rows.X.shape
     each = [f"{name} ({per_column[index]} of {n} samples)" for name, index in zip(called, bad, strict=True)]
-    error = DataError(rows.name, expected, f"{got} in {len(bad)} of {d} features: {listed(each)}")
+    found = f"{got} in {len(bad)} of {d} features: {listed(each)}"
+    error = DataError(rows.name, expected, found, text=f"{rows.name}: expected {expected}, got {found}")
     return with_names(error, [names[index] for index in bad]) if names else error
 
 
