@@ -96,7 +96,7 @@ def drawn(code: str, number: int, rng: random.Random) -> Iterator[tuple[str, str
 
 
 def caught(copy: Path, tests: list[str], seconds: int) -> str:
-    """What the tests say: the first one that fails, "" where all pass. They run in a fork, which has imported much."""
+    """The first test that fails, "" where all pass. The tests run in a fork, which has imported much."""
     log = copy / "log"
     log.touch()
     child = os.fork()

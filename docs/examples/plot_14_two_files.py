@@ -39,7 +39,7 @@ spec = HashSpec.suggest(
 
 
 def model_of(path):
-    """What a site does with its own file."""
+    """The model of one site, from its own file."""
     mine = pd.read_csv(path)
     return FlyNNClassifier(spec).partial_fit(
         mine.drop(columns="target"), mine["target"], classes=[0, 1, 2]
