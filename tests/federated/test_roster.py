@@ -123,3 +123,8 @@ def test_cleaned_text_is_one_short_printable_line(text: str, longest: int) -> No
 
 def test_clean_takes_no_other_types() -> None:
     assert clean(b"Basel", 10) == clean(None, 10) == ""
+
+
+def test_of_a_huge_text_no_more_is_read_than_four_times_what_is_shown() -> None:
+    assert clean("\x00" * 79 + "Basel", 20) == "B"
+    assert clean("\x00" * 80 + "Basel", 20) == ""
