@@ -93,6 +93,8 @@ def test_an_error_of_a_value_becomes_one_of_the_setting() -> None:
     error = as_setting(SpecError("row_nnz", "an integer of at most 4", 9), "run-config")
     assert (type(error), error.field, error.got) == (ConfigError, "run-config row-nnz", "9")
     assert as_setting(SpecError("no spec"), "run-config").field is None
+    sentence = as_setting(SpecError("row_nnz", text="too many columns for a row"), "run-config")
+    assert (sentence.field, str(sentence)) == ("run-config row-nnz", "run-config too many columns for a row")
 
 
 def test_entries_of_a_text() -> None:

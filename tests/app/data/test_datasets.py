@@ -646,3 +646,25 @@ def test_damaged_npz_is_loaded_whole_or_refused(position: int, byte: int, cut: i
             assert len(str(error).splitlines()) == 1
         else:
             assert loaded.X.shape[0] == len(loaded.y)
+
+
+@pytest.mark.parametrize(
+    ("partitioner", "expected"), [("continuous", "a feature of digits"), ("natural-id", "a file's column of ids")]
+)
+def test_a_partitioner_by_a_column_needs_that_column(partitioner: str, expected: str) -> None:
+    config = RunConfig.parse({"partitioner": partitioner, "partition-by": "no such column"})
+    with raises(ConfigError, field="run-config partition-by", expected=expected):
+        datasets.simulated_shares(config, 3)
+
+
+def test_the_width_of_a_private_file_without_the_run_s_features_tells_no_names(tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text("age,secret,label\n1,2,a\n")
+    node = NodeConfig.parse(
+        {"data-path": str(path), "max-epsilon": 1.0, "max-delta": 1e-5, "state-path": str(tmp_path / "state")}
+    )
+    assert datasets.private_width(node) == 2
+    with raises(DataError, field="own.csv", got="not all") as caught:
+        datasets.private_width(node, ["age", "height"])
+    assert "secret" not in str(caught.value)
+    assert "height" not in str(caught.value)
