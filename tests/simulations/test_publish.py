@@ -13,7 +13,7 @@ from simulations import publish, results
 @pytest.fixture
 def summaries(tmp_path):
     """Results of two experiments, one with a figure that does not compress."""
-    noise = np.random.default_rng(0).integers(0, 256, (700, 900, 3), dtype=np.uint8)
+    noise = np.random.default_rng(0).integers(0, 256, (350, 450, 3), dtype=np.uint8)
     for name, title, figure in (("theory", "Theory", "agreement.png"), ("noniid", "Non-IID parties", None)):
         folder = tmp_path / "results" / name
         folder.mkdir(parents=True)
