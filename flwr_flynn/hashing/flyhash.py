@@ -18,7 +18,8 @@ from numba import njit
 from flwr_flynn._validation import integer, n_threads
 from flwr_flynn.errors import DataError, SpecError
 from flwr_flynn.hashing.batching import BatchEncoder, chunk_size, dense
-from flwr_flynn.hashing.philox import draw_rows, draw_signs
+from flwr_flynn.hashing.philox import draw_rows, draw_signs, draw_weighted_rows
+from flwr_flynn.hashing.rank_codes import RankCodes
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.hashing.wave_features import TriangleFeatures
 
@@ -70,8 +71,13 @@ class FlyHash:
     def __init__(self, spec: HashSpec) -> None:
         if not isinstance(spec, HashSpec):
             raise SpecError("spec", "a HashSpec", type(spec).__name__)
-        rows = draw_rows(np.uint64(spec.seed), spec.hash_dim, spec.n_inputs, spec.row_nnz)
-        signs = draw_signs(np.uint64(spec.seed), spec.hash_dim, spec.row_nnz) if spec.signed else None
+        seed = np.uint64(spec.seed)
+        if spec.row_weights is None:
+            rows = draw_rows(seed, spec.hash_dim, spec.n_inputs, spec.row_nnz)
+        else:
+            up_to = np.cumsum(np.array(spec.row_weights, np.uint64))
+            rows = draw_weighted_rows(seed, spec.hash_dim, up_to, max(spec.n_codes, 1), spec.row_nnz)
+        signs = draw_signs(seed, spec.hash_dim, spec.row_nnz) if spec.signed else None
         self._set(spec, rows, signs, spec.n_features, spec.hash_nnz)
 
     @classmethod
@@ -126,11 +132,11 @@ class FlyHash:
             np.add(self._columns, n_inputs, out=self._columns, where=signs < 0)  # the negated columns follow
         vectors = (None, None) if spec is None else (spec.center, spec.scale)
         self._center, self._scale = (None if vector is None else np.array(vector) for vector in vectors)
-        self._waves = None
+        self._features: TriangleFeatures | RankCodes | None = None
         center, scale = self._center, self._scale
-        if spec is not None and spec.n_waves:
-            self._waves = TriangleFeatures(spec.seed, spec.n_waves, spec.wave_frequency, center, scale, spec.n_features)
-            center = scale = None  # part of the waves
+        if spec is not None and (spec.n_waves or spec.coding):
+            self._features = _features_of(spec, center, scale)
+            center = scale = None  # part of the features
         self._encoder = BatchEncoder(n_inputs, self.row_nnz, signs is not None, center, scale)
         self.fingerprint = self._fingerprint()
 
@@ -148,6 +154,11 @@ class FlyHash:
             digest.update(self.signs.data)
         if self.spec is not None and self.spec.n_waves:
             digest.update(struct.pack("<Qd", self.spec.n_waves, self.spec.wave_frequency))
+        if self.spec is not None and self.spec.edges is not None:
+            edges = np.array(self.spec.edges, "<f8")
+            digest.update(f"{self.spec.coding} {self.spec.n_codes} {edges.shape} ".encode() + edges.tobytes())
+        if self.spec is not None and self.spec.row_weights is not None:
+            digest.update(b"weights " + np.array(self.spec.row_weights, "u1").tobytes())
         return digest.hexdigest()
 
     def __repr__(self) -> str:
@@ -184,7 +195,7 @@ class FlyHash:
 
     def fits(self, X: npt.NDArray[Any] | sp.csr_array) -> npt.NDArray[np.bool_]:
         """Tell the finite samples that `active` can hash, (n,) bool, each by its own values and in the same time."""
-        return self._encoder.fits(X) if self._waves is None else self._waves.fits(dense(X))
+        return self._encoder.fits(X) if self._features is None else self._features.fits(dense(X))
 
     def count(
         self,
@@ -241,14 +252,14 @@ class FlyHash:
         return samples
 
     def _winners(self, chunk: Any, out: npt.NDArray[np.int32]) -> None:
-        if self._waves is not None:
-            chunk = self._waves(dense(chunk))
+        if self._features is not None:
+            chunk = self._features(dense(chunk))
         self._encoder.winners(chunk, self._columns, out)
 
     def _over_chunks(self, n: int, work: Callable[[int, int], None], n_jobs: int | None) -> None:
         threads = n_threads(n_jobs)
         # Whole blocks, and several chunks for each thread, so that no thread waits long for the last chunk of another.
-        fitting = chunk_size(max(self._encoder.n_features, self.n_features))  # waves may be fewer than features
+        fitting = chunk_size(max(self._encoder.n_features, self.n_features))  # codes are more than features, waves may be fewer
         step = min(fitting, -(-n // (256 * threads)) * 64) or 64
         chunks: Iterator[tuple[int, int]] = ((first, min(first + step, n)) for first in range(0, n, step))
         threads = min(threads, -(-n // step))
@@ -264,7 +275,14 @@ class FlyHash:
                 raise
 
 
-@lru_cache(maxsize=8)
+def _features_of(spec: HashSpec, center: Array | None, scale: Array | None) -> TriangleFeatures | RankCodes:
+    """Stage before the lifting matrix of a specification that has one."""
+    if spec.n_waves:
+        return TriangleFeatures(spec.seed, spec.n_waves, spec.wave_frequency, center, scale, spec.n_features)
+    return RankCodes(np.array(spec.edges), spec.n_codes, spec.coding, spec.signed, center)
+
+
+@lru_cache(maxsize=32)
 def flynn_hash(spec: HashSpec) -> FlyHash:
     """Return `FlyHash(spec)`, cached: a process draws the rows of the same specification once."""
     return FlyHash(spec)

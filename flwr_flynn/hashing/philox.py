@@ -10,6 +10,8 @@ a smaller one.
   taken.
 - Uniform on 0..j: multiply and shift, 32 bits, rejecting the words that would bias it (Lemire, ACM TOMACS 29, 2019).
 - Signs, stream 1: bit k of the words (lowest first) is set if the k-th smallest column of the row carries -1.
+- Weighted columns, stream 3: draw a feature with a chance in proportion to its weight (uniform below the sum of the
+  weights), then one of its codes, until s different ones are found.
 - Waves, stream 2, "row" k for wave k: the first word over 2**32 is the phase. Words 2 j + 2 and 2 j + 3 have 64 bits.
   The number of set bits among them, less 32, over 4, is the slope along column j: close to normal, of variance 1,
   exact.
@@ -76,6 +78,48 @@ def draw_rows(seed, hash_dim, n_features, row_nnz):  # type: ignore[no-untyped-d
                     k += 1
                 bits >>= one
                 column += 1
+    return rows
+
+
+@njit(nogil=True, cache=True)
+def draw_weighted_rows(seed, hash_dim, up_to, n_codes, row_nnz):  # type: ignore[no-untyped-def]
+    """Draw columns by the weights of their features, ascending: (hash_dim, row_nnz) int32, stream 3.
+
+    `up_to`, (d,) uint64: sums of the weights up to and with each feature, the last below 2**32. Feature j has the
+    columns from j * n_codes.
+    """
+    rows = np.empty((hash_dim, row_nnz), np.int32)
+    words = np.empty(4, np.uint64)
+    low32, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
+    total, codes, top = up_to[-1], np.uint64(n_codes), np.uint64(2**32)
+    for row in range(hash_dim):
+        block, used, k = 0, 4, 0
+        while k < row_nnz:
+            column = np.uint64(0)
+            for part in range(2):
+                size = total if part == 0 else codes
+                while True:
+                    if used == 4:
+                        philox(words, seed, block, row, 3)
+                        block, used = block + 1, 0
+                    product = words[used] * size
+                    used += 1
+                    if (product & low32) >= (top - size) % size:
+                        break
+                drawn = product >> shift
+                if part == 0:
+                    column = np.uint64(np.searchsorted(up_to, drawn, side="right")) * codes
+                else:
+                    column += drawn
+            place = k  # keep the row sorted; a column that is there already is drawn again
+            while place > 0 and rows[row, place - 1] > np.int32(column):
+                place -= 1
+            if place > 0 and rows[row, place - 1] == np.int32(column):
+                continue
+            for i in range(k, place, -1):
+                rows[row, i] = rows[row, i - 1]
+            rows[row, place] = column
+            k += 1
     return rows
 
 

@@ -10,9 +10,14 @@ import numpy as np
 
 from flwr_flynn._validation import integer, number
 from flwr_flynn.errors import SpecError
+from flwr_flynn.hashing.rank_codes import CODINGS
 
 _MAX_DIM = 2**31 - 1
 _MAX_WAVES = 2**16  # all of them are computed for every sample
+_MAX_CODES = 64  # of a feature
+_MAX_EDGES = 256  # of a feature
+_MAX_WEIGHT = 255
+_OPTIONAL = ("edges", "coding", "n_codes", "row_weights")  # left out of `to_dict` where they have their defaults
 
 
 @dataclass(frozen=True)
@@ -24,7 +29,8 @@ class HashSpec:
     n_features, hash_dim : int
         Features of a sample, d, and rows of the lifting matrix, m.
     row_nnz : int
-        Nonzero entries in each row of the lifting matrix, s. 1 <= s <= d, or 1 <= s <= n_waves with waves.
+        Nonzero entries in each row of the lifting matrix, s. 1 <= s <= `n_inputs`: d, n_waves with waves, or
+        d * n_codes with rank codes.
     hash_nnz : int
         Active bits of a hash, rho. 1 <= rho <= m.
     seed : int
@@ -37,6 +43,15 @@ class HashSpec:
         Wave features between sample and lifting matrix, see `hashing.wave_features`; 0 for none (not in the paper).
     wave_frequency : float, default=0.0
         Periods per unit of a centred and scaled feature at slope 1. Positive if and only if there are waves.
+    coding : {"", "bumps", "steps"}, default=""
+        Shape of the rank codes that take the place of the features, see `hashing.rank_codes`; "" for none (not in the
+        paper). Not with waves or a scale; a centre is subtracted from a sample before its ranks are taken.
+    n_codes : int, default=0
+        Codes of a feature, from 2 to 64 with a coding, else 0.
+    edges : (n_features, K) sequence of finite floats, optional
+        With a coding: edges of the ranks of each feature, not descending, 1 <= K <= 256.
+    row_weights : sequence of n_features int from 1 to 255, optional
+        Draw the features of a row in proportion to these (not in the paper). Default: all alike.
 
     Raises
     ------
@@ -60,13 +75,19 @@ class HashSpec:
     scale: tuple[float, ...] | None = None
     n_waves: int = 0
     wave_frequency: float = 0.0
+    coding: str = ""
+    n_codes: int = 0
+    edges: tuple[tuple[float, ...], ...] | None = None
+    row_weights: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        bounds = {"n_waves": (0, _MAX_WAVES), "seed": (0, 2**64 - 1)}
-        for name in ("n_features", "hash_dim", "n_waves", "row_nnz", "hash_nnz", "seed"):
+        bounds = {"n_waves": (0, _MAX_WAVES), "n_codes": (0, _MAX_CODES), "seed": (0, 2**64 - 1)}
+        for name in ("n_features", "hash_dim", "n_waves", "n_codes", "row_nnz", "hash_nnz", "seed"):
             least, most = bounds.get(name, (1, _MAX_DIM))
             object.__setattr__(self, name, integer(name, getattr(self, name), least, most, error=SpecError))
-        for name, limit in (("row_nnz", "n_waves" if self.n_waves else "n_features"), ("hash_nnz", "hash_dim")):
+        self._check_coding()
+        limits = "n_waves" if self.n_waves else "n_inputs" if self.coding else "n_features"
+        for name, limit in (("row_nnz", limits), ("hash_nnz", "hash_dim")):
             value, most = getattr(self, name), getattr(self, limit)
             if value > most:
                 raise SpecError(name, f"an integer from 1 to {most} ({limit})", value)
@@ -85,8 +106,28 @@ class HashSpec:
 
     @property
     def n_inputs(self) -> int:
-        """Columns of the lifting matrix: `n_waves` if there are waves, else `n_features`."""
-        return self.n_waves or self.n_features
+        """Columns of the lifting matrix: `n_waves` if there are waves, else `n_features` or its codes."""
+        return self.n_waves or self.n_features * max(self.n_codes, 1)
+
+    def _check_coding(self) -> None:
+        if self.coding not in ("", *CODINGS):
+            raise SpecError("coding", f'"" or one of {", ".join(CODINGS)}', self.coding)
+        if bool(self.coding) != (self.n_codes >= 2) or (not self.coding and self.n_codes):
+            expected = f"from 2 to {_MAX_CODES}" if self.coding else "0 without a coding"
+            raise SpecError("n_codes", expected, self.n_codes)
+        if bool(self.coding) != (self.edges is not None):
+            raise SpecError("edges", "edges of each feature with a coding, and none without", type(self.edges).__name__)
+        if self.n_inputs > _MAX_DIM:
+            raise SpecError("n_codes", f"at most {_MAX_DIM} codes in all", self.n_inputs)
+        for name, given in (("n_waves", self.n_waves), ("scale", self.scale)):
+            if self.coding and given:
+                raise SpecError(name, "none beside a coding", name)
+        if self.edges is not None:
+            object.__setattr__(self, "edges", _checked_edges(self.edges, self.n_features))
+        if self.row_weights is not None:
+            if self.n_waves:
+                raise SpecError("row_weights", "none beside waves", "some")
+            object.__setattr__(self, "row_weights", _checked_weights(self.row_weights, self.n_features))
 
     def _vector(self, name: str) -> tuple[float, ...]:
         value, expected = getattr(self, name), f"{self.n_features} finite floats (n_features)"
@@ -113,6 +154,9 @@ class HashSpec:
     def to_dict(self) -> dict[str, Any]:
         """Fields as plain Python values that JSON can hold."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {name: value for name, value in values.items() if value or name not in _OPTIONAL}
+        if self.edges is not None:
+            values["edges"] = [list(row) for row in self.edges]
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     @classmethod
@@ -151,6 +195,7 @@ class HashSpec:
         scale: tuple[float, ...] | None = None,
         n_waves: int = 0,
         wave_frequency: float = 0.0,
+        **coded: Any,
     ) -> HashSpec:
         """Specification with sizes for data of this shape, see docs/explanation/defaults.md for the reasons.
 
@@ -164,6 +209,8 @@ class HashSpec:
         hash_dim, row_nnz, hash_nnz, seed, signed, center, scale, n_waves, wave_frequency
             Passed on to the specification, which may raise a `SpecError`. Sizes left out are chosen to go with those
             given.
+        **coded
+            `coding`, `n_codes`, `edges` and `row_weights`, passed on likewise.
 
         Notes
         -----
@@ -189,11 +236,38 @@ class HashSpec:
             if noise_sigma and n_examples is not None and n_classes is not None:
                 hash_dim = min(hash_dim, max(int(min(15 * n_examples / (n_classes * noise_sigma), 2**14)), 512))
         if row_nnz is None:
-            n_inputs = n_waves or n_features
+            n_inputs = n_waves or n_features * (coded.get("n_codes") or 1)
             row_nnz = min(n_inputs, max(2, min(-(-2 * n_inputs // 5), 40)))
         if hash_nnz is None:
             hash_nnz = min(max(hash_dim // 256, 16), hash_dim)
             if noise_sigma is not None and n_examples is not None and n_classes is not None:
                 ideal = 22 * (hash_dim * n_classes * noise_sigma / max(n_examples, 1)) ** (2 / 3)
                 hash_nnz = max(int(min(max(ideal, 16), hash_dim // 10)), 1)
-        return cls(n_features, hash_dim, row_nnz, hash_nnz, seed, signed, center, scale, n_waves, wave_frequency)
+        sizes = (n_features, hash_dim, row_nnz, hash_nnz)
+        return cls(*sizes, seed, signed, center, scale, n_waves, wave_frequency, **coded)
+
+
+def _checked_edges(value: Any, n_features: int) -> tuple[tuple[float, ...], ...]:
+    """Edges as a tuple of tuples, if they are as described."""
+    expected = f"{n_features} rows (n_features) of 1 to {_MAX_EDGES} finite floats each"
+    try:
+        if isinstance(value, str | bytes) or len(value) != n_features or not 1 <= len(value[0]) <= _MAX_EDGES:
+            raise TypeError
+        edges = np.array(value)
+        if edges.ndim != 2 or edges.dtype.kind not in "iuf":
+            raise TypeError
+        edges = edges.astype(np.float64)
+    except (TypeError, ValueError, OverflowError, KeyError, IndexError):
+        raise SpecError("edges", expected, f"{type(value).__name__} of another shape or type") from None
+    if not np.isfinite(edges).all() or (np.diff(edges, axis=1) < 0).any():
+        raise SpecError("edges", f"{expected}, not descending", "values that are not finite, or that descend")
+    return tuple(map(tuple, (edges + 0.0).tolist()))
+
+
+def _checked_weights(value: Any, n_features: int) -> tuple[int, ...]:
+    """Weights as a tuple, if they are as described."""
+    expected = f"{n_features} integers (n_features) from 1 to {_MAX_WEIGHT}"
+    is_list = not isinstance(value, str | bytes) and (isinstance(value, Sequence) or isinstance(value, np.ndarray))
+    if not is_list or len(value) != n_features:
+        raise SpecError("row_weights", expected, f"{len(value)} entries" if is_list else type(value).__name__)
+    return tuple(integer("row_weights", weight, 1, _MAX_WEIGHT, error=SpecError) for weight in value)

@@ -13,11 +13,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from numba import njit
 from sklearn.utils import gen_batches
 
 from flwr_flynn.errors import CountsError, DataError
 from flwr_flynn.hashing.flyhash import FlyHash, class_indices
 from flwr_flynn.model.counts import ClassCounts, active_bits
+from flwr_flynn.model.portable import exp, log
 from flwr_flynn.model.scoring import Active, Readout, Scores, ScoreTable, blocks, log_odds, mean_size
 
 Table = npt.NDArray[np.int64]
@@ -111,16 +113,25 @@ def left_out_scores(
 def _log_losses(odds: Scores, true: Table) -> Table:
     """Sum the log-losses of samples at each of `TEMPERATURES`, (T,) int64, in units of `LOSS_UNIT`.
 
-    Each is cut off at `MAX_LOSS` and rounded first: sums over parties equal the pooled ones, up to the logarithms of
-    machines.
+    Each is cut off at `MAX_LOSS` and rounded first: sums over parties equal the pooled ones.
     """
-    above = odds - odds.max(axis=1, keepdims=True)
-    own = above[np.arange(len(true)), true]
-    sums = np.empty(len(TEMPERATURES), np.int64)
-    for t, temperature in enumerate(TEMPERATURES):
-        losses = np.log(np.exp(above / temperature).sum(axis=1)) - own / temperature
-        sums[t] = np.rint(np.minimum(losses, MAX_LOSS) / LOSS_UNIT).astype(np.int64).sum()
+    sums = np.zeros(len(TEMPERATURES), np.int64)
+    _add_losses(odds, true, np.array(TEMPERATURES), sums)
     return sums
+
+
+@njit(nogil=True, cache=True)
+def _add_losses(odds, true, temperatures, sums):  # type: ignore[no-untyped-def]
+    """Add the log-loss of each sample to the sum of each temperature."""
+    for p in range(odds.shape[0]):
+        row = odds[p]
+        highest = row.max()
+        for t in range(len(temperatures)):
+            total = 0.0
+            for label in range(len(row)):
+                total += exp((row[label] - highest) / temperatures[t])
+            loss = log(total) - (row[true[p]] - highest) / temperatures[t]
+            sums[t] += np.int64(np.rint(min(loss, MAX_LOSS) / LOSS_UNIT))
 
 
 def _counted_samples(counts: ClassCounts, active: npt.ArrayLike, y: npt.ArrayLike) -> tuple[Active, Table]:

@@ -18,12 +18,11 @@ gamma = 0, f_l is an integer, and -log(max(f_l, 1/2)) keeps f_l = 0 apart from f
 
 A sum f_l below 1e-280, of which terms may have underflowed, is computed again as a logarithm, relative to its largest
 term. Terms are added in the order of the active bits, one sample at a time. Last, scores are rounded to multiples of
-2 ** -36, so that classes which the formula ranks alike do tie, on every machine.
+2 ** -36, so that classes which the formula ranks alike do tie. Logarithms are those of `model.portable`: scores are the same on every machine.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -35,6 +34,7 @@ from flwr_flynn._validation import number, one_of
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.model import noise_record
 from flwr_flynn.model.counts import ClassCounts, active_bits
+from flwr_flynn.model.portable import exp, log
 
 Counts = npt.NDArray[np.int64]
 Sizes = npt.NDArray[np.int64] | npt.NDArray[np.float64]
@@ -131,8 +131,14 @@ def log_odds(scores: Scores, hash_nnz: int, rule: str) -> Scores:
     """
     if rule == "bayes":
         return scores
-    with np.errstate(over="ignore"):
-        odds: Scores = scores / 4096 - np.log(np.exp(-scores) / hash_nnz + 0.1)
+    return _log_odds(np.ascontiguousarray(scores, np.float64).ravel(), float(hash_nnz)).reshape(scores.shape)
+
+
+@njit(nogil=True, cache=True)
+def _log_odds(scores, hash_nnz):  # type: ignore[no-untyped-def]
+    odds = np.empty(len(scores))
+    for i in range(len(scores)):
+        odds[i] = scores[i] / 4096 - log(exp(-scores[i]) / hash_nnz + 0.1)
     return odds
 
 
@@ -206,19 +212,26 @@ def _powers(counts, taken, factors, decay):  # type: ignore[no-untyped-def]
     n_classes, n_bits = counts.shape
     out = np.empty((n_bits, n_classes))
     table = np.empty(n_bits)
+    log_decay = log(decay) if decay > 0.0 else -np.inf
     for label in range(n_classes):
         top = 0
         for i in range(n_bits):
             top = max(top, counts[label, i])
         if top < n_bits:
             for count in range(top + 1):
-                table[count] = decay ** (max(count - taken, 0) * factors[label])
+                table[count] = _power(log_decay, max(count - taken, 0) * factors[label])
             for i in range(n_bits):
                 out[i, label] = table[counts[label, i]]
         else:
             for i in range(n_bits):
-                out[i, label] = decay ** (max(counts[label, i] - taken, 0) * factors[label])
+                out[i, label] = _power(log_decay, max(counts[label, i] - taken, 0) * factors[label])
     return out
+
+
+@njit(nogil=True, cache=True)
+def _power(log_decay, exponent):  # type: ignore[no-untyped-def]
+    """Power of the decay with this logarithm; 0 ** 0 is 1."""
+    return 1.0 if exponent == 0.0 else exp(log_decay * exponent)
 
 
 @njit(nogil=True, cache=True)
@@ -229,7 +242,7 @@ def _log_rates(counts, taken, n_per_class, spread, smoothing):  # type: ignore[n
     for label in range(n_classes):
         size = max(n_per_class[label] - taken, 0) + smoothing * spread
         for i in range(n_bits):
-            out[i, label] = math.log((max(counts[label, i] - taken, 0) + smoothing) / size)
+            out[i, label] = log((max(counts[label, i] - taken, 0) + smoothing) / size)
     return out
 
 
@@ -254,14 +267,14 @@ def _add_weights(active, own_class, weights, own, sums):  # type: ignore[no-unty
 @njit(nogil=True, cache=True)
 def _minus_logs(sums, active, own_class, counts, factors, own_factors, decay):  # type: ignore[no-untyped-def]
     """Replace each sum f by -log f, computed again from its terms where f is too small to be exact."""
-    log_decay = math.log(decay) if decay > 0.0 else 0.0
+    log_decay = log(decay) if decay > 0.0 else 0.0
     for p in range(sums.shape[0]):
         for label in range(sums.shape[1]):
             total = sums[p, label]
             if decay == 0.0:
-                sums[p, label] = -math.log(max(total, 0.5))
+                sums[p, label] = -log(max(total, 0.5))
             elif total >= _SMALL:
-                sums[p, label] = -math.log(total)
+                sums[p, label] = -log(total)
             else:
                 taken = 1 if own_class[p] == label else 0
                 factor = own_factors[label] if taken else factors[label]
@@ -271,5 +284,5 @@ def _minus_logs(sums, active, own_class, counts, factors, own_factors, decay):  
                 total = 0.0
                 for k in range(active.shape[1]):
                     exponent = (counts[label, np.uint64(active[p, k])] - taken) * factor
-                    total += math.exp(log_decay * (exponent - lowest))
-                sums[p, label] = -log_decay * lowest - math.log(total)
+                    total += exp(log_decay * (exponent - lowest))
+                sums[p, label] = -log_decay * lowest - log(total)

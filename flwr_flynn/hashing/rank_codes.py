@@ -1,0 +1,148 @@
+"""Rank codes: small integers that tell where a value stands among the quantiles of its column.
+
+The hash sees only the direction of a sample, and a heavy tail takes all of it. Rank codes take the place of the
+features: each value becomes its rank r from 0 to 2 K among K edges,
+
+    r = number of edges below the value + number of edges at or below it,
+
+and the rank becomes `n_codes` integers from 0 to 15, by one of two shapes over u = r / 2 K:
+
+- "bumps": rint(15 (1 - ((u - c_b) / w)**2)**2) within w = 1.54 / (n_codes - 1) of the centre c_b = b / (n_codes - 1),
+  else 0. A row that adds bumps of several columns is a soft box.
+- "steps": 1 where u exceeds (b + 1/2) / n_codes, else 0: a thermometer.
+
+Values are compared by their keys, so a code is a matter of integers, and the same on every machine. Before a signed
+hash, codes are centred by their mean over the edges.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+CODINGS = ("bumps", "steps")
+KEY_BITS = 22
+"""Bits of a key: sign, exponent and the ten highest bits of the mantissa of a float64."""
+
+N_EDGES = 32
+"""Edges of a column, K, that the defaults use."""
+
+_HEIGHT = 15  # of a bump
+_WIDTH = 1.54  # of a bump, in distances between centres
+
+
+def keys_of(values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """Keys of finite floats, integers from 0 to 2**22 - 1, in the order of the values."""
+    bits = (np.ascontiguousarray(values, np.float64) + 0.0).view(np.int64)  # -0.0 + 0.0 is 0.0
+    # Of a negative float all bits but the sign are turned over: the larger the magnitude, the lower the key.
+    ordered = bits ^ ((bits >> 63) & np.int64(2**63 - 1))
+    return (ordered >> (64 - KEY_BITS)) + (1 << (KEY_BITS - 1))
+
+
+def values_of(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Lowest float of each key, finite for keys of finite floats."""
+    ordered = (np.asarray(keys, np.int64) - (1 << (KEY_BITS - 1))) << (64 - KEY_BITS)
+    # A negative key's lowest value has the largest magnitude, all its low bits set.
+    bits = np.where(ordered < 0, ordered ^ np.int64(2**63 - 1), ordered)
+    return bits.view(np.float64)
+
+
+def edges_of_range(low: npt.ArrayLike, high: npt.ArrayLike, n_edges: int = N_EDGES) -> npt.NDArray[np.float64]:
+    """Edges at equal distances within a public range of each column, (d, n_edges): in the place of quantiles."""
+    low, high = np.atleast_1d(np.asarray(low, np.float64)), np.atleast_1d(np.asarray(high, np.float64))
+    shares = (np.arange(n_edges) + 0.5) / n_edges
+    return low[:, None] + (high - low)[:, None] * shares
+
+
+class RankCodes:
+    """Codes of a specification.
+
+    Parameters
+    ----------
+    edges : (d, K) float64
+        In each row not descending.
+    n_codes : int
+    coding : {"bumps", "steps"}
+    centred : bool
+        Multiply the codes by K and subtract their sum over the edges.
+    center : (d,) float64 or None
+        Subtracted from a sample first.
+    """
+
+    def __init__(
+        self,
+        edges: npt.NDArray[np.float64],
+        n_codes: int,
+        coding: str,
+        centred: bool,
+        center: npt.NDArray[np.float64] | None,
+    ) -> None:
+        self._edges = keys_of(edges).astype(np.int32)
+        d, n_edges = edges.shape
+        self._center = np.zeros(d) if center is None else center
+        table = _table(n_edges, n_codes, coding)
+        self._codes = np.repeat(table[None], d, axis=0)
+        if centred:
+            ranks = _ranks_of_edges(self._edges)
+            middle = table[ranks].sum(axis=1)  # (d, n_codes)
+            self._codes = table[None] * n_edges - middle[:, None, :]
+        self._codes = self._codes.astype(np.int16)
+        self.n_inputs = d * n_codes
+
+    def fits(self, X: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Tell the finite samples that have codes, (n,) bool: all of them."""
+        return np.ones(len(X), np.bool_)
+
+    def __call__(self, X: npt.NDArray[Any]) -> npt.NDArray[np.int16]:
+        """Compute the codes, (n, d * n_codes) int16, of finite samples, (n, d) of any real dtype."""
+        out = np.empty((len(X), self._edges.shape[0], self._codes.shape[2]), np.int16)
+        _encode(np.ascontiguousarray(X, np.float64), self._center, self._edges, self._codes, out)
+        return out.reshape(len(X), self.n_inputs)
+
+
+def _table(n_edges: int, n_codes: int, coding: str) -> npt.NDArray[np.int64]:
+    """Codes of each rank, (2 K + 1, n_codes)."""
+    u = np.arange(2 * n_edges + 1)[:, None] / (2 * n_edges)
+    b = np.arange(n_codes)
+    if coding == "steps":
+        return (u > (b + 0.5) / n_codes).astype(np.int64)
+    gaps = max(n_codes - 1, 1)
+    distance = (u * gaps - b) / _WIDTH
+    return np.rint(_HEIGHT * np.maximum(1 - distance * distance, 0) ** 2).astype(np.int64)
+
+
+def _ranks_of_edges(edges: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+    """Rank of each edge among the edges of its column, (d, K)."""
+    return (edges[:, None, :] < edges[:, :, None]).sum(axis=2) + (edges[:, None, :] <= edges[:, :, None]).sum(axis=2)
+
+
+@njit(nogil=True, cache=True)
+def _encode(X, center, edges, codes, out):  # type: ignore[no-untyped-def]
+    """Write the codes of each value to `out`, (n, d, n_codes)."""
+    n_edges, n_codes = edges.shape[1], codes.shape[2]
+    value = np.empty(1)
+    bits = value.view(np.int64)
+    for p in range(X.shape[0]):
+        for j in range(X.shape[1]):
+            value[0] = X[p, j] - center[j] + 0.0
+            ordered = bits[0]
+            if ordered < 0:
+                ordered ^= np.int64(0x7FFFFFFFFFFFFFFF)
+            key = np.int32((ordered >> np.int64(42)) + np.int64(1 << 21))
+            row = edges[j]
+            low, high = 0, n_edges  # edges below the value
+            while low < high:
+                middle = (low + high) >> 1
+                if row[middle] < key:
+                    low = middle + 1
+                else:
+                    high = middle
+            rank = low
+            while low < n_edges and row[low] == key:
+                low += 1
+            rank += low
+            for b in range(n_codes):
+                out[p, j, b] = codes[j, rank, b]

@@ -1,0 +1,241 @@
+"""Exact histograms of columns, class by class: the counts from which the rank codes of a hash are derived.
+
+The bins are the same for everybody and need no look at the data: a value falls into the bin that `hashing.rank_codes`
+calls its key, the sign, the exponent and the first ten bits of its float64. So the histograms of any split of the
+samples, added in any order, are equal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from flwr_flynn.errors import DataError
+from flwr_flynn.hashing.rank_codes import KEY_BITS, N_EDGES, keys_of, values_of
+
+Integers = npt.NDArray[np.int64]
+
+_BATCH = 2**22  # values at a time
+_RANK_BINS = 8  # of the table behind a weight
+_LARGEST_GRID = 2**40  # of classes times columns, so that the cells fit int64
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ColumnHistograms:
+    """Number of samples of each class in each bin of each column; only filled cells are kept. Immutable.
+
+    Parameters
+    ----------
+    n_features : int
+    n_per_class : (L,) int64
+        Samples of each class: each has one value in every column.
+    cells : (k,) int64
+        Filled cells, ascending: (class * n_features + column) * 2**22 + key.
+    counts : (k,) int64
+        Samples in each, at least 1.
+
+    Raises
+    ------
+    DataError
+        Arrays that are the histograms of no samples.
+
+    Examples
+    --------
+    >>> X, y = np.array([[1.0], [2.0], [2.0]]), np.array([0, 0, 1])
+    >>> ColumnHistograms.from_data(X, y, n_classes=2).edges(2).tolist()
+    [[1.0, 2.0]]
+    """
+
+    n_features: int
+    n_per_class: Integers
+    cells: Integers
+    counts: Integers
+
+    def __post_init__(self) -> None:
+        sizes, cells, counts = self.n_per_class, self.cells, self.counts
+        n_rows = len(sizes) * self.n_features
+        if sizes.ndim != 1 or not len(sizes) or not 0 < n_rows <= _LARGEST_GRID or sizes.min() < 0:
+            raise DataError("histograms", "at least 1 class and 1 column", f"{len(sizes)} and {self.n_features}")
+        if cells.ndim != 1 or cells.shape != counts.shape or (np.diff(cells) <= 0).any():
+            raise DataError("histograms", "ascending cells, each with a count", f"{cells.shape} and {counts.shape}")
+        if len(cells) and not (0 <= cells[0] and cells[-1] < n_rows << KEY_BITS and counts.min() >= 1):
+            raise DataError("histograms", "cells of these classes and columns with counts above 0", "others")
+        # Every sample is in one bin of every column.
+        totals = _row_sums(cells, counts, n_rows)
+        if totals is None or (totals != np.repeat(sizes, self.n_features)).any():
+            raise DataError("histograms", "as many values in each column as samples of the class", "other numbers")
+        for array in (sizes, cells, counts):
+            array.flags.writeable = False
+
+    @classmethod
+    def zeros(cls, n_features: int, n_classes: int) -> ColumnHistograms:
+        """Histograms of no samples."""
+        return cls(n_features, np.zeros(n_classes, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+    @classmethod
+    def from_data(
+        cls,
+        X: Any,
+        y: npt.NDArray[np.int64],
+        n_classes: int,
+        center: Sequence[float] | None = None,
+        min_examples: int = 1,
+    ) -> ColumnHistograms:
+        """Histograms of samples less a centre, (n, d) finite, dense or CSR.
+
+        Classes of fewer than `min_examples` samples are left out. Of the others, neighbouring bins of a column are
+        put together, from the lowest up, until each has so many samples; all then count as values of its highest bin.
+        """
+        n, d = X.shape
+        kept = np.bincount(y, minlength=n_classes)
+        kept[kept < min_examples] = 0
+        total = cls.zeros(d, n_classes)
+        middle = np.zeros(d) if center is None else np.asarray(center, np.float64)
+        step = max(1, _BATCH // d)
+        for first in range(0, n, step):
+            rows, labels = X[first : first + step], y[first : first + step]
+            keep = kept[labels] > 0
+            rows, labels = (rows, labels) if keep.all() else (rows[keep], labels[keep])
+            if rows.shape[0]:
+                values = np.asarray(rows.toarray() if sp.issparse(rows) else rows, np.float64) - middle
+                if not np.isfinite(values).all():
+                    raise DataError("X", "finite numbers", "NaN or infinity")
+                grid = (labels[:, None] * d + np.arange(d)) << KEY_BITS
+                cells, counts = np.unique(grid + keys_of(values), return_counts=True)
+                total += cls(d, np.bincount(labels, minlength=n_classes), cells, counts.astype(np.int64))
+        return total if min_examples <= 1 else total._floored(min_examples)
+
+    def _floored(self, least: int) -> ColumnHistograms:
+        """Put neighbouring bins together until each has at least `least` samples."""
+        cells, counts = [], []
+        rows = self.cells >> KEY_BITS
+        starts = np.flatnonzero(np.diff(rows, prepend=-1))
+        for first, last in zip(starts, [*starts[1:], len(rows)], strict=True):
+            held = 0
+            begin = len(cells)
+            for cell, count in zip(self.cells[first:last].tolist(), self.counts[first:last].tolist(), strict=True):
+                held += count
+                if held >= least:
+                    cells.append(cell)
+                    counts.append(held)
+                    held = 0
+            if held and len(cells) > begin:  # a class has at least so many samples, so there is a bin before
+                counts[-1] += held
+        sizes = self.n_per_class.copy()
+        return ColumnHistograms(self.n_features, sizes, np.array(cells, np.int64), np.array(counts, np.int64))
+
+    @property
+    def n_examples(self) -> int:
+        """Number of samples."""
+        return sum(self.n_per_class.tolist())
+
+    def __repr__(self) -> str:
+        classes, columns = len(self.n_per_class), self.n_features
+        return f"<ColumnHistograms of {self.n_examples} samples, {classes} classes, {columns} columns>"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ColumnHistograms):
+            return NotImplemented
+        names = ("n_per_class", "cells", "counts")
+        same = all(np.array_equal(getattr(self, name), getattr(other, name)) for name in names)
+        return same and self.n_features == other.n_features
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __add__(self, other: ColumnHistograms) -> ColumnHistograms:
+        return self._combine(other, 1) if isinstance(other, ColumnHistograms) else NotImplemented
+
+    def __sub__(self, other: ColumnHistograms) -> ColumnHistograms:
+        """Return the histograms without the samples of `other`; a `DataError` if they cannot be among these."""
+        return self._combine(other, -1) if isinstance(other, ColumnHistograms) else NotImplemented
+
+    def _combine(self, other: ColumnHistograms, sign: int) -> ColumnHistograms:
+        shapes = [(len(each.n_per_class), each.n_features) for each in (self, other)]
+        if shapes[0] != shapes[1]:
+            raise DataError("histograms", f"{shapes[0]} classes and columns on both sides", str(shapes[1]))
+        cells, index = np.unique(np.concatenate([self.cells, other.cells]), return_inverse=True)
+        counts = np.zeros(len(cells), np.int64)
+        np.add.at(counts, index, np.concatenate([self.counts, sign * other.counts]))
+        filled = counts != 0
+        sizes = self.n_per_class + sign * other.n_per_class
+        return ColumnHistograms(self.n_features, sizes, cells[filled], counts[filled])
+
+    def edges(self, n_edges: int = N_EDGES) -> npt.NDArray[np.float64]:
+        """Quantiles of every column over all classes at (k + 1/2) / n_edges, (d, n_edges): lower ends of bins.
+
+        A `DataError` without samples.
+        """
+        n = self.n_examples
+        if n == 0:
+            raise DataError("histograms", "at least 1 sample", 0)
+        columns, keys, counts = self._over_classes()
+        edges = np.empty((self.n_features, n_edges))
+        wanted = [(2 * k + 1) * n // (2 * n_edges) for k in range(n_edges)]  # in order, the sample with this index
+        bounds = np.searchsorted(columns, np.arange(self.n_features + 1))
+        for column, (first, last) in enumerate(zip(bounds, bounds[1:], strict=False)):
+            up_to = np.cumsum(counts[first:last])
+            edges[column] = values_of(keys[first:last][np.searchsorted(up_to, wanted, side="right")])
+        return edges
+
+    def weights(self) -> tuple[int, ...]:
+        """Weight of each column for the draw of the rows, integers from 1 to 255: how much it tells of the class.
+
+        From the table of classes and of eight ranges of about as many samples: chi squared over n (the classes taken as
+        equally frequent), less its value by chance; the weight is in proportion to its square root. Where that is below
+        what the best of so many uninformative columns reaches, it is 1; if no column exceeds it, all weights are equal.
+        """
+        sizes = self.n_per_class.astype(np.float64)
+        filled = np.flatnonzero(sizes > 0)
+        n, k = self.n_examples, len(filled) - 1
+        edges = self.edges(_RANK_BINS * 2)[:, 1::2][:, :-1]  # seven borders between eight ranges
+        table = self._table(keys_of(edges))
+        shares = table[filled] / sizes[filled][:, None, None]
+        mean = shares.sum(axis=0) / len(filled)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            parts = np.where(mean > 0, (shares - mean) ** 2 / mean, 0.0)
+        told = [math.fsum(column.ravel().tolist()) / len(filled) for column in parts.transpose(1, 0, 2)]
+        # Of a column without information it is about chi squared distributed, over n, if the classes are of one size.
+        harmonic = len(filled) ** 2 / sum((1 / sizes[filled]).tolist())
+        degrees = [max(int((row > 0).sum()) - 1, 0) * k for row in mean]
+        t = 0.35 * self.n_features.bit_length()
+        values = []
+        for value, degree in zip(told, degrees, strict=True):
+            by_chance = (degree + 2 * math.sqrt(degree * t) + 2 * t) / harmonic
+            values.append(max(value - degree / harmonic, 0.0) if value > by_chance else 0.0)
+        most = max(values, default=0.0)
+        if not n or not most:
+            return (1,) * self.n_features
+        return tuple(max(1, round(255 * math.sqrt(value / most))) for value in values)
+
+    def _over_classes(self) -> tuple[Integers, Integers, Integers]:
+        """Columns, keys and counts of the filled bins of the columns, in order."""
+        low = (1 << KEY_BITS) - 1
+        cells = ((self.cells >> KEY_BITS) % self.n_features << KEY_BITS) | (self.cells & low)
+        cells, index = np.unique(cells, return_inverse=True)
+        counts = np.zeros(len(cells), np.int64)
+        np.add.at(counts, index, self.counts)
+        return cells >> KEY_BITS, cells & low, counts
+
+    def _table(self, borders: Integers) -> npt.NDArray[np.float64]:
+        """Samples of each class in the ranges between borders, (L, d, ranges); a border belongs to the range below."""
+        n_ranges = borders.shape[1] + 1
+        rows, keys = self.cells >> KEY_BITS, self.cells & ((1 << KEY_BITS) - 1)
+        ranges = (borders[rows % self.n_features] < keys[:, None]).sum(axis=1)
+        table = np.zeros(len(self.n_per_class) * self.n_features * n_ranges, np.int64)
+        np.add.at(table, rows * n_ranges + ranges, self.counts)
+        return table.reshape(len(self.n_per_class), self.n_features, n_ranges).astype(np.float64)
+
+
+def _row_sums(cells: Integers, counts: Integers, n_rows: int) -> Integers | None:
+    """Sums of the counts of each row, (n_rows,); None if they leave int64."""
+    if float(counts.astype(np.float64).sum()) >= 2.0**62:
+        return None
+    sums = np.zeros(n_rows, np.int64)
+    np.add.at(sums, cells >> KEY_BITS, counts)
+    return sums
