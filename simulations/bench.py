@@ -303,7 +303,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
         axes.bar_label(bars, fmt="%.0f")
     axes.set_xticks(place, [f"{row['shape']}\n({row['data']})" for row in rows])
     axes.set_ylabel("times as fast as lean SciPy, one thread")
-    axes.set_title("Hash and count at the paper's hyper-parameters")
+    axes.set_title("Hash and count")
     axes.margins(y=0.15)
     axes.legend()
     figure.savefig(path, dpi=150)
