@@ -1,9 +1,10 @@
-"""FlyNN beside tuned nearest neighbours and the paper's other baselines, on every data set of a folder.
+"""FlyNN beside tuned nearest neighbours, forests, boosting and the paper's baselines, on every data set of a folder.
 
 Balanced accuracy, stratified folds, the same for all methods. Compared are FlyNN with its defaults and no tuning, the
 paper's FlyNN and ours with 20 random configurations each, tuned kNN and 1-NN on two scalings, SBFC, logistic regression
-and a perceptron for one epoch (`simulations.methods`). kNN, SBFC and the tuned FlyNNs are given their best mean score
-over the very folds, as in the paper; for kNN there is the honest choice within the training folds as well.
+and a perceptron for one epoch, and, with balanced class weights and no tuning, a random forest of 200 trees, gradient
+boosting and logistic regression to the end (`simulations.methods`). kNN, SBFC and the tuned FlyNNs are given their best
+mean score over the very folds, as in the paper; for kNN there is the honest choice within the training folds as well.
 
 Finished pieces are kept under the output folder and not computed again, unless data, settings or code change.
 """
@@ -18,6 +19,7 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +33,11 @@ from simulations.results import (
     Cells,
     Row,
     about,
+    against,
     by_method,
     code_digest,
     comparison,
+    fold_rows,
     markdown_table,
     output_folder,
     parser,
@@ -54,7 +58,13 @@ class SetError(DataError):
 
 
 def read_set(path: Path) -> tuple[Array, Array]:
-    """Samples and class numbers of an .npz file with X and y; X_test and y_test are appended if it has them.
+    """Samples and class numbers of an .npz file with X and y; X_test and y_test are appended if it has them."""
+    X, y, _ = read_split(path)
+    return X, y
+
+
+def read_split(path: Path) -> tuple[Array, Array, int]:
+    """Samples and class numbers of an .npz file, and how many of the last ones are its official test split.
 
     Raises
     ------
@@ -82,7 +92,7 @@ def read_set(path: Path) -> tuple[Array, Array]:
         if (arrays["y_test"].dtype.kind in "US") != (y.dtype.kind in "US"):
             raise SetError(f"{path.name}: y_test", f"labels as in y, {y.dtype}", arrays["y_test"].dtype.name)
         X, y = np.concatenate([X, arrays["X_test"]]), np.concatenate([y, arrays["y_test"]])
-    return X, y
+    return X, y, len(y) - len(arrays["y"])
 
 
 def _check_pair(name: str, pair: tuple[str, str], arrays: Mapping[str, Array]) -> None:
@@ -99,8 +109,10 @@ def _check_pair(name: str, pair: tuple[str, str], arrays: Mapping[str, Array]) -
             raise SetError(f"{name}: {key}", "finite numbers", "missing or infinite values")
 
 
-def make_problem(name: str, X: Array, y: Array, settings: Settings, max_examples: int) -> Problem:
+def make_problem(name: str, X: Array, y: Array, settings: Settings, max_examples: int, n_test: int = 0) -> Problem:
     """A data set with its folds; of large ones a stratified subsample, at least two samples of each class.
+
+    With `n_test` the only fold is that of the last samples, so many before the subsampling: an official test split.
 
     Raises
     ------
@@ -111,6 +123,7 @@ def make_problem(name: str, X: Array, y: Array, settings: Settings, max_examples
 
     generator = np.random.default_rng(settings.seed)
     codes = np.unique(y, return_inverse=True)[1].reshape(-1)
+    fold = np.where(np.arange(len(X)) < len(X) - n_test, -1, 0)
     if max_examples and len(X) > max_examples:
         order = generator.permutation(len(X))
         sizes = np.bincount(codes)
@@ -119,13 +132,16 @@ def make_problem(name: str, X: Array, y: Array, settings: Settings, max_examples
             rank[order[codes[order] == label]] = np.arange(sizes[label])
         keep = np.where(rank < 2, 0.0, (rank + 0.5) / sizes[codes])
         chosen = np.sort(order[np.argsort(keep[order], kind="stable")[:max_examples]])
-        X, codes = X[chosen], np.unique(codes[chosen], return_inverse=True)[1]
+        X, codes, fold = X[chosen], np.unique(codes[chosen], return_inverse=True)[1], fold[chosen]
+    if n_test:
+        if fold.max() < 0 or len(np.unique(codes[fold < 0])) < 2:
+            raise SetError(name, "two classes to learn from, and a test split", f"{(fold == 0).sum()} to test on")
+        return Problem(name, X, codes.astype(np.int64), fold)
     sizes = np.bincount(codes)
     if (sizes > 1).sum() < 2 or sizes.max() < settings.folds:
         folds = settings.folds
         expected = f"for {folds} folds two classes with two samples each, and one with {folds} samples"
         raise SetError(name, expected, f"{len(codes)} samples in {len(sizes)} classes")
-    fold = np.empty(len(codes), np.int64)
     with warnings.catch_warnings():
         # Rare classes are absent from some folds; their recall is then averaged over fewer.
         warnings.filterwarnings("ignore", "The least populated class", UserWarning)
@@ -153,20 +169,29 @@ def bundled_sets() -> dict[str, Callable[[], tuple[Array, Array]]]:
     }
 
 
-def load_problems(folder: Path | None, wanted: Sequence[str], settings: Settings, max_examples: int) -> list[Problem]:
-    """All problems of a run, checked before the first of them costs time; bundled ones where there is no folder."""
-    readers = bundled_sets()
+def load_problems(
+    folder: Path | None, wanted: Sequence[str], settings: Settings, max_examples: int, official: bool = False
+) -> list[Problem]:
+    """All problems of a run, checked before the first of them costs time; bundled ones where there is no folder.
+
+    If `official`, sets with a test split of their own have this one instead of folds.
+    """
+    readers: dict[str, Callable[[], tuple[Any, ...]]] = {**bundled_sets()}
     if folder is not None:
         if not folder.is_dir():
             raise SetError("--data", "a folder", str(folder))
-        readers = {path.stem: lambda path=path: read_set(path) for path in sorted(folder.glob("*.npz"))}  # type: ignore[misc]
+        readers = {path.stem: lambda path=path: read_split(path) for path in sorted(folder.glob("*.npz"))}  # type: ignore[misc]
         if not readers:
             raise SetError("--data", ".npz files", f"none in {folder}")
     unknown = [name for name in wanted if name not in readers]
     if unknown:
         raise SetError("--sets", f"some of {', '.join(readers)}", ", ".join(unknown))
     names = list(dict.fromkeys(wanted)) or list(readers)
-    return [make_problem(name, *readers[name](), settings, max_examples) for name in names]
+    problems = []
+    for name in names:
+        X, y, *n_test = readers[name]()
+        problems.append(make_problem(name, X, y, settings, max_examples, *(n_test if official else ())))
+    return problems
 
 
 # Of the code as it was when this started: somebody may edit it before the run is over.
@@ -179,7 +204,7 @@ def call(task: tuple[str, Problem, Settings]) -> tuple[list[Row], float]:
     name, problem, settings = task
     start = time.perf_counter()
     try:
-        with threadpool_limits(1):
+        with threadpool_limits(settings.threads):
             return methods.JOBS[name].run(problem, settings), time.perf_counter() - start
     except Exception as error:
         error.add_note(f"in {name} on {problem.name}")
@@ -248,25 +273,46 @@ def _numbered_call(numbered: tuple[int, tuple[str, Problem, Settings]]) -> tuple
 
 
 def _options(experiment: str, arguments: list[str]) -> tuple[Any, Settings, list[Problem]]:
-    options = parser(experiment, __doc__)
+    full = f"all samples, 5 folds, and only {', '.join(methods.MAIN)}, unless other options say otherwise: hours"
+    options = parser(experiment, __doc__, full)
     options.add_argument("--sets", default="", help="names of data sets, separated by commas (default: all)")
     options.add_argument("--max-examples", type=int, help="samples of each set, 0 for all (default: 2000, quick: 300)")
-    options.add_argument("--folds", type=int, help="default: 10, quick: 3")
+    options.add_argument("--folds", type=int, help="default: 10, quick: 3, full: 5")
+    options.add_argument("--official", action="store_true", help="no folds where a set has a test split, but that")
     options.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
+    options.add_argument("--threads", type=int, default=1, help="threads of each method (default: 1)")
+    if experiment == "accuracy":
+        what = f"some of {', '.join(_JOBS)}, separated by commas (default: all)"
+        options.add_argument("--methods", default="", help=what)
     options.add_argument(
         "--ablation", action="store_true", help="the ablation instead: `python -m simulations ablation`"
     )
     chosen = options.parse_args(arguments)
-    folds = chosen.folds if chosen.folds is not None else 3 if chosen.quick else 10
-    most = chosen.max_examples if chosen.max_examples is not None else 300 if chosen.quick else 2000
-    if folds < 2 or most < 0 or chosen.jobs < 1:
-        options.error("expected --folds of at least 2, --max-examples of at least 0, --jobs of at least 1")
-    settings = Settings(folds=folds, draws=3, largest_dim=1024) if chosen.quick else Settings(folds=folds)
+    folds = chosen.folds if chosen.folds is not None else 3 if chosen.quick else 5 if chosen.full else 10
+    most = chosen.max_examples
+    if most is None:
+        most = 300 if chosen.quick else 0 if chosen.full else 2000
+    if folds < 2 or most < 0 or min(chosen.jobs, chosen.threads) < 1:
+        options.error("expected --folds of at least 2, --max-examples of at least 0, --jobs, --threads of at least 1")
+    settings = Settings(folds=folds, threads=chosen.threads)
+    if chosen.quick:
+        settings = replace(settings, draws=3, largest_dim=1024)
     try:
-        wanted = [name.strip() for name in chosen.sets.split(",") if name.strip()]
-        return chosen, settings, load_problems(chosen.data, wanted, settings, most)
+        if experiment == "accuracy":
+            chosen.methods = _names(chosen.methods) or (methods.MAIN if chosen.full else _JOBS)
+            unknown = [name for name in chosen.methods if name not in _JOBS]
+            if unknown:
+                raise SetError("--methods", f"some of {', '.join(_JOBS)}", ", ".join(unknown))
+        return chosen, settings, load_problems(chosen.data, _names(chosen.sets), settings, most, chosen.official)
     except SetError as error:
         options.error(str(error))
+
+
+_JOBS = (*methods.COMPARED, "calibration", "novelty")
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def main(arguments: list[str]) -> None:
@@ -278,36 +324,44 @@ def main(arguments: list[str]) -> None:
     start = time.perf_counter()
     folder = output_folder(options)
     cells = Cells(folder / "cells")
-    plan = [(problem, name) for problem in problems for name in methods.COMPARED]
-    plan += [(problem, "calibration") for problem in _some(problems, CALIBRATION_SETS, 6, n_classes=2)]
-    plan += [(problem, "novelty") for problem in _some(problems, NOVELTY_SETS, 3, n_classes=3)]
+    chosen = [name for name in methods.COMPARED if name in options.methods]
+    plan = [(problem, name) for problem in problems for name in chosen]
+    if "calibration" in options.methods:
+        plan += [(problem, "calibration") for problem in _some(problems, CALIBRATION_SETS, 6, n_classes=2)]
+    if "novelty" in options.methods:
+        plan += [(problem, "novelty") for problem in _some(problems, NOVELTY_SETS, 3, n_classes=3)]
     measured = run(plan, settings, cells, options.jobs)
-    rows = summarised(
-        [row for name in methods.COMPARED for row in measured[name]], folds=settings.folds, seed=settings.seed
-    )
-    compared = comparison(rows, (FLYNN, PAPER, TUNED), KNN)
-    print(text_table(compared))
+    by_fold = [row for name in chosen for row in measured.get(name, [])]
+    rows = summarised(by_fold, seed=settings.seed)
     reliability, novelty = measured.get("calibration", []), _with_means(measured.get("novelty", []))
     calibration = [{key: value for key, value in row.items() if not isinstance(value, list)} for row in reliability]
-    unseen = [row for row in novelty if row["class"] == "mean"]
-    print("\nprobabilities\n" + text_table(calibration))
-    print("\nclasses never seen, mean over classes\n" + text_table(unseen))
-    print()
-    write_csv(folder / "accuracy.csv", rows)
-    write_csv(folder / "comparison.csv", compared)
-    write_csv(folder / "calibration.csv", calibration)
-    write_csv(folder / "novelty.csv", novelty)
-    draw(rows, folder)
-    plots.reliability(reliability, folder / "calibration.png")
+    beaten, compared = against(rows, FLYNN, methods.OTHERS), comparison(rows, (FLYNN, PAPER, TUNED), KNN)
+    tables = {
+        "FlyNN with its defaults:": beaten,
+        "All methods:": compared,
+        "Probabilities:": calibration,
+        "Samples of classes never seen, mean over classes:": [row for row in novelty if row["class"] == "mean"],
+    }
+    for heading, table in tables.items():
+        if table:
+            print(f"{heading}\n{text_table(table)}\n")
+    folds = fold_rows(by_fold, {problem.name: problem.sizes for problem in problems})
+    files = {
+        "accuracy": rows, "folds": folds, "against": beaten, "comparison": compared, "calibration": calibration,
+        "novelty": novelty,
+    }  # fmt: skip
+    for name, table in files.items():
+        if table:
+            write_csv(folder / f"{name}.csv", table)
+    figures = draw(rows, folder)
+    if reliability:
+        plots.reliability(reliability, folder / "calibration.png")
+        figures.append("![calibration](calibration.png)")
     means = by_method(rows)
     per_set: list[Row] = [{"set": p.name} | {name: of[p.name] for name, of in means.items()} for p in problems]
-    parts = [
-        about(__doc__), markdown_table(compared),
-        "![baselines](accuracy_baselines.png)", "![variants](accuracy_variants.png)",
-        "Probabilities:", markdown_table(calibration), "![calibration](calibration.png)",
-        "Samples of classes never seen, mean over classes:", markdown_table(unseen),
-        "Balanced accuracy:", markdown_table(per_set),
-    ]  # fmt: skip
+    tables["Balanced accuracy:"] = per_set
+    parts = [part for heading, table in tables.items() if table for part in (heading, markdown_table(table))]
+    parts = [about(__doc__), *parts, *figures]
     write_summary(folder, "Accuracy", "accuracy", arguments, time.perf_counter() - start, parts)
 
 
@@ -317,16 +371,28 @@ def _some(problems: Sequence[Problem], preferred: Sequence[str], most: int, n_cl
     return sorted(fit, key=lambda p: preferred.index(p.name) if p.name in preferred else len(preferred))[:most]
 
 
-def draw(rows: Sequence[Row], folder: Path) -> None:
-    """The two scatter plots: default FlyNN against the baselines, and each FlyNN against tuned kNN."""
+def draw(rows: Sequence[Row], folder: Path) -> list[str]:
+    """Draw two scatter plots: default FlyNN against the baselines, and each FlyNN against tuned kNN.
+
+    Methods that were not measured are left out. Returns the figures in Markdown.
+    """
     table = by_method(rows)
-    others = {KNN: "kNN, tuned", "1-NN standardised": "1-NN, standardised", "SBFC": "SBFC, tuned"}
+    others = {KNN: "kNN, tuned"} | {name: name for name in methods.CENTRALISED.values()}
+    others |= {"1-NN standardised": "1-NN, standardised", "SBFC": "SBFC, tuned"}
     others |= {name: name for name in ("LR, one epoch", "MLP, one epoch")}
-    against = [("FlyNN, defaults", table[FLYNN], label, table[name]) for name, label in others.items()]
-    plots.scatter(against, "Balanced accuracy, a point per data set", folder / "accuracy_baselines.png")
     names = {FLYNN: "FlyNN, defaults", PAPER: "FlyNN of the paper, tuned", TUNED: "FlyNN, tuned"}
-    variants = [(label, table[name], "kNN, tuned", table[KNN]) for name, label in names.items()]
-    plots.scatter(variants, "Balanced accuracy against tuned kNN", folder / "accuracy_variants.png")
+    baselines = [(FLYNN, names[FLYNN], name, label) for name, label in others.items()]
+    variants = [(name, label, KNN, others[KNN]) for name, label in names.items()]
+    figures = []
+    for what, title, pairs in (
+        ("baselines", "Balanced accuracy, a point per data set", baselines),
+        ("variants", "Balanced accuracy against tuned kNN", variants),
+    ):
+        panels = [(a, table[x], b, table[y]) for x, a, y, b in pairs if {x, y} <= table.keys()]
+        if panels:
+            plots.scatter(panels, title, folder / f"accuracy_{what}.png")
+            figures.append(f"![{what}](accuracy_{what}.png)")
+    return figures
 
 
 def _with_means(rows: Sequence[Row]) -> list[Row]:
@@ -349,7 +415,7 @@ def _ablation(options: Any, settings: Settings, problems: Sequence[Problem], arg
     names = list(methods.ABLATED)
     plan = [(problem, name) for problem in problems for name in names]
     measured = run(plan, settings, Cells(folder / "cells"), options.jobs)
-    table = by_method(summarised([row for rows in measured.values() for row in rows], folds=settings.folds))
+    table = by_method(summarised([row for rows in measured.values() for row in rows]))
     lines: list[Row] = [{"set": p.name} | {name: table[name][p.name] for name in names} for p in problems]
     scores = np.array([[line[name] for name in names] for line in lines])
     change = scores - scores[:, :1]

@@ -1,14 +1,17 @@
-"""Baselines: FlyNN by SciPy and NumPy alone, and the classifiers that the paper compares with.
+"""Baselines: FlyNN by SciPy and NumPy alone, torchhd, and the classifiers that the paper compares with.
 
 - kNN and 1-NN for all k at once, by one matrix of distances;
+- random forest, gradient boosting and logistic regression, centralised, with balanced class weights;
 - SBFC, the paper's ablation of sparsity: a Bloom filter per class over SimHash;
 - logistic regression and a multi-layer perceptron that see every training sample once.
 """
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +22,8 @@ from flwr_flynn import FlyHash
 
 Array = npt.NDArray[Any]
 
-BLOCK = 512  # samples whose distances are held at a time
+BLOCK = 512  # samples whose distances are held at a time, at most
+DISTANCES = 2**24  # distances that are held at a time
 
 
 def lean_rows(n_features: int, hash_dim: int, row_nnz: int, seed: int = 0) -> Array:
@@ -44,6 +48,35 @@ def lean_count(matrix: sp.csr_array, X: Array, y: Array, n_classes: int, hash_nn
         active = np.argpartition(sums, m - hash_nnz, axis=1)[:, m - hash_nnz :]
         counts += np.bincount((active + y[first : first + batch, None] * m).ravel(), minlength=n_classes * m)
     return counts.reshape(n_classes, m)
+
+
+def torchhd_count(n_features: int, hash_dim: int, n_classes: int, batch: int = 100) -> Callable[[Array, Array], Array]:
+    """Training by torchhd: random projections in batches, their signs, and sums of these per class, on one thread.
+
+    Returns
+    -------
+    callable
+        ``count(X, y)`` returns the (L, m) float32 sums.
+
+    Raises
+    ------
+    ImportError
+        PyTorch or torchhd (the package torch-hd) is not installed.
+    """
+    torch, torchhd = import_module("torch"), import_module("torchhd")
+    torch.set_num_threads(1)
+    project = torchhd.embeddings.Projection(n_features, hash_dim)
+
+    def count(X: Array, y: Array) -> Array:
+        model = torchhd.models.Centroid(hash_dim, n_classes)
+        points, labels = torch.from_numpy(X.astype(np.float32)), torch.from_numpy(y.astype(np.int64))
+        for first in range(0, len(X), batch):
+            part = slice(first, first + batch)
+            model.add(torchhd.hard_quantize(project(points[part])), labels[part])
+        sums: Array = model.weight.detach().numpy()
+        return sums
+
+    return count
 
 
 def unit_rows(X: Array) -> Array:
@@ -88,8 +121,9 @@ def neighbours(train: Array, points: Array, k: int, own: Array | None = None) ->
     nearest = np.empty((len(points), k), np.int64)
     squares = (train**2).sum(axis=1)
     grain = 2.0**-40 * (squares.max() + (points**2).sum(axis=1).max()) or 1.0
-    for first in range(0, len(points), BLOCK):
-        part = slice(first, first + BLOCK)
+    step = max(1, min(BLOCK, DISTANCES // len(train)))
+    for first in range(0, len(points), step):
+        part = slice(first, first + step)
         block = points[part]
         distances = (block**2).sum(axis=1)[:, None] + squares - 2 * (block @ train.T)
         # The index in the last digits: no two are equal, and the first of equally far ones is the least.
@@ -149,7 +183,7 @@ def balanced_accuracy(y: Array, predicted: Array, n_classes: int) -> Array:
 
 
 class KNNScores(NamedTuple):
-    """Balanced accuracies of cross-validated kNN."""
+    """Balanced accuracies and seconds of cross-validated kNN."""
 
     tuned: Array
     """(folds, K): for every k from 1 to K."""
@@ -160,12 +194,18 @@ class KNNScores(NamedTuple):
     nested_k: list[int]
     inside: list[float]
     """Leave-one-out accuracy of that choice."""
+    scaling: list[float]
+    """Seconds of the scaling, fold by fold."""
+    choosing: list[float]
+    """Seconds of the choice of k by leave-one-out."""
+    predicting: list[float]
+    """Seconds of the predictions for every k."""
 
 
 def cross_validated_knn(
     X: Array, y: Array, fold: Array, scale: Callable[[Array, int, Array], Array], largest_k: int
 ) -> KNNScores:
-    """KNN for k up to `largest_k`, less where training folds are smaller; one matrix of distances for each fold.
+    """KNN for k up to `largest_k`, less where training folds are smaller.
 
     Parameters
     ----------
@@ -180,18 +220,24 @@ def cross_validated_knn(
     """
     n_classes = int(y.max()) + 1
     k = max(1, min(largest_k, min(len(train) for train, _ in blocks_of(fold)) - 1))
-    result = KNNScores(np.empty((0, k)), np.empty((0, k)), [], [], [])
+    result = KNNScores(np.empty((0, k)), np.empty((0, k)), [], [], [], [], [], [])
     tuned, balanced = [], []
     for number, (train, test) in enumerate(blocks_of(fold)):
+        ticks = [time.perf_counter()]
         points = scale(X, number, train)
-        own = np.full(len(X), -1)
-        own[train] = np.arange(len(train))
-        labels = y[train][neighbours(points[train], points, k, own)]
+        known = points[train]
+        ticks.append(time.perf_counter())
+        inside = y[train][neighbours(known, known, k, np.arange(len(train)))]
+        left_out = balanced_accuracy(y[train], knn_predictions(inside, n_classes), n_classes)
+        ticks.append(time.perf_counter())
+        labels = y[train][neighbours(known, points[test], k)]
         predicted = knn_predictions(labels, n_classes)
-        by_size = knn_predictions(labels[test], n_classes, np.bincount(y[train], minlength=n_classes))
+        ticks.append(time.perf_counter())
+        for seconds, mine in zip(np.diff(ticks), (result.scaling, result.choosing, result.predicting), strict=True):
+            mine.append(float(seconds))
+        by_size = knn_predictions(labels, n_classes, np.bincount(y[train], minlength=n_classes))
         balanced.append(balanced_accuracy(y[test], by_size, n_classes))
-        scores = balanced_accuracy(y[test], predicted[test], n_classes)
-        left_out = balanced_accuracy(y[train], predicted[train], n_classes)
+        scores = balanced_accuracy(y[test], predicted, n_classes)
         best = int(left_out.argmax())
         tuned.append(scores)
         result.nested.append(float(scores[best]))
@@ -312,7 +358,82 @@ def one_epoch(kind: str, parameters: Mapping[str, Any], X: Array, y: Array, poin
     return predicted
 
 
+def centralised(kind: str, y: Array, seed: int, threads: int = 1) -> Any:
+    """An untrained classifier of scikit-learn's, not tuned, with balanced class weights.
+
+    Parameters
+    ----------
+    kind : {"forest", "boosting", "logistic"}
+        200 trees; histograms; or logistic regression on standardised columns, trained to the end.
+    y : (n,) array
+        Classes of the training samples.
+    seed : int
+    threads : int
+        Of the forest; the others take as many as there are.
+    """
+    from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import FunctionTransformer, StandardScaler
+
+    if kind == "forest":
+        return RandomForestClassifier(200, class_weight="balanced", random_state=seed, n_jobs=threads)
+    if kind == "boosting":
+        # To stop early it holds out a stratified part, which needs two samples of each class.
+        early = "auto" if np.unique(y, return_counts=True)[1].min() > 1 else False
+        return HistGradientBoostingClassifier(class_weight="balanced", random_state=seed, early_stopping=early)
+    wide = FunctionTransformer(np.asarray, kw_args={"dtype": np.float64})  # in float32 the solver may not converge
+    return make_pipeline(wide, StandardScaler(), LogisticRegression(class_weight="balanced", max_iter=10_000))
+
+
+class Trained(NamedTuple):
+    """Results of one classifier, fold by fold."""
+
+    scores: list[float]
+    """Balanced accuracies."""
+    fit: list[float]
+    """Seconds."""
+    predict: list[float]
+    """Seconds."""
+    notes: list[Any]
+    """What was noted of each fitted classifier."""
+
+
+def cross_validated_classifier(
+    X: Array, y: Array, fold: Array, make: Callable[[Array], Any], note: Callable[[Any], Any] = lambda fitted: None
+) -> Trained:
+    """Train and time a classifier in each fold.
+
+    Parameters
+    ----------
+    X : (n, d) array
+    y : (n,) int array
+        Class numbers, 0 to L - 1.
+    fold : (n,) int array
+        As for `blocks_of`.
+    make : callable
+        Returns an untrained classifier, given the classes of the training samples.
+    note : callable
+        What to keep of a fitted classifier.
+    """
+    n_classes = int(y.max()) + 1
+    few = np.concatenate([np.flatnonzero(y == label)[:8] for label in range(n_classes)])
+    make(y[few]).fit(X[few], y[few]).predict(X[few])  # compiles and imports what would be counted for the first fold
+    result = Trained([], [], [], [])
+    for train, test in blocks_of(fold):
+        known, labels, points = X[train], y[train], X[test]
+        start = time.perf_counter()
+        classifier = make(labels).fit(known, labels)
+        fitted = time.perf_counter()
+        predicted = classifier.predict(points)
+        result.predict.append(time.perf_counter() - fitted)
+        result.fit.append(fitted - start)
+        result.scores.append(float(balanced_accuracy(y[test], predicted, n_classes)))
+        result.notes.append(note(classifier))
+    return result
+
+
 def blocks_of(fold: Array) -> Iterator[tuple[Array, Array]]:
-    """Training and held-out indices, fold by fold."""
-    for number in np.unique(fold):
+    """Training and held-out indices, fold by fold; samples of fold -1 are never held out."""
+    for number in np.unique(fold[fold >= 0]):
         yield np.flatnonzero(fold != number), np.flatnonzero(fold == number)

@@ -1,10 +1,12 @@
-"""Speed of the hash, beside a lean SciPy implementation and beside the limit of the machine.
+"""Speed of the hash, beside a lean SciPy implementation, torchhd, and the limit of the machine.
 
 One run measures every figure and its baseline in turn, several times, and keeps the best of each: on a shared machine
 only ratios from the same minute mean anything. Shapes and hyper-parameters are those of the paper's scaling experiment
-(its tables on data sets and hyper-parameters for scaling). Baselines:
+(its tables on data sets and hyper-parameters for scaling), and larger ones: 65536 rows with 256 winners ("64k"), and
+262144 with 1024 ("256k"). Baselines:
 
 - lean SciPy: CSR times dense in batches, argpartition, bincount (`simulations.baselines`);
+- torchhd, where it is installed: signs of random projections of the same dimension, added up per class, on one thread;
 - scikit-learn's KNeighborsClassifier, brute force as at these dimensions it must be, for prediction;
 - the roofline: the time that reading the same operands takes, at the rate at which this machine adds up a buffer of the
   size of a block of samples, in the narrowest type that holds the sums.
@@ -16,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ from flwr_flynn.hashing import kernels
 from flwr_flynn.hashing.batching import _transpose
 from flwr_flynn.hashing.flyhash import _add_counts
 from flwr_flynn.model.scoring import Readout, class_scores
-from simulations.baselines import lean_count, lean_matrix, lean_rows
+from simulations.baselines import lean_count, lean_matrix, lean_rows, torchhd_count
 from simulations.results import about, markdown_table, output_folder, parser, write_csv, write_summary
 
 Array = npt.NDArray[Any]
@@ -62,11 +64,16 @@ SHAPES = [
     Shape("CIFAR-10", "cifar10", 1024, 10, 217 * 1024, 0.0267, 26),
     Shape("CIFAR-100", "cifar100", 1024, 100, 217 * 1024, 0.0267, 26),
 ]
+SHAPES += [
+    replace(shape, name=f"{shape.name} {size}", hash_dim=hash_dim, hash_nnz=hash_dim // 256)
+    for shape in (SHAPES[0], SHAPES[2])
+    for size, hash_dim in (("64k", 2**16), ("256k", 2**18))
+]
 
 
 def points(shape: Shape, folder: Path | None, n: int) -> tuple[Array, Array, str]:
     """n samples as they come (integers) and their classes; a stand-in of the same shape where there is no file."""
-    if shape.name == "Digits":
+    if shape.file == "digits":
         from sklearn.datasets import load_digits
 
         X, y = load_digits(return_X_y=True)
@@ -147,6 +154,11 @@ def hashing(shape: Shape, options: Any) -> dict[str, Any]:
         "float32": lambda: hasher.count(X32, y, shape.n_classes),
         "all": lambda: hasher.count(X, y, shape.n_classes, n_jobs=everything),
     }
+    try:
+        torchhd = torchhd_count(spec.n_features, spec.hash_dim, shape.n_classes)
+        calls["torchhd"] = lambda: torchhd(X[:n_lean], y[:n_lean])
+    except ImportError:
+        pass
     seconds = best_in_turn(calls, 2 if options.quick else 5)
     rows = min(spec.hash_dim, 2000)
     drawn = best_in_turn(
@@ -171,6 +183,10 @@ def hashing(shape: Shape, options: Any) -> dict[str, Any]:
         "float32 us/point": seconds["float32"] / len(X) * 1e6,
     }
     row["x lean"] = row["lean us/point"] / row["ours us/point"]
+    row["torchhd us/point"] = row["x torchhd"] = "not installed"
+    if "torchhd" in seconds:
+        row["torchhd us/point"] = seconds["torchhd"] / n_lean * 1e6
+        row["x torchhd"] = row["torchhd us/point"] / row["ours us/point"]
     row["float32 x lean"] = row["lean us/point"] / row["float32 us/point"]
     row[f"x with {everything} threads"] = seconds["ours"] / seconds["all"]
     row["M ms"] = drawn["ours"] * 1e3
@@ -263,7 +279,7 @@ def memory(shape: Shape, n: int) -> int:
 _IN_SHORT = ("shape", "data", "d", "m", "ours us/point", "predict us/point", "ns")
 _LEGEND = (
     "Microseconds per sample to hash and count one (`ours`) and to predict one, on one thread; times as fast as lean "
-    "SciPy on integers (`x lean`), as with all threads, and as kNN; `ns` per sample and row of the matrix."
+    "SciPy on integers (`x lean`), as torchhd, as with all threads, and as kNN; `ns` per sample and row of the matrix."
 )
 
 
@@ -280,14 +296,14 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
+    figure, axes = plt.subplots(figsize=(1.3 * len(rows), 4), layout="constrained")
     place = np.arange(len(rows))
     for offset, key, label in ((-0.2, "x lean", "whole numbers"), (0.2, "float32 x lean", "float32")):
         bars = axes.bar(place + offset, [row[key] for row in rows], 0.4, label=label)
         axes.bar_label(bars, fmt="%.0f")
     axes.set_xticks(place, [f"{row['shape']}\n({row['data']})" for row in rows])
     axes.set_ylabel("times as fast as lean SciPy, one thread")
-    axes.set_title("Hash and count at the paper's hyper-parameters")
+    axes.set_title("Hash and count")
     axes.margins(y=0.15)
     axes.legend()
     figure.savefig(path, dpi=150)

@@ -1,11 +1,11 @@
 """The experiments of `python -m simulations`, each with a line that says what it measures."""
 
 EXPERIMENTS = {
-    "bench": "speed of hashing, training and prediction, beside a lean SciPy implementation and the hardware's limit",
+    "bench": "speed of hashing, training and prediction, beside lean SciPy, torchhd and the hardware's limit",
     "overhead": "what FlyNN adds to the time of a `flwr run`",
     "scale": "seconds and memory of the server for 10, 100 and 1000 parties, or of a simulation with --supernodes 200",
     "traffic": "bytes of a party's counts beside their entropy, and of FedAvg until it is as accurate",
-    "accuracy": "balanced accuracy beside tuned kNN and the paper's other baselines; calibration and novelty",
+    "accuracy": "balanced accuracy beside tuned kNN, forests, boosting and the paper's methods; calibration, novelty",
     "noniid": "skewed parties: FlyNN beside FedAvg and FedProx",
     "parties": "time and memory of 10 to 1000 parties, in this process and on Ray",
     "synthetic": "the paper's Tables 1 and 6: FlyNN and its baselines on data made for nearest neighbours",

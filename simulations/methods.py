@@ -22,7 +22,10 @@ from sklearn.utils._param_validation import make_constraint
 from flwr_flynn import FlyNNClassifier, HashSpec
 from simulations import baselines
 from simulations.baselines import (
+    KNNScores,
+    Trained,
     balanced_accuracy,
+    cross_validated_classifier,
     cross_validated_knn,
     knn_probabilities,
     neighbours,
@@ -35,7 +38,9 @@ from simulations.results import MODEL, Row, reliability
 Array = npt.NDArray[Any]
 
 FLYNN, PAPER, TUNED = "FlyNN", "FlyNN paper", "FlyNN tuned"
-KNN = "kNN"  # the better of its two scalings
+KNN, KNN_NESTED = "kNN", "kNN, nested"  # the better of two scalings: on the folds, or within each training fold
+CENTRALISED = {"forest": "random forest", "boosting": "gradient boosting", "logistic": "logistic regression"}
+KNN_COLUMNS = "kNN on FlyNN's columns"
 KNN_AS_IS, ONE_NN_AS_IS = "kNN as is", "1-NN as is"  # on unscaled samples, as in the paper's tables, it seems
 PAPER_PRESET: dict[str, Any] = {"signed": False, "scaling": None, "rule": "novelty"}
 TUNED_OPTIONS: dict[str, tuple[Any, ...]] = {  # options that the classifier does not accept are left out
@@ -44,7 +49,7 @@ TUNED_OPTIONS: dict[str, tuple[Any, ...]] = {  # options that the classifier doe
     "waves": (False, True),  # only with scaling, and for few features
     "rule": ("balanced", "novelty", "bayes"),
 }
-VERSION = 5  # in the key of every cell; raise it when a job computes something new
+VERSION = 6  # in the key of every cell; raise it when a job computes something new
 PAPER_DECAY = 0.8  # the upper end of the paper's range, and its best
 ABLATION: dict[str, dict[str, Any]] = {  # changes of the default; left out where the classifier does not accept them
     FLYNN: {},
@@ -74,6 +79,8 @@ class Settings:
         The paper tunes m up to 2048 d; no m goes beyond this, so that a run stays affordable.
     largest_k : int
         Largest k of kNN.
+    threads : int
+        Threads of each method.
     """
 
     folds: int = 10
@@ -81,6 +88,7 @@ class Settings:
     draws: int = 20
     largest_dim: int = 2**14
     largest_k: int = 64
+    threads: int = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +102,7 @@ class Problem:
     y : (n,) int64 array
         Class numbers, 0 to L - 1, all of which occur.
     fold : (n,) int array
-        The fold in which each sample is held out.
+        The fold in which each sample is held out, -1 if it never is.
     """
 
     name: str
@@ -110,6 +118,11 @@ class Problem:
     def splits(self) -> Iterator[tuple[Array, Array]]:
         """Training and held-out indices, fold by fold."""
         return baselines.blocks_of(self.fold)
+
+    @property
+    def sizes(self) -> list[tuple[int, int]]:
+        """Numbers of training and held-out samples, fold by fold."""
+        return [(len(train), len(test)) for train, test in self.splits]
 
     def digest(self) -> str:
         """Digest of samples, classes and folds."""
@@ -135,48 +148,63 @@ def _row(method: str, scores: Sequence[float] | Array, seconds: float, **detail:
     return {"method": method, "scores": [float(s) for s in scores], "seconds": seconds, "detail": json.dumps(detail)}
 
 
-def _cross_validate(problem: Problem, settings: Settings, parameters: Row) -> tuple[list[float], list[FlyNNClassifier]]:
-    scores, fitted = [], []
-    for train, test in problem.splits:
-        classifier = FlyNNClassifier(seed=settings.seed, **parameters).fit(problem.X[train], problem.y[train])
-        predicted = classifier.predict(problem.X[test])
-        scores.append(float(balanced_accuracy(problem.y[test], predicted, problem.n_classes)))
-        fitted.append(classifier)
-    return scores, fitted
+def _cross_validate(
+    problem: Problem, make: Callable[[Array], Any], note: Callable[[Any], Any] = lambda fitted: None
+) -> Trained:
+    return cross_validated_classifier(problem.X, problem.y, problem.fold, make, note)
+
+
+def _trained_row(method: str, trained: Trained, seconds: float, **detail: Any) -> Row:
+    return _row(method, trained.scores, seconds, **detail) | {"fit": trained.fit, "predict": trained.predict}
+
+
+def _flynn(settings: Settings, parameters: Row) -> Callable[[Array], FlyNNClassifier]:
+    return lambda y: FlyNNClassifier(seed=settings.seed, n_jobs=settings.threads, **parameters)
+
+
+def _sizes(fitted: Any) -> Row:
+    """Sizes of the hash and the decay, of a classifier with one hash."""
+    spec = getattr(fitted, "spec_", None)
+    names = (("m", "hash_dim"), ("s", "row_nnz"), ("rho", "hash_nnz"), ("signed", "signed"))
+    return {short: getattr(spec, name, None) for short, name in names} | {"decay": getattr(fitted, "decay_", None)}
 
 
 def flynn(problem: Problem, settings: Settings, name: str = FLYNN, parameters: Row | None = None) -> list[Row]:
-    """FlyNN with given parameters and no tuning; for the default also kNN on the features as its hash sees them."""
+    """FlyNN with given parameters and no tuning."""
     start = time.perf_counter()
-    scores, fitted = _cross_validate(problem, settings, parameters or {})
-    chosen = {
-        short: sorted({getattr(classifier.spec_, field_name) for classifier in fitted})
-        for short, field_name in (("m", "hash_dim"), ("s", "row_nnz"), ("rho", "hash_nnz"), ("signed", "signed"))
-    }
-    decays = [classifier.decay_ for classifier in fitted]
-    rows = [_row(name, scores, time.perf_counter() - start, **chosen, decay=decays)]
-    if name == FLYNN:
+    trained = _cross_validate(problem, _flynn(settings, parameters or {}), _sizes)
+    return [_trained_row(name, trained, time.perf_counter() - start, folds=trained.notes)]
 
-        def columns(X: Array, fold: int) -> Array:
-            center, scale = (getattr(fitted[fold].spec_, key, None) for key in ("center", "scale"))
-            X = X.astype(np.float64) - (0.0 if center is None else np.array(center))
-            return X if scale is None else X * np.array(scale)
 
-        start = time.perf_counter()
-        result = cross_validated_knn(
-            problem.X, problem.y, problem.fold, lambda X, number, train: columns(X, number), settings.largest_k
-        )
-        seconds = time.perf_counter() - start
-        rows.append(_best_k("kNN on FlyNN's columns", result.tuned, seconds))
-        rows.append(_row("kNN on FlyNN's columns, nested", result.nested, seconds, k=result.nested_k))
-    return rows
+def centralised(problem: Problem, settings: Settings, kind: str) -> list[Row]:
+    """A classifier of `baselines.centralised`, with no tuning."""
+    start = time.perf_counter()
+    make = partial(baselines.centralised, kind, seed=settings.seed, threads=settings.threads)
+    trained = _cross_validate(problem, make)
+    return [_trained_row(CENTRALISED[kind], trained, time.perf_counter() - start)]
+
+
+def knn_on_columns(problem: Problem, settings: Settings) -> list[Row]:
+    """KNN on the features as the hash of the default FlyNN sees them."""
+    start = time.perf_counter()
+    specs = _cross_validate(problem, _flynn(settings, {}), lambda fitted: getattr(fitted, "spec_", None)).notes
+
+    def columns(X: Array, number: int, train: Array) -> Array:
+        center, scale = (getattr(specs[number], key, None) for key in ("center", "scale"))
+        X = X.astype(np.float64) - (0.0 if center is None else np.array(center))
+        return X if scale is None else X * np.array(scale)
+
+    result = cross_validated_knn(problem.X, problem.y, problem.fold, columns, settings.largest_k)
+    seconds = time.perf_counter() - start
+    return [_best_k(KNN_COLUMNS, result.tuned, seconds, result), _nested(f"{KNN_COLUMNS}, nested", seconds, result)]
 
 
 def _best(name: str, problem: Problem, settings: Settings, configurations: Sequence[Row]) -> list[Row]:
     start = time.perf_counter()
-    scores = [_cross_validate(problem, settings, configuration)[0] for configuration in configurations]
-    best = int(np.mean(scores, axis=1).argmax())
-    return [_row(name, scores[best], time.perf_counter() - start, **configurations[best], of=len(configurations))]
+    trained = [_cross_validate(problem, _flynn(settings, configuration)) for configuration in configurations]
+    best = int(np.mean([one.scores for one in trained], axis=1).argmax())
+    detail = configurations[best] | {"of": len(configurations)}
+    return [_trained_row(name, trained[best], time.perf_counter() - start, **detail)]
 
 
 def paper_configurations(n_features: int, settings: Settings) -> list[Row]:
@@ -235,9 +263,14 @@ def flynn_tuned(problem: Problem, settings: Settings) -> list[Row]:
     return _best(TUNED, problem, settings, tuned_configurations(problem.X.shape[1], settings))
 
 
-def _best_k(name: str, scores: Array, seconds: float) -> Row:
+def _best_k(name: str, scores: Array, seconds: float, result: KNNScores) -> Row:
     best = int(scores.mean(axis=0).argmax())
-    return _row(name, scores[:, best], seconds, k=best + 1)
+    return _row(name, scores[:, best], seconds, k=best + 1) | {"fit": result.scaling, "predict": result.predicting}
+
+
+def _nested(name: str, seconds: float, result: KNNScores) -> Row:
+    fit = np.add(result.scaling, result.choosing).tolist()
+    return _row(name, result.nested, seconds, k=result.nested_k) | {"fit": fit, "predict": result.predicting}
 
 
 def knn(problem: Problem, settings: Settings) -> list[Row]:
@@ -247,22 +280,25 @@ def knn(problem: Problem, settings: Settings) -> list[Row]:
     accuracy is that it weighs classes alike, and this shows how much.
     """
     tuned, balanced, nested, single, results = [], [], [], [], []
-    for name, scale in (("L2", lambda X, number, train: unit_rows(X)), ("standardised", _standardised)):
+    scalings = {"L2": lambda X, _, train: unit_rows(X), "standardised": lambda X, _, train: standardised(X, train)}
+    for name, scale in scalings.items():
         start = time.perf_counter()
         result = cross_validated_knn(problem.X, problem.y, problem.fold, scale, settings.largest_k)
         seconds = time.perf_counter() - start
         results.append(result)
-        tuned.append(_best_k(f"kNN {name}", result.tuned, seconds))
-        balanced.append(_best_k(name, result.balanced, seconds))
-        nested.append(_row(f"kNN {name}, nested", result.nested, seconds, k=result.nested_k))
-        single.append(_row(f"1-NN {name}", result.tuned[:, 0], seconds))
+        tuned.append(_best_k(f"kNN {name}", result.tuned, seconds, result))
+        balanced.append(_best_k(name, result.balanced, seconds, result))
+        nested.append(_nested(f"kNN {name}, nested", seconds, result))
+        single.append(_best_k(f"1-NN {name}", result.tuned[:, :1], seconds, result))
     scaling = np.argmax([result.inside for result in results], axis=0)
-    scores = [results[i].nested[number] for number, i in enumerate(scaling)]
+    scores, predict = ([nested[i][key][number] for number, i in enumerate(scaling)] for key in ("scores", "predict"))
+    fit = np.sum([row["fit"] for row in nested], axis=0).tolist()
     both = sum(row["seconds"] for row in tuned)
+    chosen = _row(KNN_NESTED, scores, both, scaling=[list(scalings)[i] for i in scaling])
     return [
         _better(KNN, tuned),
         *tuned,
-        _row("kNN, nested", scores, both, scaling=[("L2", "standardised")[i] for i in scaling]),
+        chosen | {"fit": fit, "predict": predict},
         *nested,
         _better("kNN, balanced votes", balanced),
         *single,
@@ -272,23 +308,16 @@ def knn(problem: Problem, settings: Settings) -> list[Row]:
 def knn_as_is(problem: Problem, settings: Settings) -> list[Row]:
     """KNN and 1-NN on samples as they are."""
     start = time.perf_counter()
-    scores = cross_validated_knn(problem.X, problem.y, problem.fold, _as_is, settings.largest_k).tuned
+    result = cross_validated_knn(problem.X, problem.y, problem.fold, lambda X, number, train: X, settings.largest_k)
     seconds = time.perf_counter() - start
-    return [_best_k(KNN_AS_IS, scores, seconds), _row(ONE_NN_AS_IS, scores[:, 0], seconds)]
-
-
-def _as_is(X: Array, number: int, train: Array) -> Array:
-    return X
+    methods = ((KNN_AS_IS, result.tuned), (ONE_NN_AS_IS, result.tuned[:, :1]))
+    return [_best_k(name, scores, seconds, result) for name, scores in methods]
 
 
 def _better(name: str, rows: Sequence[Row]) -> Row:
     better = max(rows, key=lambda row: float(np.mean(row["scores"])))
     detail = json.dumps({"is": better["method"]} | json.loads(better["detail"]))
     return better | {"method": name, "seconds": sum(row["seconds"] for row in rows), "detail": detail}
-
-
-def _standardised(X: Array, number: int, train: Array) -> Array:
-    return standardised(X, train)
 
 
 def sbfc(problem: Problem, settings: Settings) -> list[Row]:
@@ -309,7 +338,7 @@ def one_epoch(problem: Problem, settings: Settings, kind: str) -> list[Row]:
     """Logistic regression or a perceptron for one epoch, tuned over a small grid."""
     start = time.perf_counter()
     grid = baselines.LR_GRID if kind == "LR" else baselines.MLP_GRID
-    scores = np.empty((len(grid), settings.folds))
+    scores = np.empty((len(grid), problem.fold.max() + 1))
     for number, (train, test) in enumerate(problem.splits):
         X = standardised(problem.X, train)
         for i, parameters in enumerate(grid):
@@ -320,8 +349,8 @@ def one_epoch(problem: Problem, settings: Settings, kind: str) -> list[Row]:
 
 
 def _split(problem: Problem) -> tuple[Array, Array]:
-    """About 70 % of the samples to learn from, 30 % to ask about; at least one fold of each."""
-    test = problem.fold < max(1, round(0.3 * (problem.fold.max() + 1)))
+    """About 70 % of the samples to learn from, 30 % to ask about, at least one fold of each; or the official split."""
+    test = (problem.fold >= 0) & (problem.fold < max(1, round(0.3 * (problem.fold.max() + 1))))
     return np.flatnonzero(~test), np.flatnonzero(test)
 
 
@@ -376,25 +405,34 @@ _BOTH = (*MODEL, "simulations.baselines")
 _DRAWN = ("seed", "draws", "largest_dim")
 
 JOBS: dict[str, Job] = {
-    "kNN": Job(knn, ("largest_k",), _BASELINES),
-    KNN_AS_IS: Job(knn_as_is, ("largest_k",), _BASELINES),
+    KNN: Job(knn, ("largest_k", "threads"), _BASELINES),
+    KNN_AS_IS: Job(knn_as_is, ("largest_k", "threads"), _BASELINES),
     "SBFC": Job(sbfc, _DRAWN, _BASELINES),
     "LR": Job(partial(one_epoch, kind="LR"), ("seed",), _BASELINES),
     "MLP": Job(partial(one_epoch, kind="MLP"), ("seed",), _BASELINES),
-    FLYNN: Job(flynn, ("seed", "largest_k"), _BOTH),
+    FLYNN: Job(flynn, ("seed", "threads"), _BOTH),
+    KNN_COLUMNS: Job(knn_on_columns, ("seed", "largest_k", "threads"), _BOTH),
     PAPER: Job(flynn_paper, _DRAWN, (*_BOTH, "simulations.paper_flynn")),
     TUNED: Job(flynn_tuned, _DRAWN, about={"options": TUNED_OPTIONS}),
     "calibration": Job(calibration, ("seed", "largest_k"), _BOTH),
     "novelty": Job(novelty, ("seed",), _BOTH),
-} | {
-    name: Job(partial(flynn, name=name, parameters=parameters), ("seed",), about={"parameters": parameters})
-    for name, parameters in ABLATION.items()
-    if name != FLYNN and all(accepts(*item) for item in parameters.items())
+    **{kind: Job(partial(centralised, kind=kind), ("seed", "threads"), _BASELINES) for kind in CENTRALISED},
+    **{
+        name: Job(partial(flynn, name=name, parameters=changes), ("seed", "threads"), about={"parameters": changes})
+        for name, changes in ABLATION.items()
+        if name != FLYNN and all(accepts(*item) for item in changes.items())
+    },
 }
 """All jobs; the ablation's are named as in `ABLATION`, and its default is the comparison's."""
 
-COMPARED = ("kNN", "SBFC", "LR", "MLP", FLYNN, PAPER, TUNED)
+MAIN = (FLYNN, KNN, *CENTRALISED)
+"""The jobs that are quick enough for data sets of any size: nothing is tuned but kNN."""
+
+COMPARED = (KNN, *CENTRALISED, "SBFC", "LR", "MLP", FLYNN, KNN_COLUMNS, PAPER, TUNED)
 """The jobs of the comparison."""
+
+OTHERS = (KNN, KNN_NESTED, *CENTRALISED.values())
+"""The methods, in the order of the short table, that the default FlyNN is to beat."""
 
 ABLATED = tuple(name for name in ABLATION if name in JOBS)
 """The jobs of the ablation."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import platform
@@ -273,14 +274,47 @@ def by_method(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
 
 
 def comparison(rows: Sequence[Row], variants: Sequence[str], reference: str) -> list[Row]:
-    """The paper's table: each of our variants against each other method."""
+    """The paper's table: each of our variants against each other method; nothing if the reference was not measured."""
     table = by_method(rows)
     return [
         {"FlyNN": variant, "against": other} | compare(table[variant], table[other], table[reference])
         for variant in variants
         for other in table
-        if other not in variants
+        if other not in variants and {variant, reference} <= table.keys()
     ]
+
+
+def against(rows: Sequence[Row], ours: str, others: Sequence[str]) -> list[Row]:
+    """The short table: one method against each of some others, over the sets that both have.
+
+    Parameters
+    ----------
+    rows : sequence of dict
+        Those of `summarised`.
+    ours : str
+    others : sequence of str
+        Methods without rows are left out.
+
+    Returns
+    -------
+    list of dict
+        Median of 1 - a / a_other, negative where ours is better; share of sets won; the largest, and its set; mean
+        accuracies.
+    """
+    table = by_method(rows)
+    lines: list[Row] = []
+    for other in others:
+        theirs = table.get(other, {})
+        found = compare(table.get(ours, {}), theirs, theirs)
+        if found["sets"]:
+            both = np.array([(a, theirs[name]) for name, a in table[ours].items() if name in theirs])
+            mine, other_mean = both.mean(axis=0).tolist()
+            lines.append({
+                "against": other, "sets": found["sets"], "median 1 - a/a_other": found["median loss"],
+                "won": found["won"], "worst": found["worst"], "worst set": found["worst set"],
+                f"mean of {ours}": mine, "mean of the other": other_mean,
+            })  # fmt: skip
+    return lines
 
 
 def summarised(rows: Sequence[Row], **about: Any) -> list[Row]:
@@ -288,9 +322,37 @@ def summarised(rows: Sequence[Row], **about: Any) -> list[Row]:
     result = []
     for row in rows:
         scores = np.array(row["scores"])
-        figures = {"mean": float(scores.mean()), "sd": float(scores.std(ddof=1)), "seconds": row["seconds"]}
+        spread = float(scores.std(ddof=1)) if len(scores) > 1 else float("nan")
+        figures = {"mean": float(scores.mean()), "sd": spread, "seconds": row["seconds"], "folds": len(scores)}
         rest = {key: row[key] for key in ("set", "method", "n", "d", "classes")}
         result.append(rest | figures | about | {"detail": row["detail"]})
+    return result
+
+
+def fold_rows(rows: Sequence[Row], sizes: Mapping[str, Sequence[tuple[int, int]]]) -> list[Row]:
+    """A row per set, method and fold for the CSV.
+
+    Seconds are nan where fit and prediction are not measured apart. Of a tuned method they are those of what was
+    chosen, without the search; the nested choice of kNN is part of its fit.
+
+    Parameters
+    ----------
+    rows : sequence of dict
+        Those of the jobs.
+    sizes : mapping of data set to a sequence of (int, int)
+        Training and held-out samples of each fold.
+    """
+    names = ("balanced accuracy", "fit seconds", "predict seconds", "n_train", "n_test")
+    result: list[Row] = []
+    for row in rows:
+        fit, predict = (row.get(what, itertools.repeat(float("nan"))) for what in ("fit", "predict"))
+        folds = zip(row["scores"], fit, predict, sizes[row["set"]], strict=False)
+        result += [
+            {"set": row["set"], "method": row["method"], "fold": number}
+            | dict(zip(names, (score, *seconds, *size), strict=True))
+            | {"d": row["d"], "classes": row["classes"]}
+            for number, (score, *seconds, size) in enumerate(folds)
+        ]
     return result
 
 

@@ -110,7 +110,7 @@ def measure(plan: Plan, cells: Cells, workers: int) -> list[Row]:
         problems = {case.name: case.problem(number, settings) for case in cases}
         print(f"data sets #{number}", file=sys.stderr, flush=True)
         measured = run([(problem, job) for problem in problems.values() for job in JOBS], settings, cells, workers)
-        done = summarised([row for job in JOBS for row in measured[job]], folds=settings.folds, seed=number)
+        done = summarised([row for job in JOBS for row in measured[job]], seed=number)
         for case in cases:
             mine = {row["method"]: row for row in done if row["set"] == problems[case.name].name}
             for name in (KNN_AS_IS, KNN, *SHOWN):

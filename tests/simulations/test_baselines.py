@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections import Counter
 
@@ -178,3 +179,34 @@ def test_one_epoch_warns_of_nothing_and_learns_something(kind, grid):
         warnings.simplefilter("error")
         predicted = baselines.one_epoch(kind, grid[1], X, y, X, seed=0)
     assert (predicted == y).mean() > 0.9
+
+
+def test_a_classifier_is_trained_and_timed_in_each_fold():
+    y = np.arange(60) % 3
+    X = np.random.default_rng(10).normal(size=(60, 4)) + 5 * y[:, None]
+    found = baselines.cross_validated_classifier(
+        X, y, np.arange(60) % 2, lambda classes: KNeighborsClassifier(1), lambda fitted: fitted.n_samples_fit_
+    )
+    assert found.notes == [30, 30]
+    assert found.scores == [1.0, 1.0]
+    assert min(found.fit + found.predict) > 0
+
+
+def test_samples_of_no_fold_are_never_held_out():
+    ((train, test),) = baselines.blocks_of(np.array([-1, 0, -1, 0]))
+    assert (train.tolist(), test.tolist()) == ([0, 2], [1, 3])
+
+
+def test_boosting_trains_where_a_class_has_one_sample():
+    # Above 10000 samples it stops early, and cannot stratify what it holds out for that.
+    y = np.arange(10_100) % 2
+    y[0] = 2
+    X = np.arange(10_100.0)[:, None]
+    model = baselines.centralised("boosting", y, seed=0).set_params(max_iter=1)
+    assert model.fit(X, y).predict(X[:5]).shape == (5,)
+
+
+def test_torchhd_that_is_not_installed_is_an_import_error(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchhd", None)
+    with pytest.raises(ImportError):
+        baselines.torchhd_count(4, 64, 2)

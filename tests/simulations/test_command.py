@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import json
 import multiprocessing
 import re
+import sys
 import warnings
 
 import numpy as np
 import pytest
 from scipy.stats import ttest_rel, wilcoxon
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import balanced_accuracy_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from flwr_flynn import FlyHash, FlyNNClassifier, HashSpec
 from simulations import __main__ as command
-from simulations import accuracy, methods, results
+from simulations import accuracy, bench, methods, results
 from simulations.baselines import lean_count, lean_matrix, lean_rows
-from simulations.methods import Settings
+from simulations.methods import FLYNN, Settings
 from tests.docs.pages import PAGES, text_of
 from tests.raising import raises
 
@@ -48,8 +55,30 @@ def test_bench_writes_its_files(tmp_path):
         rows = list(csv.DictReader(file))
     assert [row["shape"] for row in rows] == [
         "Digits", "Letters", "MNIST", "Fashion-MNIST", "CIFAR-10", "CIFAR-100",
+        "Digits 64k", "Digits 256k", "MNIST 64k", "MNIST 256k",
     ]  # fmt: skip
+    sizes = {row["shape"]: (int(row["m"]), int(row["rho"])) for row in rows}
+    assert sizes["Digits 64k"] == sizes["MNIST 64k"] == (65536, 256)
+    assert sizes["Digits 256k"] == sizes["MNIST 256k"] == (262144, 1024)
+    assert {"x lean", "float32 x lean", "x torchhd", "x kNN"} <= rows[0].keys()
     assert (tmp_path / "bench.png").stat().st_size > 10_000
+
+
+TINY = bench.Shape("tiny", "none", 16, 3, 256, 0.3, 8)
+
+
+def test_bench_says_where_torchhd_is_not_installed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchhd", None)
+    row = bench.hashing(TINY, argparse.Namespace(quick=True, data=None))
+    assert row["torchhd us/point"] == row["x torchhd"] == "not installed"
+    assert row["x lean"] > 0
+
+
+def test_bench_measures_torchhd_where_it_is_installed(monkeypatch):
+    monkeypatch.setattr(bench, "torchhd_count", lambda *sizes: lambda X, y: X.sum())
+    row = bench.hashing(TINY, argparse.Namespace(quick=True, data=None))
+    assert row["x torchhd"] == pytest.approx(row["torchhd us/point"] / row["ours us/point"])
+    assert row["torchhd us/point"] > 0
 
 
 def read(path):
@@ -81,6 +110,7 @@ def finished(folder, tmp_path_factory):
 def test_accuracy_writes_a_row_for_every_set_and_method(finished):
     rows = read(finished / "accuracy.csv")
     assert list(rows[0]) == ["set", "method", "n", "d", "classes", "mean", "sd", "seconds", "folds", "seed", "detail"]
+    assert {row["method"] for row in rows} >= {FLYNN, *methods.OTHERS}
     names = {row["method"] for row in rows}
     assert {"FlyNN", "FlyNN paper", "FlyNN tuned", "kNN", "kNN L2", "kNN standardised, nested", "SBFC"} < names
     assert len(rows) == 2 * len(names)
@@ -100,6 +130,94 @@ def test_the_default_flynn_of_the_table_is_the_default_classifier(finished, fold
     row = next(row for row in read(finished / "accuracy.csv") if (row["set"], row["method"]) == ("split", "FlyNN"))
     assert float(row["mean"]) == pytest.approx(np.mean(scores))
     assert float(row["sd"]) == pytest.approx(np.std(scores, ddof=1))
+
+
+@pytest.mark.parametrize(("kind", "method"), methods.CENTRALISED.items())
+def test_the_centralised_baselines_are_scikit_learns_on_the_same_folds(finished, folder, kind, method):
+    make = {
+        "forest": lambda: RandomForestClassifier(200, class_weight="balanced", random_state=0),
+        "boosting": lambda: HistGradientBoostingClassifier(class_weight="balanced", random_state=0),
+        "logistic": lambda: make_pipeline(StandardScaler(), LogisticRegression(class_weight="balanced", max_iter=9999)),
+    }[kind]
+    problem = accuracy.make_problem("split", *accuracy.read_set(folder / "split.npz"), Settings(folds=3), 300)
+    rows = [row for row in read(finished / "folds.csv") if (row["set"], row["method"]) == ("split", method)]
+    for row, (train, test) in zip(rows, problem.splits, strict=True):
+        predicted = make().fit(problem.X[train], problem.y[train]).predict(problem.X[test])
+        assert float(row["balanced accuracy"]) == pytest.approx(balanced_accuracy_score(problem.y[test], predicted))
+
+
+def test_accuracy_writes_a_row_for_every_set_method_and_fold(finished):
+    rows, means = read(finished / "folds.csv"), read(finished / "accuracy.csv")
+    assert list(rows[0]) == [
+        "set", "method", "fold", "balanced accuracy", "fit seconds", "predict seconds", "n_train", "n_test", "d",
+        "classes",
+    ]  # fmt: skip
+    assert len(rows) == 3 * len(means)
+    for mean in means:
+        mine = [row for row in rows if (row["set"], row["method"]) == (mean["set"], mean["method"])]
+        assert [row["fold"] for row in mine] == ["0", "1", "2"]
+        assert np.mean([float(row["balanced accuracy"]) for row in mine]) == pytest.approx(float(mean["mean"]))
+        assert sum(int(row["n_test"]) for row in mine) == int(mean["n"])
+        assert all(int(row["n_train"]) + int(row["n_test"]) == int(mean["n"]) for row in mine)
+        assert all((row["d"], row["classes"]) == (mean["d"], mean["classes"]) for row in mine)
+        if mean["method"] in (FLYNN, *methods.OTHERS):
+            assert all(float(row["fit seconds"]) > 0 < float(row["predict seconds"]) for row in mine)
+
+
+def test_the_short_table_has_the_default_flynn_against_its_rivals(finished):
+    lines = read(finished / "against.csv")
+    assert [line["against"] for line in lines] == list(methods.OTHERS)
+    table = results.by_method({**row, "mean": float(row["mean"])} for row in read(finished / "accuracy.csv"))
+    for line in lines:
+        ours, theirs = ([table[name][one] for one in ("split", "words")] for name in (FLYNN, line["against"]))
+        losses = [1 - a / b for a, b in zip(ours, theirs, strict=True)]
+        assert float(line["median 1 - a/a_other"]) == pytest.approx(np.median(losses), abs=1e-12)
+        assert float(line["won"]) == np.mean([a > b + 1e-12 for a, b in zip(ours, theirs, strict=True)])
+        assert float(line["worst"]) == pytest.approx(max(losses), abs=1e-12)
+        assert float(line["mean of FlyNN"]) == pytest.approx(np.mean(ours))
+        assert float(line["mean of the other"]) == pytest.approx(np.mean(theirs))
+
+
+def test_methods_can_be_chosen_and_official_splits_taken(folder, tmp_path):
+    arguments = ["accuracy", "--quick", "--data", str(folder), "--official", "--methods", "kNN, forest, logistic"]
+    assert command.main([*arguments, "--threads", "2", "--out", str(tmp_path)]) == 0
+    rows = read(tmp_path / "folds.csv")
+    assert {"kNN", "kNN, nested", "random forest", "logistic regression"} < {row["method"] for row in rows}
+    assert not {FLYNN, "gradient boosting", "SBFC"} & {row["method"] for row in rows}
+    mine = [row for row in rows if row["method"] == "random forest"]
+    assert (mine[0]["set"], mine[0]["n_train"], mine[0]["n_test"]) == ("split", "60", "30")
+    assert [row["set"] for row in mine] == ["split", "words", "words", "words"]
+    means = {row["set"]: row for row in read(tmp_path / "accuracy.csv") if row["method"] == "random forest"}
+    assert (means["split"]["folds"], means["split"]["sd"]) == ("1", "nan")
+    assert not (tmp_path / "against.csv").exists()
+    assert "calibration" not in (tmp_path / "summary.md").read_text(encoding="utf-8")
+
+
+def test_every_method_takes_an_official_split(folder):
+    settings = Settings(folds=3, draws=2, largest_dim=64)
+    (problem,) = accuracy.load_problems(folder, ["split"], settings, 0, official=True)
+    assert problem.sizes == [(60, 30)]
+    for name in methods.COMPARED:
+        assert all(len(row["scores"]) == 1 for row in methods.JOBS[name].run(problem, settings)), name
+    assert methods.calibration(problem, settings)[0]["points"] == 30
+
+
+def test_a_subsample_of_an_official_split_keeps_both_parts():
+    y = np.arange(1000) % 4
+    problem = accuracy.make_problem("", np.arange(1000)[:, None], y, Settings(), 100, n_test=200)
+    ((train, test),) = problem.splits
+    assert len(train) + len(test) == 100
+    assert (problem.X[train] < 800).all()
+    assert (problem.X[test] >= 800).all()
+    with raises(accuracy.SetError, field="one"):
+        accuracy.make_problem("one", np.zeros((9, 1)), np.repeat([0, 1], [6, 3]), Settings(), 0, n_test=3)
+
+
+def test_a_full_run_takes_all_samples_and_the_methods_that_suit_any_size(folder):
+    options, settings, problems = accuracy._options("accuracy", ["--full", "--data", str(folder)])
+    assert tuple(options.methods) == methods.MAIN
+    assert settings.folds == 5
+    assert [len(problem.X) for problem in problems] == [90, 70]
 
 
 def test_tuned_knn_is_the_better_of_its_scalings_and_no_worse_than_nested(finished):
@@ -153,7 +271,8 @@ def test_an_interrupted_run_keeps_what_was_finished(folder, tmp_path, monkeypatc
     assert len(list((tmp_path / "cells").rglob("output.pkl"))) == 2
     monkeypatch.setattr(accuracy, "call", call)
     assert command.main(arguments) == 0
-    assert "6 of 8 cells" in capsys.readouterr().err  # calibration is the eighth; two classes are too few for novelty
+    # With calibration; two classes are too few for novelty.
+    assert f"{len(methods.COMPARED) - 1} of {len(methods.COMPARED) + 1} cells" in capsys.readouterr().err
 
 
 def test_ablation_writes_a_column_for_each_part(folder, finished, capsys):
@@ -245,6 +364,8 @@ def test_a_truncated_archive_is_refused_by_name(folder, tmp_path):
         (["--sets", "iris,nothing"], "nothing"),
         (["--data", "nowhere"], "nowhere"),
         (["--folds", "1"], "--folds"),
+        (["--threads", "0"], "--threads"),
+        (["--methods", "kNN,nothing"], "nothing"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_anything_is(arguments, message, capsys):

@@ -11,7 +11,7 @@ import sklearn.datasets
 from simulations import __main__ as command
 from simulations import openml, openml_sets
 from simulations.accuracy import SetError
-from simulations.methods import FLYNN, PAPER
+from simulations.methods import FLYNN, OTHERS, PAPER
 from simulations.openml_sets import PAPER_SETS, file_ids, readers
 from tests.raising import raises
 
@@ -55,6 +55,13 @@ def test_the_comparison_has_the_papers_line_and_ours_for_each_baseline(finished)
     assert rows[0]["(iii) improvement"] == "+0.35 %"
 
 
+def test_forests_and_boosting_are_compared_too_and_folds_are_kept(finished):
+    against = {row["against"] for row in read(finished / "comparison.csv")}
+    assert {"random forest", "gradient boosting", "logistic regression"} < against
+    assert [row["against"] for row in read(finished / "against.csv")] == list(OTHERS)
+    assert len(read(finished / "folds.csv")) == 3 * len(read(finished / "openml.csv"))
+
+
 def test_pictures_and_summary_are_there(finished):
     for name in ("openml_main.png", "openml_appendix.png", "openml_defaults.png"):
         assert (finished / name).stat().st_size > 20_000
@@ -65,7 +72,7 @@ def test_pictures_and_summary_are_there(finished):
 
 def test_a_second_run_computes_nothing(finished, folder, capsys):
     assert command.main(["openml", "--quick", "--data", str(folder), "--out", str(finished)]) == 0
-    assert capsys.readouterr().err.startswith("0 of 14 ")
+    assert capsys.readouterr().err.startswith(f"0 of {2 * len(openml.JOBS)} ")
 
 
 def test_single_neighbours_have_the_better_scaling():
