@@ -4,30 +4,49 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from flwr_flynn._validation import integer, one_of
 from flwr_flynn.errors import SpecError
 from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import SCALINGS, ColumnMoments
 from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.portable import exp
 from flwr_flynn.model.scoring import Readout, Sizes, given_readout, mean_size, size_factors
 
 CenterAndScale = tuple[Sequence[float] | None, Sequence[float] | None]
 
 _FEW = 7  # features up to which a single spec gets waves
 _WAVES_UP_TO = 128  # features up to which one of several specs does: beyond, waves are slower than the rest of the hash
+_RANKS_UP_TO = 1024  # features up to which "auto" has rank codes: they are several inputs each
 _PERIOD = 2.2  # of a wave, in typical distances between samples
+_FAINT = 0.02  # weight of an uninformative column before waves, beside 1.02 of the most informative one
 
-_CANDIDATES = (  # of "auto": scaling, signed, waves
-    ("weighted", True, False),
-    ("weighted", True, True),
-    ("weighted-center", True, False),
-    ("center", False, False),
-)
+EFFORTS = ("quick", "default", "thorough")
+_TRIAL_DIM = 2**14  # rows with which candidates are compared
+_LARGE = 4096  # samples from which larger hashes pay by default
+
+
+@dataclass(frozen=True)
+class _Coded:
+    """Candidate with rank codes: its shape, codes of a feature, entries of a row, and the power of its row weights."""
+
+    coding: str
+    n_codes: int
+    row_nnz: int
+    power: int  # 0: features are drawn alike
+
+
+_RANKS = _Coded("steps", 16, 10, 2)  # of scaling "ranks"
+_CODED = (_RANKS, _Coded("bumps", 5, 6, 1), _Coded("steps", 16, 4, 1), _Coded("bumps", 5, 6, 0))
+_SCALED = (("weighted", True), ("center", False))  # scaling, signed
+_OF_MANY_COLUMNS = ("weighted-center", True)
+
 
 _MULTIPLES = (1.0, 2.0, 0.5, 4.0, 0.25, 8.0, 0.125, 16.0, 0.0625)  # of the suggested exponent in a grid of decays
 _LEAST_EXPONENT = 0.75
@@ -42,22 +61,30 @@ class HashPlan:
     n_features, n_classes : int
     n_examples : int, optional
         Training samples of all parties together, roughly.
-    scaling : None, "center", "standard", "weighted", "weighted-center", "auto" or a pair (center, scale)
-        A name needs the moments of the columns, see `ColumnMoments.center_and_scale`. "auto" has up to four candidates:
-        weighted columns, weighted columns with waves (up to 128 features), centred columns that are weighted but not
-        standardised, and centred columns under rows of ones.
+    scaling : None, "center", "standard", "weighted", "weighted-center", "ranks", "auto" or a pair (center, scale)
+        A name needs the moments of the columns, see `ColumnMoments.center_and_scale`; "ranks" and "auto" need their
+        histograms, too. "ranks" puts rank codes before the hash. "auto" has seven candidates: four kinds of rank codes,
+        waves over weighted columns (up to 128 features; beyond, centred columns that are weighted but not
+        standardised), weighted columns, and centred columns under rows of ones. Above 1024 features it has the last
+        three alone.
     signed : bool, optional
-        Default: True where features are centred or scaled, but for the last candidate of "auto".
+        Default: True where features are centred or scaled, but for two candidates of "auto".
     hash_dim, row_nnz, hash_nnz : int, optional
-        Sizes. Default: chosen by `HashSpec.suggest`.
+        Sizes. Default: chosen by `HashSpec.suggest` and `effort`.
     seed : int, default=0
     waves : bool, optional
         True to use wave features. Default: with a scaling by name where there are 7 features or fewer.
+    effort : {"quick", "default", "thorough"}, default="default"
+        Size of the hashes of "auto", where none is given. Candidates are compared with 16384 rows ("quick" stays
+        there). From 4096 samples on, those chosen are counted with 65536, or at any number with 65536 and then 262144
+        under "thorough".
+    max_members : int, default=4
+        Candidates of "auto" that the model keeps, at most, see `model.selection`.
 
     Raises
     ------
     SpecError
-        `scaling` is not as described.
+        A field is not as described.
 
     Examples
     --------
@@ -75,12 +102,16 @@ class HashPlan:
     hash_nnz: int | None = None
     seed: int = 0
     waves: bool | None = None
+    effort: str = "default"
+    max_members: int = 4
 
     def __post_init__(self) -> None:
-        if isinstance(self.scaling, str) and self.scaling not in (*SCALINGS, "auto"):
-            raise SpecError("scaling", f"one of {', '.join(SCALINGS)}, auto", self.scaling)
+        if isinstance(self.scaling, str) and self.scaling not in (*SCALINGS, "ranks", "auto"):
+            raise SpecError("scaling", f"one of {', '.join(SCALINGS)}, ranks, auto", self.scaling)
         if not isinstance(self.scaling, str | None) and len(self.scaling) != 2:
             raise SpecError("scaling", "a pair (center, scale)", f"{len(self.scaling)} entries")
+        one_of("effort", self.effort, EFFORTS, error=SpecError)
+        integer("max_members", self.max_members, error=SpecError)
 
     @property
     def needs_sums(self) -> bool:
@@ -92,42 +123,126 @@ class HashPlan:
         """True if `specs` needs the moments class by class; otherwise those of all samples as one class will do."""
         return self.scaling in ("weighted", "weighted-center", "auto")
 
-    def specs(self, moments: ColumnMoments | None = None) -> tuple[HashSpec, ...]:
-        """Candidate specifications, the default first; a `SpecError` without the moments if `needs_sums`."""
+    @property
+    def needs_histograms(self) -> bool:
+        """True if `specs` needs the histograms of the columns."""
+        return self.scaling == "ranks" or (self.scaling == "auto" and self._has_ranks)
+
+    @property
+    def _has_ranks(self) -> bool:
+        return self.n_features <= _RANKS_UP_TO and not self.waves and self.signed is None
+
+    @property
+    def final_dim(self) -> int | None:
+        """Rows with which the chosen candidates of "auto" are counted; None if that is the size of `specs`."""
+        if self.scaling != "auto" or self.hash_dim is not None or self.hash_nnz is not None:
+            return None
+        large = (self.n_examples or 0) >= _LARGE
+        rows = {"quick": 2**14, "default": 2**16 if large else 2**14, "thorough": 2**18 if large else 2**16}
+        rows_of_counts = 2**27 // self.n_classes  # all counts of a member within 1 GiB
+        final = min(rows[self.effort], rows_of_counts)
+        return final if final > self._trial_dim else None
+
+    @property
+    def _trial_dim(self) -> int:
+        return HashSpec.suggest(1, n_classes=self.n_classes).hash_dim if self.hash_dim is None else self.hash_dim
+
+    def final(self, spec: HashSpec) -> HashSpec:
+        """A candidate in its final size: with more rows, of which the first are the same, and as many more winners."""
+        if self.final_dim is None:
+            return spec
+        hash_nnz = spec.hash_nnz * self.final_dim // spec.hash_dim
+        return replace(spec, hash_dim=self.final_dim, hash_nnz=hash_nnz)
+
+    def specs(
+        self, moments: ColumnMoments | None = None, histograms: ColumnHistograms | None = None
+    ) -> tuple[HashSpec, ...]:
+        """Candidate specifications, the default first.
+
+        A `SpecError` without the moments if `needs_sums`, or without the histograms if `needs_histograms`. The
+        histograms are of the columns less their mean.
+        """
         if not isinstance(self.scaling, str):
             center, scale = self.scaling or (None, None)
             signed = self.signed if self.signed is not None else center is not None or scale is not None
             return (self._spec(center, scale, signed),)
         if moments is None:
             raise SpecError("moments", f"the moments of the columns for scaling {self.scaling!r}", None)
-        few = self.n_features <= _FEW
+        if self.needs_histograms and histograms is None:
+            raise SpecError("histograms", f"the histograms of the columns for scaling {self.scaling!r}", None)
+        if self.scaling == "ranks":
+            assert histograms is not None
+            return self._coded(moments, histograms, (_RANKS,))
         if self.scaling != "auto":
-            waves = few if self.waves is None else self.waves
+            waves = self.n_features <= _FEW if self.waves is None else self.waves
             return (self._scaled(moments, self.scaling, self.signed is not False, waves),)
-        candidates = list(_CANDIDATES)
-        if self.waves is None and self.n_features > _WAVES_UP_TO:
-            candidates = [each for each in candidates if not each[2]]
-        elif self.waves is not None:
-            candidates = [each for each in candidates if each[2] == self.waves]
-        elif few:
-            candidates.sort(key=lambda each: not each[2])
-        if self.signed is not None:
-            candidates = [(scaling, self.signed, waves) for scaling, _, waves in candidates]
-        return tuple(dict.fromkeys(self._scaled(moments, *each) for each in candidates))
+        candidates = list(self._coded(moments, histograms, _CODED)) if histograms is not None else []
+        has_waves = self.n_features <= _WAVES_UP_TO if self.waves is None else self.waves
+        if has_waves:
+            candidates.append(self._scaled(moments, "weighted", self.signed is not False, True, histograms))
+        if not self.waves:
+            scaled = _SCALED if has_waves else (*_SCALED, _OF_MANY_COLUMNS)
+            for scaling, signed in scaled:
+                candidates.append(self._scaled(moments, scaling, signed if self.signed is None else self.signed, False))
+        return tuple(dict.fromkeys(candidates))
 
-    def _scaled(self, moments: ColumnMoments, scaling: str, signed: bool, waves: bool) -> HashSpec:
-        center, scale = moments.center_and_scale(scaling)
+    def _coded(
+        self, moments: ColumnMoments, histograms: ColumnHistograms, kinds: Sequence[_Coded]
+    ) -> tuple[HashSpec, ...]:
+        center, _ = moments.center_and_scale("center")
+        edges = tuple(map(tuple, histograms.edges().tolist()))
+        told = histograms.relevance()
+        specs = []
+        for kind in kinds:
+            weights = row_weights(told, kind.power) if kind.power else None
+            values = self._sizes | {"row_nnz": self.row_nnz or min(kind.row_nnz, self.n_features * kind.n_codes // 2)}
+            specs.append(
+                HashSpec.suggest(
+                    **values,
+                    signed=True,
+                    center=center,
+                    coding=kind.coding,
+                    n_codes=kind.n_codes,
+                    edges=edges,
+                    row_weights=weights,
+                )
+            )
+        return tuple(specs)
+
+    def _scaled(
+        self,
+        moments: ColumnMoments,
+        scaling: str,
+        signed: bool,
+        waves: bool,
+        histograms: ColumnHistograms | None = None,
+    ) -> HashSpec:
+        if histograms is not None:  # which tell of any dependence on the class, not only of different means
+            center, deviations = moments.center_and_scale("standard")
+            weights = [value + _FAINT for value in histograms.relevance()]
+            scale: Any = tuple(weight * factor for weight, factor in zip(weights, deviations or (), strict=True))
+        else:
+            center, scale = moments.center_and_scale(scaling)
         distance = moments.distance(scale) if waves else 0.0
         if not distance or not math.isfinite(1 / distance):
             return self._spec(center, scale, signed)
         n_waves = min(max(64, 4 * self.n_features), 256)
         return self._spec(center, scale, signed, n_waves, 1 / (_PERIOD * distance))
 
-    def _spec(self, center: Any, scale: Any, signed: bool, n_waves: int = 0, frequency: float = 0.0) -> HashSpec:
+    @property
+    def _sizes(self) -> dict[str, Any]:
         names = ("n_features", "n_examples", "n_classes", "hash_dim", "row_nnz", "hash_nnz", "seed")
-        values: dict[str, Any] = {name: getattr(self, name) for name in names}
-        values |= {"center": center, "scale": scale, "n_waves": n_waves, "wave_frequency": frequency}
+        return {name: getattr(self, name) for name in names}
+
+    def _spec(self, center: Any, scale: Any, signed: bool, n_waves: int = 0, frequency: float = 0.0) -> HashSpec:
+        values = self._sizes | {"center": center, "scale": scale, "n_waves": n_waves, "wave_frequency": frequency}
         return HashSpec.suggest(**values, signed=signed)
+
+
+def row_weights(relevance: Sequence[float], power: int) -> tuple[int, ...]:
+    """Weights for the draw of the rows, integers from 1 to 255, in proportion to the relevance to a power over two."""
+    values = [math.sqrt(value) if power == 1 else value for value in relevance]
+    return tuple(max(1, round(255 * value)) for value in values)
 
 
 def candidate_readouts(counts: ClassCounts, rule: str = "balanced", decay: str | float = "auto") -> list[Readout]:
@@ -161,12 +276,7 @@ def decay_grid(counts: ClassCounts, rule: str = "balanced") -> list[float]:
         typical = max(typical, 1.0)  # less only where there are no samples, and any decay will do
         exponent = max(5 * (typical - by_chance) / math.sqrt(typical), _LEAST_EXPONENT)
     below_one = math.nextafter(1.0, 0.0)
-    return [min(math.exp(-multiple * exponent / typical), below_one) for multiple in _MULTIPLES]
-
-
-def suggest_temperature(counts: ClassCounts, rule: str = "balanced") -> float:
-    """Suggest a temperature for use without training samples: 0.2, or rho / 2 under rule "bayes"."""
-    return counts.hash_nnz / 2 if rule == "bayes" else 0.2
+    return [min(exp(-multiple * exponent / typical), below_one) for multiple in _MULTIPLES]
 
 
 def typical_counts(array: npt.NDArray[np.int64], n_per_class: Sizes, rule: str) -> tuple[float, float]:

@@ -22,18 +22,23 @@ from flwr_flynn.errors import DataError, SpecError
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model import model_file
-from flwr_flynn.model.candidates import CenterAndScale, HashPlan, suggest_decay, suggest_temperature
+from flwr_flynn.model.candidates import EFFORTS, CenterAndScale, HashPlan, suggest_decay
+from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_checks import check_columns, check_finite
 from flwr_flynn.model.column_moments import SCALINGS, ColumnMoments
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import Model, ModelMember, Readout, class_codes
-from flwr_flynn.model.scoring import RULES, log_odds
-from flwr_flynn.model.selection import select
+from flwr_flynn.model.scoring import RULES, suggest_temperature
+from flwr_flynn.model.selection import fit_members
 
 Floats = npt.NDArray[np.float64]
 
 BATCH = 2**14  # samples whose active bits are held at a time
 _WIDE = 2**14  # columns up to which "auto" learns a scaling: centred columns are dense
+
+
+class _NoSuchAttribute(DataError, AttributeError):
+    """A model of several members has no such part."""
 
 
 class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -57,7 +62,9 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         - "center": subtract the mean. "standard": also divide by the standard deviation.
         - "weighted": also multiply by a weight, large for columns that tell the classes apart.
         - "weighted-center": subtract the mean and multiply by the weight.
-        - "auto": the best of four hashes by leave-one-out, see `HashPlan`; None for more than 16384 columns.
+        - "ranks": put rank codes in the place of the columns, see `hashing.rank_codes`.
+        - "auto": a committee of the best of seven hashes by leave-one-out, see `HashPlan` and `model.selection`; None
+          for more than 16384 columns.
         - (center, scale): (x - center) * scale with the vectors given, either of which may be None.
     waves : bool, optional
         Put wave features between the columns and the hash, which sees only directions otherwise. Default: as for
@@ -72,12 +79,16 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         exact leave-one-out; other methods take `suggest_temperature`.
     seed, n_jobs
         As for `HashSpec` and `FlyHash.active`.
+    effort : {"quick", "default", "thorough"}, default="default"
+        Size of the hashes of scaling "auto": what `fit` and the model may cost, see `HashPlan`.
+    max_members : int, default=4
+        Members of the model under scaling "auto", at most; 1 keeps the best candidate alone.
 
     Attributes
     ----------
     model_ : Model
-        The fitted model; `counts_`, `classes_`, `spec_`, `hash_`, `decay_`, `temperature_`, `guarantee_` are parts of
-        it.
+        The fitted model; `classes_` and `guarantee_` are parts of it. Of a model with one member (any but that of
+        scaling "auto") so are `counts_`, `spec_`, `hash_`, `decay_` and `temperature_`; others are in `model_.members`.
     n_features_in_, feature_names_in_ : int, (d,) array of str
         The names only where X had names.
 
@@ -99,13 +110,15 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         "row_nnz": [Interval(Integral, 1, None, closed="left"), None],
         "hash_nnz": [Interval(Integral, 1, None, closed="left"), None],
         "signed": [StrOptions({"auto"}), "boolean"],
-        "scaling": [StrOptions({*SCALINGS, "auto"}), tuple, list, None],
+        "scaling": [StrOptions({*SCALINGS, "ranks", "auto"}), tuple, list, None],
         "waves": ["boolean", None],
         "decay": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="left")],
         "rule": [StrOptions(set(RULES))],
         "temperature": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
         "seed": [Interval(Integral, 0, 2**64 - 1, closed="both")],
         "n_jobs": [Integral, None],
+        "effort": [StrOptions(set(EFFORTS))],
+        "max_members": [Interval(Integral, 1, None, closed="left")],
     }
 
     def __init__(
@@ -122,6 +135,8 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         temperature: str | float = "auto",
         seed: int = 0,
         n_jobs: int | None = None,
+        effort: str = "default",
+        max_members: int = 4,
     ) -> None:
         self.spec = spec
         self.hash_dim = hash_dim
@@ -135,6 +150,8 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.temperature = temperature
         self.seed = seed
         self.n_jobs = n_jobs
+        self.effort = effort
+        self.max_members = max_members
 
     # -------- other ways to make one
 
@@ -185,16 +202,18 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def from_model(cls, model: Model, **parameters: Any) -> Self:
-        """Fitted classifier of a model with one member; a `DataError` if it has several.
+        """Fitted classifier of a model.
 
-        Parameters left out are `spec`, `rule`, `decay` and `temperature` of the model, so that these stay when the
-        classifier learns more. Give ``decay="auto"`` to have it chosen again then.
+        Parameters left out are, of a model with one member, its `spec`, `rule`, `decay` and `temperature`, so that
+        these stay when the classifier learns more. Give ``decay="auto"`` to have it chosen again then.
         """
-        spec, readout = model.member.spec, model.member.readout
-        self = cls(spec=spec, rule=readout.rule, decay=readout.decay, temperature=readout.temperature or "auto")
+        readout = model.members[0].readout
+        self = cls(rule=readout.rule)
+        if len(model.members) == 1:
+            self.set_params(spec=model.member.spec, decay=readout.decay, temperature=readout.temperature or "auto")
         self.set_params(**parameters)
         self.model_ = model
-        self.n_features_in_ = spec.n_features
+        self.n_features_in_ = model.members[0].spec.n_features
         if model.feature_names is not None:
             self.feature_names_in_ = np.array(model.feature_names, dtype=object)
         return self
@@ -209,7 +228,8 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_classification_targets(y)
         classes, codes = np.unique(y, return_inverse=True)
         chosen = fresh._select(X, codes, len(classes))
-        fresh._set_model(replace(chosen, readout=fresh._readout(chosen.counts, chosen.readout)), classes)
+        members = [replace(each, readout=fresh._readout(each.counts, each.readout)) for each in chosen]
+        fresh._set_model(members, classes)
         self.__dict__ = fresh.__dict__
         return self
 
@@ -235,10 +255,10 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if first:
             chosen = fresh._select(X, codes, len(known))
             # Samples that come later would have no say in a choice by leave-one-out, so none is made.
-            fresh._set_model(replace(chosen, readout=fresh._readout(chosen.counts)), known)
+            fresh._set_model([replace(each, readout=fresh._readout(each.counts)) for each in chosen], known)
             self.__dict__ = fresh.__dict__
         else:
-            self._set_counts(self.counts_ + self._count(X, codes))
+            self._set_counts([each.counts + self._count(each, X, codes) for each in self.model_.members])
         return self
 
     def merge(self, other: FlyNNClassifier) -> Self:
@@ -249,15 +269,18 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         check_is_fitted(other)
-        fields = self.spec_.difference(other.spec_)
+        mine, theirs = self.model_.members, other.model_.members
+        if len(mine) != len(theirs):
+            raise SpecError("merge", f"{len(mine)} members in both models", len(theirs))
+        fields = [name for a, b in zip(mine, theirs, strict=True) for name in a.spec.difference(b.spec)]
         if fields:
-            raise SpecError("merge", "equal specs", f"differences in {', '.join(fields)}")
+            raise SpecError("merge", "equal specs", f"differences in {', '.join(dict.fromkeys(fields))}")
         for name in ("classes_", "feature_names_in_"):
-            mine, theirs = getattr(self, name, None), getattr(other, name, None)
-            if mine is not None and theirs is not None and not np.array_equal(mine, theirs):
-                raise DataError("merge", f"equal {name}", f"{len(theirs)} that differ")
+            ours, others = getattr(self, name, None), getattr(other, name, None)
+            if ours is not None and others is not None and not np.array_equal(ours, others):
+                raise DataError("merge", f"equal {name}", f"{len(others)} that differ")
         guarantee = self.guarantee_ if self.guarantee_ == other.guarantee_ else None
-        self._set_counts(self.counts_ + other.counts_)
+        self._set_counts([a.counts + b.counts for a, b in zip(mine, theirs, strict=True)])
         self.model_ = replace(self.model_, guarantee=guarantee)
         return self
 
@@ -269,11 +292,12 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         X, y = self._validated(X, y)
-        self._set_counts(self.counts_ - self._count(X, class_codes(self.classes_, y)))
+        codes = class_codes(self.classes_, y)
+        self._set_counts([each.counts - self._count(each, X, codes) for each in self.model_.members])
         return self
 
-    def _count(self, X: Any, codes: npt.NDArray[np.int64]) -> ClassCounts:
-        return ClassCounts.from_data(self.hash_, X, codes, len(self.classes_), n_jobs=self.n_jobs)
+    def _count(self, member: ModelMember, X: Any, codes: npt.NDArray[np.int64]) -> ClassCounts:
+        return ClassCounts.from_data(member.hash, X, codes, len(self.classes_), n_jobs=self.n_jobs)
 
     def _readout(self, counts: ClassCounts, chosen: Readout | None = None) -> Readout:
         """Readout of the parameters; "auto" values are those of `chosen`, or else suggested from the counts."""
@@ -286,21 +310,32 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             temperature = suggest_temperature(counts, self.rule) if temperature is None else temperature
         return Readout(self.rule, decay, temperature)
 
-    def _set_counts(self, counts: ClassCounts) -> None:
-        """Replace the counts and choose "auto" values again; equal counts change nothing."""
-        if counts != self.counts_:
-            self._set_model(ModelMember(self.spec_, counts, self._readout(counts)), self.classes_)
+    def _set_counts(self, counts: Sequence[ClassCounts]) -> None:
+        """Replace the counts of the members and choose "auto" values again; equal counts change nothing."""
+        if any(new != member.counts for new, member in zip(counts, self.model_.members, strict=True)):
+            pairs = zip(self.model_.members, counts, strict=True)
+            members = [replace(member, counts=new, readout=self._readout(new)) for member, new in pairs]
+            self._set_model(members, self.classes_)
 
-    def _set_model(self, member: ModelMember, classes: npt.NDArray[Any]) -> None:
+    def _set_model(self, members: Sequence[ModelMember], classes: npt.NDArray[Any]) -> None:
         names = getattr(self, "feature_names_in_", None)
-        self.model_ = Model((member,), classes, None if names is None else names.tolist())
+        self.model_ = Model(tuple(members), classes, None if names is None else names.tolist())
 
-    def _select(self, X: Any, codes: npt.NDArray[np.int64], n_classes: int) -> ModelMember:
-        specs = self._specs(X, codes, n_classes)
-        return select(specs, X, codes, n_classes, self.rule, self.decay, self.n_jobs)
+    def _select(self, X: Any, codes: npt.NDArray[np.int64], n_classes: int) -> tuple[ModelMember, ...]:
+        plan = self._plan(X, n_classes)
+        if plan is None:
+            assert self.spec is not None
+            return fit_members([self.spec], X, codes, n_classes, self.rule, self.decay, self.n_jobs)
+        moments = ColumnMoments.from_data(X, codes, n_classes) if plan.needs_sums else None
+        histograms = None
+        if plan.needs_histograms and moments is not None:
+            center, _ = moments.center_and_scale("center")
+            histograms = ColumnHistograms.from_data(X, codes, n_classes, center)
+        specs = plan.specs(moments, histograms)
+        return fit_members(specs, X, codes, n_classes, self.rule, self.decay, self.n_jobs, plan)
 
-    def _specs(self, X: Any, codes: npt.NDArray[np.int64], n_classes: int) -> Sequence[HashSpec]:
-        """Candidate specifications for the samples."""
+    def _plan(self, X: Any, n_classes: int) -> HashPlan | None:
+        """Plan of the parameters for the samples; None for a given `spec`."""
         n_samples, n_features = X.shape
         sizes = {"hash_dim": self.hash_dim, "row_nnz": self.row_nnz, "hash_nnz": self.hash_nnz}
         given: dict[str, Any] = {name: int(size) for name, size in sizes.items() if size is not None}
@@ -312,7 +347,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 # In scikit-learn's words, which its checks look for.
                 text = f"X has {n_features} features, but the spec has n_features {self.spec.n_features}"
                 raise DataError("X", f"{self.spec.n_features} features", n_features, text=text)
-            return [self.spec]
+            return None
         wide = isinstance(self.scaling, str) and self.scaling == "auto" and n_features > _WIDE
         scaling = None if wide else self.scaling
         if self.waves and not isinstance(scaling, str):
@@ -320,14 +355,17 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise DataError("waves", "a scaling by name, which gives their frequency", got)
         signed = None if isinstance(self.signed, str) else bool(self.signed)
         given |= {"seed": int(self.seed), "waves": None if self.waves is None else bool(self.waves)}
-        plan = HashPlan(n_features, n_classes, n_samples, scaling, signed, **given)
-        return plan.specs(ColumnMoments.from_data(X, codes, n_classes) if plan.needs_sums else None)
+        given |= {"effort": self.effort, "max_members": int(self.max_members)}
+        return HashPlan(n_features, n_classes, n_samples, scaling, signed, **given)
 
     # -------- the parts of the model
 
     @property
     def _member(self) -> ModelMember:
-        return self.model_.member
+        try:
+            return self.model_.member
+        except DataError as error:  # so that hasattr and getattr find no such attribute
+            raise _NoSuchAttribute(error.field, error.expected, error.got) from None
 
     @property
     def counts_(self) -> ClassCounts:
@@ -357,8 +395,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def temperature_(self) -> float:
         """Temperature in use."""
-        temperature = self._member.readout.temperature
-        return suggest_temperature(self.counts_, self._member.readout.rule) if temperature is None else temperature
+        return self._member.temperature
 
     @property
     def guarantee_(self) -> str | None:
@@ -369,25 +406,25 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
         """Predict labels, (n,): the class with the highest score, the first in `classes_` among equals."""
-        best = self._read_out(X, ModelMember.scores).argmax(axis=1)
+        best = self._read_out(X, Model.scores).argmax(axis=1)
         labels: npt.NDArray[Any] = self.classes_[best]
         return labels
 
     def predict_proba(self, X: Any) -> Floats:
         """Predict the probabilities of the classes, (n, L) float64, in the order of `classes_`.
 
-        Proportional to exp(d_l / `temperature_`), with the values d_l of `log_odds`. All classes count as equally
-        frequent, and a class without samples gets 0.
+        Proportional to exp(d_l / T), with the values d_l of `Model.log_odds` and T the temperature of the model. All
+        classes count as equally frequent, and a class without samples gets 0.
         """
         odds = self._log_odds(X)
-        empty = self.counts_.empty_classes
+        empty = self.model_.members[0].counts.empty_classes
         if not empty.all():
             odds[:, empty] = -np.inf
-        probabilities: Floats = softmax(odds / self.temperature_, axis=1)
+        probabilities: Floats = softmax(odds / self.model_.temperature, axis=1)
         return probabilities
 
     def decision_function(self, X: Any) -> Floats:
-        """Compute the scores by which `predict` decides, (n, L) float64, on the scale of `log_odds`.
+        """Compute the scores by which `predict` decides, (n, L) float64, on the scale of `Model.log_odds`.
 
         For two classes (n,): the difference of the second and the first, positive for ``classes_[1]``.
         """
@@ -399,18 +436,16 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         From 0 to 1: 1 where no sample of the class has any of the active bits. Compare it with a limit to abstain.
         """
-        return self._read_out(X, ModelMember.novelty)
+        return self._read_out(X, Model.novelty)
 
     def _log_odds(self, X: Any) -> Floats:
-        return log_odds(self._read_out(X, ModelMember.scores), self.spec_.hash_nnz, self._member.readout.rule)
+        return self.model_.log_odds(self._read_out(X, Model.scores))
 
-    def _read_out(self, X: Any, read: Callable[[ModelMember, npt.NDArray[np.int32]], Floats]) -> Floats:
-        """Apply a method of the member to the active bits of the samples, batch by batch."""
+    def _read_out(self, X: Any, read: Callable[[Model, Any, int | None], Floats]) -> Floats:
+        """Apply a method of the model to the samples, batch by batch."""
         check_is_fitted(self)
         X = self._validated(X)
-        batches = gen_batches(X.shape[0], BATCH)
-        active = (self.hash_.active(X[batch], n_jobs=self.n_jobs) for batch in batches)
-        return np.concatenate([read(self._member, bits) for bits in active])
+        return np.concatenate([read(self.model_, X[batch], self.n_jobs) for batch in gen_batches(X.shape[0], BATCH)])
 
     # -------- scikit-learn and files
 

@@ -183,35 +183,37 @@ class ColumnHistograms:
             edges[column] = values_of(keys[first:last][np.searchsorted(up_to, wanted, side="right")])
         return edges
 
-    def weights(self) -> tuple[int, ...]:
-        """Weight of each column for the draw of the rows, integers from 1 to 255: how much it tells of the class.
+    def relevance(self) -> list[float]:
+        """Tell how much each column says of the class, d floats from 0 to 1, that of the most informative column.
 
         From the table of classes and of eight ranges of about as many samples: chi squared over n (the classes taken as
-        equally frequent), less its value by chance; the weight is in proportion to its square root. Where that is below
-        what the best of so many uninformative columns reaches, it is 1; if no column exceeds it, all weights are equal.
+        equally frequent), less its value by chance; 0 below what the best of so many uninformative columns reaches. If
+        no column exceeds that, all are 1.
         """
         sizes = self.n_per_class.astype(np.float64)
         filled = np.flatnonzero(sizes > 0)
-        n, k = self.n_examples, len(filled) - 1
+        k = len(filled) - 1
         edges = self.edges(_RANK_BINS * 2)[:, 1::2][:, :-1]  # seven borders between eight ranges
-        table = self._table(keys_of(edges))
-        shares = table[filled] / sizes[filled][:, None, None]
-        mean = shares.sum(axis=0) / len(filled)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            parts = np.where(mean > 0, (shares - mean) ** 2 / mean, 0.0)
-        told = [math.fsum(column.ravel().tolist()) / len(filled) for column in parts.transpose(1, 0, 2)]
+        shares = self._table(keys_of(edges))[filled] / sizes[filled][:, None, None]
         # Of a column without information it is about chi squared distributed, over n, if the classes are of one size.
-        harmonic = len(filled) ** 2 / sum((1 / sizes[filled]).tolist())
-        degrees = [max(int((row > 0).sum()) - 1, 0) * k for row in mean]
-        t = 0.35 * self.n_features.bit_length()
+        n = len(filled) ** 2 / math.fsum((1 / sizes[filled]).tolist())
+        t = 0.35 * self.n_features.bit_length()  # about log(d) / 2; logarithms depend on the machine
         values = []
-        for value, degree in zip(told, degrees, strict=True):
-            by_chance = (degree + 2 * math.sqrt(degree * t) + 2 * t) / harmonic
-            values.append(max(value - degree / harmonic, 0.0) if value > by_chance else 0.0)
-        most = max(values, default=0.0)
-        if not n or not most:
-            return (1,) * self.n_features
-        return tuple(max(1, round(255 * math.sqrt(value / most))) for value in values)
+        for column in range(self.n_features):
+            table = shares[:, column]
+            mean = [math.fsum(part) / len(filled) for part in table.T.tolist()]
+            parts = [
+                (share - middle) * (share - middle) / middle
+                for row in table.tolist()
+                for share, middle in zip(row, mean, strict=True)
+                if middle
+            ]
+            value = math.fsum(parts) / len(filled)
+            degrees = max(sum(middle > 0 for middle in mean) - 1, 0) * k
+            by_chance = (degrees + 2 * math.sqrt(degrees * t) + 2 * t) / n
+            values.append(max(value - degrees / n, 0.0) if value > by_chance else 0.0)
+        most = max(values)
+        return [value / most if most else 1.0 for value in values]
 
     def _over_classes(self) -> tuple[Integers, Integers, Integers]:
         """Columns, keys and counts of the filled bins of the columns, in order."""

@@ -11,11 +11,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flwr_flynn._validation import number
 from flwr_flynn.errors import DataError, SpecError
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.scoring import Readout, Scores, class_novelty, class_scores
+from flwr_flynn.model.scoring import (
+    Readout,
+    Scores,
+    add_log_probabilities,
+    class_novelty,
+    class_scores,
+    log_odds,
+    suggest_temperature,
+)
 
 __all__ = ["Model", "ModelMember", "Readout"]
 
@@ -32,18 +41,24 @@ class ModelMember:
     counts : ClassCounts
         Counts by the hash of `spec`.
     readout : Readout
+    weight : float, default=1.0
+        Factor of the member's log probabilities in a model of several, above 0.
 
     Raises
     ------
     SpecError
-        A field is of the wrong type, or the counts are of a different hash.
+        A field is of the wrong type or out of range, or the counts are of a different hash.
     """
 
     spec: HashSpec
     counts: ClassCounts
     readout: Readout
+    weight: float = 1.0
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "weight", number("weight", self.weight, error=SpecError))
+        if self.weight <= 0:
+            raise SpecError("weight", "a finite number above 0", self.weight)
         for name, kind in (("spec", HashSpec), ("counts", ClassCounts), ("readout", Readout)):
             if not isinstance(getattr(self, name), kind):
                 raise SpecError(name, f"a {kind.__name__}", type(getattr(self, name)).__name__)
@@ -59,6 +74,12 @@ class ModelMember:
     def scores(self, active: npt.ArrayLike) -> Scores:
         """Scores of samples, (n, L) float64, from their active bits, (n, rho) integers; see `class_scores`."""
         return class_scores(self.counts, active, self.readout)
+
+    @property
+    def temperature(self) -> float:
+        """Temperature of the readout, or the suggested one where none was chosen."""
+        chosen = self.readout.temperature
+        return suggest_temperature(self.counts, self.readout.rule) if chosen is None else chosen
 
     def novelty(self, active: npt.ArrayLike) -> Scores:
         """Novelty of samples to each class, (n, L) float64, from their active bits; see `class_novelty`."""
@@ -130,8 +151,42 @@ class Model:
     def member(self) -> ModelMember:
         """Only member of a model of one; a `DataError` if there are several."""
         if len(self.members) != 1:
-            raise DataError("members", "1", len(self.members))
+            raise DataError("members", "1 (see model_.members)", len(self.members))
         return self.members[0]
+
+    def scores(self, X: Any, n_jobs: int | None = None) -> Scores:
+        """Scores of samples, (n, L) float64: the class with the highest wins, the first among equals.
+
+        Of a model with one member those of `class_scores`. Of several the sum of their calibrated log probabilities,
+        each times the member's weight; a class without samples is below the others.
+        """
+        if len(self.members) == 1:
+            return self.member.scores(self.member.hash.active(X, n_jobs=n_jobs))
+        total = np.zeros((X.shape[0], len(self.classes)))
+        for member in self.members:
+            odds = log_odds(member.scores(member.hash.active(X, n_jobs=n_jobs)), member.spec.hash_nnz, member.readout.rule)
+            add_log_probabilities(odds, member.temperature, member.weight, total)
+        empty = self.members[0].counts.empty_classes
+        if empty.any() and not empty.all():
+            total[:, empty] = total[:, ~empty].min(axis=1, keepdims=True) - 1
+        return total
+
+    def log_odds(self, scores: Scores) -> Scores:
+        """Scores on a scale on which their differences are about proportional to log odds; see `scoring.log_odds`."""
+        if len(self.members) > 1:
+            return scores
+        return log_odds(scores, self.member.spec.hash_nnz, self.member.readout.rule)
+
+    @property
+    def temperature(self) -> float:
+        """Divisor of `log_odds` that makes them logarithms of probabilities: 1 for several members."""
+        return self.members[0].temperature if len(self.members) == 1 else 1.0
+
+    def novelty(self, X: Any, n_jobs: int | None = None) -> Scores:
+        """Novelty of samples to each class, (n, L) float64: the mean of the members, by their weights."""
+        parts = [member.weight * member.novelty(member.hash.active(X, n_jobs=n_jobs)) for member in self.members]
+        total: Scores = sum(parts) / sum(member.weight for member in self.members)
+        return total
 
     @property
     def fingerprint(self) -> str:
@@ -144,6 +199,7 @@ class Model:
         facts = {
             "members": [
                 [member.counts.sha256(), member.readout.rule, member.readout.decay, member.readout.temperature]
+                + ([member.weight] if len(self.members) > 1 else [])
                 for member in self.members
             ],
             "classes": [self.classes.dtype.kind, self.classes.tolist()],

@@ -142,6 +142,25 @@ def _log_odds(scores, hash_nnz):  # type: ignore[no-untyped-def]
     return odds
 
 
+def suggest_temperature(counts: ClassCounts, rule: str = "balanced") -> float:
+    """Suggest a temperature for use without training samples: 0.2, or rho / 2 under rule "bayes"."""
+    return counts.hash_nnz / 2 if rule == "bayes" else 0.2
+
+
+@njit(nogil=True, cache=True)
+def add_log_probabilities(odds, temperature, weight, total):  # type: ignore[no-untyped-def]
+    """Add weight times the log probabilities of odds over the temperature, (n, L), to the total."""
+    for p in range(odds.shape[0]):
+        row = odds[p]
+        highest = row.max()
+        mass = 0.0
+        for label in range(len(row)):
+            mass += exp((row[label] - highest) / temperature)
+        shift = log(mass)
+        for label in range(len(row)):
+            total[p, label] += weight * ((row[label] - highest) / temperature - shift)
+
+
 class ScoreTable:
     """Term of each bit in the sum of each class, for counts, (L, m), with m / rho of the hash as `spread`.
 

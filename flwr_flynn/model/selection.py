@@ -1,33 +1,45 @@
-"""Selection of hash and readout by exact leave-one-out.
+"""Selection of the members of a model by exact leave-one-out.
 
-`select` makes the choice for samples in one place from the `leave_one_out_tables` of a single party, so that it equals
-the federated choice by construction.
+`fit_members` makes the choice for samples in one place from the `leave_one_out_tables` of a single party, so that it
+equals the federated choice by construction.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
+from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.candidates import candidate_readouts
+from flwr_flynn.model.candidates import HashPlan, candidate_readouts
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.leave_one_out import TEMPERATURES, Table, hashed_batches, leave_one_out_tables
+from flwr_flynn.model.leave_one_out import TEMPERATURES, Table, leave_one_out_tables
 from flwr_flynn.model.model import ModelMember
-from flwr_flynn.model.scoring import Active
+from flwr_flynn.model.subsample import kept
 
-HELD = 2**24  # active bits kept for the choice; those of more samples are computed again
+N_LEFT_OUT = 4096
+"""Samples, about, that are left out in turn: as many of each class as there are."""
 
-Batches = Iterable[tuple[Active, npt.NDArray[np.int64]]]
+_STEPS = 173  # of a fourth root of 1/2 in weight, per unit of accuracy: a factor exp(-30 x) for x below the best
+_ROOTS = (1.0, 0.8408964152537145, 0.7071067811865476, 0.5946035575013605)  # 2 ** -(k / 4)
+_LEAST_WEIGHT = 1 / 16  # of the best
 
 
-def select(
+@dataclass(frozen=True)
+class Choice:
+    """A chosen candidate: the index of its spec, that of its readout, and its weight in the model."""
+
+    spec: int
+    readout: int
+    weight: float
+
+
+def fit_members(
     specs: Sequence[HashSpec],
     X: Any,
     y: npt.NDArray[np.int64],
@@ -35,43 +47,69 @@ def select(
     rule: str = "balanced",
     decay: str | float = "auto",
     n_jobs: int | None = None,
-) -> ModelMember:
-    """Count (n, d) samples by every spec; keep spec, readout and temperature of the best leave-one-out results."""
-    parties = [_Party(flynn_hash(spec), X, y, n_classes, n_jobs) for spec in specs]
+    plan: HashPlan | None = None,
+) -> tuple[ModelMember, ...]:
+    """Count (n, d) samples by every spec, and keep the best by leave-one-out, in their final size by the plan."""
+    n_per_class = np.bincount(y, minlength=n_classes)
+    left_out = kept(X, y, n_per_class, N_LEFT_OUT)
+    parties = [_Party(spec, X, y, left_out, n_classes, n_jobs) for spec in specs]
     candidates = [candidate_readouts(party.counts, rule, decay) for party in parties]
     correct = [
-        leave_one_out_tables(party.counts, party.batches(), readouts, with_losses=False).correct
+        leave_one_out_tables(party.counts, [party.batch], readouts, with_losses=False).correct
         for party, readouts in zip(parties, candidates, strict=True)
     ]
-    chosen, k = best(correct, parties[0].counts.n_per_class)
-    counts, readout = parties[chosen].counts, candidates[chosen][k]
-    losses = leave_one_out_tables(counts, parties[chosen].batches(), [readout]).log_losses
-    return ModelMember(specs[chosen], counts, replace(readout, temperature=best_temperature(losses[0])))
+    sizes = np.bincount(y[left_out], minlength=n_classes)
+    members = []
+    for choice in choose(correct, sizes, 1 if plan is None else plan.max_members):
+        party, readout = parties[choice.spec], candidates[choice.spec][choice.readout]
+        losses = leave_one_out_tables(party.counts, [party.batch], [readout]).log_losses
+        readout = replace(readout, temperature=best_temperature(losses[0]))
+        spec, counts = specs[choice.spec], party.counts
+        if plan is not None and plan.final_dim is not None:
+            spec = plan.final(spec)
+            counts = ClassCounts.from_data(flynn_hash(spec), X, y, n_classes, n_jobs=n_jobs)
+            readout = replace(readout, decay=candidate_readouts(counts, rule, decay)[choice.readout].decay)
+        members.append(ModelMember(spec, counts, readout, choice.weight))
+    return tuple(members)
 
 
 class _Party:
-    """Counts of samples, and batches of their active bits: kept where they are few enough, else computed again."""
+    """Counts of samples, and the active bits and class indices of those that are left out in turn."""
 
-    def __init__(self, hasher: FlyHash, X: Any, y: npt.NDArray[np.int64], n_classes: int, n_jobs: int | None) -> None:
-        self._hasher, self._samples, self._n_jobs = hasher, (X, y), n_jobs
-        self._active = hasher.active(X, n_jobs=n_jobs) if len(y) * hasher.hash_nnz <= HELD else None
-        if self._active is None:
-            self.counts = ClassCounts.from_data(hasher, X, y, n_classes, n_jobs=n_jobs)
-        else:
-            self.counts = ClassCounts.from_active(hasher, self._active, y, n_classes)
+    def __init__(
+        self,
+        spec: HashSpec,
+        X: Any,
+        y: npt.NDArray[np.int64],
+        left_out: npt.NDArray[np.bool_],
+        n_classes: int,
+        n_jobs: int | None,
+    ) -> None:
+        hasher = flynn_hash(spec)
+        all_of_them = bool(left_out.all())
+        active = hasher.active(X if all_of_them else X[left_out], n_jobs=n_jobs)
+        self.batch = active, y[left_out]
+        self.counts = ClassCounts.from_active(hasher, *self.batch, n_classes)
+        if not all_of_them:
+            self.counts += ClassCounts.from_data(hasher, X[~left_out], y[~left_out], n_classes, n_jobs=n_jobs)
 
-    def batches(self) -> Batches:
-        """Batches of active bits and class indices."""
-        X, y = self._samples
-        return hashed_batches(self._hasher, X, y, self._n_jobs) if self._active is None else [(self._active, y)]
 
+def choose(correct: Sequence[Table], n_per_class: npt.NDArray[np.int64], max_members: int = 1) -> list[Choice]:
+    """The best readout of each spec, and of these the best, with weights that add up to 1, the best first.
 
-def best(correct: Sequence[Table], n_per_class: npt.NDArray[np.int64]) -> tuple[int, int]:
-    """Indices of spec and readout of the best balanced accuracy, from `correct`, (K, L), of each; first of equals."""
+    `correct` has a (K, L) table for each spec; `n_per_class` are the samples that they are about. The weight of a
+    member falls by a factor of about exp(-30 x) where its balanced accuracy is x below the best, in steps that are the
+    same on every machine. Of equals the first is taken; without samples the first of all.
+    """
     filled = np.flatnonzero(n_per_class > 0)
     scores = [[_balanced_accuracy(row[filled], n_per_class[filled]) for row in table] for table in correct]
-    spec = max(range(len(scores)), key=lambda i: max(scores[i]))
-    return spec, scores[spec].index(max(scores[spec]))
+    best = sorted(range(len(scores)), key=lambda i: -max(scores[i]))[:max_members]
+    top = max(scores[best[0]])
+    steps = [math.floor((top - max(scores[i])) * _STEPS) for i in best]
+    weights = [_ROOTS[step % 4] * 2.0 ** -(step // 4) for step in steps]
+    heavy = [i for i, weight in enumerate(weights) if weight >= _LEAST_WEIGHT and (len(filled) or i == 0)]
+    total = math.fsum(weights[i] for i in heavy)
+    return [Choice(best[i], scores[best[i]].index(max(scores[best[i]])), weights[i] / total) for i in heavy]
 
 
 def best_temperature(log_losses: npt.NDArray[Any]) -> float:
