@@ -30,6 +30,7 @@ _FAINT = 0.02  # weight of an uninformative column before waves, beside 1.02 of 
 EFFORTS = ("quick", "default", "thorough")
 _TRIAL_DIM = 2**14  # rows with which candidates are compared
 _LARGE = 4096  # samples from which larger hashes pay by default
+_DENSE, _SPARSE = 256, 1024  # rows for each winner, of few and of many samples
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ _OF_MANY_COLUMNS = ("weighted-center", True)
 
 _MULTIPLES = (1.0, 2.0, 0.5, 4.0, 0.25, 8.0, 0.125, 16.0, 0.0625)  # of the suggested exponent in a grid of decays
 _LEAST_EXPONENT = 0.75
+_STEEPEST = 60  # exponent that more and more samples lead to
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,8 @@ class HashPlan:
         True to use wave features. Default: with a scaling by name where there are 7 features or fewer.
     effort : {"quick", "default", "thorough"}, default="default"
         Size of the hashes of "auto", where none is given. Candidates are compared with 16384 rows ("quick" stays
-        there). From 4096 samples on, those chosen are counted with 65536, or at any number with 65536 and then 262144
-        under "thorough".
+        there). From 4096 samples on, those chosen are counted with 65536 and a winner for every 1024 of them; under
+        "thorough" with 262144, and 65536 for fewer samples.
     max_members : int, default=4
         Candidates of "auto" that the model keeps, at most, see `model.selection`.
 
@@ -148,11 +150,11 @@ class HashPlan:
         return HashSpec.suggest(1, n_classes=self.n_classes).hash_dim if self.hash_dim is None else self.hash_dim
 
     def final(self, spec: HashSpec) -> HashSpec:
-        """A candidate in its final size: with more rows, of which the first are the same, and as many more winners."""
+        """A candidate in its final size: with more rows, the same ones first, and sparser if samples are many."""
         if self.final_dim is None:
             return spec
-        hash_nnz = spec.hash_nnz * self.final_dim // spec.hash_dim
-        return replace(spec, hash_dim=self.final_dim, hash_nnz=hash_nnz)
+        share = _SPARSE if (self.n_examples or 0) >= _LARGE else _DENSE
+        return replace(spec, hash_dim=self.final_dim, hash_nnz=max(self.final_dim // share, spec.hash_nnz))
 
     def specs(
         self, moments: ColumnMoments | None = None, histograms: ColumnHistograms | None = None
@@ -259,10 +261,11 @@ def suggest_decay(counts: ClassCounts, rule: str = "balanced") -> float:
     """Suggest a decay, 0 < gamma < 1, from the counts alone, for use without training samples.
 
     gamma = exp(-lambda / c), where c is the typical count of a training sample at its active bits in its own class (of
-    size-scaled counts under rule "balanced"), so that lambda is its typical exponent: lambda = max(5 (c - c0) /
-    sqrt(c), 3/4), where c0 is the value of c if classes differed by chance only (`typical_counts`). With noise of
-    standard deviation sigma, lambda is also at most 2 c / sigma, as an exponent is wrong by lambda sigma / c, and at
-    most 0.8 c / q0, where q0 is the mean count. docs/explanation/defaults.md has the measurements behind the constants.
+    size-scaled counts under rule "balanced"), so that lambda is its typical exponent: lambda = max(x / (1 + x / 60),
+    3/4) with x = 5 (c - c0) / sqrt(c), where c0 is the value of c if classes differed by chance only
+    (`typical_counts`). With noise of standard deviation sigma, lambda is x, but at most 2 c / sigma, as an exponent is
+    wrong by lambda sigma / c, and at most 0.8 c / q0, where q0 is the mean count.
+    docs/explanation/defaults.md has the measurements behind the constants.
     """
     return decay_grid(counts, rule)[0]
 
@@ -274,7 +277,8 @@ def decay_grid(counts: ClassCounts, rule: str = "balanced") -> list[float]:
     else:
         typical, by_chance = typical_counts(counts.array, counts.n_per_class, rule)
         typical = max(typical, 1.0)  # less only where there are no samples, and any decay will do
-        exponent = max(5 * (typical - by_chance) / math.sqrt(typical), _LEAST_EXPONENT)
+        clear = 5 * (typical - by_chance) / math.sqrt(typical)
+        exponent = max(clear / (1 + clear / _STEEPEST), _LEAST_EXPONENT)
     below_one = math.nextafter(1.0, 0.0)
     return [min(exp(-multiple * exponent / typical), below_one) for multiple in _MULTIPLES]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,7 @@ class ColumnHistograms:
             raise DataError("histograms", "at least 1 class and 1 column", f"{len(sizes)} and {self.n_features}")
         if cells.ndim != 1 or cells.shape != counts.shape or (np.diff(cells) <= 0).any():
             raise DataError("histograms", "ascending cells, each with a count", f"{cells.shape} and {counts.shape}")
-        if len(cells) and not (0 <= cells[0] and cells[-1] < n_rows << KEY_BITS and counts.min() >= 1):
+        if len(cells) and not (cells[0] >= 0 and cells[-1] < n_rows << KEY_BITS and counts.min() >= 1):
             raise DataError("histograms", "cells of these classes and columns with counts above 0", "others")
         # Every sample is in one bin of every column.
         totals = _row_sums(cells, counts, n_rows)
@@ -113,7 +114,8 @@ class ColumnHistograms:
 
     def _floored(self, least: int) -> ColumnHistograms:
         """Put neighbouring bins together until each has at least `least` samples."""
-        cells, counts = [], []
+        cells: list[int] = []
+        counts: list[int] = []
         rows = self.cells >> KEY_BITS
         starts = np.flatnonzero(np.diff(rows, prepend=-1))
         for first, last in zip(starts, [*starts[1:], len(rows)], strict=True):
@@ -178,7 +180,7 @@ class ColumnHistograms:
         edges = np.empty((self.n_features, n_edges))
         wanted = [(2 * k + 1) * n // (2 * n_edges) for k in range(n_edges)]  # in order, the sample with this index
         bounds = np.searchsorted(columns, np.arange(self.n_features + 1))
-        for column, (first, last) in enumerate(zip(bounds, bounds[1:], strict=False)):
+        for column, (first, last) in enumerate(pairwise(bounds.tolist())):
             up_to = np.cumsum(counts[first:last])
             edges[column] = values_of(keys[first:last][np.searchsorted(up_to, wanted, side="right")])
         return edges

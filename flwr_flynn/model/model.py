@@ -164,7 +164,9 @@ class Model:
             return self.member.scores(self.member.hash.active(X, n_jobs=n_jobs))
         total = np.zeros((X.shape[0], len(self.classes)))
         for member in self.members:
-            odds = log_odds(member.scores(member.hash.active(X, n_jobs=n_jobs)), member.spec.hash_nnz, member.readout.rule)
+            odds = log_odds(
+                member.scores(member.hash.active(X, n_jobs=n_jobs)), member.spec.hash_nnz, member.readout.rule
+            )
             add_log_probabilities(odds, member.temperature, member.weight, total)
         empty = self.members[0].counts.empty_classes
         if empty.any() and not empty.all():
@@ -184,8 +186,10 @@ class Model:
 
     def novelty(self, X: Any, n_jobs: int | None = None) -> Scores:
         """Novelty of samples to each class, (n, L) float64: the mean of the members, by their weights."""
-        parts = [member.weight * member.novelty(member.hash.active(X, n_jobs=n_jobs)) for member in self.members]
-        total: Scores = sum(parts) / sum(member.weight for member in self.members)
+        total = np.zeros((X.shape[0], len(self.classes)))
+        for member in self.members:
+            total += member.weight * member.novelty(member.hash.active(X, n_jobs=n_jobs))
+        total /= sum(member.weight for member in self.members)
         return total
 
     @property
