@@ -134,11 +134,13 @@ class Run:
     @property
     def num_rounds(self) -> int:
         """Flower rounds, each a train and then an evaluate step, that the plan takes if all parties are there."""
-        rounds, last = 0, EVALUATE
-        for phase in self.phases:
-            rounds += phase.channel == TRAIN or last == EVALUATE
-            last = phase.channel
-        return rounds
+        return _rounds(self.phases)
+
+    @property
+    def rounds_to_count(self) -> int:
+        """Rounds until the counting is done; 1 at least."""
+        counting = self.counting
+        return 1 if counting is None else _rounds(self.phases[: self.phases.index(counting) + 1])
 
     @property
     def counting(self) -> Phase | None:
@@ -363,6 +365,14 @@ class Run:
         members = [replace(member, run=member.run or run) for member in self.counted.members]
         state = self.state.with_result("counts", self.totals)  # those of no samples before the counting
         return Federation.of_run(state, self.options, members, due)
+
+
+def _rounds(phases: Sequence[Phase]) -> int:
+    rounds, last = 0, EVALUATE
+    for phase in phases:
+        rounds += phase.channel == TRAIN or last == EVALUATE
+        last = phase.channel
+    return rounds
 
 
 def merged(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:

@@ -166,7 +166,7 @@ class RunSpec:
 
     def to_config(self) -> dict[str, str | bytes]:
         """Config entries for a party."""
-        config = {
+        config: dict[str, str | bytes] = {
             key("specs"): _deflated(json.dumps(_referring([spec.to_dict() for spec in self.specs]))),
             key("classes"): json.dumps(self.classes),
             key("fingerprints"): " ".join(hasher.fingerprint for hasher in self.hashers),

@@ -212,6 +212,12 @@ class Model:
         return hashlib.sha256(b"flynn model 1 " + json.dumps(facts).encode()).hexdigest()
 
 
+def counts_sha256(members: Sequence[ModelMember]) -> str:
+    """SHA-256 of the counts of a model: of one member `ClassCounts.sha256`, else over those of all members."""
+    digests = [member.counts.sha256() for member in members]
+    return digests[0] if len(digests) == 1 else hashlib.sha256(bytes.fromhex("".join(digests))).hexdigest()
+
+
 def _checked_names(names: Any, n_features: int) -> tuple[str, ...]:
     """Return feature names as a tuple, if they are one str for each feature."""
     array = np.asarray(names, dtype=object)
