@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,7 @@ class ColumnHistograms:
 
         Classes of fewer than `min_examples` samples are left out. Of the others, neighbouring bins of a column are
         put together, from the lowest up, until each has so many samples; all then count as values of its highest bin.
+        What is left at the top, too few, joins the bin below, so that no extreme value is told.
         """
         n, d = X.shape
         kept = np.bincount(y, minlength=n_classes)
@@ -115,8 +117,8 @@ class ColumnHistograms:
         """Put neighbouring bins together until each has at least `least` samples."""
         cells, counts = [], []
         rows = self.cells >> KEY_BITS
-        starts = np.flatnonzero(np.diff(rows, prepend=-1))
-        for first, last in zip(starts, [*starts[1:], len(rows)], strict=True):
+        bounds = [*np.flatnonzero(np.diff(rows, prepend=-1)).tolist(), len(rows)]
+        for first, last in pairwise(bounds):
             held = 0
             begin = len(cells)
             for cell, count in zip(self.cells[first:last].tolist(), self.counts[first:last].tolist(), strict=True):
@@ -178,7 +180,7 @@ class ColumnHistograms:
         edges = np.empty((self.n_features, n_edges))
         wanted = [(2 * k + 1) * n // (2 * n_edges) for k in range(n_edges)]  # in order, the sample with this index
         bounds = np.searchsorted(columns, np.arange(self.n_features + 1))
-        for column, (first, last) in enumerate(zip(bounds, bounds[1:], strict=False)):
+        for column, (first, last) in enumerate(pairwise(bounds)):
             up_to = np.cumsum(counts[first:last])
             edges[column] = values_of(keys[first:last][np.searchsorted(up_to, wanted, side="right")])
         return edges

@@ -11,8 +11,8 @@ Arrays of format 4, of one member of weight 1, and of format 5, of several membe
 ``digest``      SHA-256 of the other arrays, 32 bytes
 ==============  =====================================================================================================
 
-Formats 2 and 3 of earlier versions are read, too, and several members of format 4, each of weight 1. Files come from anybody: sizes are known, and known to fit, before
-anything is allocated.
+Formats 2 and 3 of earlier versions are read, too, and several members of format 4, each of weight 1. Files come from
+anybody: sizes are known, and known to fit, before anything is allocated.
 """
 
 from __future__ import annotations

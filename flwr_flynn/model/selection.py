@@ -69,7 +69,8 @@ def fit_members(
         if plan is not None and plan.final_dim is not None:
             spec = plan.final(spec)
             counts = ClassCounts.from_data(flynn_hash(spec), X, y, n_classes, n_jobs=n_jobs)
-            readout = final_readout(readout, party.counts, candidate_readouts(counts, rule, decay)[choice.readout], counts)
+            again = candidate_readouts(counts, rule, decay)[choice.readout]
+            readout = final_readout(readout, party.counts, again, counts)
         members.append(ModelMember(spec, counts, readout, choice.weight))
     return tuple(members)
 

@@ -74,7 +74,9 @@ def test_candidates_of_auto(d, waves, kinds):
         assert raised.value.field == "histograms"
         histograms = ColumnHistograms.from_data(points, labels, 2, moments.center_and_scale("center")[0])
     specs = plan.specs(moments, histograms)
-    found = [f"{s.coding} {s.n_codes}" if s.coding else "waves" if s.n_waves else ("ones", "signed")[s.signed] for s in specs]
+    found = [
+        f"{s.coding} {s.n_codes}" if s.coding else "waves" if s.n_waves else ("ones", "signed")[s.signed] for s in specs
+    ]
     assert found == kinds
     assert len(set(specs)) == len(specs)
     for spec in specs:
