@@ -160,7 +160,7 @@ class HashPlan:
         """Candidate specifications, the default first.
 
         A `SpecError` without the moments if `needs_sums`, or without the histograms if `needs_histograms`. The
-        histograms are of the columns less their mean.
+        histograms are of the columns less their mean. Where they are of no samples, "auto" has no rank codes.
         """
         if not isinstance(self.scaling, str):
             center, scale = self.scaling or (None, None)
@@ -176,6 +176,8 @@ class HashPlan:
         if self.scaling != "auto":
             waves = self.n_features <= _FEW if self.waves is None else self.waves
             return (self._scaled(moments, self.scaling, self.signed is not False, waves),)
+        if histograms is not None and not histograms.n_examples:  # all of them stayed at home
+            histograms = None
         candidates = list(self._coded(moments, histograms, _CODED)) if histograms is not None else []
         has_waves = self.n_features <= _WAVES_UP_TO if self.waves is None else self.waves
         if has_waves:

@@ -9,7 +9,7 @@ import pytest
 from sklearn.datasets import load_iris
 
 from flwr_flynn import ClassCounts, FlyHash, HashPlan, HashSpec
-from flwr_flynn.errors import ConfigError, SpecError
+from flwr_flynn.errors import ConfigError, DataError, SpecError
 from flwr_flynn.model.candidates import candidate_readouts, row_weights, typical_counts
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import SCALINGS, ColumnMoments
@@ -96,6 +96,15 @@ def test_the_scaling_ranks_is_the_first_candidate_of_auto():
     assert spec == HashPlan(4, 3, scaling="auto").specs(MOMENTS, HISTOGRAMS)[0]
     with pytest.raises(SpecError) as raised:
         plan.specs(MOMENTS)
+    assert raised.value.field == "histograms"
+
+
+def test_histograms_of_no_samples_leave_the_other_candidates():
+    plan = HashPlan(4, 3, scaling="auto")
+    specs = plan.specs(MOMENTS, ColumnHistograms.zeros(4, 3))
+    assert [(spec.coding, spec.n_waves > 0) for spec in specs] == [("", True), ("", False), ("", False)]
+    with pytest.raises(DataError) as raised:
+        replace(plan, scaling="ranks").specs(MOMENTS, ColumnHistograms.zeros(4, 3))
     assert raised.value.field == "histograms"
 
 
