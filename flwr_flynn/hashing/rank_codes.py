@@ -39,7 +39,8 @@ def keys_of(values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     bits = (np.ascontiguousarray(values, np.float64) + 0.0).view(np.int64)  # -0.0 + 0.0 is 0.0
     # Of a negative float all bits but the sign are turned over: the larger the magnitude, the lower the key.
     ordered = bits ^ ((bits >> 63) & np.int64(2**63 - 1))
-    return (ordered >> (64 - KEY_BITS)) + (1 << (KEY_BITS - 1))
+    keys: npt.NDArray[np.int64] = (ordered >> (64 - KEY_BITS)) + (1 << (KEY_BITS - 1))
+    return keys
 
 
 def values_of(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
@@ -47,7 +48,8 @@ def values_of(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     ordered = (np.asarray(keys, np.int64) - (1 << (KEY_BITS - 1))) << (64 - KEY_BITS)
     # A negative key's lowest value has the largest magnitude, all its low bits set.
     bits = np.where(ordered < 0, ordered ^ np.int64(2**63 - 1), ordered)
-    return bits.view(np.float64)
+    values: npt.NDArray[np.float64] = bits.view(np.float64)
+    return values
 
 
 def edges_of_range(low: npt.ArrayLike, high: npt.ArrayLike, n_edges: int = N_EDGES) -> npt.NDArray[np.float64]:
@@ -108,15 +110,17 @@ def _table(n_edges: int, n_codes: int, coding: str) -> npt.NDArray[np.int64]:
     u = np.arange(2 * n_edges + 1)[:, None] / (2 * n_edges)
     b = np.arange(n_codes)
     if coding == "steps":
-        return (u > (b + 0.5) / n_codes).astype(np.int64)
+        return np.asarray(u > (b + 0.5) / n_codes, np.int64)
     gaps = max(n_codes - 1, 1)
     distance = (u * gaps - b) / _WIDTH
-    return np.rint(_HEIGHT * np.maximum(1 - distance * distance, 0) ** 2).astype(np.int64)
+    return np.asarray(np.rint(_HEIGHT * np.maximum(1 - distance * distance, 0) ** 2), np.int64)
 
 
 def _ranks_of_edges(edges: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
     """Rank of each edge among the edges of its column, (d, K)."""
-    return (edges[:, None, :] < edges[:, :, None]).sum(axis=2) + (edges[:, None, :] <= edges[:, :, None]).sum(axis=2)
+    others, own = edges[:, None, :], edges[:, :, None]
+    ranks: npt.NDArray[np.int64] = (others < own).sum(axis=2) + (others <= own).sum(axis=2)
+    return ranks
 
 
 @njit(nogil=True, cache=True)

@@ -23,8 +23,8 @@ from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model import model_file
 from flwr_flynn.model.candidates import EFFORTS, CenterAndScale, HashPlan, suggest_decay
-from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_checks import check_columns, check_finite
+from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import SCALINGS, ColumnMoments
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import Model, ModelMember, Readout, class_codes
@@ -365,7 +365,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         try:
             return self.model_.member
         except DataError as error:  # so that hasattr and getattr find no such attribute
-            raise _NoSuchAttribute(error.field, error.expected, error.got) from None
+            raise _NoSuchAttribute("members", error.expected, error.got) from None
 
     @property
     def counts_(self) -> ClassCounts:

@@ -65,7 +65,7 @@ class ColumnHistograms:
             raise DataError("histograms", "at least 1 class and 1 column", f"{len(sizes)} and {self.n_features}")
         if cells.ndim != 1 or cells.shape != counts.shape or (np.diff(cells) <= 0).any():
             raise DataError("histograms", "ascending cells, each with a count", f"{cells.shape} and {counts.shape}")
-        if len(cells) and not (0 <= cells[0] and cells[-1] < n_rows << KEY_BITS and counts.min() >= 1):
+        if len(cells) and not (cells[0] >= 0 and cells[-1] < n_rows << KEY_BITS and counts.min() >= 1):
             raise DataError("histograms", "cells of these classes and columns with counts above 0", "others")
         # Every sample is in one bin of every column.
         totals = _row_sums(cells, counts, n_rows)
@@ -115,7 +115,8 @@ class ColumnHistograms:
 
     def _floored(self, least: int) -> ColumnHistograms:
         """Put neighbouring bins together until each has at least `least` samples."""
-        cells, counts = [], []
+        cells: list[int] = []
+        counts: list[int] = []
         rows = self.cells >> KEY_BITS
         bounds = [*np.flatnonzero(np.diff(rows, prepend=-1)).tolist(), len(rows)]
         for first, last in pairwise(bounds):

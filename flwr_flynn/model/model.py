@@ -162,7 +162,8 @@ class Model:
             return self.member.scores(self.member.hash.active(X, n_jobs=n_jobs))
         total = np.zeros((X.shape[0], len(self.classes)))
         for member in self.members:
-            odds = log_odds(member.scores(member.hash.active(X, n_jobs=n_jobs)), member.spec.hash_nnz, member.readout.rule)
+            scores = member.scores(member.hash.active(X, n_jobs=n_jobs))
+            odds = log_odds(scores, member.spec.hash_nnz, member.readout.rule)
             add_log_probabilities(odds, member.temperature, member.weight, total)
         empty = self.members[0].counts.empty_classes
         if empty.any() and not empty.all():
@@ -182,9 +183,10 @@ class Model:
 
     def novelty(self, X: Any, n_jobs: int | None = None) -> Scores:
         """Novelty of samples to each class, (n, L) float64: the mean of the members, by their weights."""
-        parts = [member.weight * member.novelty(member.hash.active(X, n_jobs=n_jobs)) for member in self.members]
-        total: Scores = sum(parts) / sum(member.weight for member in self.members)
-        return total
+        total = np.zeros((X.shape[0], len(self.classes)))
+        for member in self.members:
+            total += member.weight * member.novelty(member.hash.active(X, n_jobs=n_jobs))
+        return total / sum(member.weight for member in self.members)
 
     @property
     def fingerprint(self) -> str:

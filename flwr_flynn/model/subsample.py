@@ -16,9 +16,7 @@ from numba import njit
 _BATCH = 2**20  # values at a time
 
 
-def kept(
-    X: Any, y: npt.NDArray[np.int64], n_per_class: npt.NDArray[np.int64], n_samples: int
-) -> npt.NDArray[np.bool_]:
+def kept(X: Any, y: npt.NDArray[np.int64], n_per_class: npt.NDArray[np.int64], n_samples: int) -> npt.NDArray[np.bool_]:
     """Choose about `n_samples` samples, as many of each class as there are: a mask, (n,) bool.
 
     `n_per_class`, (L,), are the class sizes of all parties together; small classes are kept whole.
@@ -48,7 +46,8 @@ def content_shares(X: Any) -> npt.NDArray[np.float64]:
         values = np.ascontiguousarray(X, np.float64)
         sums = np.zeros(len(values), np.uint64)
         _add_dense(values, sums)
-    return _mixed(sums)
+    shares: npt.NDArray[np.float64] = _mixed(sums)
+    return shares
 
 
 @njit(nogil=True, cache=True)
