@@ -56,7 +56,8 @@ def edges_of_range(low: npt.ArrayLike, high: npt.ArrayLike, n_edges: int = N_EDG
     """Edges at equal distances within a public range of each column, (d, n_edges): in the place of quantiles."""
     low, high = np.atleast_1d(np.asarray(low, np.float64)), np.atleast_1d(np.asarray(high, np.float64))
     shares = (np.arange(n_edges) + 0.5) / n_edges
-    return low[:, None] + (high - low)[:, None] * shares
+    edges: npt.NDArray[np.float64] = low[:, None] + (high - low)[:, None] * shares
+    return edges
 
 
 class RankCodes:
