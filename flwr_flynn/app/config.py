@@ -40,7 +40,7 @@ from flwr_flynn.privacy.policy import COMPOSITIONS
 
 __all__ = ["PARTITIONERS", "POLICY_KEYS", "NodeConfig", "RunConfig"]
 
-_PAPER = {"scaling": "none", "signed": "false", "rule": "novelty", "center": "", "scale": ""}
+_PAPER = {"scaling": "none", "signed": "false", "rule": "novelty", "center": "", "scale": "", "ranges": ""}
 """Settings that preset "paper" fixes, with their values."""
 
 _PAPER_DECAY = "0.5"  # unless the run gives one
@@ -81,7 +81,7 @@ class RunConfig(
                 raise self.refused(row.name, expected)
 
     def _require_unscaled(self, setting: str) -> None:
-        if self.scaling != "none":
+        if self.scaling not in ("default", "none"):
             raise self.refused("scaling", f"none with {setting} (give public center and scale)", self.scaling)
 
     def evaluates(self, simulated: bool) -> bool:
@@ -89,9 +89,10 @@ class RunConfig(
         return self.evaluate == "true" if self.evaluate != "auto" else simulated or not self.is_private
 
     def resolved(self) -> RunConfig:
-        """These settings with the preset's values instead of defaults."""
+        """These settings with the preset's values, or those that others call for, instead of defaults."""
         if self.preset != "paper":
-            return self
+            learns = not (self.is_private or self.secure or self.is_public)
+            return replace(self, scaling="auto" if learns else "none") if self.scaling == "default" else self
         given: dict[str, Any] = {**_PAPER, "decay": self.decay if self.is_given("decay") else _PAPER_DECAY}
         return replace(self, **given)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import platform
 import textwrap
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,20 +17,24 @@ import flwr_flynn
 from flwr_flynn.app.config import RunConfig
 from flwr_flynn.app.data import datasets
 from flwr_flynn.federated.federation_file import Federation, summary
+from flwr_flynn.federated.phases import columns as columns_phase
+from flwr_flynn.federated.phases import histograms as histograms_phase
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.flower.strategy import FlyNNStrategy
-from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import HashPlan
+from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.selection import select
+from flwr_flynn.model.model import ModelMember, counts_sha256
+from flwr_flynn.model.selection import fit_members
 from flwr_flynn.privacy import Mechanism
 from flwr_flynn.privacy.mechanisms import shown_bound
 
 EQUALITIES = {
     "equal": "  equal",
     "columns_equal": "  sums of the columns equal",
+    "histograms_equal": "  histograms of the columns equal",
     "selection_equal": "  selection equal",
 }
 """Comparisons with the pooled data, and their names in the table."""
@@ -41,10 +46,11 @@ def compiled(
     """The content of metrics.json."""
     counts, run = strategy.counts, strategy.run
     model, columns = strategy.model, run.state.results.get("columns")
+    ranks = run.state.results.get("histograms")
     selection, evaluation = strategy.selection, run.state.results.get("evaluation")
     mechanism = run.state.run_spec.mechanism
     report: dict[str, Any] = {
-        "format": 2,
+        "format": 3,
         "parties": [_party(member) for member in strategy.parties],
         "missing": dict(strategy.missing),
         "examples": None if counts.noise else int(counts.n_examples),
@@ -53,19 +59,17 @@ def compiled(
         "evaluation": strategy.evaluation,
         "evaluation_missing": {} if evaluation is None else dict(evaluation.missing),
         "unkept": {} if evaluation is None else dict(evaluation.unkept),
-        "sha256": {"federated": counts.sha256()},
-        "spec": model.spec_.to_dict(),
-        "fingerprint": counts.spec_fingerprint,
+        "sha256": {"model": model.model_.sha256(), "federated": counts_sha256(model.model_.members)},
+        "members": [_member(member) for member in model.model_.members],
         "action": config.action,
         "federation": summary(after),
-        "scaling": _scaling(config, plan, model.spec_),
+        "scaling": _scaling(config, plan, model.model_.members[0].spec),
         "columns": None if columns is None else {"examples": columns.moments.n_examples, "missing": columns.missing},
+        "histograms": None if ranks is None else {"examples": ranks.histograms.n_examples, "missing": ranks.missing},
         "specs": [_in_short(spec) for spec in run.state.run_spec.specs],
         "selection": None if selection is None else selection.to_dict(),
         "traffic": {name: {"parties": traffic.replied, **traffic.per_party} for name, traffic in run.traffic.items()},
         "classes": list(model.classes_.tolist()),
-        "decay": float(model.decay_),
-        "temperature": float(model.temperature_),
         "rule": model.rule,
         "settings": {row.key: getattr(config, row.name) for row in RunConfig.rows()},
         "versions": {name: version(name) for name in ("flwr", "numpy", "scipy", "numba", "scikit-learn")}
@@ -82,6 +86,17 @@ def compiled(
         if config.check_pooled and mechanism is None:
             report["sha256"] |= compared(config, strategy, plan, parties, after)
     return report
+
+
+def _member(member: ModelMember) -> dict[str, Any]:
+    return {
+        **_in_short(member.spec),
+        "spec": member.spec.to_dict(),
+        "fingerprint": member.counts.spec_fingerprint,
+        "weight": member.weight,
+        "decay": member.readout.decay,
+        "temperature": member.temperature,
+    }
 
 
 def _party(member: Member) -> dict[str, Any]:
@@ -106,7 +121,8 @@ def _privacy(strategy: FlyNNStrategy, mechanism: Mechanism) -> dict[str, Any]:
 def _in_short(spec: HashSpec) -> dict[str, Any]:
     """A spec without the vectors of as many numbers as there are columns."""
     values = spec.to_dict()
-    return {name: value is not None if name in ("center", "scale") else value for name, value in values.items()}
+    vectors = ("center", "scale", "edges", "row_weights")
+    return {name: value is not None if name in vectors else value for name, value in values.items()}
 
 
 def _in_the_counts(config: RunConfig, parties: int, after: Federation) -> list[int] | None:
@@ -128,29 +144,41 @@ def compared(
 ) -> dict[str, Any]:
     """Digest and equalities of a model of the pooled training samples of the counted parties; None: not comparable."""
     X, codes, n_classes = datasets.pooled_training(config, parties, _in_the_counts(config, parties, after))
-    spec, selection = strategy.model.spec_, strategy.selection
-    columns = strategy.run.state.results.get("columns")
+    model, selection, results = strategy.model.model_, strategy.selection, strategy.run.state.results
     chosen = config.party_numbers()
     wanted = parties if chosen is None else len(chosen)
     # Counts of some of the parties cannot be the pooled counts.
     complete = config.action != "train" or len(strategy.parties) == wanted
     found: dict[str, Any] = {}
-    pooled = None
-    if columns is not None:
+    specs = strategy.run.state.run_spec.specs
+    columns: Any = results.get("columns")
+    if columns is not None and plan is not None:
         found["columns_equal"] = None
-        if plan is not None and columns.moments.n_examples == len(codes):  # no class was left out at any party
+        if columns.moments.n_examples == len(codes):  # no class was left out at any party
             rows, labels = (n_classes, codes) if plan.needs_classes else (1, 0 * codes)
             found["columns_equal"] = columns.moments == ColumnMoments.from_data(X, labels, rows)
+        specs = columns_phase.derive_specs(plan, columns.moments)[0] if not plan.needs_histograms else specs
+    if (ranks := results.get("histograms")) is not None and plan is not None:
+        found["histograms_equal"] = None
+        if ranks.histograms.n_examples == len(codes) and config.min_examples == 1:  # no bins were put together
+            center, _ = columns.moments.center_and_scale("center")
+            found["histograms_equal"] = ranks.histograms == ColumnHistograms.from_data(X, codes, n_classes, center)
+        specs = histograms_phase.derive_specs(plan, columns, ranks.histograms)[0]
+    parts = None
     if selection is not None:
         found["selection_equal"] = None
         if complete and selection.accuracies and not selection.missing:
-            specs = strategy.run.state.run_spec.specs
-            best = select(specs, X, codes, n_classes, config.rule, config.decay_value(), n_jobs=-1)
-            found["selection_equal"] = (best.spec, best.readout.decay) == (spec, selection.readout.decay)
-            pooled = best.counts if best.spec == spec else None
-    pooled = pooled or ClassCounts.from_data(flynn_hash(spec), X, codes, n_classes, n_jobs=-1)
-    equal = pooled.sha256() == strategy.counts.sha256() if complete else None
-    return {"pooled": pooled.sha256(), "equal": equal, **found}
+            best = fit_members(specs, X, codes, n_classes, config.rule, config.decay_value(), -1, plan)
+            facts = [[(each.spec, each.readout, each.weight) for each in members] for members in (best, model.members)]
+            found["selection_equal"] = facts[0] == facts[1]
+            parts = best if found["selection_equal"] else None
+    if parts is None:
+        parts = tuple(
+            replace(each, counts=ClassCounts.from_data(each.hash, X, codes, n_classes, n_jobs=-1))
+            for each in model.members
+        )
+    pooled, federated = counts_sha256(parts), counts_sha256(model.members)
+    return {"pooled": pooled, "equal": pooled == federated if complete else None, **found}
 
 
 def table(report: dict[str, Any], folder: Path) -> str:
@@ -230,7 +258,12 @@ def _privacy_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
 _DONE = {"train": "counted", "join": "joined", "withdraw": "taken out", "evaluate": ""}
 """Verbs of the actions, for the parties that a run counts."""
 
-_STEPS = {"columns": "sums of the columns", "evaluation": "model and evaluation"}
+_STEPS = {
+    "columns": "sums of the columns",
+    "histograms": "histograms of the columns",
+    "trial": "counts of the candidates",
+    "evaluation": "model and evaluation",
+}
 
 
 def _hash_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
@@ -239,16 +272,21 @@ def _hash_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     if columns is not None:
         rows.append(("scaling", f"{report['scaling']}, from sums of the columns of {columns['examples']} samples"))
         rows += [(f"  no sums: {name}", reason) for name, reason in columns["missing"].items()]
+    if (histograms := report["histograms"]) is not None:
+        rows.append(("rank codes", f"from histograms of the columns of {histograms['examples']} samples"))
+        rows += [(f"  no histograms: {name}", reason) for name, reason in histograms["missing"].items()]
     if selection is None:
         return rows
     if not selection["accuracies"]:
         return [*rows, ("selection", "none: no party with samples replied; the first spec, and a suggested decay")]
-    if len(report["specs"]) > 1:
-        best = [f"{max(each):.4f}" for each in selection["accuracies"]]
-        rows.append(("hash", f"number {selection['spec'] + 1} of {len(best)}, leave-one-out {', '.join(best)}"))
-    compared = f"{len(selection['candidates'][selection['spec']])} compared on {selection['examples']} samples"
-    decay, accuracy = selection["readout"][1], selection["accuracy"]
-    rows.append(("decay", f"{decay:.4g}, leave-one-out {accuracy:.4f}, {compared}"))
+    best = [f"{max(each):.4f}" for each in selection["accuracies"]]
+    if len(best) > 1:
+        rows.append(("candidates", f"{len(best)}, leave-one-out {', '.join(best)}"))
+    compared = f"{len(selection['candidates'][0])} decays compared on {selection['examples']} samples"
+    for (spec, _, weight), member in zip(selection["choices"], report["members"], strict=True):
+        what = f"candidate {spec + 1}, weight {weight:.2f}, " if len(best) > 1 else ""
+        size = f"{member['hash_dim']} rows, {member['hash_nnz']} winners"
+        rows.append(("member", f"{what}{size}, decay {member['decay']:.4g}, leave-one-out {best[spec]}, {compared}"))
     rows += [(f"  no say: {name}", reason) for name, reason in selection["missing"].items()]
     return rows
 

@@ -15,7 +15,7 @@ from flwr_flynn.app.data.partition import CLASS_ASSIGNMENTS, GROUP_MODES, PARTIT
 from flwr_flynn.app.settings import Settings, as_setting, entries, setting, whole_numbers
 from flwr_flynn.errors import ConfigError, SpecError
 from flwr_flynn.federated.phases.columns import foreseen
-from flwr_flynn.model.candidates import HashPlan
+from flwr_flynn.model.candidates import EFFORTS, HashPlan
 from flwr_flynn.model.column_moments import SCALINGS
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import MECHANISMS, NEIGHBOURS
@@ -123,11 +123,16 @@ class HashSettings(RunSettings):
         choices=("default", "paper"),
     )
     scaling: str = _fixed(
-        "none",
-        "scaling of the columns, learned from their exact sums in a round of its own; `auto`: up to four hashes are "
-        "counted and the best by leave-one-out is kept",
-        choices=("none", *SCALINGS, "auto"),
+        "default",
+        "transformation of the columns, learned from their exact sums, and from their histograms for `ranks` and "
+        "`auto`; `auto`: six hashes are counted, and the best by leave-one-out are the members of the model; "
+        "`default`: `auto`, but `none` with `epsilon`, `secure`, `center`, `scale` or `ranges`",
+        choices=("default", "none", *SCALINGS, "ranks", "auto"),
     )
+    effort: str = _fixed(
+        "default", "size of the hashes of `auto`: what the run may cost, see `HashPlan`", choices=EFFORTS
+    )
+    max_members: int = _fixed(4, "members of the model of `auto`, at most; 1: the best candidate alone", low=1, high=16)
     min_examples: int = setting(
         5,
         "a party leaves classes of fewer samples out of its sums of columns; 1 sends sums that may be one sample",
@@ -148,12 +153,25 @@ class HashSettings(RunSettings):
         "between",
     )
     scale: str = _fixed("", "public factor after the centre: one number above 0, or one per feature")
+    ranges: str = _fixed(
+        "",
+        "public ranges of the features for rank codes, instead of `scaling`: `low:high`, or one per feature with "
+        "commas between",
+    )
 
     def check(self) -> None:
         super().check()
-        for name in ("center", "scale"):
-            if self.is_given(name) and self.scaling != "none":
+        for name in ("center", "scale", "ranges"):
+            if self.is_given(name) and self.scaling not in ("default", "none"):
                 raise self.refused(name, f"none beside scaling = {self.scaling}")
+        if self.ranges and (self.center or self.scale):
+            raise self.refused("ranges", "none beside center and scale")
+        self._given_ranges()
+
+    @property
+    def is_public(self) -> bool:
+        """True if the transformation of the columns is given, and not learned."""
+        return bool(self.center or self.scale or self.ranges)
 
     def plan(self, n_features: int, n_examples: int | None, n_classes: int) -> HashPlan:
         """The run's `HashPlan`: given sizes as they are, the others left to `HashSpec.suggest`."""
@@ -168,16 +186,36 @@ class HashSettings(RunSettings):
                 n_classes,
                 n_examples,
                 scaling,
-                scaling is not None if self.signed == "auto" else self.signed == "true",
+                None if self.signed == "auto" else self.signed == "true",
                 hash_dim=self.hash_dim or None,
                 row_nnz=self.row_nnz or None,
                 hash_nnz=self.hash_nnz or None,
                 seed=self.seed,
+                effort=self.effort,
+                max_members=self.max_members,
+                ranges=self._given_ranges(n_features),
             )
             foreseen(plan)  # that the sizes fit is known before the parties start
         except SpecError as error:
             raise as_setting(error, self.source) from None
         return plan
+
+    def _given_ranges(self, n_features: int = 0) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """`ranges` as their lower and upper ends; None where none are given. Without `n_features` their form alone."""
+        if not self.ranges:
+            return None
+        try:
+            pairs = [[float(end) for end in part.split(":")] for part in self.ranges.split(",")]
+            lows, highs = zip(*pairs, strict=True)
+        except ValueError:
+            lows, highs = (0.0,), (0.0,)
+        finite = all(math.isfinite(end) for end in (*lows, *highs))
+        if not finite or not all(low < high for low, high in zip(lows, highs, strict=True)):
+            raise self.refused("ranges", "`low:high` with finite low below high, or several with commas between")
+        if n_features and len(lows) not in (1, n_features):
+            raise self.refused("ranges", f"one range or {n_features} with commas between", f"{len(lows)}")
+        times = n_features if len(lows) == 1 else 1
+        return lows * times, highs * times
 
     def _vector(self, name: str, n_features: int) -> tuple[float, ...] | None:
         text: str = getattr(self, name)

@@ -13,7 +13,6 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -174,7 +173,7 @@ def _identify(grid: Grid) -> Callable[[str], str]:
 
 def n_rounds(config: RunConfig, plan: HashPlan | None, strategy: FlyNNStrategy) -> int:
     """The number of rounds, which must be enough for the counting."""
-    least = 1 + (plan is not None and plan.needs_sums)
+    least = strategy.run.rounds_to_count
     if 0 < config.rounds < least:
         raise config.refused("rounds", f"at least {least} with scaling = {config.scaling}")
     return config.rounds or strategy.num_rounds
@@ -251,17 +250,19 @@ def what_to_train(config: RunConfig, parties: int | None) -> tuple[HashPlan, lis
         dataset = datasets.simulated_dataset(config)
         datasets.simulated_shares(config, parties)  # a partitioner that cannot deal is known before the parties start
         classes, feature_names = dataset.classes, dataset.feature_names
-        # Sizes follow from the whole data set, never from a split of it: they are the same in every federation.
-        plan = config.plan(dataset.X.shape[1], len(dataset.y), len(classes))
+        # Sizes follow from all training samples, never from a split of them: they are the same in every federation.
+        plan = config.plan(dataset.X.shape[1], training_points(config), len(classes))
     if config.is_private:
-        n_examples = plan.n_examples if parties is None else training_points(config)
-        plan = private_plan(config, replace(plan, n_examples=n_examples), config.min_available or parties or 1)
+        plan = private_plan(config, plan, config.min_available or parties or 1)
     if config.scaling == "auto" and not plan.needs_sums:
         log(logging.WARNING, "FlyNN: scaling auto does not scale as many as %s columns", plan.n_features)
     specs = foreseen(plan)
     hashes = "" if len(specs) == 1 else f"{len(specs)} hashes with "
     rows = f"{hashes}{specs[0].hash_dim} rows of {specs[0].row_nnz} entries and {len(classes)} classes"
     needs = {rows: sum(memory_needed(spec, len(classes)) for spec in specs)}
+    if plan.final_dim is not None:
+        largest = sorted(memory_needed(plan.final(spec), len(classes)) for spec in specs)[-plan.max_members :]
+        needs |= {f"{len(largest)} members with {plan.final_dim} rows and {len(classes)} classes": sum(largest)}
     if plan.needs_sums:
         request = ColumnsRequest(plan.n_features, classes, plan.needs_classes, config.min_examples)
         needs = {f"the sums of {plan.n_features} columns for {len(classes)} classes": request.memory_needed} | needs

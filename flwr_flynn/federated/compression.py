@@ -102,6 +102,28 @@ def unpack(packed: Bytes, shape: tuple[int, int], largest: int) -> Numbers:
     return counts.reshape(shape)
 
 
+def pack_numbers(numbers: npt.NDArray[Any]) -> Bytes:
+    """Integers from 0 to below 2**63 as bytes: their number and their width in bytes, then deflated byte planes."""
+    width, body = _written(numbers.astype(np.uint64))
+    return np.frombuffer(struct.pack("<QB", len(numbers), width) + body, np.uint8)
+
+
+def unpack_numbers(packed: Bytes, most: int, largest: int) -> Numbers:
+    """The integers in bytes that may come from anybody: at most `most` of them, up to `largest` each."""
+    raw = packed.tobytes()
+    if len(raw) < 9:
+        raise PayloadError("numbers", "at least 9 bytes", len(raw))
+    n, width = struct.unpack_from("<QB", raw)
+    if n > most or width not in _ENTRY_WIDTHS:
+        raise PayloadError("numbers", f"at most {most} of 1 to 8 bytes each", f"{n} of {width}")
+    numbers, rest = _read(raw[9:], n, width, "numbers")
+    if rest:
+        raise PayloadError("numbers", "nothing behind them", f"{len(rest)} bytes")
+    if n and int(numbers.max()) > min(largest, 2**63 - 1):
+        raise PayloadError("numbers", f"at most {largest} each", "a larger one")
+    return numbers.astype(np.int64)
+
+
 def entropy(counts: npt.NDArray[Any]) -> float:
     """Zero-order entropy in bytes: the least that a code of single entries takes on average."""
     _, times = np.unique(counts, return_counts=True)

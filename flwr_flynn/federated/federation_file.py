@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from flwr_flynn.federated.options import RunOptions
     from flwr_flynn.federated.phase import RunState
 
-_FORMAT = 2
+_FORMAT = 3
+_FORMAT_2 = {"format", "mode", "bound", "mechanism", "phase", "members"}
 _LONGEST = 64  # characters of a name, a node or a run
 _HEX = re.compile("[0-9a-f]{64}")
 _KEPT = ("name", "node", "key", "sizes", "sha256", "run")  # of a member; the size and time of a reply are not
@@ -48,17 +49,20 @@ _KEPT = ("name", "node", "key", "sizes", "sha256", "run")  # of a member; the si
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """Sums with their specs and readout, the parties in them, and the phase where the run stands.
+    """Sums with their specs and readouts, the parties in them, and the phase where the run stands.
 
     Parameters
     ----------
     run_spec : RunSpec
-        Of one spec, but before the selection of a run.
+        With a spec for each member of the model; before the selection of a run, for each candidate.
     totals : CountsOfSpecs
         One sum for each spec.
     members : sequence of Member
         Kept in the order of their names.
-    readout : Readout
+    readouts : sequence of Readout
+        One for each spec.
+    weights : sequence of float, default=(1.0,)
+        One for each member of the model; () before the selection.
     phase : str, default=""
         The phase that is due, "" for a finished run.
     """
@@ -66,10 +70,17 @@ class Federation:
     run_spec: RunSpec
     totals: CountsOfSpecs
     members: Sequence[Member]
-    readout: Readout
+    readouts: Sequence[Readout]
+    weights: Sequence[float] = (1.0,)
     phase: str = ""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "readouts", tuple(self.readouts))
+        object.__setattr__(self, "weights", tuple(self.weights))
+        n_specs = len(self.run_spec.specs)
+        if len(self.readouts) != n_specs or len(self.weights) not in (0, n_specs):
+            got = f"{len(self.readouts)} and {len(self.weights)}"
+            raise ModelFileError("readouts, weights", f"{n_specs}, one for each spec", got)
         if len(self.run_spec.specs) != len(self.totals.parts):
             raise ModelFileError("totals", f"{len(self.run_spec.specs)}, one for each spec", len(self.totals.parts))
         if not isinstance(self.phase, str) or len(self.phase) > 64 or not self.phase.isprintable():
@@ -103,15 +114,27 @@ class Federation:
 
     @classmethod
     def of_run(cls, state: RunState, options: RunOptions, members: Sequence[Member], phase: str) -> Federation:
-        """The state of a run; after its selection that of the selected spec."""
-        from flwr_flynn.federated.phases.evaluation import model_of, selected
+        """The state of a run; after its selection that of the selected specs."""
+        from flwr_flynn.federated.phases.evaluation import kept_specs, members_of
 
-        run, totals = state.run_spec, state.results["counts"]
-        if phase == "" or "selection" in state.results:
-            index = selected(state)
-            run, totals = run.only(index), CountsOfSpecs((totals.parts[index],))
-            members = [replace(m, sha256=(m.sha256[index],)) if m.sha256 else m for m in members]
-        return cls(run, totals, members, model_of(state, options).model_.member.readout, phase)
+        run, totals, chosen = state.run_spec, state.results["counts"], members_of(state, options)
+        if phase == "" or "selection" in state.results or state.is_selected:
+            indices = kept_specs(state)
+            run, totals = run.only(indices), CountsOfSpecs(tuple(totals.parts[index] for index in indices))
+            members = [replace(m, sha256=tuple(m.sha256[i] for i in indices)) if m.sha256 else m for m in members]
+            weights = [member.weight for member in chosen]
+            return cls(run, totals, members, [member.readout for member in chosen], weights, phase)
+        return cls(run, totals, members, [chosen[0].readout] * len(run.specs), (), phase)
+
+    @property
+    def is_selected(self) -> bool:
+        """True if the specs are those of the model's members, and not candidates."""
+        return bool(self.weights)
+
+    @property
+    def readout(self) -> Readout:
+        """Readout of the first member."""
+        return self.readouts[0]
 
     @property
     def counts(self) -> ClassCounts:
@@ -131,8 +154,8 @@ class Federation:
     @property
     def _model(self) -> Model:
         run = self.run_spec
-        pairs = zip(run.specs, self.totals.parts, strict=True)
-        members = tuple(ModelMember(spec, counts, self.readout) for spec, counts in pairs)
+        weights = self.weights or (1.0,) * len(run.specs)
+        members = tuple(map(ModelMember, run.specs, self.totals.parts, self.readouts, weights))
         return Model(members, np.array(run.classes), run.feature_names, run.guarantee)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -144,6 +167,7 @@ class Federation:
             "bound": run.bound,
             "mechanism": None if mechanism is None else mechanism.to_dict(),
             "phase": self.phase,
+            "selected": self.is_selected,
             "members": [{name: asdict(member)[name] for name in _KEPT} for member in self.members],
         }
         model_file.write(path, self._model, extra=roster)
@@ -157,8 +181,10 @@ class Federation:
                 raise ModelFileError("roster", "one", "none", text=text)
             old = set(roster) - {"decay"} == {"format", "mode", "bound", "mechanism", "members"}
             if old and type(roster["format"]) is int and roster["format"] == 1:  # version 0.1
-                roster = {name: roster[name] for name in roster if name != "decay"} | {"format": _FORMAT, "phase": ""}
-            expected = {"format", "mode", "bound", "mechanism", "phase", "members"}
+                roster = {name: roster[name] for name in roster if name != "decay"} | {"format": 2, "phase": ""}
+            if set(roster) == _FORMAT_2 and type(roster["format"]) is int and roster["format"] == 2:  # version 0.2
+                roster = roster | {"format": _FORMAT, "selected": len(model.members) == 1}
+            expected = {*_FORMAT_2, "selected"}
             if set(roster) != expected or type(roster["format"]) is not int or roster["format"] != _FORMAT:
                 raise ModelFileError("roster", f"one of format {_FORMAT}", f"format {str(roster.get('format'))[:20]}")
             mechanism = None if roster["mechanism"] is None else mechanism_from_dict(roster["mechanism"])
@@ -171,7 +197,11 @@ class Federation:
                 raise ModelFileError("members", "a list", type(roster["members"]).__name__)
             totals = CountsOfSpecs(tuple(member.counts for member in model.members))
             members = [_member(member, len(classes)) for member in roster["members"]]
-            return cls(run, totals, members, model.members[0].readout, roster["phase"])
+            if type(roster["selected"]) is not bool:
+                raise ModelFileError("selected", "True or False", type(roster["selected"]).__name__)
+            readouts = [member.readout for member in model.members]
+            weights = [member.weight for member in model.members] if roster["selected"] else []
+            return cls(run, totals, members, readouts, weights, roster["phase"])
 
 
 def _member(values: Any, n_classes: int) -> Member:

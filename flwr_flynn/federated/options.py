@@ -158,7 +158,7 @@ class RunOptions:
         if self.federation is not None:
             if self.plan is not None or run != self.federation.run_spec:
                 raise ConfigError("spec, classes, mechanism", "those of the federation", "different ones")
-            if len(run.specs) > 1 and self.purpose != "resume":
+            if not self.federation.is_selected and self.purpose != "resume":
                 raise ConfigError("purpose", "resume for a run that stopped before its selection", self.purpose)
             if isinstance(mode, Secure) and self.purpose != "evaluate":
                 expected = "evaluate for a federation made by a secure sum, which shows nobody's counts"
@@ -169,6 +169,35 @@ class RunOptions:
     def plan(self) -> HashPlan | None:
         """The plan of `spec`, if the specs follow from the sums of the columns."""
         return self.spec if isinstance(self.spec, HashPlan) and self.spec.needs_sums else None
+
+    @property
+    def selects(self) -> bool:
+        """True if the parties' leave-one-out selects among candidates."""
+        several = len(self.run_spec.specs) > 1 or (self.decay == "auto" and self.rule != "bayes")
+        return self.is_evaluated and isinstance(self.run_spec.mode, Plain) and several
+
+    @property
+    def has_trial(self) -> bool:
+        """True if candidates are compared in a smaller size than the model's."""
+        return self.selects and self.plan is not None and self.plan.final_dim is not None
+
+    @property
+    def is_selected(self) -> bool:
+        """True if a run goes on with members that were selected before."""
+        return self.purpose == "resume" and self.federation is not None and self.federation.is_selected
+
+    @property
+    def max_members(self) -> int:
+        """Members of the model, at most."""
+        if isinstance(self.spec, HashPlan):
+            return self.spec.max_members if self.spec.scaling == "auto" else 1
+        return len(self.run_spec.specs) if self.federation is not None and self.federation.is_selected else 1
+
+    def first_specs(self, specs: Sequence[HashSpec]) -> tuple[HashSpec, ...]:
+        """The specs to count first: all candidates, or the first in its final size where nothing is selected."""
+        if self.selects or self.plan is None:
+            return tuple(specs)
+        return (self.plan.final(specs[0]),)
 
     @property
     def is_evaluated(self) -> bool:

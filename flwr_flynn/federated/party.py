@@ -47,7 +47,7 @@ from flwr_flynn.federated.protocol import (
     Config,
     request_of,
 )
-from flwr_flynn.federated.row_wise import check_classes, check_form, count, hashed
+from flwr_flynn.federated.row_wise import check_classes, check_form, count, fitting
 from flwr_flynn.federated.run_spec import RunSpec, announced_names
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts, memory_needed
@@ -331,23 +331,21 @@ class Party:
         samples = self._held()
         if samples.X_test is None or samples.y_test is None:
             return None
-        member, matrix = model.model_.member, np.zeros((run.n_classes, run.n_classes), np.int64)
-        for active, true in self._hashed(run, samples.X_test, samples.y_test):
+        matrix = np.zeros((run.n_classes, run.n_classes), np.int64)
+        for X, true in self._tried(run, samples.X_test, samples.y_test):
             for rows in _batches(len(true), run.n_classes):
-                predicted = member.scores(active[rows]).argmax(axis=1)
+                predicted = model.model_.scores(X[rows], self.options.n_jobs).argmax(axis=1)
                 matrix += confusion(true[rows], predicted, run.n_classes)
         return matrix if matrix.any() else None
 
-    def _hashed(self, run: RunSpec, X: Any, y: Any) -> Iterator[tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]]:
-        """Active bits and class codes of samples, some at a time; with a budget of those that fit."""
+    def _tried(self, run: RunSpec, X: Any, y: Any) -> Iterator[tuple[Any, npt.NDArray[np.int64]]]:
+        """Samples and their class codes, some at a time; with a budget those that fit."""
         if self.options.budget is not None:
             check_form(X, y)
             _check_width(X.shape[1], run.spec.n_features)
-            yield from hashed(run.hasher, run.classes, X, y, self.options.n_jobs)
+            yield from fitting(run.hasher, run.classes, X, y)
             return
-        samples, codes = _labelled(X, y, run.codes, run.spec.n_features)
-        for rows in _batches(len(codes), run.n_classes):
-            yield run.hasher.active(samples[rows], n_jobs=self.options.n_jobs), codes[rows]
+        yield _labelled(X, y, run.codes, run.spec.n_features)
 
     def keep(self, model: FlyNNClassifier) -> str:
         """Give the model to `on_model`, and return "" or the reason why that failed."""

@@ -3,16 +3,17 @@
 ===========  ==================================================
 purpose      phases
 ===========  ==================================================
-train        columns, counts, selection, evaluation
+train        columns, histograms, counts, selection, evaluation
+             columns, histograms, trial, selection, counts, evaluation, where hashes are larger than those compared
 join         counts (added), selection, evaluation
 withdraw     counts (taken out), selection, evaluation
 evaluate     evaluation
 resume       the phase where a run stopped, and those after it
 ===========  ==================================================
 
-Left out are columns without a plan that derives specs from them; the selection for one candidate, where nobody tries
-the model, and for noisy or secure counts; and the evaluation where nobody gets the model. The option `phases` takes the
-place of the whole plan.
+Left out are columns and histograms without a plan that derives specs from them; the selection for one candidate, where
+nobody tries the model, and for noisy or secure counts; and the evaluation where nobody gets the model. The option
+`phases` takes the place of the whole plan.
 """
 
 from __future__ import annotations
@@ -20,25 +21,12 @@ from __future__ import annotations
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import Phase
-from flwr_flynn.federated.phases import columns, counts, evaluation, selection
-from flwr_flynn.federated.run_spec import Plain
+from flwr_flynn.federated.phases import columns, counts, evaluation, histograms, selection
 
 
 def phases_of(options: RunOptions) -> tuple[Phase, ...]:
     """The phases of a run with these options, in order."""
-    run = options.run_spec
-    is_choice = selection.is_selection_needed(len(run.specs), options.rule, options.decay)
-    selects = options.is_evaluated and isinstance(run.mode, Plain) and is_choice
-    plan: list[Phase] = (
-        list(options.phases)
-        if options.phases is not None
-        else [
-            *([columns.COLUMNS] if options.plan is not None else []),
-            counts.phase_for(options),
-            *([selection.SELECTION] if selects else []),
-            *([evaluation.EVALUATION] if options.is_evaluated or options.hand_out else []),
-        ]
-    )
+    plan = list(options.phases) if options.phases is not None else _default(options)
     if options.purpose == "evaluate":
         return tuple(phase for phase in plan if phase is evaluation.EVALUATION)
     if options.purpose == "resume" and options.federation is not None:
@@ -46,7 +34,22 @@ def phases_of(options: RunOptions) -> tuple[Phase, ...]:
     return tuple(plan)
 
 
-_ORDER = ("columns", "counts", "selection", "evaluation")
+def _default(options: RunOptions) -> list[Phase]:
+    counting = [counts.phase_for(options)]
+    if options.selects:
+        if options.has_trial:
+            counting = [counts.TRIAL, selection.SELECTION_OF_TRIAL, *counting]
+        elif not options.is_selected:
+            counting += [selection.SELECTION]
+    return [
+        *([columns.COLUMNS] if options.plan is not None else []),
+        *([histograms.HISTOGRAMS] if options.plan is not None and options.plan.needs_histograms else []),
+        *counting,
+        *([evaluation.EVALUATION] if options.is_evaluated or options.hand_out else []),
+    ]
+
+
+_ORDER = ("columns", "histograms", "counts", "selection", "evaluation")
 
 
 def _rest(plan: list[Phase], stopped: str) -> list[Phase]:

@@ -22,7 +22,6 @@ from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import ClassCounts
 
 Codes = npt.NDArray[np.int64]
-Active = npt.NDArray[np.int32]
 
 HELD = 2**22  # values or active bits held at a time
 _TRUTHS = {"False": 0.0, "True": 1.0}  # texts of booleans
@@ -50,8 +49,8 @@ def count(
 ) -> tuple[ClassCounts, int]:
     """Counts of the samples that fit, and how many do not."""
     array, n_counted = np.zeros((len(classes), hasher.hash_dim), np.int64), 0
-    for active, codes in hashed(hasher, classes, X, y, n_jobs):
-        np.add.at(array, (codes[:, None], active), 1)
+    for samples, codes in fitting(hasher, classes, X, y):
+        np.add.at(array, (codes[:, None], hasher.active(samples, n_jobs=n_jobs)), 1)
         n_counted += len(codes)
         if progress is not None:
             progress(len(codes))
@@ -59,10 +58,8 @@ def count(
     return counts, len(y) - n_counted
 
 
-def hashed(
-    hasher: FlyHash, classes: Sequence[Label], X: Any, y: Any, n_jobs: int | None = None
-) -> Iterator[tuple[Active, Codes]]:
-    """Active bits and class codes of the samples that fit, some at a time."""
+def fitting(hasher: FlyHash, classes: Sequence[Label], X: Any, y: Any) -> Iterator[tuple[Any, Codes]]:
+    """Samples that fit, as numbers, and their class codes, some at a time."""
     codes = _codes(classes, y)
     samples = X.tocsr() if sp.issparse(X) else X
     step = max(1, HELD // max(hasher.hash_nnz, int(samples.shape[1])))
@@ -72,7 +69,7 @@ def hashed(
         part, labels = part[finite], codes[rows][finite]
         keep = hasher.fits(part) & (labels >= 0)
         if keep.any():
-            yield hasher.active(part[keep], n_jobs=n_jobs), labels[keep]
+            yield part[keep], labels[keep]
 
 
 def check_classes(classes: Sequence[Label]) -> dict[Any, int]:

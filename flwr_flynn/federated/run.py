@@ -18,7 +18,7 @@ from flwr_flynn.federated.collect import Batch, first_of_each
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import ALL, COUNTED, NEW, Context, Phase, RunState
-from flwr_flynn.federated.phases.evaluation import model_of, selected
+from flwr_flynn.federated.phases.evaluation import kept_specs, model_of
 from flwr_flynn.federated.phases.secure import LEAST_PARTIES, check_room
 from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, PREFIX, TRAIN, Reply, Request, Scalar
@@ -120,7 +120,8 @@ class Run:
     def __init__(self, options: RunOptions) -> None:
         self.options = options
         self.phases = phases_of(options)
-        self.state = RunState(options.run_spec)
+        federation = options.federation
+        self.state = RunState(options.run_spec, is_selected=federation is not None and federation.is_selected)
         # A saved run is where its counts are; with "counts" first in the plan more are added to them.
         if options.federation is not None and (self.counting is None or self.needed <= 0):
             self.state = self.state.with_result("counts", options.federation.totals)
@@ -133,11 +134,13 @@ class Run:
     @property
     def num_rounds(self) -> int:
         """Flower rounds, each a train and then an evaluate step, that the plan takes if all parties are there."""
-        rounds, last = 0, EVALUATE
-        for phase in self.phases:
-            rounds += phase.channel == TRAIN or last == EVALUATE
-            last = phase.channel
-        return rounds
+        return _rounds(self.phases)
+
+    @property
+    def rounds_to_count(self) -> int:
+        """Rounds until the counting is done; 1 at least."""
+        counting = self.counting
+        return 1 if counting is None else _rounds(self.phases[: self.phases.index(counting) + 1])
 
     @property
     def counting(self) -> Phase | None:
@@ -198,7 +201,7 @@ class Run:
         self._asked, phase = None, self.phase(channel)
         if phase is None or not (cids := self._audience(phase, list(present), sample)):
             return None
-        request = phase.request(self.state, self._context())
+        request = phase.request(self.state, self._context(phase))
         if request.channel != phase.channel:
             raise ConfigError(
                 "channel", f"{request.channel} for phase {phase.name}, as its request has it", phase.channel
@@ -227,7 +230,7 @@ class Run:
         phase, roster, start = ask.phase, self._roster(ask.phase), self._start(ask.phase)
         asked = set(ask.cids)
         replies = [reply for reply in replies if reply.cid in asked]  # nobody else is heard
-        batch = phase.collect(ask.request, start, roster, self.counted, replies)
+        batch = phase.collect(ask.request, start, roster, self._about(phase), replies)
         batch.replies = first_of_each(replies)
         failed = failures.reasons([cid for cid in ask.cids if cid not in batch.replies])
         accepted = self.options.accept_failures or not (failures or failed or batch.refused)
@@ -259,15 +262,21 @@ class Run:
             self.state = self.state.without(later)
             for name in later:
                 self.rosters.pop(name, None)
-        self.state = phase.fold(self.state, batch, self._context(missing, names))
+        self.state = phase.fold(self.state, batch, self._context(phase, missing, names))
 
     def _start(self, phase: Phase) -> Any:
         if phase.is_counting and phase.name in self.state.results:
             return self.state.results[phase.name]
-        return phase.start(self.state, self._context())
+        return phase.start(self.state, self._context(phase))
 
-    def _context(self, missing: Mapping[str, str] | None = None, names: Mapping[str, str] | None = None) -> Context:
-        return Context(self.options, self.counted, missing or {}, names or {})
+    def _context(
+        self, phase: Phase, missing: Mapping[str, str] | None = None, names: Mapping[str, str] | None = None
+    ) -> Context:
+        return Context(self.options, self._about(phase), missing or {}, names or {})
+
+    def _about(self, phase: Phase) -> Roster:
+        """The roster of the counts that a phase is about."""
+        return self.rosters.get(phase.about, self.counted)
 
     def _roster(self, phase: Phase) -> Roster:
         """The roster of a phase; one of its own for every exchange of the evaluate channel."""
@@ -287,7 +296,7 @@ class Run:
         if phase.audience == COUNTED:
             if self.counting is None:
                 return present  # by its reply a party of the saved run is known, whatever its node id is now
-            return [cid for cid in present if self.counted.member(cid) is not None]
+            return [cid for cid in present if self._about(phase).member(cid) is not None]
         share = self.options.fraction_evaluate or 1.0  # where nobody tries the model, all get it
         if share < 1 and sample is not None:
             # Of those that are there now: FedAvg's sample would wait for parties that left after the counting.
@@ -308,15 +317,17 @@ class Run:
     @property
     def is_specified(self) -> bool:
         """True if no phase is left that derives the specs."""
-        return self.options.plan is None or "columns" in self.state.results
+        before = [phase.name for phase in self.phases[: self.phases.index(self.counting)]] if self.counting else []
+        return self.state.results.keys() >= set(before)
 
     def require_specs(self) -> None:
         """Raise an `AggregationError` while the specs wait for the sums of the columns."""
         if not self.is_specified:
-            missing = self.rosters["columns"].missing if "columns" in self.rosters else {}
+            due = "" if self.due is None else self.due.name
+            missing = self.rosters[due].missing if due in self.rosters else {}
             listed = ", ".join(f"{name} ({reason})" for name, reason in list(missing.items())[:20])
             who = listed or "nobody was asked; too few parties were connected"
-            text = f"no party was asked to count, the sums of the columns are not in; missing: {who}"
+            text = f"no party was asked to count, phase {due} is not done; missing: {who}"
             raise AggregationError(text, 0, self.options.min_parties, missing)
 
     @property
@@ -331,8 +342,8 @@ class Run:
 
     @property
     def counts(self) -> ClassCounts:
-        """The sum for the selected spec, or for the first until one is selected."""
-        return self.totals.parts[selected(self.state)]
+        """The sum for the first member of the model; for the first spec until members are selected."""
+        return self.totals.parts[kept_specs(self.state)[0]]
 
     @property
     def model(self) -> FlyNNClassifier:
@@ -354,6 +365,14 @@ class Run:
         members = [replace(member, run=member.run or run) for member in self.counted.members]
         state = self.state.with_result("counts", self.totals)  # those of no samples before the counting
         return Federation.of_run(state, self.options, members, due)
+
+
+def _rounds(phases: Sequence[Phase]) -> int:
+    rounds, last = 0, EVALUATE
+    for phase in phases:
+        rounds += phase.channel == TRAIN or last == EVALUATE
+        last = phase.channel
+    return rounds
 
 
 def merged(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:

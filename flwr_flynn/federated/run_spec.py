@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -96,7 +97,7 @@ class RunSpec:
     Parameters
     ----------
     specs : HashSpec or sequence of HashSpec
-        One; in mode `Plain` up to 16 of the same `n_features`, of which the run selects one.
+        One; in mode `Plain` up to 16 of the same `n_features`, of which the run selects the members of the model.
     classes : sequence of L str or L int
         Class labels, all different; class l is row l of the counts.
     mode : Plain, Noisy or Secure
@@ -159,14 +160,14 @@ class RunSpec:
         """The hashes of `specs`."""
         return tuple(flynn_hash(spec) for spec in self.specs)
 
-    def only(self, index: int) -> RunSpec:
-        """The same run with one of its specs."""
-        return replace(self, specs=(self.specs[index],))
+    def only(self, indices: Sequence[int]) -> RunSpec:
+        """The same run with some of its specs."""
+        return replace(self, specs=tuple(self.specs[index] for index in indices))
 
-    def to_config(self) -> dict[str, str]:
+    def to_config(self) -> dict[str, str | bytes]:
         """Config entries for a party."""
-        config = {
-            key("specs"): json.dumps([spec.to_dict() for spec in self.specs]),
+        config: dict[str, str | bytes] = {
+            key("specs"): _deflated(json.dumps(_referring([spec.to_dict() for spec in self.specs]))),
             key("classes"): json.dumps(self.classes),
             key("fingerprints"): " ".join(hasher.fingerprint for hasher in self.hashers),
             key("mode"): self.mode.name,
@@ -188,11 +189,11 @@ class RunSpec:
     def from_config(cls, config: Config) -> RunSpec:
         """The run that a server announced; its rows are drawn by `agree_on_rows`."""
         try:
-            specs = config.json("specs", MAX_CHARS)
+            specs = _inflated(config)
             if not isinstance(specs, list) or not 1 <= len(specs) <= MAX_SPECS:
                 got = len(specs) if isinstance(specs, list) else type(specs).__name__
                 raise PayloadError(key("specs"), f"a list of 1 to {MAX_SPECS} specs", got)
-            parsed, classes = [HashSpec.from_dict(spec) for spec in specs], config.json("classes", MAX_CHARS)
+            parsed, classes = [HashSpec.from_dict(spec) for spec in _referred(specs)], config.json("classes", MAX_CHARS)
             return cls(parsed, classes, _mode(config), announced_names(config))
         except (SpecError, ConfigError) as error:
             raise PayloadError(error.field or "config", error.expected, error.got, text=f"config: {error}") from None
@@ -215,6 +216,56 @@ class RunSpec:
     def codes(self, y: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """The class code, 0 to L - 1, of every label, see `labels.codes_of`."""
         return codes_of(self.classes, y)
+
+
+def _deflated(text: str) -> bytes:
+    return zlib.compress(text.encode(), 9)
+
+
+def _inflated(config: Config) -> Any:
+    """The JSON value in deflated specs, which may come from anybody: no more is expanded than a text of that size."""
+    raw, expected = config.entries.get(key("specs")), f"a deflated text of at most {MAX_CHARS} characters"
+    if not isinstance(raw, bytes):
+        raise PayloadError(key("specs"), expected, "nothing" if raw is None else type(raw).__name__)
+    inflater = zlib.decompressobj()
+    try:
+        text = inflater.decompress(raw, MAX_CHARS + 1)
+        if len(text) > MAX_CHARS or not inflater.eof:
+            raise ValueError
+        return json.loads(text)
+    except (zlib.error, ValueError, RecursionError):
+        raise PayloadError(key("specs"), expected, f"{len(raw)} bytes that are none") from None
+
+
+_VECTORS = ("center", "scale", "edges", "row_weights")  # which specs of a run often share
+
+
+def _referring(specs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Specs with {"as": i} in the place of a vector that spec i, an earlier one, has as well."""
+    out: list[dict[str, Any]] = []
+    for spec in specs:
+        shorter = dict(spec)
+        for name in _VECTORS:
+            same = [i for i, other in enumerate(specs[: len(out)]) if spec.get(name) and other.get(name) == spec[name]]
+            if same:
+                shorter[name] = {"as": same[0]}
+        out.append(shorter)
+    return out
+
+
+def _referred(specs: list[Any]) -> list[Any]:
+    """Specs with the vectors that `_referring` left out; anything else is left for `HashSpec.from_dict` to refuse."""
+    out: list[Any] = []
+    for spec in specs:
+        if isinstance(spec, dict):
+            spec = dict(spec)
+            for name in _VECTORS:
+                value = spec.get(name)
+                index = value.get("as") if isinstance(value, dict) else None
+                if type(index) is int and 0 <= index < len(out) and isinstance(out[index], dict):
+                    spec[name] = out[index].get(name)
+        out.append(spec)
+    return out
 
 
 def announced_names(config: Config) -> tuple[str, ...] | None:

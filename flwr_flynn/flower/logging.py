@@ -15,6 +15,7 @@ from flwr.common.logger import log
 
 from flwr_flynn.federated.phases.columns import Columns
 from flwr_flynn.federated.phases.evaluation import Evaluation
+from flwr_flynn.federated.phases.histograms import Histograms
 from flwr_flynn.federated.phases.selection import Selection
 from flwr_flynn.federated.protocol import TRAIN
 from flwr_flynn.federated.run import Run, Taken
@@ -35,6 +36,7 @@ def hash_lines(run: RunSpec) -> list[str]:
     lines = []
     for spec, hasher in zip(run.specs, run.hashers, strict=True):
         waves = f" and {spec.n_waves} waves" if spec.n_waves else ""
+        waves += f" in {spec.n_codes} {spec.coding} each" if spec.coding else ""
         lines.append(
             f"hash: {spec.n_features} features{waves} -> {spec.hash_dim} rows of {spec.row_nnz} "
             f"{'+1/-1' if spec.signed else '0/1'} entries, {spec.hash_nnz} winners, seed {spec.seed}; "
@@ -49,7 +51,7 @@ def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Li
     evaluated = f"{options.fraction_evaluate:.0%} of the parties" if options.fraction_evaluate else "left out"
     if options.hand_out and not options.fraction_evaluate:
         evaluated += ", they only get the model"
-    scaling = None if options.plan is None else f"hash: from sums of the columns, scaling {options.plan.scaling}"
+    scaling = None if options.plan is None else f"hash: from the parties' columns, scaling {options.plan.scaling}"
     failures = "accepted" if options.accept_failures else "not accepted"
     guarantee = None if spec.mechanism is None else spec.mechanism.guarantee()
     for line in (
@@ -89,9 +91,10 @@ def taken_lines(run: Run, taken: Taken) -> Iterator[Line]:
         yield from _namesake_lines(run, taken)
     yield INFO, f"{phase.name}: {_result(run, taken)}{_next(run)}"
     result = run.state.results.get(phase.name)
-    if isinstance(result, Columns):
+    last = "histograms" if any(each.name == "histograms" for each in run.phases) else "columns"
+    if isinstance(result, Columns | Histograms) and phase.name == last:  # from which the hashes follow
         if result.trouble:
-            yield WARNING, f"columns: THE COLUMNS ARE LEFT AS THEY ARE: {result.trouble}"
+            yield WARNING, f"{phase.name}: THE COLUMNS ARE LEFT AS THEY ARE: {result.trouble}"
         for line in hash_lines(run.state.run_spec):
             yield INFO, line
     if isinstance(result, Evaluation):
@@ -117,10 +120,11 @@ def _result(run: Run, taken: Taken) -> str:
         enough = "" if run.is_enough else f"; at least {run.options.min_parties} are needed"
         return f"{answers}, {len(run.counted)} in all{enough}"
     if isinstance(result, Selection):
-        compared = "not compared" if result.accuracy is None else f"leave-one-out {result.accuracy:.4f}"
-        n_specs = len(run.state.run_spec.specs)
-        spec = f"spec {result.spec + 1} of {n_specs}, " if n_specs > 1 else ""
-        return f"{spec}decay {result.readout.decay:.4g} ({compared}, {answers})"
+        compared = "not compared" if result.accuracy is None else f"best leave-one-out {result.accuracy:.4f}"
+        n_specs = len(result.candidates)
+        specs = [f"{choice.spec + 1} ({choice.weight:.2f})" for choice in result.choices]
+        members = f"candidates {', '.join(specs)} of {n_specs}, " if n_specs > 1 else ""
+        return f"{members}decay {result.readouts[0].decay:.4g} ({compared}, {answers})"
     if isinstance(result, Evaluation) and result.figures is not None:
         figures: dict[str, Any] = result.figures
         worst = figures["worst_party"]

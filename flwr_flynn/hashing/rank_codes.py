@@ -17,6 +17,7 @@ hash, codes are centred by their mean over the edges.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -48,16 +49,14 @@ def values_of(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     ordered = (np.asarray(keys, np.int64) - (1 << (KEY_BITS - 1))) << (64 - KEY_BITS)
     # A negative key's lowest value has the largest magnitude, all its low bits set.
     bits = np.where(ordered < 0, ordered ^ np.int64(2**63 - 1), ordered)
-    values: npt.NDArray[np.float64] = bits.view(np.float64)
-    return values
+    return np.asarray(bits, np.int64).view(np.float64)
 
 
-def edges_of_range(low: npt.ArrayLike, high: npt.ArrayLike, n_edges: int = N_EDGES) -> npt.NDArray[np.float64]:
-    """Edges at equal distances within a public range of each column, (d, n_edges): in the place of quantiles."""
-    low, high = np.atleast_1d(np.asarray(low, np.float64)), np.atleast_1d(np.asarray(high, np.float64))
+def edges_of_ranges(low: Sequence[float], high: Sequence[float], n_edges: int = N_EDGES) -> npt.NDArray[np.float64]:
+    """Return edges at equal distances within the ranges of columns, (d, n_edges), in the place of quantiles."""
+    lows, highs = np.array(low, np.float64), np.array(high, np.float64)
     shares = (np.arange(n_edges) + 0.5) / n_edges
-    edges: npt.NDArray[np.float64] = low[:, None] + (high - low)[:, None] * shares
-    return edges
+    return lows[:, None] + (highs - lows)[:, None] * shares
 
 
 class RankCodes:
@@ -114,14 +113,14 @@ def _table(n_edges: int, n_codes: int, coding: str) -> npt.NDArray[np.int64]:
         return np.asarray(u > (b + 0.5) / n_codes, np.int64)
     gaps = max(n_codes - 1, 1)
     distance = (u * gaps - b) / _WIDTH
-    return np.asarray(np.rint(_HEIGHT * np.maximum(1 - distance * distance, 0) ** 2), np.int64)
+    shape = np.maximum(1 - distance * distance, 0)
+    return np.asarray(np.rint(_HEIGHT * shape * shape), np.int64)
 
 
 def _ranks_of_edges(edges: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
     """Rank of each edge among the edges of its column, (d, K)."""
-    others, own = edges[:, None, :], edges[:, :, None]
-    ranks: npt.NDArray[np.int64] = (others < own).sum(axis=2) + (others <= own).sum(axis=2)
-    return ranks
+    low, high = edges[:, None, :], edges[:, :, None]
+    return np.asarray((low < high).sum(axis=2) + (low <= high).sum(axis=2), np.int64)
 
 
 @njit(nogil=True, cache=True)

@@ -270,7 +270,7 @@ def _checked_edges(value: Any, n_features: int) -> tuple[tuple[float, ...], ...]
 def _checked_weights(value: Any, n_features: int) -> tuple[int, ...]:
     """Weights as a tuple, if they are as described."""
     expected = f"{n_features} integers (n_features) from 1 to {_MAX_WEIGHT}"
-    is_list = not isinstance(value, str | bytes) and isinstance(value, Sequence | np.ndarray)
+    is_list = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str | bytes)
     if not is_list or len(value) != n_features:
         raise SpecError("row_weights", expected, f"{len(value)} entries" if is_list else type(value).__name__)
     return tuple(integer("row_weights", weight, 1, _MAX_WEIGHT, error=SpecError) for weight in value)

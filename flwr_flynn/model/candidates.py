@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from flwr_flynn._validation import integer, one_of
 from flwr_flynn.errors import SpecError
+from flwr_flynn.hashing.rank_codes import edges_of_ranges
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import SCALINGS, ColumnMoments
@@ -30,26 +31,29 @@ _FAINT = 0.02  # weight of an uninformative column before waves, beside 1.02 of 
 EFFORTS = ("quick", "default", "thorough")
 _TRIAL_DIM = 2**14  # rows with which candidates are compared
 _LARGE = 4096  # samples from which larger hashes pay by default
+_DENSE, _SPARSE = 256, 1024  # rows for each winner, of few and of many samples
 
 
 @dataclass(frozen=True)
 class _Coded:
-    """Candidate with rank codes: its shape, codes of a feature, entries of a row, and the power of its row weights."""
+    """Candidate with rank codes: their shape, codes of a feature, entries of a row; if features are drawn by weight."""
 
     coding: str
     n_codes: int
     row_nnz: int
-    power: int  # 0: features are drawn alike
+    is_weighted: bool
 
 
-_RANKS = _Coded("steps", 16, 10, 2)  # of scaling "ranks"
-_CODED = (_RANKS, _Coded("bumps", 5, 6, 1), _Coded("steps", 16, 4, 1), _Coded("bumps", 5, 6, 0))
+_RANKS = _Coded("bumps", 5, 6, is_weighted=True)  # of scaling "ranks"
+_PUBLIC = _Coded("bumps", 5, 6, is_weighted=False)  # of public ranges
+_CODED = (_RANKS, _Coded("steps", 16, 4, is_weighted=True), _PUBLIC)
 _SCALED = (("weighted", True), ("center", False))  # scaling, signed
 _OF_MANY_COLUMNS = ("weighted-center", True)
 
 
 _MULTIPLES = (1.0, 2.0, 0.5, 4.0, 0.25, 8.0, 0.125, 16.0, 0.0625)  # of the suggested exponent in a grid of decays
 _LEAST_EXPONENT = 0.75
+_STEEPEST = 60  # exponent that more and more samples lead to
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ class HashPlan:
         Training samples of all parties together, roughly.
     scaling : None, "center", "standard", "weighted", "weighted-center", "ranks", "auto" or a pair (center, scale)
         A name needs the moments of the columns, see `ColumnMoments.center_and_scale`; "ranks" and "auto" need their
-        histograms, too. "ranks" puts rank codes before the hash. "auto" has seven candidates: four kinds of rank codes,
+        histograms, too. "ranks" puts rank codes before the hash. "auto" has six candidates: three kinds of rank codes,
         waves over weighted columns (up to 128 features; beyond, centred columns that are weighted but not
         standardised), weighted columns, and centred columns under rows of ones. Above 1024 features it has the last
         three alone.
@@ -76,10 +80,13 @@ class HashPlan:
         True to use wave features. Default: with a scaling by name where there are 7 features or fewer.
     effort : {"quick", "default", "thorough"}, default="default"
         Size of the hashes of "auto", where none is given. Candidates are compared with 16384 rows ("quick" stays
-        there). From 4096 samples on, those chosen are counted with 65536, or at any number with 65536 and then 262144
-        under "thorough".
+        there). From 4096 samples on, those chosen are counted with 65536 and a winner for every 1024 of them; under
+        "thorough" with 262144, and 65536 for fewer samples.
     max_members : int, default=4
         Candidates of "auto" that the model keeps, at most, see `model.selection`.
+    ranges : pair (low, high), optional
+        Public ranges of the features, n_features floats each: rank codes with edges at equal distances within them,
+        without a look at the data. Only with scaling None.
 
     Raises
     ------
@@ -104,12 +111,15 @@ class HashPlan:
     waves: bool | None = None
     effort: str = "default"
     max_members: int = 4
+    ranges: tuple[Sequence[float], Sequence[float]] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.scaling, str) and self.scaling not in (*SCALINGS, "ranks", "auto"):
             raise SpecError("scaling", f"one of {', '.join(SCALINGS)}, ranks, auto", self.scaling)
         if not isinstance(self.scaling, str | None) and len(self.scaling) != 2:
             raise SpecError("scaling", "a pair (center, scale)", f"{len(self.scaling)} entries")
+        if self.ranges is not None and self.scaling is not None:
+            raise SpecError("ranges", "none beside a scaling", self.scaling)
         one_of("effort", self.effort, EFFORTS, error=SpecError)
         integer("max_members", self.max_members, error=SpecError)
 
@@ -148,11 +158,11 @@ class HashPlan:
         return HashSpec.suggest(1, n_classes=self.n_classes).hash_dim if self.hash_dim is None else self.hash_dim
 
     def final(self, spec: HashSpec) -> HashSpec:
-        """A candidate in its final size: with more rows, of which the first are the same, and as many more winners."""
+        """A candidate in its final size: with more rows, the same ones first, and sparser if samples are many."""
         if self.final_dim is None:
             return spec
-        hash_nnz = spec.hash_nnz * self.final_dim // spec.hash_dim
-        return replace(spec, hash_dim=self.final_dim, hash_nnz=hash_nnz)
+        share = _SPARSE if (self.n_examples or 0) >= _LARGE else _DENSE
+        return replace(spec, hash_dim=self.final_dim, hash_nnz=max(self.final_dim // share, spec.hash_nnz))
 
     def specs(
         self, moments: ColumnMoments | None = None, histograms: ColumnHistograms | None = None
@@ -162,6 +172,8 @@ class HashPlan:
         A `SpecError` without the moments if `needs_sums`, or without the histograms if `needs_histograms`. The
         histograms are of the columns less their mean. Where they are of no samples, "auto" has no rank codes.
         """
+        if self.ranges is not None:
+            return (self._coded_spec(_PUBLIC, edges_of_ranges(*self.ranges)),)
         if not isinstance(self.scaling, str):
             center, scale = self.scaling or (None, None)
             signed = self.signed if self.signed is not None else center is not None or scale is not None
@@ -192,24 +204,26 @@ class HashPlan:
         self, moments: ColumnMoments, histograms: ColumnHistograms, kinds: Sequence[_Coded]
     ) -> tuple[HashSpec, ...]:
         center, _ = moments.center_and_scale("center")
-        edges = tuple(map(tuple, histograms.edges().tolist()))
-        told = histograms.relevance()
-        specs = []
-        for kind in kinds:
-            weights = row_weights(told, kind.power) if kind.power else None
-            values = self._sizes | {"row_nnz": self.row_nnz or min(kind.row_nnz, self.n_features * kind.n_codes // 2)}
-            specs.append(
-                HashSpec.suggest(
-                    **values,
-                    signed=True,
-                    center=center,
-                    coding=kind.coding,
-                    n_codes=kind.n_codes,
-                    edges=edges,
-                    row_weights=weights,
-                )
-            )
-        return tuple(specs)
+        edges, weights = histograms.edges(), row_weights(histograms.relevance())
+        return tuple(self._coded_spec(kind, edges, center, weights if kind.is_weighted else None) for kind in kinds)
+
+    def _coded_spec(
+        self,
+        kind: _Coded,
+        edges: npt.NDArray[np.float64],
+        center: tuple[float, ...] | None = None,
+        weights: tuple[int, ...] | None = None,
+    ) -> HashSpec:
+        row_nnz = self.row_nnz or min(kind.row_nnz, self.n_features * kind.n_codes // 2)
+        return HashSpec.suggest(
+            **self._sizes | {"row_nnz": row_nnz},
+            signed=self.signed is not False,
+            center=center,
+            coding=kind.coding,
+            n_codes=kind.n_codes,
+            edges=tuple(map(tuple, edges.tolist())),
+            row_weights=weights,
+        )
 
     def _scaled(
         self,
@@ -241,10 +255,9 @@ class HashPlan:
         return HashSpec.suggest(**values, signed=signed)
 
 
-def row_weights(relevance: Sequence[float], power: int) -> tuple[int, ...]:
-    """Weights for the draw of the rows, integers from 1 to 255, in proportion to the relevance to a power over two."""
-    values = [math.sqrt(value) if power == 1 else value for value in relevance]
-    return tuple(max(1, round(255 * value)) for value in values)
+def row_weights(relevance: Sequence[float]) -> tuple[int, ...]:
+    """Weights for the draw of the rows, integers from 1 to 255, in proportion to the root of the relevance."""
+    return tuple(max(1, round(255 * math.sqrt(value))) for value in relevance)
 
 
 def candidate_readouts(counts: ClassCounts, rule: str = "balanced", decay: str | float = "auto") -> list[Readout]:
@@ -261,10 +274,11 @@ def suggest_decay(counts: ClassCounts, rule: str = "balanced") -> float:
     """Suggest a decay, 0 < gamma < 1, from the counts alone, for use without training samples.
 
     gamma = exp(-lambda / c), where c is the typical count of a training sample at its active bits in its own class (of
-    size-scaled counts under rule "balanced"), so that lambda is its typical exponent: lambda = max(5 (c - c0) /
-    sqrt(c), 3/4), where c0 is the value of c if classes differed by chance only (`typical_counts`). With noise of
-    standard deviation sigma, lambda is also at most 2 c / sigma, as an exponent is wrong by lambda sigma / c, and at
-    most 0.8 c / q0, where q0 is the mean count. docs/explanation/defaults.md has the measurements behind the constants.
+    size-scaled counts under rule "balanced"), so that lambda is its typical exponent: lambda = max(x / (1 + x / 60),
+    3/4) with x = 5 (c - c0) / sqrt(c), where c0 is the value of c if classes differed by chance only
+    (`typical_counts`). With noise of standard deviation sigma, lambda is x, but at most 2 c / sigma, as an exponent is
+    wrong by lambda sigma / c, and at most 0.8 c / q0, where q0 is the mean count.
+    docs/explanation/defaults.md has the measurements behind the constants.
     """
     return decay_grid(counts, rule)[0]
 
@@ -276,7 +290,8 @@ def decay_grid(counts: ClassCounts, rule: str = "balanced") -> list[float]:
     else:
         typical, by_chance = typical_counts(counts.array, counts.n_per_class, rule)
         typical = max(typical, 1.0)  # less only where there are no samples, and any decay will do
-        exponent = max(5 * (typical - by_chance) / math.sqrt(typical), _LEAST_EXPONENT)
+        clear = 5 * (typical - by_chance) / math.sqrt(typical)
+        exponent = max(clear / (1 + clear / _STEEPEST), _LEAST_EXPONENT)
     below_one = math.nextafter(1.0, 0.0)
     return [min(exp(-multiple * exponent / typical), below_one) for multiple in _MULTIPLES]
 

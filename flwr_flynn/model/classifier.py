@@ -63,7 +63,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         - "weighted": also multiply by a weight, large for columns that tell the classes apart.
         - "weighted-center": subtract the mean and multiply by the weight.
         - "ranks": put rank codes in the place of the columns, see `hashing.rank_codes`.
-        - "auto": a committee of the best of seven hashes by leave-one-out, see `HashPlan` and `model.selection`; None
+        - "auto": a committee of the best of six hashes by leave-one-out, see `HashPlan` and `model.selection`; None
           for more than 16384 columns.
         - (center, scale): (x - center) * scale with the vectors given, either of which may be None.
     waves : bool, optional
@@ -365,7 +365,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         try:
             return self.model_.member
         except DataError as error:  # so that hasattr and getattr find no such attribute
-            raise _NoSuchAttribute("members", error.expected, error.got) from None
+            raise _NoSuchAttribute(str(error.field), error.expected, error.got) from None
 
     @property
     def counts_(self) -> ClassCounts:

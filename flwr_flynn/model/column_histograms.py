@@ -181,7 +181,7 @@ class ColumnHistograms:
         edges = np.empty((self.n_features, n_edges))
         wanted = [(2 * k + 1) * n // (2 * n_edges) for k in range(n_edges)]  # in order, the sample with this index
         bounds = np.searchsorted(columns, np.arange(self.n_features + 1))
-        for column, (first, last) in enumerate(pairwise(bounds)):
+        for column, (first, last) in enumerate(pairwise(bounds.tolist())):
             up_to = np.cumsum(counts[first:last])
             edges[column] = values_of(keys[first:last][np.searchsorted(up_to, wanted, side="right")])
         return edges

@@ -251,6 +251,8 @@ class ColumnMoments:
 
 
 _MOST_LIMBS = ((_UNIT + 1024 + 64) // _LIMB + 2, (2 * (_UNIT + 1024) + 64) // _LIMB + 2)
+MOST_LIMBS = max(_MOST_LIMBS) + 1
+"""Of a sum and the index of the lowest, in the form of `ColumnMoments.to_limbs`."""
 
 
 def _ratio(numerator: int, denominator: int) -> float:

@@ -162,8 +162,9 @@ class Model:
             return self.member.scores(self.member.hash.active(X, n_jobs=n_jobs))
         total = np.zeros((X.shape[0], len(self.classes)))
         for member in self.members:
-            scores = member.scores(member.hash.active(X, n_jobs=n_jobs))
-            odds = log_odds(scores, member.spec.hash_nnz, member.readout.rule)
+            odds = log_odds(
+                member.scores(member.hash.active(X, n_jobs=n_jobs)), member.spec.hash_nnz, member.readout.rule
+            )
             add_log_probabilities(odds, member.temperature, member.weight, total)
         empty = self.members[0].counts.empty_classes
         if empty.any() and not empty.all():
@@ -186,7 +187,8 @@ class Model:
         total = np.zeros((X.shape[0], len(self.classes)))
         for member in self.members:
             total += member.weight * member.novelty(member.hash.active(X, n_jobs=n_jobs))
-        return total / sum(member.weight for member in self.members)
+        total /= sum(member.weight for member in self.members)
+        return total
 
     @property
     def fingerprint(self) -> str:
@@ -206,6 +208,12 @@ class Model:
             "feature_names": self.feature_names,
         }
         return hashlib.sha256(b"flynn model 1 " + json.dumps(facts).encode()).hexdigest()
+
+
+def counts_sha256(members: Sequence[ModelMember]) -> str:
+    """SHA-256 of the counts of a model: of one member `ClassCounts.sha256`, else over those of all members."""
+    digests = [member.counts.sha256() for member in members]
+    return digests[0] if len(digests) == 1 else hashlib.sha256(bytes.fromhex("".join(digests))).hexdigest()
 
 
 def _checked_names(names: Any, n_features: int) -> tuple[str, ...]:

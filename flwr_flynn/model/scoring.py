@@ -18,8 +18,8 @@ gamma = 0, f_l is an integer, and -log(max(f_l, 1/2)) keeps f_l = 0 apart from f
 
 A sum f_l below 1e-280, of which terms may have underflowed, is computed again as a logarithm, relative to its largest
 term. Terms are added in the order of the active bits, one sample at a time. Last, scores are rounded to multiples of
-2 ** -36, so that classes which the formula ranks alike do tie. Logarithms are those of `model.portable`: scores are
-the same on every machine.
+2 ** -36, so that classes which the formula ranks alike do tie. Logarithms are those of `model.portable`: scores are the
+same on every machine.
 """
 
 from __future__ import annotations
@@ -133,8 +133,8 @@ def log_odds(scores: Scores, hash_nnz: int, rule: str) -> Scores:
     """
     if rule == "bayes":
         return scores
-    odds: Scores = _log_odds(np.ascontiguousarray(scores, np.float64).ravel(), float(hash_nnz))
-    return odds.reshape(scores.shape)
+    odds: Scores = _log_odds(np.ascontiguousarray(scores, np.float64).ravel(), float(hash_nnz)).reshape(scores.shape)
+    return odds
 
 
 @njit(nogil=True, cache=True)

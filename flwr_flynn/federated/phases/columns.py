@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from flwr_flynn.errors import ConfigError, DataError, PayloadError, SpecError
 from flwr_flynn.federated.collect import Batch
+from flwr_flynn.federated.compression import pack_numbers, unpack_numbers
 from flwr_flynn.federated.labels import Label, checked_classes, checked_names, codes_of
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.phase import Context, Phase, RunState
@@ -19,7 +20,8 @@ from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import MAX_CHARS, announced_names
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import HashPlan
-from flwr_flynn.model.column_moments import ColumnMoments
+from flwr_flynn.model.column_histograms import ColumnHistograms
+from flwr_flynn.model.column_moments import MOST_LIMBS, ColumnMoments
 
 
 @register
@@ -79,11 +81,20 @@ class ColumnsRequest(Request[ColumnMoments]):
             keep = (np.bincount(codes, minlength=len(self.classes)) >= least)[codes]
             X, codes = (X if keep.all() else X[keep]), np.zeros(int(keep.sum()), np.int64)
         sums = ColumnMoments.from_data(X, codes, self.n_rows, least)
-        return Answer(sums.to_limbs(), sums.n_examples)
+        sizes, *limbs = sums.to_limbs()
+        return Answer([sizes, *(pack_numbers(array.ravel()) for array in limbs)], sums.n_examples)
 
     def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> ColumnMoments:
         announced = reply.announced
-        sums = ColumnMoments.from_limbs(list(arrays), self.n_features, self.n_rows)
+        if len(arrays) != 3 or any(array.dtype.str != "|u1" or array.ndim != 1 for array in arrays[1:]):
+            raise PayloadError("column sums", "class sizes and two packed arrays", f"{len(arrays)} arrays")
+        n_sums = self.n_rows * self.n_features
+        limbs = [unpack_numbers(packed, n_sums * MOST_LIMBS, 2**32 - 1) for packed in arrays[1:]]
+        if any(not len(each) or len(each) % n_sums for each in limbs):
+            raise PayloadError("column sums", f"limbs of {n_sums} sums", f"{len(limbs[0])} and {len(limbs[1])}")
+        shape = (self.n_rows, self.n_features, -1)
+        wide = [each.astype(np.uint32).reshape(shape) for each in limbs]
+        sums = ColumnMoments.from_limbs([arrays[0], *wide], self.n_features, self.n_rows)
         if sums.n_examples != announced:
             raise PayloadError("column sums", f"{announced} examples as announced", sums.n_examples)
         most = self.max_examples or self.capacity // 1024
@@ -100,7 +111,7 @@ class ColumnsRequest(Request[ColumnMoments]):
 
 
 def derive_specs(plan: HashPlan, sums: ColumnMoments) -> tuple[tuple[HashSpec, ...], str]:
-    """Specs of a plan that `needs_sums`, and "" or the reason why they are unscaled."""
+    """Specs of a plan that `needs_sums` alone, and "" or the reason why they are unscaled."""
     reason = "no party sent the sums of any sample"
     if sums.n_examples:
         try:
@@ -108,19 +119,22 @@ def derive_specs(plan: HashPlan, sums: ColumnMoments) -> tuple[tuple[HashSpec, .
             return tuple(dict.fromkeys(plan.specs(sums))), ""
         except (SpecError, DataError) as error:
             reason = str(error)
-    return _unscaled(plan).specs(), reason
+    return unscaled(plan).specs(), reason
 
 
 def foreseen(plan: HashPlan) -> tuple[HashSpec, ...]:
-    """Specs of the number and the sizes of the plan's; only their centre and scale may change."""
-    _unscaled(plan).specs()
+    """Specs of the number and the sizes of the plan's; only what is learned of the columns may change."""
+    unscaled(plan).specs()
     if not plan.needs_sums:
         return plan.specs()
     samples = np.repeat(np.arange(3.0)[:, None], plan.n_features, axis=1)
-    return plan.specs(ColumnMoments.from_data(samples, np.zeros(3, np.int64), 1))  # one class is enough
+    one = np.zeros(3, np.int64)  # one class is enough
+    histograms = ColumnHistograms.from_data(samples, one, 1) if plan.needs_histograms else None
+    return plan.specs(ColumnMoments.from_data(samples, one, 1), histograms)
 
 
-def _unscaled(plan: HashPlan) -> HashPlan:
+def unscaled(plan: HashPlan) -> HashPlan:
+    """The plan without anything that is learned of the columns."""
     if not plan.needs_sums:
         return plan
     # row_nnz may be meant for waves, of which there can be more than columns.
@@ -153,8 +167,10 @@ def _nothing(state: RunState, context: Context) -> ColumnMoments:
 def _fold(state: RunState, batch: Batch[ColumnMoments], context: Context) -> RunState:
     plan = context.options.plan
     assert plan is not None  # _request raises without one
-    specs, trouble = derive_specs(plan, batch.total)
-    state = replace(state, run_spec=replace(state.run_spec, specs=specs))
+    trouble = "" if batch.total.n_examples else "no party sent the sums of any sample"
+    if not plan.needs_histograms:
+        specs, trouble = derive_specs(plan, batch.total)
+        state = replace(state, run_spec=replace(state.run_spec, specs=context.options.first_specs(specs)))
     return state.with_result(COLUMNS.name, Columns(batch.total, dict(context.missing), trouble))
 
 

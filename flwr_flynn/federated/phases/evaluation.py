@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flwr_flynn._validation import number
 from flwr_flynn.errors import ConfigError, DataError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch, collect_each
@@ -32,7 +33,7 @@ from flwr_flynn.federated.protocol import (
 from flwr_flynn.federated.roster import Member, clean
 from flwr_flynn.federated.run_spec import RunSpec, Secure
 from flwr_flynn.federated.statistics import Tables
-from flwr_flynn.model.candidates import suggest_decay
+from flwr_flynn.model.candidates import candidate_readouts, suggest_decay
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.metrics import summary
@@ -50,9 +51,10 @@ _MAX_EXAMPLES = 2**48  # of a party; 32768 matrices of so many samples add up wi
 class EvaluationRequest(Request[Tables]):
     """Hand the model out, and ask for its confusion matrix on held-out samples."""
 
-    run: RunSpec
-    counts: ClassCounts
-    readout: Readout
+    run: RunSpec  # with the specs of the model's members
+    counts: tuple[ClassCounts, ...]  # of each member
+    readouts: tuple[Readout, ...]
+    weights: tuple[float, ...]
     n_releases: int = 0  # noises in the counts
     tries: bool = True  # else parties only keep the model
 
@@ -62,27 +64,30 @@ class EvaluationRequest(Request[Tables]):
     def to_config(self) -> dict[str, Scalar]:
         return {
             **self.run.to_config(),
-            key("readout"): json.dumps([self.readout.rule, self.readout.decay, self.readout.temperature]),
+            key("readouts"): json.dumps(
+                [
+                    [readout.rule, readout.decay, readout.temperature, weight]
+                    for readout, weight in zip(self.readouts, self.weights, strict=True)
+                ]
+            ),
             key("n_releases"): self.n_releases,
             key("tries"): self.tries,
         }
 
     def arrays(self) -> list[codec.Array]:
-        return codec.encode(self.counts)
+        return codec.encode(*self.counts)
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[codec.Array], party: Party) -> EvaluationRequest:
         run = RunSpec.from_config(config)
-        if len(run.specs) > 1:
-            raise PayloadError("spec", "the one of the model", len(run.specs))
         tries = config.boolean("tries")
         party.check_run(run, config, cls.phase, RESULTS if tries else NOTHING)
         n_releases = config.integer("n_releases", 0, 2**31 - 1)
         if run.mechanism is None:
-            counts = codec.decode(arrays, run.hasher, run.n_classes)
+            counts = codec.decode_all(arrays, run.hashers, run.n_classes)
         else:
-            counts = codec.decode_total(arrays, run.hasher, run.mechanism, n_releases)
-        return cls(run, counts, _readout(config), n_releases, tries)
+            counts = (codec.decode_total(arrays, run.hasher, run.mechanism, n_releases),)
+        return cls(run, counts, *_readouts(config, len(run.specs)), n_releases, tries)
 
     @property
     def discloses(self) -> str:
@@ -91,7 +96,7 @@ class EvaluationRequest(Request[Tables]):
     @property
     def model(self) -> FlyNNClassifier:
         """The classifier that is handed out."""
-        return classifier_of(self.run, self.counts, self.readout)
+        return classifier_of(self.run, self.counts, self.readouts, self.weights)
 
     def compute(self, party: Party) -> Answer:
         model = self.model
@@ -128,15 +133,23 @@ class EvaluationRequest(Request[Tables]):
         return Tables((matrix,))
 
 
-def _readout(config: Config) -> Readout:
-    """The readout that a server announced, with a temperature."""
-    values = config.json("readout", 200)
-    if not isinstance(values, list) or len(values) != 3 or values[2] is None:
-        raise PayloadError(key("readout"), "a list of rule, decay and temperature", type(values).__name__)
+def _readouts(config: Config, n_members: int) -> tuple[tuple[Readout, ...], tuple[float, ...]]:
+    """The readouts that a server announced, with their temperatures, and the weights of the members."""
+    lists = config.json("readouts", 200 * n_members)
+    expected = f"{n_members} lists of rule, decay, temperature and weight"
+    if not isinstance(lists, list) or len(lists) != n_members:
+        raise PayloadError(key("readouts"), expected, len(lists) if isinstance(lists, list) else type(lists).__name__)
+    if any(not isinstance(values, list) or len(values) != 4 or values[2] is None for values in lists):
+        raise PayloadError(key("readouts"), expected, "other lists")
     try:
-        return Readout(*values)
+        readouts = tuple(Readout(*values[:3]) for values in lists)
+        weights = tuple(number("weight", values[3]) for values in lists)
     except ConfigError as error:
-        raise PayloadError(key("readout"), error.expected, error.got, text=f"{key('readout')}: {error}") from None
+        text = f"{key('readouts')}: {error}"
+        raise PayloadError(key("readouts"), error.expected, error.got, text=text) from None
+    if min(weights) <= 0:
+        raise PayloadError(key("readouts"), "weights above 0", min(weights))
+    return readouts, weights
 
 
 @dataclass(frozen=True)
@@ -154,46 +167,66 @@ def evaluated(parts: Mapping[str, Tables], missing: dict[str, str], unkept: dict
     return Evaluation(summary(matrices) if matrices else None, missing, unkept)
 
 
-def selected(state: RunState) -> int:
-    """Index of the spec of the model: the selected one, the first where nothing was selected."""
-    selection = state.results.get("selection")
-    return 0 if selection is None else int(selection.spec)
+def kept_specs(state: RunState) -> tuple[int, ...]:
+    """Indices, among the run's specs, of the model's members; the first where nothing is selected, or not yet."""
+    selection, n_specs = state.results.get("selection"), len(state.run_spec.specs)
+    if selection is None:
+        return tuple(range(n_specs)) if state.is_selected else (0,)
+    return tuple(range(n_specs)) if selection.is_trial else tuple(selection.specs)
+
+
+def members_of(state: RunState, options: RunOptions) -> tuple[ModelMember, ...]:
+    """The members of the model that the results so far make."""
+    selection, saved, totals = state.results.get("selection"), options.federation, state.results["counts"]
+    indices = kept_specs(state)
+    parts = [totals.parts[index] for index in indices]
+    weights: Sequence[float] = (1.0,)
+    if selection is not None:
+        readouts = list(selection.readouts)
+        weights = tuple(choice.weight for choice in selection.choices)
+        if selection.is_trial:
+            grids = [candidate_readouts(counts, options.rule, options.decay) for counts in parts]
+            found = [grid[each.readout].decay for grid, each in zip(grids, selection.choices, strict=True)]
+            readouts = [replace(readout, decay=decay) for readout, decay in zip(readouts, found, strict=True)]
+    elif saved is not None and saved.is_selected and totals is saved.totals:
+        readouts, weights = list(saved.readouts), saved.weights  # chosen for these very counts
+    else:
+        given = given_readout(options.rule, options.decay)
+        readouts = [given or Readout(options.rule, suggest_decay(counts, options.rule)) for counts in parts]
+        if saved is not None and saved.is_selected:
+            weights = saved.weights
+    specs = [state.run_spec.specs[index] for index in indices]
+    if len(specs) == 1:
+        weights = (1.0,)
+    return tuple(map(ModelMember, specs, parts, readouts, weights))
 
 
 def model_of(state: RunState, options: RunOptions) -> FlyNNClassifier:
     """The classifier that the results so far make."""
-    selection, run, saved = state.results.get("selection"), state.run_spec, options.federation
-    index = selected(state)
-    counts = state.results["counts"].parts[index]
-    if selection is not None:
-        readout = selection.readout
-    elif (
-        saved is not None
-        and state.results["counts"] is saved.totals
-        and (options.purpose == "evaluate" or saved.phase not in ("counts", "selection"))
-    ):
-        readout = saved.readout  # chosen for these very counts
-    else:
-        suggested = Readout(options.rule, suggest_decay(counts, options.rule))
-        readout = given_readout(options.rule, options.decay) or suggested
-    return classifier_of(run.only(index), counts, readout)
+    return _classifier(state.run_spec, members_of(state, options))
 
 
-def classifier_of(run: RunSpec, counts: ClassCounts, readout: Readout) -> FlyNNClassifier:
-    """The classifier of a run's counts for its only spec."""
-    member = ModelMember(run.spec, counts, readout)
-    return FlyNNClassifier.from_model(Model((member,), np.array(run.classes), run.feature_names, run.guarantee))
+def classifier_of(
+    run: RunSpec, counts: Sequence[ClassCounts], readouts: Sequence[Readout], weights: Sequence[float] = (1.0,)
+) -> FlyNNClassifier:
+    """The classifier of a run's counts for its specs."""
+    return _classifier(run, tuple(map(ModelMember, run.specs, counts, readouts, weights)))
+
+
+def _classifier(run: RunSpec, members: tuple[ModelMember, ...]) -> FlyNNClassifier:
+    return FlyNNClassifier.from_model(Model(members, np.array(run.classes), run.feature_names, run.guarantee))
 
 
 def _request(state: RunState, context: Context) -> EvaluationRequest:
-    model = model_of(state, context.options)
-    counts: ClassCounts = model.counts_
-    run = state.run_spec.only(selected(state))
-    readout = replace(model.model_.member.readout, temperature=model.temperature_)
-    n_releases = sum(release.times for release in counts.noise)
+    members = members_of(state, context.options)
+    run = state.run_spec.only(kept_specs(state))
+    counts = tuple(member.counts for member in members)
+    readouts = tuple(replace(member.readout, temperature=member.temperature) for member in members)
+    weights = tuple(member.weight for member in members)
+    n_releases = sum(release.times for release in counts[0].noise)
     if isinstance(run.mode, Secure):
         n_releases = len(context.counted.members)  # each added a share of the noise
-    return EvaluationRequest(run, counts, readout, n_releases, context.options.is_evaluated)
+    return EvaluationRequest(run, counts, readouts, weights, n_releases, context.options.is_evaluated)
 
 
 def _start(state: RunState, context: Context) -> Tables:

@@ -1,9 +1,13 @@
-"""Phase "selection": spec and readout chosen by the parties' own leave-one-out.
+"""Phase "selection": members of the model, their readouts and weights, by the parties' own leave-one-out.
 
 Every counted party gets the sums of the counts and the candidates. Its answer has, for each candidate and class, the
 number of its training samples that the model trained without the sample classifies correctly (the diagonal of the
 leave-one-out confusion matrix), and the log-losses at each of `TEMPERATURES`, which calibrate the model. Added up they
-are those of the pooled samples.
+are those of the pooled samples. Of very many samples some are left out in turn, chosen by their content
+(`model.subsample`); the answer has their number, too.
+
+The sums are those of the phase "counts", or of the phase "trial" with smaller hashes: then the chosen candidates are
+counted in their final size afterwards.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import numpy as np
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch
+from flwr_flynn.federated.compression import pack_numbers, unpack_numbers
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
 from flwr_flynn.federated.protocol import EVALUATE, EXACT, Answer, Array, Config, Reply, Request, Scalar, key, register
@@ -27,7 +32,8 @@ from flwr_flynn.federated.statistics import CountsOfSpecs, Tables
 from flwr_flynn.model.candidates import candidate_readouts
 from flwr_flynn.model.leave_one_out import LOSS_UNIT, MAX_LOSS, TEMPERATURES, hashed_batches, leave_one_out_tables
 from flwr_flynn.model.scoring import Readout
-from flwr_flynn.model.selection import best, best_temperature
+from flwr_flynn.model.selection import N_LEFT_OUT, Choice, best_temperature, choose
+from flwr_flynn.model.subsample import kept
 
 _MAX_CANDIDATES = 64  # readouts of a spec
 _CANDIDATE_CHARS = 64  # of one in JSON
@@ -65,11 +71,15 @@ class SelectionRequest(Request[Tables]):
     def compute(self, party: Party) -> Answer:
         X, codes = party.labelled(self.run.codes, self.run.spec.n_features)
         progress = party.progress(len(codes) * len(self.run.specs))
-        tables: list[Array] = []
+        left_out = kept(X, codes, self.totals.parts[0].n_per_class, N_LEFT_OUT)
+        n_examples = len(codes)
+        if not left_out.all():
+            X, codes = X[left_out], codes[left_out]
+        tables: list[Array] = [np.bincount(codes, minlength=self.run.n_classes)[None].astype(np.int64)]
         for hasher, counts, readouts in zip(self.run.hashers, self.totals.parts, self.candidates, strict=True):
             batches = hashed_batches(hasher, X, codes, party.options.n_jobs, progress)
             tables += leave_one_out_tables(counts, batches, readouts)
-        return Answer(tables, len(codes))
+        return Answer([pack_numbers(table.ravel()) for table in tables], n_examples)
 
     def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> Tables:
         if member is None or member.sizes is None:
@@ -77,11 +87,20 @@ class SelectionRequest(Request[Tables]):
         announced, sizes = reply.announced, np.array(member.sizes, np.int64)
         if announced != member.examples:
             raise PayloadError("selection", f"{member.examples} examples as counted", announced)
-        tables = codec.tables(arrays, _shapes(self.candidates, self.run.n_classes))
+        shapes = _shapes(self.candidates, self.run.n_classes)
+        if len(arrays) != len(shapes) or any(array.dtype.str != "|u1" or array.ndim != 1 for array in arrays):
+            raise PayloadError("tables", f"{len(shapes)} packed arrays", f"{len(arrays)} arrays")
+        flat = [unpack_numbers(array, a * b, 2**63 - 1) for array, (a, b) in zip(arrays, shapes, strict=True)]
+        if any(len(each) != a * b for each, (a, b) in zip(flat, shapes, strict=True)):
+            raise PayloadError("tables", "a number for each entry", "more or fewer")
+        tables = [each.reshape(shape) for each, shape in zip(flat, shapes, strict=True)]
         most = min(_MAX_LOSS * announced, (2**63 - 1) // 1024)  # so that no party leaves the sum without room
-        for correct, losses in zip(tables[::2], tables[1::2], strict=True):
-            if (correct < 0).any() or (correct > sizes).any():
-                raise PayloadError("correct", "from 0 to the party's samples of the class", "entries outside")
+        left_out = tables[0]
+        if (left_out < 0).any() or (left_out > sizes).any():
+            raise PayloadError("left out", "from 0 to the party's samples of the class", "entries outside")
+        for correct, losses in zip(tables[1::2], tables[2::2], strict=True):
+            if (correct < 0).any() or (correct > left_out).any():
+                raise PayloadError("correct", "from 0 to the samples of the class left out", "entries outside")
             if (losses < 0).any() or (losses > most).any():
                 raise PayloadError("log-losses", f"from 0 to {most}", "entries outside")
         return Tables(tuple(tables))
@@ -89,36 +108,37 @@ class SelectionRequest(Request[Tables]):
 
 @dataclass(frozen=True)
 class Selection:
-    """Spec and readout that a run selected, and how the candidates compare."""
+    """Members that a run selected, and how the candidates compare."""
 
-    spec: int  # index of the selected one
-    readout: Readout  # without a temperature where no party with samples replied
+    choices: tuple[Choice, ...]  # the best first
+    readouts: tuple[Readout, ...]  # of each; without a temperature where no party with samples replied
     candidates: Candidates
     accuracies: tuple[tuple[float, ...], ...]  # leave-one-out, balanced; () where no party with samples replied
     examples: int  # samples that the accuracies are about
     parties: int  # that replied
     missing: dict[str, str]  # reasons of counted parties without an answer, by name
+    is_trial: bool = False  # True where the chosen candidates are counted in another size afterwards
+
+    @property
+    def specs(self) -> tuple[int, ...]:
+        """Indices of the chosen specs."""
+        return tuple(choice.spec for choice in self.choices)
 
     @property
     def accuracy(self) -> float | None:
-        """Leave-one-out balanced accuracy of the selected candidate."""
+        """Leave-one-out balanced accuracy of the best candidate alone."""
         if not self.accuracies:
             return None
-        index = self.candidates[self.spec].index(replace(self.readout, temperature=None))
-        return self.accuracies[self.spec][index]
+        return self.accuracies[self.choices[0].spec][self.choices[0].readout]
 
     def to_dict(self) -> dict[str, Any]:
         """The selection as JSON can hold it."""
         values = asdict(self)
-        values["readout"] = [self.readout.rule, self.readout.decay, self.readout.temperature]
+        values["choices"] = [[each.spec, each.readout, each.weight] for each in self.choices]
+        values["readouts"] = [[each.rule, each.decay, each.temperature] for each in self.readouts]
         values["candidates"] = [[[each.rule, each.decay] for each in entries] for entries in self.candidates]
         values["accuracies"] = [list(entries) for entries in self.accuracies]
         return values | {"accuracy": self.accuracy}
-
-
-def is_selection_needed(n_specs: int, rule: str, decay: float | str) -> bool:
-    """True if there is more than one candidate. Rule "bayes" has no decay."""
-    return n_specs > 1 or (decay == "auto" and rule != "bayes")
 
 
 def candidates_for(totals: CountsOfSpecs, rule: str, decay: float | str) -> Candidates:
@@ -127,22 +147,22 @@ def candidates_for(totals: CountsOfSpecs, rule: str, decay: float | str) -> Cand
 
 
 def select(
-    candidates: Candidates, total: Tables | None, sizes: Sequence[int], parties: int, missing: dict[str, str]
+    candidates: Candidates, total: Tables | None, parties: int, missing: dict[str, str], max_members: int
 ) -> Selection:
-    """The best candidate by the sum of the replies; `sizes` are samples of each class of the parties that replied.
-
-    Without samples it is the first spec with the suggested decay.
-    """
-    n_per_class = np.array(sizes, np.int64)
-    spec, index, temperature, accuracies = 0, 0, None, ()
-    if total is not None and n_per_class.any():
-        correct, losses = list(total.tables[::2]), total.tables[1::2]
-        spec, index = best(correct, n_per_class)
-        temperature = best_temperature(losses[spec][index])
+    """The best candidates by the sum of the replies. Without samples it is the first spec with the suggested decay."""
+    n_per_class, correct, losses = np.zeros(1, np.int64), [np.zeros((1, 1), np.int64)], []
+    if total is not None and total.tables[0].any():
+        n_per_class, correct, losses = total.tables[0][0], list(total.tables[1::2]), list(total.tables[2::2])
+    choices = choose(correct, n_per_class, max_members)
+    readouts = [candidates[choice.spec][choice.readout] for choice in choices]
+    accuracies: tuple[tuple[float, ...], ...] = ()
+    if losses:
+        found = [best_temperature(losses[choice.spec][choice.readout]) for choice in choices]
+        readouts = [replace(readout, temperature=each) for readout, each in zip(readouts, found, strict=True)]
         filled = n_per_class > 0
-        accuracies = tuple(tuple((table[:, filled] / n_per_class[filled]).mean(axis=1).tolist()) for table in correct)  # type: ignore[assignment]
-    readout = replace(candidates[spec][index], temperature=temperature)
-    return Selection(spec, readout, candidates, accuracies, sum(n_per_class.tolist()), parties, missing)
+        accuracies = tuple(tuple((table[:, filled] / n_per_class[filled]).mean(axis=1).tolist()) for table in correct)
+    examples = sum(n_per_class.tolist())
+    return Selection(tuple(choices), tuple(readouts), candidates, accuracies, examples, parties, missing)
 
 
 def _candidates(config: Config, n_specs: int) -> Candidates:
@@ -161,16 +181,22 @@ def _candidates(config: Config, n_specs: int) -> Candidates:
 
 
 def _shapes(candidates: Candidates, n_classes: int) -> list[tuple[int, int]]:
-    """Shapes of the tables of a reply: for each spec correct samples by class, then losses by temperature."""
-    return [(len(entries), width) for entries in candidates for width in (n_classes, len(TEMPERATURES))]
+    """Shapes of the tables of a reply: samples left out, and for each spec correct samples, then losses."""
+    return [(1, n_classes)] + [(len(each), width) for each in candidates for width in (n_classes, len(TEMPERATURES))]
+
+
+def _totals(state: RunState) -> CountsOfSpecs:
+    """The counts that the selection is about: those of the trial, if there was one."""
+    totals: CountsOfSpecs = state.results["trial" if "trial" in state.results else "counts"]
+    return totals
 
 
 def _candidates_of(state: RunState, context: Context) -> Candidates:
-    return candidates_for(state.results["counts"], context.options.rule, context.options.decay)
+    return candidates_for(_totals(state), context.options.rule, context.options.decay)
 
 
 def _request(state: RunState, context: Context) -> SelectionRequest:
-    return SelectionRequest(state.run_spec, state.results["counts"], _candidates_of(state, context))
+    return SelectionRequest(state.run_spec, _totals(state), _candidates_of(state, context))
 
 
 def _start(state: RunState, context: Context) -> Tables:
@@ -179,16 +205,18 @@ def _start(state: RunState, context: Context) -> Tables:
 
 
 def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
-    sizes = np.zeros(state.run_spec.n_classes, np.int64)
     heard = [context.counted.member(cid) for cid in batch.passed]
-    for member in heard:
-        if member is not None and member.sizes is not None:
-            sizes += np.array(member.sizes, np.int64)
     silent = [member for member in context.counted.members if member not in heard]
     absent = {context.names.get(member.node, str(member)): "not there to be asked" for member in silent}
     missing = absent | dict(context.missing)
-    selection = select(_candidates_of(state, context), batch.total, sizes.tolist(), len(batch.passed), missing)
+    options, candidates = context.options, _candidates_of(state, context)
+    selection = select(candidates, batch.total, len(batch.passed), missing, options.max_members)
+    if "trial" in state.results and options.plan is not None:
+        selection = replace(selection, is_trial=True)
+        specs = tuple(options.plan.final(state.run_spec.specs[index]) for index in selection.specs)
+        state = replace(state, run_spec=replace(state.run_spec, specs=specs))
     return state.with_result("selection", selection)
 
 
 SELECTION = Phase("selection", EVALUATE, _request, _start, _fold, audience=COUNTED)
+SELECTION_OF_TRIAL = replace(SELECTION, about="trial")

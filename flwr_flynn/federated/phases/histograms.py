@@ -1,0 +1,179 @@
+"""Phase "histograms": exact histograms of the columns, from which the server derives rank codes and weights.
+
+They tell about three digits of every value: so a party with samples of its own to hide has `min_examples` put bins of
+fewer samples together, and leaves out classes of fewer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_flynn.errors import ConfigError, DataError, PayloadError, SpecError
+from flwr_flynn.federated.collect import Batch
+from flwr_flynn.federated.compression import pack_numbers, unpack_numbers
+from flwr_flynn.federated.labels import Label, checked_classes, checked_names, codes_of
+from flwr_flynn.federated.party import Party
+from flwr_flynn.federated.phase import Context, Phase, RunState
+from flwr_flynn.federated.phases.columns import Columns, unscaled
+from flwr_flynn.federated.protocol import TRAIN, Answer, Array, Config, Reply, Request, Scalar, key, register
+from flwr_flynn.federated.roster import Member
+from flwr_flynn.federated.run_spec import MAX_CHARS, announced_names
+from flwr_flynn.hashing.rank_codes import KEY_BITS
+from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.candidates import HashPlan
+from flwr_flynn.model.column_histograms import ColumnHistograms
+
+_MOST_CELLS = 2**26  # of one party
+_CELL_BYTES = 64  # that a cell takes while it is made, roughly
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class HistogramsRequest(Request[ColumnHistograms]):
+    """Ask for the histograms of the columns less their centre."""
+
+    center: npt.NDArray[np.float64]  # (n_features,)
+    classes: Sequence[Label]
+    min_examples: int
+    feature_names: Sequence[str] | None = None
+    max_examples: int | None = None  # of a party; a 1024th of the capacity by default
+
+    phase = "histograms"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "classes", checked_classes(self.classes))
+        if self.feature_names is not None:
+            object.__setattr__(self, "feature_names", checked_names(self.feature_names, self.n_features))
+
+    @property
+    def n_features(self) -> int:
+        """Number of columns."""
+        return len(self.center)
+
+    @property
+    def memory_needed(self) -> int:
+        """Bytes that the sums of rows take, samples not included."""
+        return 16 * len(self.classes) * self.n_features
+
+    def to_config(self) -> dict[str, Scalar]:
+        names = self.feature_names
+        return {
+            key("classes"): json.dumps(self.classes),
+            key("min_examples"): self.min_examples,
+            **({} if names is None else {key("feature_names"): json.dumps(names)}),
+        }
+
+    def arrays(self) -> list[Array]:
+        return [self.center]
+
+    @classmethod
+    def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> HistogramsRequest:
+        if len(arrays) != 1 or arrays[0].dtype.str != "<f8" or arrays[0].ndim != 1 or not len(arrays[0]):
+            got = ", ".join(f"{array.dtype.str} {array.shape}" for array in arrays[:3]) or "none"
+            raise PayloadError("center", "one float64 array of shape (features,)", got)
+        if not np.isfinite(arrays[0]).all():
+            raise PayloadError("center", "finite numbers", "NaN or infinity")
+        try:
+            classes, least = config.json("classes", MAX_CHARS), config.integer("min_examples", 1)
+            request = cls(arrays[0], classes, least, announced_names(config))
+        except ConfigError as error:
+            raise PayloadError(error.field or "config", error.expected, error.got, text=f"config: {error}") from None
+        what = f"histograms of {request.n_features} columns, {len(request.classes)} classes"
+        party.check_memory(request.memory_needed, what)
+        return request
+
+    def compute(self, party: Party) -> Answer:
+        X, codes = party.labelled(lambda y: codes_of(self.classes, y), self.n_features)
+        party.check_memory(_CELL_BYTES * X.shape[0] * self.n_features, f"histograms of {self.n_features} columns")
+        least = max(self.min_examples, party.options.min_examples)
+        found = ColumnHistograms.from_data(X, codes, len(self.classes), self.center.tolist(), least)
+        gaps = np.diff(found.cells, prepend=-1) - 1
+        return Answer([found.n_per_class.copy(), pack_numbers(gaps), pack_numbers(found.counts - 1)], found.n_examples)
+
+    def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> ColumnHistograms:
+        announced, n_classes = reply.announced, len(self.classes)
+        if len(arrays) != 3 or any(array.dtype.str != "|u1" or array.ndim != 1 for array in arrays[1:]):
+            raise PayloadError("histograms", "class sizes, gaps and counts", f"{len(arrays)} arrays")
+        sizes = arrays[0]
+        if sizes.dtype.str != "<i8" or sizes.shape != (n_classes,):
+            raise PayloadError("histograms", f"{n_classes} class sizes of int64", f"{sizes.dtype} of {sizes.shape}")
+        if sizes.min() < 0 or sum(sizes.tolist()) != announced:
+            raise PayloadError("histograms", f"{announced} examples as announced", "other class sizes")
+        if announced > (most := self.max_examples or self.capacity // 1024):
+            raise PayloadError("histograms", f"at most {most} examples", announced)
+        few = int(((sizes > 0) & (sizes < self.min_examples)).sum())
+        if few:
+            expected = f"classes of fewer than {self.min_examples} examples to be left out"
+            raise PayloadError("histograms", expected, f"{few} of them")
+        n_cells = min(announced * self.n_features, _MOST_CELLS)
+        gaps = unpack_numbers(arrays[1], n_cells, n_classes * self.n_features << KEY_BITS)
+        counts = unpack_numbers(arrays[2], n_cells, max(announced - 1, 0))
+        if len(gaps) != len(counts):
+            raise PayloadError("histograms", f"{len(gaps)} counts, one for each gap", len(counts))
+        # Gaps are bounded, but not their sum, which may wrap around: then cells do not ascend, and are refused.
+        cells = np.cumsum(gaps + 1) - 1
+        try:
+            found = ColumnHistograms(self.n_features, sizes.astype(np.int64), cells, counts + 1)
+        except DataError as error:
+            raise PayloadError("histograms", error.expected, error.got) from None
+        if len(counts) and int(found.counts.min()) < self.min_examples:
+            raise PayloadError("histograms", f"bins of at least {self.min_examples} examples", "smaller ones")
+        return found
+
+    def sizes(self, statistic: ColumnHistograms) -> npt.NDArray[np.int64]:
+        return statistic.n_per_class
+
+    @property
+    def capacity(self) -> int:
+        return 2**60
+
+
+@dataclass(frozen=True)
+class Histograms:
+    """The result of the phase."""
+
+    histograms: ColumnHistograms
+    missing: dict[str, str]  # reasons of parties without an answer, by name
+    trouble: str  # the reason why the columns are not scaled, or ""
+
+
+def derive_specs(plan: HashPlan, columns: Columns, histograms: ColumnHistograms) -> tuple[tuple[HashSpec, ...], str]:
+    """Specs of a plan that `needs_histograms`, and "" or the reason why they are unscaled."""
+    reason = columns.trouble or "no party sent the histograms of any sample"
+    if histograms.n_examples and not columns.trouble:
+        try:
+            return plan.specs(columns.moments, histograms), ""
+        except (SpecError, DataError) as error:
+            reason = str(error)
+    return unscaled(plan).specs(), reason
+
+
+def _request(state: RunState, context: Context) -> HistogramsRequest:
+    options, run = context.options, state.run_spec
+    columns: Columns = state.results["columns"]
+    center = (
+        np.zeros(run.spec.n_features) if columns.trouble else np.array(columns.moments.center_and_scale("center")[0])
+    )
+    return HistogramsRequest(
+        center, run.classes, options.min_examples, run.feature_names, options.max_examples_per_party
+    )
+
+
+def _nothing(state: RunState, context: Context) -> ColumnHistograms:
+    return ColumnHistograms.zeros(state.run_spec.spec.n_features, state.run_spec.n_classes)
+
+
+def _fold(state: RunState, batch: Batch[ColumnHistograms], context: Context) -> RunState:
+    plan = context.options.plan
+    assert plan is not None  # only such a plan has this phase
+    specs, trouble = derive_specs(plan, state.results["columns"], batch.total)
+    state = replace(state, run_spec=replace(state.run_spec, specs=context.options.first_specs(specs)))
+    return state.with_result(HISTOGRAMS.name, Histograms(batch.total, dict(context.missing), trouble))
+
+
+HISTOGRAMS = Phase("histograms", TRAIN, _request, _nothing, _fold)
