@@ -14,7 +14,7 @@ from numpy.testing import assert_array_equal
 
 from flwr_flynn import FlyHash, HashSpec
 from flwr_flynn.errors import DataError, SpecError
-from flwr_flynn.hashing.rank_codes import KEY_BITS, RankCodes, edges_of_range, keys_of, values_of
+from flwr_flynn.hashing.rank_codes import KEY_BITS, RankCodes, edges_of_ranges, keys_of, values_of
 from tests import oracle
 from tests.raising import raises
 from tests.strategies import coded_cases, coded_specs
@@ -184,9 +184,9 @@ def test_values_that_are_not_finite_are_refused():
 
 
 def test_edges_of_a_public_range():
-    edges = edges_of_range([0.0, -1.0], [32.0, 1.0], 4)
+    edges = edges_of_ranges([0.0, -1.0], [32.0, 1.0], 4)
     assert edges.tolist() == [[4.0, 12.0, 20.0, 28.0], [-0.75, -0.25, 0.25, 0.75]]
-    assert edges_of_range(0, 1).shape == (1, 32)
+    assert edges_of_ranges([0.0], [1.0]).shape == (1, 32)
     HashSpec(2, 10, 1, 1, 0, coding="steps", n_codes=2, edges=edges)
 
 
