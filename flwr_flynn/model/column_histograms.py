@@ -94,6 +94,7 @@ class ColumnHistograms:
 
         Classes of fewer than `min_examples` samples are left out. Of the others, neighbouring bins of a column are
         put together, from the lowest up, until each has so many samples; all then count as values of its highest bin.
+        What is left at the top, too few, joins the bin below, so that no extreme value is told.
         """
         n, d = X.shape
         kept = np.bincount(y, minlength=n_classes)
@@ -115,8 +116,8 @@ class ColumnHistograms:
         cells: list[int] = []
         counts: list[int] = []
         rows = self.cells >> KEY_BITS
-        starts = np.flatnonzero(np.diff(rows, prepend=-1))
-        for first, last in zip(starts, [*starts[1:], len(rows)], strict=True):
+        bounds = [*np.flatnonzero(np.diff(rows, prepend=-1)).tolist(), len(rows)]
+        for first, last in pairwise(bounds):
             held = 0
             begin = len(cells)
             for cell, count in zip(self.cells[first:last].tolist(), self.counts[first:last].tolist(), strict=True):
