@@ -179,7 +179,7 @@ class RunOptions:
     @property
     def has_trial(self) -> bool:
         """True if candidates are compared in a smaller size than the model's."""
-        return self.selects and self.plan is not None and self.plan.final_dim is not None
+        return self.selects and self.plan is not None and self.plan.final_sizes is not None
 
     @property
     def is_selected(self) -> bool:

@@ -29,9 +29,16 @@ _PERIOD = 2.2  # of a wave, in typical distances between samples
 _FAINT = 0.02  # weight of an uninformative column before waves, beside 1.02 of the most informative one
 
 EFFORTS = ("quick", "default", "thorough")
-_TRIAL_DIM = 2**14  # rows with which candidates are compared
-_LARGE = 4096  # samples from which larger hashes pay by default
-_DENSE, _SPARSE = 256, 1024  # rows for each winner, of few and of many samples
+_MANY = 4096  # samples from which more rows for each winner pay
+_QUICK = (2**14, 64)  # rows and winners
+_TRIAL = (2**13, 32)
+_FINAL = {  # by effort, and many samples
+    ("default", False): (2**15, 128),
+    ("default", True): (2**16, 64),
+    ("thorough", False): (2**16, 256),
+    ("thorough", True): (2**18, 256),
+}
+_MOST_COUNTS = 2**25  # of all classes of a member: 256 MiB
 
 
 @dataclass(frozen=True)
@@ -79,10 +86,10 @@ class HashPlan:
     waves : bool, optional
         True to use wave features. Default: with a scaling by name where there are 7 features or fewer.
     effort : {"quick", "default", "thorough"}, default="default"
-        Size of the hashes of "auto", where none is given. Candidates are compared with 16384 rows ("quick" stays
-        there). From 4096 samples on, those chosen are counted with 65536 and a winner for every 1024 of them; under
-        "thorough" with 262144, and 65536 for fewer samples.
-    max_members : int, default=4
+        Size of the hashes of "auto", where none is given. "quick" compares and counts candidates with 16384 rows and 64
+        winners. The others compare them with 8192 and 32, and count those chosen with 32768 and 128, from 4096 samples
+        on with 65536 and 64; under "thorough" with 65536 and 256, from 4096 samples on with 262144 and 256.
+    max_members : int, default=3
         Candidates of "auto" that the model keeps, at most, see `model.selection`.
     ranges : pair (low, high), optional
         Public ranges of the features, n_features floats each: rank codes with edges at equal distances within them,
@@ -110,7 +117,7 @@ class HashPlan:
     seed: int = 0
     waves: bool | None = None
     effort: str = "default"
-    max_members: int = 4
+    max_members: int = 3
     ranges: tuple[Sequence[float], Sequence[float]] | None = None
 
     def __post_init__(self) -> None:
@@ -143,26 +150,33 @@ class HashPlan:
         return self.n_features <= _RANKS_UP_TO and not self.waves and self.signed is None
 
     @property
-    def final_dim(self) -> int | None:
-        """Rows with which the chosen candidates of "auto" are counted; None if that is the size of `specs`."""
-        if self.scaling != "auto" or self.hash_dim is not None or self.hash_nnz is not None:
+    def final_sizes(self) -> tuple[int, int] | None:
+        """Rows and winners with which the chosen candidates of "auto" are counted; None if `specs` has them."""
+        if not self._has_sizes_of_effort or self.effort == "quick":
             return None
-        large = (self.n_examples or 0) >= _LARGE
-        rows = {"quick": 2**14, "default": 2**16 if large else 2**14, "thorough": 2**18 if large else 2**16}
-        rows_of_counts = 2**27 // self.n_classes  # all counts of a member within 1 GiB
-        final = min(rows[self.effort], rows_of_counts)
-        return final if final > self._trial_dim else None
+        hash_dim, hash_nnz = _FINAL[self.effort, (self.n_examples or 0) >= _MANY]
+        least = self._trial_sizes["hash_dim"]
+        if _MOST_COUNTS // self.n_classes < hash_dim:  # many classes
+            hash_dim, hash_nnz = least, self._trial_sizes["hash_nnz"]
+        return (hash_dim, hash_nnz) if hash_dim > least else None
 
     @property
-    def _trial_dim(self) -> int:
-        return HashSpec.suggest(1, n_classes=self.n_classes).hash_dim if self.hash_dim is None else self.hash_dim
+    def _has_sizes_of_effort(self) -> bool:
+        return self.scaling == "auto" and self.hash_dim is None and self.hash_nnz is None
+
+    @property
+    def _trial_sizes(self) -> dict[str, int]:
+        """Rows and winners with which candidates are compared."""
+        hash_dim, hash_nnz = _QUICK if self.effort == "quick" else _TRIAL
+        fitting = max(min(hash_dim, _MOST_COUNTS // self.n_classes), 256)
+        return {"hash_dim": fitting, "hash_nnz": min(hash_nnz, fitting)}
 
     def final(self, spec: HashSpec) -> HashSpec:
-        """A candidate in its final size: with more rows, the same ones first, and sparser if samples are many."""
-        if self.final_dim is None:
+        """A candidate in its final size; its first rows are the same."""
+        if self.final_sizes is None:
             return spec
-        share = _SPARSE if (self.n_examples or 0) >= _LARGE else _DENSE
-        return replace(spec, hash_dim=self.final_dim, hash_nnz=max(self.final_dim // share, spec.hash_nnz))
+        hash_dim, hash_nnz = self.final_sizes
+        return replace(spec, hash_dim=hash_dim, hash_nnz=hash_nnz)
 
     def specs(
         self, moments: ColumnMoments | None = None, histograms: ColumnHistograms | None = None
@@ -248,7 +262,8 @@ class HashPlan:
     @property
     def _sizes(self) -> dict[str, Any]:
         names = ("n_features", "n_examples", "n_classes", "hash_dim", "row_nnz", "hash_nnz", "seed")
-        return {name: getattr(self, name) for name in names}
+        sizes = self._trial_sizes if self._has_sizes_of_effort else {}
+        return {name: getattr(self, name) for name in names} | sizes
 
     def _spec(self, center: Any, scale: Any, signed: bool, n_waves: int = 0, frequency: float = 0.0) -> HashSpec:
         values = self._sizes | {"center": center, "scale": scale, "n_waves": n_waves, "wave_frequency": frequency}

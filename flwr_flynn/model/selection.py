@@ -66,7 +66,7 @@ def fit_members(
         losses = leave_one_out_tables(party.counts, [party.batch], [readout]).log_losses
         readout = replace(readout, temperature=best_temperature(losses[0]))
         spec, counts = specs[choice.spec], party.counts
-        if plan is not None and plan.final_dim is not None:
+        if plan is not None and plan.final_sizes is not None:
             spec = plan.final(spec)
             counts = ClassCounts.from_data(flynn_hash(spec), X, y, n_classes, n_jobs=n_jobs)
             again = candidate_readouts(counts, rule, decay)[choice.readout]
