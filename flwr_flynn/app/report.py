@@ -168,7 +168,9 @@ def compared(
     if selection is not None:
         found["selection_equal"] = None
         if complete and selection.accuracies and not selection.missing:
-            best = fit_members(specs, X, codes, n_classes, config.rule, config.decay_value(), -1, plan)
+            best = fit_members(
+                specs, X, codes, n_classes, config.rule, config.decay_value(), -1, strategy.run.options.max_members
+            )
             facts = [[(each.spec, each.readout, each.weight) for each in members] for members in (best, model.members)]
             found["selection_equal"] = facts[0] == facts[1]
             parts = best if found["selection_equal"] else None
@@ -261,7 +263,6 @@ _DONE = {"train": "counted", "join": "joined", "withdraw": "taken out", "evaluat
 _STEPS = {
     "columns": "sums of the columns",
     "histograms": "histograms of the columns",
-    "trial": "counts of the candidates",
     "evaluation": "model and evaluation",
 }
 

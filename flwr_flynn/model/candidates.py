@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,14 +30,15 @@ _FAINT = 0.02  # weight of an uninformative column before waves, beside 1.02 of 
 
 EFFORTS = ("quick", "default", "thorough")
 _MANY = 4096  # samples from which more rows for each winner pay
-_QUICK = (2**14, 64)  # rows and winners
-_TRIAL = (2**13, 32)
-_FINAL = {  # by effort, and many samples
+_SIZES = {  # rows and winners, by effort and many samples
+    ("quick", False): (2**14, 64),
+    ("quick", True): (2**14, 64),
     ("default", False): (2**15, 128),
     ("default", True): (2**16, 64),
     ("thorough", False): (2**16, 256),
     ("thorough", True): (2**18, 256),
 }
+_MANY_CLASSES = 8  # beyond, few samples get the rows of "quick" by default
 _MOST_COUNTS = 2**25  # of all classes of a member: 256 MiB
 
 
@@ -86,9 +87,9 @@ class HashPlan:
     waves : bool, optional
         True to use wave features. Default: with a scaling by name where there are 7 features or fewer.
     effort : {"quick", "default", "thorough"}, default="default"
-        Size of the hashes of "auto", where none is given. "quick" compares and counts candidates with 16384 rows and 64
-        winners. The others compare them with 8192 and 32, and count those chosen with 32768 and 128, from 4096 samples
-        on with 65536 and 64; under "thorough" with 65536 and 256, from 4096 samples on with 262144 and 256.
+        Rows and winners of the hashes of "auto", where neither is given. "quick": 16384 and 64. "default": 32768 and
+        128; from 4096 samples on 65536 and 64; as "quick" for fewer samples of more than 8 classes. "thorough": 65536
+        and 256, from 4096 samples on 262144 and 256. At most 2**25 / n_classes rows.
     max_members : int, default=3
         Candidates of "auto" that the model keeps, at most, see `model.selection`.
     ranges : pair (low, high), optional
@@ -131,6 +132,11 @@ class HashPlan:
         integer("max_members", self.max_members, error=SpecError)
 
     @property
+    def most_members(self) -> int:
+        """Members of the model, at most: one but for "auto"."""
+        return self.max_members if self.scaling == "auto" else 1
+
+    @property
     def needs_sums(self) -> bool:
         """True if `specs` needs the moments of the columns."""
         return isinstance(self.scaling, str)
@@ -150,33 +156,15 @@ class HashPlan:
         return self.n_features <= _RANKS_UP_TO and not self.waves and self.signed is None
 
     @property
-    def final_sizes(self) -> tuple[int, int] | None:
-        """Rows and winners with which the chosen candidates of "auto" are counted; None if `specs` has them."""
-        if not self._has_sizes_of_effort or self.effort == "quick":
-            return None
-        hash_dim, hash_nnz = _FINAL[self.effort, (self.n_examples or 0) >= _MANY]
-        least = self._trial_sizes["hash_dim"]
-        if _MOST_COUNTS // self.n_classes < hash_dim:  # many classes
-            hash_dim, hash_nnz = least, self._trial_sizes["hash_nnz"]
-        return (hash_dim, hash_nnz) if hash_dim > least else None
-
-    @property
-    def _has_sizes_of_effort(self) -> bool:
-        return self.scaling == "auto" and self.hash_dim is None and self.hash_nnz is None
-
-    @property
-    def _trial_sizes(self) -> dict[str, int]:
-        """Rows and winners with which candidates are compared."""
-        hash_dim, hash_nnz = _QUICK if self.effort == "quick" else _TRIAL
-        fitting = max(min(hash_dim, _MOST_COUNTS // self.n_classes), 256)
-        return {"hash_dim": fitting, "hash_nnz": min(hash_nnz, fitting)}
-
-    def final(self, spec: HashSpec) -> HashSpec:
-        """A candidate in its final size; its first rows are the same."""
-        if self.final_sizes is None:
-            return spec
-        hash_dim, hash_nnz = self.final_sizes
-        return replace(spec, hash_dim=hash_dim, hash_nnz=hash_nnz)
+    def _sizes_of_effort(self) -> dict[str, int]:
+        """Rows and winners of the candidates of "auto", where none are given."""
+        if self.scaling != "auto" or self.hash_dim is not None or self.hash_nnz is not None:
+            return {}
+        many = (self.n_examples or 0) >= _MANY
+        few_classes = many or self.n_classes <= _MANY_CLASSES
+        hash_dim, hash_nnz = _SIZES[self.effort if few_classes or self.effort != "default" else "quick", many]
+        hash_dim = max(min(hash_dim, _MOST_COUNTS // self.n_classes), 256)
+        return {"hash_dim": hash_dim, "hash_nnz": min(hash_nnz, hash_dim)}
 
     def specs(
         self, moments: ColumnMoments | None = None, histograms: ColumnHistograms | None = None
@@ -262,8 +250,7 @@ class HashPlan:
     @property
     def _sizes(self) -> dict[str, Any]:
         names = ("n_features", "n_examples", "n_classes", "hash_dim", "row_nnz", "hash_nnz", "seed")
-        sizes = self._trial_sizes if self._has_sizes_of_effort else {}
-        return {name: getattr(self, name) for name in names} | sizes
+        return {name: getattr(self, name) for name in names} | self._sizes_of_effort
 
     def _spec(self, center: Any, scale: Any, signed: bool, n_waves: int = 0, frequency: float = 0.0) -> HashSpec:
         values = self._sizes | {"center": center, "scale": scale, "n_waves": n_waves, "wave_frequency": frequency}

@@ -332,7 +332,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             center, _ = moments.center_and_scale("center")
             histograms = ColumnHistograms.from_data(X, codes, n_classes, center)
         specs = plan.specs(moments, histograms)
-        return fit_members(specs, X, codes, n_classes, self.rule, self.decay, self.n_jobs, plan)
+        return fit_members(specs, X, codes, n_classes, self.rule, self.decay, self.n_jobs, plan.most_members)
 
     def _plan(self, X: Any, n_classes: int) -> HashPlan | None:
         """Plan of the parameters for the samples; None for a given `spec`."""

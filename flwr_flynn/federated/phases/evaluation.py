@@ -33,13 +33,12 @@ from flwr_flynn.federated.protocol import (
 from flwr_flynn.federated.roster import Member, clean
 from flwr_flynn.federated.run_spec import RunSpec, Secure
 from flwr_flynn.federated.statistics import Tables
-from flwr_flynn.model.candidates import candidate_readouts, suggest_decay
+from flwr_flynn.model.candidates import suggest_decay
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.metrics import summary
 from flwr_flynn.model.model import Model, ModelMember
 from flwr_flynn.model.scoring import Readout, given_readout
-from flwr_flynn.model.selection import final_readout
 
 if TYPE_CHECKING:
     from flwr_flynn.federated.options import RunOptions
@@ -173,7 +172,7 @@ def kept_specs(state: RunState) -> tuple[int, ...]:
     selection, n_specs = state.results.get("selection"), len(state.run_spec.specs)
     if selection is None:
         return tuple(range(n_specs)) if state.is_selected else (0,)
-    return tuple(range(n_specs)) if selection.is_trial else tuple(selection.specs)
+    return tuple(selection.specs)
 
 
 def members_of(state: RunState, options: RunOptions) -> tuple[ModelMember, ...]:
@@ -185,13 +184,6 @@ def members_of(state: RunState, options: RunOptions) -> tuple[ModelMember, ...]:
     if selection is not None:
         readouts = list(selection.readouts)
         weights = tuple(choice.weight for choice in selection.choices)
-        if selection.is_trial:
-            trial = [state.results["trial"].parts[choice.spec] for choice in selection.choices]
-            again = [
-                candidate_readouts(counts, options.rule, options.decay)[choice.readout]
-                for counts, choice in zip(parts, selection.choices, strict=True)
-            ]
-            readouts = list(map(final_readout, readouts, trial, again, parts))
     elif saved is not None and saved.is_selected and totals is saved.totals:
         readouts, weights = list(saved.readouts), saved.weights  # chosen for these very counts
     else:
