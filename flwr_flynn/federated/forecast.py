@@ -1,7 +1,7 @@
 """Bytes that a run is going to cost each party, from public sizes alone.
 
-Counts are taken as Poisson distributed, and a message as long as their entropy: within a fifth or so of the truth where
-the number of samples is right. Real counts pile up on some bits, which makes sums shorter.
+Counts are taken as spread evenly over the bits, and a message as long as their entropy. Real counts pile up on some
+bits, which makes messages shorter: the forecast is the most that a run takes, and up to twice what it does take.
 """
 
 from __future__ import annotations
