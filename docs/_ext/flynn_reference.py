@@ -32,7 +32,7 @@ from flwr_flynn.app.settings import Row, Settings, key_of
 _log = logging.getLogger(__name__)
 
 _PUBLIC = ("", ".message", ".privacy", ".privacy.ledger", ".secagg", ".federation")
-_WITHOUT_PAGE = {"Plan", "message", "MECHANISMS", "NEIGHBOURS", "main"}  # explained on the page that lists the others
+_WITHOUT_PAGE = {"message", "MECHANISMS", "NEIGHBOURS", "main"}  # explained on the page that lists the others
 
 _TABLES: dict[str, type[Settings]] = {"run": RunConfig, "node": NodeConfig}
 
