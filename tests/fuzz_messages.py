@@ -175,9 +175,9 @@ def request_seeds() -> list[Request[Any]]:
         *(WithdrawRequest(run) for run in (RUN, NOISY)),
         SelectionRequest(RUN, totals, (candidates,)),
         SelectionRequest(TWO, pair, (candidates[:1], candidates[1:])),
-        EvaluationRequest(RUN, COUNTS[3], readout),
-        EvaluationRequest(RUN, COUNTS[1], readout, tries=False),
-        EvaluationRequest(NOISY, RELEASES[0], readout, n_releases=1),
+        EvaluationRequest(RUN, (COUNTS[3],), (readout,), (1.0,)),
+        EvaluationRequest(RUN, (COUNTS[1],), (readout,), (1.0,), tries=False),
+        EvaluationRequest(NOISY, (RELEASES[0],), (readout,), (1.0,), n_releases=1),
     ]
 
 

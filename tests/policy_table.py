@@ -55,8 +55,8 @@ FITS: dict[str, Request[Any]] = {
 }
 EVALUATIONS: dict[str, Request[Any]] = {
     "candidates": SelectionRequest(EXACT, CountsOfSpecs((_COUNTS,)), ((Readout("balanced", 0.5),),)),
-    "evaluation": EvaluationRequest(EXACT, _COUNTS, _READOUT),
-    "model": EvaluationRequest(EXACT, _COUNTS, _READOUT, tries=False),
+    "evaluation": EvaluationRequest(EXACT, (_COUNTS,), (_READOUT,), (1.0,)),
+    "model": EvaluationRequest(EXACT, (_COUNTS,), (_READOUT,), (1.0,), tries=False),
 }
 REQUESTS = (*FITS, *EVALUATIONS)
 

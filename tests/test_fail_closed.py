@@ -71,7 +71,7 @@ COLUMNS = asking(ColumnsRequest(4, CLASSES, True, 1))
 
 def handing_out(tries: bool = True, run: RunSpec = RUN) -> dict[str, Any]:
     counts = counts_of(*points(60))
-    return asking(EvaluationRequest(run, counts, Readout("balanced", 0.5, 1.0), tries=tries))
+    return asking(EvaluationRequest(run, (counts,), (Readout("balanced", 0.5, 1.0),), (1.0,), tries=tries))
 
 
 def selecting() -> dict[str, Any]:

@@ -68,7 +68,7 @@ def test_several_specs_make_the_round_trip() -> None:
     assert again.specs == tuple(GRID)
     rows = again.agree_on_rows(Config(run.to_config()))
     assert [hasher.fingerprint for hasher in rows] == [FlyHash(spec).fingerprint for spec in GRID]
-    assert run.only(1) == RunSpec(GRID[1], CLASSES)
+    assert run.only([1]) == RunSpec(GRID[1], CLASSES)
     assert (run.spec, run.hasher) == (GRID[0], run.hashers[0])
 
 

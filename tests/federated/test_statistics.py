@@ -31,7 +31,7 @@ SOME = np.array([0, 3, 9, 50, 51, 77, 100, 101, 102, 120, 149, 60])  # 12 sample
 RUN = RunSpec(GRID, NAMES)
 TOTALS = CountsOfSpecs(tuple(ClassCounts.from_data(flynn_hash(spec), X[SOME], Y[SOME], 3) for spec in GRID))
 CANDIDATES = candidates_for(TOTALS, "balanced", "auto")
-MODEL = EvaluationRequest(RUN.only(0), TOTALS.parts[0], Readout("balanced", 0.5, 1.0))
+MODEL = EvaluationRequest(RUN.only([0]), TOTALS.parts[:1], (Readout("balanced", 0.5, 1.0),), (1.0,))
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ from flwr_flynn.model.model import Model, ModelMember
 from flwr_flynn.model.scoring import Readout, given_readout
 
 if TYPE_CHECKING:
+    from flwr_flynn.federated.federation_file import Federation
     from flwr_flynn.federated.options import RunOptions
 
 _MAX_EXAMPLES = 2**48  # of a party; 32768 matrices of so many samples add up within int64
@@ -188,8 +189,10 @@ def members_of(state: RunState, options: RunOptions) -> tuple[ModelMember, ...]:
             grids = [candidate_readouts(counts, options.rule, options.decay) for counts in parts]
             found = [grid[each.readout].decay for grid, each in zip(grids, selection.choices, strict=True)]
             readouts = [replace(readout, decay=decay) for readout, decay in zip(readouts, found, strict=True)]
-    elif saved is not None and saved.is_selected and totals is saved.totals:
-        readouts, weights = list(saved.readouts), saved.weights  # chosen for these very counts
+    elif saved is not None and totals is saved.totals and _is_chosen(saved, options):
+        readouts, weights = [saved.readouts[index] for index in indices], saved.weights  # chosen for these very counts
+    elif saved is not None and options.is_selected:
+        readouts, weights = list(map(partial(_again, options), saved.readouts, saved.totals.parts, parts)), saved.weights
     else:
         given = given_readout(options.rule, options.decay)
         readouts = [given or Readout(options.rule, suggest_decay(counts, options.rule)) for counts in parts]
@@ -199,6 +202,18 @@ def members_of(state: RunState, options: RunOptions) -> tuple[ModelMember, ...]:
     if len(specs) == 1:
         weights = (1.0,)
     return tuple(map(ModelMember, specs, parts, readouts, weights))
+
+
+def _is_chosen(saved: Federation, options: RunOptions) -> bool:
+    return saved.is_selected or options.purpose == "evaluate" or saved.phase not in ("counts", "selection")
+
+
+def _again(options: RunOptions, readout: Readout, before: ClassCounts, counts: ClassCounts) -> Readout:
+    """The readout that was chosen in a trial, for counts that have grown: the same place among the decays."""
+    place = [each.decay for each in candidate_readouts(before, options.rule, options.decay)]
+    after = candidate_readouts(counts, options.rule, options.decay)
+    index = place.index(readout.decay) if readout.decay in place else 0
+    return replace(after[index], temperature=readout.temperature)
 
 
 def model_of(state: RunState, options: RunOptions) -> FlyNNClassifier:

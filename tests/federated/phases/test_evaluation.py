@@ -28,7 +28,7 @@ from tests.federated.runs import GRID, LABELS, NAMES, X, Y, exchange, in_process
 
 RUN = RunSpec(GRID[0], NAMES)
 COUNTS = ClassCounts.from_data(FlyHash(GRID[0]), X, Y, 3)
-REQUEST = EvaluationRequest(RUN, COUNTS, Readout("balanced", 0.8, 0.5))
+REQUEST = EvaluationRequest(RUN, (COUNTS,), (Readout("balanced", 0.8, 0.5),), (1.0,))
 NOISE = SimulatedRelease(LaplaceCounts(5.0, hash_nnz=GRID[0].hash_nnz, n_classes=3), 3)
 
 
@@ -47,7 +47,8 @@ def refusal(entries: dict[str, Any], arrays: list[Any]) -> str:
 
 def test_a_request_makes_the_round_trip() -> None:
     release = NOISE.release(COUNTS)
-    noisy = EvaluationRequest(RunSpec(GRID[0], NAMES, Noisy(NOISE)), release, Readout("bayes", 0.5, 2.0), 1)
+    noisy_run = RunSpec(GRID[0], NAMES, Noisy(NOISE))
+    noisy = EvaluationRequest(noisy_run, (release,), (Readout("bayes", 0.5, 2.0),), (1.0,), 1)
     for request in (REQUEST, noisy, replace(REQUEST, tries=False)):
         again = EvaluationRequest.from_config(Config(request.to_config()), request.arrays(), party_of(X, LABELS))
         assert again == request
@@ -67,7 +68,7 @@ def test_a_party_tries_the_model_on_its_held_out_samples() -> None:
 def test_the_model_is_read_as_the_server_says() -> None:
     received: list[FlyNNClassifier] = []
     run = RunSpec(GRID[0], NAMES, feature_names=list("abcd"))
-    request = EvaluationRequest(run, COUNTS, Readout("novelty", 0.25, 3.0))
+    request = EvaluationRequest(run, (COUNTS,), (Readout("novelty", 0.25, 3.0),), (1.0,))
     replied(request, party_of(X, LABELS, on_model=received.append))
     (model,) = received
     assert (model.rule, model.decay_, model.temperature_) == ("novelty", 0.25, 3.0)
@@ -278,6 +279,6 @@ def test_a_share_of_the_parties_evaluates() -> None:
 def test_the_classifier_of_noisy_counts_carries_their_guarantee() -> None:
     release = NOISE.release(COUNTS)
     run = RunSpec(GRID[0], NAMES, Noisy(NOISE))
-    model = classifier_of(run, release, Readout("balanced", 0.5, 1.0))
+    model = classifier_of(run, (release,), (Readout("balanced", 0.5, 1.0),))
     assert model.guarantee_ == NOISE.guarantee()
     assert REQUEST.model.guarantee_ is None

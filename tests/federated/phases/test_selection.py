@@ -17,7 +17,6 @@ from flwr_flynn.federated.phases.selection import (
     Selection,
     SelectionRequest,
     candidates_for,
-    is_selection_needed,
     select,
 )
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Config, Reply
@@ -29,7 +28,7 @@ from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.leave_one_out import TEMPERATURES
 from flwr_flynn.model.scoring import Readout
-from flwr_flynn.model.selection import select as select_pooled
+from flwr_flynn.model.selection import fit_members
 from tests.federated.runs import (
     AUTO,
     GRID,
