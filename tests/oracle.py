@@ -53,6 +53,55 @@ def draw_wave(seed, wave, n_features):
     return phase, [((next(stream).bit_count() + next(stream).bit_count()) - 32) / 4 for _ in range(n_features)]
 
 
+def draw_weighted_row(seed, row, weights, n_codes, row_nnz):
+    """Features in proportion to their weights, codes alike, until there are enough different ones."""
+    stream, chosen = words(seed, row, 3), set()
+
+    def below(size):
+        word = next(stream)
+        while word * size % 2**32 < 2**32 % size:
+            word = next(stream)
+        return word * size >> 32
+
+    while len(chosen) < row_nnz:
+        drawn, feature = below(sum(weights)), 0
+        while drawn >= weights[feature]:
+            drawn -= weights[feature]
+            feature += 1
+        chosen.add(feature * n_codes + below(n_codes))
+    return sorted(chosen)
+
+
+def key(value):
+    """Sign, exponent and ten bits of the mantissa of a float64, as an integer in the order of the values."""
+    bits = int(np.float64(value + 0.0).view(np.uint64))
+    bits = 2**64 - 1 - bits if bits >> 63 else bits + 2**63  # ascending with the value
+    return bits >> 42
+
+
+def rank_codes(x, spec):
+    """A sample as ranks among the edges, and the ranks as bumps or steps."""
+    codes = []
+    for value, c, edges in zip(x.tolist(), spec.center or [0.0] * spec.n_features, spec.edges, strict=True):
+        codes += codes_of(key(float(value) - c), [key(edge) for edge in edges], spec)
+    return codes
+
+
+def codes_of(value, edges, spec):
+    def shape(each):
+        u = (sum(edge < each for edge in edges) + sum(edge <= each for edge in edges)) / (2 * len(edges))
+        if spec.coding == "steps":
+            return [int(u > (b + 0.5) / spec.n_codes) for b in range(spec.n_codes)]
+        gaps = spec.n_codes - 1
+        return [round(15 * max(1 - ((u * gaps - b) / 1.54) ** 2, 0) ** 2) for b in range(spec.n_codes)]
+
+    codes = shape(value)
+    if not spec.signed:
+        return codes
+    of_edges = [shape(edge) for edge in edges]
+    return [len(edges) * code - sum(column) for code, column in zip(codes, zip(*of_edges, strict=True), strict=True)]
+
+
 def waves(x, spec):
     """A point as triangle waves see it."""
     center, scale = spec.center or [0.0] * spec.n_features, spec.scale or [1.0] * spec.n_features
@@ -103,6 +152,9 @@ def active(X, rows, hash_nnz, signs=None, center=None, scale=None):
 def hashes(X, hasher):
     """Active bits of points by the hash of a specification, of which only rows and signs are taken over."""
     spec = hasher.spec
+    if spec.coding:
+        codes = np.array([rank_codes(x, spec) for x in X], np.int64).reshape(len(X), spec.n_inputs)
+        return active(codes, hasher.rows, spec.hash_nnz, hasher.signs)
     if not spec.n_waves:
         return active(X, hasher.rows, spec.hash_nnz, hasher.signs, spec.center, spec.scale)
     levels = np.array([waves(x, spec) for x in X], np.int64).reshape(len(X), spec.n_waves)

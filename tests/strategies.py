@@ -36,6 +36,33 @@ def specs(n_features, max_dim=80, plain=False):
     return st.composite(build)()
 
 
+EDGES = st.sampled_from([-1e300, -7.0, -1.0, -1e-310, 0.0, 5e-324, 0.1, 0.5, 1.0, 1.0009765625, 2.0, 255.0, 1e30])
+
+
+@st.composite
+def coded_specs(draw, n_features, max_dim=80):
+    """Specifications with rank codes for `n_features` columns, whose edges are often equal."""
+    hash_dim, n_codes = draw(st.integers(1, max_dim)), draw(st.integers(2, 6))
+    n_edges = draw(st.integers(1, 5))
+    row = st.lists(EDGES | st.floats(-50, 50), min_size=n_edges, max_size=n_edges).map(sorted)
+    edges = draw(st.lists(row, min_size=n_features, max_size=n_features))
+    weights = draw(st.none() | st.tuples(*[st.integers(1, 255)] * n_features))
+    n_inputs = n_features * n_codes
+    return HashSpec(
+        n_features=n_features,
+        hash_dim=hash_dim,
+        row_nnz=draw(st.integers(1, n_inputs if weights is None else (n_inputs + 1) // 2)),
+        hash_nnz=draw(st.integers(1, hash_dim)),
+        seed=draw(st.integers(0, 2**64 - 1)),
+        signed=draw(st.booleans()),
+        center=draw(st.none() | st.tuples(*[st.sampled_from([0.0, -0.0, 0.1, 1.0, -3.5])] * n_features)),
+        coding=draw(st.sampled_from(["bumps", "steps"])),
+        n_codes=n_codes,
+        edges=edges,
+        row_weights=weights,
+    )
+
+
 # Few distinct values, so that ties abound; wide ones; everything between.
 ELEMENTS = {
     "bool": (np.bool_, st.booleans()),
@@ -52,6 +79,17 @@ ELEMENTS = {
     "float64": (np.float64, st.floats(-1e30, 1e30)),
     "float16": (np.float16, st.floats(-100, 100, width=16)),
 }
+
+
+@st.composite
+def coded_cases(draw, kinds=tuple(ELEMENTS)):
+    """Specifications with rank codes and samples: some values are edges, zeros of both signs or outside all edges."""
+    dtype, elements = ELEMENTS[draw(st.sampled_from(kinds))]
+    n, d = draw(st.integers(0, 5)), draw(st.integers(1, 5))
+    if dtype == np.float64:
+        elements = elements | EDGES | st.sampled_from([-0.0, -5e-324, 1e-320, -1e308])
+    X = draw(hnp.arrays(dtype, (n, d), elements=elements))
+    return draw(coded_specs(d)), X
 
 
 @st.composite

@@ -40,7 +40,8 @@ def keys_of(values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     bits = (np.ascontiguousarray(values, np.float64) + 0.0).view(np.int64)  # -0.0 + 0.0 is 0.0
     # Of a negative float all bits but the sign are turned over: the larger the magnitude, the lower the key.
     ordered = bits ^ ((bits >> 63) & np.int64(2**63 - 1))
-    return (ordered >> (64 - KEY_BITS)) + (1 << (KEY_BITS - 1))
+    keys: npt.NDArray[np.int64] = (ordered >> (64 - KEY_BITS)) + (1 << (KEY_BITS - 1))
+    return keys
 
 
 def values_of(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:

@@ -51,7 +51,8 @@ class HashSpec:
     edges : (n_features, K) sequence of finite floats, optional
         With a coding: edges of the ranks of each feature, not descending, 1 <= K <= 256.
     row_weights : sequence of n_features int from 1 to 255, optional
-        Draw the features of a row in proportion to these (not in the paper). Default: all alike.
+        Draw the features of a row in proportion to these (not in the paper); `row_nnz` is then at most half of
+        `n_inputs`, rounded up. Default: all alike.
 
     Raises
     ------
@@ -89,6 +90,8 @@ class HashSpec:
         limits = "n_waves" if self.n_waves else "n_inputs" if self.coding else "n_features"
         for name, limit in (("row_nnz", limits), ("hash_nnz", "hash_dim")):
             value, most = getattr(self, name), getattr(self, limit)
+            if name == "row_nnz" and self.row_weights is not None:  # the last of many columns take long to be drawn
+                most, limit = (most + 1) // 2, f"half of {limit}, with row_weights"
             if value > most:
                 raise SpecError(name, f"an integer from 1 to {most} ({limit})", value)
         if not isinstance(self.signed, bool | np.bool_):

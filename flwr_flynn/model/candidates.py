@@ -170,7 +170,7 @@ class HashPlan:
         """Candidate specifications, the default first.
 
         A `SpecError` without the moments if `needs_sums`, or without the histograms if `needs_histograms`. The
-        histograms are of the columns less their mean.
+        histograms are of the columns less their mean. Where they are of no samples, "auto" has no rank codes.
         """
         if self.ranges is not None:
             return (self._coded_spec(_PUBLIC, edges_of_ranges(*self.ranges)),)
@@ -188,6 +188,8 @@ class HashPlan:
         if self.scaling != "auto":
             waves = self.n_features <= _FEW if self.waves is None else self.waves
             return (self._scaled(moments, self.scaling, self.signed is not False, waves),)
+        if histograms is not None and not histograms.n_examples:  # all of them stayed at home
+            histograms = None
         candidates = list(self._coded(moments, histograms, _CODED)) if histograms is not None else []
         has_waves = self.n_features <= _WAVES_UP_TO if self.waves is None else self.waves
         if has_waves:

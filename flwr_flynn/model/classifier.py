@@ -439,7 +439,8 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._read_out(X, Model.novelty)
 
     def _log_odds(self, X: Any) -> Floats:
-        return self.model_.log_odds(self._read_out(X, Model.scores))
+        scores = self._read_out(X, Model.scores)  # first, as it tells of a model that is not fitted
+        return self.model_.log_odds(scores)
 
     def _read_out(self, X: Any, read: Callable[[Model, Any, int | None], Floats]) -> Floats:
         """Apply a method of the model to the samples, batch by batch."""

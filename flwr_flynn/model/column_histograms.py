@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
+from numba import njit
 
 from flwr_flynn.errors import DataError
 from flwr_flynn.hashing.rank_codes import KEY_BITS, N_EDGES, keys_of, values_of
@@ -24,6 +25,7 @@ Integers = npt.NDArray[np.int64]
 
 _BATCH = 2**22  # values at a time
 _RANK_BINS = 8  # of the table behind a weight
+_LARGEST_TABLE = 2**22  # entries of a table of all values
 _LARGEST_GRID = 2**40  # of classes times columns, so that the cells fit int64
 
 
@@ -92,6 +94,7 @@ class ColumnHistograms:
 
         Classes of fewer than `min_examples` samples are left out. Of the others, neighbouring bins of a column are
         put together, from the lowest up, until each has so many samples; all then count as values of its highest bin.
+        What is left at the top, too few, joins the bin below, so that no extreme value is told.
         """
         n, d = X.shape
         kept = np.bincount(y, minlength=n_classes)
@@ -104,12 +107,8 @@ class ColumnHistograms:
             keep = kept[labels] > 0
             rows, labels = (rows, labels) if keep.all() else (rows[keep], labels[keep])
             if rows.shape[0]:
-                values = np.asarray(rows.toarray() if sp.issparse(rows) else rows, np.float64) - middle
-                if not np.isfinite(values).all():
-                    raise DataError("X", "finite numbers", "NaN or infinity")
-                grid = (labels[:, None] * d + np.arange(d)) << KEY_BITS
-                cells, counts = np.unique(grid + keys_of(values), return_counts=True)
-                total += cls(d, np.bincount(labels, minlength=n_classes), cells, counts.astype(np.int64))
+                cells, counts = _cells(rows.toarray() if sp.issparse(rows) else rows, labels, n_classes, middle)
+                total += cls(d, np.bincount(labels, minlength=n_classes), cells, counts)
         return total if min_examples <= 1 else total._floored(min_examples)
 
     def _floored(self, least: int) -> ColumnHistograms:
@@ -117,8 +116,8 @@ class ColumnHistograms:
         cells: list[int] = []
         counts: list[int] = []
         rows = self.cells >> KEY_BITS
-        starts = np.flatnonzero(np.diff(rows, prepend=-1))
-        for first, last in zip(starts, [*starts[1:], len(rows)], strict=True):
+        bounds = [*np.flatnonzero(np.diff(rows, prepend=-1)).tolist(), len(rows)]
+        for first, last in pairwise(bounds):
             held = 0
             begin = len(cells)
             for cell, count in zip(self.cells[first:last].tolist(), self.counts[first:last].tolist(), strict=True):
@@ -234,6 +233,35 @@ class ColumnHistograms:
         table = np.zeros(len(self.n_per_class) * self.n_features * n_ranges, np.int64)
         np.add.at(table, rows * n_ranges + ranges, self.counts)
         return table.reshape(len(self.n_per_class), self.n_features, n_ranges).astype(np.float64)
+
+
+def _cells(
+    X: npt.NDArray[Any], y: npt.NDArray[np.int64], n_classes: int, center: npt.NDArray[np.float64]
+) -> tuple[Integers, Integers]:
+    """Filled cells, ascending, and the samples in each."""
+    n, d = X.shape
+    if X.dtype.kind in "bu" and X.dtype.itemsize == 1 and n_classes * d <= _LARGEST_TABLE // 256:
+        # Of pixels only so many values occur: their numbers take a tenth of the time of sorting them.
+        table = np.zeros((n_classes, d, 256), np.int64)
+        _count_values(np.ascontiguousarray(X).view(np.uint8), np.ascontiguousarray(y), table)
+        labels, columns, values = np.nonzero(table)
+        counts, values = table[labels, columns, values], values - center[columns]
+    else:
+        values = np.asarray(X, np.float64) - center
+        if not np.isfinite(values).all():
+            raise DataError("X", "finite numbers", "NaN or infinity")
+        labels, columns, counts = y[:, None], np.arange(d), np.ones(values.size, np.int64)
+    cells = (((labels * d + columns) << KEY_BITS) + keys_of(values)).ravel()
+    found, index = np.unique(cells, return_inverse=True)
+    return found, np.bincount(index, weights=counts, minlength=len(found)).astype(np.int64)
+
+
+@njit(nogil=True, cache=True)
+def _count_values(X, y, table):  # type: ignore[no-untyped-def]
+    """Count the values of each column and class into the table, (L, d, 256)."""
+    for p in range(X.shape[0]):
+        for j in range(X.shape[1]):
+            table[y[p], j, X[p, j]] += 1
 
 
 def _row_sums(cells: Integers, counts: Integers, n_rows: int) -> Integers | None:

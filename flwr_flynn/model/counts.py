@@ -279,8 +279,10 @@ def memory_needed(spec: HashSpec, n_classes: int) -> int:
     """Estimate the memory of a hash and the counts of one model, in bytes, samples not included.
 
     24 for every entry of the rows (the rows, their form for the kernels, their signs, and the work space of drawing
-    them), 24 for every count (the sum, a copy, a message or file), 8 for every feature and slope of a wave, and a block
-    of waves.
+    them), 24 for every count (the sum, a copy, a message or file), 8 for every feature and slope of a wave, a block of
+    waves, and the codes of every rank (in two forms, and the comparison of the edges by which they are centred).
     """
     waves = 8 * spec.n_waves * (spec.n_features + 128)  # slopes, phases, and the waves of a few samples
-    return 24 * spec.hash_dim * (spec.row_nnz + n_classes) + 8 * spec.n_features + waves
+    n_edges = 0 if spec.edges is None else len(spec.edges[0])
+    codes = spec.n_features * (10 * (2 * n_edges + 1) * spec.n_codes + n_edges * (n_edges + 32))
+    return 24 * spec.hash_dim * (spec.row_nnz + n_classes) + 8 * spec.n_features + waves + codes

@@ -42,7 +42,7 @@ class ModelMember:
         Counts by the hash of `spec`.
     readout : Readout
     weight : float, default=1.0
-        Factor of the member's log probabilities in a model of several, above 0.
+        Factor of the member's log probabilities in a model of several, above 0 and at most 1.
 
     Raises
     ------
@@ -56,9 +56,7 @@ class ModelMember:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "weight", number("weight", self.weight, error=SpecError))
-        if self.weight <= 0:
-            raise SpecError("weight", "a finite number above 0", self.weight)
+        object.__setattr__(self, "weight", number("weight", self.weight, above=0, most=1, error=SpecError))
         for name, kind in (("spec", HashSpec), ("counts", ClassCounts), ("readout", Readout)):
             if not isinstance(getattr(self, name), kind):
                 raise SpecError(name, f"a {kind.__name__}", type(getattr(self, name)).__name__)

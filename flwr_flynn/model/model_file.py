@@ -1,18 +1,18 @@
 """Model file: an .npz without pickles that is written whole or not at all, and read whole or refused.
 
-Arrays of format 4:
+Arrays of format 4, of one member of weight 1, and of format 5, of several members or a different weight:
 
 ==============  =====================================================================================================
 ``header``      JSON, as bytes: format, classes, feature_names, guarantee, and for each member spec, fingerprint,
-                rule, decay, temperature and noise
+                rule, decay, temperature and noise; in format 5 weight as well
 ``counts_0``    counts of the first member in the narrowest integer type that holds them, unsigned if exact; then
                 ``counts_1`` and so on
 ``extra``       JSON, as bytes, where the writer adds a record of its own: a federation keeps its parties there
 ``digest``      SHA-256 of the other arrays, 32 bytes
 ==============  =====================================================================================================
 
-Formats 2 and 3 of earlier versions are read, too. Files come from anybody: sizes are known, and known to fit, before
-anything is allocated.
+Formats 2 and 3 of earlier versions are read, too, and several members of format 4, each of weight 1. Files come from
+anybody: sizes are known, and known to fit, before anything is allocated.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from flwr_flynn.model.noise_record import Release
 
 _log = logging.getLogger(__name__)
 
-_FORMAT = 4
+_FORMAT = 4  # of one member of weight 1
+_WEIGHTED_FORMAT = 5  # with the weight of each member
 _OLD_FORMATS = (2, 3)  # of exact and of noisy counts
 
 
@@ -49,8 +50,9 @@ def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | No
 
     An existing file keeps its permissions; a symbolic link is followed. `extra` is a record of the writer, for JSON.
     """
+    weighted = [member.weight for member in model.members] != [1.0]
     header = {
-        "format": _FORMAT,
+        "format": _WEIGHTED_FORMAT if weighted else _FORMAT,
         "classes": _labels_to_json(model.classes),
         "feature_names": None if model.feature_names is None else list(model.feature_names),
         "guarantee": model.guarantee,
@@ -63,6 +65,7 @@ def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | No
                 "temperature": member.readout.temperature,
                 "noise": [release.to_dict() for release in member.counts.noise],
             }
+            | ({"weight": member.weight} if weighted else {})
             for member in model.members
         ],
     }
@@ -117,8 +120,9 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
         text = _read_npy(archive, "header", r"\|u1", max_bytes // 32)
         header = json.loads(text.tobytes())
         old = header["format"] in _OLD_FORMATS
-        if isinstance(header["format"], bool) or not (old or header["format"] == _FORMAT):
-            known = ", ".join(str(number) for number in (*_OLD_FORMATS, _FORMAT))
+        weighted = header["format"] == _WEIGHTED_FORMAT
+        if isinstance(header["format"], bool) or not (old or weighted or header["format"] == _FORMAT):
+            known = ", ".join(str(number) for number in (*_OLD_FORMATS, _FORMAT, _WEIGHTED_FORMAT))
             raise ModelFileError("format", f"one of {known}", str(header["format"])[:20])
         members = [_member_of_old(header)] if old else header["members"]
         if not isinstance(members, list):
@@ -146,8 +150,9 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
     extra = json.loads(extras[0].tobytes()) if extras else None
     if old and isinstance(extra, dict):
         extra.setdefault("decay", header["decay"])  # "auto" or a number; format 4 leaves it to the federation
+    weights = [values["weight"] if weighted else 1.0 for values in members]
     model = Model(
-        tuple(_member(*parts, len(classes)) for parts in zip(specs, members, counts, strict=True)),
+        tuple(_member(*parts, len(classes)) for parts in zip(specs, members, counts, weights, strict=True)),
         classes,
         header["feature_names"],
         header.get("guarantee") if old else header["guarantee"],
@@ -161,8 +166,10 @@ def _first(names: list[str]) -> str:
     return ", ".join(name[:40] for name in names[:8]) + more
 
 
-def _member(spec: HashSpec, values: dict[str, Any], counts: npt.NDArray[Any], n_classes: int) -> ModelMember:
-    """Member from its spec, its entry in the header and its counts."""
+def _member(
+    spec: HashSpec, values: dict[str, Any], counts: npt.NDArray[Any], weight: Any, n_classes: int
+) -> ModelMember:
+    """Member from its spec, its entry in the header, its counts and its weight."""
     if counts.shape != (n_classes, spec.hash_dim):
         raise ModelFileError("counts", f"shape {(n_classes, spec.hash_dim)}", f"shape {counts.shape}")
     if flynn_hash(spec).fingerprint != values["fingerprint"]:
@@ -172,6 +179,7 @@ def _member(spec: HashSpec, values: dict[str, Any], counts: npt.NDArray[Any], n_
         spec,
         ClassCounts(counts, hash_nnz=spec.hash_nnz, spec_fingerprint=values["fingerprint"], noise=noise),
         Readout(values["rule"], values["decay"], values["temperature"]),
+        weight,
     )
 
 

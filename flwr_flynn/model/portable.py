@@ -14,7 +14,7 @@ from numba import njit
 _LN2_HIGH = 6.93147180369123816490e-01  # the first 32 bits of log 2: a multiple of it is exact
 _LN2_LOW = 1.90821492927058770002e-10
 _EXP = tuple(1.0 / math.factorial(i) for i in range(14))  # coefficients of the series
-_LOG = tuple(1.0 / i for i in range(1, 22, 2))
+_LOG = tuple(2.0 / i for i in range(3, 24, 2))
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -55,9 +55,11 @@ def log(x):  # type: ignore[no-untyped-def]
     if mantissa < 0.7071067811865476:
         mantissa *= 2.0
         exponent -= 1
-    s = (mantissa - 1.0) / (mantissa + 1.0)
+    f = mantissa - 1.0
+    s = f / (2.0 + f)
     z = s * s
-    series = 0.0  # 2 (s + s**3 / 3 + s**5 / 5 + ...): |s| < 0.172
+    series = 0.0  # log(1 + f) = 2 s + s (2 z / 3 + 2 z**2 / 5 + ...), and 2 s = f - s f: |s| < 0.172
     for i in range(10, -1, -1):
-        series = series * z + _LOG[i]
-    return exponent * _LN2_HIGH + (2.0 * s * series + exponent * _LN2_LOW)
+        series = (series + _LOG[i]) * z
+    half = 0.5 * f * f  # s f = half - s half, whose first term has a smaller error
+    return exponent * _LN2_HIGH - ((half - (s * (half + series) + exponent * _LN2_LOW)) - f)

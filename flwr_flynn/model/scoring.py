@@ -46,6 +46,7 @@ RULES = ("balanced", "novelty", "bayes")
 
 _SMALL = 1e-280  # sums below this may miss terms that underflowed
 _GRAIN = 2.0**36  # scores are multiples of its inverse
+_LEAST_LOG = -1e9  # of a probability in a model of several members
 BLOCK = 2**20  # scores computed at a time
 _SMOOTHING = 0.1  # the `a` of rule "bayes", see docs/explanation/defaults.md
 
@@ -151,7 +152,10 @@ def suggest_temperature(counts: ClassCounts, rule: str = "balanced") -> float:
 
 @njit(nogil=True, cache=True)
 def add_log_probabilities(odds, temperature, weight, total):  # type: ignore[no-untyped-def]
-    """Add weight times the log probabilities of odds over the temperature, (n, L), to the total."""
+    """Add weight times the log probabilities of odds over the temperature, (n, L), to the total.
+
+    None is below -1e9, so that sums stay finite at any temperature.
+    """
     for p in range(odds.shape[0]):
         row = odds[p]
         highest = row.max()
@@ -160,7 +164,7 @@ def add_log_probabilities(odds, temperature, weight, total):  # type: ignore[no-
             mass += exp((row[label] - highest) / temperature)
         shift = log(mass)
         for label in range(len(row)):
-            total[p, label] += weight * ((row[label] - highest) / temperature - shift)
+            total[p, label] += weight * max((row[label] - highest) / temperature - shift, _LEAST_LOG)
 
 
 class ScoreTable:

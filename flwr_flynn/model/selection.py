@@ -20,6 +20,7 @@ from flwr_flynn.model.candidates import HashPlan, candidate_readouts
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.leave_one_out import TEMPERATURES, Table, leave_one_out_tables
 from flwr_flynn.model.model import ModelMember
+from flwr_flynn.model.scoring import Readout
 from flwr_flynn.model.subsample import kept
 
 N_LEFT_OUT = 4096
@@ -68,7 +69,8 @@ def fit_members(
         if plan is not None and plan.final_dim is not None:
             spec = plan.final(spec)
             counts = ClassCounts.from_data(flynn_hash(spec), X, y, n_classes, n_jobs=n_jobs)
-            readout = replace(readout, decay=candidate_readouts(counts, rule, decay)[choice.readout].decay)
+            again = candidate_readouts(counts, rule, decay)[choice.readout]
+            readout = final_readout(readout, party.counts, again, counts)
         members.append(ModelMember(spec, counts, readout, choice.weight))
     return tuple(members)
 
@@ -110,6 +112,17 @@ def choose(correct: Sequence[Table], n_per_class: npt.NDArray[np.int64], max_mem
     heavy = [i for i, weight in enumerate(weights) if weight >= _LEAST_WEIGHT and (len(filled) or i == 0)]
     total = math.fsum(weights[i] for i in heavy)
     return [Choice(best[i], scores[best[i]].index(max(scores[best[i]])), weights[i] / total) for i in heavy]
+
+
+def final_readout(chosen: Readout, trial: ClassCounts, again: Readout, counts: ClassCounts) -> Readout:
+    """Readout for counts in final size: the decay of the same candidate there, and the temperature of the trial.
+
+    The scores of rule "bayes" are sums over the winners, and grow with their number: so does its temperature.
+    """
+    temperature = chosen.temperature
+    if temperature is not None and chosen.rule == "bayes":
+        temperature *= counts.hash_nnz / trial.hash_nnz
+    return replace(again, temperature=temperature)
 
 
 def best_temperature(log_losses: npt.NDArray[Any]) -> float:

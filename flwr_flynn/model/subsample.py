@@ -86,5 +86,6 @@ def _add_dense(values, sums):  # type: ignore[no-untyped-def]
 def _mixed(sums):  # type: ignore[no-untyped-def]
     out = np.empty(len(sums))
     for p in range(len(sums)):
-        out[p] = np.float64(_mix(sums[p]) >> np.uint64(11)) * 2.0**-53
+        word = sums[p] + np.uint64(0x9E3779B97F4A7C15)  # a sample of zeros, whose sum is 0, would always be kept
+        out[p] = np.float64(_mix(word) >> np.uint64(11)) * 2.0**-53
     return out

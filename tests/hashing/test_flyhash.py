@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from math import comb
 
 import numpy as np
@@ -19,7 +20,7 @@ from flwr_flynn.errors import ConfigError, DataError, SpecError
 from flwr_flynn.hashing.philox import philox
 from tests import oracle
 from tests.raising import raises
-from tests.strategies import ELEMENTS, cases, specs
+from tests.strategies import ELEMENTS, cases, coded_specs, specs
 
 FLOAT32 = "values whose sums fit float32 (rescale the features)"
 NOT_FINITE = {"got": "NaN or infinity in 1 of 10 features"}
@@ -247,6 +248,51 @@ def test_rows_and_signs_follow_the_written_generator(seed, d, s):
     for row in range(6):
         assert hasher.rows[row].tolist() == oracle.draw_row(seed, row, d, s)
         assert hasher.signs[row].tolist() == oracle.draw_signs(seed, row, s)
+
+
+@given(coded_specs(3, max_dim=12))
+def test_weighted_rows_follow_the_written_generator(spec):
+    weights = spec.row_weights or (7, 1, 255)
+    row_nnz = min(spec.row_nnz, (spec.n_inputs + 1) // 2)
+    hasher = FlyHash(replace(spec, row_weights=weights, row_nnz=row_nnz))
+    for row in range(spec.hash_dim):
+        assert hasher.rows[row].tolist() == oracle.draw_weighted_row(spec.seed, row, weights, spec.n_codes, row_nnz)
+        assert not spec.signed or hasher.signs[row].tolist() == oracle.draw_signs(spec.seed, row, row_nnz)
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**32 + 3, 2**64 - 1])
+@pytest.mark.parametrize(("d", "s"), [(1, 1), (5, 3), (64, 19), (1000, 200)])
+def test_weighted_rows_without_codes_follow_the_written_generator(seed, d, s):
+    weights = [1 + 37 * j % 255 for j in range(d)]
+    hasher = FlyHash(HashSpec(d, 6, s, 1, seed=seed, row_weights=weights))
+    for row in range(6):
+        assert hasher.rows[row].tolist() == oracle.draw_weighted_row(seed, row, weights, 1, s)
+
+
+def test_more_weighted_rows_extend_fewer():
+    spec = HashSpec(5, 40, 2, 1, seed=4, row_weights=[1, 2, 3, 4, 5])
+    np.testing.assert_array_equal(FlyHash(replace(spec, hash_dim=90)).rows[:40], FlyHash(spec).rows)
+
+
+@pytest.mark.parametrize("n_codes", [1, 3])
+def test_weighted_rows_draw_features_in_proportion_to_their_weights(n_codes):
+    from scipy.stats import chisquare
+
+    weights = np.array([1, 2, 40, 255, 100, 3])
+    coding = {} if n_codes == 1 else {"coding": "steps", "n_codes": n_codes, "edges": [[0.0]] * 6}
+    spec = HashSpec(6, 60000, 1, 1, seed=11, row_weights=weights.tolist(), **coding)
+    observed = np.bincount(FlyHash(spec).rows[:, 0], minlength=6 * n_codes)
+    expected = np.repeat(weights / weights.sum() / n_codes, n_codes) * 60000
+    assert chisquare(observed, expected).pvalue > 1e-4
+    # Of two, drawn one after the other without putting the first back.
+    p = weights / weights.sum()
+    pairs = np.outer(p, p / 1.0) / (1 - p)[:, None]
+    pairs = np.triu(pairs + pairs.T, 1)
+    rows = FlyHash(HashSpec(6, 60000, 2, 1, seed=12, row_weights=weights.tolist())).rows
+    table = np.zeros((6, 6))
+    np.add.at(table, (rows[:, 0], rows[:, 1]), 1)
+    upper = np.triu_indices(6, 1)
+    assert chisquare(table[upper], pairs[upper] * 60000).pvalue > 1e-4
 
 
 @given(specs(9))

@@ -73,5 +73,5 @@ def test_values_that_overflow_are_refused():
 
 def test_they_tell_circles_apart():
     X, y = make_circles(600, noise=0.08, factor=0.6, random_state=0)
-    assert cross_val_score(FlyNNClassifier(), X, y).mean() > 0.95
-    assert cross_val_score(FlyNNClassifier(waves=False), X, y).mean() < 0.6
+    assert cross_val_score(FlyNNClassifier(scaling="weighted"), X, y).mean() > 0.95
+    assert cross_val_score(FlyNNClassifier(scaling="weighted", waves=False), X, y).mean() < 0.6

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.datasets import load_iris
 
 from flwr_flynn import ClassCounts, FlyHash, HashPlan, HashSpec
-from flwr_flynn.errors import ConfigError, SpecError
-from flwr_flynn.model.candidates import candidate_readouts, typical_counts
+from flwr_flynn.errors import ConfigError, DataError, SpecError
+from flwr_flynn.model.candidates import candidate_readouts, row_weights, typical_counts
+from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import SCALINGS, ColumnMoments
 from flwr_flynn.model.scoring import Readout
 from tests.strategies import FINGERPRINT, counted, hashes
 
 X, Y = load_iris(return_X_y=True)
 MOMENTS = ColumnMoments.from_data(X, Y, 3)
+HISTOGRAMS = ColumnHistograms.from_data(X, Y, 3, MOMENTS.center_and_scale("center")[0])
 
 
 def test_a_plan_without_scaling_needs_no_sums():
@@ -44,17 +48,102 @@ def test_scalings_that_ignore_classes_need_no_sums_class_by_class():
     assert HashPlan(4, 3, scaling="standard").specs(together) == HashPlan(4, 3, scaling="standard").specs(MOMENTS)
 
 
-@pytest.mark.parametrize(("d", "waves"), [(4, [1, 0, 0, 0]), (20, [0, 1, 0, 0]), (200, [0, 0, 0])])
-def test_candidates_of_auto(d, waves):
-    points = np.random.default_rng(0).normal(size=(30, d))
-    specs = HashPlan(d, 2, scaling="auto").specs(ColumnMoments.from_data(points, np.arange(30) % 2, 2))
-    assert [int(spec.n_waves > 0) for spec in specs] == waves
+CODED = ["bumps 5", "steps 16", "bumps 5"]
+
+
+@pytest.mark.parametrize(
+    ("d", "waves", "kinds"),
+    [
+        (4, None, [*CODED, "waves", "signed", "ones"]),
+        (4, False, [*CODED, "signed", "ones", "signed"]),
+        (4, True, ["waves"]),
+        (128, None, [*CODED, "waves", "signed", "ones"]),
+        (129, None, [*CODED, "signed", "ones", "signed"]),
+        (1025, None, ["signed", "ones", "signed"]),
+    ],
+)
+def test_candidates_of_auto(d, waves, kinds):
+    points, labels = np.random.default_rng(0).normal(size=(30, d)), np.arange(30) % 2
+    plan = HashPlan(d, 2, scaling="auto", waves=waves)
+    moments = ColumnMoments.from_data(points, labels, 2)
+    assert plan.needs_histograms == ("steps 16" in kinds)
+    histograms = None
+    if plan.needs_histograms:
+        with pytest.raises(SpecError) as raised:
+            plan.specs(moments)
+        assert raised.value.field == "histograms"
+        histograms = ColumnHistograms.from_data(points, labels, 2, moments.center_and_scale("center")[0])
+    specs = plan.specs(moments, histograms)
+    found = [
+        f"{s.coding} {s.n_codes}" if s.coding else "waves" if s.n_waves else ("ones", "signed")[s.signed] for s in specs
+    ]
+    assert found == kinds
     assert len(set(specs)) == len(specs)
+    for spec in specs:
+        assert spec.center == moments.center_and_scale("center")[0]
+        if spec.coding:
+            assert spec.signed
+            np.testing.assert_array_equal(spec.edges, histograms.edges())
+
+
+def test_the_scaling_ranks_is_the_first_candidate_of_auto():
+    plan = HashPlan(4, 3, scaling="ranks")
+    assert (plan.needs_sums, plan.needs_histograms, plan.needs_classes) == (True, True, False)
+    (spec,) = plan.specs(MOMENTS, HISTOGRAMS)
+    assert (spec.coding, spec.n_codes, spec.row_nnz) == ("bumps", 5, 6)
+    relevance = HISTOGRAMS.relevance()
+    assert spec.row_weights == tuple(max(1, round(255 * value**0.5)) for value in relevance)
+    assert spec == HashPlan(4, 3, scaling="auto").specs(MOMENTS, HISTOGRAMS)[0]
+    with pytest.raises(SpecError) as raised:
+        plan.specs(MOMENTS)
+    assert raised.value.field == "histograms"
+
+
+def test_histograms_of_no_samples_leave_the_other_candidates():
+    plan = HashPlan(4, 3, scaling="auto")
+    specs = plan.specs(MOMENTS, ColumnHistograms.zeros(4, 3))
+    assert [(spec.coding, spec.n_waves > 0) for spec in specs] == [("", True), ("", False), ("", False)]
+    with pytest.raises(DataError) as raised:
+        replace(plan, scaling="ranks").specs(MOMENTS, ColumnHistograms.zeros(4, 3))
+    assert raised.value.field == "histograms"
+
+
+def test_weights_of_rows():
+    assert row_weights([1.0, 0.25, 0.0, 1e-9]) == (255, 128, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("effort", "n", "n_classes", "expected"),
+    [
+        ("quick", 10**6, 10, 2**14),
+        ("default", 4095, 10, 2**14),
+        ("default", None, 10, 2**14),
+        ("default", 4096, 10, 2**16),
+        ("thorough", 100, 10, 2**16),
+        ("thorough", 4096, 10, 2**18),
+        ("thorough", 4096, 1000, 2**27 // 1000),
+        ("thorough", 4096, 2**15, 2**12),
+    ],
+)
+def test_final_sizes(effort, n, n_classes, expected):
+    plan = HashPlan(4, n_classes, n, "auto", effort=effort)
+    (trial,) = HashPlan(4, n_classes, n, ((0.0,) * 4, None)).specs()
+    final = plan.final(trial)
+    assert final.hash_dim == expected
+    sparse = 256 if (n or 0) < 4096 else 1024  # rows for each winner
+    winners = max(expected // sparse, trial.hash_nnz) if expected > trial.hash_dim else trial.hash_nnz
+    assert final.hash_nnz == winners
+    assert set(final.difference(trial)) <= {"hash_dim", "hash_nnz"}
+    assert plan.final_dim == (expected if expected > trial.hash_dim else None)
+    for given in ({"hash_dim": 512}, {"hash_nnz": 16}, {"scaling": "ranks"}):
+        assert replace(plan, **given).final_dim is None
 
 
 def test_samples_that_are_all_alike_have_no_waves():
-    moments = ColumnMoments.from_data(np.ones((5, 2)), np.array([0, 1, 0, 1, 0]), 2)
-    assert all(spec.n_waves == 0 for spec in HashPlan(2, 2, scaling="auto").specs(moments))
+    points, labels = np.ones((5, 2)), np.array([0, 1, 0, 1, 0])
+    moments = ColumnMoments.from_data(points, labels, 2)
+    histograms = ColumnHistograms.from_data(points, labels, 2, moments.center_and_scale("center")[0])
+    assert all(spec.n_waves == 0 for spec in HashPlan(2, 2, scaling="auto").specs(moments, histograms))
 
 
 def test_bad_plans_are_refused():
@@ -65,6 +154,10 @@ def test_bad_plans_are_refused():
     with pytest.raises(SpecError) as raised:
         HashPlan(4, 3, scaling="auto").specs()
     assert raised.value.field == "moments"
+    for change in ({"effort": "much"}, {"max_members": 0}):
+        with pytest.raises(SpecError) as raised:
+            HashPlan(4, 3, **change)
+        assert raised.value.field == next(iter(change))
 
 
 def test_a_given_decay_leaves_no_choice():

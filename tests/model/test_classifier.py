@@ -27,6 +27,7 @@ from flwr_flynn import ClassCounts, FlyNNClassifier, HashSpec
 from flwr_flynn.errors import ConfigError, CountsError, DataError, SpecError
 from flwr_flynn.model import classifier
 from flwr_flynn.model.candidates import HashPlan, decay_grid, suggest_decay
+from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.leave_one_out import TEMPERATURES
 from flwr_flynn.model.model import Model, ModelMember, Readout
@@ -331,7 +332,7 @@ def test_a_spec_fixes_the_hash():
 
 
 def test_sizes_left_out_are_suggested():
-    model = FlyNNClassifier(seed=7).fit(X, Y)
+    model = FlyNNClassifier(seed=7, scaling="weighted", waves=False).fit(X, Y)
     suggested = HashSpec.suggest(5, len(X), 3, seed=7, signed=True, center=model.spec_.center, scale=model.spec_.scale)
     assert model.spec_ == suggested
     for sizes in (
@@ -341,9 +342,10 @@ def test_sizes_left_out_are_suggested():
         {"hash_nnz": 5},
         {"hash_dim": 50, "hash_nnz": 50},
     ):
-        spec = FlyNNClassifier(**sizes).fit(X, Y).spec_
-        assert {name: getattr(spec, name) for name in sizes} == sizes
-    assert FlyNNClassifier(hash_dim=10**5).fit(X, Y).spec_.hash_nnz > suggested.hash_nnz
+        for member in FlyNNClassifier(**sizes).fit(X, Y).model_.members:
+            assert {name: getattr(member.spec, name) for name in sizes} == sizes
+    for member in FlyNNClassifier(hash_dim=10**5).fit(X, Y).model_.members:
+        assert member.spec.hash_nnz > suggested.hash_nnz
     with raises(SpecError, field="row_nnz", got=6):
         FlyNNClassifier(row_nnz=6).fit(X, Y)
 
@@ -365,6 +367,8 @@ def test_sizes_left_out_are_suggested():
         {"seed": 2**64},
         {"signed": "yes"},
         {"spec": {}},
+        {"effort": "much"},
+        {"max_members": 0},
     ],
 )
 def test_parameters_are_checked(parameters):
@@ -399,23 +403,34 @@ def test_scaling():
 @LEFT_OUT
 def test_auto_takes_the_best_of_its_candidates_by_leave_one_out(step):
     points, labels = X[::step], Y[::step]
-    model = FlyNNClassifier().fit(points, labels)
+    model = FlyNNClassifier(max_members=1).fit(points, labels)
     plan = HashPlan(5, 3, len(points), "auto")
-    specs = plan.specs(ColumnMoments.from_data(points, CODES[::step], 3))
-    assert len(set(specs)) == 4
+    moments = ColumnMoments.from_data(points, CODES[::step], 3)
+    center, _ = moments.center_and_scale("center")
+    specs = plan.specs(moments, ColumnHistograms.from_data(points, CODES[::step], 3, center))
+    assert len(set(specs)) == 6
     recalls = []
     for spec in specs:
         one = FlyNNClassifier(spec=spec).fit(points, labels)
         alone = FlyNNClassifier(spec=spec, decay=one.decay_)
         recalls.append(balanced_accuracy_score(labels, cross_val_predict(alone, points, labels, cv=LeaveOneOut())))
     assert model.spec_ == specs[int(np.argmax(np.round(recalls, 12)))]
+    # The members are the best by the same results, and their weights follow from these.
+    members = FlyNNClassifier(max_members=3).fit(points, labels).model_.members
+    order = np.argsort(-np.round(recalls, 12), kind="stable")[:3]
+    behind = np.round(recalls, 12)[order[0]] - np.round(recalls, 12)[order]
+    weights = 2.0 ** -(np.floor(behind * 173) / 4)
+    heavy = weights >= 1 / 16
+    assert [member.spec for member in members] == [specs[i] for i in order[heavy]]
+    assert_allclose([member.weight for member in members], weights[heavy] / weights[heavy].sum())
 
 
 def test_waves_are_for_scalings_by_name():
     with raises(DataError, field="waves"):
         FlyNNClassifier(scaling=None, waves=True).fit(X, Y)
     assert FlyNNClassifier(waves=True).fit(X, Y).spec_.n_waves
-    assert not FlyNNClassifier(waves=False).fit(X, Y).spec_.n_waves
+    for member in FlyNNClassifier(waves=False, max_members=9).fit(X, Y).model_.members:
+        assert not member.spec.n_waves
 
 
 def test_many_columns_are_left_as_they_are():
@@ -448,10 +463,12 @@ def test_columns_of_noise_do_not_make_it_sure():
 
 @pytest.mark.parametrize("factor", [1e39, 1e-46, 1e200, 1e-200])
 def test_units_do_not_matter(factor):
-    expected = FlyNNClassifier().fit(X, Y)
-    model = FlyNNClassifier().fit(X * factor, Y)
-    assert model.spec_.n_waves == expected.spec_.n_waves
-    assert (model.predict(X * factor) == expected.predict(X)).mean() > 0.95
+    for parameters in ({"scaling": "weighted"}, {"scaling": "ranks"}, {}):
+        expected = FlyNNClassifier(**parameters).fit(X, Y)
+        model = FlyNNClassifier(**parameters).fit(X * factor, Y)
+        for a, b in zip(model.model_.members, expected.model_.members, strict=False):
+            assert parameters == {} or (a.spec.n_waves, a.spec.coding) == (b.spec.n_waves, b.spec.coding)
+        assert (model.predict(X * factor) == expected.predict(X)).mean() > 0.95
 
 
 def test_merging_nothing_changes_nothing():
@@ -464,7 +481,8 @@ def test_merging_nothing_changes_nothing():
 
 def test_signed_is_heard_by_auto():
     for signed in (True, False):
-        assert FlyNNClassifier(signed=signed).fit(X, Y).spec_.signed is signed
+        for member in FlyNNClassifier(signed=signed).fit(X, Y).model_.members:
+            assert member.spec.signed is signed
 
 
 @pytest.mark.filterwarnings("ignore:X has feature names, but FlyNNClassifier was fitted without:UserWarning")
@@ -498,9 +516,10 @@ def test_categories_go_through_a_column_transformer():
 
 def test_scaling_is_learned_once():
     model = FlyNNClassifier().partial_fit(X[:50], Y[:50], classes=LABELS)
-    spec = model.spec_
-    assert model.partial_fit(1000 * X[50:], Y[50:]).spec_ == spec
-    assert model.fit(X, Y).spec_ != spec
+    before = [(member.spec, member.weight) for member in model.model_.members]
+    model.partial_fit(1000 * X[50:], Y[50:])
+    assert [(member.spec, member.weight) for member in model.model_.members] == before
+    assert [member.spec for member in model.fit(X, Y).model_.members] != [spec for spec, _ in before]
 
 
 def test_the_model_does_not_depend_on_how_the_data_lie():
@@ -513,8 +532,8 @@ def test_the_model_does_not_depend_on_how_the_data_lie():
         (X.tolist(), list(Y)),
     ]:
         model = FlyNNClassifier().fit(points, labels)
-        assert model.counts_ == expected.counts_
-        assert model.decay_ == expected.decay_
+        assert model.model_.members == expected.model_.members
+        assert model.model_.sha256() == expected.model_.sha256()
 
 
 # Merging and counts from elsewhere
@@ -580,9 +599,13 @@ def test_a_model_becomes_a_classifier_whose_readout_stays():
     assert again.decay_ == 0.6
     assert again.forget(X[:9], Y[:9]).decay_ == suggest_decay(again.counts_, "novelty")
     member = given.model_.member
-    with pytest.raises(DataError) as raised:
-        FlyNNClassifier.from_model(Model((member, member), LABELS))
-    assert raised.value.field == "members"
+    two = FlyNNClassifier.from_model(Model((member, member), LABELS))  # whose parameters are nobody's alone
+    assert (two.spec, two.decay, two.temperature, two.rule) == (None, "auto", "auto", "novelty")
+    for name in ("counts_", "spec_", "hash_", "decay_", "temperature_"):
+        assert not hasattr(two, name)
+        with pytest.raises(DataError) as raised:
+            getattr(two, name)
+        assert (raised.value.field, raised.value.got) == ("members", "2")
     bare = ModelMember(SPEC, member.counts, Readout("bayes", 0.5))
     assert FlyNNClassifier.from_model(Model((bare,), LABELS)).temperature_ == SPEC.hash_nnz / 2
 

@@ -6,6 +6,7 @@ import errno
 import json
 import tracemalloc
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -39,18 +40,27 @@ def path(tmp_path):
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_models_come_back_from_files(rule, tmp_path):
-    model = FlyNNClassifier(rule=rule, seed=5).fit(X, Y)
+@pytest.mark.parametrize("max_members", [1, 3])
+def test_models_come_back_from_files(rule, max_members, tmp_path):
+    model = FlyNNClassifier(rule=rule, seed=5, max_members=max_members).fit(X, Y)
+    members = model.model_.members
+    assert len(members) == max_members
     model.save(tmp_path / "first")
     loaded = FlyNNClassifier.load(tmp_path / "first")
-    assert loaded.counts_ == model.counts_
-    assert loaded.spec_ == model.spec_
-    assert loaded.decay_ == model.decay_
+    assert loaded.model_.members == members  # specs, counts, readouts and weights
+    assert loaded.model_.sha256() == model.model_.sha256()
+    if max_members == 1:
+        assert loaded.counts_ == model.counts_
+        assert loaded.spec_ == model.spec_
+        assert loaded.decay_ == model.decay_
+    assert_array_equal(loaded.predict(X), model.predict(X))
     assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
     loaded.save(tmp_path / "second")
     assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["first", "second"]
-    assert loaded.merge(model).counts_ == model.counts_ + model.counts_
+    merged = loaded.merge(model).model_.members
+    assert [each.counts for each in merged] == [each.counts + each.counts for each in members]
+    assert [each.weight for each in merged] == [each.weight for each in members]
 
 
 def test_files_are_plain_npz(path):
@@ -166,7 +176,8 @@ def test_forging_works(path):
         (b"[" * 10**5, "file"),
         (b"\xff", "file"),
         (b"{}", "file"),
-        (set_to("format", value=5), "format"),
+        (set_to("format", value=6), "format"),
+        (set_to("format", value=5), "file"),  # whose members have weights
         (set_to("format", value=True), "format"),
         (set_to("members", value=[]), "arrays"),
         (set_to("members", value=None), "members"),
@@ -295,7 +306,7 @@ def test_small_files_do_not_take_much_memory(path):
 
 
 def test_the_memory_limit_can_be_moved(tmp_path):
-    model = FlyNNClassifier().fit(X, Y)
+    model = FlyNNClassifier(HashSpec.suggest(5, len(X), 3)).fit(X, Y)
     model.save(tmp_path / "model")
     with raises(ModelFileError, field="memory", expected="at most 0.95 MiB", got="about 1.9 MiB"):
         FlyNNClassifier.load(tmp_path / "model", max_bytes=10**6)
@@ -402,12 +413,124 @@ def test_forged_old_headers_are_refused(tmp_path, keys):
 
 
 def test_models_of_several_members_and_records_of_the_writer_come_back(tmp_path):
-    first = FlyNNClassifier(SPEC).fit(X, Y).model_
-    second = FlyNNClassifier(HashSpec(5, 40, 2, 4, seed=9), decay=0.3).fit(X, Y).model_
-    both = Model((first.member, second.member), first.classes, list("abcde"), "nothing")
+    both = two_members()
     model_file.write(tmp_path / "both.npz", both, extra={"parties": ["Ulm"]})
     with model_file.reading(tmp_path / "both.npz", 2**24) as (model, extra):
         assert (model.members, model.sha256(), model.guarantee) == (both.members, both.sha256(), "nothing")
         assert extra == {"parties": ["Ulm"]}
-    with raises(ModelFileError, field="members", got=2):
-        FlyNNClassifier.load(tmp_path / "both.npz")
+    loaded = FlyNNClassifier.load(tmp_path / "both.npz")
+    assert (loaded.model_.members, loaded.spec) == (both.members, None)
+    assert not hasattr(loaded, "spec_")
+
+
+def two_members(*weights):
+    first = FlyNNClassifier(SPEC).fit(X, Y).model_
+    second = FlyNNClassifier(HashSpec(5, 40, 2, 4, seed=9), decay=0.3).fit(X, Y).model_
+    members = [
+        replace(each.member, weight=weight)
+        for each, weight in zip((first, second), weights or (0.75, 0.25), strict=True)
+    ]
+    return Model(tuple(members), first.classes, list("abcde"), "nothing")
+
+
+# Weights
+
+
+def header_of(path):
+    with np.load(path) as file:
+        return json.loads(file["header"].tobytes())
+
+
+def test_one_member_of_weight_1_is_a_file_of_format_4(path):
+    """Byte for byte what earlier versions wrote: no field is added."""
+    header = header_of(path)
+    assert header["format"] == 4
+    assert list(header["members"][0]) == ["spec", "fingerprint", "rule", "decay", "temperature", "noise"]
+    fields = ["n_features", "hash_dim", "row_nnz", "hash_nnz", "seed", "signed", "center", "scale"]
+    assert list(header["members"][0]["spec"]) == [*fields, "n_waves", "wave_frequency"]
+    assert FlyNNClassifier.load(path).model_.member.weight == 1.0
+
+
+def test_other_weights_and_several_members_are_files_of_format_5(tmp_path):
+    path = tmp_path / "model.npz"
+    both = two_members()
+    for model in (both, replace(both, members=both.members[:1]), two_members(1.0, 1.0)):
+        model_file.write(path, model)
+        header = header_of(path)
+        assert header["format"] == 5
+        assert [member["weight"] for member in header["members"]] == [member.weight for member in model.members]
+        assert FlyNNClassifier.load(path).model_.members == model.members
+
+
+def test_several_members_of_format_4_have_weight_1(tmp_path):
+    path = tmp_path / "model.npz"
+    model_file.write(path, two_members())
+    with np.load(path) as file:
+        arrays = dict(file)
+    header = json.loads(arrays["header"].tobytes()) | {"format": 4}
+    for member in header["members"]:
+        del member["weight"]
+    arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    arrays["digest"] = model_file.digest_of(*[arrays[name] for name in ("header", "counts_0", "counts_1")])
+    with open(path, "wb") as stream:
+        np.savez(stream, **arrays)
+    assert FlyNNClassifier.load(path).model_.members == two_members(1.0, 1.0).members
+
+
+@pytest.mark.parametrize("bad", [0.0, -0.5, 1.5, 1e308, float("nan"), float("inf"), "0.5", True, None, [0.5], 10**400])
+def test_forged_weights_are_refused(tmp_path, bad):
+    path = tmp_path / "model.npz"
+    model_file.write(path, replace(two_members(), members=two_members().members[:1]))
+    forge(path, set_to("members", 0, "weight", value=0.25))
+    assert FlyNNClassifier.load(path).model_.member.weight == 0.25
+    forge(path, set_to("members", 0, "weight", value=bad))
+    with raises(ModelFileError, field="weight"):
+        FlyNNClassifier.load(path)
+
+
+def test_a_missing_weight_is_refused(tmp_path):
+    path = tmp_path / "model.npz"
+    model_file.write(path, replace(two_members(), members=two_members().members[:1]))
+    forge(path, lambda header: header["members"][0].pop("weight"))
+    with raises(ModelFileError, field="file"):
+        FlyNNClassifier.load(path)
+
+
+CODED = HashSpec(5, 40, 3, 4, seed=9, signed=True, coding="steps", n_codes=4, edges=((-1.0, 0.5),) * 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "bad", "field"),
+    [
+        ("edges", [[0.0, -1.0]] * 5, "edges"),
+        ("edges", [[0.0]] * 4, "edges"),
+        ("edges", [[float("nan")]] * 5, "edges"),
+        ("edges", None, "edges"),
+        ("edges", [[0.0, 1.0]] * 5, "fingerprint"),
+        ("coding", "stairs", "coding"),
+        ("coding", ["steps"], "coding"),
+        ("n_codes", 65, "n_codes"),
+        ("n_codes", 1, "n_codes"),
+        ("row_weights", [0] * 5, "row_weights"),
+        ("row_weights", [256] * 5, "row_weights"),
+        ("row_weights", [1.5] * 5, "row_weights"),
+        ("row_weights", [1] * 5, "fingerprint"),
+    ],
+)
+def test_forged_codes_are_refused(tmp_path, name, bad, field):
+    path = tmp_path / "model.npz"
+    FlyNNClassifier(CODED).fit(X, Y).save(path)
+    assert FlyNNClassifier.load(path).spec_ == CODED
+    forge(path, set_to("members", 0, "spec", name, value=bad))
+    with raises(ModelFileError, field=field):
+        FlyNNClassifier.load(path)
+
+
+def test_the_tables_of_codes_count_as_memory(tmp_path):
+    """A short list of edges would become gigabytes of codes."""
+    path = tmp_path / "model.npz"
+    FlyNNClassifier(CODED).fit(X, Y).save(path)
+    wide = CODED.to_dict() | {"n_features": 10**5, "n_codes": 64, "edges": [[0.0]] * 10**5}
+    forge(path, set_to("members", 0, "spec", value=wide))
+    with raises(ModelFileError, field="memory"):
+        FlyNNClassifier.load(path, max_bytes=2**27)

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.datasets import load_iris
+from sklearn.datasets import load_iris, make_classification
+from sklearn.metrics import log_loss
 
-from flwr_flynn import ClassCounts, FlyHash, HashSpec
+from flwr_flynn import ClassCounts, FlyHash, FlyNNClassifier, HashPlan, HashSpec
+from flwr_flynn.model import selection
 from flwr_flynn.model.candidates import candidate_readouts
 from flwr_flynn.model.leave_one_out import TEMPERATURES, hashed_batches, leave_one_out_tables
-from flwr_flynn.model.selection import best, best_temperature, select
+from flwr_flynn.model.selection import Choice, best_temperature, choose, fit_members
+from flwr_flynn.model.subsample import kept
 
 X, Y = load_iris(return_X_y=True)
 SPECS = [HashSpec(4, 100, 2, rho, seed, signed=True, center=(5.0, 3.0, 4.0, 1.0)) for rho, seed in ((5, 0), (20, 1))]
+AUTO = HashPlan(4, 3, 150, "auto", max_members=2, hash_dim=100)
 
 
 @settings(max_examples=20)
-@given(st.lists(st.integers(0, 4), min_size=150, max_size=150))
-def test_parties_choose_what_the_pooled_samples_choose(party_of):
+@given(st.lists(st.integers(0, 4), min_size=150, max_size=150), st.integers(1, 2))
+def test_parties_choose_what_the_pooled_samples_choose(party_of, max_members):
     party = np.array(party_of)
     correct, log_losses, sizes = [], [], None
     for spec in SPECS:
@@ -32,26 +40,123 @@ def test_parties_choose_what_the_pooled_samples_choose(party_of):
         ]
         correct.append(sum(part.correct for part in parts))
         log_losses.append(sum(part.log_losses for part in parts))
-    spec, k = best(correct, sizes)
-    chosen = select(SPECS, X, Y, 3)
-    readout = candidate_readouts(chosen.counts)[k]
-    assert chosen.spec == SPECS[spec]
-    assert (chosen.readout.rule, chosen.readout.decay) == (readout.rule, readout.decay)
-    assert chosen.readout.temperature == best_temperature(log_losses[spec][k])
+    members = fit_members(SPECS, X, Y, 3, plan=replace(AUTO, max_members=max_members))
+    choices = choose(correct, sizes, max_members)
+    assert len(members) == len(choices) == max_members
+    for member, choice in zip(members, choices, strict=True):
+        readout = candidate_readouts(member.counts)[choice.readout]
+        assert (member.spec, member.weight) == (SPECS[choice.spec], choice.weight)
+        assert (member.readout.rule, member.readout.decay) == (readout.rule, readout.decay)
+        assert member.readout.temperature == best_temperature(log_losses[choice.spec][choice.readout])
 
 
-def test_samples_that_do_not_fit_are_hashed_again(monkeypatch):
-    expected = select(SPECS, X, Y, 3)
-    monkeypatch.setattr("flwr_flynn.model.selection.HELD", 300)
-    assert select(SPECS, X, Y, 3) == expected
+def test_without_a_plan_the_best_is_alone():
+    (member,) = fit_members(SPECS, X, Y, 3)
+    assert member == fit_members(SPECS, X, Y, 3, plan=replace(AUTO, max_members=1))[0]
+    assert member.weight == 1.0
+
+
+def oracle_choose(correct, sizes, max_members):
+    """The best rows of tables, one after the other, with weights by steps of a fourth root of 1/2."""
+    filled = [label for label, size in enumerate(sizes) if size]
+    best = []
+    for spec, table in enumerate(correct):
+        scores = [round(sum(row[label] / sizes[label] for label in filled) / max(len(filled), 1), 12) for row in table]
+        best.append((max(scores), spec, scores.index(max(scores))))
+    best = sorted(best, key=lambda each: -each[0])[:max_members]
+    if not filled:
+        return [(best[0][1], best[0][2], 1.0)]
+    heavy = [each for each in best if math.floor((best[0][0] - each[0]) * 173) <= 16]
+    weights = [0.5 ** (math.floor((best[0][0] - each[0]) * 173) / 4) for each in heavy]
+    return [(each[1], each[2], weight / sum(weights)) for each, weight in zip(heavy, weights, strict=True)]
+
+
+@given(st.data())
+def test_choices_are_those_of_a_plain_oracle(data):
+    sizes = data.draw(st.lists(st.integers(0, 40), min_size=1, max_size=4))
+    row = st.tuples(*[st.integers(0, size) for size in sizes])
+    tables = data.draw(st.lists(st.lists(row, min_size=1, max_size=3), min_size=1, max_size=5))
+    max_members = data.draw(st.integers(1, 6))
+    chosen = choose([np.array(table) for table in tables], np.array(sizes), max_members)
+    expected = oracle_choose(tables, sizes, max_members)
+    assert [(each.spec, each.readout) for each in chosen] == [each[:2] for each in expected]
+    np.testing.assert_allclose([each.weight for each in chosen], [each[2] for each in expected], rtol=1e-12)
+    weights = [each.weight for each in chosen]
+    assert math.isclose(sum(weights), 1.0)
+    assert weights == sorted(weights, reverse=True)
+    assert min(weights) >= weights[0] / 16
+
+
+def test_weights_fall_by_steps():
+    sizes = np.array([1730])
+    tables = [np.array([[1730 - lost]]) for lost in (0, 9, 11, 41, 161, 171)]
+    weights = [each.weight for each in choose(tables, sizes, 9)]
+    np.testing.assert_allclose(np.array(weights) / weights[0], [1, 1, 2**-0.25, 0.5, 2**-4])
 
 
 def test_classes_without_samples_have_no_say():
     correct = [np.array([[5, 0, 1], [4, 0, 2]])]
-    assert best(correct, np.array([5, 0, 2])) == (0, 1)
+    assert choose(correct, np.array([5, 0, 2])) == [Choice(0, 1, 1.0)]
     equal = [np.array([[7, 4, 1], [7, 0, 3]])]
-    assert best(equal, np.array([8, 6, 3])) == (0, 0)
-    assert best([np.zeros((2, 3), np.int64)], np.zeros(3, np.int64)) == (0, 0)
+    assert choose(equal, np.array([8, 6, 3])) == [Choice(0, 0, 1.0)]
+    nothing = np.zeros((2, 3), np.int64)
+    assert choose([nothing], np.zeros(3, np.int64)) == [Choice(0, 0, 1.0)]
+    assert choose([nothing, nothing], np.zeros(3, np.int64), 4) == [Choice(0, 0, 1.0)]
+
+
+def test_equal_candidates_share_the_weight_and_the_first_comes_first():
+    table = np.array([[3, 4]])
+    assert choose([table, table, table], np.array([5, 5]), 2) == [Choice(0, 0, 0.5), Choice(1, 0, 0.5)]
+
+
+@pytest.mark.parametrize("rule", ["balanced", "bayes"])
+def test_members_that_leave_out_a_subsample(monkeypatch, rule):
+    """The counts are of all samples; the tables are of those that the subsample keeps."""
+    monkeypatch.setattr(selection, "N_LEFT_OUT", 60)
+    mask = kept(X, Y, np.array([50, 50, 50]), 60)
+    assert 20 < mask.sum() < 110
+    members = fit_members(SPECS, X, Y, 3, rule, plan=AUTO)
+    for member in members:
+        hasher = FlyHash(member.spec)
+        assert member.counts == ClassCounts.from_data(hasher, X, Y, 3)
+        readouts = candidate_readouts(member.counts, rule)
+        tables = leave_one_out_tables(member.counts, [(hasher.active(X[mask]), Y[mask])], readouts)
+        (choice,) = choose([tables.correct], np.bincount(Y[mask], minlength=3))
+        assert member.readout.decay == readouts[choice.readout].decay
+        assert member.readout.temperature == best_temperature(tables.log_losses[choice.readout])
+
+
+def test_a_subsample_without_any_sample_chooses_the_first(monkeypatch):
+    monkeypatch.setattr(selection, "kept", lambda X, y, n_per_class, n: np.zeros(len(y), bool))
+    (member,) = fit_members(SPECS, X, Y, 3, plan=AUTO)
+    assert (member.spec, member.weight, member.readout.temperature) == (SPECS[0], 1.0, 1.0)
+    assert member.readout.decay == candidate_readouts(member.counts)[0].decay
+
+
+@pytest.mark.parametrize("rule", ["balanced", "bayes"])
+def test_the_final_size_keeps_the_choice(rule):
+    points, labels = make_classification(600, 8, n_informative=6, n_classes=3, random_state=0)
+    train, rest = slice(0, 300), slice(300, 600)
+    members, trials = (
+        FlyNNClassifier(rule=rule, effort=effort).fit(points[train], labels[train]).model_.members
+        for effort in ("thorough", "quick")
+    )
+    assert len(members) == len(trials) > 1
+    for member, trial in zip(members, trials, strict=True):
+        assert member.spec.difference(trial.spec) == ["hash_dim", "hash_nnz"]
+        assert (member.spec.hash_dim, member.spec.hash_nnz) == (2**16, 4 * trial.spec.hash_nnz)
+        assert member.weight == trial.weight
+        assert member.counts == ClassCounts.from_data(member.hash, points[train], labels[train], 3)
+        # Sums over four times as many winners are four times as large under rule "bayes".
+        factor = 4 if rule == "bayes" else 1
+        assert member.readout.temperature == factor * trial.readout.temperature
+        place = candidate_readouts(trial.counts, rule).index(replace(trial.readout, temperature=None))
+        assert member.readout.decay == candidate_readouts(member.counts, rule)[place].decay
+    large, small = (
+        FlyNNClassifier(rule=rule, effort=effort).fit(points[train], labels[train]).predict_proba(points[rest])
+        for effort in ("thorough", "quick")
+    )
+    assert log_loss(labels[rest], large) < log_loss(labels[rest], small) + 0.05
 
 
 def test_the_temperature_of_no_samples():

@@ -1,0 +1,229 @@
+"""Histograms of columns: exact sums over parties, and the edges and weights that follow from them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.testing import assert_array_equal
+from scipy.stats import chi2_contingency
+
+from flwr_flynn.errors import DataError
+from flwr_flynn.hashing.rank_codes import KEY_BITS, keys_of, values_of
+from flwr_flynn.model import column_histograms
+from flwr_flynn.model.column_histograms import ColumnHistograms
+from tests import oracle
+from tests.raising import raises
+
+L = 3
+VALUES = st.sampled_from([0.0, -0.0, 1.0, 1.0001, -2.5, 7.0, 1e300, -5e-324]) | st.floats(-100, 100)
+
+
+@st.composite
+def labelled(draw, least=0):
+    n, d = draw(st.integers(least, 25)), draw(st.integers(1, 3))
+    X = draw(hnp.arrays(np.float64, (n, d), elements=VALUES))
+    return X, np.array(draw(st.lists(st.integers(0, L - 1), min_size=n, max_size=n)), np.int64)
+
+
+def counted(X, y, center=None):
+    """Counter of (class, column, key), one value at a time."""
+    center = [0.0] * X.shape[1] if center is None else center
+    cells = Counter()
+    for sample, label in zip(X.tolist(), y.tolist(), strict=True):
+        for column, value in enumerate(sample):
+            cells[label, column, oracle.key(value - center[column])] += 1
+    return cells
+
+
+def as_counter(histograms):
+    rows, keys = histograms.cells >> KEY_BITS, histograms.cells & (2**KEY_BITS - 1)
+    parts = zip(
+        (rows // histograms.n_features).tolist(), (rows % histograms.n_features).tolist(), keys.tolist(), strict=True
+    )
+    return Counter(dict(zip(parts, histograms.counts.tolist(), strict=True)))
+
+
+@given(labelled(), st.booleans())
+def test_cells_agree_with_the_oracle(case, centred):
+    X, y = case
+    center = [0.5] * X.shape[1] if centred else None
+    histograms = ColumnHistograms.from_data(X, y, L, center)
+    assert as_counter(histograms) == counted(X, y, center)
+    assert histograms.n_per_class.tolist() == np.bincount(y, minlength=L).tolist()
+    assert histograms.n_examples == len(X)
+    assert ColumnHistograms.from_data(sp.csr_array(X), y, L, center) == histograms
+
+
+@given(labelled(), st.data())
+def test_any_split_in_any_order_adds_up_to_the_pool(case, data):
+    X, y = case
+    party = np.array(data.draw(st.lists(st.integers(0, 3), min_size=len(X), max_size=len(X))), np.int64)
+    order = data.draw(st.permutations(range(5)))  # the last is empty
+    total = ColumnHistograms.zeros(X.shape[1], L)
+    for k in order:
+        total += ColumnHistograms.from_data(X[party == k], y[party == k], L)
+    pooled = ColumnHistograms.from_data(X, y, L)
+    assert total == pooled
+    first = ColumnHistograms.from_data(X[party == 0], y[party == 0], L)
+    rest = ColumnHistograms.from_data(X[party != 0], y[party != 0], L)
+    assert pooled - first == rest
+    assert pooled - pooled == ColumnHistograms.zeros(X.shape[1], L)
+    if len(X):
+        assert_array_equal(total.edges(), pooled.edges())
+        assert total.relevance() == pooled.relevance()
+
+
+def test_batches_do_not_show(monkeypatch):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(100, 3)).round(1), rng.integers(0, L, 100)
+    expected = ColumnHistograms.from_data(X, y, L), ColumnHistograms.from_data(X, y, L, min_examples=9)
+    monkeypatch.setattr(column_histograms, "_BATCH", 20)
+    assert (ColumnHistograms.from_data(X, y, L), ColumnHistograms.from_data(X, y, L, min_examples=9)) == expected
+
+
+def test_only_samples_of_the_sum_can_be_taken_out():
+    X, y = np.array([[1.0], [2.0]]), np.array([0, 1])
+    histograms = ColumnHistograms.from_data(X, y, 2)
+    for other in ([[3.0]], [0]), ([[1.0]], [1]), ([[1.0], [1.0]], [0, 0]):
+        with raises(DataError, field="histograms"):
+            histograms - ColumnHistograms.from_data(np.array(other[0]), np.array(other[1]), 2)
+    for shape in ((2, 2), (1, 3)):
+        with raises(DataError, field="histograms"):
+            histograms + ColumnHistograms.zeros(*shape)
+
+
+@given(labelled(), st.integers(1, 8))
+def test_the_floor(case, least):
+    """Every bin has the least number of samples, and none is lost but those of small classes."""
+    X, y = case
+    exact = ColumnHistograms.from_data(X, y, L)
+    floored = ColumnHistograms.from_data(X, y, L, min_examples=least)
+    sizes = np.bincount(y, minlength=L)
+    assert floored.n_per_class.tolist() == np.where(sizes >= least, sizes, 0).tolist()
+    assert (floored.counts >= least).all()
+    cells, fine = as_counter(floored), as_counter(exact)
+    assert set(cells) <= set(fine)
+    for label in np.flatnonzero(sizes >= least).tolist():
+        for column in range(X.shape[1]):
+            bins = sorted(key for a, b, key in fine if (a, b) == (label, column))
+            expected, held = [], 0
+            for key in bins:
+                held += fine[label, column, key]
+                if held >= least:
+                    expected.append([key, held])
+                    held = 0
+            expected[-1][1] += held
+            assert sorted([key, n] for (a, b, key), n in cells.items() if (a, b) == (label, column)) == expected
+    if least == 1:
+        assert floored == exact
+
+
+@given(labelled(least=1), st.integers(1, 9))
+def test_edges_are_those_of_the_sorted_values(case, n_edges):
+    X, y = case
+    edges = ColumnHistograms.from_data(X, y, L).edges(n_edges)
+    n = len(X)
+    for column in range(X.shape[1]):
+        values = np.sort(X[:, column])
+        wanted = values[[int((k + 0.5) / n_edges * n + 1e-9) for k in range(n_edges)]]
+        assert_array_equal(edges[column], values_of(keys_of(wanted)))
+        assert (np.diff(edges[column]) >= 0).all()
+        assert (edges[column] <= wanted).all()
+
+
+def test_edges_of_categories_and_of_nothing():
+    X = np.repeat([[0.0], [1.0], [2.0]], [10, 5, 1], axis=0)
+    edges = ColumnHistograms.from_data(X, np.zeros(16, np.int64), 1).edges(16)
+    assert edges.tolist() == [[0.0] * 10 + [1.0] * 5 + [2.0]]
+    assert ColumnHistograms.from_data(X * 0 + 3, np.zeros(16, np.int64), 1).edges(4).tolist() == [[3.0] * 4]
+    with raises(DataError, field="histograms", got=0):
+        ColumnHistograms.zeros(2, 2).edges()
+
+
+def chi_squared(x, y, borders):
+    """Chi squared over n of classes of equal sizes, less its degrees of freedom over n; 0 within chance."""
+    table = np.zeros((y.max() + 1, 8))
+    np.add.at(table, (y, (borders < x[:, None]).sum(axis=1)), 1)
+    table = table[:, table.sum(axis=0) > 0]
+    if table.shape[1] < 2:
+        return 0.0, 0
+    result = chi2_contingency(table, correction=False)
+    return result.statistic / len(x), result.dof
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_relevance_is_chi_squared_where_classes_are_of_one_size(seed):
+    rng = np.random.default_rng(seed)
+    n, d = 300, 6
+    y = np.arange(n) % L
+    X = rng.normal(size=(n, d)) + np.outer(y, [2.0, 1.0, 0.3, 0.0, 0.0, 0.0])
+    X[:, 3] = rng.integers(0, 3, n)
+    X[:, 4] = 5.0
+    X[:, 5] = np.where(y == 1, X[:, 5] * 5, X[:, 5])  # classes of one mean
+    histograms = ColumnHistograms.from_data(X, y, L)
+    values = []
+    t = 0.35 * d.bit_length()
+    for column, quantiles in enumerate(histograms.edges(16)):
+        value, dof = chi_squared(values_of(keys_of(X[:, column])), y, quantiles[[1, 3, 5, 7, 9, 11, 13]])
+        by_chance = (dof + 2 * np.sqrt(dof * t) + 2 * t) / n
+        values.append(value - dof / n if value > by_chance else 0.0)
+    np.testing.assert_allclose(histograms.relevance(), np.array(values) / max(values), rtol=1e-9)
+    assert histograms.relevance()[0] == 1.0
+    assert histograms.relevance()[4] == 0.0
+    assert histograms.relevance()[5] > 0.05
+
+
+def test_relevance_does_not_depend_on_the_sizes_of_the_classes():
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1], 400)
+    X = rng.normal(size=(800, 2)) + np.outer(y, [2.0, 1.0])
+    even = ColumnHistograms.from_data(X, y, 2)
+    odd = even
+    for _ in range(3):
+        odd += ColumnHistograms.from_data(X[:400], y[:400], 2)  # the same shares of a class
+    assert odd.n_per_class.tolist() == [1600, 400]
+    np.testing.assert_allclose(odd.relevance(), even.relevance(), atol=0.15)
+
+
+@pytest.mark.parametrize("labels", [np.zeros(50, np.int64), np.full(50, 2), np.arange(50) % 3])
+def test_columns_that_tell_nothing_are_all_alike(labels):
+    X = np.repeat(np.random.default_rng(0).normal(size=(17, 4)), 3, axis=0)[:50]
+    X[48:] = 0.0
+    assert ColumnHistograms.from_data(X, labels, 3).relevance() == [1.0] * 4
+
+
+def test_histograms_of_no_samples_are_refused():
+    good = ColumnHistograms.from_data(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([0, 1]), 2)
+    fields = {name: getattr(good, name) for name in ("n_features", "n_per_class", "cells", "counts")}
+    bad = [
+        {"n_features": 0},
+        {"n_features": 2**40},
+        {"n_features": 3},
+        {"n_per_class": np.array([1, 2])},
+        {"n_per_class": np.array([-1, 1])},
+        {"n_per_class": np.zeros(0, np.int64)},
+        {"cells": good.cells[::-1].copy()},
+        {"cells": np.repeat(good.cells[:2], 2)},
+        {"cells": good.cells[:3]},
+        {"cells": good.cells - 2**50},
+        {"cells": good.cells + (2 << KEY_BITS)},
+        {"counts": np.array([1, 1, 1, 0])},
+        {"counts": np.array([1, 1, 2, 1])},
+        {"counts": np.full(4, 2**62)},
+    ]
+    assert ColumnHistograms(**fields) == good
+    for change in bad:
+        with raises(DataError, field="histograms"):
+            ColumnHistograms(**(fields | change))
+    assert good != 1
+    assert repr(good) == "<ColumnHistograms of 2 samples, 2 classes, 2 columns>"
+    with raises(DataError, field="X"):
+        ColumnHistograms.from_data(np.array([[np.nan]]), np.array([0]), 1)
+    with pytest.raises(ValueError, match="read-only"):
+        good.counts[0] = 5
