@@ -21,6 +21,7 @@ from flwr_flynn.app.config import NodeConfig, RunConfig
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
+from flwr_flynn.federated.phases.histograms import HistogramsRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import PHASE, REFUSED, STATISTIC, Request
 from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure
@@ -44,6 +45,7 @@ _COUNTS, _READOUT = ClassCounts.from_data(EXACT.hasher, _X, _CODES, 3), Readout(
 
 FITS: dict[str, Request[Any]] = {
     "columns": ColumnsRequest(4, CLASSES, True, 1),
+    "histograms": HistogramsRequest(np.zeros(4), CLASSES, 1),
     "exact": CountsRequest(EXACT),
     "noisy": CountsRequest(NOISY),
     "secure exact": CountsRequest(SECURE),

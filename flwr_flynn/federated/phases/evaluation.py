@@ -39,6 +39,7 @@ from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.metrics import summary
 from flwr_flynn.model.model import Model, ModelMember
 from flwr_flynn.model.scoring import Readout, given_readout
+from flwr_flynn.model.selection import final_readout
 
 if TYPE_CHECKING:
     from flwr_flynn.federated.federation_file import Federation
@@ -186,9 +187,10 @@ def members_of(state: RunState, options: RunOptions) -> tuple[ModelMember, ...]:
         readouts = list(selection.readouts)
         weights = tuple(choice.weight for choice in selection.choices)
         if selection.is_trial:
+            trials = [state.results["trial"].parts[choice.spec] for choice in selection.choices]
             grids = [candidate_readouts(counts, options.rule, options.decay) for counts in parts]
-            found = [grid[each.readout].decay for grid, each in zip(grids, selection.choices, strict=True)]
-            readouts = [replace(readout, decay=decay) for readout, decay in zip(readouts, found, strict=True)]
+            again = [grid[choice.readout] for grid, choice in zip(grids, selection.choices, strict=True)]
+            readouts = list(map(final_readout, readouts, trials, again, parts))
     elif saved is not None and totals is saved.totals and _is_chosen(saved, options):
         readouts, weights = [saved.readouts[index] for index in indices], saved.weights  # chosen for these very counts
     elif saved is not None and options.is_selected:
