@@ -81,7 +81,8 @@ MOMENTS = [ColumnMoments.from_data(X[:n] * 10.0**n, CODES[:n], len(CLASSES), 2) 
 
 
 FLOORED = [
-    ColumnHistograms.from_data(X[:n] * 10.0**n, CODES[:n], len(CLASSES), HISTOGRAMS.center.tolist(), 2) for n in (0, 9, 40)
+    ColumnHistograms.from_data(X[:n] * 10.0**n, CODES[:n], len(CLASSES), HISTOGRAMS.center.tolist(), 2)
+    for n in (0, 9, 40)
 ]
 
 
@@ -443,7 +444,9 @@ def binning() -> Run:
     assert run.ask(TRAIN, ["1"])
     # Scaling "ranks" has no use for classes in the sums: they are those of one class.
     sizes, *limbs = ColumnMoments.from_data(X, 0 * CODES, 1).to_limbs()
-    taken = run.take([Reply("1", tensors([sizes, *(pack_numbers(each.ravel()) for each in limbs)]), len(X), {})], Failures())
+    taken = run.take(
+        [Reply("1", tensors([sizes, *(pack_numbers(each.ravel()) for each in limbs)]), len(X), {})], Failures()
+    )
     assert taken is not None
     assert not taken.missing
     return run

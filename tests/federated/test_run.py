@@ -378,7 +378,9 @@ def test_resuming_keeps_the_readout_of_the_file_once_it_was_selected() -> None:
 
 # ---- members that join and leave
 
-NOBODY = Federation(RunOptions(SPEC, CLASSES, 1).run_spec, Run(RunOptions(SPEC, CLASSES, 1)).totals, (), (POOLED.readout,))
+NOBODY = Federation(
+    RunOptions(SPEC, CLASSES, 1).run_spec, Run(RunOptions(SPEC, CLASSES, 1)).totals, (), (POOLED.readout,)
+)
 
 
 def reply(name: str, cid: str | None = None, n: int | None = None, seed: int | None = None) -> Reply:
@@ -472,7 +474,9 @@ def test_nobody_leaves_twice_in_one_batch_or_several(batches: int) -> None:
 
 def test_two_that_stand_for_one_member_have_one_say() -> None:
     federation = joined(NOBODY, "a")
-    run = Run(RunOptions(SPEC, CLASSES, 1, federation=replace(federation, phase="selection", weights=()), purpose="resume"))
+    run = Run(
+        RunOptions(SPEC, CLASSES, 1, federation=replace(federation, phase="selection", weights=()), purpose="resume")
+    )
     assert [phase.name for phase in run.phases] == ["selection", "evaluation"]
     X, y = points(4, ord("a"))
     parties = {cid: party_of(X, y, name="a") for cid in ("55", "56")}

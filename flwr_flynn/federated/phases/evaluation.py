@@ -194,7 +194,10 @@ def members_of(state: RunState, options: RunOptions) -> tuple[ModelMember, ...]:
     elif saved is not None and totals is saved.totals and _is_chosen(saved, options):
         readouts, weights = [saved.readouts[index] for index in indices], saved.weights  # chosen for these very counts
     elif saved is not None and options.is_selected:
-        readouts, weights = list(map(partial(_again, options), saved.readouts, saved.totals.parts, parts)), saved.weights
+        readouts, weights = (
+            list(map(partial(_again, options), saved.readouts, saved.totals.parts, parts)),
+            saved.weights,
+        )
     else:
         given = given_readout(options.rule, options.decay)
         readouts = [given or Readout(options.rule, suggest_decay(counts, options.rule)) for counts in parts]

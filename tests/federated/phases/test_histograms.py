@@ -131,9 +131,7 @@ def test_a_wrong_centre_is_refused_by_the_party(arrays: list[Any], said: str) ->
 
 def test_a_centre_that_leaves_float64_is_refused_without_a_value_of_the_data() -> None:
     samples = np.where(np.arange(150)[:, None] == 7, 1.2345e308, X)
-    answer = party_of(samples, LABELS).answer(
-        {PHASE: "histograms", **REQUEST.to_config()}, [np.full(4, -1.7e308)]
-    )
+    answer = party_of(samples, LABELS).answer({PHASE: "histograms", **REQUEST.to_config()}, [np.full(4, -1.7e308)])
     assert answer.metrics.keys() == {REFUSED}
     assert "1.2345" not in str(answer.metrics[REFUSED])
     assert "failed" not in str(answer.metrics[REFUSED])
@@ -251,7 +249,10 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "another number": (lambda reply: replace(reply, n_examples=reply.n_examples + 1), "histograms"),
     "no number": (lambda reply: replace(reply, n_examples=float(reply.n_examples)), "num_examples"),
     "cut off": (lambda reply: changed(reply, lambda arrays: [arrays[0], arrays[1][:8], arrays[2]]), "numbers"),
-    "half of the bytes": (lambda reply: changed(reply, lambda arrays: [arrays[0], arrays[1][:20], arrays[2]]), "counts"),
+    "half of the bytes": (
+        lambda reply: changed(reply, lambda arrays: [arrays[0], arrays[1][:20], arrays[2]]),
+        "counts",
+    ),
     "bytes behind": (
         lambda reply: changed(reply, lambda arrays: [*arrays[:2], np.append(arrays[2], np.uint8(0))]),
         "numbers",
@@ -328,9 +329,7 @@ def test_histograms_have_room_for_the_others() -> None:
 def test_private_secure_and_leaving_parties_give_none(tmp_path: Any) -> None:
     budget = Budget(tmp_path / "state", Policy(5.0, mechanisms=["laplace"]))
     for options in ({"budget": budget}, {"secure": True}, {"leaves": True}):
-        answer = party_of(X, LABELS, **options).answer(
-            {PHASE: "histograms", **REQUEST.to_config()}, REQUEST.arrays()
-        )
+        answer = party_of(X, LABELS, **options).answer({PHASE: "histograms", **REQUEST.to_config()}, REQUEST.arrays())
         assert (answer.arrays, answer.n_examples) == ([], 0)
         assert REFUSED in answer.metrics
     assert budget.spent() == (0.0, 0.0)
