@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-from warnings import warn
 
 if TYPE_CHECKING:
     from flwr_flynn.errors import AggregationError, FlyNNError
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from flwr_flynn.model.classifier import FlyNNClassifier
     from flwr_flynn.model.counts import ClassCounts
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "AggregationError",
@@ -58,15 +57,9 @@ _HOMES = {
 }
 
 
-_RENAMED = {"Plan": "HashPlan"}  # former names, which go with the next minor release
-
-
 def __getattr__(name: str) -> Any:
     if name == "message":
         return import_module(f"{__name__}.message")
-    if name in _RENAMED:
-        warn(f"flwr_flynn.{name} is now flwr_flynn.{_RENAMED[name]}", FutureWarning, stacklevel=2)
-        return __getattr__(_RENAMED[name])
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

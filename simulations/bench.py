@@ -32,8 +32,9 @@ from flwr_flynn.hashing import kernels
 from flwr_flynn.hashing.batching import _transpose
 from flwr_flynn.hashing.flyhash import _add_counts
 from flwr_flynn.model.scoring import Readout, class_scores
+from simulations import bench_default
 from simulations.baselines import lean_count, lean_matrix, lean_rows, torchhd_count
-from simulations.results import about, markdown_table, output_folder, parser, write_csv, write_summary
+from simulations.results import about, markdown_table, output_folder, parser, text_table, write_csv, write_summary
 
 Array = npt.NDArray[Any]
 
@@ -283,6 +284,13 @@ _LEGEND = (
 )
 
 
+_STAGES = (
+    "Hash and count by each candidate of the default, stage before the lifting matrix included, on one thread, beside "
+    "lean SciPy on ready-made inputs."
+)
+_DEFAULT = "Fit and predict of the default on two threads, beside a random forest of 200 trees and brute-force kNN."
+
+
 def _text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
@@ -328,7 +336,14 @@ def main(arguments: list[str]) -> None:
     beyond = [f"{memory(SHAPES[2], n) / 2**20:.1f} MiB for {n} samples" for n in sizes]
     remark = f"Memory beyond samples and counts, shape of MNIST: {', '.join(beyond)}."
     print(remark)
+    stages = bench_default.stages(options.quick, best_in_turn)
+    write_csv(folder / "stages.csv", stages)
+    print(text_table(stages))
+    fitted = bench_default.default(options.quick, best_in_turn)
+    write_csv(folder / "default.csv", [fitted])
+    print(text_table([fitted]))
     draw(rows, folder / "bench.png")
     short = [{name: row[name] for name in row if name.startswith("x ") or name in _IN_SHORT} for row in rows]
-    parts = [about(__doc__), _LEGEND, markdown_table(short), remark, "![speed](bench.png)"]
+    more = [_STAGES, markdown_table(stages), _DEFAULT, markdown_table([fitted])]
+    parts = [about(__doc__), _LEGEND, markdown_table(short), remark, "![speed](bench.png)", *more]
     write_summary(folder, "Speed", "bench", arguments, time.perf_counter() - start, parts)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import platform
 import textwrap
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import flwr_flynn
 from flwr_flynn.app.config import RunConfig
 from flwr_flynn.app.data import datasets
 from flwr_flynn.federated.federation_file import Federation, summary
+from flwr_flynn.federated.forecast import forecast
 from flwr_flynn.federated.phases import columns as columns_phase
 from flwr_flynn.federated.phases import histograms as histograms_phase
 from flwr_flynn.federated.roster import Member
@@ -49,6 +50,7 @@ def compiled(
     ranks = run.state.results.get("histograms")
     selection, evaluation = strategy.selection, run.state.results.get("evaluation")
     mechanism = run.state.run_spec.mechanism
+    bytes_ahead = forecast(run.options, max(len(strategy.parties), 1))
     report: dict[str, Any] = {
         "format": 3,
         "parties": [_party(member) for member in strategy.parties],
@@ -69,6 +71,7 @@ def compiled(
         "specs": [_in_short(spec) for spec in run.state.run_spec.specs],
         "selection": None if selection is None else selection.to_dict(),
         "traffic": {name: {"parties": traffic.replied, **traffic.per_party} for name, traffic in run.traffic.items()},
+        "forecast": None if bytes_ahead is None else {name: asdict(each) for name, each in bytes_ahead.items()},
         "classes": list(model.classes_.tolist()),
         "rule": model.rule,
         "settings": {row.key: getattr(config, row.name) for row in RunConfig.rows()},
@@ -168,7 +171,9 @@ def compared(
     if selection is not None:
         found["selection_equal"] = None
         if complete and selection.accuracies and not selection.missing:
-            best = fit_members(specs, X, codes, n_classes, config.rule, config.decay_value(), -1, plan)
+            best = fit_members(
+                specs, X, codes, n_classes, config.rule, config.decay_value(), -1, strategy.run.options.max_members
+            )
             facts = [[(each.spec, each.readout, each.weight) for each in members] for members in (best, model.members)]
             found["selection_equal"] = facts[0] == facts[1]
             parts = best if found["selection_equal"] else None
@@ -261,7 +266,6 @@ _DONE = {"train": "counted", "join": "joined", "withdraw": "taken out", "evaluat
 _STEPS = {
     "columns": "sums of the columns",
     "histograms": "histograms of the columns",
-    "trial": "counts of the candidates",
     "evaluation": "model and evaluation",
 }
 

@@ -132,7 +132,7 @@ class HashSettings(RunSettings):
     effort: str = _fixed(
         "default", "size of the hashes of `auto`: what the run may cost, see `HashPlan`", choices=EFFORTS
     )
-    max_members: int = _fixed(4, "members of the model of `auto`, at most; 1: the best candidate alone", low=1, high=16)
+    max_members: int = _fixed(3, "members of the model of `auto`, at most; 1: the best candidate alone", low=1, high=16)
     min_examples: int = setting(
         5,
         "a party leaves classes of fewer samples out of its sums of columns; 1 sends sums that may be one sample",

@@ -260,9 +260,6 @@ def what_to_train(config: RunConfig, parties: int | None) -> tuple[HashPlan, lis
     hashes = "" if len(specs) == 1 else f"{len(specs)} hashes with "
     rows = f"{hashes}{specs[0].hash_dim} rows of {specs[0].row_nnz} entries and {len(classes)} classes"
     needs = {rows: sum(memory_needed(spec, len(classes)) for spec in specs)}
-    if plan.final_dim is not None:
-        largest = sorted(memory_needed(plan.final(spec), len(classes)) for spec in specs)[-plan.max_members :]
-        needs |= {f"{len(largest)} members with {plan.final_dim} rows and {len(classes)} classes": sum(largest)}
     if plan.needs_sums:
         request = ColumnsRequest(plan.n_features, classes, plan.needs_classes, config.min_examples)
         needs = {f"the sums of {plan.n_features} columns for {len(classes)} classes": request.memory_needed} | needs

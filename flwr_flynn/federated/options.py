@@ -177,11 +177,6 @@ class RunOptions:
         return self.is_evaluated and isinstance(self.run_spec.mode, Plain) and several
 
     @property
-    def has_trial(self) -> bool:
-        """True if candidates are compared in a smaller size than the model's."""
-        return self.selects and self.plan is not None and self.plan.final_dim is not None
-
-    @property
     def is_selected(self) -> bool:
         """True if a run goes on with members that were selected before."""
         return self.purpose == "resume" and self.federation is not None and self.federation.is_selected
@@ -190,16 +185,14 @@ class RunOptions:
     def max_members(self) -> int:
         """Members of the model, at most."""
         if isinstance(self.spec, HashPlan):
-            return self.spec.max_members if self.spec.scaling == "auto" else 1
+            return self.spec.most_members
         if self.federation is None:
             return 1
         return len(self.run_spec.specs) if self.federation.is_selected else self.federation.max_members
 
-    def first_specs(self, specs: Sequence[HashSpec]) -> tuple[HashSpec, ...]:
-        """The specs to count first: all candidates, or the first in its final size where nothing is selected."""
-        if self.selects or self.plan is None:
-            return tuple(specs)
-        return (self.plan.final(specs[0]),)
+    def counted_specs(self, specs: Sequence[HashSpec]) -> tuple[HashSpec, ...]:
+        """The specs to count: all candidates, or the first where nothing is selected."""
+        return tuple(specs) if self.selects else (specs[0],)
 
     @property
     def is_evaluated(self) -> bool:

@@ -41,7 +41,7 @@ class Context:
     """Facts besides the state that a request or a fold may use."""
 
     options: RunOptions
-    counted: Roster  # of the counts that the phase is about
+    counted: Roster  # of the counts
     missing: Mapping[str, str] = field(default_factory=dict)  # in a fold: reasons of parties without an answer, by name
     names: Mapping[str, str] = field(default_factory=dict)  # in a fold: names of parties in reports, by cid
 
@@ -70,8 +70,6 @@ class Phase:
     is_counting : bool, default=False
         True for the counting, which goes on in later rounds for parties that are not counted yet.
     audience : {"all", "new", "counted", "sample"}, default="all"
-    about : str, default="counts"
-        Name of the phase whose counts it is about.
     """
 
     name: str
@@ -82,4 +80,3 @@ class Phase:
     collect: Collect = collect_each
     is_counting: bool = False
     audience: str = ALL
-    about: str = "counts"

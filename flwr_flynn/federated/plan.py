@@ -4,7 +4,6 @@
 purpose      phases
 ===========  ==================================================
 train        columns, histograms, counts, selection, evaluation
-             columns, histograms, trial, selection, counts, evaluation, where hashes are larger than those compared
 join         counts (added), selection, evaluation
 withdraw     counts (taken out), selection, evaluation
 evaluate     evaluation
@@ -35,16 +34,11 @@ def phases_of(options: RunOptions) -> tuple[Phase, ...]:
 
 
 def _default(options: RunOptions) -> list[Phase]:
-    counting = [counts.phase_for(options)]
-    if options.selects:
-        if options.has_trial:
-            counting = [counts.TRIAL, selection.SELECTION_OF_TRIAL, *counting]
-        elif not options.is_selected:
-            counting += [selection.SELECTION]
     return [
         *([columns.COLUMNS] if options.plan is not None else []),
         *([histograms.HISTOGRAMS] if options.plan is not None and options.plan.needs_histograms else []),
-        *counting,
+        counts.phase_for(options),
+        *([selection.SELECTION] if options.selects and not options.is_selected else []),
         *([evaluation.EVALUATION] if options.is_evaluated or options.hand_out else []),
     ]
 

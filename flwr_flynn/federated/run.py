@@ -201,7 +201,7 @@ class Run:
         self._asked, phase = None, self.phase(channel)
         if phase is None or not (cids := self._audience(phase, list(present), sample)):
             return None
-        request = phase.request(self.state, self._context(phase))
+        request = phase.request(self.state, self._context())
         if request.channel != phase.channel:
             raise ConfigError(
                 "channel", f"{request.channel} for phase {phase.name}, as its request has it", phase.channel
@@ -230,7 +230,7 @@ class Run:
         phase, roster, start = ask.phase, self._roster(ask.phase), self._start(ask.phase)
         asked = set(ask.cids)
         replies = [reply for reply in replies if reply.cid in asked]  # nobody else is heard
-        batch = phase.collect(ask.request, start, roster, self._about(phase), replies)
+        batch = phase.collect(ask.request, start, roster, self.counted, replies)
         batch.replies = first_of_each(replies)
         failed = failures.reasons([cid for cid in ask.cids if cid not in batch.replies])
         accepted = self.options.accept_failures or not (failures or failed or batch.refused)
@@ -262,21 +262,15 @@ class Run:
             self.state = self.state.without(later)
             for name in later:
                 self.rosters.pop(name, None)
-        self.state = phase.fold(self.state, batch, self._context(phase, missing, names))
+        self.state = phase.fold(self.state, batch, self._context(missing, names))
 
     def _start(self, phase: Phase) -> Any:
         if phase.is_counting and phase.name in self.state.results:
             return self.state.results[phase.name]
-        return phase.start(self.state, self._context(phase))
+        return phase.start(self.state, self._context())
 
-    def _context(
-        self, phase: Phase, missing: Mapping[str, str] | None = None, names: Mapping[str, str] | None = None
-    ) -> Context:
-        return Context(self.options, self._about(phase), missing or {}, names or {})
-
-    def _about(self, phase: Phase) -> Roster:
-        """The roster of the counts that a phase is about."""
-        return self.rosters.get(phase.about, self.counted)
+    def _context(self, missing: Mapping[str, str] | None = None, names: Mapping[str, str] | None = None) -> Context:
+        return Context(self.options, self.counted, missing or {}, names or {})
 
     def _roster(self, phase: Phase) -> Roster:
         """The roster of a phase; one of its own for every exchange of the evaluate channel."""
@@ -296,7 +290,7 @@ class Run:
         if phase.audience == COUNTED:
             if self.counting is None:
                 return present  # by its reply a party of the saved run is known, whatever its node id is now
-            return [cid for cid in present if self._about(phase).member(cid) is not None]
+            return [cid for cid in present if self.counted.member(cid) is not None]
         share = self.options.fraction_evaluate or 1.0  # where nobody tries the model, all get it
         if share < 1 and sample is not None:
             # Of those that are there now: FedAvg's sample would wait for parties that left after the counting.
@@ -367,7 +361,7 @@ class Run:
         return Federation.of_run(state, self.options, members, due)
 
 
-_DERIVING = ("columns", "histograms", "trial", "selection")  # phases that change the specs
+_DERIVING = ("columns", "histograms")  # phases that change the specs
 
 
 def _rounds(phases: Sequence[Phase]) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 
 from flwr.common.logger import log
 
+from flwr_flynn.federated.forecast import forecast
 from flwr_flynn.federated.phases.columns import Columns
 from flwr_flynn.federated.phases.evaluation import Evaluation
 from flwr_flynn.federated.phases.histograms import Histograms
@@ -61,6 +62,7 @@ def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Li
         f"parties: waits for {min_available} (at most {wait_timeout:g} s), needs {options.min_parties} counted; "
         f"failures {failures}",
         f"evaluation by the parties: {evaluated}",
+        *_forecast_lines(run, min_available),
         *([f"privacy: {guarantee}"] if guarantee else []),
         *(
             ["NOT COVERED: the confusion matrices that parties send in the evaluation"]
@@ -69,6 +71,15 @@ def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Li
         ),
     ):
         yield INFO, line
+
+
+def _forecast_lines(run: Run, n_parties: int) -> Iterator[str]:
+    """The bytes that the run is going to cost a party, where they can be told."""
+    found = forecast(run.options, max(n_parties, 1))
+    if found is not None:
+        phases = ", ".join(f"{name} {each.up / 1e3:.0f} / {each.down / 1e3:.0f}" for name, each in found.items())
+        total = sum(each.up + each.down for each in found.values()) / 1e3
+        yield f"forecast: at most about {total:.0f} kB for a party with an equal share of the samples (kB up / down: {phases})"
 
 
 def taken_lines(run: Run, taken: Taken) -> Iterator[Line]:

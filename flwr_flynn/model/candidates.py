@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,9 +29,17 @@ _PERIOD = 2.2  # of a wave, in typical distances between samples
 _FAINT = 0.02  # weight of an uninformative column before waves, beside 1.02 of the most informative one
 
 EFFORTS = ("quick", "default", "thorough")
-_TRIAL_DIM = 2**14  # rows with which candidates are compared
-_LARGE = 4096  # samples from which larger hashes pay by default
-_DENSE, _SPARSE = 256, 1024  # rows for each winner, of few and of many samples
+_MANY = 4096  # samples from which more rows for each winner pay
+_SIZES = {  # rows and winners, by effort and many samples
+    ("quick", False): (2**14, 64),
+    ("quick", True): (2**14, 64),
+    ("default", False): (2**15, 128),
+    ("default", True): (2**16, 64),
+    ("thorough", False): (2**16, 256),
+    ("thorough", True): (2**18, 256),
+}
+_MANY_CLASSES = 8  # beyond, few samples get the rows of "quick" by default
+_MOST_COUNTS = 2**25  # of all classes of a member: 256 MiB
 
 
 @dataclass(frozen=True)
@@ -79,10 +87,10 @@ class HashPlan:
     waves : bool, optional
         True to use wave features. Default: with a scaling by name where there are 7 features or fewer.
     effort : {"quick", "default", "thorough"}, default="default"
-        Size of the hashes of "auto", where none is given. Candidates are compared with 16384 rows ("quick" stays
-        there). From 4096 samples on, those chosen are counted with 65536 and a winner for every 1024 of them; under
-        "thorough" with 262144, and 65536 for fewer samples.
-    max_members : int, default=4
+        Rows and winners of the hashes of "auto", where neither is given. "quick": 16384 and 64. "default": 32768 and
+        128; from 4096 samples on 65536 and 64; as "quick" for fewer samples of more than 8 classes. "thorough": 65536
+        and 256, from 4096 samples on 262144 and 256. At most 2**25 / n_classes rows.
+    max_members : int, default=3
         Candidates of "auto" that the model keeps, at most, see `model.selection`.
     ranges : pair (low, high), optional
         Public ranges of the features, n_features floats each: rank codes with edges at equal distances within them,
@@ -110,7 +118,7 @@ class HashPlan:
     seed: int = 0
     waves: bool | None = None
     effort: str = "default"
-    max_members: int = 4
+    max_members: int = 3
     ranges: tuple[Sequence[float], Sequence[float]] | None = None
 
     def __post_init__(self) -> None:
@@ -122,6 +130,11 @@ class HashPlan:
             raise SpecError("ranges", "none beside a scaling", self.scaling)
         one_of("effort", self.effort, EFFORTS, error=SpecError)
         integer("max_members", self.max_members, error=SpecError)
+
+    @property
+    def most_members(self) -> int:
+        """Members of the model, at most: one but for "auto"."""
+        return self.max_members if self.scaling == "auto" else 1
 
     @property
     def needs_sums(self) -> bool:
@@ -143,26 +156,15 @@ class HashPlan:
         return self.n_features <= _RANKS_UP_TO and not self.waves and self.signed is None
 
     @property
-    def final_dim(self) -> int | None:
-        """Rows with which the chosen candidates of "auto" are counted; None if that is the size of `specs`."""
+    def _sizes_of_effort(self) -> dict[str, int]:
+        """Rows and winners of the candidates of "auto", where none are given."""
         if self.scaling != "auto" or self.hash_dim is not None or self.hash_nnz is not None:
-            return None
-        large = (self.n_examples or 0) >= _LARGE
-        rows = {"quick": 2**14, "default": 2**16 if large else 2**14, "thorough": 2**18 if large else 2**16}
-        rows_of_counts = 2**27 // self.n_classes  # all counts of a member within 1 GiB
-        final = min(rows[self.effort], rows_of_counts)
-        return final if final > self._trial_dim else None
-
-    @property
-    def _trial_dim(self) -> int:
-        return HashSpec.suggest(1, n_classes=self.n_classes).hash_dim if self.hash_dim is None else self.hash_dim
-
-    def final(self, spec: HashSpec) -> HashSpec:
-        """A candidate in its final size: with more rows, the same ones first, and sparser if samples are many."""
-        if self.final_dim is None:
-            return spec
-        share = _SPARSE if (self.n_examples or 0) >= _LARGE else _DENSE
-        return replace(spec, hash_dim=self.final_dim, hash_nnz=max(self.final_dim // share, spec.hash_nnz))
+            return {}
+        many = (self.n_examples or 0) >= _MANY
+        few_classes = many or self.n_classes <= _MANY_CLASSES
+        hash_dim, hash_nnz = _SIZES[self.effort if few_classes or self.effort != "default" else "quick", many]
+        hash_dim = max(min(hash_dim, _MOST_COUNTS // self.n_classes), 256)
+        return {"hash_dim": hash_dim, "hash_nnz": min(hash_nnz, hash_dim)}
 
     def specs(
         self, moments: ColumnMoments | None = None, histograms: ColumnHistograms | None = None
@@ -248,7 +250,7 @@ class HashPlan:
     @property
     def _sizes(self) -> dict[str, Any]:
         names = ("n_features", "n_examples", "n_classes", "hash_dim", "row_nnz", "hash_nnz", "seed")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in names} | self._sizes_of_effort
 
     def _spec(self, center: Any, scale: Any, signed: bool, n_waves: int = 0, frequency: float = 0.0) -> HashSpec:
         values = self._sizes | {"center": center, "scale": scale, "n_waves": n_waves, "wave_frequency": frequency}

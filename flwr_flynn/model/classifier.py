@@ -81,7 +81,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         As for `HashSpec` and `FlyHash.active`.
     effort : {"quick", "default", "thorough"}, default="default"
         Size of the hashes of scaling "auto": what `fit` and the model may cost, see `HashPlan`.
-    max_members : int, default=4
+    max_members : int, default=3
         Members of the model under scaling "auto", at most; 1 keeps the best candidate alone.
 
     Attributes
@@ -136,7 +136,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         seed: int = 0,
         n_jobs: int | None = None,
         effort: str = "default",
-        max_members: int = 4,
+        max_members: int = 3,
     ) -> None:
         self.spec = spec
         self.hash_dim = hash_dim
@@ -332,7 +332,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             center, _ = moments.center_and_scale("center")
             histograms = ColumnHistograms.from_data(X, codes, n_classes, center)
         specs = plan.specs(moments, histograms)
-        return fit_members(specs, X, codes, n_classes, self.rule, self.decay, self.n_jobs, plan)
+        return fit_members(specs, X, codes, n_classes, self.rule, self.decay, self.n_jobs, plan.most_members)
 
     def _plan(self, X: Any, n_classes: int) -> HashPlan | None:
         """Plan of the parameters for the samples; None for a given `spec`."""

@@ -239,19 +239,20 @@ def _cells(
     X: npt.NDArray[Any], y: npt.NDArray[np.int64], n_classes: int, center: npt.NDArray[np.float64]
 ) -> tuple[Integers, Integers]:
     """Filled cells, ascending, and the samples in each."""
-    n, d = X.shape
+    d = X.shape[1]
     if X.dtype.kind in "bu" and X.dtype.itemsize == 1 and n_classes * d <= _LARGEST_TABLE // 256:
         # Of pixels only so many values occur: their numbers take a tenth of the time of sorting them.
         table = np.zeros((n_classes, d, 256), np.int64)
         _count_values(np.ascontiguousarray(X).view(np.uint8), np.ascontiguousarray(y), table)
-        labels, columns, values = np.nonzero(table)
-        counts, values = table[labels, columns, values], values - center[columns]
+        labels, columns, pixels = np.nonzero(table)
+        counts = table[labels, columns, pixels]
+        cells = ((labels * d + columns) << KEY_BITS) + keys_of(pixels - center[columns])
     else:
         values = np.asarray(X, np.float64) - center
         if not np.isfinite(values).all():
             raise DataError("X", "finite numbers", "NaN or infinity")
-        labels, columns, counts = y[:, None], np.arange(d), np.ones(values.size, np.int64)
-    cells = (((labels * d + columns) << KEY_BITS) + keys_of(values)).ravel()
+        counts = np.ones(values.size, np.int64)
+        cells = (((y[:, None] * d + np.arange(d)) << KEY_BITS) + keys_of(values)).ravel()
     found, index = np.unique(cells, return_inverse=True)
     return found, np.bincount(index, weights=counts, minlength=len(found)).astype(np.int64)
 

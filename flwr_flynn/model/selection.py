@@ -16,11 +16,10 @@ import numpy.typing as npt
 
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.candidates import HashPlan, candidate_readouts
+from flwr_flynn.model.candidates import candidate_readouts
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.leave_one_out import TEMPERATURES, Table, leave_one_out_tables
 from flwr_flynn.model.model import ModelMember
-from flwr_flynn.model.scoring import Readout
 from flwr_flynn.model.subsample import kept
 
 N_LEFT_OUT = 4096
@@ -48,9 +47,9 @@ def fit_members(
     rule: str = "balanced",
     decay: str | float = "auto",
     n_jobs: int | None = None,
-    plan: HashPlan | None = None,
+    max_members: int = 1,
 ) -> tuple[ModelMember, ...]:
-    """Count (n, d) samples by every spec, and keep the best by leave-one-out, in their final size by the plan."""
+    """Count (n, d) samples by every spec, and keep the best by leave-one-out, `max_members` at most."""
     n_per_class = np.bincount(y, minlength=n_classes)
     left_out = kept(X, y, n_per_class, N_LEFT_OUT)
     parties = [_Party(spec, X, y, left_out, n_classes, n_jobs) for spec in specs]
@@ -61,17 +60,11 @@ def fit_members(
     ]
     sizes = np.bincount(y[left_out], minlength=n_classes)
     members = []
-    for choice in choose(correct, sizes, 1 if plan is None else plan.max_members):
+    for choice in choose(correct, sizes, max_members):
         party, readout = parties[choice.spec], candidates[choice.spec][choice.readout]
         losses = leave_one_out_tables(party.counts, [party.batch], [readout]).log_losses
         readout = replace(readout, temperature=best_temperature(losses[0]))
-        spec, counts = specs[choice.spec], party.counts
-        if plan is not None and plan.final_dim is not None:
-            spec = plan.final(spec)
-            counts = ClassCounts.from_data(flynn_hash(spec), X, y, n_classes, n_jobs=n_jobs)
-            again = candidate_readouts(counts, rule, decay)[choice.readout]
-            readout = final_readout(readout, party.counts, again, counts)
-        members.append(ModelMember(spec, counts, readout, choice.weight))
+        members.append(ModelMember(specs[choice.spec], party.counts, readout, choice.weight))
     return tuple(members)
 
 
@@ -112,17 +105,6 @@ def choose(correct: Sequence[Table], n_per_class: npt.NDArray[np.int64], max_mem
     heavy = [i for i, weight in enumerate(weights) if weight >= _LEAST_WEIGHT and (len(filled) or i == 0)]
     total = math.fsum(weights[i] for i in heavy)
     return [Choice(best[i], scores[best[i]].index(max(scores[best[i]])), weights[i] / total) for i in heavy]
-
-
-def final_readout(chosen: Readout, trial: ClassCounts, again: Readout, counts: ClassCounts) -> Readout:
-    """Readout for counts in final size: the decay of the same candidate there, and the temperature of the trial.
-
-    The scores of rule "bayes" are sums over the winners, and grow with their number: so does its temperature.
-    """
-    temperature = chosen.temperature
-    if temperature is not None and chosen.rule == "bayes":
-        temperature *= counts.hash_nnz / trial.hash_nnz
-    return replace(again, temperature=temperature)
 
 
 def best_temperature(log_losses: npt.NDArray[Any]) -> float:

@@ -302,7 +302,7 @@ def fit_by_parties(X, y, n_classes, party_of, **parameters):
         temperature = best_temperature(results[index][1][choice.readout])
         readout = replace(readouts[index][choice.readout], temperature=temperature)
         final = counts[index]
-        if plan.final_dim is not None:
+        if plan.final_sizes is not None:
             final = counts_by_parties(spec, X, y, n_classes, parties)
             readout = final_readout(readout, counts[index], candidate_readouts(final)[choice.readout], final)
         members.append(ModelMember(spec, final, readout, choice.weight))

@@ -170,7 +170,7 @@ def _fold(state: RunState, batch: Batch[ColumnMoments], context: Context) -> Run
     trouble = "" if batch.total.n_examples else "no party sent the sums of any sample"
     if not plan.needs_histograms:
         specs, trouble = derive_specs(plan, batch.total)
-        state = replace(state, run_spec=replace(state.run_spec, specs=context.options.first_specs(specs)))
+        state = replace(state, run_spec=replace(state.run_spec, specs=context.options.counted_specs(specs)))
     return state.with_result(COLUMNS.name, Columns(batch.total, dict(context.missing), trouble))
 
 

@@ -174,19 +174,3 @@ def phase_for(options: RunOptions) -> Phase:
     collect = collect_secure if isinstance(options.run_spec.mode, Secure) else collect_each
     audience = ALL if options.purpose == "withdraw" else NEW
     return Phase("counts", TRAIN, _request, _start, _fold, collect, is_counting=True, audience=audience)
-
-
-def _trial_request(state: RunState, context: Context) -> CountsRequest:
-    return CountsRequest(state.run_spec, context.options.max_examples_per_party)
-
-
-def _trial_start(state: RunState, context: Context) -> CountsOfSpecs:
-    return no_counts(state.run_spec)
-
-
-def _trial_fold(state: RunState, batch: Batch[CountsOfSpecs], context: Context) -> RunState:
-    return state.with_result("trial", batch.total)
-
-
-TRIAL = Phase("trial", TRAIN, _trial_request, _trial_start, _trial_fold)
-"""Counting by all candidates with small hashes; the chosen ones are counted in their final size afterwards."""

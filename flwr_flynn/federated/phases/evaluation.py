@@ -33,13 +33,12 @@ from flwr_flynn.federated.protocol import (
 from flwr_flynn.federated.roster import Member, clean
 from flwr_flynn.federated.run_spec import RunSpec, Secure
 from flwr_flynn.federated.statistics import Tables
-from flwr_flynn.model.candidates import candidate_readouts, suggest_decay
+from flwr_flynn.model.candidates import suggest_decay
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.metrics import summary
 from flwr_flynn.model.model import Model, ModelMember
 from flwr_flynn.model.scoring import Readout, given_readout
-from flwr_flynn.model.selection import final_readout
 
 if TYPE_CHECKING:
     from flwr_flynn.federated.federation_file import Federation
@@ -174,7 +173,7 @@ def kept_specs(state: RunState) -> tuple[int, ...]:
     selection, n_specs = state.results.get("selection"), len(state.run_spec.specs)
     if selection is None:
         return tuple(range(n_specs)) if state.is_selected else (0,)
-    return tuple(range(n_specs)) if selection.is_trial else tuple(selection.specs)
+    return tuple(selection.specs)
 
 
 def members_of(state: RunState, options: RunOptions) -> tuple[ModelMember, ...]:
@@ -186,18 +185,8 @@ def members_of(state: RunState, options: RunOptions) -> tuple[ModelMember, ...]:
     if selection is not None:
         readouts = list(selection.readouts)
         weights = tuple(choice.weight for choice in selection.choices)
-        if selection.is_trial:
-            trials = [state.results["trial"].parts[choice.spec] for choice in selection.choices]
-            grids = [candidate_readouts(counts, options.rule, options.decay) for counts in parts]
-            again = [grid[choice.readout] for grid, choice in zip(grids, selection.choices, strict=True)]
-            readouts = list(map(final_readout, readouts, trials, again, parts))
     elif saved is not None and totals is saved.totals and _is_chosen(saved, options):
         readouts, weights = [saved.readouts[index] for index in indices], saved.weights  # chosen for these very counts
-    elif saved is not None and options.is_selected:
-        readouts, weights = (
-            list(map(partial(_again, options), saved.readouts, saved.totals.parts, parts)),
-            saved.weights,
-        )
     else:
         given = given_readout(options.rule, options.decay)
         readouts = [given or Readout(options.rule, suggest_decay(counts, options.rule)) for counts in parts]
@@ -211,14 +200,6 @@ def members_of(state: RunState, options: RunOptions) -> tuple[ModelMember, ...]:
 
 def _is_chosen(saved: Federation, options: RunOptions) -> bool:
     return saved.is_selected or options.purpose == "evaluate" or saved.phase not in ("counts", "selection")
-
-
-def _again(options: RunOptions, readout: Readout, before: ClassCounts, counts: ClassCounts) -> Readout:
-    """The readout that was chosen in a trial, for counts that have grown: the same place among the decays."""
-    place = [each.decay for each in candidate_readouts(before, options.rule, options.decay)]
-    after = candidate_readouts(counts, options.rule, options.decay)
-    index = place.index(readout.decay) if readout.decay in place else 0
-    return replace(after[index], temperature=readout.temperature)
 
 
 def model_of(state: RunState, options: RunOptions) -> FlyNNClassifier:

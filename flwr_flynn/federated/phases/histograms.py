@@ -173,7 +173,7 @@ def _fold(state: RunState, batch: Batch[ColumnHistograms], context: Context) -> 
     plan = context.options.plan
     assert plan is not None  # only such a plan has this phase
     specs, trouble = derive_specs(plan, state.results["columns"], batch.total)
-    state = replace(state, run_spec=replace(state.run_spec, specs=context.options.first_specs(specs)))
+    state = replace(state, run_spec=replace(state.run_spec, specs=context.options.counted_specs(specs)))
     return state.with_result(HISTOGRAMS.name, Histograms(batch.total, dict(context.missing), trouble))
 
 

@@ -5,9 +5,6 @@ number of its training samples that the model trained without the sample classif
 leave-one-out confusion matrix), and the log-losses at each of `TEMPERATURES`, which calibrate the model. Added up they
 are those of the pooled samples. Of very many samples some are left out in turn, chosen by their content
 (`model.subsample`); the answer has their number, too.
-
-The sums are those of the phase "counts", or of the phase "trial" with smaller hashes: then the chosen candidates are
-counted in their final size afterwards.
 """
 
 from __future__ import annotations
@@ -117,7 +114,6 @@ class Selection:
     examples: int  # samples that the accuracies are about
     parties: int  # that replied
     missing: dict[str, str]  # reasons of counted parties without an answer, by name
-    is_trial: bool = False  # True where the chosen candidates are counted in another size afterwards
 
     @property
     def specs(self) -> tuple[int, ...]:
@@ -185,18 +181,12 @@ def _shapes(candidates: Candidates, n_classes: int) -> list[tuple[int, int]]:
     return [(1, n_classes)] + [(len(each), width) for each in candidates for width in (n_classes, len(TEMPERATURES))]
 
 
-def _totals(state: RunState) -> CountsOfSpecs:
-    """The counts that the selection is about: those of the trial, if there was one."""
-    totals: CountsOfSpecs = state.results["trial" if "trial" in state.results else "counts"]
-    return totals
-
-
 def _candidates_of(state: RunState, context: Context) -> Candidates:
-    return candidates_for(_totals(state), context.options.rule, context.options.decay)
+    return candidates_for(state.results["counts"], context.options.rule, context.options.decay)
 
 
 def _request(state: RunState, context: Context) -> SelectionRequest:
-    return SelectionRequest(state.run_spec, _totals(state), _candidates_of(state, context))
+    return SelectionRequest(state.run_spec, state.results["counts"], _candidates_of(state, context))
 
 
 def _start(state: RunState, context: Context) -> Tables:
@@ -209,14 +199,9 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
     silent = [member for member in context.counted.members if member not in heard]
     absent = {context.names.get(member.node, str(member)): "not there to be asked" for member in silent}
     missing = absent | dict(context.missing)
-    options, candidates = context.options, _candidates_of(state, context)
-    selection = select(candidates, batch.total, len(batch.passed), missing, options.max_members)
-    if "trial" in state.results and options.plan is not None:
-        selection = replace(selection, is_trial=True)
-        specs = tuple(options.plan.final(state.run_spec.specs[index]) for index in selection.specs)
-        state = replace(state, run_spec=replace(state.run_spec, specs=specs))
+    candidates, most = _candidates_of(state, context), context.options.max_members
+    selection = select(candidates, batch.total, len(batch.passed), missing, most)
     return state.with_result("selection", selection)
 
 
 SELECTION = Phase("selection", EVALUATE, _request, _start, _fold, audience=COUNTED)
-SELECTION_OF_TRIAL = replace(SELECTION, about="trial")

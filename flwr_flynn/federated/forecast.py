@@ -1,0 +1,71 @@
+"""Bytes that a run is going to cost each party, from public sizes alone.
+
+Counts are taken as spread evenly over the bits, and a message as long as their entropy. Real counts pile up on some
+bits, which makes messages shorter: the forecast is the most that a run takes, and up to twice what it does take.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.plan import phases_of
+from flwr_flynn.federated.run_spec import Plain
+from flwr_flynn.hashing.spec import HashSpec
+
+_TABLE_ENTRY = 4  # bytes of a log-loss
+_SUM = 5  # bytes of a sum of a column
+_VALUE = 0.8  # bytes of a value in a histogram
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """Bytes up (from a party) and down (to it)."""
+
+    up: int
+    down: int
+
+
+def forecast(options: RunOptions, n_parties: int) -> dict[str, Bytes] | None:
+    """Bytes of each phase for a party with an equal share of the samples, by the names of the phases.
+
+    None where the number of samples is not known, or counts are noisy or secure: their messages have a fixed size.
+    """
+    n_examples = None if options.plan is None else options.plan.n_examples
+    run = options.run_spec
+    if not n_examples or not isinstance(run.mode, Plain) or options.federation is not None:
+        return None
+    specs, n_classes, share = options.counted_specs(run.specs), run.n_classes, n_examples / n_parties
+    announced = sum(map(len, map(str, run.to_config().values())))
+    sums = sum(_bytes_of_counts(spec, n_classes, n_examples) for spec in specs)
+    members = sums * min(options.max_members, len(specs)) / len(specs)
+    n_columns = run.spec.n_features
+    found = {
+        "columns": (2 * _SUM * n_classes * n_columns, 0.0),
+        "histograms": (_VALUE * share * n_columns, 8.0 * n_columns),
+        "counts": (sum(_bytes_of_counts(spec, n_classes, share) for spec in specs), announced),
+        "selection": (9 * 33 * _TABLE_ENTRY * len(specs), announced + sums),
+        "evaluation": (n_classes**2, announced + members),
+    }
+    names = [phase.name for phase in phases_of(options)]
+    return {name: Bytes(round(up), round(down)) for name, (up, down) in found.items() if name in names}
+
+
+def _bytes_of_counts(spec: HashSpec, n_classes: int, n_examples: float) -> float:
+    """Entropy of the counts of so many samples, in bytes."""
+    n_entries = n_classes * spec.hash_dim
+    return n_entries * _poisson_entropy(n_examples * spec.hash_nnz / n_entries) / 8
+
+
+def _poisson_entropy(mean: float) -> float:
+    """Entropy of a Poisson variable in bits."""
+    if mean <= 0:
+        return 0.0
+    if mean > 50:
+        return 0.5 * math.log2(2 * math.pi * math.e * mean)
+    probability, entropy = math.exp(-mean), 0.0
+    for k in range(1, 200):
+        entropy -= probability * math.log2(probability) if probability > 0 else 0.0
+        probability *= mean / k
+    return entropy

@@ -1,0 +1,95 @@
+"""Speed of the stages before the hash, and of the default classifier, beside named baselines of the same run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_flynn import FlyHash, FlyNNClassifier, HashPlan
+from flwr_flynn.model.column_histograms import ColumnHistograms
+from flwr_flynn.model.column_moments import ColumnMoments
+from simulations.baselines import lean_count, lean_matrix
+
+Array = npt.NDArray[Any]
+
+_N_FEATURES, _N_CLASSES = 20, 5
+_STAGES = {"bumps": "rank codes, bumps", "steps": "rank codes, steps"}
+
+BestInTurn = Callable[[dict[str, Callable[[], object]], int], dict[str, float]]
+
+
+def samples(n: int) -> tuple[Array, Array]:
+    """Float samples of five classes, (n, 20), with heavy tails."""
+    generator = np.random.default_rng(0)
+    y = generator.integers(0, _N_CLASSES, n)
+    centers = generator.normal(size=(_N_CLASSES, _N_FEATURES))
+    return np.exp(centers[y] + generator.normal(size=(n, _N_FEATURES))), y
+
+
+def stages(quick: bool, best_in_turn: BestInTurn) -> list[dict[str, Any]]:
+    """Hash and count by each candidate of the default, beside lean SciPy on the same inputs of the lifting matrix."""
+    n, n_lean = (512, 100) if quick else (4096, 200)
+    X, y = samples(n)
+    plan = HashPlan(_N_FEATURES, _N_CLASSES, n, "auto", hash_dim=2**14 if quick else 2**16, hash_nnz=64)
+    moments = ColumnMoments.from_data(X, y, _N_CLASSES)
+    center, _ = moments.center_and_scale("center")
+    specs = plan.specs(moments, ColumnHistograms.from_data(X, y, _N_CLASSES, center))
+    rows = []
+    for spec in specs:
+        hasher = FlyHash(spec)
+        matrix = lean_matrix(FlyHash.from_rows(hasher.rows, spec.n_inputs, spec.hash_nnz, hasher.signs))
+        inputs = np.random.default_rng(1).normal(size=(n_lean, spec.n_inputs)).astype(np.float32)
+        hasher.count(X[:64], y[:64], _N_CLASSES)
+        seconds = best_in_turn(
+            {
+                "lean": lambda: lean_count(matrix, inputs, y[:n_lean], _N_CLASSES, spec.hash_nnz),  # noqa: B023
+                "ours": lambda: hasher.count(X, y, _N_CLASSES),  # noqa: B023
+            },
+            2 if quick else 5,
+        )
+        stage = _STAGES.get(spec.coding, "waves" if spec.n_waves else "columns")
+        drawn = " by relevance" if spec.row_weights is not None else ""
+        ours, lean = seconds["ours"] / n * 1e6, seconds["lean"] / n_lean * 1e6
+        rows.append(
+            {
+                "stage": f"{stage}{drawn}, {'+-1' if spec.signed else '0/1'}",
+                "inputs": spec.n_inputs,
+                "m": spec.hash_dim,
+                "s": spec.row_nnz,
+                "ours us/sample": ours,
+                "lean us/sample, without the stage": lean,
+                "x lean": lean / ours,
+            }
+        )
+    return rows
+
+
+def default(quick: bool, best_in_turn: BestInTurn) -> dict[str, Any]:
+    """Fit and predict of `FlyNNClassifier()`, two threads, beside a random forest and brute-force kNN."""
+    from sklearn.ensemble import RandomForestClassifier
+    from sklearn.neighbors import KNeighborsClassifier
+
+    n, n_test = (2000, 200) if quick else (50000, 2000)
+    X, y = samples(n + n_test)
+    train, test = slice(0, n), slice(n, n + n_test)
+    models = {
+        "ours": FlyNNClassifier(n_jobs=2),
+        "forest": RandomForestClassifier(200, n_jobs=2, random_state=0),
+        "kNN": KNeighborsClassifier(5, algorithm="brute", n_jobs=2),
+    }
+    models["ours"].fit(X[:500], y[:500])  # compiles
+    fit = best_in_turn({name: lambda m=model: m.fit(X[train], y[train]) for name, model in models.items()}, 1)
+    models["ours"].predict(X[test])
+    predict = best_in_turn({name: lambda m=model: m.predict(X[test]) for name, model in models.items()}, 2)
+    return {
+        "n train": n,
+        "fit s": fit["ours"],
+        "forest fit s": fit["forest"],
+        "fit / forest": fit["ours"] / fit["forest"],
+        "predict us/sample": predict["ours"] / n_test * 1e6,
+        "kNN us/sample": predict["kNN"] / n_test * 1e6,
+        "x kNN": predict["kNN"] / predict["ours"],
+    }
