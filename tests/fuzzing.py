@@ -8,10 +8,10 @@ takes an input whole, or refuses it with one of the project's own errors, in bou
 from __future__ import annotations
 
 import json
-import zlib
 import random
 import time
 import tracemalloc
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
