@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import zlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -17,7 +19,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr_flynn import message
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.protocol import PHASE, Reply
+from flwr_flynn.federated.protocol import PHASE, Reply, key
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower import records
 from flwr_flynn.flower.client import FlyNNClient
@@ -33,6 +35,12 @@ HASHER = RUN.hasher
 def counting(run: RunSpec = RUN, phase: str = "counts") -> dict[str, Any]:
     """The config by which a server asks for counts."""
     return {PHASE: phase, **run.to_config()}
+
+
+def with_spec(config: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """The config with other fields in each of its specs."""
+    specs = json.loads(zlib.decompress(config[key("specs")]))
+    return {**config, key("specs"): zlib.compress(json.dumps([{**spec, **changes} for spec in specs]).encode())}
 
 
 class Proxy(ClientProxy):

@@ -165,7 +165,8 @@ def as_version_0_1(content: bytes) -> bytes:
     written = {"header": old}
     if "extra" in arrays:
         roster = json.loads(arrays["extra"].tobytes())
-        del roster["phase"]
+        for later in ("phase", "selected", "max_members"):
+            del roster[later]
         members = [{**each, "sha256": each["sha256"][0]} for each in roster["members"]]
         written["ledger"] = {**roster, "format": 1, "members": members}
     made = {name: np.frombuffer(json.dumps(values).encode(), np.uint8) for name, values in written.items()}
@@ -193,7 +194,9 @@ class Files:
         ]  # fmt: skip
         for place, (run, parts, phase) in enumerate(runs):
             members = [_member(run, i, part) for i, part in enumerate(parts)]
-            made = Federation(run, sum(parts[1:], parts[0]), members, Readout("balanced", 0.5), phase)
+            readouts = [Readout("balanced", 0.5)] * len(run.specs)
+            weights = [1.0] if len(run.specs) == 1 else []
+            made = Federation(run, sum(parts[1:], parts[0]), members, readouts, weights, phase)
             made.save(folder / f"f{place}.npz")
             self.federations.append((folder / f"f{place}.npz").read_bytes())
         self.federations.append(as_version_0_1(self.federations[0]))
@@ -266,7 +269,7 @@ class Files:
             assert all(sum(sizes) == counts.n_examples for counts in federation.totals.parts)
         federation.save(path)
         again = Federation.load(path, max_bytes=2**22)
-        for name in ("run_spec", "totals", "members", "readout", "phase"):
+        for name in ("run_spec", "totals", "members", "readouts", "weights", "phase", "max_members"):
             assert getattr(again, name) == getattr(federation, name)
 
     # ---- a party's ledger of private answers

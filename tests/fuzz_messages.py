@@ -18,13 +18,14 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.compression import sealed
+from flwr_flynn.federated.compression import pack_numbers, sealed, unpack_numbers
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import NOISY_EXAMPLES, Party, Samples
 from flwr_flynn.federated.phase import Context
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
+from flwr_flynn.federated.phases.histograms import HistogramsRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import (
     EVALUATE,
@@ -47,6 +48,7 @@ from flwr_flynn.flower import secagg_checks
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.flower.records import reply_of_evaluation
 from flwr_flynn.model.candidates import HashPlan
+from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.leave_one_out import TEMPERATURES
@@ -63,6 +65,7 @@ NOISY = RunSpec(SPEC, CLASSES, Noisy(MECHANISM))
 SECURE = RunSpec(SPEC, CLASSES, Secure(256))
 NAMED = RunSpec(SPEC, (3, -1), feature_names=("a", "b", "c", "d"))
 COLUMNS = ColumnsRequest(n_features=4, classes=CLASSES, by_class=True, min_examples=2)
+HISTOGRAMS = HistogramsRequest(np.array([0.5, -1.0, 0.0, 1e9]), CLASSES, min_examples=2)
 
 X, Y = points(40)
 CODES = RUN.codes(Y)
@@ -75,6 +78,12 @@ WIDE = FlyHash(HashSpec(n_features=4, hash_dim=1024, row_nnz=2, hash_nnz=16, see
 WIDE_COUNTS = [ClassCounts.from_data(WIDE, *wide) for wide in ((X[:1], CODES[:1], 3), (X, CODES, 3))]
 WIDE_COUNTS += [sum([WIDE_COUNTS[1]] * n, WIDE_COUNTS[0]) for n in (5, 300, 3000)]
 MOMENTS = [ColumnMoments.from_data(X[:n] * 10.0**n, CODES[:n], len(CLASSES), 2) for n in (0, 9, 40)]
+
+
+FLOORED = [
+    ColumnHistograms.from_data(X[:n] * 10.0**n, CODES[:n], len(CLASSES), HISTOGRAMS.center.tolist(), 2)
+    for n in (0, 9, 40)
+]
 
 
 def tensors(arrays: list[np.ndarray]) -> list[bytes]:
@@ -143,6 +152,40 @@ def use_joined(given: Any) -> None:
     assert (table.dtype, table.shape) == (np.int64, (3, 3))
 
 
+def use_histograms(given: Any) -> None:
+    n_per_class, cells, counts = given
+    found = ColumnHistograms(4, n_per_class, cells, counts)
+    assert (np.diff(found.cells) > 0).all()
+    assert found.counts.sum() == 4 * found.n_per_class.sum()
+    assert found + ColumnHistograms.zeros(4, len(n_per_class)) == found
+    if found.n_examples:
+        assert found.edges(8).shape == (4, 8)
+        assert np.isfinite(found.relevance()).all()
+
+
+def make_histograms(mutator: Mutator) -> Any:
+    found = mutator.choice(FLOORED)
+    arrays = [found.n_per_class.copy(), found.cells.copy(), found.counts.copy()]
+    place = mutator.below(3)
+    spoiled = mutator.array(arrays[place])
+    if isinstance(spoiled, np.ndarray) and spoiled.dtype == np.int64:
+        arrays[place] = np.array(spoiled)
+    return arrays
+
+
+def use_numbers(given: Any) -> None:
+    numbers = unpack_numbers(given, 200, 2**40)
+    assert len(numbers) <= 200
+    assert 0 <= numbers.min(initial=0) <= numbers.max(initial=0) <= 2**40
+    np.testing.assert_array_equal(unpack_numbers(pack_numbers(numbers), 200, 2**40), numbers)
+
+
+def make_numbers(mutator: Mutator) -> Any:
+    numbers = np.array([mutator.choice((0, 1, 200, 2**16, 2**40, 2**63)) for _ in range(mutator.below(210))], np.uint64)
+    packed = pack_numbers(numbers).tobytes()
+    return np.frombuffer(mutator.raw(packed) if mutator.one_in(2) else packed, np.uint8)
+
+
 def a_confusion(mutator: Mutator) -> np.ndarray:
     return np.array([[mutator.below(50) for _ in range(3)] for _ in range(3)], np.int64)
 
@@ -171,13 +214,16 @@ def request_seeds() -> list[Request[Any]]:
     return [
         COLUMNS,
         ColumnsRequest(4, (1, 2), False, 1, ("a", "b", "c", "d")),
+        HISTOGRAMS,
+        HistogramsRequest(np.zeros(4), (1, 2), 1, ("a", "b", "c", "d")),
         *(CountsRequest(run) for run in (RUN, TWO, NOISY, SECURE, NAMED)),
         *(WithdrawRequest(run) for run in (RUN, NOISY)),
         SelectionRequest(RUN, totals, (candidates,)),
         SelectionRequest(TWO, pair, (candidates[:1], candidates[1:])),
-        EvaluationRequest(RUN, COUNTS[3], readout),
-        EvaluationRequest(RUN, COUNTS[1], readout, tries=False),
-        EvaluationRequest(NOISY, RELEASES[0], readout, n_releases=1),
+        EvaluationRequest(RUN, (COUNTS[3],), (readout,), (1.0,)),
+        EvaluationRequest(TWO, PAIRS[1], (readout, Readout("balanced", 0.25, 1.0)), (0.75, 0.25)),
+        EvaluationRequest(RUN, (COUNTS[1],), (readout,), (1.0,), tries=False),
+        EvaluationRequest(NOISY, (RELEASES[0],), (readout,), (1.0,), n_releases=1),
     ]
 
 
@@ -271,7 +317,7 @@ class Parties:
             assert answer.metrics[PARTY] == "Ulm"
         phase = config.get(PHASE)
         gave_train, gave_results = bool(fit.parameters.tensors), STATISTIC in evaluation.metrics
-        assert not gave_train or phase in ("columns", "counts", "withdraw")
+        assert not gave_train or phase in ("columns", "histograms", "counts", "withdraw")
         assert not gave_results or phase in ("selection", "evaluation")
         if kind in ("open", "odd"):
             assert phase != "withdraw" or not gave_train
@@ -338,6 +384,8 @@ class Server:
 def _bytes_of(total: Any) -> list[bytes]:
     if isinstance(total, CountsOfSpecs):
         return [part.array.tobytes() for part in total.parts]
+    if isinstance(total, ColumnHistograms):
+        return [each.tobytes() for each in (total.n_per_class, total.cells, total.counts)]
     return [np.asarray(each).tobytes() for each in (total.to_limbs() if hasattr(total, "to_limbs") else total.tables)]
 
 
@@ -363,6 +411,21 @@ def make_replies(seeds: list[tuple[list[bytes], int]]) -> Callable[[Mutator], li
     return make
 
 
+def make_packed(seeds: list[tuple[list[np.ndarray], int]], first: int) -> Callable[[Mutator], list[Reply]]:
+    """Replies whose arrays from `first` on are packed: with faults in the numbers, and then in the message."""
+
+    def make(mutator: Mutator) -> list[Reply]:
+        arrays, n_examples = mutator.choice(seeds)
+        arrays, place = list(arrays), mutator.below(3)
+        spoiled = mutator.array(arrays[place]) if mutator.one_in(2) else None
+        if isinstance(spoiled, np.ndarray) and spoiled.dtype.kind in "iu":
+            arrays[place] = spoiled
+        packed = [each if i < first else pack_numbers(each.ravel()) for i, each in enumerate(arrays)]
+        return make_replies([(tensors(packed), n_examples)])(mutator)
+
+    return make
+
+
 def counting(two: bool = True) -> Run:
     """A run with one party in its counts."""
     spec = [SPEC, OTHER] if two else SPEC
@@ -375,8 +438,23 @@ def counting(two: bool = True) -> Run:
     return run
 
 
+def binning() -> Run:
+    """A run that has the sums of the columns, and asks for their histograms."""
+    run = Run(RunOptions(HashPlan(4, 3, scaling="ranks"), CLASSES, 2, min_examples=2, max_examples_per_party=10**6))
+    assert run.ask(TRAIN, ["1"])
+    # Scaling "ranks" has no use for classes in the sums: they are those of one class.
+    sizes, *limbs = ColumnMoments.from_data(X, 0 * CODES, 1).to_limbs()
+    taken = run.take(
+        [Reply("1", tensors([sizes, *(pack_numbers(each.ravel()) for each in limbs)]), len(X), {})], Failures()
+    )
+    assert taken is not None
+    assert not taken.missing
+    return run
+
+
 SERVER = Server(counting())
 NOISY_SERVER = Server(Run(RunOptions(SPEC, CLASSES, 2, mechanism=MECHANISM)))
+BINNING = Server(binning())
 SUMMING = Server(
     Run(RunOptions(HashPlan(4, 3, scaling="weighted"), CLASSES, 2, min_examples=2, max_examples_per_party=10**6))
 )
@@ -425,6 +503,16 @@ def use_columns_replies(given: list[Reply]) -> None:
     batch = SUMMING.checked(given)
     assert batch.total.n_examples == sum(reply.n_examples for reply in batch.passed.values())
     assert (batch.total.n_per_class != 1).all()
+
+
+def use_histograms_replies(given: list[Reply]) -> None:
+    batch = BINNING.checked(given)
+    total = batch.total
+    assert total.n_examples == sum(reply.n_examples for reply in batch.passed.values())
+    assert (total.n_per_class != 1).all()
+    assert total.counts.min(initial=2) >= 2
+    state = BINNING.ask.phase.fold(BINNING.run.state, batch, BINNING.context())
+    assert len(state.run_spec.specs) == 1
 
 
 def use_leaving_replies(given: list[Reply]) -> None:
@@ -479,9 +567,14 @@ def use_evaluation(given: list[Reply]) -> None:
 def make_ballot(mutator: Mutator) -> list[Reply]:
     n = len(SELECTING.ask.request.candidates[0])  # type: ignore[attr-defined]
     sizes = counts_of(X, Y).n_per_class.tolist()
+    left_out = np.array([sizes], np.int64)
     right = np.array([[mutator.below(size + 1) for size in sizes] for _ in range(n)], np.int64)
     cold = np.array([[mutator.below(10**6) for _ in range(len(TEMPERATURES))] for _ in range(n)], np.int64)
-    statistic = codec.join(tensors([right, cold]))
+    tables = [left_out, right, cold]
+    if mutator.one_in(4):
+        spoiled = mutator.array(tables[place := mutator.below(3)])
+        tables[place] = spoiled if isinstance(spoiled, np.ndarray) and spoiled.dtype.kind in "iu" else tables[place]
+    statistic = codec.join(tensors([pack_numbers(table.ravel()) for table in tables]))
     metrics: dict[str, Any] = {STATISTIC: mutator.raw(statistic) if mutator.one_in(2) else statistic}
     n_examples = mutator.value(len(X)) if mutator.one_in(10) else len(X)
     metrics = mutator.config(metrics) if mutator.one_in(4) else metrics
@@ -492,8 +585,10 @@ def use_ballot(given: list[Reply]) -> None:
     batch = SELECTING.checked(given)
     state = SELECTING.ask.phase.fold(SELECTING.run.state, batch, SELECTING.context({"1": "Basel"}))
     selection = state.results["selection"]
-    chosen = Readout(selection.readout.rule, selection.readout.decay)
-    assert chosen in selection.candidates[0]
+    (choice,), (readout,) = selection.choices, selection.readouts
+    assert (choice.spec, choice.weight) == (0, 1.0)
+    assert Readout(readout.rule, readout.decay) == selection.candidates[0][choice.readout]
+    assert selection.examples <= len(X)
     json.dumps(selection.to_dict(), allow_nan=False)
 
 
@@ -564,7 +659,11 @@ def decoders(folder: Path) -> list[Decoder]:
     every = [tensors(arrays) for arrays in (*plain, *pairs, *released, *limbs, floats)]
     specs = [dict(each.to_config()) for each in (RUN, TWO, NOISY, SECURE, NAMED)]
     replies = [(tensors(codec.encode(*pair)), pair[0].n_examples) for pair in PAIRS]
-    columns = [(tensors(each.to_limbs()), each.n_examples) for each in MOMENTS]
+    columns = [(each.to_limbs(), each.n_examples) for each in MOMENTS]
+    binned = [
+        ([each.n_per_class.copy(), np.diff(each.cells, prepend=-1) - 1, each.counts - 1], each.n_examples)
+        for each in FLOORED
+    ]
     left = [(tensors(codec.encode(counts_of(X, Y))), len(Y)), (tensors(plain[2]), 5)]
     parties = Parties(folder)
     return [
@@ -576,12 +675,15 @@ def decoders(folder: Path) -> list[Decoder]:
         Decoder("codec.decode_total", of([codec.encode(r) for r in RELEASES], "arrays"), use_total, 2),
         Decoder("codec.split, codec.tables", make_joined, use_joined, 2),
         Decoder("ColumnMoments.from_limbs", of(limbs, "arrays"), use_limbs, 2),
+        Decoder("ColumnHistograms", make_histograms, use_histograms, 2),
+        Decoder("compression.unpack_numbers", make_numbers, use_numbers, 2),
         Decoder("RunSpec.from_config", of(specs, "config"), use_run_spec, 3),
         Decoder("Request.from_config", make_request, use_from_config, 4, memory=2**22),
         Decoder("privacy.mechanism_from_dict", make_mechanism, use_mechanism, 2),
         Decoder("collect: counts", make_replies(replies), use_replies, 4),
         Decoder("collect: noisy counts", make_replies([(tensors(r), 1) for r in released]), use_noisy_replies, 2),
-        Decoder("collect: columns", make_replies(columns), use_columns_replies, 3),
+        Decoder("collect: columns", make_packed(columns, 1), use_columns_replies, 3),
+        Decoder("collect: histograms", make_packed(binned, 1), use_histograms_replies, 3),
         Decoder("collect: withdraw", make_replies(left), use_leaving_replies, 2),
         Decoder("collect: secure sum", make_means, use_means, 2),
         Decoder("collect: selection", make_ballot, use_ballot, 2),

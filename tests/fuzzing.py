@@ -11,6 +11,7 @@ import json
 import random
 import time
 import tracemalloc
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -172,6 +173,16 @@ class Mutator:
         except (ValueError, TypeError, RecursionError):
             return text[: self.below(len(text) + 1)]
 
+    def deflated(self, content: bytes) -> bytes:
+        """A deflated JSON text with faults in the text, or in the bytes."""
+        if self.one_in(4):
+            return self.raw(content)
+        try:
+            text = zlib.decompress(content).decode()
+        except (zlib.error, UnicodeDecodeError):  # an earlier fault, or no such text
+            return self.raw(content)
+        return zlib.compress(self.json(text).encode("utf-8", "surrogatepass"))
+
     def config(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """A flat mapping with faults in the JSON texts and numbers that are its values."""
         config = dict(values)
@@ -188,6 +199,8 @@ class Mutator:
                 config[key] = config[self.choice(list(config))]
             elif kind == 3:
                 config[self.choice((key + " ", "flynn-extra", ""))] = self.scalar()
+            elif isinstance(config[key], bytes):
+                config[key] = self.deflated(config[key])
             elif isinstance(config[key], str) and config[key][:1] in ("{", "[", '"'):
                 config[key] = self.json(config[key])
             else:

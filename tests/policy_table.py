@@ -21,6 +21,7 @@ from flwr_flynn.app.config import NodeConfig, RunConfig
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
+from flwr_flynn.federated.phases.histograms import HistogramsRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import PHASE, REFUSED, STATISTIC, Request
 from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure
@@ -44,6 +45,7 @@ _COUNTS, _READOUT = ClassCounts.from_data(EXACT.hasher, _X, _CODES, 3), Readout(
 
 FITS: dict[str, Request[Any]] = {
     "columns": ColumnsRequest(4, CLASSES, True, 1),
+    "histograms": HistogramsRequest(np.zeros(4), CLASSES, 1),
     "exact": CountsRequest(EXACT),
     "noisy": CountsRequest(NOISY),
     "secure exact": CountsRequest(SECURE),
@@ -55,8 +57,8 @@ FITS: dict[str, Request[Any]] = {
 }
 EVALUATIONS: dict[str, Request[Any]] = {
     "candidates": SelectionRequest(EXACT, CountsOfSpecs((_COUNTS,)), ((Readout("balanced", 0.5),),)),
-    "evaluation": EvaluationRequest(EXACT, _COUNTS, _READOUT),
-    "model": EvaluationRequest(EXACT, _COUNTS, _READOUT, tries=False),
+    "evaluation": EvaluationRequest(EXACT, (_COUNTS,), (_READOUT,), (1.0,)),
+    "model": EvaluationRequest(EXACT, (_COUNTS,), (_READOUT,), (1.0,), tries=False),
 }
 REQUESTS = (*FITS, *EVALUATIONS)
 

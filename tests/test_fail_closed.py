@@ -25,6 +25,7 @@ from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Samples
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
+from flwr_flynn.federated.phases.histograms import HistogramsRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import PARTY, PHASE, REFUSED, TRAIN, Reply, Request, key
 from flwr_flynn.federated.run import Failures, Run
@@ -36,7 +37,7 @@ from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.scoring import Readout
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
-from tests.fakes import CLASSES, HASHER, RUN, SPEC, counting, counts_of, points
+from tests.fakes import CLASSES, HASHER, RUN, SPEC, counting, counts_of, points, with_spec
 from tests.raising import raises
 
 SHAPE: dict[str, Any] = {"hash_nnz": SPEC.hash_nnz, "n_classes": len(CLASSES)}
@@ -67,11 +68,12 @@ def share() -> dict[str, Any]:
 
 
 COLUMNS = asking(ColumnsRequest(4, CLASSES, True, 1))
+HISTOGRAMS = asking(HistogramsRequest(np.zeros(4), CLASSES, 1))
 
 
 def handing_out(tries: bool = True, run: RunSpec = RUN) -> dict[str, Any]:
     counts = counts_of(*points(60))
-    return asking(EvaluationRequest(run, counts, Readout("balanced", 0.5, 1.0), tries=tries))
+    return asking(EvaluationRequest(run, (counts,), (Readout("balanced", 0.5, 1.0),), (1.0,), tries=tries))
 
 
 def selecting() -> dict[str, Any]:
@@ -113,10 +115,12 @@ def test_a_deployed_party_never_reads_what_the_server_names(
         for config in (
             counting(),
             COLUMNS,
+            HISTOGRAMS,
             counting(RunSpec(SPEC, CLASSES, Secure(BOUND))),
             noisy(),
         ):
-            reply = party.fit(FitIns(ndarrays_to_parameters([]), config))
+            center = [np.zeros(4)] if config[PHASE] == "histograms" else []
+            reply = party.fit(FitIns(ndarrays_to_parameters(center), config))
             assert (reply.parameters.tensors, reply.num_examples) == ([], 0)
             assert REFUSED in reply.metrics
     model = ndarrays_to_parameters(codec.encode(counts_of(*points(60))))
@@ -253,22 +257,24 @@ def untouchable(folder: Path, loads: bool = False, **more: Any) -> FlyNNClient:
         noisy() | {key("fingerprints"): "no"},
         noisy() | {key("specs"): "{}"},
         drawn(),
-        noisy() | {key("specs"): noisy()[key("specs")].replace('"hash_dim": 24', '"hash_dim": 2000000')},
+        with_spec(noisy(), hash_dim=2000000),
         counting(),
         COLUMNS,
+        HISTOGRAMS,
         share(),
         noisy() | {PHASE: "none of ours"},
         handing_out(),
         selecting(),
     ],
     ids=[
-        *("spent", "leave", "fingerprint", "spec", "mechanism", "memory", "exact", "columns", "share"),
+        *("spent", "leave", "fingerprint", "spec", "mechanism", "memory", "exact", "columns", "histograms", "share"),
         *("phase", "evaluation", "selection"),
     ],
 )
 def test_a_refusal_touches_no_record(asked: dict[str, Any], loads: bool, tmp_path: Path) -> None:
     FlyNNClient(*points(20), name="Basel", budget=budget(tmp_path)).fit([], noisy())
-    arrays, _, metrics = untouchable(tmp_path, loads, memory_limit=2**20).fit([], asked)
+    client, center = untouchable(tmp_path, loads, memory_limit=2**20), [np.zeros(4)]
+    arrays, _, metrics = client.fit(center if asked[PHASE] == "histograms" else [], asked)
     assert arrays == []
     assert "failed" not in str(metrics[REFUSED]), metrics
 
@@ -459,8 +465,8 @@ def test_a_failure_that_nobody_thought_of_tells_nothing_of_a_private_party(is_pr
 
 @pytest.mark.parametrize(
     ("asked", "arrays"),
-    [(counting(), []), (COLUMNS, []), (selecting(), codec.encode(counts_of(*points(60))))],
-    ids=["counts", "columns", "selection"],
+    [(counting(), []), (COLUMNS, []), (HISTOGRAMS, [np.zeros(4)]), (selecting(), codec.encode(counts_of(*points(60))))],
+    ids=["counts", "columns", "histograms", "selection"],
 )
 def test_a_request_by_the_channel_of_other_phases_is_refused(asked: dict[str, Any], arrays: list[Any]) -> None:
     """SecAgg+ and other mods of a ClientApp look at one channel alone."""

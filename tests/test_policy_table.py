@@ -10,7 +10,7 @@ from tests import policy_table
 pytest.importorskip("opendp")
 pytest.importorskip("dp_accounting")
 
-OPEN = {"columns", "exact", "secure exact", "candidates", "evaluation", "model"}
+OPEN = {"columns", "histograms", "exact", "secure exact", "candidates", "evaluation", "model"}
 PRIVATE = {"noisy", "model"}  # the model comes to the party; what it answers to that tells nothing of its records
 
 DEPLOYED = {

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flwr_flynn import _files
+from flwr_flynn._validation import integer
 from flwr_flynn.errors import ConfigError, FlyNNError, ModelFileError
 from flwr_flynn.federated.labels import Label
 from flwr_flynn.federated.roster import Member
@@ -65,6 +66,8 @@ class Federation:
         One for each member of the model; () before the selection.
     phase : str, default=""
         The phase that is due, "" for a finished run.
+    max_members : int, default=1
+        Candidates that the model keeps, at most; until the selection.
     """
 
     run_spec: RunSpec
@@ -73,11 +76,13 @@ class Federation:
     readouts: Sequence[Readout]
     weights: Sequence[float] = (1.0,)
     phase: str = ""
+    max_members: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "readouts", tuple(self.readouts))
         object.__setattr__(self, "weights", tuple(self.weights))
         n_specs = len(self.run_spec.specs)
+        integer("max_members", self.max_members, error=ModelFileError)
         if len(self.readouts) != n_specs or len(self.weights) not in (0, n_specs):
             got = f"{len(self.readouts)} and {len(self.weights)}"
             raise ModelFileError("readouts, weights", f"{n_specs}, one for each spec", got)
@@ -124,7 +129,7 @@ class Federation:
             members = [replace(m, sha256=tuple(m.sha256[i] for i in indices)) if m.sha256 else m for m in members]
             weights = [member.weight for member in chosen]
             return cls(run, totals, members, [member.readout for member in chosen], weights, phase)
-        return cls(run, totals, members, [chosen[0].readout] * len(run.specs), (), phase)
+        return cls(run, totals, members, [chosen[0].readout] * len(run.specs), (), phase, options.max_members)
 
     @property
     def is_selected(self) -> bool:
@@ -168,6 +173,7 @@ class Federation:
             "mechanism": None if mechanism is None else mechanism.to_dict(),
             "phase": self.phase,
             "selected": self.is_selected,
+            "max_members": self.max_members,
             "members": [{name: asdict(member)[name] for name in _KEPT} for member in self.members],
         }
         model_file.write(path, self._model, extra=roster)
@@ -183,8 +189,10 @@ class Federation:
             if old and type(roster["format"]) is int and roster["format"] == 1:  # version 0.1
                 roster = {name: roster[name] for name in roster if name != "decay"} | {"format": 2, "phase": ""}
             if set(roster) == _FORMAT_2 and type(roster["format"]) is int and roster["format"] == 2:  # version 0.2
-                roster = roster | {"format": _FORMAT, "selected": len(model.members) == 1}
-            expected = {*_FORMAT_2, "selected"}
+                # It had one member, selected unless the selection was still to come.
+                is_selected = len(model.members) == 1 and roster["phase"] not in ("counts", "selection")
+                roster = roster | {"format": _FORMAT, "selected": is_selected, "max_members": 1}
+            expected = {*_FORMAT_2, "selected", "max_members"}
             if set(roster) != expected or type(roster["format"]) is not int or roster["format"] != _FORMAT:
                 raise ModelFileError("roster", f"one of format {_FORMAT}", f"format {str(roster.get('format'))[:20]}")
             mechanism = None if roster["mechanism"] is None else mechanism_from_dict(roster["mechanism"])
@@ -201,7 +209,7 @@ class Federation:
                 raise ModelFileError("selected", "True or False", type(roster["selected"]).__name__)
             readouts = [member.readout for member in model.members]
             weights = [member.weight for member in model.members] if roster["selected"] else []
-            return cls(run, totals, members, readouts, weights, roster["phase"])
+            return cls(run, totals, members, readouts, weights, roster["phase"], roster["max_members"])
 
 
 def _member(values: Any, n_classes: int) -> Member:

@@ -158,7 +158,7 @@ class RunOptions:
         if self.federation is not None:
             if self.plan is not None or run != self.federation.run_spec:
                 raise ConfigError("spec, classes, mechanism", "those of the federation", "different ones")
-            if not self.federation.is_selected and self.purpose != "resume":
+            if len(run.specs) > 1 and not self.federation.is_selected and self.purpose != "resume":
                 raise ConfigError("purpose", "resume for a run that stopped before its selection", self.purpose)
             if isinstance(mode, Secure) and self.purpose != "evaluate":
                 expected = "evaluate for a federation made by a secure sum, which shows nobody's counts"
@@ -186,7 +186,9 @@ class RunOptions:
         """Members of the model, at most."""
         if isinstance(self.spec, HashPlan):
             return self.spec.most_members
-        return len(self.run_spec.specs) if self.federation is not None and self.federation.is_selected else 1
+        if self.federation is None:
+            return 1
+        return len(self.run_spec.specs) if self.federation.is_selected else self.federation.max_members
 
     def counted_specs(self, specs: Sequence[HashSpec]) -> tuple[HashSpec, ...]:
         """The specs to count: all candidates, or the first where nothing is selected."""

@@ -311,8 +311,8 @@ class Run:
     @property
     def is_specified(self) -> bool:
         """True if no phase is left that derives the specs."""
-        before = [phase.name for phase in self.phases[: self.phases.index(self.counting)]] if self.counting else []
-        return self.state.results.keys() >= set(before)
+        before = self.phases[: self.phases.index(self.counting)] if self.counting else ()
+        return all(phase.name in self.state.results for phase in before if phase.name in _DERIVING)
 
     def require_specs(self) -> None:
         """Raise an `AggregationError` while the specs wait for the sums of the columns."""
@@ -359,6 +359,9 @@ class Run:
         members = [replace(member, run=member.run or run) for member in self.counted.members]
         state = self.state.with_result("counts", self.totals)  # those of no samples before the counting
         return Federation.of_run(state, self.options, members, due)
+
+
+_DERIVING = ("columns", "histograms")  # phases that change the specs
 
 
 def _rounds(phases: Sequence[Phase]) -> int:

@@ -65,7 +65,7 @@ class ColumnHistograms:
         n_rows = len(sizes) * self.n_features
         if sizes.ndim != 1 or not len(sizes) or not 0 < n_rows <= _LARGEST_GRID or sizes.min() < 0:
             raise DataError("histograms", "at least 1 class and 1 column", f"{len(sizes)} and {self.n_features}")
-        if cells.ndim != 1 or cells.shape != counts.shape or (np.diff(cells) <= 0).any():
+        if cells.ndim != 1 or cells.shape != counts.shape or (cells[1:] <= cells[:-1]).any():
             raise DataError("histograms", "ascending cells, each with a count", f"{cells.shape} and {counts.shape}")
         if len(cells) and not (cells[0] >= 0 and cells[-1] < n_rows << KEY_BITS and counts.min() >= 1):
             raise DataError("histograms", "cells of these classes and columns with counts above 0", "others")

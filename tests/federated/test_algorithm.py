@@ -31,8 +31,11 @@ POOLED = FlyNNClassifier(hash_dim=128).fit(X[TRAINING], LABELS[TRAINING])
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_every_driver_ends_in_the_pooled_model(driver: str, how: str) -> None:
     run = DRIVERS[driver](options_for(AUTO), shares(how))
-    assert run.state.run_spec.specs[run.state.results["selection"].spec] == POOLED.spec_
-    assert run.counts.sha256() == POOLED.counts_.sha256()
+    selected = [run.state.run_spec.specs[index] for index in run.state.results["selection"].specs]
+    assert selected == [member.spec for member in POOLED.model_.members]
+    assert len(selected) > 1
+    assert run.counts.sha256() == POOLED.model_.members[0].counts.sha256()
+    assert run.model.model_.sha256() == POOLED.model_.sha256()
     assert sha256(run.model) == sha256(POOLED)
     accuracy = np.mean(POOLED.predict(X[~TRAINING]) == LABELS[~TRAINING])
     assert run.state.results["evaluation"].figures["accuracy"] == accuracy
@@ -77,7 +80,7 @@ def test_a_party_that_refuses_costs_nobody_else() -> None:
 def test_the_traffic_of_every_phase_is_the_same_for_all_drivers() -> None:
     runs = [drive(options_for(AUTO), shares()) for drive in DRIVERS.values()]
     for run in runs:
-        assert run.traffic.keys() == {"columns", "counts", "selection", "evaluation"}
+        assert run.traffic.keys() == {"columns", "histograms", "counts", "selection", "evaluation"}
         for name, each in run.traffic.items():
             assert each.asked == each.replied == 4, name
             assert min(each.per_party.values()) > 0

@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn.errors import CountsError, PayloadError
-from flwr_flynn.federated.compression import entropy, pack, sealed, unpack
+from flwr_flynn.federated.compression import entropy, pack, pack_numbers, sealed, unpack, unpack_numbers
 from tests.raising import raises
 
 SHAPES = st.tuples(st.integers(1, 6), st.integers(1, 40))
@@ -220,3 +220,55 @@ def test_a_matrix_too_large_to_be_packed_is_refused() -> None:
         pack(huge)
     with raises(PayloadError, field="counts", expected=f"at most {2**31} entries", got=0):
         unpack(np.frombuffer(by_hand(0, b"", b"", shape=huge.shape), np.uint8), huge.shape, 9)
+
+
+# ---- numbers
+
+
+@given(arrays(np.int64, st.integers(0, 60), elements=SKEWED))
+def test_numbers_make_the_round_trip(numbers: np.ndarray) -> None:
+    packed = pack_numbers(numbers)
+    assert (packed.dtype, packed.ndim) == (np.uint8, 1)
+    found = unpack_numbers(packed, len(numbers), 2**63 - 1)
+    np.testing.assert_array_equal(found, numbers)
+    assert found.dtype == np.int64
+
+
+def test_the_form_of_numbers_is_as_it_is_written_down() -> None:
+    numbers = np.array([1, 256, 3])
+    by_hand = struct.pack("<QB", 3, 2) + deflated(b"\1\0\3", b"\0\1\0")
+    np.testing.assert_array_equal(unpack_numbers(np.frombuffer(by_hand, np.uint8), 3, 256), numbers)
+    assert pack_numbers(numbers).tobytes()[:9] == by_hand[:9]
+
+
+@pytest.mark.parametrize(
+    ("raw", "field"),
+    [
+        (b"", "numbers"),
+        (bytes(8), "numbers"),
+        (struct.pack("<QB", 4, 1) + deflated(bytes(4)), "numbers"),  # more than 3
+        (struct.pack("<QB", 2**63, 1), "numbers"),
+        (struct.pack("<QB", 3, 0), "numbers"),
+        (struct.pack("<QB", 3, 3) + deflated(*[bytes(3)] * 3), "numbers"),
+        (struct.pack("<QB", 3, 1) + deflated(bytes(3)) + b"x", "numbers"),
+        (struct.pack("<QB", 3, 1) + deflated(b"\0\0\x65"), "numbers"),  # 101
+        (struct.pack("<QB", 3, 8) + deflated(*[bytes(3)] * 7, b"\0\0\xff"), "numbers"),
+        (struct.pack("<QB", 3, 1), "counts"),
+        (struct.pack("<QB", 3, 1) + b"junk", "counts"),
+        (struct.pack("<QB", 3, 1) + deflated(bytes(2)), "counts"),
+        (struct.pack("<QB", 3, 1) + deflated(bytes(2**24)), "counts"),
+        (struct.pack("<QB", 3, 2) + deflated(bytes(3)), "counts"),
+    ],
+)
+def test_bytes_that_are_no_numbers_are_refused(raw: bytes, field: str) -> None:
+    tracemalloc.start()
+    with raises(PayloadError, field=field):
+        unpack_numbers(np.frombuffer(raw, np.uint8), 3, 100)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100_000 + 4 * len(raw)
+
+
+def test_numbers_beyond_int64_are_refused_whatever_is_allowed() -> None:
+    with raises(PayloadError, field="numbers"):
+        unpack_numbers(pack_numbers(np.array([2**63], np.uint64)), 1, 2**70)

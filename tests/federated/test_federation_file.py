@@ -35,7 +35,7 @@ MEMBERS = tuple(
 )
 READOUT = Readout("balanced", 0.25, 0.5)
 TOTAL = COUNTS["Basel"] + COUNTS["Ulm"] + COUNTS["Bern"]
-FEDERATION = Federation(RUN, CountsOfSpecs((TOTAL,)), MEMBERS, READOUT)
+FEDERATION = Federation(RUN, CountsOfSpecs((TOTAL,)), MEMBERS, (READOUT,))
 
 
 def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
@@ -61,16 +61,36 @@ def test_the_sums_of_several_specs_are_kept_before_the_selection(tmp_path: Path)
     parts = tuple(ClassCounts.from_data(FlyHash(spec), X, RUN.codes(y), 3) for spec in specs)
     totals = CountsOfSpecs(parts)
     member = Member("a", "1", sizes=tuple(parts[0].n_per_class.tolist()), sha256=totals.sha256)
-    made = Federation(RunSpec(specs, CLASSES), totals, [member], READOUT, "selection")
+    made = Federation(RunSpec(specs, CLASSES), totals, [member], (READOUT,) * 2, (), "selection", 3)
     made.save(tmp_path / "f.npz")
     loaded = Federation.load(tmp_path / "f.npz")
     assert (loaded.run_spec, loaded.totals, loaded.members) == (made.run_spec, totals, (member,))
+    assert (loaded.is_selected, loaded.weights, loaded.max_members) == (False, (), 3)
+    assert loaded.readouts == (READOUT,) * 2
     with pytest.raises(ModelFileError) as error:
         replace(made, totals=CountsOfSpecs(parts[:1]))
     assert error.value.field == "totals"
     with pytest.raises(ModelFileError) as error:
         replace(made, members=[replace(member, sha256=member.sha256[:1])])
     assert error.value.field == "sha256"
+    for wrong in ({"readouts": [READOUT]}, {"weights": [1.0]}):
+        with pytest.raises(ModelFileError) as error:
+            replace(made, **wrong)
+        assert error.value.field == "readouts, weights"
+
+
+def test_a_committee_is_kept_with_its_readouts_and_weights(tmp_path: Path) -> None:
+    specs = [SPEC, replace(SPEC, seed=8)]
+    X, y = points(9)
+    totals = CountsOfSpecs(tuple(ClassCounts.from_data(FlyHash(spec), X, RUN.codes(y), 3) for spec in specs))
+    member = Member("a", "1", sizes=tuple(totals.parts[0].n_per_class.tolist()), sha256=totals.sha256)
+    readouts = (READOUT, Readout("balanced", 0.5, 2.0))
+    made = Federation(RunSpec(specs, CLASSES), totals, [member], readouts, (0.75, 0.25))
+    made.save(tmp_path / "f.npz")
+    loaded = Federation.load(tmp_path / "f.npz")
+    assert (loaded.readouts, loaded.weights, loaded.is_selected) == (readouts, (0.75, 0.25), True)
+    assert loaded.model.model_.sha256() == FlyNNClassifier.load(tmp_path / "f.npz").model_.sha256()
+    assert [each.weight for each in loaded.model.model_.members] == [0.75, 0.25]
 
 
 def test_a_private_federation_keeps_its_mechanism_and_guarantee(tmp_path: Path) -> None:
@@ -82,25 +102,25 @@ def test_a_private_federation_keeps_its_mechanism_and_guarantee(tmp_path: Path) 
         for member, release in zip(MEMBERS, released, strict=True)
     ]
     totals = CountsOfSpecs((released[0] + released[1] + released[2],))
-    Federation(run, totals, members, READOUT).save(tmp_path / "f.npz")
+    Federation(run, totals, members, (READOUT,)).save(tmp_path / "f.npz")
     loaded = Federation.load(tmp_path / "f.npz")
     assert (loaded.run_spec.mechanism, loaded.counts.noise) == (mechanism, totals.parts[0].noise)
     assert loaded.model.guarantee_ == mechanism.guarantee()
     for wrong in ((run, totals, members[:2]), (RUN, totals, members)):
         with pytest.raises(ModelFileError) as error:
-            Federation(*wrong, READOUT)
+            Federation(*wrong, (READOUT,))
         assert error.value.field == "roster"
 
 
 def test_members_of_a_secure_sum_are_kept_without_figures(tmp_path: Path) -> None:
     run = RunSpec(SPEC, CLASSES, Secure(256))
     hidden = [replace(member, sizes=None, sha256=()) for member in MEMBERS]
-    Federation(run, FEDERATION.totals, hidden, READOUT).save(tmp_path / "f.npz")
+    Federation(run, FEDERATION.totals, hidden, (READOUT,)).save(tmp_path / "f.npz")
     loaded = Federation.load(tmp_path / "f.npz")
     assert loaded.is_secure
     assert [row["examples"] for row in summary(loaded)] == ["hidden"] * 3
     with pytest.raises(ModelFileError) as error:
-        Federation(run, FEDERATION.totals, MEMBERS, READOUT)
+        Federation(run, FEDERATION.totals, MEMBERS, (READOUT,))
     assert error.value.field == "sha256"
 
 
@@ -140,6 +160,17 @@ def test_a_roster_of_version_0_1_is_read(tmp_path: Path) -> None:
     assert (loaded.members, loaded.phase) == ((replace(MEMBERS[0]),), "")
 
 
+@pytest.mark.parametrize(("phase", "selected"), [("", True), ("evaluation", True), ("counts", False)])
+def test_a_roster_of_version_0_2_is_read(phase: str, selected: bool, tmp_path: Path) -> None:
+    member = {name: asdict(MEMBERS[0])[name] for name in ("name", "node", "key", "sizes", "sha256", "run")}
+    roster = {"format": 2, "mode": "plain", "bound": None, "mechanism": None, "phase": phase, "members": [member]}
+    model = Model((ModelMember(SPEC, COUNTS["Basel"], READOUT),), np.array(CLASSES), None, None)
+    model_file.write(tmp_path / "f.npz", model, extra=roster)
+    loaded = Federation.load(tmp_path / "f.npz")
+    assert (loaded.members, loaded.phase, loaded.readouts) == (MEMBERS[:1], phase, (READOUT,))
+    assert (loaded.is_selected, loaded.max_members) == (selected, 1)
+
+
 Change = Callable[[dict[str, Any]], object]
 
 
@@ -147,7 +178,14 @@ Change = Callable[[dict[str, Any]], object]
     "change",
     [
         lambda roster: roster.pop("members"),
-        lambda roster: roster.update(format=3),
+        lambda roster: roster.update(format=4),
+        lambda roster: roster.pop("selected"),
+        lambda roster: roster.update(selected=1),
+        lambda roster: roster.update(selected=None),
+        lambda roster: roster.pop("max_members"),
+        lambda roster: roster.update(max_members=0),
+        lambda roster: roster.update(max_members=True),
+        lambda roster: roster.update(max_members="4"),
         lambda roster: roster.update(mode="loud"),
         lambda roster: roster.update(mode="secure", bound=3),
         lambda roster: roster.update(bound=4),
@@ -183,11 +221,13 @@ Change = Callable[[dict[str, Any]], object]
 def test_a_roster_that_cannot_be_is_refused(change: Change, tmp_path: Path) -> None:
     kept = ("name", "node", "key", "sizes", "sha256", "run")
     roster: dict[str, Any] = {
-        "format": 2,
+        "format": 3,
         "mode": "plain",
         "bound": None,
         "mechanism": None,
         "phase": "",
+        "selected": True,
+        "max_members": 1,
         "members": [json.loads(json.dumps({name: asdict(each)[name] for name in kept})) for each in MEMBERS[:2]],
     }
     totals = COUNTS["Basel"] + COUNTS["Ulm"]
@@ -224,7 +264,7 @@ def test_a_crash_while_saving_leaves_the_file_that_was(tmp_path: Path, monkeypat
 
     monkeypatch.setattr("flwr_flynn.model.model_file.os.fsync", full)
     with raises(WriteError, field="f.npz", errno=28):
-        Federation(RUN, CountsOfSpecs((ClassCounts.zeros(HASHER, 3),)), (), READOUT).save(path)
+        Federation(RUN, CountsOfSpecs((ClassCounts.zeros(HASHER, 3),)), (), (READOUT,)).save(path)
     assert path.read_bytes() == before
     assert [each.name for each in tmp_path.iterdir()] == ["f.npz"]
 

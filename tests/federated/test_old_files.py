@@ -21,14 +21,14 @@ from tests.raising import raises
 def before() -> Federation:
     counts = counts_of(*points(20))
     member = Member("Basel", "17", "ab" * 32, tuple(counts.n_per_class.tolist()), (counts.sha256(),), "1")
-    return Federation(RUN, CountsOfSpecs((counts,)), (member,), Readout("novelty", 0.25, 2.0))
+    return Federation(RUN, CountsOfSpecs((counts,)), (member,), (Readout("novelty", 0.25, 2.0),))
 
 
 def test_a_federation_of_version_0_1_is_read(before: Federation, tmp_path: Path) -> None:
     before.save(tmp_path / "new.npz")
     (tmp_path / "old.npz").write_bytes(as_version_0_1((tmp_path / "new.npz").read_bytes()))
     after = Federation.load(tmp_path / "old.npz")
-    for name in ("run_spec", "totals", "members", "readout", "phase"):
+    for name in ("run_spec", "totals", "members", "readouts", "weights", "phase"):
         assert getattr(after, name) == getattr(before, name)
     assert FlyNNClassifier.load(tmp_path / "old.npz").counts_ == before.counts
 

@@ -68,7 +68,7 @@ def ask(who: Party, request: Request[Any]) -> Answer:
 
 
 def evaluation(tries: bool = True) -> EvaluationRequest:
-    return EvaluationRequest(RUN, counts_of(X, Y), Readout("balanced", 0.5, 1.0), tries=tries)
+    return EvaluationRequest(RUN, (counts_of(X, Y),), (Readout("balanced", 0.5, 1.0),), (1.0,), tries=tries)
 
 
 REQUESTS: dict[str, Request[Any]] = {

@@ -16,6 +16,8 @@ from flwr_flynn.privacy import LaplaceCounts
 from tests.fakes import CLASSES, SPEC, points
 
 AUTO = HashPlan(4, 3, 60, "auto", hash_dim=64)
+WEIGHTED = HashPlan(4, 3, 60, "weighted", hash_dim=64)
+LARGE = HashPlan(4, 3, 5000, "auto")
 TWO = [SPEC, HashPlan(4, 3).specs()[0]]
 NOISE = LaplaceCounts.for_spec(SPEC, 3, 1.0)
 
@@ -40,8 +42,13 @@ def names(**changes: Any) -> list[str]:
         ({"fraction_evaluate": 0, "hand_out": True}, "counts evaluation"),
         ({"fraction_evaluate": 0.1}, "counts selection evaluation"),
         ({"spec": HashPlan(4, 3)}, "counts selection evaluation"),
-        ({"spec": AUTO}, "columns counts selection evaluation"),
-        ({"spec": AUTO, "fraction_evaluate": 0}, "columns counts"),
+        ({"spec": AUTO}, "columns histograms counts selection evaluation"),
+        ({"spec": AUTO, "fraction_evaluate": 0}, "columns histograms counts"),
+        ({"spec": WEIGHTED}, "columns counts selection evaluation"),
+        ({"spec": LARGE}, "columns histograms counts selection evaluation"),
+        ({"spec": LARGE, "decay": 0.5}, "columns histograms counts selection evaluation"),
+        ({"spec": LARGE, "fraction_evaluate": 0}, "columns histograms counts"),
+        ({"spec": LARGE, "fraction_evaluate": 0, "hand_out": True}, "columns histograms counts evaluation"),
         ({"mechanism": NOISE}, "counts"),
         ({"mechanism": NOISE, "fraction_evaluate": 1.0}, "counts evaluation"),
         ({"secure_bound": 256, "min_parties": 3}, "counts evaluation"),

@@ -16,12 +16,14 @@ from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, no_counts
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
+from flwr_flynn.federated.phases.histograms import HistogramsRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest, candidates_for
 from flwr_flynn.federated.protocol import Request
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import CountsOfSpecs, Tables
 from flwr_flynn.hashing.flyhash import flynn_hash
+from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.scoring import Readout
@@ -31,7 +33,7 @@ SOME = np.array([0, 3, 9, 50, 51, 77, 100, 101, 102, 120, 149, 60])  # 12 sample
 RUN = RunSpec(GRID, NAMES)
 TOTALS = CountsOfSpecs(tuple(ClassCounts.from_data(flynn_hash(spec), X[SOME], Y[SOME], 3) for spec in GRID))
 CANDIDATES = candidates_for(TOTALS, "balanced", "auto")
-MODEL = EvaluationRequest(RUN.only(0), TOTALS.parts[0], Readout("balanced", 0.5, 1.0))
+MODEL = EvaluationRequest(RUN.only([0]), TOTALS.parts[:1], (Readout("balanced", 0.5, 1.0),), (1.0,))
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ SELECTION = Case(SelectionRequest(RUN, TOTALS, CANDIDATES), no_tables)
 CASES = {
     "columns by class": Case(ColumnsRequest(4, NAMES, True, 1), lambda: ColumnMoments.zeros(4, 3)),
     "columns": Case(ColumnsRequest(4, NAMES, False, 1), lambda: ColumnMoments.zeros(4, 1)),
+    "histograms": Case(HistogramsRequest(X.mean(axis=0), NAMES, 1), lambda: ColumnHistograms.zeros(4, 3)),
     "counts": Case(CountsRequest(RUN), lambda: no_counts(RUN)),
     "selection": SELECTION,
     "evaluation": Case(MODEL, lambda: Tables((np.zeros((3, 3), np.int64),)), held_out=True),
@@ -96,7 +99,7 @@ def test_what_was_added_can_be_taken_out_exactly(name: str, gone: set[int]) -> N
 
 
 def test_forgetting_samples_gives_the_counts_and_moments_never_trained_on_them() -> None:
-    for kind in ("columns by class", "columns", "counts"):
+    for kind in ("columns by class", "columns", "histograms", "counts"):
         assert POOLED[kind] - POOLED[kind] == CASES[kind].zero()
 
 
@@ -105,6 +108,8 @@ def test_forgetting_samples_gives_the_counts_and_moments_never_trained_on_them()
     [
         (ColumnMoments.zeros(4, 3), ColumnMoments.zeros(4, 1)),
         (ColumnMoments.zeros(4, 3), ColumnMoments.zeros(5, 3)),
+        (ColumnHistograms.zeros(4, 3), ColumnHistograms.zeros(4, 1)),
+        (ColumnHistograms.zeros(4, 3), ColumnHistograms.zeros(3, 4)),
         (TOTALS, CountsOfSpecs(TOTALS.parts[:1])),
         (TOTALS, CountsOfSpecs(TOTALS.parts[::-1])),
         (TOTALS, no_counts(RunSpec(GRID, (*NAMES, "no iris")))),
@@ -120,7 +125,7 @@ def test_statistics_of_different_requests_do_not_add(one: Any, other: Any) -> No
 
 
 def test_what_is_not_in_a_sum_cannot_be_taken_out() -> None:
-    for kind in ("columns by class", "columns", "counts"):
+    for kind in ("columns by class", "columns", "histograms", "counts"):
         with pytest.raises((CountsError, DataError)):
             _ = CASES[kind].zero() - POOLED[kind]
 

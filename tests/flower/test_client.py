@@ -36,7 +36,7 @@ def config_of(request: Request[Any]) -> dict[str, Any]:
     return {PHASE: request.phase, **request.to_config()}
 
 
-MODEL = EvaluationRequest(RUN, TOTAL, Readout("balanced", 0.8, 1.0))
+MODEL = EvaluationRequest(RUN, (TOTAL,), (Readout("balanced", 0.8, 1.0),), (1.0,))
 EVALUATE, ARRAYS = config_of(MODEL), MODEL.arrays()
 
 
@@ -120,7 +120,7 @@ def test_trying_a_model_of_many_classes_stays_within_the_memory_limit() -> None:
     client = FlyNNClient(X, y, X_test=X, y_test=y, memory_limit=needed).to_client()
     fit = client.fit(FitIns(ndarrays_to_parameters([]), counting(run)))
     counts = codec.decode(codec.read_tensors(fit.parameters.tensors), run.hasher, 1000)
-    request = EvaluationRequest(run, counts, Readout("balanced", 0.8, 1.0))
+    request = EvaluationRequest(run, (counts,), (Readout("balanced", 0.8, 1.0),), (1.0,))
     model = EvaluateIns(fit.parameters, config_of(request))
     client.evaluate(model)  # what comes with a first use is no matter of the model
     tracemalloc.start()

@@ -25,7 +25,7 @@ def step(steps: Any, channel: str, **how: Any) -> list[str]:
 
 def test_the_plan_is_told_before_a_run() -> None:
     lines = texts(plan_lines(exchange(AUTO, min_parties=2).run, 4, 60.0))
-    assert lines[0] == "phases: columns, counts, selection, evaluation; rounds: 3"
+    assert lines[0] == "phases: columns, histograms, counts, selection, evaluation; rounds: 4"
     assert any("waits for 4" in line and "needs 2" in line for line in lines)
     assert any("scaling auto" in line for line in lines)
     noise = LaplaceCounts(1.0, hash_nnz=GRID[0].hash_nnz, n_classes=3)
@@ -38,16 +38,20 @@ def test_the_plan_is_told_before_a_run() -> None:
 
 def test_every_phase_says_what_came_of_it_and_what_is_next() -> None:
     steps = exchange(AUTO)
-    columns, counts = step(steps, TRAIN), step(steps, TRAIN)
+    columns, histograms, counts = step(steps, TRAIN), step(steps, TRAIN), step(steps, TRAIN)
     selection, evaluation = step(steps, EVALUATE), step(steps, EVALUATE)
-    assert "columns: 4 of 4 parties; next: counts" in columns
-    assert sum(line.startswith("hash: ") for line in columns) == len(steps.run.state.run_spec.specs)
+    assert columns[-1] == "columns: 4 of 4 parties; next: histograms"
+    assert "histograms: 4 of 4 parties; next: counts" in histograms
+    hashes = [line for line in histograms if line.startswith("hash: ")]
+    assert len(hashes) == len(steps.run.state.run_spec.specs) == 6
+    assert any("in 16 steps each" in line for line in hashes)
     assert [line.split(", ")[-1] for line in counts[:4]] == ["accepted"] * 4
     member = steps.run.counted.counted[0]
     assert counts[0].startswith(f"counts: party-0: {member.examples} examples, {member.bytes} bytes, ")
     assert counts[-1] == "counts: 4 of 4 parties, 4 in all; next: selection"
     chosen = steps.run.state.results["selection"]
-    assert selection[-1].startswith(f"selection: spec {chosen.spec + 1} of 4, decay ")
+    listed = ", ".join(f"{choice.spec + 1} ({choice.weight:.2f})" for choice in chosen.choices)
+    assert selection[-1].startswith(f"selection: candidates {listed} of 6, decay {chosen.readouts[0].decay:.4g} (")
     assert selection[-1].endswith("4 of 4 parties); next: evaluation")
     accuracy = steps.run.state.results["evaluation"].figures["accuracy"]
     assert evaluation[-1].startswith(f"evaluation: accuracy {accuracy:.4f} on 30 examples of 4 parties")
@@ -60,7 +64,7 @@ def test_missing_and_repeating_parties_are_told() -> None:
     assert lines[-1] == "counts: 3 of 4 parties, 3 in all; at least 4 are needed; next: counts"
     step(steps, TRAIN)
     lines = step(steps, EVALUATE, failures=dict.fromkeys("0123", "failed: gone"))
-    assert lines[-1].startswith("selection: spec 1 of 2, ")
+    assert lines[-1].startswith("selection: candidates 1 (1.00) of 2, ")
     assert "not compared" in lines[-1]
 
 
@@ -74,6 +78,10 @@ def test_a_round_that_is_set_aside_is_told() -> None:
 def test_columns_that_are_left_as_they_are_are_told() -> None:
     lines = step(exchange(HashPlan(4, 3, scaling="standard"), min_examples=1000), TRAIN)
     assert "columns: THE COLUMNS ARE LEFT AS THEY ARE: no party sent the sums of any sample" in lines
+    steps = exchange(AUTO, min_examples=1000)
+    warning = "histograms: THE COLUMNS ARE LEFT AS THEY ARE: no party sent the sums of any sample"
+    assert warning not in step(steps, TRAIN)
+    assert warning in step(steps, TRAIN)
 
 
 def test_a_short_hashing_is_not_reported() -> None:

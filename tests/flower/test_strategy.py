@@ -344,8 +344,8 @@ def test_the_model_is_handed_out_once() -> None:
     asked = strategy.configure_evaluate(1, NO_PARAMETERS, clients)
     assert sorted(client.cid for client, _ in asked) == ["1", "2"]
     for _, ins in asked:
-        readout = f'["balanced", 0.8, {strategy.model.temperature_}]'
-        more = {"flynn-readout": readout, "flynn-n-releases": 0, "flynn-tries": True}
+        readouts = f'[["balanced", 0.8, {strategy.model.temperature_}, 1.0]]'
+        more = {"flynn-readouts": readouts, "flynn-n-releases": 0, "flynn-tries": True}
         assert ins.config == {"round": 1, **counting(phase="evaluation"), **more}
         assert decoded(ins.parameters) == strategy.counts
     strategy.aggregate_evaluate(1, [(proxy, eval_res(GOOD)) for proxy, _ in asked], [])

@@ -41,6 +41,7 @@ from flwr_flynn.model.model import Model, ModelMember
 from flwr_flynn.model.scoring import Readout, given_readout
 
 if TYPE_CHECKING:
+    from flwr_flynn.federated.federation_file import Federation
     from flwr_flynn.federated.options import RunOptions
 
 _MAX_EXAMPLES = 2**48  # of a party; 32768 matrices of so many samples add up within int64
@@ -184,8 +185,8 @@ def members_of(state: RunState, options: RunOptions) -> tuple[ModelMember, ...]:
     if selection is not None:
         readouts = list(selection.readouts)
         weights = tuple(choice.weight for choice in selection.choices)
-    elif saved is not None and saved.is_selected and totals is saved.totals:
-        readouts, weights = list(saved.readouts), saved.weights  # chosen for these very counts
+    elif saved is not None and totals is saved.totals and _is_chosen(saved, options):
+        readouts, weights = [saved.readouts[index] for index in indices], saved.weights  # chosen for these very counts
     else:
         given = given_readout(options.rule, options.decay)
         readouts = [given or Readout(options.rule, suggest_decay(counts, options.rule)) for counts in parts]
@@ -195,6 +196,10 @@ def members_of(state: RunState, options: RunOptions) -> tuple[ModelMember, ...]:
     if len(specs) == 1:
         weights = (1.0,)
     return tuple(map(ModelMember, specs, parts, readouts, weights))
+
+
+def _is_chosen(saved: Federation, options: RunOptions) -> bool:
+    return saved.is_selected or options.purpose == "evaluate" or saved.phase not in ("counts", "selection")
 
 
 def model_of(state: RunState, options: RunOptions) -> FlyNNClassifier:

@@ -12,12 +12,15 @@ import scipy.sparse as sp
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import federate, party_of
+from flwr_flynn.federated.compression import pack_numbers
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.phases.columns import ColumnsRequest, derive_specs, foreseen
+from flwr_flynn.federated.phases.columns import Columns, ColumnsRequest, derive_specs, foreseen
+from flwr_flynn.federated.phases.histograms import derive_specs as derive_specs_by_histograms
 from flwr_flynn.federated.protocol import PHASE, REFUSED, TRAIN, Config, Reply
 from flwr_flynn.federated.run_spec import announced_names
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.candidates import HashPlan
+from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.counts import ClassCounts
 from tests.federated.runs import (
@@ -126,26 +129,41 @@ def test_a_party_s_own_minimum_goes_before_the_server_s() -> None:
     assert statistic_of(request, party_of(X[:4], LABELS[:4], min_examples=1)).n_examples == 4
 
 
-def limbs(n: int = 10, **changes: Any) -> list[np.ndarray]:
+def limbs(n: int = 10) -> list[np.ndarray]:
     sizes, sums, squares = ColumnMoments.from_data(X[:n], np.zeros(n, np.int64), 3).to_limbs()
-    return list({"sizes": sizes, "sums": sums, "squares": squares, **changes}.values())
+    return [sizes, sums, squares]
+
+
+def packed(arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """Class sizes, and the limbs as a reply has them."""
+    return [arrays[0], *(pack_numbers(array.ravel()) for array in arrays[1:])]
 
 
 SIZES, SUMS, SQUARES = limbs()
+GOOD = packed(limbs())
 HOSTILE: dict[str, tuple[Any, Any, str]] = {
-    "nothing": ([], 0, "column moments"),
-    "two arrays": ([SIZES, SUMS], 10, "column moments"),
-    "four arrays": ([SIZES, SUMS, SQUARES, SQUARES], 10, "column moments"),
-    "another width": ([SIZES, SUMS[:, :3], SQUARES[:, :3]], 10, "column moments"),
-    "another number of classes": ([SIZES[:2], SUMS[:2], SQUARES[:2]], 10, "column moments"),
-    "floats": ([SIZES, SUMS.astype(float), SQUARES], 10, "column moments"),
-    "negative sizes": ([-SIZES, SUMS, SQUARES], 10, "column moments"),
-    "sums of no samples": ([0 * SIZES, SUMS, SQUARES], 0, "column moments"),
-    "impossible squares": ([SIZES, SUMS, SQUARES * np.uint32(0)], 10, "column moments"),
-    "another number": ([SIZES, SUMS, SQUARES], 11, "column sums"),
-    "no number": ([SIZES, SUMS, SQUARES], 10.0, "num_examples"),
-    "too few": (limbs(4), 4, "column sums"),
-    "too many": (limbs(60), 60, "column sums"),
+    "nothing": ([], 0, "column sums"),
+    "two arrays": (GOOD[:2], 10, "column sums"),
+    "four arrays": ([*GOOD, GOOD[2]], 10, "column sums"),
+    "limbs as they are": ([SIZES, SUMS, SQUARES], 10, "column sums"),
+    "another width": (packed([SIZES, SUMS[:, :3], SQUARES[:, :3]]), 10, "column sums"),
+    "another number of classes": (packed([SIZES[:2], SUMS[:2], SQUARES[:2]]), 10, "column sums"),
+    "other sizes": (packed([SIZES[:2], SUMS, SQUARES]), 10, "column moments"),
+    "too many limbs": (packed([SIZES, np.zeros((3, 4, 999)), SQUARES]), 10, "numbers"),
+    "no limbs": (packed([SIZES, SUMS[:, :, :0], SQUARES]), 10, "column sums"),
+    "wide limbs": (packed([SIZES, SUMS.astype(np.uint64) + 2**32, SQUARES]), 10, "numbers"),
+    "half of the bytes": ([SIZES, GOOD[1][:9], GOOD[2]], 10, "counts"),
+    "bytes behind": ([SIZES, np.append(GOOD[1], np.uint8(0)), GOOD[2]], 10, "numbers"),
+    "an endless number": ([SIZES, np.append(np.full(8, 255, np.uint8), GOOD[1][8:]), GOOD[2]], 10, "numbers"),
+    "floats": ([SIZES, SUMS.astype(float), SQUARES], 10, "column sums"),
+    "sizes of floats": ([SIZES.astype(float), *GOOD[1:]], 10, "column moments"),
+    "negative sizes": (packed([-SIZES, SUMS, SQUARES]), 10, "column moments"),
+    "sums of no samples": (packed([0 * SIZES, SUMS, SQUARES]), 0, "column moments"),
+    "impossible squares": (packed([SIZES, SUMS, SQUARES * np.uint32(0)]), 10, "column moments"),
+    "another number": (GOOD, 11, "column sums"),
+    "no number": (GOOD, 10.0, "num_examples"),
+    "too few": (packed(limbs(4)), 4, "column sums"),
+    "too many": (packed(limbs(60)), 60, "column sums"),
     "junk": (None, 10, "array 2"),
 }
 
@@ -154,7 +172,7 @@ HOSTILE: dict[str, tuple[Any, Any, str]] = {
 def test_a_hostile_reply_costs_its_sender_alone(name: str) -> None:
     arrays, n, field = HOSTILE[name]
     steps = exchange(AUTO, min_examples=5, max_examples_per_party=50)
-    good = codec.write_tensors(limbs())
+    good = codec.write_tensors(GOOD)
     tensors = [good[0], b"junk", good[2]] if arrays is None else codec.write_tensors(arrays)
 
     def spoil(reply: Reply) -> Reply:
@@ -173,7 +191,7 @@ def test_sums_have_room_for_the_others() -> None:
     request = ColumnsRequest(1, NAMES, False, 1)
     n = request.capacity // 1024 + 1
     sums = ColumnMoments(np.array([n]), np.array([[0]], object), np.array([[0]], object))
-    reply = Reply("1", codec.write_tensors(sums.to_limbs()), n, {})
+    reply = Reply("1", codec.write_tensors(packed(sums.to_limbs())), n, {})
     with pytest.raises(PayloadError) as error:
         request.read(codec.read_tensors(reply.tensors), reply, None)
     assert (error.value.field, error.value.got) == ("column sums", str(n))
@@ -191,7 +209,7 @@ def test_where_no_party_sends_sums_the_columns_are_left_as_they_are() -> None:
 
 
 def test_the_number_and_sizes_of_the_specs_are_foreseen() -> None:
-    assert [spec.hash_dim for spec in foreseen(AUTO)] == [128] * 4
+    assert [spec.hash_dim for spec in foreseen(AUTO)] == [128] * 6
     waves = HashPlan(4, 3, scaling="standard", row_nnz=9)
     assert foreseen(waves)[0].n_waves == 64
     assert derive_specs(waves, ColumnMoments.zeros(4, 1))[0][0].row_nnz == 4
@@ -199,6 +217,12 @@ def test_the_number_and_sizes_of_the_specs_are_foreseen() -> None:
 
 def test_columns_that_are_all_alike_make_fewer_specs() -> None:
     same = ColumnMoments.from_data(np.ones((9, 4)), np.arange(9) % 3, 3)
-    specs, trouble = derive_specs(AUTO, same)
+    plan = replace(AUTO, signed=True)  # without rank codes: its first two differ by waves alone, which need distances
+    specs, trouble = derive_specs(plan, same)
     assert trouble == ""
-    assert len(specs) == len(set(specs)) < 4
+    assert len(specs) == len(set(specs)) == len(foreseen(plan)) - 1
+    alike = ColumnHistograms.from_data(np.ones((9, 4)), np.arange(9) % 3, 3, [1.0] * 4)
+    specs, trouble = derive_specs_by_histograms(AUTO, Columns(same, {}, ""), alike)
+    assert trouble == ""
+    assert len(specs) == len(set(specs)) == len(foreseen(AUTO))
+    assert not any(spec.n_waves for spec in specs)

@@ -21,6 +21,7 @@ from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
+from tests.fakes import with_spec
 from tests.federated.runs import (
     GRID,
     LABELS,
@@ -117,8 +118,7 @@ def test_the_memory_limit_covers_all_specs_before_any_is_drawn(monkeypatch: pyte
 
 
 def test_a_giant_hash_is_refused_before_it_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = REQUEST.to_config()
-    config["flynn-specs"] = str(config["flynn-specs"]).replace('"hash_dim": 100', f'"hash_dim": {2**31 - 1}')
+    config = with_spec(dict(REQUEST.to_config()), hash_dim=2**31 - 1)
     monkeypatch.setattr(RunSpec, "agree_on_rows", lambda *_: pytest.fail("drew the rows"))
     with raises(PayloadError, field="memory", expected="at most 4096.0 MiB"):
         CountsRequest.from_config(Config(config), [], party_of(X, LABELS))

@@ -28,7 +28,13 @@ from tests.federated.runs import GRID, LABELS, NAMES, X, Y, exchange, in_process
 
 RUN = RunSpec(GRID[0], NAMES)
 COUNTS = ClassCounts.from_data(FlyHash(GRID[0]), X, Y, 3)
-REQUEST = EvaluationRequest(RUN, COUNTS, Readout("balanced", 0.8, 0.5))
+REQUEST = EvaluationRequest(RUN, (COUNTS,), (Readout("balanced", 0.8, 0.5),), (1.0,))
+COMMITTEE = EvaluationRequest(
+    RunSpec(GRID, NAMES),
+    tuple(ClassCounts.from_data(FlyHash(spec), X, Y, 3) for spec in GRID),
+    (Readout("balanced", 0.8, 0.5), Readout("balanced", 0.5, 2.0)),
+    (0.75, 0.25),
+)
 NOISE = SimulatedRelease(LaplaceCounts(5.0, hash_nnz=GRID[0].hash_nnz, n_classes=3), 3)
 
 
@@ -47,8 +53,9 @@ def refusal(entries: dict[str, Any], arrays: list[Any]) -> str:
 
 def test_a_request_makes_the_round_trip() -> None:
     release = NOISE.release(COUNTS)
-    noisy = EvaluationRequest(RunSpec(GRID[0], NAMES, Noisy(NOISE)), release, Readout("bayes", 0.5, 2.0), 1)
-    for request in (REQUEST, noisy, replace(REQUEST, tries=False)):
+    noisy_run = RunSpec(GRID[0], NAMES, Noisy(NOISE))
+    noisy = EvaluationRequest(noisy_run, (release,), (Readout("bayes", 0.5, 2.0),), (1.0,), 1)
+    for request in (REQUEST, noisy, replace(REQUEST, tries=False), COMMITTEE):
         again = EvaluationRequest.from_config(Config(request.to_config()), request.arrays(), party_of(X, LABELS))
         assert again == request
 
@@ -64,10 +71,23 @@ def test_a_party_tries_the_model_on_its_held_out_samples() -> None:
     assert received[0].counts_ == COUNTS
 
 
+def test_a_party_tries_a_committee_as_a_whole() -> None:
+    received: list[FlyNNClassifier] = []
+    reply = replied(COMMITTEE, party_of(X, LABELS, X[::3], LABELS[::3], on_model=received.append))
+    (model,) = received
+    assert model.model_.sha256() == COMMITTEE.model.model_.sha256()
+    assert [(each.readout, each.weight) for each in model.model_.members] == [
+        (Readout("balanced", 0.8, 0.5), 0.75),
+        (Readout("balanced", 0.5, 2.0), 0.25),
+    ]
+    (matrix,) = codec.read_tensors(reply.tensors)
+    np.testing.assert_array_equal(matrix, confusion_matrix(LABELS[::3], model.predict(X[::3]), labels=NAMES))
+
+
 def test_the_model_is_read_as_the_server_says() -> None:
     received: list[FlyNNClassifier] = []
     run = RunSpec(GRID[0], NAMES, feature_names=list("abcd"))
-    request = EvaluationRequest(run, COUNTS, Readout("novelty", 0.25, 3.0))
+    request = EvaluationRequest(run, (COUNTS,), (Readout("novelty", 0.25, 3.0),), (1.0,))
     replied(request, party_of(X, LABELS, on_model=received.append))
     (model,) = received
     assert (model.rule, model.decay_, model.temperature_) == ("novelty", 0.25, 3.0)
@@ -103,28 +123,42 @@ ARRAYS = REQUEST.arrays()
         ({}, [ARRAYS[0], ARRAYS[1] // 2], "counts"),
         ({}, [ARRAYS[0] ^ 1, ARRAYS[1]], "fingerprint"),
         *(
-            ({"flynn-readout": readout}, ARRAYS, "readout")
-            for readout in (
+            ({"flynn-readouts": readouts}, ARRAYS, "readout")
+            for readouts in (
                 None,
                 7,
                 "{",
                 "[]",
-                '["balanced", 0.5]',
-                '["balanced", 0.5, null]',
-                '["balanced", 0.5, 0]',
-                '["balanced", 0.5, "1"]',
-                '["balanced", "auto", 1]',
-                '["balanced", NaN, 1]',
-                '["balanced", 7, 1]',
-                '["anything", 0.5, 1]',
-                '[["balanced"], 0.5, 1]',
+                "{}",
+                "[[]]",
+                '["balanced", 0.5, 1, 1]',
+                '[["balanced", 0.5, 1]]',
+                '[["balanced", 0.5, null, 1]]',
+                '[["balanced", 0.5, 0, 1]]',
+                '[["balanced", 0.5, "1", 1]]',
+                '[["balanced", "auto", 1, 1]]',
+                '[["balanced", NaN, 1, 1]]',
+                '[["balanced", 7, 1, 1]]',
+                '[["anything", 0.5, 1, 1]]',
+                '[[["balanced"], 0.5, 1, 1]]',
+                '[["balanced", 0.5, 1, 0]]',
+                '[["balanced", 0.5, 1, -1]]',
+                '[["balanced", 0.5, 1, NaN]]',
+                '[["balanced", 0.5, 1, Infinity]]',
+                '[["balanced", 0.5, 1, "1"]]',
+                '[["balanced", 0.5, 1, true]]',
+                '[["balanced", 0.5, 1, null]]',
+                '[["balanced", 0.5, 1, 1], ["balanced", 0.5, 1, 1]]',
             )
         ),
         ({"flynn-tries": 1}, ARRAYS, "flynn-tries"),
         ({"flynn-n-releases": -1}, ARRAYS, "flynn-n-releases"),
         ({"flynn-n-releases": True}, ARRAYS, "flynn-n-releases"),
         ({"flynn-fingerprints": "0" * 64}, ARRAYS, "fingerprint"),
-        (RunSpec(GRID, NAMES).to_config(), ARRAYS, "spec"),
+        (RunSpec(GRID, NAMES).to_config(), ARRAYS, "message"),
+        (RunSpec(GRID, NAMES).to_config(), COMMITTEE.arrays(), "readout"),
+        (COMMITTEE.to_config(), ARRAYS, "message"),
+        (COMMITTEE.to_config(), COMMITTEE.arrays()[2:] + ARRAYS, "fingerprint"),
     ],
 )
 def test_hostile_models_are_refused(entries: dict[str, Any], arrays: list[Any], said: str) -> None:
@@ -278,6 +312,6 @@ def test_a_share_of_the_parties_evaluates() -> None:
 def test_the_classifier_of_noisy_counts_carries_their_guarantee() -> None:
     release = NOISE.release(COUNTS)
     run = RunSpec(GRID[0], NAMES, Noisy(NOISE))
-    model = classifier_of(run, release, Readout("balanced", 0.5, 1.0))
+    model = classifier_of(run, (release,), (Readout("balanced", 0.5, 1.0),))
     assert model.guarantee_ == NOISE.guarantee()
     assert REQUEST.model.guarantee_ is None

@@ -12,12 +12,13 @@ import pytest
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import party_of
+from flwr_flynn.federated.compression import pack_numbers, unpack_numbers
+from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phases.counts import no_counts
 from flwr_flynn.federated.phases.selection import (
     Selection,
     SelectionRequest,
     candidates_for,
-    is_selection_needed,
     select,
 )
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Config, Reply
@@ -29,7 +30,7 @@ from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.leave_one_out import TEMPERATURES
 from flwr_flynn.model.scoring import Readout
-from flwr_flynn.model.selection import select as select_pooled
+from flwr_flynn.model.selection import Choice, fit_members
 from tests.federated.runs import (
     AUTO,
     GRID,
@@ -59,13 +60,15 @@ ALL = Member("", "1", sizes=(50, 50, 50))
 def test_the_selection_of_any_split_is_the_pooled_one(how: str, spec: Any) -> None:
     run = in_process(options_for(spec), shares(how))
     specs = run.state.run_spec.specs
-    pooled = select_pooled(specs, X[TRAINING], Y[TRAINING], 3)
+    pooled = fit_members(specs, X[TRAINING], Y[TRAINING], 3, max_members=AUTO.max_members if spec is AUTO else 1)
     selection = run.state.results["selection"]
-    assert specs[selection.spec] == pooled.spec
-    assert selection.readout == pooled.readout
-    assert selection.readout.temperature in TEMPERATURES
-    assert run.model.model_.member.readout == pooled.readout
-    assert run.counts == pooled.counts
+    assert [specs[index] for index in selection.specs] == [member.spec for member in pooled]
+    assert list(selection.readouts) == [member.readout for member in pooled]
+    assert [choice.weight for choice in selection.choices] == [member.weight for member in pooled]
+    assert len(pooled) > 1 if spec is AUTO else len(pooled) == 1
+    assert all(readout.temperature in TEMPERATURES for readout in selection.readouts)
+    assert run.model.model_.members == pooled
+    assert run.counts == pooled[0].counts
     assert selection.accuracy == max(map(max, selection.accuracies))
     assert (selection.parties, selection.examples, selection.missing) == (4, 120, {})
 
@@ -119,12 +122,34 @@ def test_only_counted_parties_have_a_say() -> None:
         with pytest.raises(PayloadError) as error:
             statistic_of(REQUEST, party_of(X, LABELS), member)
         assert error.value.field == "selection"
-    assert statistic_of(REQUEST, party_of(X, LABELS), ALL).tables[0].shape == (len(REQUEST.candidates[0]), 3)
+    left_out, correct, losses, *_ = statistic_of(REQUEST, party_of(X, LABELS), ALL).tables
+    assert left_out.tolist() == [[50, 50, 50]]
+    assert (correct.shape, losses.shape) == ((len(REQUEST.candidates[0]), 3), (len(correct), len(TEMPERATURES)))
+
+
+def test_of_many_samples_some_are_left_out_chosen_by_content(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("flwr_flynn.model.selection", "flwr_flynn.federated.phases.selection"):
+        monkeypatch.setattr(f"{module}.N_LEFT_OUT", 60)
+    run = in_process(options_for(GRID), shares())
+    selection = run.state.results["selection"]
+    assert 0 < selection.examples < 120
+    assert run.model.model_.members == fit_members(GRID, X[TRAINING], Y[TRAINING], 3)
+    for how in SPLITS:
+        other = in_process(options_for(GRID), shares(how)).state.results["selection"]
+        assert replace(other, parties=4) == selection
 
 
 def spoiled(reply: Reply, table: int, value: int) -> Reply:
-    arrays = [array.copy() for array in codec.read_tensors(reply.tensors)]
-    arrays[table][0, 0] = value
+    arrays = list(codec.read_tensors(reply.tensors))
+    numbers = unpack_numbers(arrays[table], 10**6, 2**63 - 1)
+    numbers[0] = value
+    arrays[table] = pack_numbers(numbers)  # -1 becomes 2**64 - 1
+    return replace(reply, tensors=codec.write_tensors(arrays))
+
+
+def repacked(reply: Reply, table: int, change: Any) -> Reply:
+    arrays = list(codec.read_tensors(reply.tensors))
+    arrays[table] = pack_numbers(change(unpack_numbers(arrays[table], 10**6, 2**63 - 1)))
     return replace(reply, tensors=codec.write_tensors(arrays))
 
 
@@ -136,12 +161,20 @@ HOSTILE: dict[str, Any] = {
     "no tables": lambda reply: replace(reply, tensors=[]),
     "junk": lambda reply: replace(reply, tensors=[b"junk", *reply.tensors[1:]]),
     "a table less": lambda reply: changed(reply, lambda arrays: arrays[:-1]),
-    "a candidate less": lambda reply: changed(reply, lambda arrays: [arrays[0][1:], *arrays[1:]]),
+    "a table more": lambda reply: changed(reply, lambda arrays: [*arrays, arrays[-1]]),
+    "a candidate less": lambda reply: repacked(reply, 1, lambda numbers: numbers[3:]),
+    "a candidate more": lambda reply: repacked(reply, 1, lambda numbers: np.append(numbers, [0, 0, 0])),
+    "a class less": lambda reply: repacked(reply, 0, lambda numbers: numbers[1:]),
+    "tables as they are": lambda reply: changed(reply, lambda arrays: [np.zeros((1, 3), np.int64), *arrays[1:]]),
     "floats": lambda reply: changed(reply, lambda arrays: [arrays[0].astype(float), *arrays[1:]]),
-    "negative": lambda reply: spoiled(reply, 0, -1),
-    "more than the class has": lambda reply: spoiled(reply, 0, 51),
-    "negative losses": lambda reply: spoiled(reply, 1, -1),
-    "endless losses": lambda reply: spoiled(reply, 1, 2**62),
+    "half a table": lambda reply: changed(reply, lambda arrays: [arrays[0], arrays[1][:-3], *arrays[2:]]),
+    "negative sizes": lambda reply: spoiled(reply, 0, -1),
+    "more left out than counted": lambda reply: spoiled(reply, 0, 51),
+    "fewer left out than correct": lambda reply: repacked(reply, 0, lambda numbers: 0 * numbers),
+    "negative": lambda reply: spoiled(reply, 1, -1),
+    "more than the class has": lambda reply: spoiled(reply, 1, 51),
+    "negative losses": lambda reply: spoiled(reply, 2, -1),
+    "endless losses": lambda reply: spoiled(reply, 2, 2**62),
     "another number": lambda reply: replace(reply, n_examples=reply.n_examples - 1),
     "no number": lambda reply: replace(reply, n_examples=float(reply.n_examples)),
     "a refusal": lambda reply: replace(reply, metrics={REFUSED: "no"}),
@@ -185,15 +218,12 @@ def test_replies_count_once_and_strangers_do_not() -> None:
 
 
 def test_without_replies_it_is_the_first_candidate() -> None:
-    selection = select(REQUEST.candidates, None, [0, 0, 0], 0, {"a": "no reply"})
-    assert (selection.spec, selection.readout, selection.accuracies, selection.accuracy) == (
-        0,
-        REQUEST.candidates[0][0],
-        (),
-        None,
-    )
+    selection = select(REQUEST.candidates, None, 0, {"a": "no reply"}, 4)
+    assert selection.choices == (Choice(0, 0, 1.0),)
+    assert selection.readouts == REQUEST.candidates[0][:1]
+    assert (selection.accuracies, selection.accuracy, selection.examples) == ((), None, 0)
     nothing = statistic_of(REQUEST, party_of(X[:0], LABELS[:0]), Member("", "1", sizes=(0, 0, 0)))
-    assert select(REQUEST.candidates, nothing, [0, 0, 0], 1, {}).accuracies == ()
+    assert select(REQUEST.candidates, nothing, 1, {}, 4).accuracies == ()
 
 
 def test_classes_without_samples_do_not_count_in_the_accuracy() -> None:
@@ -201,15 +231,16 @@ def test_classes_without_samples_do_not_count_in_the_accuracy() -> None:
     totals = CountsOfSpecs(tuple(ClassCounts.from_data(FlyHash(spec), X[two], Y[two], 3) for spec in GRID))
     request = SelectionRequest(RUN, totals, candidates_for(totals, "balanced", "auto"))
     found = statistic_of(request, party_of(X[two], LABELS[two]), Member("", "1", sizes=(50, 50, 0)))
-    assert select(request.candidates, found, [50, 50, 0], 1, {}).accuracy == 1.0
+    assert select(request.candidates, found, 1, {}, 1).accuracy == 1.0
 
 
 def test_what_json_gets_holds_every_candidate() -> None:
     found = statistic_of(REQUEST, party_of(X, LABELS), ALL)
-    selection: Selection = select(REQUEST.candidates, found, [50, 50, 50], 1, {})
+    selection: Selection = select(REQUEST.candidates, found, 1, {}, 2)
     values = selection.to_dict()
-    readout = selection.readout
-    assert values["readout"] == [readout.rule, readout.decay, readout.temperature]
+    assert values["readouts"] == [[each.rule, each.decay, each.temperature] for each in selection.readouts]
+    assert values["choices"] == [[each.spec, each.readout, each.weight] for each in selection.choices]
+    assert json.loads(json.dumps(values, allow_nan=False))["examples"] == 150
     assert [len(each) for each in values["candidates"]] == [len(each) for each in values["accuracies"]]
     assert values["accuracy"] == selection.accuracy
 
@@ -219,7 +250,7 @@ def test_what_json_gets_holds_every_candidate() -> None:
     [(1, "balanced", "auto", True), (1, "balanced", 0.5, False), (1, "bayes", "auto", False), (2, "bayes", 0.5, True)],
 )
 def test_one_candidate_is_not_selected(n_specs: int, rule: str, decay: Any, needed: bool) -> None:
-    assert is_selection_needed(n_specs, rule, decay) == needed
+    assert RunOptions(**options_for(GRID[:n_specs], rule=rule, decay=decay)).selects == needed
     if not needed:
         assert len(candidates_for(CountsOfSpecs(TOTALS.parts[:1]), rule, decay)[0]) == 1
     assert candidates_for(TOTALS, "novelty", 0.5) == ((Readout("novelty", 0.5),),) * 2

@@ -1,0 +1,49 @@
+"""The forecast of bytes: known before a run, for the phases of the run, and no less than it takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sklearn.datasets import load_digits
+
+from flwr_flynn.federated.algorithm import federate, party_of
+from flwr_flynn.federated.forecast import forecast
+from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.model.candidates import HashPlan
+from tests.federated.runs import AUTO, GRID, options_for
+
+
+@pytest.mark.parametrize("changes", [{}, {"fraction_evaluate": 0}, {"fraction_evaluate": 0, "hand_out": True}], ids=str)
+def test_a_run_takes_no_more_bytes_than_were_forecast(changes: dict[str, Any]) -> None:
+    X, y = load_digits(return_X_y=True)
+    plan = HashPlan(64, 10, len(y), "auto", hash_dim=4096)
+    options = RunOptions(plan, tuple(range(10)), 1, min_examples=1, **changes)
+    found = forecast(options, 5)
+    run = federate(options, [party_of(X[i::5], y[i::5], X[i::5], y[i::5], min_examples=1) for i in range(5)])
+    assert found is not None
+    assert found.keys() == run.traffic.keys()
+    total = sum(each.up + each.down for each in found.values())
+    taken = sum(sum(each.per_party.values()) for each in run.traffic.values())
+    assert taken <= total <= 3 * taken
+
+
+@pytest.mark.parametrize(
+    ("spec", "changes"),
+    [
+        (GRID, {}),
+        (HashPlan(4, 3, None, "auto"), {}),
+        (HashPlan(4, 3, 120), {"secure_bound": 256, "min_parties": 3}),
+    ],
+)
+def test_where_sizes_are_not_known_there_is_no_forecast(spec: Any, changes: dict[str, Any]) -> None:
+    assert forecast(RunOptions(**options_for(spec, **changes)), 4) is None
+
+
+def test_more_parties_send_less_each() -> None:
+    few, many = (forecast(RunOptions(**options_for(AUTO)), n) for n in (2, 20))
+    assert few is not None
+    assert many is not None
+    assert many["counts"].up < few["counts"].up
+    assert many["histograms"].up < few["histograms"].up
+    assert many["evaluation"] == few["evaluation"]
