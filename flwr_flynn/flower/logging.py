@@ -79,12 +79,8 @@ def _forecast_lines(run: Run, n_parties: int) -> Iterator[str]:
     if found is not None:
         phases = ", ".join(f"{name} {each.up / 1e3:.0f} / {each.down / 1e3:.0f}" for name, each in found.items())
         total = sum(each.up + each.down for each in found.values()) / 1e3
-<<<<<<< HEAD
-        yield f"forecast: at most about {total:.0f} kB a party, at equal shares (kB up / down: {phases})"
-=======
         share = "a party with an equal share of the samples"
         yield f"forecast: at most about {total:.0f} kB for {share} (kB up / down: {phases})"
->>>>>>> fedtests
 
 
 def taken_lines(run: Run, taken: Taken) -> Iterator[Line]:
