@@ -135,7 +135,9 @@ class NodeConfig(Settings):
     test_fraction: float = setting(0.2, "share of the party's samples held out for the evaluation", low=0, below=1)
     split_seed: int = setting(0, "seed of the held-out rule", low=0, high=MAX_SEED)
     memory_limit: float = setting(4.0, "GiB that the counting may take; a spec that needs more is refused", above=0)
-    min_examples: int = setting(5, "classes of fewer samples are left out of the party's sums of columns", low=1)
+    min_examples: int = setting(
+        5, "classes of fewer samples are left out of the party's sums and histograms of columns", low=1
+    )
     max_epsilon: float = setting(
         0.0,
         "bound on what all private answers together give away; nothing but noisy counts leaves the party then. Not "
