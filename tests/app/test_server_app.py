@@ -27,6 +27,7 @@ from flwr_flynn.app.config import RunConfig
 from flwr_flynn.app.data import datasets
 from flwr_flynn.errors import AggregationError, ConfigError, FlyNNError
 from flwr_flynn.federated.federation_file import Federation
+from flwr_flynn.federated.federation_file import main as show
 from flwr_flynn.privacy import mechanism_from_dict
 from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.fakes import CLASSES, Proxy, manager, points
@@ -452,6 +453,19 @@ def test_a_federation_goes_through_train_join_and_evaluate(tmp_path: Path, monke
         (name,) = setting
         with raises(ConfigError, field=f"run-config {name}"):
             go({1, 2}, "evaluate", **setting)
+
+
+def test_a_federation_of_several_members_is_shown_with_the_sum_of_its_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = run(tmp_path, monkeypatch, lambda content, kind: content)
+    kept = tmp_path / "out" / "federation.npz"
+    assert len(Federation.load(kept).totals.parts) == len(report["members"]) > 1
+    capsys.readouterr()
+    assert show(["show", str(kept)]) == 0
+    printed = capsys.readouterr().out
+    assert f"2 parties, SHA-256 of the counts {report['sha256']['federated']}" in printed
+    assert "Mallory" in printed
 
 
 def private_parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
