@@ -455,6 +455,26 @@ def test_a_federation_goes_through_train_join_and_evaluate(tmp_path: Path, monke
             go({1, 2}, "evaluate", **setting)
 
 
+def test_a_federation_of_several_members_grows_and_is_evaluated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def go(nodes: set[int], action: str, **more: Any) -> dict[str, Any]:
+        with monkeypatch.context() as patch:
+            patch.setattr(f"{__name__}.Loopback", partial(Loopback, nodes=nodes))
+            settings = {"action": action, "federation": str(tmp_path / "kept.npz"), "min-available": 1} | more
+            return run(tmp_path, patch, lambda content, kind: content, **settings)
+
+    first = go({1}, "train", **{"hash-dim": 256})
+    assert len(first["members"]) > 1
+    none = {"n-features": 0, "classes": "", "hash-dim": 0}
+    again = go({1}, "evaluate", **none)
+    assert again["members"] == first["members"]
+    assert again["sha256"] == first["sha256"]
+    joined = go({2}, "join", **none)
+    assert joined["examples"] == 40
+    assert {each["fingerprint"] for each in joined["members"]} <= {each["fingerprint"] for each in first["members"]}
+
+
 def test_a_federation_of_several_members_is_shown_with_the_sum_of_its_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
