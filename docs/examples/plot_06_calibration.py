@@ -2,8 +2,8 @@
 Probabilities that mean what they say
 =====================================
 
-``predict_proba`` divides the scores by a temperature that leave-one-out picks in the pass that picks the decay. Where
-the model says 80 %, about 80 % of its predictions should be right. The plot compares it with a naive Bayes classifier,
+Each member's scores are divided by a temperature that leave-one-out picks, and the log probabilities of the members are
+added up. Where the model says 80 %, about 80 % of its predictions should be right. The plot compares it with a naive Bayes classifier,
 whose probabilities are far too sure.
 """
 

@@ -2,7 +2,7 @@
 Beside other classifiers
 ========================
 
-Scikit-learn's bundled tables, three folds, all with their defaults; FlyNN's choose its hash and decay by leave-one-
+Scikit-learn's bundled tables, three folds, all with their defaults; FlyNN's choose its hashes and decays by leave-one-
 out. FlyNN stands beside a nearest-neighbour classifier on standardised columns, a random forest and logistic
 regression, all of which see the pooled samples. FlyNN's model is a matrix of counts that parties can add up; those of
 the others are not.

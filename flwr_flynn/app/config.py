@@ -34,6 +34,7 @@ from flwr_flynn.app.run_settings import (
 )
 from flwr_flynn.app.settings import Settings, as_setting, in_json, setting
 from flwr_flynn.errors import ConfigError
+from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.privacy import MECHANISMS, NEIGHBOURS
 from flwr_flynn.privacy.ledger import Policy
 from flwr_flynn.privacy.policy import COMPOSITIONS
@@ -82,7 +83,9 @@ class RunConfig(
 
     def _require_unscaled(self, setting: str) -> None:
         if self.scaling not in ("default", "none"):
-            raise self.refused("scaling", f"none with {setting} (give public center and scale)", self.scaling)
+            raise self.refused(
+                "scaling", f"none with {setting} (give public center and scale, or ranges)", self.scaling
+            )
 
     def evaluates(self, simulated: bool) -> bool:
         """`evaluate`, with "auto" resolved."""
@@ -95,6 +98,10 @@ class RunConfig(
             return replace(self, scaling="auto" if learns else "none") if self.scaling == "default" else self
         given: dict[str, Any] = {**_PAPER, "decay": self.decay if self.is_given("decay") else _PAPER_DECAY}
         return replace(self, **given)
+
+    def plan(self, n_features: int, n_examples: int | None, n_classes: int) -> HashPlan:
+        """The run's `HashPlan`, of these settings as `resolved`."""
+        return super(RunConfig, self.resolved()).plan(n_features, n_examples, n_classes)
 
     def simulation_only(self) -> list[str]:
         """Keys that are given, and that only a simulation uses."""
@@ -128,7 +135,9 @@ class NodeConfig(Settings):
     test_fraction: float = setting(0.2, "share of the party's samples held out for the evaluation", low=0, below=1)
     split_seed: int = setting(0, "seed of the held-out rule", low=0, high=MAX_SEED)
     memory_limit: float = setting(4.0, "GiB that the counting may take; a spec that needs more is refused", above=0)
-    min_examples: int = setting(5, "classes of fewer samples are left out of the party's sums of columns", low=1)
+    min_examples: int = setting(
+        5, "classes of fewer samples are left out of the party's sums and histograms of columns", low=1
+    )
     max_epsilon: float = setting(
         0.0,
         "bound on what all private answers together give away; nothing but noisy counts leaves the party then. Not "

@@ -45,7 +45,9 @@ def private_plan(config: RunConfig, plan: HashPlan, n_parties: int) -> HashPlan:
         )
     except (SpecError, ConfigError) as error:
         raise as_setting(error, "run-config") from None
-    return replace(plan, hash_dim=spec.hash_dim, row_nnz=spec.row_nnz, hash_nnz=spec.hash_nnz)
+    # Rows over rank codes have fewer entries than those over the columns, which `suggest_spec` is about.
+    row_nnz = spec.row_nnz if plan.ranges is None else plan.row_nnz
+    return replace(plan, hash_dim=spec.hash_dim, row_nnz=row_nnz, hash_nnz=spec.hash_nnz)
 
 
 def run_mechanism(config: RunConfig, spec: HashSpec, n_classes: int, n_parties: int) -> Mechanism | None:

@@ -284,13 +284,16 @@ def _hash_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     if not selection["accuracies"]:
         return [*rows, ("selection", "none: no party with samples replied; the first spec, and a suggested decay")]
     best = [f"{max(each):.4f}" for each in selection["accuracies"]]
-    if len(best) > 1:
-        rows.append(("candidates", f"{len(best)}, leave-one-out {', '.join(best)}"))
-    compared = f"{len(selection['candidates'][0])} decays compared on {selection['examples']} samples"
-    for (spec, _, weight), member in zip(selection["choices"], report["members"], strict=True):
-        what = f"candidate {spec + 1}, weight {weight:.2f}, " if len(best) > 1 else ""
-        size = f"{member['hash_dim']} rows, {member['hash_nnz']} winners"
-        rows.append(("member", f"{what}{size}, decay {member['decay']:.4g}, leave-one-out {best[spec]}, {compared}"))
+    decays, examples = len(selection["candidates"][0]), selection["examples"]
+    if len(best) == 1:
+        found = f"{report['members'][0]['decay']:.4g}, leave-one-out {best[0]}, {decays} compared on {examples} samples"
+        rows.append(("decay", found))
+    else:
+        rows.append(("candidates", f"{len(best)} with {decays} decays each, compared on {examples} samples"))
+        rows.append(("  leave-one-out", ", ".join(best)))
+        for (spec, _, weight), member in zip(selection["choices"], report["members"], strict=True):
+            size = f"{member['hash_dim']} rows, {member['hash_nnz']} winners"
+            rows.append((f"  member {spec + 1}", f"weight {weight:.2f}, decay {member['decay']:.4g}, {size}"))
     rows += [(f"  no say: {name}", reason) for name, reason in selection["missing"].items()]
     return rows
 

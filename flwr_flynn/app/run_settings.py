@@ -135,7 +135,8 @@ class HashSettings(RunSettings):
     max_members: int = _fixed(3, "members of the model of `auto`, at most; 1: the best candidate alone", low=1, high=16)
     min_examples: int = setting(
         5,
-        "a party leaves classes of fewer samples out of its sums of columns; 1 sends sums that may be one sample",
+        "a party leaves classes of fewer samples out of its sums and histograms of columns, and puts bins together "
+        "until each has so many; 1 sends what may be one sample",
         low=1,
     )
     seed: int = _fixed(0, "seed of the hash: every party expands it to the same rows", low=0, high=MAX_SEED)

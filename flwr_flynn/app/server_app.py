@@ -127,8 +127,9 @@ def _strategy(
         if parties is None:
             _require_min_available(config)
         plan, needed = None, config.min_parties or 1
-        names = ("spec", "classes", "feature_names", "mechanism")
-        given = {name: getattr(before.run_spec, name) for name in names} | {"federation": before}
+        names = ("classes", "feature_names", "mechanism")
+        given = {name: getattr(before.run_spec, name) for name in names}
+        given |= {"spec": before.run_spec.specs, "federation": before}  # a spec for each member of the model
     bound = None if before is None else before.run_spec.bound
     if config.secure:
         # Noise reaches beyond the largest count; what is beyond the bound is clipped.

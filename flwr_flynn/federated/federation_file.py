@@ -33,7 +33,7 @@ from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.model import model_file
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.model import Model, ModelMember
+from flwr_flynn.model.model import Model, ModelMember, counts_sha256
 from flwr_flynn.model.scoring import Readout
 from flwr_flynn.privacy import mechanism_from_dict
 
@@ -143,7 +143,7 @@ class Federation:
 
     @property
     def counts(self) -> ClassCounts:
-        """The sum for the first spec: the only one of a finished run."""
+        """The sum for the first spec, in a finished run that of the first member of the model."""
         return self.totals.parts[0]
 
     @property
@@ -280,7 +280,8 @@ def main(arguments: Sequence[str]) -> int:
         print(error, file=sys.stderr)
         return 1
     rows = summary(federation)
-    print(f"{arguments[1]}: {len(rows)} parties, SHA-256 of the counts {federation.counts.sha256()}")
+    sha256 = counts_sha256(federation.model.model_.members)  # as in the report of the run
+    print(f"{arguments[1]}: {len(rows)} parties, SHA-256 of the counts {sha256}")
     if federation.run_spec.mechanism is not None:
         print(federation.run_spec.mechanism.guarantee())
     widths = {name: max(len(name), *(len(str(row[name])) for row in rows)) for name in rows[0]} if rows else {}

@@ -69,7 +69,8 @@ class RunOptions:
     feature_names : sequence of str, optional
         Names of the columns, for the model.
     min_examples : int, default=5
-        Classes of fewer samples at a party are left out of its sums of columns; a party's own number can be larger.
+        Classes of fewer samples at a party are left out of its sums and histograms of columns, and bins of fewer are
+        put together; a party's own number can be larger.
     mechanism : Mechanism, optional
         Of `flwr_flynn.privacy`, for the spec's `hash_nnz` and as many classes: parties send noisy counts only, within
         their own policies. There is one spec then, without sums of columns, and no selection.

@@ -105,7 +105,8 @@ class PartyOptions:
         Bytes that the hash, the counts and the confusion matrix may need, beside the samples; checked before anything
         is allocated.
     min_examples : int, default=5
-        Classes of fewer samples are left out of the sums of columns, whatever the server asks for. They are counted.
+        Classes of fewer samples are left out of the sums and histograms of columns, whatever the server asks for. They
+        are counted.
     n_jobs : int, optional
         Threads for hashing: None for one, -1 for all.
     budget : Budget, optional

@@ -281,7 +281,7 @@ NAMED = RunSpec(RUN.spec, RUN.classes, feature_names=NAMES)
 
 
 def evaluation(run: RunSpec, counts: ClassCounts, n_releases: int = 0) -> EvaluateIns:
-    request = EvaluationRequest(run, counts, Readout("balanced", 0.5, 1.0), n_releases, tries=False)
+    request = EvaluationRequest(run, (counts,), (Readout("balanced", 0.5, 1.0),), (1.0,), n_releases, tries=False)
     return EvaluateIns(ndarrays_to_parameters(request.arrays()), {PHASE: request.phase, **request.to_config()})
 
 

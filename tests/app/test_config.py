@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from flwr_flynn.app.config import POLICY_KEYS, NodeConfig, RunConfig
 from flwr_flynn.app.settings import toml_block
 from flwr_flynn.errors import ConfigError
+from flwr_flynn.federated.phases.columns import foreseen
 from tests.raising import raises
 
 ROOT = Path(__file__).parents[2]
@@ -62,6 +63,9 @@ def test_every_setting_has_a_group_and_an_example_of_each_fact() -> None:
         ("signed", 1, "expected one of auto, true, false, got 1"),
         ("alpha", 10**400, "expected a number above 0, got 1" + 79 * "0"),
         ("rounds", -(10**400), "expected an integer from 0 to 1000, got -1" + 78 * "0"),
+        ("effort", "maximal", 'expected one of quick, default, thorough, got "maximal"'),
+        ("max-members", 0, "expected an integer from 1 to 16, got 0"),
+        ("max-members", 17, "expected an integer from 1 to 16, got 17"),
         ("min-examples", 0, "expected an integer of at least 1, got 0"),
         ("rule", "best", 'expected one of balanced, novelty, bayes, got "best"'),
         ("dataset", True, "expected a string, got true"),
@@ -168,14 +172,95 @@ def test_a_plan_that_does_not_fit(settings: dict[str, Any], field: str, got: str
     ],
 )
 def test_rows_are_signed_where_columns_are_scaled(settings: dict[str, Any], signed: bool) -> None:
-    assert RunConfig.parse(settings).resolved().plan(20, None, 3).signed == signed
+    (spec,) = foreseen(RunConfig.parse(settings).resolved().plan(20, None, 3))
+    assert spec.signed == signed
 
 
-def test_a_scaling_by_name_excludes_one_by_hand() -> None:
-    for name in ("center", "scale"):
+@pytest.mark.parametrize("scaling", ["standard", "ranks", "auto"])
+def test_a_scaling_by_name_excludes_one_by_hand(scaling: str) -> None:
+    for name, value in (("center", "1"), ("scale", "1"), ("ranges", "0:1")):
         with pytest.raises(ConfigError) as caught:
-            RunConfig.parse({"scaling": "standard", name: "1"})
-        assert (caught.value.field, caught.value.expected) == (f"run-config {name}", "none beside scaling = standard")
+            RunConfig.parse({"scaling": scaling, name: value})
+        assert (caught.value.field, caught.value.expected) == (f"run-config {name}", f"none beside scaling = {scaling}")
+
+
+@pytest.mark.parametrize(
+    ("settings", "scaling"),
+    [
+        ({}, "auto"),
+        ({"scaling": "default", "effort": "quick", "max-members": 1}, "auto"),
+        ({"decay": 0.5, "rule": "bayes"}, "auto"),
+        ({"epsilon": 1.0}, "none"),
+        ({"secure": True, "max-examples": 100}, "none"),
+        ({"center": "1"}, "none"),
+        ({"scale": "2"}, "none"),
+        ({"ranges": "0:16"}, "none"),
+        ({"preset": "paper"}, "none"),
+        ({"scaling": "none"}, "none"),
+        ({"scaling": "ranks"}, "ranks"),
+    ],
+)
+def test_the_default_scaling_is_the_choice_among_six_where_nothing_forbids_it(
+    settings: dict[str, Any], scaling: str
+) -> None:
+    config = RunConfig.parse(settings)
+    assert config.resolved().scaling == scaling
+    assert config.resolved().resolved() == config.resolved()
+    plan = config.plan(8, 100, 3)
+    assert plan == config.resolved().plan(8, 100, 3)
+    assert len(foreseen(plan)) == (6 if scaling == "auto" else 1)
+
+
+@pytest.mark.parametrize("setting", [{"epsilon": 1.0}, {"secure": True, "max-examples": 100}])
+@pytest.mark.parametrize("scaling", ["ranks", "auto", "standard"])
+def test_nothing_is_learned_of_the_columns_in_private_and_secure_runs(setting: dict[str, Any], scaling: str) -> None:
+    with raises(ConfigError, field="run-config scaling"):
+        RunConfig.parse({**setting, "scaling": scaling})
+
+
+def test_effort_and_members_are_those_of_the_plan() -> None:
+    default = RunConfig().plan(8, 100, 3)
+    assert (default.effort, default.max_members, default.most_members) == ("default", 3, 3)
+    sizes = {}
+    for effort in ("quick", "default", "thorough"):
+        plan = RunConfig.parse({"effort": effort, "max-members": 2}).plan(8, 100, 3)
+        assert (plan.effort, plan.most_members) == (effort, 2)
+        sizes[effort] = {(spec.hash_dim, spec.hash_nnz) for spec in foreseen(plan)}
+    assert sizes == {"quick": {(2**14, 64)}, "default": {(2**15, 128)}, "thorough": {(2**16, 256)}}
+    assert RunConfig(scaling="weighted", max_members=2).plan(8, 100, 3).most_members == 1
+
+
+@pytest.mark.parametrize("more", [{}, {"epsilon": 1.0}, {"secure": True, "max-examples": 100}])
+def test_public_ranges_make_rank_codes_without_a_look_at_the_data(more: dict[str, Any]) -> None:
+    plan = RunConfig.parse({"ranges": "0:16", **more}).plan(3, 100, 2)
+    assert not plan.needs_sums
+    assert not plan.needs_histograms
+    (spec,) = plan.specs()
+    assert spec.coding == "bumps"
+    assert spec.edges is not None
+    assert len(spec.edges) == 3
+    assert all(edges == spec.edges[0] for edges in spec.edges)
+    assert (spec.edges[0][0], spec.edges[0][-1]) == (0.25, 15.75)
+    (other,) = RunConfig.parse({"ranges": "0:16, -1.5:1e3,2:3", **more}).plan(3, 100, 2).specs()
+    assert other.edges is not None
+    assert other.edges[0] == spec.edges[0]
+    assert -1.5 < other.edges[1][0] < other.edges[1][-1] < 1e3
+
+
+@pytest.mark.parametrize("text", ["16", "0:1:2", "a:b", "3:3", "2:1", "0:inf", "nan:1", "0:1,", ":", "0:1;1:2"])
+def test_ranges_that_are_none_are_refused(text: str) -> None:
+    with raises(ConfigError, field="run-config ranges"):
+        RunConfig.parse({"ranges": text})
+
+
+def test_there_is_one_range_for_all_features_or_one_for_each() -> None:
+    config = RunConfig.parse({"ranges": "0:1,0:2"})
+    assert config.plan(2, None, 2).ranges == ((0.0, 0.0), (1.0, 2.0))
+    with raises(ConfigError, field="run-config ranges", got=2):
+        config.plan(3, None, 2)
+    for name in ("center", "scale"):
+        with raises(ConfigError, field="run-config ranges"):
+            RunConfig.parse({"ranges": "0:1", name: "1"})
 
 
 def test_very_wide_samples_are_left_as_they_are_by_auto() -> None:
@@ -187,8 +272,9 @@ def test_the_paper_s_preset() -> None:
     paper = RunConfig.parse({"preset": "paper"}).resolved()
     assert (paper.scaling, paper.signed, paper.rule, paper.decay_value()) == ("none", "false", "novelty", 0.5)
     assert RunConfig.parse({"preset": "paper", "decay": 0.2}).resolved().decay_value() == 0.2
-    assert RunConfig.parse({}).resolved() == RunConfig()
-    for key, value in {"scaling": "standard", "signed": True, "rule": "bayes", "center": "1"}.items():
+    assert RunConfig.parse({"preset": "paper"}).plan(4, None, 2).most_members == 1
+    refused = {"scaling": "standard", "signed": True, "rule": "bayes", "center": "1", "ranges": "0:1"}
+    for key, value in refused.items():
         with pytest.raises(ConfigError) as caught:
             RunConfig.parse({"preset": "paper", key: value})
         assert caught.value.field == f"run-config {key}"

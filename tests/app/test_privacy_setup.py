@@ -244,7 +244,7 @@ def test_a_party_with_a_policy_gives_nothing_else(tmp_path: Path) -> None:
     assert (loss, n_examples, len(metrics)) == (0.0, 0, 2)
     assert metrics[REFUSED].startswith(closed)
     assert received == []
-    evaluation = EvaluationRequest(RUN, counts, Readout("balanced", 0.5, 1.0))
+    evaluation = EvaluationRequest(RUN, (counts,), (Readout("balanced", 0.5, 1.0),), (1.0,))
     loss, n_examples, metrics = client.evaluate(evaluation.arrays(), config_of(evaluation))
     assert (loss, n_examples, len(metrics)) == (0.0, 0, 2)
     assert "policy evaluate off" in metrics[REFUSED]
@@ -509,7 +509,7 @@ def test_a_strategy_refuses_what_noise_does_not_go_with(changes: dict[str, Any],
 @pytest.mark.parametrize("n_releases", [None, 0, -1, True, 2.0, 2**31])
 def test_a_model_of_no_number_of_releases_is_refused(n_releases: Any) -> None:
     total = SimulatedRelease(LAPLACE, 1).release(counts_of(*points(20)))
-    asked = EvaluationRequest(asking(), total, Readout("balanced", 0.5, 1.0), n_releases=1)
+    asked = EvaluationRequest(asking(), (total,), (Readout("balanced", 0.5, 1.0),), (1.0,), n_releases=1)
     X, y = points(5)
     client = FlyNNClient(X, y, X_test=X, y_test=y)
     config = config_of(asked) | {key("n_releases"): n_releases}
@@ -639,7 +639,8 @@ def test_evaluating_a_model_with_a_budget_leaves_out_what_does_not_fit(tmp_path:
     X, y = points(20)
     spoiled = X.copy()
     spoiled[::2] = np.nan
-    asked = EvaluationRequest(RUN, counts_of(*points(60, seed=1)), Readout("balanced", 0.5, 1.0))
+    readout = Readout("balanced", 0.5, 1.0)
+    asked = EvaluationRequest(RUN, (counts_of(*points(60, seed=1)),), (readout,), (1.0,))
     model, config = ndarrays_to_parameters(asked.arrays()), config_of(asked)
     client = party(tmp_path, X_test=spoiled, y_test=y, evaluates=True).to_client()
     reply = client.evaluate(EvaluateIns(model, config))

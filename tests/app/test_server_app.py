@@ -27,6 +27,7 @@ from flwr_flynn.app.config import RunConfig
 from flwr_flynn.app.data import datasets
 from flwr_flynn.errors import AggregationError, ConfigError, FlyNNError
 from flwr_flynn.federated.federation_file import Federation
+from flwr_flynn.federated.federation_file import main as show
 from flwr_flynn.privacy import mechanism_from_dict
 from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.fakes import CLASSES, Proxy, manager, points
@@ -45,8 +46,10 @@ REPORT: dict[str, Any] = {
     "unkept": {},
     "evaluation_trouble": [],
     "columns": None,
+    "histograms": None,
     "selection": None,
     "specs": [],
+    "members": [],
     "traffic": {},
     "sha256": {"federated": "12ab"},
 }
@@ -135,7 +138,7 @@ def test_a_deployment_must_say_what_its_server_cannot_see(key: str) -> None:
 
 
 def test_a_hash_that_the_server_cannot_afford_is_refused_before_it_is_drawn() -> None:
-    given = {"n-features": 4, "classes": "a,b", "min-available": 2, "hash-dim": 2 * 10**9}
+    given = {"n-features": 4, "classes": "a,b", "min-available": 2, "hash-dim": 2 * 10**9, "scaling": "none"}
     with raises(ConfigError, field="run-config memory-limit", expected="at most 4 GiB") as caught:
         server_app.what_to_train(RunConfig.parse(given), None)
     assert caught.value.got.startswith("178.")
@@ -159,7 +162,7 @@ def test_settings_for_a_deployment_are_named_in_a_simulation(caplog: pytest.LogC
 
 def test_the_memory_limit_of_the_server_covers_all_hashes() -> None:
     given = {"n-features": 20, "classes": "a,b", "min-available": 2, "hash-dim": 2**20}
-    for scaling, hashes, fits in (("weighted", "", 0.3), ("auto", "4 hashes with ", 1.2)):
+    for scaling, hashes, fits in (("weighted", "", 0.3), ("auto", "6 hashes with ", 1.8)):
         settings = {**given, "scaling": scaling}
         server_app.what_to_train(RunConfig.parse({**settings, "memory-limit": 10 * fits}), None)
         with raises(ConfigError, field="run-config memory-limit") as caught:
@@ -182,66 +185,105 @@ def test_rounds_must_do_for_the_counting() -> None:
     strategy = FlyNNStrategy(spec=plan, classes=CLASSES, min_available_clients=1, min_parties=1)
     with raises(ConfigError, field="run-config rounds", got=1):
         server_app.n_rounds(config, plan, strategy)
-    assert server_app.n_rounds(RunConfig(rounds=2), plan, strategy) == 2
-    assert server_app.n_rounds(RunConfig(), plan, strategy) == 3
+    with raises(ConfigError, field="run-config rounds", got=2):
+        server_app.n_rounds(RunConfig(rounds=2), plan, strategy)
+    assert server_app.n_rounds(RunConfig(rounds=3), plan, strategy) == 3
+    assert server_app.n_rounds(RunConfig(), plan, strategy) == 4  # columns, histograms, counts; selection; evaluation
+
+
+def member(**more: Any) -> dict[str, Any]:
+    return {"hash_dim": 64, "hash_nnz": 16, "weight": 0.5, "decay": 0.25} | more
 
 
 def test_the_table_shows_the_selection(tmp_path: Path) -> None:
     selection = {
-        "spec": 1,
-        "readout": ["balanced", 0.25, 1.5],
-        "candidates": [[["balanced", 0.5]], [["balanced", 0.25]]],
-        "accuracies": [[0.75], [0.875]],
+        "choices": [[1, 0, 0.75], [0, 0, 0.25]],
+        "readouts": [["balanced", 0.25, 1.5], ["balanced", 0.5, 1.0]],
+        "candidates": [[["balanced", 0.5]], [["balanced", 0.25]], [["balanced", 0.5]]],
+        "accuracies": [[0.75], [0.875], [0.5]],
         "accuracy": 0.875,
         "examples": 7,
         "missing": {"b": "no reply"},
     }
-    columns = {"examples": 6, "missing": {"a": "declined: no"}}
-    traffic = {name: {"parties": 2, "up": 10, "down": 20} for name in ("columns", "counts", "selection", "evaluation")}
+    columns, histograms = ({"examples": 6, "missing": {"a": f"declined: {what}"}} for what in ("sums", "ranks"))
+    steps = ("columns", "histograms", "counts", "selection", "evaluation")
+    traffic = {name: {"parties": 2, "up": 10, "down": 20} for name in steps}
     equal = {"federated": "12ab", "pooled": "12ab", "equal": True, "columns_equal": None, "selection_equal": False}
-    changes = {"selection": selection, "columns": columns, "scaling": "auto", "specs": [{}, {}], "traffic": traffic}
+    equal |= {"histograms_equal": True}
+    changes = {"selection": selection, "columns": columns, "histograms": histograms, "scaling": "auto"}
+    changes |= {"specs": [{}] * 3, "traffic": traffic, "members": [member(), member(hash_dim=128, decay=0.5)]}
     table = reports.table(REPORT | changes | {"sha256": equal}, tmp_path)
     rows = {" ".join(line.split()) for line in table.splitlines()}
     assert {
         "scaling auto, from sums of the columns of 6 samples",
-        "no sums: a declined: no",
-        "hash number 2 of 2, leave-one-out 0.7500, 0.8750",
-        "decay 0.25, leave-one-out 0.8750, 1 compared on 7 samples",
+        "no sums: a declined: sums",
+        "rank codes from histograms of the columns of 6 samples",
+        "no histograms: a declined: ranks",
+        "candidates 3 with 1 decays each, compared on 7 samples",
+        "leave-one-out 0.7500, 0.8750, 0.5000",
+        "member 2 weight 0.75, decay 0.25, 64 rows, 16 winners",
+        "member 1 weight 0.25, decay 0.5, 128 rows, 16 winners",
         "no say: b no reply",
         "sums of the columns 10 B up, 20 B down",
+        "histograms of the columns 10 B up, 20 B down",
         "selection 10 B up, 20 B down",
         "model and evaluation 10 B up, 20 B down",
         "equal yes",
         "sums of the columns equal n/a, some samples had no say",
+        "histograms of the columns equal yes",
         "selection equal NO",
     } <= rows
     table = reports.table(REPORT | {"selection": selection | {"accuracies": []}}, tmp_path)
     assert "none: no party with samples replied" in table
 
 
-def test_columns_and_selection_are_compared_with_those_of_the_pooled_points(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_of_one_candidate_shows_its_decay(tmp_path: Path) -> None:
+    selection = {
+        "choices": [[0, 1, 1.0]],
+        "candidates": [[["balanced", 0.5], ["balanced", 0.25]]],
+        "accuracies": [[0.75, 0.875]],
+        "examples": 7,
+        "missing": {},
+    }
+    table = reports.table(REPORT | {"selection": selection, "members": [member()]}, tmp_path)
+    rows = [" ".join(line.split()) for line in table.splitlines()]
+    assert "decay 0.25, leave-one-out 0.8750, 2 compared on 7 samples" in rows
+    assert not any(row.startswith(("candidates", "member")) for row in rows)
+
+
+@pytest.mark.parametrize("scaling", ["auto", "ranks", "weighted"])
+def test_columns_histograms_and_selection_are_compared_with_those_of_the_pooled_points(
+    scaling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     X, y = points(60)
     codes = np.array([CLASSES.index(label) for label in y])
-    config = RunConfig.parse({"scaling": "auto", "hash-dim": 64})
-    plan = config.plan(4, 60, 3)
 
     def compared(min_examples: int, pooled: np.ndarray) -> dict[str, Any]:
+        config = RunConfig.parse({"scaling": scaling, "hash-dim": 64, "min-examples": min_examples})
+        plan = config.plan(4, 60, 3)
         clients = [FlyNNClient(X[i::3], y[i::3], min_examples=1) for i in range(3)]
         proxies = [Proxy(str(i), client) for i, client in enumerate(clients)]
         strategy = FlyNNStrategy(
             spec=plan, classes=CLASSES, min_available_clients=3, min_parties=3, min_examples=min_examples
         )
-        Server(client_manager=manager(*proxies), strategy=strategy).fit(3, timeout=None)
+        Server(client_manager=manager(*proxies), strategy=strategy).fit(4, timeout=None)
         monkeypatch.setattr(datasets, "pooled_training", lambda *_: (pooled, codes, 3))
         found = reports.compared(config, strategy, plan, 3, strategy.federation("1"))
-        return {name: found[name] for name in reports.EQUALITIES}
+        return {name: found[name] for name in reports.EQUALITIES if name in found}
 
-    assert compared(1, X) == {"equal": True, "columns_equal": True, "selection_equal": True}
-    assert compared(8, X) == {"equal": True, "columns_equal": None, "selection_equal": True}
+    everything = {"equal": True, "columns_equal": True, "histograms_equal": True, "selection_equal": True}
+    if scaling == "weighted":
+        del everything["histograms_equal"]
+    assert compared(1, X) == everything
+    unknown = {name: None for name in ("columns_equal", "histograms_equal") if name in everything}
+    # What was learned of fewer samples is not that of the pool; the choice among the hashes that it gave is.
+    assert compared(8, X) == everything | unknown
     assert compared(1, X[::-1].copy())["equal"] is False
     nudged = X.copy()
     nudged[0, 0] = np.nextafter(X[0, 0], np.inf)
     assert compared(1, nudged)["columns_equal"] is False
+    nudged[0, 0] = X[0, 0] + 1
+    assert compared(1, nudged).get("histograms_equal", False) is False
 
 
 # -------- one run against parties in this process
@@ -324,18 +366,60 @@ def test_a_party_of_more_points_than_allowed_is_not_counted(tmp_path: Path, monk
 
 
 def test_a_run_with_columns_and_a_selection_reports_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    report = run(tmp_path, monkeypatch, lambda content, kind: content, scaling="auto")
-    assert report["scaling"] == "auto"
+    report = run(tmp_path, monkeypatch, lambda content, kind: content, **{"hash-dim": 256})
+    assert (report["format"], report["scaling"]) == (3, "auto")
     assert report["columns"]["examples"] <= 40
-    assert len(report["specs"]) == len(report["selection"]["accuracies"]) == 4
-    assert report["specs"][report["selection"]["spec"]]["n_waves"] == report["spec"]["n_waves"]
-    assert [report[name] for name in ("rule", "decay", "temperature")] == report["selection"]["readout"]
-    assert report["traffic"].keys() == {"columns", "counts", "selection", "evaluation"}
+    assert report["histograms"] == report["columns"]
+    selection, members = report["selection"], report["members"]
+    assert len(report["specs"]) == len(selection["accuracies"]) == 6
+    assert 2 <= len(members) == len(selection["choices"]) <= 3
+    assert [member["weight"] for member in members] == [weight for _, _, weight in selection["choices"]]
+    assert sum(member["weight"] for member in members) == pytest.approx(1)
+    for (spec, _, _), readout, each in zip(selection["choices"], selection["readouts"], members, strict=True):
+        assert [report["rule"], each["decay"], each["temperature"]] == readout
+        assert report["specs"][spec].items() <= each.items()
+        assert each["spec"].keys() <= each.keys()
+        assert each["spec"]["hash_dim"] == each["hash_dim"]
+    assert list(report["traffic"]) == ["columns", "histograms", "counts", "selection", "evaluation"]
     assert report["evaluation"]["examples"] == 40
+    model = FlyNNClassifier.load(tmp_path / "out" / "model.npz")
+    assert model.model_.sha256() == report["sha256"]["model"]
+    assert len(model.model_.members) == len(members)
+    for each, member_ in zip(members, model.model_.members, strict=True):
+        assert (each["fingerprint"], each["weight"]) == (member_.counts.spec_fingerprint, member_.weight)
+        assert each["spec"] == json.loads(json.dumps(member_.spec.to_dict()))
+
+
+def test_a_run_of_one_hash_reports_one_member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paper = run(tmp_path, monkeypatch, lambda content, kind: content, preset="paper")
     assert (paper["scaling"], paper["columns"], paper["selection"]) == ("none", None, None)
-    assert (paper["decay"], paper["rule"], paper["spec"]["signed"]) == (0.5, "novelty", False)
+    (member,) = paper["members"]
+    assert (member["decay"], paper["rule"], member["spec"]["signed"]) == (0.5, "novelty", False)
+    assert member["weight"] == 1
+    assert paper["histograms"] is None
     assert paper["evaluation"]["examples"] == 40
+    best = run(tmp_path, monkeypatch, lambda content, kind: content, **{"max-members": 1})
+    assert (len(best["specs"]), len(best["members"])) == (6, 1)
+    assert best["selection"]["choices"][0][2] == 1
+    assert max(map(max, best["selection"]["accuracies"])) == best["selection"]["accuracy"]
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_a_run_with_public_ranges_asks_for_nothing_of_the_columns(
+    private: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more: dict[str, Any] = {"ranges": "-1:5"}
+    if private:
+        private_parties(tmp_path, monkeypatch)
+        more |= {"epsilon": 1.0, "delta": 1e-5, "n-examples": 40}
+    report = run(tmp_path, monkeypatch, lambda content, kind: content, **more)
+    assert (report["columns"], report["histograms"]) == (None, None)
+    assert not {"columns", "histograms"} & report["traffic"].keys()
+    (member,) = report["members"]
+    assert (member["coding"], member["edges"], member["spec"]["row_nnz"]) == ("bumps", True, 6)
+    assert {len(edges) for edges in member["spec"]["edges"]} == {32}
+    assert (report["privacy"] is None) != private
+    assert (report["selection"] is None) == private
 
 
 def test_a_federation_goes_through_train_join_and_evaluate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,6 +453,39 @@ def test_a_federation_goes_through_train_join_and_evaluate(tmp_path: Path, monke
         (name,) = setting
         with raises(ConfigError, field=f"run-config {name}"):
             go({1, 2}, "evaluate", **setting)
+
+
+def test_a_federation_of_several_members_grows_and_is_evaluated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def go(nodes: set[int], action: str, **more: Any) -> dict[str, Any]:
+        with monkeypatch.context() as patch:
+            patch.setattr(f"{__name__}.Loopback", partial(Loopback, nodes=nodes))
+            settings = {"action": action, "federation": str(tmp_path / "kept.npz"), "min-available": 1} | more
+            return run(tmp_path, patch, lambda content, kind: content, **settings)
+
+    first = go({1}, "train", **{"hash-dim": 256})
+    assert len(first["members"]) > 1
+    none = {"n-features": 0, "classes": "", "hash-dim": 0}
+    again = go({1}, "evaluate", **none)
+    assert again["members"] == first["members"]
+    assert again["sha256"] == first["sha256"]
+    joined = go({2}, "join", **none)
+    assert joined["examples"] == 40
+    assert {each["fingerprint"] for each in joined["members"]} <= {each["fingerprint"] for each in first["members"]}
+
+
+def test_a_federation_of_several_members_is_shown_with_the_sum_of_its_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = run(tmp_path, monkeypatch, lambda content, kind: content, **{"hash-dim": 256})
+    kept = tmp_path / "out" / "federation.npz"
+    assert len(Federation.load(kept).totals.parts) == len(report["members"]) > 1
+    capsys.readouterr()
+    assert show(["show", str(kept)]) == 0
+    printed = capsys.readouterr().out
+    assert f"2 parties, SHA-256 of the counts {report['sha256']['federated']}" in printed
+    assert "Mallory" in printed
 
 
 def private_parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

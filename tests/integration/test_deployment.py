@@ -22,7 +22,7 @@ pytestmark = pytest.mark.integration
 
 PAGE = "docs/how_to/deploy_tls.md"
 DIGITS = load_dataset("digits")
-SPEC = {"hash_dim": 2048, "row_nnz": 19, "hash_nnz": 32, "seed": 7, "n_features": 64}
+SPEC = {"scaling": "none", "hash_dim": 2048, "row_nnz": 19, "hash_nnz": 32, "seed": 7, "n_features": 64}
 CLASSES = ",".join(map(str, range(10)))
 
 
@@ -80,7 +80,8 @@ def test_two_files_make_one_model(federation: Federation, tmp_path: Path) -> Non
     model = FlyNNClassifier.load(tmp_path / "model.npz")
     X = np.concatenate([DIGITS.X[:300][train1], DIGITS.X[300:800][train2]])
     y = np.concatenate([DIGITS.y[:300][train1], DIGITS.y[300:800][train2]])
-    assert (FlyNNClassifier(spec=model.spec_).fit(X, y).counts_.array == model.counts_.array).all()
+    for member in model.model_.members:
+        assert (FlyNNClassifier(spec=member.spec).fit(X, y).counts_.array == member.counts.array).all()
     # No server is needed to use it.
     assert np.mean(model.predict(DIGITS.X[800:]) == DIGITS.y[800:]) > 0.85
 

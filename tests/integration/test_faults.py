@@ -24,6 +24,7 @@ DIGITS = load_dataset("digits")
 SIZES = {"hash_dim": 512, "row_nnz": 19, "hash_nnz": 16, "seed": 7}
 SETTINGS = {
     **SIZES,
+    "scaling": "none",
     "n_features": 64,
     "classes": ",".join(map(str, range(10))),
     "decay": 0.5,

@@ -18,7 +18,7 @@ from .conftest import Deployment, Flower, Run
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-SMALL = {"hash_dim": 1024, "seed": 7}
+SMALL = {"scaling": "none", "hash_dim": 1024, "seed": 7}
 DIGITS = load_dataset("digits")
 
 

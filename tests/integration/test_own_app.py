@@ -19,7 +19,8 @@ def test_the_app_of_a_page_counts_every_sample(page: str, counted: int, theirs: 
     (theirs.cwd / "model.npz").unlink(missing_ok=True)
     run = theirs.run(write_app(tmp_path, page), nodes=2)
     assert run.status == "finished:completed", run.output[-6000:]
-    assert FlyNNClassifier.load(theirs.cwd / "model.npz").counts_.n_examples == counted
+    members = FlyNNClassifier.load(theirs.cwd / "model.npz").model_.members
+    assert {member.counts.n_examples for member in members} == {counted}
 
 
 def test_somebody_elses_app_fails_where_a_party_refuses(theirs: Flower, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from .conftest import Deployment, Flower
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-SMALL = {"hash_dim": 1024, "seed": 7}
+SMALL = {"scaling": "none", "hash_dim": 1024, "seed": 7}
 DIGITS = load_dataset("digits")
 
 

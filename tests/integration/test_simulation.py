@@ -17,7 +17,7 @@ from .conftest import Flower
 
 pytestmark = pytest.mark.integration
 
-SMALL = {"hash_dim": 2048, "row_nnz": 19, "hash_nnz": 32, "seed": 7}
+SMALL = {"scaling": "none", "hash_dim": 2048, "row_nnz": 19, "hash_nnz": 32, "seed": 7}
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +44,10 @@ def test_the_files_hold_what_the_table_says(first: tuple[str, Path]) -> None:
         "model.npz",
     ]
     metrics = json.loads((folder / "metrics.json").read_text())
-    assert metrics["sha256"] == {"federated": sha, "pooled": sha, "equal": True, "selection_equal": True}
-    assert metrics["spec"]["hash_dim"] == 2048
+    model = FlyNNClassifier.load(folder / "model.npz").model_.sha256()
+    same = {"federated": sha, "pooled": sha, "equal": True, "selection_equal": True}
+    assert metrics["sha256"] == {"model": model, **same}
+    assert [member["spec"]["hash_dim"] for member in metrics["members"]] == [2048]
     assert metrics["settings"]["alpha"] == 0.01
     assert sorted(party["name"] for party in metrics["parties"]) == ["party-0", "party-1", "party-2"]
     assert metrics["simulation"]["handed_out"] == 1797
@@ -88,23 +90,30 @@ def test_a_second_round_counts_nobody_twice(first: tuple[str, Path], flower: Flo
 
 
 @pytest.mark.slow
-def test_columns_are_summed_and_the_hash_is_selected(flower: Flower, tmp_path: Path) -> None:
-    """Three rounds: sums of the columns, counts of four hashes and the selection, the evaluation."""
-    settings = {"scaling": "auto", "hash_dim": 512, "min_examples": 1}
+def test_columns_are_looked_at_and_the_members_are_selected(flower: Flower, tmp_path: Path) -> None:
+    """Four rounds: sums and histograms of the columns, counts of six hashes and the selection, the evaluation."""
+    settings = {"hash_dim": 512, "min_examples": 1}
     run = flower.run(nodes=3, output_dir=str(tmp_path), **settings)
     assert run.status == "finished:completed", run.output[-6000:]
-    for name in ("equal", "sums of the columns equal", "selection equal"):
+    for name in ("equal", "sums of the columns equal", "histograms of the columns equal", "selection equal"):
         assert run.row(name) == "yes"
     assert run.row("parties counted") == "3 of 3"
     report = json.loads((tmp_path / "metrics.json").read_text())
     selection, traffic = report["selection"], report["traffic"]
-    assert len(report["specs"]) == len(selection["accuracies"]) == 4
+    assert len(report["specs"]) == len(selection["accuracies"]) == 6
     assert selection["accuracy"] == max(max(each) for each in selection["accuracies"])
-    assert run.row("hash").startswith(f"number {selection['spec'] + 1} of 4, leave-one-out ")
-    assert selection["parties"] == traffic["columns"]["parties"] == 3
+    for spec, _, weight in selection["choices"]:
+        assert run.row(f"member {spec + 1}").startswith(f"weight {weight:.2f}, decay ")
+    assert selection["parties"] == traffic["columns"]["parties"] == traffic["histograms"]["parties"] == 3
     assert selection["examples"] == report["columns"]["examples"] == report["examples"]
+    assert report["histograms"]["examples"] == report["examples"]
     model = FlyNNClassifier.load(tmp_path / "model.npz")
-    assert (model.decay_, model.temperature_) == tuple(selection["readout"][1:])
+    found = [(each.readout.decay, each.readout.temperature, each.weight) for each in model.model_.members]
+    weights = [weight for _, _, weight in selection["choices"]]
+    assert found == [
+        (decay, temperature, weight)
+        for (_, decay, temperature), weight in zip(selection["readouts"], weights, strict=True)
+    ]
     digits, test = load_dataset("digits"), held_out(1797, 0.2, 0)
     accuracy = float(
         np.mean(model.predict(pd.DataFrame(digits.X[test], columns=digits.feature_names)) == digits.y[test])
@@ -116,7 +125,7 @@ def test_columns_are_summed_and_the_hash_is_selected(flower: Flower, tmp_path: P
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
-        ({"scaling": "auto", "rounds": 1}, "run-config rounds: expected at least 2 with scaling = auto, got 1"),
+        ({"scaling": "auto", "rounds": 1}, "run-config rounds: expected at least 3 with scaling = auto, got 1"),
         ({"alpha": -1}, "run-config alpha: expected a number above 0, got -1"),
         ({"partitioner": "distribution"}, "run-config partitioner: distribution cannot deal 1797 samples to 2 part"),
     ],

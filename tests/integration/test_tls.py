@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flwr_flynn import FlyNNClassifier
+from flwr_flynn import FlyNNClassifier, HashSpec
 from flwr_flynn.app.data.partition import held_out
 from tests.docs.pages import blocks
 
@@ -24,13 +24,13 @@ SITES = ("site1", "site2", "site3")
 NAMES = ["sepal_length", "sepal_width", "petal_length", "petal_width"]
 
 
-def pooled_counts(folder: Path, model: FlyNNClassifier) -> np.ndarray:
-    """What the training rows of the three files together make, with the hash that the federation came to."""
+def pooled_counts(folder: Path, spec: HashSpec) -> np.ndarray:
+    """What the training rows of the three files together make, with a hash that the federation came to."""
     import pandas as pd
 
     frames = [pd.read_csv(folder / site / "flowers.csv") for site in SITES]
     train = pd.concat([frame[~held_out(len(frame), 0.2, 0)] for frame in frames])
-    counts: np.ndarray = FlyNNClassifier(spec=model.spec_).fit(train[NAMES], train["species"]).counts_.array
+    counts: np.ndarray = FlyNNClassifier(spec=spec).fit(train[NAMES], train["species"]).counts_.array
     return counts
 
 
@@ -86,7 +86,8 @@ def test_three_parties_with_keys_of_their_own_get_a_model_of_their_own(tmp_path:
 
         served = FlyNNClassifier.load(folder / "server" / "model.npz")
         assert list(served.feature_names_in_) == NAMES
-        assert (served.counts_.array == pooled_counts(folder, served)).all()
+        for member in served.model_.members:
+            assert (member.counts.array == pooled_counts(folder, member.spec)).all()
         own = {site: (folder / site / "model.npz").read_bytes() for site in SITES}
         assert len(set(own.values())) == 1
 

@@ -58,7 +58,8 @@ def test_the_critical_path_is_the_slowest_party_and_what_comes_after_them():
 
 def test_the_papers_speed_ups_are_those_of_its_times():
     lines = scaling.printed()
-    assert list(lines) == list(SIZES) == list(PRINTED) == [shape.name for shape in SHAPES]
+    assert list(lines) == list(SIZES) == list(PRINTED)
+    assert list(SIZES) == [shape.name for shape in SHAPES if not shape.name.endswith("k")]  # those of the paper
     assert dict(lines["MNIST"])[16] == pytest.approx(8.39, abs=0.05)  # as printed
     assert dict(lines["Digits"])[2] == pytest.approx(1.11, abs=0.01)
 
