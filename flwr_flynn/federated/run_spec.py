@@ -254,8 +254,12 @@ def _referring(specs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _referred(specs: list[Any]) -> list[Any]:
-    """Specs with the vectors that `_referring` left out; anything else is left for `HashSpec.from_dict` to refuse."""
+    """Specs with the vectors that `_referring` left out; anything else is left for `HashSpec.from_dict` to refuse.
+
+    They have no more numbers than a text of `MAX_CHARS` without references can have.
+    """
     out: list[Any] = []
+    n_numbers = 0
     for spec in specs:
         if isinstance(spec, dict):
             spec = dict(spec)
@@ -264,6 +268,10 @@ def _referred(specs: list[Any]) -> list[Any]:
                 index = value.get("as") if isinstance(value, dict) else None
                 if type(index) is int and 0 <= index < len(out) and isinstance(out[index], dict):
                     spec[name] = out[index].get(name)
+                    rows = spec[name] if isinstance(spec[name], list) else []
+                    n_numbers += sum(len(row) if isinstance(row, list) else 1 for row in rows)
+                    if n_numbers > MAX_CHARS // 2:
+                        raise PayloadError(key("specs"), f"at most {MAX_CHARS // 2} numbers", n_numbers)
         out.append(spec)
     return out
 

@@ -90,7 +90,8 @@ def draw_weighted_rows(seed, hash_dim, up_to, n_codes, row_nnz):  # type: ignore
     """
     rows = np.empty((hash_dim, row_nnz), np.int32)
     words = np.empty(4, np.uint64)
-    low32, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
+    taken = np.zeros((len(up_to) * n_codes + 63) // 64, np.uint64)
+    low32, shift, one = np.uint64(0xFFFFFFFF), np.uint64(32), np.uint64(1)
     total, codes, top = up_to[-1], np.uint64(n_codes), np.uint64(2**32)
     for row in range(hash_dim):
         block, used, k = 0, 4, 0
@@ -111,15 +112,14 @@ def draw_weighted_rows(seed, hash_dim, up_to, n_codes, row_nnz):  # type: ignore
                     column = np.uint64(np.searchsorted(up_to, drawn, side="right")) * codes
                 else:
                     column += drawn
-            place = k  # keep the row sorted; a column that is there already is drawn again
-            while place > 0 and rows[row, place - 1] > np.int32(column):
-                place -= 1
-            if place > 0 and rows[row, place - 1] == np.int32(column):
-                continue
-            for i in range(k, place, -1):
-                rows[row, i] = rows[row, i - 1]
-            rows[row, place] = column
+            if taken[column >> np.uint64(6)] >> (column & np.uint64(63)) & one:
+                continue  # drawn again
+            taken[column >> np.uint64(6)] |= one << (column & np.uint64(63))
+            rows[row, k] = column
             k += 1
+        rows[row].sort()
+        for column in rows[row]:
+            taken[column >> 6] = 0
     return rows
 
 

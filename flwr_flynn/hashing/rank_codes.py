@@ -86,12 +86,11 @@ class RankCodes:
         d, n_edges = edges.shape
         self._center = np.zeros(d) if center is None else center
         table = _table(n_edges, n_codes, coding)
-        self._codes = np.repeat(table[None], d, axis=0)
+        middle = np.zeros((d, n_codes), np.int64)
         if centred:
-            ranks = _ranks_of_edges(self._edges)
-            middle = table[ranks].sum(axis=1)  # (d, n_codes)
-            self._codes = table[None] * n_edges - middle[:, None, :]
-        self._codes = self._codes.astype(np.int16)
+            middle = table[_ranks_of_edges(self._edges)].sum(axis=1)
+            table *= n_edges
+        self._codes = (table - middle[:, None, :]).astype(np.int16)  # (d, 2 K + 1, n_codes)
         self.n_inputs = d * n_codes
 
     def fits(self, X: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:

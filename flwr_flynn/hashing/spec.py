@@ -262,7 +262,7 @@ def _checked_edges(value: Any, n_features: int) -> tuple[tuple[float, ...], ...]
         edges = edges.astype(np.float64)
     except (TypeError, ValueError, OverflowError, KeyError, IndexError):
         raise SpecError("edges", expected, f"{type(value).__name__} of another shape or type") from None
-    if not np.isfinite(edges).all() or (np.diff(edges, axis=1) < 0).any():
+    if not np.isfinite(edges).all() or (edges[:, 1:] < edges[:, :-1]).any():
         raise SpecError("edges", f"{expected}, not descending", "values that are not finite, or that descend")
     return tuple(map(tuple, (edges + 0.0).tolist()))
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numba import njit
 
 from flwr_flynn._validation import integer, one_of
 from flwr_flynn.errors import SpecError
@@ -77,8 +78,8 @@ class HashPlan:
         A name needs the moments of the columns, see `ColumnMoments.center_and_scale`; "ranks" and "auto" need their
         histograms, too. "ranks" puts rank codes before the hash. "auto" has six candidates: three kinds of rank codes,
         waves over weighted columns (up to 128 features; beyond, centred columns that are weighted but not
-        standardised), weighted columns, and centred columns under rows of ones. Above 1024 features it has the last
-        three alone.
+        standardised), weighted columns, and centred columns under rows of ones. Above 1024 features, and with `signed`
+        or ``waves=True`` given, it has no rank codes.
     signed : bool, optional
         Default: True where features are centred or scaled, but for two candidates of "auto".
     hash_dim, row_nnz, hash_nnz : int, optional
@@ -200,7 +201,7 @@ class HashPlan:
             scaled = _SCALED if has_waves else (*_SCALED, _OF_MANY_COLUMNS)
             for scaling, signed in scaled:
                 candidates.append(self._scaled(moments, scaling, signed if self.signed is None else self.signed, False))
-        return tuple(dict.fromkeys(candidates))
+        return tuple(dict.fromkeys(candidates))  # columns that do not vary make some the same
 
     def _coded(
         self, moments: ColumnMoments, histograms: ColumnHistograms, kinds: Sequence[_Coded]
@@ -307,17 +308,30 @@ def typical_counts(array: npt.NDArray[np.int64], n_per_class: Sizes, rule: str) 
     """
     filled = np.flatnonzero(n_per_class > 0)
     factors = size_factors(n_per_class, 0, mean_size(n_per_class), rule)
-    total = squares = poisson = 0.0
-    pooled = np.zeros(array.shape[1])
-    for label in filled:
-        scaled = array[label] * factors[label]
-        total += float(scaled.sum())
-        squares += float((scaled**2).sum())
-        poisson += float(factors[label] * scaled.sum())
-        pooled += scaled
+    total, squares, poisson, of_all = _sums(array, factors, filled)
     if not total:
         return 0.0, 0.0
-    return squares / total, (float((pooled**2).sum()) / len(filled) + poisson) / total
+    return squares / total, (of_all / len(filled) + poisson) / total
+
+
+@njit(nogil=True, cache=True)
+def _sums(counts, factors, labels):  # type: ignore[no-untyped-def]
+    """Sum scaled counts, their squares, their variances, and the squares of their sums over the classes.
+
+    One term after the other: the order of NumPy's sums is not the same everywhere.
+    """
+    pooled = np.zeros(counts.shape[1])
+    total = squares = poisson = of_all = 0.0
+    for label in labels:
+        for i in range(counts.shape[1]):
+            scaled = counts[label, i] * factors[label]
+            total += scaled
+            squares += scaled * scaled
+            poisson += scaled * factors[label]
+            pooled[i] += scaled
+    for value in pooled:
+        of_all += value * value
+    return total, squares, poisson, of_all
 
 
 def _noisy_exponent(counts: ClassCounts, rule: str) -> tuple[float, float]:

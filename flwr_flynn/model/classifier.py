@@ -237,9 +237,9 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Learn from more samples. For a given spec, batches in any order give the counts of one `fit` of all.
 
         So do predictions with `decay` and `temperature` given; "auto" looks at the samples in `fit` only. `classes`,
-        all labels that may ever occur, is required at the first call. Sizes and scaling are chosen then, and stay: the
-        first batch should be large and typical, or `scaling` a pair of vectors. A `DataError`, and nothing learned, if
-        `classes` is missing at first or different later, or a label is not in it.
+        all labels that may ever occur, is required at the first call. Sizes, scaling and members are chosen then,
+        and stay: the first batch should be large and typical, or `scaling` a pair of vectors. A `DataError`, and
+        nothing learned, if `classes` is missing at first or different later, or a label is not in it.
         """
         self._validate_params()
         first = not hasattr(self, "model_")
@@ -254,7 +254,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         codes = class_codes(known, y)
         if first:
             chosen = fresh._select(X, codes, len(known))
-            # Samples that come later would have no say in a choice by leave-one-out, so none is made.
+            # Members stay those of the first batch; readouts follow the counts, as later samples have a say in these.
             fresh._set_model([replace(each, readout=fresh._readout(each.counts)) for each in chosen], known)
             self.__dict__ = fresh.__dict__
         else:

@@ -248,9 +248,10 @@ def _cells(
         counts = table[labels, columns, pixels]
         cells = ((labels * d + columns) << KEY_BITS) + keys_of(pixels - center[columns])
     else:
-        values = np.asarray(X, np.float64) - center
+        with np.errstate(over="ignore"):  # with a centre far away; the result is refused
+            values = np.asarray(X, np.float64) - center
         if not np.isfinite(values).all():
-            raise DataError("X", "finite numbers", "NaN or infinity")
+            raise DataError("X", "finite numbers that stay finite less their centre", "NaN, infinity or larger numbers")
         counts = np.ones(values.size, np.int64)
         cells = (((y[:, None] * d + np.arange(d)) << KEY_BITS) + keys_of(values)).ravel()
     found, index = np.unique(cells, return_inverse=True)

@@ -222,8 +222,8 @@ class ColumnMoments:
         factors = [1.0] * self.n_features if scale is None else scale
         products = [factor * deviation for factor, deviation in zip(factors, self.deviations(), strict=True)]
         exponent = math.frexp(max(products))[1]  # their squares might overflow
-        squares = [math.ldexp(product, -exponent) ** 2 for product in products]
-        return math.ldexp(math.sqrt(2 * math.fsum(squares)), exponent)
+        scaled = [math.ldexp(product, -exponent) for product in products]
+        return math.ldexp(math.sqrt(2 * math.fsum(value * value for value in scaled)), exponent)
 
     def _spreads(self) -> list[int]:
         """n times the standard deviation of each column, in units of 2 ** -1074, rounded down."""

@@ -8,6 +8,7 @@ model, in the same order: predictions are equal, given the hash. (Its centre and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ from flwr_flynn.model.scoring import Active, Readout, Scores, ScoreTable, blocks
 
 Table = npt.NDArray[np.int64]
 
-TEMPERATURES = tuple(2.0 ** (k / 2) for k in range(16, -17, -1))  # candidates, T = 33
+TEMPERATURES = tuple(math.sqrt(2.0**k) for k in range(16, -17, -1))  # candidates, T = 33; roots are exact everywhere
 MAX_LOSS = 64.0  # upper bound of the log-loss of one sample
 LOSS_UNIT = 2.0**-20  # of log-losses in tables: integers, so that sums over parties are exact
 HELD = 2**22  # active bits hashed at a time

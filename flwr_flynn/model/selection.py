@@ -49,7 +49,10 @@ def fit_members(
     n_jobs: int | None = None,
     max_members: int = 1,
 ) -> tuple[ModelMember, ...]:
-    """Count (n, d) samples by every spec, and keep the best by leave-one-out, `max_members` at most."""
+    """Count (n, d) samples by every spec, and keep the best by leave-one-out, `max_members` at most.
+
+    Where no sample is left out (`subsample.kept` may keep none of many equal ones), readouts have no temperature.
+    """
     n_per_class = np.bincount(y, minlength=n_classes)
     left_out = kept(X, y, n_per_class, N_LEFT_OUT)
     parties = [_Party(spec, X, y, left_out, n_classes, n_jobs) for spec in specs]
@@ -62,8 +65,9 @@ def fit_members(
     members = []
     for choice in choose(correct, sizes, max_members):
         party, readout = parties[choice.spec], candidates[choice.spec][choice.readout]
-        losses = leave_one_out_tables(party.counts, [party.batch], [readout]).log_losses
-        readout = replace(readout, temperature=best_temperature(losses[0]))
+        if left_out.any():
+            losses = leave_one_out_tables(party.counts, [party.batch], [readout]).log_losses
+            readout = replace(readout, temperature=best_temperature(losses[0]))
         members.append(ModelMember(specs[choice.spec], party.counts, readout, choice.weight))
     return tuple(members)
 

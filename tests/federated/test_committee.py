@@ -109,6 +109,18 @@ def test_of_many_samples_some_are_left_out(how: str, monkeypatch: pytest.MonkeyP
     assert digest(run) == pooled().model_.sha256()
 
 
+@pytest.mark.parametrize("rule", ["balanced", "bayes"])
+def test_where_no_sample_is_left_out_the_model_is_the_pooled_one(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal samples are kept or dropped together, so that a subsample may have none of them."""
+    for module in ("flwr_flynn.model.selection", "flwr_flynn.federated.phases.selection"):
+        monkeypatch.setattr(f"{module}.kept", lambda X, y, n_per_class, n: np.zeros(len(y), bool))
+    run = made(shares("dirichlet"), rule=rule)
+    assert run.state.results["selection"].examples == 0
+    (member,) = run.model.model_.members
+    assert member.readout.temperature == (member.spec.hash_nnz / 2 if rule == "bayes" else 0.2)
+    assert digest(run) == pooled(rule=rule).model_.sha256()
+
+
 def test_the_members_are_the_choices_of_the_selection() -> None:
     run = made()
     selection, members = run.state.results["selection"], run.model.model_.members

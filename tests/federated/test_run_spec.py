@@ -124,6 +124,15 @@ def test_specs_that_share_a_vector_send_it_once() -> None:
     assert RunSpec.from_config(Config(config)).specs == tuple(specs)
 
 
+def test_references_are_no_way_to_have_a_party_expand_a_short_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    coded = HashSpec(400, 24, 2, 3, seed=1, coding="steps", n_codes=2, edges=((0.0,) * 8,) * 400)
+    config = RunSpec([replace(coded, seed=seed) for seed in range(5)], CLASSES).to_config()
+    assert len(RunSpec.from_config(Config(config)).specs) == 5
+    monkeypatch.setattr("flwr_flynn.federated.run_spec.MAX_CHARS", 20_000)  # that the text keeps to
+    with raises(PayloadError, field="flynn-specs", got="12800"):
+        RunSpec.from_config(Config(config))
+
+
 def deflated(text: str) -> bytes:
     return zlib.compress(text.encode())
 

@@ -86,6 +86,11 @@ def test_fingerprints_tell_specs_apart():
     assert FlyHash(minus).fingerprint == FlyHash(HashSpec(**{**base, "center": (0.0,) * 10})).fingerprint
 
 
+def test_edges_may_be_as_far_apart_as_floats_are():
+    edges = ((-1.7e308, 1.7e308),)
+    assert HashSpec(1, 4, 1, 1, 0, coding="steps", n_codes=2, edges=edges).edges == edges
+
+
 def test_difference_names_fields():
     other = HashSpec(**{**SPEC.to_dict(), "seed": 6, "signed": True})
     assert SPEC.difference(other) == ["seed", "signed"]

@@ -178,6 +178,25 @@ def test_typical_counts():
     assert typical == pytest.approx((3**2 + 2 * 1.5**2 + 2 * 3**2) / 12)
 
 
+@pytest.mark.parametrize("rule", ["balanced", "novelty"])
+def test_typical_counts_are_added_in_order(rule):
+    """The sums of a plain loop to the last bit: those of NumPy depend on its version."""
+    rng = np.random.default_rng(3)
+    array, sizes = rng.integers(0, 50, (3, 1000)), np.array([49, 50, 77])
+    factors = [1.0] * 3 if rule == "novelty" else [(176 / 3) / size for size in sizes.tolist()]
+    total = squares = poisson = of_all = 0.0
+    pooled = [0.0] * 1000
+    for factor, row in zip(factors, array.tolist(), strict=True):
+        for i, count in enumerate(row):
+            total += count * factor
+            squares += (count * factor) * (count * factor)
+            poisson += count * factor * factor
+            pooled[i] += count * factor
+    for value in pooled:
+        of_all += value * value
+    assert typical_counts(array, sizes, rule) == (squares / total, (of_all / 3 + poisson) / total)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_classes_of_random_labels_are_alike(seed):
     rng = np.random.default_rng(seed)

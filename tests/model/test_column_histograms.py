@@ -225,5 +225,7 @@ def test_histograms_of_no_samples_are_refused():
     assert repr(good) == "<ColumnHistograms of 2 samples, 2 classes, 2 columns>"
     with raises(DataError, field="X"):
         ColumnHistograms.from_data(np.array([[np.nan]]), np.array([0]), 1)
+    with raises(DataError, field="X"):  # and no warning of NumPy
+        ColumnHistograms.from_data(np.array([[1.7e308]]), np.array([0]), 1, [-1.7e308])
     with pytest.raises(ValueError, match="read-only"):
         good.counts[0] = 5

@@ -115,8 +115,7 @@ def derive_specs(plan: HashPlan, sums: ColumnMoments) -> tuple[tuple[HashSpec, .
     reason = "no party sent the sums of any sample"
     if sums.n_examples:
         try:
-            # Columns that do not vary make some candidates the same.
-            return tuple(dict.fromkeys(plan.specs(sums))), ""
+            return plan.specs(sums), ""
         except (SpecError, DataError) as error:
             reason = str(error)
     return unscaled(plan).specs(), reason

@@ -38,7 +38,7 @@ from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.metrics import summary
 from flwr_flynn.model.model import Model, ModelMember
-from flwr_flynn.model.scoring import Readout, given_readout
+from flwr_flynn.model.scoring import Readout, given_readout, suggest_temperature
 
 if TYPE_CHECKING:
     from flwr_flynn.federated.federation_file import Federation
@@ -144,12 +144,10 @@ def _readouts(config: Config, n_members: int) -> tuple[tuple[Readout, ...], tupl
         raise PayloadError(key("readouts"), expected, "other lists")
     try:
         readouts = tuple(Readout(*values[:3]) for values in lists)
-        weights = tuple(number("weight", values[3]) for values in lists)
+        weights = tuple(number("weight", values[3], above=0, most=1) for values in lists)
     except ConfigError as error:
         text = f"{key('readouts')}: {error}"
         raise PayloadError(key("readouts"), error.expected, error.got, text=text) from None
-    if min(weights) <= 0:
-        raise PayloadError(key("readouts"), "weights above 0", min(weights))
     return readouts, weights
 
 
@@ -183,7 +181,10 @@ def members_of(state: RunState, options: RunOptions) -> tuple[ModelMember, ...]:
     parts = [totals.parts[index] for index in indices]
     weights: Sequence[float] = (1.0,)
     if selection is not None:
-        readouts = list(selection.readouts)
+        readouts = [
+            each if each.temperature else replace(each, temperature=suggest_temperature(counts, each.rule))
+            for each, counts in zip(selection.readouts, parts, strict=True)
+        ]
         weights = tuple(choice.weight for choice in selection.choices)
     elif saved is not None and totals is saved.totals and _is_chosen(saved, options):
         readouts, weights = [saved.readouts[index] for index in indices], saved.weights  # chosen for these very counts

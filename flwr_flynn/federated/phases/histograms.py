@@ -91,8 +91,7 @@ class HistogramsRequest(Request[ColumnHistograms]):
         X, codes = party.labelled(lambda y: codes_of(self.classes, y), self.n_features)
         party.check_memory(_CELL_BYTES * X.shape[0] * self.n_features, f"histograms of {self.n_features} columns")
         least = max(self.min_examples, party.options.min_examples)
-        with np.errstate(over="ignore"):  # with a centre far away; the result is refused
-            found = ColumnHistograms.from_data(X, codes, len(self.classes), self.center.tolist(), least)
+        found = ColumnHistograms.from_data(X, codes, len(self.classes), self.center.tolist(), least)
         gaps = np.diff(found.cells, prepend=-1) - 1
         return Answer([found.n_per_class.copy(), pack_numbers(gaps), pack_numbers(found.counts - 1)], found.n_examples)
 

@@ -144,6 +144,7 @@ ARRAYS = REQUEST.arrays()
                 '[["balanced", 0.5, 1, 0]]',
                 '[["balanced", 0.5, 1, -1]]',
                 '[["balanced", 0.5, 1, NaN]]',
+                '[["balanced", 0.5, 1, 1.5]]',
                 '[["balanced", 0.5, 1, Infinity]]',
                 '[["balanced", 0.5, 1, "1"]]',
                 '[["balanced", 0.5, 1, true]]',
