@@ -87,6 +87,13 @@ def test_sizes_follow_from_the_effort_alike(effort: str) -> None:
     assert run.model.model_.members[0].spec.hash_dim == (2**14 if effort == "quick" else 2**15)
 
 
+def test_a_plan_without_the_number_of_samples_has_it_from_the_moments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flwr_flynn.model.candidates._MANY", 100)
+    run = made(shares("dirichlet"), HashPlan(4, 3, None, "auto"))
+    assert digest(run) == pooled(hash_dim=None).model_.sha256()
+    assert run.model.model_.members[0].spec.hash_dim == 2**16
+
+
 @pytest.mark.parametrize(
     "changes",
     [{"rule": "novelty"}, {"rule": "bayes"}, {"decay": 0.5}, {"max_members": 1}, {"max_members": 2}, {"seed": 5}],
