@@ -165,10 +165,7 @@ class HashPlan:
         few_classes = many or self.n_classes <= _MANY_CLASSES
         hash_dim, hash_nnz = _SIZES[self.effort if few_classes or self.effort != "default" else "quick", many]
         hash_dim = max(min(hash_dim, _MOST_COUNTS // self.n_classes), 256)
-        return {
-            "hash_dim": hash_dim,
-            "hash_nnz": min(hash_nnz, hash_dim // 16),
-        }  # fewer rows only for very many classes
+        return {"hash_dim": hash_dim, "hash_nnz": min(hash_nnz, hash_dim // 16)}
 
     def specs(
         self, moments: ColumnMoments | None = None, histograms: ColumnHistograms | None = None

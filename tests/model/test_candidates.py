@@ -10,8 +10,6 @@ from sklearn.datasets import load_iris
 
 from flwr_flynn import ClassCounts, FlyHash, HashPlan, HashSpec
 from flwr_flynn.errors import ConfigError, DataError, SpecError
-from flwr_flynn.federated.party import PartyOptions
-from flwr_flynn.federated.phases.columns import foreseen
 from flwr_flynn.model.candidates import candidate_readouts, row_weights, typical_counts
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import SCALINGS, ColumnMoments
@@ -139,15 +137,6 @@ def test_final_sizes(effort, n, n_classes, expected):
     assert plan.final_dim == (expected if expected > trial.hash_dim else None)
     for given in ({"hash_dim": 512}, {"hash_nnz": 16}, {"scaling": "ranks"}):
         assert replace(plan, **given).final_dim is None
-
-
-@pytest.mark.parametrize("effort", ["default", "thorough"])
-@pytest.mark.parametrize("n_classes", [10, 64, 1000, 2**15])
-def test_a_party_has_the_memory_for_all_candidates(effort, n_classes):
-    specs = foreseen(HashPlan(128, n_classes, 10**6, "auto", effort=effort))
-    assert len(specs) == 6
-    assert sum(memory_needed(spec, n_classes) for spec in specs) < PartyOptions().memory_limit
-    assert all(spec.hash_nnz <= spec.hash_dim // 16 for spec in specs)
 
 
 def test_samples_that_are_all_alike_have_no_waves():
