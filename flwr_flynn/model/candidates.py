@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,7 @@ _SIZES = {  # rows and winners, by effort and many samples
     ("thorough", True): (2**18, 256),
 }
 _MANY_CLASSES = 8  # beyond, few samples get the rows of "quick" by default
-_MOST_COUNTS = 2**25  # of all classes of a member: 256 MiB
+_MOST_COUNTS = 2**24  # of all classes of a member: six candidates fit the memory that a party allows by default
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class HashPlan:
     ----------
     n_features, n_classes : int
     n_examples : int, optional
-        Training samples of all parties together, roughly.
+        Training samples of all parties together, roughly. Default: as many as the moments are of.
     scaling : None, "center", "standard", "weighted", "weighted-center", "ranks", "auto" or a pair (center, scale)
         A name needs the moments of the columns, see `ColumnMoments.center_and_scale`; "ranks" and "auto" need their
         histograms, too. "ranks" puts rank codes before the hash. "auto" has six candidates: three kinds of rank codes,
@@ -90,7 +90,7 @@ class HashPlan:
     effort : {"quick", "default", "thorough"}, default="default"
         Rows and winners of the hashes of "auto", where neither is given. "quick": 16384 and 64. "default": 32768 and
         128; from 4096 samples on 65536 and 64; as "quick" for fewer samples of more than 8 classes. "thorough": 65536
-        and 256, from 4096 samples on 262144 and 256. At most 2**25 / n_classes rows.
+        and 256, from 4096 samples on 262144 and 256. At most 2**24 / n_classes rows.
     max_members : int, default=3
         Candidates of "auto" that the model keeps, at most, see `model.selection`.
     ranges : pair (low, high), optional
@@ -165,7 +165,7 @@ class HashPlan:
         few_classes = many or self.n_classes <= _MANY_CLASSES
         hash_dim, hash_nnz = _SIZES[self.effort if few_classes or self.effort != "default" else "quick", many]
         hash_dim = max(min(hash_dim, _MOST_COUNTS // self.n_classes), 256)
-        return {"hash_dim": hash_dim, "hash_nnz": min(hash_nnz, hash_dim)}
+        return {"hash_dim": hash_dim, "hash_nnz": min(hash_nnz, hash_dim // 16)}
 
     def specs(
         self, moments: ColumnMoments | None = None, histograms: ColumnHistograms | None = None
@@ -183,6 +183,8 @@ class HashPlan:
             return (self._spec(center, scale, signed),)
         if moments is None:
             raise SpecError("moments", f"the moments of the columns for scaling {self.scaling!r}", None)
+        if self.n_examples is None:
+            return replace(self, n_examples=moments.n_examples).specs(moments, histograms)
         if self.needs_histograms and histograms is None:
             raise SpecError("histograms", f"the histograms of the columns for scaling {self.scaling!r}", None)
         if self.scaling == "ranks":

@@ -13,11 +13,13 @@ from flwr_flynn.errors import AggregationError
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.party import PartyOptions
+from flwr_flynn.federated.phases.columns import foreseen
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN
 from flwr_flynn.federated.run import Run
 from flwr_flynn.model.candidates import HashPlan, candidate_readouts, suggest_decay
 from flwr_flynn.model.classifier import FlyNNClassifier
-from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.selection import fit_members
 from tests.federated.runs import (
     DRIVERS,
@@ -85,6 +87,22 @@ def test_sizes_follow_from_the_effort_alike(effort: str) -> None:
     expected = pooled(hash_dim=None, effort=effort)
     assert digest(run) == expected.model_.sha256()
     assert run.model.model_.members[0].spec.hash_dim == (2**14 if effort == "quick" else 2**15)
+
+
+@pytest.mark.parametrize("effort", ["default", "thorough"])
+@pytest.mark.parametrize("n_classes", [10, 64, 1000, 2**15])
+def test_a_party_has_the_memory_for_all_candidates(effort: str, n_classes: int) -> None:
+    specs = foreseen(HashPlan(128, n_classes, 10**6, "auto", effort=effort))
+    assert len(specs) == 6
+    assert sum(memory_needed(spec, n_classes) for spec in specs) < PartyOptions().memory_limit
+    assert all(spec.hash_nnz <= spec.hash_dim // 16 for spec in specs)
+
+
+def test_a_plan_without_the_number_of_samples_has_it_from_the_moments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flwr_flynn.model.candidates._MANY", 100)
+    run = made(shares("dirichlet"), HashPlan(4, 3, None, "auto"))
+    assert digest(run) == pooled(hash_dim=None).model_.sha256()
+    assert run.model.model_.members[0].spec.hash_dim == 2**16
 
 
 @pytest.mark.parametrize(
