@@ -89,9 +89,12 @@ class HistogramsRequest(Request[ColumnHistograms]):
 
     def compute(self, party: Party) -> Answer:
         X, codes = party.labelled(lambda y: codes_of(self.classes, y), self.n_features)
-        party.check_memory(_CELL_BYTES * X.shape[0] * self.n_features, f"histograms of {self.n_features} columns")
+        n_values = X.shape[0] * self.n_features
+        party.check_memory(_CELL_BYTES * min(n_values, _MOST_CELLS), f"histograms of {self.n_features} columns")
         least = max(self.min_examples, party.options.min_examples)
         found = ColumnHistograms.from_data(X, codes, len(self.classes), self.center.tolist(), least)
+        if len(found.cells) > _MOST_CELLS:
+            raise PayloadError("histograms", f"at most {_MOST_CELLS} cells (a larger min-examples makes fewer)", "more")
         gaps = np.diff(found.cells, prepend=-1) - 1
         return Answer([found.n_per_class.copy(), pack_numbers(gaps), pack_numbers(found.counts - 1)], found.n_examples)
 
