@@ -3,8 +3,8 @@ Probabilities that mean what they say
 =====================================
 
 Each member's scores are divided by a temperature that leave-one-out picks, and the log probabilities of the members are
-added up. Where the model says 80 %, about 80 % of its predictions should be right. The plot compares it with a naive Bayes classifier,
-whose probabilities are far too sure.
+added up. Where the model says 80 %, about 80 % of its predictions should be right. The plot compares it with a naive
+Bayes classifier, whose probabilities are far too sure.
 """
 
 import matplotlib.pyplot as plt

@@ -224,7 +224,7 @@ def table(report: dict[str, Any], folder: Path) -> str:
     missed = "not evaluated" if report["evaluates"] else "has no model"
     rows += [(f"  {missed}: {name}", reason) for name, reason in silent.items()]
     rows += [(f"  could not keep the model: {name}", reason) for name, reason in report["unkept"].items()]
-    rows.append(("SHA-256 of the model", sha["model"]))
+    rows += [("SHA-256 of the model", sha["model"])] if "model" in sha else []
     rows.append(("SHA-256 of the counts", sha["federated"]))
     if "pooled" in sha:
         rows.append(("  trained on pooled data", sha["pooled"]))
