@@ -93,7 +93,10 @@ def test_the_scaling_ranks_is_the_first_candidate_of_auto():
     assert (spec.coding, spec.n_codes, spec.row_nnz) == ("bumps", 5, 6)
     relevance = HISTOGRAMS.relevance()
     assert spec.row_weights == tuple(max(1, round(255 * value**0.5)) for value in relevance)
-    assert spec == HashPlan(4, 3, scaling="auto").specs(MOMENTS, HISTOGRAMS)[0]
+    assert spec == HashPlan(4, 3, scaling="auto", effort="quick").specs(MOMENTS, HISTOGRAMS)[0]
+    first = HashPlan(4, 3, scaling="auto").specs(MOMENTS, HISTOGRAMS)[0]
+    assert first.difference(spec) == ["hash_dim", "hash_nnz"]
+    assert replace(plan, hash_dim=first.hash_dim, hash_nnz=first.hash_nnz).specs(MOMENTS, HISTOGRAMS) == (first,)
     with pytest.raises(SpecError) as raised:
         plan.specs(MOMENTS)
     assert raised.value.field == "histograms"
@@ -113,30 +116,51 @@ def test_weights_of_rows():
 
 
 @pytest.mark.parametrize(
-    ("effort", "n", "n_classes", "expected"),
+    ("effort", "n", "n_classes", "hash_dim", "hash_nnz"),
     [
-        ("quick", 10**6, 10, 2**14),
-        ("default", 4095, 10, 2**14),
-        ("default", None, 10, 2**14),
-        ("default", 4096, 10, 2**16),
-        ("thorough", 100, 10, 2**16),
-        ("thorough", 4096, 10, 2**18),
-        ("thorough", 4096, 1000, 2**27 // 1000),
-        ("thorough", 4096, 2**15, 2**12),
+        ("quick", 100, 8, 2**14, 64),
+        ("quick", 10**6, 10, 2**14, 64),
+        ("default", 4095, 8, 2**15, 128),
+        ("default", 4095, 9, 2**14, 64),
+        ("default", None, 3, 2**15, 128),  # as many as the moments are of
+        ("default", None, 10, 2**14, 64),
+        ("default", 4096, 8, 2**16, 64),
+        ("default", 4096, 10, 2**16, 64),
+        ("default", 4096, 1000, 2**24 // 1000, 64),
+        ("thorough", 100, 10, 2**16, 256),
+        ("thorough", 4095, 10, 2**16, 256),
+        ("thorough", 4096, 10, 2**18, 256),
+        ("thorough", 4096, 64, 2**18, 256),
+        ("thorough", 4096, 65, 2**24 // 65, 256),
+        ("thorough", 4096, 1000, 2**24 // 1000, 256),
+        ("thorough", 4096, 2**13, 2**11, 128),
+        ("thorough", 4096, 2**15, 2**9, 32),
+        ("quick", 4096, 10**6, 2**8, 16),
     ],
 )
-def test_final_sizes(effort, n, n_classes, expected):
+def test_sizes_of_efforts(effort, n, n_classes, hash_dim, hash_nnz):
+    """All candidates of "auto" have them, where none are given; another scaling has those of `HashSpec.suggest`."""
     plan = HashPlan(4, n_classes, n, "auto", effort=effort)
-    (trial,) = HashPlan(4, n_classes, n, ((0.0,) * 4, None)).specs()
-    final = plan.final(trial)
-    assert final.hash_dim == expected
-    sparse = 256 if (n or 0) < 4096 else 1024  # rows for each winner
-    winners = max(expected // sparse, trial.hash_nnz) if expected > trial.hash_dim else trial.hash_nnz
-    assert final.hash_nnz == winners
-    assert set(final.difference(trial)) <= {"hash_dim", "hash_nnz"}
-    assert plan.final_dim == (expected if expected > trial.hash_dim else None)
-    for given in ({"hash_dim": 512}, {"hash_nnz": 16}, {"scaling": "ranks"}):
-        assert replace(plan, **given).final_dim is None
+    specs = plan.specs(MOMENTS, HISTOGRAMS)
+    assert len(specs) == 6
+    assert {(spec.hash_dim, spec.hash_nnz) for spec in specs} == {(hash_dim, hash_nnz)}
+    shape = (4, 150 if n is None else n, n_classes)
+    for given in ({"hash_dim": 512}, {"hash_nnz": 16}, {"hash_dim": 512, "hash_nnz": 16}, {"scaling": "ranks"}):
+        suggested = HashSpec.suggest(*shape, **{name: size for name, size in given.items() if name != "scaling"})
+        specs = replace(plan, **given).specs(MOMENTS, HISTOGRAMS)
+        sizes = {(suggested.hash_dim, suggested.hash_nnz)}
+        assert {(spec.hash_dim, spec.hash_nnz) for spec in specs} == sizes
+
+
+def test_the_number_of_samples_is_that_of_the_moments_where_it_is_not_given():
+    rng = np.random.default_rng(0)
+    for n, sizes in ((4095, (2**15, 128)), (4096, (2**16, 64))):
+        points, labels = rng.normal(size=(n, 3)), np.arange(n) % 2
+        moments = ColumnMoments.from_data(points, labels, 2)
+        histograms = ColumnHistograms.from_data(points, labels, 2, moments.center_and_scale("center")[0])
+        specs = HashPlan(3, 2, scaling="auto").specs(moments, histograms)
+        assert specs == HashPlan(3, 2, n, "auto").specs(moments, histograms)
+        assert (specs[0].hash_dim, specs[0].hash_nnz) == sizes
 
 
 def test_samples_that_are_all_alike_have_no_waves():

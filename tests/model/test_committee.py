@@ -26,7 +26,7 @@ from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.leave_one_out import leave_one_out_tables
 from flwr_flynn.model.model import Model, ModelMember, Readout
 from flwr_flynn.model.scoring import RULES, class_novelty, class_scores
-from flwr_flynn.model.selection import N_LEFT_OUT, best_temperature, choose, final_readout
+from flwr_flynn.model.selection import N_LEFT_OUT, best_temperature, choose
 from flwr_flynn.model.subsample import kept
 from tests.raising import raises
 
@@ -298,14 +298,10 @@ def fit_by_parties(X, y, n_classes, party_of, **parameters):
     asked = sum_of(np.bincount(y[p][mask], minlength=n_classes) for p, mask in zip(parties, left_out, strict=True))
     members = []
     for choice in choose([correct for correct, _ in results], asked, plan.max_members):
-        index, spec = choice.spec, plan.final(specs[choice.spec])
+        index = choice.spec
         temperature = best_temperature(results[index][1][choice.readout])
         readout = replace(readouts[index][choice.readout], temperature=temperature)
-        final = counts[index]
-        if plan.final_sizes is not None:
-            final = counts_by_parties(spec, X, y, n_classes, parties)
-            readout = final_readout(readout, counts[index], candidate_readouts(final)[choice.readout], final)
-        members.append(ModelMember(spec, final, readout, choice.weight))
+        members.append(ModelMember(specs[index], counts[index], readout, choice.weight))
     return Model(tuple(members), np.arange(n_classes))
 
 
@@ -339,10 +335,10 @@ LARGE, LARGE_Y = make_classification(
 
 
 def test_many_samples_leave_out_a_subsample_of_the_pool():
-    """Beyond the samples that are left out, and beyond those from which models are larger than their trials."""
+    """Beyond the samples that are left out, and beyond those from which hashes have more rows for each winner."""
     assert len(LARGE) > N_LEFT_OUT
     model = FlyNNClassifier(n_jobs=2).fit(LARGE, LARGE_Y).model_
-    assert {member.spec.hash_dim for member in model.members} == {2**16}
+    assert {(member.spec.hash_dim, member.spec.hash_nnz) for member in model.members} == {(2**16, 64)}
     order = np.random.default_rng(0).permutation(len(LARGE))
     assert FlyNNClassifier(n_jobs=2).fit(LARGE[order], LARGE_Y[order]).model_.sha256() == model.sha256()
     assert FlyNNClassifier(n_jobs=2).fit(sp.csr_array(LARGE), LARGE_Y).model_.sha256() == model.sha256()

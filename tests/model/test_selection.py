@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
@@ -13,15 +13,17 @@ from sklearn.datasets import load_iris, make_classification
 from sklearn.metrics import log_loss
 
 from flwr_flynn import ClassCounts, FlyHash, FlyNNClassifier, HashPlan, HashSpec
+from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.model import selection
 from flwr_flynn.model.candidates import candidate_readouts
+from flwr_flynn.model.column_histograms import ColumnHistograms
+from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.leave_one_out import TEMPERATURES, hashed_batches, leave_one_out_tables
 from flwr_flynn.model.selection import Choice, best_temperature, choose, fit_members
 from flwr_flynn.model.subsample import kept
 
 X, Y = load_iris(return_X_y=True)
 SPECS = [HashSpec(4, 100, 2, rho, seed, signed=True, center=(5.0, 3.0, 4.0, 1.0)) for rho, seed in ((5, 0), (20, 1))]
-AUTO = HashPlan(4, 3, 150, "auto", max_members=2, hash_dim=100)
 
 
 @settings(max_examples=20)
@@ -40,7 +42,7 @@ def test_parties_choose_what_the_pooled_samples_choose(party_of, max_members):
         ]
         correct.append(sum(part.correct for part in parts))
         log_losses.append(sum(part.log_losses for part in parts))
-    members = fit_members(SPECS, X, Y, 3, plan=replace(AUTO, max_members=max_members))
+    members = fit_members(SPECS, X, Y, 3, max_members=max_members)
     choices = choose(correct, sizes, max_members)
     assert len(members) == len(choices) == max_members
     for member, choice in zip(members, choices, strict=True):
@@ -50,9 +52,10 @@ def test_parties_choose_what_the_pooled_samples_choose(party_of, max_members):
         assert member.readout.temperature == best_temperature(log_losses[choice.spec][choice.readout])
 
 
-def test_without_a_plan_the_best_is_alone():
+def test_without_a_number_of_members_the_best_is_alone():
     (member,) = fit_members(SPECS, X, Y, 3)
-    assert member == fit_members(SPECS, X, Y, 3, plan=replace(AUTO, max_members=1))[0]
+    assert (member,) == fit_members(SPECS, X, Y, 3, max_members=1)
+    assert replace(member, weight=0.5) == replace(fit_members(SPECS, X, Y, 3, max_members=2)[0], weight=0.5)
     assert member.weight == 1.0
 
 
@@ -115,7 +118,8 @@ def test_members_that_leave_out_a_subsample(monkeypatch, rule):
     monkeypatch.setattr(selection, "N_LEFT_OUT", 60)
     mask = kept(X, Y, np.array([50, 50, 50]), 60)
     assert 20 < mask.sum() < 110
-    members = fit_members(SPECS, X, Y, 3, rule, plan=AUTO)
+    members = fit_members(SPECS, X, Y, 3, rule, max_members=2)
+    assert len(members) == 2
     for member in members:
         hasher = FlyHash(member.spec)
         assert member.counts == ClassCounts.from_data(hasher, X, Y, 3)
@@ -134,29 +138,33 @@ def test_a_subsample_without_any_sample_chooses_the_first(monkeypatch):
 
 
 @pytest.mark.parametrize("rule", ["balanced", "bayes"])
-def test_the_final_size_keeps_the_choice(rule):
+def test_the_choice_is_among_hashes_of_the_size_of_the_model(rule):
+    """The decay, the temperature and the weight of a member are chosen by the very counts that it keeps."""
     points, labels = make_classification(600, 8, n_informative=6, n_classes=3, random_state=0)
-    train, rest = slice(0, 300), slice(300, 600)
-    members, trials = (
-        FlyNNClassifier(rule=rule, effort=effort).fit(points[train], labels[train]).model_.members
-        for effort in ("thorough", "quick")
-    )
-    assert len(members) == len(trials) > 1
-    for member, trial in zip(members, trials, strict=True):
-        assert member.spec.difference(trial.spec) == ["hash_dim", "hash_nnz"]
-        assert (member.spec.hash_dim, member.spec.hash_nnz) == (2**16, 4 * trial.spec.hash_nnz)
-        assert member.weight == trial.weight
-        assert member.counts == ClassCounts.from_data(member.hash, points[train], labels[train], 3)
-        # Sums over four times as many winners are four times as large under rule "bayes".
-        factor = 4 if rule == "bayes" else 1
-        assert member.readout.temperature == factor * trial.readout.temperature
-        place = candidate_readouts(trial.counts, rule).index(replace(trial.readout, temperature=None))
-        assert member.readout.decay == candidate_readouts(member.counts, rule)[place].decay
-    large, small = (
-        FlyNNClassifier(rule=rule, effort=effort).fit(points[train], labels[train]).predict_proba(points[rest])
-        for effort in ("thorough", "quick")
-    )
-    assert log_loss(labels[rest], large) < log_loss(labels[rest], small) + 0.05
+    X, y = points[:300], labels[:300]
+    moments = ColumnMoments.from_data(X, y, 3)
+    histograms = ColumnHistograms.from_data(X, y, 3, moments.center_and_scale("center")[0])
+    losses = {}
+    for effort, sizes in (("quick", (2**14, 64)), ("thorough", (2**16, 256))):
+        classifier = FlyNNClassifier(rule=rule, effort=effort).fit(X, y)
+        members = classifier.model_.members
+        specs = HashPlan(8, 3, 300, "auto", effort=effort).specs(moments, histograms)
+        hashers = [flynn_hash(spec) for spec in specs]
+        counts = [ClassCounts.from_data(hasher, X, y, 3) for hasher in hashers]
+        readouts = [candidate_readouts(each, rule) for each in counts]
+        tables = [
+            leave_one_out_tables(each, [(hasher.active(X), y)], candidates)
+            for each, hasher, candidates in zip(counts, hashers, readouts, strict=True)
+        ]
+        choices = choose([table.correct for table in tables], np.bincount(y), 3)
+        assert len(members) == len(choices) > 1
+        for member, (index, place, weight) in zip(members, map(astuple, choices), strict=True):
+            assert (member.spec.hash_dim, member.spec.hash_nnz) == sizes
+            assert (member.spec, member.counts, member.weight) == (specs[index], counts[index], weight)
+            temperature = best_temperature(tables[index].log_losses[place])
+            assert member.readout == replace(readouts[index][place], temperature=temperature)
+        losses[effort] = log_loss(labels[300:], classifier.predict_proba(points[300:]))
+    assert losses["thorough"] < losses["quick"] + 0.05
 
 
 def test_the_temperature_of_no_samples():
