@@ -36,7 +36,7 @@ from flwr_flynn.federated.codec import write_tensors
 from flwr_flynn.federated.options import RunOptions
 from simulations import gradients
 from simulations import traffic_plots as plots
-from simulations.bench import SHAPES, Shape, best_in_turn
+from simulations.bench import PAPER_SHAPES, Shape, best_in_turn
 from simulations.gradients import MODELS, Recipe, logits
 from simulations.results import (
     FEDERATED,
@@ -247,7 +247,7 @@ def main(arguments: list[str]) -> None:
         plan = replace(plan, seeds=tuple(range(chosen.seeds)))
     start = time.perf_counter()
     folder = output_folder(chosen)
-    sizes = [row for shape in SHAPES for row in party_rows(shape, chosen.data, 600 if chosen.quick else 60000)]
+    sizes = [row for shape in PAPER_SHAPES for row in party_rows(shape, chosen.data, 600 if chosen.quick else 60000)]
     print(text_table(sizes) + "\n")
     write_csv(folder / "sizes.csv", sizes)
     cells = Cells(folder / "cells")

@@ -46,7 +46,7 @@ def finished(tmp_path_factory):
 def test_sizes_of_parties_are_those_of_their_packed_counts(finished):
     rows = read(finished[0] / "sizes.csv")
     assert [row["points"] for row in rows] == ["50", "180", "600"]
-    data, spec = load_dataset("digits"), traffic.SHAPES[0].spec
+    data, spec = load_dataset("digits"), traffic.PAPER_SHAPES[0].spec
     order = np.random.default_rng(0).permutation(len(data.y))
     for row in rows:
         assert row["set"] == "Digits"
@@ -157,8 +157,8 @@ def test_the_summary_says_what_was_not_reached():
 def test_sets_without_a_file_are_left_out(tmp_path):
     assert traffic.source_of("digits", None) == "digits"
     assert traffic.source_of("mnist", None) is None
-    assert list(traffic.party_rows(traffic.SHAPES[2], tmp_path, 100)) == []
-    letters = traffic.SHAPES[1]
+    assert list(traffic.party_rows(traffic.PAPER_SHAPES[2], tmp_path, 100)) == []
+    letters = traffic.PAPER_SHAPES[1]
     generator = np.random.default_rng(0)
     np.savez(tmp_path / "letters.npz", X=generator.integers(0, 16, (90, 16), np.uint8), y=np.arange(90) % 26)
     assert [row["points"] for row in traffic.party_rows(letters, tmp_path, 60000)] == [50, 90]
