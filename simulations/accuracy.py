@@ -338,6 +338,7 @@ def main(arguments: list[str]) -> None:
     beaten, compared = against(rows, FLYNN, methods.OTHERS), comparison(rows, (FLYNN, PAPER, TUNED), KNN)
     tables = {
         "FlyNN with its defaults:": beaten,
+        f"FlyNN, refined in {methods.REFINE_ROUNDS} rounds:": against(rows, methods.REFINED, (FLYNN, *methods.OTHERS)),
         "All methods:": compared,
         "Probabilities:": calibration,
         "Samples of classes never seen, mean over classes:": [row for row in novelty if row["class"] == "mean"],

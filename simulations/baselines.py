@@ -396,7 +396,7 @@ class Trained(NamedTuple):
     predict: list[float]
     """Seconds."""
     notes: list[Any]
-    """What was noted of each fitted classifier."""
+    """Results of `note` for the fitted classifiers."""
 
 
 def cross_validated_classifier(

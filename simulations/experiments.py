@@ -5,6 +5,7 @@ EXPERIMENTS = {
     "overhead": "what FlyNN adds to the time of a `flwr run`",
     "scale": "seconds and memory of the server for 10, 100 and 1000 parties, or of a simulation with --supernodes 200",
     "traffic": "bytes of a party's counts beside their entropy, and of FedAvg until it is as accurate",
+    "refinement": "accuracy against bytes: one round of counts, rounds of refinement, and FedAvg",
     "accuracy": "balanced accuracy beside tuned kNN, forests, boosting and the paper's methods; calibration, novelty",
     "noniid": "skewed parties: FlyNN beside FedAvg and FedProx",
     "parties": "time and memory of 10 to 1000 parties, in this process and on Ray",

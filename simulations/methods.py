@@ -37,7 +37,8 @@ from simulations.results import MODEL, Row, reliability
 
 Array = npt.NDArray[Any]
 
-FLYNN, PAPER, TUNED = "FlyNN", "FlyNN paper", "FlyNN tuned"
+FLYNN, REFINED, PAPER, TUNED = "FlyNN", "FlyNN refined", "FlyNN paper", "FlyNN tuned"
+REFINE_ROUNDS = 8
 KNN, KNN_NESTED = "kNN", "kNN, nested"  # the better of two scalings: on the folds, or within each training fold
 CENTRALISED = {"forest": "random forest", "boosting": "gradient boosting", "logistic": "logistic regression"}
 KNN_COLUMNS = "kNN on FlyNN's columns"
@@ -413,6 +414,12 @@ JOBS: dict[str, Job] = {
     "LR": Job(partial(one_epoch, kind="LR"), ("seed",), _BASELINES),
     "MLP": Job(partial(one_epoch, kind="MLP"), ("seed",), _BASELINES),
     FLYNN: Job(flynn, ("seed", "threads"), _BOTH),
+    REFINED: Job(
+        partial(flynn, name=REFINED, parameters={"refine_rounds": REFINE_ROUNDS}),
+        ("seed", "threads"),
+        _BOTH,
+        about={"rounds": REFINE_ROUNDS},
+    ),
     KNN_COLUMNS: Job(knn_on_columns, ("seed", "largest_k", "threads"), _BOTH),
     PAPER: Job(flynn_paper, _DRAWN, (*_BOTH, "simulations.paper_flynn")),
     TUNED: Job(flynn_tuned, _DRAWN, about={"options": TUNED_OPTIONS}),
@@ -430,7 +437,7 @@ JOBS: dict[str, Job] = {
 MAIN = (FLYNN, KNN, *CENTRALISED)
 """The jobs that are quick enough for data sets of any size: nothing is tuned but kNN."""
 
-COMPARED = (KNN, *CENTRALISED, "SBFC", "LR", "MLP", FLYNN, KNN_COLUMNS, PAPER, TUNED)
+COMPARED = (KNN, *CENTRALISED, "SBFC", "LR", "MLP", FLYNN, REFINED, KNN_COLUMNS, PAPER, TUNED)
 """The jobs of the comparison."""
 
 OTHERS = (KNN, KNN_NESTED, *CENTRALISED.values())

@@ -2,7 +2,9 @@
 
 FlyNN is that of the package: one round of exact counts, features as they are (rows of the hash signed where some values
 are below zero), sizes and read-out by default, decay suggested by the summed counts. It must equal the model of the
-pooled samples bit for bit, and the table shows the SHA-256 of its counts.
+pooled samples bit for bit, and the table shows the SHA-256 of its counts. "FlyNN committee" is the default of
+`flwr run .` (the best three of six hashes, chosen by the parties), "FlyNN refined" the same with six rounds of
+refinement; in every cell they must have the SHA-256 of the model of the pooled samples.
 
 Beside it softmax regression (LR) and a perceptron (MLP), trained through Flower's own FedAvg and FedProx with all
 parties in every round, and in a single round. They get what helps them: features standardised by the pooled samples;
@@ -17,6 +19,11 @@ they are split, and FedProx is then FedAvg: a star says that skew could do no ha
 The grid prefers that where parties are small. Likewise, a tiny mu makes FedProx all but FedAvg: see the recipes at the
 end. With few held-out samples in a party, the worst party's accuracy has few possible values.
 
+"Personal" figures are of parties that may add their own class frequencies to the model, each by the same rule on its
+own training samples (`model.personal`): FlyNN by exact leave-one-out, LR and MLP as they are trained. To the log
+probabilities of LR and MLP a party adds the logarithm of its frequencies less that of the pooled ones, which these
+models have learned.
+
 Shards are of equal size: the few samples left over are in none, so that their counts are not those of other splits.
 Bytes are those of one party, up and down together, with the final model handed out, without Flower's envelopes.
 Finished pieces are kept under the output folder.
@@ -25,7 +32,7 @@ Finished pieces are kept under the output folder.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -33,13 +40,18 @@ from typing import Any
 
 import joblib
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 from flwr.common import NDArrays, ndarrays_to_parameters
+from scipy.special import log_softmax
 
-from flwr_flynn import ClassCounts, FlyHash, HashSpec
-from flwr_flynn.app.data.datasets import Dataset
+from flwr_flynn import ClassCounts, FlyHash, FlyNNClassifier, HashPlan, HashSpec
+from flwr_flynn.app.data.datasets import Dataset, Share
 from flwr_flynn.errors import FlyNNError
 from flwr_flynn.federated import codec
+from flwr_flynn.federated.algorithm import federate as federate_in_process
+from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.model.personal import is_better, log_frequencies
 from simulations import noniid_plots as plots
 from simulations import runner
 from simulations.gradients import MODELS, Recipe, federate, logits
@@ -59,9 +71,14 @@ from simulations.results import (
 from simulations.splits import LEAST, SHIFT, SPLITS, Parts, deal_out, read
 from simulations.workers import WHERE, Workers, workers
 
+Array = npt.NDArray[Any]
+
 FLYNN = "FlyNN"
 ALGORITHMS = ("FedAvg", "FedProx", "one round")
-METHODS = (FLYNN, *(f"{algorithm} {model}" for model in MODELS for algorithm in ALGORITHMS))
+COMMITTEES = {"FlyNN committee": 0, "FlyNN refined": 6}
+"""The default model by its rounds of refinement."""
+
+METHODS = (FLYNN, *COMMITTEES, *(f"{algorithm} {model}" for model in MODELS for algorithm in ALGORITHMS))
 
 RATES = (0.1, 0.3, 1.0, 3.0)
 EPOCHS = (1, 5)
@@ -70,11 +87,11 @@ EPOCHS_NEAR = (1, 5, 20)  # of FedProx
 MUS = (0.001, 0.01, 0.1, 1.0)
 TUNED_ON, MU_TUNED_ON = "IID", "Dirichlet 0.1"
 
-_VERSION = 1  # raise it when the content of a cell changes
+_VERSION = 3  # raise it when the content of a cell changes
 _COMMON = ("flwr_flynn.app.data", "simulations.splits", "simulations.runner", "simulations.nodes")
 _CODE = {
     True: code_digest(*FEDERATED, *_COMMON),
-    False: code_digest("simulations.gradients", *_COMMON),
+    False: code_digest("simulations.gradients", "flwr_flynn.model.personal", *_COMMON),
 }
 
 
@@ -117,9 +134,25 @@ def flynn(parts: Parts, where: str | Workers) -> Row:
         raise AssertionError("the sum of the parties' counts is not that of the pooled samples")
     handed_out = _size(codec.encode(counts))
     scores = parts.scores(tree.model.predict(train.X_test))
+    scores |= _personal(parts, lambda share: _personalized(tree.model, share).predict(share.X_test))
     traffic = tree.traffic
     shown = {"sha256": counts.sha256(), "pooled sha256": pooled.sha256()}
     return scores | _bytes(traffic.up, traffic.down, n_parties, handed_out) | {"rounds": 1} | shown
+
+
+def committee(parts: Parts, refine_rounds: int) -> Row:
+    """Run all phases at the parties, and fit the pooled samples; the scores, the bytes, and both SHA-256."""
+    train, n_parties = parts.pooled, len(parts.shares)
+    plan = HashPlan(train.X.shape[1], parts.n_classes, len(train.y), "auto")
+    options = RunOptions(plan, range(parts.n_classes), n_parties, min_examples=1, refine_rounds=refine_rounds)
+    run = federate_in_process(options, parts.parties(min_examples=1))
+    pooled = FlyNNClassifier(refine_rounds=refine_rounds).fit(train.X, train.y)
+    if set(train.y) == set(range(parts.n_classes)) and run.model.model_.sha256() != pooled.model_.sha256():
+        raise AssertionError("the parties' model is not that of the pooled samples")
+    scores = parts.scores(run.model.predict(train.X_test))
+    scores |= _personal(parts, lambda share: _personalized(run.model, share).predict(share.X_test))
+    up, down = (sum(getattr(each, way) for each in run.traffic.values()) for way in ("up", "down"))
+    return scores | _bytes(up, down, n_parties, 0) | {"rounds": run.num_rounds}
 
 
 def by_gradients(parts: Parts, model: str, recipe: Recipe, n_rounds: int, where: str | Workers, seed: int) -> Row:
@@ -144,8 +177,38 @@ def by_gradients(parts: Parts, model: str, recipe: Recipe, n_rounds: int, where:
     shares = [(share.X, share.y) for share in parts.shares]
     weights, traffic = federate(shares, parts.n_classes, MODELS[model], recipe, n_rounds, watch, where, seed)
     scores = parts.scores(logits(weights, points.X_test).argmax(axis=1))
+    scores |= _personal(parts, lambda share: with_own_frequencies(share, weights, parts.class_table.sum(axis=0)))
     cost = _bytes(traffic.up, traffic.down, len(shares), _size(weights))
     return scores | cost | {"rounds": n_rounds, "recipe": asdict(recipe), "curve": curve}
+
+
+def _personalized(model: FlyNNClassifier, share: Share) -> FlyNNClassifier:
+    return model.personalized(share.X, share.y) if len(share.y) else model
+
+
+def _personal(parts: Parts, predict: Callable[[Share], Array]) -> Row:
+    """Scores of each party's own predictions of its held-out samples."""
+    nothing = np.zeros(0, np.int64)
+    predicted = [predict(share) if len(share.y_test) else nothing for share in parts.shares]
+    found = parts.scores(np.concatenate(predicted))
+    return {f"personal {name}": found[name] for name in ("accuracy", "worst")}
+
+
+def with_own_frequencies(share: Share, weights: NDArrays, n_per_class: Array) -> Array:
+    """Predicted classes of a party's held-out samples, (n,), with its own class frequencies where it decides for them.
+
+    `n_per_class`, (L,), are the samples that the weights were trained on.
+    """
+    train, test = (log_softmax(logits(weights, X), axis=1) for X in (share.X, share.X_test))
+    own = np.bincount(share.y, minlength=len(n_per_class))
+    if len(share.y) > 1:
+        prior = log_frequencies(own) - log_frequencies(n_per_class)
+        rows, after = np.arange(len(share.y)), log_softmax(train + prior, axis=1)
+        right = (after.argmax(axis=1) == share.y) * 1.0 - (train.argmax(axis=1) == share.y)
+        if is_better(right, after[rows, share.y] - train[rows, share.y]):
+            test = test + prior
+    predicted: Array = test.argmax(axis=1)
+    return predicted
 
 
 def _size(arrays: NDArrays) -> int:
@@ -188,6 +251,9 @@ class Study:
         key: Row = {"job": f"{n_parties} parties, {split}, {method}", "seed": seed}
         if method == FLYNN:
             return self._kept(key, True, lambda: [flynn(self._parts(split, n_parties, seed), self.where)])[0]
+        if method in COMMITTEES:
+            rounds = COMMITTEES[method]
+            return self._kept(key, True, lambda: [committee(self._parts(split, n_parties, seed), rounds)])[0]
         algorithm, model = method.rsplit(" ", 1)
         n_rounds = 1 if algorithm == "one round" else self.plan.rounds
         recipe = self.recipe(n_parties, algorithm, model)
@@ -263,7 +329,7 @@ def costs(rows: Sequence[Row]) -> list[Row]:
         mine = [row for row in rows if row["method"] == method]
         reached = [first_round_at(row.get("curve", [row["accuracy"]]), goal[row["split"], row["seed"]]) for row in mine]
         there = [number for number in reached if number]
-        per_round = np.mean([(row["up"] + row["down"]) / row["rounds"] for row in mine])
+        per_round = np.mean([(row["up"] + row["down"]) / len(row.get("curve", [0])) for row in mine])
         lines.append(
             {
                 "method": method,
@@ -272,12 +338,19 @@ def costs(rows: Sequence[Row]) -> list[Row]:
                 "accuracy, mean of splits": float(np.mean([row["accuracy"] for row in mine])),
                 "lowest": min(row["accuracy"] for row in mine),
                 "worst party, mean of splits": float(np.mean([row["worst"] for row in mine])),
+                "with own frequencies": float(np.mean([row["personal accuracy"] for row in mine])),
+                "worst party with them": float(np.mean([row["personal worst"] for row in mine])),
                 "reached FlyNN's": f"{len(there)} of {len(mine)}",
-                "rounds until then (median)": f"{np.median(there):g}" if there else "-",
+                "rounds until then (median)": f"{_rounds_of(mine[0], np.median(there)):g}" if there else "-",
                 "kB until then": f"{np.median(there) * per_round / 1000:.0f}" if there else "-",
             }
         )
     return lines
+
+
+def _rounds_of(row: Row, n_points: float) -> float:
+    """Rounds up to a point of the curve; all of them where there is no curve."""
+    return n_points if "curve" in row else float(row["rounds"])
 
 
 def first_round_at(curve: Sequence[float], goal: float) -> int | None:
@@ -292,9 +365,14 @@ def summary(rows: Sequence[Row], recipes: Sequence[Row], plan: Plan) -> list[str
     for (name, n_parties), mine in _grouped(rows):
         parts.append(f"## {name}, {n_parties} parties")
         parts += ["Accuracy on all held-out samples:", markdown_table(table(mine, "accuracy"))]
-        worst = [{k: v for k, v in line.items() if k == "split" or k in METHODS} for line in table(mine, "worst")]
+        worst, personal, both = (
+            [{k: v for k, v in line.items() if k == "split" or k in METHODS} for line in table(mine, figure)]
+            for figure in ("worst", "personal accuracy", "personal worst")
+        )
         parts += [
             f"At the party where it is lowest, of those with {LEAST} or more held-out samples:", markdown_table(worst),
+            "With the parties' own frequencies:", markdown_table(personal),
+            "With these, at the party where it is lowest:", markdown_table(both),
             "What it costs (balanced accuracy, and every cell: `noniid.csv`):", markdown_table(costs(mine)),
             f"![accuracy by split]({plots.name_of('accuracy', name, n_parties)})",
             f"![accuracy by bytes]({plots.name_of('bytes', name, n_parties)})",
@@ -319,7 +397,7 @@ def run(sources: Sequence[str], plan: Plan, folder: Path, where: str | Workers, 
         study = Study(data, plan, cells, where)
         rows += study.rows()
         for n_parties in plan.parties:
-            for method in METHODS[1:]:
+            for method in METHODS[1 + len(COMMITTEES) :]:
                 recipe = study.recipe(n_parties, *method.rsplit(" ", 1))
                 recipes.append({"set": study.data.name, "parties": n_parties, "method": method} | asdict(recipe))
             splits = [split for split in plan.splits if split != SHIFT]  # whose labels are those of IID

@@ -25,7 +25,11 @@ _STYLES: dict[str, dict[str, Any]] = {
     "one round": {"linestyle": ":", "marker": "v", "linewidth": 1.3},
 }
 _APART = ("quantity skew", "feature shift")  # not on a scale of label skew with the others
-_FLYNN = {"color": "black", "linestyle": "-", "marker": "o", "linewidth": 2.2, "zorder": 5}
+_FLYNN: dict[str, dict[str, Any]] = {
+    "FlyNN": {"color": "black", "linestyle": "-", "marker": "o", "linewidth": 2.2, "zorder": 5},
+    "FlyNN committee": {"color": "tab:blue", "linestyle": "-", "marker": "D", "linewidth": 1.6, "zorder": 5},
+    "FlyNN refined": {"color": "tab:purple", "linestyle": "-", "marker": "*", "linewidth": 1.6, "zorder": 5},
+}
 
 
 def name_of(what: str, name: str, n_parties: int) -> str:
@@ -35,8 +39,8 @@ def name_of(what: str, name: str, n_parties: int) -> str:
 
 def style(method: str) -> dict[str, Any]:
     """Colour by model, line by algorithm; FlyNN apart from all."""
-    if method == "FlyNN":
-        return _FLYNN
+    if method in _FLYNN:
+        return _FLYNN[method]
     algorithm, model = method.rsplit(" ", 1)
     return {"color": _COLOURS[model][algorithm]} | _STYLES[algorithm]
 
@@ -119,7 +123,7 @@ def by_bytes(rows: Sequence[Row], methods: Sequence[str], title: str, path: Path
         for method in methods:
             row = next(r for r in rows if (r["split"], r["method"], r["seed"]) == (split, method, seed))
             curve = row.get("curve") or [row["accuracy"]]
-            spent = (row["up"] + row["down"]) / row["rounds"] * np.arange(1, len(curve) + 1) / 1000
+            spent = (row["up"] + row["down"]) / len(curve) * np.arange(1, len(curve) + 1) / 1000
             look = style(method)
             if len(curve) > 1:
                 look = look | {"marker": None}

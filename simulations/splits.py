@@ -66,10 +66,10 @@ class Parts:
     shares: list[Share]
     n_classes: int
 
-    def parties(self) -> list[Party]:
-        """Parties with these samples."""
+    def parties(self, **options: Any) -> list[Party]:
+        """Parties with these samples and `PartyOptions`."""
         return [
-            party_of(share.X, share.y, X_test=share.X_test, y_test=share.y_test, name=f"party-{i}")
+            party_of(share.X, share.y, X_test=share.X_test, y_test=share.y_test, name=f"party-{i}", **options)
             for i, share in enumerate(self.shares)
         ]
 

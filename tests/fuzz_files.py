@@ -18,6 +18,7 @@ from flwr_flynn import FlyNNClassifier
 from flwr_flynn.app.config import NodeConfig, RunConfig
 from flwr_flynn.app.data import datasets
 from flwr_flynn.app.data.datasets import private_share
+from flwr_flynn.app.settings import Row
 from flwr_flynn.errors import FlyNNError, PayloadError
 from flwr_flynn.federated import row_wise
 from flwr_flynn.federated.federation_file import Federation
@@ -38,7 +39,7 @@ from tests.fuzzing import Decoder, Mutator
 
 
 RUN_SEEDS: list[dict[str, Any]] = [
-    {key: default for key, default, _ in RunConfig.table()},
+    {row.key: row.default for row in RunConfig.rows()},
     {"epsilon": 1.0, "delta": 1e-5, "center": "8", "min-available": 3, "n-examples": 100},
     {"classes": '["a", "b"]', "n-features": 4, "scale": "1,2,3,4", "decay": 0.5, "rule": "bayes"},
     {"preset": "paper", "hash-dim": 64, "row-nnz": 2, "hash-nnz": 8, "seed": 2**63 - 1, "partition-sizes": "1,2,3"},
@@ -50,12 +51,12 @@ NODE_SEEDS: list[dict[str, Any]] = [
 ]
 
 
-def make_settings(seeds: list[dict[str, Any]], table: list[tuple[str, Any, str]]) -> Callable[[Mutator], Any]:
+def make_settings(seeds: list[dict[str, Any]], rows: list[Row]) -> Callable[[Mutator], Any]:
     def make(mutator: Mutator) -> Any:
         config = dict(mutator.choice(seeds))
         for _ in range(mutator.below(4)):
-            key, default, _ = mutator.choice(table)
-            config[key] = mutator.value(config.get(key, default))
+            row = mutator.choice(rows)
+            config[row.key] = mutator.value(config.get(row.key, row.default))
         return mutator.config(config)
 
     return make
@@ -390,8 +391,8 @@ def decoders(folder: Path) -> list[Decoder]:
     """Of settings and files; `folder` is where the files go."""
     files = Files(folder)
     return [
-        Decoder("RunConfig.parse", make_settings(RUN_SEEDS, RunConfig.table()), use_run_config, 3),
-        Decoder("NodeConfig.parse", make_settings(NODE_SEEDS, NodeConfig.table()), use_node_config, 2),
+        Decoder("RunConfig.parse", make_settings(RUN_SEEDS, RunConfig.rows()), use_run_config, 3),
+        Decoder("NodeConfig.parse", make_settings(NODE_SEEDS, NodeConfig.rows()), use_node_config, 2),
         Decoder("FlyNNClassifier.load", files.make_model, files.use_model, 2, memory=2**24),
         Decoder("Federation.load", files.make_federation, files.use_federation, 2, memory=2**24),
         Decoder("Budget", files.make_state, files.use_state, 0.5),

@@ -18,14 +18,15 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.compression import pack_numbers, sealed, unpack_numbers
+from flwr_flynn.federated.compression import pack_numbers, pack_signed, sealed, unpack_numbers, unpack_signed
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.party import NOISY_EXAMPLES, Party, Samples
+from flwr_flynn.federated.party import NOISY_EXAMPLES, Party, PartyOptions, Samples
 from flwr_flynn.federated.phase import Context
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
-from flwr_flynn.federated.phases.evaluation import EvaluationRequest
+from flwr_flynn.federated.phases.evaluation import EvaluationRequest, searched
 from flwr_flynn.federated.phases.histograms import HistogramsRequest
+from flwr_flynn.federated.phases.refinement import HeldOutRequest, RefinementRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import (
     EVALUATE,
@@ -52,6 +53,8 @@ from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.leave_one_out import TEMPERATURES
+from flwr_flynn.model.model import ModelMember
+from flwr_flynn.model.refinement import LARGEST_WEIGHT, RefinementStatistic, class_factors, start_weights
 from flwr_flynn.model.scoring import Readout
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease, TopTLaplace, mechanism_from_dict
 from flwr_flynn.privacy.ledger import Budget, Policy
@@ -77,6 +80,7 @@ RELEASES = [SimulatedRelease(MECHANISM, seed).release(counts) for seed, counts i
 WIDE = FlyHash(HashSpec(n_features=4, hash_dim=1024, row_nnz=2, hash_nnz=16, seed=1))
 WIDE_COUNTS = [ClassCounts.from_data(WIDE, *wide) for wide in ((X[:1], CODES[:1], 3), (X, CODES, 3))]
 WIDE_COUNTS += [sum([WIDE_COUNTS[1]] * n, WIDE_COUNTS[0]) for n in (5, 300, 3000)]
+WEIGHTS, FACTORS = start_weights(PAIRS[1]), class_factors(PAIRS[1][0].n_per_class)
 MOMENTS = [ColumnMoments.from_data(X[:n] * 10.0**n, CODES[:n], len(CLASSES), 2) for n in (0, 9, 40)]
 
 
@@ -211,6 +215,7 @@ def request_seeds() -> list[Request[Any]]:
     pair = CountsOfSpecs(PAIRS[1])
     candidates = (Readout("balanced", 0.5), Readout("novelty", 0.0), Readout("bayes", 0.0))
     readout = Readout("balanced", 0.5, 1.5)
+    members = tuple(ModelMember(spec, counts, readout, 0.5) for spec, counts in zip(TWO.specs, PAIRS[1], strict=True))
     return [
         COLUMNS,
         ColumnsRequest(4, (1, 2), False, 1, ("a", "b", "c", "d")),
@@ -220,6 +225,11 @@ def request_seeds() -> list[Request[Any]]:
         *(WithdrawRequest(run) for run in (RUN, NOISY)),
         SelectionRequest(RUN, totals, (candidates,)),
         SelectionRequest(TWO, pair, (candidates[:1], candidates[1:])),
+        *(HeldOutRequest(run) for run in (RUN, TWO)),
+        RefinementRequest(RUN, WEIGHTS[:1], FACTORS),
+        RefinementRequest(TWO, WEIGHTS, FACTORS),
+        RefinementRequest(TWO, WEIGHTS, FACTORS, members),
+        EvaluationRequest(TWO, PAIRS[1], (readout, readout), (0.75, 0.25), refined=WEIGHTS),
         EvaluationRequest(RUN, (COUNTS[3],), (readout,), (1.0,)),
         EvaluationRequest(TWO, PAIRS[1], (readout, Readout("balanced", 0.25, 1.0)), (0.75, 0.25)),
         EvaluationRequest(RUN, (COUNTS[1],), (readout,), (1.0,), tries=False),
@@ -318,7 +328,7 @@ class Parties:
         phase = config.get(PHASE)
         gave_train, gave_results = bool(fit.parameters.tensors), STATISTIC in evaluation.metrics
         assert not gave_train or phase in ("columns", "histograms", "counts", "withdraw")
-        assert not gave_results or phase in ("selection", "evaluation")
+        assert not gave_results or phase in ("selection", "held-out", "refinement", "evaluation")
         if kind in ("open", "odd"):
             assert phase != "withdraw" or not gave_train
         if kind == "odd":
@@ -386,6 +396,8 @@ def _bytes_of(total: Any) -> list[bytes]:
         return [part.array.tobytes() for part in total.parts]
     if isinstance(total, ColumnHistograms):
         return [each.tobytes() for each in (total.n_per_class, total.cells, total.counts)]
+    if isinstance(total, RefinementStatistic):
+        return [each.tobytes() for each in (*total.gradient, total.held_out, total.correct, total.before)]
     return [np.asarray(each).tobytes() for each in (total.to_limbs() if hasattr(total, "to_limbs") else total.tables)]
 
 
@@ -592,6 +604,51 @@ def use_ballot(given: list[Reply]) -> None:
     json.dumps(selection.to_dict(), allow_nan=False)
 
 
+def refining() -> Run:
+    """A run that has weights, and asks for its second round."""
+    run = Run(RunOptions(SPEC, CLASSES, 1, decay=0.5, refine_rounds=3))
+    party = Party(Samples(X, Y), PartyOptions(min_examples=1))
+    for channel in (TRAIN, EVALUATE, EVALUATE):
+        ask = run.ask(channel, ["1"])
+        assert ask is not None
+        answer = party.answer(ask.config, codec.read_tensors(ask.tensors))
+        taken = run.take([Reply("1", tensors(answer.arrays), answer.n_examples, answer.metrics)], Failures())
+        assert taken is not None
+        assert not taken.missing
+    return run
+
+
+REFINING = Server(refining(), EVALUATE)
+ROUND = ASKING.answer(REFINING.ask.config, codec.read_tensors(REFINING.ask.tensors)).arrays
+
+
+def make_round(mutator: Mutator) -> list[Reply]:
+    figures, *packed_sums = ROUND
+    table = unpack_signed(packed_sums[0], (SPEC.hash_dim, 3), 2**40)
+    if mutator.one_in(2):
+        spoiled = mutator.array(table if mutator.one_in(2) else figures)
+        if isinstance(spoiled, np.ndarray) and spoiled.dtype == np.int64:
+            figures, table = (figures, spoiled) if spoiled.ndim == 2 else (spoiled, table)
+    sent: list[Any] = tensors([figures, pack_signed(np.clip(table, -(2**61), 2**61))])
+    if mutator.one_in(3):
+        sent = mutator.tensors(sent)
+    statistic = codec.join([each for each in sent if isinstance(each, bytes)])
+    metrics: dict[str, Any] = {STATISTIC: mutator.raw(statistic) if mutator.one_in(3) else statistic}
+    return [reply_of_evaluation("1", mutator.value(len(X)) if mutator.one_in(10) else len(X), metrics)]
+
+
+def use_round(given: list[Reply]) -> None:
+    batch = REFINING.checked(given)
+    most = 64 * 3 * len(X)
+    assert 0 <= batch.total.loss <= most * 2**16
+    assert np.abs(batch.total.gradient[0]).max() <= most
+    assert (batch.total.correct <= batch.total.held_out).all()
+    state = REFINING.ask.phase.fold(REFINING.run.state, batch, REFINING.context({"1": "Basel"}))
+    search = searched(state)
+    assert search is not None
+    assert all(np.abs(each).max() <= LARGEST_WEIGHT for each in search.trial)
+
+
 # -------- secure sums
 
 PUBLIC_KEYS = [public_key_to_bytes(derive_private_key(n, SECP384R1()).public_key()) for n in (7, 8)]
@@ -687,6 +744,7 @@ def decoders(folder: Path) -> list[Decoder]:
         Decoder("collect: withdraw", make_replies(left), use_leaving_replies, 2),
         Decoder("collect: secure sum", make_means, use_means, 2),
         Decoder("collect: selection", make_ballot, use_ballot, 2),
+        Decoder("collect: refinement", make_round, use_round, 2),
         Decoder("collect: evaluation", make_evaluation, use_evaluation, 2),
         Decoder("Run.take", make_replies(replies), use_taken, 1, memory=2**22),
         Decoder("secagg_checks.check", make_stage, use_stage, 2),

@@ -22,6 +22,7 @@ from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.histograms import HistogramsRequest
+from flwr_flynn.federated.phases.refinement import HeldOutRequest, RefinementRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import PHASE, REFUSED, STATISTIC, Request
 from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure
@@ -29,6 +30,8 @@ from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.flower import secagg
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.model import ModelMember
+from flwr_flynn.model.refinement import start_weights
 from flwr_flynn.model.scoring import Readout
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts
 
@@ -42,6 +45,7 @@ _X, _CODES = np.random.default_rng(0).normal(size=(90, 4)), np.arange(90) % 3
 EXACT, NOISY = RunSpec(SPEC, CLASSES), RunSpec(SPEC, CLASSES, Noisy(_NOISE))
 SECURE, SHARE = (RunSpec(SPEC, CLASSES, Secure(_BOUND, each)) for each in (None, _SHARE))
 _COUNTS, _READOUT = ClassCounts.from_data(EXACT.hasher, _X, _CODES, 3), Readout("balanced", 0.5, 1.0)
+_MEMBER, _WEIGHTS = ModelMember(SPEC, _COUNTS, _READOUT, 1.0), start_weights([_COUNTS])
 
 FITS: dict[str, Request[Any]] = {
     "columns": ColumnsRequest(4, CLASSES, True, 1),
@@ -57,8 +61,11 @@ FITS: dict[str, Request[Any]] = {
 }
 EVALUATIONS: dict[str, Request[Any]] = {
     "candidates": SelectionRequest(EXACT, CountsOfSpecs((_COUNTS,)), ((Readout("balanced", 0.5),),)),
+    "held-out": HeldOutRequest(EXACT),
+    "refinement": RefinementRequest(EXACT, _WEIGHTS, np.array([64, 64, 64]), (_MEMBER,)),
+    "refinement, later": RefinementRequest(EXACT, _WEIGHTS, np.array([64, 64, 64])),
     "evaluation": EvaluationRequest(EXACT, (_COUNTS,), (_READOUT,), (1.0,)),
-    "model": EvaluationRequest(EXACT, (_COUNTS,), (_READOUT,), (1.0,), tries=False),
+    "model": EvaluationRequest(EXACT, (_COUNTS,), (_READOUT,), (1.0,), tries=False, refined=_WEIGHTS),
 }
 REQUESTS = (*FITS, *EVALUATIONS)
 
@@ -71,6 +78,7 @@ VALUES: dict[str, Any] = {
     "split-seed": 1,
     "memory-limit": 1.0,
     "min-examples": 1,
+    "personal": False,
     "max-epsilon": 1.0,
     "max-delta": 1e-4,
     "secure": True,
@@ -91,7 +99,7 @@ _POLICY = ("max-epsilon", "max-delta", "state-path")
 
 def rows() -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """Runtime, name and node keys of every row."""
-    keys = [key for key, _, _ in NodeConfig.table()]
+    keys = [row.key for row in NodeConfig.rows()]
     for runtime in ("deployed", "simulated"):
         first = ("data-path",) if runtime == "deployed" else ()
         yield runtime, "nothing", ()
@@ -120,7 +128,7 @@ def allowed(runtime: str, keys: tuple[str, ...], request: str, folder: Path) -> 
 
 def _asked(runtime: str, node: dict[str, Any], request: str, folder: Path) -> bool:
     # Flower's numbers are in every node, and the server names the party's own file.
-    run = {key: default for key, default, _ in RunConfig.table()} | {"dataset": str(folder / "mine.npz")}
+    run = {row.key: row.default for row in RunConfig.rows()} | {"dataset": str(folder / "mine.npz")}
     numbered = node | {"partition-id": 0, "num-partitions": 1}
     context = Context(run_id=1, node_id=2, node_config=numbered, state=RecordDict(), run_config=run)
     asked = (FITS | EVALUATIONS)[request]

@@ -95,7 +95,7 @@ def write(folder: Path) -> Path:
 
 
 def deployed(node: dict[str, Any], **run: Any) -> Any:
-    settings = {key: default for key, default, _ in RunConfig.table()}
+    settings = {row.key: row.default for row in RunConfig.rows()}
     return client_fn(Context(1, 2, node, RecordDict(), settings | run))
 
 

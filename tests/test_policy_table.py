@@ -10,7 +10,8 @@ from tests import policy_table
 pytest.importorskip("opendp")
 pytest.importorskip("dp_accounting")
 
-OPEN = {"columns", "histograms", "exact", "secure exact", "candidates", "evaluation", "model"}
+REFINEMENT = {"held-out", "refinement", "refinement, later"}
+OPEN = {"columns", "histograms", "exact", "secure exact", "candidates", "evaluation", "model"} | REFINEMENT
 PRIVATE = {"noisy", "model"}  # the model comes to the party; what it answers to that tells nothing of its records
 
 DEPLOYED = {
@@ -22,6 +23,7 @@ DEPLOYED = {
     "split-seed": OPEN,
     "memory-limit": OPEN,
     "min-examples": OPEN,
+    "personal": OPEN,
     "secure": {"secure exact", "model"},
     "leave": {"leave exact", "leave secure exact", "model"},
     "policy": PRIVATE,
@@ -32,6 +34,7 @@ DEPLOYED = {
     "policy, split-seed": PRIVATE,
     "policy, memory-limit": PRIVATE,
     "policy, min-examples": PRIVATE,
+    "policy, personal": PRIVATE,
     "policy, secure": {"secure share", "model"},
     "policy, leave": {"leave noisy", "model"},
     "policy, mechanisms": {"model"},
@@ -58,7 +61,7 @@ def test_a_party_answers_what_the_allow_list_says_and_nothing_else(
 
 
 def test_the_table_has_every_key_and_every_row_of_the_allow_list() -> None:
-    names = {key for key, _, _ in NodeConfig.table()}
+    names = {row.key for row in NodeConfig.rows()}
     assert set(policy_table.VALUES) == names
     rows = {(runtime, name) for runtime, name, _ in policy_table.rows()}
     assert {("deployed", name) for name in DEPLOYED} | {("simulated", name) for name in SIMULATED} <= rows

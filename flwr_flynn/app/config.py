@@ -74,6 +74,8 @@ class RunConfig(
             self._require_unscaled("secure = true, as sums of columns are not secure")
             if self.is_private and self.mechanism_kind != "gaussian":
                 raise self.refused("mechanism", "gaussian with secure = true (give a delta)", self.mechanism_kind)
+        if self.refine_rounds and (self.is_private or self.secure):
+            raise self.refused("refine_rounds", f"0 with {'epsilon' if self.is_private else 'secure = true'}")
         if self.is_private:
             self._require_unscaled("epsilon, which does not cover sums of columns")
         expected = f"none with action = {self.action}, which takes it from the federation's file"
@@ -137,6 +139,11 @@ class NodeConfig(Settings):
     memory_limit: float = setting(4.0, "GiB that the counting may take; a spec that needs more is refused", above=0)
     min_examples: int = setting(
         5, "classes of fewer samples are left out of the party's sums and histograms of columns", low=1
+    )
+    personal: bool = setting(
+        True,
+        "the party's copy of the model gets the class frequencies of its own training samples beside it, where "
+        "leave-one-out over these decides for them; not with `max-epsilon`",
     )
     max_epsilon: float = setting(
         0.0,

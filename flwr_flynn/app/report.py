@@ -18,9 +18,9 @@ from flwr_flynn.app.config import RunConfig
 from flwr_flynn.app.data import datasets
 from flwr_flynn.federated.federation_file import Federation, summary
 from flwr_flynn.federated.forecast import forecast
-from flwr_flynn.federated.phases import columns as columns_phase
-from flwr_flynn.federated.phases import histograms as histograms_phase
+from flwr_flynn.federated.phases.evaluation import Refined, searched
 from flwr_flynn.federated.roster import Member
+from flwr_flynn.federated.run import Run
 from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import HashPlan
@@ -29,6 +29,7 @@ from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import ModelMember, counts_sha256
 from flwr_flynn.model.selection import fit_members
+from flwr_flynn.model.weight_search import refine
 from flwr_flynn.privacy import Mechanism
 from flwr_flynn.privacy.mechanisms import shown_bound
 
@@ -37,6 +38,7 @@ EQUALITIES = {
     "columns_equal": "  sums of the columns equal",
     "histograms_equal": "  histograms of the columns equal",
     "selection_equal": "  selection equal",
+    "refined_equal": "  refinement equal",
 }
 """Comparisons with the pooled data, and their names in the table."""
 
@@ -70,6 +72,7 @@ def compiled(
         "histograms": None if ranks is None else {"examples": ranks.histograms.n_examples, "missing": ranks.missing},
         "specs": [_in_short(spec) for spec in run.state.run_spec.specs],
         "selection": None if selection is None else selection.to_dict(),
+        "refinement": _refinement(run),
         "traffic": {name: {"parties": traffic.replied, **traffic.per_party} for name, traffic in run.traffic.items()},
         "forecast": None if bytes_ahead is None else {name: asdict(each) for name, each in bytes_ahead.items()},
         "classes": list(model.classes_.tolist()),
@@ -89,6 +92,20 @@ def compiled(
         if config.check_pooled and mechanism is None:
             report["sha256"] |= compared(config, strategy, plan, parties, after)
     return report
+
+
+def _refinement(run: Run) -> dict[str, Any] | None:
+    """Balanced accuracy on the samples held out of the refinement, and parties that missed a round; None without it."""
+    search = searched(run.state)
+    if search is None:
+        return None
+    found = {name: each.missing for name, each in run.state.results.items() if isinstance(each, Refined)}
+    return {
+        "accuracy_before": search.accuracies[0] if search.accuracies else None,
+        "accuracies": list(search.accuracies[1:]),
+        "is_used": search.best is not None,
+        "missing": {name: missing for name, missing in found.items() if missing},
+    }
 
 
 def _member(member: ModelMember) -> dict[str, Any]:
@@ -153,27 +170,23 @@ def compared(
     # Counts of some of the parties cannot be the pooled counts.
     complete = config.action != "train" or len(strategy.parties) == wanted
     found: dict[str, Any] = {}
-    specs = strategy.run.state.run_spec.specs
     columns: Any = results.get("columns")
     if columns is not None and plan is not None:
         found["columns_equal"] = None
         if columns.moments.n_examples == len(codes):  # no class was left out at any party
             rows, labels = (n_classes, codes) if plan.needs_classes else (1, 0 * codes)
             found["columns_equal"] = columns.moments == ColumnMoments.from_data(X, labels, rows)
-        specs = columns_phase.derive_specs(plan, columns.moments)[0] if not plan.needs_histograms else specs
-    if (ranks := results.get("histograms")) is not None and plan is not None:
+    if (ranks := results.get("histograms")) is not None:
         found["histograms_equal"] = None
         if ranks.histograms.n_examples == len(codes) and config.min_examples == 1:  # no bins were put together
             center, _ = columns.moments.center_and_scale("center")
             found["histograms_equal"] = ranks.histograms == ColumnHistograms.from_data(X, codes, n_classes, center)
-        specs = histograms_phase.derive_specs(plan, columns, ranks.histograms)[0]
     parts = None
     if selection is not None:
         found["selection_equal"] = None
         if complete and selection.accuracies and not selection.missing:
-            best = fit_members(
-                specs, X, codes, n_classes, config.rule, config.decay_value(), -1, strategy.run.options.max_members
-            )
+            specs, most = strategy.run.state.run_spec.specs, strategy.run.options.max_members
+            best = fit_members(specs, X, codes, n_classes, config.rule, config.decay_value(), -1, most)
             facts = [[(each.spec, each.readout, each.weight) for each in members] for members in (best, model.members)]
             found["selection_equal"] = facts[0] == facts[1]
             parts = best if found["selection_equal"] else None
@@ -182,6 +195,12 @@ def compared(
             replace(each, counts=ClassCounts.from_data(each.hash, X, codes, n_classes, n_jobs=-1))
             for each in model.members
         )
+    if (refinement := _refinement(strategy.run)) is not None:
+        found["refined_equal"] = None
+        if complete and found.get("selection_equal", True) and not refinement["missing"]:
+            unrefined = replace(model, members=tuple(parts), refined=None)
+            pooled_model = refine(unrefined, X, codes, config.refine_rounds, -1)
+            found["refined_equal"] = pooled_model.sha256() == model.sha256()
     pooled, federated = counts_sha256(parts), counts_sha256(model.members)
     return {"pooled": pooled, "equal": pooled == federated if complete else None, **found}
 
@@ -204,7 +223,7 @@ def table(report: dict[str, Any], folder: Path) -> str:
         rows.append(("  samples dealt out", f"{handed_out} of {points}; those not trained on are held out"))
         if simulation["empty_parties"]:
             rows.append(("  parties with no samples", f"{simulation['empty_parties']}"))
-    rows += _hash_rows(report)
+    rows += _hash_rows(report) + _refinement_rows(report)
     rows += _privacy_rows(report)
     if sizes:
         mean = _bytes(sum(sizes) / len(sizes))
@@ -216,6 +235,10 @@ def table(report: dict[str, Any], folder: Path) -> str:
         worst = evaluation["worst_party"]
         seen = f"{worst['accuracy']:.4f} ({worst['name']}, {worst['examples']} held-out samples)"
         rows.append(("worst party", seen))
+        if own := evaluation.get("personal"):
+            worst = own["worst_party"]
+            found = f"{own['accuracy']:.4f}, worst party {worst['accuracy']:.4f} ({worst['name']})"
+            rows.append(("with own frequencies", found))
     else:
         why = f"failed at {len(silent)} parties" if silent else "none: no party holds test samples"
         why = why if report["evaluates"] else "none: no results leave the parties"
@@ -296,6 +319,23 @@ def _hash_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
             size = f"{member['hash_dim']} rows, {member['hash_nnz']} winners"
             rows.append((f"  member {spec + 1}", f"weight {weight:.2f}, decay {member['decay']:.4g}, {size}"))
     rows += [(f"  no say: {name}", reason) for name, reason in selection["missing"].items()]
+    return rows
+
+
+def _refinement_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
+    """Rows about the refinement."""
+    refinement = report["refinement"]
+    if refinement is None:
+        can_be = report["selection"] is not None and report["action"] != "evaluate"
+        return [("refinement", "none; refine-rounds=6 would add rounds of it, for more bytes")] if can_be else []
+    if not refinement["accuracies"]:
+        return [("refinement", "none: no party with samples replied")]
+    before, found = refinement["accuracy_before"], refinement["accuracies"]
+    used = "" if refinement["is_used"] else "; the model is left as it was"
+    text = f"{before:.4f} before, {max(found):.4f} in round {found.index(max(found)) + 1} of {len(found)}{used}"
+    rows = [("refinement, held out", text)]
+    for phase, missing in refinement["missing"].items():
+        rows += [(f"  {phase}: {name}", reason) for name, reason in missing.items()]
     return rows
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from flwr_flynn.app.data.partition import CLASS_ASSIGNMENTS, GROUP_MODES, PARTITIONERS
 from flwr_flynn.app.settings import Settings, as_setting, entries, setting, whole_numbers
 from flwr_flynn.errors import ConfigError, SpecError
+from flwr_flynn.federated.options import MOST_ROUNDS
 from flwr_flynn.federated.phases.columns import foreseen
 from flwr_flynn.model.candidates import EFFORTS, HashPlan
 from flwr_flynn.model.column_moments import SCALINGS
@@ -243,6 +244,17 @@ class ReadoutSettings(RunSettings):
         fixed_by_federation=("evaluate",),
     )
     rule: str = setting("balanced", "scoring rule", choices=RULES, fixed_by_federation=("evaluate",))
+    refine_rounds: int = setting(
+        0,
+        "rounds that refine the model after its one round of counts: more accurate with many samples, for many times "
+        "the bytes; not with `epsilon` or `secure`",
+        low=0,
+        high=MOST_ROUNDS,
+        fixed_by_federation=("evaluate",),
+    )
+    personal: bool = _simulated(
+        True, "simulated parties may use class frequencies of their own; deployed ones have the node setting"
+    )
 
     def check(self) -> None:
         super().check()

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 from flwr.app import Context, Message, MessageType
 from flwr.common.logger import log
 from flwr.compat.common import recorddict_compat as compat
@@ -34,11 +35,13 @@ from flwr_flynn.app.privacy_setup import default_folder, private_plan, run_mecha
 from flwr_flynn.errors import ConfigError, FlyNNError, WriteError
 from flwr_flynn.federated.federation_file import Federation, exclusive
 from flwr_flynn.federated.phases.columns import ColumnsRequest, foreseen
+from flwr_flynn.federated.phases.histograms import USUAL_BINS, HistogramsRequest
 from flwr_flynn.federated.phases.secure import bound_for, check_room
 from flwr_flynn.flower.secagg import workflow
 from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.counts import memory_needed
+from flwr_flynn.model.weight_search import BYTES_PER_WEIGHT
 
 _ENDLESS = 10**9  # seconds: 30 years
 _WRITTEN = ("model.npz", "metrics.json")
@@ -147,6 +150,7 @@ def _strategy(
         decay=config.decay_value(),
         rule=config.rule if before is None or config.rule != RunConfig.rule else before.readout.rule,
         min_examples=config.min_examples,
+        refine_rounds=config.refine_rounds,
         fraction_evaluate=float(config.evaluates(simulated=parties is not None)),
         hand_out=parties is None,  # simulated parties keep no model
         wait_timeout=math.ceil(config.timeout) or _ENDLESS,
@@ -229,6 +233,7 @@ def _simulated_parties(grid: Grid) -> int | None:
 def what_to_train(config: RunConfig, parties: int | None) -> tuple[HashPlan, list[str | int], tuple[str, ...] | None]:
     """The plan, the class list and the feature names of a run."""
     classes: list[str | int]
+    most_bins = USUAL_BINS
     if parties is None:
         classes, feature_names = config.class_list(), config.feature_list() or None
         n_features = len(feature_names or ()) or config.n_features
@@ -251,6 +256,8 @@ def what_to_train(config: RunConfig, parties: int | None) -> tuple[HashPlan, lis
         dataset = datasets.simulated_dataset(config)
         datasets.simulated_shares(config, parties)  # a partitioner that cannot deal is known before the parties start
         classes, feature_names = dataset.classes, dataset.feature_names
+        if dataset.X.dtype in (np.bool_, np.uint8):  # pixels
+            most_bins = 256
         # Sizes follow from all training samples, never from a split of them: they are the same in every federation.
         plan = config.plan(dataset.X.shape[1], training_points(config), len(classes))
     if config.is_private:
@@ -261,9 +268,18 @@ def what_to_train(config: RunConfig, parties: int | None) -> tuple[HashPlan, lis
     hashes = "" if len(specs) == 1 else f"{len(specs)} hashes with "
     rows = f"{hashes}{specs[0].hash_dim} rows of {specs[0].row_nnz} entries and {len(classes)} classes"
     needs = {rows: sum(memory_needed(spec, len(classes)) for spec in specs)}
+    if config.refine_rounds:
+        largest = sorted((spec.hash_dim for spec in specs), reverse=True)[: plan.most_members]
+        n_weights = len(classes) * sum(largest)
+        needs[f"the refinement of {n_weights} weights"] = BYTES_PER_WEIGHT * n_weights
     if plan.needs_sums:
         request = ColumnsRequest(plan.n_features, classes, plan.needs_classes, config.min_examples)
-        needs = {f"the sums of {plan.n_features} columns for {len(classes)} classes": request.memory_needed} | needs
+        columns = f"{plan.n_features} columns for {len(classes)} classes"
+        sums = {f"the sums of {columns}": request.memory_needed}
+        if plan.needs_histograms:
+            binned = HistogramsRequest(np.zeros(plan.n_features), classes, config.min_examples)
+            sums[f"the histograms of {columns}"] = binned.memory_of_sum(plan.n_examples, most_bins)
+        needs = sums | needs
     for what, needed in needs.items():
         if (size := needed / 2**30) > config.memory_limit:
             limit = f"{config.memory_limit:g}"

@@ -106,11 +106,6 @@ class Settings:
         groups = {name: owner.group for owner in owners for name in get_annotations(owner)}
         return [Row(groups[f.name], key_of(f.name), f.name, f.default, f.metadata["facts"]) for f in fields(cls)]
 
-    @classmethod
-    def table(cls) -> list[tuple[str, Any, str]]:
-        """Every key with its default and its meaning."""
-        return [(row.key, row.default, row.facts.meaning) for row in cls.rows()]
-
     def is_given(self, name: str) -> bool:
         """True if the setting has a value other than its default."""
         return bool(getattr(self, name) != getattr(type(self), name))

@@ -16,23 +16,25 @@ messages in between, and ends with the same model, bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Answer, Reply
-from flwr_flynn.federated.run import Failures, Run
+from flwr_flynn.federated.run import Failures, Run, Taken
 
 
-def federate(options: RunOptions, parties: Sequence[Party]) -> Run:
+def federate(options: RunOptions, parties: Sequence[Party], watch: Callable[[Run, Taken], object] | None = None) -> Run:
     """Run all phases over some parties, one after the other.
 
     Parameters
     ----------
     options : RunOptions
     parties : sequence of Party
+    watch : callable, optional
+        Called after each exchange, with the run as it is then and the outcome of the exchange.
 
     Returns
     -------
@@ -46,7 +48,9 @@ def federate(options: RunOptions, parties: Sequence[Party]) -> Run:
             if ask is not None:
                 arrays = codec.read_tensors(ask.tensors)
                 answers = {cid: parties[int(cid)].answer(ask.config, arrays, channel) for cid in ask.cids}
-                run.take([reply_of(cid, answer) for cid, answer in answers.items()], Failures())
+                taken = run.take([reply_of(cid, answer) for cid, answer in answers.items()], Failures())
+                if watch is not None and taken is not None:
+                    watch(run, taken)
     return run
 
 

@@ -23,6 +23,7 @@ from flwr_flynn.errors import ConfigError, CountsError, PayloadError
 from flwr_flynn.federated.compression import pack, unpack
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.model_file import narrowed
 from flwr_flynn.privacy.mechanisms import Mechanism
 
 Array = npt.NDArray[Any]
@@ -37,19 +38,13 @@ def encode(*counts: ClassCounts) -> list[Array]:
     """Counts as a message of one block each; sums of noisy counts in the narrowest signed type that holds them."""
     message = []
     for block in counts:
-        packed = _narrowed(block.array) if block.noise else pack(block.array)
+        packed = narrowed(block.array) if block.noise else pack(block.array)
         message += [_fingerprint(block), packed]
     return message
 
 
 def _fingerprint(counts: ClassCounts) -> Array:
     return np.frombuffer(bytes.fromhex(counts.spec_fingerprint), dtype=np.uint8)
-
-
-def _narrowed(array: Array) -> Array:
-    # A signed type holds as much above as below zero, and one more below.
-    least = min(int(array.min(initial=0)), -int(array.max(initial=0)) - 1)
-    return array.astype(np.min_scalar_type(least))
 
 
 def decode(arrays: Sequence[Array], hasher: FlyHash, n_classes: int, **limits: int | None) -> ClassCounts:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 import struct
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -102,10 +103,28 @@ def unpack(packed: Bytes, shape: tuple[int, int], largest: int) -> Numbers:
     return counts.reshape(shape)
 
 
+def pack_signed(table: npt.NDArray[Any]) -> Bytes:
+    """A table of integers of both signs as bytes: 0, -1, 1, -2 and so on become counts 0, 1, 2, 3."""
+    wide = table.astype(np.int64)
+    return pack((wide << 1) ^ (wide >> 63))
+
+
+def unpack_signed(packed: Bytes, shape: tuple[int, int], largest: int) -> Numbers:
+    """The table in bytes that may come from anybody, entries of magnitude up to `largest`, below 2**62."""
+    found = unpack(packed, shape, 2 * largest)
+    return (found >> 1) ^ -(found & 1)
+
+
 def pack_numbers(numbers: npt.NDArray[Any]) -> Bytes:
     """Integers from 0 to below 2**63 as bytes: their number and their width in bytes, then deflated byte planes."""
     width, body = _written(numbers.astype(np.uint64))
     return np.frombuffer(struct.pack("<QB", len(numbers), width) + body, np.uint8)
+
+
+def check_packed(arrays: Sequence[npt.NDArray[Any]], n: int, field: str, expected: str, first: int = 0) -> None:
+    """Raise a `PayloadError` unless a message has `n` arrays, packed numbers from index `first` on."""
+    if len(arrays) != n or any(array.dtype.str != "|u1" or array.ndim != 1 for array in arrays[first:]):
+        raise PayloadError(field, expected, f"{len(arrays)} arrays")
 
 
 def unpack_numbers(packed: Bytes, most: int, largest: int) -> Numbers:

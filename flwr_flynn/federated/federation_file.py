@@ -34,6 +34,7 @@ from flwr_flynn.model import model_file
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import Model, ModelMember, counts_sha256
+from flwr_flynn.model.refinement import Weights
 from flwr_flynn.model.scoring import Readout
 from flwr_flynn.privacy import mechanism_from_dict
 
@@ -45,6 +46,7 @@ _FORMAT = 3
 _FORMAT_2 = {"format", "mode", "bound", "mechanism", "phase", "members"}
 _LONGEST = 64  # characters of a name, a node or a run
 _HEX = re.compile("[0-9a-f]{64}")
+_AFTER_REFINEMENT = ("evaluation", "")  # phases that are due then
 _KEPT = ("name", "node", "key", "sizes", "sha256", "run")  # of a member; the size and time of a reply are not
 
 
@@ -68,6 +70,8 @@ class Federation:
         The phase that is due, "" for a finished run.
     max_members : int, default=1
         Candidates that the model keeps, at most; until the selection.
+    refined : tuple of arrays, optional
+        Weights of the refined model, after the last round of the refinement.
     """
 
     run_spec: RunSpec
@@ -77,6 +81,7 @@ class Federation:
     weights: Sequence[float] = (1.0,)
     phase: str = ""
     max_members: int = 1
+    refined: Weights | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "readouts", tuple(self.readouts))
@@ -90,6 +95,8 @@ class Federation:
             raise ModelFileError("totals", f"{len(self.run_spec.specs)}, one for each spec", len(self.totals.parts))
         if not isinstance(self.phase, str) or len(self.phase) > 64 or not self.phase.isprintable():
             raise ModelFileError("phase", "a name of at most 64 characters on one line", type(self.phase).__name__)
+        if self.refined is not None and self.phase not in _AFTER_REFINEMENT:
+            raise ModelFileError("phase", "evaluation, or none, with a refined model", self.phase)
         members = sorted(self.members, key=lambda member: (member.name, member.node))
         object.__setattr__(self, "members", tuple(members))
         self._check_members()
@@ -120,16 +127,21 @@ class Federation:
     @classmethod
     def of_run(cls, state: RunState, options: RunOptions, members: Sequence[Member], phase: str) -> Federation:
         """The state of a run; after its selection that of the selected specs."""
-        from flwr_flynn.federated.phases.evaluation import kept_specs, members_of
+        from flwr_flynn.federated.phases.evaluation import kept_specs, members_of, refined_of
 
         run, totals, chosen = state.run_spec, state.results["counts"], members_of(state, options)
-        if phase == "" or "selection" in state.results or state.is_selected:
-            indices = kept_specs(state)
+        # A search that is not over is not saved: a later run begins it anew.
+        refined = refined_of(state, options) if phase in _AFTER_REFINEMENT else None
+        if phase == "" or "selection" in state.results or options.has_members:
+            indices = kept_specs(state, options)
             run, totals = run.only(indices), CountsOfSpecs(tuple(totals.parts[index] for index in indices))
             members = [replace(m, sha256=tuple(m.sha256[i] for i in indices)) if m.sha256 else m for m in members]
             weights = [member.weight for member in chosen]
-            return cls(run, totals, members, [member.readout for member in chosen], weights, phase)
-        return cls(run, totals, members, [chosen[0].readout] * len(run.specs), (), phase, options.max_members)
+            readouts = [member.readout for member in chosen]
+            return cls(run, totals, members, readouts, weights, phase, refined=refined)
+        refined = refined if len(run.specs) == 1 else None
+        readouts = [chosen[0].readout] * len(run.specs)
+        return cls(run, totals, members, readouts, (), phase, options.max_members, refined)
 
     @property
     def is_selected(self) -> bool:
@@ -161,7 +173,7 @@ class Federation:
         run = self.run_spec
         weights = self.weights or (1.0,) * len(run.specs)
         members = tuple(map(ModelMember, run.specs, self.totals.parts, self.readouts, weights))
-        return Model(members, np.array(run.classes), run.feature_names, run.guarantee)
+        return Model(members, np.array(run.classes), run.feature_names, run.guarantee, self.refined)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file, whole or not at all: after a crash there is the old one or the new one."""
@@ -209,7 +221,8 @@ class Federation:
                 raise ModelFileError("selected", "True or False", type(roster["selected"]).__name__)
             readouts = [member.readout for member in model.members]
             weights = [member.weight for member in model.members] if roster["selected"] else []
-            return cls(run, totals, members, readouts, weights, roster["phase"], roster["max_members"])
+            rest = roster["phase"], roster["max_members"], model.refined
+            return cls(run, totals, members, readouts, weights, *rest)
 
 
 def _member(values: Any, n_classes: int) -> Member:

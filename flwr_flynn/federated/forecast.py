@@ -7,16 +7,25 @@ bits, which makes messages shorter: the forecast is the most that a run takes, a
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from flwr_flynn.federated import codec
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.plan import phases_of
-from flwr_flynn.federated.run_spec import Plain
+from flwr_flynn.federated.protocol import key
+from flwr_flynn.federated.run_spec import Plain, RunSpec
 from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.candidates import N_DECAYS
+from flwr_flynn.model.leave_one_out import TEMPERATURES
 
 _TABLE_ENTRY = 4  # bytes of a log-loss
 _SUM = 5  # bytes of a sum of a column
 _VALUE = 0.8  # bytes of a value in a histogram
+_FINGERPRINT = 65  # bytes of a fingerprint, with the space behind it
+_RESIDUALS = 0.8  # bytes of a sum of residuals
+_WEIGHT = 1.0  # bytes of a weight of the refinement
+_DIGITS = 9  # bytes of a number of a centre or a scale, deflated
+_EDGE = 5  # bytes of an edge or a weight: they have three digits
 
 
 @dataclass(frozen=True)
@@ -37,7 +46,7 @@ def forecast(options: RunOptions, n_parties: int) -> dict[str, Bytes] | None:
     if not n_examples or not isinstance(run.mode, Plain) or options.federation is not None:
         return None
     specs, n_classes, share = options.counted_specs(run.specs), run.n_classes, n_examples / n_parties
-    announced = sum(map(len, map(str, run.to_config().values())))
+    announced = _bytes_of_run(replace(run, specs=specs))
     sums = sum(_bytes_of_counts(spec, n_classes, n_examples) for spec in specs)
     members = sums * min(options.max_members, len(specs)) / len(specs)
     n_columns = run.spec.n_features
@@ -45,11 +54,31 @@ def forecast(options: RunOptions, n_parties: int) -> dict[str, Bytes] | None:
         "columns": (2 * _SUM * n_classes * n_columns, 0.0),
         "histograms": (_VALUE * share * n_columns, 8.0 * n_columns),
         "counts": (sum(_bytes_of_counts(spec, n_classes, share) for spec in specs), announced),
-        "selection": (9 * 33 * _TABLE_ENTRY * len(specs), announced + sums),
-        "evaluation": (n_classes**2, announced + members),
+        "selection": (N_DECAYS * len(TEMPERATURES) * _TABLE_ENTRY * len(specs), announced + sums),
+        "evaluation": (16 * n_classes**2, announced + members),
     }
+    kept = n_classes * min(options.max_members, len(specs)) / len(specs)  # entries of a row, and members of a spec
+    n_weights = kept * sum(spec.hash_dim for spec in specs)
+    n_sums = min(n_weights, kept * share * sum(spec.hash_nnz for spec in specs))
+    if options.refine_rounds:
+        found["evaluation"] = (n_classes**2, announced + members + _WEIGHT * n_weights)
+    found["held-out"] = (members / 5, announced)
+    for number in range(1, options.refine_rounds + 1):
+        found[f"refinement {number}"] = (_RESIDUALS * n_sums, announced + _WEIGHT * n_weights)
     names = [phase.name for phase in phases_of(options)]
     return {name: Bytes(round(up), round(down)) for name, (up, down) in found.items() if name in names}
+
+
+def _bytes_of_run(run: RunSpec) -> int:
+    """Bytes of the config entries of a run, whose rows are not drawn for it.
+
+    The vectors of its specs are placeholders, which deflate to nothing; the parties' columns give longer ones.
+    """
+    found = codec.n_bytes(run.entries()) + len(key("fingerprints")) + _FINGERPRINT * len(run.specs)
+    found += _DIGITS * run.spec.n_features  # the centre, the same for all specs
+    found += sum(_DIGITS * len(spec.scale) for spec in run.specs if spec.scale is not None)
+    edges = [spec.edges for spec in run.specs if spec.edges is not None]  # the same, too
+    return found + (_EDGE * len(edges[0]) * (len(edges[0][0]) + 1) if edges else 0)
 
 
 def _bytes_of_counts(spec: HashSpec, n_classes: int, n_examples: float) -> float:

@@ -24,6 +24,10 @@ PURPOSES = ("train", "join", "withdraw", "evaluate", "resume")
 """Make a new federation; or start from a saved one to add parties, take them out, hand it out, or go on with it."""
 
 
+MOST_ROUNDS = 1000
+"""Rounds of the refinement, at most."""
+
+
 class RunOptionsDict(TypedDict, total=False):
     """`RunOptions` as keywords of a strategy."""
 
@@ -43,6 +47,7 @@ class RunOptionsDict(TypedDict, total=False):
     fraction_evaluate: float | None
     hand_out: bool
     accept_failures: bool
+    refine_rounds: int
     phases: Sequence[Phase] | None
 
 
@@ -94,6 +99,9 @@ class RunOptions:
         With `fraction_evaluate` 0: hand the model to all parties nevertheless, which send no results.
     accept_failures : bool, default=True
         Go on without parties that fail or refuse; else the answers of the phase are set aside.
+    refine_rounds : int, default=0
+        Rounds that refine the model, see `model.refinement`: more accurate with many samples, for many times the bytes.
+        Only with exact counts, and where parties try the model.
     phases : sequence of Phase, optional
         A plan of your own instead of the one that follows from the other options.
     """
@@ -114,6 +122,7 @@ class RunOptions:
     fraction_evaluate: float | None = None
     hand_out: bool = False
     accept_failures: bool = True
+    refine_rounds: int = 0
     phases: Sequence[Phase] | None = None
     run_spec: RunSpec = field(init=False)
 
@@ -136,6 +145,7 @@ class RunOptions:
         self._check_phases()
         given_readout(self.rule, self.decay)
         object.__setattr__(self, "run_spec", self._run_spec())
+        self._check_refinement()
 
     def _check_phases(self) -> None:
         if self.phases is None:
@@ -145,6 +155,15 @@ class RunOptions:
             raise ConfigError("phases", "different names", ", ".join(names))
         if self.federation is None and not any(phase.is_counting for phase in self.phases):
             raise ConfigError("phases", "one that counts", ", ".join(names) or "none")
+
+    def _check_refinement(self) -> None:
+        if not integer("refine_rounds", self.refine_rounds, least=0, most=MOST_ROUNDS):
+            return
+        mode = self.run_spec.mode
+        if not isinstance(mode, Plain):
+            raise ConfigError("refine_rounds", f"0 with {mode.name} counts", self.refine_rounds)
+        if self.purpose == "evaluate" or not self.is_evaluated:
+            raise ConfigError("refine_rounds", "0 where parties do not try a new model", self.refine_rounds)
 
     def _run_spec(self) -> RunSpec:
         mode, spec = mode_of(self.mechanism, self.secure_bound), self.spec
@@ -178,9 +197,14 @@ class RunOptions:
         return self.is_evaluated and isinstance(self.run_spec.mode, Plain) and several
 
     @property
+    def has_members(self) -> bool:
+        """True if a saved run selected the specs: all are members of the model."""
+        return self.federation is not None and self.federation.is_selected
+
+    @property
     def is_selected(self) -> bool:
         """True if a run goes on with members that were selected before."""
-        return self.purpose == "resume" and self.federation is not None and self.federation.is_selected
+        return self.purpose == "resume" and self.has_members
 
     @property
     def max_members(self) -> int:

@@ -1,7 +1,8 @@
 """A party without any transport: its samples, what it allows to leave, and its answers to the server's requests.
 
 An answer that cannot be given is a refusal with a reason, which holds no value of the data. Samples are reached through
-`Party.labelled`, `Party.release` and `Party.confusion` alone, which check that the present request may have them.
+`Party.labelled`, `Party.release` and `Party.confusion` alone, which check that the present request may have them, and
+by `Party.keep` for the party's own copy of the model.
 
 Answers, by the party's options (rows) and what a request discloses (columns):
 
@@ -23,7 +24,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -48,10 +49,11 @@ from flwr_flynn.federated.protocol import (
     request_of,
 )
 from flwr_flynn.federated.row_wise import check_classes, check_form, count, fitting
-from flwr_flynn.federated.run_spec import RunSpec, announced_names
+from flwr_flynn.federated.run_spec import Plain, RunSpec, announced_names
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.metrics import Confusion, confusion
+from flwr_flynn.model.personal import own_prior, predicted
 from flwr_flynn.privacy import Mechanism, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget
 
@@ -117,6 +119,9 @@ class PartyOptions:
         models can learn counts of the held-out samples from them.
     secure : bool, default=False
         Let counts leave in secure sums only, see `flwr_flynn.secagg`.
+    personal : bool, default=True
+        Let leave-one-out over the training samples decide whether the party's copy of the model gets its own class
+        frequencies, see `model.personal`. Not with a budget.
     leaves : bool, default=False
         Leave a federation: answer runs of action withdraw only, with the counts sent before.
     response_seconds : float, default=0
@@ -132,6 +137,7 @@ class PartyOptions:
     budget: Budget | None = None
     evaluates: bool = False
     secure: bool = False
+    personal: bool = True
     leaves: bool = False
     response_seconds: float = 0.0
     on_model: Callable[[FlyNNClassifier], object] | None = None
@@ -144,7 +150,7 @@ class PartyOptions:
         n_threads(self.n_jobs)
         for name in ("memory_limit", "min_examples"):
             object.__setattr__(self, name, integer(name, getattr(self, name)))
-        for name in ("evaluates", "secure", "leaves"):
+        for name in ("evaluates", "secure", "personal", "leaves"):
             boolean(name, getattr(self, name))
         number("response_seconds", self.response_seconds, least=0)
 
@@ -183,6 +189,7 @@ class Party:
         self._names: tuple[str, ...] = ()  # of the features that a request announced
         self._admitted = NOTHING  # what the request that is being answered discloses
         self._touched = False  # whether samples were looked at for it
+        self._own: tuple[FlyNNClassifier, FlyNNClassifier] | None = None  # a model, and the party's copy of it
 
     def answer(self, entries: Mapping[str, Any], arrays: Sequence[Array] = (), channel: str | None = None) -> Answer:
         """The answer to a request as it arrived; a refusal is an answer, too.
@@ -207,7 +214,7 @@ class Party:
             except Exception as error:  # noqa: BLE001 - its text may hold anything, see `reason`
                 answer = Answer(metrics={REFUSED: self.reason(what, error)})
             finally:
-                discloses, self._admitted = self._admitted, NOTHING
+                discloses, self._admitted, self._own = self._admitted, NOTHING, None
             self.signed(answer)
             # Time tells something of the samples, which noisy counts hide.
             if discloses == EXACT and REFUSED not in answer.metrics:
@@ -250,7 +257,7 @@ class Party:
     def check_run(self, run: RunSpec, config: Config, phase: str, discloses: str, is_withdrawal: bool = False) -> None:
         """Raise unless the party admits such a request, has the memory, and draws the same rows as the server."""
         self._admit(phase, discloses, is_withdrawal)
-        confusions = 16 * run.n_classes**2  # the matrix, and its message
+        confusions = 32 * run.n_classes**2  # two matrices, and their message
         needed = sum(memory_needed(spec, run.n_classes) for spec in run.specs) + confusions
         several = f", the first of {len(run.specs)} specs" if len(run.specs) > 1 else ""
         what = f"hash_dim {run.spec.hash_dim}, row_nnz {run.spec.row_nnz} and {run.n_classes} classes{several}"
@@ -321,8 +328,11 @@ class Party:
             raise DataError("counting failed at this party") from None
         return counts
 
-    def confusion(self, run: RunSpec, model: FlyNNClassifier) -> Confusion | None:
-        """(L, L) confusion matrix of a model on held-out samples; None without any."""
+    def confusion(self, run: RunSpec, model: FlyNNClassifier) -> list[Confusion]:
+        """(L, L) confusion matrices on held-out samples: of the model, then of the party's copy; none without any.
+
+        There is no second one where exact counts do not leave the party in clear, and without option `personal`.
+        """
         if (self.options.budget is not None or self.options.secure) and not self.options.evaluates:
             text = "policy evaluate off: results on its own samples do not leave this party"
             raise PrivacyError("policy evaluate", got="off", text=text)
@@ -331,13 +341,18 @@ class Party:
             raise PrivacyError("samples", RESULTS, self._admitted, text=text)
         samples = self._held()
         if samples.X_test is None or samples.y_test is None:
-            return None
-        matrix = np.zeros((run.n_classes, run.n_classes), np.int64)
+            return []
+        own = self.options.personal and not self.options.secure and isinstance(run.mode, Plain)
+        own = own and self.options.budget is None
+        mine = self._personalized(run, model).model_ if own else model.model_
+        matrices = np.zeros((1 + own, run.n_classes, run.n_classes), np.int64)
         for X, true in self._tried(run, samples.X_test, samples.y_test):
             for rows in _batches(len(true), run.n_classes):
-                predicted = model.model_.scores(X[rows], self.options.n_jobs).argmax(axis=1)
-                matrix += confusion(true[rows], predicted, run.n_classes)
-        return matrix if matrix.any() else None
+                scores = mine.shared_scores(X[rows], self.options.n_jobs)
+                for matrix, each in zip(matrices, (model.model_, mine), strict=False):
+                    matrix += confusion(true[rows], predicted(each, scores), run.n_classes)
+                del scores  # those of the next batch take as much memory
+        return list(matrices) if matrices[0].any() else []
 
     def _tried(self, run: RunSpec, X: Any, y: Any) -> Iterator[tuple[Any, npt.NDArray[np.int64]]]:
         """Samples and their class codes, some at a time; with a budget those that fit."""
@@ -348,12 +363,27 @@ class Party:
             return
         yield _labelled(X, y, run.codes, run.spec.n_features)
 
-    def keep(self, model: FlyNNClassifier) -> str:
-        """Give the model to `on_model`, and return "" or the reason why that failed."""
+    def _personalized(self, run: RunSpec, model: FlyNNClassifier) -> FlyNNClassifier:
+        """The model with the party's own frequencies where it decides for them, once for a request."""
+        if not self.options.personal or self.options.budget is not None or run.mechanism is not None:
+            return model
+        if self._own is None or self._own[0] is not model:
+            prior = None
+            try:
+                samples = self._held()
+                X, codes = _labelled(samples.X, samples.y, run.codes, run.spec.n_features)
+                prior = own_prior(model.model_, X, codes, self.options.n_jobs)
+            except Exception as error:  # noqa: BLE001 - the shared model serves all the same
+                _log.warning("FlyNN: the model is used without the party's own frequencies", exc_info=error)
+            self._own = model, FlyNNClassifier.from_model(replace(model.model_, prior=prior))
+        return self._own[1]
+
+    def keep(self, run: RunSpec, model: FlyNNClassifier) -> str:
+        """Give the model, personalized, to `on_model`, and return "" or the reason why that failed."""
         if self.options.on_model is None:
             return ""
         try:
-            self.options.on_model(model)
+            self.options.on_model(self._personalized(run, model))
         except Exception as error:  # noqa: BLE001 - see above
             _log.error("FlyNN: on_model failed", exc_info=error)
             # Of an OSError what the system calls it: the rest of its text names a file.

@@ -24,7 +24,6 @@ class RunState:
 
     run_spec: RunSpec
     results: Mapping[str, Any] = field(default_factory=dict)
-    is_selected: bool = False  # True where a saved run selected the specs: all are members of the model
 
     def with_result(self, name: str, result: Any) -> RunState:
         """The state with the result of a phase."""
@@ -44,6 +43,13 @@ class Context:
     counted: Roster  # of the counts
     missing: Mapping[str, str] = field(default_factory=dict)  # in a fold: reasons of parties without an answer, by name
     names: Mapping[str, str] = field(default_factory=dict)  # in a fold: names of parties in reports, by cid
+
+    def unheard(self, passed: Iterable[str]) -> dict[str, str]:
+        """In a fold: reasons of counted parties without an answer, by name; `passed` are the cids of the others."""
+        heard = [self.counted.member(cid) for cid in passed]
+        silent = [member for member in self.counted.members if member not in heard]
+        absent = {self.names.get(member.node, str(member)): "not there to be asked" for member in silent}
+        return absent | dict(self.missing)
 
 
 ALL, NEW, COUNTED, SAMPLE = "all", "new", "counted", "sample"

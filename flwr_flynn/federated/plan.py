@@ -1,18 +1,19 @@
 """The plan of a run: which phases follow from its options.
 
-===========  ==================================================
+===========  ==============================================================
 purpose      phases
-===========  ==================================================
-train        columns, histograms, counts, selection, evaluation
-join         counts (added), selection, evaluation
-withdraw     counts (taken out), selection, evaluation
+===========  ==============================================================
+train        columns, histograms, counts, selection, refinement, evaluation
+join         counts (added), selection, refinement, evaluation
+withdraw     counts (taken out), selection, refinement, evaluation
 evaluate     evaluation
 resume       the phase where a run stopped, and those after it
-===========  ==================================================
+===========  ==============================================================
 
-Left out are columns and histograms without a plan that derives specs from them; the selection for one candidate, where
-nobody tries the model, and for noisy or secure counts; and the evaluation where nobody gets the model. The option
-`phases` takes the place of the whole plan.
+The refinement is phase "held-out" and a phase for each round; a run that stopped in it begins it anew. Left out are
+columns and histograms without a plan that derives specs from them; the selection for one candidate, where nobody tries
+the model, and for noisy or secure counts; the refinement without `refine_rounds`; and the evaluation where nobody gets
+the model. The option `phases` takes the place of the whole plan.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from __future__ import annotations
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import Phase
-from flwr_flynn.federated.phases import columns, counts, evaluation, histograms, selection
+from flwr_flynn.federated.phases import columns, counts, evaluation, histograms, refinement, selection
 
 
 def phases_of(options: RunOptions) -> tuple[Phase, ...]:
@@ -39,16 +40,19 @@ def _default(options: RunOptions) -> list[Phase]:
         *([histograms.HISTOGRAMS] if options.plan is not None and options.plan.needs_histograms else []),
         counts.phase_for(options),
         *([selection.SELECTION] if options.selects and not options.is_selected else []),
+        *refinement.refinements(options.refine_rounds),
         *([evaluation.EVALUATION] if options.is_evaluated or options.hand_out else []),
     ]
 
 
-_ORDER = ("columns", "histograms", "counts", "selection", "evaluation")
+_ORDER = ("columns", "histograms", "counts", "selection", "held-out", "evaluation")
 
 
 def _rest(plan: list[Phase], stopped: str) -> list[Phase]:
     """The phases of a plan from the one where a run stopped; "" stands for a finished run."""
     names = [phase.name for phase in plan]
+    if stopped.startswith("refinement "):  # the weights are not saved
+        stopped = "held-out"
     # With other options than before, the plan may leave out the very phase that was due.
     due = (stopped, *_ORDER[_ORDER.index(stopped) + 1 :]) if stopped in _ORDER else (stopped,)
     first = next((names.index(name) for name in due if name in names), None)

@@ -120,8 +120,7 @@ class Run:
     def __init__(self, options: RunOptions) -> None:
         self.options = options
         self.phases = phases_of(options)
-        federation = options.federation
-        self.state = RunState(options.run_spec, is_selected=federation is not None and federation.is_selected)
+        self.state = RunState(options.run_spec)
         # A saved run is where its counts are; with "counts" first in the plan more are added to them.
         if options.federation is not None and (self.counting is None or self.needed <= 0):
             self.state = self.state.with_result("counts", options.federation.totals)
@@ -337,7 +336,7 @@ class Run:
     @property
     def counts(self) -> ClassCounts:
         """The sum for the first member of the model; for the first spec until members are selected."""
-        return self.totals.parts[kept_specs(self.state)[0]]
+        return self.totals.parts[kept_specs(self.state, self.options)[0]]
 
     @property
     def model(self) -> FlyNNClassifier:

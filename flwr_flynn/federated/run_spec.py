@@ -166,10 +166,13 @@ class RunSpec:
 
     def to_config(self) -> dict[str, str | bytes]:
         """Config entries for a party."""
+        return self.entries() | {key("fingerprints"): " ".join(hasher.fingerprint for hasher in self.hashers)}
+
+    def entries(self) -> dict[str, str | bytes]:
+        """Config entries without the fingerprints of the hashes, for which their rows must be drawn."""
         config: dict[str, str | bytes] = {
             key("specs"): _deflated(json.dumps(_referring([spec.to_dict() for spec in self.specs]))),
             key("classes"): json.dumps(self.classes),
-            key("fingerprints"): " ".join(hasher.fingerprint for hasher in self.hashers),
             key("mode"): self.mode.name,
         }
         if self.feature_names is not None:

@@ -166,11 +166,15 @@ class BaseStrategy(ABC):
         found = self.evaluation
         if taken.phase.name != "evaluation" or found is None:
             return None
+        personal, own = {}, found["personal"]
+        if own is not None:
+            personal = {"personal_accuracy": own["accuracy"], "personal_worst_accuracy": own["worst_party"]["accuracy"]}
         same = ("accuracy", "balanced_accuracy", "macro_f1", "accuracy_std", "examples")
         return {
             **{name: found[name] for name in same},
             "worst_accuracy": found["worst_party"]["accuracy"],
             "best_accuracy": found["best_party"]["accuracy"],
             "worst_party": found["worst_party"]["name"],
+            **personal,
             **taken.figures,
         }

@@ -45,7 +45,7 @@ class FlyNNClient(NumPyClient):
         request.
     width : callable, optional
         Beside `load`: called like it, it returns the number of columns, without a look at the samples.
-    name, memory_limit, min_examples, n_jobs, budget, evaluates, secure, leaves, response_seconds, on_model
+    name, memory_limit, min_examples, n_jobs, budget, evaluates, secure, personal, leaves, response_seconds, on_model
         As for `federated.party.PartyOptions`.
 
     Raises
@@ -84,6 +84,7 @@ class FlyNNClient(NumPyClient):
         budget: Budget | None = None,
         evaluates: bool = False,
         secure: bool = False,
+        personal: bool = True,
         leaves: bool = False,
         response_seconds: float = 0.0,
         on_model: Callable[[FlyNNClassifier], object] | None = None,
@@ -94,9 +95,9 @@ class FlyNNClient(NumPyClient):
             raise ConfigError("X, y", "both, or load", "neither" if X is None and y is None else "one of them")
         if (X_test is None) != (y_test is None):
             raise ConfigError("X_test, y_test", "both or neither", "one of them")
-        options = PartyOptions(
-            name, memory_limit, min_examples, n_jobs, budget, evaluates, secure, leaves, response_seconds, on_model
-        )
+        given: dict[str, Any] = {"evaluates": evaluates, "secure": secure, "personal": personal, "leaves": leaves}
+        given |= {"response_seconds": response_seconds, "on_model": on_model}
+        options = PartyOptions(name, memory_limit, min_examples, n_jobs, budget, **given)
         self.name = name
         self.party = Party(load or Samples(X, y, X_test, y_test), options, secagg.require_mask, Progress, width)
 

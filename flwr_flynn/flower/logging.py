@@ -15,7 +15,7 @@ from flwr.common.logger import log
 
 from flwr_flynn.federated.forecast import forecast
 from flwr_flynn.federated.phases.columns import Columns
-from flwr_flynn.federated.phases.evaluation import Evaluation
+from flwr_flynn.federated.phases.evaluation import Evaluation, Refined, searched
 from flwr_flynn.federated.phases.histograms import Histograms
 from flwr_flynn.federated.phases.selection import Selection
 from flwr_flynn.federated.protocol import TRAIN
@@ -137,12 +137,19 @@ def _result(run: Run, taken: Taken) -> str:
         specs = [f"{choice.spec + 1} ({choice.weight:.2f})" for choice in result.choices]
         members = f"candidates {', '.join(specs)} of {n_specs}, " if n_specs > 1 else ""
         return f"{members}decay {result.readouts[0].decay:.4g} ({compared}, {answers})"
+    search = searched(run.state)
+    if isinstance(result, Refined) and search is not None and search.accuracies:
+        before, latest = search.accuracies[0], search.accuracies[-1]
+        return f"balanced accuracy on held-out samples {latest:.4f}, {before:.4f} without refinement ({answers})"
     if isinstance(result, Evaluation) and result.figures is not None:
         figures: dict[str, Any] = result.figures
-        worst = figures["worst_party"]
+        worst, own = figures["worst_party"], figures.get("personal")
+        personal = ""
+        if own:
+            personal = f"; with own frequencies {own['accuracy']:.4f}, worst {own['worst_party']['accuracy']:.4f}"
         return (
             f"accuracy {figures['accuracy']:.4f} on {figures['examples']} examples of "
-            f"{len(figures['parties'])} parties, {worst['accuracy']:.4f} at {worst['name']}, the worst"
+            f"{len(figures['parties'])} parties, {worst['accuracy']:.4f} at {worst['name']}, the worst{personal}"
         )
     return answers
 

@@ -258,10 +258,9 @@ class FlyHash:
 
     def _over_chunks(self, n: int, work: Callable[[int, int], None], n_jobs: int | None) -> None:
         threads = n_threads(n_jobs)
+        widest = max(self._encoder.n_features, self.n_features)  # codes are more than features, waves may be fewer
+        fitting = chunk_size(widest)
         # Whole blocks, and several chunks for each thread, so that no thread waits long for the last chunk of another.
-        fitting = chunk_size(
-            max(self._encoder.n_features, self.n_features)
-        )  # codes are more than features, waves may be fewer
         step = min(fitting, -(-n // (256 * threads)) * 64) or 64
         chunks: Iterator[tuple[int, int]] = ((first, min(first + step, n)) for first in range(0, n, step))
         threads = min(threads, -(-n // step))

@@ -30,6 +30,8 @@ LANES = {"int8": 64, "uint8": 64, "int16": 64, "float32": 32, "int64": 16}
 
 _UNROLL = 8  # columns per turn of the inner loop
 _BUCKETS = 512  # of the histogram of one lane
+_FIRST_ROWS = 32  # one row in this many is among the first ones
+_FIRST_CELLS = 256  # of the histogram of one lane for these, at most
 
 
 def accumulator(block_dtype: npt.DTypeLike) -> np.dtype[Any]:
@@ -265,6 +267,9 @@ def winners_counting(blocks, columns, hash_nnz, n_samples, width, shift, slack, 
     Where `blocks` approximates the samples, sums within `slack` of that one are kept too, added again from the exact
     values at the end and selected by these: the approximation decides which rows are looked at, never which rows win.
 
+    The first rows tell for each lane a bound that, in all likelihood, more than hash_nnz sums exceed. Only these are
+    looked at. Lanes where they turn out to be too few are searched again without a bound.
+
     Shapes: `blocks` (n_blocks, n_columns, lanes); `columns` (m, s) uint16 or uint32, in the order of the additions;
     `slack` (n_blocks * lanes,) int64, 0 for exact sums; `exact` (n_samples, n_columns) float32, unused for exact sums;
     `sums` (lanes,), work space; `out` (n_samples, hash_nnz) int32, ascending; `failed` (n_samples,) bool, set for
@@ -273,102 +278,143 @@ def winners_counting(blocks, columns, hash_nnz, n_samples, width, shift, slack, 
     """
     n_blocks, _, lanes = blocks.shape
     row_nnz = columns.shape[1]
-    one, value_bits, value_mask = np.uint64(1), np.uint64(16), np.uint64(0xFFFF)
-    m = np.uint64(columns.shape[0])
+    value_bits, value_mask = np.uint64(16), np.uint64(0xFFFF)
     capacity = np.uint64(min(columns.shape[0], 4 * hash_nnz + 64))
-    cell_shift = np.uint64(shift)
     cells = np.uint64(((width - 1) >> shift) + 1)
-    threshold = np.empty_like(sums)
-    lanes_above = np.empty(1, np.uint64)
+    threshold, bound = np.empty_like(sums), np.empty_like(sums)
     entries = np.empty(np.uint64(lanes) * capacity, np.uint64)  # accepted (row, sum), per lane in row order
     end = np.empty(lanes, np.uint64)  # end of the entries of each lane
-    histogram = np.empty(np.uint64(lanes) * cells, np.int32)
+    histogram = np.empty((np.uint64(lanes), cells), np.int32)
     level = np.empty(lanes, np.int64)  # the hash_nnz-th largest sum so far lies in this cell
     above = np.empty(lanes, np.int64)  # sums so far in higher cells, always fewer than hash_nnz
     values = np.empty(capacity, np.float32)
     rows = np.empty(capacity, np.int32)
     scratch = np.empty(capacity, np.float32)
+    head = columns[: columns.shape[0] // _FIRST_ROWS]
+    expected = hash_nnz / _FIRST_ROWS  # winners among the first rows
+    enough = np.int64(np.ceil(expected + 3.0 * np.sqrt(expected) + 2.0))
+    coarse = shift
+    while (width >> coarse) >= _FIRST_CELLS:
+        coarse += 1
+    head_cells = np.empty((np.uint64(lanes), np.uint64(((width - 1) >> coarse) + 1)), np.int32)
+    pending = np.empty(lanes, np.bool_)  # lanes to be searched
 
     for block in range(n_blocks):
         samples = blocks[block]
         slacks = slack[block * lanes : (block + 1) * lanes]
-        threshold[:] = -1
-        histogram[:] = 0
-        level[:] = -1
-        above[:] = 0
-        for i in range(lanes):
-            end[i] = np.uint64(i) * capacity
-            if block * lanes + i >= n_samples:
-                threshold[i] = width - 1
-        row = _next_hit(samples, columns, np.uint64(0), threshold, sums, lanes_above)
-        while row < m:
-            bits = lanes_above[0]
-            while bits != np.uint64(0):
-                lane = _lowest_bit(bits)
-                bits &= bits - one
-                value = np.uint64(sums[lane])
-                n = end[lane]
-                entries[n] = (row << value_bits) | value
-                n += one
-                cell = value >> cell_shift
-                histogram[lane * cells + cell] += 1
-                if np.int64(cell) > level[lane]:
-                    count = above[lane] + 1
-                    if count >= hash_nnz:
-                        rank = level[lane]
-                        while count >= hash_nnz:
-                            rank += 1
-                            count -= histogram[lane * cells + np.uint64(rank)]
-                        level[lane] = rank
-                        # The first of equal exact sums win: later ones need not be looked at.
-                        threshold[lane] = max((rank << shift) - slacks[lane], -1)
-                    above[lane] = count
-                if n == (lane + one) * capacity and capacity < m:
-                    cut = np.int64(threshold[lane])
-                    ties = hash_nnz - above[lane] if slacks[lane] == 0 else 0
-                    n = lane * capacity
-                    for i in range(n, n + capacity):
+        left = min(lanes, n_samples - block * lanes)
+        pending[:] = np.arange(lanes) < left
+        bound[:] = -1
+        if len(head) > enough:
+            _start(pending, bound, coarse, width, capacity, threshold, end, head_cells, level, above)
+            _search(samples, head, enough, coarse, slacks, sums, threshold, entries, end, head_cells, level, above)
+            for lane in range(lanes):
+                bound[lane] = max(threshold[lane] - 1, -1) if level[lane] >= 0 else -1
+        while left > 0:
+            _start(pending, bound, shift, width, capacity, threshold, end, histogram, level, above)
+            _search(samples, columns, hash_nnz, shift, slacks, sums, threshold, entries, end, histogram, level, above)
+            for lane in range(lanes):
+                cut = np.int64(threshold[lane])
+                first = np.uint64(lane) * capacity
+                sample = block * lanes + lane
+                if not pending[lane]:
+                    continue
+                if level[lane] == -2:
+                    failed[sample] = True
+                elif bound[lane] >= 0 and (level[lane] << shift) - slacks[lane] < bound[lane]:
+                    bound[lane] = -1
+                    continue
+                elif slacks[lane] == 0:
+                    ties = hash_nnz - above[lane]
+                    k = 0
+                    for i in range(first, end[lane]):
                         sum_ = np.int64(entries[i] & value_mask)
                         if sum_ > cut or (sum_ == cut and ties > 0):
                             if sum_ == cut:
                                 ties -= 1
-                            entries[n] = entries[i]
-                            n += one
-                    if n >= (lane + one) * capacity - (capacity >> np.uint64(3)):
-                        threshold[lane] = np.int64(width) - 1
-                        level[lane] = -2
-                end[lane] = n
-            row = _next_hit(samples, columns, row + one, threshold, sums, lanes_above)
-        for lane in range(min(lanes, n_samples - block * lanes)):
-            sample = block * lanes + lane
-            cut = np.int64(threshold[lane])
-            first = np.uint64(lane) * capacity
-            if level[lane] == -2:
-                failed[sample] = True
-            elif slacks[lane] == 0:
-                ties = hash_nnz - above[lane]
-                k = 0
-                for i in range(first, end[lane]):
+                            out[sample, k] = entries[i] >> value_bits
+                            k += 1
+                else:
+                    x = exact[sample]
+                    k = 0
+                    for i in range(first, end[lane]):
+                        if np.int64(entries[i] & value_mask) > cut:
+                            candidate = entries[i] >> value_bits
+                            total = x[columns[candidate, 0]]
+                            for j in range(1, row_nnz):
+                                total += x[columns[candidate, np.uint64(j)]]
+                            values[k] = total
+                            rows[k] = candidate
+                            k += 1
+                    keep_best(values, rows, k, hash_nnz, scratch)
+                    out[sample] = rows[:hash_nnz]
+                pending[lane] = False
+                left -= 1
+
+
+@njit(nogil=True, cache=True)
+def _start(pending, bound, shift, width, capacity, threshold, end, histogram, level, above):  # type: ignore[no-untyped-def]
+    """Empty the lanes that are pending, to look at the sums above their bound; at none of the others."""
+    for lane in range(len(pending)):
+        end[lane] = np.uint64(lane) * capacity
+        threshold[lane] = bound[lane] if pending[lane] else width - 1
+        above[lane] = 0
+        if pending[lane]:
+            level[lane] = (np.int64(bound[lane]) >> shift) - (bound[lane] >= 0)
+            histogram[lane, level[lane] + 1 :] = 0
+
+
+@njit(nogil=True, cache=True)
+def _search(samples, columns, hash_nnz, shift, slacks, sums, threshold, entries, end, histogram, level, above):  # type: ignore[no-untyped-def]
+    """Collect the sums above the threshold of each lane, which rises with the hash_nnz-th largest sum so far.
+
+    Shapes as in `winners_counting`; from `threshold` on, all are changed. A lane with too many sums within its slack
+    ends at level -2.
+    """
+    one, value_bits, value_mask = np.uint64(1), np.uint64(16), np.uint64(0xFFFF)
+    m = np.uint64(columns.shape[0])
+    capacity = np.uint64(len(entries) // len(sums))
+    cell_shift = np.uint64(shift)
+    lanes_above = np.empty(1, np.uint64)
+    row = _next_hit(samples, columns, np.uint64(0), threshold, sums, lanes_above)
+    while row < m:
+        bits = lanes_above[0]
+        while bits != np.uint64(0):
+            lane = _lowest_bit(bits)
+            bits &= bits - one
+            value = np.uint64(sums[lane])
+            n = end[lane]
+            entries[n] = (row << value_bits) | value
+            n += one
+            cell = value >> cell_shift
+            histogram[lane, cell] += 1
+            if np.int64(cell) > level[lane]:
+                count = above[lane] + 1
+                if count >= hash_nnz:
+                    rank = level[lane]
+                    while count >= hash_nnz:
+                        rank += 1
+                        count -= histogram[lane, np.uint64(rank)]
+                    level[lane] = rank
+                    # The first of equal exact sums win: later ones need not be looked at.
+                    threshold[lane] = max((rank << shift) - slacks[lane], np.int64(threshold[lane]))
+                above[lane] = count
+            if n == (lane + one) * capacity and capacity < m:
+                cut = np.int64(threshold[lane])
+                ties = hash_nnz - above[lane] if slacks[lane] == 0 else 0
+                n = lane * capacity
+                for i in range(n, n + capacity):
                     sum_ = np.int64(entries[i] & value_mask)
                     if sum_ > cut or (sum_ == cut and ties > 0):
                         if sum_ == cut:
                             ties -= 1
-                        out[sample, k] = entries[i] >> value_bits
-                        k += 1
-            else:
-                x = exact[sample]
-                k = 0
-                for i in range(first, end[lane]):
-                    if np.int64(entries[i] & value_mask) > cut:
-                        candidate = entries[i] >> value_bits
-                        total = x[columns[candidate, 0]]
-                        for j in range(1, row_nnz):
-                            total += x[columns[candidate, np.uint64(j)]]
-                        values[k] = total
-                        rows[k] = candidate
-                        k += 1
-                keep_best(values, rows, k, hash_nnz, scratch)
-                out[sample] = rows[:hash_nnz]
+                        entries[n] = entries[i]
+                        n += one
+                if n >= (lane + one) * capacity - (capacity >> np.uint64(3)):
+                    threshold[lane] = np.int64(histogram.shape[1] << shift) - 1  # no sum is above
+                    level[lane] = -2
+            end[lane] = n
+        row = _next_hit(samples, columns, row + one, threshold, sums, lanes_above)
 
 
 @njit(nogil=True, cache=True)

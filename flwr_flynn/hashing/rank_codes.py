@@ -100,7 +100,9 @@ class RankCodes:
     def __call__(self, X: npt.NDArray[Any]) -> npt.NDArray[np.int16]:
         """Compute the codes, (n, d * n_codes) int16, of finite samples, (n, d) of any real dtype."""
         out = np.empty((len(X), self._edges.shape[0], self._codes.shape[2]), np.int16)
-        _encode(np.ascontiguousarray(X, np.float64), self._center, self._edges, self._codes, out)
+        with np.errstate(over="ignore"):  # with a centre far away; infinity has a key as well
+            keys = keys_of(np.asarray(X, np.float64) - self._center)
+        _encode(keys, self._edges, self._codes, out)
         return out.reshape(len(X), self.n_inputs)
 
 
@@ -123,18 +125,12 @@ def _ranks_of_edges(edges: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
 
 
 @njit(nogil=True, cache=True)
-def _encode(X, center, edges, codes, out):  # type: ignore[no-untyped-def]
-    """Write the codes of each value to `out`, (n, d, n_codes)."""
+def _encode(keys, edges, codes, out):  # type: ignore[no-untyped-def]
+    """Write the codes of the values with these keys, (n, d), to `out`, (n, d, n_codes)."""
     n_edges, n_codes = edges.shape[1], codes.shape[2]
-    value = np.empty(1)
-    bits = value.view(np.int64)
-    for p in range(X.shape[0]):
-        for j in range(X.shape[1]):
-            value[0] = X[p, j] - center[j] + 0.0
-            ordered = bits[0]
-            if ordered < 0:
-                ordered ^= np.int64(0x7FFFFFFFFFFFFFFF)
-            key = np.int32((ordered >> np.int64(42)) + np.int64(1 << 21))
+    for p in range(keys.shape[0]):
+        for j in range(keys.shape[1]):
+            key = keys[p, j]
             row = edges[j]
             low, high = 0, n_edges  # edges below the value
             while low < high:

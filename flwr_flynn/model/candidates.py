@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,7 @@ _OF_MANY_COLUMNS = ("weighted-center", True)
 
 
 _MULTIPLES = (1.0, 2.0, 0.5, 4.0, 0.25, 8.0, 0.125, 16.0, 0.0625)  # of the suggested exponent in a grid of decays
+N_DECAYS = len(_MULTIPLES)
 _LEAST_EXPONENT = 0.75
 _STEEPEST = 60  # exponent that more and more samples lead to
 
@@ -83,7 +85,8 @@ class HashPlan:
     signed : bool, optional
         Default: True where features are centred or scaled, but for two candidates of "auto".
     hash_dim, row_nnz, hash_nnz : int, optional
-        Sizes. Default: chosen by `HashSpec.suggest` and `effort`.
+        Sizes. Default: chosen by `HashSpec.suggest` and `effort`. "auto" leaves out candidates that cannot have
+        `row_nnz` entries in a row, and refuses it where none can.
     seed : int, default=0
     waves : bool, optional
         True to use wave features. Default: with a scaling by name where there are 7 features or fewer.
@@ -94,8 +97,8 @@ class HashPlan:
     max_members : int, default=3
         Candidates of "auto" that the model keeps, at most, see `model.selection`.
     ranges : pair (low, high), optional
-        Public ranges of the features, n_features floats each: rank codes with edges at equal distances within them,
-        without a look at the data. Only with scaling None.
+        Public ranges of the features, n_features finite floats each: rank codes with edges at equal distances within
+        them, without a look at the data. Only with scaling None.
 
     Raises
     ------
@@ -129,6 +132,8 @@ class HashPlan:
             raise SpecError("scaling", "a pair (center, scale)", f"{len(self.scaling)} entries")
         if self.ranges is not None and self.scaling is not None:
             raise SpecError("ranges", "none beside a scaling", self.scaling)
+        if self.ranges is not None:
+            _check_ranges(self.ranges, self.n_features)
         one_of("effort", self.effort, EFFORTS, error=SpecError)
         integer("max_members", self.max_members, error=SpecError)
 
@@ -189,28 +194,53 @@ class HashPlan:
             raise SpecError("histograms", f"the histograms of the columns for scaling {self.scaling!r}", None)
         if self.scaling == "ranks":
             assert histograms is not None
-            return self._coded(moments, histograms, (_RANKS,))
+            (make,) = self._coded(moments, histograms, histograms.relevance(), (_RANKS,))
+            return (make(),)
         if self.scaling != "auto":
             waves = self.n_features <= _FEW if self.waves is None else self.waves
             return (self._scaled(moments, self.scaling, self.signed is not False, waves),)
         if histograms is not None and not histograms.n_examples:  # all of them stayed at home
             histograms = None
-        candidates = list(self._coded(moments, histograms, _CODED)) if histograms is not None else []
+        candidates: list[Callable[[], HashSpec]] = []
+        relevance = None
+        if histograms is not None:
+            relevance = histograms.relevance()
+            candidates += self._coded(moments, histograms, relevance, _CODED)
         has_waves = self.n_features <= _WAVES_UP_TO if self.waves is None else self.waves
         if has_waves:
-            candidates.append(self._scaled(moments, "weighted", self.signed is not False, True, histograms))
+            signed = self.signed is not False
+            candidates.append(partial(self._scaled, moments, "weighted", signed, True, relevance))
         if not self.waves:
             scaled = _SCALED if has_waves else (*_SCALED, _OF_MANY_COLUMNS)
             for scaling, signed in scaled:
-                candidates.append(self._scaled(moments, scaling, signed if self.signed is None else self.signed, False))
-        return tuple(dict.fromkeys(candidates))  # columns that do not vary make some the same
+                signed = signed if self.signed is None else self.signed
+                candidates.append(partial(self._scaled, moments, scaling, signed, False))
+        return tuple(dict.fromkeys(self._possible(candidates)))  # columns that do not vary make some the same
+
+    def _possible(self, candidates: Sequence[Callable[[], HashSpec]]) -> list[HashSpec]:
+        """Candidates that can have the given `row_nnz`; a `SpecError` where none can."""
+        specs, refusals = [], []
+        for make in candidates:
+            try:
+                specs.append(make())
+            except SpecError as error:
+                if self.row_nnz is None or error.field != "row_nnz":
+                    raise
+                refusals.append(str(error.expected))
+        if not specs:
+            raise SpecError("row_nnz", " or ".join(dict.fromkeys(refusals)), self.row_nnz)
+        return specs
 
     def _coded(
-        self, moments: ColumnMoments, histograms: ColumnHistograms, kinds: Sequence[_Coded]
-    ) -> tuple[HashSpec, ...]:
+        self,
+        moments: ColumnMoments,
+        histograms: ColumnHistograms,
+        relevance: Sequence[float],
+        kinds: Sequence[_Coded],
+    ) -> list[Callable[[], HashSpec]]:
         center, _ = moments.center_and_scale("center")
-        edges, weights = histograms.edges(), row_weights(histograms.relevance())
-        return tuple(self._coded_spec(kind, edges, center, weights if kind.is_weighted else None) for kind in kinds)
+        edges, weights = histograms.edges(), row_weights(relevance)
+        return [partial(self._coded_spec, kind, edges, center, weights if kind.is_weighted else None) for kind in kinds]
 
     def _coded_spec(
         self,
@@ -219,7 +249,7 @@ class HashPlan:
         center: tuple[float, ...] | None = None,
         weights: tuple[int, ...] | None = None,
     ) -> HashSpec:
-        row_nnz = self.row_nnz or min(kind.row_nnz, self.n_features * kind.n_codes // 2)
+        row_nnz = min(kind.row_nnz, self.n_features * kind.n_codes // 2) if self.row_nnz is None else self.row_nnz
         return HashSpec.suggest(
             **self._sizes | {"row_nnz": row_nnz},
             signed=self.signed is not False,
@@ -236,12 +266,12 @@ class HashPlan:
         scaling: str,
         signed: bool,
         waves: bool,
-        histograms: ColumnHistograms | None = None,
+        relevance: Sequence[float] | None = None,
     ) -> HashSpec:
-        if histograms is not None:  # which tell of any dependence on the class, not only of different means
-            center, deviations = moments.center_and_scale("standard")
-            weights = [value + _FAINT for value in histograms.relevance()]
-            scale: Any = tuple(weight * factor for weight, factor in zip(weights, deviations or (), strict=True))
+        if relevance is not None:  # which tells of any dependence on the class, not only of different means
+            center, factors = moments.center_and_scale("standard")
+            pairs = zip(relevance, factors or (), strict=True)
+            scale: Any = tuple((value + _FAINT) * factor for value, factor in pairs)
         else:
             center, scale = moments.center_and_scale(scaling)
         distance = moments.distance(scale) if waves else 0.0
@@ -258,6 +288,25 @@ class HashPlan:
     def _spec(self, center: Any, scale: Any, signed: bool, n_waves: int = 0, frequency: float = 0.0) -> HashSpec:
         values = self._sizes | {"center": center, "scale": scale, "n_waves": n_waves, "wave_frequency": frequency}
         return HashSpec.suggest(**values, signed=signed)
+
+
+def _check_ranges(ranges: Any, n_features: int) -> None:
+    """Raise a `SpecError` unless ranges are as described."""
+    expected = f"a pair (low, high) of {n_features} finite floats each (n_features), low up to high"
+    try:
+        low, high = map(np.array, ranges)
+    except (TypeError, ValueError):
+        got = f"{len(ranges)} entries" if isinstance(ranges, Sequence) else type(ranges).__name__
+        raise SpecError("ranges", expected, got) from None
+    if low.shape != (n_features,) or high.shape != (n_features,):
+        raise SpecError("ranges", expected, f"shapes {low.shape} and {high.shape}")
+    if low.dtype.kind not in "iuf" or high.dtype.kind not in "iuf":
+        raise SpecError("ranges", expected, f"entries of {low.dtype} and {high.dtype}")
+    low, high = low.astype(np.float64), high.astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        bad = np.flatnonzero(~(np.isfinite(high - low) & (low <= high)))
+    if len(bad):
+        raise SpecError("ranges", expected, f"{low[bad[0]]} to {high[bad[0]]} at index {bad[0]}")
 
 
 def row_weights(relevance: Sequence[float]) -> tuple[int, ...]:

@@ -11,12 +11,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import softmax
+from scipy.special import log_softmax, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags, gen_batches
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from flwr_flynn.errors import DataError, SpecError
 from flwr_flynn.hashing.flyhash import FlyHash
@@ -28,8 +28,10 @@ from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import SCALINGS, ColumnMoments
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import Model, ModelMember, Readout, class_codes
+from flwr_flynn.model.personal import log_frequencies, own_prior
 from flwr_flynn.model.scoring import RULES, suggest_temperature
 from flwr_flynn.model.selection import fit_members
+from flwr_flynn.model.weight_search import refine
 
 Floats = npt.NDArray[np.float64]
 
@@ -83,6 +85,9 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Size of the hashes of scaling "auto": what `fit` and the model may cost, see `HashPlan`.
     max_members : int, default=3
         Members of the model under scaling "auto", at most; 1 keeps the best candidate alone.
+    refine_rounds : int, default=0
+        Rounds by which `fit` refines the model, see `model.refinement`: more accurate on many samples, and slower.
+        `partial_fit`, `merge` and `forget` that change the counts go back to the model without refinement.
 
     Attributes
     ----------
@@ -119,6 +124,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         "n_jobs": [Integral, None],
         "effort": [StrOptions(set(EFFORTS))],
         "max_members": [Interval(Integral, 1, None, closed="left")],
+        "refine_rounds": [Interval(Integral, 0, None, closed="left")],
     }
 
     def __init__(
@@ -137,6 +143,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         n_jobs: int | None = None,
         effort: str = "default",
         max_members: int = 3,
+        refine_rounds: int = 0,
     ) -> None:
         self.spec = spec
         self.hash_dim = hash_dim
@@ -152,6 +159,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.n_jobs = n_jobs
         self.effort = effort
         self.max_members = max_members
+        self.refine_rounds = refine_rounds
 
     # -------- other ways to make one
 
@@ -230,12 +238,15 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         chosen = fresh._select(X, codes, len(classes))
         members = [replace(each, readout=fresh._readout(each.counts, each.readout)) for each in chosen]
         fresh._set_model(members, classes)
+        if self.refine_rounds:
+            fresh.model_ = refine(fresh.model_, X, codes, self.refine_rounds, self.n_jobs)
         self.__dict__ = fresh.__dict__
         return self
 
     def partial_fit(self, X: Any, y: npt.ArrayLike, classes: npt.ArrayLike | None = None) -> Self:
         """Learn from more samples. For a given spec, batches in any order give the counts of one `fit` of all.
 
+        A prior (`with_prior`) is dropped, as by `merge` and `forget`: it belongs to one party and one set of counts.
         So do predictions with `decay` and `temperature` given; "auto" looks at the samples in `fit` only. `classes`,
         all labels that may ever occur, is required at the first call. Sizes, scaling and members are chosen then,
         and stay: the first batch should be large and typical, or `scaling` a pair of vectors. A `DataError`, and
@@ -262,7 +273,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def merge(self, other: FlyNNClassifier) -> Self:
-        """Add the counts of another classifier: the result equals the model of the samples of both.
+        """Add the counts of another classifier: the result equals the model of the samples of both, without priors.
 
         Decay and temperature, where "auto", are chosen again from the counts, unless there is nothing to add.
         A `SpecError` names the fields in which the hashes differ; a `DataError` tells different classes or names.
@@ -285,7 +296,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def forget(self, X: Any, y: npt.ArrayLike) -> Self:
-        """Take samples out again: the counts are then those of a model that never learned them.
+        """Take samples out again: the counts are then those of a model that never learned them. A prior is dropped.
 
         A `CountsError`, and nothing changed, for samples that were not learned, where the counts show it; the counts of
         similar samples may hide it. A `DataError` for a label that is not in `classes_`.
@@ -311,11 +322,13 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return Readout(self.rule, decay, temperature)
 
     def _set_counts(self, counts: Sequence[ClassCounts]) -> None:
-        """Replace the counts of the members and choose "auto" values again; equal counts change nothing."""
+        """Replace the counts of the members and choose "auto" values again; equal counts change but the prior."""
         if any(new != member.counts for new, member in zip(counts, self.model_.members, strict=True)):
             pairs = zip(self.model_.members, counts, strict=True)
             members = [replace(member, counts=new, readout=self._readout(new)) for member, new in pairs]
             self._set_model(members, self.classes_)
+        elif self.model_.prior is not None:
+            self.model_ = replace(self.model_, prior=None)
 
     def _set_model(self, members: Sequence[ModelMember], classes: npt.NDArray[Any]) -> None:
         names = getattr(self, "feature_names_in_", None)
@@ -357,6 +370,70 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         given |= {"seed": int(self.seed), "waves": None if self.waves is None else bool(self.waves)}
         given |= {"effort": self.effort, "max_members": int(self.max_members)}
         return HashPlan(n_features, n_classes, n_samples, scaling, signed, **given)
+
+    # -------- frequencies of one party
+
+    def with_prior(self, y: npt.ArrayLike | None = None, *, frequencies: npt.ArrayLike | None = None) -> Self:
+        """Copy whose predictions weigh the classes by their frequencies; this one stays as it is.
+
+        Its probabilities are in proportion to those of this model times the frequencies. Counts, readouts and
+        `novelty` are the same, and a class without samples in the counts stays below the others. See also
+        `personalized`.
+
+        Parameters
+        ----------
+        y : (n,) array-like, optional
+            Labels of samples that occur as often as those to come: class l gets (n_l + 0.5) / (n + 0.5 L).
+        frequencies : (L,) array-like of float, optional
+            In the place of `y`: finite numbers above 0 in the order of `classes_`, of any sum.
+
+        Returns
+        -------
+        FlyNNClassifier
+            With neither `y` nor `frequencies`, one that takes all classes for equally frequent.
+
+        Raises
+        ------
+        DataError
+            Both are given, a label is not in `classes_`, or a frequency is not as described.
+
+        Examples
+        --------
+        >>> from flwr_flynn import FlyNNClassifier, HashSpec
+        >>> spec = HashSpec(n_features=2, hash_dim=64, row_nnz=1, hash_nnz=8, seed=1, signed=True)
+        >>> model = FlyNNClassifier(spec).fit([[0, 1], [3, 0]], ["a", "b"])
+        >>> mostly_b = model.with_prior(["b", "b", "b", "a"])
+        >>> model.predict_proba([[1, 1]]).argmax(), mostly_b.predict_proba([[1, 1]]).argmax()
+        (np.int64(0), np.int64(1))
+        """
+        check_is_fitted(self)
+        if y is not None and frequencies is not None:
+            raise DataError("y, frequencies", "one of them", "both")
+        prior = None
+        if y is not None:
+            codes = class_codes(self.classes_, column_or_1d(y))
+            prior = log_frequencies(np.bincount(codes, minlength=len(self.classes_)))
+        elif frequencies is not None:
+            values = np.asarray(frequencies, np.float64)
+            if values.shape != self.classes_.shape or not (np.isfinite(values) & (values > 0)).all():
+                raise DataError("frequencies", f"{len(self.classes_)} finite numbers above 0", "different ones")
+            prior = np.minimum(log_softmax(np.log(values)), 0.0)
+        return self._with(prior)
+
+    def personalized(self, X: Any, y: npt.ArrayLike) -> Self:
+        """Copy for one party: with the prior of its own samples where leave-one-out decides for it, else without.
+
+        X, (n, d), and y, (n,), are the party's training samples, which are in the counts of this model: a `DataError`
+        if they cannot be. The rule is that of `model.personal.own_prior`; noisy counts get no prior.
+        """
+        check_is_fitted(self)
+        X, y = self._validated(X, y)
+        return self._with(own_prior(self.model_, X, class_codes(self.classes_, y), self.n_jobs))
+
+    def _with(self, prior: Floats | None) -> Self:
+        changed = copy(self)
+        changed.model_ = replace(self.model_, prior=prior)
+        return changed
 
     # -------- the parts of the model
 
@@ -414,10 +491,10 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Predict the probabilities of the classes, (n, L) float64, in the order of `classes_`.
 
         Proportional to exp(d_l / T), with the values d_l of `Model.log_odds` and T the temperature of the model. All
-        classes count as equally frequent, and a class without samples gets 0.
+        classes count as equally frequent, unless the model has a prior, and a class without samples gets 0.
         """
         odds = self._log_odds(X)
-        empty = self.model_.members[0].counts.empty_classes
+        empty = self.model_.empty_classes
         if not empty.all():
             odds[:, empty] = -np.inf
         probabilities: Floats = softmax(odds / self.model_.temperature, axis=1)

@@ -99,7 +99,7 @@ class ColumnHistograms:
         n, d = X.shape
         kept = np.bincount(y, minlength=n_classes)
         kept[kept < min_examples] = 0
-        total = cls.zeros(d, n_classes)
+        sums = [cls.zeros(d, n_classes)]  # of batches, each of more cells than the next
         middle = np.zeros(d) if center is None else np.asarray(center, np.float64)
         step = max(1, _BATCH // d)
         for first in range(0, n, step):
@@ -108,7 +108,13 @@ class ColumnHistograms:
             rows, labels = (rows, labels) if keep.all() else (rows[keep], labels[keep])
             if rows.shape[0]:
                 cells, counts = _cells(rows.toarray() if sp.issparse(rows) else rows, labels, n_classes, middle)
-                total += cls(d, np.bincount(labels, minlength=n_classes), cells, counts)
+                sums.append(cls(d, np.bincount(labels, minlength=n_classes), cells, counts))
+                # Sums of about as many cells are added, so that a cell goes through log2 of the number of batches.
+                while len(sums) > 1 and len(sums[-2].cells) < 2 * len(sums[-1].cells):
+                    sums.append(sums.pop() + sums.pop())
+        total = sums.pop()
+        while sums:
+            total += sums.pop()
         return total if min_examples <= 1 else total._floored(min_examples)
 
     def _floored(self, least: int) -> ColumnHistograms:
@@ -160,9 +166,8 @@ class ColumnHistograms:
         shapes = [(len(each.n_per_class), each.n_features) for each in (self, other)]
         if shapes[0] != shapes[1]:
             raise DataError("histograms", f"{shapes[0]} classes and columns on both sides", str(shapes[1]))
-        cells, index = np.unique(np.concatenate([self.cells, other.cells]), return_inverse=True)
-        counts = np.zeros(len(cells), np.int64)
-        np.add.at(counts, index, np.concatenate([self.counts, sign * other.counts]))
+        both = np.concatenate([self.cells, other.cells])
+        cells, counts = _summed(both, np.concatenate([self.counts, sign * other.counts]))
         filled = counts != 0
         sizes = self.n_per_class + sign * other.n_per_class
         return ColumnHistograms(self.n_features, sizes, cells[filled], counts[filled])
@@ -220,9 +225,7 @@ class ColumnHistograms:
         """Columns, keys and counts of the filled bins of the columns, in order."""
         low = (1 << KEY_BITS) - 1
         cells = ((self.cells >> KEY_BITS) % self.n_features << KEY_BITS) | (self.cells & low)
-        cells, index = np.unique(cells, return_inverse=True)
-        counts = np.zeros(len(cells), np.int64)
-        np.add.at(counts, index, self.counts)
+        cells, counts = _summed(cells, self.counts)
         return cells >> KEY_BITS, cells & low, counts
 
     def _table(self, borders: Integers) -> npt.NDArray[np.float64]:
@@ -245,17 +248,28 @@ def _cells(
         table = np.zeros((n_classes, d, 256), np.int64)
         _count_values(np.ascontiguousarray(X).view(np.uint8), np.ascontiguousarray(y), table)
         labels, columns, pixels = np.nonzero(table)
-        counts = table[labels, columns, pixels]
+        counts: Integers | None = table[labels, columns, pixels]
         cells = ((labels * d + columns) << KEY_BITS) + keys_of(pixels - center[columns])
     else:
         with np.errstate(over="ignore"):  # with a centre far away; the result is refused
             values = np.asarray(X, np.float64) - center
         if not np.isfinite(values).all():
             raise DataError("X", "finite numbers that stay finite less their centre", "NaN, infinity or larger numbers")
-        counts = np.ones(values.size, np.int64)
+        counts = None
         cells = (((y[:, None] * d + np.arange(d)) << KEY_BITS) + keys_of(values)).ravel()
-    found, index = np.unique(cells, return_inverse=True)
-    return found, np.bincount(index, weights=counts, minlength=len(found)).astype(np.int64)
+    return _summed(cells, counts)
+
+
+def _summed(cells: Integers, counts: Integers | None = None) -> tuple[Integers, Integers]:
+    """The different cells, ascending, and the sum of the counts of each; a cell counts 1 without them."""
+    if counts is None:
+        ordered = np.sort(cells)
+        first = np.flatnonzero(np.diff(ordered, prepend=-1))
+        return ordered[first], np.diff(first, append=len(ordered))
+    order = np.argsort(cells, kind="stable")  # which merges ascending parts in linear time
+    ordered = cells[order]
+    first = np.flatnonzero(np.diff(ordered, prepend=-1))
+    return ordered[first], np.add.reduceat(counts[order], first) if len(first) else counts[:0]
 
 
 @njit(nogil=True, cache=True)

@@ -5,6 +5,7 @@ A confusion matrix is an (L, L) int64 array of counts with entries [true, predic
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,6 +37,17 @@ def scores(matrix: Confusion) -> dict[str, float]:
         "balanced_accuracy": float(np.mean(correct[present] / occurs[present])),
         "macro_f1": float(np.mean(2 * correct[seen] / (occurs + predicted)[seen])),
     }
+
+
+def mean_recall(correct: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> float:
+    """Balanced accuracy from correct samples and sizes of the classes, (L,) both; 0 without samples.
+
+    The same on every machine, and rounded so that ties do not depend on the order of the classes or on errors of
+    division.
+    """
+    filled = sizes > 0
+    recalls = (correct[filled] / sizes[filled]).tolist()
+    return round(math.fsum(recalls) / len(recalls), 12) if recalls else 0.0
 
 
 def summary(matrices: Mapping[str, Confusion]) -> dict[str, Any]:

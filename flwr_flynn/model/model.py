@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from flwr_flynn.errors import DataError, SpecError
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.refinement import LARGEST_WEIGHT, Weights, refined_scores, weights_sha256
 from flwr_flynn.model.scoring import (
     Readout,
     Scores,
@@ -29,6 +30,7 @@ from flwr_flynn.model.scoring import (
 __all__ = ["Model", "ModelMember", "Readout"]
 
 _LONGEST_GUARANTEE = 10000  # characters
+_LARGEST_LOG = 1000  # of a class frequency: no float64 above 0 has one below -745
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,11 @@ class ModelMember:
         chosen = self.readout.temperature
         return suggest_temperature(self.counts, self.readout.rule) if chosen is None else chosen
 
+    @property
+    def calibrated(self) -> Readout:
+        """Readout with `temperature`."""
+        return replace(self.readout, temperature=self.temperature)
+
     def novelty(self, active: npt.ArrayLike) -> Scores:
         """Novelty of samples to each class, (n, L) float64, from their active bits; see `class_novelty`."""
         return class_novelty(self.counts, active, self.readout.decay)
@@ -98,6 +105,12 @@ class Model:
         Kept as a tuple.
     guarantee : str, optional
         Statement of the privacy of the counts, on one line of at most 10000 characters.
+    refined : sequence of (m, L) int32 arrays, optional
+        Weights of the active bits of each member, see `model.refinement`, which then decide in the place of the
+        readouts. Kept as a tuple of read-only arrays.
+    prior : (L,) array-like of float, optional
+        Logarithms of class frequencies, from -1000 to 0, see `model.personal`. Kept as a read-only array. All else is
+        the shared part of the model, and `sha256` and `fingerprint` are about that alone.
 
     Raises
     ------
@@ -117,6 +130,8 @@ class Model:
     classes: npt.NDArray[Any]
     feature_names: Sequence[str] | None = None
     guarantee: str | None = None
+    refined: Weights | None = None
+    prior: Scores | None = None
 
     def __post_init__(self) -> None:
         members = tuple(self.members)
@@ -144,6 +159,10 @@ class Model:
         if text is not None and (len(text) > _LONGEST_GUARANTEE or not text.isprintable()):
             expected = f"one line of at most {_LONGEST_GUARANTEE} characters"
             raise DataError("guarantee", expected, f"{len(text)} characters")
+        if self.refined is not None:
+            object.__setattr__(self, "refined", _checked_weights(self.refined, members))
+        if self.prior is not None:
+            object.__setattr__(self, "prior", _checked_prior(self.prior, n_classes))
 
     @property
     def member(self) -> ModelMember:
@@ -152,35 +171,85 @@ class Model:
             raise DataError("members", "1 (see model_.members)", len(self.members))
         return self.members[0]
 
+    @property
+    def empty_classes(self) -> npt.NDArray[np.bool_]:
+        """Classes without samples, (L,) bool.
+
+        Of a refined model also classes without weights: all their samples were held out.
+        """
+        empty: npt.NDArray[np.bool_] = self.members[0].counts.empty_classes
+        if self.refined is not None:
+            untaught = empty | ~np.any([each.any(axis=0) for each in self.refined], axis=0)
+            empty = empty if untaught.all() else untaught  # one class alone has weights of 0
+        return empty
+
     def scores(self, X: Any, n_jobs: int | None = None) -> Scores:
         """Scores of samples, (n, L) float64: the class with the highest wins, the first among equals.
 
         Of a model with one member those of `class_scores`. Of several the sum of their calibrated log probabilities,
-        each times the member's weight; a class without samples is below the others.
+        each times the member's weight. Of a refined model log odds, see `refined_scores`. In both a class without
+        samples is below the others. With a prior those of `posterior`.
         """
-        if len(self.members) == 1:
-            return self.member.scores(self.member.hash.active(X, n_jobs=n_jobs))
-        total = np.zeros((X.shape[0], len(self.classes)))
-        for member in self.members:
-            odds = log_odds(
-                member.scores(member.hash.active(X, n_jobs=n_jobs)), member.spec.hash_nnz, member.readout.rule
-            )
-            add_log_probabilities(odds, member.temperature, member.weight, total)
-        empty = self.members[0].counts.empty_classes
+        scores = self.shared_scores(X, n_jobs)
+        return scores if self.prior is None else self.posterior(scores, self.prior)
+
+    def shared_scores(self, X: Any, n_jobs: int | None = None) -> Scores:
+        """Scores of samples, (n, L), by the shared part: without the prior."""
+        return self.scores_of_active([member.hash.active(X, n_jobs=n_jobs) for member in self.members])
+
+    def scores_of_active(self, active: Sequence[npt.NDArray[np.int32]]) -> Scores:
+        """Scores by the shared part from active bits, (n, rho) int32 for each member."""
+        if self.refined is not None:
+            total = refined_scores(self.refined, active)
+        else:
+            total = self.combined(member.scores(bits) for member, bits in zip(self.members, active, strict=True))
+            if len(self.members) == 1:
+                return total
+        empty = self.empty_classes
         if empty.any() and not empty.all():
             total[:, empty] = total[:, ~empty].min(axis=1, keepdims=True) - 1
         return total
 
+    def combined(self, parts: Iterable[Scores]) -> Scores:
+        """Scores by the shared part from those of each member, (n, L). A class of score -inf keeps it."""
+        total: Scores | None = None
+        for member, scores in zip(self.members, parts, strict=True):
+            if len(self.members) == 1:
+                return scores
+            total = np.where(np.isneginf(scores), -np.inf, 0.0) if total is None else total
+            odds = log_odds(scores, member.spec.hash_nnz, member.readout.rule)
+            add_log_probabilities(odds, member.temperature, member.weight, total)
+        assert total is not None  # there is a member
+        return total
+
+    def posterior(self, scores: Scores, prior: Scores) -> Scores:
+        """Log probabilities of the classes, (n, L), up to a constant of each sample, where classes differ in frequency.
+
+        From scores by the shared part and log frequencies, (L,) or (n, L). A class without samples, or of score -inf,
+        is below the others.
+        """
+        total = np.zeros(scores.shape) + prior
+        if len(self.members) > 1 or self.refined is not None:
+            total += scores
+        else:
+            member = self.member
+            odds = log_odds(scores, member.spec.hash_nnz, member.readout.rule)
+            add_log_probabilities(odds, member.temperature, 1.0, total)
+        gone = np.isneginf(scores) | self.empty_classes
+        lowest = np.where(gone, np.inf, total).min(axis=1, keepdims=True)
+        return np.where(gone & np.isfinite(lowest), lowest - 1, total)
+
     def log_odds(self, scores: Scores) -> Scores:
         """Scores on a scale on which their differences are about proportional to log odds; see `scoring.log_odds`."""
-        if len(self.members) > 1:
+        if len(self.members) > 1 or self.refined is not None or self.prior is not None:
             return scores
         return log_odds(scores, self.member.spec.hash_nnz, self.member.readout.rule)
 
     @property
     def temperature(self) -> float:
-        """Divisor of `log_odds` that makes them logarithms of probabilities: 1 for several members."""
-        return self.members[0].temperature if len(self.members) == 1 else 1.0
+        """Divisor of `log_odds` that makes them logarithms of probabilities: 1 but for one member with its readout."""
+        is_plain = len(self.members) == 1 and self.refined is None and self.prior is None
+        return self.members[0].temperature if is_plain else 1.0
 
     def novelty(self, X: Any, n_jobs: int | None = None) -> Scores:
         """Novelty of samples to each class, (n, L) float64: the mean of the members, by their weights."""
@@ -197,7 +266,7 @@ class Model:
         return prints[0] if len(prints) == 1 else hashlib.sha256(bytes.fromhex("".join(prints))).hexdigest()
 
     def sha256(self) -> str:
-        """SHA-256 over everything that predictions follow from, the same for equal models on every machine."""
+        """SHA-256 over everything that predictions follow from but the prior, the same for equal models everywhere."""
         facts = {
             "members": [
                 [member.counts.sha256(), member.readout.rule, member.readout.decay, member.readout.temperature]
@@ -207,6 +276,8 @@ class Model:
             "classes": [self.classes.dtype.kind, self.classes.tolist()],
             "feature_names": self.feature_names,
         }
+        if self.refined is not None:
+            facts["refined"] = weights_sha256(self.refined)
         return hashlib.sha256(b"flynn model 1 " + json.dumps(facts).encode()).hexdigest()
 
 
@@ -214,6 +285,21 @@ def counts_sha256(members: Sequence[ModelMember]) -> str:
     """SHA-256 of the counts of a model: of one member `ClassCounts.sha256`, else over those of all members."""
     digests = [member.counts.sha256() for member in members]
     return digests[0] if len(digests) == 1 else hashlib.sha256(bytes.fromhex("".join(digests))).hexdigest()
+
+
+def _checked_weights(weights: Any, members: Sequence[ModelMember]) -> Weights:
+    """Return weights as a tuple of read-only arrays, if they fit the members."""
+    shapes = [(each.spec.hash_dim, each.counts.n_classes) for each in members]
+    arrays = tuple(np.array(each) for each in weights)
+    if [each.shape for each in arrays] != shapes or any(each.dtype != np.int32 for each in arrays):
+        got = ", ".join(f"{each.dtype} {each.shape}" for each in arrays[:5])
+        raise DataError("refined", f"int32 arrays of shapes {shapes}", got)
+    extremes = [int(extreme) for each in arrays for extreme in (each.min(), each.max())]
+    if any(abs(extreme) > LARGEST_WEIGHT for extreme in extremes):
+        raise DataError("refined", f"weights from -{LARGEST_WEIGHT} to {LARGEST_WEIGHT}", max(extremes, key=abs))
+    for each in arrays:
+        each.flags.writeable = False
+    return arrays
 
 
 def _checked_names(names: Any, n_features: int) -> tuple[str, ...]:
@@ -225,6 +311,18 @@ def _checked_names(names: Any, n_features: int) -> tuple[str, ...]:
     if kinds:
         raise DataError("feature_names", f"{n_features} str", f"some of type {', '.join(kinds)}")
     return tuple(array.tolist())
+
+
+def _checked_prior(prior: Any, n_classes: int) -> Scores:
+    """Return log frequencies as a read-only array, if they are one for each class and within bounds."""
+    array = np.array(prior)
+    if array.shape != (n_classes,) or array.dtype.kind not in "iuf":
+        raise DataError("prior", f"{n_classes} numbers", f"dtype {array.dtype}, shape {array.shape}")
+    if not ((array >= -_LARGEST_LOG) & (array <= 0)).all():
+        raise DataError("prior", f"numbers from {-_LARGEST_LOG} to 0", "some outside, or not finite")
+    array = array.astype(np.float64)
+    array.flags.writeable = False
+    return array
 
 
 def class_codes(classes: npt.NDArray[Any], y: Any) -> npt.NDArray[np.int64]:

@@ -1,12 +1,16 @@
 """Model file: an .npz without pickles that is written whole or not at all, and read whole or refused.
 
-Arrays of format 4, of one member of weight 1, and of format 5, of several members or a different weight:
+Arrays of format 4, of one member of weight 1, of format 5, of several members or a different weight, and of format 6,
+of a refined model:
 
 ==============  =====================================================================================================
 ``header``      JSON, as bytes: format, classes, feature_names, guarantee, and for each member spec, fingerprint,
-                rule, decay, temperature and noise; in format 5 weight as well
+                rule, decay, temperature and noise; in formats 5 and 6 weight as well
 ``counts_0``    counts of the first member in the narrowest integer type that holds them, unsigned if exact; then
                 ``counts_1`` and so on
+``weights_0``   in format 6 the weights of the first member in the narrowest signed type; then ``weights_1`` and so on
+``prior``       (L,) float64 log frequencies, in a party's own copy that has them; all arrays above are then those of
+                the shared model
 ``extra``       JSON, as bytes, where the writer adds a record of its own: a federation keeps its parties there
 ``digest``      SHA-256 of the other arrays, 32 bytes
 ==============  =====================================================================================================
@@ -42,6 +46,7 @@ _log = logging.getLogger(__name__)
 
 _FORMAT = 4  # of one member of weight 1
 _WEIGHTED_FORMAT = 5  # with the weight of each member
+_REFINED_FORMAT = 6  # with the weights of the active bits, too
 _OLD_FORMATS = (2, 3)  # of exact and of noisy counts
 
 
@@ -50,9 +55,9 @@ def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | No
 
     An existing file keeps its permissions; a symbolic link is followed. `extra` is a record of the writer, for JSON.
     """
-    weighted = [member.weight for member in model.members] != [1.0]
+    weighted = model.refined is not None or [member.weight for member in model.members] != [1.0]
     header = {
-        "format": _WEIGHTED_FORMAT if weighted else _FORMAT,
+        "format": _REFINED_FORMAT if model.refined is not None else _WEIGHTED_FORMAT if weighted else _FORMAT,
         "classes": _labels_to_json(model.classes),
         "feature_names": None if model.feature_names is None else list(model.feature_names),
         "guarantee": model.guarantee,
@@ -74,6 +79,10 @@ def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | No
         arrays["extra"] = _json_bytes(extra)
     for index, member in enumerate(model.members):
         arrays[f"counts_{index}"] = _narrow(member.counts)
+    for index, weights in enumerate(model.refined or ()):
+        arrays[f"weights_{index}"] = _narrow_signed(weights)
+    if model.prior is not None:
+        arrays["prior"] = model.prior.astype("<f8")
     arrays["digest"] = digest_of(*arrays.values())
     with _files.writing(path) as stream, zipfile.ZipFile(stream, "w") as archive:
         for name, array in arrays.items():
@@ -120,21 +129,27 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
         text = _read_npy(archive, "header", r"\|u1", max_bytes // 32)
         header = json.loads(text.tobytes())
         old = header["format"] in _OLD_FORMATS
-        weighted = header["format"] == _WEIGHTED_FORMAT
+        refined = header["format"] == _REFINED_FORMAT
+        weighted = refined or header["format"] == _WEIGHTED_FORMAT
         if isinstance(header["format"], bool) or not (old or weighted or header["format"] == _FORMAT):
-            known = ", ".join(str(number) for number in (*_OLD_FORMATS, _FORMAT, _WEIGHTED_FORMAT))
+            formats = (*_OLD_FORMATS, _FORMAT, _WEIGHTED_FORMAT, _REFINED_FORMAT)
+            known = ", ".join(str(number) for number in formats)
             raise ModelFileError("format", f"one of {known}", str(header["format"])[:20])
         members = [_member_of_old(header)] if old else header["members"]
         if not isinstance(members, list):
             raise ModelFileError("members", "a list", type(members).__name__)
         extra_name = "ledger" if old else "extra"
         counts_names = ["counts"] if old else [f"counts_{index}" for index in range(len(members))]
-        expected = ["header", "digest", *counts_names]
+        weights_names = [f"weights_{index}" for index in range(len(members) if refined else 0)]
+        expected = ["header", "digest", *counts_names, *weights_names]
+        if not old and "prior" in names:
+            expected.append("prior")
         if len(archive.namelist()) != len(names) or names - {extra_name} != set(expected):
             raise ModelFileError("arrays", _first(expected), _first(sorted(names)))
         classes = _labels_from_json(header["classes"])
         specs = [HashSpec.from_dict(member["spec"]) for member in members]
         needed = sum(memory_needed(spec, len(classes)) for spec in specs)
+        needed += sum(4 * len(classes) * spec.hash_dim for spec in specs if refined)
         if needed > max_bytes:
             raise ModelFileError("memory", f"at most {max_bytes / 2**20:.2g} MiB", f"about {needed / 2**20:.2g} MiB")
         extras = [_read_npy(archive, extra_name, r"\|u1", max_bytes // 32)] if extra_name in names else []
@@ -142,20 +157,27 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
             _read_npy(archive, name, f"[<|]{'i' if member['noise'] else 'u'}[1248]", 8 * len(classes) * spec.hash_dim)
             for name, member, spec in zip(counts_names, members, specs, strict=True)
         ]
+        weights = [
+            _read_npy(archive, name, "[<|]i[124]", 4 * len(classes) * spec.hash_dim)
+            for name, spec in zip(weights_names, specs[: len(weights_names)], strict=True)
+        ]
+        priors = [_read_npy(archive, "prior", "<f8", 8 * len(classes))] if "prior" in expected else []
         digest = _read_npy(archive, "digest", r"\|u1", 32)
-    contents = digest_of(text, *extras, *counts)
+    contents = digest_of(text, *extras, *counts, *weights, *priors)
     if not np.array_equal(digest, contents):
         got = f"{digest.tobytes().hex()[:12]}... in an altered file"
         raise ModelFileError("digest", f"the SHA-256 of the contents, {contents.tobytes().hex()[:12]}...", got)
     extra = json.loads(extras[0].tobytes()) if extras else None
     if old and isinstance(extra, dict):
         extra.setdefault("decay", header["decay"])  # "auto" or a number; format 4 leaves it to the federation
-    weights = [values["weight"] if weighted else 1.0 for values in members]
+    shares = [values["weight"] if weighted else 1.0 for values in members]
     model = Model(
-        tuple(_member(*parts, len(classes)) for parts in zip(specs, members, counts, weights, strict=True)),
+        tuple(_member(*parts, len(classes)) for parts in zip(specs, members, counts, shares, strict=True)),
         classes,
         header["feature_names"],
         header.get("guarantee") if old else header["guarantee"],
+        tuple(each.astype(np.int32) for each in weights) if refined else None,
+        *priors,
     )
     return model, extra
 
@@ -202,11 +224,27 @@ def _member_of_old(header: dict[str, Any]) -> dict[str, Any]:
 
 
 def _narrow(counts: ClassCounts) -> npt.NDArray[Any]:
-    """Counts in the narrowest little-endian integer type that holds them, unsigned if they are exact."""
-    extreme = int(counts.array.max())
+    """Counts in the narrowest integer type that holds them, unsigned if they are exact."""
     if counts.noise:
-        extreme = min(int(counts.array.min()), -extreme, -1)
-    return counts.array.astype(np.min_scalar_type(extreme).newbyteorder("<"))
+        return _little(narrowed(counts.array))
+    return _little(counts.array.astype(np.min_scalar_type(int(counts.array.max()))))
+
+
+def narrowed(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Integers in the narrowest signed type that holds them."""
+    # A signed type holds as much above as below zero, and one more below.
+    least = min(int(array.min(initial=0)), -int(array.max(initial=0)) - 1)
+    return array.astype(np.min_scalar_type(least))
+
+
+def _narrow_signed(weights: npt.NDArray[np.int32]) -> npt.NDArray[Any]:
+    """Weights in the narrowest little-endian type that holds them and their negatives."""
+    extreme = int(np.abs(weights).max(initial=0))
+    return _little(weights.astype(np.min_scalar_type(-extreme - 1)))  # -128 fits a byte, 128 does not
+
+
+def _little(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return array.astype(array.dtype.newbyteorder("<"), copy=False)
 
 
 def _read_npy(archive: zipfile.ZipFile, name: str, dtypes: str, max_bytes: int) -> npt.NDArray[Any]:

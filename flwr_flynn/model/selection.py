@@ -19,6 +19,7 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import candidate_readouts
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.leave_one_out import TEMPERATURES, Table, leave_one_out_tables
+from flwr_flynn.model.metrics import mean_recall
 from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.subsample import kept
 
@@ -101,7 +102,7 @@ def choose(correct: Sequence[Table], n_per_class: npt.NDArray[np.int64], max_mem
     same on every machine. Of equals the first is taken; without samples the first of all.
     """
     filled = np.flatnonzero(n_per_class > 0)
-    scores = [[_balanced_accuracy(row[filled], n_per_class[filled]) for row in table] for table in correct]
+    scores = [[mean_recall(row, n_per_class) for row in table] for table in correct]
     best = sorted(range(len(scores)), key=lambda i: -max(scores[i]))[:max_members]
     top = max(scores[best[0]])
     steps = [math.floor((top - max(scores[i])) * _STEPS) for i in best]
@@ -114,10 +115,3 @@ def choose(correct: Sequence[Table], n_per_class: npt.NDArray[np.int64], max_mem
 def best_temperature(log_losses: npt.NDArray[Any]) -> float:
     """Temperature of the lowest of the summed log-losses, (T,), the first among equals; 1.0 without samples."""
     return TEMPERATURES[int(np.argmin(log_losses))] if log_losses.any() else 1.0
-
-
-def _balanced_accuracy(correct: Table, sizes: Table) -> float:
-    """Mean recall, rounded so that ties do not depend on the order of the classes or on errors of division."""
-    if len(sizes) == 0:
-        return 0.0
-    return round(math.fsum((correct / sizes).tolist()) / len(sizes), 12)

@@ -36,7 +36,7 @@ def asking(request: Request[Any]) -> FitIns:
 
 
 def context(node: dict[str, Any], **run: Any) -> Context:
-    settings = {key: default for key, default, _ in RunConfig.table()}
+    settings = {row.key: row.default for row in RunConfig.rows()}
     return Context(run_id=1, node_id=2, node_config=node, state=RecordDict(), run_config=settings | run)
 
 
@@ -118,6 +118,20 @@ def test_the_least_of_points_in_a_sum_is_the_partys_own(tmp_path: Path) -> None:
     simulated = {"partition-id": 0, "num-partitions": 1}
     assert simulated_client(context(simulated, **{"min-examples": 140})).fit(request).num_examples < 1444
     assert simulated_client(context(simulated, **{"min-examples": 1})).fit(request).num_examples == 1444
+
+
+def test_own_frequencies_are_a_setting_of_the_party_or_of_the_simulation(tmp_path: Path) -> None:
+    np.savez(tmp_path / "mine.npz", X=np.eye(64)[:30], y=np.arange(30) % 10)
+    node = {"data-path": str(tmp_path / "mine.npz")}
+    found = [client_fn(context(node | each)).client.party.options.personal for each in ({}, {"personal": False})]
+    assert found == [True, False]
+    assert client_fn(context(node, personal=False)).client.party.options.personal  # the node's own word
+    pytest.importorskip("flwr_datasets")
+    simulated = {"partition-id": 0, "num-partitions": 1}
+    found = [
+        simulated_client(context(simulated, personal=each)).client.party.options.personal for each in (True, False)
+    ]
+    assert found == [True, False]
 
 
 # ---- private counts

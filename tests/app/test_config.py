@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 def test_pyproject_declares_every_key_with_its_default() -> None:
     text = (ROOT / "pyproject.toml").read_text()
     declared = tomllib.loads(text)["tool"]["flwr"]["app"]["config"]
-    table = {key: default for key, default, _ in RunConfig.table()}
+    table = {row.key: row.default for row in RunConfig.rows()}
     assert declared == table
     assert {k: type(v) for k, v in declared.items()} == {k: type(v) for k, v in table.items()}
     assert RunConfig.parse(declared) == RunConfig()
@@ -64,6 +64,8 @@ def test_every_setting_has_a_group_and_an_example_of_each_fact() -> None:
         ("alpha", 10**400, "expected a number above 0, got 1" + 79 * "0"),
         ("rounds", -(10**400), "expected an integer from 0 to 1000, got -1" + 78 * "0"),
         ("effort", "maximal", 'expected one of quick, default, thorough, got "maximal"'),
+        ("refine-rounds", -1, "expected an integer from 0 to 1000, got -1"),
+        ("refine-rounds", 1001, "expected an integer from 0 to 1000, got 1001"),
         ("max-members", 0, "expected an integer from 1 to 16, got 0"),
         ("max-members", 17, "expected an integer from 1 to 16, got 17"),
         ("min-examples", 0, "expected an integer of at least 1, got 0"),
@@ -147,7 +149,8 @@ def test_a_plan_takes_what_is_given_and_leaves_the_rest_open() -> None:
 @pytest.mark.parametrize(
     ("settings", "field", "got"),
     [
-        ({"row-nnz": 9}, "row-nnz", "9"),
+        ({"row-nnz": 9, "scaling": "none"}, "row-nnz", "9"),
+        ({"row-nnz": 99}, "row-nnz", "99"),  # for no candidate
         ({"hash-dim": 10, "hash-nnz": 11}, "hash-nnz", "11"),
         ({"center": "1,2"}, "center", '"1,2"'),
         ({"center": "inf"}, "center", '"inf"'),
@@ -216,6 +219,13 @@ def test_the_default_scaling_is_the_choice_among_six_where_nothing_forbids_it(
 def test_nothing_is_learned_of_the_columns_in_private_and_secure_runs(setting: dict[str, Any], scaling: str) -> None:
     with raises(ConfigError, field="run-config scaling"):
         RunConfig.parse({**setting, "scaling": scaling})
+
+
+@pytest.mark.parametrize("setting", [{"epsilon": 1.0}, {"secure": True, "max-examples": 100}, {"action": "evaluate"}])
+def test_private_secure_and_finished_runs_refine_nothing(setting: dict[str, Any]) -> None:
+    more = {"federation": "f.npz"} if "action" in setting else {}
+    with raises(ConfigError, field="run-config refine-rounds"):
+        RunConfig.parse({**setting, **more, "refine-rounds": 3})
 
 
 def test_effort_and_members_are_those_of_the_plan() -> None:
@@ -347,7 +357,7 @@ scalars = st.one_of(
 )
 
 
-@given(st.dictionaries(st.sampled_from([key for key, _, _ in RunConfig.table()]), scalars))
+@given(st.dictionaries(st.sampled_from([row.key for row in RunConfig.rows()]), scalars))
 def test_any_mapping_is_taken_or_refused_in_one_line(raw: dict[str, Any]) -> None:
     try:
         config = RunConfig.parse(raw)

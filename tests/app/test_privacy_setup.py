@@ -644,7 +644,7 @@ def test_evaluating_a_model_with_a_budget_leaves_out_what_does_not_fit(tmp_path:
     model, config = ndarrays_to_parameters(asked.arrays()), config_of(asked)
     client = party(tmp_path, X_test=spoiled, y_test=y, evaluates=True).to_client()
     reply = client.evaluate(EvaluateIns(model, config))
-    clean = FlyNNClient(X, y, name="Basel", X_test=X[1::2], y_test=y[1::2]).to_client()
+    clean = FlyNNClient(X, y, name="Basel", X_test=X[1::2], y_test=y[1::2], personal=False).to_client()
     assert reply == clean.evaluate(EvaluateIns(model, config))
     assert reply.status == Status(Code.OK, "Success")
 

@@ -28,6 +28,7 @@ from flwr_flynn.app.data import datasets
 from flwr_flynn.errors import AggregationError, ConfigError, FlyNNError
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.federation_file import main as show
+from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.privacy import mechanism_from_dict
 from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.fakes import CLASSES, Proxy, manager, points
@@ -48,6 +49,7 @@ REPORT: dict[str, Any] = {
     "columns": None,
     "histograms": None,
     "selection": None,
+    "refinement": None,
     "specs": [],
     "members": [],
     "traffic": {},
@@ -129,6 +131,15 @@ def test_the_table_tells_an_evaluation_that_failed_from_none(tmp_path: Path) -> 
     assert "could not keep the model: b disk full" in table
 
 
+def test_the_table_has_results_with_own_frequencies_where_there_are_any(tmp_path: Path) -> None:
+    figures = {"accuracy": 0.75, "worst_party": {"name": "Ulm", "accuracy": 0.5, "examples": 2}, "examples": 8}
+    evaluation = {"balanced_accuracy": 0.75, "macro_f1": 0.75, **figures}
+    own = {"accuracy": 0.875, "worst_party": {"name": "Bonn", "accuracy": 0.625, "examples": 8}, "sent": 2}
+    table = reports.table(REPORT | {"evaluation": {**evaluation, "personal": own}}, tmp_path)
+    assert "with own frequencies 0.8750, worst party 0.6250 (Bonn)" in " ".join(table.split())
+    assert "own frequencies" not in reports.table(REPORT | {"evaluation": {**evaluation, "personal": None}}, tmp_path)
+
+
 @pytest.mark.parametrize("key", ["n-features", "classes", "min-available"])
 def test_a_deployment_must_say_what_its_server_cannot_see(key: str) -> None:
     given = {"n-features": 4, "classes": "a,b", "min-available": 2}
@@ -170,6 +181,16 @@ def test_the_memory_limit_of_the_server_covers_all_hashes() -> None:
         assert f"for {hashes}1048576 rows" in caught.value.got
 
 
+def test_the_memory_limit_of_the_server_covers_the_refinement() -> None:
+    given = {"n-features": 20, "classes": ",".join("abcdefghij"), "min-available": 2, "hash-dim": 2**18}
+    given |= {"scaling": "weighted", "memory-limit": 0.4}
+    server_app.what_to_train(RunConfig.parse(given), None)
+    server_app.what_to_train(RunConfig.parse(given | {"refine-rounds": 1, "memory-limit": 0.6}), None)
+    with raises(ConfigError, field="run-config memory-limit") as caught:
+        server_app.what_to_train(RunConfig.parse(given | {"refine-rounds": 1}), None)
+    assert caught.value.got == f"0.49 GiB for the refinement of {10 * 2**18} weights"
+
+
 def test_sums_that_the_server_cannot_afford_are_refused() -> None:
     classes = ",".join(map(str, range(1000)))
     given = {"n-features": 2000, "classes": classes, "min-available": 2, "hash-dim": 256, "memory-limit": 1}
@@ -177,6 +198,40 @@ def test_sums_that_the_server_cannot_afford_are_refused() -> None:
     with raises(ConfigError, field="run-config memory-limit", expected="at most 1 GiB") as caught:
         server_app.what_to_train(RunConfig.parse({**given, "scaling": "weighted"}), None)
     assert "2000 columns" in caught.value.got
+
+
+def test_the_memory_limit_of_the_server_covers_the_histograms() -> None:
+    given = {"n-features": 1000, "classes": "a,b", "min-available": 2, "hash-dim": 64, "scaling": "ranks"}
+
+    def decide(gib: float, **more: Any) -> None:
+        server_app.what_to_train(RunConfig.parse({**given, "memory-limit": gib, **more}), None)
+
+    samples = {"n-examples": 10**5, "min-examples": 1}  # 1e8 values in as many bins of 96 bytes
+    decide(9, **samples)
+    with raises(ConfigError, field="run-config memory-limit", expected="at most 8 GiB") as caught:
+        decide(8, **samples)
+    assert caught.value.got == "8.94 GiB for the histograms of 1000 columns for 2 classes"
+    decide(2, **samples | {"min-examples": 5})  # a bin has five values or more
+    with raises(ConfigError, field="run-config memory-limit"):
+        decide(1.5, **samples | {"min-examples": 5})
+    decide(12, **samples | {"n-examples": 10**9})  # the values of a column fall into few bins
+    decide(1)  # of samples that nobody knows
+
+
+def test_the_histograms_of_pixels_have_few_bins(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = RunConfig(min_examples=1, memory_limit=1.0, hash_dim=64, scaling="ranks")
+    monkeypatch.setattr(server_app, "training_points", lambda _: 10**5)
+    monkeypatch.setattr(datasets, "simulated_shares", lambda *_: [])
+
+    def decide(X: np.ndarray) -> None:
+        dataset = datasets.Dataset(X, np.arange(4) % 2, [0, 1], "images")
+        monkeypatch.setattr(datasets, "simulated_dataset", lambda _: dataset)
+        server_app.what_to_train(config, 2)
+
+    decide(np.zeros((4, 1000), np.uint8))
+    with raises(ConfigError, field="run-config memory-limit") as caught:
+        decide(np.zeros((4, 1000), np.float32))
+    assert "histograms of 1000 columns" in caught.value.got
 
 
 def test_rounds_must_do_for_the_counting() -> None:
@@ -235,6 +290,57 @@ def test_the_table_shows_the_selection(tmp_path: Path) -> None:
     } <= rows
     table = reports.table(REPORT | {"selection": selection | {"accuracies": []}}, tmp_path)
     assert "none: no party with samples replied" in table
+
+
+def test_the_table_shows_the_refinement(tmp_path: Path) -> None:
+    refinement = {
+        "accuracy_before": 0.75,
+        "accuracies": [0.5, 0.875, 0.875],
+        "is_used": True,
+        "missing": {"refinement 2": {"b": "no reply"}},
+    }
+
+    def shown(**changes: Any) -> set[str]:
+        sha = {"federated": "12ab", "pooled": "12ab", "equal": True, "refined_equal": True}
+        table = reports.table(REPORT | {"refinement": refinement | changes, "sha256": sha}, tmp_path)
+        return {" ".join(line.split()) for line in table.splitlines()}
+
+    assert {
+        "refinement, held out 0.7500 before, 0.8750 in round 2 of 3",
+        "refinement 2: b no reply",
+        "refinement equal yes",
+    } <= shown()
+    left = shown(accuracies=[0.75], is_used=False, missing={})
+    assert "refinement, held out 0.7500 before, 0.7500 in round 1 of 1; the model is left as it was" in left
+    assert "refinement none: no party with samples replied" in shown(accuracies=[], accuracy_before=None)
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"decay": 0.5, "spec": HashSpec(4, 64, 2, 6, 0, signed=True)}], ids=["plan", "spec"]
+)
+def test_the_refinement_is_compared_with_that_of_the_pooled_points(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = points(60)
+    codes = np.array([CLASSES.index(label) for label in y])
+    config = RunConfig.parse({"hash-dim": 64, "min-examples": 1, "refine-rounds": 2})
+    plan = config.plan(4, 60, 3)
+    proxies = [Proxy(str(i), FlyNNClient(X[i::3], y[i::3], min_examples=1)) for i in range(3)]
+    strategy = FlyNNStrategy(
+        **{"spec": plan, "classes": CLASSES, **given},
+        min_available_clients=3,
+        min_parties=3,
+        min_examples=1,
+        refine_rounds=2,
+    )
+    Server(client_manager=manager(*proxies), strategy=strategy).fit(strategy.num_rounds, timeout=None)
+
+    def compared(pooled: np.ndarray) -> Any:
+        monkeypatch.setattr(datasets, "pooled_training", lambda *_: (pooled, codes, 3))
+        return reports.compared(config, strategy, plan, 3, strategy.federation("1"))["refined_equal"]
+
+    assert compared(X) is True
+    assert compared(X[::-1].copy()) is not True
 
 
 def test_the_table_of_one_candidate_shows_its_decay(tmp_path: Path) -> None:
@@ -388,6 +494,23 @@ def test_a_run_with_columns_and_a_selection_reports_them(tmp_path: Path, monkeyp
     for each, member_ in zip(members, model.model_.members, strict=True):
         assert (each["fingerprint"], each["weight"]) == (member_.counts.spec_fingerprint, member_.weight)
         assert each["spec"] == json.loads(json.dumps(member_.spec.to_dict()))
+
+
+@pytest.mark.parametrize("settings", [{"hash-dim": 64}, {"preset": "paper", "hash-dim": 64}], ids=str)
+def test_a_refined_run_reports_its_rounds(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = run(tmp_path, monkeypatch, lambda content, kind: content, **settings, **{"refine-rounds": 2})
+    refinement, names = report["refinement"], ["held-out", "refinement 1", "refinement 2"]
+    assert [name for name in report["traffic"] if name in names] == names
+    assert refinement.keys() == {"accuracy_before", "accuracies", "is_used", "missing"}
+    assert all(0 <= each <= 1 for each in (refinement["accuracy_before"], *refinement["accuracies"]))
+    assert refinement["missing"] == {}
+    assert refinement["is_used"] == (max(refinement["accuracies"]) > refinement["accuracy_before"])
+    model = FlyNNClassifier.load(tmp_path / "out" / "model.npz").model_
+    assert (model.refined is not None) == refinement["is_used"]
+    assert model.sha256() == report["sha256"]["model"]
+    assert run(tmp_path, monkeypatch, lambda content, kind: content, **settings)["refinement"] is None
 
 
 def test_a_run_of_one_hash_reports_one_member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

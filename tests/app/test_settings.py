@@ -85,7 +85,7 @@ def test_an_unknown_key_is_named() -> None:
 
 def test_files_follow_from_the_table() -> None:
     block = toml_block(Example)
-    assert tomllib.loads(block) == {key: default for key, default, _ in Example.table()}
+    assert tomllib.loads(block) == {row.key: row.default for row in Example.rows()}
     assert [line for line in block.splitlines() if line.startswith("#")] == ["# sizes", "# names"]
 
 

@@ -15,7 +15,16 @@ from sklearn.datasets import load_digits
 
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn.errors import CountsError, PayloadError
-from flwr_flynn.federated.compression import entropy, pack, pack_numbers, sealed, unpack, unpack_numbers
+from flwr_flynn.federated.compression import (
+    entropy,
+    pack,
+    pack_numbers,
+    pack_signed,
+    sealed,
+    unpack,
+    unpack_numbers,
+    unpack_signed,
+)
 from tests.raising import raises
 
 SHAPES = st.tuples(st.integers(1, 6), st.integers(1, 40))
@@ -272,3 +281,60 @@ def test_bytes_that_are_no_numbers_are_refused(raw: bytes, field: str) -> None:
 def test_numbers_beyond_int64_are_refused_whatever_is_allowed() -> None:
     with raises(PayloadError, field="numbers"):
         unpack_numbers(pack_numbers(np.array([2**63], np.uint64)), 1, 2**70)
+
+
+# ---- tables of both signs
+
+
+SIGNED = st.one_of(st.just(0), st.integers(-3, 3), st.integers(-300, 300), st.integers(-(2**61), 2**61))
+
+
+@given(arrays(np.int64, SHAPES, elements=SIGNED))
+def test_tables_of_both_signs_make_the_round_trip(table: np.ndarray) -> None:
+    packed = pack_signed(table)
+    assert (packed.dtype, packed.ndim) == (np.uint8, 1)
+    largest = int(np.abs(table).max())
+    found = unpack_signed(packed, table.shape, largest)
+    np.testing.assert_array_equal(found, table)
+    assert found.dtype == np.int64
+    if largest:
+        with raises(PayloadError, field="counts"):
+            unpack_signed(packed, table.shape, largest - 1)
+
+
+def test_small_magnitudes_of_either_sign_are_small_numbers() -> None:
+    table = np.array([[0, -1, 1, -2, 2]])
+    np.testing.assert_array_equal(unpack(pack_signed(table), (1, 5), 4), [[0, 1, 2, 3, 4]])
+    np.testing.assert_array_equal(unpack_signed(pack_signed(table.astype(np.int8)), (1, 5), 2), table)
+    random = np.random.default_rng(0).integers(-1, 2, (10, 1000))
+    assert pack_signed(random).nbytes < 10_000 / 4
+
+
+@pytest.mark.parametrize("largest", [0, 1, 2**40, 2**61])
+def test_the_bounds_of_both_signs_are_those_that_are_allowed(largest: int) -> None:
+    for value, is_fine in ((largest, True), (-largest, True), (largest + 1, False), (-largest - 1, False)):
+        packed = pack_signed(np.array([[0, value]]))
+        if is_fine:
+            assert unpack_signed(packed, (1, 2), largest).tolist() == [[0, value]]
+        else:
+            with raises(PayloadError, field="counts"):
+                unpack_signed(packed, (1, 2), largest)
+
+
+def test_whatever_is_done_to_a_signed_table_it_stays_within_its_bounds() -> None:
+    random = np.random.default_rng(0)
+    whole = pack_signed(random.integers(-9, 10, (3, 200))).tobytes()
+    accepted = 0
+    for turn in range(500):
+        raw = bytearray(whole)
+        for _ in range(random.integers(1, 5)):
+            raw[random.integers(len(raw))] = random.integers(256)
+        raw = bytearray(sealed(bytes(raw))) if turn % 2 else raw
+        try:
+            found = unpack_signed(np.frombuffer(bytes(raw), np.uint8), (3, 200), 100)
+        except PayloadError:
+            continue
+        accepted += 1
+        assert found.shape == (3, 200)
+        assert -100 <= found.min() <= found.max() <= 100
+    assert accepted < 400

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from sklearn.datasets import load_digits
 
+from flwr_flynn.federated import run_spec
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.forecast import forecast
 from flwr_flynn.federated.options import RunOptions
@@ -14,7 +15,9 @@ from flwr_flynn.model.candidates import HashPlan
 from tests.federated.runs import AUTO, GRID, options_for
 
 
-@pytest.mark.parametrize("changes", [{}, {"fraction_evaluate": 0}, {"fraction_evaluate": 0, "hand_out": True}], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{}, {"refine_rounds": 2}, {"fraction_evaluate": 0}, {"fraction_evaluate": 0, "hand_out": True}], ids=str
+)
 def test_a_run_takes_no_more_bytes_than_were_forecast(changes: dict[str, Any]) -> None:
     X, y = load_digits(return_X_y=True)
     plan = HashPlan(64, 10, len(y), "auto", hash_dim=4096)
@@ -38,6 +41,13 @@ def test_a_run_takes_no_more_bytes_than_were_forecast(changes: dict[str, Any]) -
 )
 def test_where_sizes_are_not_known_there_is_no_forecast(spec: Any, changes: dict[str, Any]) -> None:
     assert forecast(RunOptions(**options_for(spec, **changes)), 4) is None
+
+
+def test_a_forecast_draws_no_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_spec, "flynn_hash", lambda _: pytest.fail("drawn"))
+    found = forecast(RunOptions(**options_for(AUTO)), 5)
+    assert found is not None
+    assert found["counts"].down > 4 * 32 * 4  # the edges of four columns are in it
 
 
 def test_more_parties_send_less_each() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -49,6 +50,9 @@ def names(**changes: Any) -> list[str]:
         ({"spec": LARGE, "decay": 0.5}, "columns histograms counts selection evaluation"),
         ({"spec": LARGE, "fraction_evaluate": 0}, "columns histograms counts"),
         ({"spec": LARGE, "fraction_evaluate": 0, "hand_out": True}, "columns histograms counts evaluation"),
+        ({"refine_rounds": 2}, "counts selection held-out refinement-1 refinement-2 evaluation"),
+        ({"refine_rounds": 1, "decay": 0.5}, "counts held-out refinement-1 evaluation"),
+        ({"refine_rounds": 1, "spec": WEIGHTED}, "columns counts selection held-out refinement-1 evaluation"),
         ({"mechanism": NOISE}, "counts"),
         ({"mechanism": NOISE, "fraction_evaluate": 1.0}, "counts evaluation"),
         ({"secure_bound": 256, "min_parties": 3}, "counts evaluation"),
@@ -56,16 +60,26 @@ def names(**changes: Any) -> list[str]:
     ids=str,
 )
 def test_phases_of_a_new_federation(changes: dict[str, Any], expected: str) -> None:
-    assert names(**changes) == expected.split()
+    assert [name.replace(" ", "-") for name in names(**changes)] == expected.split()
 
 
 def test_phases_from_a_saved_run() -> None:
     federation = federate(make(), [party_of(*points(30), name="a")]).federation("1")
     for purpose in ("join", "withdraw"):
         assert names(federation=federation, purpose=purpose) == ["counts", "selection", "evaluation"]
+        refined = ["counts", "selection", "held-out", "refinement 1", "evaluation"]
+        assert names(federation=federation, purpose=purpose, refine_rounds=1) == refined
     assert names(federation=federation, purpose="evaluate") == ["evaluation"]
     assert names(federation=federation, purpose="evaluate", fraction_evaluate=0) == []
     assert names(federation=federation, purpose="resume") == []
+
+
+@pytest.mark.parametrize("due", ["held-out", "refinement 1", "refinement 7"])
+def test_a_run_that_stopped_in_its_refinement_begins_it_anew(due: str) -> None:
+    federation = federate(make(), [party_of(*points(30), name="a")]).federation("1")
+    stopped = {"federation": replace(federation, phase=due), "purpose": "resume"}
+    assert names(**stopped, refine_rounds=2) == ["held-out", "refinement 1", "refinement 2", "evaluation"]
+    assert names(**stopped) == ["evaluation"]
 
 
 def test_the_counting_asks_those_who_can_be_in_it() -> None:

@@ -235,18 +235,13 @@ def test_where_failures_are_not_accepted_a_training_phase_is_whole_or_not_done(f
         assert len(taken.missing) == 4
         steps.lost = set()
 
-    step()
-    assert "columns" not in steps.run.state.results
-    with raises(AggregationError, counted=0) as caught:
-        _ = steps.run.counts
-    assert caught.value.missing == steps.run.rosters["columns"].missing
-    steps.step(TRAIN)
-    step()
-    assert "histograms" not in steps.run.state.results
-    with raises(AggregationError, counted=0) as caught:
-        _ = steps.run.counts
-    assert caught.value.missing == steps.run.rosters["histograms"].missing
-    steps.step(TRAIN)
+    for phase in ("columns", "histograms"):
+        step()
+        assert phase not in steps.run.state.results
+        with raises(AggregationError, counted=0) as caught:
+            _ = steps.run.counts
+        assert caught.value.missing == steps.run.rosters[phase].missing
+        steps.step(TRAIN)
     step()
     assert steps.run.counts.n_examples == 0
     assert steps.run.counted.missing["party-0"] == "set aside with its round, because others failed"

@@ -48,7 +48,11 @@ class Case:
         """The statistic of some samples, over the wire and back."""
         samples, labels = X[places], LABELS[places]
         nothing = X[:0], LABELS[:0]
-        party = party_of(*nothing, samples, labels) if self.held_out else party_of(samples, labels, min_examples=1)
+        party = (
+            party_of(*nothing, samples, labels, personal=False)
+            if self.held_out
+            else party_of(samples, labels, min_examples=1)
+        )
         sizes = np.bincount(Y[places], minlength=3).tolist()
         found = statistic_of(self.request, party, Member("", "1", sizes=tuple(sizes)))
         return self.zero() if found is None else found
@@ -66,7 +70,9 @@ CASES = {
     "histograms": Case(HistogramsRequest(X.mean(axis=0), NAMES, 1), lambda: ColumnHistograms.zeros(4, 3)),
     "counts": Case(CountsRequest(RUN), lambda: no_counts(RUN)),
     "selection": SELECTION,
-    "evaluation": Case(MODEL, lambda: Tables((np.zeros((3, 3), np.int64),)), held_out=True),
+    "evaluation": Case(
+        MODEL, lambda: Tables(tuple(np.zeros(shape, np.int64) for shape in ((3, 3), (3, 3), (1, 1)))), held_out=True
+    ),
 }
 POOLED = {name: case.of(SOME) for name, case in CASES.items()}
 

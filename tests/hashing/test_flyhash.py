@@ -64,18 +64,19 @@ def test_hash_agrees_with_the_oracle_where_every_stage_of_selection_runs(kind, s
 
 @pytest.mark.parametrize("order", ["ascending", "descending"])
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.int64, np.float32])
-def test_selection_survives_rows_in_the_worst_order(order, dtype):
-    # Sums that only rise raise every threshold at every row.
-    rows = np.arange(120)[:, None]
+@pytest.mark.parametrize(("copies", "hash_nnz"), [(1, 5), (32, 5), (32, 40), (40, 90)])
+def test_selection_survives_rows_in_the_worst_order(order, dtype, copies, hash_nnz):
+    # Sums that only rise raise every threshold at every row. Sums that only fall make the first rows no fair sample.
+    rows = np.repeat(np.arange(120), copies)[:, None]
     if order == "descending":
         rows = rows[::-1]
-    hasher = FlyHash.from_rows(rows, n_features=120, hash_nnz=5)
+    hasher = FlyHash.from_rows(rows, n_features=120, hash_nnz=hash_nnz)
     x = np.arange(120).astype(dtype)[None]
     if dtype == np.int16:
         x = x * 250
     if dtype == np.int64:
         x = x * 2**40
-    np.testing.assert_array_equal(hasher.active(x), oracle.active(x, hasher.rows, 5))
+    np.testing.assert_array_equal(hasher.active(x), oracle.active(x, hasher.rows, hash_nnz))
 
 
 FLOATS = {

@@ -10,7 +10,7 @@ from hypothesis import given
 
 from flwr_flynn import FlyHash, HashSpec
 from flwr_flynn.errors import SpecError
-from tests.strategies import specs
+from tests.strategies import coded_specs, specs
 
 SPEC = HashSpec(n_features=10, hash_dim=300, row_nnz=3, hash_nnz=7, seed=5)
 
@@ -54,7 +54,7 @@ def test_a_bad_field_is_named(change, expected, got):
     assert got in raised.value.got
 
 
-@given(specs(3))
+@given(specs(3) | coded_specs(3))
 def test_specs_survive_json(spec):
     again = HashSpec.from_dict(json.loads(json.dumps(spec.to_dict())))
     assert again == spec

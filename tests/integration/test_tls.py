@@ -25,7 +25,7 @@ NAMES = ["sepal_length", "sepal_width", "petal_length", "petal_width"]
 
 
 def pooled_counts(folder: Path, spec: HashSpec) -> np.ndarray:
-    """What the training rows of the three files together make, with a hash that the federation came to."""
+    """Class counts of the training rows of all three files, by a hash that the federation came to."""
     import pandas as pd
 
     frames = [pd.read_csv(folder / site / "flowers.csv") for site in SITES]

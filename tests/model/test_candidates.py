@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from flwr_flynn.model.candidates import candidate_readouts, row_weights, typical
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import SCALINGS, ColumnMoments
 from flwr_flynn.model.scoring import Readout
+from tests.raising import raises
 from tests.strategies import FINGERPRINT, counted, hashes
 
 X, Y = load_iris(return_X_y=True)
@@ -182,6 +184,51 @@ def test_bad_plans_are_refused():
         with pytest.raises(SpecError) as raised:
             HashPlan(4, 3, **change)
         assert raised.value.field == next(iter(change))
+
+
+@pytest.mark.parametrize(
+    ("row_nnz", "n_inputs"),
+    [(4, [20, 64, 20, 64, 4, 4]), (5, [20, 64, 20, 64]), (11, [64, 20, 64]), (21, [64, 64]), (33, [64]), (64, [64])],
+)
+def test_auto_has_the_candidates_that_can_have_so_many_entries_in_a_row(row_nnz, n_inputs):
+    specs = HashPlan(4, 3, scaling="auto", row_nnz=row_nnz).specs(MOMENTS, HISTOGRAMS)
+    assert [(spec.n_inputs, spec.row_nnz) for spec in specs] == [(n, row_nnz) for n in n_inputs]
+
+
+@pytest.mark.parametrize("row_nnz", [0, 65, "many"])
+def test_a_row_that_no_candidate_has_room_for_is_refused(row_nnz):
+    with raises(SpecError, field="row_nnz", got=row_nnz):
+        HashPlan(4, 3, scaling="auto", row_nnz=row_nnz).specs(MOMENTS, HISTOGRAMS)
+    with raises(SpecError, field="row_nnz", got=5):
+        HashPlan(4, 3, scaling="auto", row_nnz=5, waves=False, signed=True).specs(MOMENTS)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "got"),
+    [
+        (5, "int"),
+        (((0, 0),), "1 entries"),
+        (((0, 0), (1, 1), (2, 2)), "3 entries"),
+        (((0,), (1,)), "shapes (1,) and (1,)"),
+        (((0, 0), (1,)), "shapes (2,) and (1,)"),
+        ((0, 1), "shapes () and ()"),
+        (("ab", "cd"), "shapes () and ()"),
+        ((("0", "0"), ("1", "1")), "entries of <U1 and <U1"),
+        (((0, 0), (1, -1)), "0.0 to -1.0 at index 1"),
+        (((0, math.nan), (1, 1)), "nan to 1.0 at index 1"),
+        (((-1e308, 0), (1e308, 1)), "-1e+308 to 1e+308 at index 0"),
+    ],
+    ids=str,
+)
+def test_ranges_that_are_none_are_refused_by_their_name(ranges, got):
+    with raises(SpecError, field="ranges", got=got):
+        HashPlan(2, 2, ranges=ranges)
+
+
+def test_ranges_may_be_arrays_and_empty():
+    (spec,) = HashPlan(2, 2, ranges=([0, 1], [1, 1])).specs()
+    assert spec.edges[1] == (1.0,) * 32
+    assert HashPlan(2, 2, ranges=np.array([[0, 1], [1, 1]])).specs() == (spec,)
 
 
 def test_a_given_decay_leaves_no_choice():

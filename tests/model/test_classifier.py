@@ -339,6 +339,7 @@ def test_sizes_left_out_are_suggested():
         {"hash_dim": 8},
         {"hash_dim": 10**5},
         {"row_nnz": 3},
+        {"row_nnz": 6},  # for the candidates with more columns than five
         {"hash_nnz": 5},
         {"hash_dim": 50, "hash_nnz": 50},
     ):
@@ -347,7 +348,9 @@ def test_sizes_left_out_are_suggested():
     for member in FlyNNClassifier(hash_dim=10**5).fit(X, Y).model_.members:
         assert member.spec.hash_nnz > suggested.hash_nnz
     with raises(SpecError, field="row_nnz", got=6):
-        FlyNNClassifier(row_nnz=6).fit(X, Y)
+        FlyNNClassifier(row_nnz=6, scaling="weighted", waves=False).fit(X, Y)
+    with raises(SpecError, field="row_nnz", got=99):  # for no candidate
+        FlyNNClassifier(row_nnz=99).fit(X, Y)
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,22 @@ def test_batches_do_not_show(monkeypatch):
     assert (ColumnHistograms.from_data(X, y, L), ColumnHistograms.from_data(X, y, L, min_examples=9)) == expected
 
 
+def test_a_cell_is_merged_only_so_often_as_batches_can_be_halved(monkeypatch):
+    """One batch after the other would take 64 / 2 merges of every cell on average."""
+    merged = []
+    combine = ColumnHistograms._combine
+    monkeypatch.setattr(column_histograms, "_BATCH", 10)
+    monkeypatch.setattr(
+        ColumnHistograms,
+        "_combine",
+        lambda a, b, sign: merged.append(len(b.cells) + len(a.cells)) or combine(a, b, sign),
+    )
+    X = np.arange(640.0)[:, None] + 1000
+    found = ColumnHistograms.from_data(X, np.zeros(640, np.int64), 1)
+    assert len(found.cells) == 640
+    assert sum(merged) <= 640 * (6 + 1)
+
+
 def test_only_samples_of_the_sum_can_be_taken_out():
     X, y = np.array([[1.0], [2.0]]), np.array([0, 1])
     histograms = ColumnHistograms.from_data(X, y, 2)

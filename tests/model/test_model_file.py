@@ -176,7 +176,8 @@ def test_forging_works(path):
         (b"[" * 10**5, "file"),
         (b"\xff", "file"),
         (b"{}", "file"),
-        (set_to("format", value=6), "format"),
+        (set_to("format", value=7), "format"),
+        (set_to("format", value=6), "arrays"),  # which has weights of the bits
         (set_to("format", value=5), "file"),  # whose members have weights
         (set_to("format", value=True), "format"),
         (set_to("members", value=[]), "arrays"),
@@ -341,6 +342,16 @@ def noisy_path(tmp_path):
     release = SimulatedRelease(mechanism, seed=1).release(model.counts_)
     FlyNNClassifier.from_counts(SPEC, release, model.classes_, guarantee=mechanism.guarantee()).save(path)
     return path
+
+
+@pytest.mark.parametrize("largest", [127, 128, 32767, 32768])
+def test_noisy_counts_at_the_end_of_a_type_come_back(noisy_path, tmp_path, largest):
+    model = FlyNNClassifier.load(noisy_path)
+    array = np.clip(model.counts_.array, -100, 100)
+    array[0, 0] = largest
+    counts = replace(model.counts_, array=array)
+    FlyNNClassifier.from_counts(SPEC, counts, model.classes_).save(tmp_path / "edge")
+    assert FlyNNClassifier.load(tmp_path / "edge").counts_ == counts
 
 
 def test_noisy_models_come_back_with_their_noise_and_guarantee(noisy_path, tmp_path):

@@ -226,6 +226,35 @@ def test_there_is_a_row_for_every_cell(finished):
         assert (folder / f"{what}-digits-4.png").stat().st_size > 10_000
 
 
+def test_own_frequencies_are_in_every_cell_and_help_where_parties_are_skewed(finished):
+    for method in noniid.METHODS:
+        mine = {row["split"]: row for row in finished[1] if row["method"] == method}
+        assert float(mine["Dirichlet 0.1"]["personal accuracy"]) >= float(mine["Dirichlet 0.1"]["accuracy"])
+        assert 0 <= float(mine["IID"]["personal worst"]) <= 1
+
+
+@pytest.mark.parametrize("pooled", [[50, 50], [10, 90]])
+def test_a_party_adds_its_frequencies_less_the_pooled_ones(pooled):
+    random = np.random.default_rng(0)
+    y = np.repeat([0, 1], [90, 10])
+    X = (random.normal(size=(100, 2)) + y[:, None] * [0.5, 0]).astype(np.float32)
+    weights = [np.array([[0.0, 0.5], [0.0, 0.0]]), np.log(np.array(pooled) / 100)]
+    share = splits.Share(X, y, X, y)
+    scores = gradients.logits(weights, X) + np.log([90.5, 10.5]) - np.log(np.array(pooled) + 0.5)
+    found = noniid.with_own_frequencies(share, weights, np.array(pooled))
+    np.testing.assert_array_equal(found, scores.argmax(axis=1))
+    alike = splits.Share(X, np.arange(100) % 2, X, y)  # for which the frequencies of the classes say nothing
+    plain = gradients.logits(weights, X).argmax(axis=1)
+    if pooled == [50, 50]:
+        np.testing.assert_array_equal(noniid.with_own_frequencies(alike, weights, np.array(pooled)), plain)
+    one_class = splits.Share(X[:90], y[:90], X, y)
+    scores = gradients.logits(weights, X) + np.log([90.5, 0.5]) - np.log(np.array(pooled) + 0.5)
+    found = noniid.with_own_frequencies(one_class, weights, np.array(pooled))
+    np.testing.assert_array_equal(found, scores.argmax(axis=1))
+    one = splits.Share(X[:1], y[:1], X, y)
+    np.testing.assert_array_equal(noniid.with_own_frequencies(one, weights, np.array(pooled)), plain)
+
+
 def test_flynn_is_the_pooled_model_in_every_cell(finished):
     mine = [row for row in finished[1] if row["method"] == noniid.FLYNN]
     assert len({row["sha256"] for row in mine} | {row["pooled sha256"] for row in mine}) == 1

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from flwr_flynn.errors import ConfigError, DataError, PayloadError, SpecError
 from flwr_flynn.federated.collect import Batch
-from flwr_flynn.federated.compression import pack_numbers, unpack_numbers
+from flwr_flynn.federated.compression import check_packed, pack_numbers, unpack_numbers
 from flwr_flynn.federated.labels import Label, checked_classes, checked_names, codes_of
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.phase import Context, Phase, RunState
@@ -86,8 +86,7 @@ class ColumnsRequest(Request[ColumnMoments]):
 
     def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> ColumnMoments:
         announced = reply.announced
-        if len(arrays) != 3 or any(array.dtype.str != "|u1" or array.ndim != 1 for array in arrays[1:]):
-            raise PayloadError("column sums", "class sizes and two packed arrays", f"{len(arrays)} arrays")
+        check_packed(arrays, 3, "column sums", "class sizes and two packed arrays", first=1)
         n_sums = self.n_rows * self.n_features
         limbs = [unpack_numbers(packed, n_sums * MOST_LIMBS, 2**32 - 1) for packed in arrays[1:]]
         if any(not len(each) or len(each) % n_sums for each in limbs):
@@ -95,30 +94,45 @@ class ColumnsRequest(Request[ColumnMoments]):
         shape = (self.n_rows, self.n_features, -1)
         wide = [each.astype(np.uint32).reshape(shape) for each in limbs]
         sums = ColumnMoments.from_limbs([arrays[0], *wide], self.n_features, self.n_rows)
-        if sums.n_examples != announced:
-            raise PayloadError("column sums", f"{announced} examples as announced", sums.n_examples)
         most = self.max_examples or self.capacity // 1024
-        if sums.n_examples > most:
-            raise PayloadError("column sums", f"at most {most} examples", sums.n_examples)
-        few = int(((sums.n_per_class > 0) & (sums.n_per_class < self.min_examples)).sum())
-        if few:
-            expected = f"classes of fewer than {self.min_examples} examples to be left out"
-            raise PayloadError("column sums", expected, f"{few} of them")
+        check_sizes(sums.n_per_class, announced, most, self.min_examples, "column sums")
         return sums
 
     def sizes(self, statistic: ColumnMoments) -> npt.NDArray[np.int64]:
         return statistic.n_per_class
 
 
-def derive_specs(plan: HashPlan, sums: ColumnMoments) -> tuple[tuple[HashSpec, ...], str]:
-    """Specs of a plan that `needs_sums` alone, and "" or the reason why they are unscaled."""
-    reason = "no party sent the sums of any sample"
-    if sums.n_examples:
+def check_sizes(sizes: npt.NDArray[np.int64], announced: int, most: int, least: int, field: str) -> None:
+    """Raise a `PayloadError` unless class sizes have the announced sum, up to `most`, and each is 0 or from `least`."""
+    if sizes.min() < 0:
+        raise PayloadError(field, "class sizes from 0", "a negative one")
+    n_examples = sum(sizes.tolist())
+    if n_examples != announced:
+        raise PayloadError(field, f"{announced} examples as announced", n_examples)
+    if n_examples > most:
+        raise PayloadError(field, f"at most {most} examples", n_examples)
+    few = int(((sizes > 0) & (sizes < least)).sum())
+    if few:
+        raise PayloadError(field, f"classes of fewer than {least} examples to be left out", f"{few} of them")
+
+
+def derive_specs(
+    plan: HashPlan, sums: ColumnMoments, histograms: ColumnHistograms | None = None
+) -> tuple[tuple[HashSpec, ...], str]:
+    """Specs of a plan that `needs_sums`, and "" or the reason why they are unscaled."""
+    reason = _trouble(sums)
+    if not reason and histograms is not None and not histograms.n_examples:
+        reason = "no party sent the histograms of any sample"
+    if not reason:
         try:
-            return plan.specs(sums), ""
+            return plan.specs(sums, histograms), ""
         except (SpecError, DataError) as error:
             reason = str(error)
     return unscaled(plan).specs(), reason
+
+
+def _trouble(sums: ColumnMoments) -> str:
+    return "" if sums.n_examples else "no party sent the sums of any sample"
 
 
 def foreseen(plan: HashPlan) -> tuple[HashSpec, ...]:
@@ -166,7 +180,7 @@ def _nothing(state: RunState, context: Context) -> ColumnMoments:
 def _fold(state: RunState, batch: Batch[ColumnMoments], context: Context) -> RunState:
     plan = context.options.plan
     assert plan is not None  # _request raises without one
-    trouble = "" if batch.total.n_examples else "no party sent the sums of any sample"
+    trouble = _trouble(batch.total)
     if not plan.needs_histograms:
         specs, trouble = derive_specs(plan, batch.total)
         state = replace(state, run_spec=replace(state.run_spec, specs=context.options.counted_specs(specs)))

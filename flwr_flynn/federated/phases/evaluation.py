@@ -1,4 +1,8 @@
-"""Phase "evaluation": the model goes to the parties, which keep it and try it on samples they held out."""
+"""Phase "evaluation": the model goes to the parties, which keep it and try it on samples they held out.
+
+A party may keep it with its own class frequencies beside it, see `model.personal`. Its answer has a second confusion
+matrix then, of its own copy on the same samples. Unlike the first, the sum of these depends on the split.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from flwr_flynn._validation import number
 from flwr_flynn.errors import ConfigError, DataError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch, collect_each
+from flwr_flynn.federated.compression import check_packed, pack_signed, unpack_signed
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.phase import SAMPLE, Context, Phase, RunState
 from flwr_flynn.federated.protocol import (
@@ -31,26 +36,29 @@ from flwr_flynn.federated.protocol import (
     register,
 )
 from flwr_flynn.federated.roster import Member, clean
-from flwr_flynn.federated.run_spec import RunSpec, Secure
+from flwr_flynn.federated.run_spec import Plain, RunSpec, Secure
 from flwr_flynn.federated.statistics import Tables
 from flwr_flynn.model.candidates import suggest_decay
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.metrics import summary
 from flwr_flynn.model.model import Model, ModelMember
+from flwr_flynn.model.refinement import LARGEST_WEIGHT, Weights
 from flwr_flynn.model.scoring import Readout, given_readout, suggest_temperature
+from flwr_flynn.model.weight_search import Search
 
 if TYPE_CHECKING:
     from flwr_flynn.federated.federation_file import Federation
     from flwr_flynn.federated.options import RunOptions
 
+_WEIGHT_BYTES = 40  # that a weight takes at a party, with its gradient, while they are packed
 _MAX_EXAMPLES = 2**48  # of a party; 32768 matrices of so many samples add up within int64
 
 
 @register
 @dataclass(frozen=True)
 class EvaluationRequest(Request[Tables]):
-    """Hand the model out, and ask for its confusion matrix on held-out samples."""
+    """Hand the model out, and ask for confusion matrices on held-out samples."""
 
     run: RunSpec  # with the specs of the model's members
     counts: tuple[ClassCounts, ...]  # of each member
@@ -58,6 +66,7 @@ class EvaluationRequest(Request[Tables]):
     weights: tuple[float, ...]
     n_releases: int = 0  # noises in the counts
     tries: bool = True  # else parties only keep the model
+    refined: Weights | None = None
 
     phase = "evaluation"
     channel = EVALUATE
@@ -65,18 +74,14 @@ class EvaluationRequest(Request[Tables]):
     def to_config(self) -> dict[str, Scalar]:
         return {
             **self.run.to_config(),
-            key("readouts"): json.dumps(
-                [
-                    [readout.rule, readout.decay, readout.temperature, weight]
-                    for readout, weight in zip(self.readouts, self.weights, strict=True)
-                ]
-            ),
+            key("readouts"): readouts_text(self.readouts, self.weights),
             key("n_releases"): self.n_releases,
             key("tries"): self.tries,
+            key("is_refined"): self.refined is not None,
         }
 
     def arrays(self) -> list[codec.Array]:
-        return codec.encode(*self.counts)
+        return codec.encode(*self.counts) + packed_weights(self.refined or ())
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[codec.Array], party: Party) -> EvaluationRequest:
@@ -84,11 +89,16 @@ class EvaluationRequest(Request[Tables]):
         tries = config.boolean("tries")
         party.check_run(run, config, cls.phase, RESULTS if tries else NOTHING)
         n_releases = config.integer("n_releases", 0, 2**31 - 1)
+        refined = None
+        if config.boolean("is_refined"):
+            n_members = len(run.specs)
+            check_room_for_weights(run, party)
+            arrays, refined = arrays[:-n_members], unpacked_weights(run, arrays[-n_members:])
         if run.mechanism is None:
             counts = codec.decode_all(arrays, run.hashers, run.n_classes)
         else:
             counts = (codec.decode_total(arrays, run.hasher, run.mechanism, n_releases),)
-        return cls(run, counts, *_readouts(config, len(run.specs)), n_releases, tries)
+        return cls(run, counts, *readouts_of(config, len(run.specs)), n_releases, tries, refined)
 
     @property
     def discloses(self) -> str:
@@ -97,26 +107,27 @@ class EvaluationRequest(Request[Tables]):
     @property
     def model(self) -> FlyNNClassifier:
         """The classifier that is handed out."""
-        return classifier_of(self.run, self.counts, self.readouts, self.weights)
+        members = tuple(map(ModelMember, self.run.specs, self.counts, self.readouts, self.weights))
+        return classifier_of(self.run, members, self.refined)
 
     def compute(self, party: Party) -> Answer:
         model = self.model
         answer = self._tried(party, model) if self.tries else Answer()
-        if reason := party.keep(model):
+        if reason := party.keep(self.run, model):
             answer.metrics[UNKEPT] = reason
         return answer
 
     def _tried(self, party: Party, model: FlyNNClassifier) -> Answer:
         try:
-            matrix = party.confusion(self.run, model)
+            matrices = party.confusion(self.run, model)
         except Exception as error:  # noqa: BLE001 - its text may hold anything; `Party.reason` tells the kind alone
             is_ours = isinstance(error, DataError | PayloadError)
             told = DataError("X_test, y_test", text=f"X_test, y_test: {error}") if is_ours else error
             return Answer(metrics={REFUSED: party.reason("the evaluation", told)})
-        if matrix is None:
+        if not matrices:
             return Answer()
-        n_examples = int(matrix.sum())
-        return Answer([matrix], n_examples, {"accuracy": float(np.trace(matrix) / n_examples)})
+        n_examples = int(matrices[0].sum())
+        return Answer([*matrices], n_examples, {"accuracy": float(np.trace(matrices[0]) / n_examples)})
 
     def read(self, arrays: Sequence[codec.Array], reply: Reply, member: Member | None) -> Tables | None:
         announced = reply.announced
@@ -124,18 +135,29 @@ class EvaluationRequest(Request[Tables]):
             return None
         if announced > _MAX_EXAMPLES:
             raise PayloadError("confusion matrix", f"at most {_MAX_EXAMPLES} examples", announced)
-        (matrix,) = codec.tables(arrays, [(self.run.n_classes, self.run.n_classes)])
-        if int(matrix.min()) < 0:
-            raise PayloadError("confusion matrix", "no negative count", "at least one")
-        # Python's integers, because counts near 2**63 would overflow an int64 sum.
-        total = sum(matrix.ravel().tolist())
-        if total != announced:
-            raise PayloadError("confusion matrix", f"{announced} examples as announced", total)
-        return Tables((matrix,))
+        n = 2 if isinstance(self.run.mode, Plain) and len(arrays) == 2 else 1
+        matrices = codec.tables(arrays, [(self.run.n_classes, self.run.n_classes)] * n)
+        for matrix in matrices:
+            if int(matrix.min()) < 0:
+                raise PayloadError("confusion matrix", "no negative count", "at least one")
+            # Python's integers, because counts near 2**63 would overflow an int64 sum.
+            total = sum(matrix.ravel().tolist())
+            if total != announced:
+                raise PayloadError("confusion matrix", f"{announced} examples as announced", total)
+        if not np.array_equal(matrices[0].sum(axis=1), matrices[-1].sum(axis=1)):
+            raise PayloadError("confusion matrix", "the same samples of each class in both", "different ones")
+        # A party without frequencies of its own has the shared model.
+        return Tables((matrices[0], matrices[-1], np.full((1, 1), n - 1, np.int64)))
 
 
-def _readouts(config: Config, n_members: int) -> tuple[tuple[Readout, ...], tuple[float, ...]]:
-    """The readouts that a server announced, with their temperatures, and the weights of the members."""
+def readouts_text(readouts: Sequence[Readout], weights: Sequence[float]) -> str:
+    """Readouts of members, with their temperatures, and the members' weights, as a server announces them."""
+    pairs = zip(readouts, weights, strict=True)
+    return json.dumps([[readout.rule, readout.decay, readout.temperature, weight] for readout, weight in pairs])
+
+
+def readouts_of(config: Config, n_members: int) -> tuple[tuple[Readout, ...], tuple[float, ...]]:
+    """The readouts and weights that a server announced."""
     lists = config.json("readouts", 200 * n_members)
     expected = f"{n_members} lists of rule, decay, temperature and weight"
     if not isinstance(lists, list) or len(lists) != n_members:
@@ -152,32 +174,63 @@ def _readouts(config: Config, n_members: int) -> tuple[tuple[Readout, ...], tupl
 
 
 @dataclass(frozen=True)
+class Refined:
+    """The result of a round of the refinement."""
+
+    search: Search | None  # of the newest round alone
+    missing: dict[str, str]  # reasons of parties without an answer, by name
+
+
+def packed_weights(weights: Weights | Sequence[Any]) -> list[codec.Array]:
+    """Weights as a message has them: one array for each member."""
+    return [pack_signed(each) for each in weights]
+
+
+def check_room_for_weights(run: RunSpec, party: Party) -> None:
+    """Raise a `PayloadError` if weights for all members of a run are more than the party has memory for."""
+    n_weights = run.n_classes * sum(spec.hash_dim for spec in run.specs)
+    party.check_memory(_WEIGHT_BYTES * n_weights, f"{n_weights} weights")
+
+
+def unpacked_weights(run: RunSpec, arrays: Sequence[codec.Array]) -> Weights:
+    """The weights of a run's members in arrays that may come from anybody."""
+    check_packed(arrays, len(run.specs), "weights", f"{len(run.specs)} packed arrays")
+    pairs = zip(arrays, run.specs, strict=True)
+    tables = [unpack_signed(array, (spec.hash_dim, run.n_classes), LARGEST_WEIGHT) for array, spec in pairs]
+    return tuple(table.astype(np.int32) for table in tables)
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """Results of one evaluation."""
 
-    figures: dict[str, Any] | None  # see `metrics.summary`; None without any matrix
+    figures: dict[str, Any] | None  # see `metrics.summary`, with those of the parties' own models; None without any
     missing: dict[str, str]  # reasons of parties without an answer, by name
     unkept: dict[str, str]  # reasons of parties that could not keep the model, by name
 
 
 def evaluated(parts: Mapping[str, Tables], missing: dict[str, str], unkept: dict[str, str]) -> Evaluation:
     """Results from confusion matrices, by the names of the parties."""
-    matrices = {name: part.tables[0] for name, part in parts.items()}
-    return Evaluation(summary(matrices) if matrices else None, missing, unkept)
+    if not parts:
+        return Evaluation(None, missing, unkept)
+    shared, own = ({name: part.tables[i] for name, part in parts.items()} for i in (0, 1))
+    sent = sum(int(part.tables[2].item()) for part in parts.values())
+    personal = summary(own) | {"sent": sent} if sent else None
+    return Evaluation(summary(shared) | {"personal": personal}, missing, unkept)
 
 
-def kept_specs(state: RunState) -> tuple[int, ...]:
+def kept_specs(state: RunState, options: RunOptions) -> tuple[int, ...]:
     """Indices, among the run's specs, of the model's members; the first where nothing is selected, or not yet."""
     selection, n_specs = state.results.get("selection"), len(state.run_spec.specs)
     if selection is None:
-        return tuple(range(n_specs)) if state.is_selected else (0,)
+        return tuple(range(n_specs)) if options.has_members else (0,)
     return tuple(selection.specs)
 
 
 def members_of(state: RunState, options: RunOptions) -> tuple[ModelMember, ...]:
     """The members of the model that the results so far make."""
     selection, saved, totals = state.results.get("selection"), options.federation, state.results["counts"]
-    indices = kept_specs(state)
+    indices = kept_specs(state, options)
     parts = [totals.parts[index] for index in indices]
     weights: Sequence[float] = (1.0,)
     if selection is not None:
@@ -203,36 +256,47 @@ def _is_chosen(saved: Federation, options: RunOptions) -> bool:
     return saved.is_selected or options.purpose == "evaluate" or saved.phase not in ("counts", "selection")
 
 
+def searched(state: RunState) -> Search | None:
+    """The search of the refinement, as far as it came; None without one."""
+    searches = [result.search for result in state.results.values() if isinstance(result, Refined)]
+    return next((search for search in reversed(searches) if search is not None), None)
+
+
+def refined_of(state: RunState, options: RunOptions) -> Weights | None:
+    """The weights of the model, if it is refined: in this run, or in the saved one whose counts it has."""
+    search, saved = searched(state), options.federation
+    if search is not None:
+        return search.best
+    return saved.refined if saved is not None and state.results["counts"] is saved.totals else None
+
+
 def model_of(state: RunState, options: RunOptions) -> FlyNNClassifier:
     """The classifier that the results so far make."""
-    return _classifier(state.run_spec, members_of(state, options))
+    return classifier_of(state.run_spec, members_of(state, options), refined_of(state, options))
 
 
-def classifier_of(
-    run: RunSpec, counts: Sequence[ClassCounts], readouts: Sequence[Readout], weights: Sequence[float] = (1.0,)
-) -> FlyNNClassifier:
-    """The classifier of a run's counts for its specs."""
-    return _classifier(run, tuple(map(ModelMember, run.specs, counts, readouts, weights)))
-
-
-def _classifier(run: RunSpec, members: tuple[ModelMember, ...]) -> FlyNNClassifier:
-    return FlyNNClassifier.from_model(Model(members, np.array(run.classes), run.feature_names, run.guarantee))
+def classifier_of(run: RunSpec, members: tuple[ModelMember, ...], refined: Weights | None = None) -> FlyNNClassifier:
+    """The classifier of members of the model, with the classes and the promise of a run."""
+    model = Model(members, np.array(run.classes), run.feature_names, run.guarantee, refined)
+    return FlyNNClassifier.from_model(model)
 
 
 def _request(state: RunState, context: Context) -> EvaluationRequest:
     members = members_of(state, context.options)
-    run = state.run_spec.only(kept_specs(state))
+    run = state.run_spec.only(kept_specs(state, context.options))
     counts = tuple(member.counts for member in members)
-    readouts = tuple(replace(member.readout, temperature=member.temperature) for member in members)
+    readouts = tuple(member.calibrated for member in members)
     weights = tuple(member.weight for member in members)
     n_releases = sum(release.times for release in counts[0].noise)
     if isinstance(run.mode, Secure):
         n_releases = len(context.counted.members)  # each added a share of the noise
-    return EvaluationRequest(run, counts, readouts, weights, n_releases, context.options.is_evaluated)
+    refined = refined_of(state, context.options)
+    return EvaluationRequest(run, counts, readouts, weights, n_releases, context.options.is_evaluated, refined)
 
 
 def _start(state: RunState, context: Context) -> Tables:
-    return Tables((np.zeros((state.run_spec.n_classes,) * 2, np.int64),))
+    shape = (state.run_spec.n_classes,) * 2
+    return Tables((np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros((1, 1), np.int64)))
 
 
 def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:

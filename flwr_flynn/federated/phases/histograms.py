@@ -13,23 +13,25 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.errors import ConfigError, DataError, PayloadError, SpecError
+from flwr_flynn.errors import ConfigError, DataError, PayloadError
 from flwr_flynn.federated.collect import Batch
-from flwr_flynn.federated.compression import pack_numbers, unpack_numbers
+from flwr_flynn.federated.compression import check_packed, pack_numbers, unpack_numbers
 from flwr_flynn.federated.labels import Label, checked_classes, checked_names, codes_of
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.phase import Context, Phase, RunState
-from flwr_flynn.federated.phases.columns import Columns, unscaled
+from flwr_flynn.federated.phases.columns import Columns, check_sizes, derive_specs
 from flwr_flynn.federated.protocol import TRAIN, Answer, Array, Config, Reply, Request, Scalar, key, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import MAX_CHARS, announced_names
 from flwr_flynn.hashing.rank_codes import KEY_BITS
-from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.column_histograms import ColumnHistograms
 
 _MOST_CELLS = 2**24  # of one party: they take 128 MiB a column of numbers
 _CELL_BYTES = 64  # that a cell takes while it is made, roughly
+_SUM_BYTES = 96  # that a cell of the sum takes while relevance is told from it, roughly
+
+USUAL_BINS = 2**16
+"""Bins of a column with values of both signs within 32 powers of two: 1024 for each of these and each sign."""
 
 
 @register
@@ -59,6 +61,16 @@ class HistogramsRequest(Request[ColumnHistograms]):
     def memory_needed(self) -> int:
         """Bytes that the sums of rows take, samples not included."""
         return 16 * len(self.classes) * self.n_features
+
+    def memory_of_sum(self, n_examples: int | None, most_bins: int = USUAL_BINS) -> int:
+        """Bytes that the sum of the parties takes at the server, roughly, for so many samples of all parties.
+
+        A bin has at least `min_examples` of them, and the values of a class in a column fall into `most_bins`. None:
+        a number that is not known, taken as 0.
+        """
+        n_cells = (n_examples or 0) * self.n_features // self.min_examples
+        most = most_bins * len(self.classes) * self.n_features
+        return self.memory_needed + _SUM_BYTES * min(n_cells, most)
 
     def to_config(self) -> dict[str, Scalar]:
         names = self.feature_names
@@ -100,19 +112,12 @@ class HistogramsRequest(Request[ColumnHistograms]):
 
     def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> ColumnHistograms:
         announced, n_classes = reply.announced, len(self.classes)
-        if len(arrays) != 3 or any(array.dtype.str != "|u1" or array.ndim != 1 for array in arrays[1:]):
-            raise PayloadError("histograms", "class sizes, gaps and counts", f"{len(arrays)} arrays")
+        check_packed(arrays, 3, "histograms", "class sizes, gaps and counts", first=1)
         sizes = arrays[0]
         if sizes.dtype.str != "<i8" or sizes.shape != (n_classes,):
             raise PayloadError("histograms", f"{n_classes} class sizes of int64", f"{sizes.dtype} of {sizes.shape}")
-        if sizes.min() < 0 or sum(sizes.tolist()) != announced:
-            raise PayloadError("histograms", f"{announced} examples as announced", "other class sizes")
-        if announced > (most := self.max_examples or self.capacity // 1024):
-            raise PayloadError("histograms", f"at most {most} examples", announced)
-        few = int(((sizes > 0) & (sizes < self.min_examples)).sum())
-        if few:
-            expected = f"classes of fewer than {self.min_examples} examples to be left out"
-            raise PayloadError("histograms", expected, f"{few} of them")
+        most = self.max_examples or self.capacity // 1024
+        check_sizes(sizes, announced, most, self.min_examples, "histograms")
         n_cells = min(announced * self.n_features, _MOST_CELLS)
         gaps = unpack_numbers(arrays[1], n_cells, n_classes * self.n_features << KEY_BITS)
         counts = unpack_numbers(arrays[2], n_cells, max(announced - 1, 0))
@@ -145,17 +150,6 @@ class Histograms:
     trouble: str  # the reason why the columns are not scaled, or ""
 
 
-def derive_specs(plan: HashPlan, columns: Columns, histograms: ColumnHistograms) -> tuple[tuple[HashSpec, ...], str]:
-    """Specs of a plan that `needs_histograms`, and "" or the reason why they are unscaled."""
-    reason = columns.trouble or "no party sent the histograms of any sample"
-    if histograms.n_examples and not columns.trouble:
-        try:
-            return plan.specs(columns.moments, histograms), ""
-        except (SpecError, DataError) as error:
-            reason = str(error)
-    return unscaled(plan).specs(), reason
-
-
 def _request(state: RunState, context: Context) -> HistogramsRequest:
     options, run = context.options, state.run_spec
     columns: Columns = state.results["columns"]
@@ -174,7 +168,8 @@ def _nothing(state: RunState, context: Context) -> ColumnHistograms:
 def _fold(state: RunState, batch: Batch[ColumnHistograms], context: Context) -> RunState:
     plan = context.options.plan
     assert plan is not None  # only such a plan has this phase
-    specs, trouble = derive_specs(plan, state.results["columns"], batch.total)
+    columns: Columns = state.results["columns"]
+    specs, trouble = derive_specs(plan, columns.moments, batch.total)
     state = replace(state, run_spec=replace(state.run_spec, specs=context.options.counted_specs(specs)))
     return state.with_result(HISTOGRAMS.name, Histograms(batch.total, dict(context.missing), trouble))
 

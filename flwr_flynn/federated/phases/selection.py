@@ -15,11 +15,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch
-from flwr_flynn.federated.compression import pack_numbers, unpack_numbers
+from flwr_flynn.federated.compression import check_packed, pack_numbers, unpack_numbers
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
 from flwr_flynn.federated.protocol import EVALUATE, EXACT, Answer, Array, Config, Reply, Request, Scalar, key, register
@@ -79,14 +80,10 @@ class SelectionRequest(Request[Tables]):
         return Answer([pack_numbers(table.ravel()) for table in tables], n_examples)
 
     def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> Tables:
-        if member is None or member.sizes is None:
-            raise PayloadError("selection", "a party whose counts are in the sum", "one that is not counted")
-        announced, sizes = reply.announced, np.array(member.sizes, np.int64)
-        if announced != member.examples:
-            raise PayloadError("selection", f"{member.examples} examples as counted", announced)
+        sizes, announced = counted_sizes(member, "selection"), reply.announced
+        check_all(announced, sizes, "selection")
         shapes = _shapes(self.candidates, self.run.n_classes)
-        if len(arrays) != len(shapes) or any(array.dtype.str != "|u1" or array.ndim != 1 for array in arrays):
-            raise PayloadError("tables", f"{len(shapes)} packed arrays", f"{len(arrays)} arrays")
+        check_packed(arrays, len(shapes), "tables", f"{len(shapes)} packed arrays")
         flat = [unpack_numbers(array, a * b, 2**63 - 1) for array, (a, b) in zip(arrays, shapes, strict=True)]
         if any(len(each) != a * b for each, (a, b) in zip(flat, shapes, strict=True)):
             raise PayloadError("tables", "a number for each entry", "more or fewer")
@@ -101,6 +98,19 @@ class SelectionRequest(Request[Tables]):
             if (losses < 0).any() or (losses > most).any():
                 raise PayloadError("log-losses", f"from 0 to {most}", "entries outside")
         return Tables(tuple(tables))
+
+
+def counted_sizes(member: Member | None, field: str) -> npt.NDArray[np.int64]:
+    """Class sizes of the sender, (L,), as counted; a `PayloadError` of this field if it is not counted."""
+    if member is None or member.sizes is None:
+        raise PayloadError(field, "a party whose counts are in the sum", "one that is not counted")
+    return np.array(member.sizes, np.int64)
+
+
+def check_all(announced: int, sizes: npt.NDArray[np.int64], field: str) -> None:
+    """Raise a `PayloadError` of this field unless a reply is about all the samples that are counted."""
+    if announced != (n_counted := sum(sizes.tolist())):
+        raise PayloadError(field, f"{n_counted} examples as counted", announced)
 
 
 @dataclass(frozen=True)
@@ -195,10 +205,7 @@ def _start(state: RunState, context: Context) -> Tables:
 
 
 def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
-    heard = [context.counted.member(cid) for cid in batch.passed]
-    silent = [member for member in context.counted.members if member not in heard]
-    absent = {context.names.get(member.node, str(member)): "not there to be asked" for member in silent}
-    missing = absent | dict(context.missing)
+    missing = context.unheard(batch.passed)
     candidates, most = _candidates_of(state, context), context.options.max_members
     selection = select(candidates, batch.total, len(batch.passed), missing, most)
     return state.with_result("selection", selection)

@@ -14,8 +14,7 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.compression import pack_numbers
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.phases.columns import Columns, ColumnsRequest, derive_specs, foreseen
-from flwr_flynn.federated.phases.histograms import derive_specs as derive_specs_by_histograms
+from flwr_flynn.federated.phases.columns import ColumnsRequest, derive_specs, foreseen
 from flwr_flynn.federated.protocol import PHASE, REFUSED, TRAIN, Config, Reply
 from flwr_flynn.federated.run_spec import announced_names
 from flwr_flynn.hashing.flyhash import FlyHash
@@ -222,7 +221,7 @@ def test_columns_that_are_all_alike_make_fewer_specs() -> None:
     assert trouble == ""
     assert len(specs) == len(set(specs)) == len(foreseen(plan)) - 1
     alike = ColumnHistograms.from_data(np.ones((9, 4)), np.arange(9) % 3, 3, [1.0] * 4)
-    specs, trouble = derive_specs_by_histograms(AUTO, Columns(same, {}, ""), alike)
+    specs, trouble = derive_specs(AUTO, same, alike)
     assert trouble == ""
     assert len(specs) == len(set(specs)) == len(foreseen(AUTO))
     assert not any(spec.n_waves for spec in specs)

@@ -110,7 +110,7 @@ def test_a_hostile_reply_costs_its_sender_alone_and_all_its_specs(name: str) -> 
 
 def test_the_memory_limit_covers_all_specs_before_any_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     config = Config(REQUEST.to_config())
-    needed = sum(memory_needed(spec, 3) for spec in GRID) + 16 * 9
+    needed = sum(memory_needed(spec, 3) for spec in GRID) + 32 * 9
     assert CountsRequest.from_config(config, [], party_of(X, LABELS, memory_limit=needed)).run == RUN
     monkeypatch.setattr(RunSpec, "agree_on_rows", lambda *_: pytest.fail("drew the rows"))
     with raises(PayloadError, field="memory"):

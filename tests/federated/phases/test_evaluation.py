@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,16 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest, classifier_of, evaluated
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, UNKEPT, Config, Reply
-from flwr_flynn.federated.run_spec import Noisy, RunSpec
+from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure
 from flwr_flynn.federated.statistics import Tables
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.metrics import scores
+from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.scoring import Readout
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
+from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.federated.runs import GRID, LABELS, NAMES, X, Y, exchange, in_process, options_for, replied, shares
 
 RUN = RunSpec(GRID[0], NAMES)
@@ -63,8 +66,9 @@ def test_a_request_makes_the_round_trip() -> None:
 def test_a_party_tries_the_model_on_its_held_out_samples() -> None:
     received: list[FlyNNClassifier] = []
     reply = replied(REQUEST, party_of(X, LABELS, X[::3], LABELS[::3], name="Basel", on_model=received.append))
-    predicted = received[0].predict(X[::3])
-    (matrix,) = codec.read_tensors(reply.tensors)
+    predicted = received[0].with_prior().predict(X[::3])
+    matrix, own = codec.read_tensors(reply.tensors)
+    np.testing.assert_array_equal(own, confusion_matrix(LABELS[::3], received[0].predict(X[::3]), labels=NAMES))
     np.testing.assert_array_equal(matrix, confusion_matrix(LABELS[::3], predicted, labels=NAMES))
     assert reply.n_examples == 50
     assert reply.metrics == {"accuracy": np.mean(LABELS[::3] == predicted), "flynn-party": "Basel"}
@@ -80,8 +84,9 @@ def test_a_party_tries_a_committee_as_a_whole() -> None:
         (Readout("balanced", 0.8, 0.5), 0.75),
         (Readout("balanced", 0.5, 2.0), 0.25),
     ]
-    (matrix,) = codec.read_tensors(reply.tensors)
-    np.testing.assert_array_equal(matrix, confusion_matrix(LABELS[::3], model.predict(X[::3]), labels=NAMES))
+    matrices = codec.read_tensors(reply.tensors)
+    for matrix, each in zip(matrices, (model.with_prior(), model), strict=True):
+        np.testing.assert_array_equal(matrix, confusion_matrix(LABELS[::3], each.predict(X[::3]), labels=NAMES))
 
 
 def test_the_model_is_read_as_the_server_says() -> None:
@@ -206,6 +211,11 @@ def with_matrix(reply: Reply, matrix: Any, n: Any = None) -> Reply:
     return replace(reply, tensors=codec.write_tensors([matrix]), n_examples=n)
 
 
+def with_matrices(reply: Reply, *matrices: Any) -> Reply:
+    tensors = codec.write_tensors([np.array(matrix) for matrix in matrices])
+    return replace(reply, tensors=tensors, n_examples=int(np.sum(matrices[0])))
+
+
 HOSTILE: dict[str, Any] = {
     "no matrix": lambda reply: replace(reply, tensors=[], n_examples=3),
     "another number": lambda reply: with_matrix(reply, GOOD, 9),
@@ -216,7 +226,14 @@ HOSTILE: dict[str, Any] = {
     "another shape": lambda reply: with_matrix(reply, [[1]]),
     "negative": lambda reply: with_matrix(reply, [[4, -1, 0], [0, 0, 0], [0, 0, 0]]),
     "floats": lambda reply: with_matrix(reply, np.array(GOOD, float)),
-    "two matrices": lambda reply: replace(reply, tensors=[*reply.tensors, *reply.tensors]),
+    "four matrices": lambda reply: replace(reply, tensors=[*reply.tensors, *reply.tensors]),
+    "three matrices": lambda reply: replace(reply, tensors=[*reply.tensors, reply.tensors[0]]),
+    "other samples in the second": lambda reply: with_matrices(reply, GOOD, [[3, 0, 0], [0, 2, 0], [0, 0, 5]]),
+    "more samples in the second": lambda reply: with_matrices(reply, BAD, GOOD),
+    "a negative count in the second": lambda reply: with_matrices(reply, GOOD, [[4, -1, 0], [0, 2, 1], [0, 0, 4]]),
+    "another shape of the second": lambda reply: with_matrices(reply, GOOD, [[10]]),
+    "floats in the second": lambda reply: with_matrices(reply, GOOD, np.array(GOOD, float)),
+    "a second that wraps around": lambda reply: with_matrices(reply, GOOD, [[2**62] * 3, [2**62, 10, 0], [0] * 3]),
     "junk": lambda reply: replace(reply, tensors=[b"junk"]),
     "a refusal": lambda reply: replace(reply, metrics={REFUSED: "no"}),
     "a fault of form": lambda reply: replace(reply, fault="statistic: no"),
@@ -262,7 +279,8 @@ def test_an_evaluation_without_samples_reports_nothing() -> None:
     steps.step(EVALUATE, spoil=lambda reply: replace(reply, tensors=[], n_examples=0))
     evaluation = steps.run.state.results["evaluation"]
     assert (evaluation.figures, evaluation.missing) == (None, {})
-    assert evaluated({"a": Tables((np.array(GOOD),))}, {}, {}).figures is not None
+    tables = np.array(GOOD), np.array(GOOD), np.zeros((1, 1), np.int64)
+    assert evaluated({"a": Tables(tables)}, {}, {}).figures is not None
 
 
 def test_figures_that_nobody_asked_for_are_not_looked_at() -> None:
@@ -313,6 +331,130 @@ def test_a_share_of_the_parties_evaluates() -> None:
 def test_the_classifier_of_noisy_counts_carries_their_guarantee() -> None:
     release = NOISE.release(COUNTS)
     run = RunSpec(GRID[0], NAMES, Noisy(NOISE))
-    model = classifier_of(run, (release,), (Readout("balanced", 0.5, 1.0),))
+    model = classifier_of(run, (ModelMember(GRID[0], release, Readout("balanced", 0.5, 1.0)),))
     assert model.guarantee_ == NOISE.guarantee()
     assert REQUEST.model.guarantee_ is None
+
+
+# ---- the parties' own frequencies
+
+
+def test_results_of_both_models_are_reported_over_the_same_samples() -> None:
+    steps = exchange(GRID[0], decay=0.5)
+    steps.step(TRAIN)
+    shared, own = [[3, 0, 0], [1, 2, 1], [0, 0, 3]], [[2, 1, 0], [0, 4, 0], [0, 0, 3]]
+
+    def spoil(reply: Reply) -> Reply:
+        if reply.cid == "0":
+            return with_matrices(reply, shared, own)
+        return with_matrix(reply, BAD) if reply.cid == "1" else replace(reply, tensors=[], n_examples=0)
+
+    taken = steps.step(EVALUATE, spoil=spoil)
+    assert taken is not None
+    assert taken.missing == {}
+    figures = steps.run.state.results["evaluation"].figures
+    assert (figures["confusion"], figures["examples"]) == ((np.array(shared) + BAD).tolist(), 12)
+    personal = figures["personal"]
+    # The party that sent one matrix has the shared model.
+    assert (personal["confusion"], personal["examples"], personal["sent"]) == ((np.array(own) + BAD).tolist(), 12, 1)
+    assert personal["accuracy"] == 10 / 12
+    assert personal["worst_party"] == {"name": "party-1", "accuracy": 0.5, "examples": 2}
+
+
+def test_without_own_frequencies_there_is_nothing_about_them() -> None:
+    run = in_process(options_for(GRID[0], decay=0.5), shares("pathological"), personal=False)
+    assert run.state.results["evaluation"].figures["personal"] is None
+    both = in_process(options_for(GRID[0], decay=0.5), shares("pathological"))
+    figures = both.state.results["evaluation"].figures
+    assert figures["personal"]["sent"] == sum(len(share["y_test"]) > 0 for share in shares("pathological"))
+    shared = run.state.results["evaluation"].figures
+    assert {name: figures[name] for name in shared if name != "personal"} == {
+        name: shared[name] for name in shared if name != "personal"
+    }
+
+
+@pytest.mark.parametrize("spec", [GRID[0], GRID])
+@pytest.mark.parametrize("how", ["iid", "dirichlet", "pathological"])
+def test_what_is_shared_is_the_same_bytes_at_server_and_parties(spec: Any, how: str, tmp_path: Path) -> None:
+    received: list[FlyNNClassifier] = []
+    run = in_process(options_for(spec), shares(how), on_model=received.append)
+    assert run.model.model_.prior is None
+    run.model.save(tmp_path / "server.npz")
+    with np.load(tmp_path / "server.npz") as server:
+        for model in received:
+            model.save(tmp_path / "party.npz")
+            with np.load(tmp_path / "party.npz") as mine:
+                assert set(mine) - set(server) == (set() if model.model_.prior is None else {"prior"})
+                for name in set(server) - {"digest"}:
+                    assert (mine[name].dtype, mine[name].tobytes()) == (server[name].dtype, server[name].tobytes())
+            assert model.model_.sha256() == run.model.model_.sha256()
+            assert model.model_.fingerprint == run.model.model_.fingerprint
+    if how != "iid":
+        assert any(model.model_.prior is not None for model in received)
+
+
+def skewed() -> tuple[Any, Any]:
+    """Samples of a party that has hardly any but two classes, which resemble each other."""
+    rows = np.concatenate([np.arange(50, 98), np.arange(100, 103)])
+    return X[rows], LABELS[rows]
+
+
+def test_a_party_without_a_prior_keeps_the_shared_model() -> None:
+    X_own, y_own = skewed()
+    others = np.random.default_rng(0).normal(4, 2, (40, 4))
+    for X_train, y_train, options in (
+        (X[:0], LABELS[:0], {}),  # no samples
+        (others, np.repeat(["setosa", "virginica"], 20), {}),  # not in the counts
+        (X_own[:, :3], y_own, {}),  # not of this form
+        (X_own, y_own, {"personal": False}),
+    ):
+        received: list[FlyNNClassifier] = []
+        reply = replied(REQUEST, party_of(X_train, y_train, X, LABELS, on_model=received.append, **options))
+        assert REFUSED not in reply.metrics
+        assert received[0].model_.prior is None
+        matrices = codec.read_tensors(reply.tensors)
+        assert len(matrices) == (1 if options else 2)
+        np.testing.assert_array_equal(matrices[0], matrices[-1])
+
+
+@pytest.mark.parametrize("tries", [True, False])
+def test_noise_budgets_and_secure_sums_send_nothing_of_own_frequencies(tries: bool, tmp_path: Path) -> None:
+    noisy = EvaluationRequest(
+        RunSpec(GRID[0], NAMES, Noisy(NOISE)),
+        (NOISE.release(COUNTS),),
+        (Readout("balanced", 0.8, 0.5),),
+        (1.0,),
+        1,
+        tries,
+    )
+    secure = EvaluationRequest(
+        RunSpec(GRID[0], NAMES, Secure(256)), (COUNTS,), (Readout("balanced", 0.8, 0.5),), (1.0,), tries=tries
+    )
+    plain = replace(REQUEST, tries=tries)
+    budget = Budget(tmp_path / "state", Policy(10.0, 1e-4, mechanisms=["laplace", "simulated"]))
+    for request, options, has_prior in (
+        (noisy, {}, False),
+        (noisy, {"budget": budget, "evaluates": True}, False),
+        (plain, {"budget": budget, "evaluates": True}, False),
+        (plain, {"secure": True, "evaluates": True}, True),  # stays at home
+        (secure, {"secure": True, "evaluates": True}, True),
+        (secure, {}, True),
+    ):
+        received: list[FlyNNClassifier] = []
+        reply = replied(request, party_of(*skewed(), X, LABELS, on_model=received.append, **options))
+        assert REFUSED not in reply.metrics
+        assert len(reply.tensors) == tries
+        assert reply.metrics.keys() == ({"accuracy"} if tries else set())
+        assert (received[0].model_.prior is not None) == has_prior
+        if tries:
+            (matrix,) = codec.read_tensors(reply.tensors)
+            expected = confusion_matrix(LABELS, received[0].with_prior().predict(X), labels=NAMES)
+            np.testing.assert_array_equal(matrix, expected)
+
+
+def test_a_second_matrix_beside_noise_or_a_secure_sum_is_refused() -> None:
+    for mode in (Noisy(NOISE), Secure(256)):
+        request = replace(REQUEST, run=RunSpec(GRID[0], NAMES, mode))
+        reply = with_matrices(replied(REQUEST, party_of(X, LABELS, X, LABELS)), GOOD, GOOD)
+        with pytest.raises(PayloadError):
+            request.read(codec.read_tensors(reply.tensors), reply, None)

@@ -1,0 +1,239 @@
+"""Phases "held-out" and "refinement 1", "refinement 2" and so on: rounds that refine the model, see `model.refinement`.
+
+First the parties count their held-out samples, which the server takes out of the sums of the counts, so that these
+samples judge what the others teach. Then each round sends weights to the parties, and takes one `RefinementStatistic`
+of each. In the first round the counts go out instead: the weights to start from follow from them, and the model that is
+not refined is tried on the held-out samples, too.
+
+Asked are the parties whose counts are in the sum. One that gives no answer is missing from that round alone: the server
+begins its search anew with those that are there. These statistics are exact figures of the samples, and tell more than
+counts: every round tells a weighted sum of samples that the model is unsure of. With noisy or secure counts there is no
+refinement.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from flwr_flynn.errors import CountsError, PayloadError
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.collect import Batch
+from flwr_flynn.federated.compression import check_packed, pack_signed, unpack_signed
+from flwr_flynn.federated.party import Party
+from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
+from flwr_flynn.federated.phases.evaluation import (
+    Refined,
+    check_room_for_weights,
+    classifier_of,
+    kept_specs,
+    members_of,
+    packed_weights,
+    readouts_of,
+    readouts_text,
+    unpacked_weights,
+)
+from flwr_flynn.federated.phases.selection import check_all, counted_sizes
+from flwr_flynn.federated.protocol import EVALUATE, EXACT, Answer, Array, Config, Reply, Request, Scalar, key, register
+from flwr_flynn.federated.roster import Member
+from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.statistics import CountsOfSpecs
+from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.model import ModelMember
+from flwr_flynn.model.refinement import (
+    LARGEST_FACTOR,
+    MOST_LOSS,
+    UNIT,
+    RefinementStatistic,
+    Table,
+    Weights,
+    class_factors,
+    hashed,
+    start_weights,
+    statistic_of,
+)
+from flwr_flynn.model.weight_search import Search, held_out_counts, taught
+
+
+@register
+@dataclass(frozen=True)
+class HeldOutRequest(Request[CountsOfSpecs]):
+    """Ask for the counts of the held-out samples."""
+
+    run: RunSpec  # with the specs of the model's members
+
+    phase = "held-out"
+    channel = EVALUATE
+
+    def to_config(self) -> dict[str, Scalar]:
+        return {**self.run.to_config()}
+
+    @classmethod
+    def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> HeldOutRequest:
+        run = RunSpec.from_config(config)
+        party.check_run(run, config, cls.phase, EXACT)
+        return cls(run)
+
+    def compute(self, party: Party) -> Answer:
+        X, codes = party.labelled(self.run.codes, self.run.spec.n_features)
+        batches = hashed(self.run.hashers, X, codes, party.options.n_jobs, party.progress(len(codes)))
+        counts = held_out_counts(self.run.hashers, self.run.n_classes, batches)
+        return Answer(codec.encode(*counts), counts[0].n_examples)
+
+    def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> CountsOfSpecs:
+        sizes = counted_sizes(member, "refinement")
+        counts = codec.decode_all(arrays, self.run.hashers, self.run.n_classes, n_examples=reply.announced)
+        if (counts[0].n_per_class > sizes).any():
+            raise PayloadError("held-out", "at most the party's samples of each class", "more")
+        return CountsOfSpecs(counts)
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class RefinementRequest(Request[RefinementStatistic]):
+    """Ask for gradient, loss and results on held-out samples under given weights."""
+
+    run: RunSpec  # with the specs of the model's members
+    weights: Weights
+    factors: Table
+    members: tuple[ModelMember, ...] = ()  # in the first round, of the counts without the held-out samples
+
+    phase = "refinement"
+    channel = EVALUATE
+
+    def to_config(self) -> dict[str, Scalar]:
+        if self.members:
+            readouts = [member.readout for member in self.members]
+            text = readouts_text(readouts, [member.weight for member in self.members])
+            return {**self.run.to_config(), key("readouts"): text}
+        return {**self.run.to_config(), key("factors"): json.dumps(self.factors.tolist())}
+
+    def arrays(self) -> list[Array]:
+        if self.members:
+            return codec.encode(*(member.counts for member in self.members))
+        return packed_weights(self.weights)
+
+    @classmethod
+    def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> RefinementRequest:
+        run = RunSpec.from_config(config)
+        party.check_run(run, config, cls.phase, EXACT)
+        check_room_for_weights(run, party)
+        if "readouts" not in config:
+            return cls(run, unpacked_weights(run, arrays), _factors(config, run.n_classes))
+        counts = codec.decode_all(arrays, run.hashers, run.n_classes)
+        members = tuple(map(ModelMember, run.specs, counts, *readouts_of(config, len(counts))))
+        return cls(run, start_weights(counts), class_factors(counts[0].n_per_class), members)
+
+    def compute(self, party: Party) -> Answer:
+        X, codes = party.labelled(self.run.codes, self.run.spec.n_features)
+        batches = hashed(self.run.hashers, X, codes, party.options.n_jobs, party.progress(len(codes)))
+        before = classifier_of(self.run, self.members).model_.scores_of_active if self.members else None
+        found = statistic_of(self.weights, self.factors, batches, before)
+        figures = np.concatenate([[found.loss], found.held_out, found.correct, found.before]).astype("<i8")
+        return Answer([figures, *map(pack_signed, found.gradient)], len(codes))
+
+    def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> RefinementStatistic:
+        sizes, n_classes = counted_sizes(member, "refinement"), self.run.n_classes
+        check_all(reply.announced, sizes, "refinement")
+        n_arrays = 1 + len(self.weights)
+        check_packed(arrays, n_arrays, "refinement", f"figures and {n_arrays - 1} packed arrays", first=1)
+        (figures,) = codec.tables([arrays[0].reshape(1, -1)], [(1, 1 + 3 * n_classes)])
+        loss, tables = int(figures[0, 0]), figures[0, 1:].reshape(3, n_classes)
+        held_out, correct, before = tables
+        if (tables < 0).any() or (held_out > sizes).any() or (correct > held_out).any() or (before > held_out).any():
+            raise PayloadError("held-out", "from 0 to the party's samples of the class", "entries outside")
+        most = sum(a * b for a, b in zip(self.factors.tolist(), sizes.tolist(), strict=True))
+        if most > 2**40 or not 0 <= loss <= most * MOST_LOSS / UNIT:  # so that sums of 4096 parties have room
+            raise PayloadError("loss", f"from 0 to {most * MOST_LOSS / UNIT:.0f}", loss)
+        shapes = [each.shape for each in self.weights]
+        gradient = [unpack_signed(each, (a, b), most) for each, (a, b) in zip(arrays[1:], shapes, strict=True)]
+        return RefinementStatistic(tuple(gradient), loss, held_out, correct, before)
+
+
+def _factors(config: Config, n_classes: int) -> Table:
+    values = config.json("factors", 10 * n_classes + 2)
+    if not isinstance(values, list) or len(values) != n_classes:
+        raise PayloadError(key("factors"), f"{n_classes} integers", type(values).__name__)
+    wrong = [value for value in values if type(value) is not int or not 0 <= value <= LARGEST_FACTOR]
+    if wrong:
+        raise PayloadError(key("factors"), f"integers from 0 to {LARGEST_FACTOR}", repr(wrong[0])[:20])
+    return np.array(values, np.int64)
+
+
+def _members_run(state: RunState, context: Context) -> RunSpec:
+    return state.run_spec.only(kept_specs(state, context.options))
+
+
+def _ask_held_out(state: RunState, context: Context) -> HeldOutRequest:
+    return HeldOutRequest(_members_run(state, context))
+
+
+def _no_counts(state: RunState, context: Context) -> CountsOfSpecs:
+    run = _members_run(state, context)
+    return CountsOfSpecs(tuple(ClassCounts.zeros(hasher, run.n_classes) for hasher in run.hashers))
+
+
+def _without_held_out(state: RunState, batch: Batch[CountsOfSpecs], context: Context) -> RunState:
+    counts = tuple(member.counts for member in members_of(state, context.options))
+    try:
+        others = (CountsOfSpecs(counts) - batch.total).parts
+    except CountsError:  # somebody counted others than before; then nothing is held out of the start
+        others = counts
+    return state.with_result(HELD_OUT.name, Refined(Search.of(others), context.unheard(batch.passed)))
+
+
+def _search(state: RunState, number: int) -> Search:
+    result: Refined = state.results[_name(number - 1)]
+    assert result.search is not None
+    return result.search
+
+
+def _ask(state: RunState, context: Context, number: int) -> RefinementRequest:
+    search, run = _search(state, number), _members_run(state, context)
+    members: tuple[ModelMember, ...] = ()
+    if not search.accuracies:
+        members = taught(members_of(state, context.options), search.counts)
+    return RefinementRequest(run, search.trial, search.factors, members)
+
+
+def _nothing(state: RunState, context: Context, number: int) -> RefinementStatistic:
+    return RefinementStatistic.zeros([each.shape for each in _search(state, number).trial])
+
+
+def _fold(state: RunState, batch: Batch[RefinementStatistic], context: Context, number: int, n_rounds: int) -> RunState:
+    search, missing = _search(state, number), context.unheard(batch.passed)
+    before: Refined = state.results[_name(number - 1)]
+    state = state.with_result(_name(number - 1), Refined(None, before.missing))
+    if batch.passed:
+        search = search.take(batch.total, frozenset(batch.passed))
+    last = n_rounds if search.is_done else number
+    for done in range(number, last):  # rounds that have nothing left to do
+        state = state.with_result(_name(done), Refined(None, missing))
+    return state.with_result(_name(last), Refined(search, missing))
+
+
+def _name(number: int) -> str:
+    return f"refinement {number}" if number else HELD_OUT.name
+
+
+def refinements(n_rounds: int) -> list[Phase]:
+    """The phases of so many rounds of refinement."""
+    rounds = [
+        Phase(
+            _name(number),
+            EVALUATE,
+            partial(_ask, number=number),
+            partial(_nothing, number=number),
+            partial(_fold, number=number, n_rounds=n_rounds),
+            audience=COUNTED,
+        )
+        for number in range(1, n_rounds + 1)
+    ]
+    return [HELD_OUT, *rounds] if rounds else []
+
+
+HELD_OUT = Phase("held-out", EVALUATE, _ask_held_out, _no_counts, _without_held_out, audience=COUNTED)

@@ -1,0 +1,104 @@
+"""Prior of one party: its own class frequencies beside a model that takes all classes for equally frequent.
+
+If parties differ in nothing but how often classes occur, the posterior of a class at a party is in proportion to its
+probability by the shared model times its frequency at the party. A party learns the frequencies from its own training
+samples, and decides by exact leave-one-out over them whether to use them. Nothing is sent for that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import log_softmax
+from sklearn.utils import gen_batches
+
+from flwr_flynn.model.leave_one_out import HELD, MAX_LOSS, Table, left_out_scores
+from flwr_flynn.model.model import Model
+from flwr_flynn.model.scoring import Scores
+from flwr_flynn.model.selection import N_LEFT_OUT
+from flwr_flynn.model.subsample import kept
+
+_PART = 2**17  # scores worked on at a time
+
+
+def log_frequencies(n_per_class: npt.ArrayLike) -> Scores:
+    """Logarithms of the frequencies of the classes, (..., L), with half a sample added to each class."""
+    sizes = np.asarray(n_per_class, np.float64) + 0.5
+    logs: Scores = np.log(sizes / sizes.sum(axis=-1, keepdims=True))
+    return logs
+
+
+def own_prior(model: Model, X: Any, y: npt.NDArray[np.int64], n_jobs: int | None = None) -> Scores | None:
+    """Log frequencies of a party's own classes, (L,), where leave-one-out decides for them; None for the model alone.
+
+    The samples, (n, d), with class indices, (n,), are in the counts of the model; a `DataError` if they cannot. Each is
+    classified by the model without it, with and without the frequencies of the others; `is_better` compares the two. Of
+    many samples about `N_LEFT_OUT` are left out in turn, chosen by their content. None for fewer than two samples, and
+    for noisy counts. Of a refined model the counts decide, as its weights know every sample.
+    """
+    n_per_class = np.bincount(y, minlength=len(model.classes))
+    if len(y) < 2 or any(member.counts.noise for member in model.members):
+        return None
+    model = replace(model, refined=None)
+    left_out = kept(X, 0 * y, np.array([len(y)]), N_LEFT_OUT)  # as if of one class: as frequent as they are
+    if not left_out.all():
+        X, y = X[left_out], y[left_out]
+    gains = [np.empty((0, 2))]
+    for true, scores in _left_out(model, X, y, n_jobs):
+        gains += [_gains(model, true[part], scores[part], n_per_class) for part in _parts(scores)]
+    right, saved = np.concatenate(gains).T
+    return log_frequencies(n_per_class) if is_better(right, saved) else None
+
+
+def _gains(model: Model, true: Table, scores: Scores, n_per_class: Table) -> Scores:
+    """Changes in samples right and log-loss saved by the frequencies of the others, (b, 2)."""
+    rows, others = np.arange(len(true)), np.tile(n_per_class, (len(true), 1))
+    others[rows, true] -= 1
+    priors = np.zeros(len(n_per_class)), log_frequencies(others)
+    shared, own = (log_softmax(model.posterior(scores, prior), axis=1) for prior in priors)
+    right = (own.argmax(axis=1) == true) * 1.0 - (scores.argmax(axis=1) == true)
+    before, after = (np.minimum(-each[rows, true], MAX_LOSS) for each in (shared, own))
+    return np.stack([right, before - after], axis=1)
+
+
+def is_better(right: Scores, saved: Scores) -> bool:
+    """Decide for a prior by samples classified right, 1, 0 or -1 each, and log-loss saved on each, (n,) both.
+
+    It is better if it classifies no fewer samples right, and saves log-loss by more than one standard error of the
+    mean: of two models that are equal up to chance the simpler one is taken.
+    """
+    if len(saved) < 2 or right.sum() < 0:
+        return False
+    return bool(saved.mean() > saved.std(ddof=1) / math.sqrt(len(saved)))
+
+
+def predicted(model: Model, scores: Scores) -> Table:
+    """Class indices, (n,), by a model with its prior, if it has one, from the scores by its shared part."""
+    best: Table = scores.argmax(axis=1)
+    if model.prior is not None and len(best):
+        best = np.concatenate([model.posterior(scores[part], model.prior).argmax(axis=1) for part in _parts(scores)])
+    return best
+
+
+def _parts(scores: Scores) -> Iterator[slice]:
+    """Slices of at least one sample, so that work on them takes little memory."""
+    parts: Iterator[slice] = gen_batches(len(scores), max(1, _PART // scores.shape[1]))
+    return parts
+
+
+def _left_out(model: Model, X: Any, y: Table, n_jobs: int | None) -> Iterator[tuple[Table, Scores]]:
+    """Blocks of class indices, (b,), and of scores by the model without the sample, (b, L), as `Model.scores`."""
+    most = max(member.spec.hash_nnz for member in model.members)
+    for rows in gen_batches(len(y), max(1, HELD // most)) if len(y) else ():
+        # Blocks follow from sizes and labels, so those of all members are of the same samples.
+        parts = [
+            left_out_scores(member.counts, member.hash.active(X[rows], n_jobs=n_jobs), y[rows], [member.readout])
+            for member in model.members
+        ]
+        for blocks in zip(*parts, strict=True):
+            yield blocks[0][1], model.combined(scores for _, _, scores in blocks)

@@ -1,0 +1,232 @@
+"""Search for the weights of a refined model, at the server, and the whole refinement of samples in one place.
+
+From the sum of the parties' `RefinementStatistic` the server computes the weights of the next round: L-BFGS with a
+diagonal start (Nocedal & Wright, Numerical Optimization, 2006, section 7.2), and a search along its direction that
+takes a round for each length it tries. Sums of floats run in a fixed order, so that the weights do not depend on the
+machine. Kept are the weights of the round with the best balanced accuracy on the held-out samples, the first among
+equals, if it is above that of the model without refinement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from flwr_flynn.hashing.flyhash import FlyHash
+from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.metrics import mean_recall
+from flwr_flynn.model.model import Model, ModelMember
+from flwr_flynn.model.refinement import (
+    LARGEST_WEIGHT,
+    LEVELS,
+    UNIT,
+    Batch,
+    Floats,
+    RefinementStatistic,
+    Table,
+    Weights,
+    class_factors,
+    hashed,
+    start_weights,
+    statistic_of,
+)
+
+BYTES_PER_WEIGHT = 200
+"""Memory of a search for each of its weights, with a statistic that is added to a sum."""
+
+_RIDGE = 0.03  # times the active bits of a sample
+_FIRST_LENGTH = 0.01  # of the direction, before any curvature is known: bits of a sample vary together
+_HISTORY = 5  # steps that L-BFGS remembers
+_KEPT = 2**24  # active bits kept from round to round
+
+
+def refine(model: Model, X: Any, y: npt.NDArray[np.int64], n_rounds: int, n_jobs: int | None = None) -> Model:
+    """Refine a model by rounds over its own training samples, (n, d), and their class indices, (n,)."""
+    hashers = [member.hash for member in model.members]
+    batches: Iterable[Batch] = hashed(hashers, X, y, n_jobs)
+    is_kept = len(y) * sum(hasher.hash_nnz for hasher in hashers) <= _KEPT
+    if is_kept:
+        batches = list(batches)
+    counts = [
+        member.counts - part
+        for member, part in zip(model.members, held_out_counts(hashers, len(model.classes), batches), strict=True)
+    ]
+    unrefined = replace(model, members=taught(model.members, counts), refined=None)
+    search = Search.of(counts)
+    for number in range(n_rounds):
+        if search.is_done:
+            break
+        before = unrefined.scores_of_active if number == 0 else None
+        if not is_kept:
+            batches = hashed(hashers, X, y, n_jobs)
+        search = search.take(statistic_of(search.trial, search.factors, batches, before))
+    return replace(model, refined=search.best)
+
+
+def held_out_counts(hashers: Sequence[FlyHash], n_classes: int, batches: Iterable[Batch]) -> list[ClassCounts]:
+    """Counts of the held-out samples by each hash."""
+    totals = [ClassCounts.zeros(hasher, n_classes) for hasher in hashers]
+    for active, y, is_held_out in batches:
+        for i, (hasher, bits) in enumerate(zip(hashers, active, strict=True)):
+            totals[i] += ClassCounts.from_active(hasher, bits[is_held_out], y[is_held_out], n_classes)
+    return totals
+
+
+def taught(members: Sequence[ModelMember], counts: Sequence[ClassCounts]) -> tuple[ModelMember, ...]:
+    """Members with other counts, those without the held-out samples, and with their temperatures."""
+    pairs = zip(members, counts, strict=True)
+    return tuple(replace(each, counts=part, readout=each.calibrated) for each, part in pairs)
+
+
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """A step of L-BFGS: differences of weights and gradients, and the inverse of their product."""
+
+    weights: Floats
+    gradient: Floats
+    inverse: float
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """State of the minimisation at the server: where it is, which weights it tries next, and the best so far.
+
+    Parameters
+    ----------
+    counts : tuple of ClassCounts
+        Of each member, without the held-out samples: the start and the curvature follow from them.
+    """
+
+    counts: tuple[ClassCounts, ...]
+    trial: Weights
+    best: Weights | None = None  # None: no weights were better than the model without refinement
+    accuracies: tuple[float, ...] = ()  # balanced, on the held-out samples: without refinement, and of each round
+    is_done: bool = False
+    _at: Floats | None = None
+    _loss: float = 0.0
+    _gradient: Floats | None = None
+    _direction: Floats | None = None
+    _length: float = 1.0
+    _steps: tuple[_Step, ...] = ()
+    _heard: frozenset[str] = field(default_factory=frozenset)
+    _judges: tuple[int, ...] = ()  # held-out samples of each class in the first round
+    _best_accuracy: float = -1.0
+
+    @classmethod
+    def of(cls, counts: Sequence[ClassCounts]) -> Search:
+        """The start, for counts without the held-out samples."""
+        return cls(tuple(counts), start_weights(counts))
+
+    def take(self, total: RefinementStatistic, heard: frozenset[str] = frozenset()) -> Search:
+        """Go on with the sum of the statistics at `trial`; `heard` names the parties in it.
+
+        Where other parties answered than the time before, losses do not compare: the search begins anew at `trial`. Nor
+        do accuracies on other held-out samples than those of the first round: such a round is never the best.
+        """
+        before = self.accuracies or (mean_recall(total.before, total.held_out),)
+        accuracy, judges = mean_recall(total.correct, total.held_out), tuple(total.held_out.tolist())
+        search = replace(self, accuracies=(*before, accuracy), _heard=heard)
+        if not self.accuracies:
+            search = replace(search, _judges=judges, _best_accuracy=before[0])
+        if heard != self._heard:
+            search = replace(search, _at=None, _steps=())
+        if judges == search._judges and accuracy > search._best_accuracy:
+            search = replace(search, best=self.trial, _best_accuracy=accuracy)
+        at, ridge = _joined(self.trial) * UNIT, self._ridge
+        loss = float(total.loss) * UNIT + ridge / 2 * _dot(at, at)
+        if search._at is not None and search._is_worse(loss):
+            return search._shorter(loss)
+        gradient = _joined(total.gradient) + ridge * at
+        steps = search._steps
+        if search._at is not None and search._gradient is not None:
+            difference, change = at - search._at, gradient - search._gradient
+            product = _dot(difference, change)
+            if product > 0:
+                step = _Step(difference.astype(np.float32), change.astype(np.float32), 1 / product)
+                steps = (*steps, step)[-_HISTORY:]
+        search = replace(search, _at=at, _loss=loss, _gradient=gradient, _steps=steps)
+        search = replace(search, _length=1.0 if steps else _FIRST_LENGTH)
+        return search._towards(search._lbfgs())
+
+    @property
+    def factors(self) -> Table:
+        """Factors of the classes' losses, (L,) int64."""
+        return class_factors(self.counts[0].n_per_class)
+
+    @property
+    def _ridge(self) -> float:
+        return LEVELS * _RIDGE * sum(each.hash_nnz for each in self.counts)
+
+    def _is_worse(self, loss: float) -> bool:
+        assert self._gradient is not None
+        assert self._direction is not None
+        return not loss <= self._loss + 1e-4 * self._length * _dot(self._gradient, self._direction)
+
+    def _shorter(self, loss: float) -> Search:
+        """Try a shorter step, where a parabola through what is known has its minimum.
+
+        Products instead of powers, which are rounded differently from machine to machine.
+        """
+        assert self._gradient is not None
+        assert self._direction is not None
+        slope, length = _dot(self._gradient, self._direction), self._length
+        excess = loss - self._loss - slope * length
+        length = max(0.1 * length, min(0.5 * length, -slope * length * length / 2 / excess))
+        return replace(self, _length=length)._towards(self._direction)
+
+    def _towards(self, direction: Floats) -> Search:
+        assert self._at is not None
+        weights = np.rint((self._at + self._length * direction) / UNIT)
+        weights = np.clip(weights, -LARGEST_WEIGHT, LARGEST_WEIGHT).astype(np.int32)
+        is_done = bool((weights == np.rint(self._at / UNIT)).all())  # no step is left
+        return replace(self, trial=self._split(weights), _direction=direction, is_done=is_done)
+
+    def _split(self, weights: npt.NDArray[np.int32]) -> Weights:
+        ends = np.cumsum([each.hash_dim * each.n_classes for each in self.counts])[:-1]
+        parts = np.split(weights, ends)
+        return tuple(part.reshape(each.hash_dim, -1) for part, each in zip(parts, self.counts, strict=True))
+
+    def _lbfgs(self) -> Floats:
+        """Direction of descent: minus the gradient times an approximate inverse of the curvature."""
+        assert self._gradient is not None
+        direction, shares = self._gradient.copy(), []
+        for step in reversed(self._steps):
+            share = step.inverse * _dot(step.weights, direction)
+            direction -= share * step.gradient.astype(np.float64)
+            shares.append(share)
+        curvature = self._curvature()
+        scale = 1.0
+        if self._steps:
+            last = self._steps[-1]
+            scale = 1 / last.inverse / _dot(last.gradient, last.gradient.astype(np.float64) / curvature)
+        direction *= scale / curvature
+        for step, share in zip(self._steps, reversed(shares), strict=True):
+            share -= step.inverse * _dot(step.gradient, direction)
+            direction += share * step.weights.astype(np.float64)
+        return -direction
+
+    def _curvature(self) -> Floats:
+        """Diagonal of the curvature where all classes are equally probable, and the ridge."""
+        factors = self.factors
+        n_classes = max(int((factors > 0).sum()), 1)
+        share = (1 - 1 / n_classes) / n_classes
+        parts = [np.repeat(factors @ each.array, len(factors)) * share + self._ridge for each in self.counts]
+        return np.concatenate(parts)
+
+
+def _joined(arrays: Sequence[npt.NDArray[Any]]) -> Floats:
+    return np.concatenate([each.ravel() for each in arrays]).astype(np.float64)
+
+
+@njit(nogil=True, cache=True)
+def _dot(a, b):  # type: ignore[no-untyped-def]
+    """Inner product, added in order: the same on every machine."""
+    total = 0.0
+    for i in range(len(a)):
+        total += np.float64(a[i]) * np.float64(b[i])
+    return total
