@@ -17,6 +17,7 @@ import numpy.typing as npt
 from scipy.special import log_softmax
 from sklearn.utils import gen_batches
 
+from flwr_flynn.errors import DataError
 from flwr_flynn.model.leave_one_out import HELD, MAX_LOSS, Table, left_out_scores
 from flwr_flynn.model.model import Model
 from flwr_flynn.model.scoring import Scores
@@ -36,10 +37,11 @@ def log_frequencies(n_per_class: npt.ArrayLike) -> Scores:
 def own_prior(model: Model, X: Any, y: npt.NDArray[np.int64], n_jobs: int | None = None) -> Scores | None:
     """Log frequencies of a party's own classes, (L,), where leave-one-out decides for them; None for the model alone.
 
-    The samples, (n, d), with class indices, (n,), are in the counts of the model; a `DataError` if they cannot. Each is
-    classified by the model without it, with and without the frequencies of the others; `is_better` compares the two. Of
-    many samples about `N_LEFT_OUT` are left out in turn, chosen by their content. None for fewer than two samples, and
-    for noisy counts. Of a refined model the counts decide, as its weights know every sample.
+    Each of the samples, (n, d), with class indices, (n,), is classified by the model without it, with and without the
+    frequencies of the others; `is_better` compares the two. Where they cannot be in the counts of the model, as of a
+    party that joins later or was taken out, the model is without them as it is. Of many samples about `N_LEFT_OUT` are
+    left out in turn, chosen by their content. None for fewer than two samples, and for noisy counts. Of a refined model
+    the counts decide, as its weights know every sample.
     """
     n_per_class = np.bincount(y, minlength=len(model.classes))
     if len(y) < 2 or any(member.counts.noise for member in model.members):
@@ -48,15 +50,18 @@ def own_prior(model: Model, X: Any, y: npt.NDArray[np.int64], n_jobs: int | None
     left_out = kept(X, 0 * y, np.array([len(y)]), N_LEFT_OUT)  # as if of one class: as frequent as they are
     if not left_out.all():
         X, y = X[left_out], y[left_out]
-    gains = [np.empty((0, 2))]
-    for true, scores in _left_out(model, X, y, n_jobs):
-        gains += [_gains(model, true[part], scores[part], n_per_class) for part in _parts(scores)]
+    try:
+        gains = [_gains(model, *block, n_per_class) for block in _left_out(model, X, y, n_jobs)]
+    except DataError:  # not in the counts
+        gains = [_gains(model, *block, n_per_class) for block in _as_it_is(model, X, y, n_jobs)]
     right, saved = np.concatenate(gains).T
     return log_frequencies(n_per_class) if is_better(right, saved) else None
 
 
 def _gains(model: Model, true: Table, scores: Scores, n_per_class: Table) -> Scores:
     """Changes in samples right and log-loss saved by the frequencies of the others, (b, 2)."""
+    if len(parts := list(_parts(scores))) > 1:
+        return np.concatenate([_gains(model, true[part], scores[part], n_per_class) for part in parts])
     rows, others = np.arange(len(true)), np.tile(n_per_class, (len(true), 1))
     others[rows, true] -= 1
     priors = np.zeros(len(n_per_class)), log_frequencies(others)
@@ -89,6 +94,12 @@ def _parts(scores: Scores) -> Iterator[slice]:
     """Slices of at least one sample, so that work on them takes little memory."""
     parts: Iterator[slice] = gen_batches(len(scores), max(1, _PART // scores.shape[1]))
     return parts
+
+
+def _as_it_is(model: Model, X: Any, y: Table, n_jobs: int | None) -> Iterator[tuple[Table, Scores]]:
+    """Batches of class indices, (b,), and of scores by the model, (b, L)."""
+    for rows in gen_batches(len(y), max(1, _PART // len(model.classes))):
+        yield y[rows], model.shared_scores(X[rows], n_jobs)
 
 
 def _left_out(model: Model, X: Any, y: Table, n_jobs: int | None) -> Iterator[tuple[Table, Scores]]:

@@ -156,10 +156,24 @@ def test_too_few_samples_and_noise_get_no_prior():
     assert own_prior(noisy, X, CODES) is None
 
 
-def test_samples_that_cannot_be_in_the_counts_are_refused():
-    strangers = trained(X[:30], CODES[:30])
-    with pytest.raises(DataError):
-        own_prior(strangers, X, CODES)
+@pytest.mark.parametrize("n_members", [1, 3])
+def test_of_samples_that_cannot_be_in_the_counts_the_model_is_used_as_it_is(n_members):
+    model = trained(X[:30], CODES[:30], n_members)
+    strangers, codes = X[30:] + 0.5, CODES[30:]
+    sizes = np.bincount(codes, minlength=4)
+    right, saved = [], []
+    for sample, true in zip(strangers, codes, strict=True):
+        others = sizes - np.eye(4)[true]
+        prior = np.log((others + 0.5) / (others.sum() + 2))
+        flat = replace(model, prior=np.full(4, np.log(0.25)))
+        shared, own = (log_softmax(each.scores(sample[None])[0]) for each in (flat, replace(model, prior=prior)))
+        right.append(float(own.argmax() == true) - float(shared.argmax() == true))
+        saved.append(min(-shared[true], personal.MAX_LOSS) - min(-own[true], personal.MAX_LOSS))
+    expected = log_frequencies(sizes) if is_better(np.array(right), np.array(saved)) else None
+    prior = own_prior(model, strangers, codes)
+    assert (prior is None) == (expected is None)
+    if expected is not None:
+        assert_array_equal(prior, expected)
 
 
 def test_a_party_of_one_class_may_have_a_prior():
