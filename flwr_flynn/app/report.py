@@ -8,10 +8,13 @@ from __future__ import annotations
 import math
 import platform
 import textwrap
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 import flwr_flynn
 from flwr_flynn.app.config import RunConfig
@@ -19,10 +22,13 @@ from flwr_flynn.app.data import datasets
 from flwr_flynn.federated.federation_file import Federation, summary
 from flwr_flynn.federated.forecast import forecast
 from flwr_flynn.federated.phases.evaluation import Refined, searched
+from flwr_flynn.federated.phases.histograms import Histograms
+from flwr_flynn.federated.phases.selection import Selection
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run import Run
 from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import ColumnMoments
@@ -72,6 +78,7 @@ def compiled(
         "histograms": None if ranks is None else {"examples": ranks.histograms.n_examples, "missing": ranks.missing},
         "specs": [_in_short(spec) for spec in run.state.run_spec.specs],
         "selection": None if selection is None else selection.to_dict(),
+        "alignment": _alignment(run),
         "refinement": _refinement(run),
         "traffic": {name: {"parties": traffic.replied, **traffic.per_party} for name, traffic in run.traffic.items()},
         "forecast": None if bytes_ahead is None else {name: asdict(each) for name, each in bytes_ahead.items()},
@@ -92,6 +99,19 @@ def compiled(
         if config.check_pooled and mechanism is None:
             report["sha256"] |= compared(config, strategy, plan, parties, after)
     return report
+
+
+def _alignment(run: Run) -> dict[str, Any] | None:
+    """Parties whose columns were aligned, and leave-one-out without and with it; None in a run without alignment."""
+    ranks: Histograms | None = run.state.results.get("histograms")
+    if not run.options.align or ranks is None:
+        return None
+    found: dict[str, Any] = {"parties": ranks.n_aligned, "is_used": run.model.model_.aligned, "accuracies": None}
+    selection: Selection | None = run.state.results.get("selection")
+    if selection is not None and selection.accuracies and (n_aligned := run.state.run_spec.n_aligned):
+        best = [max(each) for each in selection.accuracies]
+        found["accuracies"] = max(best[:-n_aligned]), max(best[-n_aligned:])
+    return found
 
 
 def _refinement(run: Run) -> dict[str, Any] | None:
@@ -163,7 +183,8 @@ def compared(
     config: RunConfig, strategy: FlyNNStrategy, plan: HashPlan | None, parties: int, after: Federation
 ) -> dict[str, Any]:
     """Digest and equalities of a model of the pooled training samples of the counted parties; None: not comparable."""
-    X, codes, n_classes = datasets.pooled_training(config, parties, _in_the_counts(config, parties, after))
+    among = _in_the_counts(config, parties, after)
+    X, codes, n_classes = datasets.pooled_training(config, parties, among)
     model, selection, results = strategy.model.model_, strategy.selection, strategy.run.state.results
     chosen = config.party_numbers()
     wanted = parties if chosen is None else len(chosen)
@@ -181,11 +202,18 @@ def compared(
         if ranks.histograms.n_examples == len(codes) and config.min_examples == 1:  # no bins were put together
             center, _ = columns.moments.center_and_scale("center")
             found["histograms_equal"] = ranks.histograms == ColumnHistograms.from_data(X, codes, n_classes, center)
+    run_spec = strategy.run.state.run_spec
+    specs = run_spec.specs
+    if (reference := run_spec.reference) is not None:
+        n_plain = len(specs) - run_spec.n_aligned
+        specs = specs[n_plain:] if model.aligned else specs[:n_plain]
+        if model.aligned:  # that of the aligned samples of all parties
+            X, codes = _aligned(reference, datasets.training_shares(config, parties, among))
     parts = None
     if selection is not None:
         found["selection_equal"] = None
         if complete and selection.accuracies and not selection.missing:
-            specs, most = strategy.run.state.run_spec.specs, strategy.run.options.max_members
+            most = strategy.run.options.max_members
             best = fit_members(specs, X, codes, n_classes, config.rule, config.decay_value(), -1, most)
             facts = [[(each.spec, each.readout, each.weight) for each in members] for members in (best, model.members)]
             found["selection_equal"] = facts[0] == facts[1]
@@ -203,6 +231,13 @@ def compared(
             found["refined_equal"] = pooled_model.sha256() == model.sha256()
     pooled, federated = counts_sha256(parts), counts_sha256(model.members)
     return {"pooled": pooled, "equal": pooled == federated if complete else None, **found}
+
+
+def _aligned(reference: Reference, shares: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
+    """The samples of parties, each aligned as it aligns them itself, and their class codes."""
+    alignments = [reference.alignment(X, y) if len(y) else None for X, y in shares]
+    rows = [X if each is None else each.applied(X) for each, (X, _) in zip(alignments, shares, strict=True)]
+    return np.concatenate(rows), np.concatenate([y for _, y in shares])
 
 
 def table(report: dict[str, Any], folder: Path) -> str:
@@ -315,11 +350,21 @@ def _hash_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     else:
         rows.append(("candidates", f"{len(best)} with {decays} decays each, compared on {examples} samples"))
         rows.append(("  leave-one-out", ", ".join(best)))
+        if (alignment := report["alignment"]) is not None:
+            rows.append(("alignment", _aligned_text(alignment)))
         for (spec, _, weight), member in zip(selection["choices"], report["members"], strict=True):
             size = f"{member['hash_dim']} rows, {member['hash_nnz']} winners"
             rows.append((f"  member {spec + 1}", f"weight {weight:.2f}, decay {member['decay']:.4g}, {size}"))
     rows += [(f"  no say: {name}", reason) for name, reason in selection["missing"].items()]
     return rows
+
+
+def _aligned_text(alignment: dict[str, Any]) -> str:
+    if alignment["accuracies"] is None:
+        return "none: no party's columns differ beyond chance"
+    plain, aligned = alignment["accuracies"]
+    used = "used by parties; the server's model has none" if alignment["is_used"] else "not used"
+    return f"{used}: leave-one-out {aligned:.4f}, {plain:.4f} without; {alignment['parties']} parties have one"
 
 
 def _refinement_rows(report: dict[str, Any]) -> list[tuple[str, str]]:

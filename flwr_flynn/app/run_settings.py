@@ -252,6 +252,11 @@ class ReadoutSettings(RunSettings):
         high=MOST_ROUNDS,
         fixed_by_federation=("evaluate",),
     )
+    align: bool = setting(
+        False,
+        "align the columns of parties whose instruments differ, where leave-one-out over all parties decides for it; "
+        'only with `scaling="auto"`, in a new federation',
+    )
     personal: bool = _simulated(
         True, "simulated parties may use class frequencies of their own; deployed ones have the node setting"
     )

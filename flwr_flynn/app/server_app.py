@@ -151,6 +151,7 @@ def _strategy(
         rule=config.rule if before is None or config.rule != RunConfig.rule else before.readout.rule,
         min_examples=config.min_examples,
         refine_rounds=config.refine_rounds,
+        align=config.align and before is None,
         fraction_evaluate=float(config.evaluates(simulated=parties is not None)),
         hand_out=parties is None,  # simulated parties keep no model
         wait_timeout=math.ceil(config.timeout) or _ENDLESS,

@@ -31,6 +31,7 @@ from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import Plain, RunSpec, Secure, mode_of
 from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.model import model_file
+from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import Model, ModelMember, counts_sha256
@@ -173,7 +174,9 @@ class Federation:
         run = self.run_spec
         weights = self.weights or (1.0,) * len(run.specs)
         members = tuple(map(ModelMember, run.specs, self.totals.parts, self.readouts, weights))
-        return Model(members, np.array(run.classes), run.feature_names, run.guarantee, self.refined)
+        is_aligned = run.n_aligned == len(members)  # not before the selection, which some may not survive
+        names = run.feature_names
+        return Model(members, np.array(run.classes), names, run.guarantee, self.refined, aligned=is_aligned)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file, whole or not at all: after a crash there is the old one or the new one."""
@@ -188,6 +191,8 @@ class Federation:
             "max_members": self.max_members,
             "members": [{name: asdict(member)[name] for name in _KEPT} for member in self.members],
         }
+        if run.reference is not None:
+            roster |= {"n_aligned": run.n_aligned, "reference": run.reference.data.hex()}
         model_file.write(path, self._model, extra=roster)
 
     @classmethod
@@ -205,6 +210,8 @@ class Federation:
                 is_selected = len(model.members) == 1 and roster["phase"] not in ("counts", "selection")
                 roster = roster | {"format": _FORMAT, "selected": is_selected, "max_members": 1}
             expected = {*_FORMAT_2, "selected", "max_members"}
+            if "reference" in roster:
+                expected |= {"n_aligned", "reference"}
             if set(roster) != expected or type(roster["format"]) is not int or roster["format"] != _FORMAT:
                 raise ModelFileError("roster", f"one of format {_FORMAT}", f"format {str(roster.get('format'))[:20]}")
             mechanism = None if roster["mechanism"] is None else mechanism_from_dict(roster["mechanism"])
@@ -212,7 +219,14 @@ class Federation:
             if roster["mode"] != mode.name:
                 raise ModelFileError("mode", f"{mode.name} with this mechanism and bound", str(roster["mode"])[:40])
             classes: list[Label] = model.classes.tolist()
-            run = RunSpec([member.spec for member in model.members], classes, mode, model.feature_names)
+            specs = [member.spec for member in model.members]
+            alignment: tuple[Any, ...] = ()
+            if "reference" in roster:
+                data = bytes.fromhex(roster["reference"])
+                alignment = roster["n_aligned"], Reference(len(classes), specs[0].n_features, data)
+            run = RunSpec(specs, classes, mode, model.feature_names, *alignment)
+            if model.aligned != (run.n_aligned == len(specs)):
+                raise ModelFileError("n_aligned", "all specs of a model of aligned samples", run.n_aligned)
             if not isinstance(roster["members"], list):
                 raise ModelFileError("members", "a list", type(roster["members"]).__name__)
             totals = CountsOfSpecs(tuple(member.counts for member in model.members))

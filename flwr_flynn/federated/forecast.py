@@ -46,15 +46,16 @@ def forecast(options: RunOptions, n_parties: int) -> dict[str, Bytes] | None:
     if not n_examples or not isinstance(run.mode, Plain) or options.federation is not None:
         return None
     specs, n_classes, share = options.counted_specs(run.specs), run.n_classes, n_examples / n_parties
-    announced = _bytes_of_run(replace(run, specs=specs))
+    n_columns, both = run.spec.n_features, 2 if options.align else 1  # candidates of samples as they are, and aligned
+    reference = 8.0 * n_classes * (1 + 2 * n_columns) * (both - 1)
+    announced = _bytes_of_run(replace(run, specs=specs)) * both + reference
     sums = sum(_bytes_of_counts(spec, n_classes, n_examples) for spec in specs)
     members = sums * min(options.max_members, len(specs)) / len(specs)
-    n_columns = run.spec.n_features
     found = {
         "columns": (2 * _SUM * n_classes * n_columns, 0.0),
-        "histograms": (_VALUE * share * n_columns, 8.0 * n_columns),
-        "counts": (sum(_bytes_of_counts(spec, n_classes, share) for spec in specs), announced),
-        "selection": (N_DECAYS * len(TEMPERATURES) * _TABLE_ENTRY * len(specs), announced + sums),
+        "histograms": (both * _VALUE * share * n_columns, 8.0 * n_columns + reference),
+        "counts": (both * sum(_bytes_of_counts(spec, n_classes, share) for spec in specs), announced),
+        "selection": (both * N_DECAYS * len(TEMPERATURES) * _TABLE_ENTRY * len(specs), announced + both * sums),
         "evaluation": (16 * n_classes**2, announced + members),
     }
     kept = n_classes * min(options.max_members, len(specs)) / len(specs)  # entries of a row, and members of a spec

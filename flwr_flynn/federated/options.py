@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict
 
 from flwr_flynn._validation import boolean, integer, number, one_of
@@ -48,6 +48,7 @@ class RunOptionsDict(TypedDict, total=False):
     hand_out: bool
     accept_failures: bool
     refine_rounds: int
+    align: bool
     phases: Sequence[Phase] | None
 
 
@@ -102,6 +103,10 @@ class RunOptions:
     refine_rounds : int, default=0
         Rounds that refine the model, see `model.refinement`: more accurate with many samples, for many times the bytes.
         Only with exact counts, and where parties try the model.
+    align : bool, default=False
+        Align the columns of parties whose instruments differ, where leave-one-out decides for it, see
+        `model.alignment`. Only with a `HashPlan` of scaling "auto" that has rank codes, and where parties try the
+        model. Parties join a saved run as it was decided.
     phases : sequence of Phase, optional
         A plan of your own instead of the one that follows from the other options.
     """
@@ -123,6 +128,7 @@ class RunOptions:
     hand_out: bool = False
     accept_failures: bool = True
     refine_rounds: int = 0
+    align: bool = False
     phases: Sequence[Phase] | None = None
     run_spec: RunSpec = field(init=False)
 
@@ -146,6 +152,11 @@ class RunOptions:
         given_readout(self.rule, self.decay)
         object.__setattr__(self, "run_spec", self._run_spec())
         self._check_refinement()
+        if boolean("align", self.align) and not (
+            self.selects and self.plan is not None and self.plan.scaling == "auto" and self.plan.needs_histograms
+        ):
+            expected = "False, but for a plan of scaling auto with rank codes that parties choose from"
+            raise ConfigError("align", expected, self.align)
 
     def _check_phases(self) -> None:
         if self.phases is None:
@@ -171,6 +182,10 @@ class RunOptions:
             raise ConfigError("spec", f"no scaling by sums of columns with {mode.name} counts", self.plan.scaling)
         specs: Any = foreseen(spec) if isinstance(spec, HashPlan) else spec
         run = RunSpec(specs, self.classes, mode, self.feature_names)
+        if self.federation is not None:
+            saved = self.federation.run_spec
+            n_aligned = min(saved.n_aligned, len(run.specs))
+            run = replace(run, n_aligned=n_aligned, reference=saved.reference)
         if isinstance(spec, HashPlan) and run.n_classes != spec.n_classes:
             raise ConfigError("classes", f"{spec.n_classes} as in the plan", run.n_classes)
         if isinstance(mode, Secure):

@@ -50,6 +50,7 @@ from flwr_flynn.federated.protocol import (
 )
 from flwr_flynn.federated.row_wise import check_classes, check_form, count, fitting
 from flwr_flynn.federated.run_spec import Plain, RunSpec, announced_names
+from flwr_flynn.model.alignment import Alignment, Reference
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.metrics import Confusion, confusion
@@ -281,6 +282,22 @@ class Party:
         samples = self._held()
         return _labelled(samples.X, samples.y, codes_of, n_features)
 
+    def inputs(self, run: RunSpec) -> tuple[list[Any], npt.NDArray[np.int64]]:
+        """Training samples for each spec of a run, aligned where it has that, and the codes of their labels."""
+        X, codes = self.labelled(run.codes, run.spec.n_features)
+        alignment = self.alignment(run.reference, X, codes)
+        n_plain = len(run.specs) - run.n_aligned
+        return [X] * n_plain + [X if alignment is None else alignment.applied(X)] * run.n_aligned, codes
+
+    def alignment(self, reference: Reference | None, X: Any, codes: npt.NDArray[np.int64]) -> Alignment | None:
+        """The party's alignment to what a run announced, if anything, and if its samples call for it."""
+        if reference is None:
+            return None
+        # An aligned copy of the samples, and the sums of their columns.
+        needed = 16 * X.shape[0] * X.shape[1] + 4096 * reference.n_classes * X.shape[1]
+        self.check_memory(needed, f"the alignment of {X.shape[1]} columns")
+        return reference.alignment(X, codes)
+
     def release(self, run: RunSpec, recall: bool = False) -> ClassCounts:
         """Noisy counts, within the party's policy. No sample decides a refusal, nor its time.
 
@@ -344,7 +361,7 @@ class Party:
             return []
         own = self.options.personal and not self.options.secure and isinstance(run.mode, Plain)
         own = own and self.options.budget is None
-        mine = self._personalized(run, model).model_ if own else model.model_
+        mine = self._personalized(run, model).model_
         matrices = np.zeros((1 + own, run.n_classes, run.n_classes), np.int64)
         for X, true in self._tried(run, samples.X_test, samples.y_test):
             for rows in _batches(len(true), run.n_classes):
@@ -364,18 +381,21 @@ class Party:
         yield _labelled(X, y, run.codes, run.spec.n_features)
 
     def _personalized(self, run: RunSpec, model: FlyNNClassifier) -> FlyNNClassifier:
-        """The model with the party's own frequencies where it decides for them, once for a request."""
-        if not self.options.personal or self.options.budget is not None or run.mechanism is not None:
+        """The model with the party's alignment and, where it decides for them, its frequencies; once for a request."""
+        has_prior = self.options.personal and run.mechanism is None
+        if self.options.budget is not None or not (has_prior or run.n_aligned):
             return model
         if self._own is None or self._own[0] is not model:
-            prior = None
+            own = model.model_
             try:
                 samples = self._held()
                 X, codes = _labelled(samples.X, samples.y, run.codes, run.spec.n_features)
-                prior = own_prior(model.model_, X, codes, self.options.n_jobs)
+                own = replace(own, alignment=self.alignment(run.reference, X, codes))
+                if has_prior:
+                    own = replace(own, prior=own_prior(own, X, codes, self.options.n_jobs))
             except Exception as error:  # noqa: BLE001 - the shared model serves all the same
-                _log.warning("FlyNN: the model is used without the party's own frequencies", exc_info=error)
-            self._own = model, FlyNNClassifier.from_model(replace(model.model_, prior=prior))
+                _log.warning("FlyNN: the model is used without what is the party's own in it", exc_info=error)
+            self._own = model, FlyNNClassifier.from_model(own)
         return self._own[1]
 
     def keep(self, run: RunSpec, model: FlyNNClassifier) -> str:

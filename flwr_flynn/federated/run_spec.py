@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.errors import ConfigError, PayloadError, SpecError
+from flwr_flynn._validation import integer
+from flwr_flynn.errors import ConfigError, DataError, PayloadError, SpecError
 from flwr_flynn.federated.labels import Label, checked_classes, checked_names, codes_of
 from flwr_flynn.federated.protocol import Config, key
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.alignment import Reference
 from flwr_flynn.privacy import Mechanism, mechanism_from_dict
 
 LARGEST_BOUND = 2**29
@@ -104,15 +106,21 @@ class RunSpec:
         A mechanism must be for the spec's `hash_nnz` and for L classes.
     feature_names : sequence of str, optional
         Names of the columns, for the model.
+    n_aligned : int, default=0
+        The last so many specs are of samples that each party aligns; only in mode `Plain`.
+    reference : Reference, optional
+        What they are aligned to; where there are any.
     """
 
     specs: Sequence[HashSpec]
     classes: Sequence[Label]
     mode: Mode = Plain()
     feature_names: Sequence[str] | None = None
+    n_aligned: int = 0
+    reference: Reference | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "specs", _checked_specs(self.specs))
+        object.__setattr__(self, "specs", _checked_specs(self.specs, self.n_aligned))
         object.__setattr__(self, "classes", checked_classes(self.classes))
         if self.feature_names is not None:
             object.__setattr__(self, "feature_names", checked_names(self.feature_names, self.spec.n_features))
@@ -120,6 +128,12 @@ class RunSpec:
             raise ConfigError("mode", "Plain, Noisy or Secure", type(self.mode).__name__)
         if len(self.specs) > 1 and not isinstance(self.mode, Plain):
             raise ConfigError("spec", f"one in mode {self.mode.name}", len(self.specs))
+        integer("n_aligned", self.n_aligned, least=0, most=len(self.specs) if isinstance(self.mode, Plain) else 0)
+        if (self.reference is None) != (self.n_aligned == 0):
+            raise ConfigError("reference", "one with aligned specs alone", type(self.reference).__name__)
+        shape = (self.n_classes, self.spec.n_features)
+        if self.reference is not None and (self.reference.n_classes, self.reference.n_features) != shape:
+            raise ConfigError("reference", f"{shape[0]} classes and {shape[1]} features", "another number")
         if self.mechanism is not None:
             for name, needed in (("hash_nnz", self.spec.hash_nnz), ("n_classes", self.n_classes)):
                 if getattr(self.mechanism, name) != needed:
@@ -161,8 +175,10 @@ class RunSpec:
         return tuple(flynn_hash(spec) for spec in self.specs)
 
     def only(self, indices: Sequence[int]) -> RunSpec:
-        """The same run with some of its specs."""
-        return replace(self, specs=tuple(self.specs[index] for index in indices))
+        """The same run with some of its specs, in their order."""
+        n_aligned = sum(index >= len(self.specs) - self.n_aligned for index in indices)
+        specs = tuple(self.specs[index] for index in indices)
+        return replace(self, specs=specs, n_aligned=n_aligned, reference=self.reference if n_aligned else None)
 
     def to_config(self) -> dict[str, str | bytes]:
         """Config entries for a party."""
@@ -181,6 +197,8 @@ class RunSpec:
             config[key("mechanism")] = json.dumps(self.mechanism.to_dict())
         if self.bound is not None:
             config[key("bound")] = str(self.bound)
+        if self.reference is not None:
+            config |= {key("n_aligned"): str(self.n_aligned), key("reference"): self.reference.data}
         return config
 
     def digest(self) -> str:
@@ -197,7 +215,11 @@ class RunSpec:
                 got = len(specs) if isinstance(specs, list) else type(specs).__name__
                 raise PayloadError(key("specs"), f"a list of 1 to {MAX_SPECS} specs", got)
             parsed, classes = [HashSpec.from_dict(spec) for spec in _referred(specs)], config.json("classes", MAX_CHARS)
-            return cls(parsed, classes, _mode(config), announced_names(config))
+            alignment: tuple[Any, ...] = ()
+            if "reference" in config:
+                shape = len(checked_classes(classes)), parsed[0].n_features
+                alignment = config.json("n_aligned", 20), announced_reference(config, *shape)
+            return cls(parsed, classes, _mode(config), announced_names(config), *alignment)
         except (SpecError, ConfigError) as error:
             raise PayloadError(error.field or "config", error.expected, error.got, text=f"config: {error}") from None
 
@@ -289,6 +311,14 @@ def announced_names(config: Config) -> tuple[str, ...] | None:
     return tuple(names)
 
 
+def announced_reference(config: Config, n_classes: int, n_features: int) -> Reference:
+    """What samples are to be aligned to, as a server announced it."""
+    try:
+        return Reference(n_classes, n_features, config.entries[key("reference")])
+    except DataError as error:
+        raise PayloadError(key("reference"), error.expected, error.got) from None
+
+
 def _mode(config: Config) -> Mode:
     name = config.text("mode", 40)
     if name == Plain.name:
@@ -300,7 +330,7 @@ def _mode(config: Config) -> Mode:
     return Secure(config.json("bound", 20), mechanism) if name == Secure.name else mode_of(mechanism, None)
 
 
-def _checked_specs(specs: Any) -> tuple[HashSpec, ...]:
+def _checked_specs(specs: Any, n_aligned: int) -> tuple[HashSpec, ...]:
     if isinstance(specs, HashSpec):
         return (specs,)
     if isinstance(specs, FlyHash):
@@ -312,8 +342,10 @@ def _checked_specs(specs: Any) -> tuple[HashSpec, ...]:
     for spec in specs:
         if not isinstance(spec, HashSpec):
             raise ConfigError("spec", "only HashSpecs", f"a {type(spec).__name__}")
-    if len(set(specs)) < len(specs):
-        raise ConfigError("spec", "different specs", f"{len(specs) - len(set(specs))} duplicates")
+    # An aligned spec may be the same as one that is not.
+    pairs = {(spec, index < len(specs) - n_aligned) for index, spec in enumerate(specs)}
+    if len(pairs) < len(specs):
+        raise ConfigError("spec", "different specs", f"{len(specs) - len(pairs)} duplicates")
     if len({spec.n_features for spec in specs}) > 1:
         raise ConfigError("spec", "specs of the same n_features", sorted({spec.n_features for spec in specs}))
     return tuple(specs)

@@ -131,6 +131,8 @@ def _result(run: Run, taken: Taken) -> str:
     if taken.phase.is_counting:
         enough = "" if run.is_enough else f"; at least {run.options.min_parties} are needed"
         return f"{answers}, {len(run.counted)} in all{enough}"
+    if isinstance(result, Histograms) and run.options.align:
+        return f"{answers}; {result.n_aligned} align their columns"
     if isinstance(result, Selection):
         compared = "not compared" if result.accuracy is None else f"best leave-one-out {result.accuracy:.4f}"
         n_specs = len(result.candidates)

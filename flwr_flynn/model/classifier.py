@@ -286,6 +286,8 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         fields = [name for a, b in zip(mine, theirs, strict=True) for name in a.spec.difference(b.spec)]
         if fields:
             raise SpecError("merge", "equal specs", f"differences in {', '.join(dict.fromkeys(fields))}")
+        if self.model_.aligned != other.model_.aligned:
+            raise DataError("merge", "both models of aligned samples, or none", "one")
         for name in ("classes_", "feature_names_in_"):
             ours, others = getattr(self, name, None), getattr(other, name, None)
             if ours is not None and others is not None and not np.array_equal(ours, others):
@@ -308,6 +310,7 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _count(self, member: ModelMember, X: Any, codes: npt.NDArray[np.int64]) -> ClassCounts:
+        X = self.model_.inputs(X)
         return ClassCounts.from_data(member.hash, X, codes, len(self.classes_), n_jobs=self.n_jobs)
 
     def _readout(self, counts: ClassCounts, chosen: Readout | None = None) -> Readout:
@@ -325,8 +328,8 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Replace the counts of the members and choose "auto" values again; equal counts change but the prior."""
         if any(new != member.counts for new, member in zip(counts, self.model_.members, strict=True)):
             pairs = zip(self.model_.members, counts, strict=True)
-            members = [replace(member, counts=new, readout=self._readout(new)) for member, new in pairs]
-            self._set_model(members, self.classes_)
+            members = tuple(replace(member, counts=new, readout=self._readout(new)) for member, new in pairs)
+            self.model_ = replace(self.model_, members=members, guarantee=None, refined=None, prior=None)
         elif self.model_.prior is not None:
             self.model_ = replace(self.model_, prior=None)
 
@@ -423,8 +426,8 @@ class FlyNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def personalized(self, X: Any, y: npt.ArrayLike) -> Self:
         """Copy for one party: with the prior of its own samples where leave-one-out decides for it, else without.
 
-        X, (n, d), and y, (n,), are the party's training samples, which are in the counts of this model: a `DataError`
-        if they cannot be. The rule is that of `model.personal.own_prior`; noisy counts get no prior.
+        X, (n, d), and y, (n,), are the party's training samples. The rule is that of `model.personal.own_prior`; noisy
+        counts get no prior.
         """
         check_is_fitted(self)
         X, y = self._validated(X, y)

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn._validation import number
+from flwr_flynn._validation import boolean, number
 from flwr_flynn.errors import DataError, SpecError
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.alignment import Alignment
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.refinement import LARGEST_WEIGHT, Weights, refined_scores, weights_sha256
 from flwr_flynn.model.scoring import (
@@ -111,6 +112,11 @@ class Model:
     prior : (L,) array-like of float, optional
         Logarithms of class frequencies, from -1000 to 0, see `model.personal`. Kept as a read-only array. All else is
         the shared part of the model, and `sha256` and `fingerprint` are about that alone.
+    aligned : bool, default=False
+        True if parties aligned the samples that were counted, see `model.alignment`.
+    alignment : Alignment, optional
+        Of an aligned model the alignment of one party, whose samples it is for. Without it columns are taken as they
+        are, as those of the federation on average. Like the prior it is no part of `sha256`.
 
     Raises
     ------
@@ -132,6 +138,8 @@ class Model:
     guarantee: str | None = None
     refined: Weights | None = None
     prior: Scores | None = None
+    aligned: bool = False
+    alignment: Alignment | None = None
 
     def __post_init__(self) -> None:
         members = tuple(self.members)
@@ -163,6 +171,10 @@ class Model:
             object.__setattr__(self, "refined", _checked_weights(self.refined, members))
         if self.prior is not None:
             object.__setattr__(self, "prior", _checked_prior(self.prior, n_classes))
+        boolean("aligned", self.aligned, DataError)
+        if self.alignment is not None and not (self.aligned and len(self.alignment.gain) == n_features):
+            got = f"one of {len(self.alignment.gain)}" if self.aligned else "one of a model that is not aligned"
+            raise DataError("alignment", f"one of {n_features} features", got)
 
     @property
     def member(self) -> ModelMember:
@@ -193,8 +205,13 @@ class Model:
         scores = self.shared_scores(X, n_jobs)
         return scores if self.prior is None else self.posterior(scores, self.prior)
 
+    def inputs(self, X: Any) -> Any:
+        """Samples as they are hashed: aligned, if the model has an alignment."""
+        return X if self.alignment is None else self.alignment.applied(X)
+
     def shared_scores(self, X: Any, n_jobs: int | None = None) -> Scores:
         """Scores of samples, (n, L), by the shared part: without the prior."""
+        X = self.inputs(X)
         return self.scores_of_active([member.hash.active(X, n_jobs=n_jobs) for member in self.members])
 
     def scores_of_active(self, active: Sequence[npt.NDArray[np.int32]]) -> Scores:
@@ -253,6 +270,7 @@ class Model:
 
     def novelty(self, X: Any, n_jobs: int | None = None) -> Scores:
         """Novelty of samples to each class, (n, L) float64: the mean of the members, by their weights."""
+        X = self.inputs(X)
         total = np.zeros((X.shape[0], len(self.classes)))
         for member in self.members:
             total += member.weight * member.novelty(member.hash.active(X, n_jobs=n_jobs))
@@ -266,8 +284,8 @@ class Model:
         return prints[0] if len(prints) == 1 else hashlib.sha256(bytes.fromhex("".join(prints))).hexdigest()
 
     def sha256(self) -> str:
-        """SHA-256 over everything that predictions follow from but the prior, the same for equal models everywhere."""
-        facts = {
+        """SHA-256 over the shared part, all but prior and alignment; the same for equal models everywhere."""
+        facts: dict[str, Any] = {
             "members": [
                 [member.counts.sha256(), member.readout.rule, member.readout.decay, member.readout.temperature]
                 + ([member.weight] if len(self.members) > 1 else [])
@@ -278,6 +296,8 @@ class Model:
         }
         if self.refined is not None:
             facts["refined"] = weights_sha256(self.refined)
+        if self.aligned:
+            facts["aligned"] = True
         return hashlib.sha256(b"flynn model 1 " + json.dumps(facts).encode()).hexdigest()
 
 

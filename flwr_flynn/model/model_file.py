@@ -1,16 +1,18 @@
 """Model file: an .npz without pickles that is written whole or not at all, and read whole or refused.
 
-Arrays of format 4, of one member of weight 1, of format 5, of several members or a different weight, and of format 6,
-of a refined model:
+Arrays of format 4, of one member of weight 1, of format 5, of several members or a different weight, of format 6, of a
+refined model, and of format 7, of aligned samples, refined or not:
 
 ==============  =====================================================================================================
 ``header``      JSON, as bytes: format, classes, feature_names, guarantee, and for each member spec, fingerprint,
-                rule, decay, temperature and noise; in formats 5 and 6 weight as well
+                rule, decay, temperature and noise; from format 5 on weight as well; in format 7 refined
 ``counts_0``    counts of the first member in the narrowest integer type that holds them, unsigned if exact; then
                 ``counts_1`` and so on
-``weights_0``   in format 6 the weights of the first member in the narrowest signed type; then ``weights_1`` and so on
+``weights_0``   of a refined model the weights of the first member in the narrowest signed type; then ``weights_1``
+                and so on
 ``prior``       (L,) float64 log frequencies, in a party's own copy that has them; all arrays above are then those of
                 the shared model
+``gain``        (d,) float64, and ``offset`` likewise, in a party's own copy of format 7 that has an alignment
 ``extra``       JSON, as bytes, where the writer adds a record of its own: a federation keeps its parties there
 ``digest``      SHA-256 of the other arrays, 32 bytes
 ==============  =====================================================================================================
@@ -35,9 +37,11 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn import _files
+from flwr_flynn._validation import boolean
 from flwr_flynn.errors import FlyNNError, ModelFileError
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.alignment import Alignment
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.model import Model, ModelMember, Readout
 from flwr_flynn.model.noise_record import Release
@@ -47,6 +51,7 @@ _log = logging.getLogger(__name__)
 _FORMAT = 4  # of one member of weight 1
 _WEIGHTED_FORMAT = 5  # with the weight of each member
 _REFINED_FORMAT = 6  # with the weights of the active bits, too
+_ALIGNED_FORMAT = 7  # of aligned samples
 _OLD_FORMATS = (2, 3)  # of exact and of noisy counts
 
 
@@ -55,9 +60,11 @@ def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | No
 
     An existing file keeps its permissions; a symbolic link is followed. `extra` is a record of the writer, for JSON.
     """
-    weighted = model.refined is not None or [member.weight for member in model.members] != [1.0]
+    refined = model.refined is not None
+    weighted = model.aligned or refined or [member.weight for member in model.members] != [1.0]
+    number = _REFINED_FORMAT if refined else _WEIGHTED_FORMAT if weighted else _FORMAT
     header = {
-        "format": _REFINED_FORMAT if model.refined is not None else _WEIGHTED_FORMAT if weighted else _FORMAT,
+        "format": _ALIGNED_FORMAT if model.aligned else number,
         "classes": _labels_to_json(model.classes),
         "feature_names": None if model.feature_names is None else list(model.feature_names),
         "guarantee": model.guarantee,
@@ -74,6 +81,8 @@ def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | No
             for member in model.members
         ],
     }
+    if model.aligned:
+        header["refined"] = refined
     arrays = {"header": _json_bytes(header)}
     if extra is not None:
         arrays["extra"] = _json_bytes(extra)
@@ -83,6 +92,8 @@ def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | No
         arrays[f"weights_{index}"] = _narrow_signed(weights)
     if model.prior is not None:
         arrays["prior"] = model.prior.astype("<f8")
+    if model.alignment is not None:
+        arrays |= {"gain": model.alignment.gain.astype("<f8"), "offset": model.alignment.offset.astype("<f8")}
     arrays["digest"] = digest_of(*arrays.values())
     with _files.writing(path) as stream, zipfile.ZipFile(stream, "w") as archive:
         for name, array in arrays.items():
@@ -129,10 +140,15 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
         text = _read_npy(archive, "header", r"\|u1", max_bytes // 32)
         header = json.loads(text.tobytes())
         old = header["format"] in _OLD_FORMATS
-        refined = header["format"] == _REFINED_FORMAT
-        weighted = refined or header["format"] == _WEIGHTED_FORMAT
+        aligned = header["format"] == _ALIGNED_FORMAT
+        refined = (
+            boolean("refined", header.get("refined"), ModelFileError)
+            if aligned
+            else header["format"] == _REFINED_FORMAT
+        )
+        weighted = aligned or refined or header["format"] == _WEIGHTED_FORMAT
         if isinstance(header["format"], bool) or not (old or weighted or header["format"] == _FORMAT):
-            formats = (*_OLD_FORMATS, _FORMAT, _WEIGHTED_FORMAT, _REFINED_FORMAT)
+            formats = (*_OLD_FORMATS, _FORMAT, _WEIGHTED_FORMAT, _REFINED_FORMAT, _ALIGNED_FORMAT)
             known = ", ".join(str(number) for number in formats)
             raise ModelFileError("format", f"one of {known}", str(header["format"])[:20])
         members = [_member_of_old(header)] if old else header["members"]
@@ -142,8 +158,9 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
         counts_names = ["counts"] if old else [f"counts_{index}" for index in range(len(members))]
         weights_names = [f"weights_{index}" for index in range(len(members) if refined else 0)]
         expected = ["header", "digest", *counts_names, *weights_names]
-        if not old and "prior" in names:
-            expected.append("prior")
+        own = ["prior"] if not old and "prior" in names else []
+        own += ["gain", "offset"] if aligned and "gain" in names else []
+        expected += own
         if len(archive.namelist()) != len(names) or names - {extra_name} != set(expected):
             raise ModelFileError("arrays", _first(expected), _first(sorted(names)))
         classes = _labels_from_json(header["classes"])
@@ -161,9 +178,10 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
             _read_npy(archive, name, "[<|]i[124]", 4 * len(classes) * spec.hash_dim)
             for name, spec in zip(weights_names, specs[: len(weights_names)], strict=True)
         ]
-        priors = [_read_npy(archive, "prior", "<f8", 8 * len(classes))] if "prior" in expected else []
+        largest = 8 * max(len(classes), specs[0].n_features)
+        owned = {name: _read_npy(archive, name, "<f8", largest) for name in own}
         digest = _read_npy(archive, "digest", r"\|u1", 32)
-    contents = digest_of(text, *extras, *counts, *weights, *priors)
+    contents = digest_of(text, *extras, *counts, *weights, *owned.values())
     if not np.array_equal(digest, contents):
         got = f"{digest.tobytes().hex()[:12]}... in an altered file"
         raise ModelFileError("digest", f"the SHA-256 of the contents, {contents.tobytes().hex()[:12]}...", got)
@@ -177,7 +195,9 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
         header["feature_names"],
         header.get("guarantee") if old else header["guarantee"],
         tuple(each.astype(np.int32) for each in weights) if refined else None,
-        *priors,
+        owned.get("prior"),
+        aligned,
+        Alignment(owned["gain"], owned["offset"]) if "gain" in owned else None,
     )
     return model, extra
 

@@ -106,9 +106,10 @@ def _left_out(model: Model, X: Any, y: Table, n_jobs: int | None) -> Iterator[tu
     """Blocks of class indices, (b,), and of scores by the model without the sample, (b, L), as `Model.scores`."""
     most = max(member.spec.hash_nnz for member in model.members)
     for rows in gen_batches(len(y), max(1, HELD // most)) if len(y) else ():
+        inputs = model.inputs(X[rows])
         # Blocks follow from sizes and labels, so those of all members are of the same samples.
         parts = [
-            left_out_scores(member.counts, member.hash.active(X[rows], n_jobs=n_jobs), y[rows], [member.readout])
+            left_out_scores(member.counts, member.hash.active(inputs, n_jobs=n_jobs), y[rows], [member.readout])
             for member in model.members
         ]
         for blocks in zip(*parts, strict=True):

@@ -50,6 +50,7 @@ REPORT: dict[str, Any] = {
     "histograms": None,
     "selection": None,
     "refinement": None,
+    "alignment": None,
     "specs": [],
     "members": [],
     "traffic": {},
@@ -341,6 +342,43 @@ def test_the_refinement_is_compared_with_that_of_the_pooled_points(
 
     assert compared(X) is True
     assert compared(X[::-1].copy()) is not True
+
+
+@pytest.mark.parametrize("step", [0.0, 6.0])
+def test_an_aligned_run_is_compared_with_the_pooled_model_of_aligned_points(
+    step: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = points(180)
+    codes = np.array([CLASSES.index(label) for label in y])
+    shares = [(X[i::3] + step * (i - 1), codes[i::3]) for i in range(3)]  # each party has an offset of its own
+    config = RunConfig.parse({"hash-dim": 256, "min-examples": 1, "align": True})
+    plan = config.plan(4, 180, 3)
+    clients = [FlyNNClient(rows, y[i::3], min_examples=1) for i, (rows, _) in enumerate(shares)]
+    strategy = FlyNNStrategy(
+        spec=plan, classes=CLASSES, min_available_clients=3, min_parties=3, min_examples=1, align=config.align
+    )
+    proxies = [Proxy(str(i), client) for i, client in enumerate(clients)]
+    Server(client_manager=manager(*proxies), strategy=strategy).fit(strategy.num_rounds, timeout=None)
+    pooled = np.concatenate([rows for rows, _ in shares]), np.concatenate([labels for _, labels in shares]), 3
+    monkeypatch.setattr(datasets, "pooled_training", lambda *_: pooled)
+    monkeypatch.setattr(datasets, "training_shares", lambda *_: shares)
+    report = REPORT | {"alignment": reports._alignment(strategy.run)}
+    aligned = bool(step)
+    assert report["alignment"]["parties"] == (2 if aligned else 0)
+    assert report["alignment"]["is_used"] == aligned == strategy.model.model_.aligned
+    assert (report["alignment"]["accuracies"] is not None) == aligned
+    found = reports.compared(config, strategy, plan, 3, strategy.federation("1"))
+    assert (found["equal"], found["selection_equal"], found["histograms_equal"]) == (True, True, True)
+    assert "alignment" in reports.table(report | {"selection": _SELECTION, "members": [member()]}, tmp_path)
+
+
+_SELECTION = {
+    "choices": [[0, 1, 1.0]],
+    "candidates": [[["balanced", 0.5], ["balanced", 0.25]], [["balanced", 0.5]]],
+    "accuracies": [[0.75, 0.875], [0.5]],
+    "examples": 7,
+    "missing": {},
+}
 
 
 def test_the_table_of_one_candidate_shows_its_decay(tmp_path: Path) -> None:

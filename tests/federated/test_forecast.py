@@ -16,7 +16,9 @@ from tests.federated.runs import AUTO, GRID, options_for
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"refine_rounds": 2}, {"fraction_evaluate": 0}, {"fraction_evaluate": 0, "hand_out": True}], ids=str
+    "changes",
+    [{}, {"refine_rounds": 2}, {"align": True}, {"fraction_evaluate": 0}, {"fraction_evaluate": 0, "hand_out": True}],
+    ids=str,
 )
 def test_a_run_takes_no_more_bytes_than_were_forecast(changes: dict[str, Any]) -> None:
     X, y = load_digits(return_X_y=True)

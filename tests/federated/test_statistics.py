@@ -16,7 +16,7 @@ from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, no_counts
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
-from flwr_flynn.federated.phases.histograms import HistogramsRequest
+from flwr_flynn.federated.phases.histograms import BothHistograms, HistogramsRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest, candidates_for
 from flwr_flynn.federated.protocol import Request
 from flwr_flynn.federated.roster import Member
@@ -55,6 +55,7 @@ class Case:
         )
         sizes = np.bincount(Y[places], minlength=3).tolist()
         found = statistic_of(self.request, party, Member("", "1", sizes=tuple(sizes)))
+        found = found.plain if isinstance(found, BothHistograms) else found
         return self.zero() if found is None else found
 
 

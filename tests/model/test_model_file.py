@@ -176,7 +176,8 @@ def test_forging_works(path):
         (b"[" * 10**5, "file"),
         (b"\xff", "file"),
         (b"{}", "file"),
-        (set_to("format", value=7), "format"),
+        (set_to("format", value=8), "format"),
+        (set_to("format", value=7), "refined"),  # which says whether it is refined
         (set_to("format", value=6), "arrays"),  # which has weights of the bits
         (set_to("format", value=5), "file"),  # whose members have weights
         (set_to("format", value=True), "format"),

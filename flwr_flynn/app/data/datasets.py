@@ -271,6 +271,18 @@ def pooled_training(
     return data.X[train], data.y[train], len(data.classes)
 
 
+def training_shares(
+    config: RunConfig, n_parties: int, among: Collection[int] | None = None
+) -> list[tuple[npt.NDArray[Any], IndexArray]]:
+    """The training samples of each of the parties, and their class codes."""
+    data = simulated_dataset(config)
+    test = held_out(len(data.y), config.test_fraction, config.split_seed)
+    shares = [
+        share for party, share in enumerate(simulated_shares(config, n_parties)) if among is None or party in among
+    ]
+    return [(data.X[train], data.y[train]) for train in (share[~test[share]] for share in shares)]
+
+
 def own_share(node: NodeConfig, features: Sequence[str] = ()) -> Share:
     """An open party's samples: its file refused whole if any row does not fit, samples held out by the row's index."""
     data = checked(read_rows(_own_file(node), node.label, features=features))

@@ -67,11 +67,11 @@ class CountsRequest(Request[CountsOfSpecs]):
             return Answer(codec.encode_release(released, mechanism), NOISY_EXAMPLES)
         if isinstance(mode, Secure):
             party.mask(self.run)
-        X, codes = party.labelled(self.run.codes, self.run.spec.n_features)
+        inputs, codes = party.inputs(self.run)
         progress = party.progress(len(codes) * len(self.run.specs))
         counts = [
             ClassCounts.from_data(hasher, X, codes, self.run.n_classes, n_jobs=party.options.n_jobs, progress=progress)
-            for hasher in self.run.hashers
+            for hasher, X in zip(self.run.hashers, inputs, strict=True)
         ]
         if isinstance(mode, Secure):
             if int(counts[0].array.max(initial=0)) > mode.bound:  # SecAgg+ would clip it; the count itself is data

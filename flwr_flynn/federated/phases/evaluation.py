@@ -272,12 +272,14 @@ def refined_of(state: RunState, options: RunOptions) -> Weights | None:
 
 def model_of(state: RunState, options: RunOptions) -> FlyNNClassifier:
     """The classifier that the results so far make."""
-    return classifier_of(state.run_spec, members_of(state, options), refined_of(state, options))
+    run = state.run_spec.only(kept_specs(state, options))
+    return classifier_of(run, members_of(state, options), refined_of(state, options))
 
 
 def classifier_of(run: RunSpec, members: tuple[ModelMember, ...], refined: Weights | None = None) -> FlyNNClassifier:
     """The classifier of members of the model, with the classes and the promise of a run."""
-    model = Model(members, np.array(run.classes), run.feature_names, run.guarantee, refined)
+    names, is_aligned = run.feature_names, bool(run.n_aligned)
+    model = Model(members, np.array(run.classes), names, run.guarantee, refined, aligned=is_aligned)
     return FlyNNClassifier.from_model(model)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +23,9 @@ from flwr_flynn.federated.phase import Context, Phase, RunState
 from flwr_flynn.federated.phases.columns import Columns, check_sizes, derive_specs
 from flwr_flynn.federated.protocol import TRAIN, Answer, Array, Config, Reply, Request, Scalar, key, register
 from flwr_flynn.federated.roster import Member
-from flwr_flynn.federated.run_spec import MAX_CHARS, announced_names
+from flwr_flynn.federated.run_spec import MAX_CHARS, announced_names, announced_reference
 from flwr_flynn.hashing.rank_codes import KEY_BITS
+from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.column_histograms import ColumnHistograms
 
 _MOST_CELLS = 2**24  # of one party: they take 128 MiB a column of numbers
@@ -34,9 +36,26 @@ USUAL_BINS = 2**16
 """Bins of a column with values of both signs within 32 powers of two: 1024 for each of these and each sign."""
 
 
+@dataclass(frozen=True, eq=False)
+class BothHistograms:
+    """Histograms of columns as they are; and where parties may align them, of aligned ones, and of how many parties.
+
+    Columns of a party that has no alignment are in both as they are.
+    """
+
+    plain: ColumnHistograms
+    aligned: ColumnHistograms | None = None
+    n_aligned: int = 0
+
+    def __add__(self, other: BothHistograms) -> BothHistograms:
+        pair = self.aligned, other.aligned
+        aligned = None if pair[0] is None or pair[1] is None else pair[0] + pair[1]
+        return BothHistograms(self.plain + other.plain, aligned, self.n_aligned + other.n_aligned)
+
+
 @register
 @dataclass(frozen=True, eq=False)
-class HistogramsRequest(Request[ColumnHistograms]):
+class HistogramsRequest(Request[BothHistograms]):
     """Ask for the histograms of the columns less their centre."""
 
     center: npt.NDArray[np.float64]  # (n_features,)
@@ -44,6 +63,7 @@ class HistogramsRequest(Request[ColumnHistograms]):
     min_examples: int
     feature_names: Sequence[str] | None = None
     max_examples: int | None = None  # of a party; a 1024th of the capacity by default
+    reference: Reference | None = None  # to which parties align their columns
 
     phase = "histograms"
 
@@ -70,7 +90,7 @@ class HistogramsRequest(Request[ColumnHistograms]):
         """
         n_cells = (n_examples or 0) * self.n_features // self.min_examples
         most = most_bins * len(self.classes) * self.n_features
-        return self.memory_needed + _SUM_BYTES * min(n_cells, most)
+        return self.memory_needed + _SUM_BYTES * min(n_cells, most) * (1 if self.reference is None else 2)
 
     def to_config(self) -> dict[str, Scalar]:
         names = self.feature_names
@@ -78,6 +98,7 @@ class HistogramsRequest(Request[ColumnHistograms]):
             key("classes"): json.dumps(self.classes),
             key("min_examples"): self.min_examples,
             **({} if names is None else {key("feature_names"): json.dumps(names)}),
+            **({} if self.reference is None else {key("reference"): self.reference.data}),
         }
 
     def arrays(self) -> list[Array]:
@@ -93,6 +114,9 @@ class HistogramsRequest(Request[ColumnHistograms]):
         try:
             classes, least = config.json("classes", MAX_CHARS), config.integer("min_examples", 1)
             request = cls(arrays[0], classes, least, announced_names(config))
+            if "reference" in config:
+                found = announced_reference(config, len(request.classes), request.n_features)
+                request = replace(request, reference=found)
         except ConfigError as error:
             raise PayloadError(error.field or "config", error.expected, error.got, text=f"config: {error}") from None
         what = f"histograms of {request.n_features} columns, {len(request.classes)} classes"
@@ -103,15 +127,34 @@ class HistogramsRequest(Request[ColumnHistograms]):
         X, codes = party.labelled(lambda y: codes_of(self.classes, y), self.n_features)
         n_values = X.shape[0] * self.n_features
         party.check_memory(_CELL_BYTES * min(n_values, _MOST_CELLS), f"histograms of {self.n_features} columns")
+        found = self._of(X, codes, party)
+        arrays = _packed(found)
+        alignment = party.alignment(self.reference, X, codes)
+        if alignment is not None:
+            arrays += _packed(self._of(alignment.applied(X), codes, party))
+        return Answer(arrays, found.n_examples)
+
+    def _of(self, X: Any, codes: npt.NDArray[np.int64], party: Party) -> ColumnHistograms:
         least = max(self.min_examples, party.options.min_examples)
         found = ColumnHistograms.from_data(X, codes, len(self.classes), self.center.tolist(), least)
         if len(found.cells) > _MOST_CELLS:
             raise PayloadError("histograms", f"at most {_MOST_CELLS} cells (a larger min-examples makes fewer)", "more")
-        gaps = np.diff(found.cells, prepend=-1) - 1
-        return Answer([found.n_per_class.copy(), pack_numbers(gaps), pack_numbers(found.counts - 1)], found.n_examples)
+        return found
 
-    def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> ColumnHistograms:
-        announced, n_classes = reply.announced, len(self.classes)
+    def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> BothHistograms:
+        plain = self._read(arrays[:3], reply.announced)
+        if self.reference is None:
+            check_packed(arrays, 3, "histograms", "class sizes, gaps and counts", first=1)
+            return BothHistograms(plain)
+        if len(arrays) == 3:
+            return BothHistograms(plain, plain)
+        aligned = self._read(arrays[3:], reply.announced)
+        if not np.array_equal(plain.n_per_class, aligned.n_per_class):
+            raise PayloadError("histograms", "the same samples of each class in both", "different ones")
+        return BothHistograms(plain, aligned, 1)
+
+    def _read(self, arrays: Sequence[Array], announced: int) -> ColumnHistograms:
+        n_classes = len(self.classes)
         check_packed(arrays, 3, "histograms", "class sizes, gaps and counts", first=1)
         sizes = arrays[0]
         if sizes.dtype.str != "<i8" or sizes.shape != (n_classes,):
@@ -133,12 +176,17 @@ class HistogramsRequest(Request[ColumnHistograms]):
             raise PayloadError("histograms", f"bins of at least {self.min_examples} examples", "smaller ones")
         return found
 
-    def sizes(self, statistic: ColumnHistograms) -> npt.NDArray[np.int64]:
-        return statistic.n_per_class
+    def sizes(self, statistic: BothHistograms) -> npt.NDArray[np.int64]:
+        return statistic.plain.n_per_class
 
     @property
     def capacity(self) -> int:
         return 2**60
+
+
+def _packed(found: ColumnHistograms) -> list[Array]:
+    gaps = np.diff(found.cells, prepend=-1) - 1
+    return [found.n_per_class.copy(), pack_numbers(gaps), pack_numbers(found.counts - 1)]
 
 
 @dataclass(frozen=True)
@@ -146,6 +194,7 @@ class Histograms:
     """The result of the phase."""
 
     histograms: ColumnHistograms
+    n_aligned: int  # parties that have an alignment
     missing: dict[str, str]  # reasons of parties without an answer, by name
     trouble: str  # the reason why the columns are not scaled, or ""
 
@@ -156,22 +205,31 @@ def _request(state: RunState, context: Context) -> HistogramsRequest:
     center = (
         np.zeros(run.spec.n_features) if columns.trouble else np.array(columns.moments.center_and_scale("center")[0])
     )
-    return HistogramsRequest(
-        center, run.classes, options.min_examples, run.feature_names, options.max_examples_per_party
-    )
+    reference = Reference.of(columns.moments) if options.align and not columns.trouble else None
+    names, most = run.feature_names, options.max_examples_per_party
+    return HistogramsRequest(center, run.classes, options.min_examples, names, most, reference)
 
 
-def _nothing(state: RunState, context: Context) -> ColumnHistograms:
-    return ColumnHistograms.zeros(state.run_spec.spec.n_features, state.run_spec.n_classes)
+def _nothing(state: RunState, context: Context) -> BothHistograms:
+    nothing = ColumnHistograms.zeros(state.run_spec.spec.n_features, state.run_spec.n_classes)
+    return BothHistograms(nothing, nothing if context.options.align else None)
 
 
-def _fold(state: RunState, batch: Batch[ColumnHistograms], context: Context) -> RunState:
-    plan = context.options.plan
+def _fold(state: RunState, batch: Batch[BothHistograms], context: Context) -> RunState:
+    options, total, run = context.options, batch.total, state.run_spec
+    plan = options.plan
     assert plan is not None  # only such a plan has this phase
     columns: Columns = state.results["columns"]
-    specs, trouble = derive_specs(plan, columns.moments, batch.total)
-    state = replace(state, run_spec=replace(state.run_spec, specs=context.options.counted_specs(specs)))
-    return state.with_result(HISTOGRAMS.name, Histograms(batch.total, dict(context.missing), trouble))
+    specs, trouble = derive_specs(plan, columns.moments, total.plain)
+    specs = options.counted_specs(specs)
+    if total.n_aligned and not trouble:
+        aligned, _ = derive_specs(plan, columns.moments, total.aligned)
+        reference = Reference.of(columns.moments)
+        run = replace(run, specs=specs + aligned, n_aligned=len(aligned), reference=reference)
+    else:
+        run = replace(run, specs=specs)
+    result = Histograms(total.plain, total.n_aligned, dict(context.missing), trouble)
+    return replace(state, run_spec=run).with_result(HISTOGRAMS.name, result)
 
 
 HISTOGRAMS = Phase("histograms", TRAIN, _request, _nothing, _fold)

@@ -79,7 +79,7 @@ class HeldOutRequest(Request[CountsOfSpecs]):
         return cls(run)
 
     def compute(self, party: Party) -> Answer:
-        X, codes = party.labelled(self.run.codes, self.run.spec.n_features)
+        (X, *_), codes = party.inputs(self.run)  # members are all of aligned samples, or none
         batches = hashed(self.run.hashers, X, codes, party.options.n_jobs, party.progress(len(codes)))
         counts = held_out_counts(self.run.hashers, self.run.n_classes, batches)
         return Answer(codec.encode(*counts), counts[0].n_examples)
@@ -129,7 +129,7 @@ class RefinementRequest(Request[RefinementStatistic]):
         return cls(run, start_weights(counts), class_factors(counts[0].n_per_class), members)
 
     def compute(self, party: Party) -> Answer:
-        X, codes = party.labelled(self.run.codes, self.run.spec.n_features)
+        (X, *_), codes = party.inputs(self.run)
         batches = hashed(self.run.hashers, X, codes, party.options.n_jobs, party.progress(len(codes)))
         before = classifier_of(self.run, self.members).model_.scores_of_active if self.members else None
         found = statistic_of(self.weights, self.factors, batches, before)

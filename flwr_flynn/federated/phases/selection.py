@@ -29,6 +29,7 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import CountsOfSpecs, Tables
 from flwr_flynn.model.candidates import candidate_readouts
 from flwr_flynn.model.leave_one_out import LOSS_UNIT, MAX_LOSS, TEMPERATURES, hashed_batches, leave_one_out_tables
+from flwr_flynn.model.metrics import mean_recall
 from flwr_flynn.model.scoring import Readout
 from flwr_flynn.model.selection import N_LEFT_OUT, Choice, best_temperature, choose
 from flwr_flynn.model.subsample import kept
@@ -67,14 +68,17 @@ class SelectionRequest(Request[Tables]):
         return cls(run, CountsOfSpecs(totals), _candidates(config, len(run.specs)))
 
     def compute(self, party: Party) -> Answer:
-        X, codes = party.labelled(self.run.codes, self.run.spec.n_features)
+        inputs, codes = party.inputs(self.run)
         progress = party.progress(len(codes) * len(self.run.specs))
-        left_out = kept(X, codes, self.totals.parts[0].n_per_class, N_LEFT_OUT)
+        left_out = kept(inputs[0], codes, self.totals.parts[0].n_per_class, N_LEFT_OUT)
         n_examples = len(codes)
         if not left_out.all():
-            X, codes = X[left_out], codes[left_out]
+            taken = {id(X): X[left_out] for X in inputs}
+            inputs, codes = [taken[id(X)] for X in inputs], codes[left_out]
         tables: list[Array] = [np.bincount(codes, minlength=self.run.n_classes)[None].astype(np.int64)]
-        for hasher, counts, readouts in zip(self.run.hashers, self.totals.parts, self.candidates, strict=True):
+        for hasher, X, counts, readouts in zip(
+            self.run.hashers, inputs, self.totals.parts, self.candidates, strict=True
+        ):
             batches = hashed_batches(hasher, X, codes, party.options.n_jobs, progress)
             tables += leave_one_out_tables(counts, batches, readouts)
         return Answer([pack_numbers(table.ravel()) for table in tables], n_examples)
@@ -153,13 +157,26 @@ def candidates_for(totals: CountsOfSpecs, rule: str, decay: float | str) -> Cand
 
 
 def select(
-    candidates: Candidates, total: Tables | None, parties: int, missing: dict[str, str], max_members: int
+    candidates: Candidates,
+    total: Tables | None,
+    parties: int,
+    missing: dict[str, str],
+    max_members: int,
+    n_aligned: int = 0,
 ) -> Selection:
-    """The best candidates by the sum of the replies. Without samples it is the first spec with the suggested decay."""
+    """The best candidates by the sum of the replies. Without samples it is the first spec with the suggested decay.
+
+    The specs of aligned samples, the last `n_aligned`, are chosen from if the best of them is better than all others.
+    """
     n_per_class, correct, losses = np.zeros(1, np.int64), [np.zeros((1, 1), np.int64)], []
     if total is not None and total.tables[0].any():
         n_per_class, correct, losses = total.tables[0][0], list(total.tables[1::2]), list(total.tables[2::2])
-    choices = choose(correct, n_per_class, max_members)
+    n_plain, first, among = len(correct) - n_aligned, 0, correct
+    if losses and 0 < n_plain < len(correct):
+        best = [max(mean_recall(row, n_per_class) for row in table) for table in correct]
+        first = n_plain if max(best[n_plain:]) > max(best[:n_plain]) else 0
+        among = correct[first:] if first else correct[:n_plain]
+    choices = [replace(each, spec=each.spec + first) for each in choose(among, n_per_class, max_members)]
     readouts = [candidates[choice.spec][choice.readout] for choice in choices]
     accuracies: tuple[tuple[float, ...], ...] = ()
     if losses:
@@ -207,7 +224,7 @@ def _start(state: RunState, context: Context) -> Tables:
 def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
     missing = context.unheard(batch.passed)
     candidates, most = _candidates_of(state, context), context.options.max_members
-    selection = select(candidates, batch.total, len(batch.passed), missing, most)
+    selection = select(candidates, batch.total, len(batch.passed), missing, most, state.run_spec.n_aligned)
     return state.with_result("selection", selection)
 
 

@@ -14,6 +14,7 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.compression import pack_numbers, unpack_numbers
 from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.phases.histograms import HistogramsRequest
 from flwr_flynn.federated.protocol import PHASE, REFUSED, TRAIN, Config, Reply
 from flwr_flynn.hashing.rank_codes import KEY_BITS
@@ -43,6 +44,12 @@ CENTER = X[TRAINING].mean(axis=0)
 REQUEST = HistogramsRequest(CENTER, NAMES, 1)
 RANKS = HashPlan(4, 3, 120, "ranks", hash_dim=128)
 CODES = Y.astype(np.int64)
+
+
+def plain(request: HistogramsRequest, party: Party) -> ColumnHistograms:
+    """The histograms that a party sends."""
+    found: ColumnHistograms = statistic_of(request, party).plain
+    return found
 
 
 def histograms(places: Any, least: int = 1, center: Any = CENTER) -> ColumnHistograms:
@@ -84,8 +91,8 @@ def test_a_request_that_cannot_be_is_an_error_of_the_server(change: dict[str, An
 @pytest.mark.parametrize("convert", ["csr_matrix", "csc_array", "coo_array"])
 def test_histograms_of_sparse_samples_are_those_of_dense_ones(convert: str) -> None:
     sparse = party_of(getattr(sp, convert)(X), LABELS, min_examples=1)
-    found = statistic_of(REQUEST, sparse)
-    assert found == statistic_of(REQUEST, party_of(X, LABELS, min_examples=1)) == histograms(slice(None))
+    found = plain(REQUEST, sparse)
+    assert found == plain(REQUEST, party_of(X, LABELS, min_examples=1)) == histograms(slice(None))
 
 
 @pytest.mark.parametrize(
@@ -139,7 +146,7 @@ def test_a_centre_that_leaves_float64_is_refused_without_a_value_of_the_data() -
 
 def test_a_centre_far_away_tells_less_and_breaks_nothing() -> None:
     """A server may choose any centre: bins are then wide, and the floor holds as ever."""
-    found = statistic_of(replace(REQUEST, center=np.full(4, 1e12), min_examples=5), party_of(X, LABELS))
+    found = plain(replace(REQUEST, center=np.full(4, 1e12), min_examples=5), party_of(X, LABELS))
     assert found.n_examples == 150
     assert found.counts.min() >= 5
     assert len(found.cells) == 3 * 4
@@ -161,16 +168,16 @@ def test_the_memory_limit_is_asked_before_anything_is_counted(monkeypatch: pytes
 def test_bins_and_classes_of_few_samples_stay_at_home(server: int, party: int) -> None:
     some = np.concatenate([np.flatnonzero(Y == 0)[:4], np.flatnonzero(Y == 1)[:23], np.flatnonzero(Y == 2)])
     request = replace(REQUEST, min_examples=server)
-    found = statistic_of(request, party_of(X[some], LABELS[some], min_examples=party))
+    found = plain(request, party_of(X[some], LABELS[some], min_examples=party))
     assert found == histograms(some, 5)
     assert found.n_per_class.tolist() == [0, 23, 50]
     assert found.counts.min() >= 5
 
 
 def test_a_party_of_too_few_samples_sends_an_empty_histogram() -> None:
-    found = statistic_of(REQUEST, party_of(X[:4], LABELS[:4]))
+    found = plain(REQUEST, party_of(X[:4], LABELS[:4]))
     assert (found.n_examples, len(found.cells)) == (0, 0)
-    assert statistic_of(REQUEST, party_of(X[:4], LABELS[:4], min_examples=1)).n_examples == 4
+    assert plain(REQUEST, party_of(X[:4], LABELS[:4], min_examples=1)).n_examples == 4
 
 
 def test_a_whole_run_under_a_floor_counts_all_samples() -> None:

@@ -1,0 +1,145 @@
+"""Alignment of a party's columns to those of the federation, where its instruments have a gain and an offset.
+
+The party compares its moments with those that the federation's classes would have at the party's own class frequencies:
+so parties that differ in nothing but how often classes occur are not aligned. Shrinkage after James & Stein (1961)
+makes an alignment that could be chance a small one, and below a threshold there is none. A sample is then aligned by
+what the party learned from its training samples, without a look at its class.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from flwr_flynn.errors import DataError
+from flwr_flynn.model.column_moments import ColumnMoments
+
+Floats = npt.NDArray[np.float64]
+
+_LEAST = 10  # samples from which a party is aligned: each is a tenth of what it is aligned by
+_THRESHOLD = (3.0, 8.0)  # of the mean squared z-score, which is 1 by chance; the latter over the number of columns
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Sizes of the classes of a federation, and mean and standard deviation of each column in each class.
+
+    Parameters
+    ----------
+    n_classes, n_features : int
+    data : bytes
+        L sizes as int64, then (2, L, d) float64, the means first and 0 for classes without samples; little-endian.
+
+    Raises
+    ------
+    DataError
+        The data are of another size, or not as described.
+    """
+
+    n_classes: int
+    n_features: int
+    data: bytes
+
+    def __post_init__(self) -> None:
+        needed = 8 * self.n_classes * (1 + 2 * self.n_features)
+        if not isinstance(self.data, bytes) or len(self.data) != needed:
+            got = len(self.data) if isinstance(self.data, bytes) else type(self.data).__name__
+            raise DataError("reference", f"{needed} bytes", got)
+        if (self.sizes < 0).any() or not np.isfinite(self.arrays).all() or (self.arrays[1] < 0).any():
+            raise DataError("reference", "sizes from 0, finite means, and deviations from 0", "others")
+
+    @classmethod
+    def of(cls, moments: ColumnMoments) -> Reference:
+        """Reference of the moments of all parties together, by class."""
+        found = np.zeros((2, *moments.sums.shape))
+        for label in np.flatnonzero(moments.n_per_class > 0):
+            one = _of_classes(moments, np.array([label]))
+            found[:, label] = one.center_and_scale("center")[0], one.deviations()
+        n_classes, n_features = moments.sums.shape
+        return cls(n_classes, n_features, moments.n_per_class.astype("<i8").tobytes() + found.astype("<f8").tobytes())
+
+    @property
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """Samples of each class, (L,)."""
+        return np.frombuffer(self.data, "<i8", self.n_classes)
+
+    @property
+    def arrays(self) -> Floats:
+        """Means and standard deviations, (2, L, d)."""
+        return np.frombuffer(self.data, "<f8", -1, 8 * self.n_classes).reshape(2, self.n_classes, self.n_features)
+
+    def alignment(self, X: Any, y: npt.NDArray[np.int64]) -> Alignment | None:
+        """Alignment of a party with these training samples, (n, d), and class indices; None where none is called for.
+
+        Party and federation are compared on the classes that both have. The mean squared z-score of the columns, T,
+        decides: below 3 + 8 / d, as with fewer than 10 samples, there is no alignment. Otherwise the means move by
+        1 - 1 / T of the way to those of the federation; the gain likewise by the mean squared z-score of the
+        deviations. Columns that do not vary stay as they are.
+        """
+        means, deviations = self.arrays
+        moments = ColumnMoments.from_data(X, y, self.n_classes)
+        shared = np.flatnonzero((moments.n_per_class > 0) & (self.sizes > 0))
+        sizes = moments.n_per_class[shared]
+        n = int(sizes.sum())
+        if n < _LEAST:
+            return None
+        own = _of_classes(moments, shared)
+        mean, deviation = np.array(own.center_and_scale("center")[0]), np.array(own.deviations())
+        wanted, within, between, error = np.zeros((4, self.n_features))
+        # One class after the other: the order of NumPy's sums is not the same everywhere.
+        with np.errstate(all="ignore"):
+            for label, size in zip(shared, sizes, strict=True):
+                wanted += size / n * means[label]
+                within += size / n * deviations[label] ** 2
+                error += (size / n) ** 2 / self.sizes[label] * deviations[label] ** 2
+            for label, size in zip(shared, sizes, strict=True):
+                between += size / n * (means[label] - wanted) ** 2
+            squares = (wanted - mean) ** 2 / (within / n + error)
+            ratios = np.sqrt(within + between) / deviation
+            varies = (deviation > 1e-12 * np.abs(mean)) & np.isfinite(squares) & np.isfinite(ratios) & (ratios > 0)
+            d = int(varies.sum())
+            if not d or (shift := math.fsum(squares[varies]) / d) < _THRESHOLD[0] + _THRESHOLD[1] / d:
+                return None
+            stretch = math.fsum(2 * n * (ratios[varies] - 1) ** 2) / d
+            gain = np.where(varies, 1 + max(0.0, 1 - 1 / max(stretch, 1.0)) * (ratios - 1), 1.0)
+            offset = np.where(varies, mean + (1 - 1 / shift) * (wanted - mean) - gain * mean, 0.0)
+        return Alignment(gain, offset) if np.isfinite(gain).all() and np.isfinite(offset).all() else None
+
+
+@dataclass(frozen=True, eq=False)
+class Alignment:
+    """Gain and offset of each column, (d,) finite floats each; read-only. A `DataError` refuses others."""
+
+    gain: Floats
+    offset: Floats
+
+    def __post_init__(self) -> None:
+        for name in ("gain", "offset"):
+            array = np.array(getattr(self, name))
+            if array.dtype != np.float64 or array.ndim != 1 or array.shape != np.shape(self.gain):
+                raise DataError("alignment", "gain and offset, (d,) float64 each", f"{array.dtype} {array.shape}")
+            if not np.isfinite(array).all():
+                raise DataError("alignment", "finite numbers", "NaN or infinity")
+            array.flags.writeable = False
+            object.__setattr__(self, name, array)
+
+    def applied(self, X: Any) -> Floats:
+        """Aligned samples, (n, d) float64, dense, from dense or sparse ones; a `DataError` where they overflow."""
+        dense = X.toarray() if sp.issparse(X) else np.asarray(X)
+        with np.errstate(over="ignore", invalid="ignore"):
+            aligned: Floats = dense * self.gain
+            aligned += self.offset
+        if not np.isfinite(aligned).all():
+            raise DataError("X", "values that can be aligned", "too large ones")
+        return aligned
+
+
+def _of_classes(moments: ColumnMoments, labels: npt.NDArray[np.intp]) -> ColumnMoments:
+    """Moments of the samples of some classes, as of one class."""
+    sums, squares = moments.sums[labels].sum(axis=0), moments.squares[labels].sum(axis=0)
+    return ColumnMoments(moments.n_per_class[labels].sum(keepdims=True), sums[None], squares[None])

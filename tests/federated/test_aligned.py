@@ -1,0 +1,219 @@
+"""A run that aligns columns ends in the model of the aligned samples, and one without a call for it as ever."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flwr_flynn.errors import ConfigError, PayloadError
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.algorithm import federate, party_of
+from flwr_flynn.federated.federation_file import Federation
+from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.phases.columns import derive_specs
+from flwr_flynn.federated.phases.histograms import HistogramsRequest
+from flwr_flynn.federated.phases.selection import select
+from flwr_flynn.federated.protocol import PHASE, REFUSED, Config
+from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.statistics import Tables
+from flwr_flynn.model.alignment import Reference
+from flwr_flynn.model.candidates import HashPlan
+from flwr_flynn.model.classifier import FlyNNClassifier
+from flwr_flynn.model.column_histograms import ColumnHistograms
+from flwr_flynn.model.column_moments import ColumnMoments
+from flwr_flynn.model.scoring import Readout
+from flwr_flynn.model.selection import fit_members
+from flwr_flynn.model.weight_search import refine
+from tests.federated.runs import DRIVERS, LABELS, NAMES, TRAINING, X, Y, in_process, options_for, replied, shares
+from tests.raising import raises
+
+PLAN = HashPlan(4, 3, 120, "auto", hash_dim=64)
+OFFSETS = 0.3 * np.array([[4.0, -3.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.0], [-3.0, 2.0, 3.0, -1.0], [1.0, 5.0, -4.0, 2.0]])
+GAINS = np.array([0.8, 1.0, 1.3, 1.2])
+
+
+def shifted(how: str = "iid") -> list[dict[str, Any]]:
+    """Parties of iris whose instruments differ; the second's are right."""
+    return [
+        part | {name: part[name] * gain + offset for name in ("X", "X_test")}
+        for part, gain, offset in zip(shares(how), GAINS, OFFSETS, strict=True)
+    ]
+
+
+def pooled(parts: list[dict[str, Any]]) -> tuple[Any, Any, Any, Any]:
+    """All training samples as they are and aligned, their class codes, and the reference."""
+    X_all = np.concatenate([part["X"] for part in parts])
+    y = np.searchsorted(NAMES, np.concatenate([part["y"] for part in parts]))
+    reference = Reference.of(ColumnMoments.from_data(X_all, y, 3))
+    aligned = []
+    for part in parts:
+        alignment = reference.alignment(part["X"], np.searchsorted(NAMES, part["y"])) if len(part["y"]) else None
+        aligned.append(part["X"] if alignment is None else alignment.applied(part["X"]))
+    return X_all, np.concatenate(aligned), y, reference
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_every_driver_ends_in_the_model_of_the_aligned_samples(driver: str) -> None:
+    parts = shifted()
+    run = DRIVERS[driver](options_for(PLAN, align=True), parts)
+    X_all, aligned, y, _ = pooled(parts)
+    moments = ColumnMoments.from_data(X_all, y, 3)
+    center, _ = moments.center_and_scale("center")
+    specs, _ = derive_specs(PLAN, moments, ColumnHistograms.from_data(aligned, y, 3, center))
+    members = fit_members(specs, aligned, y, 3, max_members=3)
+    model = run.model.model_
+    assert (model.aligned, model.alignment) == (True, None)
+    assert [member.counts.sha256() for member in model.members] == [each.counts.sha256() for each in members]
+    assert [member.readout.decay for member in model.members] == [each.readout.decay for each in members]
+    assert run.state.results["histograms"].n_aligned >= 3
+    accuracies = [max(each) for each in run.state.results["selection"].accuracies]
+    assert max(accuracies[6:]) > max(accuracies[:6]) + 0.02
+
+
+@pytest.mark.parametrize("how", ["iid", "dirichlet", "pathological"])
+def test_where_no_column_differs_the_model_is_the_pooled_one(how: str) -> None:
+    run = in_process(options_for(PLAN, align=True), shares(how))
+    expected = FlyNNClassifier(hash_dim=64).fit(X[TRAINING], LABELS[TRAINING])
+    assert run.state.results["histograms"].n_aligned == 0
+    assert run.model.model_.sha256() == expected.model_.sha256()
+    assert (run.state.run_spec.n_aligned, run.state.run_spec.reference) == (0, None)
+
+
+def test_a_party_keeps_its_own_alignment() -> None:
+    parts, kept = shifted(), {}
+    parties = [
+        party_of(**part, name=str(i), min_examples=1, on_model=lambda model, i=i: kept.update({i: model}))
+        for i, part in enumerate(parts)
+    ]
+    run = federate(RunOptions(**options_for(PLAN, align=True)), parties)
+    _, _, _, reference = pooled(parts)
+    right = []
+    for i, part in enumerate(parts):
+        model = kept[i].model_
+        expected = reference.alignment(part["X"], np.searchsorted(NAMES, part["y"]))
+        assert model.sha256() == run.model.model_.sha256()
+        assert (model.alignment is None) == (expected is None)
+        if expected is not None:
+            assert (model.alignment.gain == expected.gain).all()
+            assert (model.alignment.offset == expected.offset).all()
+        right += list(kept[i].predict(part["X_test"]) == part["y_test"])
+    figures = run.state.results["evaluation"].figures
+    assert figures["personal"]["accuracy"] == np.mean(right)
+
+
+def test_a_refined_model_is_that_of_the_aligned_samples() -> None:
+    parts = shifted()
+    run = in_process(options_for(PLAN, align=True, refine_rounds=3), parts)
+    start = in_process(options_for(PLAN, align=True), parts)
+    _, aligned, y, _ = pooled(parts)
+    expected = refine(start.model.model_, aligned, y, 3, None)
+    assert run.model.model_.sha256() == expected.sha256()
+
+
+def test_a_party_joins_and_leaves_an_aligned_run(tmp_path: Path) -> None:
+    parts = shifted()
+    before = in_process(options_for(PLAN, align=True), parts[:3]).federation("first")
+    before.save(tmp_path / "federation.npz")
+    saved = Federation.load(tmp_path / "federation.npz")
+    assert saved.run_spec == before.run_spec
+    assert saved.run_spec.n_aligned == len(saved.run_spec.specs)
+    options = {"federation": saved, "purpose": "join"}
+    joined = in_process(options_for(saved.run_spec.specs, **options), parts)
+    assert len(joined.counted.members) == 4
+    assert joined.model.model_.aligned
+    reference = saved.run_spec.reference
+    assert reference is not None
+    y = np.searchsorted(NAMES, parts[3]["y"])
+    own = reference.alignment(parts[3]["X"], y)
+    assert own is not None
+    again = FlyNNClassifier.from_model(saved.model.model_).partial_fit(own.applied(parts[3]["X"]), parts[3]["y"])
+    shas = {member.counts.sha256() for member in again.model_.members}
+    assert {member.counts.sha256() for member in joined.model.model_.members} <= shas
+
+
+def test_the_better_group_is_chosen_whole() -> None:
+    candidates = tuple((Readout("balanced", 0.5),) for _ in range(4))
+
+    def chosen(*right: int) -> tuple[int, ...]:
+        tables = [np.array([[10, 10]])]
+        for each in right:
+            tables += [np.array([[each, each]]), np.ones((1, 12), np.int64)]
+        return select(candidates, Tables(tuple(tables)), 1, {}, 3, n_aligned=2).specs
+
+    assert chosen(9, 9, 9, 9) == (0, 1)
+    assert chosen(9, 8, 9, 9) == (0,)
+    assert chosen(8, 9, 7, 10) == (3,)
+    assert chosen(9, 9, 10, 10) == (2, 3)
+    assert select(candidates, None, 0, {}, 3, n_aligned=2).specs == (0,)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"spec": HashPlan(4, 3, 120, "weighted")},
+        {"spec": HashPlan(4, 3, 120, "ranks")},
+        {"spec": HashPlan(4, 3, 120)},
+        {"spec": HashPlan(4, 3, 120, "auto", signed=True)},
+        {"fraction_evaluate": 0},
+        {"align": 1},
+    ],
+    ids=str,
+)
+def test_other_plans_are_not_aligned(options: dict[str, Any]) -> None:
+    with raises(ConfigError, field="align"):
+        RunOptions(**{**options_for(PLAN, align=True), **options})
+
+
+# ---- on the wire
+
+REFERENCE = Reference.of(ColumnMoments.from_data(X[TRAINING], Y[TRAINING], 3))
+REQUEST = HistogramsRequest(X[TRAINING].mean(axis=0), NAMES, 1, reference=REFERENCE)
+
+
+def test_histograms_of_a_party_without_alignment_are_in_both_sums() -> None:
+    part = shares()[0]
+    reply = replied(REQUEST, party_of(part["X"], part["y"], min_examples=1))
+    found = REQUEST.read(codec.read_tensors(reply.tensors), reply, None)
+    assert (len(reply.tensors), found.n_aligned) == (3, 0)
+    assert found.aligned is found.plain
+
+
+def test_both_histograms_have_the_same_samples() -> None:
+    party = party_of(X[TRAINING] + 7, LABELS[TRAINING], min_examples=1)
+    reply = replied(REQUEST, party)
+    arrays = codec.read_tensors(reply.tensors)
+    assert REQUEST.read(arrays, reply, None).n_aligned == 1
+    other = codec.read_tensors(replied(REQUEST, party_of(X[:120], LABELS[:120], min_examples=1)).tensors)
+    for wrong in (arrays[:3] + other[:3], arrays[:4], arrays + arrays[:1], arrays[:2]):
+        with pytest.raises(PayloadError):
+            REQUEST.read(wrong, reply, None)
+
+
+def test_a_party_refuses_what_is_no_reference() -> None:
+    party = party_of(X, LABELS)
+    config = {PHASE: REQUEST.phase, **REQUEST.to_config()}
+    for wrong in (b"", REFERENCE.data[:-1], b"\xff" * len(REFERENCE.data), "text", 5):
+        bad = {name: wrong if value == REFERENCE.data else value for name, value in config.items()}
+        assert REFUSED in party.answer(bad, REQUEST.arrays()).metrics or wrong == b"\xff" * len(REFERENCE.data)
+
+
+def test_a_run_with_aligned_specs_comes_over_the_wire() -> None:
+    spec = PLAN.specs(ColumnMoments.from_data(X, Y, 3), ColumnHistograms.from_data(X, Y, 3, (0.0,) * 4))
+    run = RunSpec([*spec, *spec[:2]], NAMES, n_aligned=2, reference=REFERENCE)
+    assert RunSpec.from_config(Config(run.to_config())) == run
+    assert run.only([7, 6]).n_aligned == 2
+    assert run.only([0, 1]) == RunSpec(spec[:2], NAMES)
+    for wrong in ({"n_aligned": 0}, {"n_aligned": 9}, {"reference": None}, {"n_aligned": 1}):
+        with pytest.raises(ConfigError):
+            RunSpec(**{"specs": run.specs, "classes": NAMES, "n_aligned": 2, "reference": REFERENCE, **wrong})
+    with raises(ConfigError, field="reference"):
+        RunSpec(spec, NAMES[:2], n_aligned=1, reference=REFERENCE)
+
+
+def test_the_party_needs_memory_for_its_aligned_samples() -> None:
+    party = party_of(X, LABELS, memory_limit=2**14)
+    answer = party.answer({PHASE: REQUEST.phase, **REQUEST.to_config()}, REQUEST.arrays())
+    assert "memory" in str(answer.metrics[REFUSED])
