@@ -319,7 +319,7 @@ def _privacy_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-_DONE = {"train": "counted", "join": "joined", "withdraw": "taken out", "evaluate": ""}
+_DONE = {"train": "counted", "join": "joined", "withdraw": "taken out", "evaluate": "", "resume": ""}
 """Verbs of the actions, for the parties that a run counts."""
 
 _STEPS = {

@@ -251,6 +251,8 @@ class Run:
         if accepted or phase.channel == EVALUATE:
             self._go_on(phase, batch, missing, names)
         self._asked = None
+        if self.options.on_phase is not None:
+            self.options.on_phase(self)
         return Taken(phase, batch, missing, names, accepted, theirs)
 
     def _go_on(self, phase: Phase, batch: Batch[Any], missing: dict[str, str], names: dict[str, str]) -> None:

@@ -28,6 +28,7 @@ from flwr_flynn.app.data import datasets
 from flwr_flynn.errors import AggregationError, ConfigError, FlyNNError
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.federation_file import main as show
+from flwr_flynn.federated.run import Run
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.privacy import mechanism_from_dict
 from flwr_flynn.privacy.ledger import Budget, Policy
@@ -532,6 +533,42 @@ def test_a_run_with_columns_and_a_selection_reports_them(tmp_path: Path, monkeyp
     for each, member_ in zip(members, model.model_.members, strict=True):
         assert (each["fingerprint"], each["weight"]) == (member_.counts.spec_fingerprint, member_.weight)
         assert each["spec"] == json.loads(json.dumps(member_.spec.to_dict()))
+
+
+@pytest.mark.parametrize("phase", ["counts", "selection", "refinement 1", "evaluation"])
+def test_a_run_that_stopped_goes_on(phase: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"hash-dim": 64, "refine-rounds": 2, "federation": str(tmp_path / "kept.npz")}
+    resumed = {"action": "resume", "n-features": 0, "classes": "", "hash-dim": 0} | {
+        "federation": settings["federation"]
+    }
+    whole = run(
+        tmp_path, monkeypatch, lambda content, kind: content, **{**settings, "federation": str(tmp_path / "a.npz")}
+    )
+    assert not (tmp_path / "a.unfinished.npz").exists()
+    with monkeypatch.context() as patch:
+
+        def stops(self: Run, *args: Any) -> Any:
+            if self.due is not None and self.due.name == phase:
+                raise KeyboardInterrupt
+            return taken(self, *args)
+
+        taken = Run.take
+        patch.setattr(Run, "take", stops)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, patch, lambda content, kind: content, **settings)
+    unfinished = tmp_path / "kept.unfinished.npz"
+    assert unfinished.is_file()
+    assert not (tmp_path / "kept.npz").exists()
+    with raises(ConfigError, field="run-config federation"):
+        run(tmp_path, monkeypatch, lambda content, kind: content, **settings)
+    report = run(tmp_path, monkeypatch, lambda content, kind: content, **{"refine-rounds": 2}, **resumed)
+    assert report["sha256"]["model"] == whole["sha256"]["model"]
+    assert report["evaluation"]["accuracy"] == whole["evaluation"]["accuracy"]
+    assert len(report["federation"]) == 2
+    assert not unfinished.exists()
+    assert Federation.load(tmp_path / "kept.npz").phase == ""
+    with raises(ConfigError, field="run-config federation"):
+        run(tmp_path, monkeypatch, lambda content, kind: content, **resumed)
 
 
 @pytest.mark.parametrize("settings", [{"hash-dim": 64}, {"preset": "paper", "hash-dim": 64}], ids=str)
