@@ -128,6 +128,8 @@ class Run:
         self.rosters = {"counts": Roster(before, options.identify)}
         self.traffic: dict[str, Traffic] = {}
         self._asked: Ask | None = None
+        self._asked_cids: frozenset[str] = frozenset()
+        self._batch: Batch[Any] | None = None
         self._model: tuple[RunState, FlyNNClassifier] | None = None
 
     @property
@@ -210,8 +212,29 @@ class Run:
             self._roster(phase).ask(cids)
         tensors = codec.write_tensors(request.arrays())
         self.traffic.setdefault(phase.name, Traffic()).ask(len(cids), tensors, config)
-        self._asked = Ask(phase, request, cids, tensors, config)
+        self._asked, self._asked_cids, self._batch = Ask(phase, request, cids, tensors, config), frozenset(cids), None
         return self._asked
+
+    def receive(self, replies: Sequence[Reply], light: bool = False) -> None:
+        """Check some replies to the last request and add up those that pass, for a later `take`.
+
+        `light` lets go of their arrays, so that memory does not grow with the replies.
+        """
+        ask = self._asked
+        if ask is None:
+            return
+        phase, roster, asked = ask.phase, self._roster(ask.phase), self._asked_cids
+        replies = [reply for reply in replies if reply.cid in asked]  # nobody else is heard
+        before = set() if self._batch is None else self._batch.replies.keys()
+        start = self._start(phase) if self._batch is None else self._batch.total
+        batch = self._batch = phase.collect(ask.request, start, roster, self.counted, replies, self._batch)
+        traffic = self.traffic.setdefault(phase.name, Traffic())
+        for cid, reply in first_of_each(replies).items():
+            if cid in batch.passed and cid not in before:
+                traffic.reply(reply.tensors, reply.metrics)
+                if light:
+                    batch.passed[cid] = replace(reply, tensors=[])
+            batch.replies.setdefault(cid, replace(reply, tensors=[]) if light else reply)
 
     def take(self, replies: Sequence[Reply], failures: Failures, figures: Figures | None = None) -> Taken | None:
         """Check replies to the last request, add up those that pass, and go on; None if nobody was asked.
@@ -219,6 +242,7 @@ class Run:
         Parameters
         ----------
         replies : sequence of Reply
+            Those that `receive` has not had.
         failures : Failures
         figures : callable, optional
             Called with the replies that passed, before anything is changed.
@@ -226,19 +250,15 @@ class Run:
         ask = self._asked
         if ask is None:
             return None
+        self.receive(replies)
+        batch = self._batch
+        assert batch is not None  # of the request
         phase, roster, start = ask.phase, self._roster(ask.phase), self._start(ask.phase)
-        asked = set(ask.cids)
-        replies = [reply for reply in replies if reply.cid in asked]  # nobody else is heard
-        batch = phase.collect(ask.request, start, roster, self.counted, replies)
-        batch.replies = first_of_each(replies)
         failed = failures.reasons([cid for cid in ask.cids if cid not in batch.replies])
         accepted = self.options.accept_failures or not (failures or failed or batch.refused)
-        passed, traffic = batch.passed, self.traffic.setdefault(phase.name, Traffic())
         if not accepted:
             batch = batch.without(start, "set aside with its round, because others failed")
         theirs = figures(list(batch.passed.values())) if figures is not None and batch.passed else {}
-        for reply in passed.values():
-            traffic.reply(reply.tensors, reply.metrics)
         reasons = {**failed, **batch.refused}
         for each in (roster, self.counted):
             each.introduce(batch.names)
@@ -250,7 +270,7 @@ class Run:
         missing = {names[cid]: clean(reason, 200) for cid, reason in reasons.items()}
         if accepted or phase.channel == EVALUATE:
             self._go_on(phase, batch, missing, names)
-        self._asked = None
+        self._asked, self._batch = None, None
         if self.options.on_phase is not None:
             self.options.on_phase(self)
         return Taken(phase, batch, missing, names, accepted, theirs)
