@@ -392,6 +392,7 @@ class Server:
 
 
 def _bytes_of(total: Any) -> list[bytes]:
+    total = getattr(total, "plain", total)  # of histograms
     if isinstance(total, CountsOfSpecs):
         return [part.array.tobytes() for part in total.parts]
     if isinstance(total, ColumnHistograms):

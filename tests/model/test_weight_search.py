@@ -455,7 +455,7 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "one more": (put("weights_9", lambda array: array), "arrays"),
     "in format 5": (lambda fields, _: fields.update(format=5), "arrays"),
     "in format 4": (lambda fields, _: fields.update(format=4), "arrays"),
-    "of format 7": (lambda fields, _: fields.update(format=7), "format"),
+    "in format 7": (lambda fields, _: fields.update(format=7), "refined"),  # which says whether it is refined
     "transposed": (put("weights_0", lambda array: np.ascontiguousarray(array.T)), "refined"),
     "in another order": (put("weights_0", np.asfortranarray), "weights_0"),
     "flat": (put("weights_0", np.ravel), "refined"),
