@@ -100,7 +100,7 @@ def _integer(field: str, value: Any, least: int, most: int) -> int:
     return value
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Reply:
     """One party's reply as it arrived. Only `cid` is the transport's word; all else is the party's.
 

@@ -21,7 +21,7 @@ from flwr_flynn.federated.phase import ALL, COUNTED, NEW, Context, Phase, RunSta
 from flwr_flynn.federated.phases.evaluation import kept_specs, model_of
 from flwr_flynn.federated.phases.secure import LEAST_PARTIES, check_room
 from flwr_flynn.federated.plan import phases_of
-from flwr_flynn.federated.protocol import EVALUATE, PHASE, PREFIX, TRAIN, Reply, Request, Scalar
+from flwr_flynn.federated.protocol import EVALUATE, PHASE, PREFIX, TRAIN, UNKEPT, Reply, Request, Scalar
 from flwr_flynn.federated.roster import NO_REPLY, Roster, clean
 from flwr_flynn.federated.run_spec import Secure
 from flwr_flynn.federated.statistics import CountsOfSpecs
@@ -96,6 +96,11 @@ class Traffic:
         self.replied += 1
         self.up += sum(map(len, tensors)) + codec.n_bytes(metrics)
 
+    def add(self, other: Traffic) -> None:
+        """Note all of another."""
+        self.asked, self.replied = self.asked + other.asked, self.replied + other.replied
+        self.down, self.up = self.down + other.down, self.up + other.up
+
     @property
     def per_party(self) -> dict[str, int]:
         """Bytes up (from a party) and down (to it), on average."""
@@ -130,6 +135,7 @@ class Run:
         self._asked: Ask | None = None
         self._asked_cids: frozenset[str] = frozenset()
         self._batch: Batch[Any] | None = None
+        self._heard = Traffic()  # replies in the batch
         self._model: tuple[RunState, FlyNNClassifier] | None = None
 
     @property
@@ -212,7 +218,8 @@ class Run:
             self._roster(phase).ask(cids)
         tensors = codec.write_tensors(request.arrays())
         self.traffic.setdefault(phase.name, Traffic()).ask(len(cids), tensors, config)
-        self._asked, self._asked_cids, self._batch = Ask(phase, request, cids, tensors, config), frozenset(cids), None
+        self._asked, self._asked_cids = Ask(phase, request, cids, tensors, config), frozenset(cids)
+        self._batch, self._heard = None, Traffic()
         return self._asked
 
     def receive(self, replies: Sequence[Reply], light: bool = False) -> None:
@@ -228,13 +235,15 @@ class Run:
         before = set() if self._batch is None else self._batch.replies.keys()
         start = self._start(phase) if self._batch is None else self._batch.total
         batch = self._batch = phase.collect(ask.request, start, roster, self.counted, replies, self._batch)
-        traffic = self.traffic.setdefault(phase.name, Traffic())
         for cid, reply in first_of_each(replies).items():
             if cid in batch.passed and cid not in before:
-                traffic.reply(reply.tensors, reply.metrics)
-                if light:
-                    batch.passed[cid] = replace(reply, tensors=[])
-            batch.replies.setdefault(cid, replace(reply, tensors=[]) if light else reply)
+                self._heard.reply(reply.tensors, reply.metrics)
+            if light:
+                told = {UNKEPT: reply.metrics[UNKEPT]} if UNKEPT in reply.metrics else {}
+                reply = replace(reply, tensors=(), metrics=told)
+                if cid in batch.passed and cid not in before:
+                    batch.passed[cid] = reply
+            batch.replies.setdefault(cid, reply)
 
     def take(self, replies: Sequence[Reply], failures: Failures, figures: Figures | None = None) -> Taken | None:
         """Check replies to the last request, add up those that pass, and go on; None if nobody was asked.
@@ -250,6 +259,7 @@ class Run:
         ask = self._asked
         if ask is None:
             return None
+        is_first = self._batch is None
         self.receive(replies)
         batch = self._batch
         assert batch is not None  # of the request
@@ -258,7 +268,13 @@ class Run:
         accepted = self.options.accept_failures or not (failures or failed or batch.refused)
         if not accepted:
             batch = batch.without(start, "set aside with its round, because others failed")
-        theirs = figures(list(batch.passed.values())) if figures is not None and batch.passed else {}
+        try:
+            theirs = figures(list(batch.passed.values())) if figures is not None and batch.passed else {}
+        except BaseException:  # the replies may come again
+            if is_first:
+                self._batch, self._heard = None, Traffic()
+            raise
+        self.traffic.setdefault(phase.name, Traffic()).add(self._heard)
         reasons = {**failed, **batch.refused}
         for each in (roster, self.counted):
             each.introduce(batch.names)
