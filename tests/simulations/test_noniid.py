@@ -107,6 +107,96 @@ def test_federating_one_party_is_training_it(mu):
     assert len(seen) == traffic.replied == 2
 
 
+def skewed(n_points=(90, 60, 33)):
+    """Parties of one class each, and one without samples."""
+    random = np.random.default_rng(0)
+    parts = [(random.normal(i, 1, size=(n, 4)).astype(np.float32), np.full(n, i)) for i, n in enumerate(n_points)]
+    return [*parts, (np.zeros((0, 4), np.float32), np.zeros(0, int))]
+
+
+def scaffold(parts, start, recipe, n_rounds):
+    """SCAFFOLD as its paper has it, with means by samples, in float64: weights, the server's variates, the parties'."""
+    weights = [array.astype(float) for array in start]
+    common = [np.zeros(array.shape) for array in start]
+    own = [[np.zeros(array.shape) for array in start] for _ in parts]
+    shares = np.array([len(y) for _, y in parts]) / sum(len(y) for _, y in parts)
+    for number in range(1, n_rounds + 1):
+        ends, news = [], []
+        for i, (X, y) in enumerate(parts):
+            random, end, steps = np.random.default_rng([0, i, number]), [array.copy() for array in weights], 0
+            for _ in range(recipe.epochs):
+                order = random.permutation(len(y))
+                for rows in (order[at : at + recipe.batch] for at in range(0, len(y), recipe.batch)):
+                    slopes = gradients.gradient(end, X[rows].astype(float), y[rows])
+                    end = [e - recipe.rate * (g - c_i + c) for e, g, c_i, c in zip(end, slopes, own[i], common)]
+                    steps += 1
+            new = [c_i - c + (x - e) / (max(steps, 1) * recipe.rate) for c_i, c, x, e in zip(own[i], common, weights, end)]
+            ends.append(end)
+            news.append(new if steps else own[i])
+        for place in range(len(start)):
+            weights[place] += sum(p * (end[place] - weights[place]) for p, end in zip(shares, ends))
+            common[place] += sum(p * (new[place] - c[place]) for p, new, c in zip(shares, news, own))
+        own = news
+    return weights, common, own
+
+
+@pytest.mark.parametrize("hidden", [0, 5])
+def test_scaffold_is_that_of_its_paper(hidden, monkeypatch):
+    parts, recipe, parties = skewed(), Recipe(0.1, 3, batch=16), []
+    made = gradients.ScaffoldClient.__init__
+    monkeypatch.setattr(
+        gradients.ScaffoldClient, "__init__", lambda self, *args: [made(self, *args), parties.append(self)][0]
+    )
+    start = gradients.initial_weights(4, 3, hidden, seed=0)
+    got, traffic = gradients.federate(parts, 3, hidden, recipe, 4, lambda _: None, kind=gradients.ScaffoldClient)
+    weights, common, own = scaffold(parts, start, recipe, 4)
+    for one, other in zip(got, weights, strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-4)
+    for party, theirs in zip(parties, own, strict=True):
+        for one, other in zip(party.own, theirs, strict=True):
+            np.testing.assert_allclose(one, other, atol=2e-3)
+    # The server's variate is the mean of the parties', by samples.
+    for place, array in enumerate(common):
+        mean = sum(len(y) * party.own[place] for party, (_, y) in zip(parties, parts, strict=True)) / 183
+        np.testing.assert_allclose(mean, array, atol=2e-3)
+    # It sends twice what FedAvg sends, and does better by what parties differ in.
+    plain, less = gradients.federate(parts, 3, hidden, recipe, 4, lambda _: None)
+    assert 1.7 < traffic.up / less.up < 2.1
+    assert 1.7 < traffic.down / less.down < 2.1
+    assert any(np.abs(one - other).max() > 1e-3 for one, other in zip(got, plain, strict=True))
+
+
+def test_scaffold_of_one_party_is_training_it():
+    (X, y), recipe = skewed()[0], Recipe(0.1, 2)
+    y = np.arange(len(y)) % 3
+    got, plain = (
+        gradients.federate([(X, y)], 3, 5, recipe, 3, lambda _: None, kind=kind)[0]
+        for kind in (gradients.ScaffoldClient, gradients.GradientClient)
+    )
+    for one, other in zip(got, plain, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_heads_stay_at_their_parties_and_the_body_is_common():
+    parts, recipe, seen = skewed(), Recipe(0.1, 2), []
+    got, traffic = gradients.federate(parts, 3, 5, recipe, 3, seen.append, kind=gradients.HeadClient)
+    body, heads = gradients.initial_weights(4, 3, 5, seed=0)[:2], [gradients.initial_weights(4, 3, 5, seed=0)[2:]] * 4
+    for number in (1, 2, 3):
+        trained = [
+            gradients.descend([*body, *heads[i]], X, y, recipe, np.random.default_rng([0, i, number]))
+            for i, (X, y) in enumerate(parts)
+        ]
+        heads = [each[2:] for each in trained]
+        body = [sum(len(y) * each[k] for each, (_, y) in zip(trained, parts, strict=True)) / 183 for k in (0, 1)]
+    for one, other in zip(got, [*body, *(np.stack(each) for each in zip(*heads, strict=True))], strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    assert [array.shape for array in got] == [(4, 5), (5,), (4, 5, 3), (4, 3)]
+    assert all(np.abs(got[2][i] - got[2][j]).max() > 1e-3 for i in range(4) for j in range(i))
+    assert len(seen) == 3
+    np.testing.assert_array_equal(seen[-1][0], got[0])
+    assert traffic.up < gradients.federate(parts, 3, 5, recipe, 3, lambda _: None)[1].up
+
+
 @pytest.mark.parametrize("hidden", [0, 5])
 def test_one_step_a_round_does_not_know_the_split_nor_mu(hidden):
     """Why such figures have an asterisk: they are gradient descent on the pooled points."""
