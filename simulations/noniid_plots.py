@@ -113,6 +113,8 @@ def accuracy(rows: Sequence[Row], methods: Sequence[str], title: str, path: Path
             joined = [i for i, split in enumerate(splits) if split not in _APART and not np.isnan(means[i])]
             apart = [i for i, split in enumerate(splits) if split in _APART]
             look: dict[str, Any] = {"markersize": 4} | style(method)
+            if np.isnan(means).any():  # a line would pass over splits that it was not measured on
+                look |= {"linestyle": "none", "markersize": 8}
             axis.plot(joined, [means[i] for i in joined], label=method, **look)
             axis.plot(apart, [means[i] for i in apart], **look | {"linestyle": "none"})
         last = name == sets[-1]
