@@ -140,7 +140,8 @@ class Plan:
     mus: tuple[float, ...] = (0.01, 0.1, 1.0)
 
 
-QUICK = Plan((TUNED_ON, SKEW_TUNED_ON, SHIFT), (10,), 10, largest=1000, rates=(0.1, 0.3), epochs_at_once=(20,), mus=(0.1,))
+_SMALL: dict[str, Any] = {"rates": (0.1, 0.3), "epochs_at_once": (20,), "mus": (0.1,)}
+QUICK = Plan((TUNED_ON, SKEW_TUNED_ON, SHIFT), (10,), 10, largest=1000, **_SMALL)
 FULL = Plan(seeds=(0, 1, 2))
 
 
@@ -505,18 +506,10 @@ def results(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
     """What the cells come to: sentences, each with its table."""
     frame = beside(rows)
     if len(frame):
-        yield (
-            (
-                f"{COMMITTEE} beside the baselines of many rounds, all with the parties' own frequencies; a cell is a data "
-                "set, number of parties, split and seed:"
-            ),
-            ahead(frame),
-        )
+        what = "a cell is a data set, number of parties, split and seed"
+        yield f"{COMMITTEE} beside the baselines of many rounds, with own frequencies; {what}:", ahead(frame)
         yield "By data set, beside the best of these baselines in each cell:", by_set(rows, frame)
-    yield (
-        (f"What own frequencies change for parties with {LEAST} or more held-out samples, over all cells:"),
-        harm(rows),
-    )
+    yield f"What own frequencies change for parties with {LEAST} or more held-out samples, over all cells:", harm(rows)
     if len(frame) and (lost := losses(frame)):
         yield f"Where {COMMITTEE} is behind: its figure, then that of the best baseline:", lost
 
