@@ -167,12 +167,22 @@ def committee(parts: Parts, refine_rounds: int) -> Row:
     plan = HashPlan(train.X.shape[1], parts.n_classes, len(train.y), "auto")
     options = RunOptions(plan, range(parts.n_classes), n_parties, min_examples=1, refine_rounds=refine_rounds)
     run = federate_in_process(options, parts.parties(min_examples=1))
-    pooled = FlyNNClassifier(refine_rounds=refine_rounds).fit(train.X, train.y)
-    if set(train.y) == set(range(parts.n_classes)) and run.model.model_.sha256() != pooled.model_.sha256():
+    if set(train.y) == set(range(parts.n_classes)) and run.model.model_.sha256() != _pooled(train, refine_rounds):
         raise AssertionError("the parties' model is not that of the pooled samples")
     scores = _scores(parts, run.model.predict(train.X_test), lambda i: _personalized(run.model, parts.shares[i]))
     up, down = (sum(getattr(each, way) for each in run.traffic.values()) for way in ("up", "down"))
     return scores | _bytes(up, down, n_parties, 0) | {"rounds": run.num_rounds}
+
+
+_POOLED: dict[Any, str] = {}
+
+
+def _pooled(train: Share, refine_rounds: int) -> str:
+    """SHA-256 of the model of the pooled samples, fitted once for all splits with the same samples."""
+    key = refine_rounds, tuple(sorted(hash((row.tobytes(), y)) for row, y in zip(train.X, train.y, strict=True)))
+    if key not in _POOLED:
+        _POOLED[key] = FlyNNClassifier(refine_rounds=refine_rounds).fit(train.X, train.y).model_.sha256()
+    return _POOLED[key]
 
 
 def by_gradients(parts: Parts, method: str, recipe: Recipe, n_rounds: int, where: str | Workers, seed: int) -> Row:
