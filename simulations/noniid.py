@@ -74,8 +74,8 @@ from simulations.workers import WHERE, Workers, workers
 
 Array = npt.NDArray[Any]
 
-FLYNN, COMMITTEE, HEADS = "FlyNN", "FlyNN committee", "own heads"
-COMMITTEES = {COMMITTEE: 0, "FlyNN refined": 6}
+FLYNN, COMMITTEE, REFINED, HEADS = "FlyNN", "FlyNN committee", "FlyNN refined", "own heads"
+COMMITTEES = {COMMITTEE: 0, REFINED: 6}
 """The default model by its rounds of refinement."""
 
 REFINED_ON = ("IID", "Dirichlet 0.1", "1 class", SHIFT)
@@ -309,12 +309,12 @@ class Study:
     def __init__(self, data: Dataset, plan: Plan, cells: Cells, where: str | Workers, finished: bool = False) -> None:
         self.data, self.plan, self.cells, self.where, self.finished = data, plan, cells, where, finished
         self.seeds = plan.seeds[:1] if data.X.shape[1] > WIDE else plan.seeds
-        self._dealt = lru_cache(3)(self._deal)
+        self._dealt = lru_cache(None)(self._deal)  # dealing takes longer than finding a cell
 
     def rows(self) -> Iterator[Row]:
         """A row for every number of parties, split, method and seed."""
         for n_parties, split, seed in product(self.plan.parties, self.plan.splits, self.seeds):
-            largest = int(self._parts(split, n_parties, seed).class_table.sum(axis=1).max())
+            largest = int(self.parts(split, n_parties, seed).class_table.sum(axis=1).max())
             for method in METHODS:
                 if COMMITTEES.get(method) and split not in REFINED_ON:
                     continue
@@ -331,15 +331,15 @@ class Study:
         key: Row = {"job": f"{n_parties} parties, {split}, {method}", "seed": seed}
         dealt = (split, n_parties, seed)
         if method == FLYNN:
-            return self._kept(key, True, dealt, lambda: [flynn(self._parts(*dealt), self.where)])[0]
+            return self._kept(key, True, dealt, lambda: [flynn(self.parts(*dealt), self.where)])[0]
         if method in COMMITTEES:
             rounds = COMMITTEES[method]
-            return self._kept(key, True, dealt, lambda: [committee(self._parts(*dealt), rounds)])[0]
+            return self._kept(key, True, dealt, lambda: [committee(self.parts(*dealt), rounds)])[0]
         n_rounds = 1 if method == ONE_ROUND else self.plan.rounds
         recipe = self.recipe(n_parties, method)
 
         def compute() -> list[Row]:
-            parts = self._parts(*dealt).standardised()
+            parts = self.parts(*dealt).standardised()
             return [by_gradients(parts, method, recipe, n_rounds, self.where, seed)]
 
         return self._kept(key | {"recipe": asdict(recipe), "rounds": n_rounds}, False, dealt, compute)[0]
@@ -358,7 +358,7 @@ class Study:
         goal = "personal accuracy" if algorithm == HEADS else "accuracy"
 
         def compute() -> list[Row]:
-            parts = self._parts(split, n_parties, 0).for_validation(seed=1).standardised()
+            parts = self.parts(split, n_parties, 0).for_validation(seed=1).standardised()
             rows = [by_gradients(parts, method, recipe, n_rounds, self.where, 0) for recipe in candidates]
             return [{"score": row[goal], "recipe": row["recipe"]} for row in rows]
 
@@ -371,7 +371,8 @@ class Study:
         parts = deal_out(self.data, split, n_parties, seed)
         return parts, str(joblib.hash([(s.X, s.y, s.X_test, s.y_test) for s in parts.shares]))
 
-    def _parts(self, split: str, n_parties: int, seed: int) -> Parts:
+    def parts(self, split: str, n_parties: int, seed: int) -> Parts:
+        """The samples of all parties."""
         return self._dealt(split, n_parties, seed)[0]
 
     def _kept(self, key: Row, is_flynn: bool, dealt: tuple[str, int, int], compute: Any) -> list[Row]:
@@ -489,7 +490,7 @@ def losses(frame: pd.DataFrame, ours: str = COMMITTEE) -> list[Row]:
 def harm(rows: Sequence[Row]) -> list[Row]:
     """A line for every method: parties that are worse and better off with their own frequencies, and the worst loss."""
     lines: list[Row] = []
-    for method in (COMMITTEE, "FlyNN refined", *BASELINES):
+    for method in (*COMMITTEES, *BASELINES):
         mine = [row for row in rows if row["method"] == method and "drop" in row]
         judged = sum(row["judged"] for row in mine)
         if judged:
@@ -519,9 +520,28 @@ def results(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
         what = "a cell is a data set, number of parties, split and seed"
         yield f"{COMMITTEE} beside the baselines of many rounds, with own frequencies; {what}:", ahead(frame)
         yield "By data set, beside the best of these baselines in each cell:", by_set(rows, frame)
+    if len(other := beside(rows, REFINED)):
+        yield f"{REFINED} beside them, where it was run:", ahead(other, REFINED)[-1:]
     yield f"What own frequencies change for parties with {LEAST} or more held-out samples, over all cells:", harm(rows)
     if len(frame) and (lost := losses(frame)):
         yield f"Where {COMMITTEE} is behind: its figure, then that of the best baseline:", lost
+
+
+def headline(rows: Sequence[Row], ours: str = COMMITTEE) -> str:
+    """The results in two sentences."""
+    frame = beside(rows)
+    if not len(frame):
+        return f"No cell has {ours} and all baselines."
+    best, mine = ahead(frame)[-1], next(line for line in harm(rows) if line["method"] == ours)
+    spent = pd.DataFrame(rows).assign(bytes=lambda table: table["up"] + table["down"])
+    both = spent.pivot(index=_CELL, columns="method", values="bytes")
+    return (
+        f"{ours} is ahead of all baselines of many rounds, or equal to the best, in {best['mean: ahead or equal']} of "
+        f"{len(frame)} cells in mean accuracy and in {best['worst party: ahead or equal']} at the worst party, at "
+        f"{(both[ours] / both['FedAvg MLP']).median():.2f} times the bytes of FedAvg's MLP (median of the cells). Own "
+        f"frequencies make {mine['worse']} of its parties worse and {mine['better']} better; the worst loss is "
+        f"{mine['worst loss']}."
+    )
 
 
 def summary(rows: Sequence[Row], recipes: Sequence[Row], plan: Plan) -> list[str]:
@@ -530,6 +550,7 @@ def summary(rows: Sequence[Row], recipes: Sequence[Row], plan: Plan) -> list[str
         f"{name} with {n_parties}: {len({row['seed'] for row in mine})}" for (name, n_parties), mine in _grouped(rows)
     ]
     parts = [f"{plan.rounds} rounds. Seeds by data set and number of parties: {'; '.join(ran)}.", "## Summary"]
+    parts.append(headline(rows))
     for sentence, lines in results(rows):
         parts += [sentence, markdown_table(lines)]
     parts += ["## Accuracy by split", "With the parties' own frequencies, and in brackets at the worst party."]
@@ -570,8 +591,9 @@ def run(
     rows: list[Row] = []
     cells = Cells(folder / "cells")
     # All are read before the first is worked on: a name that is wrong shows at once.
-    for data in [read(source, plan.largest) for source in sources]:
-        rows += Study(data, plan, cells, where, finished).rows()
+    studies = [Study(read(source, plan.largest), plan, cells, where, finished) for source in sources]
+    for study in studies:
+        rows += study.rows()
     if not rows:
         raise ConfigError("output", "a folder with finished cells", folder)
     recipes: list[Row] = []
@@ -581,11 +603,12 @@ def run(
             recipes += [line] if line not in recipes else []
     hidden = ("curve", "recipe")
     write_csv(folder / "noniid.csv", [{k: v for k, v in row.items() if k not in hidden} for row in rows])
-    first = read(sources[0], plan.largest)
+    study, n_parties = studies[0], plan.parties[0]
     splits = [split for split in plan.splits if split != SHIFT]  # whose labels are those of IID
-    dealt = {split: deal_out(first, split, plan.parties[0], plan.seeds[0]).class_table for split in splits}
-    title = f"{first.name}: training samples of {plan.parties[0]} parties by class"
-    plots.skew(dealt, title, folder / plots.name_of("skew", first.name, plan.parties[0]))
+    dealt = {split: study.parts(split, n_parties, plan.seeds[0]).class_table for split in splits}
+    name = study.data.name
+    plots.skew(dealt, f"{name}: training samples of {n_parties} parties by class", folder /
+               plots.name_of("skew", name, n_parties))  # fmt: skip
     for n_parties in dict.fromkeys(row["parties"] for row in rows):
         mine = [row for row in rows if row["parties"] == n_parties]
         plots.accuracy(mine, MAIN, f"{n_parties} parties", folder / plots.name_of("accuracy", "all", n_parties))
