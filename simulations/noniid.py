@@ -424,7 +424,9 @@ def checksums(rows: Sequence[Row]) -> list[Row]:
 def beside(rows: Sequence[Row], ours: str = COMMITTEE) -> pd.DataFrame:
     """A line for every cell that `ours` and all of `BASELINES` have: the personal figures of all, and the ``best`` of
     the baselines; columns are (figure, method)."""
-    frame = pd.DataFrame(rows).pivot(index=_CELL, columns="method", values=list(_PERSONAL))
+    cells = pd.DataFrame(rows)
+    frame = cells.pivot(index=_CELL, columns="method", values=list(_PERSONAL))
+    frame = frame.reindex(pd.MultiIndex.from_frame(cells[_CELL].drop_duplicates()))  # in the order of the rows
     frame = frame.reindex(columns=pd.MultiIndex.from_product([_PERSONAL, (ours, *BASELINES)]))
     frame = frame[frame["personal accuracy"].notna().all(axis=1)].astype(float)
     for figure in _PERSONAL:
