@@ -1,8 +1,13 @@
-"""Baselines in a federation: models trained by gradients, through Flower's FedAvg and FedProx.
+"""Baselines in a federation: models trained by gradients, through Flower's FedAvg and FedProx; SCAFFOLD, own heads.
 
 Softmax regression and a perceptron with one hidden layer of rectified units, in NumPy, trained by plain stochastic
 gradient descent on the mean cross-entropy. A party's part of FedProx is the gradient of mu / 2 |w - w_global|^2 on top
 (Li et al., "Federated optimization in heterogeneous networks", MLSys 2020). The server's part is Flower's.
+
+SCAFFOLD (Karimireddy et al., ICML 2020) is here with option II for the control variates, a server step of 1.0, and all
+parties in every round: the server's variate is then the mean of the parties', so that Flower's FedAvg of weights and
+variates together is its server. Means are by samples, as in FedAvg. Own heads are FedPer (Arivazhagan et al.,
+"Federated learning with personalization layers", 2019): only the hidden layer is averaged, the last stays at its party.
 
 >>> X = np.array([[0.0, 1.0], [1.0, 0.0]] * 8, np.float32)
 >>> y = np.array([0, 1] * 8)
@@ -15,7 +20,8 @@ array([0, 1])
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -102,7 +108,14 @@ def gradient(weights: NDArrays, X: Array, y: Array) -> NDArrays:
     return [X.T @ back, back.sum(axis=0), *last]
 
 
-def descend(weights: NDArrays, X: Array, y: Array, recipe: Recipe, generator: np.random.Generator) -> NDArrays:
+def descend(
+    weights: NDArrays,
+    X: Array,
+    y: Array,
+    recipe: Recipe,
+    generator: np.random.Generator,
+    correction: NDArrays | None = None,
+) -> NDArrays:
     """Weights after some epochs over the samples, in an order drawn anew for each.
 
     Parameters
@@ -113,15 +126,20 @@ def descend(weights: NDArrays, X: Array, y: Array, recipe: Recipe, generator: np
     y : (n,) int array
     recipe : Recipe
     generator : numpy.random.Generator
+    correction : list of arrays, optional
+        Added to every gradient.
     """
     start, weights = weights, [array.copy() for array in weights]
     for _ in range(recipe.epochs):
         order = generator.permutation(len(y))
         for first in range(0, len(y), recipe.batch):
             rows = order[first : first + recipe.batch]
-            for array, slope, origin in zip(weights, gradient(weights, X[rows], y[rows]), start, strict=True):
+            slopes = gradient(weights, X[rows], y[rows])
+            for array, slope, origin, extra in zip(weights, slopes, start, correction or repeat(None), strict=False):
                 if recipe.mu:
                     slope += recipe.mu * (array - origin)
+                if extra is not None:
+                    slope += extra
                 array -= np.float32(recipe.rate) * slope
     return weights
 
@@ -143,12 +161,76 @@ class GradientClient(NumPyClient):
     def __init__(self, X: Array, y: Array, recipe: Recipe, seed: Sequence[int]) -> None:
         self.X, self.y, self.recipe, self.seed = X, y, recipe, tuple(seed)
 
+    keeps = False
+    """Whether something stays at the party from round to round."""
+
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """Train for one round."""
-        recipe = Recipe(self.recipe.rate, self.recipe.epochs, self.recipe.batch, float(config.get("proximal_mu", 0.0)))
+        recipe = replace(self.recipe, mu=float(config.get("proximal_mu", 0.0)))
         generator = np.random.default_rng([*self.seed, int(config["round"])])
         with np.errstate(all="ignore"):  # a rate that is too large ends in nonsense, and is not chosen for it
-            return descend(parameters, self.X, self.y, recipe, generator), len(self.y), {}
+            return self.train(parameters, recipe, generator), len(self.y), {}
+
+    def train(self, arrays: NDArrays, recipe: Recipe, generator: np.random.Generator) -> NDArrays:
+        """What the party sends, from what it got."""
+        return descend(arrays, self.X, self.y, recipe, generator)
+
+    @staticmethod
+    def first(weights: NDArrays) -> NDArrays:
+        """What the server sends in the first round."""
+        return weights
+
+    @staticmethod
+    def weights(arrays: NDArrays, parties: Sequence[Any]) -> NDArrays:
+        """The model after a round, from the means of what the parties sent."""
+        return arrays
+
+
+class ScaffoldClient(GradientClient):
+    """A party that corrects its gradients by how they differ from those of all parties; see the module."""
+
+    keeps = True
+    own: NDArrays | None = None
+
+    def train(self, arrays: NDArrays, recipe: Recipe, generator: np.random.Generator) -> NDArrays:
+        start, common = arrays[: len(arrays) // 2], arrays[len(arrays) // 2 :]
+        own = self.own or [np.zeros_like(array) for array in start]
+        correction = [c - c_own for c, c_own in zip(common, own, strict=True)]
+        end = descend(start, self.X, self.y, recipe, generator, correction)
+        if len(self.y):
+            scale = np.float32(1 / (recipe.steps(len(self.y)) * recipe.rate))
+            own = [scale * (x - y) - c for x, y, c in zip(start, end, correction, strict=True)]
+        self.own = own
+        return [*end, *own]
+
+    @staticmethod
+    def first(weights: NDArrays) -> NDArrays:
+        return [*weights, *(np.zeros_like(array) for array in weights)]
+
+    @staticmethod
+    def weights(arrays: NDArrays, parties: Sequence[Any]) -> NDArrays:
+        return arrays[: len(arrays) // 2]
+
+
+class HeadClient(GradientClient):
+    """A party that keeps the last layer to itself; of the perceptron only."""
+
+    keeps = True
+    head: NDArrays
+
+    def train(self, arrays: NDArrays, recipe: Recipe, generator: np.random.Generator) -> NDArrays:
+        trained = descend([*arrays, *self.head], self.X, self.y, recipe, generator)
+        self.head = trained[-2:]
+        return trained[:-2]
+
+    @staticmethod
+    def first(weights: NDArrays) -> NDArrays:
+        return weights[:-2]
+
+    @staticmethod
+    def weights(arrays: NDArrays, parties: Sequence[Any]) -> NDArrays:
+        """The common layer, and the last of all parties: (parties, hidden, L) and (parties, L)."""
+        return [*arrays, *map(np.stack, zip(*(party.head for party in parties), strict=True))]
 
 
 def federate(
@@ -160,6 +242,7 @@ def federate(
     watch: Callable[[NDArrays], object],
     where: str | Workers = "process",
     seed: int = 0,
+    kind: type[GradientClient] = GradientClient,
 ) -> tuple[NDArrays, Traffic]:
     """Train over parties by Flower's `FedAvg`, or by its `FedProx` if the recipe has a `mu`.
 
@@ -174,31 +257,38 @@ def federate(
     watch : callable
         Called with the weights after each round; True makes that round the last.
     where
-        As for `runner.run`.
+        As for `runner.run`; parties of a kind that keeps something run in this process.
     seed : int
+    kind : type of the parties
 
     Returns
     -------
     weights : list of arrays
+        As `kind.weights` has them.
     traffic : Traffic
         Bytes of all rounds, without the hand-out of the final model.
     """
-    parties = [GradientClient(X, y, recipe, (seed, party)) for party, (X, y) in enumerate(parts)]
+    parties = [kind(X, y, recipe, (seed, party)) for party, (X, y) in enumerate(parts)]
+    start = initial_weights(parts[0][0].shape[1], n_classes, hidden, seed)
+    for party in parties:
+        if isinstance(party, HeadClient):
+            party.head = start[-2:]
     enough = False
 
     def evaluate(number: int, arrays: NDArrays, config: dict[str, Scalar]) -> None:
         nonlocal enough
-        enough = watch(arrays) is True
+        enough = watch(kind.weights(arrays, parties)) is True
 
     common: dict[str, Any] = {
         "min_fit_clients": len(parties),
         "min_evaluate_clients": 0,
         "fraction_evaluate": 0.0,
         "min_available_clients": len(parties),
-        "initial_parameters": ndarrays_to_parameters(initial_weights(parts[0][0].shape[1], n_classes, hidden, seed)),
+        "initial_parameters": ndarrays_to_parameters(kind.first(start)),
         "on_fit_config_fn": lambda number: {"round": number},
         "evaluate_fn": evaluate,
     }
     strategy = FedProx(proximal_mu=recipe.mu, **common) if recipe.mu else FedAvg(**common)
-    parameters, traffic = rounds(strategy, parties, n_rounds, where, until=lambda: enough)
-    return parameters_to_ndarrays(parameters), traffic
+    place = "process" if kind.keeps else where
+    parameters, traffic = rounds(strategy, parties, n_rounds, place, until=lambda: enough)
+    return kind.weights(parameters_to_ndarrays(parameters), parties), traffic

@@ -1,39 +1,40 @@
-"""Cost of skewed parties: FlyNN beside FedAvg and FedProx, on partitions from IID to one class per party.
+"""Cost of skewed parties: FlyNN beside FedAvg, FedProx and SCAFFOLD, from IID parties to those of one class each.
 
-FlyNN is that of the package: one round of exact counts, features as they are (rows of the hash signed where some values
-are below zero), sizes and read-out by default, decay suggested by the summed counts. It must equal the model of the
-pooled samples bit for bit, and the table shows the SHA-256 of its counts. "FlyNN committee" is the default of
-`flwr run .` (the best three of six hashes, chosen by the parties), "FlyNN refined" the same with six rounds of
-refinement; in every cell they must have the SHA-256 of the model of the pooled samples.
+"FlyNN committee" is the default of `flwr run .` (the best three of six hashes, chosen by the parties), "FlyNN refined"
+the same with six rounds of refinement, on four of the splits; in every cell they must have the SHA-256 of the model of
+the pooled samples. "FlyNN" is a single hash: one round of exact counts, features as they are, sizes and read-out by
+default; the details show the SHA-256 of its counts and of those of the pooled samples.
 
-Beside it softmax regression (LR) and a perceptron (MLP), trained through Flower's own FedAvg and FedProx with all
-parties in every round, and in a single round. They get what helps them: features standardised by the pooled samples;
-learning rate and epochs per round from a grid, the best after as many rounds on the *IID* split of the same training
-samples, a fifth of them held out for that; for FedProx, which is there to let parties do more between rounds, mu and
-epochs likewise, up to 20 of them, but on "Dirichlet 0.1", where parties differ. Nothing is chosen on held-out samples.
-Accuracy is that after the last round.
-
-A figure with an asterisk is of parties of which none takes more than one step in a round, because it has no more
-samples than a batch and goes through them once. Averaging such steps is gradient descent on the pooled samples, however
-they are split, and FedProx is then FedAvg: a star says that skew could do no harm there, not that the method stands it.
-The grid prefers that where parties are small. Likewise, a tiny mu makes FedProx all but FedAvg: see the recipes at the
-end. With few held-out samples in a party, the worst party's accuracy has few possible values.
+Beside it softmax regression (LR) and a perceptron (MLP), trained with all parties in every round by Flower's own FedAvg
+and FedProx, by SCAFFOLD, by FedAvg with the last layer kept at each party (own heads, FedPer), and by FedAvg in a
+single round. They get what helps them: features standardised by the pooled samples; learning rate and epochs per round
+from a grid, the best after as many rounds on a fifth held out of the training samples. FedAvg is tuned on the *IID*
+split. What is made for parties that differ is tuned on "Dirichlet 0.1": SCAFFOLD and own heads like FedAvg, FedProx by
+mu and epochs at FedAvg's rate. Nothing is chosen on held-out samples. Accuracy is that after the last round.
 
 "Personal" figures are of parties that may add their own class frequencies to the model, each by the same rule on its
 own training samples (`model.personal`): FlyNN by exact leave-one-out, LR and MLP as they are trained. To the log
 probabilities of LR and MLP a party adds the logarithm of its frequencies less that of the pooled ones, which these
-models have learned.
+models have learned. Own heads have learned the party's frequencies, and have personal figures only.
+
+An asterisk: no party takes more than one step in a round, because it has no more samples than a batch and goes through
+them once. Averaging such steps is gradient descent on the pooled samples, however they are split, and FedProx and
+SCAFFOLD are then FedAvg: skew could do no harm there. The worst party is that of the lowest accuracy, of those with
+five or more held-out samples; with so few its accuracy has few possible values.
 
 Shards are of equal size: the few samples left over are in none, so that their counts are not those of other splits.
-Bytes are those of one party, up and down together, with the final model handed out, without Flower's envelopes.
-Finished pieces are kept under the output folder.
+Bytes are those of one party, up and down together, with the final model handed out, without Flower's envelopes. With
+Ray, SCAFFOLD and own heads run in this process all the same, as their parties keep something between rounds. Finished
+pieces are kept under the output folder; those of the baselines are used again with another version of the package.
 """
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -47,14 +48,14 @@ from scipy.special import log_softmax
 
 from flwr_flynn import ClassCounts, FlyHash, FlyNNClassifier, HashPlan, HashSpec
 from flwr_flynn.app.data.datasets import Dataset, Share
-from flwr_flynn.errors import FlyNNError
+from flwr_flynn.errors import ConfigError, FlyNNError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import federate as federate_in_process
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.model.personal import is_better, log_frequencies
+from simulations import gradients, runner
 from simulations import noniid_plots as plots
-from simulations import runner
-from simulations.gradients import MODELS, Recipe, federate, logits
+from simulations.gradients import MODELS, GradientClient, HeadClient, Recipe, ScaffoldClient, federate, logits
 from simulations.results import (
     FEDERATED,
     Cells,
@@ -73,26 +74,40 @@ from simulations.workers import WHERE, Workers, workers
 
 Array = npt.NDArray[Any]
 
-FLYNN = "FlyNN"
-ALGORITHMS = ("FedAvg", "FedProx", "one round")
-COMMITTEES = {"FlyNN committee": 0, "FlyNN refined": 6}
+FLYNN, COMMITTEE, REFINED, HEADS = "FlyNN", "FlyNN committee", "FlyNN refined", "own heads"
+COMMITTEES = {COMMITTEE: 0, REFINED: 6}
 """The default model by its rounds of refinement."""
 
-METHODS = (FLYNN, *COMMITTEES, *(f"{algorithm} {model}" for model in MODELS for algorithm in ALGORITHMS))
+REFINED_ON = ("IID", "Dirichlet 0.1", "1 class", SHIFT)
+"""Splits with a cell of refinement: the refined model is that of the pooled samples, however labels are split."""
 
-RATES = (0.1, 0.3, 1.0, 3.0)
-EPOCHS = (1, 5)
-EPOCHS_AT_ONCE = (5, 20, 80, 320)
-EPOCHS_NEAR = (1, 5, 20)  # of FedProx
-MUS = (0.001, 0.01, 0.1, 1.0)
-TUNED_ON, MU_TUNED_ON = "IID", "Dirichlet 0.1"
+ALGORITHMS: dict[str, type[GradientClient]] = {
+    "FedAvg": GradientClient, "FedProx": GradientClient, "SCAFFOLD": ScaffoldClient, HEADS: HeadClient,
+    "one round": GradientClient,
+}  # fmt: skip
+"""What the parties are, by what the server does."""
 
-_VERSION = 3  # raise it when the content of a cell changes
-_COMMON = ("flwr_flynn.app.data", "simulations.splits", "simulations.runner", "simulations.nodes")
+BASELINES = ("FedAvg LR", "SCAFFOLD LR", "FedAvg MLP", "FedProx MLP", "SCAFFOLD MLP", f"{HEADS} MLP")
+"""Trained for many rounds."""
+
+ONE_ROUND = "one round MLP"
+MAIN = (*COMMITTEES, *BASELINES)
+METHODS = (FLYNN, *MAIN, ONE_ROUND)
+
+TUNED_ON, SKEW_TUNED_ON = "IID", "Dirichlet 0.1"
+FIGURES = ("accuracy", "balanced", "worst", "personal accuracy", "personal worst")
+
+WIDE = 100  # columns: data sets with more, such as images, have one seed
+ALL_SETS = "digits,satimage,letters,mnist,fashion_mnist"
+
+_VERSION = 4  # raise it when the content of a cell changes
 _CODE = {
-    True: code_digest(*FEDERATED, *_COMMON),
-    False: code_digest("simulations.gradients", "flwr_flynn.model.personal", *_COMMON),
-}
+    True: code_digest(*FEDERATED, "flwr_flynn.app.data", "simulations.splits", "simulations.runner"),
+    # What the baselines run, and no more: their cells, the long ones, survive changes of the package.
+    False: joblib.hash([
+        inspect.getsource(each) for each in (gradients, Parts, runner.rounds, is_better, log_frequencies)
+    ]),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -107,9 +122,11 @@ class Plan:
     rounds : int
         Rounds of FedAvg and FedProx.
     seeds : tuple of int
-        Seeds of split, held-out samples and training.
+        Seeds of split, held-out samples and training; wide data sets have the first alone.
     largest : int
         Samples of a data set that are used.
+    rates, epochs, epochs_at_once, mus : tuple of numbers
+        Grids of learning rates, of epochs per round, of epochs of a single round, and of FedProx's mu.
     """
 
     splits: tuple[str, ...] = tuple(SPLITS)
@@ -117,10 +134,15 @@ class Plan:
     rounds: int = 50
     seeds: tuple[int, ...] = (0,)
     largest: int = 5000
+    rates: tuple[float, ...] = (0.03, 0.1, 0.3, 1.0)
+    epochs: tuple[int, ...] = (1, 5)
+    epochs_at_once: tuple[int, ...] = (5, 20, 80)
+    mus: tuple[float, ...] = (0.01, 0.1, 1.0)
 
 
-QUICK = Plan(splits=("IID", "Dirichlet 0.1", "1 class", "feature shift"), parties=(10,), rounds=20)
-FULL = Plan(rounds=100, seeds=(0, 1, 2))
+_SMALL: dict[str, Any] = {"rates": (0.1, 0.3), "epochs_at_once": (20,), "mus": (0.1,)}
+QUICK = Plan((TUNED_ON, SKEW_TUNED_ON, SHIFT), (10,), 10, largest=1000, **_SMALL)
+FULL = Plan(seeds=(0, 1, 2))
 
 
 def flynn(parts: Parts, where: str | Workers) -> Row:
@@ -133,8 +155,7 @@ def flynn(parts: Parts, where: str | Workers) -> Row:
     if counts != pooled:
         raise AssertionError("the sum of the parties' counts is not that of the pooled samples")
     handed_out = _size(codec.encode(counts))
-    scores = parts.scores(tree.model.predict(train.X_test))
-    scores |= _personal(parts, lambda share: _personalized(tree.model, share).predict(share.X_test))
+    scores = _scores(parts, tree.model.predict(train.X_test), lambda i: _personalized(tree.model, parts.shares[i]))
     traffic = tree.traffic
     shown = {"sha256": counts.sha256(), "pooled sha256": pooled.sha256()}
     return scores | _bytes(traffic.up, traffic.down, n_parties, handed_out) | {"rounds": 1} | shown
@@ -146,52 +167,99 @@ def committee(parts: Parts, refine_rounds: int) -> Row:
     plan = HashPlan(train.X.shape[1], parts.n_classes, len(train.y), "auto")
     options = RunOptions(plan, range(parts.n_classes), n_parties, min_examples=1, refine_rounds=refine_rounds)
     run = federate_in_process(options, parts.parties(min_examples=1))
-    pooled = FlyNNClassifier(refine_rounds=refine_rounds).fit(train.X, train.y)
-    if set(train.y) == set(range(parts.n_classes)) and run.model.model_.sha256() != pooled.model_.sha256():
+    if set(train.y) == set(range(parts.n_classes)) and run.model.model_.sha256() != _pooled(train, refine_rounds):
         raise AssertionError("the parties' model is not that of the pooled samples")
-    scores = parts.scores(run.model.predict(train.X_test))
-    scores |= _personal(parts, lambda share: _personalized(run.model, share).predict(share.X_test))
+    scores = _scores(parts, run.model.predict(train.X_test), lambda i: _personalized(run.model, parts.shares[i]))
     up, down = (sum(getattr(each, way) for each in run.traffic.values()) for way in ("up", "down"))
     return scores | _bytes(up, down, n_parties, 0) | {"rounds": run.num_rounds}
 
 
-def by_gradients(parts: Parts, model: str, recipe: Recipe, n_rounds: int, where: str | Workers, seed: int) -> Row:
+_POOLED: dict[Any, str] = {}
+
+
+def _pooled(train: Share, refine_rounds: int) -> str:
+    """SHA-256 of the model of the pooled samples, fitted once for all splits with the same samples."""
+    key = refine_rounds, tuple(sorted(hash((row.tobytes(), y)) for row, y in zip(train.X, train.y, strict=True)))
+    if key not in _POOLED:
+        _POOLED[key] = FlyNNClassifier(refine_rounds=refine_rounds).fit(train.X, train.y).model_.sha256()
+    return _POOLED[key]
+
+
+def by_gradients(parts: Parts, method: str, recipe: Recipe, n_rounds: int, where: str | Workers, seed: int) -> Row:
     """Train through Flower's strategy; the scores after the last round, and the accuracy after each.
 
     Parameters
     ----------
     parts : Parts
         Standardised.
-    model : str
-        One of `MODELS`.
+    method : str
+        An algorithm and a model, one of `ALGORITHMS` and one of `MODELS`.
     recipe : Recipe
     n_rounds : int
     where : see `runner.run`
     seed : int
     """
-    points, curve = parts.pooled, []
+    (algorithm, model), points, curve = method.rsplit(" ", 1), parts.pooled, []
+    kind, n_per_class = ALGORITHMS[algorithm], parts.class_table.sum(axis=0)
+
+    def by_heads(weights: NDArrays) -> Array:
+        body, heads = weights[:2], zip(*weights[2:], strict=True)
+        each = [logits([*body, *head], s.X_test) for head, s in zip(heads, parts.shares, strict=True)]
+        predicted: Array = np.concatenate(each).argmax(axis=1)
+        return predicted
+
+    def predict(weights: NDArrays) -> Array:
+        if kind is HeadClient:
+            return by_heads(weights)
+        predicted: Array = logits(weights, points.X_test).argmax(axis=1)
+        return predicted
 
     def watch(weights: NDArrays) -> None:
-        curve.append(float((logits(weights, points.X_test).argmax(axis=1) == points.y_test).mean()))
+        curve.append(float((predict(weights) == points.y_test).mean()))
 
     shares = [(share.X, share.y) for share in parts.shares]
-    weights, traffic = federate(shares, parts.n_classes, MODELS[model], recipe, n_rounds, watch, where, seed)
-    scores = parts.scores(logits(weights, points.X_test).argmax(axis=1))
-    scores |= _personal(parts, lambda share: with_own_frequencies(share, weights, parts.class_table.sum(axis=0)))
+    weights, traffic = federate(
+        shares, parts.n_classes, MODELS[model], recipe, n_rounds, watch, where, seed, kind
+    )  # fmt: skip
+    predicted = predict(weights)
+    if kind is HeadClient:
+        nothing = dict.fromkeys(FIGURES, float("nan"))
+        scores = nothing | {f"personal {k}": v for k, v in parts.scores(predicted).items() if k != "balanced"}
+        weights = weights[:2]
+    else:
+        own = [with_own_frequencies(share, weights, n_per_class) for share in parts.shares]
+        scores = _with_personal(parts, predicted, own)
     cost = _bytes(traffic.up, traffic.down, len(shares), _size(weights))
     return scores | cost | {"rounds": n_rounds, "recipe": asdict(recipe), "curve": curve}
 
 
-def _personalized(model: FlyNNClassifier, share: Share) -> FlyNNClassifier:
-    return model.personalized(share.X, share.y) if len(share.y) else model
+def _personalized(model: FlyNNClassifier, share: Share) -> Array:
+    """Predicted classes of a party's held-out samples."""
+    if not len(share.y_test):
+        return np.zeros(0, np.int64)
+    mine = model.personalized(share.X, share.y) if len(share.y) else model
+    predicted: Array = mine.predict(share.X_test)
+    return predicted
 
 
-def _personal(parts: Parts, predict: Callable[[Share], Array]) -> Row:
-    """Scores of each party's own predictions of its held-out samples."""
-    nothing = np.zeros(0, np.int64)
-    predicted = [predict(share) if len(share.y_test) else nothing for share in parts.shares]
-    found = parts.scores(np.concatenate(predicted))
-    return {f"personal {name}": found[name] for name in ("accuracy", "worst")}
+def _scores(parts: Parts, predicted: Array, own: Callable[[int], Array]) -> Row:
+    return _with_personal(parts, predicted, [own(i) for i in range(len(parts.shares))])
+
+
+def _with_personal(parts: Parts, predicted: Array, own: Sequence[Array]) -> Row:
+    """Scores of predictions, (n,), and of those that each party makes itself; what the parties gain and lose by these.
+
+    ``worse`` and ``better`` are numbers of parties among the ``judged``, those with `LEAST` or more held-out samples;
+    ``drop`` is the largest loss of accuracy of one of them, and ``drop of`` the number of its held-out samples.
+    """
+    personal = np.concatenate(own)
+    scores: Row = dict(parts.scores(predicted))
+    scores |= {f"personal {k}": v for k, v in parts.scores(personal).items() if k != "balanced"}
+    before, after = (parts.right_by_party(each) for each in (predicted, personal))
+    change = [(float(b.mean() - a.mean()), len(a)) for a, b in zip(before, after, strict=True) if len(a) >= LEAST]
+    drop, of = min(change, default=(0.0, 0))
+    counted = {"worse": sum(c < 0 for c, _ in change), "better": sum(c > 0 for c, _ in change), "judged": len(change)}
+    return scores | counted | {"drop": max(-drop, 0.0), "drop of": of if drop < 0 else 0}
 
 
 def with_own_frequencies(share: Share, weights: NDArrays, n_per_class: Array) -> Array:
@@ -219,6 +287,10 @@ def _bytes(up: int, down: int, n_parties: int, handed_out: int) -> Row:
     return {"up": round(up / n_parties), "down": round(down / n_parties) + handed_out}
 
 
+class _NotFinished(Exception):
+    """A cell is not there, and is not to be computed."""
+
+
 class Study:
     """All cells of one data set.
 
@@ -230,67 +302,86 @@ class Study:
         Finished cells.
     where : str or Workers
         As for `runner.run`.
+    finished : bool, default=False
+        Leave out the cells that are not finished.
     """
 
-    def __init__(self, data: Dataset, plan: Plan, cells: Cells, where: str | Workers) -> None:
-        self.data, self.plan, self.cells, self.where = data, plan, cells, where
-        self._digest = joblib.hash((data.X, data.y))
+    def __init__(self, data: Dataset, plan: Plan, cells: Cells, where: str | Workers, finished: bool = False) -> None:
+        self.data, self.plan, self.cells, self.where, self.finished = data, plan, cells, where, finished
+        self.seeds = plan.seeds[:1] if data.X.shape[1] > WIDE else plan.seeds
+        self._dealt = lru_cache(None)(self._deal)  # dealing takes longer than finding a cell
 
     def rows(self) -> Iterator[Row]:
         """A row for every number of parties, split, method and seed."""
-        for n_parties, split, seed in product(self.plan.parties, self.plan.splits, self.plan.seeds):
-            largest = int(self._parts(split, n_parties, seed).class_table.sum(axis=1).max())
+        for n_parties, split, seed in product(self.plan.parties, self.plan.splits, self.seeds):
+            largest = int(self.parts(split, n_parties, seed).class_table.sum(axis=1).max())
             for method in METHODS:
+                if COMMITTEES.get(method) and split not in REFINED_ON:
+                    continue
                 about = {"set": self.data.name, "parties": n_parties, "split": split, "method": method, "seed": seed}
-                row = self.cell(n_parties, split, method, seed)
+                try:
+                    row = self.cell(n_parties, split, method, seed)
+                except _NotFinished:
+                    continue
                 steps = Recipe(**row["recipe"]).steps(largest) if "recipe" in row else 0
                 yield about | row | {"steps": steps}
 
     def cell(self, n_parties: int, split: str, method: str, seed: int) -> Row:
         """The row of one cell."""
         key: Row = {"job": f"{n_parties} parties, {split}, {method}", "seed": seed}
+        dealt = (split, n_parties, seed)
         if method == FLYNN:
-            return self._kept(key, True, lambda: [flynn(self._parts(split, n_parties, seed), self.where)])[0]
+            return self._kept(key, True, dealt, lambda: [flynn(self.parts(*dealt), self.where)])[0]
         if method in COMMITTEES:
             rounds = COMMITTEES[method]
-            return self._kept(key, True, lambda: [committee(self._parts(split, n_parties, seed), rounds)])[0]
-        algorithm, model = method.rsplit(" ", 1)
-        n_rounds = 1 if algorithm == "one round" else self.plan.rounds
-        recipe = self.recipe(n_parties, algorithm, model)
+            return self._kept(key, True, dealt, lambda: [committee(self.parts(*dealt), rounds)])[0]
+        n_rounds = 1 if method == ONE_ROUND else self.plan.rounds
+        recipe = self.recipe(n_parties, method)
 
         def compute() -> list[Row]:
-            parts = self._parts(split, n_parties, seed).standardised()
-            return [by_gradients(parts, model, recipe, n_rounds, self.where, seed)]
+            parts = self.parts(*dealt).standardised()
+            return [by_gradients(parts, method, recipe, n_rounds, self.where, seed)]
 
-        return self._kept(key | {"recipe": asdict(recipe), "rounds": n_rounds}, False, compute)[0]
+        return self._kept(key | {"recipe": asdict(recipe), "rounds": n_rounds}, False, dealt, compute)[0]
 
-    def recipe(self, n_parties: int, algorithm: str, model: str) -> Recipe:
+    def recipe(self, n_parties: int, method: str) -> Recipe:
         """The best recipe of the grid, see the module."""
+        algorithm, model = method.rsplit(" ", 1)
+        plan, split = self.plan, TUNED_ON if algorithm in ("FedAvg", "one round") else SKEW_TUNED_ON
         if algorithm == "FedProx":
-            found = self.recipe(n_parties, "FedAvg", model)
-            candidates, split = [replace(found, epochs=n, mu=mu) for n in EPOCHS_NEAR for mu in MUS], MU_TUNED_ON
+            found = self.recipe(n_parties, f"FedAvg {model}")
+            candidates = [replace(found, epochs=n, mu=mu) for n in plan.epochs for mu in plan.mus]
         else:
-            epochs = EPOCHS_AT_ONCE if algorithm == "one round" else EPOCHS
-            candidates, split = [Recipe(rate, each) for rate in RATES for each in epochs], TUNED_ON
-        n_rounds = 1 if algorithm == "one round" else self.plan.rounds
+            epochs = plan.epochs_at_once if method == ONE_ROUND else plan.epochs
+            candidates = [Recipe(rate, each) for rate in plan.rates for each in epochs]
+        n_rounds = 1 if method == ONE_ROUND else plan.rounds
+        goal = "personal accuracy" if algorithm == HEADS else "accuracy"
 
         def compute() -> list[Row]:
-            parts = self._parts(split, n_parties, 0).for_validation(seed=1).standardised()
-            rows = [by_gradients(parts, model, recipe, n_rounds, self.where, 0) for recipe in candidates]
-            return [{name: row[name] for name in ("accuracy", "recipe")} for row in rows]
+            parts = self.parts(split, n_parties, 0).for_validation(seed=1).standardised()
+            rows = [by_gradients(parts, method, recipe, n_rounds, self.where, 0) for recipe in candidates]
+            return [{"score": row[goal], "recipe": row["recipe"]} for row in rows]
 
         grid = [asdict(recipe) for recipe in candidates]
-        key = {"job": f"{n_parties} parties, recipe of {algorithm} {model}", "grid": grid, "rounds": n_rounds}
-        tried = self._kept(key, False, compute)
-        return Recipe(**max(tried, key=lambda row: row["accuracy"])["recipe"])
+        key = {"job": f"{n_parties} parties, recipe of {method}", "grid": grid, "rounds": n_rounds}
+        tried = self._kept(key, False, (split, n_parties, 0), compute)
+        return Recipe(**max(tried, key=lambda row: row["score"])["recipe"])
 
-    def _parts(self, split: str, n_parties: int, seed: int) -> Parts:
-        return deal_out(self.data, split, n_parties, seed)
+    def _deal(self, split: str, n_parties: int, seed: int) -> tuple[Parts, str]:
+        parts = deal_out(self.data, split, n_parties, seed)
+        return parts, str(joblib.hash([(s.X, s.y, s.X_test, s.y_test) for s in parts.shares]))
 
-    def _kept(self, key: Row, is_flynn: bool, compute: Any) -> list[Row]:
-        key |= {"set": self.data.name, "data": self._digest, "code": _CODE[is_flynn], "version": _VERSION}
+    def parts(self, split: str, n_parties: int, seed: int) -> Parts:
+        """The samples of all parties."""
+        return self._dealt(split, n_parties, seed)[0]
+
+    def _kept(self, key: Row, is_flynn: bool, dealt: tuple[str, int, int], compute: Any) -> list[Row]:
+        data = self._dealt(*dealt)[1]
+        key |= {"set": self.data.name, "data": data, "code": _CODE[is_flynn], "version": _VERSION}
 
         def timed() -> list[Row]:
+            if self.finished:
+                raise _NotFinished
             start = time.perf_counter()
             rows = compute()
             seconds = time.perf_counter() - start
@@ -301,84 +392,187 @@ class Study:
 
 # ---- what is shown
 
+_CELL = ["set", "parties", "split", "seed"]
+_PERSONAL = {"personal accuracy": "mean", "personal worst": "worst party"}
 
-def table(rows: Sequence[Row], figure: str) -> list[Row]:
-    """A line for every split, a column for every method: the mean over seeds of a figure, with an asterisk where no
-    party takes more than one step in a round (see the module)."""
+
+def table(rows: Sequence[Row], figure: str, methods: Sequence[str], beside: str = "") -> list[Row]:
+    """A line for every split, a column for every method: the mean over seeds of a figure, in brackets that of the one
+    beside it, with an asterisk where no party takes more than one step in a round (see the module)."""
+    frame = pd.DataFrame(rows)
     lines = []
-    for split, mine in pd.DataFrame(rows).groupby("split", sort=False):
-        of = mine.groupby("method", sort=False)
-        stars = of["steps"].agg(lambda steps: "*" if (steps == 1).all() else "")
-        shown = of[figure].mean().map("{:.3f}".format) + stars
-        lines.append({"split": split} | shown.to_dict() | _checksums([row for row in rows if row["split"] == split]))
+    for split, mine in frame[frame["method"].isin(methods)].groupby("split", sort=False):
+        line = {"split": split} | dict.fromkeys(methods, "")
+        for method, of in mine.groupby("method", sort=False):
+            more = f" ({of[beside].mean():.2f})" if beside else ""
+            line[method] = f"{of[figure].mean():.3f}{more}" + "*" * bool((of["steps"] == 1).all())
+        lines.append(line)
     return lines
 
 
-def _checksums(rows: Sequence[Row]) -> Row:
-    first = next(row for row in rows if row["method"] == FLYNN)
-    same = all(row["sha256"] == row["pooled sha256"] for row in rows if row["method"] == FLYNN)
-    return {"FlyNN's counts": first["sha256"][:12], "those of the pooled points": "the same" if same else "OTHERS"}
+def checksums(rows: Sequence[Row]) -> list[Row]:
+    """A line for every split: the SHA-256 of FlyNN's counts for the first seed, and whether all are as they must be."""
+    lines: list[Row] = []
+    for split in dict.fromkeys(row["split"] for row in rows):
+        mine = [row for row in rows if row["split"] == split and row["method"] == FLYNN]
+        same = all(row["sha256"] == row["pooled sha256"] for row in mine)
+        first = mine[0]["sha256"][:12] if mine else ""
+        lines.append({"FlyNN's counts": first, "those of the pooled samples": "the same" if same else "OTHERS"})
+    return lines
 
 
-def costs(rows: Sequence[Row]) -> list[Row]:
-    """A line for every method: rounds, bytes of a party, mean and lowest accuracy over the splits, and how often and
-    when it was as accurate as FlyNN on the same split."""
-    goal = {(row["split"], row["seed"]): row["accuracy"] for row in rows if row["method"] == FLYNN}
-    lines = []
-    for method in METHODS:
-        mine = [row for row in rows if row["method"] == method]
-        reached = [first_round_at(row.get("curve", [row["accuracy"]]), goal[row["split"], row["seed"]]) for row in mine]
-        there = [number for number in reached if number]
-        per_round = np.mean([(row["up"] + row["down"]) / len(row.get("curve", [0])) for row in mine])
-        lines.append(
-            {
-                "method": method,
-                "rounds": str(mine[0]["rounds"]),
-                "kB per party": round(float(np.mean([row["up"] + row["down"] for row in mine])) / 1000),
-                "accuracy, mean of splits": float(np.mean([row["accuracy"] for row in mine])),
-                "lowest": min(row["accuracy"] for row in mine),
-                "worst party, mean of splits": float(np.mean([row["worst"] for row in mine])),
-                "with own frequencies": float(np.mean([row["personal accuracy"] for row in mine])),
-                "worst party with them": float(np.mean([row["personal worst"] for row in mine])),
-                "reached FlyNN's": f"{len(there)} of {len(mine)}",
-                "rounds until then (median)": f"{_rounds_of(mine[0], np.median(there)):g}" if there else "-",
-                "kB until then": f"{np.median(there) * per_round / 1000:.0f}" if there else "-",
+def beside(rows: Sequence[Row], ours: str = COMMITTEE) -> pd.DataFrame:
+    """A line for every cell that `ours` and all of `BASELINES` have: the personal figures of all, and the ``best`` of
+    the baselines; columns are (figure, method)."""
+    cells = pd.DataFrame(rows)
+    frame = cells.pivot(index=_CELL, columns="method", values=list(_PERSONAL))
+    frame = frame.reindex(pd.MultiIndex.from_frame(cells[_CELL].drop_duplicates()))  # in the order of the rows
+    frame = frame.reindex(columns=pd.MultiIndex.from_product([_PERSONAL, (ours, *BASELINES)]))
+    frame = frame[frame["personal accuracy"].notna().all(axis=1)].astype(float)
+    for figure in _PERSONAL:
+        frame[figure, "best"] = frame[figure][list(BASELINES)].max(axis=1)
+        frame[figure, "of"] = frame[figure][list(BASELINES)].fillna(-1).idxmax(axis=1)
+    return frame
+
+
+def ahead(frame: pd.DataFrame, ours: str = COMMITTEE) -> list[Row]:
+    """A line for every baseline, and one for all of them: share of the cells where `ours` is ahead or equal."""
+    lines: list[Row] = []
+    for other in (*BASELINES, "best"):
+        line: Row = {"against": "all of them" if other == "best" else other, "cells": len(frame)}
+        for figure, name in _PERSONAL.items():
+            gain = (frame[figure][ours] - frame[figure][other]).dropna()  # no party may have enough held-out samples
+            line |= {f"{name}: ahead or equal": _percent(gain >= -1e-9), f"{name}: gain": f"{gain.mean():+.3f}"}
+        lines.append(line)
+    return lines
+
+
+def _percent(which: pd.Series) -> str:
+    return f"{100 * which.mean():.0f} %"
+
+
+def by_set(rows: Sequence[Row], frame: pd.DataFrame, ours: str = COMMITTEE) -> list[Row]:
+    """A line for every data set and number of parties: `ours` against the best baseline of each cell, and bytes."""
+    spent = pd.DataFrame(rows)
+    spent["kB"] = (spent["up"] + spent["down"]) / 1000
+    lines: list[Row] = []
+    for group, mine in frame.groupby(["set", "parties"], sort=False):
+        kilobytes = spent[(spent["set"] == group[0]) & (spent["parties"] == group[1])].groupby("method")["kB"].mean()
+        line: Row = {"set": group[0], "parties": group[1], "cells": len(mine)}
+        for figure, name in _PERSONAL.items():
+            both = mine[figure].dropna(subset=[ours, "best"])
+            line |= {
+                f"{name}: {ours}": f"{both[ours].mean():.3f}",
+                f"{name}: best baseline": f"{both['best'].mean():.3f}",
+                f"{name}: ahead or equal": _percent(both[ours] - both["best"] >= -1e-9),
             }
-        )
+        mlp = kilobytes["FedAvg MLP"]
+        lines.append(line | {f"kB: {ours}": f"{kilobytes[ours]:.0f}", "of the MLP's": f"{kilobytes[ours] / mlp:.2f}"})
     return lines
 
 
-def _rounds_of(row: Row, n_points: float) -> float:
-    """Rounds up to a point of the curve; all of them where there is no curve."""
-    return n_points if "curve" in row else float(row["rounds"])
+def losses(frame: pd.DataFrame, ours: str = COMMITTEE) -> list[Row]:
+    """A line for every data set, number of parties and split with a cell where `ours` is behind a baseline, the mean
+    over the seeds of these cells."""
+    lines: list[Row] = []
+    for (name, n_parties, split), mine in frame.groupby(_CELL[:3], sort=False):
+        line: Row = {"set": name, "parties": n_parties, "split": split}
+        for figure, what in _PERSONAL.items():
+            behind = mine[figure][mine[figure][ours] < mine[figure]["best"] - 1e-9]
+            line[what] = ""
+            if len(behind):
+                seeds = f", {len(behind)} of {len(mine)} seeds" if len(mine) > 1 else ""
+                of = ", ".join(dict.fromkeys(behind["of"]))
+                line[what] = f"{behind[ours].mean():.3f}, {behind['best'].mean():.3f} by {of}{seeds}"
+        if line["mean"] or line["worst party"]:
+            lines.append(line)
+    return lines
 
 
-def first_round_at(curve: Sequence[float], goal: float) -> int | None:
-    """The first round with at least the accuracy `goal`."""
-    return next((number for number, accuracy in enumerate(curve, 1) if accuracy >= goal), None)
+def harm(rows: Sequence[Row]) -> list[Row]:
+    """A line for every method: parties that are worse and better off with their own frequencies, and the worst loss."""
+    lines: list[Row] = []
+    for method in (*COMMITTEES, *BASELINES):
+        mine = [row for row in rows if row["method"] == method and "drop" in row]
+        judged = sum(row["judged"] for row in mine)
+        if judged:
+            worst = max(mine, key=lambda row: row["drop"])
+            share = {name: f"{100 * sum(row[name] for row in mine) / judged:.1f} %" for name in ("worse", "better")}
+            where = f"{worst['set']}, {worst['parties']} parties, {worst['split']}"
+            drop = f"{worst['drop']:.3f} of {worst['drop of']} samples ({where})" if worst["drop"] else "none"
+            lines.append({"method": method, "parties": judged} | share | {"worst loss": drop})
+    return lines
+
+
+def kilobytes(rows: Sequence[Row]) -> list[Row]:
+    """A line for every method: rounds, and kilobytes of a party by data set and number of parties."""
+    lines: dict[str, Row] = {method: {"method": method, "rounds": ""} for method in METHODS}
+    for (name, n_parties), mine in _grouped(rows):
+        for method, line in lines.items():
+            spent = [(row["up"] + row["down"]) / 1000 for row in mine if row["method"] == method]
+            line[f"{name}, {n_parties}"] = f"{np.mean(spent):.0f}" if spent else ""
+            line["rounds"] = next((str(row["rounds"]) for row in mine if row["method"] == method), line["rounds"])
+    return list(lines.values())
+
+
+def results(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
+    """What the cells come to: sentences, each with its table."""
+    frame = beside(rows)
+    if len(frame):
+        what = "a cell is a data set, number of parties, split and seed"
+        yield f"{COMMITTEE} beside the baselines of many rounds, with own frequencies; {what}:", ahead(frame)
+        yield "By data set, beside the best of these baselines in each cell:", by_set(rows, frame)
+    if len(other := beside(rows, REFINED)):
+        yield f"{REFINED} beside them, where it was run:", ahead(other, REFINED)[-1:]
+    yield f"What own frequencies change for parties with {LEAST} or more held-out samples, over all cells:", harm(rows)
+    if len(frame) and (lost := losses(frame)):
+        yield f"Where {COMMITTEE} is behind: its figure, then that of the best baseline:", lost
+
+
+def headline(rows: Sequence[Row], ours: str = COMMITTEE) -> str:
+    """The results in two sentences."""
+    frame = beside(rows)
+    if not len(frame):
+        return f"No cell has {ours} and all baselines."
+    best, mine = ahead(frame)[-1], next(line for line in harm(rows) if line["method"] == ours)
+    spent = pd.DataFrame(rows).assign(bytes=lambda table: table["up"] + table["down"])
+    both = spent.pivot(index=_CELL, columns="method", values="bytes")
+    return (
+        f"{ours} is ahead of all baselines of many rounds, or equal to the best, in {best['mean: ahead or equal']} of "
+        f"{len(frame)} cells in mean accuracy and in {best['worst party: ahead or equal']} at the worst party, at "
+        f"{(both[ours] / both['FedAvg MLP']).median():.2f} times the bytes of FedAvg's MLP (median of the cells). Own "
+        f"frequencies make {mine['worse']} of its parties worse and {mine['better']} better; the worst loss is "
+        f"{mine['worst loss']}."
+    )
 
 
 def summary(rows: Sequence[Row], recipes: Sequence[Row], plan: Plan) -> list[str]:
     """The results, paragraph by paragraph."""
-    parts = [about(__doc__)]
-    parts.append(f"Seeds {', '.join(map(str, plan.seeds))}; FedAvg and FedProx: {plan.rounds} rounds.")
+    ran = [
+        f"{name} with {n_parties}: {len({row['seed'] for row in mine})}" for (name, n_parties), mine in _grouped(rows)
+    ]
+    parts = [f"{plan.rounds} rounds. Seeds by data set and number of parties: {'; '.join(ran)}.", "## Summary"]
+    parts.append(headline(rows))
+    for sentence, lines in results(rows):
+        parts += [sentence, markdown_table(lines)]
+    parts += ["## Accuracy by split", "With the parties' own frequencies, and in brackets at the worst party."]
+    for n_parties in dict.fromkeys(row["parties"] for row in rows):
+        parts.append(f"![accuracy by split, {n_parties} parties]({plots.name_of('accuracy', 'all', n_parties)})")
     for (name, n_parties), mine in _grouped(rows):
-        parts.append(f"## {name}, {n_parties} parties")
-        parts += ["Accuracy on all held-out samples:", markdown_table(table(mine, "accuracy"))]
-        worst, personal, both = (
-            [{k: v for k, v in line.items() if k == "split" or k in METHODS} for line in table(mine, figure)]
-            for figure in ("worst", "personal accuracy", "personal worst")
-        )
-        parts += [
-            f"At the party where it is lowest, of those with {LEAST} or more held-out samples:", markdown_table(worst),
-            "With the parties' own frequencies:", markdown_table(personal),
-            "With these, at the party where it is lowest:", markdown_table(both),
-            "What it costs (balanced accuracy, and every cell: `noniid.csv`):", markdown_table(costs(mine)),
-            f"![accuracy by split]({plots.name_of('accuracy', name, n_parties)})",
-            f"![accuracy by bytes]({plots.name_of('bytes', name, n_parties)})",
-            f"![label skew]({plots.name_of('skew', name, n_parties)})",
-        ]  # fmt: skip
-    return [*parts, "## Recipes that the grid led to", markdown_table(recipes)]
+        shown = table(mine, "personal accuracy", MAIN, "personal worst")
+        parts += [f"### {name}, {n_parties} parties", markdown_table(shown)]
+    parts += ["## What it costs", "Kilobytes of a party, up and down:", markdown_table(kilobytes(rows))]
+    for name, n_parties in dict(reversed([group for group, _ in _grouped(rows)])).items():
+        parts.append(f"![accuracy by bytes, {name}]({plots.name_of('bytes', name, n_parties)})")
+    parts += ["## The methods", about(__doc__)]
+    first = rows[0]["set"], rows[0]["parties"]
+    parts.append(f"![label skew]({plots.name_of('skew', *first)})")
+    parts += ["## Details", "Accuracy of the shared model on all held-out samples; more in `noniid.csv`."]
+    methods = [method for method in METHODS if not method.startswith(HEADS)]
+    for (name, n_parties), mine in _grouped(rows):
+        both = zip(table(mine, "accuracy", methods), checksums(mine), strict=True)
+        parts += [f"### {name}, {n_parties} parties, shared model", markdown_table([a | b for a, b in both])]
+    return [*parts, "Recipes that the grid led to:", markdown_table(recipes)]
 
 
 def _grouped(rows: Sequence[Row]) -> Iterator[tuple[tuple[str, int], list[Row]]]:
@@ -386,29 +580,42 @@ def _grouped(rows: Sequence[Row]) -> Iterator[tuple[tuple[str, int], list[Row]]]
         yield group, [row for row in rows if (row["set"], row["parties"]) == group]
 
 
-def run(sources: Sequence[str], plan: Plan, folder: Path, where: str | Workers, arguments: Sequence[str]) -> list[Row]:
-    """Run all cells, and write CSV, figures and summary."""
+def run(
+    sources: Sequence[str],
+    plan: Plan,
+    folder: Path,
+    where: str | Workers,
+    arguments: Sequence[str],
+    finished: bool = False,
+) -> list[Row]:
+    """Run all cells, and write CSV, figures and summary; of the finished cells alone, if so."""
     start = time.perf_counter()
     rows: list[Row] = []
-    recipes: list[Row] = []
     cells = Cells(folder / "cells")
     # All are read before the first is worked on: a name that is wrong shows at once.
-    for data in [read(source, plan.largest) for source in sources]:
-        study = Study(data, plan, cells, where)
+    studies = [Study(read(source, plan.largest), plan, cells, where, finished) for source in sources]
+    for study in studies:
         rows += study.rows()
-        for n_parties in plan.parties:
-            for method in METHODS[1 + len(COMMITTEES) :]:
-                recipe = study.recipe(n_parties, *method.rsplit(" ", 1))
-                recipes.append({"set": study.data.name, "parties": n_parties, "method": method} | asdict(recipe))
-            splits = [split for split in plan.splits if split != SHIFT]  # whose labels are those of IID
-            dealt = {split: deal_out(study.data, split, n_parties, plan.seeds[0]).class_table for split in splits}
-            plots.skew(dealt, f"{study.data.name}: training samples of {n_parties} parties by class", folder /
-                       plots.name_of("skew", study.data.name, n_parties))  # fmt: skip
+    if not rows:
+        raise ConfigError("output", "a folder with finished cells", folder)
+    recipes: list[Row] = []
+    for row in rows:
+        if "recipe" in row:
+            line = {name: row[name] for name in ("set", "parties", "method")} | row["recipe"]
+            recipes += [line] if line not in recipes else []
     hidden = ("curve", "recipe")
     write_csv(folder / "noniid.csv", [{k: v for k, v in row.items() if k not in hidden} for row in rows])
+    study, n_parties = studies[0], plan.parties[0]
+    splits = [split for split in plan.splits if split != SHIFT]  # whose labels are those of IID
+    dealt = {split: study.parts(split, n_parties, plan.seeds[0]).class_table for split in splits}
+    name = study.data.name
+    plots.skew(dealt, f"{name}: training samples of {n_parties} parties by class", folder /
+               plots.name_of("skew", name, n_parties))  # fmt: skip
+    for n_parties in dict.fromkeys(row["parties"] for row in rows):
+        mine = [row for row in rows if row["parties"] == n_parties]
+        plots.accuracy(mine, MAIN, f"{n_parties} parties", folder / plots.name_of("accuracy", "all", n_parties))
     for (name, n_parties), mine in _grouped(rows):
         title = f"{name}, {n_parties} parties"
-        plots.accuracy(mine, METHODS, title, folder / plots.name_of("accuracy", name, n_parties))
         plots.by_bytes(mine, METHODS, title, folder / plots.name_of("bytes", name, n_parties))
     parts = summary(rows, recipes, plan)
     write_summary(folder, "Non-IID parties", "noniid", arguments, time.perf_counter() - start, parts)
@@ -417,10 +624,12 @@ def run(sources: Sequence[str], plan: Plan, folder: Path, where: str | Workers, 
 
 def main(arguments: list[str]) -> None:
     """Run, print, write."""
-    options = parser("noniid", __doc__)
-    options.add_argument("--full", action="store_true", help=f"{len(FULL.seeds)} seeds and {FULL.rounds} rounds")
-    options.add_argument("--sets", default="", help="sets of --data, with commas between (default: satimage, mnist)")
+    options = parser("noniid", __doc__, f"seeds {', '.join(map(str, FULL.seeds))} for data sets of few columns")
+    options.add_argument(
+        "--sets", default="", help=f"digits or sets of --data, with commas between (default: digits, or {ALL_SETS})"
+    )
     options.add_argument("--parties", default="", help="numbers of parties, with commas between (default: 10,100)")
+    options.add_argument("--finished", action="store_true", help="show the finished cells, and compute none")
     options.add_argument("--where", choices=WHERE, default="process", help="where parties run")
     options.add_argument("--ray-address", help="address of a Ray cluster; with --where ray")
     chosen = options.parse_args(arguments)
@@ -432,17 +641,18 @@ def main(arguments: list[str]) -> None:
             options.error(f"--parties: expected integers with commas between, got {chosen.parties}")
         if min(plan.parties) < 1:
             options.error(f"--parties: expected at least 1, got {min(plan.parties)}")
-    sources = ["digits"]
-    if chosen.data:
-        names = [name.strip() for name in (chosen.sets or "satimage,mnist").split(",")]
-        sources += [str(chosen.data / f"{name}.npz") for name in names]
+    names = [name.strip() for name in (chosen.sets or (ALL_SETS if chosen.data else "digits")).split(",")]
+    if not chosen.data and names != ["digits"]:
+        options.error(f"--sets: expected --data with it, got {chosen.sets}")
+    sources = [name if name == "digits" else str(chosen.data / f"{name}.npz") for name in names]
     folder = output_folder(chosen)
     try:
         with workers(chosen.where, address=chosen.ray_address) as where:
-            rows = run(sources, plan, folder, where, arguments)
+            rows = run(sources, plan, folder, where, arguments, chosen.finished)
     except FlyNNError as error:
         options.error(str(error))
     for (name, n_parties), mine in _grouped(rows):
-        print(f"\n{name}, {n_parties} parties: accuracy")
-        print(text_table(table(mine, "accuracy")))
-        print(text_table(costs(mine)))
+        print(f"\n{name}, {n_parties} parties: accuracy with own frequencies (worst party)")
+        print(text_table(table(mine, "personal accuracy", MAIN, "personal worst")))
+    for sentence, lines in results(rows):
+        print(f"\n{sentence}\n{text_table(lines)}")

@@ -15,13 +15,21 @@ from simulations.results import Row
 Array = npt.NDArray[Any]
 
 # FedProx often lies on FedAvg: thin and dark on wide and light, both are seen.
-_COLOURS = {
-    "LR": {"FedAvg": "sandybrown", "FedProx": "saddlebrown", "one round": "tab:orange"},
-    "MLP": {"FedAvg": "mediumaquamarine", "FedProx": "darkgreen", "one round": "tab:green"},
+_COLOURS: dict[str, dict[str, str]] = {
+    "LR": {"FedAvg": "sandybrown", "SCAFFOLD": "saddlebrown"},
+    "MLP": {
+        "FedAvg": "mediumaquamarine",
+        "FedProx": "darkgreen",
+        "SCAFFOLD": "olive",
+        "own heads": "tab:red",
+        "one round": "tab:green",
+    },
 }
 _STYLES: dict[str, dict[str, Any]] = {
     "FedAvg": {"linestyle": "-", "marker": "s", "linewidth": 2.6},
     "FedProx": {"linestyle": "--", "marker": ".", "linewidth": 1.0},
+    "SCAFFOLD": {"linestyle": "-.", "marker": "x", "linewidth": 1.3},
+    "own heads": {"linestyle": "-", "marker": "+", "linewidth": 1.3},
     "one round": {"linestyle": ":", "marker": "v", "linewidth": 1.3},
 }
 _APART = ("quantity skew", "feature shift")  # not on a scale of label skew with the others
@@ -78,38 +86,44 @@ def skew(tables: Mapping[str, Array], title: str, path: Path) -> None:
 
 
 def accuracy(rows: Sequence[Row], methods: Sequence[str], title: str, path: Path) -> None:
-    """Accuracy over all samples, and at the worst party, by split.
+    """Accuracy over all samples, and at the worst party, by split, with own frequencies: two panels for a data set.
 
     Parameters
     ----------
     rows : sequence of dict
-        Rows of `noniid.Study.rows` for one data set and number of parties.
+        Rows of `noniid.Study.rows` for one number of parties.
     methods : sequence of str
     title : str
     path : Path
         The PNG.
     """
-    plt, figure, axes = _panels(2, 6.2, 4.4)
+    sets = list(dict.fromkeys(row["set"] for row in rows))
     splits = list(dict.fromkeys(row["split"] for row in rows))
-    for axis, what, label in zip(
-        axes, ("accuracy", "worst"), ("accuracy, all held-out points", "accuracy at the worst party"), strict=True
-    ):
+    panels = [(name, what) for name in sets for what in ("accuracy", "worst party")]
+    plt, figure, axes = _panels(len(panels), 6.0, 3.0, most=2)
+    for axis, (name, what) in zip(axes, panels, strict=True):
         for method in methods:
             means = [
-                np.mean([row[what] for row in rows if row["split"] == split and row["method"] == method])
+                np.mean([
+                    row["personal worst" if what == "worst party" else "personal accuracy"] for row in rows
+                    if (row["set"], row["split"], row["method"]) == (name, split, method)
+                ] or [np.nan])
                 for split in splits
-            ]
-            joined = [i for i, split in enumerate(splits) if split not in _APART]
+            ]  # fmt: skip
+            joined = [i for i, split in enumerate(splits) if split not in _APART and not np.isnan(means[i])]
             apart = [i for i, split in enumerate(splits) if split in _APART]
             look: dict[str, Any] = {"markersize": 4} | style(method)
+            if np.isnan(means).any():  # a line would pass over splits that it was not measured on
+                look |= {"linestyle": "none", "markersize": 8}
             axis.plot(joined, [means[i] for i in joined], label=method, **look)
             axis.plot(apart, [means[i] for i in apart], **look | {"linestyle": "none"})
-        axis.set_xticks(range(len(splits)), splits, rotation=40, ha="right", fontsize=8)
-        axis.set_ylabel(label)
+        last = name == sets[-1]
+        axis.set_xticks(range(len(splits)), splits if last else [], rotation=40, ha="right", fontsize=9)
+        axis.set_title(f"{name}: {what}", fontsize=10)
         axis.grid(axis="y", alpha=0.3)
-    figure.suptitle(title, fontsize=11)
+    figure.suptitle(f"{title}: accuracy by split, with own frequencies", fontsize=12)
     handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncol=7, fontsize=8, frameon=False)
+    figure.legend(handles, labels, loc="outside lower center", ncol=4, fontsize=9, frameon=False)
     _save(plt, figure, path)
 
 
@@ -121,7 +135,9 @@ def by_bytes(rows: Sequence[Row], methods: Sequence[str], title: str, path: Path
     seed = rows[0]["seed"]
     for axis, split in zip(axes, shown, strict=True):
         for method in methods:
-            row = next(r for r in rows if (r["split"], r["method"], r["seed"]) == (split, method, seed))
+            row = next((r for r in rows if (r["split"], r["method"], r["seed"]) == (split, method, seed)), None)
+            if row is None or np.isnan(row["accuracy"]):
+                continue
             curve = row.get("curve") or [row["accuracy"]]
             spent = (row["up"] + row["down"]) / len(curve) * np.arange(1, len(curve) + 1) / 1000
             look = style(method)

@@ -104,6 +104,11 @@ class Parts:
             shares.append(Share(share.X[~out], share.y[~out], share.X[out], share.y[out]))
         return replace(self, shares=shares)
 
+    def right_by_party(self, predicted: Array) -> list[Array]:
+        """Whether predictions of the pooled held-out samples are right, for each party."""
+        ends = np.cumsum([len(share.y_test) for share in self.shares])
+        return np.split(predicted == self.pooled.y_test, ends[:-1])
+
     def scores(self, predicted: Array) -> dict[str, float]:
         """Figures for predictions of the pooled held-out samples.
 
@@ -114,8 +119,7 @@ class Parts:
             lowest, of those with `LEAST` or more; nan if there are none.
         """
         right = predicted == self.pooled.y_test
-        ends = np.cumsum([len(share.y_test) for share in self.shares])
-        by_party = [part.mean() for part in np.split(right, ends[:-1]) if len(part) >= LEAST]
+        by_party = [part.mean() for part in self.right_by_party(predicted) if len(part) >= LEAST]
         balanced = balanced_accuracy(self.pooled.y_test, predicted, self.n_classes)
         worst = float(min(by_party, default=np.nan))
         return {"accuracy": float(right.mean()), "balanced": float(balanced), "worst": worst}
