@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
-from flwr.compat.common import recorddict_compat as compat
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.server import Server
 from flwr.supercore.task_identity import TaskIdentity
@@ -28,6 +27,7 @@ from flwr_flynn.app.data import datasets
 from flwr_flynn.errors import AggregationError, ConfigError, FlyNNError
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.federation_file import main as show
+from flwr_flynn.flower.compat import recorddict_compat as compat
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.privacy import mechanism_from_dict
 from flwr_flynn.privacy.ledger import Budget, Policy
@@ -395,6 +395,10 @@ def test_columns_histograms_and_selection_are_compared_with_those_of_the_pooled_
 # -------- one run against parties in this process
 
 Spoil = Callable[[RecordDict, str], RecordDict]
+
+
+def test_before_flower_1_38_nobody_is_known_by_a_key() -> None:
+    assert server_app._identify(object())("7") == ""
 
 
 class Loopback:
