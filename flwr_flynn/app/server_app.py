@@ -19,13 +19,10 @@ from typing import Any, cast
 import numpy as np
 from flwr.app import Context, Message, MessageType
 from flwr.common.logger import log
-from flwr.compat.common import recorddict_compat as compat
-from flwr.compat.server.typing import Workflow
 from flwr.server import LegacyContext, ServerConfig
 from flwr.server.workflow import DefaultWorkflow
 from flwr.server.workflow.default_workflows import default_evaluate_workflow
 from flwr.serverapp import Grid, ServerApp
-from flwr.superlink.grid import InMemoryGrid
 
 from flwr_flynn._files import writing
 from flwr_flynn.app import report
@@ -37,7 +34,10 @@ from flwr_flynn.federated.federation_file import Federation, exclusive
 from flwr_flynn.federated.phases.columns import ColumnsRequest, foreseen
 from flwr_flynn.federated.phases.histograms import USUAL_BINS, HistogramsRequest
 from flwr_flynn.federated.phases.secure import bound_for, check_room
+from flwr_flynn.federated.roster import unknown
 from flwr_flynn.federated.run import Run
+from flwr_flynn.flower.compat import Workflow, is_simulated
+from flwr_flynn.flower.compat import recorddict_compat as compat
 from flwr_flynn.flower.secagg import workflow
 from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.model.candidates import HashPlan
@@ -200,6 +200,8 @@ def _require_min_available(config: RunConfig) -> None:
 
 def _identify(grid: Grid) -> Callable[[str], str]:
     """The function that names a node across runs: the SHA-256 of its SuperNode's public key, "" without a key."""
+    if not hasattr(grid, "get_nodes"):  # before Flower 1.38, which tells a ServerApp no keys
+        return unknown
     known: dict[str, str] = {}
 
     def identify(cid: str) -> str:
@@ -255,7 +257,7 @@ def _federation_file(config: RunConfig, folder: Path) -> Path:
 
 def _simulated_parties(grid: Grid) -> int | None:
     """The number of SuperNodes of a simulation, once it stands still, or None in a deployment."""
-    if not isinstance(grid, InMemoryGrid):
+    if not is_simulated(grid):
         return None
     before, now = -1, 0
     while now == 0 or now != before:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from flwr_flynn import __version__
 from flwr_flynn.errors import AggregationError, ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch, first_of_each
@@ -21,7 +22,7 @@ from flwr_flynn.federated.phase import ALL, COUNTED, NEW, Context, Phase, RunSta
 from flwr_flynn.federated.phases.evaluation import kept_specs, model_of
 from flwr_flynn.federated.phases.secure import LEAST_PARTIES, check_room
 from flwr_flynn.federated.plan import phases_of
-from flwr_flynn.federated.protocol import EVALUATE, PHASE, PREFIX, TRAIN, UNKEPT, Reply, Request, Scalar
+from flwr_flynn.federated.protocol import EVALUATE, PHASE, PREFIX, TRAIN, UNKEPT, VERSION, Reply, Request, Scalar
 from flwr_flynn.federated.roster import NO_REPLY, Roster, clean
 from flwr_flynn.federated.run_spec import Secure
 from flwr_flynn.federated.statistics import CountsOfSpecs
@@ -213,7 +214,8 @@ class Run:
             raise ConfigError(
                 "channel", f"{request.channel} for phase {phase.name}, as its request has it", phase.channel
             )
-        config = merged({} if theirs is None else theirs(), {PHASE: request.phase, **request.to_config()})
+        ours = {PHASE: request.phase, VERSION: __version__, **request.to_config()}
+        config = merged({} if theirs is None else theirs(), ours)
         if phase.channel == TRAIN:
             self._roster(phase).ask(cids)
         tensors = codec.write_tensors(request.arrays())
