@@ -2,8 +2,9 @@
 
 "FlyNN committee" is the default of `flwr run .` (the best three of six hashes, chosen by the parties) with `align`,
 which parties use where their columns differ beyond chance, "FlyNN refined" the same with six rounds of refinement, on
-four of the splits. In every cell where nobody aligns they must have the SHA-256 of the model of the pooled samples. "FlyNN" is a single hash: one round of exact counts, features as they are, sizes and read-out by
-default; the details show the SHA-256 of its counts and of those of the pooled samples.
+four of the splits. In every cell where nobody aligns they must have the SHA-256 of the model of the pooled samples.
+"FlyNN" is a single hash: one round of exact counts, features as they are, sizes and read-out by default; the details
+show the SHA-256 of its counts and of those of the pooled samples.
 
 Beside it softmax regression (LR) and a perceptron (MLP), trained with all parties in every round by Flower's own FedAvg
 and FedProx, by SCAFFOLD, by FedAvg with the last layer kept at each party (own heads, FedPer), and by FedAvg in a
