@@ -66,7 +66,7 @@ def main(grid: Grid, context: Context) -> None:
         source = unfinished if config.action == "resume" else kept
         if config.action != "train" and not source.is_file():
             raise ConfigError("run-config federation", "the server's own file", f"none: {source}")
-        if config.action in ("train", "join", "withdraw") and unfinished.exists():
+        if config.action == "train" and unfinished.exists():
             expected = "no run that stopped before its end"
             raise ConfigError("run-config federation", expected, f"one: {unfinished} (action = resume goes on with it)")
         _run(grid, context, config, folder, kept, start)
@@ -77,7 +77,9 @@ def _run(grid: Grid, context: Context, config: RunConfig, folder: Path, kept: Pa
     unfinished = kept.with_name(f"{kept.stem}.unfinished.npz")
     source = unfinished if config.action == "resume" else kept
     before = None if config.action == "train" else Federation.load(source, int(config.memory_limit * 2**30))
-    keep = None if config.action == "evaluate" or config.secure else _keeper(unfinished, str(context.run_id))
+    keep = (
+        None if config.action not in ("train", "resume") or config.secure else _keeper(unfinished, str(context.run_id))
+    )
     plan, strategy = _strategy(grid, config, parties, before, keep)
     rounds = n_rounds(config, plan, strategy)
     legacy = LegacyContext(context, config=ServerConfig(num_rounds=rounds), strategy=strategy)
@@ -91,13 +93,13 @@ def _run(grid: Grid, context: Context, config: RunConfig, folder: Path, kept: Pa
     try:
         model = strategy.model
     except AggregationError:  # fewer parties than required were counted: the files stay as they were
-        if config.action != "resume":
+        if config.action == "train":
             unfinished.unlink(missing_ok=True)
         raise
     # Saved first: the rest can be computed from it.
     after = strategy.federation(run=str(context.run_id))
     unwritten: list[WriteError] = []
-    if config.action != "evaluate" and _try_to_write(unwritten, lambda: after.save(kept)):
+    if config.action != "evaluate" and _try_to_write(unwritten, lambda: after.save(kept)) and keep is not None:
         unfinished.unlink(missing_ok=True)
     _try_to_write(unwritten, lambda: model.save(folder / "model.npz"))
     told = report.compiled(config, strategy, plan, parties, after)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from flwr_flynn._validation import boolean, integer, number, one_of
@@ -189,11 +189,10 @@ class RunOptions:
         if not isinstance(mode, Plain) and self.plan is not None:
             raise ConfigError("spec", f"no scaling by sums of columns with {mode.name} counts", self.plan.scaling)
         specs: Any = foreseen(spec) if isinstance(spec, HashPlan) else spec
-        run = RunSpec(specs, self.classes, mode, self.feature_names)
+        alignment: tuple[Any, ...] = ()
         if self.federation is not None:
-            saved = self.federation.run_spec
-            n_aligned = min(saved.n_aligned, len(run.specs))
-            run = replace(run, n_aligned=n_aligned, reference=saved.reference)
+            alignment = self.federation.run_spec.n_aligned, self.federation.run_spec.reference
+        run = RunSpec(specs, self.classes, mode, self.feature_names, *alignment)
         if isinstance(spec, HashPlan) and run.n_classes != spec.n_classes:
             raise ConfigError("classes", f"{spec.n_classes} as in the plan", run.n_classes)
         if isinstance(mode, Secure):

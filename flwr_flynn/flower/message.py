@@ -25,7 +25,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from itertools import islice
 from logging import WARNING
 from typing import Any, Unpack, cast
 
@@ -69,8 +68,8 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     action : str, default="default"
         Name of the parties' functions: "flynn" for `@app.train("flynn")` and `@app.evaluate("flynn")`.
     nodes_at_a_time : int, default=1000
-        Of more nodes than these so many are asked at a time, by `start`; each reply is added when it arrives, and let
-        go of. Nodes that gave no answer in their turn are asked once more at the end.
+        Of more nodes than these `start` asks so many at a time, and adds their replies before it asks the next. Nodes
+        that gave no answer in their turn are asked once more at the end. A silent node holds its turn for `timeout`.
     **options
         Fields of `flwr_flynn.federated.options.RunOptions`, as for the strategy of the other API.
 
@@ -151,7 +150,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    ) -> list[Message]:
         """Ask every party that is there and not counted yet."""
         theirs = {**config, "server-round": server_round}
         return self._messages(self._ask(TRAIN, self._wait_for(grid), lambda: theirs), MessageType.TRAIN)
@@ -166,7 +165,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    ) -> list[Message]:
         """Ask the parties about the present counts: for the selection, or hand the model out."""
         theirs = {**config, "server-round": server_round}
         return self._messages(self._ask(EVALUATE, _present(grid), lambda: theirs), MessageType.EVALUATE)
@@ -194,20 +193,16 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     def _draw(self, size: int, present: Sequence[str]) -> list[str]:
         return random.sample(list(present), size)
 
-    def _messages(self, ask: Ask | None, category: str) -> Iterable[Message]:
-        """Requests; of more than fit a turn those of one after the other, as they are taken."""
-        self._sent.clear()
+    def _messages(self, ask: Ask | None, category: str) -> list[Message]:
+        self._sent = []
         if ask is None:
             return []
         kind = category if self.action == _DEFAULT else f"{category}.{self.action}"
         # One content for all, as in FedAvg: a grid sends what is the same once.
         content = records.request(ask.tensors, ask.config)
-        messages = (Message(content, dst_node_id=int(cid), message_type=kind) for cid in ask.cids)
-        if len(ask.cids) > self.nodes_at_a_time:
-            return messages
-        found = list(messages)
-        self.note_sent(found)
-        return found
+        messages = [Message(content, dst_node_id=int(cid), message_type=kind) for cid in ask.cids]
+        self.note_sent(messages)
+        return messages
 
     def note_sent(self, messages: Sequence[Message]) -> None:
         """Note the messages to which replies are expected now."""
@@ -273,16 +268,14 @@ class _InTurns:
         return getattr(self._grid, name)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        size = self._strategy.nodes_at_a_time
-        if isinstance(messages, list):
+        size, messages = self._strategy.nodes_at_a_time, list(messages)
+        if len(messages) <= size:
             yield from self._grid.send_and_receive(messages, timeout=timeout)
             return
         silent: list[int] = []
-        content, kind = RecordDict(), ""
-        rest = iter(messages)
-        while turn := list(islice(rest, size)):
-            content, kind = turn[0].content, turn[0].metadata.message_type
-            silent += yield from self._turn(turn, timeout)
+        for first in range(0, len(messages), size):
+            silent += yield from self._turn(messages[first : first + size], timeout)
+        content, kind = messages[0].content, messages[0].metadata.message_type
         for first in range(0, len(silent), size):
             again = [Message(content, dst_node_id=node, message_type=kind) for node in silent[first : first + size]]
             yield from self._turn(again, timeout)

@@ -345,10 +345,13 @@ def test_the_refinement_is_compared_with_that_of_the_pooled_points(
     assert compared(X[::-1].copy()) is not True
 
 
+@pytest.mark.parametrize("n_left_out", [4096, 60])
 @pytest.mark.parametrize("step", [0.0, 6.0])
 def test_an_aligned_run_is_compared_with_the_pooled_model_of_aligned_points(
-    step: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    step: float, n_left_out: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for module in ("flwr_flynn.model.selection", "flwr_flynn.federated.phases.selection"):
+        monkeypatch.setattr(f"{module}.N_LEFT_OUT", n_left_out)
     X, y = points(180)
     codes = np.array([CLASSES.index(label) for label in y])
     shares = [(X[i::3] + step * (i - 1), codes[i::3]) for i in range(3)]  # each party has an offset of its own

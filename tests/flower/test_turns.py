@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Error, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord
 from sklearn.datasets import load_digits
 
 from flwr_flynn import message
@@ -76,6 +76,16 @@ def test_who_misses_its_turn_is_asked_once_more() -> None:
     counted = np.ones(1797, bool)
     counted[4::10] = False
     assert strategy.counts.n_per_class.tolist() == np.bincount(Y[counted]).tolist()
+
+
+def test_a_loop_of_ones_own_asks_all_at_once() -> None:
+    grid = Grid(5)
+    strategy = message.FlyNNStrategy(
+        spec=SPEC, classes=range(10), min_parties=1, min_available_nodes=5, decay=0.5, nodes_at_a_time=2
+    )
+    messages = list(strategy.configure_train(1, ArrayRecord(), ConfigRecord(), grid))
+    strategy.aggregate_train(1, grid.send_and_receive(messages))
+    assert (len(strategy.parties), grid.turns) == (5, [[0, 1, 2, 3, 4]])
 
 
 def test_an_error_is_told_unless_the_second_turn_goes_well() -> None:
