@@ -198,7 +198,7 @@ def main(arguments: list[str]) -> None:
     chosen = options.parse_args(arguments)
     try:
         numbers = [int(n) for n in (chosen.parties or ("10,100" if chosen.quick else "10,30,100,300,1000")).split(",")]
-        whole = [int(n) for n in (chosen.whole or ("100" if chosen.quick else "1000,10000,100000")).split(",")]
+        whole = [int(n) for n in (chosen.whole or ("100" if chosen.quick else "1000,10000")).split(",")]
     except ValueError:
         options.error(f"--parties: expected integers with commas between, got {chosen.parties} {chosen.whole}")
     if chosen.points < 1 or min(numbers + whole) < 1:
