@@ -6,6 +6,9 @@ workers and all of them load compiled code. Then each case runs once by the cloc
 which takes time itself. Memory is that of this process and of all that it started, shared pages counted once:
 "in all" at its peak, with Python, Ray's own processes and what the workers have imported, and above what was there
 before the run.
+
+"whole run" is a run of all phases (counts, selection, evaluation) of parties of one sample, with a hash of 1024 rows,
+which adds each reply as it comes: its memory above idle grows by what the server keeps of a party alone.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ import numpy.typing as npt
 
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn.app.data.datasets import Dataset, load_dataset
-from flwr_flynn.federated.algorithm import party_of
+from flwr_flynn.federated.algorithm import federate, party_of
+from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
 from simulations import runner
 from simulations.plots import _panels, _save
@@ -32,6 +36,7 @@ from simulations.workers import WHERE, Workers, workers
 Array = npt.NDArray[Any]
 
 _MIB = 2**20
+WHOLE = "whole run"
 _IN_ALL = "peak MiB in all"
 
 
@@ -120,14 +125,57 @@ def measure(data: Dataset, n_parties: int, n_samples: int, where: Workers, name:
     }
 
 
+class _Single(Sequence[Party]):
+    """Parties of a sample each, made when they are asked."""
+
+    def __init__(self, data: Dataset, rows: Array) -> None:
+        self.data, self.rows = data, rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, i: Any) -> Any:
+        X, y = self.data.X[self.rows[i]], self.data.y[self.rows[i]]
+        return party_of(X, y, X_test=X, y_test=y, name=f"party-{i}", min_examples=1)
+
+
+def measure_whole(data: Dataset, n_parties: int) -> Row:
+    """Time and memory of a whole run of many parties."""
+    rows = samples_of(data, n_parties, 1)
+    spec = HashSpec(data.X.shape[1], 1024, 6, 16, seed=1)
+    options = RunOptions(spec, data.classes, n_parties, min_examples=1)
+    start = time.perf_counter()
+    with peak_memory() as peak:
+        run = federate(options, _Single(data, rows))
+        in_all, above = peak()
+    seconds = time.perf_counter() - start
+    pooled = ClassCounts.from_data(FlyHash(spec), data.X[rows.ravel()], data.y[rows.ravel()], len(data.classes))
+    return {
+        "where": WHOLE,
+        "parties": n_parties,
+        "seconds": seconds,
+        "ms per party": 1000 * seconds / n_parties,
+        "peak MiB above idle": above,
+        "kB above idle per party": above * _MIB / n_parties / 1000,
+        _IN_ALL: in_all,
+        "MB sent by parties": sum(each.up for each in run.traffic.values()) / 1e6,
+        "sha256": run.counts.sha256()[:12],
+        "pooled": "the same" if run.counts == pooled else "OTHERS",
+    }
+
+
 def draw(rows: Sequence[Row], path: Path) -> None:
     """Seconds and memory against the number of parties."""
     plt, figure, axes = _panels(2, 4.8, 3.8)
+    looks = {
+        "process": ("one process", "tab:blue", "o"),
+        "ray": ("Ray", "tab:orange", "s"),
+        WHOLE: ("whole run, one sample each", "tab:green", "^"),
+    }
     for axis, what, label in zip(axes, ("seconds", _IN_ALL), ("seconds", "peak memory in all, MiB"), strict=True):
-        for where, colour, marker in (("process", "tab:blue", "o"), ("ray", "tab:orange", "s")):
+        for where, (name, colour, marker) in looks.items():
             mine = [row for row in rows if row["where"] == where]
             if mine:
-                name = "one process" if where == "process" else "Ray"
                 axis.plot(
                     [r["parties"] for r in mine], [r[what] for r in mine], color=colour, marker=marker, label=name
                 )
@@ -145,13 +193,15 @@ def main(arguments: list[str]) -> None:
     options.add_argument("--parties", default="", help="numbers of parties, with commas between")
     options.add_argument("--points", type=int, default=60, help="samples of each party (default: 60)")
     options.add_argument("--where", default="process,ray", help="process, ray or both (default)")
+    options.add_argument("--whole", default="", help="numbers of parties of whole runs, with commas between")
     options.add_argument("--ray-address", help="address of a Ray cluster")
     chosen = options.parse_args(arguments)
     try:
         numbers = [int(n) for n in (chosen.parties or ("10,100" if chosen.quick else "10,30,100,300,1000")).split(",")]
+        whole = [int(n) for n in (chosen.whole or ("100" if chosen.quick else "1000,10000")).split(",")]
     except ValueError:
-        options.error(f"--parties: expected integers with commas between, got {chosen.parties}")
-    if chosen.points < 1 or min(numbers) < 1:
+        options.error(f"--parties: expected integers with commas between, got {chosen.parties} {chosen.whole}")
+    if chosen.points < 1 or min(numbers + whole) < 1:
         options.error(f"--parties, --points: expected at least 1, got {chosen.parties}, {chosen.points}")
     places = chosen.where.split(",")
     if set(places) - set(WHERE):
@@ -164,6 +214,10 @@ def main(arguments: list[str]) -> None:
             for n in numbers:
                 rows.append(measure(data, n, chosen.points, there, place))
                 print(text_table(rows[-1:]), flush=True)
+    measure_whole(data, 10)
+    for n in whole:
+        rows.append(measure_whole(data, n))
+        print(text_table(rows[-1:]), flush=True)
     print(f"\n{text_table(rows)}\n")
     write_csv(folder / "parties.csv", rows)
     draw(rows, folder / "parties.png")

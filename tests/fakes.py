@@ -14,17 +14,30 @@ from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
 from flwr.server.client_manager import SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
 
-from flwr_flynn import message
+try:
+    from flwr.app.message.message import make_message
+except ImportError:  # before Flower 1.31
+    from flwr.common.message import make_message
+try:
+    from flwr.supercore.task_identity import TaskIdentity
+except ImportError:  # before Flower 1.38, in which a grid names the sender
+
+    class TaskIdentity:  # type: ignore[no-redef]
+        """Where newer versions keep what a message starts from."""
+
+
+from flwr_flynn import __version__, message
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.protocol import PHASE, Reply, key
+from flwr_flynn.federated.protocol import PHASE, VERSION, Reply, key
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower import records
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
+
+__all__ = ["TaskIdentity", "make_message"]  # of Flower, which moved them
 
 SPEC = HashSpec(n_features=4, hash_dim=24, row_nnz=2, hash_nnz=3, seed=7)
 CLASSES = ("ash", "birch", "cedar")
@@ -34,7 +47,7 @@ HASHER = RUN.hasher
 
 def counting(run: RunSpec = RUN, phase: str = "counts") -> dict[str, Any]:
     """The config by which a server asks for counts."""
-    return {PHASE: phase, **run.to_config()}
+    return {PHASE: phase, VERSION: __version__, **run.to_config()}
 
 
 def with_spec(config: dict[str, Any], **changes: Any) -> dict[str, Any]:

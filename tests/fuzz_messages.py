@@ -25,7 +25,7 @@ from flwr_flynn.federated.phase import Context
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest, searched
-from flwr_flynn.federated.phases.histograms import HistogramsRequest
+from flwr_flynn.federated.phases.histograms import BothHistograms, HistogramsRequest
 from flwr_flynn.federated.phases.refinement import HeldOutRequest, RefinementRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import (
@@ -392,7 +392,7 @@ class Server:
 
 
 def _bytes_of(total: Any) -> list[bytes]:
-    total = getattr(total, "plain", total)  # of histograms
+    total = total.plain if isinstance(total, BothHistograms) else total
     if isinstance(total, CountsOfSpecs):
         return [part.array.tobytes() for part in total.parts]
     if isinstance(total, ColumnHistograms):
@@ -520,7 +520,7 @@ def use_columns_replies(given: list[Reply]) -> None:
 
 def use_histograms_replies(given: list[Reply]) -> None:
     batch = BINNING.checked(given)
-    total = batch.total
+    total = batch.total.plain
     assert total.n_examples == sum(reply.n_examples for reply in batch.passed.values())
     assert (total.n_per_class != 1).all()
     assert total.counts.min(initial=2) >= 2

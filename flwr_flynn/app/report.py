@@ -104,14 +104,22 @@ def compiled(
 def _alignment(run: Run) -> dict[str, Any] | None:
     """Parties whose columns were aligned, and leave-one-out without and with it; None in a run without alignment."""
     ranks: Histograms | None = run.state.results.get("histograms")
-    if not run.options.align or ranks is None:
+    is_used = run.model.model_.aligned
+    if not (run.options.align or is_used):
         return None
-    found: dict[str, Any] = {"parties": ranks.n_aligned, "is_used": run.model.model_.aligned, "accuracies": None}
+    found: dict[str, Any] = {"parties": None if ranks is None else ranks.n_aligned, "is_used": is_used}
+    found["accuracies"] = None
     selection: Selection | None = run.state.results.get("selection")
-    if selection is not None and selection.accuracies and (n_aligned := run.state.run_spec.n_aligned):
+    if selection is not None and selection.accuracies and (n_aligned := _compared_aligned(run)):
         best = [max(each) for each in selection.accuracies]
         found["accuracies"] = max(best[:-n_aligned]), max(best[-n_aligned:])
     return found
+
+
+def _compared_aligned(run: Run) -> int:
+    """Number of aligned specs that were compared with others."""
+    run_spec = run.state.run_spec
+    return run_spec.n_aligned if run_spec.n_aligned < len(run_spec.specs) else 0
 
 
 def _refinement(run: Run) -> dict[str, Any] | None:
@@ -203,18 +211,20 @@ def compared(
             center, _ = columns.moments.center_and_scale("center")
             found["histograms_equal"] = ranks.histograms == ColumnHistograms.from_data(X, codes, n_classes, center)
     run_spec = strategy.run.state.run_spec
-    specs = run_spec.specs
+    specs, kept_by = run_spec.specs, X
     if (reference := run_spec.reference) is not None:
         n_plain = len(specs) - run_spec.n_aligned
         specs = specs[n_plain:] if model.aligned else specs[:n_plain]
         if model.aligned:  # that of the aligned samples of all parties
-            X, codes = _aligned(reference, datasets.training_shares(config, parties, among))
+            shares = datasets.training_shares(config, parties, among)
+            X, codes = _aligned(reference, shares)
+            kept_by = np.concatenate([rows for rows, _ in shares]) if n_plain else X
     parts = None
     if selection is not None:
         found["selection_equal"] = None
         if complete and selection.accuracies and not selection.missing:
             most = strategy.run.options.max_members
-            best = fit_members(specs, X, codes, n_classes, config.rule, config.decay_value(), -1, most)
+            best = fit_members(specs, X, codes, n_classes, config.rule, config.decay_value(), -1, most, kept_by)
             facts = [[(each.spec, each.readout, each.weight) for each in members] for members in (best, model.members)]
             found["selection_equal"] = facts[0] == facts[1]
             parts = best if found["selection_equal"] else None
@@ -319,7 +329,7 @@ def _privacy_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-_DONE = {"train": "counted", "join": "joined", "withdraw": "taken out", "evaluate": ""}
+_DONE = {"train": "counted", "join": "joined", "withdraw": "taken out", "evaluate": "", "resume": ""}
 """Verbs of the actions, for the parties that a run counts."""
 
 _STEPS = {
@@ -361,7 +371,7 @@ def _hash_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _aligned_text(alignment: dict[str, Any]) -> str:
     if alignment["accuracies"] is None:
-        return "none: no party's columns differ beyond chance"
+        return "that of the saved run" if alignment["is_used"] else "none: no party's columns differ beyond chance"
     plain, aligned = alignment["accuracies"]
     used = "used by parties; the server's model has none" if alignment["is_used"] else "not used"
     return f"{used}: leave-one-out {aligned:.4f}, {plain:.4f} without; {alignment['parties']} parties have one"

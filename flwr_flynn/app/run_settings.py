@@ -23,7 +23,7 @@ from flwr_flynn.privacy import MECHANISMS, NEIGHBOURS
 
 MAX_SEED = 2**63 - 1  # TOML integers are 64-bit and signed
 
-_LATER = ("join", "withdraw", "evaluate")  # actions on a federation that exists
+_LATER = ("join", "withdraw", "evaluate", "resume")  # actions on a federation that exists
 
 _WIDEST = 2**14  # columns up to which scaling "auto" looks at them: centred ones are dense
 
@@ -391,7 +391,8 @@ class FederationSettings(RunSettings):
     action: str = setting(
         "train",
         "`train` makes a new federation; `join` adds parties to the one in `federation`, `withdraw` takes out those "
-        "that leave it, `evaluate` hands it out as it is; these three take hash, classes and privacy from the file",
+        "that leave it, `evaluate` hands it out as it is, `resume` goes on with a run that stopped, from the file that "
+        "it left beside; these four take hash, classes and privacy from the file",
         choices=("train", *_LATER),
     )
     federation: str = setting(

@@ -19,24 +19,25 @@ from typing import Any, cast
 import numpy as np
 from flwr.app import Context, Message, MessageType
 from flwr.common.logger import log
-from flwr.compat.common import recorddict_compat as compat
-from flwr.compat.server.typing import Workflow
 from flwr.server import LegacyContext, ServerConfig
 from flwr.server.workflow import DefaultWorkflow
 from flwr.server.workflow.default_workflows import default_evaluate_workflow
 from flwr.serverapp import Grid, ServerApp
-from flwr.superlink.grid import InMemoryGrid
 
 from flwr_flynn._files import writing
 from flwr_flynn.app import report
 from flwr_flynn.app.config import RunConfig
 from flwr_flynn.app.data import datasets
 from flwr_flynn.app.privacy_setup import default_folder, private_plan, run_mechanism, training_points
-from flwr_flynn.errors import ConfigError, FlyNNError, WriteError
+from flwr_flynn.errors import AggregationError, ConfigError, FlyNNError, WriteError
 from flwr_flynn.federated.federation_file import Federation, exclusive
 from flwr_flynn.federated.phases.columns import ColumnsRequest, foreseen
 from flwr_flynn.federated.phases.histograms import USUAL_BINS, HistogramsRequest
 from flwr_flynn.federated.phases.secure import bound_for, check_room
+from flwr_flynn.federated.roster import unknown
+from flwr_flynn.federated.run import Run
+from flwr_flynn.flower.compat import Workflow, is_simulated
+from flwr_flynn.flower.compat import recorddict_compat as compat
 from flwr_flynn.flower.secagg import workflow
 from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.model.candidates import HashPlan
@@ -61,15 +62,25 @@ def main(grid: Grid, context: Context) -> None:
         # Beside model.npz, which a run into the same folder replaces, it is replaced, too.
         if config.action == "train" and config.federation and kept.exists():
             raise ConfigError("run-config federation", "none yet", f"one: {kept} (action = join adds to it)")
-        if config.action != "train" and not kept.is_file():
-            raise ConfigError("run-config federation", "the server's own file", f"none: {kept}")
+        unfinished = kept.with_name(f"{kept.stem}.unfinished.npz")
+        source = unfinished if config.action == "resume" else kept
+        if config.action != "train" and not source.is_file():
+            raise ConfigError("run-config federation", "the server's own file", f"none: {source}")
+        if config.action == "train" and unfinished.exists():
+            expected = "no run that stopped before its end"
+            raise ConfigError("run-config federation", expected, f"one: {unfinished} (action = resume goes on with it)")
         _run(grid, context, config, folder, kept, start)
 
 
 def _run(grid: Grid, context: Context, config: RunConfig, folder: Path, kept: Path, start: float) -> None:
     parties = _simulated_parties(grid)
-    before = None if config.action == "train" else Federation.load(kept, int(config.memory_limit * 2**30))
-    plan, strategy = _strategy(grid, config, parties, before)
+    unfinished = kept.with_name(f"{kept.stem}.unfinished.npz")
+    source = unfinished if config.action == "resume" else kept
+    before = None if config.action == "train" else Federation.load(source, int(config.memory_limit * 2**30))
+    keep = (
+        None if config.action not in ("train", "resume") or config.secure else _keeper(unfinished, str(context.run_id))
+    )
+    plan, strategy = _strategy(grid, config, parties, before, keep)
     rounds = n_rounds(config, plan, strategy)
     legacy = LegacyContext(context, config=ServerConfig(num_rounds=rounds), strategy=strategy)
     trouble: list[str] = []
@@ -79,12 +90,17 @@ def _run(grid: Grid, context: Context, config: RunConfig, folder: Path, kept: Pa
     together = DefaultWorkflow(**counting, evaluate_workflow=_keeping(trouble))
     together(cast(Grid, _CarefulGrid(grid, config.timeout, config.secure)), legacy)
 
-    model = strategy.model  # AggregationError where fewer parties than required were counted: the file stays as it was
+    try:
+        model = strategy.model
+    except AggregationError:  # fewer parties than required were counted: the files stay as they were
+        if config.action == "train":
+            unfinished.unlink(missing_ok=True)
+        raise
     # Saved first: the rest can be computed from it.
     after = strategy.federation(run=str(context.run_id))
     unwritten: list[WriteError] = []
-    if config.action != "evaluate":
-        _try_to_write(unwritten, lambda: after.save(kept))
+    if config.action != "evaluate" and _try_to_write(unwritten, lambda: after.save(kept)) and keep is not None:
+        unfinished.unlink(missing_ok=True)
     _try_to_write(unwritten, lambda: model.save(folder / "model.npz"))
     told = report.compiled(config, strategy, plan, parties, after)
     told["evaluation_trouble"] = trouble
@@ -113,8 +129,26 @@ def _try_to_write(unwritten: list[WriteError], write: Callable[[], object]) -> b
     return True
 
 
+def _keeper(path: Path, run_id: str) -> Callable[[Run], None]:
+    """The function that keeps the state of a run after each phase, once its candidates are known."""
+
+    def keep(run: Run) -> None:
+        # Rounds of the refinement are not kept: a run that stopped in them begins them anew.
+        refines = run.due is not None and run.due.name.startswith("refinement")
+        if run.is_specified and run.due is not None and not refines:
+            first = not path.exists()
+            if _try_to_write([], lambda: run.federation(run_id).save(path)) and first:
+                log(logging.INFO, "FlyNN: should the run stop now, action = resume goes on from %s", path)
+
+    return keep
+
+
 def _strategy(
-    grid: Grid, config: RunConfig, parties: int | None, before: Federation | None
+    grid: Grid,
+    config: RunConfig,
+    parties: int | None,
+    before: Federation | None,
+    on_phase: Callable[[Run], object] | None = None,
 ) -> tuple[HashPlan | None, FlyNNStrategy]:
     """The run's plan, where it makes a new federation, and its strategy."""
     asked = config.min_available or parties or 0
@@ -129,7 +163,7 @@ def _strategy(
     else:
         if parties is None:
             _require_min_available(config)
-        plan, needed = None, config.min_parties or 1
+        plan, needed = None, config.min_parties or (most if config.action == "resume" else 1)
         names = ("classes", "feature_names", "mechanism")
         given = {name: getattr(before.run_spec, name) for name in names}
         given |= {"spec": before.run_spec.specs, "federation": before}  # a spec for each member of the model
@@ -155,6 +189,7 @@ def _strategy(
         fraction_evaluate=float(config.evaluates(simulated=parties is not None)),
         hand_out=parties is None,  # simulated parties keep no model
         wait_timeout=math.ceil(config.timeout) or _ENDLESS,
+        on_phase=on_phase,
     )
     return plan, strategy
 
@@ -167,6 +202,8 @@ def _require_min_available(config: RunConfig) -> None:
 
 def _identify(grid: Grid) -> Callable[[str], str]:
     """The function that names a node across runs: the SHA-256 of its SuperNode's public key, "" without a key."""
+    if not hasattr(grid, "get_nodes"):  # before Flower 1.38, which tells a ServerApp no keys
+        return unknown
     known: dict[str, str] = {}
 
     def identify(cid: str) -> str:
@@ -222,7 +259,7 @@ def _federation_file(config: RunConfig, folder: Path) -> Path:
 
 def _simulated_parties(grid: Grid) -> int | None:
     """The number of SuperNodes of a simulation, once it stands still, or None in a deployment."""
-    if not isinstance(grid, InMemoryGrid):
+    if not is_simulated(grid):
         return None
     before, now = -1, 0
     while now == 0 or now != before:

@@ -47,8 +47,9 @@ def federate(options: RunOptions, parties: Sequence[Party], watch: Callable[[Run
             ask = run.ask(channel, [str(number) for number in range(len(parties))])
             if ask is not None:
                 arrays = codec.read_tensors(ask.tensors)
-                answers = {cid: parties[int(cid)].answer(ask.config, arrays, channel) for cid in ask.cids}
-                taken = run.take([reply_of(cid, answer) for cid, answer in answers.items()], Failures())
+                for cid in ask.cids:
+                    run.receive([reply_of(cid, parties[int(cid)].answer(ask.config, arrays, channel))], light=True)
+                taken = run.take([], Failures())
                 if watch is not None and taken is not None:
                     watch(run, taken)
     return run

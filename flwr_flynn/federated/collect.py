@@ -22,8 +22,10 @@ class Batch(Generic[S]):
     """Replies that were checked together, and the sum that accepting them leads to. All dicts are by cid."""
 
     total: S  # with the replies that passed
+    known: dict[tuple[str, tuple[str, ...]], str] = field(default_factory=dict)  # cids by name and digests
+    heard: dict[tuple[str, str], str] = field(default_factory=dict)  # by node and name of members of a saved run
     passed: dict[str, Reply] = field(default_factory=dict)
-    parts: dict[str, S] = field(default_factory=dict)  # their statistics, for phases that report on single parties
+    parts: dict[str, Any] = field(default_factory=dict)  # what is kept of each, in phases that report on parties
     members: dict[str, Member] = field(default_factory=dict)  # their senders
     taken_out: dict[str, int] = field(default_factory=dict)  # in a withdrawal: their indices in the saved run
     refused: dict[str, str] = field(default_factory=dict)  # reasons
@@ -37,21 +39,25 @@ class Batch(Generic[S]):
         return Batch(start, refused=refused, repeated=self.repeated, names=self.names, replies=self.replies)
 
 
-Collect = Callable[[Request[Any], Any, Roster, Roster, Sequence[Reply]], Batch[Any]]
-"""Make a batch of (request, sum so far, roster of the phase, roster of the counts, replies)."""
+Collect = Callable[[Request[Any], Any, Roster, Roster, Sequence[Reply], Batch[Any] | None], Batch[Any]]
+"""Make a batch of (request, sum so far, roster of the phase, roster of the counts, replies), or add them to a batch."""
 
 
 def collect_each(
-    request: Request[S], total: S, roster: Roster, counted: Roster, replies: Sequence[Reply], keep: bool = False
+    request: Request[S],
+    total: S,
+    roster: Roster,
+    counted: Roster,
+    replies: Sequence[Reply],
+    batch: Batch[S] | None = None,
+    keep: Callable[[S], Any] | None = None,
 ) -> Batch[S]:
-    """Check replies one by one, and add up those that pass; `keep` their statistics as well.
+    """Check replies one by one, and add up those that pass; keep what `keep` makes of their statistics.
 
     No party is added twice: not if it replies again, and not if it has the name and the very counts of a party in the
     sum, as a node that restarted under a new id has.
     """
-    batch = Batch(total)
-    known: dict[tuple[str, tuple[str, ...]], str] = {}
-    heard: dict[tuple[str, str], str] = {}  # members of a saved run, and who was the first to come as each
+    batch = Batch(total) if batch is None else batch
     for reply in replies:
         cid, name = reply.cid, clean(reply.metrics.get(PARTY), 64)
         if cid in roster or cid in batch.passed:
@@ -70,10 +76,10 @@ def collect_each(
             if statistic is None:
                 continue
             digests = request.digests(statistic)
-            twin = roster.twin(cid, name, digests) or (known.get((name, digests)) if name and digests else None)
+            twin = roster.twin(cid, name, digests) or (batch.known.get((name, digests)) if name and digests else None)
             if twin is not None:
                 raise PayloadError(f"the same name and counts as node {twin}, which is counted")
-            if member is not None and (first := heard.get((member.node, member.name))) is not None:
+            if member is not None and (first := batch.heard.get((member.node, member.name))) is not None:
                 raise PayloadError(f"the same member as node {first}, which replied")
             if request.load(batch.total) + request.load(statistic) > request.capacity:
                 raise PayloadError("the sum has no room for it")
@@ -93,16 +99,16 @@ def collect_each(
             told = str(error) if isinstance(error, FlyNNError) else f"unreadable ({type(error).__name__})"
             batch.refused[cid] = f"refused: {told}"
             continue
-        known[name, digests] = cid
+        batch.known[name, digests] = cid
         if member is not None:
-            heard[member.node, member.name] = cid
+            batch.heard[member.node, member.name] = cid
         if index is not None:
             batch.taken_out[cid] = index
         batch.refused.pop(cid, None)
         batch.passed[cid] = reply
         batch.members[cid] = found
-        if keep:
-            batch.parts[cid] = statistic
+        if keep is not None:
+            batch.parts[cid] = keep(statistic)
     return batch
 
 

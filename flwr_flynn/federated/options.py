@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, TypedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from flwr_flynn._validation import boolean, integer, number, one_of
 from flwr_flynn.errors import ConfigError
@@ -19,6 +19,9 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.scoring import given_readout
 from flwr_flynn.privacy import Mechanism
+
+if TYPE_CHECKING:
+    from flwr_flynn.federated.run import Run
 
 PURPOSES = ("train", "join", "withdraw", "evaluate", "resume")
 """Make a new federation; or start from a saved one to add parties, take them out, hand it out, or go on with it."""
@@ -50,6 +53,7 @@ class RunOptionsDict(TypedDict, total=False):
     refine_rounds: int
     align: bool
     phases: Sequence[Phase] | None
+    on_phase: Callable[[Run], object] | None
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,9 @@ class RunOptions:
         model. Parties join a saved run as it was decided.
     phases : sequence of Phase, optional
         A plan of your own instead of the one that follows from the other options.
+    on_phase : callable, optional
+        Called with the `Run` after each exchange, so that its state can be kept: once `run.is_specified`,
+        ``run.federation("name").save(path)`` writes what purpose "resume" goes on from.
     """
 
     spec: HashSpec | Sequence[HashSpec] | HashPlan
@@ -130,6 +137,7 @@ class RunOptions:
     refine_rounds: int = 0
     align: bool = False
     phases: Sequence[Phase] | None = None
+    on_phase: Callable[[Run], object] | None = None
     run_spec: RunSpec = field(init=False)
 
     def __post_init__(self) -> None:
@@ -181,11 +189,10 @@ class RunOptions:
         if not isinstance(mode, Plain) and self.plan is not None:
             raise ConfigError("spec", f"no scaling by sums of columns with {mode.name} counts", self.plan.scaling)
         specs: Any = foreseen(spec) if isinstance(spec, HashPlan) else spec
-        run = RunSpec(specs, self.classes, mode, self.feature_names)
+        alignment: tuple[Any, ...] = ()
         if self.federation is not None:
-            saved = self.federation.run_spec
-            n_aligned = min(saved.n_aligned, len(run.specs))
-            run = replace(run, n_aligned=n_aligned, reference=saved.reference)
+            alignment = self.federation.run_spec.n_aligned, self.federation.run_spec.reference
+        run = RunSpec(specs, self.classes, mode, self.feature_names, *alignment)
         if isinstance(spec, HashPlan) and run.n_classes != spec.n_classes:
             raise ConfigError("classes", f"{spec.n_classes} as in the plan", run.n_classes)
         if isinstance(mode, Secure):

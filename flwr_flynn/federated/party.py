@@ -348,7 +348,9 @@ class Party:
     def confusion(self, run: RunSpec, model: FlyNNClassifier) -> list[Confusion]:
         """(L, L) confusion matrices on held-out samples: of the model, then of the party's copy; none without any.
 
-        There is no second one where exact counts do not leave the party in clear, and without option `personal`.
+        The first is of the model with the party's alignment, where it has one. Where exact counts do not leave the
+        party in clear, nothing of its own training samples is in it, and there is no second one; nor is there one
+        without option `personal`.
         """
         if (self.options.budget is not None or self.options.secure) and not self.options.evaluates:
             text = "policy evaluate off: results on its own samples do not leave this party"
@@ -359,9 +361,9 @@ class Party:
         samples = self._held()
         if samples.X_test is None or samples.y_test is None:
             return []
-        own = self.options.personal and not self.options.secure and isinstance(run.mode, Plain)
-        own = own and self.options.budget is None
-        mine = self._personalized(run, model).model_
+        is_open = not self.options.secure and self.options.budget is None
+        own = self.options.personal and is_open and isinstance(run.mode, Plain)
+        mine = self._personalized(run, model).model_ if is_open else model.model_
         matrices = np.zeros((1 + own, run.n_classes, run.n_classes), np.int64)
         for X, true in self._tried(run, samples.X_test, samples.y_test):
             for rows in _batches(len(true), run.n_classes):

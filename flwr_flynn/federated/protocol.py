@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from flwr_flynn import __version__
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated.statistics import S
 
@@ -40,6 +41,9 @@ def key(name: str) -> str:
 
 PHASE = key("phase")
 """Key of a request: the name of its phase."""
+
+VERSION = key("version")
+"""Key of a request: the version of the server's package. A party of another minor version declines."""
 
 PARTY, SECONDS, REFUSED, UNKEPT = key("party"), key("seconds"), key("refused"), key("unkept")
 """Keys of an answer: the party's name, its seconds, the reason of a refusal, the reason why the model was not kept."""
@@ -100,7 +104,7 @@ def _integer(field: str, value: Any, least: int, most: int) -> int:
     return value
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Reply:
     """One party's reply as it arrived. Only `cid` is the transport's word; all else is the party's.
 
@@ -245,7 +249,11 @@ def register(request: R) -> R:
 
 def request_of(entries: Mapping[str, Any]) -> type[Request[Any]]:
     """The class of request that config entries from a server announce."""
-    name = Config(entries).text("phase", 64)
+    config = Config(entries)
+    if "version" in config and (theirs := config.text("version", 40)).split(".")[:2] != __version__.split(".")[:2]:
+        both = f"this party runs flwr-flynn {__version__}, the server {theirs!r}"
+        raise PayloadError(VERSION, __version__, theirs, text=f"version: {both}; the minor version must be the same")
+    name = config.text("phase", 64)
     if name not in _REQUESTS:
         raise PayloadError(PHASE, f"one of {', '.join(sorted(_REQUESTS))}", name)
     return _REQUESTS[name]

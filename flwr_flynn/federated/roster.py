@@ -21,7 +21,7 @@ def unknown(_cid: str) -> str:
     return ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Member:
     """A party whose counts are in the sum.
 
@@ -73,6 +73,11 @@ class Roster:
         self._gone: dict[str, int] = {}  # by cid: index in `before` of a member that was taken out
         self._reasons: dict[str, str] = {}
         self._names: dict[str, str] = {}  # as the parties gave them, by cid
+        self._twins: dict[tuple[str, tuple[str, ...]], str] = {}  # node ids by name and SHA-256 of the counts
+        self._places: dict[tuple[str, str], list[int]] = {}  # indices in `before`, by node, key and name
+        for index, member in enumerate(self.before):
+            for kind in ("node", "key", "name"):
+                self._places.setdefault((kind, getattr(member, kind)), []).append(index)
 
     @property
     def counted(self) -> list[Member]:
@@ -102,7 +107,8 @@ class Roster:
         if cid in self._counted:
             return None if cid in self._gone else self._counted[cid]
         # Nodes that are not registered have another id and key after every start: then the name alone is left.
-        found = [index for index in self.find(cid, name) if index in self.staying]
+        gone = self._gone.values()
+        found = [index for index in self.find(cid, name) if index not in gone]
         return self.before[found[0]] if len(found) == 1 else None
 
     def find(self, cid: str, name: str | None = None) -> list[int]:
@@ -111,17 +117,13 @@ class Roster:
         The name is by default the one that the node gave before.
         """
         key, name = self.identify(cid), self._names.get(cid, "") if name is None else name
-        members = list(enumerate(self.before))
-        sure = [index for index, member in members if member.node == cid or (key and member.key == key)]
-        return sure or [index for index, member in members if name and member.name == name]
+        sure = {*self._places.get(("node", cid), ()), *(self._places.get(("key", key), ()) if key else ())}
+        return sorted(sure) or (self._places.get(("name", name), []) if name else [])
 
     def twin(self, cid: str, name: str, sha256: tuple[str, ...]) -> str | None:
         """The node id of a counted party with this name and these counts: a node that restarted under a new id."""
-        if name and sha256:
-            for other, member in self._counted.items():
-                if other != cid and (member.name, member.sha256) == (name, sha256):
-                    return other
-        return None
+        other = self._twins.get((name, sha256)) if name and sha256 else None
+        return None if other == cid else other
 
     def ask(self, cids: Iterable[str]) -> None:
         """Note that these parties are asked. Until they are counted they are missing."""
@@ -137,6 +139,8 @@ class Roster:
     def count(self, member: Member, taken_out: int | None = None) -> None:
         """Note that a party is counted, or that the member of `before` with index `taken_out` was taken out."""
         self._counted[member.node] = member
+        if member.name and member.sha256:
+            self._twins.setdefault((member.name, member.sha256), member.node)
         self._reasons.pop(member.node, None)
         if taken_out is not None:
             self._gone[member.node] = taken_out

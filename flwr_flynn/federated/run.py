@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from flwr_flynn import __version__
 from flwr_flynn.errors import AggregationError, ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch, first_of_each
@@ -21,7 +22,7 @@ from flwr_flynn.federated.phase import ALL, COUNTED, NEW, Context, Phase, RunSta
 from flwr_flynn.federated.phases.evaluation import kept_specs, model_of
 from flwr_flynn.federated.phases.secure import LEAST_PARTIES, check_room
 from flwr_flynn.federated.plan import phases_of
-from flwr_flynn.federated.protocol import EVALUATE, PHASE, PREFIX, TRAIN, Reply, Request, Scalar
+from flwr_flynn.federated.protocol import EVALUATE, PHASE, PREFIX, TRAIN, UNKEPT, VERSION, Reply, Request, Scalar
 from flwr_flynn.federated.roster import NO_REPLY, Roster, clean
 from flwr_flynn.federated.run_spec import Secure
 from flwr_flynn.federated.statistics import CountsOfSpecs
@@ -96,6 +97,11 @@ class Traffic:
         self.replied += 1
         self.up += sum(map(len, tensors)) + codec.n_bytes(metrics)
 
+    def add(self, other: Traffic) -> None:
+        """Note all of another."""
+        self.asked, self.replied = self.asked + other.asked, self.replied + other.replied
+        self.down, self.up = self.down + other.down, self.up + other.up
+
     @property
     def per_party(self) -> dict[str, int]:
         """Bytes up (from a party) and down (to it), on average."""
@@ -128,6 +134,9 @@ class Run:
         self.rosters = {"counts": Roster(before, options.identify)}
         self.traffic: dict[str, Traffic] = {}
         self._asked: Ask | None = None
+        self._asked_cids: frozenset[str] = frozenset()
+        self._batch: Batch[Any] | None = None
+        self._heard = Traffic()  # replies in the batch
         self._model: tuple[RunState, FlyNNClassifier] | None = None
 
     @property
@@ -205,13 +214,38 @@ class Run:
             raise ConfigError(
                 "channel", f"{request.channel} for phase {phase.name}, as its request has it", phase.channel
             )
-        config = merged({} if theirs is None else theirs(), {PHASE: request.phase, **request.to_config()})
+        ours = {PHASE: request.phase, VERSION: __version__, **request.to_config()}
+        config = merged({} if theirs is None else theirs(), ours)
         if phase.channel == TRAIN:
             self._roster(phase).ask(cids)
         tensors = codec.write_tensors(request.arrays())
         self.traffic.setdefault(phase.name, Traffic()).ask(len(cids), tensors, config)
-        self._asked = Ask(phase, request, cids, tensors, config)
+        self._asked, self._asked_cids = Ask(phase, request, cids, tensors, config), frozenset(cids)
+        self._batch, self._heard = None, Traffic()
         return self._asked
+
+    def receive(self, replies: Sequence[Reply], light: bool = False) -> None:
+        """Check some replies to the last request and add up those that pass, for a later `take`.
+
+        `light` lets go of their arrays, so that memory does not grow with the replies.
+        """
+        ask = self._asked
+        if ask is None:
+            return
+        phase, roster, asked = ask.phase, self._roster(ask.phase), self._asked_cids
+        replies = [reply for reply in replies if reply.cid in asked]  # nobody else is heard
+        before = set() if self._batch is None else self._batch.replies.keys()
+        start = self._start(phase) if self._batch is None else self._batch.total
+        batch = self._batch = phase.collect(ask.request, start, roster, self.counted, replies, self._batch)
+        for cid, reply in first_of_each(replies).items():
+            if cid in batch.passed and cid not in before:
+                self._heard.reply(reply.tensors, reply.metrics)
+            if light:
+                told = {UNKEPT: reply.metrics[UNKEPT]} if UNKEPT in reply.metrics else {}
+                reply = replace(reply, tensors=(), metrics=told)
+                if cid in batch.passed and cid not in before:
+                    batch.passed[cid] = reply
+            batch.replies.setdefault(cid, reply)
 
     def take(self, replies: Sequence[Reply], failures: Failures, figures: Figures | None = None) -> Taken | None:
         """Check replies to the last request, add up those that pass, and go on; None if nobody was asked.
@@ -219,6 +253,7 @@ class Run:
         Parameters
         ----------
         replies : sequence of Reply
+            Those that `receive` has not had.
         failures : Failures
         figures : callable, optional
             Called with the replies that passed, before anything is changed.
@@ -226,19 +261,22 @@ class Run:
         ask = self._asked
         if ask is None:
             return None
+        is_first = self._batch is None
+        self.receive(replies)
+        batch = self._batch
+        assert batch is not None  # of the request
         phase, roster, start = ask.phase, self._roster(ask.phase), self._start(ask.phase)
-        asked = set(ask.cids)
-        replies = [reply for reply in replies if reply.cid in asked]  # nobody else is heard
-        batch = phase.collect(ask.request, start, roster, self.counted, replies)
-        batch.replies = first_of_each(replies)
         failed = failures.reasons([cid for cid in ask.cids if cid not in batch.replies])
         accepted = self.options.accept_failures or not (failures or failed or batch.refused)
-        passed, traffic = batch.passed, self.traffic.setdefault(phase.name, Traffic())
         if not accepted:
             batch = batch.without(start, "set aside with its round, because others failed")
-        theirs = figures(list(batch.passed.values())) if figures is not None and batch.passed else {}
-        for reply in passed.values():
-            traffic.reply(reply.tensors, reply.metrics)
+        try:
+            theirs = figures(list(batch.passed.values())) if figures is not None and batch.passed else {}
+        except BaseException:  # the replies may come again
+            if is_first:
+                self._batch, self._heard = None, Traffic()
+            raise
+        self.traffic.setdefault(phase.name, Traffic()).add(self._heard)
         reasons = {**failed, **batch.refused}
         for each in (roster, self.counted):
             each.introduce(batch.names)
@@ -250,7 +288,9 @@ class Run:
         missing = {names[cid]: clean(reason, 200) for cid, reason in reasons.items()}
         if accepted or phase.channel == EVALUATE:
             self._go_on(phase, batch, missing, names)
-        self._asked = None
+        self._asked, self._batch = None, None
+        if self.options.on_phase is not None:
+            self.options.on_phase(self)
         return Taken(phase, batch, missing, names, accepted, theirs)
 
     def _go_on(self, phase: Phase, batch: Batch[Any], missing: dict[str, str], names: dict[str, str]) -> None:

@@ -120,6 +120,9 @@ class RunSpec:
     reference: Reference | None = None
 
     def __post_init__(self) -> None:
+        integer("n_aligned", self.n_aligned, least=0, most=MAX_SPECS)
+        if self.reference is not None and not isinstance(self.reference, Reference):
+            raise ConfigError("reference", "a Reference", type(self.reference).__name__)
         object.__setattr__(self, "specs", _checked_specs(self.specs, self.n_aligned))
         object.__setattr__(self, "classes", checked_classes(self.classes))
         if self.feature_names is not None:

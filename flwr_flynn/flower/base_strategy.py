@@ -17,6 +17,7 @@ from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Reply
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run import Ask, Failures, Figures, Run
+from flwr_flynn.flower.compat import untested
 from flwr_flynn.flower.logging import log_lines, plan_lines, taken_lines
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts
@@ -102,6 +103,8 @@ class BaseStrategy(ABC):
 
     def summary(self) -> None:
         """Log what is going to happen."""
+        if warning := untested():
+            log(WARNING, "FlyNN: %s", warning)
         log_lines(plan_lines(self.run, self._min_available, self.wait_timeout))
 
     # ---- exchanges

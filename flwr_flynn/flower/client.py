@@ -7,12 +7,18 @@ its sender.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from importlib.metadata import version
+from logging import INFO
+from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
 from flwr.client import Client, NumPyClient
 from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, NDArrays, Scalar, Status, ndarrays_to_parameters
+from flwr.common.logger import log
 
+import flwr_flynn
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec, phases
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
@@ -103,11 +109,13 @@ class FlyNNClient(NumPyClient):
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """Answer a request of the train channel."""
+        _tell_package()
         answer = self.party.answer(config, parameters, channel=TRAIN)
         return answer.arrays, answer.n_examples, answer.metrics
 
     def evaluate(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
         """Answer a request of the evaluate channel: take the model and try it, or take part in the selection."""
+        _tell_package()
         answer = self.party.answer(config, parameters, EVALUATE)
         accuracy = answer.metrics.get("accuracy")
         loss = 1 - accuracy if isinstance(accuracy, float) else 0.0
@@ -116,6 +124,13 @@ class FlyNNClient(NumPyClient):
     def to_client(self) -> Client:
         """The party as Flower calls it. Unlike Flower's own wrapper it allocates nothing that a server declares."""
         return _Wire(self)
+
+
+@cache
+def _tell_package() -> None:
+    """Log once in a process which package runs: what Flower installs for an app comes before what was there."""
+    folder = Path(flwr_flynn.__file__).resolve().parent
+    log(INFO, "FlyNN: flwr-flynn %s in %s, Flower %s", flwr_flynn.__version__, folder, version("flwr"))
 
 
 class _Wire(Client):

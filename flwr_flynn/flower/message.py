@@ -24,9 +24,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from logging import WARNING
-from typing import Unpack
+from typing import Any, Unpack, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, Metadata, MetricRecord, RecordDict
 from flwr.client import Client
@@ -35,6 +35,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from flwr_flynn._validation import integer
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.options import RunOptions, RunOptionsDict
@@ -66,6 +67,9 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         evaluation only. By default the figures are FlyNN's own alone.
     action : str, default="default"
         Name of the parties' functions: "flynn" for `@app.train("flynn")` and `@app.evaluate("flynn")`.
+    nodes_at_a_time : int, default=1000
+        Of more nodes than these `start` asks so many at a time, and adds their replies before it asks the next. Nodes
+        that gave no answer in their turn are asked once more at the end. A silent node holds its turn for `timeout`.
     **options
         Fields of `flwr_flynn.federated.options.RunOptions`, as for the strategy of the other API.
 
@@ -93,6 +97,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         train_metrics_aggr_fn: AggregationFn | None = None,
         evaluate_metrics_aggr_fn: AggregationFn | None = None,
         action: str = _DEFAULT,
+        nodes_at_a_time: int = 1000,
         **options: Unpack[RunOptionsDict],
     ) -> None:
         if not isinstance(action, str) or not action.isidentifier():
@@ -104,7 +109,9 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         self.train_metrics_aggr_fn = train_metrics_aggr_fn
         self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn
         self.action = action
-        self._sent: list[Metadata] = []  # of the requests of the current step; the grid gives them their ids
+        self.nodes_at_a_time = integer("nodes_at_a_time", nodes_at_a_time)
+        self._sent: list[Metadata] = []  # of the latest requests; the grid gives them their ids
+        self._asked_by: tuple[set[str], dict[str, str]] | None = None  # once the first reply has come
 
     @property
     def arrays(self) -> ArrayRecord:
@@ -129,7 +136,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
             return evaluate_fn(server_round, self.arrays) if evaluate_fn is not None and self.run.is_specified else None
 
         result = super().start(
-            grid,
+            cast(Grid, _InTurns(grid, self)),
             self.arrays if self.run.is_specified else ArrayRecord(),
             self.num_rounds if num_rounds is None else num_rounds,
             timeout,
@@ -152,7 +159,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Check the replies and add up those that pass."""
-        read, found, failures = self._received(replies, reply_of)
+        read, found, failures = self._received(replies, reply_of, self.train_metrics_aggr_fn)
         tensors, metrics = self._take_train(read, failures, _figures(self.train_metrics_aggr_fn, found))
         return (None, None) if tensors is None else (record(tensors), MetricRecord(metrics))
 
@@ -165,7 +172,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Add up the confusion matrices, or make the selection."""
-        read, found, failures = self._received(replies, evaluation_reply_of)
+        read, found, failures = self._received(replies, evaluation_reply_of, self.evaluate_metrics_aggr_fn)
         figures = self._take_evaluate(read, failures, _figures(self.evaluate_metrics_aggr_fn, found))
         numbers = {} if figures is None else {name: each for name, each in figures.items() if not isinstance(each, str)}
         return None if figures is None else MetricRecord(numbers)
@@ -194,19 +201,36 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         # One content for all, as in FedAvg: a grid sends what is the same once.
         content = records.request(ask.tensors, ask.config)
         messages = [Message(content, dst_node_id=int(cid), message_type=kind) for cid in ask.cids]
-        self._sent = [each.metadata for each in messages]
+        self.note_sent(messages)
         return messages
 
+    def note_sent(self, messages: Sequence[Message]) -> None:
+        """Note the messages to which replies are expected now."""
+        self._sent = [each.metadata for each in messages]
+        self._asked_by = None
+
+    def _open_requests(self) -> tuple[set[str], dict[str, str]]:
+        """Parties that were asked, and by the ids of the requests."""
+        if self._asked_by is None:
+            asked = {str(sent.dst_node_id) for sent in self._sent}
+            self._asked_by = asked, {sent.message_id: str(sent.dst_node_id) for sent in self._sent if sent.message_id}
+        return self._asked_by
+
     def _received(
-        self, messages: Iterable[Message], read: Callable[[str, RecordDict], Reply]
+        self,
+        messages: Iterable[Message],
+        read: Callable[[str, RecordDict], Reply],
+        aggregation_fn: AggregationFn | None,
     ) -> tuple[list[Reply], dict[int, RecordDict], Failures]:
-        """Replies of parties that were asked, their contents by the id of the reply, and messages without a reply."""
-        asked = {str(sent.dst_node_id) for sent in self._sent}
-        requests = {sent.message_id: str(sent.dst_node_id) for sent in self._sent if sent.message_id}
+        """Have the run take in replies of parties that were asked, and return failures.
+
+        Where a function of the user wants the replies they are returned instead, with their contents by their ids.
+        """
         replies: list[Reply] = []
         found: dict[int, RecordDict] = {}
         failures = Failures()
         for each in messages:
+            asked, requests = self._open_requests()
             sender = str(each.metadata.src_node_id)
             addressee = requests.get(each.metadata.reply_to_message_id)
             if each.has_error():
@@ -220,10 +244,51 @@ class FlyNNStrategy(BaseStrategy, Strategy):
                 # A party wrote all of this itself: it may speak for no other, and only to what it is asked now.
                 log(WARNING, "FlyNN: node %s: replied to nothing that it was asked in this round, ignored", sender)
             else:
+                failures.named.pop(sender, None)  # from its first turn
                 content = each.content if each.has_content() else RecordDict()
-                replies.append(read(sender, content))
-                found[id(replies[-1])] = content
+                reply = read(sender, content)
+                if aggregation_fn is None:
+                    self.run.receive([reply], light=True)
+                else:
+                    replies.append(reply)
+                    found[id(reply)] = content
         return replies, found, failures
+
+
+class _InTurns:
+    """A grid that sends to some nodes at a time, and hands out their replies before it asks the next.
+
+    Nodes that did not answer in their turn are asked once more at the end, with each other.
+    """
+
+    def __init__(self, grid: Grid, strategy: FlyNNStrategy) -> None:
+        self._grid, self._strategy = grid, strategy
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        size, messages = self._strategy.nodes_at_a_time, list(messages)
+        if len(messages) <= size:
+            yield from self._grid.send_and_receive(messages, timeout=timeout)
+            return
+        silent: list[int] = []
+        for first in range(0, len(messages), size):
+            silent += yield from self._turn(messages[first : first + size], timeout)
+        content, kind = messages[0].content, messages[0].metadata.message_type
+        for first in range(0, len(silent), size):
+            again = [Message(content, dst_node_id=node, message_type=kind) for node in silent[first : first + size]]
+            yield from self._turn(again, timeout)
+
+    def _turn(self, messages: list[Message], timeout: float | None) -> Generator[Message, None, list[int]]:
+        """Replies to some messages; returns the nodes that gave none."""
+        self._strategy.note_sent(messages)
+        waiting = dict.fromkeys(each.metadata.dst_node_id for each in messages)
+        for reply in self._grid.send_and_receive(messages, timeout=timeout):
+            if not reply.has_error():
+                waiting.pop(reply.metadata.src_node_id, None)
+            yield reply
+        return list(waiting)
 
 
 def train(message: Message, party: FlyNNClient | Client) -> Message:

@@ -22,8 +22,6 @@ from flwr.client.mod import secaggplus_mod
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.logger import log
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, RECORD_KEY_STATE, Key, Stage
-from flwr.compat.common import recorddict_compat as compat
-from flwr.compat.server.typing import Workflow
 from flwr.server import LegacyContext
 from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.server.workflow.secure_aggregation.secaggplus_workflow import WorkflowState
@@ -33,6 +31,8 @@ from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError
 from flwr_flynn.federated.phases.secure import LEAST_PARTIES, MODULUS, bound_for, room
 from flwr_flynn.federated.protocol import REFUSED
 from flwr_flynn.federated.run_spec import LARGEST_BOUND, RunSpec, check_bound
+from flwr_flynn.flower.compat import Workflow
+from flwr_flynn.flower.compat import recorddict_compat as compat
 from flwr_flynn.flower.secagg_checks import Replies
 
 _LEAST_THRESHOLD = 0.67

@@ -22,7 +22,6 @@ from flwr.app import Message
 from flwr.common.logger import log
 from flwr.common.secure_aggregation.crypto.symmetric_encryption import generate_shared_key
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
-from flwr.compat.common import recorddict_compat as compat
 from flwr.serverapp import Grid
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, generate_key_pairs
 
@@ -30,6 +29,7 @@ from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.phases.secure import MODULUS
 from flwr_flynn.federated.roster import NO_REPLY, clean
+from flwr_flynn.flower.compat import recorddict_compat as compat
 
 _LONGEST = 2**12  # bytes of a public key, of an encrypted message or of a share
 

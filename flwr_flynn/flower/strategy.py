@@ -52,7 +52,8 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     **options
         Fields of `flwr_flynn.federated.options.RunOptions`: `spec`, `classes` and `min_parties` must be given;
         `max_examples_per_party`, `decay`, `rule`, `feature_names`, `min_examples`, `mechanism`, `federation`,
-        `purpose`, `identify`, `secure_bound`, `fraction_evaluate`, `hand_out`, `accept_failures` and `phases` may be.
+        `purpose`, `identify`, `secure_bound`, `fraction_evaluate`, `hand_out`, `accept_failures`, `refine_rounds`,
+        `align`, `phases` and `on_phase` may be.
 
     Raises
     ------

@@ -96,7 +96,8 @@ class Reference:
             for label, size in zip(shared, sizes, strict=True):
                 wanted += size / n * means[label]
                 within += size / n * deviations[label] ** 2
-                error += (size / n) ** 2 / self.sizes[label] * deviations[label] ** 2
+                share = size / n  # of which a power would be the C library's, with roundings of its own
+                error += share * share / self.sizes[label] * deviations[label] ** 2
             for label, size in zip(shared, sizes, strict=True):
                 between += size / n * (means[label] - wanted) ** 2
             squares = (wanted - mean) ** 2 / (within / n + error)
@@ -135,7 +136,7 @@ class Alignment:
             aligned: Floats = dense * self.gain
             aligned += self.offset
         if not np.isfinite(aligned).all():
-            raise DataError("X", "values that can be aligned", "too large ones")
+            raise DataError("X", "finite values that can be aligned", "others")
         return aligned
 
 

@@ -46,7 +46,7 @@ def _per_column(X: Any) -> npt.NDArray[np.int64]:
     if not sp.issparse(X):
         return np.asarray((~np.isfinite(X)).sum(axis=0), np.int64)
     entries = sp.coo_array(X)
-    return np.bincount(entries.coords[1][~np.isfinite(entries.data)], minlength=X.shape[1]).astype(np.int64)
+    return np.bincount(entries.col[~np.isfinite(entries.data)], minlength=X.shape[1]).astype(np.int64)
 
 
 def _is_text(X: Any, index: int, dtype: Any) -> bool:

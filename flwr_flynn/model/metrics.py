@@ -50,12 +50,14 @@ def mean_recall(correct: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) ->
     return round(math.fsum(recalls) / len(recalls), 12) if recalls else 0.0
 
 
-def summary(matrices: Mapping[str, Confusion]) -> dict[str, Any]:
-    """Metrics over the samples of all parties, and their spread over the parties, worst first, for JSON."""
-    total = sum(matrices.values(), start=np.zeros_like(next(iter(matrices.values()))))
+def summary(total: Confusion, by_party: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
+    """Metrics over the samples of all parties, and their spread over the parties, worst first, for JSON.
+
+    `by_party` has for each party, by its name, the number of samples classified correctly and that of all, above 0.
+    """
     parties: list[dict[str, Any]] = [
-        {"name": name, "accuracy": scores(matrix)["accuracy"], "examples": int(matrix.sum())}
-        for name, matrix in matrices.items()
+        {"name": name, "accuracy": right / n_examples, "examples": n_examples}
+        for name, (right, n_examples) in by_party.items()
     ]
     parties.sort(key=lambda party: (party["accuracy"], party["name"]))
     return {

@@ -49,13 +49,16 @@ def fit_members(
     decay: str | float = "auto",
     n_jobs: int | None = None,
     max_members: int = 1,
+    kept_by: Any = None,
 ) -> tuple[ModelMember, ...]:
     """Count (n, d) samples by every spec, and keep the best by leave-one-out, `max_members` at most.
+
+    Of many samples some are left out, by the content of their rows in `kept_by`, by default X.
 
     Where no sample is left out (`subsample.kept` may keep none of many equal ones), readouts have no temperature.
     """
     n_per_class = np.bincount(y, minlength=n_classes)
-    left_out = kept(X, y, n_per_class, N_LEFT_OUT)
+    left_out = kept(X if kept_by is None else kept_by, y, n_per_class, N_LEFT_OUT)
     parties = [_Party(spec, X, y, left_out, n_classes, n_jobs) for spec in specs]
     candidates = [candidate_readouts(party.counts, rule, decay) for party in parties]
     correct = [

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
-from flwr.compat.common import recorddict_compat as compat
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.server import Server
 from flwr.supercore.task_identity import TaskIdentity
@@ -28,6 +27,8 @@ from flwr_flynn.app.data import datasets
 from flwr_flynn.errors import AggregationError, ConfigError, FlyNNError
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.federation_file import main as show
+from flwr_flynn.federated.run import Run
+from flwr_flynn.flower.compat import recorddict_compat as compat
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.privacy import mechanism_from_dict
 from flwr_flynn.privacy.ledger import Budget, Policy
@@ -344,10 +345,13 @@ def test_the_refinement_is_compared_with_that_of_the_pooled_points(
     assert compared(X[::-1].copy()) is not True
 
 
+@pytest.mark.parametrize("n_left_out", [4096, 60])
 @pytest.mark.parametrize("step", [0.0, 6.0])
 def test_an_aligned_run_is_compared_with_the_pooled_model_of_aligned_points(
-    step: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    step: float, n_left_out: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for module in ("flwr_flynn.model.selection", "flwr_flynn.federated.phases.selection"):
+        monkeypatch.setattr(f"{module}.N_LEFT_OUT", n_left_out)
     X, y = points(180)
     codes = np.array([CLASSES.index(label) for label in y])
     shares = [(X[i::3] + step * (i - 1), codes[i::3]) for i in range(3)]  # each party has an offset of its own
@@ -433,6 +437,10 @@ def test_columns_histograms_and_selection_are_compared_with_those_of_the_pooled_
 # -------- one run against parties in this process
 
 Spoil = Callable[[RecordDict, str], RecordDict]
+
+
+def test_before_flower_1_38_nobody_is_known_by_a_key() -> None:
+    assert server_app._identify(object())("7") == ""
 
 
 class Loopback:
@@ -532,6 +540,42 @@ def test_a_run_with_columns_and_a_selection_reports_them(tmp_path: Path, monkeyp
     for each, member_ in zip(members, model.model_.members, strict=True):
         assert (each["fingerprint"], each["weight"]) == (member_.counts.spec_fingerprint, member_.weight)
         assert each["spec"] == json.loads(json.dumps(member_.spec.to_dict()))
+
+
+@pytest.mark.parametrize("phase", ["counts", "selection", "refinement 1", "evaluation"])
+def test_a_run_that_stopped_goes_on(phase: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"hash-dim": 64, "refine-rounds": 2, "federation": str(tmp_path / "kept.npz")}
+    resumed = {"action": "resume", "n-features": 0, "classes": "", "hash-dim": 0} | {
+        "federation": settings["federation"]
+    }
+    whole = run(
+        tmp_path, monkeypatch, lambda content, kind: content, **{**settings, "federation": str(tmp_path / "a.npz")}
+    )
+    assert not (tmp_path / "a.unfinished.npz").exists()
+    with monkeypatch.context() as patch:
+
+        def stops(self: Run, *args: Any) -> Any:
+            if self.due is not None and self.due.name == phase:
+                raise KeyboardInterrupt
+            return taken(self, *args)
+
+        taken = Run.take
+        patch.setattr(Run, "take", stops)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, patch, lambda content, kind: content, **settings)
+    unfinished = tmp_path / "kept.unfinished.npz"
+    assert unfinished.is_file()
+    assert not (tmp_path / "kept.npz").exists()
+    with raises(ConfigError, field="run-config federation"):
+        run(tmp_path, monkeypatch, lambda content, kind: content, **settings)
+    report = run(tmp_path, monkeypatch, lambda content, kind: content, **{"refine-rounds": 2}, **resumed)
+    assert report["sha256"]["model"] == whole["sha256"]["model"]
+    assert report["evaluation"]["accuracy"] == whole["evaluation"]["accuracy"]
+    assert len(report["federation"]) == 2
+    assert not unfinished.exists()
+    assert Federation.load(tmp_path / "kept.npz").phase == ""
+    with raises(ConfigError, field="run-config federation"):
+        run(tmp_path, monkeypatch, lambda content, kind: content, **resumed)
 
 
 @pytest.mark.parametrize("settings", [{"hash-dim": 64}, {"preset": "paper", "hash-dim": 64}], ids=str)
@@ -786,7 +830,8 @@ def test_results_that_cannot_be_written_are_told_after_the_report(
     assert str(tmp_path) not in text
     assert all(str(tmp_path) in record.getMessage() for record in caplog.records)
     out, folder = capsys.readouterr().out, tmp_path / "out"
-    assert {path.name for path in folder.iterdir()} == (ALL - full) | {".federation.npz.lock"}
+    kept = {"federation.unfinished.npz"} if "federation.npz" in full else set()  # from which the run can go on
+    assert {path.name for path in folder.iterdir()} == (ALL - full) | {".federation.npz.lock"} | kept
     if "metrics.json" in full:  # the whole of it stands in the log
         report = json.JSONDecoder().raw_decode(out[out.index("{") :])[0]
     else:

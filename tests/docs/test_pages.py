@@ -21,6 +21,7 @@ COMMANDS_RUN_BY = {
     "README.md": (".ci/run",),
     "docs/contributing.md": (".ci/run",),
     "docs/how_to/deploy_tls.md": ("tests/integration/test_tls.py", "tests/integration/test_deployment.py"),
+    "docs/how_to/install.md": ("tests/integration/test_installed.py",),
     "docs/how_to/ray_cluster.md": ("tests/integration/test_ray_cluster.py",),
 }
 """Pages whose shell commands need a test of their own; `tests/integration/test_pages.py` runs all others."""

@@ -13,12 +13,16 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.phase import Context
 from flwr_flynn.federated.phases.columns import derive_specs
+from flwr_flynn.federated.phases.evaluation import EVALUATION
 from flwr_flynn.federated.phases.histograms import HistogramsRequest
 from flwr_flynn.federated.phases.selection import select
 from flwr_flynn.federated.protocol import PHASE, REFUSED, Config
+from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import Tables
+from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.classifier import FlyNNClassifier
@@ -27,7 +31,19 @@ from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.scoring import Readout
 from flwr_flynn.model.selection import fit_members
 from flwr_flynn.model.weight_search import refine
-from tests.federated.runs import DRIVERS, LABELS, NAMES, TRAINING, X, Y, in_process, options_for, replied, shares
+from tests.federated.runs import (
+    DRIVERS,
+    LABELS,
+    NAMES,
+    TRAINING,
+    Exchange,
+    X,
+    Y,
+    in_process,
+    options_for,
+    replied,
+    shares,
+)
 from tests.raising import raises
 
 PLAN = HashPlan(4, 3, 120, "auto", hash_dim=64)
@@ -217,3 +233,60 @@ def test_the_party_needs_memory_for_its_aligned_samples() -> None:
     party = party_of(X, LABELS, memory_limit=2**14)
     answer = party.answer({PHASE: REQUEST.phase, **REQUEST.to_config()}, REQUEST.arrays())
     assert "memory" in str(answer.metrics[REFUSED])
+
+
+# ---- what stays at a party
+
+
+def test_a_secure_party_tells_nothing_of_its_training_samples_in_an_evaluation() -> None:
+    run = in_process(options_for(PLAN, align=True), shifted())
+    request = EVALUATION.request(run.state, Context(run.options, run.counted))
+    assert request.run.reference is not None
+    test = X[~TRAINING], LABELS[~TRAINING]
+    seen = []
+    for step in (0.0, 1.0, 3.0):
+        party = party_of(X[TRAINING] + step, LABELS[TRAINING], *test, secure=True, evaluates=True)
+        answer = party.answer({PHASE: request.phase, **request.to_config()}, request.arrays())
+        assert REFUSED not in answer.metrics
+        seen.append([matrix.tolist() for matrix in answer.arrays])
+    assert seen[0] == seen[1] == seen[2]
+    assert len(seen[0]) == 1
+
+
+def test_with_a_floor_a_party_sends_its_aligned_histograms_alone() -> None:
+    party = party_of(X[TRAINING] + 7, LABELS[TRAINING], min_examples=5)
+    reply = replied(REQUEST, party)
+    found = REQUEST.read(codec.read_tensors(reply.tensors), reply, None)
+    assert found.n_aligned == 1
+    assert found.plain == found.aligned
+    alignment = REFERENCE.alignment(X[TRAINING] + 7, Y[TRAINING])
+    assert alignment is not None
+    aligned = alignment.applied(X[TRAINING] + 7)
+    assert found.aligned == ColumnHistograms.from_data(aligned, Y[TRAINING], 3, list(REQUEST.center), 5)
+
+
+# ---- saved and resumed
+
+
+@pytest.mark.parametrize("stop", [2, 3, 4, 5])
+def test_an_aligned_run_may_stop_after_every_phase(stop: int, tmp_path: Path) -> None:
+    parts = shifted()
+    whole = in_process(options_for(PLAN, align=True, refine_rounds=1), parts)
+    parties = {str(i): party_of(**part, name=f"party-{i}", min_examples=1) for i, part in enumerate(parts)}
+    steps = Exchange(Run(RunOptions(**options_for(PLAN, align=True, refine_rounds=1))), parties)
+    for phase in whole.phases[:stop]:
+        steps.step(phase.channel)
+    steps.run.federation("1").save(tmp_path / "f.npz")
+    saved = Federation.load(tmp_path / "f.npz")
+    assert saved.phase == whole.phases[stop].name
+    options = options_for(saved.run_spec.specs, federation=saved, purpose="resume", refine_rounds=1)
+    steps.run = Run(RunOptions(**options))
+    assert steps.rounds(4).model.model_.sha256() == whole.model.model_.sha256()
+
+
+@pytest.mark.parametrize("n_aligned", ["2", None, [2], {}, True, 1.5, -1])
+def test_other_numbers_of_aligned_specs_are_refused(n_aligned: Any) -> None:
+    with raises(ConfigError, field="n_aligned"):
+        RunSpec(PLAN.specs(ColumnMoments.from_data(X, Y, 3), ColumnHistograms.zeros(4, 3)), NAMES, n_aligned=n_aligned)
+    with raises(ConfigError, field="reference"):
+        RunSpec(HashSpec(4, 16, 2, 4, 0), NAMES, n_aligned=1, reference=b"x")

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flwr_flynn import __version__
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import phases
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, JoinRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
-from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, Config, Reply, key, register, request_of
+from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, VERSION, Config, Reply, key, register, request_of
 from tests.raising import raises
 
 REQUESTS = {
@@ -49,6 +50,21 @@ def test_an_unknown_phase_is_refused(name: Any) -> None:
     with pytest.raises(PayloadError) as error:
         request_of({PHASE: name})
     assert error.value.field == PHASE
+
+
+@pytest.mark.parametrize("version", ["0.0.1", "99.0", "", "x\n", __version__.partition(".")[0]])
+def test_a_server_of_another_minor_version_is_declined_by_both_versions(version: str) -> None:
+    for phase in ("counts", "a phase of tomorrow"):
+        with pytest.raises(PayloadError) as error:
+            request_of({PHASE: phase, VERSION: version})
+        assert (error.value.field, error.value.expected, error.value.got) == (VERSION, __version__, version)
+        assert __version__ in str(error.value)
+        assert repr(version) in str(error.value)
+
+
+def test_patch_versions_work_together() -> None:
+    patch = ".".join([*__version__.split(".")[:2], "99"])
+    assert request_of({PHASE: "counts", VERSION: patch}) is CountsRequest
 
 
 def test_two_requests_of_one_name_are_an_error_of_the_program() -> None:

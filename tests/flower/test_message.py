@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
-from flwr.app.message.message import make_message
-from flwr.app.metadata import Metadata
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, Metadata, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,6 +35,7 @@ from tests.fakes import (
     counts_of,
     dealt,
     good_res,
+    make_message,
     manager,
     points,
 )

@@ -15,10 +15,8 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common import FitIns, FitRes, ndarrays_to_parameters
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
-from flwr.compat.common import recorddict_compat as compat
 from flwr.server import LegacyContext, ServerConfig
 from flwr.server.workflow import DefaultWorkflow
-from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,10 +35,11 @@ from flwr_flynn.federated.run import Failures, Run
 from flwr_flynn.federated.run_spec import LARGEST_BOUND, Mode, Noisy, Plain, RunSpec, Secure
 from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.flower import secagg
+from flwr_flynn.flower.compat import recorddict_compat as compat
 from flwr_flynn.model.scoring import Readout
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
-from tests.fakes import CLASSES, RUN, SPEC, counting, counts_of, points
+from tests.fakes import CLASSES, RUN, SPEC, TaskIdentity, counting, counts_of, points
 from tests.raising import raises
 
 SECURE = RunSpec(SPEC, CLASSES, Secure(256))

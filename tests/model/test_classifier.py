@@ -438,7 +438,7 @@ def test_waves_are_for_scalings_by_name():
 
 def test_many_columns_are_left_as_they_are():
     rng = np.random.default_rng(0)
-    wide = sp.random_array((30, 2**14 + 1), density=0.001, rng=rng, format="csr")
+    wide = sp.csr_array(sp.random(30, 2**14 + 1, density=0.001, random_state=rng))
     spec = FlyNNClassifier(hash_dim=64).fit(wide, np.arange(30) % 2).spec_
     assert (spec.center, spec.scale, spec.n_waves) == (None, None, 0)
 
@@ -490,7 +490,7 @@ def test_signed_is_heard_by_auto():
 
 @pytest.mark.filterwarnings("ignore:X has feature names, but FlyNNClassifier was fitted without:UserWarning")
 def test_what_is_missing_is_told_by_column():
-    frame = pd.DataFrame(X, columns=list("abcde"))
+    frame = pd.DataFrame(X.copy(), columns=list("abcde"))
     frame.loc[3, "b"] = np.nan
     frame.loc[[4, 5], "e"] = np.inf
     wanted = "NaN or infinity in 2 of 5 columns: b (1 of 120 samples), e (2 of 120 samples)"

@@ -489,14 +489,12 @@ def test_wrong_options_are_refused(wrong, tmp_path):
 
 
 def test_many_parties_are_measured(tmp_path):
-    assert (
-        command.main(["parties", "--parties", "3,20", "--points", "5", "--where", "process", "--out", str(tmp_path)])
-        == 0
-    )
+    given = ["--parties", "3,20", "--whole", "15", "--points", "5", "--where", "process", "--out", str(tmp_path)]
+    assert command.main(["parties", *given]) == 0
     with (tmp_path / "parties.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [(row["parties"], row["levels"], row["pooled"]) for row in rows] == [
-        ("3", "1", "the same"), ("20", "2", "the same"),
+        ("3", "1", "the same"), ("20", "2", "the same"), ("15", "", "the same"),
     ]  # fmt: skip
     assert (tmp_path / "parties.png").stat().st_size > 5_000
     assert rows[0]["sha256"] in (tmp_path / "summary.md").read_text(encoding="utf-8")

@@ -209,14 +209,23 @@ class Evaluation:
     unkept: dict[str, str]  # reasons of parties that could not keep the model, by name
 
 
-def evaluated(parts: Mapping[str, Tables], missing: dict[str, str], unkept: dict[str, str]) -> Evaluation:
-    """Results from confusion matrices, by the names of the parties."""
+Right = tuple[int, int, int]
+"""Samples of a party: those that the model gets right, those that the party's own copy does, and all."""
+
+
+def _right(tables: Tables) -> Right:
+    shared, own, _ = tables.tables
+    return int(np.trace(shared)), int(np.trace(own)), int(shared.sum())
+
+
+def evaluated(total: Tables, parts: Mapping[str, Right], missing: dict[str, str], unkept: dict[str, str]) -> Evaluation:
+    """Results from the sum of confusion matrices, and what is right at each party, by name."""
     if not parts:
         return Evaluation(None, missing, unkept)
-    shared, own = ({name: part.tables[i] for name, part in parts.items()} for i in (0, 1))
-    sent = sum(int(part.tables[2].item()) for part in parts.values())
-    personal = summary(own) | {"sent": sent} if sent else None
-    return Evaluation(summary(shared) | {"personal": personal}, missing, unkept)
+    shared, own = ({name: (part[i], part[2]) for name, part in parts.items()} for i in (0, 1))
+    sent = int(total.tables[2].item())
+    personal = summary(total.tables[1], own) | {"sent": sent} if sent else None
+    return Evaluation(summary(total.tables[0], shared) | {"personal": personal}, missing, unkept)
 
 
 def kept_specs(state: RunState, options: RunOptions) -> tuple[int, ...]:
@@ -308,9 +317,9 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
         if UNKEPT in reply.metrics
     }
     parts = {context.names[cid]: part for cid, part in batch.parts.items()}
-    return state.with_result("evaluation", evaluated(parts, dict(context.missing), unkept))
+    return state.with_result("evaluation", evaluated(batch.total, parts, dict(context.missing), unkept))
 
 
 EVALUATION = Phase(
-    "evaluation", EVALUATE, _request, _start, _fold, collect=partial(collect_each, keep=True), audience=SAMPLE
+    "evaluation", EVALUATE, _request, _start, _fold, collect=partial(collect_each, keep=_right), audience=SAMPLE
 )

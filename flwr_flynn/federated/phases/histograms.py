@@ -127,15 +127,17 @@ class HistogramsRequest(Request[BothHistograms]):
         X, codes = party.labelled(lambda y: codes_of(self.classes, y), self.n_features)
         n_values = X.shape[0] * self.n_features
         party.check_memory(_CELL_BYTES * min(n_values, _MOST_CELLS), f"histograms of {self.n_features} columns")
-        found = self._of(X, codes, party)
-        arrays = _packed(found)
-        alignment = party.alignment(self.reference, X, codes)
-        if alignment is not None:
-            arrays += _packed(self._of(alignment.applied(X), codes, party))
-        return Answer(arrays, found.n_examples)
-
-    def _of(self, X: Any, codes: npt.NDArray[np.int64], party: Party) -> ColumnHistograms:
         least = max(self.min_examples, party.options.min_examples)
+        alignment = party.alignment(self.reference, X, codes)
+        if alignment is None:
+            found = self._of(X, codes, least)
+            return Answer(_packed(found), found.n_examples)
+        aligned = self._of(alignment.applied(X), codes, least)
+        # Two histograms of the same samples, put on each other, would have smaller bins than the floor allows.
+        plain = aligned if least > 1 else self._of(X, codes, least)
+        return Answer(_packed(plain) + _packed(aligned), aligned.n_examples)
+
+    def _of(self, X: Any, codes: npt.NDArray[np.int64], least: int) -> ColumnHistograms:
         found = ColumnHistograms.from_data(X, codes, len(self.classes), self.center.tolist(), least)
         if len(found.cells) > _MOST_CELLS:
             raise PayloadError("histograms", f"at most {_MOST_CELLS} cells (a larger min-examples makes fewer)", "more")

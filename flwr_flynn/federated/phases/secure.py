@@ -41,9 +41,18 @@ def room(bound: int) -> int:
 
 
 def collect_secure(
-    request: Request[Any], total: CountsOfSpecs, roster: Roster, counted: Roster, replies: Sequence[Reply]
+    request: Request[Any],
+    total: CountsOfSpecs,
+    roster: Roster,
+    counted: Roster,
+    replies: Sequence[Reply],
+    batch: Batch[CountsOfSpecs] | None = None,
 ) -> Batch[CountsOfSpecs]:
     """Make the sum out of copies of its mean: all senders are in it, or none is. See `collect.Collect`."""
+    if batch is not None:
+        if replies:
+            raise ConfigError("secure sum", "all replies at once", f"{len(replies)} after others")
+        return batch
     batch = Batch(total, repeated=[reply.cid for reply in replies if reply.cid in roster])
     first = {cid: reply for cid, reply in first_of_each(replies).items() if cid not in roster}
     if not first:

@@ -1,0 +1,1 @@
+"""FlyNN on handwritten digits, as an app for Flower's hub."""

@@ -1,0 +1,115 @@
+"""Nodes that are asked in turns: the same model as at once, each reply let go of, and a second chance at the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord
+from sklearn.datasets import load_digits
+
+from flwr_flynn import message
+from flwr_flynn.errors import ConfigError
+from flwr_flynn.flower.client import FlyNNClient
+from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.candidates import HashPlan
+from tests.fakes import FakeGrid, Node
+from tests.raising import raises
+
+X, Y = load_digits(return_X_y=True)
+SPEC = HashSpec(64, 256, 6, 16, seed=1)
+
+
+class Grid(FakeGrid):
+    """A grid that notes how many are asked at a time; some nodes fail in their first turn, some always."""
+
+    def __init__(
+        self, n: int, slow: tuple[int, ...] = (), dead: tuple[int, ...] = (), broken: tuple[int, ...] = ()
+    ) -> None:
+        clients = {i: FlyNNClient(X[i::n], Y[i::n], X_test=X[i::n], y_test=Y[i::n], min_examples=1) for i in range(n)}
+        super().__init__({i: Node(client) for i, client in clients.items()})
+        self.turns: list[list[int]] = []
+        self.slow, self.dead, self.broken = slow, dead, broken
+
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+        messages = list(messages)
+        nodes = [each.metadata.dst_node_id for each in messages]
+        late = [node for node in nodes if node in self.slow and not any(node in turn for turn in self.turns)]
+        self.turns.append(nodes)
+        silent = {*late, *self.dead}
+        replies = list(super().send_and_receive([m for m in messages if m.metadata.dst_node_id not in silent]))
+        for each in messages:
+            if each.metadata.dst_node_id in self.broken and each.metadata.dst_node_id not in silent:
+                replies = [r for r in replies if r.metadata.src_node_id != each.metadata.dst_node_id]
+                replies.append(Message(Error(1, "broken"), reply_to=each))
+        return replies
+
+
+def ran(grid: Grid, **options: Any) -> message.FlyNNStrategy:
+    given: dict[str, Any] = {"spec": SPEC, "classes": range(10), "min_parties": 1, "min_examples": 1, "decay": 0.5}
+    strategy = message.FlyNNStrategy(min_available_nodes=len(grid.get_node_ids()), **(given | options))
+    strategy.start(grid)
+    return strategy
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"spec": HashPlan(64, 10, 1797, "auto", hash_dim=64), "decay": "auto"}], ids=str
+)
+@pytest.mark.parametrize("size", [1, 3, 10])
+def test_turns_end_in_the_same_model(size: int, options: dict[str, Any]) -> None:
+    at_once, in_turns = Grid(10), Grid(10)
+    whole, parts = ran(at_once, **options), ran(in_turns, nodes_at_a_time=size, **options)
+    assert parts.model.model_.sha256() == whole.model.model_.sha256()
+    assert parts.evaluation == whole.evaluation
+    assert parts.run.traffic == whole.run.traffic
+    assert max(map(len, in_turns.turns)) == size
+    assert {len(turn) for turn in at_once.turns if turn} == {10}
+
+
+def test_who_misses_its_turn_is_asked_once_more() -> None:
+    grid = Grid(10, slow=(2, 7), dead=(4,))
+    strategy = ran(grid, nodes_at_a_time=4)
+    assert grid.turns[:4] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9], [2, 4, 7]]
+    assert len(strategy.parties) == 9
+    assert list(strategy.missing.values()) == ["no reply"]
+    counted = np.ones(1797, bool)
+    counted[4::10] = False
+    assert strategy.counts.n_per_class.tolist() == np.bincount(Y[counted]).tolist()
+
+
+def test_a_loop_of_ones_own_asks_all_at_once() -> None:
+    grid = Grid(5)
+    strategy = message.FlyNNStrategy(
+        spec=SPEC, classes=range(10), min_parties=1, min_available_nodes=5, decay=0.5, nodes_at_a_time=2
+    )
+    messages = list(strategy.configure_train(1, ArrayRecord(), ConfigRecord(), grid))
+    strategy.aggregate_train(1, grid.send_and_receive(messages))
+    assert (len(strategy.parties), grid.turns) == (5, [[0, 1, 2, 3, 4]])
+
+
+def test_an_error_is_told_unless_the_second_turn_goes_well() -> None:
+    grid = Grid(6, broken=(1,))
+    strategy = ran(grid, nodes_at_a_time=2)
+    assert grid.turns[3] == [1]
+    assert list(strategy.missing.values()) == ["failed: broken"]
+    assert len(strategy.parties) == 5
+
+
+def test_a_function_of_the_user_gets_all_replies() -> None:
+    seen: list[int] = []
+
+    def metrics(contents: Any, weighted_by: str) -> Any:
+        seen.append(len(contents))
+        return MetricRecord({"n": len(contents)})
+
+    whole = ran(Grid(7), train_metrics_aggr_fn=metrics)
+    parts = ran(Grid(7), nodes_at_a_time=2, train_metrics_aggr_fn=metrics)
+    assert seen == [7, 7]
+    assert parts.model.model_.sha256() == whole.model.model_.sha256()
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "all"])
+def test_other_numbers_are_refused(wrong: Any) -> None:
+    with raises(ConfigError, field="nodes_at_a_time"):
+        ran(Grid(2), nodes_at_a_time=wrong)
