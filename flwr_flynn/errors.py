@@ -119,12 +119,12 @@ class PrivacyError(FlyNNError, RuntimeError):
     """A private release is refused: it is beyond a party's policy, or its record of releases cannot be trusted."""
 
 
-def with_names(error: Refusal, names: Iterable[object]) -> Refusal:
-    """`error` with a note of at most five names that a file has, and how many more there are.
+def with_names(error: Refusal, names: Iterable[object], most: int = 5) -> Refusal:
+    """`error` with a note of at most so many names that a file has, and how many more there are.
 
     Names of columns may be a record, in a file without a header: a note stays in the log of the machine with the file.
     """
     names = list(names)
-    rest = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    error.add_note(f"in this file: {', '.join(repr(str(name)[:60]) for name in names[:5])}{rest}")
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    error.add_note(f"in this file: {', '.join(repr(str(name)[:60]) for name in names[:most])}{rest}")
     return error

@@ -302,6 +302,13 @@ def table(report: dict[str, Any], folder: Path) -> str:
     if report["privacy"] and simulation:
         rows.append((EQUALITIES["equal"], "n/a, noisy"))
     rows.append(("output folder", str(folder)))
+    told: set[tuple[str, str]] = set()  # parties with their reasons
+    for index, (name, text) in enumerate(rows):
+        about = name.partition(": ")[2], text
+        if about in told:
+            rows[index] = name, "as above"
+        elif about[0]:
+            told.add(about)
     width = max(len(name) for name, _ in rows)
     lines = [f"  {name:<{width}}  {text}" for name, text in rows]
     if report["privacy"]:

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 import numpy as np
 from flwr.app import Context, Message, MessageType
+from flwr.common import Code, EvaluateRes, FitRes, Parameters, Status
 from flwr.common.logger import log
 from flwr.server import LegacyContext, ServerConfig
 from flwr.server.workflow import DefaultWorkflow
@@ -329,9 +330,10 @@ def what_to_train(config: RunConfig, parties: int | None) -> tuple[HashPlan, lis
 
 
 class _CarefulGrid:
-    """A grid that gives up on replies after `timeout` seconds, 0 for never, and drops those that Flower cannot read.
+    """A grid that gives up on replies after `timeout` seconds, 0 for never, and tells whose reply is none.
 
-    Flower's workflows pass no timeout, and an exception while they read one party's reply would end the run of all.
+    Flower's workflows pass no timeout, an exception while they read one party's reply would end the run of all, and
+    errors of parties lose their sender there.
     """
 
     def __init__(self, grid: Grid, timeout: float, secure: bool = False) -> None:
@@ -344,26 +346,39 @@ class _CarefulGrid:
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         messages = list(messages)
-        asked = {message.metadata.dst_node_id: message.metadata.message_type for message in messages}
         replies = self._grid.send_and_receive(messages, timeout=self._timeout if timeout is None else timeout)
-        return [reply for reply in replies if _is_readable(reply, asked, self._secure)]
+        asked = {message.metadata.dst_node_id: message for message in messages}
+        requests = {message.metadata.message_id: message for message in messages if message.metadata.message_id}
+        return [each for reply in replies for each in self._readable(reply, asked, requests)]
 
-
-def _is_readable(reply: Message, asked: dict[int, str], secure: bool) -> bool:
-    """True if Flower's workflow can make a result of a reply; if not, the strategy reports its sender as missing."""
-    node = reply.metadata.src_node_id
-    try:
-        if reply.has_content():
-            if asked[node] == MessageType.TRAIN and secure:
-                pass  # the protocol's own, of four kinds: see `flwr_flynn.flower.secagg_checks`
-            elif asked[node] == MessageType.TRAIN:
+    def _readable(self, reply: Message, asked: dict[int, Message], requests: dict[str, Message]) -> list[Message]:
+        """A reply of which Flower's workflow can make a result: itself, or one of its sender that tells the failure."""
+        request = asked.get(reply.metadata.src_node_id)
+        if reply.has_error():
+            # Those that the SuperLink makes up for a party that is gone do not name it, but their request.
+            request = requests.get(reply.metadata.reply_to_message_id, request)
+        if request is None:
+            return [reply] if reply.has_error() else []
+        trains = request.metadata.message_type == MessageType.TRAIN
+        if trains and self._secure:
+            return [reply]  # the protocol's own, of four kinds: see `flwr_flynn.flower.secagg_checks`
+        try:
+            if reply.has_error():
+                reason = str(reply.error.reason)
+            elif trains:
                 compat.recorddict_to_fitres(reply.content, keep_input=True)
+                return [reply]
             else:
                 compat.recorddict_to_evaluateres(reply.content)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it came with one party's reply
-        log(logging.WARNING, "FlyNN: node %s: reply dropped, it cannot be read (%s)", node, type(error).__name__)
-        return False
-    return True
+                return [reply]
+        except Exception as error:  # noqa: BLE001 - whatever it is, it came with one party's reply
+            reason = f"its reply cannot be read ({type(error).__name__})"
+        status = Status(Code.FIT_NOT_IMPLEMENTED, reason)  # any code but OK
+        if trains:
+            content = compat.fitres_to_recorddict(FitRes(status, Parameters([], ""), 0, {}), False)
+        else:
+            content = compat.evaluateres_to_recorddict(EvaluateRes(status, 0.0, 0, {}))
+        return [Message(content, reply_to=request)]
 
 
 def _keeping(trouble: list[str]) -> Workflow:

@@ -396,7 +396,8 @@ class Party:
                 if has_prior:
                     own = replace(own, prior=own_prior(own, X, codes, self.options.n_jobs))
             except Exception as error:  # noqa: BLE001 - the shared model serves all the same
-                _log.warning("FlyNN: the model is used without what is the party's own in it", exc_info=error)
+                cause = None if isinstance(error, FlyNNError) else error  # ours are in the log by their refusal
+                _log.warning("FlyNN: the model is used without what is the party's own in it", exc_info=cause)
             self._own = model, FlyNNClassifier.from_model(own)
         return self._own[1]
 

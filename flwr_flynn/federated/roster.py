@@ -134,7 +134,7 @@ class Roster:
     def fail(self, cid: str, reason: str) -> None:
         """Note why a party is not counted."""
         if cid not in self._counted:
-            self._reasons[cid] = clean(reason, 200) or "failed without a reason"
+            self._reasons[cid] = clean(reason, 200, ends=True) or "failed without a reason"
 
     def count(self, member: Member, taken_out: int | None = None) -> None:
         """Note that a party is counted, or that the member of `before` with index `taken_out` was taken out."""
@@ -174,11 +174,16 @@ class Roster:
         All are different: the cid follows a name that two parties have, and one that looks as if a cid followed it.
         """
         cids = dict.fromkeys([*self._counted, *self._reasons, *self._names, *others])
-        given = {cid: self._names.get(cid) or f"node {cid}" for cid in cids}
+        given = {cid: self._names.get(cid) or self._name_before(cid) or f"node {cid}" for cid in cids}
         times = Counter(given.values())
         return {
             cid: f"{name} (node {cid})" if times[name] > 1 or "(node " in name else name for cid, name in given.items()
         }
+
+    def _name_before(self, cid: str) -> str:
+        """The name that a node has in the saved run, by its id or key; "" without."""
+        found = self.find(cid, "")
+        return self.before[found[0]].name if len(found) == 1 else ""
 
     def namesakes(self) -> dict[str, list[str]]:
         """Names that several counted parties give themselves, with their cids."""
@@ -189,15 +194,22 @@ class Roster:
         return {name: group for name, group in cids.items() if len(group) > 1}
 
 
-def clean(text: object, longest: int) -> str:
+def clean(text: object, longest: int, ends: bool = False) -> str:
     """A party's text as one short line that can be printed: no control or direction characters.
+
+    `ends`: of a longer text the beginning and the end, where a traceback has its cause.
 
     >>> clean("Basel\\n[ERROR] \\u202eall is lost", longest=20)
     'Basel [ERROR] all i…'
+    >>> clean("Traceback of an error:\\n  in line 7\\nValueError", longest=20, ends=True)
+    'Tra … e 7 ValueError'
     """
     if not isinstance(text, str):
         return ""
     # Unicode's categories C (control, format, surrogates, unassigned) and Z (separators); cut first, it may be huge.
     shown = (" " if unicodedata.category(c)[0] == "Z" or c in "\n\t" else c for c in text[: 4 * longest])
     line = " ".join("".join(c for c in shown if unicodedata.category(c)[0] != "C").split())
-    return line if len(line) <= longest else line[: longest - 1] + "…"
+    if len(line) <= longest:
+        return line
+    tail = clean(text[-4 * longest :], 4 * longest)[-2 * longest // 3 :] if ends else ""
+    return f"{line[: longest - len(tail) - 3]} … {tail}" if tail else line[: longest - 1] + "…"

@@ -61,9 +61,10 @@ class Failures:
         if texts and len(set(unanswered) - self.named.keys()) == 1:
             reason = f"failed: {texts[0]}"
         elif texts:
-            reason = f"{NO_REPLY} or a failure ({len(texts)} without a name, the first: {texts[0][:100]})"
+            first = clean(texts[0], 100, ends=True)
+            reason = f"{NO_REPLY} or a failure ({len(texts)} without a name, the first: {first})"
         reasons = dict.fromkeys(unanswered, reason) | self.named
-        return {cid: clean(text, 200) for cid, text in reasons.items()}
+        return {cid: clean(text, 200, ends=True) for cid, text in reasons.items()}
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ class BaseStrategy(ABC):
                 "min_parties", f"at most min_available_{self._members} = {self._min_available}", options.min_parties
             )
         self.run = Run(options)
+        self._told: dict[str, str] = {}  # reasons of missing parties that the log has, by name
 
     def __repr__(self) -> str:
         return (
@@ -145,7 +146,7 @@ class BaseStrategy(ABC):
         taken = self.run.take(replies, failures, figures if phase is not None and phase.is_counting else None)
         if taken is None:
             return None, {}
-        log_lines(taken_lines(self.run, taken))
+        log_lines(taken_lines(self.run, taken, self._told))
         if not taken.phase.is_counting or not taken.batch.passed:
             return None, {}
         parties, counts = self.parties, self.run.counts
@@ -165,7 +166,7 @@ class BaseStrategy(ABC):
         taken = self.run.take(replies, failures, wanted)
         if taken is None:
             return None
-        log_lines(taken_lines(self.run, taken))
+        log_lines(taken_lines(self.run, taken, self._told))
         found = self.evaluation
         if taken.phase.name != "evaluation" or found is None:
             return None

@@ -21,6 +21,7 @@ from flwr_flynn.federated.phases.selection import Selection
 from flwr_flynn.federated.protocol import TRAIN
 from flwr_flynn.federated.run import Run, Taken
 from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.model.column_checks import listed
 
 Line = tuple[int, str]
 """A level of `logging`, and a text."""
@@ -83,8 +84,11 @@ def _forecast_lines(run: Run, n_parties: int) -> Iterator[str]:
         yield f"forecast: at most about {total:.0f} kB for {share} (kB up / down: {phases})"
 
 
-def taken_lines(run: Run, taken: Taken) -> Iterator[Line]:
-    """The results of one exchange: a line for every party, then one for the phase."""
+def taken_lines(run: Run, taken: Taken, told: dict[str, str] | None = None) -> Iterator[Line]:
+    """The results of one exchange: a line for every party, then one for the phase.
+
+    `told`: newest reasons of missing parties in earlier lines, by name, which are not told again; brought up to date.
+    """
     phase, batch, names = taken.phase, taken.batch, taken.names
     if phase.channel == TRAIN:
         done = "taken out" if batch.taken_out else "accepted"
@@ -95,8 +99,14 @@ def taken_lines(run: Run, taken: Taken) -> Iterator[Line]:
             yield INFO, f"{phase.name}: {names[cid]}: {samples}, {member.bytes} bytes{took}, {done}"
     for cid in batch.repeated:
         yield WARNING, f"{phase.name}: {names[cid]}: replied again, ignored"
+    told = {} if told is None else told
+    again = [name for name, reason in taken.missing.items() if told.get(name) == reason]
     for name, reason in taken.missing.items():
-        yield WARNING, f"{phase.name}: {name}: missing: {reason}"
+        if name not in again:
+            yield WARNING, f"{phase.name}: {name}: missing: {reason}"
+    if again:
+        yield WARNING, f"{phase.name}: missing for the same reason as before: {listed(again)}"
+    told.update(taken.missing)
     if not taken.accepted:
         yield WARNING, f"{phase.name}: set aside, because failures are not accepted"
     if phase.is_counting:

@@ -348,6 +348,41 @@ def test_the_model_is_written_to_the_partys_own_place(shuffled: dict[str, Any], 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.csv", "model.npz"]
 
 
+@pytest.mark.parametrize(
+    "cell", [("x5", ""), ("x5", "NA"), ("x5", "word"), ("label", "z"), ("label", ""), ("x5", None)]
+)
+@pytest.mark.parametrize("more", [{}, {"secure": True}], ids=str)
+def test_a_party_whose_file_is_refused_gets_the_model_all_the_same(
+    cell: tuple[str, str | None], more: dict[str, Any], tmp_path: Path
+) -> None:
+    column, text = cell
+    header = [name if name != column or text is not None else "other" for name in (*NAMES, "label")]
+    rows = [[*map(str, row), str(i % 10)] for i, row in enumerate(np.eye(64))]
+    rows[3][header.index(column) if column in header else 0] = text or ""
+    (tmp_path / "mine.csv").write_text("".join(",".join(line) + "\n" for line in [header, *rows]))
+    place = tmp_path / "model.npz"
+    node = {"data-path": str(tmp_path / "mine.csv"), "model-path": str(place), "test-fraction": 0} | more
+    counts = ClassCounts.zeros(RUN.hasher, 10)
+    request = EvaluationRequest(NAMED, (counts,), (Readout("balanced", 0.5, 1.0),), (1.0,))
+    tried = EvaluateIns(ndarrays_to_parameters(request.arrays()), {PHASE: request.phase, **request.to_config()})
+    counted = client_fn(context(node)).fit(FitIns(ndarrays_to_parameters([]), counting(NAMED)))
+    assert counted.metrics[REFUSED]
+    for ins in (tried, evaluation(NAMED, counts)):
+        client_fn(context(node)).evaluate(ins)
+        assert FlyNNClassifier.load(place).counts_ == counts
+        place.unlink()
+
+
+def test_a_refused_file_has_one_reason_in_all_phases(tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text(f"{','.join(NAMES)},label\n{',' * 64}1\n")
+    node = {"data-path": str(tmp_path / "mine.csv")}
+    request = EvaluationRequest(NAMED, (ClassCounts.zeros(RUN.hasher, 10),), (Readout("balanced", 0.5, 1.0),), (1.0,))
+    tried = EvaluateIns(ndarrays_to_parameters(request.arrays()), {PHASE: request.phase, **request.to_config()})
+    counted = client_fn(context(node)).fit(FitIns(ndarrays_to_parameters([]), counting(NAMED)))
+    assert client_fn(context(node)).evaluate(tried).metrics == counted.metrics
+    assert counted.metrics[REFUSED].startswith("mine.csv: expected a number in each cell")
+
+
 def test_a_private_party_gets_the_model_and_answers_nothing(shuffled: dict[str, Any], tmp_path: Path) -> None:
     pytest.importorskip("opendp")
     node = shuffled | {"max-epsilon": 1.0, "state-path": str(tmp_path / "state"), "model-path": str(tmp_path / "m.npz")}

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.server import Server
 from flwr.supercore.task_identity import TaskIdentity
@@ -102,6 +102,17 @@ def test_the_table_of_a_deployment_names_who_is_missing(tmp_path: Path) -> None:
     assert "1.1 MB on average, 2.1 MB at most" in table
     assert "equal" not in table
     assert table.splitlines()[-1].endswith(str(tmp_path))
+
+
+def test_the_table_tells_a_reason_of_a_party_once(tmp_path: Path) -> None:
+    columns = {"examples": 7, "missing": {"c": "no reply", "b": "no reply"}}
+    report = REPORT | {"columns": columns, "scaling": "auto", "evaluation_missing": {"c": "no reply", "b": "other"}}
+    rows = [line.split() for line in reports.table(report, tmp_path).splitlines() if line]
+    assert ["not", "counted:", "c", "no", "reply"] in rows
+    assert ["no", "sums:", "c", "as", "above"] in rows
+    assert ["no", "sums:", "b", "no", "reply"] in rows
+    assert ["not", "evaluated:", "c", "as", "above"] in rows
+    assert ["not", "evaluated:", "b", "other"] in rows
 
 
 def test_the_table_says_loudly_when_the_counts_differ(tmp_path: Path) -> None:
@@ -450,7 +461,7 @@ class Loopback:
         self.run = SimpleNamespace(run_id=1)
         self.spoil = spoil
         X, y = points(20)
-        names = {1: "Ulm", 2: "Mallory"}
+        names = {1: "Ulm", 2: "Mallory", 3: "Bonn"}
         self.clients = {
             node: FlyNNClient(X, y, X_test=X, y_test=y, name=names[node], **more).to_client() for node in nodes
         }
@@ -504,10 +515,46 @@ def test_a_reply_that_flower_cannot_read_costs_its_sender_only(
 ) -> None:
     report = run(tmp_path, monkeypatch, spoil)
     assert [party["name"] for party in report["parties"]] == ["Ulm"]
-    assert report["missing"] == {"node 2": "no reply"}
+    (reason,) = report["missing"].values()
+    assert report["missing"] == {"node 2": reason}
+    assert reason in [f"failed: its reply cannot be read ({kind})" for kind in ("KeyError", "ValueError", "TypeError")]
     # It is asked again for the evaluation, and spoils that reply, too.
     assert report["evaluation"]["examples"] == 20
-    assert list(report["evaluation_missing"].values()) == ["no reply"]
+    assert list(report["evaluation_missing"].values()) == [reason]
+
+
+class Failing(Loopback):
+    """A grid on which Ulm's reply cannot be read, Mallory's app fails, and Bonn's works."""
+
+    is_named = True  # as the party tells its failure; else as the SuperLink does
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = f"to {message.metadata.dst_node_id}"  # as the SuperLink does
+        return super().send_and_receive(messages)
+
+    def reply(self, message: Message) -> Message:
+        node = message.metadata.dst_node_id
+        if node != 2:
+            return super().reply(message) if node == 3 else Message(RecordDict(), reply_to=message)
+        made = Message(Error(3, f"Traceback: {'a line, ' * 50} ZeroDivisionError: by none"), reply_to=message)
+        if not self.is_named:
+            made.metadata.__dict__["_src_node_id"] = 1
+        return made
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_each_failure_is_told_of_its_own_party(is_named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Failing, "is_named", is_named)
+    monkeypatch.setattr(f"{__name__}.Loopback", partial(Failing, nodes=(1, 2, 3)))
+    report = run(tmp_path, monkeypatch, lambda content, kind: content)
+    assert [party["name"] for party in report["parties"]] == ["Bonn"]
+    for missing in (report["missing"], report["evaluation_missing"]):
+        assert missing.keys() == {"node 1", "node 2"}
+        assert missing["node 1"] == "failed: its reply cannot be read (KeyError)"
+        assert missing["node 2"].startswith("failed: Traceback: ")
+        assert missing["node 2"].endswith("ZeroDivisionError: by none")  # the cause, which comes last
+        assert len(missing["node 2"]) <= 200
 
 
 def test_a_party_of_more_points_than_allowed_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -660,6 +707,69 @@ def test_a_federation_goes_through_train_join_and_evaluate(tmp_path: Path, monke
             go({1, 2}, "evaluate", **setting)
 
 
+def test_members_of_a_saved_run_have_their_names_in_the_report_of_a_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def go(nodes: set[int], action: str, spoil: Spoil = lambda content, kind: content, **more: Any) -> dict[str, Any]:
+        with monkeypatch.context() as patch:
+            patch.setattr(f"{__name__}.Loopback", partial(Loopback, nodes=nodes))
+            settings = {"action": action, "federation": str(tmp_path / "kept.npz"), "min-available": 1}
+            later = {} if action == "train" else {"n-features": 0, "classes": "", "hash-dim": 0}
+            return run(tmp_path, patch, spoil, **settings | later | more)
+
+    go({2}, "train")
+    report = go({1, 2}, "join", lambda content, kind: RecordDict())  # Mallory, who is in the file
+    assert [party["name"] for party in report["parties"]] == ["Ulm"]
+    assert report["evaluation_missing"].keys() == report["selection"]["missing"].keys() == {"Mallory"}
+    report = go({1, 2}, "evaluate", lambda content, kind: RecordDict())
+    assert report["evaluation_missing"].keys() == {"Mallory"}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"preset": "paper"},
+        {"scaling": "none", "decay": "0.5"},
+        {"scaling": "none", "rule": "bayes"},
+        {"preset": "paper", "refine-rounds": 2},
+        {"ranges": "-1:5"},
+        {"action": "join"},
+        {"action": "evaluate"},
+    ],
+    ids=str,
+)
+def test_server_and_parties_without_anything_of_their_own_have_the_same_file(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "party.npz"
+    more = {"personal": False, "on_model": lambda model: model.save(kept)}
+    if "action" in settings:
+        settings = settings | {"federation": str(tmp_path / "kept.npz")}
+        monkeypatch.setattr(f"{__name__}.Loopback", partial(Loopback, nodes=(1,)))
+        run(tmp_path, monkeypatch, lambda content, kind: content, federation=settings["federation"], preset="paper")
+        settings |= {"n-features": 0, "classes": "", "hash-dim": 0, "min-available": 1}
+    monkeypatch.setattr(f"{__name__}.Loopback", partial(Loopback, nodes=(1, 2), **more))
+    report = run(tmp_path, monkeypatch, lambda content, kind: content, **settings)
+    assert kept.read_bytes() == (tmp_path / "out" / "model.npz").read_bytes()
+    assert FlyNNClassifier.load(kept).model_.sha256() == report["sha256"]["model"]
+
+
+def test_of_noisy_counts_the_copies_differ_in_the_record_of_the_releases_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private_parties(tmp_path, monkeypatch)
+    kept = tmp_path / "party.npz"
+    more = {"nodes": (1, 2), "on_model": lambda model: model.save(kept)}
+    monkeypatch.setattr(f"{__name__}.Loopback", partial(Loopback, **more))
+    run(tmp_path, monkeypatch, lambda content, kind: content, epsilon=1.0, delta=1e-5, **{"n-examples": 40})
+    (server,), (party,) = (FlyNNClassifier.load(path).model_.members for path in (tmp_path / "out/model.npz", kept))
+    assert (server.spec, server.readout) == (party.spec, party.readout)
+    assert (server.counts.array == party.counts.array).all()
+    assert sum(each.variance * each.times for each in server.counts.noise) == party.counts.noise[0].variance
+    assert len(party.counts.noise) == 1
+
+
 def test_a_federation_of_several_members_grows_and_is_evaluated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -761,7 +871,7 @@ def test_a_spoiled_evaluation_leaves_the_counts(tmp_path: Path, monkeypatch: pyt
     report = run(tmp_path, monkeypatch, lambda content, kind: content if kind == MessageType.TRAIN else RecordDict())
     assert report["missing"] == {}
     assert report["examples"] == 40
-    assert report["evaluation_missing"] == {"Mallory": "no reply"}
+    assert report["evaluation_missing"] == {"Mallory": "failed: its reply cannot be read (KeyError)"}
 
 
 def test_whatever_fails_after_the_counting_the_model_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

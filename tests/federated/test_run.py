@@ -279,6 +279,12 @@ def test_the_sender_of_a_failure_is_told_as_far_as_it_is_known() -> None:
     assert not Failures()
     assert Failures({"1": "failed: x\n"}).reasons(["2"]) == {"1": "failed: x", "2": "no reply"}
     assert Failures(unnamed=["bad\0file"]).reasons(["2"]) == {"2": "failed: badfile"}
+    long = Failures(
+        {"1": f"failed: Traceback {'line, ' * 100} ValueError: cause"}, [f"Other {'line, ' * 100} KeyError: x"]
+    )
+    for cid, start, end in (("1", "failed: Traceback", "ValueError: cause"), ("2", "failed: Other", "KeyError: x")):
+        reason = long.reasons(["2"])[cid]
+        assert (reason[: len(start)], reason[-len(end) :], len(reason) <= 200) == (start, end, True)
     unsure = "no reply or a failure (1 without a name, the first: bad file)"
     assert Failures(unnamed=["bad file"]).reasons(["2", "3"]) == {"2": unsure, "3": unsure}
 

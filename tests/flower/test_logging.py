@@ -121,6 +121,20 @@ def test_levels_tell_what_needs_a_look() -> None:
     assert warned == ["counts: node 3: missing: failed"]
 
 
+def test_a_reason_is_told_once_and_again_where_it_is_another() -> None:
+    steps, told = exchange(AUTO), dict[str, str]()
+    found = []
+    for reason in ("failed: no", "failed: no", "failed: yes"):
+        taken = steps.step(TRAIN, failures={"3": reason})
+        assert taken is not None
+        found += texts(taken_lines(steps.run, taken, told), logging.WARNING)
+    assert found == [
+        "columns: node 3: missing: failed: no",
+        "histograms: missing for the same reason as before: node 3",
+        "counts: node 3: missing: failed: yes",
+    ]
+
+
 @pytest.mark.parametrize("name", ["Basel", "Ulm"])
 def test_counted_parties_of_one_name_are_warned_of(name: str) -> None:
     steps = exchange(GRID)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from flwr_flynn.app.data.datasets import load_dataset
 from flwr_flynn.app.data.partition import held_out
 from tests.docs.pages import blocks
 
-from .conftest import ROOT, Deployment, Flower, free_ports
+from .conftest import ROOT, Deployment, Flower, Run, free_ports
 
 pytestmark = pytest.mark.integration
 
@@ -84,6 +85,51 @@ def test_two_files_make_one_model(federation: Federation, tmp_path: Path) -> Non
         assert (FlyNNClassifier(spec=member.spec).fit(X, y).counts_.array == member.counts.array).all()
     # No server is needed to use it.
     assert np.mean(model.predict(DIGITS.X[800:]) == DIGITS.y[800:]) > 0.85
+
+
+@pytest.mark.slow
+def test_the_page_s_parties_join_leave_and_are_private(tmp_path: Path) -> None:
+    pytest.importorskip("opendp")
+    flower = Deployment(tmp_path.resolve() / "flower")
+    flower.call(sys.executable, "-c", blocks(PAGE, "python")[0])
+    first, train, join, leave, private = (
+        [shlex.split(line) for line in block.splitlines()] for block in blocks(PAGE, "bash")
+    )
+    ports = dict(zip(("29000", "29101", "29102", "29103"), (flower.link, *free_ports(3)), strict=True))
+
+    def real(command: list[str]) -> list[str]:
+        for place, port in ports.items():
+            command = [word.replace(place, str(port)).replace("$PWD", str(flower.cwd)) for word in command]
+        return [str(ROOT) if word == "." else word for word in command]
+
+    def run(command: list[str], more: str = "") -> Run:
+        done = flower.finished(flower.call(*real([*command[:-1], f"{command[-1]} {more}"])))
+        assert done.status == "finished:completed", done.output[-6000:]
+        return done
+
+    try:
+        flower.start("superlink", *real(first[0]))
+        flower.wait_for_health(flower.link)
+        for name, command in (("site1", first[1]), ("site2", first[2])):
+            flower.start(name, *real(command))
+        assert run(train[0], "hash-dim=1024").row("parties counted") == "2 of 2"
+        flower.start("site3", *real(join[0]))
+        joined = run(join[1])
+        assert (joined.row("parties joined"), joined.row("parties in all")) == ("1 of 1", "3")
+        flower.end("site2", signal.SIGTERM)
+        flower.start("site2", *real(leave[0]))
+        assert run(leave[1]).row("parties in all") == "2"
+        for name in ("site1", "site2", "site3"):
+            flower.end(name, signal.SIGTERM)
+        for name, command in (("site1", private[0]), ("site2", private[1])):
+            flower.start(name, *real(command))
+        done = run(private[2])
+        assert done.row("parties counted") == "2 of 2"
+        assert done.row("privacy").startswith("epsilon ")
+        assert (flower.cwd / "digits.npz").is_file()
+        assert (flower.cwd / "state1").is_dir()
+    finally:
+        flower.stop()
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from flwr_flynn.app.config import NodeConfig, RunConfig
 from flwr_flynn.app.data.partition import BY_ID, IndexArray, deal, held_out, held_out_by_content
-from flwr_flynn.app.data.readers import ENDINGS, Rows, read_rows, read_width
+from flwr_flynn.app.data.readers import ENDINGS, Rows, ending, read_rows, read_width
 from flwr_flynn.app.settings import whole_numbers
 from flwr_flynn.errors import ConfigError, DataError, with_names
 from flwr_flynn.federated.party import Samples
@@ -79,8 +79,10 @@ def checked(rows: Rows) -> Dataset:
         raise DataError(name, "a label in each row", f"{n_unlabelled} rows without one")
     if rows.words.any():
         raise _in_columns(rows, "numbers", "texts", rows.words)
-    if X.dtype.kind == "f" and (bad := rows.bad).any():
-        raise _in_columns(rows, "finite numbers", f"{int(bad.sum())} samples", (~np.isfinite(X)).sum(axis=0))
+    if X.dtype.kind == "f" and rows.bad.any():
+        if (missing := np.isnan(X).sum(axis=0)).any():
+            raise _in_columns(rows, "a number in each cell", "missing values", missing)
+        raise _in_columns(rows, "finite numbers that float64 holds", "others", np.isinf(X).sum(axis=0))
     values, codes = np.unique(_labels(rows.y, name), return_inverse=True)
     return Dataset(
         X, codes.astype(np.int64).reshape(-1), values.tolist(), name, names or None, rows.groups, rows.left_out
@@ -133,7 +135,7 @@ def load_dataset(
         return _synthetic(config or RunConfig())
     if source.startswith("openml:"):
         return _openml(source)
-    if Path(source).suffix not in ENDINGS:
+    if ending(Path(source)) not in ENDINGS:
         expected = f"digits, synthetic, openml:ID or the path of a {_ENDINGS} file"
         raise ConfigError("dataset", expected, repr(Path(source).name[:80]))
     path = _existing(source)
@@ -310,7 +312,7 @@ def private_width(node: NodeConfig, features: Sequence[str] = ()) -> int:
     except DataError as error:
         text = f"{path.name}: the run's features are not all among its columns"
         hidden = DataError(path.name, "the run's features among its columns", "not all", text=text)
-        hidden.add_note(str(error))
+        hidden.add_note(full_text(error))
         raise hidden from None
 
 
@@ -320,6 +322,6 @@ def _own_file(node: NodeConfig) -> Path:
     if path is None:
         text = f"node-config data-path: no such file: {name}"
         raise ConfigError("node-config data-path", "a file", "no such file", text=text)
-    if path.suffix not in ENDINGS:
+    if ending(path) not in ENDINGS:
         raise ConfigError("node-config data-path", f"a {_ENDINGS} file", name)
     return path

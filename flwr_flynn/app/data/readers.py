@@ -11,7 +11,7 @@ columns keep the narrowest type that holds them, so that integers are hashed exa
 >>> import tempfile
 >>> with tempfile.TemporaryDirectory() as folder:
 ...     path = Path(folder, "mine.csv")
-...     _ = path.write_text("age,weight,label\\n63,80,cat\\n41,?,dog\\n7,9\\n")
+...     _ = path.write_text("age,weight,label\\n63,80,cat\\n41,heavy,dog\\n7,9\\n")
 ...     rows = read_rows(path, features=("weight",))
 >>> rows.X.tolist(), rows.bad.tolist(), rows.words.tolist(), rows.left_out
 ([[80.0], [nan], [nan]], [False, True, True], [1], ('age',))
@@ -19,6 +19,7 @@ columns keep the narrowest type that holds them, so that integers are hashed exa
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -43,6 +44,7 @@ ENDINGS = (".csv", ".parquet", ".npz")
 CHUNK = 2**14  # rows of a CSV file that are texts at a time
 
 _TRUTHS = {"false": 0.0, "true": 1.0}
+_GAPS = {"", "-", ".", "?", "#n/a", "<na>", "n/a", "na", "nan", "none", "null"}  # texts of a value that is missing
 
 
 @dataclass(frozen=True)
@@ -79,13 +81,18 @@ class Rows:
         return bad
 
 
+def ending(path: Path) -> str:
+    """The ending of a file's name, one of `ENDINGS` where the file can be read."""
+    return path.suffix.lower()
+
+
 def read_rows(
     path: Path, label: str = "", group: str = "", features: Sequence[str] = (), *, row_wise: bool = False
 ) -> Rows:
     """The rows of a file."""
-    if path.suffix == ".npz":
+    if ending(path) == ".npz":
         return _npz(path, label or "y", group, tuple(features), row_wise)
-    if path.suffix == ".csv":
+    if ending(path) == ".csv":
         return _csv(path, label or "label", group, tuple(features), row_wise)
     read = _parquet_row_wise if row_wise else _parquet
     return read(path, label or "label", group, tuple(features))
@@ -93,12 +100,12 @@ def read_rows(
 
 def read_width(path: Path, label: str = "", features: Sequence[str] = ()) -> int:
     """The number of features that `read_rows` would find, from the head of a file: no row is looked at."""
-    if path.suffix == ".npz":
+    if ending(path) == ".npz":
         shape, names = read_head(path, {"samples": "X", "label": label or "y"}, "feature_names" if features else None)
         if len(shape) != 2:
             raise DataError(path.name, "a matrix of numbers with a label for each row", f"{len(shape)} dimension(s)")
         return len(_npz_order(path, shape[1], names, features)[0]) if features else shape[1]
-    if path.suffix == ".csv":
+    if ending(path) == ".csv":
         try:
             columns = next((fields for fields in _records(path, row_wise=True) if fields != []), None) or []
         except OSError as error:
@@ -153,6 +160,10 @@ def _csv(path: Path, label: str, group: str, features: tuple[str, ...], row_wise
 
 def _records(path: Path, row_wise: bool) -> Iterator[list[str] | None]:
     """The fields of every row, [] for a blank line and None for a line that cannot be read by itself."""
+    with path.open("rb") as stream:
+        head = stream.read(4)  # of the header
+    if b"\0" in head or head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise DataError(path.name, "text in UTF-8", "UTF-16 or UTF-32")
     if not row_wise:
         with path.open(encoding="utf-8-sig", newline="") as stream:
             yield from csv.reader(stream)
@@ -166,9 +177,9 @@ def _records(path: Path, row_wise: bool) -> Iterator[list[str] | None]:
 
 
 def parsed_numbers(texts: list[str]) -> tuple[Array, int]:
-    """Numbers that texts spell, in the narrowest type for all, NaN for words and blanks; and the number of words.
+    """Numbers that texts spell, in the narrowest type for all, NaN for words and gaps; and the number of words.
 
-    >>> parsed_numbers(["1", "2"]), parsed_numbers(["0.5", "x", "", "TRUE"])
+    >>> parsed_numbers(["1", "2"]), parsed_numbers(["0.5", "x", "NA", "TRUE"])
     ((array([1, 2]), 0), (array([0.5, nan, nan, 1. ]), 1))
     """
     values = np.array(texts, dtype=object)
@@ -181,7 +192,7 @@ def parsed_numbers(texts: list[str]) -> tuple[Array, int]:
     numbers = np.fromiter(map(_number, texts), np.float64, len(texts))
     if all(text.lower() in _TRUTHS for text in texts):
         return numbers.astype(bool), 0
-    return numbers, sum(bool(texts[i].strip()) for i in np.flatnonzero(np.isnan(numbers)))
+    return numbers, sum(texts[i].strip().lower() not in _GAPS for i in np.flatnonzero(np.isnan(numbers)))
 
 
 def _number(text: str) -> float:
@@ -323,9 +334,13 @@ def _parquet_frame(path: Path) -> tuple[Any, Any]:
 
 
 def _unreadable(path: Path, error: Exception) -> DataError:
+    if isinstance(error, DataError):
+        return error
+    if isinstance(error, UnicodeError) and ending(path) == ".csv":
+        return DataError(path.name, "text in UTF-8", "another encoding, such as Latin-1 or Windows-1252")
     kind = type(error).__name__
-    text = f"{path.name}: not a readable {path.suffix} file ({kind})"
-    return DataError(path.name, f"a readable {path.suffix} file", kind, text=text)
+    text = f"{path.name}: not a readable {ending(path)} file ({kind})"
+    return DataError(path.name, f"a readable {ending(path)} file", kind, text=text)
 
 
 def _parquet_packages(path: Path) -> tuple[Any, Any]:
@@ -333,7 +348,7 @@ def _parquet_packages(path: Path) -> tuple[Any, Any]:
         return import_module("pandas"), import_module("pyarrow.parquet")
     except ImportError as error:
         needed = error.name or "pandas and pyarrow"
-        text = f"{path.suffix} files need {needed}: pip install 'flwr-flynn[data]'"
+        text = f"{ending(path)} files need {needed}: pip install 'flwr-flynn[data]'"
         raise ConfigError(needed, "flwr-flynn[data]", "none", text=text) from None
 
 

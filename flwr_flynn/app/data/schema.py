@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,11 +29,13 @@ class Layout:
         """The layout of a file's columns: the features asked for, or every column but the label and the group."""
         if n_same := len(columns) - len(set(columns)):
             raise DataError(name, "columns of different names", f"{len(columns)} columns, {n_same} of them named again")
+        if not columns:
+            raise DataError(name, "a first line with the names of the columns", "none")
         for role, column in (("label", label), ("partition-by", group)):
             if column and column not in columns:
                 text = f"{name}: no column {column!r} for the {role} among {len(columns)}"
                 error = DataError(name, f"a column {column!r}", f"{len(columns)} others", text=text)
-                raise with_names(error, columns)
+                raise _with_columns(error, columns, [column])
         rest = [index for index, column in enumerate(columns) if column != label and (column != group or not group)]
         others = [columns[index] for index in rest]
         order, left_out = by_name(others, features or others, name)
@@ -64,5 +67,20 @@ def by_name(columns: Sequence[str], wanted: Sequence[str], source: str) -> tuple
                 f"{source}: {len(bad)} of the run's {len(wanted)} features {trouble} among its {len(columns)} columns "
                 f"beside the label: {named}"
             )
-            raise DataError(source, f"each of the run's {len(wanted)} features once", f"{trouble}: {named}", text=text)
+            expected = f"each of the run's {len(wanted)} features once"
+            raise _with_columns(DataError(source, expected, f"{trouble}: {named}", text=text), columns, bad)
     return [indices[name][0] for name in wanted], tuple(name for name in columns if name not in indices)
+
+
+def _with_columns(error: DataError, columns: Sequence[str], wanted: Sequence[str]) -> DataError:
+    """`error` with notes, which stay here: the file's columns, and those that are almost what was wanted."""
+    by_form = {_form(name): name for name in wanted}
+    alike = [(column, by_form.get(_form(column), column)) for column in columns]
+    pairs = [f"{column[:60]!a} is not {name[:60]!a}" for column, name in alike if column != name]
+    if pairs:
+        error.add_note(f"capitals, blanks and forms of Unicode count: {listed(pairs)}")
+    return with_names(error, columns, most=20)
+
+
+def _form(name: str) -> str:
+    return "".join(unicodedata.normalize("NFKC", name).casefold().split())

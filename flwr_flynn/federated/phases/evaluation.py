@@ -44,7 +44,7 @@ from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.metrics import summary
 from flwr_flynn.model.model import Model, ModelMember
 from flwr_flynn.model.refinement import LARGEST_WEIGHT, Weights
-from flwr_flynn.model.scoring import Readout, given_readout, suggest_temperature
+from flwr_flynn.model.scoring import Readout, given_readout
 from flwr_flynn.model.weight_search import Search
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class EvaluationRequest(Request[Tables]):
         try:
             matrices = party.confusion(self.run, model)
         except Exception as error:  # noqa: BLE001 - its text may hold anything; `Party.reason` tells the kind alone
-            is_ours = isinstance(error, DataError | PayloadError)
+            is_ours = isinstance(error, DataError | PayloadError) and error.field in ("X", "y", "n_features")
             told = DataError("X_test, y_test", text=f"X_test, y_test: {error}") if is_ours else error
             return Answer(metrics={REFUSED: party.reason("the evaluation", told)})
         if not matrices:
@@ -242,11 +242,9 @@ def members_of(state: RunState, options: RunOptions) -> tuple[ModelMember, ...]:
     indices = kept_specs(state, options)
     parts = [totals.parts[index] for index in indices]
     weights: Sequence[float] = (1.0,)
+    readouts: Sequence[Readout]
     if selection is not None:
-        readouts = [
-            each if each.temperature else replace(each, temperature=suggest_temperature(counts, each.rule))
-            for each, counts in zip(selection.readouts, parts, strict=True)
-        ]
+        readouts = selection.readouts
         weights = tuple(choice.weight for choice in selection.choices)
     elif saved is not None and totals is saved.totals and _is_chosen(saved, options):
         readouts, weights = [saved.readouts[index] for index in indices], saved.weights  # chosen for these very counts
@@ -258,7 +256,8 @@ def members_of(state: RunState, options: RunOptions) -> tuple[ModelMember, ...]:
     specs = [state.run_spec.specs[index] for index in indices]
     if len(specs) == 1:
         weights = (1.0,)
-    return tuple(map(ModelMember, specs, parts, readouts, weights))
+    members = map(ModelMember, specs, parts, readouts, weights)
+    return tuple(replace(member, readout=member.calibrated) for member in members)  # as the parties get it
 
 
 def _is_chosen(saved: Federation, options: RunOptions) -> bool:
@@ -296,7 +295,7 @@ def _request(state: RunState, context: Context) -> EvaluationRequest:
     members = members_of(state, context.options)
     run = state.run_spec.only(kept_specs(state, context.options))
     counts = tuple(member.counts for member in members)
-    readouts = tuple(member.calibrated for member in members)
+    readouts = tuple(member.readout for member in members)
     weights = tuple(member.weight for member in members)
     n_releases = sum(release.times for release in counts[0].noise)
     if isinstance(run.mode, Secure):

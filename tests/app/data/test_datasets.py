@@ -236,8 +236,8 @@ def test_problems_travel_as_positions_and_counts_and_names_stay_here(tmp_path: P
         assert caught.value.field == "site.csv"
         return caught.value.expected, caught.value.got
 
-    finite, numbers = "finite numbers", "numbers"
-    assert problem("age,label\n7654,x\n,y\n,y\n") == (finite, "2 samples in 1 of 1 features: number 1 (2 of 3 samples)")
+    numbers, gaps = "numbers", "missing values in 1 of 1 features: number 1 (2 of 3 samples)"
+    assert problem("age,label\n7654,x\n,y\n,y\n") == ("a number in each cell", gaps)
     assert notes == "; in this file: 'age'"
     assert problem("age,label\n7654,\n1,y\n") == ("a label in each row", "1 rows without one")
     assert problem("age,name,label\n1,secret,x\n") == (
@@ -252,7 +252,7 @@ def test_problems_travel_as_positions_and_counts_and_names_stay_here(tmp_path: P
     expected = "in 3 of 7 features: number 1 (1 of 2 samples), number 2 (2 of 2 samples), number 3 (1 of 2 samples)"
     assert problem(text, label="a")[1].endswith(expected)
     assert problem("label\nx\n") == ("at least one feature", "none")
-    assert problem("") == ("a column 'label'", "0 others")
+    assert problem("") == ("a first line with the names of the columns", "none")
 
 
 def write(path: Path, columns: dict[str, list[Any]]) -> None:
@@ -327,7 +327,7 @@ def test_columns_that_the_run_announced_are_told_by_name(tmp_path: Path) -> None
     (tmp_path / "mine.csv").write_text(text)
     node = NodeConfig(data_path=str(tmp_path / "mine.csv"))
     for features, got in (
-        (("age",), "2 samples in 1 of 1 features: age (2 of 3 samples)"),
+        (("age",), "missing values in 1 of 1 features: age (2 of 3 samples)"),
         (("height", "age"), "texts in 1 of 2 features: height (1 of 3 samples)"),
         (("who", "height"), "texts in 2 of 2 features: who (3 of 3 samples), height (1 of 3 samples)"),
     ):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flwr_flynn.app.config import NodeConfig
-from flwr_flynn.app.data.datasets import load_dataset, own_share, private_share
+from flwr_flynn.app.data.datasets import full_text, load_dataset, own_share, private_share, private_width
 from flwr_flynn.app.data.partition import held_out_by_content
 from flwr_flynn.app.data.readers import CHUNK, parsed_numbers, read_rows
 from flwr_flynn.errors import ConfigError, DataError
@@ -54,7 +54,7 @@ def test_integers_stay_exact_over_many_rows_and_beside_narrower_columns(tmp_path
 
 @POLICIES
 def test_bad_rows_are_marked_and_texts_counted(row_wise: bool, tmp_path: Path) -> None:
-    text = "a,b,label\n1,2,x\n1,?,x\n1,,x\n1,inf,x\n1,2\n1,2,3,x\n1,2,\n1_0,2,x\n"
+    text = "a,b,label\n1,2,x\n1,much,x\n1,NA,x\n1,inf,x\n1,2\n1,2,3,x\n1,2,\n1_0,2,x\n"
     rows = read_rows(csv_file(tmp_path, text), row_wise=row_wise)
     assert rows.bad.tolist() == [False, True, True, True, True, True, True, True]
     assert rows.words.tolist() == [1, 1]
@@ -165,3 +165,108 @@ def test_no_value_decides_whether_a_private_parquet_file_is_read(tmp_path: Path)
     assert rows.left_out == ("unused",)
     with pytest.raises(DataError):
         read_rows(path, features=features)
+
+
+@POLICIES
+@pytest.mark.parametrize("ending", ["csv", "parquet", "npz"])
+def test_endings_are_read_in_capitals_too(ending: str, row_wise: bool, tmp_path: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    X, y = np.array([[1, 2], [3, 4]]), np.array(["x", "y"])
+    frame = pd.DataFrame(X, columns=["a", "b"]).assign(label=y)
+    path = tmp_path / f"mine.{ending.upper()}"
+    with path.open("wb") as stream:
+        if ending == "npz":
+            np.savez(stream, X=X, y=y, feature_names=["a", "b"])
+        elif ending == "csv":
+            frame.to_csv(stream, index=False)
+        else:
+            frame.to_parquet(stream, index=False)
+    node = NodeConfig(data_path=str(path), test_fraction=0.0)
+    share = (private_share if row_wise else own_share)(node, ("b", "a"))
+    assert share.X.tolist() == [[2, 1], [4, 3]]
+    assert share.y.tolist() == ["x", "y"]
+    assert private_width(node, ("b", "a")) == 2
+    assert load_dataset(str(path), label="y" if ending == "npz" else "label").X.tolist() == X.tolist()
+
+
+@pytest.mark.parametrize("name", ["mine.csv.gz", "mine.CSV.GZ", "mine.xlsx", "mine"])
+def test_other_endings_are_told_those_that_are_read(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("a,label\n1,x\n")
+    for read in (own_share, private_share, private_width):
+        with raises(ConfigError, field="node-config data-path", expected="a .csv, .parquet or .npz file"):
+            read(NodeConfig(data_path=str(tmp_path / name)))
+
+
+@pytest.mark.parametrize("gap", ["", " ", "?", "NA", "na", "N/A", "NaN", "nan", "null", "None", "-", "#N/A"])
+def test_texts_of_missing_values_are_called_so(gap: str, tmp_path: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    csv_file(tmp_path, f"age,weight,label\n1,{gap},x\n2,{gap},y\n3,7654,y\n")
+    pd.DataFrame({"age": [1, 2, 3], "weight": [gap, None, "7654"], "label": ["x", "y", "y"]}).to_parquet(
+        tmp_path / "mine.parquet"
+    )
+    for name in ("mine.csv", "mine.parquet"):
+        node = NodeConfig(data_path=str(tmp_path / name), test_fraction=0.0)
+        got = "missing values in 1 of 2 features: number 2 (2 of 3 samples)"
+        with raises(DataError, field=name, expected="a number in each cell", got=got) as caught:
+            own_share(node)
+        assert caught.value.__notes__ == ["in this file: 'weight'"]
+        with raises(DataError, field=name, got="missing values in 1 of 1 features: weight (2 of 3 samples)"):
+            own_share(node, ("weight",))
+        assert np.isnan(private_share(node).X[:, 1]).tolist() == [True, True, False]
+
+
+def test_integers_beyond_64_bits_are_numbers(tmp_path: Path) -> None:
+    path = csv_file(tmp_path, f"a,b,label\n1,{10**22},x\n{2**64 - 1},-{10**30},y\n")
+    share = own_share(NodeConfig(data_path=str(path), test_fraction=0.0))
+    assert share.X.tolist() == [[1, 1e22], [2.0**64, -1e30]]
+    csv_file(tmp_path, f"a,b,label\n1,{10**400},x\n2,3,y\n")
+    got = "others in 1 of 2 features: number 2 (1 of 2 samples)"
+    with raises(DataError, field="mine.csv", expected="finite numbers that float64 holds", got=got):
+        own_share(NodeConfig(data_path=str(path)))
+
+
+@pytest.mark.parametrize(
+    ("column", "pair"),
+    [
+        ("Weight", "'Weight' is not 'weight'"),
+        (" weight ", "' weight ' is not 'weight'"),
+        ("\uff57eight", "'\\uff57eight' is not 'weight'"),
+        ("mass", None),
+    ],
+)
+def test_the_log_has_the_columns_of_a_file_without_a_wanted_one(column: str, pair: str | None, tmp_path: Path) -> None:
+    path = csv_file(tmp_path, f"age,{column},label\n1,2,x\n")
+    node = NodeConfig(data_path=str(path), test_fraction=0.0)
+    listed = f"in this file: 'age', {column!r}"
+    for read in (own_share, private_share, private_width):
+        with pytest.raises(DataError) as caught:
+            read(node, ("weight", "age"))
+        told, kept = str(caught.value), full_text(caught.value).removeprefix(str(caught.value))
+        assert listed in kept
+        assert (pair or "is not '") in kept or pair is None
+        assert ("is not '" in kept) == (pair is not None)
+        assert column not in told.replace("weight", "")  # the server gets this, and names of the run alone
+    with pytest.raises(DataError) as caught:
+        own_share(NodeConfig(data_path=str(path), label="Label"))
+    assert caught.value.__notes__[0].endswith("'label' is not 'Label'")
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_an_encoding_other_than_utf_8_is_named(encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_bytes("größe,label\n1,x\n2,ü\n".encode(encoding))
+    wide = encoding.startswith("utf")
+    got = "UTF-16 or UTF-32" if wide else "another encoding, such as Latin-1 or Windows-1252"
+    for read in (own_share, private_share, private_width) if wide else (own_share,):
+        with raises(DataError, field="mine.csv", expected="text in UTF-8", got=got):
+            read(NodeConfig(data_path=str(path)))
+    path.write_bytes("größe,label\n1,x\n2,ü\n".encode("utf-8-sig"))
+    for read in (own_share, private_share):
+        assert read(NodeConfig(data_path=str(path), test_fraction=0.0), ("größe",)).y.tolist() == ["x", "ü"]
+
+
+def test_a_file_of_no_bytes_is_told_that_it_has_no_header(tmp_path: Path) -> None:
+    path = csv_file(tmp_path, "")
+    for read in (own_share, private_share, private_width):
+        with raises(DataError, field="mine.csv", expected="a first line with the names of the columns", got="none"):
+            read(NodeConfig(data_path=str(path)))
