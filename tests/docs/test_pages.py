@@ -80,7 +80,7 @@ def test_the_results_in_readme_are_those_that_the_experiment_wrote() -> None:
         "IID": "IID",
         "Dirichlet, alpha 0.1": "Dirichlet 0.1",
         "one class at each party": "1 class",
-        "each party's instruments differ": "feature shift",
+        "each party's instruments differ ([`align`](docs/how_to/align.md))": "feature shift",
     }
     written = rows(text_of("docs/results/noniid.md"))
     head = next(i for i, row in enumerate(written) if row[:2] == ["split", "FlyNN"])
