@@ -162,7 +162,7 @@ class GradientClient(NumPyClient):
         self.X, self.y, self.recipe, self.seed = X, y, recipe, tuple(seed)
 
     keeps = False
-    """Whether something stays at the party from round to round."""
+    """True if the party keeps state from round to round."""
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """Train for one round."""
@@ -172,12 +172,12 @@ class GradientClient(NumPyClient):
             return self.train(parameters, recipe, generator), len(self.y), {}
 
     def train(self, arrays: NDArrays, recipe: Recipe, generator: np.random.Generator) -> NDArrays:
-        """What the party sends, from what it got."""
+        """Arrays that the party sends, from those that it got."""
         return descend(arrays, self.X, self.y, recipe, generator)
 
     @staticmethod
     def first(weights: NDArrays) -> NDArrays:
-        """What the server sends in the first round."""
+        """Arrays that the server sends in the first round."""
         return weights
 
     @staticmethod

@@ -87,7 +87,7 @@ ALGORITHMS: dict[str, type[GradientClient]] = {
     "FedAvg": GradientClient, "FedProx": GradientClient, "SCAFFOLD": ScaffoldClient, HEADS: HeadClient,
     "one round": GradientClient,
 }  # fmt: skip
-"""What the parties are, by what the server does."""
+"""Kinds of parties, by the algorithm of the server."""
 
 BASELINES = ("FedAvg LR", "SCAFFOLD LR", "FedAvg MLP", "FedProx MLP", "SCAFFOLD MLP", f"{HEADS} MLP")
 """Trained for many rounds."""
@@ -532,7 +532,7 @@ def kilobytes(rows: Sequence[Row]) -> list[Row]:
 
 
 def results(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
-    """What the cells come to: sentences, each with its table."""
+    """Summaries of the cells: sentences, each with its table."""
     frame = beside(rows)
     if len(frame):
         what = "a cell is a data set, number of parties, split and seed"

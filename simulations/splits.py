@@ -105,7 +105,7 @@ class Parts:
         return replace(self, shares=shares)
 
     def right_by_party(self, predicted: Array) -> list[Array]:
-        """Whether predictions of the pooled held-out samples are right, for each party."""
+        """True where a prediction of the pooled held-out samples is right, for each party."""
         ends = np.cumsum([len(share.y_test) for share in self.shares])
         return np.split(predicted == self.pooled.y_test, ends[:-1])
 

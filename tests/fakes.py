@@ -24,7 +24,7 @@ try:
 except ImportError:  # before Flower 1.38, in which a grid names the sender
 
     class TaskIdentity:  # type: ignore[no-redef]
-        """Where newer versions keep what a message starts from."""
+        """Place of the first value of a message in newer versions."""
 
 
 from flwr_flynn import __version__, message

@@ -70,12 +70,13 @@ def main(grid: Grid, context: Context) -> None:
         if config.action == "train" and unfinished.exists():
             expected = "no run that stopped before its end"
             raise ConfigError("run-config federation", expected, f"one: {unfinished} (action = resume goes on with it)")
-        _run(grid, context, config, folder, kept, start)
+        _run(grid, context, config, folder, kept, unfinished, start)
 
 
-def _run(grid: Grid, context: Context, config: RunConfig, folder: Path, kept: Path, start: float) -> None:
+def _run(
+    grid: Grid, context: Context, config: RunConfig, folder: Path, kept: Path, unfinished: Path, start: float
+) -> None:
     parties = _simulated_parties(grid)
-    unfinished = kept.with_name(f"{kept.stem}.unfinished.npz")
     source = unfinished if config.action == "resume" else kept
     before = None if config.action == "train" else Federation.load(source, int(config.memory_limit * 2**30))
     keep = (

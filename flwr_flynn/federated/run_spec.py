@@ -315,7 +315,7 @@ def announced_names(config: Config) -> tuple[str, ...] | None:
 
 
 def announced_reference(config: Config, n_classes: int, n_features: int) -> Reference:
-    """What samples are to be aligned to, as a server announced it."""
+    """The reference of an alignment that a server announced."""
     try:
         return Reference(n_classes, n_features, config.entries[key("reference")])
     except DataError as error:

@@ -278,10 +278,14 @@ def refined_of(state: RunState, options: RunOptions) -> Weights | None:
     return saved.refined if saved is not None and state.results["counts"] is saved.totals else None
 
 
+def members_run(state: RunState, options: RunOptions) -> RunSpec:
+    """The run with the specs of the model's members alone."""
+    return state.run_spec.only(kept_specs(state, options))
+
+
 def model_of(state: RunState, options: RunOptions) -> FlyNNClassifier:
     """The classifier that the results so far make."""
-    run = state.run_spec.only(kept_specs(state, options))
-    return classifier_of(run, members_of(state, options), refined_of(state, options))
+    return classifier_of(members_run(state, options), members_of(state, options), refined_of(state, options))
 
 
 def classifier_of(run: RunSpec, members: tuple[ModelMember, ...], refined: Weights | None = None) -> FlyNNClassifier:
@@ -293,7 +297,7 @@ def classifier_of(run: RunSpec, members: tuple[ModelMember, ...], refined: Weigh
 
 def _request(state: RunState, context: Context) -> EvaluationRequest:
     members = members_of(state, context.options)
-    run = state.run_spec.only(kept_specs(state, context.options))
+    run = members_run(state, context.options)
     counts = tuple(member.counts for member in members)
     readouts = tuple(member.readout for member in members)
     weights = tuple(member.weight for member in members)

@@ -30,8 +30,8 @@ from flwr_flynn.federated.phases.evaluation import (
     Refined,
     check_room_for_weights,
     classifier_of,
-    kept_specs,
     members_of,
+    members_run,
     packed_weights,
     readouts_of,
     readouts_text,
@@ -164,16 +164,12 @@ def _factors(config: Config, n_classes: int) -> Table:
     return np.array(values, np.int64)
 
 
-def _members_run(state: RunState, context: Context) -> RunSpec:
-    return state.run_spec.only(kept_specs(state, context.options))
-
-
 def _ask_held_out(state: RunState, context: Context) -> HeldOutRequest:
-    return HeldOutRequest(_members_run(state, context))
+    return HeldOutRequest(members_run(state, context.options))
 
 
 def _no_counts(state: RunState, context: Context) -> CountsOfSpecs:
-    run = _members_run(state, context)
+    run = members_run(state, context.options)
     return CountsOfSpecs(tuple(ClassCounts.zeros(hasher, run.n_classes) for hasher in run.hashers))
 
 
@@ -193,7 +189,7 @@ def _search(state: RunState, number: int) -> Search:
 
 
 def _ask(state: RunState, context: Context, number: int) -> RefinementRequest:
-    search, run = _search(state, number), _members_run(state, context)
+    search, run = _search(state, number), members_run(state, context.options)
     members: tuple[ModelMember, ...] = ()
     if not search.accuracies:
         members = taught(members_of(state, context.options), search.counts)
