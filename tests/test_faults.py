@@ -183,8 +183,8 @@ def test_a_party_without_room_for_its_ledger_releases_nothing(tmp_path: Path) ->
 SCRIPT = """
 import hashlib, sys
 from flwr.server import Server
-from tests.fakes import *
-from flwr_flynn import FlyNNStrategy
+from tests.fakes import CLASSES, SPEC, Proxy, manager, points
+from flwr_flynn import FlyNNClient, FlyNNStrategy
 from flwr_flynn.app.data import datasets
 X, y = points(30)
 proxies = [Proxy(str(i), FlyNNClient(X[i::3], y[i::3])) for i in range(3)]

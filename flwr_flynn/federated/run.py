@@ -235,18 +235,16 @@ class Run:
             return
         phase, roster, asked = ask.phase, self._roster(ask.phase), self._asked_cids
         replies = [reply for reply in replies if reply.cid in asked]  # nobody else is heard
-        before = set() if self._batch is None else self._batch.replies.keys()
+        first = first_of_each(replies)
+        before = set() if self._batch is None else {cid for cid in first if cid in self._batch.passed}
         start = self._start(phase) if self._batch is None else self._batch.total
         batch = self._batch = phase.collect(ask.request, start, roster, self.counted, replies, self._batch)
-        for cid, reply in first_of_each(replies).items():
-            if cid in batch.passed and cid not in before:
-                self._heard.reply(reply.tensors, reply.metrics)
+        for cid in [cid for cid in first if cid in batch.passed and cid not in before]:  # not always by its first reply
+            self._heard.reply(batch.passed[cid].tensors, batch.passed[cid].metrics)
             if light:
-                told = {UNKEPT: reply.metrics[UNKEPT]} if UNKEPT in reply.metrics else {}
-                reply = replace(reply, tensors=(), metrics=told)
-                if cid in batch.passed and cid not in before:
-                    batch.passed[cid] = reply
-            batch.replies.setdefault(cid, reply)
+                batch.passed[cid] = _light(batch.passed[cid])
+        for cid, reply in first.items():
+            batch.replies.setdefault(cid, _light(reply) if light else reply)
 
     def take(self, replies: Sequence[Reply], failures: Failures, figures: Figures | None = None) -> Taken | None:
         """Check replies to the last request, add up those that pass, and go on; None if nobody was asked.
@@ -410,6 +408,11 @@ def _rounds(phases: Sequence[Phase]) -> int:
         rounds += phase.channel == TRAIN or last == EVALUATE
         last = phase.channel
     return rounds
+
+
+def _light(reply: Reply) -> Reply:
+    """The reply without its arrays, and with the one entry that is read later."""
+    return replace(reply, tensors=(), metrics={UNKEPT: reply.metrics[UNKEPT]} if UNKEPT in reply.metrics else {})
 
 
 def merged(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:

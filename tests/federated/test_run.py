@@ -426,6 +426,20 @@ def test_the_file_of_those_who_are_left_is_that_of_a_federation_without_the_othe
     assert (tmp_path / "left.npz").read_bytes() == (tmp_path / "never.npz").read_bytes()
 
 
+@pytest.mark.parametrize("light", [False, True])
+@pytest.mark.parametrize("batches", [1, 2])
+def test_a_bad_reply_before_a_good_one_of_the_same_party_costs_nobody_anything(batches: int, light: bool) -> None:
+    bad, good = replace(good_reply("1"), tensors=[b"junk", None, b""]), good_reply("1")
+    run = Run(RunOptions(SPEC, CLASSES, 1, decay=0.5))
+    run.ask(TRAIN, ["1"])
+    for each in [[bad, good]] if batches == 1 else [[bad], [good]]:
+        run.receive(each, light=light)  # type: ignore[arg-type]
+    taken = run.take([], Failures())
+    assert taken is not None
+    assert run.counts == counts_of(*points(5))
+    assert run.traffic["counts"].up == good.n_bytes
+
+
 @pytest.mark.parametrize(
     "again",
     [reply("a", cid="555"), reply("other", cid="97"), renamed(reply("zed", cid="556"), "key-556")],
