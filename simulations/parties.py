@@ -8,7 +8,8 @@ which takes time itself. Memory is that of this process and of all that it start
 before the run.
 
 "whole run" is a run of all phases (counts, selection, evaluation) of parties of one sample, with a hash of 1024 rows,
-which adds each reply as it comes: its memory above idle grows by what the server keeps of a party alone.
+which adds each reply as it comes: its memory above idle grows by what the server keeps of a party alone. "message API"
+is the same run by Flower's simulation, in its own messages, 100 parties at a time; memory is that of Ray, too.
 """
 
 from __future__ import annotations
@@ -22,13 +23,18 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
 
-from flwr_flynn import ClassCounts, FlyHash, HashSpec
+from flwr_flynn import ClassCounts, FlyHash, FlyNNClient, HashSpec, message
 from flwr_flynn.app.data.datasets import Dataset, load_dataset
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
+from flwr_flynn.federated.run import Run
 from simulations import runner
+from simulations.nodes import quiet
 from simulations.plots import _panels, _save
 from simulations.results import Row, about, markdown_table, output_folder, parser, text_table, write_csv, write_summary
 from simulations.workers import WHERE, Workers, workers
@@ -36,7 +42,7 @@ from simulations.workers import WHERE, Workers, workers
 Array = npt.NDArray[Any]
 
 _MIB = 2**20
-WHOLE = "whole run"
+WHOLE, MESSAGES = "whole run", "message API"
 _IN_ALL = "peak MiB in all"
 
 
@@ -139,24 +145,62 @@ class _Single(Sequence[Party]):
         return party_of(X, y, X_test=X, y_test=y, name=f"party-{i}", min_examples=1)
 
 
-def measure_whole(data: Dataset, n_parties: int) -> Row:
+def in_process(options: dict[str, Any], data: Dataset, rows: Array) -> Run:
+    """A run of all phases, party by party."""
+    return federate(RunOptions(**options), _Single(data, rows))
+
+
+def by_messages(options: dict[str, Any], data: Dataset, rows: Array) -> Run:
+    """The same through Flower's Message API."""
+    from flwr.simulation import run_simulation
+
+    server, client = ServerApp(), ClientApp()
+    strategy = message.FlyNNStrategy(**options, min_available_nodes=len(rows), nodes_at_a_time=100)
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        strategy.start(grid, timeout=3600)
+
+    def party(context: Context) -> FlyNNClient:
+        mine = rows[int(context.node_config["partition-id"])]
+        X, y = data.X[mine], data.y[mine]
+        return FlyNNClient(
+            X, y, X_test=X, y_test=y, min_examples=1, name=f"party-{context.node_config['partition-id']}"
+        )
+
+    @client.train()
+    def train(request: Message, context: Context) -> Message:
+        return message.train(request, party(context))
+
+    @client.evaluate()
+    def evaluate(request: Message, context: Context) -> Message:
+        return message.evaluate(request, party(context))
+
+    with quiet():
+        resources: Any = {"client_resources": {"num_cpus": 1, "num_gpus": 0}}
+        run_simulation(server, client, len(rows), backend_config=resources)
+    return strategy.run
+
+
+def measure_whole(data: Dataset, n_parties: int, name: str = WHOLE) -> Row:
     """Time and memory of a whole run of many parties."""
+    run_of = {WHOLE: in_process, MESSAGES: by_messages}[name]
     rows = samples_of(data, n_parties, 1)
     spec = HashSpec(data.X.shape[1], 1024, 6, 16, seed=1)
-    options = RunOptions(spec, data.classes, n_parties, min_examples=1)
+    options: dict[str, Any] = {"spec": spec, "classes": data.classes, "min_parties": n_parties, "min_examples": 1}
     start = time.perf_counter()
     with peak_memory() as peak:
-        run = federate(options, _Single(data, rows))
+        run = run_of(options, data, rows)
         in_all, above = peak()
     seconds = time.perf_counter() - start
     pooled = ClassCounts.from_data(FlyHash(spec), data.X[rows.ravel()], data.y[rows.ravel()], len(data.classes))
     return {
-        "where": WHOLE,
+        "where": name,
         "parties": n_parties,
         "seconds": seconds,
         "ms per party": 1000 * seconds / n_parties,
         "peak MiB above idle": above,
-        "kB above idle per party": above * _MIB / n_parties / 1000,
+        **({"kB above idle per party": above * _MIB / n_parties / 1000} if name == WHOLE else {}),
         _IN_ALL: in_all,
         "MB sent by parties": sum(each.up for each in run.traffic.values()) / 1e6,
         "sha256": run.counts.sha256()[:12],
@@ -171,6 +215,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         "process": ("one process", "tab:blue", "o"),
         "ray": ("Ray", "tab:orange", "s"),
         WHOLE: ("whole run, one sample each", "tab:green", "^"),
+        MESSAGES: ("the same by Flower's messages", "tab:red", "v"),
     }
     for axis, what, label in zip(axes, ("seconds", _IN_ALL), ("seconds", "peak memory in all, MiB"), strict=True):
         for where, (name, colour, marker) in looks.items():
@@ -194,14 +239,17 @@ def main(arguments: list[str]) -> None:
     options.add_argument("--points", type=int, default=60, help="samples of each party (default: 60)")
     options.add_argument("--where", default="process,ray", help="process, ray or both (default)")
     options.add_argument("--whole", default="", help="numbers of parties of whole runs, with commas between")
+    options.add_argument("--messages", default="", help="the same through Flower's Message API")
     options.add_argument("--ray-address", help="address of a Ray cluster")
     chosen = options.parse_args(arguments)
     try:
         numbers = [int(n) for n in (chosen.parties or ("10,100" if chosen.quick else "10,30,100,300,1000")).split(",")]
         whole = [int(n) for n in (chosen.whole or ("100" if chosen.quick else "1000,10000")).split(",")]
+        messages = [int(n) for n in chosen.messages.split(",") if n]
     except ValueError:
-        options.error(f"--parties: expected integers with commas between, got {chosen.parties} {chosen.whole}")
-    if chosen.points < 1 or min(numbers + whole) < 1:
+        got = f"{chosen.parties} {chosen.whole} {chosen.messages}"
+        options.error(f"--parties: expected integers with commas between, got {got}")
+    if chosen.points < 1 or min(numbers + whole + messages) < 1:
         options.error(f"--parties, --points: expected at least 1, got {chosen.parties}, {chosen.points}")
     places = chosen.where.split(",")
     if set(places) - set(WHERE):
@@ -215,8 +263,8 @@ def main(arguments: list[str]) -> None:
                 rows.append(measure(data, n, chosen.points, there, place))
                 print(text_table(rows[-1:]), flush=True)
     measure_whole(data, 10)
-    for n in whole:
-        rows.append(measure_whole(data, n))
+    for n, name in [*((n, WHOLE) for n in whole), *((n, MESSAGES) for n in messages)]:
+        rows.append(measure_whole(data, n, name))
         print(text_table(rows[-1:]), flush=True)
     print(f"\n{text_table(rows)}\n")
     write_csv(folder / "parties.csv", rows)

@@ -13,9 +13,10 @@ from logging import ERROR, INFO, WARNING
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Context
+from flwr.app import Context, Message, MessageType
 from flwr.client import Client
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import ClientAppCallable
 from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Scalar, Status
 from flwr.common.logger import log
 
@@ -26,7 +27,7 @@ from flwr_flynn.app.privacy_setup import own_budget, simulated_budget
 from flwr_flynn.app.runtime import in_simulation
 from flwr_flynn.errors import ConfigError, FlyNNError
 from flwr_flynn.federated.protocol import PARTY, REFUSED
-from flwr_flynn.flower import secagg
+from flwr_flynn.flower import message, records, secagg
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.privacy.ledger import Budget
@@ -160,4 +161,14 @@ def _keeper(node: NodeConfig, budget: Budget | None) -> Callable[[FlyNNClassifie
     return keep
 
 
-app = ClientApp(client_fn=client_fn, mods=[secagg.mod])
+def in_message_api(request: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Answer a request of the Message API, of a run with `nodes-at-a-time`; all others are Flower's to answer."""
+    answer = {MessageType.TRAIN: message.train, MessageType.EVALUATE: message.evaluate}.get(
+        request.metadata.message_type
+    )
+    if answer is None or not request.has_content() or records.CONFIG not in request.content:
+        return call_next(request, context)
+    return answer(request, client_fn(context))
+
+
+app = ClientApp(client_fn=client_fn, mods=[secagg.mod, in_message_api])

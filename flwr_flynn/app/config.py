@@ -70,6 +70,8 @@ class RunConfig(
             for name, fixed in _PAPER.items():
                 if self.is_given(name) and getattr(self, name) != fixed:
                     raise self.refused(name, f"{fixed or 'none'} with preset = paper")
+        if self.secure and self.nodes_at_a_time:
+            raise self.refused("nodes_at_a_time", "0 with secure = true")
         if self.secure:
             self._require_unscaled("secure = true, as sums of columns are not secure")
             if self.is_private and self.mechanism_kind != "gaussian":

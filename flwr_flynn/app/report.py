@@ -26,7 +26,7 @@ from flwr_flynn.federated.phases.histograms import Histograms
 from flwr_flynn.federated.phases.selection import Selection
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run import Run
-from flwr_flynn.flower.strategy import FlyNNStrategy
+from flwr_flynn.flower.base_strategy import BaseStrategy
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.candidates import HashPlan
@@ -50,7 +50,7 @@ EQUALITIES = {
 
 
 def compiled(
-    config: RunConfig, strategy: FlyNNStrategy, plan: HashPlan | None, parties: int | None, after: Federation
+    config: RunConfig, strategy: BaseStrategy, plan: HashPlan | None, parties: int | None, after: Federation
 ) -> dict[str, Any]:
     """The content of metrics.json."""
     counts, run = strategy.counts, strategy.run
@@ -152,7 +152,7 @@ def _party(member: Member) -> dict[str, Any]:
     return {"name": str(member), "cid": member.node, **figures}
 
 
-def _privacy(strategy: FlyNNStrategy, mechanism: Mechanism) -> dict[str, Any]:
+def _privacy(strategy: BaseStrategy, mechanism: Mechanism) -> dict[str, Any]:
     """The promise of the mechanism, and the number of samples that the noisy counts suggest."""
     epsilon = mechanism.epsilon(mechanism.delta)
     return {
@@ -188,7 +188,7 @@ def _scaling(config: RunConfig, plan: HashPlan | None, spec: HashSpec) -> str:
 
 
 def compared(
-    config: RunConfig, strategy: FlyNNStrategy, plan: HashPlan | None, parties: int, after: Federation
+    config: RunConfig, strategy: BaseStrategy, plan: HashPlan | None, parties: int, after: Federation
 ) -> dict[str, Any]:
     """Digest and equalities of a model of the pooled training samples of the counted parties; None: not comparable."""
     among = _in_the_counts(config, parties, after)

@@ -474,6 +474,13 @@ class ProcessSettings(RunSettings):
     timeout: float = setting(
         600.0, "seconds to wait for the parties, and for a round's replies; 0: as long as it takes", low=0, high=10**9
     )
+    nodes_at_a_time: int = setting(
+        0,
+        "for thousands of parties: run through Flower's Message API, ask so many at a time, and add each reply as it "
+        "comes; 0: all at once, through its classic strategy, as `secure` must",
+        low=0,
+        high=10**6,
+    )
     evaluate: str = setting(
         "auto",
         "whether parties try the model on held-out samples, and have a say in the choice; `auto`: yes, but not where "

@@ -13,6 +13,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -37,6 +38,8 @@ from flwr_flynn.federated.phases.histograms import USUAL_BINS, HistogramsRequest
 from flwr_flynn.federated.phases.secure import bound_for, check_room
 from flwr_flynn.federated.roster import unknown
 from flwr_flynn.federated.run import Run
+from flwr_flynn.flower import message
+from flwr_flynn.flower.base_strategy import BaseStrategy
 from flwr_flynn.flower.compat import Workflow, is_simulated
 from flwr_flynn.flower.compat import recorddict_compat as compat
 from flwr_flynn.flower.secagg import workflow
@@ -84,13 +87,16 @@ def _run(
     )
     plan, strategy = _strategy(grid, config, parties, before, keep)
     rounds = n_rounds(config, plan, strategy)
-    legacy = LegacyContext(context, config=ServerConfig(num_rounds=rounds), strategy=strategy)
     trouble: list[str] = []
-    counting = {}
-    if strategy.secure_bound is not None and config.secure:
-        counting = {"fit_workflow": workflow(strategy.secure_bound, config.secure_threshold, config.timeout)}
-    together = DefaultWorkflow(**counting, evaluate_workflow=_keeping(trouble))
-    together(cast(Grid, _CarefulGrid(grid, config.timeout, config.secure)), legacy)
+    if isinstance(strategy, message.FlyNNStrategy):
+        strategy.start(grid, num_rounds=rounds, timeout=config.timeout or _ENDLESS)
+    else:
+        legacy = LegacyContext(context, config=ServerConfig(num_rounds=rounds), strategy=strategy)
+        counting = {}
+        if strategy.secure_bound is not None and config.secure:
+            counting = {"fit_workflow": workflow(strategy.secure_bound, config.secure_threshold, config.timeout)}
+        together = DefaultWorkflow(**counting, evaluate_workflow=_keeping(trouble))
+        together(cast(Grid, _CarefulGrid(grid, config.timeout, config.secure)), legacy)
 
     try:
         model = strategy.model
@@ -151,8 +157,8 @@ def _strategy(
     parties: int | None,
     before: Federation | None,
     on_phase: Callable[[Run], object] | None = None,
-) -> tuple[HashPlan | None, FlyNNStrategy]:
-    """The run's plan, where it makes a new federation, and its strategy."""
+) -> tuple[HashPlan | None, FlyNNStrategy | message.FlyNNStrategy]:
+    """The run's plan, where it makes a new federation, and its strategy, of the Message API with `nodes-at-a-time`."""
     asked = config.min_available or parties or 0
     chosen = config.party_numbers()
     most = asked if chosen is None else min(len(chosen), asked)
@@ -175,12 +181,15 @@ def _strategy(
         noise = 0 if given.get("mechanism") is None else math.ceil(8 * given["mechanism"].noise_sd)
         bound = bound_for(config.max_examples + noise)
         check_room(asked, bound)
-    strategy = FlyNNStrategy(
+    make: Callable[..., FlyNNStrategy | message.FlyNNStrategy] = partial(FlyNNStrategy, min_available_clients=asked)
+    if config.nodes_at_a_time:
+        at_a_time = config.nodes_at_a_time
+        make = partial(message.FlyNNStrategy, min_available_nodes=asked, nodes_at_a_time=at_a_time)
+    strategy = make(
         **given,
         secure_bound=bound,
         purpose=config.action,
         identify=_identify(grid),
-        min_available_clients=asked,
         min_parties=needed,
         max_examples_per_party=config.max_examples or None,
         decay=config.decay_value(),
@@ -216,7 +225,7 @@ def _identify(grid: Grid) -> Callable[[str], str]:
     return identify
 
 
-def n_rounds(config: RunConfig, plan: HashPlan | None, strategy: FlyNNStrategy) -> int:
+def n_rounds(config: RunConfig, plan: HashPlan | None, strategy: BaseStrategy) -> int:
     """The number of rounds, which must be enough for the counting."""
     least = strategy.run.rounds_to_count
     if 0 < config.rounds < least:

@@ -41,10 +41,10 @@ def federate(options: RunOptions, parties: Sequence[Party], watch: Callable[[Run
     Run
         With the classifier as `model` and the results of all phases in `state`.
     """
-    run = Run(options)
+    run, cids = Run(options), [str(number) for number in range(len(parties))]
     for _ in range(run.num_rounds):
         for channel in (TRAIN, EVALUATE):
-            ask = run.ask(channel, [str(number) for number in range(len(parties))])
+            ask = run.ask(channel, cids)
             if ask is not None:
                 arrays = codec.read_tensors(ask.tensors)
                 for cid in ask.cids:

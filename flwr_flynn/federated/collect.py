@@ -59,7 +59,7 @@ def collect_each(
     """
     batch = Batch(total) if batch is None else batch
     for reply in replies:
-        cid, name = reply.cid, clean(reply.metrics.get(PARTY), 64)
+        cid, name = reply.cid, counted.known(reply.cid, clean(reply.metrics.get(PARTY), 64))
         if cid in roster or cid in batch.passed:
             batch.repeated.append(cid)
             continue
@@ -99,8 +99,9 @@ def collect_each(
             told = str(error) if isinstance(error, FlyNNError) else f"unreadable ({type(error).__name__})"
             batch.refused[cid] = f"refused: {told}"
             continue
-        batch.known[name, digests] = cid
-        if member is not None:
+        if name and digests:
+            batch.known[name, digests] = cid
+        if member is not None and cid not in counted:
             batch.heard[member.node, member.name] = cid
         if index is not None:
             batch.taken_out[cid] = index

@@ -46,7 +46,7 @@ class Context:
 
     def unheard(self, passed: Iterable[str]) -> dict[str, str]:
         """In a fold: reasons of counted parties without an answer, by name; `passed` are the cids of the others."""
-        heard = [self.counted.member(cid) for cid in passed]
+        heard = {self.counted.member(cid) for cid in passed}
         silent = [member for member in self.counted.members if member not in heard]
         absent = {self.names.get(member.node, str(member)): "not there to be asked" for member in silent}
         return absent | dict(self.missing)

@@ -410,9 +410,12 @@ def _rounds(phases: Sequence[Phase]) -> int:
     return rounds
 
 
+_LIGHT = Reply("", (), 0, {})
+
+
 def _light(reply: Reply) -> Reply:
-    """The reply without its arrays, and with the one entry that is read later."""
-    return replace(reply, tensors=(), metrics={UNKEPT: reply.metrics[UNKEPT]} if UNKEPT in reply.metrics else {})
+    """The one entry of the reply that is read later; one object for all replies without it."""
+    return replace(_LIGHT, metrics={UNKEPT: reply.metrics[UNKEPT]}) if UNKEPT in reply.metrics else _LIGHT
 
 
 def merged(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:

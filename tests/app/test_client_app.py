@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, RecordDict
+from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.client import Client
 from flwr.common import Code, EvaluateIns, FitIns, Parameters, ndarrays_to_parameters
 
-from flwr_flynn.app.client_app import client_fn, simulated_client
+from flwr_flynn.app import client_app
+from flwr_flynn.app.client_app import client_fn, in_message_api, simulated_client
 from flwr_flynn.app.config import NodeConfig, RunConfig
 from flwr_flynn.app.data.datasets import private_share
 from flwr_flynn.federated import codec
@@ -21,12 +22,14 @@ from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.protocol import PARTY, PHASE, REFUSED, UNKEPT, Request
 from flwr_flynn.federated.run_spec import Noisy, RunSpec
+from flwr_flynn.flower import records
+from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.scoring import Readout
 from flwr_flynn.privacy import LaplaceCounts, Mechanism, SimulatedRelease
-from tests.fakes import counting
+from tests.fakes import FakeGrid, counting
 
 RUN = RunSpec(HashSpec(n_features=64, hash_dim=128, row_nnz=8, hash_nnz=4, seed=1), tuple(range(10)))
 
@@ -53,6 +56,25 @@ def test_simulated_parties_hold_shares_of_one_data_set() -> None:
     replies = [fit(context(node), simulated_client) for node in nodes]
     assert [reply[2][PARTY] for reply in replies] == ["party-0", "party-1", "party-2"]
     assert sum(reply[1] for reply in replies) == 1444
+
+
+def test_requests_of_both_apis_get_the_same_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeGrid({})  # without any, no message can be made
+    party = FlyNNClient(np.eye(64), np.arange(64) % 10, name="Basel").to_client()
+    monkeypatch.setattr(client_app, "client_fn", lambda _: party)
+    node = context({})
+    asked = Message(records.request([], counting(RUN)), dst_node_id=2, message_type=MessageType.TRAIN)
+    reply = in_message_api(asked, node, lambda *_: pytest.fail("not Flower's to answer"))
+    legacy = party.fit(FitIns(ndarrays_to_parameters([]), counting(RUN)))
+    assert records.tensors_of(reply.content) == legacy.parameters.tensors
+    assert records.config_of(reply.content)[PARTY] == legacy.metrics[PARTY] == "Basel"
+
+
+@pytest.mark.parametrize("kind", [MessageType.TRAIN, MessageType.EVALUATE, MessageType.QUERY])
+def test_other_requests_are_left_to_flower(kind: str) -> None:
+    FakeGrid({})
+    asked = Message(RecordDict(), dst_node_id=2, message_type=kind)
+    assert in_message_api(asked, context({}), lambda request, _: request) is asked
 
 
 def test_a_deployed_party_reads_its_own_file(tmp_path: Path) -> None:

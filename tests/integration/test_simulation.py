@@ -71,11 +71,11 @@ def test_the_saved_model_is_the_pooled_model(first: tuple[str, Path]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("nodes", "partitioner"), [(2, "iid"), (5, "dirichlet")])
-def test_the_counts_do_not_depend_on_the_split(
-    nodes: int, partitioner: str, first: tuple[str, Path], flower: Flower
+@pytest.mark.parametrize(("nodes", "partitioner", "at_a_time"), [(2, "iid", 0), (5, "dirichlet", 2)])
+def test_the_counts_do_not_depend_on_the_split_or_the_api(
+    nodes: int, partitioner: str, at_a_time: int, first: tuple[str, Path], flower: Flower
 ) -> None:
-    run = flower.run(nodes=nodes, partitioner=partitioner, **SMALL)
+    run = flower.run(nodes=nodes, partitioner=partitioner, nodes_at_a_time=at_a_time, **SMALL)
     assert run.status == "finished:completed", run.output[-6000:]
     assert run.row("SHA-256 of the counts") == first[0]
     assert run.row("equal") == "yes"

@@ -222,10 +222,12 @@ def evaluated(total: Tables, parts: Mapping[str, Right], missing: dict[str, str]
     """Results from the sum of confusion matrices, and what is right at each party, by name."""
     if not parts:
         return Evaluation(None, missing, unkept)
-    shared, own = ({name: (part[i], part[2]) for name, part in parts.items()} for i in (0, 1))
+
+    def figures(i: int) -> dict[str, Any]:
+        return summary(total.tables[i], {name: (part[i], part[2]) for name, part in parts.items()})
+
     sent = int(total.tables[2].item())
-    personal = summary(total.tables[1], own) | {"sent": sent} if sent else None
-    return Evaluation(summary(total.tables[0], shared) | {"personal": personal}, missing, unkept)
+    return Evaluation(figures(0) | {"personal": figures(1) | {"sent": sent} if sent else None}, missing, unkept)
 
 
 def kept_specs(state: RunState, options: RunOptions) -> tuple[int, ...]:
