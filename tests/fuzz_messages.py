@@ -538,9 +538,8 @@ def use_leaving_replies(given: list[Reply]) -> None:
 
 def make_means(mutator: Mutator) -> list[Reply]:
     """Copies of a mean, as Flower's workflow hands them over."""
-    mean = counts_of(*points(mutator.below(40), mutator.below(9))).array * mutator.choice(
-        (1.0, 1 / 3, 2 / 3, 0.5, 40.0)
-    )
+    counts = counts_of(*points(mutator.below(40), mutator.below(9))).array.ravel()
+    mean = counts * mutator.choice((1.0, 1 / 3, 2 / 3, 0.5, 40.0))
     arrays = tensors([mean])
     if mutator.one_in(2):
         arrays = mutator.tensors(arrays)
@@ -557,7 +556,7 @@ def use_means(given: list[Reply]) -> None:
     batch = SECURE_SERVER.checked(given)
     assert len(batch.passed) == 3
     (mean,) = codec.read_tensors(given[0].tensors)
-    assert np.abs(batch.total.parts[0].array - 3 * mean).max() <= 1e-3
+    assert np.abs(batch.total.parts[0].array.ravel() - 3 * mean).max() <= 1e-3
     assert np.abs(batch.total.parts[0].array).max() <= 3 * 256
 
 
@@ -656,7 +655,7 @@ PUBLIC_KEYS = [public_key_to_bytes(derive_private_key(n, SECP384R1()).public_key
 STAGES: list[tuple[str, dict[str, Any]]] = [
     (Stage.SETUP, {Key.PUBLIC_KEY_1: PUBLIC_KEYS[0], Key.PUBLIC_KEY_2: PUBLIC_KEYS[1]}),
     (Stage.SHARE_KEYS, {Key.DESTINATION_LIST: [1, 2, 3], Key.CIPHERTEXT_LIST: [b"secret"] * 3}),
-    (Stage.COLLECT_MASKED_VECTORS, {Key.MASKED_PARAMETERS: tensors([np.array([9]), np.full((3, 24), 2**32 - 1)])}),
+    (Stage.COLLECT_MASKED_VECTORS, {Key.MASKED_PARAMETERS: tensors([np.array([9]), np.full(72, 2**32 - 1)])}),
     (Stage.UNMASK, {Key.NODE_ID_LIST: [1, 2, 3], Key.SHARE_LIST: [bytes(52), bytes(52), bytes(324)]}),
 ]
 
@@ -673,12 +672,12 @@ def make_stage(mutator: Mutator) -> Any:
 
 def use_stage(given: Any) -> None:
     stage, record = given
-    secagg_checks.check(stage, {1, 2, 3}, record, (3, 24))
+    secagg_checks.check(stage, {1, 2, 3}, record, (72,))
     if stage in (Stage.SHARE_KEYS, Stage.UNMASK):
         assert sorted(record[Key.DESTINATION_LIST if stage == Stage.SHARE_KEYS else Key.NODE_ID_LIST]) == [1, 2, 3]
     if stage == Stage.COLLECT_MASKED_VECTORS:
         weight, counts = (np.load(io.BytesIO(each), allow_pickle=False) for each in record[Key.MASKED_PARAMETERS])
-        assert (weight.shape, counts.shape) == ((1,), (3, 24))
+        assert (weight.shape, counts.shape) == ((1,), (72,))
         assert 0 <= min(weight.min(), counts.min()) <= max(weight.max(), counts.max()) < 2**32
 
 

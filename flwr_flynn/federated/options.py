@@ -216,7 +216,7 @@ class RunOptions:
     def selects(self) -> bool:
         """True if the parties' leave-one-out selects among candidates."""
         several = len(self.run_spec.specs) > 1 or (self.decay == "auto" and self.rule != "bayes")
-        return self.is_evaluated and isinstance(self.run_spec.mode, Plain) and several
+        return self.is_evaluated and self.mechanism is None and several
 
     @property
     def has_members(self) -> bool:

@@ -18,15 +18,24 @@ the model. The option `phases` takes the place of the whole plan.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import Phase
 from flwr_flynn.federated.phases import columns, counts, evaluation, histograms, refinement, selection
+from flwr_flynn.federated.phases.secure import collect_secure
+from flwr_flynn.federated.protocol import TRAIN
+from flwr_flynn.federated.run_spec import Secure
 
 
 def phases_of(options: RunOptions) -> tuple[Phase, ...]:
     """The phases of a run with these options, in order."""
     plan = list(options.phases) if options.phases is not None else _default(options)
+    if isinstance(options.run_spec.mode, Secure) and options.purpose == "train":
+        clear = [phase.name for phase in plan if phase.channel == TRAIN and phase.collect is not collect_secure]
+        if clear:
+            raise ConfigError("phases", "phases of secure sums alone on the train channel", ", ".join(clear))
     if options.purpose == "evaluate":
         return tuple(phase for phase in plan if phase is evaluation.EVALUATION)
     if options.purpose == "resume" and options.federation is not None:
@@ -35,14 +44,16 @@ def phases_of(options: RunOptions) -> tuple[Phase, ...]:
 
 
 def _default(options: RunOptions) -> list[Phase]:
-    return [
+    plan = [
         *([columns.COLUMNS] if options.plan is not None else []),
         *([histograms.HISTOGRAMS] if options.plan is not None and options.plan.needs_histograms else []),
         counts.phase_for(options),
         *([selection.SELECTION] if options.selects and not options.is_selected else []),
         *refinement.refinements(options.refine_rounds),
-        *([evaluation.EVALUATION] if options.is_evaluated or options.hand_out else []),
     ]
+    if isinstance(options.run_spec.mode, Secure):  # SecAgg+ is a protocol of the train channel
+        plan = [replace(phase, channel=TRAIN, collect=collect_secure) for phase in plan]
+    return plan + ([evaluation.EVALUATION] if options.is_evaluated or options.hand_out else [])
 
 
 _ORDER = ("columns", "histograms", "counts", "selection", "held-out", "evaluation")

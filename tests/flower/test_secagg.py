@@ -215,7 +215,7 @@ def masked(*arrays: np.ndarray) -> dict[str, Any]:
     return {Key.MASKED_PARAMETERS: write_tensors(arrays)}
 
 
-WEIGHT, COUNTS = np.zeros(1, np.int64), np.zeros((3, 24), np.int64)
+WEIGHT, COUNTS = np.zeros(1, np.int64), np.zeros(72, np.int64)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ WEIGHT, COUNTS = np.zeros(1, np.int64), np.zeros((3, 24), np.int64)
         (COLLECT, {Key.MASKED_PARAMETERS: []}, "masked_params: expected a weight and counts of shape"),
         (COLLECT, {Key.MASKED_PARAMETERS: [b"x", b"y"]}, "array 1: expected the bytes of numpy.save"),
         (COLLECT, masked(WEIGHT, WEIGHT), "masked_params: expected a weight and counts of shape"),
-        (COLLECT, masked(WEIGHT, COUNTS[:1, :1]), "masked_params: expected a weight and counts of shape"),
+        (COLLECT, masked(WEIGHT, COUNTS[:1]), "masked_params: expected a weight and counts of shape"),
         (COLLECT, masked(WEIGHT, COUNTS * 1.0), "masked_params: expected a weight and counts of shape"),
         (COLLECT, masked(WEIGHT - 1, COUNTS), "masked_params: expected integers from 0 below 2**32"),
         (COLLECT, masked(WEIGHT, COUNTS + 2**32), "masked_params: expected integers from 0 below 2**32"),
@@ -546,7 +546,7 @@ def test_the_mean_of_whole_numbers_becomes_their_sum_again(n: int, seed: int) ->
     random = np.random.default_rng(seed)
     parts = [counts_of(*points(int(random.integers(0, 80)), int(random.integers(100)))) for _ in range(n)]
     exact = sum(parts[1:], parts[0])
-    assert checked(replies([exact.array / n], n)).counts == exact
+    assert checked(replies([exact.array.ravel() / n], n)).counts == exact
 
 
 def test_a_workflow_that_does_not_fit_its_strategy_is_refused_before_anybody_is_asked() -> None:
@@ -563,11 +563,11 @@ def test_a_workflow_that_does_not_fit_its_strategy_is_refused_before_anybody_is_
 
 
 def test_sums_that_cannot_be_are_refused_whole() -> None:
-    good = total(1, 2, 3).array / 3
+    good = total(1, 2, 3).array.ravel() / 3
     nudged, huge, uneven = good.copy(), good.copy(), good.copy()
-    nudged[0, 0] += 0.25
-    huge[0, 0] = 1e9
-    uneven[0, 0] += 1 / 3
+    nudged[0] += 0.25
+    huge[0] = 1e9
+    uneven[0] += 1 / 3
     wrong = [[], [good, good], [good[:2]], [good.astype("f4")], [nudged], [huge], [good * np.nan], [uneven]]
     for arrays in wrong:
         server = checked(replies(arrays))
