@@ -53,7 +53,7 @@ class Noisy:
 
 @dataclass(frozen=True)
 class Secure:
-    """Counts of which the server learns the sum alone.
+    """Statistics of which the server learns the sum alone.
 
     `bound` is a power of two from 2 to 2**29 that no count exceeds; a `mechanism` has `n_honest`, so that each party
     adds a share of one noise.

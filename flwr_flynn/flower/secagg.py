@@ -1,4 +1,4 @@
-"""Exact integer sums through Flower's SecAgg+: the server sees the sum of all counts, and nobody's own.
+"""Exact integer sums through Flower's SecAgg+: the server sees the sum of all vectors, and nobody's own.
 
 Flower's SecAgg+ is made for floating-point updates: it clips, rounds at random and weights. With a weight of 1 for all
 and a quantisation step of exactly 1, none of that touches integers of at most `bound` in size. They travel shifted by

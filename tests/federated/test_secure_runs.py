@@ -10,14 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flwr_flynn.errors import ConfigError, PayloadError
+from flwr_flynn.federated.phases.evaluation import searched
 from flwr_flynn.federated.phases.secure import LARGEST_BOUND, Layout, largest_sum, of_vector, room, to_vector
 from flwr_flynn.federated.protocol import TRAIN
 from flwr_flynn.federated.run import Run
+from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.model import counts_sha256
-from tests.federated.runs import GRID, SPLITS, in_process, options_for, shares
-from tests.federated.secure_runs import Spoil, secretly
+from tests.federated.runs import AUTO, GRID, LABELS, SPLITS, X, in_process, options_for, shares
+from tests.federated.secure_runs import BOUND, Spoil, secretly
 from tests.own_phase_app.own_phase_app.histogram import HISTOGRAM
 from tests.raising import raises
+
+STANDARD, RANKS = (HashPlan(4, 3, 120, scaling, hash_dim=64) for scaling in ("standard", "ranks"))
 
 
 def facts(run: Run) -> Any:
@@ -105,8 +109,8 @@ def lost(phase: str, who: str) -> Spoil:
 
 
 def wrong(phase: str) -> Spoil:
-    """A party adds one to each entry of its vector in a phase."""
-    return lambda ask, cid, vector: vector + 1 if (ask.phase.name, cid) == (phase, "1") else vector
+    """A party sends negative numbers in a phase."""
+    return lambda ask, cid, vector: 0 * vector - BOUND if (ask.phase.name, cid) == (phase, "1") else vector
 
 
 def test_a_party_lost_in_the_selection_stays_in_the_counts() -> None:
@@ -154,3 +158,98 @@ def test_the_train_channel_of_a_secure_run_has_secure_sums_alone() -> None:
     plan = [HISTOGRAM, *secretly(options_for(GRID[0]), shares()).phases]
     with raises(ConfigError, field="phases", got="histogram"):
         secretly(options_for(GRID[0], phases=plan), shares())
+
+
+# ---- columns and histograms
+
+
+@pytest.mark.parametrize("how", SPLITS)
+@pytest.mark.parametrize("plan", [AUTO, STANDARD, RANKS])
+@pytest.mark.parametrize("least", [1, 5])
+def test_specs_are_those_in_clear(how: str, plan: HashPlan, least: int) -> None:
+    options, parts = options_for(plan, min_examples=least), shares(how)
+    clear, secret = in_process(options, parts), secretly(options, parts)
+    assert facts(secret) == facts(clear)
+    assert secret.state.results["columns"].moments == clear.state.results["columns"].moments
+    if plan.needs_histograms:
+        ranks, found = (run.state.results["histograms"].histograms for run in (clear, secret))
+        assert found.edges().tolist() == ranks.edges().tolist()
+        assert found.relevance() == ranks.relevance()
+        assert found.n_per_class.tolist() == ranks.n_per_class.tolist()
+        assert len(found.cells) <= 3 * 4 * 80
+
+
+@given(st.sampled_from([2, 64, 2**28]), st.integers(0, 10**6))
+def test_columns_of_any_size_are_summed_as_in_clear(bound: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    scales = 2.0 ** random.integers(-1000, 500, 4) if seed % 2 else np.ones(4)
+    parts = []
+    for part in shares("dirichlet"):
+        X = np.rint(part["X"] * random.choice([1, 100])) if seed % 3 else part["X"]
+        parts.append({**part, "X": X * scales, "X_test": part["X_test"] * scales})
+    options = options_for(HashPlan(4, 3, 120, "standard", hash_dim=64), fraction_evaluate=0.0)
+    clear, secret = in_process(options, parts), secretly(options, parts, bound=bound)
+    if bound == 2:  # parties of more samples are left out
+        return
+    assert secret.state.results["columns"].moments == clear.state.results["columns"].moments
+    assert secret.totals.sha256 == clear.totals.sha256
+
+
+@pytest.mark.parametrize("phase", ["range", "columns", "bins 1", "bins 3", "histograms"])
+def test_a_party_lost_before_the_counts_costs_its_columns_alone(phase: str) -> None:
+    parts = shares(n=6)
+    run = secretly(options_for(AUTO), parts, lost(phase, "1"))
+    assert len(run.counted) == 6
+    assert run.state.results["selection"].parties == 6
+    assert run.model.score(X, LABELS) > 0.9
+    missing = [name for name, roster in run.rosters.items() if roster.missing]
+    assert missing == [phase]
+
+
+@pytest.mark.parametrize("phase", ["columns", "bins 2", "histograms"])
+def test_columns_with_nonsense_in_them_are_left_as_they_are(phase: str) -> None:
+    run = secretly(options_for(AUTO), shares(), wrong(phase))
+    assert len(run.counted) == 4
+    assert all("refused: with its whole" in reason for reason in run.rosters[phase].missing.values())
+    result = run.state.results["histograms"]
+    assert bool(result.trouble) == (phase != "bins 2")
+    assert run.model.score(X, LABELS) > 0.6
+
+
+def test_a_party_of_values_out_of_range_is_left_out_of_the_columns() -> None:
+    parts = shares(n=5)
+    wild = {**parts[1], "X": parts[1]["X"] * 1e9}
+    run = secretly(options_for(AUTO), [parts[0], wild, *parts[2:]], lost("range", "1"))
+    assert run.state.results["columns"].missing == {"node 1": "no reply"}
+    assert len(run.counted) == 5
+
+
+# ---- refinement
+
+
+@pytest.mark.parametrize("how", SPLITS)
+def test_refined_weights_are_those_in_clear(how: str) -> None:
+    options, parts = options_for(GRID, refine_rounds=4), shares(how)
+    clear, secret = in_process(options, parts), secretly(options, parts)
+    assert facts(secret) == facts(clear)
+    one, other = (searched(run.state) for run in (clear, secret))
+    assert one is not None
+    assert other is not None
+    assert one.accuracies == other.accuracies
+    assert [each.tolist() for each in one.trial] == [each.tolist() for each in other.trial]
+
+
+@pytest.mark.parametrize("phase", ["held-out", "refinement 2"])
+def test_a_party_lost_in_the_refinement_is_missing_from_that_round_alone(phase: str) -> None:
+    run = secretly(options_for(GRID[0], refine_rounds=3), shares(n=5), lost(phase, "1"))
+    search = searched(run.state)
+    assert search is not None
+    assert len(search.accuracies) == 4
+    assert list(run.state.results[phase].missing) == ["party-1"]
+
+
+@pytest.mark.parametrize("phase", ["held-out", "refinement 1"])
+def test_a_round_with_nonsense_in_it_is_refused_whole(phase: str) -> None:
+    run = secretly(options_for(GRID[0], refine_rounds=2), shares(), wrong(phase))
+    assert len(run.state.results[phase].missing) == 4
+    assert run.model.score(X, LABELS) > 0.6

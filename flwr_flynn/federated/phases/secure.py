@@ -19,9 +19,9 @@ from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch, first_of_each
 from flwr_flynn.federated.party import NOISY_EXAMPLES, Party
-from flwr_flynn.federated.protocol import EXACT, PARTY, SECURE, TRAIN, Answer, Array, Config, Reply, Request
+from flwr_flynn.federated.protocol import EXACT, PARTY, SECURE, TRAIN, Answer, Array, Config, Reply, Request, key
 from flwr_flynn.federated.roster import Member, Roster, clean
-from flwr_flynn.federated.run_spec import LARGEST_BOUND, RunSpec, Secure
+from flwr_flynn.federated.run_spec import LARGEST_BOUND, RunSpec, Secure, check_bound
 from flwr_flynn.federated.statistics import S
 
 MODULUS = 2**32
@@ -52,6 +52,18 @@ def check_room(n_parties: int, bound: int) -> None:
 def room(bound: int) -> int:
     """Parties that a sum has room for: at the modulus itself all weights together would be 0."""
     return (MODULUS - 1) // (2 * bound)
+
+
+def announced_bound(config: Config) -> int | None:
+    """The bound of the secure sum that a request is for; None in clear."""
+    if "bound" not in config:
+        return None
+    bound = config.json("bound", 20)
+    try:
+        check_bound(bound)
+    except ConfigError as error:
+        raise PayloadError(key("bound"), error.expected, error.got) from None
+    return int(bound)
 
 
 def largest_sum(bound: int) -> int:
