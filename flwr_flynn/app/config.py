@@ -82,7 +82,7 @@ class RunConfig(
                 expected = (
                     "none with epsilon, which covers no sums of columns (give public center and scale, or ranges)"
                 )
-                raise self.refused("scaling", expected)
+                raise self.refused("scaling", expected, self.scaling)
         expected = f"none with action = {self.action}, which takes it from the federation's file"
         for row in self.rows():
             if self.action in row.facts.fixed_by_federation and self.is_given(row.name):

@@ -72,18 +72,15 @@ def forecast(options: RunOptions, n_parties: int) -> dict[str, Bytes] | None:
         found[f"refinement {number}"] = (_RESIDUALS * n_sums, announced + _WEIGHT * n_weights)
     if run.bound is not None:
         sums = n_classes * sum(spec.hash_dim for spec in specs)
-        for name, n_entries in _secure_entries(
-            run, len(specs), sums, n_weights, run.bound, options.refine_rounds
-        ).items():
-            found[name] = 8.0 * n_entries + 256, found.get(name, (0, 8.0 * n_columns + _CUTS * n_columns))[1]
+        for name, n_entries in _secure_entries(options, len(specs), sums, n_weights).items():
+            found[name] = 8.0 * n_entries + 512, found.get(name, (0, (8.0 + _CUTS) * n_columns))[1]
     names = [phase.name for phase in phases_of(options)]
     return {name: Bytes(round(up), round(down)) for name, (up, down) in found.items() if name in names}
 
 
-def _secure_entries(
-    run: RunSpec, n_specs: int, n_counts: int, n_weights: float, bound: int, n_rounds: int
-) -> dict[str, float]:
+def _secure_entries(options: RunOptions, n_specs: int, n_counts: int, n_weights: float) -> dict[str, float]:
     """Entries of the vectors of a secure run, each of eight bytes."""
+    run, n_rounds, bound = options.run_spec, options.refine_rounds, options.secure_bound or 2
     n_classes, n_columns, bits = run.n_classes, run.spec.n_features, bound.bit_length() - 1
     n_sums, n_tables = n_classes * n_columns, n_specs * N_DECAYS
     residuals = -(-(LEVELS * n_classes * bound).bit_length() // bits)

@@ -203,7 +203,7 @@ class Party:
                 self._touched = False
                 config, kind = Config(entries), request_of(entries)
                 what = f"phase {kind.phase}"
-                if channel not in (None, expected := kind.channel_of(config)):
+                if channel not in (None, expected := kind.channel_of(entries)):
                     raise PayloadError("channel", f"{expected} for phase {kind.phase}", channel)
                 names = announced_names(config) or ()
                 if self._load is not None and names != self._names:

@@ -10,9 +10,9 @@ evaluate     evaluation
 resume       the phase where a run stopped, and those after it
 ===========  ==============================================================
 
-In a secure run a phase "range" comes before the columns, phases "bins 1" to "bins 4" come before the histograms, and all
-but the evaluation are on the train channel. The refinement is phase "held-out" and a phase for each round; a run that
-stopped in it begins it anew. Left out are columns and histograms without a plan that derives specs from them; the
+In a secure run a phase "range" comes before the columns, phases "bins 1" to "bins 4" come before the histograms, and
+all but the evaluation are on the train channel. The refinement is phase "held-out" and a phase for each round; a run
+that stopped in it begins it anew. Left out are columns and histograms without a plan that derives specs from them; the
 selection for one candidate, where nobody tries the model, and for noisy counts; the refinement without `refine_rounds`;
 and the evaluation where nobody gets the model. The option `phases` takes the place of the whole plan.
 """

@@ -179,7 +179,7 @@ class Request(ABC, Generic[S]):
         """The request that a server announced; a `PayloadError` if it is malformed or beyond the party's limits."""
 
     @classmethod
-    def channel_of(cls, config: Config) -> str:
+    def channel_of(cls, entries: Mapping[str, Any]) -> str:
         """The channel of a request with these entries."""
         return cls.channel
 

@@ -22,18 +22,7 @@ from flwr_flynn.federated.phase import ALL, COUNTED, NEW, Context, Phase, RunSta
 from flwr_flynn.federated.phases.evaluation import kept_specs, model_of
 from flwr_flynn.federated.phases.secure import LEAST_PARTIES, Summed, check_room
 from flwr_flynn.federated.plan import phases_of
-from flwr_flynn.federated.protocol import (
-    EVALUATE,
-    PHASE,
-    PREFIX,
-    TRAIN,
-    UNKEPT,
-    VERSION,
-    Config,
-    Reply,
-    Request,
-    Scalar,
-)
+from flwr_flynn.federated.protocol import EVALUATE, PHASE, PREFIX, TRAIN, UNKEPT, VERSION, Reply, Request, Scalar
 from flwr_flynn.federated.roster import NO_REPLY, Roster, clean
 from flwr_flynn.federated.run_spec import Secure
 from flwr_flynn.federated.statistics import CountsOfSpecs
@@ -223,7 +212,7 @@ class Run:
             return None
         request = phase.request(self.state, self._context())
         ours = {PHASE: request.phase, VERSION: __version__, **request.to_config()}
-        if (channel := request.channel_of(Config(ours))) != phase.channel:
+        if (channel := request.channel_of(ours)) != phase.channel:
             raise ConfigError("channel", f"{channel} for phase {phase.name}, as its request has it", phase.channel)
         config = merged({} if theirs is None else theirs(), ours)
         if phase.channel == TRAIN:

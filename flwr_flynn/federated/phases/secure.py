@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -82,8 +82,8 @@ class Summed(Request[S]):
         return self.run.bound
 
     @classmethod
-    def channel_of(cls, config: Config) -> str:
-        return TRAIN if "bound" in config else cls.channel
+    def channel_of(cls, entries: Mapping[str, Any]) -> str:
+        return TRAIN if key("bound") in entries else cls.channel
 
     @property
     def discloses(self) -> str:
