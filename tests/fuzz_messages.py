@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest, searched
 from flwr_flynn.federated.phases.histograms import BothHistograms, HistogramsRequest
 from flwr_flynn.federated.phases.refinement import HeldOutRequest, RefinementRequest
+from flwr_flynn.federated.phases.secure import Summed
+from flwr_flynn.federated.phases.secure_columns import BinsRequest, RangeRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import (
     EVALUATE,
@@ -48,6 +51,7 @@ from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.flower import secagg_checks
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.flower.records import reply_of_evaluation
+from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import ColumnMoments
@@ -81,6 +85,13 @@ WIDE = FlyHash(HashSpec(n_features=4, hash_dim=1024, row_nnz=2, hash_nnz=16, see
 WIDE_COUNTS = [ClassCounts.from_data(WIDE, *wide) for wide in ((X[:1], CODES[:1], 3), (X, CODES, 3))]
 WIDE_COUNTS += [sum([WIDE_COUNTS[1]] * n, WIDE_COUNTS[0]) for n in (5, 300, 3000)]
 WEIGHTS, FACTORS = start_weights(PAIRS[1]), class_factors(PAIRS[1][0].n_per_class)
+SECURE_SUMS: list[Summed[Any]] = [
+    RangeRequest(replace(COLUMNS, bound=256)),
+    replace(COLUMNS, bound=256, window=(130, 10, 260, 20)),
+    *(BinsRequest(HISTOGRAMS, 256, (np.arange(8) << KEY_BITS) // 2, by_class) for by_class in (False, True)),
+    SelectionRequest(SECURE, CountsOfSpecs((COUNTS[3],)), ((Readout("balanced", 0.5),),)),
+    RefinementRequest(SECURE, WEIGHTS[:1], FACTORS),
+]
 MOMENTS = [ColumnMoments.from_data(X[:n] * 10.0**n, CODES[:n], len(CLASSES), 2) for n in (0, 9, 40)]
 
 
@@ -225,7 +236,8 @@ def request_seeds() -> list[Request[Any]]:
         *(WithdrawRequest(run) for run in (RUN, NOISY)),
         SelectionRequest(RUN, totals, (candidates,)),
         SelectionRequest(TWO, pair, (candidates[:1], candidates[1:])),
-        *(HeldOutRequest(run) for run in (RUN, TWO)),
+        *(HeldOutRequest(run) for run in (RUN, TWO, SECURE)),
+        *SECURE_SUMS,
         RefinementRequest(RUN, WEIGHTS[:1], FACTORS),
         RefinementRequest(TWO, WEIGHTS, FACTORS),
         RefinementRequest(TWO, WEIGHTS, FACTORS, members),
@@ -538,9 +550,8 @@ def use_leaving_replies(given: list[Reply]) -> None:
 
 def make_means(mutator: Mutator) -> list[Reply]:
     """Copies of a mean, as Flower's workflow hands them over."""
-    mean = counts_of(*points(mutator.below(40), mutator.below(9))).array * mutator.choice(
-        (1.0, 1 / 3, 2 / 3, 0.5, 40.0)
-    )
+    counts = counts_of(*points(mutator.below(40), mutator.below(9))).array.ravel()
+    mean = counts * mutator.choice((1.0, 1 / 3, 2 / 3, 0.5, 40.0))
     arrays = tensors([mean])
     if mutator.one_in(2):
         arrays = mutator.tensors(arrays)
@@ -557,8 +568,31 @@ def use_means(given: list[Reply]) -> None:
     batch = SECURE_SERVER.checked(given)
     assert len(batch.passed) == 3
     (mean,) = codec.read_tensors(given[0].tensors)
-    assert np.abs(batch.total.parts[0].array - 3 * mean).max() <= 1e-3
+    assert np.abs(batch.total.parts[0].array.ravel() - 3 * mean).max() <= 1e-3
     assert np.abs(batch.total.parts[0].array).max() <= 3 * 256
+
+
+def make_sums(mutator: Mutator) -> tuple[Summed[Any], list[Reply]]:
+    """Copies of a mean of anything, in the form of the statistic of a phase."""
+    asked = mutator.choice(SECURE_SUMS)
+    most = mutator.choice((0, 1, 2, 256))
+    total = np.array([mutator.below(most + 1) for _ in range(asked.n_entries)], np.int64)
+    if mutator.one_in(2):
+        total[mutator.below(len(total))] = mutator.choice((-1, -256, 3 * 256, 3 * 256 + 1, 2**40))
+    arrays = tensors([total / 3])
+    if mutator.one_in(4):
+        arrays = mutator.tensors(arrays)
+    return asked, [Reply(str(cid), arrays, 1, {PARTY: "x"}) for cid in (1, 7, 8)]
+
+
+def use_sums(given: tuple[Summed[Any], list[Reply]]) -> None:
+    """The sum is refused, or is one that some samples can have."""
+    asked, replies = given
+    found = asked.summed(replies)
+    parts = [part.astype(object) for part in asked.parts(found)]
+    for part, (shape, most) in zip(parts, asked.layout, strict=True):
+        assert part.shape == shape
+        assert (abs(part) <= 3 * most).all()
 
 
 def make_evaluation(mutator: Mutator) -> list[Reply]:
@@ -656,7 +690,7 @@ PUBLIC_KEYS = [public_key_to_bytes(derive_private_key(n, SECP384R1()).public_key
 STAGES: list[tuple[str, dict[str, Any]]] = [
     (Stage.SETUP, {Key.PUBLIC_KEY_1: PUBLIC_KEYS[0], Key.PUBLIC_KEY_2: PUBLIC_KEYS[1]}),
     (Stage.SHARE_KEYS, {Key.DESTINATION_LIST: [1, 2, 3], Key.CIPHERTEXT_LIST: [b"secret"] * 3}),
-    (Stage.COLLECT_MASKED_VECTORS, {Key.MASKED_PARAMETERS: tensors([np.array([9]), np.full((3, 24), 2**32 - 1)])}),
+    (Stage.COLLECT_MASKED_VECTORS, {Key.MASKED_PARAMETERS: tensors([np.array([9]), np.full(72, 2**32 - 1)])}),
     (Stage.UNMASK, {Key.NODE_ID_LIST: [1, 2, 3], Key.SHARE_LIST: [bytes(52), bytes(52), bytes(324)]}),
 ]
 
@@ -673,12 +707,12 @@ def make_stage(mutator: Mutator) -> Any:
 
 def use_stage(given: Any) -> None:
     stage, record = given
-    secagg_checks.check(stage, {1, 2, 3}, record, (3, 24))
+    secagg_checks.check(stage, {1, 2, 3}, record, (72,))
     if stage in (Stage.SHARE_KEYS, Stage.UNMASK):
         assert sorted(record[Key.DESTINATION_LIST if stage == Stage.SHARE_KEYS else Key.NODE_ID_LIST]) == [1, 2, 3]
     if stage == Stage.COLLECT_MASKED_VECTORS:
         weight, counts = (np.load(io.BytesIO(each), allow_pickle=False) for each in record[Key.MASKED_PARAMETERS])
-        assert (weight.shape, counts.shape) == ((1,), (3, 24))
+        assert (weight.shape, counts.shape) == ((1,), (72,))
         assert 0 <= min(weight.min(), counts.min()) <= max(weight.max(), counts.max()) < 2**32
 
 
@@ -744,6 +778,7 @@ def decoders(folder: Path) -> list[Decoder]:
         Decoder("collect: histograms", make_packed(binned, 1), use_histograms_replies, 3),
         Decoder("collect: withdraw", make_replies(left), use_leaving_replies, 2),
         Decoder("collect: secure sum", make_means, use_means, 2),
+        Decoder("collect: secure sums of other phases", make_sums, use_sums, 2),
         Decoder("collect: selection", make_ballot, use_ballot, 2),
         Decoder("collect: refinement", make_round, use_round, 2),
         Decoder("collect: evaluation", make_evaluation, use_evaluation, 2),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,11 +24,13 @@ from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.histograms import HistogramsRequest
 from flwr_flynn.federated.phases.refinement import HeldOutRequest, RefinementRequest
+from flwr_flynn.federated.phases.secure_columns import BinsRequest, RangeRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import PHASE, REFUSED, STATISTIC, Request
 from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure
 from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.flower import secagg
+from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import ModelMember
@@ -47,13 +50,22 @@ SECURE, SHARE = (RunSpec(SPEC, CLASSES, Secure(_BOUND, each)) for each in (None,
 _COUNTS, _READOUT = ClassCounts.from_data(EXACT.hasher, _X, _CODES, 3), Readout("balanced", 0.5, 1.0)
 _MEMBER, _WEIGHTS = ModelMember(SPEC, _COUNTS, _READOUT, 1.0), start_weights([_COUNTS])
 
+_COLUMNS, _HISTOGRAMS = ColumnsRequest(4, CLASSES, True, 1), HistogramsRequest(np.zeros(4), CLASSES, 1)
+
 FITS: dict[str, Request[Any]] = {
-    "columns": ColumnsRequest(4, CLASSES, True, 1),
-    "histograms": HistogramsRequest(np.zeros(4), CLASSES, 1),
+    "columns": _COLUMNS,
+    "histograms": _HISTOGRAMS,
     "exact": CountsRequest(EXACT),
     "noisy": CountsRequest(NOISY),
     "secure exact": CountsRequest(SECURE),
     "secure share": CountsRequest(SHARE),
+    "secure range": RangeRequest(replace(_COLUMNS, bound=_BOUND)),
+    "secure columns": replace(_COLUMNS, bound=_BOUND, window=(0, 300, 0, 600)),
+    "secure bins": BinsRequest(_HISTOGRAMS, _BOUND, np.arange(4) << KEY_BITS, by_class=False),
+    "secure histograms": BinsRequest(_HISTOGRAMS, _BOUND, np.arange(4) << KEY_BITS, by_class=True),
+    "secure candidates": SelectionRequest(SECURE, CountsOfSpecs((_COUNTS,)), ((Readout("balanced", 0.5),),)),
+    "secure held-out": HeldOutRequest(SECURE),
+    "secure refinement": RefinementRequest(SECURE, _WEIGHTS, np.array([64, 64, 64]), (_MEMBER,)),
     "leave exact": WithdrawRequest(EXACT),
     "leave noisy": WithdrawRequest(NOISY),
     "leave secure exact": WithdrawRequest(SECURE),

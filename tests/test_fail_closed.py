@@ -486,7 +486,7 @@ def test_exact_counts_of_a_secure_sum_are_not_called_noisy() -> None:
     for mechanism in (None, SHARED):
         server = Run(RunOptions(SPEC, CLASSES, 3, mechanism=mechanism, secure_bound=BOUND, fraction_evaluate=0.0))
         assert server.ask(TRAIN, ["0", "1", "2"]) is not None
-        mean = counts_of(*points(60)).array / 3.0
+        mean = counts_of(*points(60)).array.ravel() / 3.0
         taken = server.take(
             [Reply(str(i), ndarrays_to_parameters([mean]).tensors, 1, {}) for i in range(3)], Failures()
         )

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from flwr.common import FitIns, ndarrays_to_parameters
 
 from flwr_flynn.app.config import POLICY_KEYS, NodeConfig
+from flwr_flynn.federated.protocol import PHASE
+from flwr_flynn.flower import secagg
+from flwr_flynn.flower.client import FlyNNClient
 from tests import policy_table
 
 pytest.importorskip("opendp")
 pytest.importorskip("dp_accounting")
 
 REFINEMENT = {"held-out", "refinement", "refinement, later"}
-OPEN = {"columns", "histograms", "exact", "secure exact", "candidates", "evaluation", "model"} | REFINEMENT
+SUMS = {f"secure {name}" for name in ("range", "columns", "bins", "histograms", "candidates", "held-out", "refinement")}
+OPEN = {"columns", "histograms", "exact", "secure exact", "candidates", "evaluation", "model"} | REFINEMENT | SUMS
 PRIVATE = {"noisy", "model"}  # the model comes to the party; what it answers to that tells nothing of its records
 
 DEPLOYED = {
@@ -24,7 +30,7 @@ DEPLOYED = {
     "memory-limit": OPEN,
     "min-examples": OPEN,
     "personal": OPEN,
-    "secure": {"secure exact", "model"},
+    "secure": {"secure exact", "model"} | SUMS,
     "leave": {"leave exact", "leave secure exact", "model"},
     "policy": PRIVATE,
     "policy, label": PRIVATE,
@@ -58,6 +64,22 @@ def test_a_party_answers_what_the_allow_list_says_and_nothing_else(
         pytest.importorskip("flwr_datasets")
     expected = (DEPLOYED if runtime == "deployed" else SIMULATED).get(name, set())
     assert policy_table.accepted(runtime, keys) == expected
+
+
+def test_no_summand_of_a_secure_sum_leaves_without_a_mask_of_its_bound() -> None:
+    X, y = np.random.default_rng(0).normal(size=(90, 4)), np.array(policy_table.CLASSES)[np.arange(90) % 3]
+    client = FlyNNClient(X, y).to_client()
+    for name in {"secure exact", *SUMS}:
+        asked = policy_table.FITS[name]
+        config = {PHASE: asked.phase, **asked.to_config()}
+        ins = FitIns(ndarrays_to_parameters(asked.arrays()), config)
+        assert client.fit(ins).parameters.tensors == []
+        for bound, answers in ((256, True), (512, False)):
+            with secagg.masking(bound, 2):
+                assert bool(client.fit(ins).parameters.tensors) == answers
+        # Nor as if it were no secure sum.
+        clear = {name: value for name, value in config.items() if name not in ("flynn-bound", "flynn-mode")}
+        assert client.fit(FitIns(ins.parameters, clear)).parameters.tensors == [] or asked.phase == "columns"
 
 
 def test_the_table_has_every_key_and_every_row_of_the_allow_list() -> None:

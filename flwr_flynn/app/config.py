@@ -73,23 +73,22 @@ class RunConfig(
         if self.secure and self.nodes_at_a_time:
             raise self.refused("nodes_at_a_time", "0 with secure = true")
         if self.secure:
-            self._require_unscaled("secure = true, as sums of columns are not secure")
+            if self.align:
+                raise self.refused("align", "false with secure = true")
             if self.is_private and self.mechanism_kind != "gaussian":
                 raise self.refused("mechanism", "gaussian with secure = true (give a delta)", self.mechanism_kind)
-        if self.refine_rounds and (self.is_private or self.secure):
-            raise self.refused("refine_rounds", f"0 with {'epsilon' if self.is_private else 'secure = true'}")
         if self.is_private:
-            self._require_unscaled("epsilon, which does not cover sums of columns")
+            if self.refine_rounds:
+                raise self.refused("refine_rounds", "0 with epsilon")
+            if self.scaling not in ("default", "none"):
+                expected = (
+                    "none with epsilon, which covers no sums of columns (give public center and scale, or ranges)"
+                )
+                raise self.refused("scaling", expected, self.scaling)
         expected = f"none with action = {self.action}, which takes it from the federation's file"
         for row in self.rows():
             if self.action in row.facts.fixed_by_federation and self.is_given(row.name):
                 raise self.refused(row.name, expected)
-
-    def _require_unscaled(self, setting: str) -> None:
-        if self.scaling not in ("default", "none"):
-            raise self.refused(
-                "scaling", f"none with {setting} (give public center and scale, or ranges)", self.scaling
-            )
 
     def evaluates(self, simulated: bool) -> bool:
         """`evaluate`, with "auto" resolved."""
@@ -98,7 +97,7 @@ class RunConfig(
     def resolved(self) -> RunConfig:
         """These settings with the preset's values, or those that others call for, instead of defaults."""
         if self.preset != "paper":
-            learns = not (self.is_private or self.secure or self.is_public)
+            learns = not (self.is_private or self.is_public)
             return replace(self, scaling="auto" if learns else "none") if self.scaling == "default" else self
         given: dict[str, Any] = {**_PAPER, "decay": self.decay if self.is_given("decay") else _PAPER_DECAY}
         return replace(self, **given)
@@ -156,9 +155,9 @@ class NodeConfig(Settings):
     max_delta: float = _of_policy(0.0, "likewise, the sum of their `delta`", low=0, high=0.01)
     secure: bool = setting(
         False,
-        "counts leave the party in secure sums only; other requests are refused. With `max-epsilon` that bounds the "
-        "epsilon of the sum, while as many parties are honest as the request says; a server that invents parties "
-        "breaks that, and a share alone has a larger epsilon",
+        "nothing about training samples leaves the party but in secure sums; other requests are refused. With "
+        "`max-epsilon` that bounds the epsilon of the sum, while as many parties are honest as the request says; a "
+        "server that invents parties breaks that, and a share alone has a larger epsilon",
     )
     leave: bool = setting(
         False,

@@ -127,7 +127,7 @@ class HashSettings(RunSettings):
         "default",
         "transformation of the columns, learned from their exact sums, and from their histograms for `ranks` and "
         "`auto`; `auto`: six hashes are counted, and the best by leave-one-out are the members of the model; "
-        "`default`: `auto`, but `none` with `epsilon`, `secure`, `center`, `scale` or `ranges`",
+        "`default`: `auto`, but `none` with `epsilon`, `center`, `scale` or `ranges`",
         choices=("default", "none", *SCALINGS, "ranks", "auto"),
     )
     effort: str = _fixed(
@@ -247,7 +247,7 @@ class ReadoutSettings(RunSettings):
     refine_rounds: int = setting(
         0,
         "rounds that refine the model after its one round of counts: more accurate with many samples, for many times "
-        "the bytes; not with `epsilon` or `secure`",
+        "the bytes; not with `epsilon`",
         low=0,
         high=MOST_ROUNDS,
         fixed_by_federation=("evaluate",),
@@ -255,7 +255,7 @@ class ReadoutSettings(RunSettings):
     align: bool = setting(
         False,
         "align the columns of parties whose instruments differ, where leave-one-out over all parties decides for it; "
-        'only with `scaling="auto"`, in a new federation',
+        'only with `scaling="auto"`, in a new federation, and not with `secure`',
     )
     personal: bool = _simulated(
         True, "simulated parties may use class frequencies of their own; deployed ones have the node setting"
@@ -342,14 +342,14 @@ class PrivacySettings(RunSettings):
 
 @dataclass(frozen=True)
 class SecureSettings(RunSettings):
-    """Secure sums of counts."""
+    """Secure sums."""
 
     group = "secure"
 
     secure: bool = _fixed(
         False,
-        "count by Flower's SecAgg+: the server learns the sum alone. There is one spec then and nothing to choose; "
-        "needs `max-examples`, and at least three parties",
+        "all that parties tell of training samples goes through Flower's SecAgg+: the server learns sums alone. Needs "
+        "`max-examples`, and at least three parties",
     )
     secure_threshold: float = _fixed(
         0.67,

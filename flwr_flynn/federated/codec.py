@@ -67,10 +67,15 @@ def decode_all(
     # All blocks are looked at before one of them is unpacked.
     pairs = zip(_blocks(arrays, hashers, ("|u1",)), hashers, strict=True)
     counts = tuple(_plain(block, hasher, n_classes, n_examples, max_examples) for block, hasher in pairs)
+    check_same_samples(counts)
+    return counts
+
+
+def check_same_samples(counts: Sequence[ClassCounts]) -> None:
+    """Raise a `PayloadError` unless counts by several specs have the same samples of each class."""
     for other in counts[1:]:
         if not np.array_equal(other.n_per_class, counts[0].n_per_class):
             raise PayloadError("counts", "the same samples of each class in all blocks", "different numbers")
-    return counts
 
 
 def capacity(hasher: FlyHash) -> int:

@@ -13,10 +13,12 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import key
-from flwr_flynn.federated.run_spec import Plain, RunSpec
+from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import N_DECAYS
+from flwr_flynn.model.column_moments import SUM_BITS
 from flwr_flynn.model.leave_one_out import TEMPERATURES
+from flwr_flynn.model.refinement import LEVELS
 
 _TABLE_ENTRY = 4  # bytes of a log-loss
 _SUM = 5  # bytes of a sum of a column
@@ -25,6 +27,8 @@ _FINGERPRINT = 65  # bytes of a fingerprint, with the space behind it
 _RESIDUALS = 0.8  # bytes of a sum of residuals
 _WEIGHT = 1.0  # bytes of a weight of the refinement
 _DIGITS = 9  # bytes of a number of a centre or a scale, deflated
+_SUM_DIGITS = 90, 170  # bits of a sum of floats and of a sum of squares, as a rule
+_CUTS = 400  # bytes of the cuts between the bins of a column in a secure run
 _EDGE = 5  # bytes of an edge or a weight: they have three digits
 
 
@@ -39,11 +43,11 @@ class Bytes:
 def forecast(options: RunOptions, n_parties: int) -> dict[str, Bytes] | None:
     """Bytes of each phase for a party with an equal share of the samples, by the names of the phases.
 
-    None where the number of samples is not known, or counts are noisy or secure: their messages have a fixed size.
+    None where the number of samples is not known, or counts are noisy: their messages have a fixed size.
     """
     n_examples = None if options.plan is None else options.plan.n_examples
     run = options.run_spec
-    if not n_examples or not isinstance(run.mode, Plain) or options.federation is not None:
+    if not n_examples or run.mechanism is not None or options.federation is not None:
         return None
     specs, n_classes, share = options.counted_specs(run.specs), run.n_classes, n_examples / n_parties
     n_columns, both = run.spec.n_features, 2 if options.align else 1  # candidates of samples as they are, and aligned
@@ -66,8 +70,31 @@ def forecast(options: RunOptions, n_parties: int) -> dict[str, Bytes] | None:
     found["held-out"] = (members / 5, announced)
     for number in range(1, options.refine_rounds + 1):
         found[f"refinement {number}"] = (_RESIDUALS * n_sums, announced + _WEIGHT * n_weights)
+    if run.bound is not None:
+        sums = n_classes * sum(spec.hash_dim for spec in specs)
+        for name, n_entries in _secure_entries(options, len(specs), sums, n_weights).items():
+            found[name] = 8.0 * n_entries + 512, found.get(name, (0, (8.0 + _CUTS) * n_columns))[1]
     names = [phase.name for phase in phases_of(options)]
     return {name: Bytes(round(up), round(down)) for name, (up, down) in found.items() if name in names}
+
+
+def _secure_entries(options: RunOptions, n_specs: int, n_counts: int, n_weights: float) -> dict[str, float]:
+    """Entries of the vectors of a secure run, each of eight bytes."""
+    run, n_rounds, bound = options.run_spec, options.refine_rounds, options.secure_bound or 2
+    n_classes, n_columns, bits = run.n_classes, run.spec.n_features, bound.bit_length() - 1
+    n_sums, n_tables = n_classes * n_columns, n_specs * N_DECAYS
+    residuals = -(-(LEVELS * n_classes * bound).bit_length() // bits)
+    losses = -(-(2**26 * n_classes * bound).bit_length() // bits)
+    return {
+        "range": sum(most // bits + 1 for most in SUM_BITS),
+        "columns": n_classes + n_sums * sum(-(-most // bits) for most in _SUM_DIGITS),
+        **{f"bins {number}": n_columns * (1290 if number > 1 else 128) for number in range(1, 5)},
+        "histograms": 80 * n_sums,
+        "counts": n_counts,
+        "selection": n_classes + n_tables * (n_classes + len(TEMPERATURES) * losses),
+        "held-out": n_weights,
+        **{f"refinement {number}": n_weights * residuals for number in range(1, n_rounds + 1)},
+    }
 
 
 def _bytes_of_run(run: RunSpec) -> int:

@@ -14,7 +14,7 @@ from flwr_flynn.federated.phase import Phase
 from flwr_flynn.federated.phases.columns import foreseen
 from flwr_flynn.federated.phases.secure import LEAST_PARTIES
 from flwr_flynn.federated.roster import Identify, unknown
-from flwr_flynn.federated.run_spec import Plain, RunSpec, Secure, mode_of
+from flwr_flynn.federated.run_spec import RunSpec, Secure, mode_of
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.scoring import given_readout
@@ -94,9 +94,9 @@ class RunOptions:
         Node id -> SHA-256 of its SuperNode's public key, in hexadecimal, or "". Members of a saved run are known again
         by it, by their node id, or by their name.
     secure_bound : int, optional
-        Count by a secure sum: a power of two that no party's counts exceed. The workflow must be `secagg.workflow`, and
-        the parties' ClientApp have `secagg.mod`. There is one spec then, and no selection; a `mechanism` is a
-        `GaussianCounts` with `n_honest`.
+        Learn sums alone, by secure sums: a power of two that no party's counts exceed. The workflow must be
+        `secagg.workflow`, and the parties' ClientApp have `secagg.mod`. A `mechanism` is a `GaussianCounts` with
+        `n_honest`.
     fraction_evaluate : float, optional
         Share of the parties that try the model on held-out samples; 0 leaves out evaluation and selection. By default
         1.0; with a mechanism 0.0, as it does not cover the parties' confusion matrices.
@@ -110,7 +110,7 @@ class RunOptions:
     align : bool, default=False
         Align the columns of parties whose instruments differ, where leave-one-out decides for it, see
         `model.alignment`. Only with a `HashPlan` of scaling "auto" that has rank codes, and where parties try the
-        model. Parties join a saved run as it was decided.
+        model, and without `secure_bound`. Parties join a saved run as it was decided.
     phases : sequence of Phase, optional
         A plan of your own instead of the one that follows from the other options.
     on_phase : callable, optional
@@ -160,10 +160,9 @@ class RunOptions:
         given_readout(self.rule, self.decay)
         object.__setattr__(self, "run_spec", self._run_spec())
         self._check_refinement()
-        if boolean("align", self.align) and not (
-            self.selects and self.plan is not None and self.plan.scaling == "auto" and self.plan.needs_histograms
-        ):
-            expected = "False, but for a plan of scaling auto with rank codes that parties choose from"
+        learns = self.plan is not None and self.plan.scaling == "auto" and self.plan.needs_histograms
+        if boolean("align", self.align) and not (self.selects and learns and self.secure_bound is None):
+            expected = "False, but in clear for a plan of scaling auto with rank codes that parties choose from"
             raise ConfigError("align", expected, self.align)
 
     def _check_phases(self) -> None:
@@ -178,15 +177,14 @@ class RunOptions:
     def _check_refinement(self) -> None:
         if not integer("refine_rounds", self.refine_rounds, least=0, most=MOST_ROUNDS):
             return
-        mode = self.run_spec.mode
-        if not isinstance(mode, Plain):
-            raise ConfigError("refine_rounds", f"0 with {mode.name} counts", self.refine_rounds)
+        if self.mechanism is not None:
+            raise ConfigError("refine_rounds", "0 with noisy counts", self.refine_rounds)
         if self.purpose == "evaluate" or not self.is_evaluated:
             raise ConfigError("refine_rounds", "0 where parties do not try a new model", self.refine_rounds)
 
     def _run_spec(self) -> RunSpec:
         mode, spec = mode_of(self.mechanism, self.secure_bound), self.spec
-        if not isinstance(mode, Plain) and self.plan is not None:
+        if self.mechanism is not None and self.plan is not None:
             raise ConfigError("spec", f"no scaling by sums of columns with {mode.name} counts", self.plan.scaling)
         specs: Any = foreseen(spec) if isinstance(spec, HashPlan) else spec
         alignment: tuple[Any, ...] = ()
@@ -216,7 +214,7 @@ class RunOptions:
     def selects(self) -> bool:
         """True if the parties' leave-one-out selects among candidates."""
         several = len(self.run_spec.specs) > 1 or (self.decay == "auto" and self.rule != "bayes")
-        return self.is_evaluated and isinstance(self.run_spec.mode, Plain) and several
+        return self.is_evaluated and self.mechanism is None and several
 
     @property
     def has_members(self) -> bool:

@@ -49,7 +49,7 @@ from flwr_flynn.federated.protocol import (
     request_of,
 )
 from flwr_flynn.federated.row_wise import check_classes, check_form, count, fitting
-from flwr_flynn.federated.run_spec import Plain, RunSpec, announced_names
+from flwr_flynn.federated.run_spec import Plain, RunSpec, Secure, announced_names
 from flwr_flynn.model.alignment import Alignment, Reference
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts, memory_needed
@@ -91,7 +91,7 @@ def no_progress(_total: int) -> Progress:
     return lambda _done: None
 
 
-def no_mask(_run: RunSpec) -> None:
+def no_mask(_sum: RunSpec | Secure) -> None:
     """The mask of a party that takes part in no secure sum."""
     raise PrivacyError("secure sum", "a request by SecAgg+ through flwr_flynn.secagg.mod", "one in clear")
 
@@ -119,7 +119,7 @@ class PartyOptions:
         With `budget` or `secure`: let exact results on held-out samples leave all the same. A server that chooses its
         models can learn counts of the held-out samples from them.
     secure : bool, default=False
-        Let counts leave in secure sums only, see `flwr_flynn.secagg`.
+        Let figures leave in secure sums only, see `flwr_flynn.secagg`.
     personal : bool, default=True
         Let leave-one-out over the training samples decide whether the party's copy of the model gets its own class
         frequencies, see `model.personal`. Not with a budget.
@@ -166,7 +166,7 @@ class Party:
         has admitted a request.
     options : PartyOptions
     mask : callable, default=`no_mask`
-        Called with the run before counts leave in a secure sum; raises where nothing will mask them.
+        Called with the run, or its mode, before anything leaves in a secure sum; raises where nothing will mask it.
     progress : callable, default=`no_progress`
         Number of samples to be hashed -> callable that takes numbers of samples just hashed.
     width : callable, optional
@@ -177,7 +177,7 @@ class Party:
         self,
         load: Samples | Callable[[tuple[str, ...]], Samples],
         options: PartyOptions | None = None,
-        mask: Callable[[RunSpec], None] = no_mask,
+        mask: Callable[[RunSpec | Secure], None] = no_mask,
         progress: Callable[[int], Progress] = no_progress,
         width: Callable[[tuple[str, ...]], int] | None = None,
     ) -> None:
@@ -203,8 +203,8 @@ class Party:
                 self._touched = False
                 config, kind = Config(entries), request_of(entries)
                 what = f"phase {kind.phase}"
-                if channel not in (None, kind.channel):
-                    raise PayloadError("channel", f"{kind.channel} for phase {kind.phase}", channel)
+                if channel not in (None, expected := kind.channel_of(entries)):
+                    raise PayloadError("channel", f"{expected} for phase {kind.phase}", channel)
                 names = announced_names(config) or ()
                 if self._load is not None and names != self._names:
                     self._samples = None  # loaded by other names

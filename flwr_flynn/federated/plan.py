@@ -10,23 +10,33 @@ evaluate     evaluation
 resume       the phase where a run stopped, and those after it
 ===========  ==============================================================
 
-The refinement is phase "held-out" and a phase for each round; a run that stopped in it begins it anew. Left out are
-columns and histograms without a plan that derives specs from them; the selection for one candidate, where nobody tries
-the model, and for noisy or secure counts; the refinement without `refine_rounds`; and the evaluation where nobody gets
-the model. The option `phases` takes the place of the whole plan.
+In a secure run a phase "range" comes before the columns, phases "bins 1" to "bins 4" come before the histograms, and
+all but the evaluation are on the train channel. The refinement is phase "held-out" and a phase for each round; a run
+that stopped in it begins it anew. Left out are columns and histograms without a plan that derives specs from them; the
+selection for one candidate, where nobody tries the model, and for noisy counts; the refinement without `refine_rounds`;
+and the evaluation where nobody gets the model. The option `phases` takes the place of the whole plan.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import Phase
-from flwr_flynn.federated.phases import columns, counts, evaluation, histograms, refinement, selection
+from flwr_flynn.federated.phases import columns, counts, evaluation, histograms, refinement, secure_columns, selection
+from flwr_flynn.federated.phases.secure import collect_secure
+from flwr_flynn.federated.protocol import TRAIN
+from flwr_flynn.federated.run_spec import Secure
 
 
 def phases_of(options: RunOptions) -> tuple[Phase, ...]:
     """The phases of a run with these options, in order."""
     plan = list(options.phases) if options.phases is not None else _default(options)
+    if isinstance(options.run_spec.mode, Secure) and options.purpose == "train":
+        clear = [phase.name for phase in plan if phase.channel == TRAIN and phase.collect is not collect_secure]
+        if clear:
+            raise ConfigError("phases", "phases of secure sums alone on the train channel", ", ".join(clear))
     if options.purpose == "evaluate":
         return tuple(phase for phase in plan if phase is evaluation.EVALUATION)
     if options.purpose == "resume" and options.federation is not None:
@@ -35,14 +45,19 @@ def phases_of(options: RunOptions) -> tuple[Phase, ...]:
 
 
 def _default(options: RunOptions) -> list[Phase]:
-    return [
-        *([columns.COLUMNS] if options.plan is not None else []),
-        *([histograms.HISTOGRAMS] if options.plan is not None and options.plan.needs_histograms else []),
+    is_secure = isinstance(options.run_spec.mode, Secure)
+    learned = [] if options.plan is None else [*([secure_columns.RANGE] if is_secure else []), columns.COLUMNS]
+    if options.plan is not None and options.plan.needs_histograms:
+        learned += secure_columns.BINS if is_secure else [histograms.HISTOGRAMS]
+    plan = [
+        *learned,
         counts.phase_for(options),
         *([selection.SELECTION] if options.selects and not options.is_selected else []),
         *refinement.refinements(options.refine_rounds),
-        *([evaluation.EVALUATION] if options.is_evaluated or options.hand_out else []),
     ]
+    if is_secure:  # SecAgg+ is a protocol of the train channel
+        plan = [replace(phase, channel=TRAIN, collect=collect_secure) for phase in plan]
+    return plan + ([evaluation.EVALUATION] if options.is_evaluated or options.hand_out else [])
 
 
 _ORDER = ("columns", "histograms", "counts", "selection", "held-out", "evaluation")

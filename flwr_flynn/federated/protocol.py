@@ -178,6 +178,11 @@ class Request(ABC, Generic[S]):
     def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> Request[S]:
         """The request that a server announced; a `PayloadError` if it is malformed or beyond the party's limits."""
 
+    @classmethod
+    def channel_of(cls, entries: Mapping[str, Any]) -> str:
+        """The channel of a request with these entries."""
+        return cls.channel
+
     def arrays(self) -> list[Array]:
         """Arrays that go along with the config entries."""
         return []

@@ -20,7 +20,7 @@ from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import ALL, COUNTED, NEW, Context, Phase, RunState
 from flwr_flynn.federated.phases.evaluation import kept_specs, model_of
-from flwr_flynn.federated.phases.secure import LEAST_PARTIES, check_room
+from flwr_flynn.federated.phases.secure import LEAST_PARTIES, Summed, check_room
 from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, PREFIX, TRAIN, UNKEPT, VERSION, Reply, Request, Scalar
 from flwr_flynn.federated.roster import NO_REPLY, Roster, clean
@@ -211,11 +211,9 @@ class Run:
         if phase is None or not (cids := self._audience(phase, list(present), sample)):
             return None
         request = phase.request(self.state, self._context())
-        if request.channel != phase.channel:
-            raise ConfigError(
-                "channel", f"{request.channel} for phase {phase.name}, as its request has it", phase.channel
-            )
         ours = {PHASE: request.phase, VERSION: __version__, **request.to_config()}
+        if (channel := request.channel_of(ours)) != phase.channel:
+            raise ConfigError("channel", f"{channel} for phase {phase.name}, as its request has it", phase.channel)
         config = merged({} if theirs is None else theirs(), ours)
         if phase.channel == TRAIN:
             self._roster(phase).ask(cids)
@@ -224,6 +222,12 @@ class Run:
         self._asked, self._asked_cids = Ask(phase, request, cids, tensors, config), frozenset(cids)
         self._batch, self._heard = None, Traffic()
         return self._asked
+
+    @property
+    def n_secure_entries(self) -> int:
+        """Entries of the vector that the last request asks for, by a secure sum; 0 for any other request."""
+        request = None if self._asked is None else self._asked.request
+        return request.n_entries if isinstance(request, Summed) else 0
 
     def receive(self, replies: Sequence[Reply], light: bool = False) -> None:
         """Check some replies to the last request and add up those that pass, for a later `take`.
@@ -324,24 +328,24 @@ class Run:
             cids = [cid for cid in present if cid not in roster]
             if phase.audience == NEW:
                 cids = [cid for cid in cids if not self.counted.find(cid)]
-            return self._enough_for_secure(cids) if phase.is_counting else cids
+            return self._enough_for_secure(phase, cids)
         if phase.audience == COUNTED:
             if self.counting is None:
                 return present  # by its reply a party of the saved run is known, whatever its node id is now
-            return [cid for cid in present if self.counted.member(cid) is not None]
+            return self._enough_for_secure(phase, [cid for cid in present if self.counted.member(cid) is not None])
         share = self.options.fraction_evaluate or 1.0  # where nobody tries the model, all get it
         if share < 1 and sample is not None:
             # Of those that are there now: FedAvg's sample would wait for parties that left after the counting.
             return sample(int(len(present) * share))
         return present
 
-    def _enough_for_secure(self, cids: list[str]) -> list[str]:
+    def _enough_for_secure(self, phase: Phase, cids: list[str]) -> list[str]:
         mode = self.state.run_spec.mode
-        if not isinstance(mode, Secure):
+        if not isinstance(mode, Secure) or phase.channel != TRAIN:
             return cids
         if len(cids) < LEAST_PARTIES:
             for cid in cids:
-                self.counted.fail(cid, "not asked: too few are left for a secure sum")
+                self._roster(phase).fail(cid, "not asked: too few are left for a secure sum")
             return []
         check_room(len(cids), mode.bound)
         return cids

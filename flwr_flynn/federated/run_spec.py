@@ -53,7 +53,7 @@ class Noisy:
 
 @dataclass(frozen=True)
 class Secure:
-    """Counts of which the server learns the sum alone.
+    """Statistics of which the server learns the sum alone.
 
     `bound` is a power of two from 2 to 2**29 that no count exceeds; a `mechanism` has `n_honest`, so that each party
     adds a share of one noise.
@@ -99,7 +99,7 @@ class RunSpec:
     Parameters
     ----------
     specs : HashSpec or sequence of HashSpec
-        One; in mode `Plain` up to 16 of the same `n_features`, of which the run selects the members of the model.
+        One; without a mechanism up to 16 of the same `n_features`, of which the run selects the members of the model.
     classes : sequence of L str or L int
         Class labels, all different; class l is row l of the counts.
     mode : Plain, Noisy or Secure
@@ -129,8 +129,8 @@ class RunSpec:
             object.__setattr__(self, "feature_names", checked_names(self.feature_names, self.spec.n_features))
         if not isinstance(self.mode, Mode):
             raise ConfigError("mode", "Plain, Noisy or Secure", type(self.mode).__name__)
-        if len(self.specs) > 1 and not isinstance(self.mode, Plain):
-            raise ConfigError("spec", f"one in mode {self.mode.name}", len(self.specs))
+        if len(self.specs) > 1 and self.mechanism is not None:
+            raise ConfigError("spec", "one with a mechanism", len(self.specs))
         integer("n_aligned", self.n_aligned, least=0, most=len(self.specs) if isinstance(self.mode, Plain) else 0)
         if (self.reference is None) != (self.n_aligned == 0):
             raise ConfigError("reference", "one with aligned specs alone", type(self.reference).__name__)

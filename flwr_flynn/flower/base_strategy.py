@@ -37,6 +37,7 @@ class BaseStrategy(ABC):
                 "min_parties", f"at most min_available_{self._members} = {self._min_available}", options.min_parties
             )
         self.run = Run(options)
+        self._noted: dict[str, str] = {}  # reasons of parties that do not answer the present request, by cid
         self._told: dict[str, str] = {}  # reasons of missing parties that the log has, by name
 
     def __repr__(self) -> str:
@@ -99,8 +100,8 @@ class BaseStrategy(ABC):
         return self.run.federation(run)
 
     def note_failure(self, cid: str, reason: str) -> None:
-        """Note why a party is not counted, where the transport does not tell by a failed reply."""
-        self.run.counted.fail(cid, reason)
+        """Note why a party that is asked does not answer, where the transport does not tell by a failed reply."""
+        self._noted.setdefault(cid, reason)
 
     def summary(self) -> None:
         """Log what is going to happen."""
@@ -142,7 +143,9 @@ class BaseStrategy(ABC):
         self, replies: Sequence[Reply], failures: Failures, figures: Figures | None
     ) -> tuple[list[bytes] | None, dict[str, Any]]:
         """Check replies and add up those that pass."""
-        phase = self.run.phase(TRAIN)
+        phase, heard = self.run.phase(TRAIN), {reply.cid for reply in replies}
+        noted = {cid: reason for cid, reason in self._noted.items() if cid not in heard}
+        failures, self._noted = Failures(failures.named | noted, failures.unnamed), {}
         taken = self.run.take(replies, failures, figures if phase is not None and phase.is_counting else None)
         if taken is None:
             return None, {}

@@ -1,4 +1,4 @@
-"""Exact integer sums through Flower's SecAgg+: the server sees the sum of all counts, and nobody's own.
+"""Exact integer sums through Flower's SecAgg+: the server sees the sum of all vectors, and nobody's own.
 
 Flower's SecAgg+ is made for floating-point updates: it clips, rounds at random and weights. With a weight of 1 for all
 and a quantisation step of exactly 1, none of that touches integers of at most `bound` in size. They travel shifted by
@@ -30,7 +30,7 @@ from flwr.serverapp import Grid
 from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError
 from flwr_flynn.federated.phases.secure import LEAST_PARTIES, MODULUS, bound_for, room
 from flwr_flynn.federated.protocol import REFUSED
-from flwr_flynn.federated.run_spec import LARGEST_BOUND, RunSpec, check_bound
+from flwr_flynn.federated.run_spec import LARGEST_BOUND, RunSpec, Secure, check_bound
 from flwr_flynn.flower.compat import Workflow
 from flwr_flynn.flower.compat import recorddict_compat as compat
 from flwr_flynn.flower.secagg_checks import Replies
@@ -73,7 +73,7 @@ def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Mes
     return secaggplus_mod(message, context, count)
 
 
-def require_mask(run: RunSpec) -> None:
+def require_mask(run: RunSpec | Secure) -> None:
     """Refuse to hand over counts that nothing is going to mask, or that SecAgg+ was not set up for."""
     masked = _masked.get()
     if masked is None:
@@ -180,7 +180,7 @@ def workflow(bound: int, threshold: float, timeout: float) -> Workflow:
         if own != bound:
             raise ConfigError("secure_bound", f"the workflow's {bound}", own)
         protocol.done = False
-        replies = Replies(grid, strategy.counts.array.shape)
+        replies = Replies(grid, lambda: (strategy.run.n_secure_entries,), strategy.note_failure)
         try:
             protocol(cast(Grid, replies), context)
         except ConfigError:
@@ -188,9 +188,10 @@ def workflow(bound: int, threshold: float, timeout: float) -> Workflow:
         except Exception as error:  # noqa: BLE001 - whatever a party sent, or did not
             log(ERROR, "FlyNN: the secure sum failed", exc_info=error)
         finally:
-            # Flower does not tell a strategy who was lost, and nothing at all where the protocol ends early.
-            others = set() if protocol.done else replies.asked
-            for node, reason in (dict.fromkeys(others, _SET_ASIDE) | replies.lost).items():
-                strategy.note_failure(str(node), reason)
+            # Flower tells a strategy nothing at all where the protocol ends early.
+            if not protocol.done:
+                for node in replies.asked - replies.lost:
+                    strategy.note_failure(str(node), _SET_ASIDE)
+                strategy.aggregate_fit(0, [], [])
 
     return fit

@@ -12,7 +12,7 @@ flwr_flynn.errors.PayloadError: nids: expected each of the 2 parties asked about
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from logging import WARNING
 from typing import Any, cast
@@ -37,10 +37,12 @@ _LONGEST = 2**12  # bytes of a public key, of an encrypted message or of a share
 class Replies:
     """A grid that hands over the replies SecAgg+ can use, one of each party that was asked, and notes who gave none."""
 
-    def __init__(self, grid: Grid, shape: tuple[int, ...]) -> None:
-        self._grid, self._shape = grid, shape
+    def __init__(
+        self, grid: Grid, shape: Callable[[], tuple[int, ...]], note_failure: Callable[[str, str], object]
+    ) -> None:
+        self._grid, self._shape, self._note_failure = grid, shape, note_failure
         self.asked: set[int] = set()
-        self.lost: dict[int, str] = {}
+        self.lost: set[int] = set()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
@@ -69,14 +71,16 @@ class Replies:
                 reasons[node] = f"refused: unreadable ({type(error).__name__})"
         for node in stages.keys() - usable.keys():
             reason = clean(reasons[node], 200)
-            self.lost.setdefault(node, reason)
+            if node not in self.lost:
+                self._note_failure(str(node), reason)
+            self.lost.add(node)
             log(WARNING, "FlyNN: node %s: lost at the secure sum's stage %s: %s", node, stages[node][0], reason)
         return list(usable.values())
 
     def _check(self, reply: Message, stage: str, about: set[int], keys: set[bytes]) -> None:
         """`check`, and what concerns other parties' replies, whose public `keys` are given, or other records."""
         record = reply.content.config_records[RECORD_KEY_CONFIGS]
-        check(stage, about, record, self._shape)
+        check(stage, about, record, self._shape())
         if stage == Stage.SETUP:
             theirs: Any = {record[Key.PUBLIC_KEY_1], record[Key.PUBLIC_KEY_2]}
             if len(theirs) < 2 or keys & theirs:  # of which two are the same, parties refuse all

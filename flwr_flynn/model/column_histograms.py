@@ -117,6 +117,44 @@ class ColumnHistograms:
             total += sums.pop()
         return total if min_examples <= 1 else total._floored(min_examples)
 
+    def table(self, cuts: Integers, by_class: bool) -> Integers:
+        """Samples of each class, or of all together, in bins of the columns, (L or 1, bins).
+
+        `cuts`, ascending, are the lowest keys of the bins, column * 2**22 + key; one for key 0 of each column.
+        """
+        rows, keys = self.cells >> KEY_BITS, self.cells & ((1 << KEY_BITS) - 1)
+        bins = np.searchsorted(cuts, (rows % self.n_features << KEY_BITS) + keys, side="right") - 1
+        table = np.zeros((len(self.n_per_class) if by_class else 1, len(cuts)), np.int64)
+        np.add.at(table, (rows // self.n_features * by_class, bins), self.counts)
+        return table
+
+    @classmethod
+    def of_table(cls, n_features: int, cuts: Integers, table: Integers) -> ColumnHistograms:
+        """Histograms with samples in the bins of `table`, as if all of a bin had its lowest key.
+
+        In the lowest bin of a column, which no finite value may start, they have its highest.
+        """
+        ends = np.append(cuts[1:], n_features << KEY_BITS)
+        keys = np.where(cuts & ((1 << KEY_BITS) - 1) == 0, ends - 1, cuts)
+        labels, bins = np.nonzero(table)
+        cells = (labels * n_features << KEY_BITS) + keys[bins]
+        sizes = table[:, cuts >> KEY_BITS == 0].sum(axis=1)
+        return cls(n_features, sizes, cells, table[labels, bins])
+
+    def finer(self, cuts: Integers, n_parts: int) -> Integers:
+        """Cuts that split each bin in which `edges` or `relevance` look a quantile up; bins between are one."""
+        wanted = sorted({*_ranks(self.n_examples, N_EDGES), *_ranks(self.n_examples, 2 * _RANK_BINS)[1:-1:2]})
+        columns, keys, counts = self._over_classes()
+        # Of each column the samples are numbered from n times its index.
+        places = (np.arange(self.n_features)[:, None] * self.n_examples + np.array(wanted)).ravel()
+        found = np.unique(np.searchsorted(np.cumsum(counts), places, side="right"))
+        bins = np.unique(np.searchsorted(cuts, (columns[found] << KEY_BITS) + keys[found], side="right") - 1)
+        low, end = cuts[bins], np.append(cuts[1:], self.n_features << KEY_BITS)[bins]
+        steps = -(-(end - low) // n_parts)[:, None] * np.arange(n_parts)
+        inner = (low[:, None] + steps)[steps < (end - low)[:, None]]
+        starts = np.arange(self.n_features) << KEY_BITS
+        return np.unique(np.concatenate([starts, inner, end[end < self.n_features << KEY_BITS]]))
+
     def _floored(self, least: int) -> ColumnHistograms:
         """Put neighbouring bins together until each has at least `least` samples."""
         cells: list[int] = []
@@ -182,7 +220,7 @@ class ColumnHistograms:
             raise DataError("histograms", "at least 1 sample", 0)
         columns, keys, counts = self._over_classes()
         edges = np.empty((self.n_features, n_edges))
-        wanted = [(2 * k + 1) * n // (2 * n_edges) for k in range(n_edges)]  # in order, the sample with this index
+        wanted = _ranks(n, n_edges)
         bounds = np.searchsorted(columns, np.arange(self.n_features + 1))
         for column, (first, last) in enumerate(pairwise(bounds.tolist())):
             up_to = np.cumsum(counts[first:last])
@@ -236,6 +274,11 @@ class ColumnHistograms:
         table = np.zeros(len(self.n_per_class) * self.n_features * n_ranges, np.int64)
         np.add.at(table, rows * n_ranges + ranges, self.counts)
         return table.reshape(len(self.n_per_class), self.n_features, n_ranges).astype(np.float64)
+
+
+def _ranks(n: int, n_edges: int) -> list[int]:
+    """Indices, in order of their values, of the samples at the quantiles of a column."""
+    return [(2 * k + 1) * n // (2 * n_edges) for k in range(n_edges)]
 
 
 def _cells(

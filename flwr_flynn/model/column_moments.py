@@ -250,7 +250,10 @@ class ColumnMoments:
         return [math.sqrt(value / most) + _FAINTEST if most else 1.0 for value in informative]
 
 
-_MOST_LIMBS = ((_UNIT + 1024 + 64) // _LIMB + 2, (2 * (_UNIT + 1024) + 64) // _LIMB + 2)
+SUM_BITS = (_UNIT + 1024 + 64, 2 * (_UNIT + 1024) + 64)
+"""Bits of a sum and of a sum of squares of fewer than 2**63 samples, at most."""
+
+_MOST_LIMBS = tuple(bits // _LIMB + 2 for bits in SUM_BITS)
 MOST_LIMBS = max(_MOST_LIMBS) + 1
 """Of a sum and the index of the lowest, in the form of `ColumnMoments.to_limbs`."""
 

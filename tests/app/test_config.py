@@ -194,7 +194,8 @@ def test_a_scaling_by_name_excludes_one_by_hand(scaling: str) -> None:
         ({"scaling": "default", "effort": "quick", "max-members": 1}, "auto"),
         ({"decay": 0.5, "rule": "bayes"}, "auto"),
         ({"epsilon": 1.0}, "none"),
-        ({"secure": True, "max-examples": 100}, "none"),
+        ({"secure": True, "max-examples": 100}, "auto"),
+        ({"secure": True, "max-examples": 100, "epsilon": 1.0, "delta": 1e-5}, "none"),
         ({"center": "1"}, "none"),
         ({"scale": "2"}, "none"),
         ({"ranges": "0:16"}, "none"),
@@ -214,15 +215,26 @@ def test_the_default_scaling_is_the_choice_among_six_where_nothing_forbids_it(
     assert len(foreseen(plan)) == (6 if scaling == "auto" else 1)
 
 
-@pytest.mark.parametrize("setting", [{"epsilon": 1.0}, {"secure": True, "max-examples": 100}])
+@pytest.mark.parametrize("more", [{}, {"delta": 1e-5, "secure": True, "max-examples": 100}])
 @pytest.mark.parametrize("scaling", ["ranks", "auto", "standard"])
-def test_nothing_is_learned_of_the_columns_in_private_and_secure_runs(setting: dict[str, Any], scaling: str) -> None:
+def test_nothing_is_learned_of_the_columns_in_private_runs(more: dict[str, Any], scaling: str) -> None:
     with raises(ConfigError, field="run-config scaling"):
-        RunConfig.parse({**setting, "scaling": scaling})
+        RunConfig.parse({"epsilon": 1.0, **more, "scaling": scaling})
 
 
-@pytest.mark.parametrize("setting", [{"epsilon": 1.0}, {"secure": True, "max-examples": 100}, {"action": "evaluate"}])
-def test_private_secure_and_finished_runs_refine_nothing(setting: dict[str, Any]) -> None:
+def test_a_secure_run_learns_and_refines_as_one_in_clear_and_aligns_nothing() -> None:
+    secure = {"secure": True, "max-examples": 100}
+    for setting in ({"scaling": "ranks"}, {"effort": "thorough", "max-members": 2}, {"refine-rounds": 3}):
+        RunConfig.parse({**secure, **setting})
+    with raises(ConfigError, field="run-config align"):
+        RunConfig.parse({**secure, "align": True})
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"epsilon": 1.0}, {"epsilon": 1.0, "delta": 1e-5, "secure": True, "max-examples": 100}, {"action": "evaluate"}],
+)
+def test_private_and_finished_runs_refine_nothing(setting: dict[str, Any]) -> None:
     more = {"federation": "f.npz"} if "action" in setting else {}
     with raises(ConfigError, field="run-config refine-rounds"):
         RunConfig.parse({**setting, **more, "refine-rounds": 3})

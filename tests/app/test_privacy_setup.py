@@ -290,7 +290,7 @@ def test_a_request_carries_the_mechanism(mechanism: Mechanism) -> None:
         ({"mode": "plain"}, ("mode", "Plain, Noisy or Secure", "str")),
         ({"mechanism": LaplaceCounts(1.0, hash_nnz=4, n_classes=3)}, ("mechanism", "hash_nnz 3", "4")),
         ({"mechanism": LaplaceCounts(1.0, hash_nnz=3, n_classes=2)}, ("mechanism", "n_classes 3", "2")),
-        ({"specs": [SPEC, replace(SPEC, hash_dim=25)]}, ("spec", "one in mode noisy", "2")),
+        ({"specs": [SPEC, replace(SPEC, hash_dim=25)]}, ("spec", "one with a mechanism", "2")),
     ],
 )
 def test_a_run_that_does_not_fit_together(changes: dict[str, Any], facts: tuple[str, str, str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.forecast import forecast
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.model.candidates import HashPlan
-from tests.federated.runs import AUTO, GRID, options_for
+from flwr_flynn.privacy import LaplaceCounts
+from tests.federated.runs import AUTO, GRID, options_for, shares
+from tests.federated.secure_runs import BOUND, secretly
 
 
 @pytest.mark.parametrize(
@@ -38,11 +41,24 @@ def test_a_run_takes_no_more_bytes_than_were_forecast(changes: dict[str, Any]) -
     [
         (GRID, {}),
         (HashPlan(4, 3, None, "auto"), {}),
-        (HashPlan(4, 3, 120), {"secure_bound": 256, "min_parties": 3}),
+        (HashPlan(4, 3, 120, hash_dim=64, hash_nnz=4), {"mechanism": LaplaceCounts(1.0, hash_nnz=4, n_classes=3)}),
     ],
 )
 def test_where_sizes_are_not_known_there_is_no_forecast(spec: Any, changes: dict[str, Any]) -> None:
     assert forecast(RunOptions(**options_for(spec, **changes)), 4) is None
+
+
+def test_a_secure_run_takes_no_more_bytes_than_were_forecast() -> None:
+    options = options_for(replace(AUTO, hash_dim=2048), refine_rounds=2)
+    found = forecast(RunOptions(**options | {"secure_bound": BOUND, "min_parties": 3}), 4)
+    run = secretly(options, shares())
+    assert found is not None
+    assert found.keys() == run.traffic.keys()
+    for name, each in run.traffic.items():
+        assert each.per_party["up"] <= found[name].up, name
+    total = sum(each.up + each.down for each in found.values())
+    taken = sum(sum(each.per_party.values()) for each in run.traffic.values())
+    assert taken <= total <= 3 * taken
 
 
 def test_a_forecast_draws_no_hash(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,8 @@ def names(**changes: Any) -> list[str]:
         ({"refine_rounds": 1, "spec": WEIGHTED}, "columns counts selection held-out refinement-1 evaluation"),
         ({"mechanism": NOISE}, "counts"),
         ({"mechanism": NOISE, "fraction_evaluate": 1.0}, "counts evaluation"),
-        ({"secure_bound": 256, "min_parties": 3}, "counts evaluation"),
+        ({"secure_bound": 256, "min_parties": 3}, "counts selection evaluation"),
+        ({"secure_bound": 256, "min_parties": 3, "decay": 0.5}, "counts evaluation"),
     ],
     ids=str,
 )

@@ -87,7 +87,7 @@ def test_several_specs_make_the_round_trip() -> None:
         ({"specs": [GRID[0]] * 2}, "spec", "1 duplicates"),
         ({"specs": [GRID[0], HashSpec(5, 10, 1, 1, 0)]}, "spec", "[4, 5]"),
         ({"specs": [GRID[0], 3]}, "spec", "a int"),
-        ({"specs": GRID, "mode": Secure(2)}, "spec", "2"),
+        ({"specs": GRID, "mode": Secure(2, SHARE)}, "spec", "2"),
         ({"mode": "clear"}, "mode", "str"),
         ({"mode": Noisy(LaplaceCounts(1.0, hash_nnz=3, n_classes=4))}, "mechanism", "4"),
         ({"mode": Noisy(LaplaceCounts(1.0, hash_nnz=5, n_classes=3))}, "mechanism", "5"),

@@ -11,6 +11,7 @@ from flwr.server import Server
 from flwr_flynn import message
 from flwr_flynn.errors import AggregationError
 from flwr_flynn.federated import codec
+from flwr_flynn.federated.protocol import TRAIN
 from flwr_flynn.flower.base_strategy import BaseStrategy
 from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.hashing.flyhash import FlyHash
@@ -91,8 +92,10 @@ def test_a_private_strategy_tells_its_guarantee() -> None:
 
 def test_a_failure_outside_the_transport_can_be_noted() -> None:
     strategy = FlyNNStrategy(spec=SPEC, classes=CLASSES, min_parties=1, min_available_clients=1)
+    assert strategy.run.ask(TRAIN, ["6", "7"])
     strategy.note_failure("7", "dropped out")
-    assert strategy.missing == {"node 7": "dropped out"}
+    strategy.aggregate_fit(1, [], [])
+    assert strategy.missing == {"node 6": "no reply", "node 7": "dropped out"}
 
 
 def test_the_server_s_own_evaluation_gets_the_selected_counts_and_none_before_there_is_a_spec() -> None:

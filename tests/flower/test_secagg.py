@@ -24,6 +24,7 @@ from flwr_flynn import ClassCounts, FlyNNClient, FlyNNStrategy
 from flwr_flynn.app.client_app import UnreadyClient
 from flwr_flynn.errors import AggregationError, ConfigError, PayloadError
 from flwr_flynn.federated import codec
+from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.codec import write_tensors
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
@@ -36,6 +37,7 @@ from flwr_flynn.federated.run_spec import LARGEST_BOUND, Mode, Noisy, Plain, Run
 from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.flower import secagg
 from flwr_flynn.flower.compat import recorddict_compat as compat
+from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.scoring import Readout
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
@@ -130,6 +132,39 @@ def test_the_secure_sum_is_the_plain_sum_bit_for_bit(n_parties: int) -> None:
             assert all(not record for record in reply.content.array_records.values())
 
 
+def test_a_whole_run_is_that_in_clear_bit_for_bit() -> None:
+    plan = HashPlan(4, 3, 100, "auto", hash_dim=128)
+    options = {"spec": plan, "classes": CLASSES, "min_examples": 1, "refine_rounds": 2}
+    parts = [points(20, seed=i) for i in range(5)]
+    clear = federate(RunOptions(**options, min_parties=5), [party_of(*part, min_examples=1) for part in parts])
+    strategy = FlyNNStrategy(**options, min_parties=3, min_available_clients=5, secure_bound=256)
+    wire = Wire([FlyNNClient(*part, min_examples=1, secure=True).to_client() for part in parts])
+    config = ServerConfig(strategy.num_rounds)
+    context = LegacyContext(Context(1, 0, {}, RecordDict(), {}), config=config, strategy=strategy)
+    DefaultWorkflow(fit_workflow=secagg.workflow(256, 0.67, 0))(wire, context)  # type: ignore[arg-type]
+    assert strategy.run.due is None
+    assert strategy.run.state.run_spec.specs == clear.state.run_spec.specs
+    assert strategy.run.totals == clear.totals
+    assert strategy.selection == clear.state.results["selection"]
+    assert strategy.model.model_.sha256() == clear.model.model_.sha256()
+
+
+def test_a_selection_that_comes_to_nothing_leaves_the_counts() -> None:
+    asked: list[str] = []
+
+    def lost(node: int, stage: str) -> bool:
+        asked.append(stage)
+        return node < 3 and asked.count(Stage.SETUP) > 4 and stage == COLLECT
+
+    strategy, _ = counted([party(i) for i in range(4)], lost, rounds=2, fraction_evaluate=1.0)
+    assert strategy.counts == total(0, 1, 2, 3)
+    assert strategy.selection.parties == 0
+    aside = "set aside: the secure sum of its round came to nothing"
+    assert strategy.selection.missing == {
+        "site 0": "failed: gone", "site 1": "failed: gone", "site 2": aside, "site 3": aside,
+    }  # fmt: skip
+
+
 def test_a_party_lost_while_counting_is_left_out_and_the_others_are_exact() -> None:
     strategy, _ = counted(
         [party(i) for i in range(5)], lambda node, stage: node == 2 and stage == "collect_masked_vectors"
@@ -215,7 +250,7 @@ def masked(*arrays: np.ndarray) -> dict[str, Any]:
     return {Key.MASKED_PARAMETERS: write_tensors(arrays)}
 
 
-WEIGHT, COUNTS = np.zeros(1, np.int64), np.zeros((3, 24), np.int64)
+WEIGHT, COUNTS = np.zeros(1, np.int64), np.zeros(72, np.int64)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +268,7 @@ WEIGHT, COUNTS = np.zeros(1, np.int64), np.zeros((3, 24), np.int64)
         (COLLECT, {Key.MASKED_PARAMETERS: []}, "masked_params: expected a weight and counts of shape"),
         (COLLECT, {Key.MASKED_PARAMETERS: [b"x", b"y"]}, "array 1: expected the bytes of numpy.save"),
         (COLLECT, masked(WEIGHT, WEIGHT), "masked_params: expected a weight and counts of shape"),
-        (COLLECT, masked(WEIGHT, COUNTS[:1, :1]), "masked_params: expected a weight and counts of shape"),
+        (COLLECT, masked(WEIGHT, COUNTS[:1]), "masked_params: expected a weight and counts of shape"),
         (COLLECT, masked(WEIGHT, COUNTS * 1.0), "masked_params: expected a weight and counts of shape"),
         (COLLECT, masked(WEIGHT - 1, COUNTS), "masked_params: expected integers from 0 below 2**32"),
         (COLLECT, masked(WEIGHT, COUNTS + 2**32), "masked_params: expected integers from 0 below 2**32"),
@@ -546,7 +581,7 @@ def test_the_mean_of_whole_numbers_becomes_their_sum_again(n: int, seed: int) ->
     random = np.random.default_rng(seed)
     parts = [counts_of(*points(int(random.integers(0, 80)), int(random.integers(100)))) for _ in range(n)]
     exact = sum(parts[1:], parts[0])
-    assert checked(replies([exact.array / n], n)).counts == exact
+    assert checked(replies([exact.array.ravel() / n], n)).counts == exact
 
 
 def test_a_workflow_that_does_not_fit_its_strategy_is_refused_before_anybody_is_asked() -> None:
@@ -563,11 +598,11 @@ def test_a_workflow_that_does_not_fit_its_strategy_is_refused_before_anybody_is_
 
 
 def test_sums_that_cannot_be_are_refused_whole() -> None:
-    good = total(1, 2, 3).array / 3
+    good = total(1, 2, 3).array.ravel() / 3
     nudged, huge, uneven = good.copy(), good.copy(), good.copy()
-    nudged[0, 0] += 0.25
-    huge[0, 0] = 1e9
-    uneven[0, 0] += 1 / 3
+    nudged[0] += 0.25
+    huge[0] = 1e9
+    uneven[0] += 1 / 3
     wrong = [[], [good, good], [good[:2]], [good.astype("f4")], [nudged], [huge], [good * np.nan], [uneven]]
     for arrays in wrong:
         server = checked(replies(arrays))

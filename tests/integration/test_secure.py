@@ -29,6 +29,19 @@ def test_ten_simulated_parties_make_the_same_sum_in_secret(flower: Flower) -> No
     assert "Secure aggregation completed" in secret.output
 
 
+def test_the_default_model_is_that_in_clear(flower: Flower) -> None:
+    small = {"hash_dim": 1024, "hash_nnz": 32, "min_examples": 1, "refine_rounds": 2, "seed": 7}
+    plain = flower.run(nodes=4, **small)
+    secret = flower.run(nodes=4, secure=True, max_examples=2000, **small)
+    for run in (plain, secret):
+        assert run.status == "finished:completed", run.output[-6000:]
+        for what in ("equal", "sums of the columns equal", "histograms of the columns equal", "selection equal"):
+            assert run.row(what) == "yes"
+        assert run.row("refinement equal") == "yes"
+    for what in ("SHA-256 of the counts", "SHA-256 of the model", "leave-one-out", "accuracy"):
+        assert secret.row(what) == plain.row(what)
+
+
 def test_simulated_parties_share_one_noise(flower: Flower, tmp_path: Path) -> None:
     pytest.importorskip("opendp")
     pytest.importorskip("dp_accounting")
@@ -56,6 +69,27 @@ def test_parties_that_are_processes_make_a_secure_sum(deployment: Callable[..., 
     too_small = flower.run(secure=True, max_examples=5, timeout=30.0, **public, **SMALL)
     assert too_small.status == "finished:failed"
     assert "AggregationError: 0 of at least 3 parties counted" in too_small.output
+
+
+def test_deployed_parties_learn_all_in_secret_without_one_that_cannot(deployment: Callable[..., Deployment]) -> None:
+    parties = {f"site{i}": {"data": (DIGITS.X[i::4], DIGITS.y[i::4]), "secure": True} for i in range(3)}
+    odd = DIGITS.y[3::4].copy()
+    odd[5] = 99
+    parties["site3"] = {"data": (DIGITS.X[3::4], odd)}
+    flower = deployment(parties)
+    public = {
+        "n_features": 64,
+        "n_examples": 1000,
+        "classes": "0,1,2,3,4,5,6,7,8,9",
+        "min_available": 4,
+        "min_parties": 3,
+    }
+    secret = flower.run(secure=True, max_examples=500, hash_dim=1024, hash_nnz=32, timeout=60.0, **public)
+    assert secret.status == "finished:completed", secret.output[-6000:]
+    assert secret.row("parties counted") == "3 of 4"
+    assert secret.row("candidates").startswith("6 with 9 decays each")
+    assert "phase range failed at this party" in secret.output
+    assert secret.row("evaluation").startswith("failed")  # nobody allows it
 
 
 def _training_sizes() -> list[int]:

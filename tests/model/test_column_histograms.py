@@ -153,6 +153,44 @@ def test_edges_are_those_of_the_sorted_values(case, n_edges):
         assert (edges[column] <= wanted).all()
 
 
+@given(labelled(least=1), st.integers(1, 4), st.sampled_from([(2**22,), (128, 32, 32, 32), (16, 64, 64, 64)]))
+def test_quantiles_are_found_by_splitting_bins(case, least, splits):
+    X, y = case
+    full = ColumnHistograms.from_data(X, y, 3, min_examples=least)
+    d = X.shape[1]
+    if not full.n_examples or splits[0] * d > 2**23:
+        return
+    cuts = ((np.arange(d)[:, None] << KEY_BITS) + (np.arange(splits[0]) << KEY_BITS) // splits[0]).ravel()
+    for parts in (*splits[1:], 1):
+        assert set(np.arange(d) << KEY_BITS) <= set(cuts)
+        cuts = ColumnHistograms.of_table(d, cuts, full.table(cuts, by_class=False)).finer(cuts, parts)
+    assert len(cuts) <= 80 * d
+    table = full.table(cuts, by_class=True)
+    found = ColumnHistograms.of_table(d, cuts, table)
+    assert_array_equal(found.table(cuts, by_class=True), table)
+    assert_array_equal(found.edges(), full.edges())
+    assert found.relevance() == full.relevance()
+    assert_array_equal(found.n_per_class, full.n_per_class)
+
+
+@given(labelled(least=1), labelled(least=1))
+def test_tables_of_parties_add(one, other):
+    cuts = np.arange(12) << KEY_BITS - 2
+    parts = [ColumnHistograms.from_data(X[:, :1].repeat(3, 1), y, 3) for X, y in (one, other)]
+    total = sum(part.table(cuts, by_class=True) for part in parts)
+    assert_array_equal((parts[0] + parts[1]).table(cuts, by_class=True), total)
+
+
+def test_a_table_of_no_samples_is_refused():
+    cuts = np.arange(8) << KEY_BITS - 2
+    table = np.ones((2, 8), np.int64)
+    ColumnHistograms.of_table(2, cuts, table)
+    for wrong in (1, -2):
+        table[1, 6] = wrong + 1
+        with raises(DataError, field="histograms"):
+            ColumnHistograms.of_table(2, cuts, table)
+
+
 def test_edges_of_categories_and_of_nothing():
     X = np.repeat([[0.0], [1.0], [2.0]], [10, 5, 1], axis=0)
     edges = ColumnHistograms.from_data(X, np.zeros(16, np.int64), 1).edges(16)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,8 @@ from flwr_flynn.federated.compression import check_packed, pack_numbers, unpack_
 from flwr_flynn.federated.labels import Label, checked_classes, checked_names, codes_of
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.phase import Context, Phase, RunState
-from flwr_flynn.federated.protocol import TRAIN, Answer, Array, Config, Reply, Request, Scalar, key, register
+from flwr_flynn.federated.phases.secure import Layout, Summed, announced_bound
+from flwr_flynn.federated.protocol import TRAIN, Array, Config, Reply, Scalar, key, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import MAX_CHARS, announced_names
 from flwr_flynn.hashing.spec import HashSpec
@@ -26,7 +28,7 @@ from flwr_flynn.model.column_moments import MOST_LIMBS, ColumnMoments
 
 @register
 @dataclass(frozen=True)
-class ColumnsRequest(Request[ColumnMoments]):
+class ColumnsRequest(Summed[ColumnMoments]):
     """Ask for the sums of the columns and of their squares."""
 
     n_features: int
@@ -35,6 +37,8 @@ class ColumnsRequest(Request[ColumnMoments]):
     min_examples: int  # classes of fewer samples at a party are left out
     feature_names: Sequence[str] | None = None
     max_examples: int | None = None  # of a party; a 1024th of the capacity by default
+    bound: int | None = None
+    window: tuple[int, ...] = (0, 1, 0, 1)  # in a secure sum: first digit and number of digits of sums, and of squares
 
     phase = "columns"
 
@@ -61,6 +65,7 @@ class ColumnsRequest(Request[ColumnMoments]):
             key("by_class"): self.by_class,
             key("min_examples"): self.min_examples,
             **({} if names is None else {key("feature_names"): json.dumps(names)}),
+            **({} if self.bound is None else {key("bound"): str(self.bound), key("window"): json.dumps(self.window)}),
         }
 
     @classmethod
@@ -69,20 +74,49 @@ class ColumnsRequest(Request[ColumnMoments]):
             n_features, classes = config.integer("n_features", 1, 2**31 - 1), config.json("classes", MAX_CHARS)
             by_class, least = config.boolean("by_class"), config.integer("min_examples", 1)
             request = cls(n_features, classes, by_class, least, announced_names(config))
+            if (bound := announced_bound(config)) is not None:
+                request = replace(request, bound=bound, window=_window(config))
         except ConfigError as error:
             raise PayloadError(error.field or "config", error.expected, error.got, text=f"config: {error}") from None
         party.check_memory(request.memory_needed, f"sums of {request.n_features} columns, {request.n_rows} classes")
         return request
 
-    def compute(self, party: Party) -> Answer:
+    def measured(self, party: Party) -> tuple[ColumnMoments, int]:
         X, codes = party.labelled(lambda y: codes_of(self.classes, y), self.n_features)
         least = max(self.min_examples, party.options.min_examples)
         if not self.by_class:
             keep = (np.bincount(codes, minlength=len(self.classes)) >= least)[codes]
             X, codes = (X if keep.all() else X[keep]), np.zeros(int(keep.sum()), np.int64)
         sums = ColumnMoments.from_data(X, codes, self.n_rows, least)
-        sizes, *limbs = sums.to_limbs()
-        return Answer([sizes, *(pack_numbers(array.ravel()) for array in limbs)], sums.n_examples)
+        return sums, sums.n_examples
+
+    def packed(self, statistic: ColumnMoments) -> list[Array]:
+        sizes, *limbs = statistic.to_limbs()
+        return [sizes, *(pack_numbers(array.ravel()) for array in limbs)]
+
+    @property
+    def digit_bits(self) -> int:
+        """Bits of a digit in a secure sum."""
+        return (self.bound or 2).bit_length() - 1
+
+    @property
+    def layout(self) -> Layout:
+        bound, shape = self.bound or 2, (self.n_rows, self.n_features)
+        return [((self.n_rows,), bound), *((shape, bound**n_digits - 1) for n_digits in self.window[1::2])]
+
+    def parts(self, statistic: ColumnMoments) -> list[npt.NDArray[Any]]:
+        shifts = [self.digit_bits * first for first in self.window[::2]]
+        sums = [statistic.sums >> shifts[0], statistic.squares >> shifts[1]]
+        exact = (sums[0] << shifts[0] == statistic.sums).all() and (sums[1] << shifts[1] == statistic.squares).all()
+        fits = all((np.abs(each) <= most).all() for each, (_, most) in zip(sums, self.layout[1:], strict=True))
+        if not (exact and fits):
+            raise PayloadError("secure sum", "sums of columns within the range of the parties asked before", "others")
+        return [statistic.n_per_class, *sums]
+
+    def of_parts(self, parts: list[npt.NDArray[Any]], n_parties: int) -> ColumnMoments:
+        shifts = [self.digit_bits * first for first in self.window[::2]]
+        sums, squares = (each.astype(object) << by for each, by in zip(parts[1:], shifts, strict=True))
+        return ColumnMoments(parts[0], np.asarray(sums, object), np.asarray(squares, object))
 
     def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> ColumnMoments:
         announced = reply.announced
@@ -100,6 +134,13 @@ class ColumnsRequest(Request[ColumnMoments]):
 
     def sizes(self, statistic: ColumnMoments) -> npt.NDArray[np.int64]:
         return statistic.n_per_class
+
+
+def _window(config: Config) -> tuple[int, ...]:
+    window = config.json("window", 100)
+    if not isinstance(window, list) or len(window) != 4 or not all(type(n) is int and 0 <= n <= 2**13 for n in window):
+        raise PayloadError(key("window"), "four integers from 0 to 8192", type(window).__name__)
+    return tuple(window)
 
 
 def check_sizes(sizes: npt.NDArray[np.int64], announced: int, most: int, least: int, field: str) -> None:
@@ -164,22 +205,25 @@ class Columns:
     trouble: str  # the reason why the columns are not scaled, or ""
 
 
-def _request(state: RunState, context: Context) -> ColumnsRequest:
+def request_of(state: RunState, context: Context) -> ColumnsRequest:
+    """The request for the columns; of a secure sum as far as the range of the sums is known."""
     plan, options = context.options.plan, context.options
     if plan is None:
         raise ConfigError("spec", "a plan that needs the sums of the columns", type(options.spec).__name__)
     run, by_class, most = state.run_spec, plan.needs_classes, options.max_examples_per_party
-    return ColumnsRequest(plan.n_features, run.classes, by_class, options.min_examples, run.feature_names, most)
+    request = ColumnsRequest(plan.n_features, run.classes, by_class, options.min_examples, run.feature_names, most)
+    window = state.results.get("range", request.window)
+    return replace(request, bound=options.secure_bound, window=window)
 
 
 def _nothing(state: RunState, context: Context) -> ColumnMoments:
-    request = _request(state, context)
+    request = request_of(state, context)
     return ColumnMoments.zeros(request.n_features, request.n_rows)
 
 
 def _fold(state: RunState, batch: Batch[ColumnMoments], context: Context) -> RunState:
     plan = context.options.plan
-    assert plan is not None  # _request raises without one
+    assert plan is not None  # request_of raises without one
     trouble = _trouble(batch.total)
     if not plan.needs_histograms:
         specs, trouble = derive_specs(plan, batch.total)
@@ -187,4 +231,4 @@ def _fold(state: RunState, batch: Batch[ColumnMoments], context: Context) -> Run
     return state.with_result(COLUMNS.name, Columns(batch.total, dict(context.missing), trouble))
 
 
-COLUMNS = Phase("columns", TRAIN, _request, _nothing, _fold)
+COLUMNS = Phase("columns", TRAIN, request_of, _nothing, _fold)

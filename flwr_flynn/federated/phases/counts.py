@@ -15,11 +15,11 @@ import numpy.typing as npt
 
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.collect import Batch, collect_each
+from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.party import NOISY_EXAMPLES, Party
 from flwr_flynn.federated.phase import ALL, NEW, Context, Phase, RunState
-from flwr_flynn.federated.phases.secure import collect_secure
-from flwr_flynn.federated.protocol import EXACT, NOISY, SECURE, TRAIN, Answer, Config, Reply, Request, Scalar, register
+from flwr_flynn.federated.phases.secure import Layout, Summed
+from flwr_flynn.federated.protocol import EXACT, NOISY, SECURE, TRAIN, Answer, Config, Reply, Scalar, register
 from flwr_flynn.federated.roster import Member, Roster
 from flwr_flynn.federated.run_spec import Noisy, Plain, RunSpec, Secure
 from flwr_flynn.federated.statistics import CountsOfSpecs
@@ -34,18 +34,38 @@ def no_counts(run: RunSpec) -> CountsOfSpecs:
     return CountsOfSpecs(tuple(ClassCounts.zeros(hasher, run.n_classes) for hasher in run.hashers))
 
 
+class SummedCounts(Summed[CountsOfSpecs]):
+    """A request for counts of some samples by each of a run's specs."""
+
+    def to_config(self) -> dict[str, Scalar]:
+        return {**self.run.to_config()}
+
+    def packed(self, statistic: CountsOfSpecs) -> list[codec.Array]:
+        return codec.encode(*statistic.parts)
+
+    @property
+    def layout(self) -> Layout:
+        return [((self.run.n_classes, spec.hash_dim), self.bound or 0) for spec in self.run.specs]
+
+    def parts(self, statistic: CountsOfSpecs) -> list[codec.Array]:
+        return [counts.array for counts in statistic.parts]
+
+    def of_parts(self, parts: list[codec.Array], n_parties: int) -> CountsOfSpecs:
+        pairs = zip(parts, self.run.hashers, strict=True)
+        counts = [ClassCounts(part, hash_nnz=h.hash_nnz, spec_fingerprint=h.fingerprint) for part, h in pairs]
+        codec.check_same_samples(counts)
+        return CountsOfSpecs(tuple(counts))
+
+
 @register
 @dataclass(frozen=True)
-class CountsRequest(Request[CountsOfSpecs]):
+class CountsRequest(SummedCounts):
     """Ask for class counts by each of a run's specs."""
 
     run: RunSpec
     max_examples: int | None = None  # of a party; a 1024th of the capacity by default
 
     phase = "counts"
-
-    def to_config(self) -> dict[str, Scalar]:
-        return {**self.run.to_config()}
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[codec.Array], party: Party) -> CountsRequest:
@@ -63,22 +83,23 @@ class CountsRequest(Request[CountsOfSpecs]):
             released = party.release(self.run, recall=self.is_withdrawal)
             if isinstance(mode, Secure):
                 # Beyond the bound SecAgg+ would clip as well; clipping depends on the release alone.
-                return Answer([np.clip(released.array, -mode.bound, mode.bound)], NOISY_EXAMPLES)
+                return Answer([np.clip(released.array, -mode.bound, mode.bound).ravel()], NOISY_EXAMPLES)
             return Answer(codec.encode_release(released, mechanism), NOISY_EXAMPLES)
-        if isinstance(mode, Secure):
-            party.mask(self.run)
+        return super().compute(party)
+
+    def of_parts(self, parts: list[codec.Array], n_parties: int) -> CountsOfSpecs:
+        if self.run.mechanism is None:
+            return super().of_parts(parts, n_parties)
+        return CountsOfSpecs((self.run.mechanism.received(parts[0], self.run.hasher.fingerprint, n_parties),))
+
+    def measured(self, party: Party) -> tuple[CountsOfSpecs, int]:
         inputs, codes = party.inputs(self.run)
         progress = party.progress(len(codes) * len(self.run.specs))
-        counts = [
+        counts = tuple(
             ClassCounts.from_data(hasher, X, codes, self.run.n_classes, n_jobs=party.options.n_jobs, progress=progress)
             for hasher, X in zip(self.run.hashers, inputs, strict=True)
-        ]
-        if isinstance(mode, Secure):
-            if int(counts[0].array.max(initial=0)) > mode.bound:  # SecAgg+ would clip it; the count itself is data
-                expected = f"counts of at most {mode.bound} (run-config max-examples)"
-                raise PayloadError("secure sum", expected, "a larger count")
-            return Answer([counts[0].array], NOISY_EXAMPLES)
-        return Answer(codec.encode(*counts), counts[0].n_examples)
+        )
+        return CountsOfSpecs(counts), counts[0].n_examples
 
     def read(self, arrays: Sequence[codec.Array], reply: Reply, member: Member | None) -> CountsOfSpecs | None:
         announced, run = reply.announced, self.run
@@ -170,7 +191,6 @@ def _fold(state: RunState, batch: Batch[CountsOfSpecs], context: Context) -> Run
 
 
 def phase_for(options: RunOptions) -> Phase:
-    """The counting of a run: added to nothing or to a saved sum, taken out of one, or by a secure sum."""
-    collect = collect_secure if isinstance(options.run_spec.mode, Secure) else collect_each
+    """The counting of a run: added to nothing or to a saved sum, or taken out of one."""
     audience = ALL if options.purpose == "withdraw" else NEW
-    return Phase("counts", TRAIN, _request, _start, _fold, collect, is_counting=True, audience=audience)
+    return Phase("counts", TRAIN, _request, _start, _fold, is_counting=True, audience=audience)

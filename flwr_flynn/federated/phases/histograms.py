@@ -123,21 +123,26 @@ class HistogramsRequest(Request[BothHistograms]):
         party.check_memory(request.memory_needed, what)
         return request
 
-    def compute(self, party: Party) -> Answer:
+    def samples(self, party: Party) -> tuple[Any, npt.NDArray[np.int64], int]:
+        """The party's samples, their class codes, and the fewest samples of a bin."""
         X, codes = party.labelled(lambda y: codes_of(self.classes, y), self.n_features)
         n_values = X.shape[0] * self.n_features
         party.check_memory(_CELL_BYTES * min(n_values, _MOST_CELLS), f"histograms of {self.n_features} columns")
-        least = max(self.min_examples, party.options.min_examples)
+        return X, codes, max(self.min_examples, party.options.min_examples)
+
+    def compute(self, party: Party) -> Answer:
+        X, codes, least = self.samples(party)
         alignment = party.alignment(self.reference, X, codes)
         if alignment is None:
-            found = self._of(X, codes, least)
+            found = self.of_samples(X, codes, least)
             return Answer(_packed(found), found.n_examples)
-        aligned = self._of(alignment.applied(X), codes, least)
+        aligned = self.of_samples(alignment.applied(X), codes, least)
         # Two histograms of the same samples, put on each other, would have smaller bins than the floor allows.
-        plain = aligned if least > 1 else self._of(X, codes, least)
+        plain = aligned if least > 1 else self.of_samples(X, codes, least)
         return Answer(_packed(plain) + _packed(aligned), aligned.n_examples)
 
-    def _of(self, X: Any, codes: npt.NDArray[np.int64], least: int) -> ColumnHistograms:
+    def of_samples(self, X: Any, codes: npt.NDArray[np.int64], least: int) -> ColumnHistograms:
+        """The histograms of samples, in bins of at least so many."""
         found = ColumnHistograms.from_data(X, codes, len(self.classes), self.center.tolist(), least)
         if len(found.cells) > _MOST_CELLS:
             raise PayloadError("histograms", f"at most {_MOST_CELLS} cells (a larger min-examples makes fewer)", "more")
@@ -201,7 +206,8 @@ class Histograms:
     trouble: str  # the reason why the columns are not scaled, or ""
 
 
-def _request(state: RunState, context: Context) -> HistogramsRequest:
+def request_of(state: RunState, context: Context) -> HistogramsRequest:
+    """The request for the histograms, in clear."""
     options, run = context.options, state.run_spec
     columns: Columns = state.results["columns"]
     center = (
@@ -217,7 +223,8 @@ def _nothing(state: RunState, context: Context) -> BothHistograms:
     return BothHistograms(nothing, nothing if context.options.align else None)
 
 
-def _fold(state: RunState, batch: Batch[BothHistograms], context: Context) -> RunState:
+def fold(state: RunState, batch: Batch[BothHistograms], context: Context) -> RunState:
+    """The state with the specs that follow from the histograms."""
     options, total, run = context.options, batch.total, state.run_spec
     plan = options.plan
     assert plan is not None  # only such a plan has this phase
@@ -234,4 +241,4 @@ def _fold(state: RunState, batch: Batch[BothHistograms], context: Context) -> Ru
     return replace(state, run_spec=run).with_result(HISTOGRAMS.name, result)
 
 
-HISTOGRAMS = Phase("histograms", TRAIN, _request, _nothing, _fold)
+HISTOGRAMS = Phase("histograms", TRAIN, request_of, _nothing, fold)

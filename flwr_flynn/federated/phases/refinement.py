@@ -7,8 +7,8 @@ not refined is tried on the held-out samples, too.
 
 Asked are the parties whose counts are in the sum. One that gives no answer is missing from that round alone: the server
 begins its search anew with those that are there. These statistics are exact figures of the samples, and tell more than
-counts: every round tells a weighted sum of samples that the model is unsure of. With noisy or secure counts there is no
-refinement.
+counts: every round tells a weighted sum of samples that the model is unsure of. With noisy counts
+there is no refinement.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import check_packed, pack_signed, unpack_signed
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
+from flwr_flynn.federated.phases.counts import SummedCounts
 from flwr_flynn.federated.phases.evaluation import (
     Refined,
     check_room_for_weights,
@@ -37,8 +38,9 @@ from flwr_flynn.federated.phases.evaluation import (
     readouts_text,
     unpacked_weights,
 )
+from flwr_flynn.federated.phases.secure import Layout, Summed, largest_sum
 from flwr_flynn.federated.phases.selection import check_all, counted_sizes
-from flwr_flynn.federated.protocol import EVALUATE, EXACT, Answer, Array, Config, Reply, Request, Scalar, key, register
+from flwr_flynn.federated.protocol import EVALUATE, EXACT, SECURE, Array, Config, Reply, Scalar, key, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import CountsOfSpecs
@@ -61,7 +63,7 @@ from flwr_flynn.model.weight_search import Search, held_out_counts, taught
 
 @register
 @dataclass(frozen=True)
-class HeldOutRequest(Request[CountsOfSpecs]):
+class HeldOutRequest(SummedCounts):
     """Ask for the counts of the held-out samples."""
 
     run: RunSpec  # with the specs of the model's members
@@ -69,20 +71,17 @@ class HeldOutRequest(Request[CountsOfSpecs]):
     phase = "held-out"
     channel = EVALUATE
 
-    def to_config(self) -> dict[str, Scalar]:
-        return {**self.run.to_config()}
-
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> HeldOutRequest:
         run = RunSpec.from_config(config)
-        party.check_run(run, config, cls.phase, EXACT)
+        party.check_run(run, config, cls.phase, EXACT if run.bound is None else SECURE)
         return cls(run)
 
-    def compute(self, party: Party) -> Answer:
+    def measured(self, party: Party) -> tuple[CountsOfSpecs, int]:
         (X, *_), codes = party.inputs(self.run)  # members are all of aligned samples, or none
         batches = hashed(self.run.hashers, X, codes, party.options.n_jobs, party.progress(len(codes)))
         counts = held_out_counts(self.run.hashers, self.run.n_classes, batches)
-        return Answer(codec.encode(*counts), counts[0].n_examples)
+        return CountsOfSpecs(tuple(counts)), counts[0].n_examples
 
     def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> CountsOfSpecs:
         sizes = counted_sizes(member, "refinement")
@@ -94,7 +93,7 @@ class HeldOutRequest(Request[CountsOfSpecs]):
 
 @register
 @dataclass(frozen=True, eq=False)
-class RefinementRequest(Request[RefinementStatistic]):
+class RefinementRequest(Summed[RefinementStatistic]):
     """Ask for gradient, loss and results on held-out samples under given weights."""
 
     run: RunSpec  # with the specs of the model's members
@@ -120,7 +119,7 @@ class RefinementRequest(Request[RefinementStatistic]):
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> RefinementRequest:
         run = RunSpec.from_config(config)
-        party.check_run(run, config, cls.phase, EXACT)
+        party.check_run(run, config, cls.phase, EXACT if run.bound is None else SECURE)
         check_room_for_weights(run, party)
         if "readouts" not in config:
             return cls(run, unpacked_weights(run, arrays), _factors(config, run.n_classes))
@@ -128,13 +127,33 @@ class RefinementRequest(Request[RefinementStatistic]):
         members = tuple(map(ModelMember, run.specs, counts, *readouts_of(config, len(counts))))
         return cls(run, start_weights(counts), class_factors(counts[0].n_per_class), members)
 
-    def compute(self, party: Party) -> Answer:
+    def measured(self, party: Party) -> tuple[RefinementStatistic, int]:
         (X, *_), codes = party.inputs(self.run)
         batches = hashed(self.run.hashers, X, codes, party.options.n_jobs, party.progress(len(codes)))
         before = classifier_of(self.run, self.members).model_.scores_of_active if self.members else None
-        found = statistic_of(self.weights, self.factors, batches, before)
-        figures = np.concatenate([[found.loss], found.held_out, found.correct, found.before]).astype("<i8")
-        return Answer([figures, *map(pack_signed, found.gradient)], len(codes))
+        return statistic_of(self.weights, self.factors, batches, before), len(codes)
+
+    def packed(self, statistic: RefinementStatistic) -> list[Array]:
+        figures = np.concatenate([[statistic.loss], statistic.held_out, statistic.correct, statistic.before])
+        return [figures.astype("<i8"), *map(pack_signed, statistic.gradient)]
+
+    @property
+    def layout(self) -> Layout:
+        bound, n_classes = self.bound or 0, self.run.n_classes
+        most = min(sum(self.factors.tolist()) * bound, largest_sum(bound))
+        sizes = ((n_classes,), bound)
+        loss = min(int(most * MOST_LOSS / UNIT), largest_sum(bound))
+        return [((1,), loss), sizes, sizes, sizes, *((each.shape, most) for each in self.weights)]
+
+    def parts(self, statistic: RefinementStatistic) -> list[Array]:
+        tables = statistic.held_out, statistic.correct, statistic.before
+        return [np.array([statistic.loss]), *tables, *statistic.gradient]
+
+    def of_parts(self, parts: list[Array], n_parties: int) -> RefinementStatistic:
+        (loss,), held_out, correct, before, *gradient = parts
+        if loss < 0 or (np.minimum(correct, before) < 0).any() or (np.maximum(correct, before) > held_out).any():
+            raise PayloadError("held-out", "figures of some samples", "others")
+        return RefinementStatistic(tuple(gradient), int(loss), held_out, correct, before)
 
     def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> RefinementStatistic:
         sizes, n_classes = counted_sizes(member, "refinement"), self.run.n_classes

@@ -23,7 +23,8 @@ from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import check_packed, pack_numbers, unpack_numbers
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
-from flwr_flynn.federated.protocol import EVALUATE, EXACT, Answer, Array, Config, Reply, Request, Scalar, key, register
+from flwr_flynn.federated.phases.secure import Layout, Summed, largest_sum
+from flwr_flynn.federated.protocol import EVALUATE, EXACT, SECURE, Array, Config, Reply, Scalar, key, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import CountsOfSpecs, Tables
@@ -43,7 +44,7 @@ Candidates = tuple[tuple[Readout, ...], ...]
 
 @register
 @dataclass(frozen=True)
-class SelectionRequest(Request[Tables]):
+class SelectionRequest(Summed[Tables]):
     """Ask for leave-one-out results of every candidate."""
 
     run: RunSpec
@@ -63,11 +64,11 @@ class SelectionRequest(Request[Tables]):
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> SelectionRequest:
         run = RunSpec.from_config(config)
-        party.check_run(run, config, cls.phase, EXACT)
+        party.check_run(run, config, cls.phase, EXACT if run.bound is None else SECURE)
         totals = codec.decode_all(arrays, run.hashers, run.n_classes)
         return cls(run, CountsOfSpecs(totals), _candidates(config, len(run.specs)))
 
-    def compute(self, party: Party) -> Answer:
+    def measured(self, party: Party) -> tuple[Tables, int]:
         inputs, codes = party.inputs(self.run)
         progress = party.progress(len(codes) * len(self.run.specs))
         left_out = kept(inputs[0], codes, self.totals.parts[0].n_per_class, N_LEFT_OUT)
@@ -81,7 +82,23 @@ class SelectionRequest(Request[Tables]):
         ):
             batches = hashed_batches(hasher, X, codes, party.options.n_jobs, progress)
             tables += leave_one_out_tables(counts, batches, readouts)
-        return Answer([pack_numbers(table.ravel()) for table in tables], n_examples)
+        return Tables(tuple(tables)), n_examples
+
+    def packed(self, statistic: Tables) -> list[Array]:
+        return [pack_numbers(table.ravel()) for table in statistic.tables]
+
+    @property
+    def layout(self) -> Layout:
+        bound, n_classes = self.bound or 0, self.run.n_classes
+        most = min(_MAX_LOSS * n_classes * bound, largest_sum(bound))
+        shapes = _shapes(self.candidates, n_classes)
+        return [(shape, most if i and i % 2 == 0 else bound) for i, shape in enumerate(shapes)]
+
+    def parts(self, statistic: Tables) -> list[Array]:
+        return list(statistic.tables)
+
+    def of_parts(self, parts: list[Array], n_parties: int) -> Tables:
+        return self._checked(parts, self.totals.parts[0].n_per_class, n_parties * self.layout[-1][1])
 
     def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> Tables:
         sizes, announced = counted_sizes(member, "selection"), reply.announced
@@ -92,7 +109,11 @@ class SelectionRequest(Request[Tables]):
         if any(len(each) != a * b for each, (a, b) in zip(flat, shapes, strict=True)):
             raise PayloadError("tables", "a number for each entry", "more or fewer")
         tables = [each.reshape(shape) for each, shape in zip(flat, shapes, strict=True)]
-        most = min(_MAX_LOSS * announced, (2**63 - 1) // 1024)  # so that no party leaves the sum without room
+        # So that no party leaves the sum without room.
+        return self._checked(tables, sizes, min(_MAX_LOSS * announced, (2**63 - 1) // 1024))
+
+    def _checked(self, tables: list[Array], sizes: npt.NDArray[np.int64], most: int) -> Tables:
+        """Tables about samples of these class sizes, with log-losses up to `most`."""
         left_out = tables[0]
         if (left_out < 0).any() or (left_out > sizes).any():
             raise PayloadError("left out", "from 0 to the party's samples of the class", "entries outside")

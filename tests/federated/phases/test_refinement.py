@@ -509,7 +509,6 @@ def test_a_small_request_for_many_weights_allocates_nothing() -> None:
     "changes",
     [
         {"mechanism": LaplaceCounts.for_spec(SPEC, 3, 1.0), "fraction_evaluate": 1.0},
-        {"secure_bound": 256, "min_parties": 3},
         {"fraction_evaluate": 0},
         {"fraction_evaluate": 0, "hand_out": True},
         {"refine_rounds": -1},

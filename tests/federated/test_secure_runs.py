@@ -1,0 +1,255 @@
+"""A secure run makes what the same run makes in clear, bit for bit, or says what is missing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flwr_flynn.errors import ConfigError, PayloadError
+from flwr_flynn.federated.phases.evaluation import searched
+from flwr_flynn.federated.phases.secure import LARGEST_BOUND, Layout, largest_sum, of_vector, room, to_vector
+from flwr_flynn.federated.protocol import TRAIN
+from flwr_flynn.federated.run import Run
+from flwr_flynn.model.candidates import HashPlan
+from flwr_flynn.model.model import counts_sha256
+from tests.federated.runs import AUTO, GRID, LABELS, SPLITS, X, in_process, options_for, shares
+from tests.federated.secure_runs import BOUND, Spoil, secretly
+from tests.own_phase_app.own_phase_app.histogram import HISTOGRAM
+from tests.raising import raises
+
+STANDARD, RANKS = (HashPlan(4, 3, 120, scaling, hash_dim=64) for scaling in ("standard", "ranks"))
+
+
+def facts(run: Run) -> Any:
+    """All that a run makes of the parties' training samples."""
+    model = run.model.model_
+    selection = run.state.results.get("selection")
+    return (
+        run.state.run_spec.specs,
+        run.totals.sha256,
+        counts_sha256(model.members),
+        None
+        if selection is None
+        else (selection.choices, selection.readouts, selection.accuracies, selection.examples),
+        [(member.readout, member.weight) for member in model.members],
+        model.sha256(),
+    )
+
+
+# ---- vectors
+
+
+@st.composite
+def several(draw: st.DrawFn) -> tuple[list[list[np.ndarray]], Layout, int]:
+    """The integers of some parties, and what is known of them."""
+    bound = 2 ** draw(st.integers(1, 29))
+    n_parties = draw(st.integers(1, min(room(bound), 5)))
+    large = st.sampled_from([bound, bound + 1, bound**2, largest_sum(bound), largest_sum(bound) + 1, 2**2000])
+    layout = draw(st.lists(st.tuples(st.sampled_from([(2,), (1, 3), (0, 2)]), large), min_size=1, max_size=4))
+    parties = []
+    for _ in range(n_parties):
+        parts = []
+        for shape, most in layout:
+            n = int(np.prod(shape))
+            numbers = draw(st.lists(st.integers(-most, most), min_size=n, max_size=n))
+            parts.append(np.array(numbers, object if most >= 2**63 else np.int64).reshape(shape))
+        parties.append(parts)
+    return parties, layout, bound
+
+
+@given(several())
+def test_the_sum_of_vectors_is_the_vector_of_sums(given: tuple[list[list[np.ndarray]], Layout, int]) -> None:
+    parties, layout, bound = given
+    vectors = [to_vector(parts, layout, bound) for parts in parties]
+    assert all(np.abs(vector).max(initial=0) <= bound for vector in vectors)
+    found = of_vector(np.sum(vectors, axis=0), layout, bound, len(parties))
+    for i, ((shape, most), part) in enumerate(zip(layout, found, strict=True)):
+        exact = sum(parts[i].astype(object) for parts in parties)
+        assert part.shape == shape
+        assert part.tolist() == exact.tolist()
+        assert part.dtype == (np.int64 if most <= largest_sum(bound) else object)
+
+
+def test_integers_beyond_what_was_agreed_do_not_leave() -> None:
+    for layout, number in (([((1,), 8)], 9), ([((1,), 100)], -101)):
+        with raises(PayloadError, field="secure sum"):
+            to_vector([np.array([number])], layout, 8)
+    with raises(PayloadError, field="secure sum"):  # digits of more than three parties can have
+        of_vector(np.array([24, 24, 24]), [((1,), 100)], 8, 3)
+
+
+def test_sums_within_int64_have_room_for_all_parties() -> None:
+    for bound in (2, 2048, LARGEST_BOUND):
+        assert largest_sum(bound) * room(bound) < 2**62
+
+
+# ---- runs
+
+
+@pytest.mark.parametrize("how", SPLITS)
+@pytest.mark.parametrize("spec", [GRID, GRID[0]], ids=["two", "one"])
+def test_counts_and_selection_are_those_in_clear(how: str, spec: Any) -> None:
+    options, parts = options_for(spec), shares(how)
+    clear, secret = in_process(options, parts), secretly(options, parts)
+    assert [phase.name for phase in secret.phases] == ["counts", "selection", "evaluation"]
+    assert [phase.channel for phase in secret.phases] == ["train", "train", "evaluate"]
+    assert facts(secret) == facts(clear)
+    assert secret.num_rounds == 2
+    found = secret.state.results["evaluation"].figures
+    assert found["accuracy"] == clear.state.results["evaluation"].figures["accuracy"]
+
+
+def lost(phase: str, who: str) -> Spoil:
+    """A party is lost in a phase."""
+    return lambda ask, cid, vector: None if (ask.phase.name, cid) == (phase, who) else vector
+
+
+def wrong(phase: str) -> Spoil:
+    """A party sends negative numbers in a phase."""
+    return lambda ask, cid, vector: 0 * vector - BOUND if (ask.phase.name, cid) == (phase, "1") else vector
+
+
+def test_a_party_lost_in_the_selection_stays_in_the_counts() -> None:
+    parts = shares(n=5)
+    run = secretly(
+        options_for(GRID),
+        parts,
+        lambda ask, cid, vector: None if (ask.phase.name, cid) == ("selection", "2") else vector,
+    )
+    clear = in_process(options_for(GRID), parts)
+    assert run.totals.sha256 == clear.totals.sha256
+    selection = run.state.results["selection"]
+    assert (selection.parties, list(selection.missing)) == (4, ["party-2"])
+    assert selection.examples == 120 - len(parts[2]["X"])
+
+
+def test_a_party_lost_in_the_counts_is_in_none_of_it() -> None:
+    parts = shares(n=5)
+    run = secretly(options_for(GRID), parts, lost("counts", "2"))
+    others = in_process(options_for(GRID), parts[:2] + parts[3:])
+    assert facts(run) == facts(others)
+
+
+@pytest.mark.parametrize("phase", ["counts", "selection"])
+def test_a_sum_with_nonsense_in_it_is_refused_whole(phase: str) -> None:
+    run = secretly(options_for(GRID), shares(), wrong(phase))
+    if phase == "counts":
+        assert run.counted.counted == []
+        assert all("refused: with its whole secure sum: " in each for each in run.counted.missing.values())
+        return
+    selection = run.state.results["selection"]
+    assert (selection.parties, selection.examples, len(selection.missing)) == (0, 0, 4)
+    assert run.model.model_.members[0].spec == GRID[0]
+
+
+def test_a_phase_of_too_few_parties_is_not_asked_for() -> None:
+    run = secretly(options_for(GRID), shares(n=3))
+    run.state = run.state.without(["selection", "evaluation"])
+    assert run.ask(TRAIN, ["0", "1"]) is None
+    assert run.due is not None
+    assert run.due.name == "selection"
+
+
+def test_the_train_channel_of_a_secure_run_has_secure_sums_alone() -> None:
+    plan = [HISTOGRAM, *secretly(options_for(GRID[0]), shares()).phases]
+    with raises(ConfigError, field="phases", got="histogram"):
+        secretly(options_for(GRID[0], phases=plan), shares())
+
+
+# ---- columns and histograms
+
+
+@pytest.mark.parametrize("how", SPLITS)
+@pytest.mark.parametrize("plan", [AUTO, STANDARD, RANKS])
+@pytest.mark.parametrize("least", [1, 5])
+def test_specs_are_those_in_clear(how: str, plan: HashPlan, least: int) -> None:
+    options, parts = options_for(plan, min_examples=least), shares(how)
+    clear, secret = in_process(options, parts), secretly(options, parts)
+    assert facts(secret) == facts(clear)
+    assert secret.state.results["columns"].moments == clear.state.results["columns"].moments
+    if plan.needs_histograms:
+        ranks, found = (run.state.results["histograms"].histograms for run in (clear, secret))
+        assert found.edges().tolist() == ranks.edges().tolist()
+        assert found.relevance() == ranks.relevance()
+        assert found.n_per_class.tolist() == ranks.n_per_class.tolist()
+        assert len(found.cells) <= 3 * 4 * 80
+
+
+@given(st.sampled_from([2, 64, 2**28]), st.integers(0, 10**6))
+def test_columns_of_any_size_are_summed_as_in_clear(bound: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    scales = 2.0 ** random.integers(-1000, 500, 4) if seed % 2 else np.ones(4)
+    parts = []
+    for part in shares("dirichlet"):
+        X = np.rint(part["X"] * random.choice([1, 100])) if seed % 3 else part["X"]
+        parts.append({**part, "X": X * scales, "X_test": part["X_test"] * scales})
+    options = options_for(HashPlan(4, 3, 120, "standard", hash_dim=64), fraction_evaluate=0.0)
+    clear, secret = in_process(options, parts), secretly(options, parts, bound=bound)
+    if bound == 2:  # parties of more samples are left out
+        return
+    assert secret.state.results["columns"].moments == clear.state.results["columns"].moments
+    assert secret.totals.sha256 == clear.totals.sha256
+
+
+@pytest.mark.parametrize("phase", ["range", "columns", "bins 1", "bins 3", "histograms"])
+def test_a_party_lost_before_the_counts_costs_its_columns_alone(phase: str) -> None:
+    parts = shares(n=6)
+    run = secretly(options_for(AUTO), parts, lost(phase, "1"))
+    assert len(run.counted) == 6
+    assert run.state.results["selection"].parties == 6
+    assert run.model.score(X, LABELS) > 0.9
+    missing = [name for name, roster in run.rosters.items() if roster.missing]
+    assert missing == [phase]
+
+
+@pytest.mark.parametrize("phase", ["columns", "bins 2", "histograms"])
+def test_columns_with_nonsense_in_them_are_left_as_they_are(phase: str) -> None:
+    run = secretly(options_for(AUTO), shares(), wrong(phase))
+    assert len(run.counted) == 4
+    assert all("refused: with its whole" in reason for reason in run.rosters[phase].missing.values())
+    result = run.state.results["histograms"]
+    assert bool(result.trouble) == (phase != "bins 2")
+    assert run.model.score(X, LABELS) > 0.6
+
+
+def test_a_party_of_values_out_of_range_is_left_out_of_the_columns() -> None:
+    parts = shares(n=5)
+    wild = {**parts[1], "X": parts[1]["X"] * 1e9}
+    run = secretly(options_for(AUTO), [parts[0], wild, *parts[2:]], lost("range", "1"))
+    assert run.state.results["columns"].missing == {"node 1": "no reply"}
+    assert len(run.counted) == 5
+
+
+# ---- refinement
+
+
+@pytest.mark.parametrize("how", SPLITS)
+def test_refined_weights_are_those_in_clear(how: str) -> None:
+    options, parts = options_for(GRID, refine_rounds=4), shares(how)
+    clear, secret = in_process(options, parts), secretly(options, parts)
+    assert facts(secret) == facts(clear)
+    one, other = (searched(run.state) for run in (clear, secret))
+    assert one is not None
+    assert other is not None
+    assert one.accuracies == other.accuracies
+    assert [each.tolist() for each in one.trial] == [each.tolist() for each in other.trial]
+
+
+@pytest.mark.parametrize("phase", ["held-out", "refinement 2"])
+def test_a_party_lost_in_the_refinement_is_missing_from_that_round_alone(phase: str) -> None:
+    run = secretly(options_for(GRID[0], refine_rounds=3), shares(n=5), lost(phase, "1"))
+    search = searched(run.state)
+    assert search is not None
+    assert len(search.accuracies) == 4
+    assert list(run.state.results[phase].missing) == ["party-1"]
+
+
+@pytest.mark.parametrize("phase", ["held-out", "refinement 1"])
+def test_a_round_with_nonsense_in_it_is_refused_whole(phase: str) -> None:
+    run = secretly(options_for(GRID[0], refine_rounds=2), shares(), wrong(phase))
+    assert len(run.state.results[phase].missing) == 4
+    assert run.model.score(X, LABELS) > 0.6
