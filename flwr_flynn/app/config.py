@@ -78,6 +78,11 @@ class RunConfig(
             raise self.refused("refine_rounds", f"0 with {'epsilon' if self.is_private else 'secure = true'}")
         if self.is_private:
             self._require_unscaled("epsilon, which does not cover sums of columns")
+        if self.groups:
+            self._require_unscaled("groups, as any party can spoil sums of columns")
+            for name in ("refine_rounds", "align", "epsilon", "secure"):
+                if getattr(self, name):
+                    raise self.refused(name, "none with groups")
         expected = f"none with action = {self.action}, which takes it from the federation's file"
         for row in self.rows():
             if self.action in row.facts.fixed_by_federation and self.is_given(row.name):
@@ -96,7 +101,7 @@ class RunConfig(
     def resolved(self) -> RunConfig:
         """These settings with the preset's values, or those that others call for, instead of defaults."""
         if self.preset != "paper":
-            learns = not (self.is_private or self.secure or self.is_public)
+            learns = not (self.is_private or self.secure or self.is_public or self.groups)
             return replace(self, scaling="auto" if learns else "none") if self.scaling == "default" else self
         given: dict[str, Any] = {**_PAPER, "decay": self.decay if self.is_given("decay") else _PAPER_DECAY}
         return replace(self, **given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from flwr_flynn._validation import boolean, integer, number, one_of
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.federation_file import Federation
+from flwr_flynn.federated.groups import MOST_GROUPS, Grouping, Judge
 from flwr_flynn.federated.labels import Label
 from flwr_flynn.federated.phase import Phase
 from flwr_flynn.federated.phases.columns import foreseen
@@ -52,6 +54,9 @@ class RunOptionsDict(TypedDict, total=False):
     accept_failures: bool
     refine_rounds: int
     align: bool
+    groups: int
+    trusted: tuple[Any, Any] | None
+    group_seed: str | None
     phases: Sequence[Phase] | None
     on_phase: Callable[[Run], object] | None
 
@@ -111,6 +116,16 @@ class RunOptions:
         Align the columns of parties whose instruments differ, where leave-one-out decides for it, see
         `model.alignment`. Only with a `HashPlan` of scaling "auto" that has rank codes, and where parties try the
         model. Parties join a saved run as it was decided.
+    groups : int, default=0
+        Sum the counts in at most so many random groups of parties, up to 256, and leave groups out that make the model
+        worse on the `trusted` samples, see `federated.groups`. The server holds a sum for each group. Only with exact
+        counts in clear by one spec, where nothing is learned of the columns, for purposes "train", "join" and "resume";
+        a decay of "auto" is then suggested by the summed counts. 0: no groups.
+    trusted : pair (X, y), optional
+        Labelled samples that the server owns, some of every class; with `groups`.
+    group_seed : str, optional
+        Key by which the groups are drawn, in hexadecimal; by default a new one, unknown to anybody. With the same key
+        and node ids the groups are the same.
     phases : sequence of Phase, optional
         A plan of your own instead of the one that follows from the other options.
     on_phase : callable, optional
@@ -136,9 +151,14 @@ class RunOptions:
     accept_failures: bool = True
     refine_rounds: int = 0
     align: bool = False
+    groups: int = 0
+    trusted: tuple[Any, Any] | None = field(default=None, repr=False)
+    group_seed: str | None = field(default=None, repr=False)
     phases: Sequence[Phase] | None = None
     on_phase: Callable[[Run], object] | None = None
     run_spec: RunSpec = field(init=False)
+    grouping: Grouping | None = field(init=False, default=None, repr=False)
+    judge: Judge | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
         integer("min_parties", self.min_parties)
@@ -159,6 +179,7 @@ class RunOptions:
         self._check_phases()
         given_readout(self.rule, self.decay)
         object.__setattr__(self, "run_spec", self._run_spec())
+        self._set_groups()
         self._check_refinement()
         if boolean("align", self.align) and not (
             self.selects and self.plan is not None and self.plan.scaling == "auto" and self.plan.needs_histograms
@@ -174,6 +195,26 @@ class RunOptions:
             raise ConfigError("phases", "different names", ", ".join(names))
         if self.federation is None and not any(phase.is_counting for phase in self.phases):
             raise ConfigError("phases", "one that counts", ", ".join(names) or "none")
+
+    def _set_groups(self) -> None:
+        if not integer("groups", self.groups, least=0, most=MOST_GROUPS):
+            if self.trusted is not None:
+                raise ConfigError("trusted", "none without groups", type(self.trusted).__name__)
+            return
+        # All of these are sums over all parties, whose groups cannot be told apart, or were not counted in groups.
+        several, mode = len(self.run_spec.specs) > 1, self.run_spec.mode
+        for is_met, expected in (
+            (self.plan is not None, "0 where hashes follow from sums of the columns, which a party can spoil"),
+            (several, "0 with several specs, of which the parties select: they may lie about that as well"),
+            (not isinstance(mode, Plain), f"0 with {mode.name} counts, which are judged in clear"),
+            (self.refine_rounds > 0, "0 with refinement, whose sums a party can spoil"),
+            (self.purpose not in ("train", "join", "resume"), f"0 with purpose = {self.purpose}"),
+        ):
+            if is_met:
+                raise ConfigError("groups", expected, self.groups)
+        seed = secrets.token_hex(16) if self.group_seed is None else self.group_seed
+        object.__setattr__(self, "grouping", Grouping(self.groups, seed))
+        object.__setattr__(self, "judge", Judge(self.run_spec, self.trusted))
 
     def _check_refinement(self) -> None:
         if not integer("refine_rounds", self.refine_rounds, least=0, most=MOST_ROUNDS):
@@ -214,9 +255,9 @@ class RunOptions:
 
     @property
     def selects(self) -> bool:
-        """True if the parties' leave-one-out selects among candidates."""
+        """True if the parties' leave-one-out selects among candidates; it is no group's alone."""
         several = len(self.run_spec.specs) > 1 or (self.decay == "auto" and self.rule != "bayes")
-        return self.is_evaluated and isinstance(self.run_spec.mode, Plain) and several
+        return self.is_evaluated and isinstance(self.run_spec.mode, Plain) and several and not self.groups
 
     @property
     def has_members(self) -> bool:
