@@ -88,7 +88,7 @@ class Judge:
         At least two samples, and their labels. A `DataError` refuses what does not fit the run.
     """
 
-    def __init__(self, run: RunSpec, trusted: tuple[Any, npt.ArrayLike]) -> None:
+    def __init__(self, run: RunSpec, trusted: tuple[Any, Any] | None) -> None:
         if not isinstance(trusted, tuple | list) or len(trusted) != 2:
             raise ConfigError("trusted", "a pair (X, y) of samples that the server owns", type(trusted).__name__)
         active, self._codes = run.hasher.active(trusted[0]), run.codes(trusted[1])
