@@ -244,7 +244,7 @@ def test_a_member_leaves_a_sum_that_was_made_of_groups() -> None:
     parties = [party_of(**part, name=f"party-{i}", min_examples=1) for i, part in enumerate(parts())]
     run = federate(RunOptions(**options_for(SPEC, **GROUPED)), parties)
     stays = [i for i in range(8) if str(i) not in {member.node for member in run.left_out}]
-    leaver = party_of(**parts()[stays[0]], name=f"party-{stays[0]}", min_examples=1, leaving=True)
+    leaver = party_of(**parts()[stays[0]], name=f"party-{stays[0]}", min_examples=1, leaves=True)
     options = options_for(SPEC, federation=run.federation("first"), purpose="withdraw")
     after = Exchange(Run(RunOptions(**options)), {str(stays[0]): leaver}).rounds()
     assert after.counts == run.counts - count(parts()[stays[0]])
