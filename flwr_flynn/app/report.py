@@ -108,14 +108,15 @@ def _groups(run: Run) -> dict[str, Any] | None:
     grouping, total, trusted = run.options.grouping, run.state.results.get("counts"), run.options.trusted
     if grouping is None or trusted is None or not isinstance(total, GroupedCounts):
         return None
+    model, (X, y) = run.model.model_, trusted
     return {
         "seed": grouping.seed,
         "n_groups": grouping.n_groups,
         "groups": sorted(total.groups),
         "left_out": sorted(total.left_out),
         "parties_left_out": [str(member) for member in run.left_out],
-        "samples": len(trusted[1]),
-        "accuracy": float(run.model.score(*trusted)),
+        "samples": len(y),
+        "accuracy": float((model.scores(X).argmax(axis=1) == run.state.run_spec.codes(y)).mean()),
     }
 
 

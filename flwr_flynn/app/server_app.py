@@ -205,7 +205,10 @@ def _trusted(config: RunConfig) -> tuple[Any, Any] | None:
         return None
     if ending(Path(config.trusted)) not in ENDINGS:  # not a public data set, which parties may have
         raise config.refused("trusted", f"a file that ends with one of {', '.join(ENDINGS)}")
-    data = datasets.load_dataset(config.trusted, features=config.feature_list())
+    try:
+        data = datasets.load_dataset(config.trusted, features=config.feature_list())
+    except FlyNNError as error:
+        raise ConfigError("run-config trusted", text=f"run-config trusted: {datasets.full_text(error)}") from None
     return data.X, data.labels
 
 

@@ -91,7 +91,10 @@ class Judge:
     def __init__(self, run: RunSpec, trusted: tuple[Any, Any] | None) -> None:
         if not isinstance(trusted, tuple | list) or len(trusted) != 2:
             raise ConfigError("trusted", "a pair (X, y) of samples that the server owns", type(trusted).__name__)
-        active, self._codes = run.hasher.active(trusted[0]), run.codes(trusted[1])
+        try:
+            active, self._codes = run.hasher.active(trusted[0]), run.codes(trusted[1])
+        except DataError as error:
+            raise DataError("trusted", text=f"trusted: {error}") from None
         if len(active) != len(self._codes) or len(active) < 2:
             got = f"{len(active)} samples and {len(self._codes)} labels"
             raise DataError("trusted", "at least two samples, each with a label", got)
