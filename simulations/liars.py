@@ -353,7 +353,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
 def main(arguments: list[str]) -> None:
     """Measure, print, write."""
     options = parser("liars", __doc__)
-    options.add_argument("--sets", default="digits,satimage,letters", help="names of data sets, separated by commas")
+    options.add_argument("--sets", default="digits,satimage", help="names of data sets, separated by commas")
     chosen = options.parse_args(arguments)
     if chosen.data is not None and not chosen.data.is_dir():
         options.error(f"--data: expected a folder, got {chosen.data}")
