@@ -325,7 +325,7 @@ def what_to_train(config: RunConfig, parties: int | None) -> tuple[HashPlan, lis
     rows = f"{hashes}{specs[0].hash_dim} rows of {specs[0].row_nnz} entries and {len(classes)} classes"
     needs = {rows: sum(memory_needed(spec, len(classes)) for spec in specs)}
     if config.groups:
-        held = min(config.groups, config.min_available or parties or config.groups)
+        held = min(config.groups, parties or config.groups)
         needs[f"sums of {held} groups"] = 8 * len(classes) * specs[0].hash_dim * held
     if config.refine_rounds:
         largest = sorted((spec.hash_dim for spec in specs), reverse=True)[: plan.most_members]

@@ -203,9 +203,11 @@ class RunOptions:
             return
         # All of these are sums over all parties, whose groups cannot be told apart, or were not counted in groups.
         several, mode = len(self.run_spec.specs) > 1, self.run_spec.mode
+        is_aligned = self.run_spec.n_aligned > 0
         for is_met, expected in (
             (self.plan is not None, "0 where hashes follow from sums of the columns, which a party can spoil"),
-            (several, "0 with several specs, of which the parties select: they may lie about that as well"),
+            (several, "0 with several specs, as groups are judged by one"),
+            (is_aligned, "0 with aligned samples, as the server's are not"),
             (not isinstance(mode, Plain), f"0 with {mode.name} counts, which are judged in clear"),
             (self.refine_rounds > 0, "0 with refinement, whose sums a party can spoil"),
             (self.purpose not in ("train", "join", "resume"), f"0 with purpose = {self.purpose}"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,15 @@ from flwr_flynn.federated.groups import MOST_GROUPS, GroupedCounts, Grouping, Ju
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phases.counts import no_counts
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN
+from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.hashing.flyhash import flynn_hash
+from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.candidates import HashPlan
+from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.scoring import log_rates
+from flwr_flynn.model.scoring import Readout, log_rates
 from flwr_flynn.privacy import LaplaceCounts
 from tests.federated.runs import AUTO, DRIVERS, GRID, LABELS, NAMES, TRAINING, Exchange, X, options_for, sha256, shares
 
@@ -284,6 +288,20 @@ def test_groups_are_for_parties_that_come(purpose: str) -> None:
     with pytest.raises(ConfigError) as error:
         RunOptions(**options_for(SPEC, **GROUPED, federation=federation, purpose=purpose))
     assert error.value.field == "groups"
+
+
+def test_nobody_joins_a_sum_of_aligned_samples_in_groups() -> None:
+    run = RunOptions(**options_for(SPEC)).run_spec
+    array = np.array([count(part).array for part in parts(liars=())]).sum(axis=0)
+    counts = ClassCounts(array, hash_nnz=SPEC.hash_nnz, spec_fingerprint=run.hasher.fingerprint)
+    moments = ColumnMoments.from_data(X, np.searchsorted(NAMES, LABELS), 3)
+    aligned = replace(run, n_aligned=1, reference=Reference.of(moments))
+    member = Member("all", "1", sizes=tuple(counts.n_per_class.tolist()), sha256=(counts.sha256(),))
+    federation = Federation(aligned, of(counts), [member], [Readout("balanced", 0.5)])
+    with pytest.raises(ConfigError) as error:
+        RunOptions(**options_for(SPEC, **GROUPED, federation=federation, purpose="join"))
+    assert error.value.field == "groups"
+    RunOptions(**options_for(SPEC, federation=federation, purpose="join"))
 
 
 @pytest.mark.parametrize(
