@@ -80,15 +80,22 @@ class RunConfig(
         if self.is_private:
             if self.refine_rounds:
                 raise self.refused("refine_rounds", "0 with epsilon")
-            if self.scaling not in ("default", "none"):
-                expected = (
-                    "none with epsilon, which covers no sums of columns (give public center and scale, or ranges)"
-                )
-                raise self.refused("scaling", expected, self.scaling)
+            self._require_unscaled("epsilon, which covers no sums of columns")
+        if self.groups:
+            self._require_unscaled("groups, as any party can spoil sums of columns")
+            for name in ("refine_rounds", "align", "epsilon", "secure"):
+                if getattr(self, name):
+                    raise self.refused(name, "none with groups")
         expected = f"none with action = {self.action}, which takes it from the federation's file"
         for row in self.rows():
             if self.action in row.facts.fixed_by_federation and self.is_given(row.name):
                 raise self.refused(row.name, expected)
+
+    def _require_unscaled(self, setting: str) -> None:
+        if self.scaling not in ("default", "none"):
+            raise self.refused(
+                "scaling", f"none with {setting} (give public center and scale, or ranges)", self.scaling
+            )
 
     def evaluates(self, simulated: bool) -> bool:
         """`evaluate`, with "auto" resolved."""
@@ -97,7 +104,7 @@ class RunConfig(
     def resolved(self) -> RunConfig:
         """These settings with the preset's values, or those that others call for, instead of defaults."""
         if self.preset != "paper":
-            learns = not (self.is_private or self.is_public)
+            learns = not (self.is_private or self.is_public or self.groups)
             return replace(self, scaling="auto" if learns else "none") if self.scaling == "default" else self
         given: dict[str, Any] = {**_PAPER, "decay": self.decay if self.is_given("decay") else _PAPER_DECAY}
         return replace(self, **given)

@@ -21,6 +21,7 @@ from flwr_flynn.app.config import RunConfig
 from flwr_flynn.app.data import datasets
 from flwr_flynn.federated.federation_file import Federation, summary
 from flwr_flynn.federated.forecast import forecast
+from flwr_flynn.federated.groups import GroupedCounts
 from flwr_flynn.federated.phases.evaluation import Refined, searched
 from flwr_flynn.federated.phases.histograms import Histograms
 from flwr_flynn.federated.phases.selection import Selection
@@ -78,6 +79,7 @@ def compiled(
         "histograms": None if ranks is None else {"examples": ranks.histograms.n_examples, "missing": ranks.missing},
         "specs": [_in_short(spec) for spec in run.state.run_spec.specs],
         "selection": None if selection is None else selection.to_dict(),
+        "groups": _groups(run),
         "alignment": _alignment(run),
         "refinement": _refinement(run),
         "traffic": {name: {"parties": traffic.replied, **traffic.per_party} for name, traffic in run.traffic.items()},
@@ -99,6 +101,23 @@ def compiled(
         if config.check_pooled and mechanism is None:
             report["sha256"] |= compared(config, strategy, plan, parties, after)
     return report
+
+
+def _groups(run: Run) -> dict[str, Any] | None:
+    """Groups of parties, those left out, and accuracy on the samples that decided; None in a run without groups."""
+    grouping, total, trusted = run.options.grouping, run.state.results.get("counts"), run.options.trusted
+    if grouping is None or trusted is None or not isinstance(total, GroupedCounts):
+        return None
+    model, (X, y) = run.model.model_, trusted
+    return {
+        "seed": grouping.seed,
+        "n_groups": grouping.n_groups,
+        "groups": sorted(total.groups),
+        "left_out": sorted(total.left_out),
+        "parties_left_out": [str(member) for member in run.left_out],
+        "samples": len(y),
+        "accuracy": float((model.scores(X).argmax(axis=1) == run.state.run_spec.codes(y)).mean()),
+    }
 
 
 def _alignment(run: Run) -> dict[str, Any] | None:
@@ -173,9 +192,9 @@ def _in_short(spec: HashSpec) -> dict[str, Any]:
     return {name: value is not None if name in vectors else value for name, value in values.items()}
 
 
-def _in_the_counts(config: RunConfig, parties: int, after: Federation) -> list[int] | None:
+def _in_the_counts(config: RunConfig, parties: int, after: Federation, left_out: bool) -> list[int] | None:
     """Indices of the simulated parties in the counts; None for all."""
-    if config.action == "train" and not config.parties:
+    if config.action == "train" and not config.parties and not left_out:
         return None
     numbers = {f"party-{party}": party for party in range(parties)}
     return [numbers[member.name] for member in after.members if member.name in numbers]
@@ -191,7 +210,7 @@ def compared(
     config: RunConfig, strategy: BaseStrategy, plan: HashPlan | None, parties: int, after: Federation
 ) -> dict[str, Any]:
     """Digest and equalities of a model of the pooled training samples of the counted parties; None: not comparable."""
-    among = _in_the_counts(config, parties, after)
+    among = _in_the_counts(config, parties, after, bool(strategy.run.left_out))
     X, codes, n_classes = datasets.pooled_training(config, parties, among)
     model, selection, results = strategy.model.model_, strategy.selection, strategy.run.state.results
     chosen = config.party_numbers()
@@ -265,6 +284,10 @@ def table(report: dict[str, Any], folder: Path) -> str:
         rows += [(f"  not {done}: {name}", reason) for name, reason in report["missing"].items()]
     if report["action"] != "train":
         rows.append(("parties in all", f"{len(report['federation'])}"))
+    if groups := report["groups"]:
+        shown = f"{len(groups['left_out'])} of {len(groups['groups'])}"
+        rows.append(("groups left out", f"{shown}; accuracy {groups['accuracy']:.4f} on the server's samples"))
+        rows += [(f"  left out: {name}", "its group makes the model worse") for name in groups["parties_left_out"]]
     rows.append(("training examples", _examples(report)))
     if simulation:
         handed_out, points = simulation["handed_out"], simulation["points"]

@@ -14,6 +14,7 @@ from typing import Any
 from flwr_flynn.app.data.partition import CLASS_ASSIGNMENTS, GROUP_MODES, PARTITIONERS
 from flwr_flynn.app.settings import Settings, as_setting, entries, setting, whole_numbers
 from flwr_flynn.errors import ConfigError, SpecError
+from flwr_flynn.federated.groups import MOST_GROUPS
 from flwr_flynn.federated.options import MOST_ROUNDS
 from flwr_flynn.federated.phases.columns import foreseen
 from flwr_flynn.model.candidates import EFFORTS, HashPlan
@@ -407,6 +408,21 @@ class FederationSettings(RunSettings):
     )
     min_available: int = setting(0, "parties to wait for before the first round; 0: all of the simulation", low=0)
     min_parties: int = setting(0, "parties that must be counted in the end; 0: `min-available`", low=0)
+    groups: int = setting(
+        0,
+        "sum the counts in at most so many random groups of parties, and leave out groups that make the model worse on "
+        "the samples in `trusted`; 0: no groups. Nothing is learned of the columns then: give public `ranges`, or "
+        "`center` and `scale`. Not with `epsilon` or `secure`",
+        low=0,
+        high=MOST_GROUPS,
+        fixed_by_federation=("withdraw", "evaluate"),
+    )
+    trusted: str = setting(
+        "",
+        "`groups`: the server's own `.csv`, `.parquet` or `.npz` file of labelled samples, some of every class; its "
+        "label column is `label` (CSV, Parquet) or `y` (NPZ)",
+        needs=("groups",),
+    )
     feature_names: str = _deployed(
         "",
         "deployment: the features by name, with commas between, or a JSON list: each party takes these columns of its "
@@ -422,6 +438,8 @@ class FederationSettings(RunSettings):
         super().check()
         if self.min_available and self.min_parties > self.min_available:
             raise self.refused("min_parties", f"at most min-available = {self.min_available}")
+        if self.groups and not self.trusted:
+            raise self.refused("trusted", "a file of labelled samples with groups", "none")
         if self.action != "train" and not self.federation:
             text = f"run-config federation: missing; action = {self.action} needs the server's own file"
             raise ConfigError("run-config federation", "the server's own file", "missing", text=text)

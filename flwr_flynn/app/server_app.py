@@ -30,6 +30,7 @@ from flwr_flynn._files import writing
 from flwr_flynn.app import report
 from flwr_flynn.app.config import RunConfig
 from flwr_flynn.app.data import datasets
+from flwr_flynn.app.data.readers import ENDINGS, ending
 from flwr_flynn.app.privacy_setup import default_folder, private_plan, run_mechanism, training_points
 from flwr_flynn.errors import AggregationError, ConfigError, FlyNNError, WriteError
 from flwr_flynn.federated.federation_file import Federation, exclusive
@@ -197,12 +198,27 @@ def _strategy(
         min_examples=config.min_examples,
         refine_rounds=config.refine_rounds,
         align=config.align and before is None,
+        groups=config.groups,
+        trusted=_trusted(config),
         fraction_evaluate=float(config.evaluates(simulated=parties is not None)),
         hand_out=parties is None,  # simulated parties keep no model
         wait_timeout=math.ceil(config.timeout) or _ENDLESS,
         on_phase=on_phase,
     )
     return plan, strategy
+
+
+def _trusted(config: RunConfig) -> tuple[Any, Any] | None:
+    """The labelled samples that the server owns, where groups are judged by them."""
+    if not config.groups:
+        return None
+    if ending(Path(config.trusted)) not in ENDINGS:  # not a public data set, which parties may have
+        raise config.refused("trusted", f"a file that ends with one of {', '.join(ENDINGS)}")
+    try:
+        data = datasets.load_dataset(config.trusted, features=config.feature_list())
+    except FlyNNError as error:
+        raise ConfigError("run-config trusted", text=f"run-config trusted: {datasets.full_text(error)}") from None
+    return data.X, data.labels
 
 
 def _require_min_available(config: RunConfig) -> None:
@@ -317,6 +333,9 @@ def what_to_train(config: RunConfig, parties: int | None) -> tuple[HashPlan, lis
     hashes = "" if len(specs) == 1 else f"{len(specs)} hashes with "
     rows = f"{hashes}{specs[0].hash_dim} rows of {specs[0].row_nnz} entries and {len(classes)} classes"
     needs = {rows: sum(memory_needed(spec, len(classes)) for spec in specs)}
+    if config.groups:
+        held = min(config.groups, parties or config.groups)
+        needs[f"sums of {held} groups"] = 8 * len(classes) * specs[0].hash_dim * held
     if config.refine_rounds:
         largest = sorted((spec.hash_dim for spec in specs), reverse=True)[: plan.most_members]
         n_weights = len(classes) * sum(largest)

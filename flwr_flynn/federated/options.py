@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -9,12 +10,13 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from flwr_flynn._validation import boolean, integer, number, one_of
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.federation_file import Federation
+from flwr_flynn.federated.groups import MOST_GROUPS, Grouping, Judge
 from flwr_flynn.federated.labels import Label
 from flwr_flynn.federated.phase import Phase
 from flwr_flynn.federated.phases.columns import foreseen
 from flwr_flynn.federated.phases.secure import LEAST_PARTIES
 from flwr_flynn.federated.roster import Identify, unknown
-from flwr_flynn.federated.run_spec import RunSpec, Secure, mode_of
+from flwr_flynn.federated.run_spec import Plain, RunSpec, Secure, mode_of
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.scoring import given_readout
@@ -52,6 +54,9 @@ class RunOptionsDict(TypedDict, total=False):
     accept_failures: bool
     refine_rounds: int
     align: bool
+    groups: int
+    trusted: tuple[Any, Any] | None
+    group_seed: str | None
     phases: Sequence[Phase] | None
     on_phase: Callable[[Run], object] | None
 
@@ -111,6 +116,16 @@ class RunOptions:
         Align the columns of parties whose instruments differ, where leave-one-out decides for it, see
         `model.alignment`. Only with a `HashPlan` of scaling "auto" that has rank codes, and where parties try the
         model, and without `secure_bound`. Parties join a saved run as it was decided.
+    groups : int, default=0
+        Sum the counts in at most so many random groups of parties, up to 256, and leave groups out that make the model
+        worse on the `trusted` samples, see `federated.groups`. The server holds a sum for each group. Only with exact
+        counts in clear by one spec, where nothing is learned of the columns, for purposes "train", "join" and "resume";
+        a decay of "auto" is then suggested by the summed counts. 0: no groups.
+    trusted : pair (X, y), optional
+        Labelled samples that the server owns, some of every class; with `groups`.
+    group_seed : str, optional
+        Key by which the groups are drawn, in hexadecimal; by default a new one, unknown to anybody. With the same key
+        and node ids the groups are the same.
     phases : sequence of Phase, optional
         A plan of your own instead of the one that follows from the other options.
     on_phase : callable, optional
@@ -136,9 +151,14 @@ class RunOptions:
     accept_failures: bool = True
     refine_rounds: int = 0
     align: bool = False
+    groups: int = 0
+    trusted: tuple[Any, Any] | None = field(default=None, repr=False)
+    group_seed: str | None = field(default=None, repr=False)
     phases: Sequence[Phase] | None = None
     on_phase: Callable[[Run], object] | None = None
     run_spec: RunSpec = field(init=False)
+    grouping: Grouping | None = field(init=False, default=None, repr=False)
+    judge: Judge | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
         integer("min_parties", self.min_parties)
@@ -159,6 +179,7 @@ class RunOptions:
         self._check_phases()
         given_readout(self.rule, self.decay)
         object.__setattr__(self, "run_spec", self._run_spec())
+        self._set_groups()
         self._check_refinement()
         learns = self.plan is not None and self.plan.scaling == "auto" and self.plan.needs_histograms
         if boolean("align", self.align) and not (self.selects and learns and self.secure_bound is None):
@@ -173,6 +194,28 @@ class RunOptions:
             raise ConfigError("phases", "different names", ", ".join(names))
         if self.federation is None and not any(phase.is_counting for phase in self.phases):
             raise ConfigError("phases", "one that counts", ", ".join(names) or "none")
+
+    def _set_groups(self) -> None:
+        if not integer("groups", self.groups, least=0, most=MOST_GROUPS):
+            if self.trusted is not None:
+                raise ConfigError("trusted", "none without groups", type(self.trusted).__name__)
+            return
+        # All of these are sums over all parties, whose groups cannot be told apart, or were not counted in groups.
+        several, mode = len(self.run_spec.specs) > 1, self.run_spec.mode
+        is_aligned = self.run_spec.n_aligned > 0
+        for is_met, expected in (
+            (self.plan is not None, "0 where hashes follow from sums of the columns, which a party can spoil"),
+            (several, "0 with several specs, as groups are judged by one"),
+            (is_aligned, "0 with aligned samples, as the server's are not"),
+            (not isinstance(mode, Plain), f"0 with {mode.name} counts, which are judged in clear"),
+            (self.refine_rounds > 0, "0 with refinement, whose sums a party can spoil"),
+            (self.purpose not in ("train", "join", "resume"), f"0 with purpose = {self.purpose}"),
+        ):
+            if is_met:
+                raise ConfigError("groups", expected, self.groups)
+        seed = secrets.token_hex(16) if self.group_seed is None else self.group_seed
+        object.__setattr__(self, "grouping", Grouping(self.groups, seed))
+        object.__setattr__(self, "judge", Judge(self.run_spec, self.trusted))
 
     def _check_refinement(self) -> None:
         if not integer("refine_rounds", self.refine_rounds, least=0, most=MOST_ROUNDS):
@@ -212,9 +255,9 @@ class RunOptions:
 
     @property
     def selects(self) -> bool:
-        """True if the parties' leave-one-out selects among candidates."""
+        """True if the parties' leave-one-out selects among candidates; it is no group's alone."""
         several = len(self.run_spec.specs) > 1 or (self.decay == "auto" and self.rule != "bayes")
-        return self.is_evaluated and self.mechanism is None and several
+        return self.is_evaluated and self.mechanism is None and several and not self.groups
 
     @property
     def has_members(self) -> bool:

@@ -17,13 +17,14 @@ from flwr_flynn.errors import AggregationError, ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch, first_of_each
 from flwr_flynn.federated.federation_file import Federation
+from flwr_flynn.federated.groups import GroupedCounts
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import ALL, COUNTED, NEW, Context, Phase, RunState
 from flwr_flynn.federated.phases.evaluation import kept_specs, model_of
 from flwr_flynn.federated.phases.secure import LEAST_PARTIES, Summed, check_room
 from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, PREFIX, TRAIN, UNKEPT, VERSION, Reply, Request, Scalar
-from flwr_flynn.federated.roster import NO_REPLY, Roster, clean
+from flwr_flynn.federated.roster import NO_REPLY, Member, Roster, clean
 from flwr_flynn.federated.run_spec import Secure
 from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.model.classifier import FlyNNClassifier
@@ -377,6 +378,13 @@ class Run:
         return totals
 
     @property
+    def left_out(self) -> list[Member]:
+        """Parties that this run counted in a group that is left out of the sum."""
+        total, grouping = self.state.results.get("counts"), self.options.grouping
+        gone = total.left_out if isinstance(total, GroupedCounts) else ()
+        return [each for each in self.counted.counted if grouping is not None and grouping.of(each.node) in gone]
+
+    @property
     def counts(self) -> ClassCounts:
         """The sum for the first member of the model; for the first spec until members are selected."""
         return self.totals.parts[kept_specs(self.state, self.options)[0]]
@@ -398,7 +406,8 @@ class Run:
         if self.counting is None and before is not None and self.options.purpose == "evaluate":
             return before
         due = "" if self.due is None else self.due.name
-        members = [replace(member, run=member.run or run) for member in self.counted.members]
+        gone = {member.node for member in self.left_out}
+        members = [replace(m, run=m.run or run) for m in self.counted.members if m.node not in gone]
         state = self.state.with_result("counts", self.totals)  # those of no samples before the counting
         return Federation.of_run(state, self.options, members, due)
 

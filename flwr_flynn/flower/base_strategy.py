@@ -74,6 +74,11 @@ class BaseStrategy(ABC):
         return self.run.counted.missing
 
     @property
+    def left_out(self) -> list[Member]:
+        """Parties in groups that are left out of the sum, see the option `groups`."""
+        return self.run.left_out
+
+    @property
     def selection(self) -> Any:
         """Spec and readout selected for the present counts; None until then, and where nothing is to be selected."""
         return self.run.state.results.get("selection")

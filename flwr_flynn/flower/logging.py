@@ -140,7 +140,8 @@ def _result(run: Run, taken: Taken) -> str:
     result = run.state.results.get(taken.phase.name)
     if taken.phase.is_counting:
         enough = "" if run.is_enough else f"; at least {run.options.min_parties} are needed"
-        return f"{answers}, {len(run.counted)} in all{enough}"
+        gone = f"; {len(run.left_out)} in groups that are left out" if run.options.grouping else ""
+        return f"{answers}, {len(run.counted)} in all{enough}{gone}"
     if isinstance(result, Histograms) and run.options.align:
         return f"{answers}; {result.n_aligned} align their columns"
     if isinstance(result, Selection):

@@ -240,6 +240,29 @@ def test_private_and_finished_runs_refine_nothing(setting: dict[str, Any]) -> No
         RunConfig.parse({**setting, **more, "refine-rounds": 3})
 
 
+@pytest.mark.parametrize(
+    ("more", "field"),
+    [
+        ({"trusted": ""}, "trusted"),
+        ({"groups": 0}, "trusted"),
+        ({"groups": 257}, "groups"),
+        ({"scaling": "auto"}, "scaling"),
+        ({"scaling": "ranks"}, "scaling"),
+        ({"refine-rounds": 2}, "refine-rounds"),
+        ({"align": True}, "align"),
+        ({"epsilon": 1.0}, "epsilon"),
+        ({"secure": True, "max-examples": 100}, "secure"),
+        ({"action": "withdraw", "federation": "f.npz"}, "groups"),
+        ({"action": "evaluate", "federation": "f.npz"}, "groups"),
+    ],
+)
+def test_groups_come_with_samples_and_without_what_a_party_can_spoil(more: dict[str, Any], field: str) -> None:
+    settings = {"groups": 40, "trusted": "mine.npz"}
+    assert RunConfig.parse(settings).resolved().scaling == "none"
+    with raises(ConfigError, field=f"run-config {field}"):
+        RunConfig.parse(settings | more)
+
+
 def test_effort_and_members_are_those_of_the_plan() -> None:
     default = RunConfig().plan(8, 100, 3)
     assert (default.effort, default.max_members, default.most_members) == ("default", 3, 3)

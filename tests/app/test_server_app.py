@@ -27,6 +27,7 @@ from flwr_flynn.app.data import datasets
 from flwr_flynn.errors import AggregationError, ConfigError, FlyNNError
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.federation_file import main as show
+from flwr_flynn.federated.groups import Grouping
 from flwr_flynn.federated.run import Run
 from flwr_flynn.flower.compat import recorddict_compat as compat
 from flwr_flynn.hashing.spec import HashSpec
@@ -52,6 +53,7 @@ REPORT: dict[str, Any] = {
     "selection": None,
     "refinement": None,
     "alignment": None,
+    "groups": None,
     "specs": [],
     "members": [],
     "traffic": {},
@@ -555,6 +557,62 @@ def test_each_failure_is_told_of_its_own_party(is_named: bool, tmp_path: Path, m
         assert missing["node 2"].startswith("failed: Traceback: ")
         assert missing["node 2"].endswith("ZeroDivisionError: by none")  # the cause, which comes last
         assert len(missing["node 2"]) <= 200
+
+
+class Lying(Loopback):
+    """A grid on which Mallory gives each class the name of the next, and Ulm tells the truth."""
+
+    def __init__(self, spoil: Spoil, **more: Any) -> None:
+        super().__init__(spoil, **more)
+        X, y = points(20)
+        named = np.roll(CLASSES, -1)[[CLASSES.index(label) for label in y]]
+        self.clients[2] = FlyNNClient(X, named, X_test=X, y_test=named, name="Mallory").to_client()
+
+
+@pytest.fixture
+def trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Settings of a run in groups, with one party in each."""
+    monkeypatch.setattr(f"{__name__}.Loopback", Lying)
+    monkeypatch.setattr("flwr_flynn.federated.options.secrets.token_hex", lambda size: "5e" * size)
+    X, y = points(20)
+    np.savez(tmp_path / "trusted.npz", X=X, y=y)
+    return {"groups": 200, "trusted": str(tmp_path / "trusted.npz"), "scale": "1"}
+
+
+def test_the_group_of_a_liar_is_left_out_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trusted: dict[str, Any]
+) -> None:
+    report = run(tmp_path, monkeypatch, lambda content, kind: content, **trusted)
+    groups = report["groups"]
+    assert (groups["n_groups"], groups["seed"], groups["samples"]) == (200, "5e" * 16, 20)
+    assert groups["groups"] == sorted(Grouping(200, "5e" * 16).of(cid) for cid in ("1", "2"))
+    assert groups["left_out"] == [Grouping(200, "5e" * 16).of("2")]
+    assert groups["parties_left_out"] == ["Mallory"]
+    assert groups["accuracy"] == report["evaluation"]["best_party"]["accuracy"]  # of Ulm, who has the same samples
+    assert {party["name"] for party in report["parties"]} == {"Ulm", "Mallory"}
+    assert report["examples"] == 20
+    rows = [line.split() for line in reports.table(report, tmp_path).splitlines() if line]
+    assert ["groups", "left", "out", "1", "of", "2;"] in [row[:6] for row in rows]
+    assert ["left", "out:", "Mallory"] in [row[:3] for row in rows]
+    saved = Federation.load(tmp_path / "out" / "federation.npz")
+    assert saved.counts.n_examples == 20
+    assert [member.name for member in saved.members] == ["Ulm"]
+
+
+def test_samples_of_the_server_that_cannot_be_used_end_the_run_before_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trusted: dict[str, Any]
+) -> None:
+    X, y = points(20)
+    np.savez(tmp_path / "narrow.npz", X=X[:, :3], y=y)
+    np.savez(tmp_path / "odd.npz", X=X, y=np.full(20, "none of them"))
+    np.savez(tmp_path / "lacks.npz", X=X)
+    monkeypatch.setattr(Lying, "send_and_receive", None)  # nobody is asked
+    for name in ("narrow.npz", "odd.npz", "lacks.npz", "not there.npz", "digits", "trusted.txt"):
+        with pytest.raises(FlyNNError) as caught:
+            run(tmp_path, monkeypatch, lambda content, kind: content, **trusted | {"trusted": str(tmp_path / name)})
+        assert "trusted" in str(caught.value)
+    with raises(ConfigError, field="run-config memory-limit"):
+        run(tmp_path, monkeypatch, lambda content, kind: content, **trusted | {"hash-dim": 2**16, "memory-limit": 1e-3})
 
 
 def test_a_party_of_more_points_than_allowed_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 A new federation starts from zeros. Parties join a saved run by adding to its sum, and leave it by sending once more the
 counts they were counted by: their SHA-256 must be the same, so that the rest is the sum of the others, bit for bit.
+With the option `groups` parties are summed in random groups, of which some may be left out, see `federated.groups`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy.typing as npt
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch
+from flwr_flynn.federated.groups import GroupedCounts, Grouping
 from flwr_flynn.federated.party import NOISY_EXAMPLES, Party
 from flwr_flynn.federated.phase import ALL, NEW, Context, Phase, RunState
 from flwr_flynn.federated.phases.secure import Layout, Summed
@@ -64,6 +66,7 @@ class CountsRequest(SummedCounts):
 
     run: RunSpec
     max_examples: int | None = None  # of a party; a 1024th of the capacity by default
+    grouping: Grouping | None = None  # the server's alone
 
     phase = "counts"
 
@@ -109,7 +112,8 @@ class CountsRequest(SummedCounts):
                 raise PayloadError("num_examples", f"{NOISY_EXAMPLES} beside noisy counts", announced)
             return CountsOfSpecs((codec.decode_release(arrays, run.hasher, run.mode.mechanism, most),))
         parts = codec.decode_all(arrays, run.hashers, run.n_classes, n_examples=announced, max_examples=most)
-        return CountsOfSpecs(parts)
+        counts = CountsOfSpecs(parts)
+        return counts if self.grouping is None else GroupedCounts(parts, {self.grouping.of(reply.cid): counts})
 
     def sizes(self, statistic: CountsOfSpecs) -> npt.NDArray[np.int64] | None:
         return statistic.parts[0].n_per_class if isinstance(self.run.mode, Plain) else None
@@ -175,19 +179,24 @@ class WithdrawRequest(JoinRequest):
 
 def _request(state: RunState, context: Context) -> CountsRequest:
     options = context.options
+    announced = state.run_spec, options.max_examples_per_party, options.grouping
     if options.federation is None:
-        return CountsRequest(state.run_spec, options.max_examples_per_party)
+        return CountsRequest(*announced)
     kind = WithdrawRequest if options.purpose == "withdraw" else JoinRequest
-    return kind(state.run_spec, options.max_examples_per_party, context.counted)
+    return kind(*announced, context.counted)
 
 
 def _start(state: RunState, context: Context) -> CountsOfSpecs:
     federation = context.options.federation
-    return no_counts(state.run_spec) if federation is None else federation.totals
+    total = no_counts(state.run_spec) if federation is None else federation.totals
+    return total if context.options.grouping is None else GroupedCounts(total.parts)
 
 
 def _fold(state: RunState, batch: Batch[CountsOfSpecs], context: Context) -> RunState:
-    return state.with_result("counts", batch.total)
+    total, judge = batch.total, context.options.judge
+    if judge is not None and isinstance(total, GroupedCounts):
+        total = total.leaving_out(judge.spoilers(total))
+    return state.with_result("counts", total)
 
 
 def phase_for(options: RunOptions) -> Phase:

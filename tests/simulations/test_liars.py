@@ -1,0 +1,91 @@
+"""`python -m simulations liars`: lies are as its page says, and its figures are those of runs with these parties."""
+
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pytest
+from scipy.special import log_softmax
+
+from flwr_flynn.federated.algorithm import federate, party_of
+from flwr_flynn.federated.groups import GroupedCounts
+from flwr_flynn.federated.options import RunOptions
+from simulations import __main__ as command
+from simulations import liars
+from simulations.liars import CLAIMERS, FLIPPERS, HIDERS, INVENTORS, KINDS, METHODS, Plan, task_of
+from simulations.splits import read
+
+PLAN = Plan(("IID",), (0.2,), parties=6, largest=300, rounds=1, rates=(0.1,))
+
+
+@pytest.fixture
+def task():
+    pytest.importorskip("flwr_datasets")
+    return task_of(read("digits", 300), "IID", PLAN, 0)
+
+
+def test_the_server_s_samples_are_no_party_s(task):
+    own = {row.tobytes() for row in task.trusted[0]}
+    assert np.bincount(task.trusted[1]).tolist() == [5] * 10
+    parties = task.parts.pooled
+    assert len(parties.y) + len(parties.y_test) == 250
+    assert not own & {row.tobytes() for row in np.concatenate([parties.X, parties.X_test])}
+
+
+def test_liars_of_more_parties_are_the_same_and_more(task):
+    assert task.liars(0) == frozenset()
+    assert task.liars(0.2) < task.liars(0.4)
+    assert len(task.liars(0.5)) == 3
+
+
+@pytest.mark.parametrize("cap", [None, 7])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_liar_claims_what_the_page_says(task, kind, cap):
+    honest = liars.honest_parties(task)
+    (liar,) = task.liars(0.2)
+    parties = liars.lying_parties(task, honest, frozenset({liar}), kind, cap)
+    assert [a is b for a, b in zip(parties, honest, strict=True)] == [i != liar for i in range(6)]
+    share, found = task.parts.shares[liar], parties[liar]
+    n = len(share.y)
+    assert len(found.y) == {FLIPPERS: n, HIDERS: n}.get(kind, 10 * n if cap is None else cap)
+    for row, label in zip(found.X, found.y, strict=True):
+        (true,) = {int(y) for x, y in zip(share.X, share.y, strict=True) if (x == row).all()}
+        wrong = (true + 1) % 10
+        expected = {FLIPPERS: wrong, INVENTORS: wrong, CLAIMERS: 0, HIDERS: 2 if true == 1 else true}
+        assert label == expected[kind]
+
+
+def test_the_median_is_numpy_s_of_the_models_of_the_groups(task):
+    run = liars.summed(task, liars.honest_parties(task), 4)
+    total = run.state.results["counts"]
+    assert isinstance(total, GroupedCounts)
+    X = task.parts.pooled.X_test
+    tables = []
+    for counts in total.groups.values():
+        (part,) = counts.parts
+        model = liars.FlyNNClassifier.from_counts(run.state.run_spec.spec, part, range(10)).model_
+        table = log_softmax(model.log_odds(model.scores(X)) / model.temperature, axis=1)
+        table[:, part.n_per_class == 0] = np.nan
+        tables.append(table)
+    with np.errstate(all="ignore"):
+        expected = np.nanmedian(tables, axis=0)
+    found = liars.median_scores(run, X)
+    assert np.allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_figures_are_those_of_runs_and_are_computed_once(tmp_path, monkeypatch, task):
+    monkeypatch.setattr(liars, "QUICK", PLAN)
+    for work in ("by_gradients", "by_counts"):
+        command.main(["liars", "--quick", "--sets", "digits", "--out", str(tmp_path)])
+        monkeypatch.setattr(liars, work, divmod)  # what was finished is not computed again
+    with (tmp_path / "liars.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["method"] for row in rows} == set(METHODS)
+    assert {(row["kind"], row["share"]) for row in rows} == {("none", "0.0")} | {(kind, "0.2") for kind in KINDS}
+    assert (tmp_path / "liars.png").stat().st_size > 0
+    parties = [party_of(s.X, (s.y + 1) % 10 if i in task.liars(0.2) else s.y) for i, s in enumerate(task.parts.shares)]
+    run = federate(RunOptions(task.plan, range(10), 6, fraction_evaluate=0.0), parties)
+    (row,) = [row for row in rows if (row["kind"], row["method"]) == (FLIPPERS, liars.SUM)]
+    assert float(row["accuracy"]) == task.score(run.model.predict(task.parts.pooled.X_test))["accuracy"]
