@@ -34,7 +34,7 @@ from flwr_flynn.errors import AggregationError, ConfigError, FlyNNError, WriteEr
 from flwr_flynn.federated.federation_file import Federation, exclusive
 from flwr_flynn.federated.phases.columns import ColumnsRequest, foreseen
 from flwr_flynn.federated.phases.histograms import USUAL_BINS, HistogramsRequest
-from flwr_flynn.federated.phases.secure import bound_for, check_room
+from flwr_flynn.federated.phases.secure import ENTRY_BYTES, bound_for, check_room
 from flwr_flynn.federated.roster import unknown
 from flwr_flynn.federated.run import Run
 from flwr_flynn.flower.compat import Workflow, is_simulated
@@ -308,6 +308,8 @@ def what_to_train(config: RunConfig, parties: int | None) -> tuple[HashPlan, lis
     hashes = "" if len(specs) == 1 else f"{len(specs)} hashes with "
     rows = f"{hashes}{specs[0].hash_dim} rows of {specs[0].row_nnz} entries and {len(classes)} classes"
     needs = {rows: sum(memory_needed(spec, len(classes)) for spec in specs)}
+    if config.secure:
+        needs[f"a secure sum of {rows}"] = ENTRY_BYTES * len(classes) * sum(spec.hash_dim for spec in specs)
     if config.refine_rounds:
         largest = sorted((spec.hash_dim for spec in specs), reverse=True)[: plan.most_members]
         n_weights = len(classes) * sum(largest)
