@@ -36,7 +36,7 @@ from flwr_flynn.errors import AggregationError, ConfigError, FlyNNError, WriteEr
 from flwr_flynn.federated.federation_file import Federation, exclusive
 from flwr_flynn.federated.phases.columns import ColumnsRequest, foreseen
 from flwr_flynn.federated.phases.histograms import USUAL_BINS, HistogramsRequest
-from flwr_flynn.federated.phases.secure import bound_for, check_room
+from flwr_flynn.federated.phases.secure import ENTRY_BYTES, bound_for, check_room
 from flwr_flynn.federated.roster import unknown
 from flwr_flynn.federated.run import Run
 from flwr_flynn.flower import message
@@ -336,6 +336,8 @@ def what_to_train(config: RunConfig, parties: int | None) -> tuple[HashPlan, lis
     if config.groups:
         held = min(config.groups, parties or config.groups)
         needs[f"sums of {held} groups"] = 8 * len(classes) * specs[0].hash_dim * held
+    if config.secure:
+        needs[f"a secure sum of {rows}"] = ENTRY_BYTES * len(classes) * sum(spec.hash_dim for spec in specs)
     if config.refine_rounds:
         largest = sorted((spec.hash_dim for spec in specs), reverse=True)[: plan.most_members]
         n_weights = len(classes) * sum(largest)

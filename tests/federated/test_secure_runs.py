@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flwr_flynn.errors import ConfigError, PayloadError
+from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.phases.evaluation import searched
 from flwr_flynn.federated.phases.secure import LARGEST_BOUND, Layout, largest_sum, of_vector, room, to_vector
 from flwr_flynn.federated.protocol import TRAIN
@@ -253,3 +255,22 @@ def test_a_round_with_nonsense_in_it_is_refused_whole(phase: str) -> None:
     run = secretly(options_for(GRID[0], refine_rounds=2), shares(), wrong(phase))
     assert len(run.state.results[phase].missing) == 4
     assert run.model.score(X, LABELS) > 0.6
+
+
+# ---- the federation that is left
+
+
+def test_a_federation_of_several_members_is_kept_and_handed_out(tmp_path: Path) -> None:
+    options, parts = options_for(GRID, refine_rounds=1), shares()
+    made = secretly(options, parts)
+    made.federation("1").save(tmp_path / "f.npz")
+    before = Federation.load(tmp_path / "f.npz")
+    assert (before.is_secure, before.phase, len(before.members)) == (True, "", 4)
+    assert before.model.model_.sha256() == made.model.model_.sha256()
+    later = {"spec": before.run_spec.specs, "federation": before, "purpose": "evaluate"}
+    handed = secretly(options_for(**later), parts)
+    assert [phase.name for phase in handed.phases] == ["evaluation"]
+    assert handed.state.results["evaluation"].figures == made.state.results["evaluation"].figures
+    for purpose in ("join", "withdraw", "resume"):
+        with raises(ConfigError, field="purpose"):
+            secretly(options_for(**later | {"purpose": purpose}), parts)
