@@ -35,8 +35,10 @@ from flwr_flynn.app.privacy_setup import default_folder, private_plan, run_mecha
 from flwr_flynn.errors import AggregationError, ConfigError, FlyNNError, WriteError
 from flwr_flynn.federated.federation_file import Federation, exclusive
 from flwr_flynn.federated.phases.columns import ColumnsRequest, foreseen
+from flwr_flynn.federated.phases.evaluation import EVALUATION
 from flwr_flynn.federated.phases.histograms import USUAL_BINS, HistogramsRequest
 from flwr_flynn.federated.phases.secure import ENTRY_BYTES, bound_for, check_room
+from flwr_flynn.federated.phases.secure_columns import MOST_BINS
 from flwr_flynn.federated.roster import unknown
 from flwr_flynn.federated.run import Run
 from flwr_flynn.flower import message
@@ -90,7 +92,7 @@ def _run(
     rounds = n_rounds(config, plan, strategy)
     trouble: list[str] = []
     if isinstance(strategy, message.FlyNNStrategy):
-        strategy.start(grid, num_rounds=rounds, timeout=config.timeout or _ENDLESS)
+        _in_turns(strategy, grid, rounds, config.timeout or _ENDLESS, trouble)
     else:
         legacy = LegacyContext(context, config=ServerConfig(num_rounds=rounds), strategy=strategy)
         counting = {}
@@ -337,7 +339,8 @@ def what_to_train(config: RunConfig, parties: int | None) -> tuple[HashPlan, lis
         held = min(config.groups, parties or config.groups)
         needs[f"sums of {held} groups"] = 8 * len(classes) * specs[0].hash_dim * held
     if config.secure:
-        needs[f"a secure sum of {rows}"] = ENTRY_BYTES * len(classes) * sum(spec.hash_dim for spec in specs)
+        entries = len(classes) * sum(spec.hash_dim for spec in specs)
+        needs[f"a secure sum of {rows}"] = max(ENTRY_BYTES, 16 * (config.min_available or parties or 1)) * entries
     if config.refine_rounds:
         largest = sorted((spec.hash_dim for spec in specs), reverse=True)[: plan.most_members]
         n_weights = len(classes) * sum(largest)
@@ -348,6 +351,7 @@ def what_to_train(config: RunConfig, parties: int | None) -> tuple[HashPlan, lis
         sums = {f"the sums of {columns}": request.memory_needed}
         if plan.needs_histograms:
             binned = HistogramsRequest(np.zeros(plan.n_features), classes, config.min_examples)
+            most_bins = MOST_BINS if config.secure else most_bins
             sums[f"the histograms of {columns}"] = binned.memory_of_sum(plan.n_examples, most_bins)
         needs = sums | needs
     for what, needed in needs.items():
@@ -410,6 +414,17 @@ class _CarefulGrid:
         else:
             content = compat.evaluateres_to_recorddict(EvaluateRes(status, 0.0, 0, {}))
         return [Message(content, reply_to=request)]
+
+
+def _in_turns(strategy: message.FlyNNStrategy, grid: Grid, rounds: int, timeout: float, trouble: list[str]) -> None:
+    """A run through the Message API, in which the model stands without figures, too."""
+    try:
+        strategy.start(grid, num_rounds=rounds, timeout=timeout)
+    except Exception as error:
+        if strategy.run.due is not EVALUATION or not strategy.run.is_enough:
+            raise
+        log(logging.ERROR, "FlyNN: the evaluation failed", exc_info=error)
+        trouble.append(type(error).__name__)
 
 
 def _keeping(trouble: list[str]) -> Workflow:

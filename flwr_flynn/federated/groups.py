@@ -77,15 +77,15 @@ class Judge:
 
     A sum is judged by the mean log-loss of naive Bayes (rule "bayes") on the samples, which has nothing to choose.
     Two searches start from all groups and from none, and leave out or add one group at a time, the best first. One is
-    left out only if the loss falls by more than the standard error of the difference, so that chance leaves nobody
-    out. Of the two results that of the lower loss is taken.
+    left out only if the loss falls by more than the standard error of the difference, so that small differences do
+    not leave out most groups. Of the two results that of the lower loss is taken.
 
     Parameters
     ----------
     run : RunSpec
         With one spec.
     trusted : pair (X, y)
-        At least two samples, and their labels. A `DataError` refuses what does not fit the run.
+        Samples of every class, at least two, and their labels. A `DataError` refuses what does not fit the run.
     """
 
     def __init__(self, run: RunSpec, trusted: tuple[Any, Any] | None) -> None:
@@ -98,6 +98,9 @@ class Judge:
         if len(active) != len(self._codes) or len(active) < 2:
             got = f"{len(active)} samples and {len(self._codes)} labels"
             raise DataError("trusted", "at least two samples, each with a label", got)
+        missing = np.flatnonzero(np.bincount(self._codes, minlength=run.n_classes) == 0)
+        if len(missing):  # groups that alone have such a class would seem to spoil the model
+            raise DataError("trusted", "samples of every class", f"none of {run.classes[missing[0]]!r}")
         self._bits, places = np.unique(active, return_inverse=True)
         self._active = places.reshape(active.shape).astype(np.int32)
         self._spread, self._temperature = run.spec.hash_dim / run.spec.hash_nnz, run.spec.hash_nnz / 2

@@ -236,8 +236,10 @@ class RunOptions:
         run = RunSpec(specs, self.classes, mode, self.feature_names, *alignment)
         if isinstance(spec, HashPlan) and run.n_classes != spec.n_classes:
             raise ConfigError("classes", f"{spec.n_classes} as in the plan", run.n_classes)
-        if isinstance(mode, Secure):
+        if isinstance(mode, Secure) and self.purpose != "evaluate":
             integer("min_parties", self.min_parties, least=LEAST_PARTIES)
+            if not self.accept_failures:  # a sum that was set aside, less that of the next round, is that of few
+                raise ConfigError("accept_failures", "True with secure sums", False)
         if self.federation is not None:
             if self.plan is not None or run != self.federation.run_spec:
                 raise ConfigError("spec, classes, mechanism", "those of the federation", "different ones")

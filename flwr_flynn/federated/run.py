@@ -137,6 +137,7 @@ class Run:
         self.traffic: dict[str, Traffic] = {}
         self._asked: Ask | None = None
         self._asked_cids: frozenset[str] = frozenset()
+        self._unasked: dict[str, str] = {}  # reasons, of parties that the last request leaves out
         self._batch: Batch[Any] | None = None
         self._heard = Traffic()  # replies in the batch
         self._model: tuple[RunState, FlyNNClassifier] | None = None
@@ -208,7 +209,7 @@ class Run:
         sample : callable, optional
             Draws so many of the parties that are there.
         """
-        self._asked, phase = None, self.phase(channel)
+        self._asked, self._unasked, phase = None, {}, self.phase(channel)
         if phase is None or not (cids := self._audience(phase, list(present), sample)):
             return None
         request = phase.request(self.state, self._context())
@@ -281,14 +282,14 @@ class Run:
                 self._batch, self._heard = None, Traffic()
             raise
         self.traffic.setdefault(phase.name, Traffic()).add(self._heard)
-        reasons = {**failed, **batch.refused}
+        reasons = {**self._unasked, **failed, **batch.refused}
         for each in (roster, self.counted):
             each.introduce(batch.names)
         for cid, reason in reasons.items():
             roster.fail(cid, reason)
         for cid, member in batch.members.items():
             roster.count(member, batch.taken_out.get(cid))
-        names = self.counted.names([*ask.cids, *batch.replies])
+        names = self.counted.names([*ask.cids, *batch.replies, *self._unasked])
         missing = {names[cid]: clean(reason, 200) for cid, reason in reasons.items()}
         if accepted or phase.channel == EVALUATE:
             self._go_on(phase, batch, missing, names)
@@ -344,6 +345,12 @@ class Run:
         mode = self.state.run_spec.mode
         if not isinstance(mode, Secure) or phase.channel != TRAIN:
             return cids
+        place = self.phases.index(phase)
+        earlier = self.rosters.get(self.phases[place - 1].name) if place and not phase.is_counting else None
+        if earlier and phase.audience != COUNTED:  # a party in one of two such sums would be their difference
+            reason = f"not asked, as it is not in the sum of {self.phases[place - 1].name}"
+            self._unasked = {cid: reason for cid in cids if cid not in earlier}
+            cids = [cid for cid in cids if cid in earlier]
         if len(cids) < LEAST_PARTIES:
             for cid in cids:
                 self._roster(phase).fail(cid, "not asked: too few are left for a secure sum")

@@ -17,10 +17,11 @@ from flwr_flynn.federated.forecast import forecast
 from flwr_flynn.federated.phases.columns import Columns
 from flwr_flynn.federated.phases.evaluation import Evaluation, Refined, searched
 from flwr_flynn.federated.phases.histograms import Histograms
+from flwr_flynn.federated.phases.secure import LEAST_PARTIES
 from flwr_flynn.federated.phases.selection import Selection
 from flwr_flynn.federated.protocol import TRAIN
 from flwr_flynn.federated.run import Run, Taken
-from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.run_spec import RunSpec, Secure
 from flwr_flynn.model.column_checks import listed
 
 Line = tuple[int, str]
@@ -111,6 +112,8 @@ def taken_lines(run: Run, taken: Taken, told: dict[str, str] | None = None) -> I
         yield WARNING, f"{phase.name}: set aside, because failures are not accepted"
     if phase.is_counting:
         yield from _namesake_lines(run, taken)
+    if isinstance(run.state.run_spec.mode, Secure) and phase.channel == TRAIN:
+        yield from _difference_lines(run, taken)
     yield INFO, f"{phase.name}: {_result(run, taken)}{_next(run)}"
     result = run.state.results.get(phase.name)
     last = "histograms" if any(each.name == "histograms" for each in run.phases) else "columns"
@@ -122,6 +125,16 @@ def taken_lines(run: Run, taken: Taken, told: dict[str, str] | None = None) -> I
     if isinstance(result, Evaluation):
         for name, reason in result.unkept.items():
             yield WARNING, f"evaluation: {name}: could not keep the model: {reason}"
+
+
+def _difference_lines(run: Run, taken: Taken) -> Iterator[Line]:
+    for name, roster in run.rosters.items():
+        others = {member.node for member in roster.counted} ^ taken.batch.passed.keys()
+        if len(roster) and taken.batch.passed and 0 < len(others) < LEAST_PARTIES:
+            who = listed([taken.names.get(cid, f"node {cid}") for cid in sorted(others)])
+            both = f"in this sum or in that of {name}, not in both: what differs is theirs alone"
+            yield WARNING, f"{taken.phase.name}: {who}: {both}"
+            return
 
 
 def _namesake_lines(run: Run, taken: Taken) -> Iterator[Line]:

@@ -102,7 +102,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     ) -> None:
         if not isinstance(action, str) or not action.isidentifier():
             raise ConfigError("action", "a name as of a Python variable", action)
-        if options.get("secure_bound") is not None:
+        if options.get("secure_bound") is not None and options.get("purpose") != "evaluate":
             expected = "None: Flower has SecAgg+ for its legacy API only"
             raise ConfigError("secure_bound", expected, options["secure_bound"])
         super().__init__(RunOptions(**options), min_available_nodes, min_evaluate_nodes, wait_timeout)

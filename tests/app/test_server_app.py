@@ -7,6 +7,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.server import Server
 from flwr.supercore.task_identity import TaskIdentity
 
-from flwr_flynn import FlyNNClassifier, FlyNNClient, FlyNNStrategy
+from flwr_flynn import FlyNNClassifier, FlyNNClient, FlyNNStrategy, message
 from flwr_flynn.app import report as reports
 from flwr_flynn.app import server_app
 from flwr_flynn.app.config import RunConfig
@@ -28,12 +29,13 @@ from flwr_flynn.errors import AggregationError, ConfigError, FlyNNError
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.federation_file import main as show
 from flwr_flynn.federated.groups import Grouping
+from flwr_flynn.federated.protocol import EVALUATE, TRAIN
 from flwr_flynn.federated.run import Run
 from flwr_flynn.flower.compat import recorddict_compat as compat
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.privacy import mechanism_from_dict
 from flwr_flynn.privacy.ledger import Budget, Policy
-from tests.fakes import CLASSES, Proxy, manager, points
+from tests.fakes import CLASSES, SPEC, FakeGrid, Node, Proxy, manager, points
 from tests.raising import raises
 
 TOO_MANY = "refused: counts: expected at most 19 examples, got 20"
@@ -247,6 +249,23 @@ def test_the_histograms_of_pixels_have_few_bins(monkeypatch: pytest.MonkeyPatch)
     with raises(ConfigError, field="run-config memory-limit") as caught:
         decide(np.zeros((4, 1000), np.float32))
     assert "histograms of 1000 columns" in caught.value.got
+
+
+@pytest.mark.parametrize("failing", [TRAIN, EVALUATE])
+def test_of_a_run_in_turns_the_model_stands_where_the_evaluation_fails(failing: str) -> None:
+    nodes = {n: Node(FlyNNClient(*points(9, n), X_test=np.eye(4), y_test=np.arange(4) % 3)) for n in (1, 2)}
+
+    def fail(messages: list[Message]) -> list[Message]:
+        if messages[0].metadata.message_type == failing:
+            raise OSError("no connection")
+        return []
+
+    given: dict[str, Any] = {"spec": SPEC, "classes": CLASSES, "min_parties": 2, "decay": 0.5, "min_available_nodes": 2}
+    strategy, trouble = message.FlyNNStrategy(**given), list[str]()
+    with nullcontext() if failing == EVALUATE else pytest.raises(OSError, match="no connection"):
+        server_app._in_turns(strategy, FakeGrid(nodes, between=fail), strategy.num_rounds, 1, trouble)
+    assert trouble == ["OSError"] * (failing == EVALUATE)
+    assert len(strategy.parties) == 2 * (failing == EVALUATE)
 
 
 def test_rounds_must_do_for_the_counting() -> None:
@@ -531,8 +550,8 @@ class Failing(Loopback):
     is_named = True  # as the party tells its failure; else as the SuperLink does
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        for message in messages:
-            message.metadata.__dict__["_message_id"] = f"to {message.metadata.dst_node_id}"  # as the SuperLink does
+        for each in messages:
+            each.metadata.__dict__["_message_id"] = f"to {each.metadata.dst_node_id}"  # as the SuperLink does
         return super().send_and_receive(messages)
 
     def reply(self, message: Message) -> Message:

@@ -11,7 +11,7 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Answer, Reply
-from flwr_flynn.federated.run import Ask, Failures, Run
+from flwr_flynn.federated.run import Ask, Failures, Run, Taken
 
 BOUND = 64
 Spoil = Callable[[Ask, str, np.ndarray], np.ndarray | None]
@@ -30,7 +30,12 @@ def mean_of(answers: dict[str, Answer]) -> list[Reply]:
 
 
 def secretly(
-    options: dict[str, Any], parts: Sequence[dict[str, Any]], spoil: Spoil = as_it_is, bound: int = BOUND, **more: Any
+    options: dict[str, Any],
+    parts: Sequence[dict[str, Any]],
+    spoil: Spoil = as_it_is,
+    bound: int = BOUND,
+    watch: Callable[[Run, Taken], object] = lambda *_: None,
+    **more: Any,
 ) -> Run:
     """A secure run; `spoil` is what becomes of a party's vector, None if the party is lost."""
     run = Run(RunOptions(**options | {"secure_bound": bound, "min_parties": 3}))
@@ -62,5 +67,7 @@ def secretly(
                         if (spoiled := spoil(ask, cid, vector)) is not None:
                             there[cid] = Answer([spoiled], answer.n_examples, answer.metrics)
                 replies = mean_of(there)
-            run.take(replies, Failures())
+            taken = run.take(replies, Failures())
+            assert taken is not None
+            watch(run, taken)
     return run

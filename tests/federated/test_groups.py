@@ -314,6 +314,7 @@ def test_nobody_joins_a_sum_of_aligned_samples_in_groups() -> None:
         (np.full((3, 4), np.nan), LABELS[:3]),
         (X[OWN], np.arange(len(OWN)) + 7),
         (X[OWN], np.full(len(OWN), "rose")),
+        (X[OWN][LABELS[OWN] != LABELS[0]], LABELS[OWN][LABELS[OWN] != LABELS[0]]),
     ],
 )
 def test_samples_of_the_server_that_do_not_fit_are_refused(trusted: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from logging import WARNING
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flwr_flynn import message
 from flwr_flynn.errors import ConfigError, PayloadError
+from flwr_flynn.federated import codec
 from flwr_flynn.federated.federation_file import Federation
+from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.phases.evaluation import searched
 from flwr_flynn.federated.phases.secure import LARGEST_BOUND, Layout, largest_sum, of_vector, room, to_vector
-from flwr_flynn.federated.protocol import TRAIN
-from flwr_flynn.federated.run import Run
+from flwr_flynn.federated.protocol import REFUSED, TRAIN
+from flwr_flynn.federated.run import Ask, Run, Taken
+from flwr_flynn.flower.logging import taken_lines
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.model import counts_sha256
 from tests.federated.runs import AUTO, GRID, LABELS, SPLITS, X, in_process, options_for, shares
@@ -205,7 +211,8 @@ def test_a_party_lost_before_the_counts_costs_its_columns_alone(phase: str) -> N
     assert run.state.results["selection"].parties == 6
     assert run.model.score(X, LABELS) > 0.9
     missing = [name for name, roster in run.rosters.items() if roster.missing]
-    assert missing == [phase]
+    before = list(run.rosters)[1 : list(run.rosters).index("histograms") + 1]
+    assert missing == before[before.index(phase) :]  # else the difference of two sums would be the party's alone
 
 
 @pytest.mark.parametrize("phase", ["columns", "bins 2", "histograms"])
@@ -222,8 +229,51 @@ def test_a_party_of_values_out_of_range_is_left_out_of_the_columns() -> None:
     parts = shares(n=5)
     wild = {**parts[1], "X": parts[1]["X"] * 1e9}
     run = secretly(options_for(AUTO), [parts[0], wild, *parts[2:]], lost("range", "1"))
-    assert run.state.results["columns"].missing == {"node 1": "no reply"}
+    assert list(run.state.results["columns"].missing) == ["node 1"]
     assert len(run.counted) == 5
+
+
+def test_a_sum_that_differs_by_one_party_from_another_is_told() -> None:
+    warned: list[str] = []
+
+    def watch(run: Run, taken: Taken) -> None:
+        differing = [line for level, line in taken_lines(run, taken) if level == WARNING and "theirs alone" in line]
+        warned.extend([taken.phase.name] * len(differing))
+
+    secretly(options_for(AUTO), shares(n=5), lost("bins 2", "1"), watch=watch)
+    assert warned == ["bins 2", "bins 3", "bins 4", "histograms", "counts", "selection"]
+    warned.clear()
+    secretly(options_for(AUTO), shares(n=5), watch=watch)
+    assert not warned
+
+
+def test_sums_are_not_set_aside_and_made_again() -> None:
+    with raises(ConfigError, field="accept_failures"):
+        RunOptions(**options_for(GRID) | {"secure_bound": BOUND, "min_parties": 3, "accept_failures": False})
+
+
+@pytest.mark.parametrize("phase", ["range", "bins 1"])
+def test_what_is_for_secure_sums_alone_is_refused_without_a_bound(phase: str) -> None:
+    asked: list[Ask] = []
+
+    def note(ask: Ask, cid: str, vector: np.ndarray) -> np.ndarray:
+        asked.extend([ask] if ask.phase.name == phase else [])
+        return vector
+
+    parts = shares()
+    secretly(options_for(AUTO), parts, note)
+    config = {name: value for name, value in asked[0].config.items() if name != "flynn-bound"}
+    open_party = Party(Samples(*parts[0].values()), PartyOptions(min_examples=1))
+    answer = open_party.answer(config, codec.read_tensors(asked[0].tensors), TRAIN)
+    assert REFUSED in answer.metrics
+    assert not answer.arrays
+
+
+def test_a_range_of_more_digits_than_parties_have_is_refused() -> None:
+    spoil = lambda ask, cid, vector: vector if ask.phase.name != "range" else np.ones_like(vector)  # noqa: E731
+    run = secretly(options_for(AUTO), shares(), spoil)
+    assert all("two digits" in reason for reason in run.rosters["range"].missing.values())
+    assert len(run.counted) == 4
 
 
 # ---- refinement
@@ -271,6 +321,9 @@ def test_a_federation_of_several_members_is_kept_and_handed_out(tmp_path: Path) 
     handed = secretly(options_for(**later), parts)
     assert [phase.name for phase in handed.phases] == ["evaluation"]
     assert handed.state.results["evaluation"].figures == made.state.results["evaluation"].figures
+    alone = options_for(**later) | {"secure_bound": BOUND, "min_parties": 1}  # as nobody is counted
+    assert RunOptions(**alone).min_parties == 1
+    assert message.FlyNNStrategy(**alone, min_available_nodes=1).run.phases == handed.phases
     for purpose in ("join", "withdraw", "resume"):
         with raises(ConfigError, field="purpose"):
             secretly(options_for(**later | {"purpose": purpose}), parts)

@@ -33,14 +33,15 @@ from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import SUM_BITS
 
 _SPLITS = (128, 32, 32, 32)  # parts that a bin is split into: 2**22 of them in the end
-_MOST_BINS = 2048  # of a column: 39 quantiles in bins of 32 parts, and what is between them
+MOST_BINS = 2048
+"""Bins of a column: 39 quantiles in bins of 32 parts, and what is between them."""
 
 
 class _SecureOnly(Summed[Tables]):
     """A request for tables that nobody answers in clear."""
 
     def packed(self, statistic: Tables) -> list[Array]:
-        raise PayloadError(key("bound"), "one", "none")
+        raise NotImplementedError  # requests without a bound are refused
 
     def parts(self, statistic: Tables) -> list[Array]:
         return list(statistic.tables)
@@ -50,6 +51,13 @@ class _SecureOnly(Summed[Tables]):
 
     def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> Tables:
         raise PayloadError(key("bound"), "one", "none")
+
+
+def _bound(config: Config) -> int:
+    bound = announced_bound(config)
+    if bound is None:
+        raise PayloadError(key("bound"), "one", "none")
+    return bound
 
 
 @register
@@ -70,6 +78,7 @@ class RangeRequest(_SecureOnly):
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> RangeRequest:
+        _bound(config)
         return cls(ColumnsRequest.from_config(config, arrays, party))
 
     def measured(self, party: Party) -> tuple[Tables, int]:
@@ -83,6 +92,11 @@ class RangeRequest(_SecureOnly):
             tables.append(table)
         return Tables(tuple(tables)), n_examples
 
+    def of_parts(self, parts: list[Array], n_parties: int) -> Tables:
+        if any((table < 0).any() or table.sum() > 2 * n_parties for table in parts):
+            raise PayloadError("range", f"two digits of each of {n_parties} parties at most", "others")
+        return Tables(tuple(parts))
+
     @property
     def layout(self) -> Layout:
         return [((most // self.columns.digit_bits + 1,), 1) for most in SUM_BITS]
@@ -92,8 +106,8 @@ def _ask_range(state: RunState, context: Context) -> RangeRequest:
     return RangeRequest(columns.request_of(state, context))
 
 
-def _no_range(state: RunState, context: Context) -> Tables:
-    return Tables(tuple(np.zeros(shape, np.int64) for shape, _ in _ask_range(state, context).layout))
+def _nothing(request: _SecureOnly) -> Tables:
+    return Tables(tuple(np.zeros(shape, np.int64) for shape, _ in request.layout))
 
 
 def _range(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
@@ -128,9 +142,10 @@ class BinsRequest(_SecureOnly):
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> BinsRequest:
+        bound = _bound(config)
         check_packed(arrays, 2, "bins", "a centre and packed gaps", first=1)
         asked = HistogramsRequest.from_config(config, arrays[:1], party)
-        most = asked.n_features * _MOST_BINS
+        most = asked.n_features * MOST_BINS
         party.check_memory(32 * most, f"bins of {asked.n_features} columns")
         gaps = unpack_numbers(arrays[1], most, asked.n_features << KEY_BITS)
         cuts = np.concatenate([[0], np.cumsum(gaps + 1)])
@@ -138,7 +153,7 @@ class BinsRequest(_SecureOnly):
         # Sums of gaps may wrap around: then cuts do not ascend.
         if (np.diff(cuts) <= 0).any() or cuts[-1] >> KEY_BITS >= asked.n_features or not np.isin(starts, cuts).all():
             raise PayloadError("bins", "cuts that ascend, with the lowest key of each column", "others")
-        return cls(asked, announced_bound(config), cuts, config.boolean("by_class"))
+        return cls(asked, bound, cuts, config.boolean("by_class"))
 
     def measured(self, party: Party) -> tuple[Tables, int]:
         found = self.histograms.of_samples(*self.histograms.samples(party))
@@ -168,10 +183,6 @@ def _ask_bins(state: RunState, context: Context, number: int) -> BinsRequest:
     return BinsRequest(asked, context.options.secure_bound, cuts, number == len(_SPLITS))
 
 
-def _no_bins(state: RunState, context: Context, number: int) -> Tables:
-    return Tables(tuple(np.zeros(shape, np.int64) for shape, _ in _ask_bins(state, context, number).layout))
-
-
 def _bins(state: RunState, batch: Batch[Tables], context: Context, number: int) -> RunState:
     asked = _ask_bins(state, context, number)
     found = asked.found(batch.total.tables[0])
@@ -187,9 +198,9 @@ def _name(number: int) -> str:
 
 
 def _phase(number: int) -> Phase:
-    request, start, fold = (partial(each, number=number) for each in (_ask_bins, _no_bins, _bins))
-    return Phase(_name(number), TRAIN, request, start, fold)  # type: ignore[arg-type]
+    request, fold = partial(_ask_bins, number=number), partial(_bins, number=number)
+    return Phase(_name(number), TRAIN, request, lambda *given: _nothing(request(*given)), fold)
 
 
-RANGE = Phase("range", TRAIN, _ask_range, _no_range, _range)
+RANGE = Phase("range", TRAIN, _ask_range, lambda *given: _nothing(_ask_range(*given)), _range)
 BINS = [_phase(number) for number in range(len(_SPLITS) + 1)]
