@@ -71,22 +71,6 @@ def test_parties_that_are_processes_make_a_secure_sum(deployment: Callable[..., 
     assert "AggregationError: 0 of at least 3 parties counted" in too_small.output
 
 
-def test_deployed_parties_select_in_secret_without_one_that_cannot(deployment: Callable[..., Deployment]) -> None:
-    parties = {f"site{i}": {"data": (DIGITS.X[i::4], DIGITS.y[i::4]), "secure": True} for i in range(3)}
-    odd = DIGITS.y[3::4].copy()
-    odd[5] = 99
-    parties["site3"] = {"data": (DIGITS.X[3::4], odd)}
-    flower = deployment(parties)
-    public = {"n_features": 64, "classes": "0,1,2,3,4,5,6,7,8,9", "min_available": 4, "min_parties": 3}
-    secret = flower.run(secure=True, max_examples=500, timeout=120.0, **public, **SMALL)
-    assert secret.status == "finished:completed", secret.output[-6000:]
-    assert secret.row("parties counted") == "3 of 4"
-    assert "9 compared on" in secret.row("decay")
-    assert "phase counts failed at this party" in secret.output
-    # Only the party that is not bound to secure sums tries the model.
-    assert [secret.row(f"not evaluated: site{i}").split(":")[0] for i in range(3)] == ["declined"] * 3
-
-
 def _training_sizes() -> list[int]:
     from flwr_flynn.app.data.partition import held_out
 
