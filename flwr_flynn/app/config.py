@@ -70,9 +70,9 @@ class RunConfig(
             for name, fixed in _PAPER.items():
                 if self.is_given(name) and getattr(self, name) != fixed:
                     raise self.refused(name, f"{fixed or 'none'} with preset = paper")
-        if self.secure and self.nodes_at_a_time:
-            raise self.refused("nodes_at_a_time", "0 with secure = true")
         if self.secure:
+            if self.nodes_at_a_time:
+                raise self.refused("nodes_at_a_time", "0 with secure = true")
             if self.align:
                 raise self.refused("align", "false with secure = true")
             if self.is_private and self.mechanism_kind != "gaussian":

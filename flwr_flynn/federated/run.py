@@ -388,8 +388,9 @@ class Run:
     def left_out(self) -> list[Member]:
         """Parties that this run counted in a group that is left out of the sum."""
         total, grouping = self.state.results.get("counts"), self.options.grouping
-        gone = total.left_out if isinstance(total, GroupedCounts) else ()
-        return [each for each in self.counted.counted if grouping is not None and grouping.of(each.node) in gone]
+        if grouping is None or not isinstance(total, GroupedCounts):
+            return []  # without going through the names of all parties after each phase
+        return [each for each in self.counted.counted if grouping.of(each.node) in total.left_out]
 
     @property
     def counts(self) -> ClassCounts:

@@ -41,7 +41,7 @@ class _SecureOnly(Summed[Tables]):
     """A request for tables that nobody answers in clear."""
 
     def packed(self, statistic: Tables) -> list[Array]:
-        raise NotImplementedError  # requests without a bound are refused
+        raise PayloadError(key("bound"), "one", "none")
 
     def parts(self, statistic: Tables) -> list[Array]:
         return list(statistic.tables)
