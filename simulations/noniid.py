@@ -1,8 +1,8 @@
 """Cost of skewed parties: FlyNN beside FedAvg, FedProx and SCAFFOLD, from IID parties to those of one class each.
 
 "FlyNN committee" is the default of `flwr run .` (the best three of six hashes, chosen by the parties) with `align`,
-which parties use where their columns differ beyond chance, "FlyNN refined" the same with six rounds of refinement, on
-four of the splits. In every cell where nobody aligns they must have the SHA-256 of the model of the pooled samples.
+which parties use where their columns differ beyond chance, "FlyNN refined" the same with six rounds of refinement. In
+every cell where nobody aligns they must have the SHA-256 of the model of the pooled samples.
 "FlyNN" is a single hash: one round of exact counts, features as they are, sizes and read-out by default; the details
 show the SHA-256 of its counts and of those of the pooled samples.
 
@@ -80,9 +80,6 @@ FLYNN, COMMITTEE, REFINED, HEADS = "FlyNN", "FlyNN committee", "FlyNN refined", 
 COMMITTEES = {COMMITTEE: 0, REFINED: 6}
 """The default model by its rounds of refinement."""
 
-REFINED_ON = ("IID", "Dirichlet 0.1", "1 class", SHIFT)
-"""Splits with a cell of refinement: the refined model is that of the pooled samples, however labels are split."""
-
 ALGORITHMS: dict[str, type[GradientClient]] = {
     "FedAvg": GradientClient, "FedProx": GradientClient, "SCAFFOLD": ScaffoldClient, HEADS: HeadClient,
     "one round": GradientClient,
@@ -136,7 +133,7 @@ class Plan:
     rounds: int = 50
     seeds: tuple[int, ...] = (0,)
     largest: int = 5000
-    rates: tuple[float, ...] = (0.03, 0.1, 0.3, 1.0)
+    rates: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
     epochs: tuple[int, ...] = (1, 5)
     epochs_at_once: tuple[int, ...] = (5, 20, 80)
     mus: tuple[float, ...] = (0.01, 0.1, 1.0)
@@ -332,8 +329,6 @@ class Study:
         for n_parties, split, seed in product(self.plan.parties, self.plan.splits, self.seeds):
             largest = int(self.parts(split, n_parties, seed).class_table.sum(axis=1).max())
             for method in METHODS:
-                if COMMITTEES.get(method) and split not in REFINED_ON:
-                    continue
                 about = {"set": self.data.name, "parties": n_parties, "split": split, "method": method, "seed": seed}
                 try:
                     row = self.cell(n_parties, split, method, seed)
