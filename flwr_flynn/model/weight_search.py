@@ -2,9 +2,10 @@
 
 From the sum of the parties' `RefinementStatistic` the server computes the weights of the next round: L-BFGS with a
 diagonal start (Nocedal & Wright, Numerical Optimization, 2006, section 7.2), and a search along its direction that
-takes a round for each length it tries. Sums of floats run in a fixed order, so that the weights do not depend on the
-machine. Kept are the weights of the round with the best balanced accuracy on the held-out samples, the first among
-equals, if it is above that of the model without refinement.
+takes a round for each length it tries. What is sent is rounded to multiples of `GRID`, which take half the bytes; what
+rounding takes away is added to the next step, so that small steps add up. Sums of floats run in a fixed order, so that
+the weights do not depend on the machine. Kept are the weights of the round with the best balanced accuracy on the
+held-out samples, the first among equals, if it is above that of the model without refinement.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.metrics import mean_recall
 from flwr_flynn.model.model import Model, ModelMember
 from flwr_flynn.model.refinement import (
+    GRID,
     LARGEST_WEIGHT,
     LEVELS,
     UNIT,
@@ -107,7 +109,8 @@ class Search:
     best: Weights | None = None  # None: no weights were better than the model without refinement
     accuracies: tuple[float, ...] = ()  # balanced, on the held-out samples: without refinement, and of each round
     is_done: bool = False
-    _at: Floats | None = None
+    _at: Floats | None = None  # as it was sent
+    _unrounded: Floats | None = None
     _loss: float = 0.0
     _gradient: Floats | None = None
     _direction: Floats | None = None
@@ -149,7 +152,8 @@ class Search:
             if product > 0:
                 step = _Step(difference.astype(np.float32), change.astype(np.float32), 1 / product)
                 steps = (*steps, step)[-_HISTORY:]
-        search = replace(search, _at=at, _loss=loss, _gradient=gradient, _steps=steps)
+        unrounded = at if search._at is None else search._next
+        search = replace(search, _at=at, _unrounded=unrounded, _loss=loss, _gradient=gradient, _steps=steps)
         search = replace(search, _length=1.0 if steps else _FIRST_LENGTH)
         return search._towards(search._lbfgs())
 
@@ -181,10 +185,20 @@ class Search:
 
     def _towards(self, direction: Floats) -> Search:
         assert self._at is not None
-        weights = np.rint((self._at + self._length * direction) / UNIT)
-        weights = np.clip(weights, -LARGEST_WEIGHT, LARGEST_WEIGHT).astype(np.int32)
-        is_done = bool((weights == np.rint(self._at / UNIT)).all())  # no step is left
-        return replace(self, trial=self._split(weights), _direction=direction, is_done=is_done)
+        search = replace(self, _direction=direction)
+        at = np.rint(self._at / UNIT)
+        for grid in (GRID, 1):  # a step too small for the one may be there in the other
+            weights = np.clip(np.rint(search._next / (UNIT * grid)) * grid, -LARGEST_WEIGHT, LARGEST_WEIGHT)
+            if is_step := bool((weights != at).any()):
+                break
+        return replace(search, trial=self._split(weights.astype(np.int32)), is_done=not is_step)
+
+    @property
+    def _next(self) -> Floats:
+        """The weights to try, before they are rounded."""
+        assert self._unrounded is not None
+        assert self._direction is not None
+        return self._unrounded + self._length * self._direction
 
     def _split(self, weights: npt.NDArray[np.int32]) -> Weights:
         ends = np.cumsum([each.hash_dim * each.n_classes for each in self.counts])[:-1]

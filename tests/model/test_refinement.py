@@ -17,6 +17,7 @@ from flwr_flynn.errors import CountsError
 from flwr_flynn.model import portable, refinement
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.refinement import (
+    GRID,
     LARGEST_FACTOR,
     LEVELS,
     MOST_LOSS,
@@ -262,7 +263,8 @@ def test_the_start_is_read_from_the_counts() -> None:
     for each, part in zip(weights, counts, strict=True):
         rates = log_rates(part)
         expected = 3 / 5 * 1024 * (rates - rates.mean(axis=1, keepdims=True))
-        assert np.abs(each - expected).max() <= 0.5 + 1e-9
+        assert not (each % GRID).any()
+        assert np.abs(each - expected).max() <= GRID / 2 + 1e-9
 
 
 @pytest.mark.parametrize("empty", [0, 1, 2])
@@ -272,7 +274,7 @@ def test_a_class_without_samples_starts_at_0_and_changes_nothing(empty: int) -> 
         assert not each[:, empty].any()
         rates = np.delete(log_rates(part), empty, axis=1)
         expected = 3 / 5 * 1024 * (rates - rates.mean(axis=1, keepdims=True))
-        assert np.abs(np.delete(each, empty, axis=1) - expected).max() <= 0.5 + 1e-9
+        assert np.abs(np.delete(each, empty, axis=1) - expected).max() <= GRID / 2 + 1e-9
 
 
 def test_counts_of_nothing_of_one_sample_and_of_one_class_start_somewhere() -> None:

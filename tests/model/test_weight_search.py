@@ -24,6 +24,7 @@ from flwr_flynn.model import model_file, weight_search
 from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.model import Model
 from flwr_flynn.model.refinement import (
+    GRID,
     LARGEST_WEIGHT,
     LEVELS,
     RefinementStatistic,
@@ -136,6 +137,19 @@ def test_the_loss_of_every_point_that_is_accepted_falls() -> None:
             assert search._loss == pytest.approx(accepted[-1], rel=1e-3)
     assert len(accepted) > 5
     assert all(later < earlier for earlier, later in pairwise(accepted))
+
+
+def test_what_rounding_takes_away_is_added_to_the_next_step() -> None:
+    search, statistic = searching(PLAIN, X, Y)
+    for _ in range(12):
+        before, search = search, search.take(statistic(search))
+        sent, wanted = joined(search.trial), search._next
+        is_coarse = not any((each % GRID).any() for each in search.trial)
+        assert is_coarse or np.abs(wanted - joined(before.trial)).max() <= GRID / 2 / 1024 + 1e-9
+        assert np.abs(sent - wanted).max() <= (GRID if is_coarse else 1) / 2 / 1024 + 1e-9
+        assert_array_equal(wanted, search._unrounded + search._length * search._direction)
+        if search._at is not before._at and before._at is not None:
+            assert_array_equal(search._unrounded, before._next)
 
 
 def test_a_step_that_is_too_long_is_taken_back() -> None:
