@@ -30,6 +30,7 @@ from flwr_flynn.federated.codec import write_tensors
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phases.evaluation import packed_weights
 from flwr_flynn.federated.run import Run, Taken
+from flwr_flynn.model.candidates import EFFORTS
 from simulations import gradients
 from simulations.baselines import balanced_accuracy
 from simulations.gradients import MODELS, Recipe, logits
@@ -51,18 +52,19 @@ from simulations.splits import Parts, deal_out, read
 from simulations.traffic import EPOCHS, PARTIES, RATES, SPLIT, source_of
 
 SETS = ("digits", "letters", "mnist", "fashion_mnist")
-_SHOWN = (1, 2, 4, 6, 8, 12, 16, 20, 50)  # rounds in the table
+_SHOWN = (1, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 24, 30, 40, 50)  # rounds in the table
 _CODE = code_digest(*FEDERATED, "flwr_flynn.app.data", "simulations.refinement", "simulations.gradients")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Rounds of each method, rounds by which a recipe is chosen, and samples of a set at most."""
+    """Rounds of each method, rounds by which a recipe is chosen, samples of a set at most, efforts of FlyNN."""
 
     refine: int = 12
     average: int = 50
     trial: int = 10
     largest: int | None = None
+    efforts: tuple[str, ...] = ("default",)
 
 
 QUICK = Plan(refine=3, average=5, trial=2, largest=1500)
@@ -100,12 +102,12 @@ def _taught(share: Share) -> Share:
     return replace(share, X=X, y=y, X_test=X[:0], y_test=y[:0])
 
 
-def refined(task: Task, n_rounds: int) -> list[Row]:
+def refined(task: Task, n_rounds: int, effort: str) -> list[Row]:
     """A row for the counts alone, and one for each round of the refinement."""
     parts, rows = task.parts, []
     classes = range(parts.n_classes)
     n_samples, n_features = parts.pooled.X.shape
-    plan = HashPlan(n_features, parts.n_classes, n_samples, "auto")
+    plan = HashPlan(n_features, parts.n_classes, n_samples, "auto", effort=effort)
     options = RunOptions(plan, classes, PARTIES, min_examples=1, refine_rounds=n_rounds)
 
     def watch(run: Run, taken: Taken) -> None:
@@ -146,8 +148,11 @@ def curves(source: str, plan: Plan, cells: Cells) -> Iterator[Row]:
     """Rows of all methods."""
     task, name = task_of(source, plan), Path(source).stem
     key = {"set": name, "data": joblib.hash((task.parts.pooled.X, task.X_test)), "code": _CODE}
-    for row in cells.finish(key | {"job": f"FlyNN {plan.refine}"}, partial(refined, task, plan.refine)):
-        yield {"set": name, "method": "FlyNN"} | row
+    for effort in plan.efforts:
+        method = "FlyNN" if effort == "default" else f"FlyNN {effort}"
+        job = {"job": f"{method} {plan.refine}"}
+        for row in cells.finish(key | job, partial(refined, task, plan.refine, effort)):
+            yield {"set": name, "method": method} | row
     for model in MODELS:
         tried = []
         for recipe in (Recipe(rate, epochs) for rate, epochs in product(RATES, EPOCHS)):
@@ -185,8 +190,9 @@ def draw(rows: Sequence[Row], path: Path) -> None:
             mine = [row for row in rows if (row["set"], row["method"]) == (name, method)]
             spent, accuracy = [(row["up"] + row["down"]) / 1e3 for row in mine], [row["accuracy"] for row in mine]
             (line,) = axis.plot(spent, accuracy, ".-", label=method, linewidth=1, markersize=4)
-            if method == "FlyNN":
-                axis.plot(spent[:1], accuracy[:1], "*", color=line.get_color(), markersize=14, label="FlyNN, one round")
+            if method.startswith("FlyNN"):
+                label = f"{method}, one round"
+                axis.plot(spent[:1], accuracy[:1], "*", color=line.get_color(), markersize=14, label=label)
         axis.set(xscale="log", xlabel="kB of a party, up and down", ylabel="balanced accuracy", title=name)
         axis.legend(fontsize=8)
     _save(plt, figure, path)
@@ -197,6 +203,7 @@ def main(arguments: list[str]) -> None:
     options = parser("refinement", __doc__)
     options.add_argument("--sets", default=",".join(SETS), help="names of data sets, separated by commas")
     options.add_argument("--rounds", type=int, help="rounds of the refinement (default: 12, quick: 3)")
+    options.add_argument("--efforts", default="default", help="efforts of FlyNN, separated by commas")
     chosen = options.parse_args(arguments)
     if chosen.data is not None and not chosen.data.is_dir():
         options.error(f"--data: expected a folder, got {chosen.data}")
@@ -205,6 +212,9 @@ def main(arguments: list[str]) -> None:
         if chosen.rounds < 1:
             options.error(f"--rounds: expected at least 1, got {chosen.rounds}")
         plan = replace(plan, refine=chosen.rounds)
+    plan = replace(plan, efforts=tuple(chosen.efforts.split(",")))
+    if wrong := set(plan.efforts) - set(EFFORTS):
+        options.error(f"--efforts: expected any of {', '.join(EFFORTS)}, got {sorted(wrong)[0]!r}")
     start, folder = time.perf_counter(), output_folder(chosen)
     cells, rows = Cells(folder / "cells"), []
     for name in chosen.sets.split(","):

@@ -21,10 +21,11 @@ PLAN = Plan(refine=2, average=2, trial=1, largest=300)
 def test_rows_are_those_of_runs_of_so_many_rounds(tmp_path, monkeypatch):
     pytest.importorskip("flwr_datasets")
     monkeypatch.setattr(refinement, "QUICK", PLAN)
-    command.main(["refinement", "--quick", "--sets", "digits", "--out", str(tmp_path)])
+    command.main(["refinement", "--quick", "--sets", "digits", "--efforts", "default,quick", "--out", str(tmp_path)])
     with (tmp_path / "rounds.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert {row["method"]: int(row["round"]) for row in rows} == {"FlyNN": 3, "FedAvg LR": 2, "FedAvg MLP": 2}
+    last = {"FlyNN": 3, "FlyNN quick": 3, "FedAvg LR": 2, "FedAvg MLP": 2}
+    assert {row["method"]: int(row["round"]) for row in rows} == last
     assert (tmp_path / "refinement.png").stat().st_size > 0
     task = task_of("digits", PLAN)
     for n_rounds in (0, 2):
