@@ -25,7 +25,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from flwr_flynn import ClassCounts, FlyNNClassifier, HashSpec
 from flwr_flynn.errors import ConfigError, CountsError, DataError, SpecError
-from flwr_flynn.model import classifier
+from flwr_flynn.model import prediction
 from flwr_flynn.model.candidates import HashPlan, decay_grid, suggest_decay
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import ColumnMoments
@@ -219,7 +219,7 @@ def test_a_class_without_points_gets_no_probability():
 
 def test_batches_of_points_do_not_show(monkeypatch):
     expected = fitted().predict_proba(X)
-    monkeypatch.setattr(classifier, "BATCH", 7)
+    monkeypatch.setattr(prediction, "BATCH", 7)
     assert_array_equal(fitted().predict_proba(X), expected)
 
 
