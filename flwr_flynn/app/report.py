@@ -25,7 +25,6 @@ from flwr_flynn.federated.groups import GroupedCounts
 from flwr_flynn.federated.phases.evaluation import Refined, searched
 from flwr_flynn.federated.phases.histograms import Histograms
 from flwr_flynn.federated.phases.selection import Selection
-from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run import Run
 from flwr_flynn.flower.base_strategy import BaseStrategy
 from flwr_flynn.hashing.spec import HashSpec
@@ -62,7 +61,10 @@ def compiled(
     bytes_ahead = forecast(run.options, max(len(strategy.parties), 1))
     report: dict[str, Any] = {
         "format": 3,
-        "parties": [_party(member) for member in strategy.parties],
+        "parties": [
+            {"name": str(m), "cid": m.node, "examples": m.examples, "bytes": m.bytes, "seconds": m.seconds}
+            for m in strategy.parties
+        ],
         "missing": dict(strategy.missing),
         "examples": None if counts.noise else int(counts.n_examples),
         "privacy": None if mechanism is None else _privacy(strategy, mechanism),
@@ -126,19 +128,12 @@ def _alignment(run: Run) -> dict[str, Any] | None:
     is_used = run.model.model_.aligned
     if not (run.options.align or is_used):
         return None
-    found: dict[str, Any] = {"parties": None if ranks is None else ranks.n_aligned, "is_used": is_used}
-    found["accuracies"] = None
     selection: Selection | None = run.state.results.get("selection")
-    if selection is not None and selection.accuracies and (n_aligned := _compared_aligned(run)):
+    n_aligned, accuracies = run.state.run_spec.n_aligned, None
+    if selection is not None and selection.accuracies and 0 < n_aligned < len(run.state.run_spec.specs):
         best = [max(each) for each in selection.accuracies]
-        found["accuracies"] = max(best[:-n_aligned]), max(best[-n_aligned:])
-    return found
-
-
-def _compared_aligned(run: Run) -> int:
-    """Number of aligned specs that were compared with others."""
-    run_spec = run.state.run_spec
-    return run_spec.n_aligned if run_spec.n_aligned < len(run_spec.specs) else 0
+        accuracies = max(best[:-n_aligned]), max(best[-n_aligned:])
+    return {"parties": None if ranks is None else ranks.n_aligned, "is_used": is_used, "accuracies": accuracies}
 
 
 def _refinement(run: Run) -> dict[str, Any] | None:
@@ -164,11 +159,6 @@ def _member(member: ModelMember) -> dict[str, Any]:
         "decay": member.readout.decay,
         "temperature": member.temperature,
     }
-
-
-def _party(member: Member) -> dict[str, Any]:
-    figures = {name: getattr(member, name) for name in ("examples", "bytes", "seconds")}
-    return {"name": str(member), "cid": member.node, **figures}
 
 
 def _privacy(strategy: BaseStrategy, mechanism: Mechanism) -> dict[str, Any]:
@@ -328,13 +318,6 @@ def table(report: dict[str, Any], folder: Path) -> str:
     if report["privacy"] and simulation:
         rows.append((EQUALITIES["equal"], "n/a, noisy"))
     rows.append(("output folder", str(folder)))
-    told: set[tuple[str, str]] = set()  # parties with their reasons
-    for index, (name, text) in enumerate(rows):
-        about = name.partition(": ")[2], text
-        if about in told:
-            rows[index] = name, "as above"
-        elif about[0]:
-            told.add(about)
     width = max(len(name) for name, _ in rows)
     lines = [f"  {name:<{width}}  {text}" for name, text in rows]
     if report["privacy"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from flwr_flynn._validation import boolean, integer, number, one_of
 from flwr_flynn.errors import ConfigError
@@ -31,34 +31,6 @@ PURPOSES = ("train", "join", "withdraw", "evaluate", "resume")
 
 MOST_ROUNDS = 1000
 """Rounds of the refinement, at most."""
-
-
-class RunOptionsDict(TypedDict, total=False):
-    """`RunOptions` as keywords of a strategy."""
-
-    spec: HashSpec | Sequence[HashSpec] | HashPlan
-    classes: Sequence[Label]
-    min_parties: int
-    max_examples_per_party: int | None
-    decay: float | str
-    rule: str
-    feature_names: Sequence[str] | None
-    min_examples: int
-    mechanism: Mechanism | None
-    federation: Federation | None
-    purpose: str
-    identify: Identify
-    secure_bound: int | None
-    fraction_evaluate: float | None
-    hand_out: bool
-    accept_failures: bool
-    refine_rounds: int
-    align: bool
-    groups: int
-    trusted: tuple[Any, Any] | None
-    group_seed: str | None
-    phases: Sequence[Phase] | None
-    on_phase: Callable[[Run], object] | None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ one, the phases after it are done again. Only parties that were asked are heard.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -89,21 +89,6 @@ class Traffic:
     down: int = 0
     up: int = 0
 
-    def ask(self, n_parties: int, tensors: Iterable[bytes], config: Mapping[str, Any]) -> None:
-        """Note that so many parties get this."""
-        self.asked += n_parties
-        self.down += n_parties * (sum(map(len, tensors)) + codec.n_bytes(config))
-
-    def reply(self, tensors: Iterable[bytes], metrics: Mapping[str, Any]) -> None:
-        """Note a reply of one party."""
-        self.replied += 1
-        self.up += sum(map(len, tensors)) + codec.n_bytes(metrics)
-
-    def add(self, other: Traffic) -> None:
-        """Note all of another."""
-        self.asked, self.replied = self.asked + other.asked, self.replied + other.replied
-        self.down, self.up = self.down + other.down, self.up + other.up
-
     @property
     def per_party(self) -> dict[str, int]:
         """Bytes up (from a party) and down (to it), on average."""
@@ -139,7 +124,7 @@ class Run:
         self._asked_cids: frozenset[str] = frozenset()
         self._unasked: dict[str, str] = {}  # reasons, of parties that the last request leaves out
         self._batch: Batch[Any] | None = None
-        self._heard = Traffic()  # replies in the batch
+        self._heard = 0  # bytes of the replies that passed in the batch
         self._model: tuple[RunState, FlyNNClassifier] | None = None
 
     @property
@@ -220,9 +205,11 @@ class Run:
         if phase.channel == TRAIN:
             self._roster(phase).ask(cids)
         tensors = codec.write_tensors(request.arrays())
-        self.traffic.setdefault(phase.name, Traffic()).ask(len(cids), tensors, config)
+        traffic = self.traffic.setdefault(phase.name, Traffic())
+        traffic.asked += len(cids)
+        traffic.down += len(cids) * (sum(map(len, tensors)) + codec.n_bytes(config))
         self._asked, self._asked_cids = Ask(phase, request, cids, tensors, config), frozenset(cids)
-        self._batch, self._heard = None, Traffic()
+        self._batch, self._heard = None, 0
         return self._asked
 
     @property
@@ -246,7 +233,7 @@ class Run:
         start = self._start(phase) if self._batch is None else self._batch.total
         batch = self._batch = phase.collect(ask.request, start, roster, self.counted, replies, self._batch)
         for cid in [cid for cid in first if cid in batch.passed and cid not in before]:  # not always by its first reply
-            self._heard.reply(batch.passed[cid].tensors, batch.passed[cid].metrics)
+            self._heard += batch.passed[cid].n_bytes + codec.n_bytes(batch.passed[cid].metrics)
             if light:
                 batch.passed[cid] = _light(batch.passed[cid])
         for cid, reply in first.items():
@@ -266,22 +253,18 @@ class Run:
         ask = self._asked
         if ask is None:
             return None
-        is_first = self._batch is None
         self.receive(replies)
         batch = self._batch
         assert batch is not None  # of the request
         phase, roster, start = ask.phase, self._roster(ask.phase), self._start(ask.phase)
         failed = failures.reasons([cid for cid in ask.cids if cid not in batch.replies])
         accepted = self.options.accept_failures or not (failures or failed or batch.refused)
+        n_passed = len(batch.passed)
         if not accepted:
             batch = batch.without(start, "set aside with its round, because others failed")
-        try:
-            theirs = figures(list(batch.passed.values())) if figures is not None and batch.passed else {}
-        except BaseException:  # the replies may come again
-            if is_first:
-                self._batch, self._heard = None, Traffic()
-            raise
-        self.traffic.setdefault(phase.name, Traffic()).add(self._heard)
+        theirs = figures(list(batch.passed.values())) if figures is not None and batch.passed else {}
+        self.traffic[phase.name].replied += n_passed
+        self.traffic[phase.name].up += self._heard
         reasons = {**self._unasked, **failed, **batch.refused}
         for each in (roster, self.counted):
             each.introduce(batch.names)

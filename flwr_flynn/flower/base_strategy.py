@@ -97,8 +97,7 @@ class BaseStrategy(ABC):
     @property
     def guarantee(self) -> str | None:
         """The promise of a private run, `privacy.Mechanism.guarantee`; None without a mechanism."""
-        mechanism = self.run.options.mechanism
-        return None if mechanism is None else mechanism.guarantee()
+        return self.run.state.run_spec.guarantee
 
     def federation(self, run: str) -> Federation:
         """The run as a file keeps it, for a later run to start from; not for the parties' eyes."""
@@ -135,10 +134,10 @@ class BaseStrategy(ABC):
         )
 
     def _ask(self, channel: str, present: Sequence[str], theirs: Callable[[], Mapping[str, Any]]) -> Ask | None:
-        return self.run.ask(channel, present, theirs, lambda size: self._sample(size, present))
+        def sample(size: int) -> list[str]:
+            return self._draw(min(max(size, self._min_evaluate), len(present)), present)
 
-    def _sample(self, size: int, present: Sequence[str]) -> list[str]:
-        return self._draw(min(max(size, self._min_evaluate), len(present)), present)
+        return self.run.ask(channel, present, theirs, sample)
 
     @abstractmethod
     def _draw(self, size: int, present: Sequence[str]) -> list[str]:

@@ -24,10 +24,8 @@ from flwr_flynn.federated import codec, phases
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, Answer
 from flwr_flynn.flower import secagg
-from flwr_flynn.flower.logging import Progress
+from flwr_flynn.flower.logging import progress
 from flwr_flynn.flower.records import metrics_of
-from flwr_flynn.model.classifier import FlyNNClassifier
-from flwr_flynn.privacy.ledger import Budget
 
 __all__ = ["FlyNNClient", "phases"]  # importing the phases makes their requests known
 
@@ -51,8 +49,9 @@ class FlyNNClient(NumPyClient):
         request.
     width : callable, optional
         Beside `load`: called like it, it returns the number of columns, without a look at the samples.
-    name, memory_limit, min_examples, n_jobs, budget, evaluates, secure, personal, leaves, response_seconds, on_model
-        As for `federated.party.PartyOptions`.
+    **options
+        Fields of `federated.party.PartyOptions`: `name`, `memory_limit`, `min_examples`, `n_jobs`, `budget`,
+        `evaluates`, `secure`, `personal`, `leaves`, `response_seconds` and `on_model`.
 
     Raises
     ------
@@ -83,17 +82,7 @@ class FlyNNClient(NumPyClient):
         y_test: npt.ArrayLike | None = None,
         load: Callable[[tuple[str, ...]], Samples] | None = None,
         width: Callable[[tuple[str, ...]], int] | None = None,
-        name: str | None = None,
-        memory_limit: int = 4 * 2**30,
-        min_examples: int = 5,
-        n_jobs: int | None = None,
-        budget: Budget | None = None,
-        evaluates: bool = False,
-        secure: bool = False,
-        personal: bool = True,
-        leaves: bool = False,
-        response_seconds: float = 0.0,
-        on_model: Callable[[FlyNNClassifier], object] | None = None,
+        **options: Any,
     ) -> None:
         if load is not None and any(each is not None for each in (X, y, X_test, y_test)):
             raise ConfigError("load", "none of X, y, X_test and y_test beside it", "both")
@@ -101,11 +90,9 @@ class FlyNNClient(NumPyClient):
             raise ConfigError("X, y", "both, or load", "neither" if X is None and y is None else "one of them")
         if (X_test is None) != (y_test is None):
             raise ConfigError("X_test, y_test", "both or neither", "one of them")
-        given: dict[str, Any] = {"evaluates": evaluates, "secure": secure, "personal": personal, "leaves": leaves}
-        given |= {"response_seconds": response_seconds, "on_model": on_model}
-        options = PartyOptions(name, memory_limit, min_examples, n_jobs, budget, **given)
-        self.name = name
-        self.party = Party(load or Samples(X, y, X_test, y_test), options, secagg.require_mask, Progress, width)
+        own = PartyOptions(**options)
+        self.name = own.name
+        self.party = Party(load or Samples(X, y, X_test, y_test), own, secagg.require_mask, progress, width)
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """Answer a request of the train channel."""
@@ -140,21 +127,17 @@ class _Wire(Client):
         self.client = client
 
     def fit(self, ins: FitIns) -> FitRes:
-        try:
-            arrays = codec.read_tensors(ins.parameters.tensors)
-        except PayloadError as error:
-            refusal = self._refused(error)
-            return FitRes(_OK, ndarrays_to_parameters([]), 0, refusal.metrics)
-        answer, n_examples, metrics = self.client.fit(arrays, ins.config)
-        return FitRes(_OK, ndarrays_to_parameters(answer), n_examples, metrics)
+        arrays, n_examples, metrics = self._called(self.client.fit, ins, [])
+        return FitRes(_OK, ndarrays_to_parameters(arrays), n_examples, metrics)
 
     def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
+        return EvaluateRes(_OK, *self._called(self.client.evaluate, ins, 0.0))
+
+    def _called(self, answer: Callable[..., Any], ins: FitIns | EvaluateIns, nothing: Any) -> Any:
+        """What the client answers, or a refusal with `nothing` for arrays or loss."""
         try:
             arrays = codec.read_tensors(ins.parameters.tensors)
         except PayloadError as error:
-            return EvaluateRes(_OK, 0.0, 0, self._refused(error).metrics)
-        return EvaluateRes(_OK, *self.client.evaluate(arrays, ins.config))
-
-    def _refused(self, error: PayloadError) -> Answer:
-        party = self.client.party
-        return party.signed(Answer(metrics={REFUSED: party.reason("the request", error)}))
+            party = self.client.party
+            return nothing, 0, party.signed(Answer(metrics={REFUSED: party.reason("the request", error)})).metrics
+        return answer(arrays, ins.config)

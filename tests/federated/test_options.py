@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import FrozenInstanceError, fields, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from flwr_flynn import FlyNNClient, FlyNNStrategy
 from flwr_flynn.errors import ConfigError, SpecError
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.federation_file import Federation
-from flwr_flynn.federated.options import RunOptions, RunOptionsDict
+from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.party import PartyOptions
 from flwr_flynn.federated.run_spec import Noisy, Plain, Secure
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
@@ -36,8 +39,9 @@ def test_how_many_parties_are_needed_has_no_default() -> None:
         RunOptions(spec=SPEC, classes=CLASSES)  # type: ignore[call-arg]
 
 
-def test_the_keywords_of_the_strategies_are_the_fields() -> None:
-    assert set(RunOptionsDict.__annotations__) == {each.name for each in fields(RunOptions) if each.init}
+@pytest.mark.parametrize(("user", "options"), [(FlyNNStrategy, RunOptions), (FlyNNClient, PartyOptions)])
+def test_every_keyword_is_documented_where_users_type_it(user: type, options: Any) -> None:
+    assert {each.name for each in fields(options) if each.init} <= set(re.findall(r"`(\w+)`", user.__doc__ or ""))
 
 
 def test_options_are_values() -> None:

@@ -114,15 +114,13 @@ def deal(
             shares = [partitioner.load_partition(i)["index"] for i in range(n_shares)]
     except ImportError as error:
         needed = error.name or "flwr-datasets"
-        text = f"a simulation needs {needed}: pip install 'flwr-flynn[simulation]'"
-        raise ConfigError(needed, "flwr-flynn[simulation]", "none", text=text) from None
+        raise ConfigError(needed, "flwr-flynn[simulation]", "no such package") from None
     except ConfigError:
         raise
     except (ValueError, TypeError, KeyError, IndexError, ZeroDivisionError) as error:
         reason = " ".join(str(error).split())
-        text = f"run-config partitioner: {config.partitioner} cannot deal {n} samples to {n_parties} parties: {reason}"
-        expected = f"one that deals {n} samples to {n_parties} parties"
-        raise ConfigError("run-config partitioner", expected, config.partitioner, text=text) from None
+        expected = f"one that deals {n} samples to {n_parties} parties ({reason})"
+        raise ConfigError("run-config partitioner", expected, config.partitioner) from None
     empty = [np.empty(0)] * (n_parties - n_shares)
     return tuple(np.asarray(share, dtype=np.int64) for share in shares + empty)
 
