@@ -337,11 +337,10 @@ class NodeConfig(Settings):
         super().check()
         if not self.max_epsilon:
             return
-        if not Path(self.state_path).is_absolute():
+        folder = Path(os.path.normpath(self.state_path))
+        if not folder.is_absolute() or not folder.name:
             got = in_json(self.state_path) if self.state_path else "none"
-            raise self.refused("state_path", "an absolute path beside max-epsilon", got)
-        if not Path(os.path.normpath(self.state_path)).name:
-            raise self.refused("state_path", "a folder of its own below the root")
+            raise self.refused("state_path", "an absolute path of a folder below the root, with max-epsilon", got)
         self.policy()
 
     def policy(self) -> Policy:

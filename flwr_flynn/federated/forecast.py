@@ -116,7 +116,6 @@ def _bytes_of_counts(spec: HashSpec, n_classes: int, n_examples: float) -> float
 
 
 def _poisson_entropy(mean: float) -> float:
-    """Entropy of a Poisson variable in bits."""
     if mean <= 0:
         return 0.0
     if mean > 50:

@@ -55,7 +55,7 @@ from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.metrics import Confusion, confusion
 from flwr_flynn.model.personal import own_prior, predicted
-from flwr_flynn.privacy import Mechanism, SimulatedRelease
+from flwr_flynn.privacy import SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget
 
 _log = logging.getLogger("flwr")  # Flower's own, which is not imported here
@@ -298,8 +298,10 @@ class Party:
         check_classes(run.classes)
         if self._admitted == SECURE:
             self.mask(run)  # before anything is spent
-        mechanism = _seeded_here(mechanism, f"{self.options.name} {run.digest()}")
         fingerprint, digest = run.hasher.fingerprint, run.digest()
+        if isinstance(mechanism, SimulatedRelease):  # no two parties draw the same noise
+            seed = hashlib.sha256(f"{mechanism.seed} {self.options.name} {digest}".encode()).digest()
+            mechanism = SimulatedRelease(mechanism.mechanism, int.from_bytes(seed[:8], "big"))
         if recall:
             return budget.recall(mechanism, fingerprint, terms=digest)
         released = budget.release(mechanism, fingerprint, lambda: self._counted_row_wise(run), terms=digest)
@@ -412,11 +414,3 @@ class Party:
                     time.sleep(rest)
                 else:
                     _log.warning("FlyNN: an answer took %.2f s longer than response-seconds: its time shows", -rest)
-
-
-def _seeded_here(mechanism: Mechanism, who: str) -> Mechanism:
-    """A simulated mechanism with a seed for one party, so that no two draw the same noise; others as they are."""
-    if not isinstance(mechanism, SimulatedRelease):
-        return mechanism
-    digest = hashlib.sha256(f"{mechanism.seed} {who}".encode()).digest()
-    return SimulatedRelease(mechanism.mechanism, int.from_bytes(digest[:8], "big"))

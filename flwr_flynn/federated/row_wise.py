@@ -32,19 +32,11 @@ _LONGEST_NUMBER = 400  # characters of a label that can be a number; longer ones
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples of one party.
+    """Samples of one party."""
 
-    Parameters
-    ----------
-    X : (n, d) array-like or scipy sparse
-    y : (n,) labels
-    X_test, y_test : like `X` and `y`, optional
-        Held-out samples for the evaluation.
-    """
-
-    X: Any
-    y: Any
-    X_test: Any = None
+    X: Any  # (n, d) array-like or scipy sparse
+    y: Any  # (n,) labels
+    X_test: Any = None  # held-out samples for the evaluation
     y_test: Any = None
 
 

@@ -96,19 +96,7 @@ class Traffic:
 
 
 class Run:
-    """A run of the server: the state of its plan, and its parties.
-
-    Parameters
-    ----------
-    options : RunOptions
-
-    Attributes
-    ----------
-    phases : tuple of Phase
-    state : RunState
-    rosters : dict of phase name to Roster
-    traffic : dict of phase name to Traffic
-    """
+    """A run of the server: the state of its plan, and its parties."""
 
     def __init__(self, options: RunOptions) -> None:
         self.options = options
@@ -118,8 +106,8 @@ class Run:
         if options.federation is not None and (self.counting is None or self.needed <= 0):
             self.state = self.state.with_result("counts", options.federation.totals)
         before = () if options.federation is None else options.federation.members
-        self.rosters = {"counts": Roster(before, options.identify)}
-        self.traffic: dict[str, Traffic] = {}
+        self.rosters = {"counts": Roster(before, options.identify)}  # by the names of the phases
+        self.traffic: dict[str, Traffic] = {}  # likewise
         self._asked: Ask | None = None
         self._asked_cids: frozenset[str] = frozenset()
         self._unasked: dict[str, str] = {}  # reasons, of parties that the last request leaves out
@@ -185,14 +173,8 @@ class Run:
     ) -> Ask | None:
         """The request that is due on a channel, and the parties that get it; None without either.
 
-        Parameters
-        ----------
-        channel : {"train", "evaluate"}
-        present : sequence of cid
-        theirs : callable, optional
-            Returns the user's config entries, without keys of this package; called only if somebody is asked.
-        sample : callable, optional
-            Draws so many of the parties that are there.
+        `theirs`, called only if somebody is asked, returns the user's config entries, without keys of this package;
+        `sample` draws so many of the parties that are `present`.
         """
         self._asked, self._unasked, phase = None, {}, self.phase(channel)
         if phase is None or not (cids := self._audience(phase, list(present), sample)):
@@ -242,13 +224,8 @@ class Run:
     def take(self, replies: Sequence[Reply], failures: Failures, figures: Figures | None = None) -> Taken | None:
         """Check replies to the last request, add up those that pass, and go on; None if nobody was asked.
 
-        Parameters
-        ----------
-        replies : sequence of Reply
-            Those that `receive` has not had.
-        failures : Failures
-        figures : callable, optional
-            Called with the replies that passed, before anything is changed.
+        `replies` are those that `receive` has not had; `figures` is called with those that passed, before anything is
+        changed.
         """
         ask = self._asked
         if ask is None:

@@ -94,30 +94,14 @@ def mode_of(mechanism: Mechanism | None, bound: int | None) -> Mode:
 
 @dataclass(frozen=True)
 class RunSpec:
-    """Specs, classes, mode and names of features of a run. A wrong one is the field of a `ConfigError`.
+    """Specs, classes, mode and names of features of a run. A wrong one is the field of a `ConfigError`."""
 
-    Parameters
-    ----------
-    specs : HashSpec or sequence of HashSpec
-        One; without a mechanism up to 16 of the same `n_features`, of which the run selects the members of the model.
-    classes : sequence of L str or L int
-        Class labels, all different; class l is row l of the counts.
-    mode : Plain, Noisy or Secure
-        A mechanism must be for the spec's `hash_nnz` and for L classes.
-    feature_names : sequence of str, optional
-        Names of the columns, for the model.
-    n_aligned : int, default=0
-        The last so many specs are of samples that each party aligns; only in mode `Plain`.
-    reference : Reference, optional
-        What they are aligned to; where there are any.
-    """
-
-    specs: Sequence[HashSpec]
-    classes: Sequence[Label]
-    mode: Mode = Plain()
+    specs: Sequence[HashSpec]  # or one; several of the same `n_features`, without a mechanism, are to be selected from
+    classes: Sequence[Label]  # all different; class l is row l of the counts
+    mode: Mode = Plain()  # a mechanism must be for the spec's `hash_nnz` and for as many classes
     feature_names: Sequence[str] | None = None
-    n_aligned: int = 0
-    reference: Reference | None = None
+    n_aligned: int = 0  # the last so many specs are of samples that each party aligns; only in mode `Plain`
+    reference: Reference | None = None  # what they are aligned to, where there are any
 
     def __post_init__(self) -> None:
         integer("n_aligned", self.n_aligned, least=0, most=MAX_SPECS)

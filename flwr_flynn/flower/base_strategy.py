@@ -157,11 +157,8 @@ class BaseStrategy(ABC):
         if not taken.phase.is_counting or not taken.batch.passed:
             return None, {}
         parties, counts = self.parties, self.run.counts
-        ours = {
-            "parties": len(parties),
-            **({} if counts.noise else {"examples": counts.n_examples}),
-            "bytes": sum(party.bytes for party in parties),
-        }
+        ours = {"parties": len(parties), "bytes": sum(party.bytes for party in parties)}
+        ours |= {} if counts.noise else {"examples": counts.n_examples}
         return codec.write_tensors(codec.encode(*self.run.totals.parts)), {**ours, **taken.figures}
 
     def _take_evaluate(
@@ -177,15 +174,10 @@ class BaseStrategy(ABC):
         found = self.evaluation
         if taken.phase.name != "evaluation" or found is None:
             return None
-        personal, own = {}, found["personal"]
-        if own is not None:
-            personal = {"personal_accuracy": own["accuracy"], "personal_worst_accuracy": own["worst_party"]["accuracy"]}
         same = ("accuracy", "balanced_accuracy", "macro_f1", "accuracy_std", "examples")
-        return {
-            **{name: found[name] for name in same},
-            "worst_accuracy": found["worst_party"]["accuracy"],
-            "best_accuracy": found["best_party"]["accuracy"],
-            "worst_party": found["worst_party"]["name"],
-            **personal,
-            **taken.figures,
-        }
+        ours = {name: found[name] for name in same}
+        ours |= {f"{which}_accuracy": found[f"{which}_party"]["accuracy"] for which in ("worst", "best")}
+        ours["worst_party"] = found["worst_party"]["name"]
+        if own := found["personal"]:
+            ours |= {"personal_accuracy": own["accuracy"], "personal_worst_accuracy": own["worst_party"]["accuracy"]}
+        return {**ours, **taken.figures}

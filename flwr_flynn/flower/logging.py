@@ -63,23 +63,17 @@ def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Li
         f"parties: waits for {min_available} (at most {wait_timeout:g} s), needs {options.min_parties} counted; "
         f"failures {failures}",
         f"evaluation by the parties: {evaluated}",
-        *_forecast_lines(run, min_available),
     ):
         yield INFO, line
+    if (found := forecast(options, max(min_available, 1))) is not None:
+        phases = ", ".join(f"{name} {each.up / 1e3:.0f} / {each.down / 1e3:.0f}" for name, each in found.items())
+        total = sum(each.up + each.down for each in found.values()) / 1e3
+        share = "a party with an equal share of the samples"
+        yield INFO, f"forecast: at most about {total:.0f} kB for {share} (kB up / down: {phases})"
     if spec.guarantee:
         yield INFO, f"privacy: {spec.guarantee}"
         if options.fraction_evaluate:
             yield INFO, "NOT COVERED: the confusion matrices that parties send in the evaluation"
-
-
-def _forecast_lines(run: Run, n_parties: int) -> Iterator[str]:
-    """The bytes that the run is going to cost a party, where they can be told."""
-    found = forecast(run.options, max(n_parties, 1))
-    if found is not None:
-        phases = ", ".join(f"{name} {each.up / 1e3:.0f} / {each.down / 1e3:.0f}" for name, each in found.items())
-        total = sum(each.up + each.down for each in found.values()) / 1e3
-        share = "a party with an equal share of the samples"
-        yield f"forecast: at most about {total:.0f} kB for {share} (kB up / down: {phases})"
 
 
 def taken_lines(run: Run, taken: Taken, told: dict[str, str] | None = None) -> Iterator[Line]:
@@ -138,11 +132,8 @@ def _difference_lines(run: Run, taken: Taken) -> Iterator[Line]:
 def _namesake_lines(run: Run, taken: Taken) -> Iterator[Line]:
     for name, cids in run.counted.namesakes().items():
         if taken.batch.members.keys() & set(cids):
-            yield (
-                WARNING,
-                f"{len(cids)} COUNTED PARTIES GIVE THE SAME NAME, {name} (nodes {', '.join(cids)}): "
-                "if a node restarted under a new id, its samples are counted twice",
-            )
+            who = f"{len(cids)} COUNTED PARTIES GIVE THE SAME NAME, {name} (nodes {', '.join(cids)})"
+            yield WARNING, f"{who}: if a node restarted under a new id, its samples are counted twice"
 
 
 def _result(run: Run, taken: Taken) -> str:

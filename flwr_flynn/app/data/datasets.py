@@ -118,7 +118,12 @@ def load_dataset(
     if label and (source in ("digits", "synthetic") or source.startswith("openml:")):
         raise ConfigError("label", f"none with {source[:80]}", label[:80])
     if source == "digits":
-        return _digits()
+        from sklearn.datasets import load_digits
+
+        bunch = load_digits()
+        # Grey values 0..16; as bytes they are hashed in exact integer arithmetic.
+        X = bunch.data.astype(np.uint8)
+        return Dataset(X, bunch.target.astype(np.int64), list(range(10)), "digits", tuple(bunch.feature_names))
     if source == "synthetic":
         return _synthetic(config or RunConfig())
     if source.startswith("openml:"):
@@ -144,15 +149,6 @@ def _existing(source: str) -> Path | None:
         return path if path.is_file() else None
     except (OSError, RuntimeError, ValueError):  # too long, the home of nobody, a NUL
         return None
-
-
-def _digits() -> Dataset:
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    # Grey values 0..16; as bytes they are hashed in exact integer arithmetic.
-    X = bunch.data.astype(np.uint8)
-    return Dataset(X, bunch.target.astype(np.int64), list(range(10)), "digits", tuple(bunch.feature_names))
 
 
 def _synthetic(config: RunConfig) -> Dataset:

@@ -233,8 +233,6 @@ def _parquet_row_wise(path: Path, label: str, group: str, features: tuple[str, .
                 words[place] = sum(value is not None for value in found) - (~np.isnan(X[:, place])).sum()
             labels = values(layout.label)
             groups = None if layout.group is None else _objects(values(layout.group))
-    except DataError:
-        raise
     except Exception as error:  # noqa: BLE001 - Arrow and json raise a dozen kinds
         raise _unreadable(path, error) from None
     missing = np.array([value is None or value != value for value in labels], bool)
@@ -279,12 +277,11 @@ def _parquet(path: Path, label: str, group: str, features: tuple[str, ...]) -> R
     for place, index in enumerate(layout.order):
         column = frame.iloc[:, index]
         if pandas.api.types.is_numeric_dtype(column.dtype):
-            nullable = pandas.api.types.is_extension_array_dtype(column.dtype)
-            columns.append(column.to_numpy(np.float64, na_value=np.nan) if nullable else column.to_numpy())
-            continue
-        texts = ["" if missing else str(value) for value, missing in zip(column, column.isna(), strict=True)]
-        values, words[place] = parsed_numbers(texts)
-        columns.append(values)
+            columns.append(column.to_numpy())
+        else:
+            texts = ["" if missing else str(value) for value, missing in zip(column, column.isna(), strict=True)]
+            values, words[place] = parsed_numbers(texts)
+            columns.append(values)
     labels = frame.iloc[:, layout.label]
     return Rows(
         path.name,

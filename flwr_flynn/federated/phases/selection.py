@@ -210,7 +210,6 @@ def select(
 
 
 def _candidates(config: Config, n_specs: int) -> Candidates:
-    """The readouts of each spec that a server announced."""
     lists = config.json("candidates", n_specs * _MAX_CANDIDATES * _CANDIDATE_CHARS)
     try:
         candidates = tuple(tuple(Readout(rule, decay) for rule, decay in entries) for entries in lists)
