@@ -211,7 +211,6 @@ def _strategy(
 
 
 def _trusted(config: RunConfig) -> tuple[Any, Any] | None:
-    """The labelled samples that the server owns, where groups are judged by them."""
     if not config.groups:
         return None
     if ending(Path(config.trusted)) not in ENDINGS:  # not a public data set, which parties may have

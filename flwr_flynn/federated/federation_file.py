@@ -239,7 +239,6 @@ class Federation:
 
 
 def _member(values: Any, n_classes: int) -> Member:
-    """A member as a file has it; a `ModelFileError` for anything else."""
     if not isinstance(values, dict) or set(values) != set(_KEPT):
         raise ModelFileError("members", f"entries with {', '.join(_KEPT)}", type(values).__name__)
     for name in ("name", "node", "run"):

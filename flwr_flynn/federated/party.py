@@ -403,7 +403,6 @@ class Party:
 
     @contextmanager
     def _fixed_time(self) -> Iterator[None]:
-        """Take `response_seconds` for an answer, where there is a budget."""
         start = time.monotonic()
         try:
             yield

@@ -146,7 +146,6 @@ class BaseStrategy(ABC):
     def _take_train(
         self, replies: Sequence[Reply], failures: Failures, figures: Figures | None
     ) -> tuple[list[bytes] | None, dict[str, Any]]:
-        """Check replies and add up those that pass."""
         phase, heard = self.run.phase(TRAIN), {reply.cid for reply in replies}
         noted = {cid: reason for cid, reason in self._noted.items() if cid not in heard}
         failures, self._noted = Failures(failures.named | noted, failures.unnamed), {}
@@ -164,7 +163,6 @@ class BaseStrategy(ABC):
     def _take_evaluate(
         self, replies: Sequence[Reply], failures: Failures, figures: Figures | None
     ) -> dict[str, Any] | None:
-        """Take what parties say about a model."""
         phase = self.run.phase(EVALUATE)
         wanted = figures if phase is not None and phase.name == "evaluation" else None
         taken = self.run.take(replies, failures, wanted)

@@ -275,7 +275,6 @@ class _InTurns:
             yield from self._turn(again, timeout)
 
     def _turn(self, messages: list[Message], timeout: float | None) -> Generator[Message, None, list[int]]:
-        """Replies to some messages; returns the nodes that gave none."""
         self._strategy.note_sent(messages)
         waiting = dict.fromkeys(each.metadata.dst_node_id for each in messages)
         for reply in self._grid.send_and_receive(messages, timeout=timeout):

@@ -93,7 +93,6 @@ def _in_columns(rows: Rows, expected: str, got: str, per_column: IndexArray) -> 
 
 
 def _labels(y: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
-    """Labels as classes can be: integers or strings."""
     if y.dtype.kind == "f":
         if n_missing := int((~np.isfinite(y)).sum()):
             raise DataError(name, "a label in each row", f"{n_missing} rows without one")
