@@ -8,7 +8,7 @@ one, the phases after it are done again. Only parties that were asked are heard.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -89,6 +89,16 @@ class Traffic:
     down: int = 0
     up: int = 0
 
+    def ask(self, n_parties: int, tensors: Iterable[bytes], config: Mapping[str, Any]) -> None:
+        """Note that so many parties get this."""
+        self.asked += n_parties
+        self.down += n_parties * (sum(map(len, tensors)) + codec.n_bytes(config))
+
+    def reply(self, tensors: Iterable[bytes], metrics: Mapping[str, Any]) -> None:
+        """Note a reply of one party."""
+        self.replied += 1
+        self.up += sum(map(len, tensors)) + codec.n_bytes(metrics)
+
     @property
     def per_party(self) -> dict[str, int]:
         """Bytes up (from a party) and down (to it), on average."""
@@ -112,7 +122,7 @@ class Run:
         self._asked_cids: frozenset[str] = frozenset()
         self._unasked: dict[str, str] = {}  # reasons, of parties that the last request leaves out
         self._batch: Batch[Any] | None = None
-        self._heard = 0  # bytes of the replies that passed in the batch
+        self._heard = Traffic()  # replies in the batch
         self._model: tuple[RunState, FlyNNClassifier] | None = None
 
     @property
@@ -187,11 +197,9 @@ class Run:
         if phase.channel == TRAIN:
             self._roster(phase).ask(cids)
         tensors = codec.write_tensors(request.arrays())
-        traffic = self.traffic.setdefault(phase.name, Traffic())
-        traffic.asked += len(cids)
-        traffic.down += len(cids) * (sum(map(len, tensors)) + codec.n_bytes(config))
+        self.traffic.setdefault(phase.name, Traffic()).ask(len(cids), tensors, config)
         self._asked, self._asked_cids = Ask(phase, request, cids, tensors, config), frozenset(cids)
-        self._batch, self._heard = None, 0
+        self._batch, self._heard = None, Traffic()
         return self._asked
 
     @property
@@ -215,7 +223,7 @@ class Run:
         start = self._start(phase) if self._batch is None else self._batch.total
         batch = self._batch = phase.collect(ask.request, start, roster, self.counted, replies, self._batch)
         for cid in [cid for cid in first if cid in batch.passed and cid not in before]:  # not always by its first reply
-            self._heard += batch.passed[cid].n_bytes + codec.n_bytes(batch.passed[cid].metrics)
+            self._heard.reply(batch.passed[cid].tensors, batch.passed[cid].metrics)
             if light:
                 batch.passed[cid] = _light(batch.passed[cid])
         for cid, reply in first.items():
@@ -236,12 +244,11 @@ class Run:
         phase, roster, start = ask.phase, self._roster(ask.phase), self._start(ask.phase)
         failed = failures.reasons([cid for cid in ask.cids if cid not in batch.replies])
         accepted = self.options.accept_failures or not (failures or failed or batch.refused)
-        n_passed = len(batch.passed)
         if not accepted:
             batch = batch.without(start, "set aside with its round, because others failed")
         theirs = figures(list(batch.passed.values())) if figures is not None and batch.passed else {}
-        self.traffic[phase.name].replied += n_passed
-        self.traffic[phase.name].up += self._heard
+        self.traffic[phase.name].replied += self._heard.replied
+        self.traffic[phase.name].up += self._heard.up
         reasons = {**self._unasked, **failed, **batch.refused}
         for each in (roster, self.counted):
             each.introduce(batch.names)

@@ -119,8 +119,11 @@ def test_config_keys_of_this_package_are_not_the_user_s() -> None:
 
 
 def test_traffic_is_told_per_party() -> None:
-    assert Traffic().per_party == {"up": 0, "down": 0}
-    assert Traffic(asked=2, replied=1, down=36, up=14).per_party == {"up": 14, "down": 18}
+    traffic = Traffic()
+    assert traffic.per_party == {"up": 0, "down": 0}
+    traffic.ask(2, [b"123"], {"a": "é", "b": 1, "c": b"12"})
+    traffic.reply([b"12345"], {"d": 0.5})
+    assert traffic.per_party == {"up": 14, "down": 18}
 
 
 # ---- what a party sent stays
