@@ -1,14 +1,4 @@
-"""Files: written whole or not at all, locked, and read when anybody may have written them.
-
->>> import tempfile
->>> from pathlib import Path
->>> with tempfile.TemporaryDirectory() as folder:
-...     path = os.path.join(folder, "figures.json")
-...     with writing(path) as stream:
-...         _ = stream.write(b"{}")
-...     print(os.listdir(folder), Path(path).read_text())
-['figures.json'] {}
-"""
+"""Files: written whole or not at all, locked, and read when anybody may have written them."""
 
 from __future__ import annotations
 

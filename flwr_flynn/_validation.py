@@ -41,16 +41,10 @@ def number(
     except (TypeError, ValueError, OverflowError):
         figure = math.nan
     if not (math.isfinite(figure) and least <= figure <= most and above < figure < below):
-        words = "a number"
-        if above > -math.inf:
-            words += f" above {above:g}"
-        if least > -math.inf:
-            words += f" from {least:g}" if min(most, below) < math.inf else f" of at least {least:g}"
-        if most < math.inf:
-            words += f" to {most:g}"
-        if below < math.inf:
-            words += f" below {below:g}"
-        raise error(field, words, value)
+        from_least = "from" if min(most, below) < math.inf else "of at least"
+        bounds = (("above", above), (from_least, least), ("to", most), ("below", below))
+        words = [f" {word} {bound:g}" for word, bound in bounds if math.isfinite(bound)]
+        raise error(field, "".join(["a number", *words]), value)
     return figure
 
 

@@ -42,18 +42,15 @@ class FlyNNError(Exception):
     def __init__(self, field: str, expected: str | None = None, got: Any = None, *, text: str | None = None) -> None:
         self.field = None if expected is None and text is None else field
         self.expected = expected
-        self.got = None if got is None and (expected is None or text is not None) else _shown(got)
+        shown = got if isinstance(got, str) else repr(got)
+        shown = shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…"
+        self.got = None if got is None and (expected is None or text is not None) else shown
         if text is None:
             text = field if expected is None else f"{field}: expected {expected}, got {self.got}"
         super().__init__(text)
 
 
 Refusal = TypeVar("Refusal", bound=FlyNNError)
-
-
-def _shown(value: Any) -> str:
-    text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
 class SpecError(FlyNNError, ValueError):

@@ -19,7 +19,7 @@ from flwr_flynn.app.config import NodeConfig, RunConfig
 from flwr_flynn.app.data import datasets
 from flwr_flynn.app.data.datasets import private_share
 from flwr_flynn.app.settings import Row
-from flwr_flynn.errors import FlyNNError, PayloadError
+from flwr_flynn.errors import FlyNNError
 from flwr_flynn.federated import row_wise
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.roster import Member
@@ -379,9 +379,7 @@ def make_records(mutator: Mutator) -> Any:
 def use_records(given: Any) -> None:
     """Whatever records hold, those that fit are counted and the others dropped."""
     points, labels = given
-    row_wise.check_form(points, labels)
-    if points.shape[1] != SPEC.n_features:
-        raise PayloadError("another width, which a party refuses before this")
+    row_wise.check_samples(row_wise.Samples(points, labels), SPEC.n_features)
     counts, dropped = row_wise.count(HASHER, CLASSES, points, labels)
     check_counts(counts)
     assert counts.n_examples + dropped == len(labels)

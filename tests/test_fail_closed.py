@@ -131,7 +131,7 @@ def test_a_deployed_party_never_reads_what_the_server_names(
 
 def test_a_missing_data_path_is_named() -> None:
     reply = deployed(NUMBERED).fit(FitIns(ndarrays_to_parameters([]), counting()))
-    assert str(reply.metrics[REFUSED]).startswith("node-config data-path: missing")
+    assert str(reply.metrics[REFUSED]).startswith("node-config data-path: expected the party's own")
 
 
 @pytest.mark.parametrize(

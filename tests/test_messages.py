@@ -84,17 +84,19 @@ MESSAGES: dict[str, Callable[[Path], object]] = {
     "run-config min-parties: expected at most min-available = 2, got 3": lambda _: RunConfig.parse(
         {"min-available": 2, "min-parties": 3}
     ),
-    "run-config n-features: a deployment's server sees no data, so it must be given": lambda _: (
+    "run-config n-features: expected a value in a deployment, whose server sees no data, got missing": lambda _: (
         server_app.what_to_train(RunConfig.parse({"classes": "a,b", "min-available": 2}), None)
     ),
-    "run-config federation: missing; action = join needs the server's own file": lambda _: RunConfig.parse(
+    "run-config federation: expected the server's own file with action = join, got missing": lambda _: RunConfig.parse(
         {"action": "join"}
     ),
-    "node-config data-path: no such file: 'gone.csv'": lambda _: datasets.own_share(NodeConfig(data_path="gone.csv")),
+    "node-config data-path: expected a file 'gone.csv', got no such file": lambda _: datasets.own_share(
+        NodeConfig(data_path="gone.csv")
+    ),
     "node-config max-epsilon: expected a number above 0, got 0": lambda _: NodeConfig.parse(
         {"data-path": "a.csv", "max-epsilon": 0}
     ),
-    "site.csv: no column 'label' for the label among 2": lambda folder: a_csv(folder, "a,b\n1,2\n"),
+    "site.csv: expected a column 'label', got 2 others": lambda folder: a_csv(folder, "a,b\n1,2\n"),
     "site.csv: expected a number in each cell, got missing values in 1 of 2 features: number 2 (1 of 2 samples)": (
         lambda folder: a_csv(folder, "a,b,label\n1,2,x\n3,,y\n")
     ),
@@ -125,7 +127,7 @@ MESSAGES: dict[str, Callable[[Path], object]] = {
     "policy max-epsilon: this release does not fit in what is left": lambda folder: release(folder, epsilon=0.5),
     "ledger state is lost; nothing is released until it is reset": lost_ledger,
     "model.npz: not a model file, or damaged (BadZipFile)": no_model,
-    "model.npz: a model without a roster: nobody can join it or leave it": a_model,
+    "model.npz: a model without a roster: nobody can join or leave": a_model,
 }
 
 

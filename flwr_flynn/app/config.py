@@ -2,13 +2,7 @@
 
 The run's settings come from ``[tool.flwr.app.config]`` in pyproject.toml and from ``flwr run --run-config``; a party's
 own from ``flower-supernode --node-config``. Each field is one key (``hash_dim`` is spelled ``hash-dim`` outside). The
-defaults in pyproject.toml (`toml_block`) and the tables of the documentation follow from these.
-
->>> RunConfig.parse({"alpha": 0.3}).alpha
-0.3
->>> RunConfig.parse({"alpha": -1})
-Traceback (most recent call last):
-flwr_flynn.errors.ConfigError: run-config alpha: expected a number above 0, got -1
+defaults in pyproject.toml and the tables of the documentation follow from these.
 """
 
 from __future__ import annotations
@@ -22,18 +16,20 @@ from typing import Any
 
 from flwr_flynn.app.data.partition import PARTITIONERS
 from flwr_flynn.app.run_settings import (
+    LATER,
     MAX_SEED,
     DataSettings,
-    FederationSettings,
     HashSettings,
     PartitionSettings,
     PrivacySettings,
-    ProcessSettings,
     ReadoutSettings,
+    RunSettings,
     SecureSettings,
+    simulated,
 )
-from flwr_flynn.app.settings import Settings, as_setting, in_json, setting
+from flwr_flynn.app.settings import Settings, as_setting, entries, in_json, setting, whole_numbers
 from flwr_flynn.errors import ConfigError
+from flwr_flynn.federated.groups import MOST_GROUPS
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.privacy import MECHANISMS, NEIGHBOURS
 from flwr_flynn.privacy.ledger import Policy
@@ -45,6 +41,140 @@ _PAPER = {"scaling": "none", "signed": "false", "rule": "novelty", "center": "",
 """Settings that preset "paper" fixes, with their values."""
 
 _PAPER_DECAY = "0.5"  # unless the run gives one
+
+_MAX_PARTIES = 10**6  # of a simulation
+
+_deployed = partial(setting, deployment_only=True, fixed_by_federation=LATER)
+
+
+@dataclass(frozen=True)
+class FederationSettings(RunSettings):
+    """The action of the run, the federation that it makes or changes, and the parties that take part."""
+
+    group = "federation"
+
+    action: str = setting(
+        "train",
+        "`train` makes a new federation; `join` adds parties to the one in `federation`, `withdraw` takes out those "
+        "that leave it, `evaluate` hands it out as it is, `resume` goes on with a run that stopped, from the file that "
+        "it left beside; these four take hash, classes and privacy from the file",
+        choices=("train", *LATER),
+    )
+    federation: str = setting(
+        "",
+        "the server's own file, with the list of the parties: made by `train`, changed by `join` and `withdraw`; "
+        "not given: `federation.npz` in the output folder",
+    )
+    parties: str = simulated(
+        "",
+        "simulation: numbers of the parties that take part, or that `withdraw` takes out, such as `0-7,9`; not given: "
+        "all",
+    )
+    min_available: int = setting(0, "parties to wait for before the first round; 0: all of the simulation", low=0)
+    min_parties: int = setting(0, "parties that must be counted in the end; 0: `min-available`", low=0)
+    groups: int = setting(
+        0,
+        "sum the counts in at most so many random groups of parties, and leave out groups that make the model worse on "
+        "the samples in `trusted`; 0: no groups. Nothing is learned of the columns then: give public `ranges`, or "
+        "`center` and `scale`. Not with `epsilon` or `secure`",
+        low=0,
+        high=MOST_GROUPS,
+        fixed_by_federation=("withdraw", "evaluate"),
+    )
+    trusted: str = setting(
+        "",
+        "`groups`: the server's own `.csv`, `.parquet` or `.npz` file of labelled samples, some of every class; its "
+        "label column is `label` (CSV, Parquet) or `y` (NPZ)",
+        needs=("groups",),
+    )
+    feature_names: str = _deployed(
+        "",
+        "deployment: the features by name, with commas between, or a JSON list: each party takes these columns of its "
+        "file, in this order",
+    )
+    n_features: int = _deployed(
+        0, "deployment: number of features, which the server cannot see; not needed with `feature-names`", low=0
+    )
+    n_examples: int = _deployed(0, "deployment: rough number of samples at all parties together, if public", low=0)
+    classes: str = _deployed("", "deployment: class list with commas between, or a JSON list")
+
+    def check(self) -> None:
+        super().check()
+        if self.min_available and self.min_parties > self.min_available:
+            raise self.refused("min_parties", f"at most min-available = {self.min_available}")
+        if self.groups and not self.trusted:
+            raise self.refused("trusted", "a file of labelled samples with groups", "none")
+        if self.action != "train" and not self.federation:
+            raise self.refused("federation", f"the server's own file with action = {self.action}", "missing")
+        self.party_numbers()
+
+    def party_numbers(self) -> frozenset[int] | None:
+        """`parties` as numbers; None for all."""
+        if not self.parties:
+            return None
+        numbers: set[int] = set()
+        for part in self.parties.split(","):
+            first, dash, last = part.strip().partition("-")
+            ends = whole_numbers([first, last if dash else first])
+            if ends is None or not 0 <= ends[0] <= ends[1] <= _MAX_PARTIES:
+                raise self.refused("parties", "numbers and ranges from 0 with commas between, such as 0-7,9")
+            numbers |= set(range(ends[0], ends[1] + 1))
+        return frozenset(numbers)
+
+    def class_list(self) -> list[str | int]:
+        """`classes` as a list: integers where every entry is one, strings otherwise."""
+        classes: list[str | int] = entries("run-config classes", self.classes, (str, int))
+        if not self.classes.startswith("["):
+            classes = [*(whole_numbers([str(entry) for entry in classes]) or classes)]
+        if len({type(entry) for entry in classes}) > 1 or len(set(classes)) < len(classes) or "" in classes:
+            raise self.refused("classes", "different names of one type")
+        return classes
+
+    def feature_list(self) -> tuple[str, ...]:
+        """`feature_names` as they are looked for in the parties' files; empty where none are given."""
+        names = entries("run-config feature-names", self.feature_names, (str,))
+        if len(set(names)) < len(names) or "" in names:
+            raise self.refused("feature_names", "different names")
+        if names and self.n_features not in (0, len(names)):
+            raise self.refused("n_features", f"{len(names)}, as many as feature-names")
+        return tuple(names)
+
+
+@dataclass(frozen=True)
+class ProcessSettings(RunSettings):
+    """The rounds of the run, its limits and its output."""
+
+    group = "run"
+
+    rounds: int = setting(
+        0,
+        "rounds; 0: as many as the run needs; those after the counting ask only the parties not yet counted",
+        low=0,
+        high=1000,
+    )
+    timeout: float = setting(
+        600.0, "seconds to wait for the parties, and for a round's replies; 0: as long as it takes", low=0, high=10**9
+    )
+    nodes_at_a_time: int = setting(
+        0,
+        "for thousands of parties: run through Flower's Message API, ask so many at a time, and add each reply as it "
+        "comes; 0: all at once, through its classic strategy, as `secure` must",
+        low=0,
+        high=10**6,
+    )
+    evaluate: str = setting(
+        "auto",
+        "whether parties try the model on held-out samples, and have a say in the choice; `auto`: yes, but not where "
+        "`epsilon` is given in a deployment, as it does not cover the confusion matrices",
+        choices=("auto", "true", "false"),
+    )
+    check_pooled: bool = simulated(True, "simulation: train on the pooled data too and compare the counts")
+    memory_limit: float = setting(
+        4.0, "GiB that the counting may take, at the server and in a simulation at each party", above=0
+    )
+    output_dir: str = setting(
+        "", "folder for `model.npz` and `metrics.json`; not given: `flynn/<run id>` under FLWR_HOME"
+    )
 
 
 @dataclass(frozen=True)
@@ -93,9 +223,7 @@ class RunConfig(
 
     def _require_unscaled(self, setting: str) -> None:
         if self.scaling not in ("default", "none"):
-            raise self.refused(
-                "scaling", f"none with {setting} (give public center and scale, or ranges)", self.scaling
-            )
+            raise self.refused("scaling", f"none with {setting} (give center and scale, or ranges)", self.scaling)
 
     def evaluates(self, simulated: bool) -> bool:
         """`evaluate`, with "auto" resolved."""
@@ -113,13 +241,10 @@ class RunConfig(
         """The run's `HashPlan`, of these settings as `resolved`."""
         return super(RunConfig, self.resolved()).plan(n_features, n_examples, n_classes)
 
-    def simulation_only(self) -> list[str]:
-        """Keys that are given, and that only a simulation uses."""
-        return [row.key for row in self.rows() if row.facts.simulation_only and self.is_given(row.name)]
-
-    def deployment_only(self) -> list[str]:
-        """Keys that are given, and that only a deployment uses."""
-        return [row.key for row in self.rows() if row.facts.deployment_only and self.is_given(row.name)]
+    def ignored(self, simulated: bool) -> list[str]:
+        """Keys that are given, and that a simulation, or a deployment, does not use."""
+        other = "deployment_only" if simulated else "simulation_only"
+        return [row.key for row in self.rows() if getattr(row.facts, other) and self.is_given(row.name)]
 
 
 _of_policy = partial(setting, needs=("max_epsilon",))
@@ -212,11 +337,10 @@ class NodeConfig(Settings):
         super().check()
         if not self.max_epsilon:
             return
-        if not Path(self.state_path).is_absolute():
+        folder = Path(os.path.normpath(self.state_path))
+        if not folder.is_absolute() or not folder.name:
             got = in_json(self.state_path) if self.state_path else "none"
-            raise self.refused("state_path", "an absolute path beside max-epsilon", got)
-        if not Path(os.path.normpath(self.state_path)).name:
-            raise self.refused("state_path", "a folder of its own below the root")
+            raise self.refused("state_path", "an absolute path of a folder below the root, with max-epsilon", got)
         self.policy()
 
     def policy(self) -> Policy:

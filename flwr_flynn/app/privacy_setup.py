@@ -27,8 +27,7 @@ _LOG = logging.getLogger("flwr")  # Flower's own
 def private_plan(config: RunConfig, plan: HashPlan, n_parties: int) -> HashPlan:
     """The plan with the sizes that the noise calls for; those that are given stay."""
     if not plan.n_examples:
-        text = "run-config n-examples: with epsilon it must be given in a deployment, roughly and public"
-        raise ConfigError("run-config n-examples", "a number, roughly and public", "missing", text=text)
+        raise config.refused("n_examples", "a rough and public number with epsilon", "missing")
     try:
         spec = suggest_spec(
             config.epsilon,
@@ -99,13 +98,10 @@ def simulated_budget(config: RunConfig, run_id: int, party: int) -> Budget | Non
         return None
     kind = SimulatedRelease.kind if config.noise == "seeded" else config.mechanism_kind
     policy = Policy(config.epsilon, config.delta, [kind], config.neighbours, config.records_per_person, config.secure)
-    return Budget(_state_folder(config, run_id) / f"party-{party}", policy)
-
-
-def _state_folder(config: RunConfig, run_id: int) -> Path:
     # A party's process may have a working directory of its own, so that a relative folder would not be the server's.
-    given = Path(config.output_dir).expanduser() if config.output_dir else None
-    return (given if given and given.is_absolute() else default_folder(run_id)) / "state" / str(run_id)
+    folder = Path(config.output_dir).expanduser()
+    folder = folder if folder.is_absolute() else default_folder(run_id)
+    return Budget(folder / "state" / str(run_id) / f"party-{party}", policy)
 
 
 def default_folder(run_id: int) -> Path:

@@ -25,7 +25,6 @@ from flwr_flynn.federated.groups import GroupedCounts
 from flwr_flynn.federated.phases.evaluation import Refined, searched
 from flwr_flynn.federated.phases.histograms import Histograms
 from flwr_flynn.federated.phases.selection import Selection
-from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run import Run
 from flwr_flynn.flower.base_strategy import BaseStrategy
 from flwr_flynn.hashing.spec import HashSpec
@@ -60,9 +59,14 @@ def compiled(
     selection, evaluation = strategy.selection, run.state.results.get("evaluation")
     mechanism = run.state.run_spec.mechanism
     bytes_ahead = forecast(run.options, max(len(strategy.parties), 1))
+    spec = model.model_.members[0].spec
+    given = "none" if spec.center is None and spec.scale is None else "given"
     report: dict[str, Any] = {
         "format": 3,
-        "parties": [_party(member) for member in strategy.parties],
+        "parties": [
+            {"name": str(m), "cid": m.node, "examples": m.examples, "bytes": m.bytes, "seconds": m.seconds}
+            for m in strategy.parties
+        ],
         "missing": dict(strategy.missing),
         "examples": None if counts.noise else int(counts.n_examples),
         "privacy": None if mechanism is None else _privacy(strategy, mechanism),
@@ -74,7 +78,7 @@ def compiled(
         "members": [_member(member) for member in model.model_.members],
         "action": config.action,
         "federation": summary(after),
-        "scaling": _scaling(config, plan, model.model_.members[0].spec),
+        "scaling": config.scaling if plan is not None and plan.needs_sums else given,
         "columns": None if columns is None else {"examples": columns.moments.n_examples, "missing": columns.missing},
         "histograms": None if ranks is None else {"examples": ranks.histograms.n_examples, "missing": ranks.missing},
         "specs": [_in_short(spec) for spec in run.state.run_spec.specs],
@@ -126,19 +130,12 @@ def _alignment(run: Run) -> dict[str, Any] | None:
     is_used = run.model.model_.aligned
     if not (run.options.align or is_used):
         return None
-    found: dict[str, Any] = {"parties": None if ranks is None else ranks.n_aligned, "is_used": is_used}
-    found["accuracies"] = None
     selection: Selection | None = run.state.results.get("selection")
-    if selection is not None and selection.accuracies and (n_aligned := _compared_aligned(run)):
+    n_aligned, accuracies = run.state.run_spec.n_aligned, None
+    if selection is not None and selection.accuracies and 0 < n_aligned < len(run.state.run_spec.specs):
         best = [max(each) for each in selection.accuracies]
-        found["accuracies"] = max(best[:-n_aligned]), max(best[-n_aligned:])
-    return found
-
-
-def _compared_aligned(run: Run) -> int:
-    """Number of aligned specs that were compared with others."""
-    run_spec = run.state.run_spec
-    return run_spec.n_aligned if run_spec.n_aligned < len(run_spec.specs) else 0
+        accuracies = max(best[:-n_aligned]), max(best[-n_aligned:])
+    return {"parties": None if ranks is None else ranks.n_aligned, "is_used": is_used, "accuracies": accuracies}
 
 
 def _refinement(run: Run) -> dict[str, Any] | None:
@@ -166,11 +163,6 @@ def _member(member: ModelMember) -> dict[str, Any]:
     }
 
 
-def _party(member: Member) -> dict[str, Any]:
-    figures = {name: getattr(member, name) for name in ("examples", "bytes", "seconds")}
-    return {"name": str(member), "cid": member.node, **figures}
-
-
 def _privacy(strategy: BaseStrategy, mechanism: Mechanism) -> dict[str, Any]:
     """The promise of the mechanism, and the number of samples that the noisy counts suggest."""
     epsilon = mechanism.epsilon(mechanism.delta)
@@ -192,25 +184,14 @@ def _in_short(spec: HashSpec) -> dict[str, Any]:
     return {name: value is not None if name in vectors else value for name, value in values.items()}
 
 
-def _in_the_counts(config: RunConfig, parties: int, after: Federation, left_out: bool) -> list[int] | None:
-    """Indices of the simulated parties in the counts; None for all."""
-    if config.action == "train" and not config.parties and not left_out:
-        return None
-    numbers = {f"party-{party}": party for party in range(parties)}
-    return [numbers[member.name] for member in after.members if member.name in numbers]
-
-
-def _scaling(config: RunConfig, plan: HashPlan | None, spec: HashSpec) -> str:
-    if plan is not None and plan.needs_sums:
-        return config.scaling
-    return "none" if spec.center is None and spec.scale is None else "given"
-
-
 def compared(
     config: RunConfig, strategy: BaseStrategy, plan: HashPlan | None, parties: int, after: Federation
 ) -> dict[str, Any]:
     """Digest and equalities of a model of the pooled training samples of the counted parties; None: not comparable."""
-    among = _in_the_counts(config, parties, after, bool(strategy.run.left_out))
+    among = None  # all
+    if config.action != "train" or config.parties or strategy.run.left_out:
+        numbers = {f"party-{party}": party for party in range(parties)}
+        among = [numbers[member.name] for member in after.members if member.name in numbers]
     X, codes, n_classes = datasets.pooled_training(config, parties, among)
     model, selection, results = strategy.model.model_, strategy.selection, strategy.run.state.results
     chosen = config.party_numbers()
@@ -274,7 +255,7 @@ def _aligned(reference: Reference, shares: Sequence[tuple[Any, Any]]) -> tuple[A
 
 def table(report: dict[str, Any], folder: Path) -> str:
     """The report's short form, for the end of the run's log."""
-    parties, evaluation, sha = report["parties"], report["evaluation"], report["sha256"]
+    parties, evaluation, sha, privacy = (report[name] for name in ("parties", "evaluation", "sha256", "privacy"))
     simulation, silent = report.get("simulation"), report["evaluation_missing"]
     asked = simulation["parties"] if simulation else len(parties) + len(report["missing"])
     sizes = [party["bytes"] for party in parties]
@@ -288,21 +269,32 @@ def table(report: dict[str, Any], folder: Path) -> str:
         shown = f"{len(groups['left_out'])} of {len(groups['groups'])}"
         rows.append(("groups left out", f"{shown}; accuracy {groups['accuracy']:.4f} on the server's samples"))
         rows += [(f"  left out: {name}", "its group makes the model worse") for name in groups["parties_left_out"]]
-    rows.append(("training examples", _examples(report)))
+    examples = f"{report['examples']}"
+    if privacy:
+        estimate = privacy["examples_estimate"]
+        examples = "hidden" if estimate is None else f"hidden, about {estimate} by the noisy counts"
+    rows.append(("training examples", examples))
     if simulation:
         handed_out, points = simulation["handed_out"], simulation["points"]
         rows.append(("  samples dealt out", f"{handed_out} of {points}; those not trained on are held out"))
         if simulation["empty_parties"]:
             rows.append(("  parties with no samples", f"{simulation['empty_parties']}"))
     rows += _hash_rows(report) + _refinement_rows(report)
-    rows += _privacy_rows(report)
+    if privacy:
+        promise = "NONE: seeded noise, for simulations"
+        if privacy["epsilon"] is not None:
+            promise = f"epsilon {shown_bound(privacy['epsilon'])}, delta {shown_bound(privacy['delta'])}"
+        rows.append(("privacy", f"{promise}; noise of standard deviation {privacy['noise_sd']:.4g} at each party"))
+        if evaluation:
+            rows.append(("  not covered", "the confusion matrices behind the figures below"))
     if sizes:
         mean = _bytes(sum(sizes) / len(sizes))
         rows.append(("upload per party", f"{mean} on average, {_bytes(max(sizes))} at most"))
     for name, each in report["traffic"].items():
         rows.append((f"  {_STEPS.get(name, name)}", f"{_bytes(each['up'])} up, {_bytes(each['down'])} down"))
     if evaluation:
-        rows += [(name, f"{evaluation[key]:.4f}") for name, key in _SCORES]
+        names = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1"}
+        rows += [(name, f"{evaluation[key]:.4f}") for key, name in names.items()]
         worst = evaluation["worst_party"]
         seen = f"{worst['accuracy']:.4f} ({worst['name']}, {worst['examples']} held-out samples)"
         rows.append(("worst party", seen))
@@ -325,41 +317,14 @@ def table(report: dict[str, Any], folder: Path) -> str:
         for name in [name for name in EQUALITIES if name in sha]:
             unknown = f"{len(report['missing'])} missing" if name == "equal" else "some samples had no say"
             rows.append((EQUALITIES[name], {True: "yes", False: "NO", None: f"n/a, {unknown}"}[sha[name]]))
-    if report["privacy"] and simulation:
+    if privacy and simulation:
         rows.append((EQUALITIES["equal"], "n/a, noisy"))
     rows.append(("output folder", str(folder)))
-    told: set[tuple[str, str]] = set()  # parties with their reasons
-    for index, (name, text) in enumerate(rows):
-        about = name.partition(": ")[2], text
-        if about in told:
-            rows[index] = name, "as above"
-        elif about[0]:
-            told.add(about)
     width = max(len(name) for name, _ in rows)
     lines = [f"  {name:<{width}}  {text}" for name, text in rows]
-    if report["privacy"]:
-        lines += ["", *textwrap.wrap(report["privacy"]["guarantee"], 110, initial_indent="  ", subsequent_indent="  ")]
+    if privacy:
+        lines += ["", *textwrap.wrap(privacy["guarantee"], 110, initial_indent="  ", subsequent_indent="  ")]
     return "\n".join(["", "FlyNN", *lines, ""])
-
-
-def _examples(report: dict[str, Any]) -> str:
-    if not report["privacy"]:
-        return f"{report['examples']}"
-    estimate = report["privacy"]["examples_estimate"]
-    return "hidden" if estimate is None else f"hidden, about {estimate} by the noisy counts"
-
-
-def _privacy_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
-    privacy = report["privacy"]
-    if not privacy:
-        return []
-    promise = "NONE: seeded noise, for simulations"
-    if privacy["epsilon"] is not None:
-        promise = f"epsilon {shown_bound(privacy['epsilon'])}, delta {shown_bound(privacy['delta'])}"
-    rows = [("privacy", f"{promise}; noise of standard deviation {privacy['noise_sd']:.4g} at each party")]
-    if report["evaluation"]:
-        rows.append(("  not covered", "the confusion matrices behind the figures below"))
-    return rows
 
 
 _DONE = {"train": "counted", "join": "joined", "withdraw": "taken out", "evaluate": "", "resume": ""}
@@ -373,7 +338,6 @@ _STEPS = {
 
 
 def _hash_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """Rows about the scaling of the columns and the selected hash."""
     rows, columns, selection = [], report["columns"], report["selection"]
     if columns is not None:
         rows.append(("scaling", f"{report['scaling']}, from sums of the columns of {columns['examples']} samples"))
@@ -411,7 +375,6 @@ def _aligned_text(alignment: dict[str, Any]) -> str:
 
 
 def _refinement_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """Rows about the refinement."""
     refinement = report["refinement"]
     if refinement is None:
         can_be = report["selection"] is not None and report["action"] != "evaluate"
@@ -425,9 +388,6 @@ def _refinement_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     for phase, missing in refinement["missing"].items():
         rows += [(f"  {phase}: {name}", reason) for name, reason in missing.items()]
     return rows
-
-
-_SCORES = (("accuracy", "accuracy"), ("balanced accuracy", "balanced_accuracy"), ("macro-F1", "macro_f1"))
 
 
 def _bytes(n: float) -> str:

@@ -1,7 +1,8 @@
-"""The settings of a run in groups: data, partitioner, hash, readout, privacy, secure, federation and run.
+"""Settings of a run in groups: data, partitioner, hash, readout, privacy and secure.
 
 Each group has its settings, the checks of these alone, and the values that follow from them. `RunConfig` in
-`flwr_flynn.app.config` puts the groups together and has the checks between them.
+`flwr_flynn.app.config` puts them together with the groups of the federation and of the run, and has the checks between
+them.
 """
 
 from __future__ import annotations
@@ -12,9 +13,8 @@ from functools import partial
 from typing import Any
 
 from flwr_flynn.app.data.partition import CLASS_ASSIGNMENTS, GROUP_MODES, PARTITIONERS
-from flwr_flynn.app.settings import Settings, as_setting, entries, setting, whole_numbers
-from flwr_flynn.errors import ConfigError, SpecError
-from flwr_flynn.federated.groups import MOST_GROUPS
+from flwr_flynn.app.settings import Settings, as_setting, setting, whole_numbers
+from flwr_flynn.errors import SpecError
 from flwr_flynn.federated.options import MOST_ROUNDS
 from flwr_flynn.federated.phases.columns import foreseen
 from flwr_flynn.model.candidates import EFFORTS, HashPlan
@@ -24,16 +24,13 @@ from flwr_flynn.privacy import MECHANISMS, NEIGHBOURS
 
 MAX_SEED = 2**63 - 1  # TOML integers are 64-bit and signed
 
-_LATER = ("join", "withdraw", "evaluate", "resume")  # actions on a federation that exists
+LATER = ("join", "withdraw", "evaluate", "resume")  # actions on a federation that exists
 
 _WIDEST = 2**14  # columns up to which scaling "auto" looks at them: centred ones are dense
 
-_MAX_PARTIES = 10**6  # of a simulation
-
-_simulated = partial(setting, simulation_only=True)
-_deployed = partial(setting, deployment_only=True, fixed_by_federation=_LATER)
-_fixed = partial(setting, fixed_by_federation=_LATER)
-_private = partial(setting, fixed_by_federation=_LATER, needs=("epsilon",))
+simulated = partial(setting, simulation_only=True)
+_fixed = partial(setting, fixed_by_federation=LATER)
+_private = partial(setting, fixed_by_federation=LATER, needs=("epsilon",))
 
 
 class RunSettings(Settings):
@@ -48,18 +45,18 @@ class DataSettings(RunSettings):
 
     group = "data"
 
-    dataset: str = _simulated(
+    dataset: str = simulated(
         "digits", "`digits`, `synthetic`, `openml:ID`, or the path of a `.csv`, `.parquet` or `.npz` file"
     )
-    label: str = _simulated("", "the label column of a file; not given: `label` (CSV, Parquet) or `y` (NPZ)")
-    synthetic_examples: int = _simulated(1000, "`synthetic`: number of samples", low=1, high=10**8)
-    synthetic_features: int = _simulated(50, "`synthetic`: number of features", low=2, high=10**6)
-    synthetic_informative: int = _simulated(25, "`synthetic`: number of features that tell the classes apart", low=1)
-    synthetic_classes: int = _simulated(5, "`synthetic`: number of classes", low=2, high=10**5)
-    test_fraction: float = _simulated(
+    label: str = simulated("", "the label column of a file; not given: `label` (CSV, Parquet) or `y` (NPZ)")
+    synthetic_examples: int = simulated(1000, "`synthetic`: number of samples", low=1, high=10**8)
+    synthetic_features: int = simulated(50, "`synthetic`: number of features", low=2, high=10**6)
+    synthetic_informative: int = simulated(25, "`synthetic`: number of features that tell the classes apart", low=1)
+    synthetic_classes: int = simulated(5, "`synthetic`: number of classes", low=2, high=10**5)
+    test_fraction: float = simulated(
         0.2, "simulation: share of the samples held out for the evaluation", low=0, below=1
     )
-    split_seed: int = _simulated(
+    split_seed: int = simulated(
         0, "simulation: seed of the held-out rule, of the partitioner and of `synthetic`", low=0, high=MAX_SEED
     )
 
@@ -76,32 +73,30 @@ class PartitionSettings(RunSettings):
 
     group = "partitioner"
 
-    partitioner: str = _simulated("dirichlet", "one of flwr-datasets' partitioners, see below", choices=PARTITIONERS)
-    alpha: float = _simulated(0.1, "`dirichlet`, `inner-dirichlet`: concentration; small is skewed", above=0)
-    self_balancing: bool = _simulated(False, "`dirichlet`: even out the sizes")
-    min_partition_size: int = _simulated(0, "`dirichlet`: smallest share; an empty party is a valid party", low=0)
-    classes_per_party: int = _simulated(2, "`pathological`, `distribution`: classes at each party", low=1)
-    class_assignment: str = _simulated(
+    partitioner: str = simulated("dirichlet", "one of flwr-datasets' partitioners, see below", choices=PARTITIONERS)
+    alpha: float = simulated(0.1, "`dirichlet`, `inner-dirichlet`: concentration; small is skewed", above=0)
+    self_balancing: bool = simulated(False, "`dirichlet`: even out the sizes")
+    min_partition_size: int = simulated(0, "`dirichlet`: smallest share; an empty party is a valid party", low=0)
+    classes_per_party: int = simulated(2, "`pathological`, `distribution`: classes at each party", low=1)
+    class_assignment: str = simulated(
         "random", "`pathological`: the way in which classes are assigned", choices=CLASS_ASSIGNMENTS
     )
-    shards_per_party: int = _simulated(
+    shards_per_party: int = simulated(
         2, "`shard`: shards at each party; 0: deal out every shard of `shard-size`", low=0
     )
-    shard_size: int = _simulated(0, "`shard`: samples in a shard; 0: as many as `shards-per-party` allows", low=0)
-    keep_incomplete_shard: bool = _simulated(False, "`shard`: deal out the last, smaller shard too")
-    distribution_sigma: float = _simulated(2.0, "`distribution`: sigma of the log-normal sizes", low=0, high=20)
-    preassigned: int = _simulated(5, "`distribution`: samples of each class that a party has at least", low=0)
-    strictness: float = _simulated(1.0, "`continuous`: 1 sorts by the feature, 0 is IID", low=0, high=1)
-    partition_by: str = _simulated(
+    shard_size: int = simulated(0, "`shard`: samples in a shard; 0: as many as `shards-per-party` allows", low=0)
+    keep_incomplete_shard: bool = simulated(False, "`shard`: deal out the last, smaller shard too")
+    distribution_sigma: float = simulated(2.0, "`distribution`: sigma of the log-normal sizes", low=0, high=20)
+    preassigned: int = simulated(5, "`distribution`: samples of each class that a party has at least", low=0)
+    strictness: float = simulated(1.0, "`continuous`: 1 sorts by the feature, 0 is IID", low=0, high=1)
+    partition_by: str = simulated(
         "", "`continuous`: feature to sort by; the natural-id ones: the file's column of ids, not a feature then"
     )
-    group_size: int = _simulated(5, "`grouped-natural-id`: ids in a group", low=1)
-    group_mode: str = _simulated(
+    group_size: int = simulated(5, "`grouped-natural-id`: ids in a group", low=1)
+    group_mode: str = simulated(
         "allow-smaller", "`grouped-natural-id`: treatment of the ids left over", choices=GROUP_MODES
     )
-    partition_sizes: str = _simulated(
-        "", "`size`, `inner-dirichlet`: sizes with commas between; not given: equal sizes"
-    )
+    partition_sizes: str = simulated("", "`size`, `inner-dirichlet`: sizes with commas between; not given: equal sizes")
 
     def sizes(self) -> list[int] | None:
         """`partition_sizes` as a list, or None where none are given."""
@@ -207,30 +202,31 @@ class HashSettings(RunSettings):
         """`ranges` as their lower and upper ends; None where none are given. Without `n_features` their form alone."""
         if not self.ranges:
             return None
-        try:
-            pairs = [[float(end) for end in part.split(":")] for part in self.ranges.split(",")]
-            lows, highs = zip(*pairs, strict=True)
-        except ValueError:
-            lows, highs = (0.0,), (0.0,)
-        finite = all(math.isfinite(end) for end in (*lows, *highs))
-        if not finite or not all(low < high for low, high in zip(lows, highs, strict=True)):
+        pairs = [_floats(part, ":") for part in self.ranges.split(",")]
+        if not all(len(pair) == 2 and pair[0] < pair[1] for pair in pairs):
             raise self.refused("ranges", "`low:high` with finite low below high, or several with commas between")
-        if n_features and len(lows) not in (1, n_features):
-            raise self.refused("ranges", f"one range or {n_features} with commas between", f"{len(lows)}")
-        times = n_features if len(lows) == 1 else 1
-        return lows * times, highs * times
+        if n_features and len(pairs) not in (1, n_features):
+            raise self.refused("ranges", f"one range or {n_features} with commas between", f"{len(pairs)}")
+        lows, highs = zip(*(pairs * (n_features or 1) if len(pairs) == 1 else pairs), strict=True)
+        return lows, highs
 
     def _vector(self, name: str, n_features: int) -> tuple[float, ...] | None:
         text: str = getattr(self, name)
         if not text:
             return None
-        try:
-            numbers = [float(part) for part in text.split(",")]
-        except ValueError:
-            numbers = []
-        if len(numbers) not in (1, n_features) or not all(math.isfinite(number) for number in numbers):
+        numbers = _floats(text, ",")
+        if len(numbers) not in (1, n_features):
             raise self.refused(name, f"one finite number or {n_features} with commas between")
         return tuple(numbers * n_features if len(numbers) == 1 else numbers)
+
+
+def _floats(text: str, separator: str) -> list[float]:
+    """The numbers that a text spells; [] if one of them is none, or not finite."""
+    try:
+        numbers = [float(part) for part in text.split(separator)]
+    except ValueError:
+        return []
+    return numbers if all(map(math.isfinite, numbers)) else []
 
 
 @dataclass(frozen=True)
@@ -258,7 +254,7 @@ class ReadoutSettings(RunSettings):
         "align the columns of parties whose instruments differ, where leave-one-out over all parties decides for it; "
         'only with `scaling="auto"`, in a new federation, and not with `secure`',
     )
-    personal: bool = _simulated(
+    personal: bool = simulated(
         True, "simulated parties may use class frequencies of their own; deployed ones have the node setting"
     )
 
@@ -270,13 +266,10 @@ class ReadoutSettings(RunSettings):
         """`decay` as the strategy takes it: ``"auto"`` or a number in [0, 1)."""
         if self.decay == "auto":
             return "auto"
-        try:
-            value = float(self.decay)
-        except ValueError:
-            value = math.nan
-        if not 0 <= value < 1:
+        values = _floats(self.decay, ",")
+        if len(values) != 1 or not 0 <= values[0] < 1:
             raise self.refused("decay", '"auto" or a number from 0 below 1')
-        return value
+        return values[0]
 
 
 @dataclass(frozen=True)
@@ -381,134 +374,3 @@ class SecureSettings(RunSettings):
         super().check()
         if self.secure and not self.max_examples:
             raise self.refused("max_examples", "a number above 0 with secure = true")
-
-
-@dataclass(frozen=True)
-class FederationSettings(RunSettings):
-    """The action of the run, the federation that it makes or changes, and the parties that take part."""
-
-    group = "federation"
-
-    action: str = setting(
-        "train",
-        "`train` makes a new federation; `join` adds parties to the one in `federation`, `withdraw` takes out those "
-        "that leave it, `evaluate` hands it out as it is, `resume` goes on with a run that stopped, from the file that "
-        "it left beside; these four take hash, classes and privacy from the file",
-        choices=("train", *_LATER),
-    )
-    federation: str = setting(
-        "",
-        "the server's own file, with the list of the parties: made by `train`, changed by `join` and `withdraw`; "
-        "not given: `federation.npz` in the output folder",
-    )
-    parties: str = _simulated(
-        "",
-        "simulation: numbers of the parties that take part, or that `withdraw` takes out, such as `0-7,9`; not given: "
-        "all",
-    )
-    min_available: int = setting(0, "parties to wait for before the first round; 0: all of the simulation", low=0)
-    min_parties: int = setting(0, "parties that must be counted in the end; 0: `min-available`", low=0)
-    groups: int = setting(
-        0,
-        "sum the counts in at most so many random groups of parties, and leave out groups that make the model worse on "
-        "the samples in `trusted`; 0: no groups. Nothing is learned of the columns then: give public `ranges`, or "
-        "`center` and `scale`. Not with `epsilon` or `secure`",
-        low=0,
-        high=MOST_GROUPS,
-        fixed_by_federation=("withdraw", "evaluate"),
-    )
-    trusted: str = setting(
-        "",
-        "`groups`: the server's own `.csv`, `.parquet` or `.npz` file of labelled samples, some of every class; its "
-        "label column is `label` (CSV, Parquet) or `y` (NPZ)",
-        needs=("groups",),
-    )
-    feature_names: str = _deployed(
-        "",
-        "deployment: the features by name, with commas between, or a JSON list: each party takes these columns of its "
-        "file, in this order",
-    )
-    n_features: int = _deployed(
-        0, "deployment: number of features, which the server cannot see; not needed with `feature-names`", low=0
-    )
-    n_examples: int = _deployed(0, "deployment: rough number of samples at all parties together, if public", low=0)
-    classes: str = _deployed("", "deployment: class list with commas between, or a JSON list")
-
-    def check(self) -> None:
-        super().check()
-        if self.min_available and self.min_parties > self.min_available:
-            raise self.refused("min_parties", f"at most min-available = {self.min_available}")
-        if self.groups and not self.trusted:
-            raise self.refused("trusted", "a file of labelled samples with groups", "none")
-        if self.action != "train" and not self.federation:
-            text = f"run-config federation: missing; action = {self.action} needs the server's own file"
-            raise ConfigError("run-config federation", "the server's own file", "missing", text=text)
-        self.party_numbers()
-
-    def party_numbers(self) -> frozenset[int] | None:
-        """`parties` as numbers; None for all."""
-        if not self.parties:
-            return None
-        numbers: set[int] = set()
-        for part in self.parties.split(","):
-            first, dash, last = part.strip().partition("-")
-            ends = whole_numbers([first, last if dash else first])
-            if ends is None or not 0 <= ends[0] <= ends[1] <= _MAX_PARTIES:
-                raise self.refused("parties", "numbers and ranges from 0 with commas between, such as 0-7,9")
-            numbers |= set(range(ends[0], ends[1] + 1))
-        return frozenset(numbers)
-
-    def class_list(self) -> list[str | int]:
-        """`classes` as a list: integers where every entry is one, strings otherwise."""
-        classes: list[str | int] = entries("run-config classes", self.classes, (str, int))
-        if not self.classes.startswith("["):
-            classes = [*(whole_numbers([str(entry) for entry in classes]) or classes)]
-        if len({type(entry) for entry in classes}) > 1 or len(set(classes)) < len(classes) or "" in classes:
-            raise self.refused("classes", "different names of one type")
-        return classes
-
-    def feature_list(self) -> tuple[str, ...]:
-        """`feature_names` as they are looked for in the parties' files; empty where none are given."""
-        names = entries("run-config feature-names", self.feature_names, (str,))
-        if len(set(names)) < len(names) or "" in names:
-            raise self.refused("feature_names", "different names")
-        if names and self.n_features not in (0, len(names)):
-            raise self.refused("n_features", f"{len(names)}, as many as feature-names")
-        return tuple(names)
-
-
-@dataclass(frozen=True)
-class ProcessSettings(RunSettings):
-    """The rounds of the run, its limits and its output."""
-
-    group = "run"
-
-    rounds: int = setting(
-        0,
-        "rounds; 0: as many as the run needs; those after the counting ask only the parties not yet counted",
-        low=0,
-        high=1000,
-    )
-    timeout: float = setting(
-        600.0, "seconds to wait for the parties, and for a round's replies; 0: as long as it takes", low=0, high=10**9
-    )
-    nodes_at_a_time: int = setting(
-        0,
-        "for thousands of parties: run through Flower's Message API, ask so many at a time, and add each reply as it "
-        "comes; 0: all at once, through its classic strategy, as `secure` must",
-        low=0,
-        high=10**6,
-    )
-    evaluate: str = setting(
-        "auto",
-        "whether parties try the model on held-out samples, and have a say in the choice; `auto`: yes, but not where "
-        "`epsilon` is given in a deployment, as it does not cover the confusion matrices",
-        choices=("auto", "true", "false"),
-    )
-    check_pooled: bool = _simulated(True, "simulation: train on the pooled data too and compare the counts")
-    memory_limit: float = setting(
-        4.0, "GiB that the counting may take, at the server and in a simulation at each party", above=0
-    )
-    output_dir: str = setting(
-        "", "folder for `model.npz` and `metrics.json`; not given: `flynn/<run id>` under FLWR_HOME"
-    )

@@ -8,9 +8,8 @@ the simulation engine calls it from a method of an actor of Ray.
 from __future__ import annotations
 
 import sys
-from types import CodeType, FrameType
+from types import FrameType
 
-_RAY = "ray"
 _ACTORS = "flwr.simulation.ray_transport.ray_actor"
 
 
@@ -19,33 +18,15 @@ def in_simulation() -> bool:
 
     Nothing is imported: an actor of Ray has Ray, and Flower's module of actors, already. Whatever cannot be shown to be
     a simulation, whether the reason is another version of Flower or of Ray or anything else, is a deployment.
-
-    >>> in_simulation()
-    False
     """
+    frame: FrameType | None = None
     try:
-        return _is_actor() and _called_by(_entry())
+        ray = sys.modules["ray"]
+        if ray.is_initialized() is True and ray.get_runtime_context().get_actor_id() is not None:
+            entry = sys.modules[_ACTORS].VirtualClientEngineActor.run.__code__  # by which it runs a ClientApp
+            frame = sys._getframe()
+            while frame is not None and frame.f_code is not entry:
+                frame = frame.f_back
     except Exception:  # noqa: BLE001 - no proof, whatever the reason
         return False
-
-
-def _is_actor() -> bool:
-    ray = sys.modules.get(_RAY)
-    return ray is not None and ray.is_initialized() is True and ray.get_runtime_context().get_actor_id() is not None
-
-
-def _entry() -> CodeType:
-    """The code by which an actor of Flower's runs a ClientApp."""
-    code = sys.modules[_ACTORS].VirtualClientEngineActor.run.__code__
-    if not isinstance(code, CodeType):
-        raise TypeError("run")
-    return code
-
-
-def _called_by(code: CodeType) -> bool:
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        if frame.f_code is code:
-            return True
-        frame = frame.f_back
-    return False
+    return frame is not None

@@ -211,7 +211,6 @@ def _strategy(
 
 
 def _trusted(config: RunConfig) -> tuple[Any, Any] | None:
-    """The labelled samples that the server owns, where groups are judged by them."""
     if not config.groups:
         return None
     if ending(Path(config.trusted)) not in ENDINGS:  # not a public data set, which parties may have
@@ -225,8 +224,7 @@ def _trusted(config: RunConfig) -> tuple[Any, Any] | None:
 
 def _require_min_available(config: RunConfig) -> None:
     if not config.min_available:
-        text = "run-config min-available: how many parties to wait for must be given in a deployment"
-        raise ConfigError("run-config min-available", "a number of parties", "missing", text=text)
+        raise config.refused("min_available", "a number of parties in a deployment", "missing")
 
 
 def _identify(grid: Grid) -> Callable[[str], str]:
@@ -304,22 +302,17 @@ def what_to_train(config: RunConfig, parties: int | None) -> tuple[HashPlan, lis
     if parties is None:
         classes, feature_names = config.class_list(), config.feature_list() or None
         n_features = len(feature_names or ()) or config.n_features
-        for key, given in (("n-features", n_features), ("classes", classes)):
+        for name, given in (("n_features", n_features), ("classes", classes)):
             if not given:
-                text = f"run-config {key}: a deployment's server sees no data, so it must be given"
-                raise ConfigError(f"run-config {key}", "a value in a deployment", "missing", text=text)
+                raise config.refused(name, "a value in a deployment, whose server sees no data", "missing")
         _require_min_available(config)
-        if ignored := config.simulation_only():
-            log(logging.WARNING, "FlyNN: a deployment does not use the settings %s", ", ".join(ignored))
         if config.noise != "opendp":
             raise ConfigError("run-config noise", "opendp in a deployment", config.noise)
         plan = config.plan(n_features, config.n_examples or None, len(classes))
     else:
-        for key, given in (("min-available", config.min_available), ("min-parties", config.min_parties)):
-            if given > parties:
-                raise ConfigError(f"run-config {key}", f"at most the simulation's {parties} SuperNodes", given)
-        if ignored := config.deployment_only():
-            log(logging.WARNING, "FlyNN: a simulation does not use the settings %s", ", ".join(ignored))
+        for name in ("min_available", "min_parties"):
+            if getattr(config, name) > parties:
+                raise config.refused(name, f"at most the simulation's {parties} SuperNodes")
         dataset = datasets.simulated_dataset(config)
         datasets.simulated_shares(config, parties)  # a partitioner that cannot deal is known before the parties start
         classes, feature_names = dataset.classes, dataset.feature_names
@@ -327,6 +320,8 @@ def what_to_train(config: RunConfig, parties: int | None) -> tuple[HashPlan, lis
             most_bins = 256
         # Sizes follow from all training samples, never from a split of them: they are the same in every federation.
         plan = config.plan(dataset.X.shape[1], training_points(config), len(classes))
+    if ignored := config.ignored(simulated=parties is not None):
+        log(logging.WARNING, "FlyNN: this run does not use the settings %s", ", ".join(ignored))
     if config.is_private:
         plan = private_plan(config, plan, config.min_available or parties or 1)
     if config.scaling == "auto" and not plan.needs_sums:
@@ -356,11 +351,7 @@ def what_to_train(config: RunConfig, parties: int | None) -> tuple[HashPlan, lis
         needs = sums | needs
     for what, needed in needs.items():
         if (size := needed / 2**30) > config.memory_limit:
-            limit = f"{config.memory_limit:g}"
-            text = f"run-config memory-limit: {what} need about {size:.2f} GiB, {limit} are allowed"
-            raise ConfigError(
-                "run-config memory-limit", f"at most {limit} GiB", f"{size:.2f} GiB for {what}", text=text
-            )
+            raise config.refused("memory_limit", f"at most {config.memory_limit:g} GiB", f"{size:.2f} GiB for {what}")
     return plan, classes, feature_names
 
 

@@ -2,15 +2,6 @@
 
 `flwr_flynn.app.config` has the two tables of this package. A table is a frozen dataclass; each field is one setting,
 and a base class of it may be a group of settings. The order of fields has no meaning.
-
->>> @dataclass(frozen=True)
-... class Example(Settings):
-...     source = "example"
-...     group = "sizes"
-...     hash_dim: int = setting(16384, "rows of the hash", low=1)
->>> Example.parse({"hash-dim": 0})
-Traceback (most recent call last):
-flwr_flynn.errors.ConfigError: example hash-dim: expected an integer of at least 1, got 0
 """
 
 from __future__ import annotations
@@ -20,14 +11,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from inspect import get_annotations
-from itertools import groupby
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self
 
 from flwr_flynn import _validation
 from flwr_flynn.errors import ConfigError, FlyNNError
 from flwr_flynn.federated.labels import PLAIN_INTEGER
-
-Self = TypeVar("Self", bound="Settings")
 
 
 @dataclass(frozen=True)
@@ -71,21 +59,20 @@ class Settings:
     foreign: ClassVar[frozenset[str] | None] = None  # further keys that may be in the mapping; None: any
 
     @classmethod
-    def parse(cls: type[Self], raw: Mapping[str, Any]) -> Self:
+    def parse(cls, raw: Mapping[str, Any]) -> Self:
         """Check a mapping of settings against the table."""
         rows = cls.rows()
         known = {row.key for row in rows}
         if cls.foreign is not None and (unknown := sorted(set(raw) - known - cls.foreign)):
             keys = ", ".join(row.key for row in rows)
-            field = f"{cls.source} {unknown[0][:80]}"
-            raise ConfigError(field, f"one of {keys}", "unknown", text=f"{field}: unknown; expected one of {keys}")
+            raise ConfigError(f"{cls.source} {unknown[0][:80]}", f"one of {keys}", "unknown")
         values = {}
         for row in rows:
+            field = f"{cls.source} {row.key}"
             if row.key in raw:
-                values[row.name] = _checked(f"{cls.source} {row.key}", raw[row.key], row.default, row.facts)
+                values[row.name] = _checked(field, raw[row.key], row.default, row.facts)
             elif row.facts.required:
-                field = f"{cls.source} {row.key}"
-                raise ConfigError(field, row.facts.meaning, "missing", text=f"{field}: missing; {row.facts.meaning}")
+                raise ConfigError(field, row.facts.meaning, "missing")
         settings = cls(**values)
         settings.check()
         return settings
@@ -117,21 +104,12 @@ class Settings:
 
 
 def key_of(name: str) -> str:
-    """The key that users type for a field.
-
-    >>> key_of("hash_dim")
-    'hash-dim'
-    """
+    """The key that users type for a field: ``key_of("hash_dim")`` is ``"hash-dim"``."""
     return name.replace("_", "-")
 
 
 def as_setting(error: FlyNNError, source: str) -> ConfigError:
-    """An error about a value that follows from a setting, as one about the setting.
-
-    >>> from flwr_flynn.errors import SpecError
-    >>> as_setting(SpecError("hash_dim", "an integer of at least 1", 0), "run-config")
-    ConfigError('run-config hash-dim: expected an integer of at least 1, got 0')
-    """
+    """An error about a value that follows from a setting, as one about the setting."""
     if error.field is None:
         return ConfigError(f"{source} {error}")
     if error.expected is None or error.got is None:
@@ -178,31 +156,8 @@ def in_json(value: Any) -> str:
     return (json.dumps(value) if isinstance(value, bool | int | float | str) else type(value).__name__)[:80]
 
 
-# -------- settings in files
-
-
-def toml_block(table: type[Settings]) -> str:
-    """The defaults of a table as the lines of a TOML table, a comment before each group.
-
-    >>> from flwr_flynn.app.config import RunConfig
-    >>> toml_block(RunConfig).splitlines()[:2]
-    ['# data', 'dataset = "digits"']
-    """
-    lines = []
-    for group, rows in groupby(table.rows(), lambda row: row.group):
-        lines += [f"# {group}", *(f"{row.key} = {json.dumps(row.default)}" for row in rows)]
-    return "\n".join(lines) + "\n"
-
-
-# -------- texts with several entries
-
-
 def whole_numbers(texts: Sequence[str]) -> list[int] | None:
-    """The integers that the texts spell, if each spells one as Python prints it: not as `01`, `1_0` or `1.0`.
-
-    >>> whole_numbers(["3", "-1"]), whole_numbers(["01", "1"])
-    ([3, -1], None)
-    """
+    """The integers that the texts spell, if each spells one as Python prints it: not as `01`, `1_0` or `1.0`."""
     return [int(text) for text in texts] if all(map(PLAIN_INTEGER.fullmatch, texts)) else None
 
 

@@ -185,20 +185,19 @@ def write_tensors(arrays: Sequence[Array]) -> list[bytes]:
 
 def read_tensors(tensors: Sequence[bytes]) -> list[Array]:
     """Flower's tensors as views of their bytes. `numpy.load` would allocate whatever a header declares."""
-    return [_read_tensor(tensor, f"array {i + 1}") for i, tensor in enumerate(tensors)]
-
-
-def _read_tensor(tensor: bytes, name: str) -> Array:
-    if not isinstance(tensor, bytes):
-        raise PayloadError(name, "the bytes of numpy.save", type(tensor).__name__)
-    stream = io.BytesIO(tensor)  # of the same bytes, not of a copy
-    header = npy_header(stream, name, PayloadError, r"[<|](?:[iu][1248]|f[248])")
-    if len(header.shape) > _MOST_DIMENSIONS:
-        raise PayloadError(name, f"at most {_MOST_DIMENSIONS} dimensions", len(header.shape))
-    start = stream.tell()
-    if header.n_bytes != len(tensor) - start:
-        raise PayloadError(name, f"{header.n_bytes} bytes as its header declares", len(tensor) - start)
-    return header.array(tensor, start)
+    arrays = []
+    for name, tensor in ((f"array {i}", tensor) for i, tensor in enumerate(tensors, start=1)):
+        if not isinstance(tensor, bytes):
+            raise PayloadError(name, "the bytes of numpy.save", type(tensor).__name__)
+        stream = io.BytesIO(tensor)  # of the same bytes, not of a copy
+        header = npy_header(stream, name, PayloadError, r"[<|](?:[iu][1248]|f[248])")
+        if len(header.shape) > _MOST_DIMENSIONS:
+            raise PayloadError(name, f"at most {_MOST_DIMENSIONS} dimensions", len(header.shape))
+        start = stream.tell()
+        if header.n_bytes != len(tensor) - start:
+            raise PayloadError(name, f"{header.n_bytes} bytes as its header declares", len(tensor) - start)
+        arrays.append(header.array(tensor, start))
+    return arrays
 
 
 def tables(arrays: Sequence[Array], shapes: Sequence[tuple[int, int]]) -> list[npt.NDArray[np.int64]]:

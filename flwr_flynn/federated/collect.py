@@ -59,7 +59,7 @@ def collect_each(
     """
     batch = Batch(total) if batch is None else batch
     for reply in replies:
-        cid, name = reply.cid, counted.known(reply.cid, clean(reply.metrics.get(PARTY), 64))
+        cid, name = reply.cid, clean(reply.metrics.get(PARTY), 64)
         if cid in roster or cid in batch.passed:
             batch.repeated.append(cid)
             continue

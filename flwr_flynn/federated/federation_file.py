@@ -200,8 +200,7 @@ class Federation:
         """A federation from a file that `save` wrote."""
         with model_file.reading(path, max_bytes) as (model, roster):
             if not isinstance(roster, dict):
-                text = "a model without a roster: nobody can join it or leave it"
-                raise ModelFileError("roster", "one", "none", text=text)
+                raise ModelFileError("roster", "one", "none", text="a model without a roster: nobody can join or leave")
             old = set(roster) - {"decay"} == {"format", "mode", "bound", "mechanism", "members"}
             if old and type(roster["format"]) is int and roster["format"] == 1:  # version 0.1
                 roster = {name: roster[name] for name in roster if name != "decay"} | {"format": 2, "phase": ""}
@@ -240,7 +239,6 @@ class Federation:
 
 
 def _member(values: Any, n_classes: int) -> Member:
-    """A member as a file has it; a `ModelFileError` for anything else."""
     if not isinstance(values, dict) or set(values) != set(_KEPT):
         raise ModelFileError("members", f"entries with {', '.join(_KEPT)}", type(values).__name__)
     for name in ("name", "node", "run"):
@@ -275,8 +273,7 @@ def exclusive(path: str | os.PathLike[str]) -> Iterator[None]:
         name = file.name[:80]
         raise ConfigError("federation", got=name, text=f"federation: another run has {name!r}") from None
     except OSError as error:
-        text = f"federation: {file.name[:80]!r} cannot be locked ({error.strerror})"
-        raise ConfigError("federation", "a file that can be locked", error.strerror, text=text) from None
+        raise ConfigError("federation", "a file that can be locked", error.strerror) from None
     with held:
         yield
 

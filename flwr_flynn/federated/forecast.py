@@ -110,13 +110,11 @@ def _bytes_of_run(run: RunSpec) -> int:
 
 
 def _bytes_of_counts(spec: HashSpec, n_classes: int, n_examples: float) -> float:
-    """Entropy of the counts of so many samples, in bytes."""
     n_entries = n_classes * spec.hash_dim
     return n_entries * _poisson_entropy(n_examples * spec.hash_nnz / n_entries) / 8
 
 
 def _poisson_entropy(mean: float) -> float:
-    """Entropy of a Poisson variable in bits."""
     if mean <= 0:
         return 0.0
     if mean > 50:

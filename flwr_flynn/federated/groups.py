@@ -80,12 +80,8 @@ class Judge:
     left out only if the loss falls by more than the standard error of the difference, so that small differences do
     not leave out most groups. Of the two results that of the lower loss is taken.
 
-    Parameters
-    ----------
-    run : RunSpec
-        With one spec.
-    trusted : pair (X, y)
-        Samples of every class, at least two, and their labels. A `DataError` refuses what does not fit the run.
+    `run` has one spec. `trusted` are samples of every class, at least two, and their labels; a `DataError` refuses
+    what does not fit the run.
     """
 
     def __init__(self, run: RunSpec, trusted: tuple[Any, Any] | None) -> None:

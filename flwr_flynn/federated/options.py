@@ -267,11 +267,6 @@ class RunOptions:
         return self.federation is not None and self.federation.is_selected
 
     @property
-    def is_selected(self) -> bool:
-        """True if a run goes on with members that were selected before."""
-        return self.purpose == "resume" and self.has_members
-
-    @property
     def max_members(self) -> int:
         """Members of the model, at most."""
         if isinstance(self.spec, HashPlan):

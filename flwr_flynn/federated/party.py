@@ -29,7 +29,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 from sklearn.utils import gen_batches
 
 from flwr_flynn._validation import boolean, integer, n_threads, number
@@ -48,14 +47,15 @@ from flwr_flynn.federated.protocol import (
     Config,
     request_of,
 )
-from flwr_flynn.federated.row_wise import check_classes, check_form, count, fitting
+from flwr_flynn.federated.row_wise import Samples as Samples
+from flwr_flynn.federated.row_wise import check_classes, check_samples, check_width, count, fitting, labelled
 from flwr_flynn.federated.run_spec import Plain, RunSpec, Secure, announced_names
 from flwr_flynn.model.alignment import Alignment, Reference
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.metrics import Confusion, confusion
 from flwr_flynn.model.personal import own_prior, predicted
-from flwr_flynn.privacy import Mechanism, SimulatedRelease
+from flwr_flynn.privacy import SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget
 
 _log = logging.getLogger("flwr")  # Flower's own, which is not imported here
@@ -66,24 +66,6 @@ NOISY_EXAMPLES = 1
 _SCORES = 2**22  # class scores held at a time, 32 MiB; and the hashes of at most 2**14 samples
 
 Progress = Callable[[int], object]
-
-
-@dataclass(frozen=True)
-class Samples:
-    """Samples of one party.
-
-    Parameters
-    ----------
-    X : (n, d) array-like or scipy sparse
-    y : (n,) labels
-    X_test, y_test : like `X` and `y`, optional
-        Held-out samples for the evaluation.
-    """
-
-    X: Any
-    y: Any
-    X_test: Any = None
-    y_test: Any = None
 
 
 def no_progress(_total: int) -> Progress:
@@ -277,10 +259,8 @@ class Party:
     ) -> tuple[Any, npt.NDArray[np.int64]]:
         """Training samples, in a form that can be sliced, and the codes of their labels."""
         if self._admitted not in (EXACT, SECURE) or self.options.budget is not None:
-            text = "samples: the request does not say that exact figures of them leave the party"
-            raise PrivacyError("samples", EXACT, self._admitted, text=text)
-        samples = self._held()
-        return _labelled(samples.X, samples.y, codes_of, n_features)
+            raise PrivacyError("samples", EXACT, self._admitted)
+        return labelled(self._held(), codes_of, n_features)
 
     def inputs(self, run: RunSpec) -> tuple[list[Any], npt.NDArray[np.int64]]:
         """Training samples for each spec of a run, aligned where it has that, and the codes of their labels."""
@@ -311,15 +291,17 @@ class Party:
             # Taken out of a sum, a share of noise leaves the other parties with less than was promised.
             raise PrivacyError("leave", text="leave: a share of the noise of a secure sum cannot be taken out of it")
         if self._samples is not None:
-            _check_samples(self._samples, run)  # by their shape alone
+            check_samples(self._samples, run.spec.n_features)  # by their shape alone
         elif self._width is not None:
-            _check_width(self._width(self._names), run.spec.n_features)
+            check_width(self._width(self._names), run.spec.n_features)
         budget.policy.check(mechanism)
         check_classes(run.classes)
         if self._admitted == SECURE:
             self.mask(run)  # before anything is spent
-        mechanism = _seeded_here(mechanism, f"{self.options.name} {run.digest()}")
         fingerprint, digest = run.hasher.fingerprint, run.digest()
+        if isinstance(mechanism, SimulatedRelease):  # no two parties draw the same noise
+            seed = hashlib.sha256(f"{mechanism.seed} {self.options.name} {digest}".encode()).digest()
+            mechanism = SimulatedRelease(mechanism.mechanism, int.from_bytes(seed[:8], "big"))
         if recall:
             return budget.recall(mechanism, fingerprint, terms=digest)
         released = budget.release(mechanism, fingerprint, lambda: self._counted_row_wise(run), terms=digest)
@@ -335,7 +317,7 @@ class Party:
         """
         try:
             samples = self._held()
-            _check_samples(samples, run)
+            check_samples(samples, run.spec.n_features)
             n, n_jobs = len(samples.y), self.options.n_jobs
             counts, dropped = count(run.hasher, run.classes, samples.X, samples.y, n_jobs, self.progress(n))
             if dropped:
@@ -356,8 +338,7 @@ class Party:
             text = "policy evaluate off: results on its own samples do not leave this party"
             raise PrivacyError("policy evaluate", got="off", text=text)
         if self._admitted != RESULTS:
-            text = "samples: the request does not say that results on them leave the party"
-            raise PrivacyError("samples", RESULTS, self._admitted, text=text)
+            raise PrivacyError("samples", RESULTS, self._admitted)
         samples = self._held()
         if samples.X_test is None or samples.y_test is None:
             return []
@@ -365,22 +346,21 @@ class Party:
         own = self.options.personal and is_open and isinstance(run.mode, Plain)
         mine = self._personalized(run, model).model_ if is_open else model.model_
         matrices = np.zeros((1 + own, run.n_classes, run.n_classes), np.int64)
-        for X, true in self._tried(run, samples.X_test, samples.y_test):
-            for rows in _batches(len(true), run.n_classes):
+        for X, true in self._tried(run, Samples(samples.X_test, samples.y_test)):
+            for rows in gen_batches(len(true), max(1, _SCORES // max(run.n_classes, 256))) if len(true) else ():
                 scores = mine.shared_scores(X[rows], self.options.n_jobs)
                 for matrix, each in zip(matrices, (model.model_, mine), strict=False):
                     matrix += confusion(true[rows], predicted(each, scores), run.n_classes)
                 del scores  # those of the next batch take as much memory
         return list(matrices) if matrices[0].any() else []
 
-    def _tried(self, run: RunSpec, X: Any, y: Any) -> Iterator[tuple[Any, npt.NDArray[np.int64]]]:
+    def _tried(self, run: RunSpec, samples: Samples) -> Iterator[tuple[Any, npt.NDArray[np.int64]]]:
         """Samples and their class codes, some at a time; with a budget those that fit."""
-        if self.options.budget is not None:
-            check_form(X, y)
-            _check_width(X.shape[1], run.spec.n_features)
-            yield from fitting(run.hasher, run.classes, X, y)
-            return
-        yield _labelled(X, y, run.codes, run.spec.n_features)
+        if self.options.budget is None:
+            yield labelled(samples, run.codes, run.spec.n_features)
+        else:
+            check_samples(samples, run.spec.n_features)
+            yield from fitting(run.hasher, run.classes, samples.X, samples.y)
 
     def _personalized(self, run: RunSpec, model: FlyNNClassifier) -> FlyNNClassifier:
         """The model with the party's alignment and, where it decides for them, its frequencies; once for a request."""
@@ -390,8 +370,7 @@ class Party:
         if self._own is None or self._own[0] is not model:
             own = model.model_
             try:
-                samples = self._held()
-                X, codes = _labelled(samples.X, samples.y, run.codes, run.spec.n_features)
+                X, codes = labelled(self._held(), run.codes, run.spec.n_features)
                 own = replace(own, alignment=self.alignment(run.reference, X, codes))
                 if has_prior:
                     own = replace(own, prior=own_prior(own, X, codes, self.options.n_jobs))
@@ -424,7 +403,6 @@ class Party:
 
     @contextmanager
     def _fixed_time(self) -> Iterator[None]:
-        """Take `response_seconds` for an answer, where there is a budget."""
         start = time.monotonic()
         try:
             yield
@@ -435,39 +413,3 @@ class Party:
                     time.sleep(rest)
                 else:
                     _log.warning("FlyNN: an answer took %.2f s longer than response-seconds: its time shows", -rest)
-
-
-def _batches(n_samples: int, n_classes: int) -> Iterator[slice]:
-    return gen_batches(n_samples, max(1, _SCORES // max(n_classes, 256))) if n_samples else iter(())
-
-
-def _labelled(
-    X: Any, y: Any, codes_of: Callable[[Any], npt.NDArray[np.int64]], n_features: int
-) -> tuple[Any, npt.NDArray[np.int64]]:
-    samples: Any = X if sp.issparse(X) else np.asarray(X)
-    if samples.ndim != 2:
-        raise DataError("X", "shape (samples, features)", f"{samples.ndim} dimension(s)")
-    _check_width(samples.shape[1], n_features)
-    codes = codes_of(y)
-    if len(codes) != samples.shape[0]:
-        raise DataError("y", f"{samples.shape[0]} labels, one for every sample", len(codes))
-    return (samples.tocsr() if sp.issparse(samples) else samples), codes
-
-
-def _check_samples(samples: Samples, run: RunSpec) -> None:
-    """Refuse samples of a wrong form or width, which no single sample decides."""
-    check_form(samples.X, samples.y)
-    _check_width(samples.X.shape[1], run.spec.n_features)
-
-
-def _check_width(n_columns: int, n_features: int) -> None:
-    if n_columns != n_features:
-        raise PayloadError("n_features", f"{n_columns}, the number of columns of the data", n_features)
-
-
-def _seeded_here(mechanism: Mechanism, who: str) -> Mechanism:
-    """A simulated mechanism with a seed for one party, so that no two draw the same noise; others as they are."""
-    if not isinstance(mechanism, SimulatedRelease):
-        return mechanism
-    digest = hashlib.sha256(f"{mechanism.seed} {who}".encode()).digest()
-    return SimulatedRelease(mechanism.mechanism, int.from_bytes(digest[:8], "big"))

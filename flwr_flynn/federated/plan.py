@@ -46,13 +46,14 @@ def phases_of(options: RunOptions) -> tuple[Phase, ...]:
 
 def _default(options: RunOptions) -> list[Phase]:
     is_secure = isinstance(options.run_spec.mode, Secure)
+    is_selected = options.purpose == "resume" and options.has_members  # before
     learned = [] if options.plan is None else [*([secure_columns.RANGE] if is_secure else []), columns.COLUMNS]
     if options.plan is not None and options.plan.needs_histograms:
         learned += secure_columns.BINS if is_secure else [histograms.HISTOGRAMS]
     plan = [
         *learned,
         counts.phase_for(options),
-        *([selection.SELECTION] if options.selects and not options.is_selected else []),
+        *([selection.SELECTION] if options.selects and not is_selected else []),
         *refinement.refinements(options.refine_rounds),
     ]
     if is_secure:  # SecAgg+ is a protocol of the train channel

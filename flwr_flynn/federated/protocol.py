@@ -106,25 +106,13 @@ def _integer(field: str, value: Any, least: int, most: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One party's reply as it arrived. Only `cid` is the transport's word; all else is the party's.
+    """One party's reply as it arrived. Only `cid` is the transport's word; all else is the party's."""
 
-    Parameters
-    ----------
-    cid : str
-        The sender's node id.
-    tensors : sequence of bytes
-        Arrays as `numpy.save` writes them.
-    n_examples : int
-    metrics : mapping of str to scalar
-    fault : str
-        The reason to refuse it, if its form alone is wrong.
-    """
-
-    cid: str
-    tensors: Sequence[bytes]
+    cid: str  # the sender's node id
+    tensors: Sequence[bytes]  # arrays as `numpy.save` writes them
     n_examples: int
     metrics: Mapping[str, Any]
-    fault: str = ""
+    fault: str = ""  # the reason to refuse it, if its form alone is wrong
 
     @property
     def n_bytes(self) -> int:
@@ -139,34 +127,17 @@ class Reply:
 
 @dataclass(frozen=True)
 class Answer:
-    """A party's answer before it travels.
+    """A party's answer before it travels."""
 
-    Parameters
-    ----------
-    arrays : list of arrays
-        The statistic.
-    n_examples : int
-        Samples in it, or a constant where the number would tell something.
-    metrics : dict
-        Further entries, such as ``accuracy``.
-    """
-
-    arrays: list[Array] = field(default_factory=list)
-    n_examples: int = 0
-    metrics: dict[str, Scalar] = field(default_factory=dict)
+    arrays: list[Array] = field(default_factory=list)  # the statistic
+    n_examples: int = 0  # samples in it, or a constant where the number would tell something
+    metrics: dict[str, Scalar] = field(default_factory=dict)  # further entries, such as ``accuracy``
 
 
 class Request(ABC, Generic[S]):
-    """Announcement of one phase. `from_config` and `compute` run at a party, the other methods at the server.
+    """Announcement of one phase. `from_config` and `compute` run at a party, the other methods at the server."""
 
-    Attributes
-    ----------
-    phase : str
-        Its name, on the wire as well.
-    channel : {"train", "evaluate"}
-    """
-
-    phase: ClassVar[str]
+    phase: ClassVar[str]  # its name, on the wire as well
     channel: ClassVar[str] = TRAIN
 
     @abstractmethod

@@ -150,11 +150,6 @@ class Roster:
         """Note names that parties gave themselves, by cid."""
         self._names |= {cid: name for cid, name in names.items() if name}
 
-    def known(self, cid: str, name: str) -> str:
-        """The name, as the very object that is kept of the party where it is the same."""
-        before = self._names.get(cid)
-        return before if before == name else name
-
     @property
     def missing(self) -> dict[str, str]:
         """Reasons why parties that were asked are not counted, by name."""

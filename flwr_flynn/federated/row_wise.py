@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import date, time, timedelta
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from flwr_flynn.errors import DataError
+from flwr_flynn.errors import DataError, PayloadError
 from flwr_flynn.federated.labels import Label
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import ClassCounts
@@ -29,14 +30,44 @@ _MISSING = ("NAType", "NaTType")  # pandas' own, which is not imported here
 _LONGEST_NUMBER = 400  # characters of a label that can be a number; longer ones are texts
 
 
-def check_form(X: Any, y: Any) -> None:
-    """Refuse samples and labels by their dimensions and number, which no single sample decides."""
+@dataclass(frozen=True)
+class Samples:
+    """Samples of one party."""
+
+    X: Any  # (n, d) array-like or scipy sparse
+    y: Any  # (n,) labels
+    X_test: Any = None  # held-out samples for the evaluation
+    y_test: Any = None
+
+
+def labelled(samples: Samples, codes_of: Callable[[Any], Codes], n_features: int) -> tuple[Any, Codes]:
+    """Samples in a form that can be sliced, and the codes of their labels; refused as a whole if one does not fit."""
+    X: Any = samples.X.tocsr() if sp.issparse(samples.X) else np.asarray(samples.X)
+    if X.ndim != 2:
+        raise DataError("X", "shape (samples, features)", f"{X.ndim} dimension(s)")
+    check_width(X.shape[1], n_features)
+    codes = codes_of(samples.y)
+    if len(codes) != X.shape[0]:
+        raise DataError("y", f"{X.shape[0]} labels, one for every sample", len(codes))
+    return X, codes
+
+
+def check_samples(samples: Samples, n_features: int) -> None:
+    """Refuse samples and labels by their dimensions, number and width, which no single sample decides."""
+    X, y = samples.X, samples.y
     if len(getattr(X, "shape", ())) != 2:
         raise DataError("X", "a two-dimensional array, sparse matrix or data frame", type(X).__name__)
     if len(getattr(y, "shape", (0,))) != 1 or not hasattr(y, "__len__"):
         raise DataError("y", "a sequence of labels", type(y).__name__)
     if len(y) != X.shape[0]:
         raise DataError("y", "one label for every sample", "more or fewer")
+    check_width(X.shape[1], n_features)
+
+
+def check_width(n_columns: int, n_features: int) -> None:
+    """Refuse samples of another number of columns than the server's."""
+    if n_columns != n_features:
+        raise PayloadError("n_features", f"{n_columns}, the number of columns of the data", n_features)
 
 
 def count(

@@ -99,11 +99,6 @@ class Traffic:
         self.replied += 1
         self.up += sum(map(len, tensors)) + codec.n_bytes(metrics)
 
-    def add(self, other: Traffic) -> None:
-        """Note all of another."""
-        self.asked, self.replied = self.asked + other.asked, self.replied + other.replied
-        self.down, self.up = self.down + other.down, self.up + other.up
-
     @property
     def per_party(self) -> dict[str, int]:
         """Bytes up (from a party) and down (to it), on average."""
@@ -111,19 +106,7 @@ class Traffic:
 
 
 class Run:
-    """A run of the server: the state of its plan, and its parties.
-
-    Parameters
-    ----------
-    options : RunOptions
-
-    Attributes
-    ----------
-    phases : tuple of Phase
-    state : RunState
-    rosters : dict of phase name to Roster
-    traffic : dict of phase name to Traffic
-    """
+    """A run of the server: the state of its plan, and its parties."""
 
     def __init__(self, options: RunOptions) -> None:
         self.options = options
@@ -133,8 +116,8 @@ class Run:
         if options.federation is not None and (self.counting is None or self.needed <= 0):
             self.state = self.state.with_result("counts", options.federation.totals)
         before = () if options.federation is None else options.federation.members
-        self.rosters = {"counts": Roster(before, options.identify)}
-        self.traffic: dict[str, Traffic] = {}
+        self.rosters = {"counts": Roster(before, options.identify)}  # by the names of the phases
+        self.traffic: dict[str, Traffic] = {}  # likewise
         self._asked: Ask | None = None
         self._asked_cids: frozenset[str] = frozenset()
         self._unasked: dict[str, str] = {}  # reasons, of parties that the last request leaves out
@@ -200,14 +183,8 @@ class Run:
     ) -> Ask | None:
         """The request that is due on a channel, and the parties that get it; None without either.
 
-        Parameters
-        ----------
-        channel : {"train", "evaluate"}
-        present : sequence of cid
-        theirs : callable, optional
-            Returns the user's config entries, without keys of this package; called only if somebody is asked.
-        sample : callable, optional
-            Draws so many of the parties that are there.
+        `theirs`, called only if somebody is asked, returns the user's config entries, without keys of this package;
+        `sample` draws so many of the parties that are `present`.
         """
         self._asked, self._unasked, phase = None, {}, self.phase(channel)
         if phase is None or not (cids := self._audience(phase, list(present), sample)):
@@ -255,18 +232,12 @@ class Run:
     def take(self, replies: Sequence[Reply], failures: Failures, figures: Figures | None = None) -> Taken | None:
         """Check replies to the last request, add up those that pass, and go on; None if nobody was asked.
 
-        Parameters
-        ----------
-        replies : sequence of Reply
-            Those that `receive` has not had.
-        failures : Failures
-        figures : callable, optional
-            Called with the replies that passed, before anything is changed.
+        `replies` are those that `receive` has not had; `figures` is called with those that passed, before anything is
+        changed.
         """
         ask = self._asked
         if ask is None:
             return None
-        is_first = self._batch is None
         self.receive(replies)
         batch = self._batch
         assert batch is not None  # of the request
@@ -275,13 +246,9 @@ class Run:
         accepted = self.options.accept_failures or not (failures or failed or batch.refused)
         if not accepted:
             batch = batch.without(start, "set aside with its round, because others failed")
-        try:
-            theirs = figures(list(batch.passed.values())) if figures is not None and batch.passed else {}
-        except BaseException:  # the replies may come again
-            if is_first:
-                self._batch, self._heard = None, Traffic()
-            raise
-        self.traffic.setdefault(phase.name, Traffic()).add(self._heard)
+        theirs = figures(list(batch.passed.values())) if figures is not None and batch.passed else {}
+        self.traffic[phase.name].replied += self._heard.replied
+        self.traffic[phase.name].up += self._heard.up
         reasons = {**self._unasked, **failed, **batch.refused}
         for each in (roster, self.counted):
             each.introduce(batch.names)

@@ -94,30 +94,14 @@ def mode_of(mechanism: Mechanism | None, bound: int | None) -> Mode:
 
 @dataclass(frozen=True)
 class RunSpec:
-    """Specs, classes, mode and names of features of a run. A wrong one is the field of a `ConfigError`.
+    """Specs, classes, mode and names of features of a run. A wrong one is the field of a `ConfigError`."""
 
-    Parameters
-    ----------
-    specs : HashSpec or sequence of HashSpec
-        One; without a mechanism up to 16 of the same `n_features`, of which the run selects the members of the model.
-    classes : sequence of L str or L int
-        Class labels, all different; class l is row l of the counts.
-    mode : Plain, Noisy or Secure
-        A mechanism must be for the spec's `hash_nnz` and for L classes.
-    feature_names : sequence of str, optional
-        Names of the columns, for the model.
-    n_aligned : int, default=0
-        The last so many specs are of samples that each party aligns; only in mode `Plain`.
-    reference : Reference, optional
-        What they are aligned to; where there are any.
-    """
-
-    specs: Sequence[HashSpec]
-    classes: Sequence[Label]
-    mode: Mode = Plain()
+    specs: Sequence[HashSpec]  # or one; several of the same `n_features`, without a mechanism, are to be selected from
+    classes: Sequence[Label]  # all different; class l is row l of the counts
+    mode: Mode = Plain()  # a mechanism must be for the spec's `hash_nnz` and for as many classes
     feature_names: Sequence[str] | None = None
-    n_aligned: int = 0
-    reference: Reference | None = None
+    n_aligned: int = 0  # the last so many specs are of samples that each party aligns; only in mode `Plain`
+    reference: Reference | None = None  # what they are aligned to, where there are any
 
     def __post_init__(self) -> None:
         integer("n_aligned", self.n_aligned, least=0, most=MAX_SPECS)
@@ -190,7 +174,7 @@ class RunSpec:
     def entries(self) -> dict[str, str | bytes]:
         """Config entries without the fingerprints of the hashes, for which their rows must be drawn."""
         config: dict[str, str | bytes] = {
-            key("specs"): _deflated(json.dumps(_referring([spec.to_dict() for spec in self.specs]))),
+            key("specs"): zlib.compress(json.dumps(_referring([spec.to_dict() for spec in self.specs])).encode(), 9),
             key("classes"): json.dumps(self.classes),
             key("mode"): self.mode.name,
         }
@@ -232,22 +216,13 @@ class RunSpec:
         if len(announced) != len(self.specs):
             raise PayloadError(key("fingerprints"), f"{len(self.specs)}, one for each spec", len(announced))
         for fingerprint, hasher in zip(announced, self.hashers, strict=True):
-            if fingerprint != hasher.fingerprint:
-                theirs, mine = f"{fingerprint[:12]}...", f"{hasher.fingerprint[:12]}..."
-                text = (
-                    f"fingerprint: expected {theirs} as the server announced, the spec gives {mine} here; "
-                    "are the versions of flwr-flynn the same?"
-                )
-                raise PayloadError("fingerprint", theirs, mine, text=text)
+            if fingerprint != hasher.fingerprint:  # another version of flwr-flynn
+                raise PayloadError("fingerprint", f"{fingerprint[:12]}...", f"{hasher.fingerprint[:12]}...")
         return self.hashers
 
     def codes(self, y: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """The class code, 0 to L - 1, of every label, see `labels.codes_of`."""
         return codes_of(self.classes, y)
-
-
-def _deflated(text: str) -> bytes:
-    return zlib.compress(text.encode(), 9)
 
 
 def _inflated(config: Config) -> Any:

@@ -45,9 +45,6 @@ class CountsOfSpecs:
     def __eq__(self, other: object) -> bool:
         return self.parts == other.parts if isinstance(other, CountsOfSpecs) else NotImplemented
 
-    def __hash__(self) -> int:
-        return hash(self.sha256)
-
     @property
     def sha256(self) -> tuple[str, ...]:
         """SHA-256 of each part, in hexadecimal."""
@@ -75,9 +72,6 @@ class Tables:
         if not isinstance(other, Tables):
             return NotImplemented
         return len(self.tables) == len(other.tables) and all(map(np.array_equal, self.tables, other.tables))
-
-    def __hash__(self) -> int:
-        return hash(tuple(table.tobytes() for table in self.tables))
 
     def _combine(self, other: Tables, sign: int) -> Tables:
         shapes = [table.shape for table in self.tables], [table.shape for table in other.tables]

@@ -97,8 +97,7 @@ class BaseStrategy(ABC):
     @property
     def guarantee(self) -> str | None:
         """The promise of a private run, `privacy.Mechanism.guarantee`; None without a mechanism."""
-        mechanism = self.run.options.mechanism
-        return None if mechanism is None else mechanism.guarantee()
+        return self.run.state.run_spec.guarantee
 
     def federation(self, run: str) -> Federation:
         """The run as a file keeps it, for a later run to start from; not for the parties' eyes."""
@@ -135,10 +134,10 @@ class BaseStrategy(ABC):
         )
 
     def _ask(self, channel: str, present: Sequence[str], theirs: Callable[[], Mapping[str, Any]]) -> Ask | None:
-        return self.run.ask(channel, present, theirs, lambda size: self._sample(size, present))
+        def sample(size: int) -> list[str]:
+            return self._draw(min(max(size, self._min_evaluate), len(present)), present)
 
-    def _sample(self, size: int, present: Sequence[str]) -> list[str]:
-        return self._draw(min(max(size, self._min_evaluate), len(present)), present)
+        return self.run.ask(channel, present, theirs, sample)
 
     @abstractmethod
     def _draw(self, size: int, present: Sequence[str]) -> list[str]:
@@ -147,7 +146,6 @@ class BaseStrategy(ABC):
     def _take_train(
         self, replies: Sequence[Reply], failures: Failures, figures: Figures | None
     ) -> tuple[list[bytes] | None, dict[str, Any]]:
-        """Check replies and add up those that pass."""
         phase, heard = self.run.phase(TRAIN), {reply.cid for reply in replies}
         noted = {cid: reason for cid, reason in self._noted.items() if cid not in heard}
         failures, self._noted = Failures(failures.named | noted, failures.unnamed), {}
@@ -158,17 +156,13 @@ class BaseStrategy(ABC):
         if not taken.phase.is_counting or not taken.batch.passed:
             return None, {}
         parties, counts = self.parties, self.run.counts
-        ours = {
-            "parties": len(parties),
-            **({} if counts.noise else {"examples": counts.n_examples}),
-            "bytes": sum(party.bytes for party in parties),
-        }
+        ours = {"parties": len(parties), "bytes": sum(party.bytes for party in parties)}
+        ours |= {} if counts.noise else {"examples": counts.n_examples}
         return codec.write_tensors(codec.encode(*self.run.totals.parts)), {**ours, **taken.figures}
 
     def _take_evaluate(
         self, replies: Sequence[Reply], failures: Failures, figures: Figures | None
     ) -> dict[str, Any] | None:
-        """Take what parties say about a model."""
         phase = self.run.phase(EVALUATE)
         wanted = figures if phase is not None and phase.name == "evaluation" else None
         taken = self.run.take(replies, failures, wanted)
@@ -178,15 +172,10 @@ class BaseStrategy(ABC):
         found = self.evaluation
         if taken.phase.name != "evaluation" or found is None:
             return None
-        personal, own = {}, found["personal"]
-        if own is not None:
-            personal = {"personal_accuracy": own["accuracy"], "personal_worst_accuracy": own["worst_party"]["accuracy"]}
         same = ("accuracy", "balanced_accuracy", "macro_f1", "accuracy_std", "examples")
-        return {
-            **{name: found[name] for name in same},
-            "worst_accuracy": found["worst_party"]["accuracy"],
-            "best_accuracy": found["best_party"]["accuracy"],
-            "worst_party": found["worst_party"]["name"],
-            **personal,
-            **taken.figures,
-        }
+        ours = {name: found[name] for name in same}
+        ours |= {f"{which}_accuracy": found[f"{which}_party"]["accuracy"] for which in ("worst", "best")}
+        ours["worst_party"] = found["worst_party"]["name"]
+        if own := found["personal"]:
+            ours |= {"personal_accuracy": own["accuracy"], "personal_worst_accuracy": own["worst_party"]["accuracy"]}
+        return {**ours, **taken.figures}

@@ -24,7 +24,7 @@ from flwr_flynn.federated import codec, phases
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, Answer
 from flwr_flynn.flower import secagg
-from flwr_flynn.flower.logging import Progress
+from flwr_flynn.flower.logging import progress
 from flwr_flynn.flower.records import metrics_of
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.privacy.ledger import Budget
@@ -105,7 +105,7 @@ class FlyNNClient(NumPyClient):
         given |= {"response_seconds": response_seconds, "on_model": on_model}
         options = PartyOptions(name, memory_limit, min_examples, n_jobs, budget, **given)
         self.name = name
-        self.party = Party(load or Samples(X, y, X_test, y_test), options, secagg.require_mask, Progress, width)
+        self.party = Party(load or Samples(X, y, X_test, y_test), options, secagg.require_mask, progress, width)
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """Answer a request of the train channel."""
@@ -140,21 +140,17 @@ class _Wire(Client):
         self.client = client
 
     def fit(self, ins: FitIns) -> FitRes:
-        try:
-            arrays = codec.read_tensors(ins.parameters.tensors)
-        except PayloadError as error:
-            refusal = self._refused(error)
-            return FitRes(_OK, ndarrays_to_parameters([]), 0, refusal.metrics)
-        answer, n_examples, metrics = self.client.fit(arrays, ins.config)
-        return FitRes(_OK, ndarrays_to_parameters(answer), n_examples, metrics)
+        arrays, n_examples, metrics = self._called(self.client.fit, ins, [])
+        return FitRes(_OK, ndarrays_to_parameters(arrays), n_examples, metrics)
 
     def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
+        return EvaluateRes(_OK, *self._called(self.client.evaluate, ins, 0.0))
+
+    def _called(self, answer: Callable[..., Any], ins: FitIns | EvaluateIns, nothing: Any) -> Any:
+        """What the client answers, or a refusal with `nothing` for arrays or loss."""
         try:
             arrays = codec.read_tensors(ins.parameters.tensors)
         except PayloadError as error:
-            return EvaluateRes(_OK, 0.0, 0, self._refused(error).metrics)
-        return EvaluateRes(_OK, *self.client.evaluate(arrays, ins.config))
-
-    def _refused(self, error: PayloadError) -> Answer:
-        party = self.client.party
-        return party.signed(Answer(metrics={REFUSED: party.reason("the request", error)}))
+            party = self.client.party
+            return nothing, 0, party.signed(Answer(metrics={REFUSED: party.reason("the request", error)})).metrics
+        return answer(arrays, ins.config)

@@ -56,7 +56,6 @@ def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Li
         evaluated += ", they only get the model"
     scaling = None if options.plan is None else f"hash: from the parties' columns, scaling {options.plan.scaling}"
     failures = "accepted" if options.accept_failures else "not accepted"
-    guarantee = None if spec.mechanism is None else spec.mechanism.guarantee()
     for line in (
         f"phases: {', '.join(phase.name for phase in run.phases)}; rounds: {run.num_rounds}",
         *([scaling] if scaling else hash_lines(spec)),
@@ -64,25 +63,17 @@ def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Li
         f"parties: waits for {min_available} (at most {wait_timeout:g} s), needs {options.min_parties} counted; "
         f"failures {failures}",
         f"evaluation by the parties: {evaluated}",
-        *_forecast_lines(run, min_available),
-        *([f"privacy: {guarantee}"] if guarantee else []),
-        *(
-            ["NOT COVERED: the confusion matrices that parties send in the evaluation"]
-            if guarantee and options.fraction_evaluate
-            else []
-        ),
     ):
         yield INFO, line
-
-
-def _forecast_lines(run: Run, n_parties: int) -> Iterator[str]:
-    """The bytes that the run is going to cost a party, where they can be told."""
-    found = forecast(run.options, max(n_parties, 1))
-    if found is not None:
+    if (found := forecast(options, max(min_available, 1))) is not None:
         phases = ", ".join(f"{name} {each.up / 1e3:.0f} / {each.down / 1e3:.0f}" for name, each in found.items())
         total = sum(each.up + each.down for each in found.values()) / 1e3
         share = "a party with an equal share of the samples"
-        yield f"forecast: at most about {total:.0f} kB for {share} (kB up / down: {phases})"
+        yield INFO, f"forecast: at most about {total:.0f} kB for {share} (kB up / down: {phases})"
+    if spec.guarantee:
+        yield INFO, f"privacy: {spec.guarantee}"
+        if options.fraction_evaluate:
+            yield INFO, "NOT COVERED: the confusion matrices that parties send in the evaluation"
 
 
 def taken_lines(run: Run, taken: Taken, told: dict[str, str] | None = None) -> Iterator[Line]:
@@ -114,7 +105,8 @@ def taken_lines(run: Run, taken: Taken, told: dict[str, str] | None = None) -> I
         yield from _namesake_lines(run, taken)
     if isinstance(run.state.run_spec.mode, Secure) and phase.channel == TRAIN:
         yield from _difference_lines(run, taken)
-    yield INFO, f"{phase.name}: {_result(run, taken)}{_next(run)}"
+    following = "" if run.due is None else f"; next: {run.due.name}"
+    yield INFO, f"{phase.name}: {_result(run, taken)}{following}"
     result = run.state.results.get(phase.name)
     last = "histograms" if any(each.name == "histograms" for each in run.phases) else "columns"
     if isinstance(result, Columns | Histograms) and phase.name == last:  # from which the hashes follow
@@ -140,11 +132,8 @@ def _difference_lines(run: Run, taken: Taken) -> Iterator[Line]:
 def _namesake_lines(run: Run, taken: Taken) -> Iterator[Line]:
     for name, cids in run.counted.namesakes().items():
         if taken.batch.members.keys() & set(cids):
-            yield (
-                WARNING,
-                f"{len(cids)} COUNTED PARTIES GIVE THE SAME NAME, {name} (nodes {', '.join(cids)}): "
-                "if a node restarted under a new id, its samples are counted twice",
-            )
+            who = f"{len(cids)} COUNTED PARTIES GIVE THE SAME NAME, {name} (nodes {', '.join(cids)})"
+            yield WARNING, f"{who}: if a node restarted under a new id, its samples are counted twice"
 
 
 def _result(run: Run, taken: Taken) -> str:
@@ -180,31 +169,19 @@ def _result(run: Run, taken: Taken) -> str:
     return answers
 
 
-def _next(run: Run) -> str:
-    return "" if run.due is None else f"; next: {run.due.name}"
-
-
-class Progress:
-    """Called with numbers of samples just hashed, it logs from time to time how many they are by now.
+def progress(total: int) -> Callable[[int], None]:
+    """A function of numbers of samples just hashed, which logs every ten seconds how many of `total` they are by now.
 
     Numbers of samples stay on this machine: of a private party nobody else may know them.
     """
+    done, start = 0, time.monotonic()
+    last = start
 
-    def __init__(
-        self,
-        total: int,
-        every: float = 10.0,
-        tell: Callable[..., object] = lambda message, *values: log(INFO, message, *values),
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._total, self._every, self._tell, self._clock = total, every, tell, clock
-        self._done = 0
-        self._start = self._last = clock()
+    def hashed(n_samples: int) -> None:
+        nonlocal done, last
+        done, now = done + n_samples, time.monotonic()
+        if now - last >= 10:
+            last = now
+            log(INFO, "FlyNN: %d of %d samples hashed, %.0f s", done, total, now - start)
 
-    def __call__(self, n_samples: int) -> None:
-        """Note that so many more samples are hashed."""
-        self._done += n_samples
-        now = self._clock()
-        if now - self._last >= self._every:
-            self._last = now
-            self._tell("FlyNN: %d of %d samples hashed, %.0f s", self._done, self._total, now - self._start)
+    return hashed

@@ -111,7 +111,6 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         self.action = action
         self.nodes_at_a_time = integer("nodes_at_a_time", nodes_at_a_time)
         self._sent: list[Metadata] = []  # of the latest requests; the grid gives them their ids
-        self._asked_by: tuple[set[str], dict[str, str]] | None = None  # once the first reply has come
 
     @property
     def arrays(self) -> ArrayRecord:
@@ -207,14 +206,6 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     def note_sent(self, messages: Sequence[Message]) -> None:
         """Note the messages to which replies are expected now."""
         self._sent = [each.metadata for each in messages]
-        self._asked_by = None
-
-    def _open_requests(self) -> tuple[set[str], dict[str, str]]:
-        """Parties that were asked, and by the ids of the requests."""
-        if self._asked_by is None:
-            asked = {str(sent.dst_node_id) for sent in self._sent}
-            self._asked_by = asked, {sent.message_id: str(sent.dst_node_id) for sent in self._sent if sent.message_id}
-        return self._asked_by
 
     def _received(
         self,
@@ -228,9 +219,12 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         """
         replies: list[Reply] = []
         found: dict[int, RecordDict] = {}
-        failures = Failures()
+        failures, sent = Failures(), None
         for each in messages:
-            asked, requests = self._open_requests()
+            if sent is not self._sent:  # the next turn
+                sent = self._sent
+                asked = {str(one.dst_node_id) for one in sent}
+                requests = {one.message_id: str(one.dst_node_id) for one in sent if one.message_id}
             sender = str(each.metadata.src_node_id)
             addressee = requests.get(each.metadata.reply_to_message_id)
             if each.has_error():
@@ -281,7 +275,6 @@ class _InTurns:
             yield from self._turn(again, timeout)
 
     def _turn(self, messages: list[Message], timeout: float | None) -> Generator[Message, None, list[int]]:
-        """Replies to some messages; returns the nodes that gave none."""
         self._strategy.note_sent(messages)
         waiting = dict.fromkeys(each.metadata.dst_node_id for each in messages)
         for reply in self._grid.send_and_receive(messages, timeout=timeout):

@@ -3,10 +3,6 @@
 A request has a ConfigRecord "config", and an ArrayRecord "arrays" where counts travel. A reply has "arrays"; a
 MetricRecord "metrics" of numbers, with the "num-examples" that Flower's own strategies ask for; and a "config" of the
 other entries. Further records of a message are ignored.
-
->>> content = answer_content([], 3, {"accuracy": 0.5, "flynn-party": "Basel"})
->>> content["metrics"]["num-examples"], content["metrics"]["accuracy"], content["config"]["flynn-party"]
-(3, 0.5, 'Basel')
 """
 
 from __future__ import annotations
@@ -35,9 +31,10 @@ def request(tensors: Sequence[bytes], config: Mapping[str, Any]) -> RecordDict:
 
 def answer_content(tensors: Sequence[bytes], n_examples: int, metrics: Mapping[str, Any]) -> RecordDict:
     """Content of a party's reply."""
-    ours, others = split(metrics)
-    numbers = MetricRecord({EXAMPLES: n_examples, **ours})
-    return RecordDict({ARRAYS: record(tensors), METRICS: numbers, CONFIG: ConfigRecord(others)})
+    numbers = {name: value for name, value in metrics.items() if type(value) in (int, float)}
+    others = {name: value for name, value in metrics.items() if name not in numbers}
+    figures = MetricRecord({EXAMPLES: n_examples, **numbers})
+    return RecordDict({ARRAYS: record(tensors), METRICS: figures, CONFIG: ConfigRecord(others)})
 
 
 def config_of(content: RecordDict) -> dict[str, Any]:
@@ -100,9 +97,3 @@ def record(tensors: Sequence[bytes]) -> ArrayRecord:
     views = codec.read_tensors(tensors)
     arrays = [Array(str(view.dtype), view.shape, NUMPY, data) for view, data in zip(views, tensors, strict=True)]
     return ArrayRecord({str(index): array for index, array in enumerate(arrays)})
-
-
-def split(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Numbers, for a MetricRecord, and the rest, for a ConfigRecord."""
-    numbers = {key: value for key, value in metrics.items() if type(value) in (int, float)}
-    return numbers, {key: value for key, value in metrics.items() if key not in numbers}

@@ -55,11 +55,14 @@ def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Mes
     records = message.content.config_records
     if message.metadata.message_type != MessageType.TRAIN or RECORD_KEY_CONFIGS not in records:
         return call_next(message, context)
-    configs = dict(records[RECORD_KEY_CONFIGS])
+    configs: dict[str, Any] = dict(records[RECORD_KEY_CONFIGS])
     if configs.get(Key.STAGE) == Stage.SETUP:
         check_setup(configs)
     elif configs.get(Key.STAGE) == Stage.UNMASK:
-        _check_unmask(configs)
+        # A party named twice would be asked about for both of its keys, which open its counts, or to fake a number.
+        named = [node for key in (Key.ACTIVE_NODE_ID_LIST, Key.DEAD_NODE_ID_LIST) for node in configs.get(key, [])]
+        if len(set(named)) < len(named):
+            raise PayloadError("secure sum", "one key of each party to be asked for", "a party named twice")
 
     def count(request: Message, context: Context) -> Message:
         agreed = context.state.config_records[RECORD_KEY_STATE]  # Flower's, since the setup
@@ -116,13 +119,6 @@ def check_setup(configs: dict[str, Any]) -> None:
         raise PayloadError("secure sum", "a step of 1, a bound that is a power of two and modulus 2**32", got)
     if parties > room(bound):
         raise PayloadError("secure sum", f"at most {room(bound)} parties", parties)
-
-
-def _check_unmask(configs: dict[str, Any]) -> None:
-    """Refuse a request that names a party twice: for both of its keys, which open its counts, or to fake a number."""
-    named = [node for key in (Key.ACTIVE_NODE_ID_LIST, Key.DEAD_NODE_ID_LIST) for node in configs.get(key, [])]
-    if len(set(named)) < len(named):
-        raise PayloadError("secure sum", "one key of each party to be asked for", "a party named twice")
 
 
 class _Protocol(SecAggPlusWorkflow):

@@ -2,12 +2,6 @@
 
 In Flower one reply that cannot be read ends the sum for everybody. Here it costs its sender alone, as if it were lost.
 Masked counts and shares of the right form can still be wrong, and then spoil the sum.
-
->>> check(Stage.UNMASK, {7, 8}, {"nids": [7, 8], "shares": [bytes(52), bytes(52)]}, shape=())
->>> check(Stage.UNMASK, {7, 8}, {"nids": [7, 7], "shares": [bytes(52), bytes(52)]}, shape=())
-Traceback (most recent call last):
-...
-flwr_flynn.errors.PayloadError: nids: expected each of the 2 parties asked about once, got 2 entries of other parties
 """
 
 from __future__ import annotations

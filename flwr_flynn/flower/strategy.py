@@ -15,7 +15,7 @@ Flower runs after the last round: `FlyNNStrategy.model` is the result, or an `Ag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
 from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, MetricsAggregationFn, NDArrays, Parameters, Scalar
@@ -26,7 +26,7 @@ from flwr.server.strategy import Strategy
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.options import RunOptions, RunOptionsDict
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Reply
-from flwr_flynn.federated.run import Failures, Figures
+from flwr_flynn.federated.run import Ask, Failures, Figures
 from flwr_flynn.flower.base_strategy import BaseStrategy
 from flwr_flynn.flower.records import reply_of_evaluation
 
@@ -97,7 +97,8 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
         """The counts of no samples: never None, for which Flower would ask some party."""
         self.summary()
-        return _parameters(codec.encode(*self.run.totals.parts) if self.run.is_specified else [])
+        counts = codec.encode(*self.run.totals.parts) if self.run.is_specified else []
+        return Parameters(codec.write_tensors(counts), "numpy.ndarray")
 
     def evaluate(self, server_round: int, parameters: Parameters) -> tuple[float, dict[str, Scalar]] | None:
         """Try the counts with `evaluate_fn`, if there is one."""
@@ -112,11 +113,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         """Ask every party that is there and not counted yet."""
         self._clients = self._wait_for(client_manager)
         ask = self._ask(TRAIN, list(self._clients), lambda: _own(self.on_fit_config_fn, server_round))
-        if ask is None:
-            return []
-        # To each its own config: what a client does to it stays there.
-        sent = Parameters(ask.tensors, "numpy.ndarray")
-        return [(self._clients[cid], FitIns(sent, dict(ask.config))) for cid in ask.cids]
+        return self._instructions(ask, FitIns)
 
     def aggregate_fit(
         self,
@@ -135,10 +132,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         """Ask the parties about the present counts: for the selection, or hand the model out."""
         self._clients, self._manager = _present(client_manager), client_manager
         ask = self._ask(EVALUATE, list(self._clients), lambda: _own(self.on_evaluate_config_fn, server_round))
-        if ask is None:
-            return []
-        sent = Parameters(ask.tensors, "numpy.ndarray")
-        return [(self._clients[cid], EvaluateIns(sent, dict(ask.config))) for cid in ask.cids]
+        return self._instructions(ask, EvaluateIns)
 
     def aggregate_evaluate(
         self,
@@ -151,6 +145,13 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         figures = _figures(self.evaluate_metrics_aggregation_fn)
         metrics = self._take_evaluate(replies, _failures(failures), figures)
         return (None, {}) if metrics is None else (1 - metrics["accuracy"], metrics)
+
+    def _instructions(self, ask: Ask | None, kind: Callable[[Parameters, dict[str, Scalar]], Any]) -> list[Any]:
+        if ask is None:
+            return []
+        # To each its own config: what a client does to it stays there.
+        sent = Parameters(ask.tensors, "numpy.ndarray")
+        return [(self._clients[cid], kind(sent, dict(ask.config))) for cid in ask.cids]
 
     def _wait_for(self, client_manager: ClientManager) -> dict[str, ClientProxy]:
         """The parties that are there, once they and the counted ones that left make up `min_available_clients`."""
@@ -170,10 +171,6 @@ def _present(client_manager: ClientManager) -> dict[str, ClientProxy]:
     return {client.cid: client for client in dict(client_manager.all()).values()}
 
 
-def _parameters(arrays: list[Any]) -> Parameters:
-    return Parameters(codec.write_tensors(arrays), "numpy.ndarray")
-
-
 def _own(config_fn: ConfigFn | None, server_round: int) -> dict[str, Scalar]:
     return {} if config_fn is None else config_fn(server_round)
 
@@ -184,10 +181,6 @@ def _figures(aggregation_fn: MetricsAggregationFn | None) -> Figures | None:
     return lambda replies: aggregation_fn([(reply.n_examples, dict(reply.metrics)) for reply in replies])
 
 
-def _failures(failures: Iterable[Any]) -> Failures:
-    """A client's exception arrives without its sender."""
-    failures = list(failures)
-    named = {
-        client.cid: f"failed: {res.status.message}" for client, res in (f for f in failures if isinstance(f, tuple))
-    }
-    return Failures(named, [str(failure) for failure in failures if isinstance(failure, BaseException)])
+def _failures(failures: Sequence[Any]) -> Failures:
+    named = {each[0].cid: f"failed: {each[1].status.message}" for each in failures if isinstance(each, tuple)}
+    return Failures(named, [str(each) for each in failures if isinstance(each, BaseException)])  # without a sender

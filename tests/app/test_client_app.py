@@ -87,13 +87,13 @@ def test_a_deployed_party_reads_its_own_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("node", "reason"),
     [
-        ({}, "node-config data-path: missing; the party's own `.csv`, `.parquet` or `.npz` file"),
-        ({"data-path": "/secret/folder/a.npz"}, "node-config data-path: no such file: 'a.npz'"),
+        ({}, "node-config data-path: expected the party's own `.csv`, `.parquet` or `.npz` file, got missing"),
+        ({"data-path": "/secret/folder/a.npz"}, "node-config data-path: expected a file 'a.npz', got no such file"),
         (
             {"data-path": "a.npz", "memory-limit": 0},
             "node-config memory-limit: expected a number above 0, got 0",
         ),
-        ({"data-path": "~nosuchuser/a.npz"}, "node-config data-path: no such file: 'a.npz'"),
+        ({"data-path": "~nosuchuser/a.npz"}, "node-config data-path: expected a file 'a.npz', got no such file"),
     ],
 )
 def test_a_party_that_cannot_take_part_says_so_by_name(node: dict[str, Any], reason: str) -> None:
@@ -291,12 +291,12 @@ def test_no_row_of_an_npz_file_changes_how_another_is_read(odd: str, tmp_path: P
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("gone.csv", "node-config data-path: no such file: 'gone.csv'"),
+        ("gone.csv", "node-config data-path: expected a file 'gone.csv', got no such file"),
         ("a.txt", "node-config data-path: expected a .csv, .parquet or .npz file, got 'a.txt'"),
-        ("bad.npz", "bad.npz: not a readable .npz file"),
+        ("bad.npz", "bad.npz: expected a readable .npz file"),
         ("flat.npz", "flat.npz: expected a matrix of numbers"),
-        ("other.npz", "other.npz: no array 'y' for the label among 1"),
-        ("other.csv", "other.csv: no column 'label' for the label among 2"),
+        ("other.npz", "other.npz: expected an array 'y', got 1 others"),
+        ("other.csv", "other.csv: expected a column 'label', got 2 others"),
     ],
 )
 def test_files_that_no_record_spoils_are_refused_by_name(name: str, reason: str, tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flwr_flynn.app.config import POLICY_KEYS, NodeConfig, RunConfig
-from flwr_flynn.app.settings import toml_block
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.phases.columns import foreseen
 from tests.raising import raises
@@ -26,7 +27,11 @@ def test_pyproject_declares_every_key_with_its_default() -> None:
     assert declared == table
     assert {k: type(v) for k, v in declared.items()} == {k: type(v) for k, v in table.items()}
     assert RunConfig.parse(declared) == RunConfig()
-    assert f"[tool.flwr.app.config]\n{toml_block(RunConfig)}\n[" in text
+    block = "".join(
+        f"# {group}\n" + "".join(f"{row.key} = {json.dumps(row.default)}\n" for row in rows)
+        for group, rows in groupby(RunConfig.rows(), lambda row: row.group)
+    )
+    assert f"[tool.flwr.app.config]\n{block}\n[" in text
 
 
 def test_every_setting_has_a_group_and_an_example_of_each_fact() -> None:
@@ -326,10 +331,10 @@ def test_the_paper_s_preset() -> None:
 
 
 def test_settings_that_a_simulation_ignores() -> None:
-    assert RunConfig().deployment_only() == []
+    assert RunConfig().ignored(simulated=True) == []
     config = RunConfig.parse({"n-features": 3, "classes": "0,1", "n-examples": 9, "min-available": 2})
-    assert config.deployment_only() == ["n-features", "n-examples", "classes"]
-    assert RunConfig(feature_names="a").deployment_only() == ["feature-names"]
+    assert config.ignored(simulated=True) == ["n-features", "n-examples", "classes"]
+    assert RunConfig(feature_names="a").ignored(simulated=True) == ["feature-names"]
 
 
 def test_node_config_needs_a_file() -> None:
@@ -377,9 +382,9 @@ def test_synthetic_samples_must_fit() -> None:
 
 
 def test_settings_that_a_deployment_ignores() -> None:
-    assert RunConfig().simulation_only() == []
+    assert RunConfig().ignored(simulated=False) == []
     config = RunConfig.parse({"test-fraction": 0, "check-pooled": False, "seed": 3, "rounds": 2})
-    assert config.simulation_only() == ["test-fraction", "check-pooled"]
+    assert config.ignored(simulated=False) == ["test-fraction", "check-pooled"]
 
 
 scalars = st.one_of(

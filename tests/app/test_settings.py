@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from flwr_flynn.app.settings import Settings, as_setting, entries, setting, toml_block
+from flwr_flynn.app.settings import Settings, as_setting, entries, setting, whole_numbers
 from flwr_flynn.errors import ConfigError, SpecError
 
 
@@ -83,18 +82,17 @@ def test_an_unknown_key_is_named() -> None:
     assert (error.field, error.got) == ("example hash-dmi", "unknown")
 
 
-def test_files_follow_from_the_table() -> None:
-    block = toml_block(Example)
-    assert tomllib.loads(block) == {row.key: row.default for row in Example.rows()}
-    assert [line for line in block.splitlines() if line.startswith("#")] == ["# sizes", "# names"]
-
-
 def test_an_error_of_a_value_becomes_one_of_the_setting() -> None:
     error = as_setting(SpecError("row_nnz", "an integer of at most 4", 9), "run-config")
     assert (type(error), error.field, error.got) == (ConfigError, "run-config row-nnz", "9")
     assert as_setting(SpecError("no spec"), "run-config").field is None
     sentence = as_setting(SpecError("row_nnz", text="too many columns for a row"), "run-config")
     assert (sentence.field, str(sentence)) == ("run-config row-nnz", "run-config too many columns for a row")
+
+
+def test_whole_numbers_are_those_that_python_prints() -> None:
+    assert whole_numbers(["3", "-1"]) == [3, -1]
+    assert all(whole_numbers([text, "1"]) is None for text in ("01", "1_0", "1.0", ""))
 
 
 def test_entries_of_a_text() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import FrozenInstanceError, fields, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from flwr_flynn import FlyNNStrategy
 from flwr_flynn.errors import ConfigError, SpecError
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.federation_file import Federation
@@ -36,8 +38,10 @@ def test_how_many_parties_are_needed_has_no_default() -> None:
         RunOptions(spec=SPEC, classes=CLASSES)  # type: ignore[call-arg]
 
 
-def test_the_keywords_of_the_strategies_are_the_fields() -> None:
-    assert set(RunOptionsDict.__annotations__) == {each.name for each in fields(RunOptions) if each.init}
+def test_the_keywords_of_the_strategies_are_the_fields_and_documented() -> None:
+    names = {each.name for each in fields(RunOptions) if each.init}
+    assert set(RunOptionsDict.__annotations__) == names
+    assert names <= set(re.findall(r"`(\w+)`", FlyNNStrategy.__doc__ or ""))
 
 
 def test_options_are_values() -> None:

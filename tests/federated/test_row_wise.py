@@ -35,7 +35,7 @@ ODD = [
 
 
 def count(X: Any, y: Any) -> tuple[ClassCounts, int]:
-    row_wise.check_form(X, y)
+    row_wise.check_samples(row_wise.Samples(X, y), HASHER.n_features)
     return row_wise.count(HASHER, CLASSES, X, y)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import tracemalloc
-from functools import partial
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,6 @@ from flwr_flynn.federated.protocol import PARTY, PHASE, REFUSED, SECONDS, STATIS
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.flower.client import FlyNNClient
-from flwr_flynn.flower.logging import Progress
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import memory_needed
@@ -187,7 +187,8 @@ def test_a_party_without_samples_must_say_so(given: dict[str, Any]) -> None:
 def test_long_hashing_is_told_to_the_partys_own_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("flwr_flynn.flower.client.Progress", partial(Progress, every=0.0))
+    seconds = count(step=20)
+    monkeypatch.setattr("flwr_flynn.flower.logging.time", SimpleNamespace(monotonic=lambda: next(seconds)))
     X, y = points(200)
     expected, *_ = FlyNNClient(X, y).fit([], FIT)
     with caplog.at_level(logging.INFO, logger="flwr"):

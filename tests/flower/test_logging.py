@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from flwr_flynn.federated.phases.evaluation import searched
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN
-from flwr_flynn.flower.logging import Progress, plan_lines, taken_lines
+from flwr_flynn.flower.logging import plan_lines, progress, taken_lines
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.privacy import LaplaceCounts
 from tests.federated.runs import AUTO, GRID, exchange
@@ -104,13 +105,14 @@ def test_columns_that_are_left_as_they_are_are_told() -> None:
     assert warning in step(steps, TRAIN)
 
 
-def test_a_short_hashing_is_not_reported() -> None:
+def test_a_short_hashing_is_not_reported(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     seconds = iter([0.0, 9.0, 12.0, 13.0, 30.0])
-    told: list[tuple[Any, ...]] = []
-    progress = Progress(4000, every=10, tell=lambda *line: told.append(line[1:]), clock=lambda: next(seconds))
-    for _ in range(4):
-        progress(1000)
-    assert told == [(2000, 4000, 12.0), (4000, 4000, 30.0)]
+    monkeypatch.setattr("flwr_flynn.flower.logging.time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    hashed = progress(4000)
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        for _ in range(4):
+            hashed(1000)
+    assert [each.args for each in caplog.records] == [(2000, 4000, 12.0), (4000, 4000, 30.0)]
 
 
 def test_levels_tell_what_needs_a_look() -> None:

@@ -128,7 +128,7 @@ def test_columns_are_looked_at_and_the_members_are_selected(flower: Flower, tmp_
     [
         ({"scaling": "auto", "rounds": 1}, "run-config rounds: expected at least 3 with scaling = auto, got 1"),
         ({"alpha": -1}, "run-config alpha: expected a number above 0, got -1"),
-        ({"partitioner": "distribution"}, "run-config partitioner: distribution cannot deal 1797 samples to 2 part"),
+        ({"partitioner": "distribution"}, "run-config partitioner: expected one that deals 1797 samples to 2 part"),
     ],
 )
 def test_a_bad_value_is_one_clear_line(settings: dict[str, object], line: str, flower: Flower) -> None:

@@ -2,14 +2,6 @@
 
 In a simulation, the samples held out follow from a sample's index and the split seed (`held_out`), not from the party,
 and a share is a list of indices into one data set (`partition`): the federated model must equal the pooled one.
-
->>> data = load_dataset("digits")
->>> data.X.shape, len(data.classes)
-((1797, 64), 10)
->>> test = held_out(len(data.y), fraction=0.2, split_seed=0)
->>> share = data.share(np.arange(100), test)
->>> len(share.y) + len(share.y_test)
-100
 """
 
 from __future__ import annotations
@@ -101,7 +93,6 @@ def _in_columns(rows: Rows, expected: str, got: str, per_column: IndexArray) -> 
 
 
 def _labels(y: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
-    """Labels as classes can be: integers or strings."""
     if y.dtype.kind == "f":
         if n_missing := int((~np.isfinite(y)).sum()):
             raise DataError(name, "a label in each row", f"{n_missing} rows without one")
@@ -119,18 +110,19 @@ def _labels(y: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
     return np.array(texts, dtype=str) if whole is None else np.array(whole, dtype=np.int64)
 
 
-# -------- reading data
-
-
 def load_dataset(
     source: str, *, label: str = "", group: str = "", config: RunConfig | None = None, features: Sequence[str] = ()
 ) -> Dataset:
     """Load a data set by name or from a file."""
     if label and (source in ("digits", "synthetic") or source.startswith("openml:")):
-        text = f"label: expected none, as {source[:200]} has labels of its own; got {label[:80]!r}"
-        raise ConfigError("label", "none", label[:80], text=text)
+        raise ConfigError("label", f"none with {source[:80]}", label[:80])
     if source == "digits":
-        return _digits()
+        from sklearn.datasets import load_digits
+
+        bunch = load_digits()
+        # Grey values 0..16; as bytes they are hashed in exact integer arithmetic.
+        X = bunch.data.astype(np.uint8)
+        return Dataset(X, bunch.target.astype(np.int64), list(range(10)), "digits", tuple(bunch.feature_names))
     if source == "synthetic":
         return _synthetic(config or RunConfig())
     if source.startswith("openml:"):
@@ -140,8 +132,7 @@ def load_dataset(
         raise ConfigError("dataset", expected, repr(Path(source).name[:80]))
     path = _existing(source)
     if path is None:
-        text = f"dataset: no such file: {os.path.abspath(source)[:500]}"
-        raise ConfigError("dataset", "a file", "no such file", text=text)
+        raise ConfigError("dataset", f"a file {os.path.abspath(source)[:500]}", "no such file")
     return checked(read_rows(path, label, group, features))
 
 
@@ -157,15 +148,6 @@ def _existing(source: str) -> Path | None:
         return path if path.is_file() else None
     except (OSError, RuntimeError, ValueError):  # too long, the home of nobody, a NUL
         return None
-
-
-def _digits() -> Dataset:
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    # Grey values 0..16; as bytes they are hashed in exact integer arithmetic.
-    X = bunch.data.astype(np.uint8)
-    return Dataset(X, bunch.target.astype(np.int64), list(range(10)), "digits", tuple(bunch.feature_names))
 
 
 def _synthetic(config: RunConfig) -> Dataset:
@@ -199,23 +181,15 @@ def _openml(source: str) -> Dataset:
     try:
         bunch = fetch_openml(data_id=int(number), as_frame=False, parser="liac-arff", n_retries=1, delay=1.0)
     except OSError as error:  # URLError and every other failure of the network
-        text = (
-            f"{source}: not in scikit-learn's data folder ({get_data_home()}), and openml.org cannot be "
-            f"reached ({type(error).__name__}); run once where there is a network, or give a file"
-        )
-        raise DataError(source, "a data set that was fetched before", type(error).__name__, text=text) from None
+        expected = f"a data set in scikit-learn's folder {get_data_home()}, or openml.org within reach"
+        raise DataError(source, expected, type(error).__name__) from None
     except (ValueError, TypeError, KeyError) as error:
-        text = f"{source}: scikit-learn cannot read it: {error}"
-        raise DataError(source, "a data set that scikit-learn reads", type(error).__name__, text=text) from None
+        raise DataError(source, "a data set that scikit-learn reads", f"{type(error).__name__}: {error}") from None
     if bunch.target is None:
-        text = f"{source}: has no target column to use as the class"
-        raise DataError(source, "a target column", "none", text=text)
+        raise DataError(source, "a target column", "none")
     X = bunch.data.toarray() if hasattr(bunch.data, "toarray") else bunch.data
     names = tuple(map(str, bunch.feature_names))
     return checked(Rows(source, X, bunch.target, names))
-
-
-# -------- samples of the parties
 
 
 @lru_cache(maxsize=2)
@@ -239,11 +213,7 @@ def _partition_column(config: RunConfig, data: Dataset) -> npt.NDArray[Any] | No
     """The column that `continuous` and the natural-id partitioners split by; None for all others."""
     if config.partitioner in BY_ID:
         if data.groups is None:
-            text = (
-                f"run-config partition-by: {config.partitioner} needs a file's column of ids, "
-                f"got {config.partition_by!r} for {data.name}"
-            )
-            raise ConfigError("run-config partition-by", "a file's column of ids", config.partition_by, text=text)
+            raise config.refused("partition_by", "a file's column of ids", config.partition_by)
         return data.groups
     if config.partitioner != "continuous":
         return None
@@ -266,10 +236,7 @@ def pooled_training(
 ) -> tuple[npt.NDArray[Any], IndexArray, int]:
     """The training samples that the partitioner dealt out, as if one party held them all."""
     data = simulated_dataset(config)
-    shares = simulated_shares(config, n_parties)
-    counted = [shares[party] for party in range(n_parties) if among is None or party in among]
-    dealt = np.sort(np.concatenate([np.zeros(0, np.int64), *counted]))
-    train = dealt[~held_out(len(data.y), config.test_fraction, config.split_seed)[dealt]]
+    train = np.sort(np.concatenate([np.zeros(0, np.int64), *_training_indices(config, n_parties, among)]))
     return data.X[train], data.y[train], len(data.classes)
 
 
@@ -278,11 +245,13 @@ def training_shares(
 ) -> list[tuple[npt.NDArray[Any], IndexArray]]:
     """The training samples of each of the parties, and their class codes."""
     data = simulated_dataset(config)
-    test = held_out(len(data.y), config.test_fraction, config.split_seed)
-    shares = [
-        share for party, share in enumerate(simulated_shares(config, n_parties)) if among is None or party in among
-    ]
-    return [(data.X[train], data.y[train]) for train in (share[~test[share]] for share in shares)]
+    return [(data.X[train], data.y[train]) for train in _training_indices(config, n_parties, among)]
+
+
+def _training_indices(config: RunConfig, n_parties: int, among: Collection[int] | None) -> list[IndexArray]:
+    train = ~held_out(len(simulated_dataset(config).y), config.test_fraction, config.split_seed)
+    shares = enumerate(simulated_shares(config, n_parties))
+    return [share[train[share]] for party, share in shares if among is None or party in among]
 
 
 def own_share(node: NodeConfig, features: Sequence[str] = ()) -> Share:
@@ -310,8 +279,7 @@ def private_width(node: NodeConfig, features: Sequence[str] = ()) -> int:
     try:
         return read_width(path, node.label, features) if features else width
     except DataError as error:
-        text = f"{path.name}: the run's features are not all among its columns"
-        hidden = DataError(path.name, "the run's features among its columns", "not all", text=text)
+        hidden = DataError(path.name, "the run's features among its columns", "not all")
         hidden.add_note(full_text(error))
         raise hidden from None
 
@@ -320,8 +288,7 @@ def _own_file(node: NodeConfig) -> Path:
     """The party's file, if it is there and of a kind that can be read."""
     path, name = _existing(node.data_path), repr(Path(node.data_path).name[:80])
     if path is None:
-        text = f"node-config data-path: no such file: {name}"
-        raise ConfigError("node-config data-path", "a file", "no such file", text=text)
+        raise ConfigError("node-config data-path", f"a file {name}", "no such file")
     if ending(path) not in ENDINGS:
         raise ConfigError("node-config data-path", f"a {_ENDINGS} file", name)
     return path

@@ -1,12 +1,4 @@
-"""Plain arrays of an untrusted .npz file: no pickles, and no more memory than the file can fill.
-
->>> import tempfile
->>> with tempfile.TemporaryDirectory() as folder:
-...     path = Path(folder, "mine.npz")
-...     np.savez(path, X=np.eye(2), y=[0, 1])
-...     sorted(read_arrays(path, {"samples": "X", "label": "y"}, {"names": "feature_names"}))
-['label', 'samples']
-"""
+"""Plain arrays of an untrusted .npz file: no pickles, and no more memory than the file can fill."""
 
 from __future__ import annotations
 
@@ -50,17 +42,15 @@ def _opened(path: Path, wanted: Mapping[str, str]) -> Iterator[tuple[zipfile.Zip
     try:
         with zipfile.ZipFile(path) as archive:
             members: dict[str | None, str] = {name.removesuffix(".npy"): name for name in archive.namelist()}
-            for role, key in wanted.items():
+            for key in wanted.values():
                 if key not in members:
-                    text = f"{path.name}: no array {key!r} for the {role} among {len(members)}"
-                    error = DataError(path.name, f"an array {key!r}", f"{len(members)} others", text=text)
+                    error = DataError(path.name, f"an array {key!r}", f"{len(members)} others")
                     raise with_names(error, map(str, members))
             yield archive, members
     except DataError:
         raise
     except Exception as error:  # noqa: BLE001 - zipfile, its decompressors and NumPy's parser raise a dozen kinds
-        text = f"{path.name}: not a readable .npz file of plain arrays ({type(error).__name__})"
-        raise DataError(path.name, "a readable .npz file", type(error).__name__, text=text) from None
+        raise DataError(path.name, "a readable .npz file", type(error).__name__) from None
 
 
 def _member(archive: zipfile.ZipFile, member: str, path: Path) -> npt.NDArray[Any]:
@@ -70,6 +60,5 @@ def _member(archive: zipfile.ZipFile, member: str, path: Path) -> npt.NDArray[An
     if array.dtype.kind == "U" and array.size:
         characters = np.ascontiguousarray(array).view(np.dtype("u4").newbyteorder(array.dtype.byteorder))
         if int(characters.max()) > sys.maxunicode:
-            text = f"{what}: texts with characters beyond Unicode"
-            raise DataError(what, "texts of Unicode characters", "characters beyond", text=text)
+            raise DataError(what, "texts of Unicode characters", "characters beyond")
     return array

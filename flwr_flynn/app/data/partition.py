@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,34 +26,12 @@ if TYPE_CHECKING:
 
 IndexArray = npt.NDArray[np.int64]
 
-_WIRING = {
-    "iid": ("IidPartitioner", "num_partitions"),
-    "dirichlet": ("DirichletPartitioner", "num_partitions partition_by alpha min_partition_size self_balancing seed"),
-    "inner-dirichlet": ("InnerDirichletPartitioner", "partition_sizes partition_by alpha seed"),
-    "pathological": (
-        "PathologicalPartitioner",
-        "num_partitions partition_by num_classes_per_partition class_assignment_mode seed",
-    ),
-    "shard": (
-        "ShardPartitioner",
-        "num_partitions partition_by num_shards_per_partition shard_size keep_incomplete_shard seed",
-    ),
-    "distribution": (
-        "DistributionPartitioner",
-        "distribution_array num_partitions num_unique_labels_per_partition partition_by "
-        "preassigned_num_samples_per_label seed",
-    ),
-    "continuous": ("ContinuousPartitioner", "num_partitions partition_by strictness seed"),
-    "linear": ("LinearPartitioner", "num_partitions"),
-    "square": ("SquarePartitioner", "num_partitions"),
-    "exponential": ("ExponentialPartitioner", "num_partitions"),
-    "size": ("SizePartitioner", "partition_sizes"),
-    "natural-id": ("NaturalIdPartitioner", "partition_by"),
-    "grouped-natural-id": ("GroupedNaturalIdPartitioner", "partition_by group_size mode sort_unique_ids"),
-}
-"""Classes of flwr-datasets and their arguments (see `_ARGUMENTS`), by the partitioner's name in the run config."""
+PARTITIONERS = (
+    *("iid", "dirichlet", "inner-dirichlet", "pathological", "shard", "distribution", "continuous", "linear", "square"),
+    *("exponential", "size", "natural-id", "grouped-natural-id"),
+)
+"""Partitioners of flwr-datasets, by names in the run config: "natural-id" is its `NaturalIdPartitioner`."""
 
-PARTITIONERS = tuple(_WIRING)
 BY_ID = ("natural-id", "grouped-natural-id")
 BY_COLUMN = ("continuous", *BY_ID)
 """Partitioners that split by a column other than the label."""
@@ -104,7 +83,16 @@ def deal(
         with warnings.catch_warnings():
             # About samples left out and draws repeated; a run's report says how many samples are dealt.
             warnings.simplefilter("ignore")
-            partitioner = _partitioner(_Deal(config, n_parties, n, len(np.unique(codes)), seed))
+            facts = _Deal(config, n_parties, n, len(np.unique(codes)), seed)
+            name = "".join(word.capitalize() for word in config.partitioner.split("-"))
+            make = getattr(import_module("flwr_datasets.partitioner"), f"{name}Partitioner")
+            partitioner = make(
+                **{
+                    each: _ARGUMENTS[each](facts) if each in _ARGUMENTS else getattr(config, each)
+                    for each in signature(make).parameters
+                    if each in _ARGUMENTS or hasattr(config, each)
+                }
+            )
             # Indices and labels only: the features stay one NumPy array.
             datasets = import_module("datasets")
             partitioner.dataset = datasets.Dataset.from_dict(columns).with_format("numpy")
@@ -114,15 +102,13 @@ def deal(
             shares = [partitioner.load_partition(i)["index"] for i in range(n_shares)]
     except ImportError as error:
         needed = error.name or "flwr-datasets"
-        text = f"a simulation needs {needed}: pip install 'flwr-flynn[simulation]'"
-        raise ConfigError(needed, "flwr-flynn[simulation]", "none", text=text) from None
+        raise ConfigError(needed, "flwr-flynn[simulation]", "none; pip install 'flwr-flynn[simulation]'") from None
     except ConfigError:
         raise
     except (ValueError, TypeError, KeyError, IndexError, ZeroDivisionError) as error:
         reason = " ".join(str(error).split())
-        text = f"run-config partitioner: {config.partitioner} cannot deal {n} samples to {n_parties} parties: {reason}"
-        expected = f"one that deals {n} samples to {n_parties} parties"
-        raise ConfigError("run-config partitioner", expected, config.partitioner, text=text) from None
+        expected = f"one that deals {n} samples to {n_parties} parties ({reason})"
+        raise ConfigError("run-config partitioner", expected, config.partitioner) from None
     empty = [np.empty(0)] * (n_parties - n_shares)
     return tuple(np.asarray(share, dtype=np.int64) for share in shares + empty)
 
@@ -137,16 +123,13 @@ def held_out_by_content(
     if not fraction:
         return np.zeros(len(y), bool)
     key, most = str(split_seed).encode(), fraction * 2.0**64
+    # Labels by their meaning: one missing label makes floats of all integers, and 3 becomes 3.0.
+    labels = (str(meaning(label)).removesuffix(".0").encode("utf-8", "surrogatepass") for label in y.tolist())
     digests = (
-        hashlib.blake2b(np.asarray(row, "<f8").tobytes() + _label_bytes(label), digest_size=8, key=key).digest()
-        for row, label in zip(X, y.tolist(), strict=True)
+        hashlib.blake2b(np.asarray(row, "<f8").tobytes() + label, digest_size=8, key=key).digest()
+        for row, label in zip(X, labels, strict=True)
     )
     return np.fromiter((int.from_bytes(digest, "big") < most for digest in digests), bool, len(y))
-
-
-def _label_bytes(label: Any) -> bytes:
-    # By its meaning: one missing label makes floats of all integers, and 3 becomes 3.0.
-    return str(meaning(label)).removesuffix(".0").encode("utf-8", "surrogatepass")
 
 
 @dataclass(frozen=True)
@@ -201,12 +184,3 @@ _ARGUMENTS: dict[str, Callable[[_Deal], Any]] = {
     "partition_sizes": _Deal.sizes,
 }
 """Arguments of flwr-datasets' partitioners that are no setting of the same name."""
-
-
-def _partitioner(deal: _Deal) -> Any:
-    """The flwr-datasets partitioner that the run asks for."""
-    name, arguments = _WIRING[deal.config.partitioner]
-    given = {
-        each: _ARGUMENTS[each](deal) if each in _ARGUMENTS else getattr(deal.config, each) for each in arguments.split()
-    }
-    return getattr(import_module("flwr_datasets.partitioner"), name)(**given)

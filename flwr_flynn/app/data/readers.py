@@ -7,14 +7,6 @@ they are counted (`federated.row_wise`).
 With ``row_wise``, no row decides about the file or about others, since a private answer would tell: every line of a CSV
 file is a row by itself, a value of a Parquet file that cannot be decoded is missing, and numbers are float64. Without,
 columns keep the narrowest type that holds them, so that integers are hashed exactly.
-
->>> import tempfile
->>> with tempfile.TemporaryDirectory() as folder:
-...     path = Path(folder, "mine.csv")
-...     _ = path.write_text("age,weight,label\\n63,80,cat\\n41,heavy,dog\\n7,9\\n")
-...     rows = read_rows(path, features=("weight",))
->>> rows.X.tolist(), rows.bad.tolist(), rows.words.tolist(), rows.left_out
-([[80.0], [nan], [nan]], [False, True, True], [1], ('age',))
 """
 
 from __future__ import annotations
@@ -120,9 +112,6 @@ def read_width(path: Path, label: str = "", features: Sequence[str] = ()) -> int
     return len(Layout.of(path.name, columns, label or "label", "", tuple(features)).order)
 
 
-# -------- CSV
-
-
 def _csv(path: Path, label: str, group: str, features: tuple[str, ...], row_wise: bool) -> Rows:
     try:
         records = (fields for fields in _records(path, row_wise) if fields != [])
@@ -221,9 +210,6 @@ def _matrix(columns: Iterable[Array], n_rows: int, n_columns: int, row_wise: boo
     return X
 
 
-# -------- Parquet
-
-
 def _parquet_row_wise(path: Path, label: str, group: str, features: tuple[str, ...]) -> Rows:
     """Rows of the wanted columns alone: the schema decides about columns, and a value about its own row."""
     _, parquet = _parquet_packages(path)
@@ -247,8 +233,6 @@ def _parquet_row_wise(path: Path, label: str, group: str, features: tuple[str, .
                 words[place] = sum(value is not None for value in found) - (~np.isnan(X[:, place])).sum()
             labels = values(layout.label)
             groups = None if layout.group is None else _objects(values(layout.group))
-    except DataError:
-        raise
     except Exception as error:  # noqa: BLE001 - Arrow and json raise a dozen kinds
         raise _unreadable(path, error) from None
     missing = np.array([value is None or value != value for value in labels], bool)
@@ -293,12 +277,11 @@ def _parquet(path: Path, label: str, group: str, features: tuple[str, ...]) -> R
     for place, index in enumerate(layout.order):
         column = frame.iloc[:, index]
         if pandas.api.types.is_numeric_dtype(column.dtype):
-            nullable = pandas.api.types.is_extension_array_dtype(column.dtype)
-            columns.append(column.to_numpy(np.float64, na_value=np.nan) if nullable else column.to_numpy())
-            continue
-        texts = ["" if missing else str(value) for value, missing in zip(column, column.isna(), strict=True)]
-        values, words[place] = parsed_numbers(texts)
-        columns.append(values)
+            columns.append(column.to_numpy())
+        else:
+            texts = ["" if missing else str(value) for value, missing in zip(column, column.isna(), strict=True)]
+            values, words[place] = parsed_numbers(texts)
+            columns.append(values)
     labels = frame.iloc[:, layout.label]
     return Rows(
         path.name,
@@ -338,9 +321,7 @@ def _unreadable(path: Path, error: Exception) -> DataError:
         return error
     if isinstance(error, UnicodeError) and ending(path) == ".csv":
         return DataError(path.name, "text in UTF-8", "another encoding, such as Latin-1 or Windows-1252")
-    kind = type(error).__name__
-    text = f"{path.name}: not a readable {ending(path)} file ({kind})"
-    return DataError(path.name, f"a readable {ending(path)} file", kind, text=text)
+    return DataError(path.name, f"a readable {ending(path)} file", type(error).__name__)
 
 
 def _parquet_packages(path: Path) -> tuple[Any, Any]:
@@ -348,8 +329,7 @@ def _parquet_packages(path: Path) -> tuple[Any, Any]:
         return import_module("pandas"), import_module("pyarrow.parquet")
     except ImportError as error:
         needed = error.name or "pandas and pyarrow"
-        text = f"{ending(path)} files need {needed}: pip install 'flwr-flynn[data]'"
-        raise ConfigError(needed, "flwr-flynn[data]", "none", text=text) from None
+        raise ConfigError(needed, "flwr-flynn[data]", "none; pip install 'flwr-flynn[data]'") from None
 
 
 def _parquet_columns(schema: Any) -> list[str]:
@@ -357,9 +337,6 @@ def _parquet_columns(schema: Any) -> list[str]:
     noted = json.loads((schema.metadata or {}).get(b"pandas", b'{"index_columns": []}'))
     row_labels = [name for name in noted["index_columns"] if isinstance(name, str)]
     return [str(name) for name in schema.names if name not in row_labels]
-
-
-# -------- NPZ
 
 
 def _npz(path: Path, label: str, group: str, features: tuple[str, ...], row_wise: bool) -> Rows:

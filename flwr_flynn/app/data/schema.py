@@ -1,8 +1,4 @@
-"""Columns of a party's file: found by the names that the run announces, and named in messages.
-
->>> by_name(["weight", "bottle", "age"], ["age", "weight"], "a.csv")
-([2, 0], ('bottle',))
-"""
+"""Columns of a party's file: found by the names that the run announces, and named in messages."""
 
 from __future__ import annotations
 
@@ -31,10 +27,9 @@ class Layout:
             raise DataError(name, "columns of different names", f"{len(columns)} columns, {n_same} of them named again")
         if not columns:
             raise DataError(name, "a first line with the names of the columns", "none")
-        for role, column in (("label", label), ("partition-by", group)):
+        for column in (label, group):
             if column and column not in columns:
-                text = f"{name}: no column {column!r} for the {role} among {len(columns)}"
-                error = DataError(name, f"a column {column!r}", f"{len(columns)} others", text=text)
+                error = DataError(name, f"a column {column!r}", f"{len(columns)} others")
                 raise _with_columns(error, columns, [column])
         rest = [index for index, column in enumerate(columns) if column != label and (column != group or not group)]
         others = [columns[index] for index in rest]
@@ -62,13 +57,9 @@ def by_name(columns: Sequence[str], wanted: Sequence[str], source: str) -> tuple
         ("stand more than once", [name for name in wanted if len(indices[name]) > 1]),
     ):
         if bad:
-            named = listed([name[:60] for name in bad])
-            text = (
-                f"{source}: {len(bad)} of the run's {len(wanted)} features {trouble} among its {len(columns)} columns "
-                f"beside the label: {named}"
-            )
             expected = f"each of the run's {len(wanted)} features once"
-            raise _with_columns(DataError(source, expected, f"{trouble}: {named}", text=text), columns, bad)
+            got = f"{len(bad)} that {trouble} among {len(columns)} columns: {listed([name[:60] for name in bad])}"
+            raise _with_columns(DataError(source, expected, got), columns, bad)
     return [indices[name][0] for name in wanted], tuple(name for name in columns if name not in indices)
 
 

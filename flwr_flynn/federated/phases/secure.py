@@ -54,9 +54,9 @@ def room(bound: int) -> int:
     return (MODULUS - 1) // (2 * bound)
 
 
-def announced_bound(config: Config) -> int | None:
-    """The bound of the secure sum that a request is for; None in clear."""
-    if "bound" not in config:
+def announced_bound(config: Config, required: bool = False) -> int | None:
+    """The bound of the secure sum that a request is for; None in clear, which is refused if it is `required`."""
+    if "bound" not in config and not required:
         return None
     bound = config.json("bound", 20)
     try:

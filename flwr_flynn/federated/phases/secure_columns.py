@@ -53,13 +53,6 @@ class _SecureOnly(Summed[Tables]):
         raise PayloadError(key("bound"), "one", "none")
 
 
-def _bound(config: Config) -> int:
-    bound = announced_bound(config)
-    if bound is None:
-        raise PayloadError(key("bound"), "one", "none")
-    return bound
-
-
 @register
 @dataclass(frozen=True)
 class RangeRequest(_SecureOnly):
@@ -78,7 +71,7 @@ class RangeRequest(_SecureOnly):
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> RangeRequest:
-        _bound(config)
+        announced_bound(config, required=True)
         return cls(ColumnsRequest.from_config(config, arrays, party))
 
     def measured(self, party: Party) -> tuple[Tables, int]:
@@ -142,7 +135,7 @@ class BinsRequest(_SecureOnly):
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> BinsRequest:
-        bound = _bound(config)
+        bound = announced_bound(config, required=True)
         check_packed(arrays, 2, "bins", "a centre and packed gaps", first=1)
         asked = HistogramsRequest.from_config(config, arrays[:1], party)
         most = asked.n_features * MOST_BINS

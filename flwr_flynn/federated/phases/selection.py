@@ -113,7 +113,6 @@ class SelectionRequest(Summed[Tables]):
         return self._checked(tables, sizes, min(_MAX_LOSS * announced, (2**63 - 1) // 1024))
 
     def _checked(self, tables: list[Array], sizes: npt.NDArray[np.int64], most: int) -> Tables:
-        """Tables about samples of these class sizes, with log-losses up to `most`."""
         left_out = tables[0]
         if (left_out < 0).any() or (left_out > sizes).any():
             raise PayloadError("left out", "from 0 to the party's samples of the class", "entries outside")
@@ -210,7 +209,6 @@ def select(
 
 
 def _candidates(config: Config, n_specs: int) -> Candidates:
-    """The readouts of each spec that a server announced."""
     lists = config.json("candidates", n_specs * _MAX_CANDIDATES * _CANDIDATE_CHARS)
     try:
         candidates = tuple(tuple(Readout(rule, decay) for rule, decay in entries) for entries in lists)
