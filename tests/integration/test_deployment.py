@@ -38,9 +38,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
     site1 = (flower.cwd / "site1.csv").rename(flower.cwd / "site 1.csv")  # a path with a space
 
     link, one, two = free_ports(3)
-    home = Path(flower.env["FLWR_HOME"])
-    home.mkdir()
-    (home / "config.toml").write_text(blocks(PAGE, "toml")[0].replace("29000", str(link)))
+    (Path(flower.env["FLWR_HOME"]) / "config.toml").write_text(blocks(PAGE, "toml")[0].replace("29000", str(link)))
     places = {"29000": link, "29101": one, "29102": two, "site1.csv": site1}
     commands = [shlex.split(line) for line in blocks(PAGE, "bash")[0].splitlines()]
     for place, real in places.items():

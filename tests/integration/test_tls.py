@@ -57,9 +57,7 @@ def test_three_parties_with_keys_of_their_own_get_a_model_of_their_own(tmp_path:
         return text
 
     files, certificates, keys, superlink, register, supernodes, run, predict = map(real, blocks(PAGE, "sh"))
-    home = Path(flower.env["FLWR_HOME"])
-    home.mkdir()
-    (home / "config.toml").write_text(real(blocks(PAGE, "toml")[1]))
+    (Path(flower.env["FLWR_HOME"]) / "config.toml").write_text(real(blocks(PAGE, "toml")[1]))
     command = [str(ROOT) if word == "." else word for word in shlex.split(run)]
     try:
         for script in (files, certificates, keys):
