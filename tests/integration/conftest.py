@@ -260,7 +260,7 @@ class Deployment(Flower):
     def stop(self) -> None:
         for process in self.processes(self.folder):
             with suppress(psutil.Error):
-                process.send_signal(signal.SIGCONT)  # what sleeps does not hear that it should end
+                process.kill()  # what sleeps does not hear that it should end, and a SuperLink takes its time
         super().stop()
 
 
