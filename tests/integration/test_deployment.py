@@ -87,7 +87,6 @@ def test_what_the_server_cannot_see_must_be_given(federation: Federated) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 def test_the_page_s_parties_make_one_model_join_leave_and_are_private(federation: Federated, tmp_path: Path) -> None:
     """The last test with the page's federation: its parties end."""
     pytest.importorskip("opendp")

@@ -15,7 +15,7 @@ from tests.docs.test_pages import COMMANDS_RUN_BY, WITH_COMMANDS
 
 from .conftest import Flower
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
 MAY_DIFFER = ("upload per party", "output folder")
