@@ -55,6 +55,20 @@ def free_ports(n: int) -> list[int]:
     raise OSError("no free ports left")
 
 
+def still_alive(processes: list[Any], seconds: float) -> list[Any]:
+    """Those of some processes that have not ended after so long. Zombies have: not every machine clears them away."""
+    end = time.monotonic() + seconds
+    while True:
+        alive = []
+        for process in processes:
+            with suppress(psutil.Error):
+                if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                    alive.append(process)
+        if not alive or time.monotonic() > end:
+            return alive
+        time.sleep(0.1)
+
+
 @dataclass
 class Run:
     """A finished `flwr run --stream`: what it printed, and what `flwr list` says about it."""
@@ -198,7 +212,7 @@ class Flower:
         for process in mine:
             with suppress(psutil.Error):
                 process.terminate()
-        for process in psutil.wait_procs(mine, timeout=5)[1]:
+        for process in still_alive(mine, 5):
             with suppress(psutil.Error):
                 process.kill()
         for ended in self.started:
@@ -264,7 +278,7 @@ class Deployment(Flower):
         """End a SuperLink or a party, and wait until it is gone."""
         ended = self.processes(self.folder / "home" / name)
         self.send(name, number)
-        psutil.wait_procs(ended, timeout=20)
+        still_alive(ended, 20)
 
     def stop(self) -> None:
         for process in self.processes(self.folder):
