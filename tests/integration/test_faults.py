@@ -77,9 +77,8 @@ def federation(deployment: Callable[..., Deployment]) -> Deployment:
     """Three parties with 100 digits each, for all tests, of which the last ends the parties for good."""
     parties = {f"site{i}": {"data": (DIGITS.X[i:300:3], DIGITS.y[i:300:3]), "test_fraction": 0.0} for i in range(3)}
     made = deployment(parties)
-    if made.installed is None or not list(made.installed.rglob("*.nbi")):
-        # Three parties at once compile their loops on what cores there are; later messages find them.
-        run_through(made, made.folder / "first", timeout=RUN)
+    # All three are there after it, and have compiled what they need.
+    run_through(made, made.folder / "first", timeout=RUN)
     return made
 
 
