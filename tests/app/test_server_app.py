@@ -768,6 +768,8 @@ def test_a_federation_goes_through_train_join_and_evaluate(tmp_path: Path, monke
         go({1}, "train", federation="~nobody-of-this-name/f.npz")
     go({1}, "train", rule="novelty", **{"min-available": 1})
     before = kept.read_bytes()
+    with raises(ConfigError, field="run-config federation", expected="none yet"):
+        go({1}, "train")
     with raises(AggregationError, counted=0, missing={"Mallory": TOO_MANY}):
         go({2}, "join", **{"max-examples": 19})
     assert kept.read_bytes() == before

@@ -20,6 +20,7 @@ from tests.docs.pages import PAGES, ROOT, all_blocks, blocks, text_of
 COMMANDS_RUN_BY = {
     "README.md": (".ci/run",),
     "docs/contributing.md": (".ci/run",),
+    "docs/how_to/beside_fedavg.md": ("tests/integration/test_message.py",),
     "docs/how_to/deploy_tls.md": ("tests/integration/test_tls.py", "tests/integration/test_deployment.py"),
     "docs/how_to/install.md": ("tests/integration/test_installed.py",),
     "docs/how_to/ray_cluster.md": ("tests/integration/test_ray_cluster.py",),
@@ -28,7 +29,9 @@ COMMANDS_RUN_BY = {
 
 WITH_COMMANDS = [page for page in PAGES if blocks(page, "bash")]
 INSTALLS = {"docs/contributing.md", "docs/tutorial/digits.md"}  # their blocks `sh` do what README's first commands do
-PYTHON_ONLY = [page for page in PAGES if blocks(page, "python") and page not in WITH_COMMANDS] + ["README.md"]
+PYTHON_ONLY = [
+    page for page in PAGES if blocks(page, "python") and (page in COMMANDS_RUN_BY or page not in WITH_COMMANDS)
+]
 
 
 @pytest.mark.parametrize("page", PYTHON_ONLY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -11,13 +12,15 @@ import ssl
 import subprocess
 import sys
 import time
+import tomllib
 import urllib.error
 import urllib.request
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -33,6 +36,13 @@ _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 _PORTS = iter(range(20000 + 2500 * (_WORKER % 4) + os.getpid() % 1000, 22500 + 2500 * (_WORKER % 4)))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give real processes the time that they take on a machine that is busy with other work."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.timeout(2400))
+
+
 def free_ports(n: int) -> list[int]:
     """Ports that nobody listens on right now, from a range of this worker below those that the system hands out."""
     ports: list[int] = []
@@ -43,6 +53,20 @@ def free_ports(n: int) -> list[int]:
         if len(ports) == n:
             return ports
     raise OSError("no free ports left")
+
+
+def still_alive(processes: list[Any], seconds: float) -> list[Any]:
+    """Those of some processes that have not ended after so long. Zombies have: not every machine clears them away."""
+    end = time.monotonic() + seconds
+    while True:
+        alive = []
+        for process in processes:
+            with suppress(psutil.Error):
+                if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                    alive.append(process)
+        if not alive or time.monotonic() > end:
+            return alive
+        time.sleep(0.1)
 
 
 @dataclass
@@ -64,6 +88,7 @@ class Flower:
     """Flower's command line with a home, ports and working directory of its own."""
 
     folder: Path
+    installed: ClassVar[Path | None] = None
     superlink: str = "local"
     logs: list[Path] = field(default_factory=list)
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -84,8 +109,19 @@ class Flower:
             "COLUMNS": "250",
             "NO_COLOR": "1",
         }
+        self.install(self.folder / "home")
 
-    def call(self, *command: str, timeout: float = 300) -> str:
+    def install(self, home: Path) -> None:
+        """Put the app of this checkout, where it is unpacked already, into a home: Flower takes it as installed there.
+
+        Its kernels are compiled once in a session, not once in each home, which takes 15 s of each process.
+        """
+        (home / "apps").mkdir(parents=True, exist_ok=True)
+        if self.installed is not None:
+            with suppress(FileExistsError):
+                (home / "apps" / self.installed.name).symlink_to(self.installed)
+
+    def call(self, *command: str, timeout: float = 900) -> str:
         """Run a command to its end and return what it printed, errors included."""
         done = subprocess.run(
             command,
@@ -120,7 +156,9 @@ class Flower:
         """`flwr run APP --stream` with run-config `settings` (underscores for hyphens)."""
         command = ["flwr", "run", str(app), self.superlink, "--stream"]
         if nodes is not None:
-            command += ["--federation-config", f"num-supernodes={nodes} client-resources-num-cpus=1"]
+            # One actor of Ray's, as each imports everything; with the pages' commands there is one for each core.
+            resources = "client-resources-num-cpus=1 init-args-num-cpus=1"
+            command += ["--federation-config", f"num-supernodes={nodes} {resources}"]
         if settings:
             pairs = [f"{key.replace('_', '-')}={json.dumps(value)}" for key, value in settings.items()]
             command += ["--run-config", " ".join(pairs)]
@@ -155,6 +193,7 @@ class Flower:
     def start(self, name: str, *command: str) -> None:
         """Start a process that stays, with a Flower home of its own and its output in a file."""
         self.logs.append(self.folder / f"{name}.log")
+        self.install(self.folder / "home" / name)
         self.background(self.logs[-1], *command, FLWR_HOME=str(self.folder / "home" / name))
 
     def processes(self, folder: Path) -> list[Any]:
@@ -173,7 +212,7 @@ class Flower:
         for process in mine:
             with suppress(psutil.Error):
                 process.terminate()
-        for process in psutil.wait_procs(mine, timeout=5)[1]:
+        for process in still_alive(mine, 5):
             with suppress(psutil.Error):
                 process.kill()
         for ended in self.started:
@@ -203,9 +242,7 @@ class Deployment(Flower):
     def __post_init__(self) -> None:
         super().__post_init__()
         (self.link,) = free_ports(1)
-        home = Path(self.env["FLWR_HOME"])
-        home.mkdir()
-        (home / "config.toml").write_text(
+        (Path(self.env["FLWR_HOME"]) / "config.toml").write_text(
             f'[superlink.{self.superlink}]\naddress = "127.0.0.1:{self.link}"\ninsecure = true\n'
         )
 
@@ -241,13 +278,36 @@ class Deployment(Flower):
         """End a SuperLink or a party, and wait until it is gone."""
         ended = self.processes(self.folder / "home" / name)
         self.send(name, number)
-        psutil.wait_procs(ended, timeout=20)
+        still_alive(ended, 20)
 
     def stop(self) -> None:
         for process in self.processes(self.folder):
             with suppress(psutil.Error):
-                process.send_signal(signal.SIGCONT)  # what sleeps does not hear that it should end
+                process.kill()  # what sleeps does not hear that it should end, and a SuperLink takes its time
         super().stop()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def installed_app(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The app of this checkout, bundled and unpacked once for all processes of the session, under Flower's name."""
+    build = Flower(tmp_path_factory.mktemp("app").resolve())
+    build.call("flwr", "build", "--app", str(ROOT))
+    (bundle,) = build.cwd.glob("*.fab")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    names = (project["tool"]["flwr"]["app"]["publisher"], project["project"]["name"], project["project"]["version"])
+    app = ".".join((*names, hashlib.sha256(bundle.read_bytes()).hexdigest()[:8]))
+    with zipfile.ZipFile(bundle) as packed:
+        packed.extractall(build.folder / app)
+        for file in (name for name in packed.namelist() if name.endswith(".py")):
+            shutil.copystat(ROOT / file, build.folder / app / file)
+    # What Numba has compiled in this checkout; it goes by the times of the files.
+    others = shutil.ignore_patterns("*.py", "*.pyc*", "*.tmp.*")
+    shutil.copytree(ROOT / "flwr_flynn", build.folder / app / "flwr_flynn", ignore=others, dirs_exist_ok=True)
+    shared = tmp_path_factory.getbasetemp().resolve()
+    shared = shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared
+    with suppress(OSError):  # another process of the session was first
+        (build.folder / app).rename(shared / app)
+    Flower.installed = shared / app
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,10 @@ import pytest
 from flwr_flynn import FlyNNClassifier
 from flwr_flynn.app.data.datasets import load_dataset
 from flwr_flynn.app.data.partition import held_out
+from flwr_flynn.federated.federation_file import Federation
 from tests.docs.pages import blocks
 
-from .conftest import ROOT, Deployment, Flower, Run, free_ports
+from .conftest import ROOT, Deployment, Run, free_ports
 
 pytestmark = pytest.mark.integration
 
@@ -26,31 +27,31 @@ DIGITS = load_dataset("digits")
 SPEC = {"scaling": "none", "hash_dim": 2048, "row_nnz": 19, "hash_nnz": 32, "seed": 7, "n_features": 64}
 CLASSES = ",".join(map(str, range(10)))
 
-
-Federation = tuple[Flower, list[str]]
+Federated = tuple[Deployment, list[list[list[str]]]]
 
 
 @pytest.fixture(scope="module")
-def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    """The page's federation with real paths and ports, and its `flwr run`; 300 digits as CSV, 500 as NPZ."""
-    flower = Flower(tmp_path_factory.mktemp("deployment").resolve(), superlink="loopback")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federated]:
+    """The page's first federation, and the commands of all its blocks with real ports; 300 digits as CSV, 500 NPZ."""
+    flower = Deployment(tmp_path_factory.mktemp("deployment").resolve())
     flower.call(sys.executable, "-c", blocks(PAGE, "python")[0])
-    site1 = (flower.cwd / "site1.csv").rename(flower.cwd / "site 1.csv")  # a path with a space
+    (flower.cwd / "site1.csv").rename(flower.cwd / "site 1.csv")  # a path with a space
+    ports = zip(("29000", "29101", "29102", "29103"), (flower.link, *free_ports(3)), strict=True)
+    places = {"$PWD": flower.cwd, "site1.csv": "site 1.csv", **dict(ports)}
 
-    link, one, two = free_ports(3)
-    home = Path(flower.env["FLWR_HOME"])
-    home.mkdir()
-    (home / "config.toml").write_text(blocks(PAGE, "toml")[0].replace("29000", str(link)))
-    places = {"29000": link, "29101": one, "29102": two, "site1.csv": site1}
-    commands = [shlex.split(line) for line in blocks(PAGE, "bash")[0].splitlines()]
-    for place, real in places.items():
-        commands = [[word.replace(place, str(real)) for word in command] for command in commands]
+    def real(text: str) -> str:
+        for place, there in places.items():
+            text = text.replace(place, str(there))
+        return text
+
+    (Path(flower.env["FLWR_HOME"]) / "config.toml").write_text(real(blocks(PAGE, "toml")[0]))
+    commands = [[shlex.split(real(line)) for line in block.splitlines()] for block in blocks(PAGE, "bash")]
     try:
-        flower.start("superlink", *commands[0])
-        flower.wait_for_health(link)
-        flower.start("site1", *commands[1])
-        flower.start("site2", *commands[2])
-        yield flower, commands[3]
+        flower.start("superlink", *commands[0][0])
+        flower.wait_for_health(flower.link)
+        flower.start("site1", *commands[0][1])
+        flower.start("site2", *commands[0][2])
+        yield flower, commands
     finally:
         flower.stop()
 
@@ -68,72 +69,7 @@ def test_two_supernodes_make_one_model(deployment: Callable[..., Deployment], tm
 
 
 @pytest.mark.slow
-def test_two_files_make_one_model(federation: Federation, tmp_path: Path) -> None:
-    flower, command = federation
-    sizes = "hash-dim=2048 seed=7"
-    command = [str(ROOT) if word == "." else word for word in command]
-    run = flower.finished(flower.call(*command, "--run-config", f"{sizes} output-dir={json.dumps(str(tmp_path))}"))
-    assert run.status == "finished:completed", run.output[-6000:]
-    assert run.row("parties counted") == "2 of 2"
-    train1, train2 = ~held_out(300, 0.2, 0), ~held_out(500, 0.2, 0)
-    assert run.row("training examples") == str(int(train1.sum() + train2.sum()))
-
-    model = FlyNNClassifier.load(tmp_path / "model.npz")
-    X = np.concatenate([DIGITS.X[:300][train1], DIGITS.X[300:800][train2]])
-    y = np.concatenate([DIGITS.y[:300][train1], DIGITS.y[300:800][train2]])
-    for member in model.model_.members:
-        assert (FlyNNClassifier(spec=member.spec).fit(X, y).counts_.array == member.counts.array).all()
-    # No server is needed to use it.
-    assert np.mean(model.predict(DIGITS.X[800:]) == DIGITS.y[800:]) > 0.85
-
-
-@pytest.mark.slow
-def test_the_page_s_parties_join_leave_and_are_private(tmp_path: Path) -> None:
-    pytest.importorskip("opendp")
-    flower = Deployment(tmp_path.resolve() / "flower")
-    flower.call(sys.executable, "-c", blocks(PAGE, "python")[0])
-    first, train, join, leave, private = (
-        [shlex.split(line) for line in block.splitlines()] for block in blocks(PAGE, "bash")
-    )
-    ports = dict(zip(("29000", "29101", "29102", "29103"), (flower.link, *free_ports(3)), strict=True))
-
-    def real(command: list[str]) -> list[str]:
-        for place, port in ports.items():
-            command = [word.replace(place, str(port)).replace("$PWD", str(flower.cwd)) for word in command]
-        return [str(ROOT) if word == "." else word for word in command]
-
-    def run(command: list[str], more: str = "") -> Run:
-        done = flower.finished(flower.call(*real([*command[:-1], f"{command[-1]} {more}"])))
-        assert done.status == "finished:completed", done.output[-6000:]
-        return done
-
-    try:
-        flower.start("superlink", *real(first[0]))
-        flower.wait_for_health(flower.link)
-        for name, command in (("site1", first[1]), ("site2", first[2])):
-            flower.start(name, *real(command))
-        assert run(train[0], "hash-dim=1024").row("parties counted") == "2 of 2"
-        flower.start("site3", *real(join[0]))
-        joined = run(join[1])
-        assert (joined.row("parties joined"), joined.row("parties in all")) == ("1 of 1", "3")
-        flower.end("site2", signal.SIGTERM)
-        flower.start("site2", *real(leave[0]))
-        assert run(leave[1]).row("parties in all") == "2"
-        for name in ("site1", "site2", "site3"):
-            flower.end(name, signal.SIGTERM)
-        for name, command in (("site1", private[0]), ("site2", private[1])):
-            flower.start(name, *real(command))
-        done = run(private[2])
-        assert done.row("parties counted") == "2 of 2"
-        assert done.row("privacy").startswith("epsilon ")
-        assert (flower.cwd / "digits.npz").is_file()
-        assert (flower.cwd / "state1").is_dir()
-    finally:
-        flower.stop()
-
-
-@pytest.mark.slow
-def test_a_party_that_refuses_is_named_with_its_reason(federation: Federation) -> None:
+def test_a_party_that_refuses_is_named_with_its_reason(federation: Federated) -> None:
     run = federation[0].run(classes="0,1,2", min_available=2, **SPEC)
     assert run.status == "finished:failed"
     assert "site1" in run.output
@@ -143,11 +79,63 @@ def test_a_party_that_refuses_is_named_with_its_reason(federation: Federation) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("missing", ["n_features", "classes", "min_available"])
-def test_what_the_server_cannot_see_must_be_given(missing: str, federation: Federation) -> None:
-    given = {"n_features": 64, "classes": CLASSES, "min_available": 2}
-    del given[missing]
-    run = federation[0].run(**given)
+def test_what_the_server_cannot_see_must_be_given(federation: Federated) -> None:
+    run = federation[0].run(n_features=64, classes=CLASSES)
     assert run.status == "finished:failed"
-    assert f"run-config {missing.replace('_', '-')}: " in run.output
+    assert "run-config min-available: " in run.output
     assert "Traceback" not in run.output
+
+
+@pytest.mark.slow
+def test_the_page_s_parties_make_one_model_join_leave_and_are_private(federation: Federated, tmp_path: Path) -> None:
+    """The last test with the page's federation: its parties end."""
+    pytest.importorskip("opendp")
+    flower, (first, train, join, leave, private) = federation
+    rows = (np.arange(300), np.arange(300, 800), np.arange(800, 1100))
+    kept = [site[~held_out(len(site), 0.2, 0)] for site in rows]
+
+    def run(command: list[str], more: str = "") -> Run:
+        given = f"{command[-1]} {more} output-dir={json.dumps(str(tmp_path))}"
+        done = flower.finished(flower.call(*(str(ROOT) if word == "." else word for word in command[:-1]), given))
+        assert done.status == "finished:completed", done.output[-6000:]
+        return done
+
+    def check(*sites: int) -> FlyNNClassifier:
+        """The server's model has the counts of the pooled samples, and its federation these parties."""
+        saved = Federation.load(flower.cwd / "digits.npz").members
+        assert [member.name for member in saved] == [f"site{site + 1}" for site in sites]
+        assert all(member.key and member.sha256 for member in saved)
+        pooled = np.concatenate([kept[site] for site in sites])
+        model = FlyNNClassifier.load(tmp_path / "model.npz")
+        for member in model.model_.members:
+            counts = FlyNNClassifier(spec=member.spec).fit(DIGITS.X[pooled], DIGITS.y[pooled]).counts_
+            assert (counts.array == member.counts.array).all()
+        return model
+
+    # The page's first run is this one without the file.
+    assert train == [[*first[3][:-1], f'{first[3][-1]} federation="digits.npz"']]
+    done = run(train[0], "hash-dim=2048 seed=7")
+    assert done.row("parties counted") == "2 of 2"
+    assert done.row("training examples") == str(len(kept[0]) + len(kept[1]))
+    # No server is needed to use it.
+    assert np.mean(check(0, 1).predict(DIGITS.X[800:]) == DIGITS.y[800:]) > 0.85
+
+    flower.start("site3", *join[0])
+    joined = run(join[1])
+    assert (joined.row("parties joined"), joined.row("parties in all")) == ("1 of 1", "3")
+    check(0, 1, 2)
+
+    # Another SuperNode: another key and node id, the same party-id.
+    flower.end("site2", signal.SIGTERM)
+    flower.start("site2", *leave[0])
+    assert run(leave[1]).row("parties in all") == "2"
+    check(0, 2)
+
+    for name in ("site1", "site2", "site3"):
+        flower.end(name, signal.SIGTERM)
+    for name, command in (("site1", private[0]), ("site2", private[1])):
+        flower.start(name, *command)
+    done = run(private[2])
+    assert done.row("parties counted") == "2 of 2"
+    assert done.row("privacy").startswith("epsilon ")
+    assert (flower.cwd / "state1").is_dir()

@@ -77,7 +77,7 @@ def federation(deployment: Callable[..., Deployment]) -> Deployment:
     """Three parties with 100 digits each, for all tests, of which the last ends the parties for good."""
     parties = {f"site{i}": {"data": (DIGITS.X[i:300:3], DIGITS.y[i:300:3]), "test_fraction": 0.0} for i in range(3)}
     made = deployment(parties)
-    # Each party compiles its loops at first, three at once on what cores there are; later messages find them.
+    # All three are there after it, and have compiled what they need.
     run_through(made, made.folder / "first", timeout=RUN)
     return made
 

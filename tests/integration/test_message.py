@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from sklearn.datasets import load_digits
 
 from flwr_flynn import ClassCounts, FlyNNClassifier
 from flwr_flynn.hashing.flyhash import FlyHash
+from tests.docs.pages import blocks
 
 from .conftest import ROOT, Deployment, Flower, write_app
 
@@ -81,12 +84,15 @@ def test_parties_that_die_or_are_late_are_named_and_cost_nobody_else(
 
 
 def test_flynn_beside_fedavg(theirs: Flower, tmp_path: Path) -> None:
-    run = theirs.run(ROOT / "simulations" / "beside_fedavg", nodes=3, output=str(tmp_path / "flynn.npz"))
+    (command,) = blocks("docs/how_to/beside_fedavg.md", "bash")
+    assert "num-supernodes=4 " in command
+    given = shlex.quote(f"output={json.dumps(str(tmp_path / 'flynn.npz'))}")
+    run = theirs.finished(theirs.shell(f"cd {shlex.quote(str(ROOT))}\n{command.rstrip()} --run-config {given}"))
     assert run.status == "finished:completed", run.output[-6000:]
     fedavg, flynn = map(float, re.search(r"FedAvg (\S+), FlyNN (\S+) on", run.output).groups())
     assert 0.8 < fedavg < flynn
     X, y = load_digits(return_X_y=True)
-    test = (np.arange(len(y)) // 3) % 5 == 0  # every fifth point of each of three shares
+    test = (np.arange(len(y)) // 4) % 5 == 0  # every fifth point of each of four shares
     model = FlyNNClassifier.load(tmp_path / "flynn.npz")
     assert is_pooled(model, X[~test], y[~test])
     assert flynn == pytest.approx(np.mean(model.predict(X[test]) == y[test]), abs=1e-4)

@@ -15,7 +15,7 @@ from tests.docs.test_pages import COMMANDS_RUN_BY, WITH_COMMANDS
 
 from .conftest import Flower
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
 MAY_DIFFER = ("upload per party", "output folder")
@@ -40,29 +40,28 @@ def checkout(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("page", [page for page in WITH_COMMANDS if page not in COMMANDS_RUN_BY])
-def test_the_commands_of_a_page(page: str, tmp_path: Path) -> None:
-    """Bash blocks and Python blocks run in their order; what Python prints is what the page says."""
-    flower = Flower(tmp_path.resolve() / "flower")
+def test_the_commands_of_a_page(page: str, flower: Flower, tmp_path: Path) -> None:
+    """Bash blocks and Python blocks run in their order; what Python prints is what the page says.
+
+    Each page has a checkout of its own; one SuperLink does for all.
+    """
     flower.cwd = checkout(tmp_path / "flwr-flynn")
     done: list[str] = []
     output = ""
-    try:
-        for block in all_blocks(page):
-            if block.language == "bash":
-                output = flower.shell(block.text)
-                if "flwr run" in block.text:
-                    assert flower.finished(output).status == "finished:completed", output[-6000:]
-            elif block.language == "text" and block.text.startswith("FlyNN\n"):  # the report of the run before
-                printed_rows = {" ".join(line.split()) for line in output.splitlines()}
-                for row in (" ".join(line.split()) for line in block.text.splitlines()):
-                    assert row in printed_rows or row.startswith(MAY_DIFFER) or row.endswith(" down"), row
-            elif block.language == "python":
-                # Names of earlier blocks are there, as in a session that goes on.
-                marker = "---- this block ----"
-                (flower.cwd / "page.py").write_text("\n".join([*done, f"print({marker!r})", block.text]))
-                printed = flower.shell(f"{shlex.quote(sys.executable)} -W ignore page.py")
-                done.append(block.text)
-                if block.output is not None:
-                    assert printed.partition(f"{marker}\n")[2] == block.output, printed[-6000:]
-    finally:
-        flower.stop()
+    for block in all_blocks(page):
+        if block.language == "bash":
+            output = flower.shell(block.text)
+            if "flwr run" in block.text:
+                assert flower.finished(output).status == "finished:completed", output[-6000:]
+        elif block.language == "text" and block.text.startswith("FlyNN\n"):  # the report of the run before
+            printed_rows = {" ".join(line.split()) for line in output.splitlines()}
+            for row in (" ".join(line.split()) for line in block.text.splitlines()):
+                assert row in printed_rows or row.startswith(MAY_DIFFER) or row.endswith(" down"), row
+        elif block.language == "python":
+            # Names of earlier blocks are there, as in a session that goes on.
+            marker = "---- this block ----"
+            (flower.cwd / "page.py").write_text("\n".join([*done, f"print({marker!r})", block.text]))
+            printed = flower.shell(f"{shlex.quote(sys.executable)} -W ignore page.py")
+            done.append(block.text)
+            if block.output is not None:
+                assert printed.partition(f"{marker}\n")[2] == block.output, printed[-6000:]

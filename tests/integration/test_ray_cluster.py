@@ -14,7 +14,7 @@ from tests.docs.pages import blocks
 from .conftest import Flower, free_ports
 from .test_pages import checkout
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 PAGE = "docs/how_to/ray_cluster.md"
 

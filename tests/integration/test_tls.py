@@ -17,7 +17,7 @@ from tests.docs.pages import blocks
 
 from .conftest import ROOT, Flower, free_ports
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 PAGE = "docs/how_to/deploy_tls.md"
 SITES = ("site1", "site2", "site3")
@@ -57,9 +57,7 @@ def test_three_parties_with_keys_of_their_own_get_a_model_of_their_own(tmp_path:
         return text
 
     files, certificates, keys, superlink, register, supernodes, run, predict = map(real, blocks(PAGE, "sh"))
-    home = Path(flower.env["FLWR_HOME"])
-    home.mkdir()
-    (home / "config.toml").write_text(real(blocks(PAGE, "toml")[1]))
+    (Path(flower.env["FLWR_HOME"]) / "config.toml").write_text(real(blocks(PAGE, "toml")[1]))
     command = [str(ROOT) if word == "." else word for word in shlex.split(run)]
     try:
         for script in (files, certificates, keys):
@@ -75,7 +73,7 @@ def test_three_parties_with_keys_of_their_own_get_a_model_of_their_own(tmp_path:
         stranger = [word.replace("site1", "mallory").replace(str(ports[0]), str(ports[3])) for word in nodes[0]]
         flower.start("mallory", *stranger)
 
-        first = flower.finished(flower.call(*command, timeout=900))
+        first = flower.finished(flower.call(*command))
         print(first.output)  # the transcript, for pytest -s
         assert first.status == "finished:completed", first.output[-6000:]
         assert first.row("parties counted") == "3 of 3"
@@ -99,7 +97,7 @@ def test_three_parties_with_keys_of_their_own_get_a_model_of_their_own(tmp_path:
         # A file with a column less: its party declines, and the others go on.
         spoiled = folder / "site2" / "flowers.csv"
         pd.read_csv(spoiled).drop(columns="petal_width").to_csv(spoiled, index=False)
-        second = flower.finished(flower.call(*command[:-1], f"{command[-1]} min-parties=2 decay=0.5", timeout=900))
+        second = flower.finished(flower.call(*command[:-1], f"{command[-1]} min-parties=2 decay=0.5"))
         assert second.status == "finished:completed", second.output[-6000:]
         assert second.row("parties counted") == "2 of 3"
         reason = "expected each of the run's 4 features once, got 1 that are not among 3 columns: petal_width"

@@ -193,6 +193,7 @@ def test_methods_can_be_chosen_and_official_splits_taken(folder, tmp_path):
     assert "calibration" not in (tmp_path / "summary.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_every_method_takes_an_official_split(folder):
     settings = Settings(folds=3, draws=2, largest_dim=64)
     (problem,) = accuracy.load_problems(folder, ["split"], settings, 0, official=True)
