@@ -6,7 +6,7 @@ one class. *Hiders* call class 1 class 2 and tell the truth about all else. In F
 is counted ten times; in FedAvg the party's weight is ten times as large. Liars and split are the same for all methods.
 
 FlyNN is one round of exact counts with public ranges (those of the data set) and a suggested decay. "sum": no defence.
-"cap": `max-examples` is the number of samples of the largest honest party, and liars claim just as many. "median": each
+"cap": `max-examples` is the number of samples of the largest party before anybody lies; liars claim it. "median": each
 of 10 random groups makes a model, and the median of their log probabilities decides; nobody is left out. "groups of N":
 at most N random groups, and those that make the model worse on five samples of each class that the server owns are left
 out (`groups=N`, `trusted`); the samples are taken from the data set before it is dealt out. "server alone" is the model

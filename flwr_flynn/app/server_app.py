@@ -332,7 +332,8 @@ def what_to_train(config: RunConfig, parties: int | None) -> tuple[HashPlan, lis
     needs = {rows: sum(memory_needed(spec, len(classes)) for spec in specs)}
     if config.groups:
         held = min(config.groups, parties or config.groups)
-        needs[f"sums of {held} groups"] = 8 * len(classes) * specs[0].hash_dim * held
+        # Each once more at the bits of the trusted samples, at most all of them.
+        needs[f"sums of {held} groups"] = 16 * len(classes) * specs[0].hash_dim * held
     if config.secure:
         entries = len(classes) * sum(spec.hash_dim for spec in specs)
         needs[f"a secure sum of {rows}"] = max(ENTRY_BYTES, 16 * (config.min_available or parties or 1)) * entries

@@ -58,8 +58,10 @@ class GroupedCounts(CountsOfSpecs):
     def __add__(self, other: CountsOfSpecs) -> GroupedCounts:
         """The sum with the groups of both, none left out."""
         groups = dict(self.groups)
-        for index, counts in (other.groups if isinstance(other, GroupedCounts) else {}).items():
-            groups[index] = groups[index] + counts if index in groups else counts
+        if isinstance(other, GroupedCounts):
+            other = other.leaving_out(())
+            for index, counts in other.groups.items():
+                groups[index] = groups[index] + counts if index in groups else counts
         return GroupedCounts(self.leaving_out(())._each(other, operator.add).parts, groups)
 
     def leaving_out(self, indices: Collection[int]) -> GroupedCounts:
@@ -76,9 +78,10 @@ class Judge:
     """Labelled samples of the server's own, by which groups are left out.
 
     A sum is judged by the mean log-loss of naive Bayes (rule "bayes") on the samples, which has nothing to choose.
-    Two searches start from all groups and from none, and leave out or add one group at a time, the best first. One is
-    left out only if the loss falls by more than the standard error of the difference, so that small differences do
-    not leave out most groups. Of the two results that of the lower loss is taken.
+    Two searches start from all groups and from none, and leave out or add one group at a time, the best first. The
+    first leaves a group out if the loss falls by more than the standard error of the difference; the second adds one
+    unless the loss rises by more than that. Of the two results that of the lower loss is taken. Groups without samples
+    stay.
 
     `run` has one spec. `trusted` are samples of every class, at least two, and their labels; a `DataError` refuses
     what does not fit the run.
@@ -103,7 +106,8 @@ class Judge:
 
     def spoilers(self, total: GroupedCounts) -> frozenset[int]:
         """Indices of the groups to leave out."""
-        base, sums = self._table(total.leaving_out(total.groups)), {i: self._table(c) for i, c in total.groups.items()}
+        base = self._table(total.leaving_out(total.groups))
+        sums = {i: self._table(counts) for i, counts in total.groups.items() if counts.parts[0].n_examples}
         return min((self._search(base, sums, start) for start in (sums.keys(), ())), key=operator.itemgetter(0))[1]
 
     def _table(self, counts: CountsOfSpecs) -> tuple[Table, Table]:

@@ -114,7 +114,9 @@ class Run:
         self.state = RunState(options.run_spec)
         # A saved run is where its counts are; with "counts" first in the plan more are added to them.
         if options.federation is not None and (self.counting is None or self.needed <= 0):
-            self.state = self.state.with_result("counts", options.federation.totals)
+            totals = options.federation.totals  # to which late parties are added
+            totals = totals if options.grouping is None else GroupedCounts(totals.parts)
+            self.state = self.state.with_result("counts", totals)
         before = () if options.federation is None else options.federation.members
         self.rosters = {"counts": Roster(before, options.identify)}  # by the names of the phases
         self.traffic: dict[str, Traffic] = {}  # likewise
@@ -238,6 +240,7 @@ class Run:
         ask = self._asked
         if ask is None:
             return None
+        is_first = self._batch is None
         self.receive(replies)
         batch = self._batch
         assert batch is not None  # of the request
@@ -246,7 +249,12 @@ class Run:
         accepted = self.options.accept_failures or not (failures or failed or batch.refused)
         if not accepted:
             batch = batch.without(start, "set aside with its round, because others failed")
-        theirs = figures(list(batch.passed.values())) if figures is not None and batch.passed else {}
+        try:
+            theirs = figures(list(batch.passed.values())) if figures is not None and batch.passed else {}
+        except BaseException:  # the replies may come again
+            if is_first:
+                self._batch, self._heard = None, Traffic()
+            raise
         self.traffic[phase.name].replied += self._heard.replied
         self.traffic[phase.name].up += self._heard.up
         reasons = {**self._unasked, **failed, **batch.refused}

@@ -217,7 +217,8 @@ class RunSpec:
             raise PayloadError(key("fingerprints"), f"{len(self.specs)}, one for each spec", len(announced))
         for fingerprint, hasher in zip(announced, self.hashers, strict=True):
             if fingerprint != hasher.fingerprint:  # another version of flwr-flynn
-                raise PayloadError("fingerprint", f"{fingerprint[:12]}...", f"{hasher.fingerprint[:12]}...")
+                got = f"{hasher.fingerprint[:12]}...; are the versions of flwr-flynn the same?"
+                raise PayloadError("fingerprint", f"{fingerprint[:12]}...", got)
         return self.hashers
 
     def codes(self, y: npt.ArrayLike) -> npt.NDArray[np.int64]:

@@ -180,6 +180,16 @@ def test_liars_alone_in_their_groups_are_left_out() -> None:
     assert run.model.score(X[held], LABELS[held]) > plain.model.score(X[held], LABELS[held])
 
 
+def test_groups_without_samples_stay_and_stop_no_search() -> None:
+    some = parts(liars=(1, 4))
+    empty = [{"X": part["X"][:0], "y": part["y"][:0]} for part in some[:4]]
+    options = RunOptions(**options_for(SPEC, **GROUPED | {"groups": 250}))
+    without = federate(options, [party_of(**part) for part in some])
+    run = federate(replace(options, min_parties=12), [party_of(**part) for part in [*some, *empty]])
+    assert len({options.grouping.of(str(i)) for i in range(12)}) == 12
+    assert [member.node for member in run.left_out] == [member.node for member in without.left_out]
+
+
 def test_a_saved_sum_is_judged_with_the_groups_and_never_left_out() -> None:
     zero = no_counts(RunOptions(**options_for(SPEC)).run_spec)
     good, bad = (of(count(lying(part) if lies else part)) for part, lies in zip(parts(liars=()), (0, 1), strict=False))
@@ -224,6 +234,24 @@ def test_late_parties_come_to_their_groups_and_all_are_judged_again() -> None:
     at_once = federate(RunOptions(**options_for(SPEC, **GROUPED)), list(parties.values()))
     assert steps.run.counts == at_once.counts
     assert {m.node for m in steps.run.left_out} == {m.node for m in at_once.left_out}
+
+
+@pytest.mark.parametrize("min_parties", [4, 8])
+def test_late_parties_of_a_run_that_goes_on_are_judged(min_parties: int, tmp_path: Path) -> None:
+    everybody = [party_of(**part, name=f"party-{i}", min_examples=1) for i, part in enumerate(parts(8, (5, 7)))]
+    parties = {str(i): party for i, party in enumerate(everybody)}
+    grouped = GROUPED | {"groups": 250}
+    first = Exchange(Run(RunOptions(**options_for(SPEC, **grouped, min_parties=6))), parties)
+    first.step(TRAIN, list("0123"))
+    first.run.federation("first").save(tmp_path / "federation.npz")
+    saved = Federation.load(tmp_path / "federation.npz")
+    assert saved.phase == "counts"
+    options = options_for(SPEC, **grouped, federation=saved, purpose="resume", min_parties=min_parties)
+    steps = Exchange(Run(RunOptions(**options)), parties)
+    steps.rounds(3)
+    assert {"5", "7"} <= {member.node for member in steps.run.left_out}
+    at_once = federate(RunOptions(**options_for(SPEC, **grouped)), everybody)
+    assert steps.run.counts == at_once.counts
 
 
 def test_the_file_has_the_parties_that_stay_and_others_join_it_in_groups(tmp_path: Path) -> None:

@@ -268,7 +268,9 @@ def test_an_error_in_the_user_s_function_changes_nothing() -> None:
     with pytest.raises(ZeroDivisionError):
         steps.run.take(replies, Failures(), lambda _: {"x": 1 / 0})
     assert (dict(steps.run.state.results), steps.run.counted.missing, steps.run.traffic["counts"].replied) == before
-    steps.run.take(replies, Failures())
+    taken = steps.run.take(replies, Failures())
+    assert taken is not None
+    assert taken.batch.repeated == []
     assert steps.run.counts.n_examples == 120
 
 

@@ -89,7 +89,6 @@ def test_what_the_server_cannot_see_must_be_given(federation: Federated) -> None
 @pytest.mark.slow
 def test_the_page_s_parties_make_one_model_join_leave_and_are_private(federation: Federated, tmp_path: Path) -> None:
     """The last test with the page's federation: its parties end."""
-    pytest.importorskip("opendp")
     flower, (first, train, join, leave, private) = federation
     rows = (np.arange(300), np.arange(300, 800), np.arange(800, 1100))
     kept = [site[~held_out(len(site), 0.2, 0)] for site in rows]
@@ -131,6 +130,7 @@ def test_the_page_s_parties_make_one_model_join_leave_and_are_private(federation
     assert run(leave[1]).row("parties in all") == "2"
     check(0, 2)
 
+    pytest.importorskip("opendp")
     for name in ("site1", "site2", "site3"):
         flower.end(name, signal.SIGTERM)
     for name, command in (("site1", private[0]), ("site2", private[1])):

@@ -16,7 +16,7 @@ from numpy.testing import assert_array_equal
 from scipy.optimize import minimize
 from scipy.special import logsumexp, softmax
 from sklearn.base import clone
-from sklearn.datasets import load_digits, make_classification
+from sklearn.datasets import load_digits, load_iris, load_wine, make_classification
 
 from flwr_flynn import FlyNNClassifier, HashSpec
 from flwr_flynn.errors import DataError, ModelFileError
@@ -150,6 +150,22 @@ def test_what_rounding_takes_away_is_added_to_the_next_step() -> None:
         assert_array_equal(wanted, search._unrounded + search._length * search._direction)
         if search._at is not before._at and before._at is not None:
             assert_array_equal(search._unrounded, before._next)
+
+
+@pytest.mark.parametrize("samples", [load_iris, load_wine], ids=["iris", "wine"])
+def test_no_weights_are_refused_twice_and_the_search_ends(samples: Any) -> None:
+    X, y = samples(return_X_y=True)
+    search, statistic = searching(FlyNNClassifier().fit(X, y).model_, X, y)
+    refused: list[np.ndarray] = []
+    for _ in range(150):
+        at, tried = search._at, joined(search.trial)
+        assert not any(np.array_equal(tried, each) for each in refused)
+        search = search.take(statistic(search))
+        refused = [*refused, tried] if search._at is at else []
+        if search.is_done:
+            break
+    assert search.is_done
+    assert_array_equal(joined(search.trial), search._at)
 
 
 def test_a_step_that_is_too_long_is_taken_back() -> None:

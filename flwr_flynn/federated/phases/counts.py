@@ -194,7 +194,8 @@ def _start(state: RunState, context: Context) -> CountsOfSpecs:
 
 def _fold(state: RunState, batch: Batch[CountsOfSpecs], context: Context) -> RunState:
     total, judge = batch.total, context.options.judge
-    if judge is not None and isinstance(total, GroupedCounts):
+    if judge is not None:
+        assert isinstance(total, GroupedCounts)  # else nobody would be judged
         total = total.leaving_out(judge.spoilers(total))
     return state.with_result("counts", total)
 
