@@ -16,7 +16,7 @@ from numpy.testing import assert_array_equal
 from scipy.optimize import minimize
 from scipy.special import logsumexp, softmax
 from sklearn.base import clone
-from sklearn.datasets import load_digits, load_iris, load_wine, make_classification
+from sklearn.datasets import load_digits, make_classification
 
 from flwr_flynn import FlyNNClassifier, HashSpec
 from flwr_flynn.errors import DataError, ModelFileError
@@ -152,10 +152,9 @@ def test_what_rounding_takes_away_is_added_to_the_next_step() -> None:
             assert_array_equal(search._unrounded, before._next)
 
 
-@pytest.mark.parametrize("samples", [load_iris, load_wine], ids=["iris", "wine"])
-def test_no_weights_are_refused_twice_and_the_search_ends(samples: Any) -> None:
-    X, y = samples(return_X_y=True)
-    search, statistic = searching(FlyNNClassifier().fit(X, y).model_, X, y)
+@pytest.mark.parametrize("model", MODELS, ids=["one", "several"])
+def test_no_weights_are_refused_twice_and_the_search_ends(model: Model) -> None:
+    search, statistic = searching(model, X, Y)
     refused: list[np.ndarray] = []
     for _ in range(150):
         at, tried = search._at, joined(search.trial)
@@ -165,6 +164,7 @@ def test_no_weights_are_refused_twice_and_the_search_ends(samples: Any) -> None:
         if search.is_done:
             break
     assert search.is_done
+    assert len(search.accuracies) > 20
     assert_array_equal(joined(search.trial), search._at)
 
 
