@@ -65,7 +65,9 @@ class Settings:
         known = {row.key for row in rows}
         if cls.foreign is not None and (unknown := sorted(set(raw) - known - cls.foreign)):
             keys = ", ".join(row.key for row in rows)
-            raise ConfigError(f"{cls.source} {unknown[0][:80]}", f"one of {keys}", "unknown")
+            field = f"{cls.source} {unknown[0][:80]}"
+            # A reason that is cut off still says what is wrong.
+            raise ConfigError(field, f"one of {keys}", "unknown", text=f"{field}: unknown; expected one of {keys}")
         values = {}
         for row in rows:
             field = f"{cls.source} {row.key}"
