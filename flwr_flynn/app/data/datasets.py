@@ -181,9 +181,8 @@ def _openml(source: str) -> Dataset:
     try:
         bunch = fetch_openml(data_id=int(number), as_frame=False, parser="liac-arff", n_retries=1, delay=1.0)
     except OSError as error:  # URLError and every other failure of the network
-        expected = f"a data set in scikit-learn's folder {get_data_home()}, or openml.org within reach"
-        got = f"{type(error).__name__}; run once where there is a network, or give a file"
-        raise DataError(source, expected, got) from None
+        expected = f"openml.org within reach, or a data set that a run with a network left in {get_data_home()}"
+        raise DataError(source, expected, type(error).__name__) from None
     except (ValueError, TypeError, KeyError) as error:
         raise DataError(source, "a data set that scikit-learn reads", f"{type(error).__name__}: {error}") from None
     if bunch.target is None:
