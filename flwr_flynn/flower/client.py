@@ -147,7 +147,7 @@ class _Wire(Client):
         return EvaluateRes(_OK, *self._called(self.client.evaluate, ins, 0.0))
 
     def _called(self, answer: Callable[..., Any], ins: FitIns | EvaluateIns, nothing: Any) -> Any:
-        """What the client answers, or a refusal with `nothing` for arrays or loss."""
+        """Reply of the client's method, or a refusal with `nothing` in the place of arrays or loss."""
         try:
             arrays = codec.read_tensors(ins.parameters.tensors)
         except PayloadError as error:

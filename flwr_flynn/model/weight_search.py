@@ -186,10 +186,11 @@ class Search:
     def _towards(self, direction: Floats) -> Search:
         assert self._at is not None
         search = replace(self, _direction=direction)
+        wanted = search._next
         at, tried = np.rint(self._at / UNIT), _joined(self.trial)  # the same, unless the trial was refused
         is_fine = (tried != at).any() and (tried % GRID).any()
         for grid in (1,) if is_fine else (GRID, 1):  # a step too small for the one may be there in the other
-            weights = np.clip(np.rint(search._next / (UNIT * grid)) * grid, -LARGEST_WEIGHT, LARGEST_WEIGHT)
+            weights = np.clip(np.rint(wanted / (UNIT * grid)) * grid, -LARGEST_WEIGHT, LARGEST_WEIGHT)
             if (weights != at).any() and (weights != tried).any():
                 return replace(search, trial=self._split(weights.astype(np.int32)))
         return replace(search, trial=self._split(at.astype(np.int32)), is_done=True)

@@ -26,7 +26,7 @@ from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import check_packed, pack_signed, unpack_signed
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
-from flwr_flynn.federated.phases.counts import SummedCounts
+from flwr_flynn.federated.phases.counts import SummedCounts, no_counts
 from flwr_flynn.federated.phases.evaluation import (
     Refined,
     check_room_for_weights,
@@ -44,7 +44,6 @@ from flwr_flynn.federated.protocol import EVALUATE, EXACT, SECURE, Array, Config
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import CountsOfSpecs
-from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.refinement import (
     LARGEST_FACTOR,
@@ -188,8 +187,7 @@ def _ask_held_out(state: RunState, context: Context) -> HeldOutRequest:
 
 
 def _no_counts(state: RunState, context: Context) -> CountsOfSpecs:
-    run = members_run(state, context.options)
-    return CountsOfSpecs(tuple(ClassCounts.zeros(hasher, run.n_classes) for hasher in run.hashers))
+    return no_counts(members_run(state, context.options))
 
 
 def _without_held_out(state: RunState, batch: Batch[CountsOfSpecs], context: Context) -> RunState:
