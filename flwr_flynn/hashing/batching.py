@@ -47,7 +47,7 @@ class BatchEncoder:
         """
         if chunk.shape[0] == 0:
             return
-        if sp.issparse(chunk) and self.n_features > _WIDE and self.center is None:
+        if sp.issparse(chunk) and self._narrows:
             self._narrowed(chunk, columns, out)
             return
         X = dense(chunk)
@@ -66,6 +66,21 @@ class BatchEncoder:
             part = out[~is_integer]
             self._float_winners(X[~is_integer], columns, part)
             out[~is_integer] = part
+
+    def inputs(self, chunk: Array | sp.csr_array, matrix: sp.csr_array) -> tuple[Array, sp.csr_array]:
+        """Centred and scaled samples, (n, k) float32, refused as by `winners`, and the columns of a matrix for them.
+
+        k is `n_features`, or the columns that occur in wide sparse samples.
+        """
+        if isinstance(chunk, np.ndarray) or not self._narrows:
+            return self._float32(dense(chunk)), matrix
+        used = np.unique(chunk.indices)
+        encoder = replace(self, scale=None if self.scale is None else self.scale[used])
+        return encoder._float32(dense(chunk[:, used])), matrix[:, used]
+
+    @property
+    def _narrows(self) -> bool:
+        return self.n_features > _WIDE and self.center is None
 
     def _narrowed(self, chunk: sp.csr_array, columns: Array, out: Array) -> None:
         """Find the winners of wide sparse samples by the columns that occur in them and one column of zeros."""

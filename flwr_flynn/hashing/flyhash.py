@@ -7,7 +7,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from numba import njit
 from flwr_flynn._validation import integer, n_threads
 from flwr_flynn.errors import DataError, SpecError
 from flwr_flynn.hashing.batching import BatchEncoder, chunk_size, dense
+from flwr_flynn.hashing.graded import grades, lifting_matrix
 from flwr_flynn.hashing.philox import draw_rows, draw_signs, draw_weighted_rows
 from flwr_flynn.hashing.rank_codes import RankCodes
 from flwr_flynn.hashing.spec import HashSpec
@@ -192,6 +193,29 @@ class FlyHash:
 
         self._over_chunks(samples.shape[0], work, n_jobs)
         return out
+
+    def graded(self, X: npt.ArrayLike | sp.sparray | sp.spmatrix, n_jobs: int | None = None) -> npt.NDArray[np.uint8]:
+        """Compute the graded responses of samples, (n, hash_dim) uint8 from 0 to 15, see `hashing.graded`.
+
+        Parameters and errors are those of `active`. Memory is needed for all grades.
+        """
+        samples = self._checked(X)
+        out = np.empty((samples.shape[0], self.hash_dim), np.uint8)
+
+        def work(first: int, last: int) -> None:
+            chunk, matrix = samples[first:last], self._lifting_matrix
+            if self._features is None:
+                inputs, matrix = self._encoder.inputs(chunk, matrix)
+            else:
+                inputs = self._features(dense(chunk))
+            grades(inputs, matrix, self.hash_nnz, out[first:last])
+
+        self._over_chunks(samples.shape[0], work, n_jobs)
+        return out
+
+    @cached_property
+    def _lifting_matrix(self) -> sp.csr_array:
+        return lifting_matrix(self.rows, self.signs, self._encoder.n_features)
 
     def fits(self, X: npt.NDArray[Any] | sp.csr_array) -> npt.NDArray[np.bool_]:
         """Tell the finite samples that `active` can hash, (n,) bool, each by its own values and in the same time."""

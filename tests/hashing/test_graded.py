@@ -1,0 +1,134 @@
+"""Graded responses: the written rule, in whole numbers, whatever the form and the length of a sample."""
+
+from __future__ import annotations
+
+import tracemalloc
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.testing import assert_array_equal
+
+from flwr_flynn import FlyHash, HashSpec
+from flwr_flynn.errors import DataError
+from flwr_flynn.hashing import graded
+from tests.raising import raises
+
+SPECS = [
+    HashSpec(5, 12, 2, 3, seed=1),
+    HashSpec(5, 12, 3, 1, seed=2, signed=True),
+    HashSpec(5, 7, 1, 7, seed=3, signed=True, center=(0.5,) * 5, scale=(1.0, 2.0, 0.1, 1e3, 7.0)),
+    HashSpec(5, 30, 4, 9, seed=4, signed=True, n_waves=6, wave_frequency=0.25),
+    HashSpec(5, 20, 3, 5, seed=5, signed=True, coding="bumps", n_codes=4, edges=((-1.0, 0.0, 0.0, 2.5),) * 5),
+]
+SAMPLES = hnp.arrays(np.float64, st.tuples(st.integers(0, 6), st.just(5)), elements=st.floats(-1e6, 1e6))
+
+
+def by_the_rule(hasher: FlyHash, inputs: np.ndarray) -> list[list[int]]:
+    """Grades of one sample after the other, in Python's integers."""
+    rows = []
+    for x in inputs.tolist():
+        largest = max(map(abs, x)) or 1.0
+        levels = [round(value / largest * 1023) for value in x]  # halves to even, as rint
+        signs = np.ones(hasher.rows.shape, int) if hasher.signs is None else hasher.signs
+        pairs = zip(hasher.rows.tolist(), signs.tolist(), strict=True)
+        sums = [sum(sign * levels[column] for column, sign in zip(*pair, strict=True)) for pair in pairs]
+        least = sorted(sums, reverse=True)[hasher.hash_nnz] if hasher.hash_nnz < len(sums) else min(sums)
+        excess = [max(each - least, 0) for each in sums]
+        highest = max(excess) or 1
+        rows.append([(30 * each + highest) // (2 * highest) for each in excess])
+    return rows
+
+
+def inputs_of(spec: HashSpec, X: np.ndarray) -> np.ndarray:
+    hasher = FlyHash(spec)
+    if hasher._features is not None:
+        return hasher._features(X)
+    center, scale = (0.0 if v is None else np.array(v) for v in (spec.center, spec.scale or (1.0,) * 5))
+    return ((X - center) * scale).astype(np.float32).astype(np.float64)
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=range(len(SPECS)))
+@given(SAMPLES)
+def test_grades_follow_the_written_rule(spec, X):
+    hasher = FlyHash(spec)
+    grades = hasher.graded(X)
+    assert grades.dtype == np.uint8
+    assert grades.shape == (len(X), spec.hash_dim)
+    assert grades.tolist() == by_the_rule(hasher, inputs_of(spec, X))
+    assert ((grades > 0).sum(axis=1) <= spec.hash_nnz).all()
+
+
+@given(SAMPLES, st.integers(-8, 8))
+def test_grades_do_not_depend_on_the_length_of_a_sample(X, exponent):
+    for spec in SPECS[:2]:
+        assert_array_equal(FlyHash(spec).graded(X * 2.0**exponent), FlyHash(spec).graded(X))
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=range(len(SPECS)))
+def test_form_dtype_batches_and_threads_make_no_difference(spec, monkeypatch):
+    X = np.random.default_rng(0).integers(-9, 9, (700, 5))
+    hasher = FlyHash(spec)
+    expected = hasher.graded(X)
+    for same in (X.astype(np.int8), X.astype(float), X.astype(np.float32), sp.csr_array(X), X.tolist()):
+        assert_array_equal(hasher.graded(same), expected)
+    assert_array_equal(hasher.graded(X, n_jobs=2), expected)
+    monkeypatch.setattr(graded, "_SUMS", 50)
+    assert_array_equal(hasher.graded(X), expected)
+
+
+@pytest.mark.parametrize("scale", [None, (3.0,) * 50_000])
+@pytest.mark.parametrize("signed", [False, True])
+def test_wide_sparse_samples_have_the_grades_of_dense_ones_in_little_memory(signed, scale):
+    spec = HashSpec(50_000, 20, 5_000, 4, seed=1, signed=signed, scale=scale)
+    X = sp.random_array((64, 50_000), density=1e-4, format="csr", rng=np.random.default_rng(0))
+    X = sp.csr_array(sp.vstack([X, 0 * X[:2]]))
+    hasher = FlyHash(spec)
+    expected = hasher.graded(X.toarray())
+    tracemalloc.start()
+    assert_array_equal(hasher.graded(X), expected)
+    assert tracemalloc.get_traced_memory()[1] < 2**22
+    tracemalloc.stop()
+    assert expected[:64].any(axis=1).sum() > 60
+    assert not hasher.graded(0 * X).any()
+    with raises(DataError, field="X"):
+        hasher.graded(X * np.nan)
+
+
+def test_the_first_winner_has_the_highest_grade_and_winners_are_among_the_active_bits():
+    hasher = FlyHash(HashSpec(5, 64, 3, 16, seed=1, signed=True))
+    X = np.random.default_rng(1).normal(size=(50, 5))
+    grades, active = hasher.graded(X), hasher.active(X)
+    assert (grades.max(axis=1) == graded.LEVELS).all()
+    for row, bits in zip(grades, active, strict=True):
+        assert len(set(np.flatnonzero(row)) - set(bits)) <= 1  # the inputs are rounded: a near tie may turn around
+
+
+def test_rows_of_many_entries_have_exact_sums_too():
+    spec = HashSpec(600, 8, 500, 2, seed=1, signed=True)
+    X = np.random.default_rng(2).normal(size=(5, 600))
+    assert FlyHash(spec)._lifting_matrix.dtype == np.float64
+    assert FlyHash(spec).graded(X).tolist() == by_the_rule(FlyHash(spec), X.astype(np.float32).astype(float))
+    assert FlyHash(replace(spec, row_nnz=40))._lifting_matrix.dtype == np.float32
+
+
+def test_samples_that_cannot_be_hashed_are_refused():
+    hasher = FlyHash(SPECS[0])
+    for X, field in (([[np.nan] * 5], "X"), ([[1.0] * 4], "X"), ([[3e38] * 5], "X"), (["a"], "X")):
+        with raises(DataError, field=field):
+            hasher.graded(X)
+
+
+def test_all_grades_are_0_where_all_sums_are_equal():
+    assert not FlyHash(SPECS[0]).graded(np.zeros((2, 5))).any()
+
+
+GOLDEN = [0, 0, 15, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0, 0, 9, 0, 3, 0, 0, 0]
+
+
+def test_golden_grades():
+    assert FlyHash(SPECS[4]).graded([[3, 1, -4, 0, 0.5]])[0].tolist() == GOLDEN
