@@ -7,7 +7,7 @@ import json
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from flwr_flynn.privacy import ledger as budgets
 from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.privacy.ledger_file import LedgerFile
 from tests.fakes import CLASSES, HASHER, RUN, SPEC
-from tests.fuzz_messages import COUNTS, MECHANISM, NOISY, PAIRS, RELEASES, SECURE, TWO, X, Y, check_counts
+from tests.fuzz_messages import COUNTS, MECHANISM, NOISY, PAIRS, READ, RELEASES, SECURE, TWO, X, Y, check_counts
 from tests.fuzzing import Decoder, Mutator
 
 # -------- settings
@@ -148,33 +148,6 @@ def _member(run: RunSpec, number: int, counts: CountsOfSpecs) -> Member:
     return Member(f"p{number}", str(number), "ab" * 32, sizes, () if run.bound else counts.sha256, "7")
 
 
-def as_version_0_1(content: bytes) -> bytes:
-    """A model file, or the file of a federation, as version 0.1 wrote it."""
-    with np.load(io.BytesIO(content)) as file:
-        arrays = dict(file)
-    header = json.loads(arrays["header"].tobytes())
-    (member,) = header["members"]
-    old = {
-        **{name: header[name] for name in ("classes", "feature_names", "guarantee")},
-        **{name: member[name] for name in ("spec", "fingerprint", "rule")},
-        "format": 2, "decay": "auto", "decay_": member["decay"],
-        "temperature": "auto", "temperature_": member["temperature"],
-        "reject_above": None, "reject_label": None,
-    }  # fmt: skip
-    if old["guarantee"] is None:
-        del old["guarantee"]
-    written = {"header": old}
-    if "extra" in arrays:
-        roster = json.loads(arrays["extra"].tobytes())
-        for later in ("phase", "selected", "max_members"):
-            del roster[later]
-        members = [{**each, "sha256": each["sha256"][0]} for each in roster["members"]]
-        written["ledger"] = {**roster, "format": 1, "members": members}
-    made = {name: np.frombuffer(json.dumps(values).encode(), np.uint8) for name, values in written.items()}
-    made["counts"] = arrays["counts_0"]
-    return npz({name: npy(array) for name, array in (made | {"digest": model_file.digest_of(*made.values())}).items()})
-
-
 class Files:
     """Decoders of files: each input is written to a folder first."""
 
@@ -187,6 +160,10 @@ class Files:
             model = FlyNNClassifier.from_counts(SPEC, counts, labels, feature_names=("p", "q", "r", "s"))
             model.save(folder / f"{place}.npz")
             self.models.append((folder / f"{place}.npz").read_bytes())
+        paired = replace(FlyNNClassifier.from_counts(SPEC, COUNTS[3], ["a", "b", "c"]).model_, pairs=READ)
+        for aligned in (False, True):
+            FlyNNClassifier.from_model(replace(paired, aligned=aligned)).save(folder / "paired.npz")
+            self.models.append((folder / "paired.npz").read_bytes())
         self.federations = []
         one, two = ([CountsOfSpecs((each,)) for each in some] for some in (COUNTS, RELEASES))
         runs: list[tuple[RunSpec, list[CountsOfSpecs], str]] = [
@@ -197,11 +174,10 @@ class Files:
             members = [_member(run, i, part) for i, part in enumerate(parts)]
             readouts = [Readout("balanced", 0.5)] * len(run.specs)
             weights = [1.0] if len(run.specs) == 1 else []
-            made = Federation(run, sum(parts[1:], parts[0]), members, readouts, weights, phase)
+            pairs = READ if place == 1 else None
+            made = Federation(run, sum(parts[1:], parts[0]), members, readouts, weights, phase, pairs=pairs)
             made.save(folder / f"f{place}.npz")
             self.federations.append((folder / f"f{place}.npz").read_bytes())
-        self.federations.append(as_version_0_1(self.federations[0]))
-        self.models.append(as_version_0_1(self.models[0]))
         self.parquets = parquets()
         self.budget = Budget(folder / "state", Policy(10.0, mechanisms=("simulated",)))
         self.request = SimulatedRelease(MECHANISM, 3)
@@ -234,7 +210,7 @@ class Files:
         for name in [name for name in ("header", "extra", "ledger") if name in arrays and mutator.one_in(2)]:
             text = mutator.json(arrays[name].tobytes().decode())
             arrays[name] = np.frombuffer(text.encode("utf-8", "replace"), np.uint8)
-        counts = mutator.choice([name for name in arrays if name.startswith("counts")])
+        counts = mutator.choice([name for name in arrays if name.startswith(("counts", "pairs", "bias"))])
         spoiled = mutator.array(arrays[counts]) if mutator.one_in(3) else None
         if isinstance(spoiled, np.ndarray) and not spoiled.dtype.hasobject:
             arrays[counts] = spoiled
@@ -255,6 +231,7 @@ class Files:
         again = FlyNNClassifier.load(path, max_bytes=2**22)
         assert (again.counts_, again.spec_, again.rule) == (model.counts_, model.spec_, model.rule)
         assert (again.decay_, again.temperature_) == (model.decay_, model.temperature_)
+        assert again.model_.sha256() == model.model_.sha256()
         np.testing.assert_array_equal(again.classes_, model.classes_)
         if model.n_features_in_ < 100:
             names = getattr(model, "feature_names_in_", None)
@@ -272,6 +249,7 @@ class Files:
         again = Federation.load(path, max_bytes=2**22)
         for name in ("run_spec", "totals", "members", "readouts", "weights", "phase", "max_members"):
             assert getattr(again, name) == getattr(federation, name)
+        assert (again.pairs and again.pairs.sha256()) == (federation.pairs and federation.pairs.sha256())
 
     # ---- a party's ledger of private answers
 

@@ -19,7 +19,7 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.compression import pack_numbers, pack_signed, sealed, unpack_numbers, unpack_signed
+from flwr_flynn.federated.compression import pack, pack_numbers, pack_signed, sealed, unpack_numbers, unpack_signed
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import NOISY_EXAMPLES, Party, PartyOptions, Samples
 from flwr_flynn.federated.phase import Context
@@ -27,6 +27,7 @@ from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest, searched
 from flwr_flynn.federated.phases.histograms import BothHistograms, HistogramsRequest
+from flwr_flynn.federated.phases.pairs import PairsRequest, PairTrialRequest
 from flwr_flynn.federated.phases.refinement import HeldOutRequest, RefinementRequest
 from flwr_flynn.federated.phases.secure import Summed
 from flwr_flynn.federated.phases.secure_columns import BinsRequest, RangeRequest
@@ -58,6 +59,16 @@ from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.leave_one_out import TEMPERATURES
 from flwr_flynn.model.model import ModelMember
+from flwr_flynn.model.pairs import (
+    LARGEST_BIAS,
+    LARGEST_PRODUCT,
+    PairFit,
+    PairSums,
+    learn_pairs,
+)
+from flwr_flynn.model.pairs import (
+    LARGEST_WEIGHT as LARGEST_PAIR_WEIGHT,
+)
 from flwr_flynn.model.refinement import LARGEST_WEIGHT, RefinementStatistic, class_factors, start_weights
 from flwr_flynn.model.scoring import Readout
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease, TopTLaplace, mechanism_from_dict
@@ -85,12 +96,16 @@ WIDE = FlyHash(HashSpec(n_features=4, hash_dim=1024, row_nnz=2, hash_nnz=16, see
 WIDE_COUNTS = [ClassCounts.from_data(WIDE, *wide) for wide in ((X[:1], CODES[:1], 3), (X, CODES, 3))]
 WIDE_COUNTS += [sum([WIDE_COUNTS[1]] * n, WIDE_COUNTS[0]) for n in (5, 300, 3000)]
 WEIGHTS, FACTORS = start_weights(PAIRS[1]), class_factors(PAIRS[1][0].n_per_class)
+FITS = [PairFit.of(PairSums.from_data(run.specs, X, CODES, len(CLASSES))) for run in (RUN, TWO)]
+READ = learn_pairs(TWO.specs, X, CODES, len(CLASSES), 0.5)
 SECURE_SUMS: list[Summed[Any]] = [
     RangeRequest(replace(COLUMNS, bound=256)),
     replace(COLUMNS, bound=256, window=(130, 10, 260, 20)),
     *(BinsRequest(HISTOGRAMS, 256, (np.arange(8) << KEY_BITS) // 2, by_class) for by_class in (False, True)),
     SelectionRequest(SECURE, CountsOfSpecs((COUNTS[3],)), ((Readout("balanced", 0.5),),)),
     RefinementRequest(SECURE, WEIGHTS[:1], FACTORS),
+    PairsRequest(SECURE),
+    PairTrialRequest(SECURE, FITS[0]),
 ]
 MOMENTS = [ColumnMoments.from_data(X[:n] * 10.0**n, CODES[:n], len(CLASSES), 2) for n in (0, 9, 40)]
 
@@ -216,8 +231,8 @@ def make_joined(mutator: Mutator) -> Any:
 # -------- requests
 
 
-ASKING = Party(Samples(X, Y, X[:10], Y[:10]))
-ASKING.options.__dict__["memory_limit"] = 2**20
+ASKING = Party(Samples(X, Y, X[:10], Y[:10]), PartyOptions(pairs=True))
+ASKING.options.__dict__["memory_limit"] = 2**21
 
 
 def request_seeds() -> list[Request[Any]]:
@@ -242,6 +257,10 @@ def request_seeds() -> list[Request[Any]]:
         RefinementRequest(TWO, WEIGHTS, FACTORS),
         RefinementRequest(TWO, WEIGHTS, FACTORS, members),
         EvaluationRequest(TWO, PAIRS[1], (readout, readout), (0.75, 0.25), refined=WEIGHTS),
+        *(PairsRequest(run) for run in (RUN, TWO)),
+        *(PairTrialRequest(run, fit) for run, fit in zip((RUN, TWO), FITS, strict=True)),
+        EvaluationRequest(RUN, (COUNTS[3],), (readout,), (1.0,), pairs=READ),
+        EvaluationRequest(TWO, PAIRS[1], (readout, readout), (0.75, 0.25), pairs=READ),
         EvaluationRequest(RUN, (COUNTS[3],), (readout,), (1.0,)),
         EvaluationRequest(TWO, PAIRS[1], (readout, Readout("balanced", 0.25, 1.0)), (0.75, 0.25)),
         EvaluationRequest(RUN, (COUNTS[1],), (readout,), (1.0,), tries=False),
@@ -307,12 +326,12 @@ class Parties:
 
     def __init__(self, folder: Path) -> None:
         budget = Budget(folder / "party", Policy(3.0, mechanisms=("laplace",)))
-        limit: dict[str, Any] = {"name": "Ulm", "memory_limit": 2**20}
+        limit: dict[str, Any] = {"name": "Ulm", "memory_limit": 2**21}
         held_out = {"X_test": X[:10], "y_test": Y[:10]}
         odd_X, odd_y = X.copy(), Y.astype(object)
         odd_X[3, 1], odd_y[5] = 1e300, SECRET
         self.clients = {
-            "open": FlyNNClient(X, Y, **held_out, **limit),
+            "open": FlyNNClient(X, Y, **held_out, **limit, pairs=True),
             "odd": FlyNNClient(odd_X, odd_y, X_test=odd_X, y_test=odd_y, **limit),
             "secure": FlyNNClient(X, Y, **held_out, **limit, secure=True),
             "leaving": FlyNNClient(X, Y, **held_out, **limit, leaves=True),
@@ -340,7 +359,7 @@ class Parties:
         phase = config.get(PHASE)
         gave_train, gave_results = bool(fit.parameters.tensors), STATISTIC in evaluation.metrics
         assert not gave_train or phase in ("columns", "histograms", "counts", "withdraw")
-        assert not gave_results or phase in ("selection", "held-out", "refinement", "evaluation")
+        assert not gave_results or phase in RESULTING
         if kind in ("open", "odd"):
             assert phase != "withdraw" or not gave_train
         if kind == "odd":
@@ -358,6 +377,7 @@ class Parties:
             raise PayloadError("declined")
 
 
+RESULTING = ("selection", "held-out", "refinement", "pairs", "pair trial", "evaluation")
 CLASSES_SENT = json.dumps(CLASSES)
 
 
@@ -411,6 +431,8 @@ def _bytes_of(total: Any) -> list[bytes]:
         return [each.tobytes() for each in (total.n_per_class, total.cells, total.counts)]
     if isinstance(total, RefinementStatistic):
         return [each.tobytes() for each in (*total.gradient, total.held_out, total.correct, total.before)]
+    if isinstance(total, PairSums):
+        return [each.tobytes() for each in (total.products, total.sums, total.n_per_class)]
     return [np.asarray(each).tobytes() for each in (total.to_limbs() if hasattr(total, "to_limbs") else total.tables)]
 
 
@@ -639,11 +661,11 @@ def use_ballot(given: list[Reply]) -> None:
     json.dumps(selection.to_dict(), allow_nan=False)
 
 
-def refining() -> Run:
-    """A run that has weights, and asks for its second round."""
-    run = Run(RunOptions(SPEC, CLASSES, 1, decay=0.5, refine_rounds=3))
-    party = Party(Samples(X, Y), PartyOptions(min_examples=1))
-    for channel in (TRAIN, EVALUATE, EVALUATE):
+def stopped(n_exchanges: int, **options: Any) -> Run:
+    """A run after the counting and so many exchanges behind it."""
+    run = Run(RunOptions(SPEC, CLASSES, 1, decay=0.5, **options))
+    party = Party(Samples(X, Y), PartyOptions(min_examples=1, pairs=True))
+    for channel in (TRAIN, *[EVALUATE] * n_exchanges):
         ask = run.ask(channel, ["1"])
         assert ask is not None
         answer = party.answer(ask.config, codec.read_tensors(ask.tensors))
@@ -653,7 +675,7 @@ def refining() -> Run:
     return run
 
 
-REFINING = Server(refining(), EVALUATE)
+REFINING = Server(stopped(2, refine_rounds=3), EVALUATE)  # it has weights, and asks for its second round
 ROUND = ASKING.answer(REFINING.ask.config, codec.read_tensors(REFINING.ask.tensors)).arrays
 
 
@@ -664,12 +686,7 @@ def make_round(mutator: Mutator) -> list[Reply]:
         spoiled = mutator.array(table if mutator.one_in(2) else figures)
         if isinstance(spoiled, np.ndarray) and spoiled.dtype == np.int64:
             figures, table = (figures, spoiled) if spoiled.ndim == 2 else (spoiled, table)
-    sent: list[Any] = tensors([figures, pack_signed(np.clip(table, -(2**61), 2**61))])
-    if mutator.one_in(3):
-        sent = mutator.tensors(sent)
-    statistic = codec.join([each for each in sent if isinstance(each, bytes)])
-    metrics: dict[str, Any] = {STATISTIC: mutator.raw(statistic) if mutator.one_in(3) else statistic}
-    return [reply_of_evaluation("1", mutator.value(len(X)) if mutator.one_in(10) else len(X), metrics)]
+    return spoiled_result(mutator, [figures, pack_signed(np.clip(table, -(2**61), 2**61))])
 
 
 def use_round(given: list[Reply]) -> None:
@@ -682,6 +699,73 @@ def use_round(given: list[Reply]) -> None:
     search = searched(state)
     assert search is not None
     assert all(np.abs(each).max() <= LARGEST_WEIGHT for each in search.trial)
+
+
+PAIRING, TRYING = (Server(stopped(n, pairs=24), EVALUATE) for n in (0, 1))
+N_ROWS = 24
+
+
+def answered(server: Server) -> list[np.ndarray]:
+    return ASKING.answer(server.ask.config, codec.read_tensors(server.ask.tensors)).arrays
+
+
+def spoiled_result(mutator: Mutator, arrays: list[np.ndarray]) -> list[Reply]:
+    """A reply over the evaluate channel, which may have faults in its arrays, and then in the message."""
+    sent: list[Any] = tensors(arrays)
+    if mutator.one_in(3):
+        sent = mutator.tensors(sent)
+    statistic = codec.join([each for each in sent if isinstance(each, bytes)])
+    metrics: dict[str, Any] = {STATISTIC: mutator.raw(statistic) if mutator.one_in(3) else statistic}
+    return [reply_of_evaluation("1", mutator.value(len(X)) if mutator.one_in(10) else len(X), metrics)]
+
+
+SENT_SUMS, SENT_TRIAL = answered(PAIRING), answered(TRYING)
+OWN_SUMS = PairSums.from_data(PAIRING.ask.request.run.specs, X, CODES, 3)  # type: ignore[attr-defined]
+
+
+def make_pairs(mutator: Mutator) -> list[Reply]:
+    sizes, triangle, sums = SENT_SUMS[0], OWN_SUMS.products[None], OWN_SUMS.sums
+    tables = [sizes.copy(), triangle.copy(), sums.copy()]
+    if mutator.one_in(2):
+        spoiled = mutator.array(tables[place := mutator.below(3)])
+        if isinstance(spoiled, np.ndarray) and spoiled.dtype == np.int64 and spoiled.ndim == tables[place].ndim:
+            tables[place] = np.clip(spoiled, 0, 2**62) if place else spoiled
+    return spoiled_result(mutator, [tables[0], *map(pack, tables[1:])])
+
+
+def use_pairs(given: list[Reply]) -> None:
+    batch = PAIRING.checked(given)
+    total = batch.total
+    np.testing.assert_array_equal(total.n_per_class, np.bincount(CODES))
+    assert total.products.shape == (N_ROWS * (N_ROWS + 1) // 2,)
+    assert 0 <= total.products.min() <= total.products.max() <= LARGEST_PRODUCT * len(X)
+    assert (total.sums <= 15 * total.n_per_class[:, None]).all()
+    state = PAIRING.ask.phase.fold(PAIRING.run.state, batch, PAIRING.context({"1": "Basel"}))
+    fit = state.results["pairs"].fit
+    assert np.abs(fit.weights.astype(np.int64)).max() <= LARGEST_PAIR_WEIGHT
+    assert np.abs(fit.bias).max() <= LARGEST_BIAS
+    assert 0 <= fit.leverage < 1
+
+
+def make_trial(mutator: Mutator) -> list[Reply]:
+    tables = [unpack_numbers(each, 1000, 2**62) for each in SENT_TRIAL]
+    if mutator.one_in(2):
+        spoiled = mutator.array(tables[place := mutator.below(3)])
+        if isinstance(spoiled, np.ndarray) and spoiled.dtype == np.int64 and spoiled.ndim == 1:
+            tables[place] = spoiled
+    return spoiled_result(mutator, [pack_numbers(each) for each in tables])
+
+
+def use_trial(given: list[Reply]) -> None:
+    batch = TRYING.checked(given)
+    left_out, correct, losses = batch.total.tables
+    assert (left_out[0] <= np.bincount(CODES)).all()
+    assert (correct <= left_out).all()
+    assert losses.min() >= 0
+    state = TRYING.ask.phase.fold(TRYING.run.state, batch, TRYING.context({"1": "Basel"}))
+    readout = state.results["pair trial"].readout
+    assert (readout is None) == (not left_out.any())
+    assert readout is None or (0 <= readout.accuracy <= 1 and 0 < readout.share < 1)
 
 
 # -------- secure sums
@@ -781,6 +865,8 @@ def decoders(folder: Path) -> list[Decoder]:
         Decoder("collect: secure sums of other phases", make_sums, use_sums, 2),
         Decoder("collect: selection", make_ballot, use_ballot, 2),
         Decoder("collect: refinement", make_round, use_round, 2),
+        Decoder("collect: pairs", make_pairs, use_pairs, 2),
+        Decoder("collect: pair trial", make_trial, use_trial, 2),
         Decoder("collect: evaluation", make_evaluation, use_evaluation, 2),
         Decoder("Run.take", make_replies(replies), use_taken, 1, memory=2**22),
         Decoder("secagg_checks.check", make_stage, use_stage, 2),

@@ -23,6 +23,7 @@ from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.histograms import HistogramsRequest
+from flwr_flynn.federated.phases.pairs import PairsRequest, PairTrialRequest
 from flwr_flynn.federated.phases.refinement import HeldOutRequest, RefinementRequest
 from flwr_flynn.federated.phases.secure_columns import BinsRequest, RangeRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
@@ -34,6 +35,7 @@ from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import ModelMember
+from flwr_flynn.model.pairs import PairFit, PairSums
 from flwr_flynn.model.refinement import start_weights
 from flwr_flynn.model.scoring import Readout
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts
@@ -49,6 +51,7 @@ EXACT, NOISY = RunSpec(SPEC, CLASSES), RunSpec(SPEC, CLASSES, Noisy(_NOISE))
 SECURE, SHARE = (RunSpec(SPEC, CLASSES, Secure(_BOUND, each)) for each in (None, _SHARE))
 _COUNTS, _READOUT = ClassCounts.from_data(EXACT.hasher, _X, _CODES, 3), Readout("balanced", 0.5, 1.0)
 _MEMBER, _WEIGHTS = ModelMember(SPEC, _COUNTS, _READOUT, 1.0), start_weights([_COUNTS])
+_FIT = PairFit.of(PairSums.from_data([SPEC], _X, _CODES, 3))
 
 _COLUMNS, _HISTOGRAMS = ColumnsRequest(4, CLASSES, True, 1), HistogramsRequest(np.zeros(4), CLASSES, 1)
 
@@ -66,6 +69,8 @@ FITS: dict[str, Request[Any]] = {
     "secure candidates": SelectionRequest(SECURE, CountsOfSpecs((_COUNTS,)), ((Readout("balanced", 0.5),),)),
     "secure held-out": HeldOutRequest(SECURE),
     "secure refinement": RefinementRequest(SECURE, _WEIGHTS, np.array([64, 64, 64]), (_MEMBER,)),
+    "secure pairs": PairsRequest(SECURE),
+    "secure pair trial": PairTrialRequest(SECURE, _FIT),
     "leave exact": WithdrawRequest(EXACT),
     "leave noisy": WithdrawRequest(NOISY),
     "leave secure exact": WithdrawRequest(SECURE),
@@ -76,6 +81,8 @@ EVALUATIONS: dict[str, Request[Any]] = {
     "held-out": HeldOutRequest(EXACT),
     "refinement": RefinementRequest(EXACT, _WEIGHTS, np.array([64, 64, 64]), (_MEMBER,)),
     "refinement, later": RefinementRequest(EXACT, _WEIGHTS, np.array([64, 64, 64])),
+    "pairs": PairsRequest(EXACT),
+    "pair trial": PairTrialRequest(EXACT, _FIT),
     "evaluation": EvaluationRequest(EXACT, (_COUNTS,), (_READOUT,), (1.0,)),
     "model": EvaluationRequest(EXACT, (_COUNTS,), (_READOUT,), (1.0,), tries=False, refined=_WEIGHTS),
 }
@@ -91,6 +98,7 @@ VALUES: dict[str, Any] = {
     "memory-limit": 1.0,
     "min-examples": 1,
     "personal": False,
+    "pairs": True,
     "max-epsilon": 1.0,
     "max-delta": 1e-4,
     "secure": True,

@@ -16,8 +16,14 @@ pytest.importorskip("opendp")
 pytest.importorskip("dp_accounting")
 
 REFINEMENT = {"held-out", "refinement", "refinement, later"}
+PAIRS = {"pairs", "pair trial"}
 SUMS = {f"secure {name}" for name in ("range", "columns", "bins", "histograms", "candidates", "held-out", "refinement")}
-OPEN = {"columns", "histograms", "exact", "secure exact", "candidates", "evaluation", "model"} | REFINEMENT | SUMS
+SUMS |= {f"secure {name}" for name in PAIRS}
+OPEN = (
+    {"columns", "histograms", "exact", "secure exact", "candidates", "pair trial", "evaluation", "model"}
+    | REFINEMENT
+    | SUMS
+)
 PRIVATE = {"noisy", "model"}  # the model comes to the party; what it answers to that tells nothing of its records
 
 DEPLOYED = {
@@ -30,6 +36,7 @@ DEPLOYED = {
     "memory-limit": OPEN,
     "min-examples": OPEN,
     "personal": OPEN,
+    "pairs": OPEN | {"pairs"},
     "secure": {"secure exact", "model"} | SUMS,
     "leave": {"leave exact", "leave secure exact", "model"},
     "policy": PRIVATE,
@@ -41,6 +48,7 @@ DEPLOYED = {
     "policy, memory-limit": PRIVATE,
     "policy, min-examples": PRIVATE,
     "policy, personal": PRIVATE,
+    "policy, pairs": PRIVATE,
     "policy, secure": {"secure share", "model"},
     "policy, leave": {"leave noisy", "model"},
     "policy, mechanisms": {"model"},
@@ -52,7 +60,7 @@ DEPLOYED = {
     "policy, response-seconds": PRIVATE,
     "policy, secure, leave": {"model"},
 }
-SIMULATED = {"nothing": OPEN}
+SIMULATED = {"nothing": OPEN | {"pairs"}}
 """What is not listed answers nothing, not even to a model."""
 
 

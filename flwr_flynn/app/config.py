@@ -208,12 +208,13 @@ class RunConfig(
             if self.is_private and self.mechanism_kind != "gaussian":
                 raise self.refused("mechanism", "gaussian with secure = true (give a delta)", self.mechanism_kind)
         if self.is_private:
-            if self.refine_rounds:
-                raise self.refused("refine_rounds", "0 with epsilon")
+            for name in ("refine_rounds", "pairs"):
+                if getattr(self, name):
+                    raise self.refused(name, "0 with epsilon")
             self._require_unscaled("epsilon, which covers no sums of columns")
         if self.groups:
             self._require_unscaled("groups, as any party can spoil sums of columns")
-            for name in ("refine_rounds", "align", "epsilon", "secure"):
+            for name in ("refine_rounds", "pairs", "align", "epsilon", "secure"):
                 if getattr(self, name):
                     raise self.refused(name, "none with groups")
         expected = f"none with action = {self.action}, which takes it from the federation's file"
@@ -277,6 +278,11 @@ class NodeConfig(Settings):
         True,
         "the party's copy of the model gets the class frequencies of its own training samples beside it, where "
         "leave-one-out over these decides for them; not with `max-epsilon`",
+    )
+    pairs: bool = setting(
+        False,
+        "pair sums may leave the party in clear where a run asks for them by `pairs`; they tell far more than counts. "
+        "In secure sums they leave without it",
     )
     max_epsilon: float = setting(
         0.0,

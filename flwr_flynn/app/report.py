@@ -34,6 +34,7 @@ from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import ModelMember, counts_sha256
+from flwr_flynn.model.pairs import learn_pairs
 from flwr_flynn.model.selection import fit_members
 from flwr_flynn.model.weight_search import refine
 from flwr_flynn.privacy import Mechanism
@@ -45,6 +46,7 @@ EQUALITIES = {
     "histograms_equal": "  histograms of the columns equal",
     "selection_equal": "  selection equal",
     "refined_equal": "  refinement equal",
+    "pairs_equal": "  pair sums equal",
 }
 """Comparisons with the pooled data, and their names in the table."""
 
@@ -86,6 +88,7 @@ def compiled(
         "groups": _groups(run),
         "alignment": _alignment(run),
         "refinement": _refinement(run),
+        "pairs": _pairs(run),
         "traffic": {name: {"parties": traffic.replied, **traffic.per_party} for name, traffic in run.traffic.items()},
         "forecast": None if bytes_ahead is None else {name: asdict(each) for name, each in bytes_ahead.items()},
         "classes": list(model.classes_.tolist()),
@@ -149,6 +152,20 @@ def _refinement(run: Run) -> dict[str, Any] | None:
         "accuracies": list(search.accuracies[1:]),
         "is_used": search.best is not None,
         "missing": {name: missing for name, missing in found.items() if missing},
+    }
+
+
+def _pairs(run: Run) -> dict[str, Any] | None:
+    """Size, accuracy and weight of the pair sums, and parties that missed an exchange; None without them."""
+    found = {name: run.state.results[name] for name in ("pairs", "pair trial") if name in run.state.results}
+    if len(found) < 2:
+        return None
+    readout = found["pair trial"].readout
+    return {
+        "rows": len(found["pairs"].fit.weights),
+        "accuracy": None if readout is None else readout.accuracy,
+        "share": None if readout is None else readout.share,
+        "missing": {name: each.missing for name, each in found.items() if each.missing},
     }
 
 
@@ -242,6 +259,12 @@ def compared(
             unrefined = replace(model, members=tuple(parts), refined=None)
             pooled_model = refine(unrefined, X, codes, config.refine_rounds, -1)
             found["refined_equal"] = pooled_model.sha256() == model.sha256()
+    if (trial := results.get("pair trial")) is not None and trial.readout is not None:
+        found["pairs_equal"] = None
+        if complete and found.get("selection_equal", True) and not (trial.missing or results["pairs"].missing):
+            accuracy = None if selection is None else selection.accuracy
+            pooled_pairs = learn_pairs(trial.readout.specs, X, codes, n_classes, accuracy, -1)
+            found["pairs_equal"] = pooled_pairs is not None and pooled_pairs.sha256() == trial.readout.sha256()
     pooled, federated = counts_sha256(parts), counts_sha256(model.members)
     return {"pooled": pooled, "equal": pooled == federated if complete else None, **found}
 
@@ -279,7 +302,7 @@ def table(report: dict[str, Any], folder: Path) -> str:
         rows.append(("  samples dealt out", f"{handed_out} of {points}; those not trained on are held out"))
         if simulation["empty_parties"]:
             rows.append(("  parties with no samples", f"{simulation['empty_parties']}"))
-    rows += _hash_rows(report) + _refinement_rows(report)
+    rows += _hash_rows(report) + _refinement_rows(report) + _pairs_rows(report)
     if privacy:
         promise = "NONE: seeded noise, for simulations"
         if privacy["epsilon"] is not None:
@@ -378,7 +401,8 @@ def _refinement_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     refinement = report["refinement"]
     if refinement is None:
         can_be = report["selection"] is not None and report["action"] != "evaluate"
-        return [("refinement", "none; refine-rounds=6 would add rounds of it, for more bytes")] if can_be else []
+        text = "none; pairs=1024, or refine-rounds=6, would make the model more accurate, for more bytes"
+        return [("refinement", text)] if can_be and report["pairs"] is None else []
     if not refinement["accuracies"]:
         return [("refinement", "none: no party with samples replied")]
     before, found = refinement["accuracy_before"], refinement["accuracies"]
@@ -386,6 +410,19 @@ def _refinement_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     text = f"{before:.4f} before, {max(found):.4f} in round {found.index(max(found)) + 1} of {len(found)}{used}"
     rows = [("refinement, held out", text)]
     for phase, missing in refinement["missing"].items():
+        rows += [(f"  {phase}: {name}", reason) for name, reason in missing.items()]
+    return rows
+
+
+def _pairs_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
+    pairs = report["pairs"]
+    if pairs is None:
+        return []
+    rows = [("pair sums", "none: too few parties replied")]
+    if pairs["accuracy"] is not None:
+        text = f"{pairs['rows']} rows, leave-one-out {pairs['accuracy']:.4f}, weight {pairs['share']:.2f}"
+        rows = [("pair sums", text)]
+    for phase, missing in pairs["missing"].items():
         rows += [(f"  {phase}: {name}", reason) for name, reason in missing.items()]
     return rows
 

@@ -49,6 +49,7 @@ from flwr_flynn.flower.secagg import workflow
 from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.counts import memory_needed
+from flwr_flynn.model.pairs import memory_of_pairs
 from flwr_flynn.model.weight_search import BYTES_PER_WEIGHT
 
 _ENDLESS = 10**9  # seconds: 30 years
@@ -199,6 +200,7 @@ def _strategy(
         rule=config.rule if before is None or config.rule != RunConfig.rule else before.readout.rule,
         min_examples=config.min_examples,
         refine_rounds=config.refine_rounds,
+        pairs=config.pairs,
         align=config.align and before is None,
         groups=config.groups,
         trusted=_trusted(config),
@@ -341,6 +343,11 @@ def what_to_train(config: RunConfig, parties: int | None) -> tuple[HashPlan, lis
         largest = sorted((spec.hash_dim for spec in specs), reverse=True)[: plan.most_members]
         n_weights = len(classes) * sum(largest)
         needs[f"the refinement of {n_weights} weights"] = BYTES_PER_WEIGHT * n_weights
+    if config.pairs:
+        needed = memory_of_pairs(config.pairs, len(classes))
+        if config.secure:  # two digits or more for each sum
+            needed += max(ENTRY_BYTES, 16 * (config.min_available or parties or 1)) * config.pairs**2
+        needs[f"pair sums of {config.pairs} rows"] = needed
     if plan.needs_sums:
         request = ColumnsRequest(plan.n_features, classes, plan.needs_classes, config.min_examples)
         columns = f"{plan.n_features} columns for {len(classes)} classes"

@@ -35,6 +35,7 @@ from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import Model, ModelMember, counts_sha256
+from flwr_flynn.model.pairs import PairReadout
 from flwr_flynn.model.refinement import Weights
 from flwr_flynn.model.scoring import Readout
 from flwr_flynn.privacy import mechanism_from_dict
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from flwr_flynn.federated.phase import RunState
 
 _FORMAT = 3
-_FORMAT_2 = {"format", "mode", "bound", "mechanism", "phase", "members"}
 _LONGEST = 64  # characters of a name, a node or a run
 _HEX = re.compile("[0-9a-f]{64}")
 _AFTER_REFINEMENT = ("evaluation", "")  # phases that are due then
@@ -73,6 +73,8 @@ class Federation:
         Candidates that the model keeps, at most; until the selection.
     refined : tuple of arrays, optional
         Weights of the refined model, after the last round of the refinement.
+    pairs : PairReadout, optional
+        Scores of the model from pair sums, after their trial.
     """
 
     run_spec: RunSpec
@@ -83,6 +85,7 @@ class Federation:
     phase: str = ""
     max_members: int = 1
     refined: Weights | None = None
+    pairs: PairReadout | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "readouts", tuple(self.readouts))
@@ -96,8 +99,8 @@ class Federation:
             raise ModelFileError("totals", f"{len(self.run_spec.specs)}, one for each spec", len(self.totals.parts))
         if not isinstance(self.phase, str) or len(self.phase) > 64 or not self.phase.isprintable():
             raise ModelFileError("phase", "a name of at most 64 characters on one line", type(self.phase).__name__)
-        if self.refined is not None and self.phase not in _AFTER_REFINEMENT:
-            raise ModelFileError("phase", "evaluation, or none, with a refined model", self.phase)
+        if (self.refined is not None or self.pairs is not None) and self.phase not in _AFTER_REFINEMENT:
+            raise ModelFileError("phase", "evaluation, or none, with a refined model or pair sums", self.phase)
         members = sorted(self.members, key=lambda member: (member.name, member.node))
         object.__setattr__(self, "members", tuple(members))
         self._check_members()
@@ -128,21 +131,26 @@ class Federation:
     @classmethod
     def of_run(cls, state: RunState, options: RunOptions, members: Sequence[Member], phase: str) -> Federation:
         """The state of a run; after its selection that of the selected specs."""
-        from flwr_flynn.federated.phases.evaluation import kept_specs, members_of, refined_of
+        from flwr_flynn.federated.phases.evaluation import kept_specs, members_of, pairs_of, refined_of
 
+        if phase in ("pairs", "pair trial") and not options.has_members:
+            # They depend on candidates that are not selected, too, and on the accuracy: a later run selects anew.
+            phase = "selection" if "selection" in state.results else phase
+            state = state.without(["selection"])
         run, totals, chosen = state.run_spec, state.results["counts"], members_of(state, options)
         # A search that is not over is not saved: a later run begins it anew.
-        refined = refined_of(state, options) if phase in _AFTER_REFINEMENT else None
+        is_over = phase in _AFTER_REFINEMENT
+        refined, pairs = (refined_of(state, options), pairs_of(state, options)) if is_over else (None, None)
         if phase == "" or "selection" in state.results or options.has_members:
             indices = kept_specs(state, options)
             run, totals = run.only(indices), CountsOfSpecs(tuple(totals.parts[index] for index in indices))
             members = [replace(m, sha256=tuple(m.sha256[i] for i in indices)) if m.sha256 else m for m in members]
             weights = [member.weight for member in chosen]
             readouts = [member.readout for member in chosen]
-            return cls(run, totals, members, readouts, weights, phase, refined=refined)
-        refined = refined if len(run.specs) == 1 else None
+            return cls(run, totals, members, readouts, weights, phase, refined=refined, pairs=pairs)
+        refined, pairs = (refined, pairs) if len(run.specs) == 1 else (None, None)
         readouts = [chosen[0].readout] * len(run.specs)
-        return cls(run, totals, members, readouts, (), phase, options.max_members, refined)
+        return cls(run, totals, members, readouts, (), phase, options.max_members, refined, pairs)
 
     @property
     def is_selected(self) -> bool:
@@ -176,7 +184,8 @@ class Federation:
         members = tuple(map(ModelMember, run.specs, self.totals.parts, self.readouts, weights))
         is_aligned = run.n_aligned == len(members)  # not before the selection, which some may not survive
         names = run.feature_names
-        return Model(members, np.array(run.classes), names, run.guarantee, self.refined, aligned=is_aligned)
+        facts = run.guarantee, self.refined
+        return Model(members, np.array(run.classes), names, *facts, aligned=is_aligned, pairs=self.pairs)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file, whole or not at all: after a crash there is the old one or the new one."""
@@ -201,14 +210,7 @@ class Federation:
         with model_file.reading(path, max_bytes) as (model, roster):
             if not isinstance(roster, dict):
                 raise ModelFileError("roster", "one", "none", text="a model without a roster: nobody can join or leave")
-            old = set(roster) - {"decay"} == {"format", "mode", "bound", "mechanism", "members"}
-            if old and type(roster["format"]) is int and roster["format"] == 1:  # version 0.1
-                roster = {name: roster[name] for name in roster if name != "decay"} | {"format": 2, "phase": ""}
-            if set(roster) == _FORMAT_2 and type(roster["format"]) is int and roster["format"] == 2:  # version 0.2
-                # It had one member, selected unless the selection was still to come.
-                is_selected = len(model.members) == 1 and roster["phase"] not in ("counts", "selection")
-                roster = roster | {"format": _FORMAT, "selected": is_selected, "max_members": 1}
-            expected = {*_FORMAT_2, "selected", "max_members"}
+            expected = {"format", "mode", "bound", "mechanism", "phase", "members", "selected", "max_members"}
             if "reference" in roster:
                 expected |= {"n_aligned", "reference"}
             if set(roster) != expected or type(roster["format"]) is not int or roster["format"] != _FORMAT:
@@ -234,7 +236,7 @@ class Federation:
                 raise ModelFileError("selected", "True or False", type(roster["selected"]).__name__)
             readouts = [member.readout for member in model.members]
             weights = [member.weight for member in model.members] if roster["selected"] else []
-            rest = roster["phase"], roster["max_members"], model.refined
+            rest = roster["phase"], roster["max_members"], model.refined, model.pairs
             return cls(run, totals, members, readouts, weights, *rest)
 
 
@@ -248,7 +250,6 @@ def _member(values: Any, n_classes: int) -> Member:
     key, sizes, sha256 = values["key"], values["sizes"], values["sha256"]
     if key != "" and not _is_hex(key):
         raise ModelFileError("key", "64 hexadecimal digits or none", str(key)[:64])
-    sha256 = [] if sha256 is None else [sha256] if isinstance(sha256, str) else sha256  # version 0.1 had one or None
     if not isinstance(sha256, list) or not all(map(_is_hex, sha256)):
         raise ModelFileError("sha256", "a list of 64 hexadecimal digits each", type(sha256).__name__)
     if sizes is not None:

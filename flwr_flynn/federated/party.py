@@ -102,6 +102,9 @@ class PartyOptions:
         models can learn counts of the held-out samples from them.
     secure : bool, default=False
         Let figures leave in secure sums only, see `flwr_flynn.secagg`.
+    pairs : bool, default=False
+        Let pair sums leave in clear, see `model.pairs`: they tell far more than counts. In secure sums they leave
+        without it.
     personal : bool, default=True
         Let leave-one-out over the training samples decide whether the party's copy of the model gets its own class
         frequencies, see `model.personal`. Not with a budget.
@@ -120,6 +123,7 @@ class PartyOptions:
     budget: Budget | None = None
     evaluates: bool = False
     secure: bool = False
+    pairs: bool = False
     personal: bool = True
     leaves: bool = False
     response_seconds: float = 0.0
@@ -133,7 +137,7 @@ class PartyOptions:
         n_threads(self.n_jobs)
         for name in ("memory_limit", "min_examples"):
             object.__setattr__(self, name, integer(name, getattr(self, name)))
-        for name in ("evaluates", "secure", "personal", "leaves"):
+        for name in ("evaluates", "secure", "pairs", "personal", "leaves"):
             boolean(name, getattr(self, name))
         number("response_seconds", self.response_seconds, least=0)
 

@@ -1,20 +1,21 @@
 """The plan of a run: which phases follow from its options.
 
-===========  ==============================================================
+===========  ========================================================================
 purpose      phases
-===========  ==============================================================
-train        columns, histograms, counts, selection, refinement, evaluation
-join         counts (added), selection, refinement, evaluation
-withdraw     counts (taken out), selection, refinement, evaluation
+===========  ========================================================================
+train        columns, histograms, counts, selection, refinement or pairs, evaluation
+join         counts (added), selection, refinement or pairs, evaluation
+withdraw     counts (taken out), selection, refinement or pairs, evaluation
 evaluate     evaluation
 resume       the phase where a run stopped, and those after it
-===========  ==============================================================
+===========  ========================================================================
 
 In a secure run a phase "range" comes before the columns, phases "bins 1" to "bins 4" come before the histograms, and
-all but the evaluation are on the train channel. The refinement is phase "held-out" and a phase for each round; a run
-that stopped in it begins it anew. Left out are columns and histograms without a plan that derives specs from them; the
-selection for one candidate, where nobody tries the model, and for noisy counts; the refinement without `refine_rounds`;
-and the evaluation where nobody gets the model. The option `phases` takes the place of the whole plan.
+all but the evaluation are on the train channel. The refinement is phase "held-out" and a phase for each round, and
+phase "pairs" has "pair trial" behind it; a run that stopped in either begins it anew, for pairs with the selection that
+was made. Left out are columns and histograms without a plan that derives specs from them; the selection for one
+candidate, where nobody tries the model, and for noisy counts; the refinement without `refine_rounds`, and pairs without
+`pairs`; and the evaluation where nobody gets the model. The option `phases` takes the place of the whole plan.
 """
 
 from __future__ import annotations
@@ -24,7 +25,16 @@ from dataclasses import replace
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import Phase
-from flwr_flynn.federated.phases import columns, counts, evaluation, histograms, refinement, secure_columns, selection
+from flwr_flynn.federated.phases import (
+    columns,
+    counts,
+    evaluation,
+    histograms,
+    pairs,
+    refinement,
+    secure_columns,
+    selection,
+)
 from flwr_flynn.federated.phases.secure import collect_secure
 from flwr_flynn.federated.protocol import TRAIN
 from flwr_flynn.federated.run_spec import Secure
@@ -55,13 +65,14 @@ def _default(options: RunOptions) -> list[Phase]:
         counts.phase_for(options),
         *([selection.SELECTION] if options.selects and not is_selected else []),
         *refinement.refinements(options.refine_rounds),
+        *([pairs.PAIRS, pairs.PAIR_TRIAL] if options.pairs else []),
     ]
     if is_secure:  # SecAgg+ is a protocol of the train channel
         plan = [replace(phase, channel=TRAIN, collect=collect_secure) for phase in plan]
     return plan + ([evaluation.EVALUATION] if options.is_evaluated or options.hand_out else [])
 
 
-_ORDER = ("columns", "histograms", "counts", "selection", "held-out", "evaluation")
+_ORDER = ("columns", "histograms", "counts", "selection", "held-out", "pairs", "evaluation")
 
 
 def _rest(plan: list[Phase], stopped: str) -> list[Phase]:
@@ -69,6 +80,8 @@ def _rest(plan: list[Phase], stopped: str) -> list[Phase]:
     names = [phase.name for phase in plan]
     if stopped.startswith("refinement "):  # the weights are not saved
         stopped = "held-out"
+    elif stopped == pairs.PAIR_TRIAL.name:  # the sums neither
+        stopped = pairs.PAIRS.name
     # With other options than before, the plan may leave out the very phase that was due.
     due = (stopped, *_ORDER[_ORDER.index(stopped) + 1 :]) if stopped in _ORDER else (stopped,)
     first = next((names.index(name) for name in due if name in names), None)

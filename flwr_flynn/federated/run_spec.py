@@ -174,7 +174,7 @@ class RunSpec:
     def entries(self) -> dict[str, str | bytes]:
         """Config entries without the fingerprints of the hashes, for which their rows must be drawn."""
         config: dict[str, str | bytes] = {
-            key("specs"): zlib.compress(json.dumps(_referring([spec.to_dict() for spec in self.specs])).encode(), 9),
+            key("specs"): deflated_specs(self.specs),
             key("classes"): json.dumps(self.classes),
             key("mode"): self.mode.name,
         }
@@ -197,11 +197,7 @@ class RunSpec:
     def from_config(cls, config: Config) -> RunSpec:
         """The run that a server announced; its rows are drawn by `agree_on_rows`."""
         try:
-            specs = _inflated(config)
-            if not isinstance(specs, list) or not 1 <= len(specs) <= MAX_SPECS:
-                got = len(specs) if isinstance(specs, list) else type(specs).__name__
-                raise PayloadError(key("specs"), f"a list of 1 to {MAX_SPECS} specs", got)
-            parsed, classes = [HashSpec.from_dict(spec) for spec in _referred(specs)], config.json("classes", MAX_CHARS)
+            parsed, classes = announced_specs(config, "specs", MAX_SPECS), config.json("classes", MAX_CHARS)
             alignment: tuple[Any, ...] = ()
             if "reference" in config:
                 shape = len(checked_classes(classes)), parsed[0].n_features
@@ -212,13 +208,7 @@ class RunSpec:
 
     def agree_on_rows(self, config: Config) -> tuple[FlyHash, ...]:
         """Draw the rows, and refuse them unless the server drew the same."""
-        announced = config.text("fingerprints", 65 * len(self.specs) - 1).split(" ")
-        if len(announced) != len(self.specs):
-            raise PayloadError(key("fingerprints"), f"{len(self.specs)}, one for each spec", len(announced))
-        for fingerprint, hasher in zip(announced, self.hashers, strict=True):
-            if fingerprint != hasher.fingerprint:  # another version of flwr-flynn
-                got = f"{hasher.fingerprint[:12]}...; are the versions of flwr-flynn the same?"
-                raise PayloadError("fingerprint", f"{fingerprint[:12]}...", got)
+        check_fingerprints(config, "fingerprints", self.hashers)
         return self.hashers
 
     def codes(self, y: npt.ArrayLike) -> npt.NDArray[np.int64]:
@@ -226,11 +216,38 @@ class RunSpec:
         return codes_of(self.classes, y)
 
 
-def _inflated(config: Config) -> Any:
+def check_fingerprints(config: Config, name: str, hashers: Sequence[FlyHash]) -> None:
+    """Refuse rows unless the server drew the same for each hash, by the fingerprints that it announced."""
+    announced = config.text(name, 65 * len(hashers) - 1).split(" ")
+    if len(announced) != len(hashers):
+        raise PayloadError(key(name), f"{len(hashers)}, one for each spec", len(announced))
+    for fingerprint, hasher in zip(announced, hashers, strict=True):
+        if fingerprint != hasher.fingerprint:  # another version of flwr-flynn
+            got = f"{hasher.fingerprint[:12]}...; are the versions of flwr-flynn the same?"
+            raise PayloadError("fingerprint", f"{fingerprint[:12]}...", got)
+
+
+def deflated_specs(specs: Sequence[HashSpec], known: Sequence[HashSpec] = ()) -> bytes:
+    """Specs as a config entry, which refer to those that the party `known` already for vectors that these have, too."""
+    values = _referring([spec.to_dict() for spec in (*known, *specs)])
+    return zlib.compress(json.dumps(values[len(known) :]).encode(), 9)
+
+
+def announced_specs(config: Config, name: str, most: int, known: Sequence[HashSpec] = ()) -> tuple[HashSpec, ...]:
+    """The specs of a config entry of `deflated_specs`, which may come from anybody; at most so many."""
+    specs = _inflated(config, name)
+    if not isinstance(specs, list) or not 1 <= len(specs) <= most:
+        got = len(specs) if isinstance(specs, list) else type(specs).__name__
+        raise PayloadError(key(name), f"a list of 1 to {most} specs", got)
+    values = _referred([*(spec.to_dict() for spec in known), *specs])
+    return tuple(HashSpec.from_dict(spec) for spec in values[len(known) :])
+
+
+def _inflated(config: Config, name: str) -> Any:
     """The JSON value in deflated specs, which may come from anybody: no more is expanded than a text of that size."""
-    raw, expected = config.entries.get(key("specs")), f"a deflated text of at most {MAX_CHARS} characters"
+    raw, expected = config.entries.get(key(name)), f"a deflated text of at most {MAX_CHARS} characters"
     if not isinstance(raw, bytes):
-        raise PayloadError(key("specs"), expected, "nothing" if raw is None else type(raw).__name__)
+        raise PayloadError(key(name), expected, "nothing" if raw is None else type(raw).__name__)
     inflater = zlib.decompressobj()
     try:
         text = inflater.decompress(raw, MAX_CHARS + 1)
@@ -238,7 +255,7 @@ def _inflated(config: Config) -> Any:
             raise ValueError
         return json.loads(text)
     except (zlib.error, ValueError, RecursionError):
-        raise PayloadError(key("specs"), expected, f"{len(raw)} bytes that are none") from None
+        raise PayloadError(key(name), expected, f"{len(raw)} bytes that are none") from None
 
 
 _VECTORS = ("center", "scale", "edges", "row_weights")  # which specs of a run often share

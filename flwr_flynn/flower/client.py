@@ -51,8 +51,10 @@ class FlyNNClient(NumPyClient):
         request.
     width : callable, optional
         Beside `load`: called like it, it returns the number of columns, without a look at the samples.
-    name, memory_limit, min_examples, n_jobs, budget, evaluates, secure, personal, leaves, response_seconds, on_model
+    name, memory_limit, min_examples, n_jobs, budget, evaluates, secure, pairs, personal, leaves
         As for `federated.party.PartyOptions`.
+    response_seconds, on_model
+        Likewise.
 
     Raises
     ------
@@ -90,6 +92,7 @@ class FlyNNClient(NumPyClient):
         budget: Budget | None = None,
         evaluates: bool = False,
         secure: bool = False,
+        pairs: bool = False,
         personal: bool = True,
         leaves: bool = False,
         response_seconds: float = 0.0,
@@ -101,8 +104,8 @@ class FlyNNClient(NumPyClient):
             raise ConfigError("X, y", "both, or load", "neither" if X is None and y is None else "one of them")
         if (X_test is None) != (y_test is None):
             raise ConfigError("X_test, y_test", "both or neither", "one of them")
-        given: dict[str, Any] = {"evaluates": evaluates, "secure": secure, "personal": personal, "leaves": leaves}
-        given |= {"response_seconds": response_seconds, "on_model": on_model}
+        given: dict[str, Any] = {"evaluates": evaluates, "secure": secure, "pairs": pairs, "personal": personal}
+        given |= {"leaves": leaves, "response_seconds": response_seconds, "on_model": on_model}
         options = PartyOptions(name, memory_limit, min_examples, n_jobs, budget, **given)
         self.name = name
         self.party = Party(load or Samples(X, y, X_test, y_test), options, secagg.require_mask, progress, width)

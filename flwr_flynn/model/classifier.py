@@ -11,13 +11,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import log_softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_is_fitted
 
-from flwr_flynn.errors import DataError, SpecError
+from flwr_flynn.errors import ConfigError, DataError, SpecError
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model import model_file
 from flwr_flynn.model.candidates import EFFORTS, CenterAndScale, HashPlan, suggest_decay
@@ -25,10 +24,10 @@ from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import SCALINGS, ColumnMoments
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import Model, ModelMember, Readout, class_codes
-from flwr_flynn.model.personal import log_frequencies, own_prior
+from flwr_flynn.model.pairs import LEAST_ROWS, MOST_ROWS, learn_pairs, pair_specs
 from flwr_flynn.model.prediction import PredictionMixin
 from flwr_flynn.model.scoring import RULES, suggest_temperature
-from flwr_flynn.model.selection import fit_members
+from flwr_flynn.model.selection import fit_and_judge
 from flwr_flynn.model.weight_search import refine
 
 Floats = npt.NDArray[np.float64]
@@ -81,6 +80,9 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
     refine_rounds : int, default=0
         Rounds by which `fit` refines the model, see `model.refinement`: more accurate on many samples, and slower.
         `partial_fit`, `merge` and `forget` that change the counts go back to the model without refinement.
+    pairs : int, default=0
+        Rows of the hashes of pair sums, from 16 to 4096, by which `fit` makes the model more accurate, see
+        `model.pairs`; 1024 or 2048 are good values, 0 is none. Not with `refine_rounds`, and dropped like these.
 
     Attributes
     ----------
@@ -116,6 +118,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         "effort": [StrOptions(set(EFFORTS))],
         "max_members": [Interval(Integral, 1, None, closed="left")],
         "refine_rounds": [Interval(Integral, 0, None, closed="left")],
+        "pairs": [Options(Integral, {0}), Interval(Integral, LEAST_ROWS, MOST_ROWS, closed="both")],
     }
 
     def __init__(
@@ -135,6 +138,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         effort: str = "default",
         max_members: int = 3,
         refine_rounds: int = 0,
+        pairs: int = 0,
     ) -> None:
         self.spec = spec
         self.hash_dim = hash_dim
@@ -151,6 +155,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         self.effort = effort
         self.max_members = max_members
         self.refine_rounds = refine_rounds
+        self.pairs = pairs
 
     # -------- other ways to make one
 
@@ -222,13 +227,20 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
     def fit(self, X: Any, y: npt.ArrayLike) -> Self:
         """Learn from samples, (n, d), and labels, (n,), and forget all before. If this fails, nothing is forgotten."""
         self._validate_params()
+        if self.pairs and self.refine_rounds:
+            raise ConfigError("pairs", "0 with refine_rounds", self.pairs)
         fresh = copy(self)  # receives the attributes of `validate_data`, which must not meet counts of other data
         X, y = fresh._validated(X, y, reset=True)
         check_classification_targets(y)
         classes, codes = np.unique(y, return_inverse=True)
-        chosen = fresh._select(X, codes, len(classes))
+        specs = fresh._specs(X, codes, len(classes))
+        chosen, accuracy = fresh._select(specs, X, codes, len(classes))
         members = [replace(each, readout=fresh._readout(each.counts, each.readout)) for each in chosen]
         fresh._set_model(members, classes)
+        if self.pairs:
+            own = pair_specs(specs, int(self.pairs))
+            pairs = learn_pairs(own, X, codes, len(classes), accuracy, self.n_jobs)
+            fresh.model_ = replace(fresh.model_, pairs=pairs)
         if self.refine_rounds:
             fresh.model_ = refine(fresh.model_, X, codes, self.refine_rounds, self.n_jobs)
         self.__dict__ = fresh.__dict__
@@ -255,7 +267,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         check_classification_targets(y)
         codes = class_codes(known, y)
         if first:
-            chosen = fresh._select(X, codes, len(known))
+            chosen, _ = fresh._select(fresh._specs(X, codes, len(known)), X, codes, len(known))
             # Members stay those of the first batch; readouts follow the counts, as later samples have a say in these.
             fresh._set_model([replace(each, readout=fresh._readout(each.counts)) for each in chosen], known)
             self.__dict__ = fresh.__dict__
@@ -320,7 +332,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         if any(new != member.counts for new, member in zip(counts, self.model_.members, strict=True)):
             pairs = zip(self.model_.members, counts, strict=True)
             members = tuple(replace(member, counts=new, readout=self._readout(new)) for member, new in pairs)
-            self.model_ = replace(self.model_, members=members, guarantee=None, refined=None, prior=None)
+            self.model_ = replace(self.model_, members=members, guarantee=None, refined=None, pairs=None, prior=None)
         elif self.model_.prior is not None:
             self.model_ = replace(self.model_, prior=None)
 
@@ -328,18 +340,24 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         names = getattr(self, "feature_names_in_", None)
         self.model_ = Model(tuple(members), classes, None if names is None else names.tolist())
 
-    def _select(self, X: Any, codes: npt.NDArray[np.int64], n_classes: int) -> tuple[ModelMember, ...]:
+    def _select(
+        self, specs: Sequence[HashSpec], X: Any, codes: npt.NDArray[np.int64], n_classes: int
+    ) -> tuple[tuple[ModelMember, ...], float | None]:
+        most = 1 if len(specs) == 1 else int(self.max_members)
+        return fit_and_judge(specs, X, codes, n_classes, self.rule, self.decay, self.n_jobs, most)
+
+    def _specs(self, X: Any, codes: npt.NDArray[np.int64], n_classes: int) -> tuple[HashSpec, ...]:
+        """Candidates of the parameters for the samples."""
         plan = self._plan(X, n_classes)
         if plan is None:
             assert self.spec is not None
-            return fit_members([self.spec], X, codes, n_classes, self.rule, self.decay, self.n_jobs)
+            return (self.spec,)
         moments = ColumnMoments.from_data(X, codes, n_classes) if plan.needs_sums else None
         histograms = None
         if plan.needs_histograms and moments is not None:
             center, _ = moments.center_and_scale("center")
             histograms = ColumnHistograms.from_data(X, codes, n_classes, center)
-        specs = plan.specs(moments, histograms)
-        return fit_members(specs, X, codes, n_classes, self.rule, self.decay, self.n_jobs, plan.most_members)
+        return plan.specs(moments, histograms)
 
     def _plan(self, X: Any, n_classes: int) -> HashPlan | None:
         """Plan of the parameters for the samples; None for a given `spec`."""
@@ -364,70 +382,6 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         given |= {"seed": int(self.seed), "waves": None if self.waves is None else bool(self.waves)}
         given |= {"effort": self.effort, "max_members": int(self.max_members)}
         return HashPlan(n_features, n_classes, n_samples, scaling, signed, **given)
-
-    # -------- frequencies of one party
-
-    def with_prior(self, y: npt.ArrayLike | None = None, *, frequencies: npt.ArrayLike | None = None) -> Self:
-        """Copy whose predictions weigh the classes by their frequencies; this one stays as it is.
-
-        Its probabilities are in proportion to those of this model times the frequencies. Counts, readouts and
-        `novelty` are the same, and a class without samples in the counts stays below the others. See also
-        `personalized`.
-
-        Parameters
-        ----------
-        y : (n,) array-like, optional
-            Labels of samples that occur as often as those to come: class l gets (n_l + 0.5) / (n + 0.5 L).
-        frequencies : (L,) array-like of float, optional
-            In the place of `y`: finite numbers above 0 in the order of `classes_`, of any sum.
-
-        Returns
-        -------
-        FlyNNClassifier
-            With neither `y` nor `frequencies`, one that takes all classes for equally frequent.
-
-        Raises
-        ------
-        DataError
-            Both are given, a label is not in `classes_`, or a frequency is not as described.
-
-        Examples
-        --------
-        >>> from flwr_flynn import FlyNNClassifier, HashSpec
-        >>> spec = HashSpec(n_features=2, hash_dim=64, row_nnz=1, hash_nnz=8, seed=1, signed=True)
-        >>> model = FlyNNClassifier(spec).fit([[0, 1], [3, 0]], ["a", "b"])
-        >>> mostly_b = model.with_prior(["b", "b", "b", "a"])
-        >>> model.predict_proba([[1, 1]]).argmax(), mostly_b.predict_proba([[1, 1]]).argmax()
-        (np.int64(0), np.int64(1))
-        """
-        check_is_fitted(self)
-        if y is not None and frequencies is not None:
-            raise DataError("y, frequencies", "one of them", "both")
-        prior = None
-        if y is not None:
-            codes = class_codes(self.classes_, column_or_1d(y))
-            prior = log_frequencies(np.bincount(codes, minlength=len(self.classes_)))
-        elif frequencies is not None:
-            values = np.asarray(frequencies, np.float64)
-            if values.shape != self.classes_.shape or not (np.isfinite(values) & (values > 0)).all():
-                raise DataError("frequencies", f"{len(self.classes_)} finite numbers above 0", "different ones")
-            prior = np.minimum(log_softmax(np.log(values)), 0.0)
-        return self._with(prior)
-
-    def personalized(self, X: Any, y: npt.ArrayLike) -> Self:
-        """Copy for one party: with the prior of its own samples where leave-one-out decides for it, else without.
-
-        X, (n, d), and y, (n,), are the party's training samples. The rule is that of `model.personal.own_prior`; noisy
-        counts get no prior.
-        """
-        check_is_fitted(self)
-        X, y = self._validated(X, y)
-        return self._with(own_prior(self.model_, X, class_codes(self.classes_, y), self.n_jobs))
-
-    def _with(self, prior: Floats | None) -> Self:
-        changed = copy(self)
-        changed.model_ = replace(self.model_, prior=prior)
-        return changed
 
     # -------- files
 

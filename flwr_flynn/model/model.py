@@ -17,6 +17,7 @@ from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.alignment import Alignment
 from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.pairs import PairReadout
 from flwr_flynn.model.refinement import LARGEST_WEIGHT, Weights, refined_scores, weights_sha256
 from flwr_flynn.model.scoring import (
     Readout,
@@ -114,6 +115,8 @@ class Model:
         the shared part of the model, and `sha256` and `fingerprint` are about that alone.
     aligned : bool, default=False
         True if parties aligned the samples that were counted, see `model.alignment`.
+    pairs : PairReadout, optional
+        Scores from pair sums, see `model.pairs`, beside those of the members; not of a refined model.
     alignment : Alignment, optional
         Of an aligned model the alignment of one party, whose samples it is for. Without it columns are taken as they
         are, as those of the federation on average. Like the prior it is no part of `sha256`.
@@ -140,6 +143,7 @@ class Model:
     prior: Scores | None = None
     aligned: bool = False
     alignment: Alignment | None = None
+    pairs: PairReadout | None = None
 
     def __post_init__(self) -> None:
         members = tuple(self.members)
@@ -175,6 +179,12 @@ class Model:
         if self.alignment is not None and not (self.aligned and len(self.alignment.gain) == n_features):
             got = f"one of {len(self.alignment.gain)}" if self.aligned else "one of a model that is not aligned"
             raise DataError("alignment", f"one of {n_features} features", got)
+        if self.pairs is not None:
+            shape = self.pairs.specs[0].n_features, len(self.pairs.bias)
+            if shape != (n_features, n_classes):
+                raise DataError("pairs", f"some of {n_features} features and {n_classes} classes", shape)
+            if self.refined is not None:
+                raise DataError("pairs", "none in a refined model", "some")
 
     @property
     def member(self) -> ModelMember:
@@ -199,8 +209,9 @@ class Model:
         """Scores of samples, (n, L) float64: the class with the highest wins, the first among equals.
 
         Of a model with one member those of `class_scores`. Of several the sum of their calibrated log probabilities,
-        each times the member's weight. Of a refined model log odds, see `refined_scores`. In both a class without
-        samples is below the others. With a prior those of `posterior`.
+        each times the member's weight. Of a refined model log odds, see `refined_scores`. With pair sums the mean of
+        the log probabilities of both sides, by their weights. In all of these a class without samples is below the
+        others. With a prior those of `posterior`.
         """
         scores = self.shared_scores(X, n_jobs)
         return scores if self.prior is None else self.posterior(scores, self.prior)
@@ -212,20 +223,36 @@ class Model:
     def shared_scores(self, X: Any, n_jobs: int | None = None) -> Scores:
         """Scores of samples, (n, L), by the shared part: without the prior."""
         X = self.inputs(X)
-        return self.scores_of_active([member.hash.active(X, n_jobs=n_jobs) for member in self.members])
+        scores = self.scores_of_active([member.hash.active(X, n_jobs=n_jobs) for member in self.members])
+        return scores if self.pairs is None else self._joined(scores, self.pairs.log_odds(X, n_jobs), self.pairs)
+
+    def _joined(self, scores: Scores, odds: Scores, pairs: PairReadout) -> Scores:
+        """Log probabilities by the members' scores and those of the pair sums, (n, L) both."""
+        total = np.zeros(scores.shape)
+        if len(self.members) == 1:
+            own = log_odds(scores, self.member.spec.hash_nnz, self.member.readout.rule)
+            add_log_probabilities(own, self.member.temperature, 1.0, total)
+        else:
+            total += scores
+        total *= 1 - pairs.share
+        add_log_probabilities(odds, 1.0, pairs.share, total)
+        return self._with_empty_below(total)
+
+    def _with_empty_below(self, total: Scores) -> Scores:
+        empty = self.empty_classes
+        if empty.any() and not empty.all():
+            total[:, empty] = total[:, ~empty].min(axis=1, keepdims=True) - 1
+        return total
 
     def scores_of_active(self, active: Sequence[npt.NDArray[np.int32]]) -> Scores:
-        """Scores by the shared part from active bits, (n, rho) int32 for each member."""
+        """Scores by the shared part, without pair sums, from active bits, (n, rho) int32 for each member."""
         if self.refined is not None:
             total = refined_scores(self.refined, active)
         else:
             total = self.combined(member.scores(bits) for member, bits in zip(self.members, active, strict=True))
             if len(self.members) == 1:
                 return total
-        empty = self.empty_classes
-        if empty.any() and not empty.all():
-            total[:, empty] = total[:, ~empty].min(axis=1, keepdims=True) - 1
-        return total
+        return self._with_empty_below(total)
 
     def combined(self, parts: Iterable[Scores]) -> Scores:
         """Scores by the shared part from those of each member, (n, L). A class of score -inf keeps it."""
@@ -246,7 +273,7 @@ class Model:
         is below the others.
         """
         total = np.zeros(scores.shape) + prior
-        if len(self.members) > 1 or self.refined is not None:
+        if not self._is_plain:
             total += scores
         else:
             member = self.member
@@ -258,15 +285,19 @@ class Model:
 
     def log_odds(self, scores: Scores) -> Scores:
         """Scores on a scale on which their differences are about proportional to log odds; see `scoring.log_odds`."""
-        if len(self.members) > 1 or self.refined is not None or self.prior is not None:
+        if not self._is_plain or self.prior is not None:
             return scores
         return log_odds(scores, self.member.spec.hash_nnz, self.member.readout.rule)
 
     @property
     def temperature(self) -> float:
         """Divisor of `log_odds` that makes them logarithms of probabilities: 1 but for one member with its readout."""
-        is_plain = len(self.members) == 1 and self.refined is None and self.prior is None
-        return self.members[0].temperature if is_plain else 1.0
+        return self.members[0].temperature if self._is_plain and self.prior is None else 1.0
+
+    @property
+    def _is_plain(self) -> bool:
+        """True if the shared part is the one member with its readout."""
+        return len(self.members) == 1 and self.refined is None and self.pairs is None
 
     def novelty(self, X: Any, n_jobs: int | None = None) -> Scores:
         """Novelty of samples to each class, (n, L) float64: the mean of the members, by their weights."""
@@ -298,6 +329,8 @@ class Model:
             facts["refined"] = weights_sha256(self.refined)
         if self.aligned:
             facts["aligned"] = True
+        if self.pairs is not None:
+            facts["pairs"] = self.pairs.sha256()
         return hashlib.sha256(b"flynn model 1 " + json.dumps(facts).encode()).hexdigest()
 
 

@@ -1,31 +1,32 @@
 """Model file: an .npz without pickles that is written whole or not at all, and read whole or refused.
 
 Arrays of format 4, of one member of weight 1, of format 5, of several members or a different weight, of format 6, of a
-refined model, and of format 7, of aligned samples, refined or not:
+refined model, of format 7, of aligned samples, refined or not, and of format 8, with pair sums, aligned or not:
 
 ==============  =====================================================================================================
 ``header``      JSON, as bytes: format, classes, feature_names, guarantee, and for each member spec, fingerprint,
-                rule, decay, temperature and noise; from format 5 on weight as well; in format 7 refined
+                rule, decay, temperature and noise; from format 5 on weight as well; in format 7 refined; in
+                format 8 aligned, and pairs with specs, fingerprints, temperature, share and accuracy
 ``counts_0``    counts of the first member in the narrowest integer type that holds them, unsigned if exact; then
                 ``counts_1`` and so on
 ``weights_0``   of a refined model the weights of the first member in the narrowest signed type; then ``weights_1``
                 and so on
+``pairs``       (m, L) weights of pair sums in the narrowest signed type, and ``bias``, (L,) int64
 ``prior``       (L,) float64 log frequencies, in a party's own copy that has them; all arrays above are then those of
                 the shared model
-``gain``        (d,) float64, and ``offset`` likewise, in a party's own copy of format 7 that has an alignment
+``gain``        (d,) float64, and ``offset`` likewise, in a party's own copy of aligned samples that has an alignment
 ``extra``       JSON, as bytes, where the writer adds a record of its own: a federation keeps its parties there
 ``digest``      SHA-256 of the other arrays, 32 bytes
 ==============  =====================================================================================================
 
-Formats 2 and 3 of earlier versions are read, too, and several members of format 4, each of weight 1. Files come from
-anybody: sizes are known, and known to fit, before anything is allocated.
+Several members of format 4, of an earlier version, are read, too, each of weight 1. Files come from anybody: sizes are
+known, and known to fit, before anything is allocated.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 import re
 import zipfile
@@ -45,14 +46,14 @@ from flwr_flynn.model.alignment import Alignment
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.model import Model, ModelMember, Readout
 from flwr_flynn.model.noise_record import Release
-
-_log = logging.getLogger(__name__)
+from flwr_flynn.model.pairs import PairReadout, checked_pair_specs
 
 _FORMAT = 4  # of one member of weight 1
 _WEIGHTED_FORMAT = 5  # with the weight of each member
 _REFINED_FORMAT = 6  # with the weights of the active bits, too
 _ALIGNED_FORMAT = 7  # of aligned samples
-_OLD_FORMATS = (2, 3)  # of exact and of noisy counts
+_PAIRS_FORMAT = 8  # with pair sums
+_PAIRS_FIGURES = ("temperature", "share", "accuracy")
 
 
 def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | None = None) -> None:
@@ -60,11 +61,11 @@ def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | No
 
     An existing file keeps its permissions; a symbolic link is followed. `extra` is a record of the writer, for JSON.
     """
-    refined = model.refined is not None
-    weighted = model.aligned or refined or [member.weight for member in model.members] != [1.0]
+    refined, pairs = model.refined is not None, model.pairs
+    weighted = bool(model.aligned or refined or pairs) or [member.weight for member in model.members] != [1.0]
     number = _REFINED_FORMAT if refined else _WEIGHTED_FORMAT if weighted else _FORMAT
-    header = {
-        "format": _ALIGNED_FORMAT if model.aligned else number,
+    header: dict[str, Any] = {
+        "format": _PAIRS_FORMAT if pairs is not None else _ALIGNED_FORMAT if model.aligned else number,
         "classes": _labels_to_json(model.classes),
         "feature_names": None if model.feature_names is None else list(model.feature_names),
         "guarantee": model.guarantee,
@@ -81,7 +82,14 @@ def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | No
             for member in model.members
         ],
     }
-    if model.aligned:
+    if pairs is not None:
+        header["aligned"] = model.aligned
+        header["pairs"] = {
+            "specs": [spec.to_dict() for spec in pairs.specs],
+            "fingerprints": [flynn_hash(spec).fingerprint for spec in pairs.specs],
+            **{name: getattr(pairs, name) for name in _PAIRS_FIGURES},
+        }
+    elif model.aligned:
         header["refined"] = refined
     arrays = {"header": _json_bytes(header)}
     if extra is not None:
@@ -90,6 +98,8 @@ def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | No
         arrays[f"counts_{index}"] = _narrow(member.counts)
     for index, weights in enumerate(model.refined or ()):
         arrays[f"weights_{index}"] = _narrow_signed(weights)
+    if pairs is not None:
+        arrays |= {"pairs": _narrow_signed(pairs.weights), "bias": pairs.bias.astype("<i8")}
     if model.prior is not None:
         arrays["prior"] = model.prior.astype("<f8")
     if model.alignment is not None:
@@ -139,37 +149,38 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
         # JSON takes up to some thirty times its length as Python objects.
         text = _read_npy(archive, "header", r"\|u1", max_bytes // 32)
         header = json.loads(text.tobytes())
-        old = header["format"] in _OLD_FORMATS
-        aligned = header["format"] == _ALIGNED_FORMAT
+        paired, aligned = header["format"] == _PAIRS_FORMAT, header["format"] == _ALIGNED_FORMAT
         refined = (
             boolean("refined", header.get("refined"), ModelFileError)
             if aligned
             else header["format"] == _REFINED_FORMAT
         )
-        weighted = aligned or refined or header["format"] == _WEIGHTED_FORMAT
-        if isinstance(header["format"], bool) or not (old or weighted or header["format"] == _FORMAT):
-            formats = (*_OLD_FORMATS, _FORMAT, _WEIGHTED_FORMAT, _REFINED_FORMAT, _ALIGNED_FORMAT)
-            known = ", ".join(str(number) for number in formats)
-            raise ModelFileError("format", f"one of {known}", str(header["format"])[:20])
-        members = [_member_of_old(header)] if old else header["members"]
+        if paired:
+            aligned = boolean("aligned", header.get("aligned"), ModelFileError)
+        weighted = paired or aligned or refined or header["format"] == _WEIGHTED_FORMAT
+        if isinstance(header["format"], bool) or not (weighted or header["format"] == _FORMAT):
+            raise ModelFileError("format", f"from {_FORMAT} to {_PAIRS_FORMAT}", str(header["format"])[:20])
+        members = header["members"]
         if not isinstance(members, list):
             raise ModelFileError("members", "a list", type(members).__name__)
-        extra_name = "ledger" if old else "extra"
-        counts_names = ["counts"] if old else [f"counts_{index}" for index in range(len(members))]
+        counts_names = [f"counts_{index}" for index in range(len(members))]
         weights_names = [f"weights_{index}" for index in range(len(members) if refined else 0)]
-        expected = ["header", "digest", *counts_names, *weights_names]
-        own = ["prior"] if not old and "prior" in names else []
+        pairs_names = ["pairs", "bias"] if paired else []
+        expected = ["header", "digest", *counts_names, *weights_names, *pairs_names]
+        own = ["prior"] if "prior" in names else []
         own += ["gain", "offset"] if aligned and "gain" in names else []
         expected += own
-        if len(archive.namelist()) != len(names) or names - {extra_name} != set(expected):
+        if len(archive.namelist()) != len(names) or names - {"extra"} != set(expected):
             raise ModelFileError("arrays", _first(expected), _first(sorted(names)))
         classes = _labels_from_json(header["classes"])
         specs = [HashSpec.from_dict(member["spec"]) for member in members]
         needed = sum(memory_needed(spec, len(classes)) for spec in specs)
         needed += sum(4 * len(classes) * spec.hash_dim for spec in specs if refined)
+        pair_specs = _pair_specs(header["pairs"]) if paired else ()
+        needed += sum(memory_needed(spec, len(classes)) for spec in pair_specs)
         if needed > max_bytes:
             raise ModelFileError("memory", f"at most {max_bytes / 2**20:.2g} MiB", f"about {needed / 2**20:.2g} MiB")
-        extras = [_read_npy(archive, extra_name, r"\|u1", max_bytes // 32)] if extra_name in names else []
+        extras = [_read_npy(archive, "extra", r"\|u1", max_bytes // 32)] if "extra" in names else []
         counts = [
             _read_npy(archive, name, f"[<|]{'i' if member['noise'] else 'u'}[1248]", 8 * len(classes) * spec.hash_dim)
             for name, member, spec in zip(counts_names, members, specs, strict=True)
@@ -178,6 +189,9 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
             _read_npy(archive, name, "[<|]i[124]", 4 * len(classes) * spec.hash_dim)
             for name, spec in zip(weights_names, specs[: len(weights_names)], strict=True)
         ]
+        n_rows = sum(spec.hash_dim for spec in pair_specs)
+        sizes = 4 * n_rows * len(classes), 8 * len(classes)
+        weights += [_read_npy(archive, *each) for each in zip(pairs_names, ("[<|]i[124]", "<i8"), sizes, strict=False)]
         largest = 8 * max(len(classes), specs[0].n_features)
         owned = {name: _read_npy(archive, name, "<f8", largest) for name in own}
         digest = _read_npy(archive, "digest", r"\|u1", 32)
@@ -186,20 +200,35 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
         got = f"{digest.tobytes().hex()[:12]}... in an altered file"
         raise ModelFileError("digest", f"the SHA-256 of the contents, {contents.tobytes().hex()[:12]}...", got)
     extra = json.loads(extras[0].tobytes()) if extras else None
-    if old and isinstance(extra, dict):
-        extra.setdefault("decay", header["decay"])  # "auto" or a number; format 4 leaves it to the federation
     shares = [values["weight"] if weighted else 1.0 for values in members]
     model = Model(
         tuple(_member(*parts, len(classes)) for parts in zip(specs, members, counts, shares, strict=True)),
         classes,
         header["feature_names"],
-        header.get("guarantee") if old else header["guarantee"],
-        tuple(each.astype(np.int32) for each in weights) if refined else None,
+        header["guarantee"],
+        tuple(each.astype(np.int32) for each in weights[: len(weights_names)]) if refined else None,
         owned.get("prior"),
         aligned,
         Alignment(owned["gain"], owned["offset"]) if "gain" in owned else None,
+        _pairs(header["pairs"], pair_specs, *weights) if paired else None,
     )
     return model, extra
+
+
+def _pair_specs(values: Any) -> tuple[HashSpec, ...]:
+    if not isinstance(values, dict) or set(values) != {"specs", "fingerprints", *_PAIRS_FIGURES}:
+        raise ModelFileError("pairs", "specs, fingerprints and figures", type(values).__name__)
+    return checked_pair_specs([HashSpec.from_dict(spec) for spec in values["specs"]])
+
+
+def _pairs(
+    values: dict[str, Any], specs: tuple[HashSpec, ...], weights: npt.NDArray[Any], bias: npt.NDArray[Any]
+) -> PairReadout:
+    """Scores from pair sums, from their entry in the header and their arrays."""
+    if values["fingerprints"] != [flynn_hash(spec).fingerprint for spec in specs]:
+        raise ModelFileError("fingerprints", "the rows that this version draws", str(values["fingerprints"])[:24])
+    figures = [values[name] for name in _PAIRS_FIGURES]
+    return PairReadout(specs, weights.astype(np.int32), bias.astype(np.int64), *figures)
 
 
 def _first(names: list[str]) -> str:
@@ -223,24 +252,6 @@ def _member(
         Readout(values["rule"], values["decay"], values["temperature"]),
         weight,
     )
-
-
-def _member_of_old(header: dict[str, Any]) -> dict[str, Any]:
-    """Member entry of format 4 from a header of format 2 or 3, which had the user's settings beside the choices."""
-    noise = header["noise"] if header["format"] == 3 else []
-    if header["format"] == 3 and not (isinstance(noise, list) and noise):
-        raise ModelFileError("noise", "at least one release in format 3", type(noise).__name__)
-    if header["reject_above"] is not None:
-        limit = repr(header["reject_above"])[:20]
-        _log.warning("FlyNN: reject_above: %s in the model file is ignored; compare novelty(X) with it instead", limit)
-    return {
-        "spec": header["spec"],
-        "fingerprint": header["fingerprint"],
-        "rule": header["rule"],
-        "decay": header["decay_"],
-        "temperature": header["temperature_"],
-        "noise": noise,
-    }
 
 
 def _narrow(counts: ClassCounts) -> npt.NDArray[Any]:

@@ -21,8 +21,7 @@ from flwr_flynn.errors import DataError
 from flwr_flynn.model.leave_one_out import HELD, MAX_LOSS, Table, left_out_scores
 from flwr_flynn.model.model import Model
 from flwr_flynn.model.scoring import Scores
-from flwr_flynn.model.selection import N_LEFT_OUT
-from flwr_flynn.model.subsample import kept
+from flwr_flynn.model.subsample import N_LEFT_OUT, kept
 
 _PART = 2**17  # scores worked on at a time
 
@@ -40,13 +39,13 @@ def own_prior(model: Model, X: Any, y: npt.NDArray[np.int64], n_jobs: int | None
     Each of the samples, (n, d), with class indices, (n,), is classified by the model without it, with and without the
     frequencies of the others; `is_better` compares the two. Where they cannot be in the counts of the model, as of a
     party that joins later or was taken out, the model is without them as it is. Of many samples about `N_LEFT_OUT` are
-    left out in turn, chosen by their content. None for fewer than two samples, and for noisy counts. Of a refined model
-    the counts decide, as its weights know every sample.
+    left out in turn, chosen by their content. None for fewer than two samples, and for noisy counts. Where the model is
+    refined or has pair sums the counts decide, as the weights know every sample.
     """
     n_per_class = np.bincount(y, minlength=len(model.classes))
     if len(y) < 2 or any(member.counts.noise for member in model.members):
         return None
-    model = replace(model, refined=None)
+    model = replace(model, refined=None, pairs=None)
     left_out = kept(X, 0 * y, np.array([len(y)]), N_LEFT_OUT)  # as if of one class: as frequent as they are
     if not left_out.all():
         X, y = X[left_out], y[left_out]

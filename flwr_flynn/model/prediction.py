@@ -1,22 +1,25 @@
-"""Prediction: what a classifier does with its fitted model, by scikit-learn's interface."""
+"""Prediction: what a classifier does with its fitted model, by scikit-learn's interface, and its prior."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from copy import copy
+from dataclasses import replace
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import softmax
+from scipy.special import log_softmax, softmax
 from sklearn.utils import Tags, gen_batches
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from flwr_flynn.errors import DataError
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.column_checks import check_columns, check_finite
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.model import Model, ModelMember
+from flwr_flynn.model.model import Model, ModelMember, class_codes
+from flwr_flynn.model.personal import log_frequencies, own_prior
 
 Floats = npt.NDArray[np.float64]
 
@@ -122,6 +125,70 @@ class PredictionMixin:
         check_is_fitted(self)
         X = self._validated(X)
         return np.concatenate([read(self.model_, X[batch], self.n_jobs) for batch in gen_batches(X.shape[0], BATCH)])
+
+    # -------- frequencies of one party
+
+    def with_prior(self, y: npt.ArrayLike | None = None, *, frequencies: npt.ArrayLike | None = None) -> Self:
+        """Copy whose predictions weigh the classes by their frequencies; this one stays as it is.
+
+        Its probabilities are in proportion to those of this model times the frequencies. Counts, readouts and
+        `novelty` are the same, and a class without samples in the counts stays below the others. See also
+        `personalized`.
+
+        Parameters
+        ----------
+        y : (n,) array-like, optional
+            Labels of samples that occur as often as those to come: class l gets (n_l + 0.5) / (n + 0.5 L).
+        frequencies : (L,) array-like of float, optional
+            In the place of `y`: finite numbers above 0 in the order of `classes_`, of any sum.
+
+        Returns
+        -------
+        FlyNNClassifier
+            With neither `y` nor `frequencies`, one that takes all classes for equally frequent.
+
+        Raises
+        ------
+        DataError
+            Both are given, a label is not in `classes_`, or a frequency is not as described.
+
+        Examples
+        --------
+        >>> from flwr_flynn import FlyNNClassifier, HashSpec
+        >>> spec = HashSpec(n_features=2, hash_dim=64, row_nnz=1, hash_nnz=8, seed=1, signed=True)
+        >>> model = FlyNNClassifier(spec).fit([[0, 1], [3, 0]], ["a", "b"])
+        >>> mostly_b = model.with_prior(["b", "b", "b", "a"])
+        >>> model.predict_proba([[1, 1]]).argmax(), mostly_b.predict_proba([[1, 1]]).argmax()
+        (np.int64(0), np.int64(1))
+        """
+        check_is_fitted(self)
+        if y is not None and frequencies is not None:
+            raise DataError("y, frequencies", "one of them", "both")
+        prior = None
+        if y is not None:
+            codes = class_codes(self.classes_, column_or_1d(y))
+            prior = log_frequencies(np.bincount(codes, minlength=len(self.classes_)))
+        elif frequencies is not None:
+            values = np.asarray(frequencies, np.float64)
+            if values.shape != self.classes_.shape or not (np.isfinite(values) & (values > 0)).all():
+                raise DataError("frequencies", f"{len(self.classes_)} finite numbers above 0", "different ones")
+            prior = np.minimum(log_softmax(np.log(values)), 0.0)
+        return self._with(prior)
+
+    def personalized(self, X: Any, y: npt.ArrayLike) -> Self:
+        """Copy for one party: with the prior of its own samples where leave-one-out decides for it, else without.
+
+        X, (n, d), and y, (n,), are the party's training samples. The rule is that of `model.personal.own_prior`; noisy
+        counts get no prior.
+        """
+        check_is_fitted(self)
+        X, y = self._validated(X, y)
+        return self._with(own_prior(self.model_, X, class_codes(self.classes_, y), self.n_jobs))
+
+    def _with(self, prior: Floats | None) -> Self:
+        changed = copy(self)
+        changed.model_ = replace(self.model_, prior=prior)
+        return changed
 
     # -------- scikit-learn
 

@@ -24,6 +24,7 @@ same on every machine.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -48,6 +49,8 @@ _SMALL = 1e-280  # sums below this may miss terms that underflowed
 _GRAIN = 2.0**36  # scores are multiples of its inverse
 _LEAST_LOG = -1e9  # of a probability in a model of several members
 BLOCK = 2**20  # scores computed at a time
+_STEPS = 173  # of a fourth root of 1/2 in weight, per unit of accuracy
+_ROOTS = (1.0, 0.8408964152537145, 0.7071067811865476, 0.5946035575013605)  # 2 ** -(k / 4)
 _SMOOTHING = 0.1  # the `a` of rule "bayes", see docs/explanation/defaults.md
 
 
@@ -165,6 +168,15 @@ def add_log_probabilities(odds, temperature, weight, total):  # type: ignore[no-
         shift = log(mass)
         for label in range(len(row)):
             total[p, label] += weight * max((row[label] - highest) / temperature - shift, _LEAST_LOG)
+
+
+def falling_weight(behind: float) -> float:
+    """Weight of an opinion whose balanced accuracy is so far behind the best: about exp(-30 behind).
+
+    In steps that are the same on every machine.
+    """
+    step = math.floor(behind * _STEPS)
+    return _ROOTS[step % 4] * 2.0 ** -(step // 4)
 
 
 class ScoreTable:

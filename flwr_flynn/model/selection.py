@@ -21,13 +21,9 @@ from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.leave_one_out import TEMPERATURES, Table, leave_one_out_tables
 from flwr_flynn.model.metrics import mean_recall
 from flwr_flynn.model.model import ModelMember
-from flwr_flynn.model.subsample import kept
+from flwr_flynn.model.scoring import falling_weight
+from flwr_flynn.model.subsample import N_LEFT_OUT, kept
 
-N_LEFT_OUT = 4096
-"""Samples, about, that are left out in turn: as many of each class as there are."""
-
-_STEPS = 173  # of a fourth root of 1/2 in weight, per unit of accuracy: a factor exp(-30 x) for x below the best
-_ROOTS = (1.0, 0.8408964152537145, 0.7071067811865476, 0.5946035575013605)  # 2 ** -(k / 4)
 _LEAST_WEIGHT = 1 / 16  # of the best
 
 
@@ -57,6 +53,21 @@ def fit_members(
 
     Where no sample is left out (`subsample.kept` may keep none of many equal ones), readouts have no temperature.
     """
+    return fit_and_judge(specs, X, y, n_classes, rule, decay, n_jobs, max_members, kept_by)[0]
+
+
+def fit_and_judge(
+    specs: Sequence[HashSpec],
+    X: Any,
+    y: npt.NDArray[np.int64],
+    n_classes: int,
+    rule: str = "balanced",
+    decay: str | float = "auto",
+    n_jobs: int | None = None,
+    max_members: int = 1,
+    kept_by: Any = None,
+) -> tuple[tuple[ModelMember, ...], float | None]:
+    """Members of `fit_members`, and the leave-one-out balanced accuracy of the best; None with nothing to choose."""
     n_per_class = np.bincount(y, minlength=n_classes)
     left_out = kept(X if kept_by is None else kept_by, y, n_per_class, N_LEFT_OUT)
     parties = [_Party(spec, X, y, left_out, n_classes, n_jobs) for spec in specs]
@@ -66,14 +77,16 @@ def fit_members(
         for party, readouts in zip(parties, candidates, strict=True)
     ]
     sizes = np.bincount(y[left_out], minlength=n_classes)
-    members = []
-    for choice in choose(correct, sizes, max_members):
+    members, choices = [], choose(correct, sizes, max_members)
+    is_choice = sum(map(len, candidates)) > 1 and left_out.any()
+    accuracy = mean_recall(correct[choices[0].spec][choices[0].readout], sizes) if is_choice else None
+    for choice in choices:
         party, readout = parties[choice.spec], candidates[choice.spec][choice.readout]
         if left_out.any():
             losses = leave_one_out_tables(party.counts, [party.batch], [readout]).log_losses
             readout = replace(readout, temperature=best_temperature(losses[0]))
         members.append(ModelMember(specs[choice.spec], party.counts, readout, choice.weight))
-    return tuple(members)
+    return tuple(members), accuracy
 
 
 class _Party:
@@ -101,15 +114,14 @@ def choose(correct: Sequence[Table], n_per_class: npt.NDArray[np.int64], max_mem
     """The best readout of each spec, and of these the best, with weights that add up to 1, the best first.
 
     `correct` has a (K, L) table for each spec; `n_per_class` are the samples that they are about. The weight of a
-    member falls by a factor of about exp(-30 x) where its balanced accuracy is x below the best, in steps that are the
-    same on every machine. Of equals the first is taken; without samples the first of all.
+    member falls with its distance from the best, see `falling_weight`. Of equals the first is taken; without samples
+    the first of all.
     """
     filled = np.flatnonzero(n_per_class > 0)
     scores = [[mean_recall(row, n_per_class) for row in table] for table in correct]
     best = sorted(range(len(scores)), key=lambda i: -max(scores[i]))[:max_members]
     top = max(scores[best[0]])
-    steps = [math.floor((top - max(scores[i])) * _STEPS) for i in best]
-    weights = [_ROOTS[step % 4] * 2.0 ** -(step // 4) for step in steps]
+    weights = [falling_weight(top - max(scores[i])) for i in best]
     heavy = [i for i, weight in enumerate(weights) if weight >= _LEAST_WEIGHT and (len(filled) or i == 0)]
     total = math.fsum(weights[i] for i in heavy)
     return [Choice(best[i], scores[best[i]].index(max(scores[best[i]])), weights[i] / total) for i in heavy]

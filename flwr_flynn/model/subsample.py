@@ -13,6 +13,9 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from numba import njit
 
+N_LEFT_OUT = 4096
+"""Samples, about, that are left out in turn: as many of each class as there are."""
+
 _BATCH = 2**20  # values at a time
 
 

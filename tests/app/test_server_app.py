@@ -54,6 +54,7 @@ REPORT: dict[str, Any] = {
     "histograms": None,
     "selection": None,
     "refinement": None,
+    "pairs": None,
     "alignment": None,
     "groups": None,
     "specs": [],
@@ -345,6 +346,52 @@ def test_the_table_shows_the_refinement(tmp_path: Path) -> None:
     left = shown(accuracies=[0.75], is_used=False, missing={})
     assert "refinement, held out 0.7500 before, 0.7500 in round 1 of 1; the model is left as it was" in left
     assert "refinement none: no party with samples replied" in shown(accuracies=[], accuracy_before=None)
+
+
+def test_the_table_shows_the_pair_sums(tmp_path: Path) -> None:
+    pairs = {"rows": 64, "accuracy": 0.875, "share": 0.625, "missing": {"pair trial": {"b": "no reply"}}}
+
+    def shown(**changes: Any) -> set[str]:
+        sha = {"federated": "12ab", "pooled": "12ab", "equal": True, "pairs_equal": False}
+        table = reports.table(REPORT | {"pairs": pairs | changes, "sha256": sha}, tmp_path)
+        return {" ".join(line.split()) for line in table.splitlines()}
+
+    assert {
+        "pair sums 64 rows, leave-one-out 0.8750, weight 0.62",
+        "pair trial: b no reply",
+        "pair sums equal NO",
+    } <= shown()
+    assert "pair sums none: too few parties replied" in shown(accuracy=None, share=None)
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"decay": 0.5, "spec": HashSpec(4, 64, 2, 6, 0, signed=True)}], ids=["plan", "spec"]
+)
+def test_the_pair_sums_are_compared_with_those_of_the_pooled_points(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = points(60)
+    codes = np.array([CLASSES.index(label) for label in y])
+    config = RunConfig.parse({"hash-dim": 64, "min-examples": 1, "pairs": 32})
+    plan = config.plan(4, 60, 3)
+    proxies = [Proxy(str(i), FlyNNClient(X[i::3], y[i::3], min_examples=1, pairs=True)) for i in range(3)]
+    strategy = FlyNNStrategy(
+        **{"spec": plan, "classes": CLASSES, **given}, min_available_clients=3, min_parties=3, min_examples=1, pairs=32
+    )
+    Server(client_manager=manager(*proxies), strategy=strategy).fit(strategy.num_rounds, timeout=None)
+
+    def compared(pooled: np.ndarray) -> Any:
+        monkeypatch.setattr(datasets, "pooled_training", lambda *_: (pooled, codes, 3))
+        return reports.compared(config, strategy, plan, 3, strategy.federation("1"))["pairs_equal"]
+
+    assert reports._pairs(strategy.run) == {
+        "rows": 32,
+        "accuracy": strategy.model.model_.pairs.accuracy,
+        "share": strategy.model.model_.pairs.share,
+        "missing": {},
+    }
+    assert compared(X) is True
+    assert compared(X[::-1].copy()) is not True
 
 
 @pytest.mark.parametrize(

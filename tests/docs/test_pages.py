@@ -87,7 +87,9 @@ def test_the_results_in_readme_are_those_that_the_experiment_wrote() -> None:
     }
     written = rows(text_of("docs/results/noniid.md"))
     head = next(i for i, row in enumerate(written) if row[:2] == ["split", "FlyNN"])
-    columns = [written[head].index(name) for name in ("FlyNN", "FlyNN committee", "FedAvg MLP", "one round MLP")]
+    columns = [
+        written[head].index(name) for name in ("FlyNN", "FlyNN committee", "FlyNN pairs", "FedAvg MLP", "one round MLP")
+    ]
     ours = {row[0]: row[1:] for row in rows(text_of("README.md"))}
     for name, split in names.items():
         row = next(row for row in written[head:] if row[0] == split)

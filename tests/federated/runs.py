@@ -57,12 +57,14 @@ Driver = Callable[[dict[str, Any], Sequence[dict[str, Any]]], Run]
 
 def in_process(options: dict[str, Any], parts: Sequence[dict[str, Any]], **settings: Any) -> Run:
     """A run by `federate`."""
-    parties = [party_of(**part, name=f"party-{i}", min_examples=1, **settings) for i, part in enumerate(parts)]
+    settings = {"min_examples": 1, "pairs": True, **settings}
+    parties = [party_of(**part, name=f"party-{i}", **settings) for i, part in enumerate(parts)]
     return federate(RunOptions(**options), parties)
 
 
 def clients(parts: Sequence[dict[str, Any]], **settings: Any) -> list[FlyNNClient]:
-    return [FlyNNClient(**part, name=f"party-{i}", min_examples=1, **settings) for i, part in enumerate(parts)]
+    settings = {"min_examples": 1, "pairs": True, **settings}
+    return [FlyNNClient(**part, name=f"party-{i}", **settings) for i, part in enumerate(parts)]
 
 
 def over_legacy(options: dict[str, Any], parts: Sequence[dict[str, Any]], **settings: Any) -> Run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import ColumnMoments
+from flwr_flynn.model.pairs import learn_pairs, pair_specs
 from flwr_flynn.model.scoring import Readout
 from flwr_flynn.model.selection import fit_members
 from flwr_flynn.model.weight_search import refine
@@ -127,6 +129,26 @@ def test_a_refined_model_is_that_of_the_aligned_samples() -> None:
     _, aligned, y, _ = pooled(parts)
     expected = refine(start.model.model_, aligned, y, 3, None)
     assert run.model.model_.sha256() == expected.sha256()
+
+
+def test_a_model_with_pair_sums_is_that_of_the_aligned_samples() -> None:
+    parts = shifted()
+    run = in_process(options_for(PLAN, align=True, pairs=32), parts)
+    plain = in_process(options_for(PLAN, align=True), parts).model.model_
+    _, aligned, y, _ = pooled(parts)
+    whole = run.state.run_spec
+    own = pair_specs(whole.specs[-whole.n_aligned :], 32)
+    expected = learn_pairs(own, aligned, y, 3, run.state.results["selection"].accuracy)
+    assert expected is not None
+    assert run.state.results["pair trial"].readout.specs == own
+    assert run.model.model_.sha256() == replace(plain, pairs=expected).sha256()
+    assert run.model.model_.aligned
+
+
+def test_where_the_samples_as_they_are_do_better_so_are_the_pair_sums() -> None:
+    run = in_process(options_for(PLAN, align=True, pairs=32), shares())
+    expected = FlyNNClassifier(hash_dim=64, pairs=32).fit(X[TRAINING], LABELS[TRAINING])
+    assert run.model.model_.sha256() == expected.model_.sha256()
 
 
 def test_a_party_joins_and_leaves_an_aligned_run(tmp_path: Path) -> None:
@@ -268,18 +290,20 @@ def test_with_a_floor_a_party_sends_its_aligned_histograms_alone() -> None:
 # ---- saved and resumed
 
 
-@pytest.mark.parametrize("stop", [2, 3, 4, 5])
-def test_an_aligned_run_may_stop_after_every_phase(stop: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("changes", [{"refine_rounds": 1}, {"pairs": 16}], ids=str)
+@pytest.mark.parametrize("stop", [2, 3, 4, 5, 6])
+def test_an_aligned_run_may_stop_after_every_phase(stop: int, changes: dict[str, Any], tmp_path: Path) -> None:
     parts = shifted()
-    whole = in_process(options_for(PLAN, align=True, refine_rounds=1), parts)
-    parties = {str(i): party_of(**part, name=f"party-{i}", min_examples=1) for i, part in enumerate(parts)}
-    steps = Exchange(Run(RunOptions(**options_for(PLAN, align=True, refine_rounds=1))), parties)
+    whole = in_process(options_for(PLAN, align=True, **changes), parts)
+    parties = {str(i): party_of(**part, name=f"party-{i}", min_examples=1, pairs=True) for i, part in enumerate(parts)}
+    steps = Exchange(Run(RunOptions(**options_for(PLAN, align=True, **changes))), parties)
     for phase in whole.phases[:stop]:
         steps.step(phase.channel)
     steps.run.federation("1").save(tmp_path / "f.npz")
     saved = Federation.load(tmp_path / "f.npz")
-    assert saved.phase == whole.phases[stop].name
-    options = options_for(saved.run_spec.specs, federation=saved, purpose="resume", refine_rounds=1)
+    # Pair sums follow from all candidates, which are there until the selection.
+    assert saved.phase == (whole.phases[stop].name if stop < 4 or stop == 6 or "pairs" not in changes else "selection")
+    options = options_for(saved.run_spec.specs, federation=saved, purpose="resume", **changes)
     steps.run = Run(RunOptions(**options))
     assert steps.rounds(4).model.model_.sha256() == whole.model.model_.sha256()
 

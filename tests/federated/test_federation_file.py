@@ -23,6 +23,7 @@ from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model import model_file
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import Model, ModelMember
+from flwr_flynn.model.pairs import learn_pairs
 from flwr_flynn.model.scoring import Readout
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from tests.fakes import CLASSES, HASHER, RUN, SPEC, counts_of, points
@@ -93,6 +94,38 @@ def test_a_committee_is_kept_with_its_readouts_and_weights(tmp_path: Path) -> No
     assert [each.weight for each in loaded.model.model_.members] == [0.75, 0.25]
 
 
+PAIRS = learn_pairs([replace(SPEC, hash_dim=16)], points(60)[0], RUN.codes(points(60)[1]), 3, 0.5)
+assert PAIRS is not None
+
+
+@pytest.mark.parametrize("phase", ["", "evaluation"])
+def test_pair_sums_are_kept(phase: str, tmp_path: Path) -> None:
+    made = replace(FEDERATION, phase=phase, pairs=PAIRS)
+    made.save(tmp_path / "f.npz")
+    loaded = Federation.load(tmp_path / "f.npz")
+    assert PAIRS is not None
+    assert loaded.pairs is not None
+    assert (loaded.pairs.sha256(), loaded.pairs.accuracy) == (PAIRS.sha256(), PAIRS.accuracy)
+    assert (loaded.run_spec, loaded.totals, loaded.members, loaded.phase) == (RUN, made.totals, made.members, phase)
+    model = loaded.model.model_
+    assert model.sha256() == made.model.model_.sha256() == FlyNNClassifier.load(tmp_path / "f.npz").model_.sha256()
+    assert model.sha256() != FEDERATION.model.model_.sha256()
+    loaded.save(tmp_path / "again.npz")
+    assert (tmp_path / "again.npz").read_bytes() == (tmp_path / "f.npz").read_bytes()
+
+
+@pytest.mark.parametrize("phase", ["counts", "selection", "held-out", "pairs", "pair trial", "one's own"])
+def test_pair_sums_of_a_run_that_has_not_had_them_are_refused(phase: str, tmp_path: Path) -> None:
+    with raises(ModelFileError, field="phase"):
+        replace(FEDERATION, phase=phase, pairs=PAIRS)
+    path = tmp_path / "f.npz"
+    replace(FEDERATION, pairs=PAIRS).save(path)
+    with model_file.reading(path, 2**24) as (model, roster):
+        model_file.write(path, model, extra={**roster, "phase": phase})
+    with raises(ModelFileError, field="phase"):
+        Federation.load(path)
+
+
 def test_a_private_federation_keeps_its_mechanism_and_guarantee(tmp_path: Path) -> None:
     mechanism = LaplaceCounts.for_spec(SPEC, 3, 1.0)
     released = [SimulatedRelease(mechanism, seed).release(counts) for seed, counts in enumerate(COUNTS.values())]
@@ -138,37 +171,6 @@ def test_the_exported_model_leaves_the_parties_out(tmp_path: Path) -> None:
 def names(folder: Path) -> list[str]:
     with zipfile.ZipFile(folder / "model.npz") as archive:
         return archive.namelist()
-
-
-def test_a_file_that_version_0_1_wrote_is_read(tmp_path: Path) -> None:
-    loaded = Federation.load(Path(__file__).with_name("federation-format-2.npz"))
-    (member,) = loaded.members
-    assert (str(member), member.node, member.sizes, member.run) == ("Basel", "17", (40, 40, 40), "1")
-    assert member.sha256 == (loaded.counts.sha256(),)
-    assert (loaded.phase, loaded.model.decay_, loaded.model.temperature_) == ("", 0.5954237340487125, 0.2)
-    loaded.save(tmp_path / "f.npz")
-    assert Federation.load(tmp_path / "f.npz").members == loaded.members
-
-
-def test_a_roster_of_version_0_1_is_read(tmp_path: Path) -> None:
-    member = {**asdict(MEMBERS[0]), "sha256": MEMBERS[0].sha256[0]}
-    old = {name: member[name] for name in ("name", "node", "key", "sizes", "sha256", "run")}
-    roster = {"format": 1, "mode": "plain", "bound": None, "mechanism": None, "members": [old]}
-    model = Model((ModelMember(SPEC, COUNTS["Basel"], READOUT),), np.array(CLASSES), None, None)
-    model_file.write(tmp_path / "f.npz", model, extra=roster)
-    loaded = Federation.load(tmp_path / "f.npz")
-    assert (loaded.members, loaded.phase) == ((replace(MEMBERS[0]),), "")
-
-
-@pytest.mark.parametrize(("phase", "selected"), [("", True), ("evaluation", True), ("counts", False)])
-def test_a_roster_of_version_0_2_is_read(phase: str, selected: bool, tmp_path: Path) -> None:
-    member = {name: asdict(MEMBERS[0])[name] for name in ("name", "node", "key", "sizes", "sha256", "run")}
-    roster = {"format": 2, "mode": "plain", "bound": None, "mechanism": None, "phase": phase, "members": [member]}
-    model = Model((ModelMember(SPEC, COUNTS["Basel"], READOUT),), np.array(CLASSES), None, None)
-    model_file.write(tmp_path / "f.npz", model, extra=roster)
-    loaded = Federation.load(tmp_path / "f.npz")
-    assert (loaded.members, loaded.phase, loaded.readouts) == (MEMBERS[:1], phase, (READOUT,))
-    assert (loaded.is_selected, loaded.max_members) == (selected, 1)
 
 
 Change = Callable[[dict[str, Any]], object]

@@ -299,6 +299,7 @@ def test_a_member_leaves_a_sum_that_was_made_of_groups() -> None:
         (AUTO, {}, "groups"),
         (GRID, {}, "groups"),
         (SPEC, {"refine_rounds": 1}, "groups"),
+        (SPEC, {"pairs": 16}, "groups"),
         (SPEC, {"align": True}, "align"),
         (SPEC, {"mechanism": LaplaceCounts(1.0, hash_nnz=SPEC.hash_nnz, n_classes=3)}, "groups"),
         (SPEC, {"secure_bound": 64, "min_parties": 3}, "groups"),

@@ -53,6 +53,10 @@ def names(**changes: Any) -> list[str]:
         ({"refine_rounds": 2}, "counts selection held-out refinement-1 refinement-2 evaluation"),
         ({"refine_rounds": 1, "decay": 0.5}, "counts held-out refinement-1 evaluation"),
         ({"refine_rounds": 1, "spec": WEIGHTED}, "columns counts selection held-out refinement-1 evaluation"),
+        ({"pairs": 16}, "counts selection pairs pair-trial evaluation"),
+        ({"pairs": 16, "decay": 0.5}, "counts pairs pair-trial evaluation"),
+        ({"pairs": 16, "spec": AUTO}, "columns histograms counts selection pairs pair-trial evaluation"),
+        ({"pairs": 16, "secure_bound": 256, "min_parties": 3}, "counts selection pairs pair-trial evaluation"),
         ({"mechanism": NOISE}, "counts"),
         ({"mechanism": NOISE, "fraction_evaluate": 1.0}, "counts evaluation"),
         ({"secure_bound": 256, "min_parties": 3}, "counts selection evaluation"),
@@ -70,6 +74,8 @@ def test_phases_from_a_saved_run() -> None:
         assert names(federation=federation, purpose=purpose) == ["counts", "selection", "evaluation"]
         refined = ["counts", "selection", "held-out", "refinement 1", "evaluation"]
         assert names(federation=federation, purpose=purpose, refine_rounds=1) == refined
+        paired = ["counts", "selection", "pairs", "pair trial", "evaluation"]
+        assert names(federation=federation, purpose=purpose, pairs=16) == paired
     assert names(federation=federation, purpose="evaluate") == ["evaluation"]
     assert names(federation=federation, purpose="evaluate", fraction_evaluate=0) == []
     assert names(federation=federation, purpose="resume") == []
@@ -81,6 +87,27 @@ def test_a_run_that_stopped_in_its_refinement_begins_it_anew(due: str) -> None:
     stopped = {"federation": replace(federation, phase=due), "purpose": "resume"}
     assert names(**stopped, refine_rounds=2) == ["held-out", "refinement 1", "refinement 2", "evaluation"]
     assert names(**stopped) == ["evaluation"]
+
+
+@pytest.mark.parametrize("due", ["pairs", "pair trial"])
+def test_a_run_that_stopped_in_its_pair_sums_begins_them_anew(due: str) -> None:
+    federation = federate(make(), [party_of(*points(30), name="a")]).federation("1")
+    stopped = {"federation": replace(federation, phase=due), "purpose": "resume"}
+    assert names(**stopped, pairs=16) == ["pairs", "pair trial", "evaluation"]
+    assert names(**stopped) == ["evaluation"]
+    assert names(federation=replace(federation, phase="selection"), purpose="resume", pairs=16) == [
+        "pairs",
+        "pair trial",
+        "evaluation",
+    ]
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_pair_sums_are_on_the_channel_of_their_mode(secure: bool) -> None:
+    more = {"secure_bound": 256, "min_parties": 3} if secure else {}
+    phases = {phase.name: phase for phase in phases_of(make(pairs=16, **more))}
+    assert {phases[name].channel for name in ("pairs", "pair trial")} == {"train" if secure else "evaluate"}
+    assert {phases[name].audience for name in ("pairs", "pair trial")} == {"counted"}
 
 
 def test_the_counting_asks_those_who_can_be_in_it() -> None:

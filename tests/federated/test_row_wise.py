@@ -139,7 +139,10 @@ def array(values: list[Any]) -> Any:
             made = np.array(values)
     except Exception:  # noqa: BLE001 - there are lists of which NumPy makes nothing
         assume(False)
-    assume(made.ndim == np.array(values, object).ndim)
+    same = np.array(values, object)
+    assume(made.ndim == same.ndim)
+    # Beside a date NumPy makes dates of numbers and durations, too: these are other samples then.
+    assume(made.dtype.kind != "M" or all(isinstance(value, np.datetime64) for value in same.ravel()))
     return made
 
 

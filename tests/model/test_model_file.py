@@ -7,7 +7,6 @@ import json
 import tracemalloc
 import zipfile
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,13 +16,16 @@ from sklearn.datasets import make_classification
 from flwr_flynn import FlyNNClassifier, HashSpec
 from flwr_flynn.errors import DataError, ModelFileError, WriteError
 from flwr_flynn.federated.federation_file import Federation
+from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model import model_file
+from flwr_flynn.model.alignment import Alignment
+from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.model import Model
+from flwr_flynn.model.pairs import learn_pairs
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from tests.raising import raises
 
-FILES = Path(__file__).with_name("files")
 SPEC = HashSpec(n_features=5, hash_dim=200, row_nnz=2, hash_nnz=10, seed=3, signed=True)
 X, CODES = make_classification(
     120, 5, n_informative=4, n_redundant=0, n_classes=3, n_clusters_per_class=1, random_state=0
@@ -176,7 +178,8 @@ def test_forging_works(path):
         (b"[" * 10**5, "file"),
         (b"\xff", "file"),
         (b"{}", "file"),
-        (set_to("format", value=8), "format"),
+        (set_to("format", value=9), "format"),
+        (set_to("format", value=8), "aligned"),  # which says whether it is aligned
         (set_to("format", value=7), "refined"),  # which says whether it is refined
         (set_to("format", value=6), "arrays"),  # which has weights of the bits
         (set_to("format", value=5), "file"),  # whose members have weights
@@ -389,41 +392,6 @@ def test_forged_noise_is_refused(noisy_path, keys, bad):
         FlyNNClassifier.load(noisy_path)
 
 
-# Files of earlier versions
-
-
-def test_a_file_of_format_2_is_read_without_its_limit_of_novelty(tmp_path, caplog):
-    model = FlyNNClassifier.load(FILES / "format-2.npz")
-    assert [(record.levelname, record.args) for record in caplog.records] == [("WARNING", ("0.7",))]
-    assert model.counts_.sha256() == "98914ab08ba5d1d68b2b6f029a1b04fbb41c023eb5ae71b410e68fad18d0dac2"
-    assert (model.decay_, model.temperature_, model.rule) == (0.5954237340487125, 0.5, "balanced")
-    assert model.classes_.tolist() == ["ant", "bee", "cicada"]
-    assert model.feature_names_in_.tolist() == list("abcde")
-    assert model.guarantee_ is None
-    model.save(tmp_path / "new.npz")
-    assert FlyNNClassifier.load(tmp_path / "new.npz").model_.sha256() == model.model_.sha256()
-
-
-def test_a_file_of_format_3_is_read_with_noise_and_guarantee():
-    model = FlyNNClassifier.load(FILES / "format-3.npz")
-    assert model.counts_.sha256() == "6d98b28be3f69cf94a503a7f6e341aa92c3c365bd1e52583af97ebbbfe3782c4"
-    assert (model.decay_, model.temperature_, model.rule) == (0.8, 0.5, "novelty")
-    assert model.guarantee_.startswith("Differential privacy with epsilon 2")
-    assert model.counts_.noise_variance > 0
-
-
-@pytest.mark.parametrize("keys", [("decay_",), ("noise",), ("spec", "seed"), ("temperature_",), ("reject_above",)])
-def test_forged_old_headers_are_refused(tmp_path, keys):
-    path = tmp_path / "old.npz"
-    path.write_bytes((FILES / "format-3.npz").read_bytes())
-    forge(path, set_to(*keys[:-1], keys[-1], value=[]), name="counts")
-    if keys == ("reject_above",):
-        assert FlyNNClassifier.load(path).rule == "novelty"  # ignored
-        return
-    with pytest.raises(ModelFileError):
-        FlyNNClassifier.load(path)
-
-
 def test_models_of_several_members_and_records_of_the_writer_come_back(tmp_path):
     both = two_members()
     model_file.write(tmp_path / "both.npz", both, extra={"parties": ["Ulm"]})
@@ -546,3 +514,190 @@ def test_the_tables_of_codes_count_as_memory(tmp_path):
     forge(path, set_to("members", 0, "spec", value=wide))
     with raises(ModelFileError, field="memory"):
         FlyNNClassifier.load(path, max_bytes=2**27)
+
+
+# Pair sums
+
+OWN = tuple(HashSpec(5, 16, 2, 4, seed, signed=True) for seed in (0, 1))
+PAIRS = learn_pairs(OWN, X, CODES, 3, 0.5)
+assert PAIRS is not None
+
+
+@pytest.fixture
+def paired(tmp_path):
+    path = tmp_path / "paired.npz"
+    model_file.write(path, replace(two_members(), pairs=PAIRS))
+    return path
+
+
+@pytest.mark.parametrize("n_members", [1, 2])
+@pytest.mark.parametrize("aligned", [False, True])
+@pytest.mark.parametrize("has_alignment", [False, True])
+@pytest.mark.parametrize("prior", [None, np.log([0.5, 0.25, 0.25])])
+def test_models_with_pair_sums_come_back(tmp_path, n_members, aligned, has_alignment, prior):
+    if has_alignment and not aligned:
+        return
+    own = Alignment(np.array([2.0, 0.5, 1, 1, 1]), np.arange(5.0)) if has_alignment else None
+    both = two_members()
+    members = both.members if n_members == 2 else (replace(both.members[0], weight=1.0),)
+    model = replace(both, members=members, pairs=PAIRS, aligned=aligned, alignment=own, prior=prior)
+    model_file.write(tmp_path / "m", model)
+    found = FlyNNClassifier.load(tmp_path / "m").model_
+    assert (found.sha256(), found.aligned, found.refined) == (model.sha256(), aligned, None)
+    assert (found.pairs.sha256(), found.pairs.accuracy) == (PAIRS.sha256(), PAIRS.accuracy)
+    assert (found.alignment is None) == (own is None)
+    assert_array_equal(found.scores(X), model.scores(X))
+    model_file.write(tmp_path / "again", found)
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "m").read_bytes()
+    with np.load(tmp_path / "m", allow_pickle=False) as file:
+        counts, owned = [f"counts_{i}" for i in range(n_members)], ["prior"] * (prior is not None)
+        owned += ["gain", "offset"] * has_alignment
+        assert sorted(file) == sorted(["header", "digest", "pairs", "bias", *counts, *owned])
+        header = json.loads(file["header"].tobytes())
+    assert (header["format"], header["aligned"]) == (8, aligned)
+    assert header["pairs"].keys() == {"specs", "fingerprints", "temperature", "share", "accuracy"}
+
+
+@pytest.mark.parametrize("extreme", [0, 127, 128, -128, -129, 2**15, -(2**15), 2**24, -(2**24)])
+def test_weights_of_pair_sums_have_the_narrowest_type_and_biases_int64(extreme, tmp_path):
+    weights, bias = np.zeros((32, 3), np.int32), np.array([2**44, -(2**44), 0])
+    weights[3, 1] = extreme
+    model = replace(two_members(), pairs=replace(PAIRS, weights=weights, bias=bias))
+    model_file.write(tmp_path / "m", model)
+    assert FlyNNClassifier.load(tmp_path / "m").model_.sha256() == model.sha256()
+    with np.load(tmp_path / "m") as file:
+        width = 1 if -128 < extreme < 128 else 2 if -(2**15) < extreme < 2**15 else 4
+        assert (file["pairs"].dtype, file["bias"].dtype) == (np.dtype(f"<i{width}"), np.dtype("<i8"))
+
+
+def put(name, change):
+    return lambda _, arrays: arrays.update({name: change(arrays.get(name, np.zeros(1, np.int8)))})
+
+
+def of_pairs(name, value):
+    return lambda fields, _: fields["pairs"].update({name: value})
+
+
+def with_specs(*specs):
+    def change(fields, _):
+        fields["pairs"] |= {
+            "specs": [spec.to_dict() for spec in specs],
+            "fingerprints": [FlyHash(spec).fingerprint for spec in specs],
+        }
+
+    return change
+
+
+def first_value(value):
+    def change(array):
+        wide = array.astype(np.int64 if array.ndim == 1 else np.int32)
+        wide[(0,) * wide.ndim] = value
+        return wide
+
+    return change
+
+
+NOT_PAIRS = {
+    "no weights": (lambda _, arrays: arrays.pop("pairs"), "arrays"),
+    "no biases": (lambda _, arrays: arrays.pop("bias"), "arrays"),
+    "one more": (put("pairs_1", lambda array: array), "arrays"),
+    "refined as well": (put("weights_0", lambda array: array), "arrays"),
+    "in format 4": (lambda fields, _: fields.update(format=4), "arrays"),
+    "in format 5": (lambda fields, _: fields.update(format=5), "arrays"),
+    "in format 6": (lambda fields, _: fields.update(format=6), "arrays"),
+    "in format 7": (lambda fields, _: fields.update(format=7), "refined"),
+    "in format 9": (lambda fields, _: fields.update(format=9), "format"),
+    "no word of alignment": (lambda fields, _: fields.pop("aligned"), "aligned"),
+    "an odd word of alignment": (lambda fields, _: fields.update(aligned=1), "aligned"),
+    "an alignment of no aligned model": (put("gain", lambda _: np.ones(5)), "arrays"),
+    "transposed": (put("pairs", lambda array: np.ascontiguousarray(array.T)), "pairs"),
+    "in another order": (put("pairs", np.asfortranarray), "pairs"),
+    "flat": (put("pairs", np.ravel), "pairs"),
+    "a row less": (put("pairs", lambda array: array[1:]), "pairs"),
+    "a row more": (put("pairs", lambda array: np.concatenate([array, array[:1]])), "pairs"),
+    "a column less": (put("pairs", lambda array: np.ascontiguousarray(array[:, 1:])), "pairs"),
+    "many rows more": (put("pairs", lambda array: np.tile(array.astype(np.int32), (2, 1))), "pairs"),
+    "unsigned": (put("pairs", lambda array: np.abs(array).astype(np.uint8)), "pairs"),
+    "floats": (put("pairs", lambda array: array.astype(np.float32)), "pairs"),
+    "wide": (put("pairs", lambda array: array.astype(np.int64)), "pairs"),
+    "of the other end": (put("pairs", lambda array: array.astype(">i4")), "pairs"),
+    "objects": (put("pairs", lambda array: array.astype(object)), "pairs"),
+    "too large": (put("pairs", first_value(2**24 + 1)), "pairs"),
+    "too small": (put("pairs", first_value(-(2**31))), "pairs"),
+    "a bias less": (put("bias", lambda array: array[1:]), "pairs"),
+    "a bias more": (put("bias", lambda array: np.append(array, array[:1])), "bias"),
+    "a table of biases": (put("bias", lambda array: array[None]), "pairs"),
+    "narrow biases": (put("bias", lambda array: array.astype(np.int32)), "bias"),
+    "biases of floats": (put("bias", lambda array: array.astype(float)), "bias"),
+    "a bias too large": (put("bias", first_value(2**44 + 1)), "pairs"),
+    "a bias too small": (put("bias", first_value(-(2**63))), "pairs"),
+    **{f"temperature {bad}": (of_pairs("temperature", bad), "pairs") for bad in (0.3, "1", True, None, [1.0], 10**400)},
+    **{f"share {bad}": (of_pairs("share", bad), "share") for bad in (-0.1, 1.1, "1", True, None, float("nan"))},
+    **{f"accuracy {bad}": (of_pairs("accuracy", bad), "accuracy") for bad in (-0.1, 1.1, "1", True, None, 10**400)},
+    "no figures": (lambda fields, _: fields.update(pairs=None), "pairs"),
+    "a list of figures": (lambda fields, _: fields.update(pairs=[]), "pairs"),
+    "no specs": (lambda fields, _: fields["pairs"].pop("specs"), "pairs"),
+    "one figure more": (of_pairs("rule", "balanced"), "pairs"),
+    "no spec": (with_specs(), "pairs"),
+    "three specs": (with_specs(*OWN, replace(OWN[0], seed=7)), "pairs"),
+    "specs of different features": (with_specs(OWN[0], HashSpec(4, 16, 2, 4, 1)), "pairs"),
+    "specs of other features": (with_specs(*(replace(spec, n_features=4) for spec in OWN)), "pairs"),
+    "specs of fewer rows": (with_specs(OWN[0]), "pairs"),
+    "too many rows": (with_specs(OWN[0], replace(OWN[1], hash_dim=4081)), "pairs"),
+    "specs that are none": (of_pairs("specs", [None]), "spec"),
+    "specs that are nothing": (of_pairs("specs", None), "file"),
+    "other rows": (lambda fields, _: fields["pairs"]["specs"][0].update(seed=5), "fingerprints"),
+    "other fingerprints": (of_pairs("fingerprints", [64 * "0"] * 2), "fingerprints"),
+    "one fingerprint": (lambda fields, _: fields["pairs"]["fingerprints"].pop(), "fingerprints"),
+    "no fingerprints": (of_pairs("fingerprints", None), "fingerprints"),
+}  # fmt: skip
+
+
+def rewrite(path, change, seal=True):
+    """Rewrite a file with changed header and arrays, and a digest that fits."""
+    with np.load(path) as file:
+        arrays = dict(file)
+    fields = json.loads(arrays.pop("header").tobytes())
+    digest = arrays.pop("digest")
+    change(fields, arrays)
+    parts = {"header": np.frombuffer(json.dumps(fields).encode(), np.uint8), **arrays}
+    parts["digest"] = model_file.digest_of(*parts.values()) if seal else digest
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in parts.items():
+            with archive.open(f"{name}.npy", "w") as member:
+                np.lib.format.write_array(member, array)
+
+
+def test_rewriting_works(paired):
+    rewrite(paired, lambda *_: None)
+    assert FlyNNClassifier.load(paired).model_.pairs.sha256() == PAIRS.sha256()
+
+
+@pytest.mark.parametrize("name", NOT_PAIRS)
+def test_forged_pair_sums_are_refused(paired, name):
+    change, field = NOT_PAIRS[name]
+    rewrite(paired, change)
+    with raises(ModelFileError, field=field):
+        FlyNNClassifier.load(paired)
+
+
+@pytest.mark.parametrize("name", ["pairs", "bias"])
+def test_the_digest_covers_pair_sums(paired, name):
+    rewrite(paired, put(name, lambda array: array + array.dtype.type(1)), seal=False)
+    with raises(ModelFileError, field="digest"):
+        FlyNNClassifier.load(paired)
+
+
+def test_the_memory_limit_counts_pair_sums(tmp_path):
+    wide = replace(OWN[0], hash_dim=4000)
+    pairs = replace(PAIRS, specs=(wide,), weights=np.zeros((4000, 3), np.int32))
+    model, path = replace(two_members(), pairs=pairs), tmp_path / "m"
+    model_file.write(path, model)
+    limit = sum(memory_needed(each.spec, 3) for each in model.members) + memory_needed(wide, 3)
+    assert FlyNNClassifier.load(path, max_bytes=limit).model_.pairs is not None
+    tracemalloc.start()
+    with raises(ModelFileError, field="memory"):
+        FlyNNClassifier.load(path, max_bytes=limit - 1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10**6

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flwr_flynn._validation import number
-from flwr_flynn.errors import ConfigError, DataError, PayloadError
+from flwr_flynn.errors import ConfigError, DataError, PayloadError, SpecError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch, collect_each
 from flwr_flynn.federated.compression import check_packed, pack_signed, unpack_signed
@@ -36,13 +36,23 @@ from flwr_flynn.federated.protocol import (
     register,
 )
 from flwr_flynn.federated.roster import Member, clean
-from flwr_flynn.federated.run_spec import Plain, RunSpec, Secure
+from flwr_flynn.federated.run_spec import (
+    Plain,
+    RunSpec,
+    Secure,
+    announced_specs,
+    check_fingerprints,
+    deflated_specs,
+)
 from flwr_flynn.federated.statistics import Tables
+from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.model.candidates import suggest_decay
 from flwr_flynn.model.classifier import FlyNNClassifier
-from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.metrics import summary
 from flwr_flynn.model.model import Model, ModelMember
+from flwr_flynn.model.pairs import LARGEST_BIAS, PairReadout, checked_pair_specs
+from flwr_flynn.model.pairs import LARGEST_WEIGHT as PAIR_WEIGHT
 from flwr_flynn.model.refinement import LARGEST_WEIGHT, Weights
 from flwr_flynn.model.scoring import Readout, given_readout
 from flwr_flynn.model.weight_search import Search
@@ -67,6 +77,7 @@ class EvaluationRequest(Request[Tables]):
     n_releases: int = 0  # noises in the counts
     tries: bool = True  # else parties only keep the model
     refined: Weights | None = None
+    pairs: PairReadout | None = None
 
     phase = "evaluation"
     channel = EVALUATE
@@ -78,10 +89,12 @@ class EvaluationRequest(Request[Tables]):
             key("n_releases"): self.n_releases,
             key("tries"): self.tries,
             key("is_refined"): self.refined is not None,
+            **pairs_entries(self.run, self.pairs),
         }
 
     def arrays(self) -> list[codec.Array]:
-        return codec.encode(*self.counts) + packed_weights(self.refined or ())
+        pairs = [] if self.pairs is None else [pack_signed(self.pairs.weights)]
+        return codec.encode(*self.counts) + packed_weights(self.refined or ()) + pairs
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[codec.Array], party: Party) -> EvaluationRequest:
@@ -89,7 +102,9 @@ class EvaluationRequest(Request[Tables]):
         tries = config.boolean("tries")
         party.check_run(run, config, cls.phase, RESULTS if tries else NOTHING)
         n_releases = config.integer("n_releases", 0, 2**31 - 1)
-        refined = None
+        refined = pairs = None
+        if "pairs" in config:
+            arrays, pairs = arrays[:-1], announced_pairs(config, run, arrays[-1:], party)
         if config.boolean("is_refined"):
             n_members = len(run.specs)
             check_room_for_weights(run, party)
@@ -98,7 +113,7 @@ class EvaluationRequest(Request[Tables]):
             counts = codec.decode_all(arrays, run.hashers, run.n_classes)
         else:
             counts = (codec.decode_total(arrays, run.hasher, run.mechanism, n_releases),)
-        return cls(run, counts, *readouts_of(config, len(run.specs)), n_releases, tries, refined)
+        return cls(run, counts, *readouts_of(config, len(run.specs)), n_releases, tries, refined, pairs)
 
     @property
     def discloses(self) -> str:
@@ -108,7 +123,7 @@ class EvaluationRequest(Request[Tables]):
     def model(self) -> FlyNNClassifier:
         """The classifier that is handed out."""
         members = tuple(map(ModelMember, self.run.specs, self.counts, self.readouts, self.weights))
-        return classifier_of(self.run, members, self.refined)
+        return classifier_of(self.run, members, self.refined, self.pairs)
 
     def compute(self, party: Party) -> Answer:
         model = self.model
@@ -171,6 +186,44 @@ def readouts_of(config: Config, n_members: int) -> tuple[tuple[Readout, ...], tu
         text = f"{key('readouts')}: {error}"
         raise PayloadError(key("readouts"), error.expected, error.got, text=text) from None
     return readouts, weights
+
+
+def pairs_entries(run: RunSpec, pairs: PairReadout | None) -> dict[str, Scalar]:
+    """Config entries of scores from pair sums, without their weights; none without them."""
+    if pairs is None:
+        return {}
+    figures = [pairs.bias.tolist(), pairs.temperature, pairs.share, pairs.accuracy]
+    prints = " ".join(flynn_hash(spec).fingerprint for spec in pairs.specs)
+    return {
+        key("pairs"): json.dumps(figures),
+        key("pair_specs"): deflated_specs(pairs.specs, run.specs),
+        key("pair_fingerprints"): prints,
+    }
+
+
+def announced_pairs(config: Config, run: RunSpec, arrays: Sequence[codec.Array], party: Party) -> PairReadout:
+    """Scores from pair sums in a message that may come from anybody, with their weights as the one array."""
+    values, expected = config.json("pairs", 50 * run.n_classes + 200), "biases, temperature, share and accuracy"
+    if not isinstance(values, list) or len(values) != 4 or not isinstance(values[0], list):
+        raise PayloadError(key("pairs"), expected, type(values).__name__)
+    bias, *rest = values
+    if not all(type(each) is int and abs(each) <= LARGEST_BIAS for each in bias) or len(bias) != run.n_classes:
+        raise PayloadError(key("pairs"), f"{run.n_classes} biases up to {LARGEST_BIAS}", f"{len(bias)}, or larger ones")
+    try:
+        specs = checked_pair_specs(announced_specs(config, "pair_specs", 2, run.specs))
+        n_rows = sum(spec.hash_dim for spec in specs)
+        needed = sum(memory_needed(spec, run.n_classes) for spec in specs) + 64 * n_rows * run.n_classes
+        party.check_memory(needed, f"scores from pair sums of {n_rows} rows")
+        check_fingerprints(config, "pair_fingerprints", [flynn_hash(spec) for spec in specs])
+        check_packed(arrays, 1, "weights", "one packed array of pair sums")
+        weights = unpack_signed(arrays[0], (n_rows, run.n_classes), PAIR_WEIGHT).astype(np.int32)
+        if any(type(each) not in (int, float) for each in rest):
+            raise PayloadError(key("pairs"), expected, "other types")
+        return PairReadout(specs, weights, np.array(bias, np.int64), *rest)
+    except (DataError, SpecError) as error:
+        if isinstance(error, PayloadError):
+            raise
+        raise PayloadError(key("pairs"), error.expected, error.got) from None
 
 
 @dataclass(frozen=True)
@@ -280,6 +333,15 @@ def refined_of(state: RunState, options: RunOptions) -> Weights | None:
     return saved.refined if saved is not None and state.results["counts"] is saved.totals else None
 
 
+def pairs_of(state: RunState, options: RunOptions) -> PairReadout | None:
+    """Scores of the model from pair sums, if there are any: of this run, or of the saved one whose counts it has."""
+    trial, saved = state.results.get("pair trial"), options.federation
+    if trial is not None:
+        found: PairReadout | None = trial.readout
+        return found
+    return saved.pairs if saved is not None and state.results["counts"] is saved.totals else None
+
+
 def members_run(state: RunState, options: RunOptions) -> RunSpec:
     """The run with the specs of the model's members alone."""
     return state.run_spec.only(kept_specs(state, options))
@@ -287,13 +349,19 @@ def members_run(state: RunState, options: RunOptions) -> RunSpec:
 
 def model_of(state: RunState, options: RunOptions) -> FlyNNClassifier:
     """The classifier that the results so far make."""
-    return classifier_of(members_run(state, options), members_of(state, options), refined_of(state, options))
+    run, members = members_run(state, options), members_of(state, options)
+    return classifier_of(run, members, refined_of(state, options), pairs_of(state, options))
 
 
-def classifier_of(run: RunSpec, members: tuple[ModelMember, ...], refined: Weights | None = None) -> FlyNNClassifier:
+def classifier_of(
+    run: RunSpec,
+    members: tuple[ModelMember, ...],
+    refined: Weights | None = None,
+    pairs: PairReadout | None = None,
+) -> FlyNNClassifier:
     """The classifier of members of the model, with the classes and the promise of a run."""
     names, is_aligned = run.feature_names, bool(run.n_aligned)
-    model = Model(members, np.array(run.classes), names, run.guarantee, refined, aligned=is_aligned)
+    model = Model(members, np.array(run.classes), names, run.guarantee, refined, aligned=is_aligned, pairs=pairs)
     return FlyNNClassifier.from_model(model)
 
 
@@ -306,8 +374,8 @@ def _request(state: RunState, context: Context) -> EvaluationRequest:
     n_releases = sum(release.times for release in counts[0].noise)
     if isinstance(run.mode, Secure):
         n_releases = len(context.counted.members)  # each added a share of the noise
-    refined = refined_of(state, context.options)
-    return EvaluationRequest(run, counts, readouts, weights, n_releases, context.options.is_evaluated, refined)
+    refined, pairs = refined_of(state, context.options), pairs_of(state, context.options)
+    return EvaluationRequest(run, counts, readouts, weights, n_releases, context.options.is_evaluated, refined, pairs)
 
 
 def _start(state: RunState, context: Context) -> Tables:

@@ -32,8 +32,8 @@ from flwr_flynn.model.candidates import candidate_readouts
 from flwr_flynn.model.leave_one_out import LOSS_UNIT, MAX_LOSS, TEMPERATURES, hashed_batches, leave_one_out_tables
 from flwr_flynn.model.metrics import mean_recall
 from flwr_flynn.model.scoring import Readout
-from flwr_flynn.model.selection import N_LEFT_OUT, Choice, best_temperature, choose
-from flwr_flynn.model.subsample import kept
+from flwr_flynn.model.selection import Choice, best_temperature, choose
+from flwr_flynn.model.subsample import N_LEFT_OUT, kept
 
 _MAX_CANDIDATES = 64  # readouts of a spec
 _CANDIDATE_CHARS = 64  # of one in JSON
@@ -42,9 +42,19 @@ _MAX_LOSS = int(MAX_LOSS / LOSS_UNIT)  # of a sample
 Candidates = tuple[tuple[Readout, ...], ...]
 
 
+class SummedTables(Summed[Tables]):
+    """A request for leave-one-out results."""
+
+    def packed(self, statistic: Tables) -> list[Array]:
+        return [pack_numbers(table.ravel()) for table in statistic.tables]
+
+    def parts(self, statistic: Tables) -> list[Array]:
+        return list(statistic.tables)
+
+
 @register
 @dataclass(frozen=True)
-class SelectionRequest(Summed[Tables]):
+class SelectionRequest(SummedTables):
     """Ask for leave-one-out results of every candidate."""
 
     run: RunSpec
@@ -84,9 +94,6 @@ class SelectionRequest(Summed[Tables]):
             tables += leave_one_out_tables(counts, batches, readouts)
         return Tables(tuple(tables)), n_examples
 
-    def packed(self, statistic: Tables) -> list[Array]:
-        return [pack_numbers(table.ravel()) for table in statistic.tables]
-
     @property
     def layout(self) -> Layout:
         bound, n_classes = self.bound or 0, self.run.n_classes
@@ -94,34 +101,39 @@ class SelectionRequest(Summed[Tables]):
         shapes = _shapes(self.candidates, n_classes)
         return [(shape, most if i and i % 2 == 0 else bound) for i, shape in enumerate(shapes)]
 
-    def parts(self, statistic: Tables) -> list[Array]:
-        return list(statistic.tables)
-
     def of_parts(self, parts: list[Array], n_parties: int) -> Tables:
-        return self._checked(parts, self.totals.parts[0].n_per_class, n_parties * self.layout[-1][1])
+        return check_tables(parts, self.totals.parts[0].n_per_class, n_parties * self.layout[-1][1])
 
     def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> Tables:
         sizes, announced = counted_sizes(member, "selection"), reply.announced
         check_all(announced, sizes, "selection")
-        shapes = _shapes(self.candidates, self.run.n_classes)
-        check_packed(arrays, len(shapes), "tables", f"{len(shapes)} packed arrays")
-        flat = [unpack_numbers(array, a * b, 2**63 - 1) for array, (a, b) in zip(arrays, shapes, strict=True)]
-        if any(len(each) != a * b for each, (a, b) in zip(flat, shapes, strict=True)):
-            raise PayloadError("tables", "a number for each entry", "more or fewer")
-        tables = [each.reshape(shape) for each, shape in zip(flat, shapes, strict=True)]
-        # So that no party leaves the sum without room.
-        return self._checked(tables, sizes, min(_MAX_LOSS * announced, (2**63 - 1) // 1024))
+        return unpacked_tables(arrays, _shapes(self.candidates, self.run.n_classes), sizes, announced)
 
-    def _checked(self, tables: list[Array], sizes: npt.NDArray[np.int64], most: int) -> Tables:
-        left_out = tables[0]
-        if (left_out < 0).any() or (left_out > sizes).any():
-            raise PayloadError("left out", "from 0 to the party's samples of the class", "entries outside")
-        for correct, losses in zip(tables[1::2], tables[2::2], strict=True):
-            if (correct < 0).any() or (correct > left_out).any():
-                raise PayloadError("correct", "from 0 to the samples of the class left out", "entries outside")
-            if (losses < 0).any() or (losses > most).any():
-                raise PayloadError("log-losses", f"from 0 to {most}", "entries outside")
-        return Tables(tuple(tables))
+
+def unpacked_tables(
+    arrays: Sequence[Array], shapes: Sequence[tuple[int, int]], sizes: npt.NDArray[np.int64], n_examples: int
+) -> Tables:
+    """Tables of these shapes from a party with class sizes, (L,), and so many samples, as `check_tables` has them."""
+    check_packed(arrays, len(shapes), "tables", f"{len(shapes)} packed arrays")
+    flat = [unpack_numbers(array, a * b, 2**63 - 1) for array, (a, b) in zip(arrays, shapes, strict=True)]
+    if any(len(each) != a * b for each, (a, b) in zip(flat, shapes, strict=True)):
+        raise PayloadError("tables", "a number for each entry", "more or fewer")
+    tables = [each.reshape(shape) for each, shape in zip(flat, shapes, strict=True)]
+    # So that no party leaves the sum without room.
+    return check_tables(tables, sizes, min(_MAX_LOSS * n_examples, (2**63 - 1) // 1024))
+
+
+def check_tables(tables: list[Array], sizes: npt.NDArray[np.int64], most: int) -> Tables:
+    """Samples left out, (1, L), then pairs of samples that are right, (K, L), and log-losses up to `most`, checked."""
+    left_out = tables[0]
+    if (left_out < 0).any() or (left_out > sizes).any():
+        raise PayloadError("left out", "from 0 to the party's samples of the class", "entries outside")
+    for correct, losses in zip(tables[1::2], tables[2::2], strict=True):
+        if (correct < 0).any() or (correct > left_out).any():
+            raise PayloadError("correct", "from 0 to the samples of the class left out", "entries outside")
+        if (losses < 0).any() or (losses > most).any():
+            raise PayloadError("log-losses", f"from 0 to {most}", "entries outside")
+    return Tables(tuple(tables))
 
 
 def counted_sizes(member: Member | None, field: str) -> npt.NDArray[np.int64]:
@@ -202,8 +214,7 @@ def select(
     if losses:
         found = [best_temperature(losses[choice.spec][choice.readout]) for choice in choices]
         readouts = [replace(readout, temperature=each) for readout, each in zip(readouts, found, strict=True)]
-        filled = n_per_class > 0
-        accuracies = tuple(tuple((table[:, filled] / n_per_class[filled]).mean(axis=1).tolist()) for table in correct)
+        accuracies = tuple(tuple(mean_recall(row, n_per_class) for row in table) for table in correct)
     examples = sum(n_per_class.tolist())
     return Selection(tuple(choices), tuple(readouts), candidates, accuracies, examples, parties, missing)
 

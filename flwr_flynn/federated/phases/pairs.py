@@ -1,0 +1,276 @@
+"""Phases "pairs" and "pair trial": pair sums, and what the scores from them are worth, see `model.pairs`.
+
+First every counted party sends its pair sums by hashes that follow from the candidates. The server solves a ridge
+regression, and sends its weights for a trial: each party answers how many of its training samples they classify
+correctly, about as if the sample had been left out, with the log-losses that calibrate them. The weights become part of
+the model.
+
+Asked are the parties whose counts are in the sum; one that gives no answer is missing from that exchange alone. Pair
+sums tell far more of the samples than counts: the sums of a party with fewer samples than there are rows determine the
+responses of its samples up to a rotation. With noisy counts there are none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from flwr_flynn.errors import DataError, PayloadError, PrivacyError
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.collect import Batch
+from flwr_flynn.federated.compression import (
+    check_packed,
+    pack,
+    pack_signed,
+    unpack,
+    unpack_signed,
+)
+from flwr_flynn.federated.party import Party
+from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
+from flwr_flynn.federated.phases.evaluation import members_run
+from flwr_flynn.federated.phases.secure import Layout, Summed, largest_sum
+from flwr_flynn.federated.phases.selection import SummedTables, check_all, check_tables, counted_sizes, unpacked_tables
+from flwr_flynn.federated.protocol import EVALUATE, EXACT, SECURE, Array, Config, Reply, Scalar, key, register
+from flwr_flynn.federated.roster import Member
+from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.statistics import Tables
+from flwr_flynn.hashing.graded import LEVELS
+from flwr_flynn.model.leave_one_out import LOSS_UNIT, MAX_LOSS, TEMPERATURES, LeaveOneOutTables
+from flwr_flynn.model.pairs import (
+    LARGEST_BIAS,
+    LARGEST_PRODUCT,
+    LARGEST_WEIGHT,
+    PairFit,
+    PairReadout,
+    PairSums,
+    checked_pair_specs,
+    memory_of_pairs,
+    pair_specs,
+)
+from flwr_flynn.model.ridge import MOST_LEVERAGE
+from flwr_flynn.model.subsample import N_LEFT_OUT, kept
+
+
+@register
+@dataclass(frozen=True)
+class PairsRequest(Summed[PairSums]):
+    """Ask for pair sums."""
+
+    run: RunSpec  # with the specs of the pair sums
+
+    phase = "pairs"
+    channel = EVALUATE
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of all hashes together."""
+        return _n_rows(self.run)
+
+    def to_config(self) -> dict[str, Scalar]:
+        return {**self.run.to_config()}
+
+    @classmethod
+    def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> PairsRequest:
+        run = _admitted(config, party, cls.phase)
+        if run.bound is None and not party.options.pairs:
+            raise PrivacyError("node-config pairs", "true, without which no pair sums leave in clear", False)
+        return cls(run)
+
+    def measured(self, party: Party) -> tuple[PairSums, int]:
+        (X, *_), codes = party.inputs(self.run)  # hashes are all of aligned samples, or none
+        run, progress = self.run, party.progress(len(codes))
+        sums = PairSums.from_data(run.specs, X, codes, run.n_classes, party.options.n_jobs, progress)
+        return sums, len(codes)
+
+    def packed(self, statistic: PairSums) -> list[Array]:
+        return [statistic.n_per_class.astype("<i8"), pack(statistic.products[None]), pack(statistic.sums)]
+
+    @property
+    def layout(self) -> Layout:
+        bound, n_classes, n_rows = self.bound or 0, self.run.n_classes, self.n_rows
+        n_pairs = n_rows * (n_rows + 1) // 2
+        return [((n_classes,), bound), ((n_pairs,), LARGEST_PRODUCT * bound), ((n_classes, n_rows), LEVELS * bound)]
+
+    def parts(self, statistic: PairSums) -> list[Array]:
+        return [statistic.n_per_class, statistic.products, statistic.sums]
+
+    def of_parts(self, parts: list[Array], n_parties: int) -> PairSums:
+        sizes, products, sums = parts
+        if any((part < 0).any() for part in parts):
+            raise PayloadError("pair sums", "integers from 0", "negative ones")
+        return _checked(products, sums, sizes)
+
+    def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> PairSums:
+        sizes = counted_sizes(member, "pair sums")
+        check_all(reply.announced, sizes, "pair sums")
+        check_packed(arrays, 3, "pair sums", "class sizes and two packed arrays", first=1)
+        (announced,) = codec.tables([arrays[0].reshape(1, -1)], [(1, self.run.n_classes)])
+        if not np.array_equal(announced[0], sizes):
+            raise PayloadError("pair sums", "the party's samples of each class as counted", "other numbers")
+        n_examples, n_rows = sum(sizes.tolist()), self.n_rows
+        n_pairs = n_rows * (n_rows + 1) // 2
+        products = unpack(arrays[1], (1, n_pairs), LARGEST_PRODUCT * n_examples)[0]
+        sums = unpack(arrays[2], (self.run.n_classes, n_rows), LEVELS * n_examples)
+        return _checked(products, sums, sizes)
+
+
+def _n_rows(run: RunSpec) -> int:
+    return sum(spec.hash_dim for spec in run.specs)
+
+
+def _checked(products: Array, sums: Array, sizes: Array) -> PairSums:
+    if (sums > LEVELS * sizes[:, None]).any():  # biases would have no bounds
+        raise PayloadError("pair sums", "responses that so many samples of a class can have", "larger ones")
+    return PairSums(products, sums, sizes)
+
+
+def _admitted(config: Config, party: Party, phase: str) -> RunSpec:
+    run = RunSpec.from_config(config)
+    try:
+        checked_pair_specs(run.specs)
+    except DataError as error:
+        raise PayloadError(key("specs"), error.expected, error.got) from None
+    n_rows = _n_rows(run)
+    party.check_memory(memory_of_pairs(n_rows, run.n_classes), f"pair sums of {n_rows} rows")
+    party.check_run(run, config, phase, EXACT if run.bound is None else SECURE)
+    return run
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class PairTrialRequest(SummedTables):
+    """Ask for the samples that given weights classify correctly, and for log-losses, at each of `TEMPERATURES`."""
+
+    run: RunSpec  # with the specs of the pair sums
+    fit: PairFit
+
+    phase = "pair trial"
+    channel = EVALUATE
+
+    def to_config(self) -> dict[str, Scalar]:
+        figures = [self.fit.bias.tolist(), self.fit.n_per_class.tolist(), self.fit.leverage]
+        return {**self.run.to_config(), key("fit"): json.dumps(figures)}
+
+    def arrays(self) -> list[Array]:
+        return [pack_signed(self.fit.weights)]
+
+    @classmethod
+    def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> PairTrialRequest:
+        run = _admitted(config, party, cls.phase)
+        check_packed(arrays, 1, "weights", "one packed array")
+        weights = unpack_signed(arrays[0], (_n_rows(run), run.n_classes), LARGEST_WEIGHT).astype(np.int32)
+        return cls(run, PairFit(weights, *_figures(config, run.n_classes)))
+
+    def measured(self, party: Party) -> tuple[Tables, int]:
+        (X, *_), codes = party.inputs(self.run)
+        left_out = kept(X, codes, self.fit.n_per_class, N_LEFT_OUT)
+        n_examples, n_classes = len(codes), self.run.n_classes
+        X, codes = X[left_out], codes[left_out]
+        tables = self.fit.tables(self.run.specs, X, codes, party.options.n_jobs)
+        return Tables((np.bincount(codes, minlength=n_classes)[None].astype(np.int64), *tables)), n_examples
+
+    @property
+    def shapes(self) -> list[tuple[int, int]]:
+        """Shapes of the tables of a reply: samples left out, samples that are right, log-losses."""
+        n_classes, n_temperatures = self.run.n_classes, len(TEMPERATURES)
+        return [(1, n_classes), (n_temperatures, n_classes), (1, n_temperatures)]
+
+    @property
+    def layout(self) -> Layout:
+        bound = self.bound or 0
+        most = min(int(MAX_LOSS / LOSS_UNIT) * self.run.n_classes * bound, largest_sum(bound))
+        return list(zip(self.shapes, (bound, bound, most), strict=True))
+
+    def of_parts(self, parts: list[Array], n_parties: int) -> Tables:
+        # Whoever missed the pair sums is in here all the same.
+        sizes = np.full(self.run.n_classes, n_parties * (self.bound or 0))
+        return check_tables(parts, sizes, n_parties * self.layout[-1][1])
+
+    def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> Tables:
+        sizes = counted_sizes(member, "pair trial")
+        check_all(reply.announced, sizes, "pair trial")
+        return unpacked_tables(arrays, self.shapes, sizes, reply.announced)
+
+
+def _figures(config: Config, n_classes: int) -> tuple[Array, Array, float]:
+    """Biases, class sizes and mean leverage that a server announced."""
+    values = config.json("fit", 50 * n_classes + 100)
+    expected = f"{n_classes} biases, as many class sizes, and a leverage from 0 to {MOST_LEVERAGE}"
+    if not isinstance(values, list) or len(values) != 3 or not all(isinstance(each, list) for each in values[:2]):
+        raise PayloadError(key("fit"), expected, type(values).__name__)
+    bias, sizes, leverage = values
+    if len(bias) != n_classes or len(sizes) != n_classes or type(leverage) not in (int, float):
+        raise PayloadError(key("fit"), expected, f"{len(bias)} and {len(sizes)}")
+    if not all(type(each) is int and abs(each) <= LARGEST_BIAS for each in bias):
+        raise PayloadError(key("fit"), f"biases up to {LARGEST_BIAS}", "others")
+    if not all(type(each) is int and 0 <= each < 2**48 for each in sizes) or not any(sizes):
+        raise PayloadError(key("fit"), "class sizes from 0, not all 0", "others")
+    if not 0 <= leverage <= MOST_LEVERAGE:
+        raise PayloadError(key("fit"), expected, str(leverage)[:20])
+    return np.array(bias, np.int64), np.array(sizes, np.int64), float(leverage)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The result of the sums: the regression, and who is missing from it."""
+
+    run: RunSpec  # with the specs of the pair sums
+    fit: PairFit
+    missing: dict[str, str]  # reasons of parties without an answer, by name
+
+
+@dataclass(frozen=True)
+class PairTrial:
+    """The result of the trial."""
+
+    readout: PairReadout | None  # None where no party with samples replied, or sums lack a class
+    missing: dict[str, str]
+
+
+def _ask(state: RunState, context: Context) -> PairsRequest:
+    members, every = members_run(state, context.options), state.run_spec
+    n_plain = len(every.specs) - every.n_aligned
+    # Those that the members were chosen from: of aligned samples, or of the others.
+    run = every.only(range(n_plain, len(every.specs)) if members.n_aligned else range(n_plain))
+    specs = pair_specs(run.specs, context.options.pairs)
+    return PairsRequest(replace(run, specs=specs, n_aligned=len(specs) if members.n_aligned else 0))
+
+
+def _no_sums(state: RunState, context: Context) -> PairSums:
+    request = _ask(state, context)
+    return PairSums.zeros(request.n_rows, request.run.n_classes)
+
+
+def _solved(state: RunState, batch: Batch[PairSums], context: Context) -> RunState:
+    fit, missing = PairFit.of(batch.total), context.unheard(batch.passed)
+    state = state.with_result(PAIRS.name, Pairs(_ask(state, context).run, fit, missing))
+    is_empty = fit.n_per_class == 0
+    if is_empty.all() or state.results["counts"].parts[0].n_per_class[is_empty].any():
+        # The scores would speak against a class that they never saw: there are none then, and no trial.
+        return state.with_result(PAIR_TRIAL.name, PairTrial(None, missing))
+    return state
+
+
+def _ask_trial(state: RunState, context: Context) -> PairTrialRequest:
+    result: Pairs = state.results[PAIRS.name]
+    return PairTrialRequest(result.run, result.fit)
+
+
+def _no_tables(state: RunState, context: Context) -> Tables:
+    return Tables(tuple(np.zeros(shape, np.int64) for shape in _ask_trial(state, context).shapes))
+
+
+def _judged(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
+    result: Pairs = state.results[PAIRS.name]
+    selection = state.results.get("selection")
+    left_out, *tables = batch.total.tables
+    accuracy = None if selection is None else selection.accuracy
+    readout = result.fit.readout(result.run.specs, left_out[0], LeaveOneOutTables(*tables), accuracy)
+    return state.with_result(PAIR_TRIAL.name, PairTrial(readout, context.unheard(batch.passed)))
+
+
+PAIRS = Phase("pairs", EVALUATE, _ask, _no_sums, _solved, audience=COUNTED)
+PAIR_TRIAL = Phase("pair trial", EVALUATE, _ask_trial, _no_tables, _judged, audience=COUNTED)

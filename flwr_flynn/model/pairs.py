@@ -1,0 +1,351 @@
+"""Pair sums: what the responses of the rows say together, learned from sums in two more exchanges.
+
+Counts look at one bit at a time. Pair sums are the sums, over samples, of the products of the graded responses of every
+two rows of a hash (`hashing.graded`), with the sums of the responses by class: a few million integers that add exactly,
+as counts do, so they are those of the pooled samples however these are split. Ridge regression of the classes on the
+responses follows from them (`model.ridge`). Its scores are a second opinion on a sample beside that of the members of
+the model: log probabilities of both are averaged. The weight of the side whose leave-one-out balanced accuracy is x
+behind falls by a factor of about exp(-15 x), to a sixteenth of the other's at least.
+
+The hashes are those of two of the model's candidates, with half of the rows each and a quarter of these as winners: the
+first with rank codes, and the first with scaled columns and neither codes nor waves; or the first of all, where none of
+these is there.
+
+A score of class l is s_l = bias_l + W'z, in units of 2**-18; without the sample itself it is about
+(s_l - h [l is its class]) / (1 - h), h the mean leverage of the regression. By that, samples give the leave-one-out
+accuracy, which decides on the weight, and the temperature.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+from sklearn.utils import gen_batches
+
+from flwr_flynn._validation import number
+from flwr_flynn.errors import CountsError, DataError
+from flwr_flynn.hashing.flyhash import flynn_hash
+from flwr_flynn.hashing.graded import LEVELS
+from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.leave_one_out import LOSS_UNIT, MAX_LOSS, TEMPERATURES, LeaveOneOutTables
+from flwr_flynn.model.metrics import mean_recall
+from flwr_flynn.model.portable import exp, log
+from flwr_flynn.model.ridge import solve
+from flwr_flynn.model.scoring import Scores, falling_weight
+from flwr_flynn.model.subsample import N_LEFT_OUT, kept
+
+Table = npt.NDArray[np.int64]
+
+LEAST_ROWS, MOST_ROWS = 16, 4096
+"""Rows of the hashes of pair sums together: bounds."""
+
+UNIT = 2.0**-18
+"""A weight of 1."""
+
+LARGEST_WEIGHT = 2**24
+"""Largest magnitude of a weight. Sums of such weights times responses are exact in float64."""
+
+LARGEST_BIAS = 2**44
+"""Largest magnitude of a bias."""
+
+LARGEST_PRODUCT = LEVELS**2
+"""Largest product of two responses of a sample."""
+
+_BATCH = 2**12  # samples whose responses are held at a time
+_LEVERAGES = 2**20  # mean leverages are multiples of its inverse
+_LEAST_WEIGHT = 1 / 16  # of one side, beside the other
+_NEVER = -(2**40)  # bias of a class without samples
+
+
+def pair_specs(specs: Sequence[HashSpec], n_rows: int) -> tuple[HashSpec, ...]:
+    """The hashes of pair sums of so many rows, one or two, from the candidates of a model."""
+    coded = next((spec for spec in specs if spec.coding), None)
+    scaled = next((spec for spec in specs if spec.scale is not None and not spec.n_waves), None)
+    bases = [spec for spec in (coded, scaled) if spec is not None] or [specs[0]]
+    return tuple(replace(each, hash_dim=n_rows // len(bases), hash_nnz=n_rows // len(bases) // 4) for each in bases)
+
+
+def responses(specs: Sequence[HashSpec], X: Any, n_jobs: int | None = None) -> npt.NDArray[np.uint8]:
+    """Graded responses of samples by all the hashes, (n, m) uint8, side by side."""
+    return np.concatenate([flynn_hash(spec).graded(X, n_jobs) for spec in specs], axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class PairSums:
+    """Sums of the products of responses of every two rows, of responses by class, (L, m), and of samples, (L,).
+
+    All int64. `products` is the upper triangle of an (m, m) matrix, row by row, (m (m + 1) / 2,). The sums of disjoint
+    sets of samples add.
+    """
+
+    products: Table
+    sums: Table
+    n_per_class: Table
+
+    @classmethod
+    def zeros(cls, n_rows: int, n_classes: int) -> PairSums:
+        """Sums of no samples."""
+        shapes = (n_rows * (n_rows + 1) // 2,), (n_classes, n_rows), (n_classes,)
+        return cls(*(np.zeros(shape, np.int64) for shape in shapes))
+
+    @classmethod
+    def from_data(
+        cls,
+        specs: Sequence[HashSpec],
+        X: Any,
+        y: npt.NDArray[np.int64],
+        n_classes: int,
+        n_jobs: int | None = None,
+        progress: Any = None,
+    ) -> PairSums:
+        """Sums of samples, (n, d), with class indices, (n,)."""
+        n_rows = sum(spec.hash_dim for spec in specs)
+        total, products = cls.zeros(n_rows, n_classes), np.zeros((n_rows, n_rows), np.int64)
+        for rows in gen_batches(len(y), _BATCH) if len(y) else ():
+            # Whole numbers below 2**24, whatever the order in which BLAS adds them: float32 holds each exactly.
+            z = responses(specs, X[rows], n_jobs).astype(np.float32)
+            is_of_class = (y[rows] == np.arange(n_classes)[:, None]).astype(np.float32)
+            products += (z.T @ z).astype(np.int64)
+            total.sums[:] += (is_of_class @ z).astype(np.int64)
+            total.n_per_class[:] += np.bincount(y[rows], minlength=n_classes)
+            if progress is not None:
+                progress(len(z))
+        total.products[:] = products[np.triu_indices(n_rows)]
+        return total
+
+    @property
+    def square(self) -> Table:
+        """The (m, m) matrix of the products."""
+        n_rows = self.sums.shape[1]
+        square = np.zeros((n_rows, n_rows), np.int64)
+        square[np.triu_indices(n_rows)] = self.products
+        return square + np.triu(square, 1).T
+
+    def __add__(self, other: PairSums) -> PairSums:
+        if self.sums.shape != other.sums.shape:
+            raise CountsError("pair sums", f"shape {self.sums.shape} on both sides", other.sums.shape)
+        fields = (self.products, other.products), (self.sums, other.sums), (self.n_per_class, other.n_per_class)
+        return PairSums(*(a + b for a, b in fields))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PairSums):
+            return NotImplemented
+        fields = (self.products, other.products), (self.sums, other.sums), (self.n_per_class, other.n_per_class)
+        return all(np.array_equal(a, b) for a, b in fields)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, eq=False)
+class PairFit:
+    """Ridge regression of the classes: weights, (m, L) int32, biases, (L,) int64, samples, (L,), and mean leverage."""
+
+    weights: npt.NDArray[np.int32]
+    bias: Table
+    n_per_class: Table
+    leverage: float = 0.0
+
+    @classmethod
+    def of(cls, sums: PairSums) -> PairFit:
+        """The regression that the sums lead to; the same on every machine."""
+        sizes = sums.n_per_class.tolist()
+        n, by_class = max(sum(sizes), 1), sums.sums.astype(np.float64)
+        totals = sums.sums.sum(axis=0)
+        mean = totals / n
+        products = sums.square - mean[:, None] * totals
+        moments = np.ascontiguousarray((by_class - sums.n_per_class[:, None] * mean).T)
+        variance = n - math.fsum(size * size for size in sizes) / n
+        weights, leverage = solve(products, moments, variance, n)
+        rounded = np.clip(np.rint(weights / UNIT), -LARGEST_WEIGHT, LARGEST_WEIGHT).astype(np.int64)
+        reached = (totals.astype(object) @ rounded.astype(object)).tolist()  # Python integers: beyond int64
+        bias = [(round(1 / UNIT) * size - total) // n for size, total in zip(sizes, reached, strict=True)]
+        leverage = math.floor(leverage * _LEVERAGES) / _LEVERAGES
+        return cls(rounded.astype(np.int32), np.array(bias, np.int64), sums.n_per_class, leverage)
+
+    @property
+    def log_shares(self) -> Scores:
+        """Logarithms of the shares of the classes, (L,) float64; infinity for a class without samples."""
+        sizes = self.n_per_class.tolist()
+        n = max(sum(sizes), 1)
+        return np.array([log(size / n) if size else np.inf for size in sizes])
+
+    def tables(
+        self, specs: Sequence[HashSpec], X: Any, y: npt.NDArray[np.int64], n_jobs: int | None = None
+    ) -> LeaveOneOutTables:
+        """Tables of about leave-one-out for samples, (n, d), with class indices, (n,), at each of `TEMPERATURES`.
+
+        `correct` is (T, L), `log_losses` (1, T).
+        """
+        temperatures, n_classes = np.array(TEMPERATURES), len(self.n_per_class)
+        correct, losses = np.zeros((len(temperatures), n_classes), np.int64), np.zeros(len(temperatures), np.int64)
+        log_shares = self.log_shares
+        for rows, scores in _scores(specs, self.weights, self.bias, X, n_jobs):
+            scores[np.arange(len(scores)), y[rows]] -= self.leverage
+            scores /= 1.0 - self.leverage
+            _add_trials(scores, y[rows], temperatures, log_shares, correct, losses)
+        return LeaveOneOutTables(correct, losses[None])
+
+    def readout(
+        self,
+        specs: Sequence[HashSpec],
+        n_per_class: npt.NDArray[np.int64],
+        tables: LeaveOneOutTables,
+        accuracy: float | None,
+    ) -> PairReadout | None:
+        """The regression as part of a model, by the summed tables of samples, (L,) of each class.
+
+        None without samples, and where all weights are 0.
+
+        `accuracy` is the leave-one-out balanced accuracy of the model's best member; without it both sides weigh the
+        same.
+        """
+        if not (n_per_class.any() and self.weights.any()):
+            return None
+        best = int(np.argmin(tables.log_losses[0]))
+        temperature, own = TEMPERATURES[best], mean_recall(tables.correct[best], n_per_class)
+        theirs = own if accuracy is None else accuracy
+        weights = [max(falling_weight((max(own, theirs) - each) / 2), _LEAST_WEIGHT) for each in (own, theirs)]
+        logs = [each if each < np.inf else 0.0 for each in self.log_shares.tolist()]
+        bias = self.bias - np.array([round(temperature * each / UNIT) for each in logs], np.int64)
+        bias[self.n_per_class == 0] = _NEVER
+        return PairReadout(tuple(specs), self.weights, bias, temperature, weights[0] / sum(weights), own)
+
+
+@dataclass(frozen=True, eq=False)
+class PairReadout:
+    """Scores of a model from pair sums, with all classes taken for equally frequent.
+
+    Parameters
+    ----------
+    specs : sequence of HashSpec
+        One or two, of the same number of features.
+    weights : (m, L) int32 array
+        Of the rows of all hashes, in units of `UNIT`. Kept read-only.
+    bias : (L,) int64 array
+        Likewise.
+    temperature : float
+        Divisor of the scores that makes them logarithms of probabilities, one of `TEMPERATURES`.
+    share : float
+        Weight of their log probabilities; that of the model's members is 1 less this.
+    accuracy : float, default=0.0
+        Leave-one-out balanced accuracy, about.
+
+    Raises
+    ------
+    DataError
+        A field is not as described.
+    """
+
+    specs: Sequence[HashSpec]
+    weights: npt.NDArray[np.int32]
+    bias: Table
+    temperature: float
+    share: float
+    accuracy: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "specs", checked_pair_specs(self.specs))
+        n_rows, weights, bias = sum(spec.hash_dim for spec in self.specs), np.array(self.weights), np.array(self.bias)
+        shape = n_rows, len(bias)
+        if weights.shape != shape or weights.dtype != np.int32 or bias.ndim != 1 or bias.dtype != np.int64:
+            got = f"{weights.dtype} {weights.shape} and {bias.dtype} {bias.shape}"
+            raise DataError("pairs", f"int32 weights of shape {shape}, and as many int64 biases", got)
+        sizes = np.abs(weights.astype(np.int64)).max(initial=0), np.abs(bias).max(initial=0)
+        if sizes[0] > LARGEST_WEIGHT or sizes[1] > LARGEST_BIAS or bias.min(initial=0) < -LARGEST_BIAS:
+            expected = f"weights up to {LARGEST_WEIGHT} and biases up to {LARGEST_BIAS}"
+            raise DataError("pairs", expected, f"{int(sizes[0])} and {int(sizes[1])}")
+        object.__setattr__(self, "temperature", number("pairs", self.temperature, error=DataError))
+        if self.temperature not in TEMPERATURES:
+            raise DataError("pairs", "one of the temperatures", str(self.temperature)[:40])
+        for name in ("share", "accuracy"):
+            object.__setattr__(self, name, number(name, getattr(self, name), least=0, most=1, error=DataError))
+        weights.flags.writeable = bias.flags.writeable = False
+        object.__setattr__(self, "weights", weights)
+        object.__setattr__(self, "bias", bias)
+
+    def log_odds(self, X: Any, n_jobs: int | None = None) -> Scores:
+        """Log probabilities of the classes up to a constant of each sample, (n, L) float64, for samples, (n, d)."""
+        out = np.empty((X.shape[0], len(self.bias)))
+        for rows, scores in _scores(self.specs, self.weights, self.bias, X, n_jobs):
+            out[rows] = scores / self.temperature
+        return out
+
+    def sha256(self) -> str:
+        """SHA-256 over all of it; the same for equal ones everywhere."""
+        facts = [[spec.to_dict() for spec in self.specs], self.bias.tolist(), self.temperature, self.share]
+        sha256 = hashlib.sha256(b"flynn pairs 1 " + json.dumps(facts).encode())
+        sha256.update(np.ascontiguousarray(self.weights, "<i4").data)
+        return sha256.hexdigest()
+
+
+def checked_pair_specs(specs: Any) -> tuple[HashSpec, ...]:
+    """Specs of pair sums as a tuple, if they can be some; else a `DataError`."""
+    found = tuple(specs)
+    if not 1 <= len(found) <= 2 or not all(isinstance(spec, HashSpec) for spec in found):
+        raise DataError("pairs", "one or two HashSpecs", [type(spec).__name__ for spec in found[:3]])
+    if len({spec.n_features for spec in found}) > 1:
+        raise DataError("pairs", "specs of the same n_features", sorted({spec.n_features for spec in found}))
+    if (n_rows := sum(spec.hash_dim for spec in found)) > MOST_ROWS:
+        raise DataError("pairs", f"at most {MOST_ROWS} rows", n_rows)
+    return found
+
+
+def learn_pairs(
+    specs: Sequence[HashSpec],
+    X: Any,
+    y: npt.NDArray[np.int64],
+    n_classes: int,
+    accuracy: float | None,
+    n_jobs: int | None = None,
+) -> PairReadout | None:
+    """Scores from the pair sums of samples in one place, (n, d), with class indices, (n,).
+
+    Equal to what parties with these samples learn, by construction. None without samples that may judge it.
+    """
+    sums = PairSums.from_data(specs, X, y, n_classes, n_jobs)
+    fit, left_out = PairFit.of(sums), kept(X, y, sums.n_per_class, N_LEFT_OUT)
+    tables = fit.tables(specs, X[left_out], y[left_out], n_jobs)
+    return fit.readout(specs, np.bincount(y[left_out], minlength=n_classes), tables, accuracy)
+
+
+def memory_of_pairs(n_rows: int, n_classes: int) -> int:
+    """Estimate the memory of pair sums and what becomes of them, in bytes, samples not included."""
+    return 32 * n_rows**2 + 64 * n_rows * (n_classes + _BATCH // 16) + 8 * _BATCH * n_rows
+
+
+def _scores(
+    specs: Sequence[HashSpec], weights: npt.NDArray[np.int32], bias: Table, X: Any, n_jobs: int | None
+) -> Iterator[tuple[slice, Scores]]:
+    """Batches of samples with their scores, (b, L) float64. All are whole numbers of units, and so exact."""
+    n = X.shape[0]
+    for rows in gen_batches(n, _BATCH // 4) if n else ():
+        z = responses(specs, X[rows], n_jobs).astype(np.float64)
+        yield rows, (z @ weights + bias) * UNIT
+
+
+@njit(nogil=True, cache=True)
+def _add_trials(scores, true, temperatures, log_shares, correct, losses):  # type: ignore[no-untyped-def]
+    """Add each sample to those right, and its log-loss, at each temperature, all classes being equally frequent."""
+    n_classes = scores.shape[1]
+    odds = np.empty(n_classes)
+    for p in range(scores.shape[0]):
+        for t in range(len(temperatures)):
+            best, highest = 0, -np.inf
+            for label in range(n_classes):
+                odds[label] = scores[p, label] / temperatures[t] - log_shares[label]
+                if odds[label] > highest:
+                    best, highest = label, odds[label]
+            total = 0.0
+            for label in range(n_classes):
+                total += exp(odds[label] - highest)
+            loss = min(log(total) - (odds[true[p]] - highest), MAX_LOSS)
+            losses[t] += np.int64(np.rint(loss / LOSS_UNIT))
+            correct[t, true[p]] += best == true[p]
