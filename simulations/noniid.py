@@ -1,8 +1,9 @@
 """Cost of skewed parties: FlyNN beside FedAvg, FedProx and SCAFFOLD, from IID parties to those of one class each.
 
 "FlyNN committee" is the default of `flwr run .` (the best three of six hashes, chosen by the parties) with `align`,
-which parties use where their columns differ beyond chance, "FlyNN refined" the same with six rounds of refinement. In
-every cell where nobody aligns they must have the SHA-256 of the model of the pooled samples.
+which parties use where their columns differ beyond chance, "FlyNN pairs" the same with pair sums of 2048 rows, in two
+more exchanges, and "FlyNN refined" the same with six rounds of refinement instead. In every cell where nobody aligns
+they must have the SHA-256 of the model of the pooled samples.
 "FlyNN" is a single hash: one round of exact counts, features as they are, sizes and read-out by default; the details
 show the SHA-256 of its counts and of those of the pooled samples.
 
@@ -76,9 +77,9 @@ from simulations.workers import WHERE, Workers, workers
 
 Array = npt.NDArray[Any]
 
-FLYNN, COMMITTEE, REFINED, HEADS = "FlyNN", "FlyNN committee", "FlyNN refined", "own heads"
-COMMITTEES = {COMMITTEE: 0, REFINED: 6}
-"""The default model by its rounds of refinement."""
+FLYNN, COMMITTEE, PAIRS, REFINED, HEADS = "FlyNN", "FlyNN committee", "FlyNN pairs", "FlyNN refined", "own heads"
+COMMITTEES: dict[str, dict[str, int]] = {COMMITTEE: {}, PAIRS: {"pairs": 2048}, REFINED: {"refine_rounds": 6}}
+"""The default model, by what it has besides: parameters of `FlyNNClassifier`, and options of a run."""
 
 ALGORITHMS: dict[str, type[GradientClient]] = {
     "FedAvg": GradientClient, "FedProx": GradientClient, "SCAFFOLD": ScaffoldClient, HEADS: HeadClient,
@@ -160,16 +161,22 @@ def flynn(parts: Parts, where: str | Workers) -> Row:
     return scores | _bytes(traffic.up, traffic.down, n_parties, handed_out) | {"rounds": 1} | shown
 
 
-def committee(parts: Parts, refine_rounds: int) -> Row:
+def committee(parts: Parts, given: dict[str, int]) -> Row:
     """Run all phases at the parties, and fit the pooled samples; the scores, the bytes, and both SHA-256."""
     train, n_parties = parts.pooled, len(parts.shares)
     plan = HashPlan(train.X.shape[1], parts.n_classes, len(train.y), "auto")
     options = RunOptions(
-        plan, range(parts.n_classes), n_parties, min_examples=1, refine_rounds=refine_rounds, align=True
+        plan,
+        range(parts.n_classes),
+        n_parties,
+        min_examples=1,
+        refine_rounds=given.get("refine_rounds", 0),
+        pairs=given.get("pairs", 0),
+        align=True,
     )
     run = federate_in_process(options, parts.parties(min_examples=1))
     model, all_classes = run.model.model_, set(train.y) == set(range(parts.n_classes))
-    if all_classes and not model.aligned and model.sha256() != _pooled(train, refine_rounds):
+    if all_classes and not model.aligned and model.sha256() != _pooled(train, given):
         raise AssertionError("the parties' model is not that of the pooled samples")
     copies = [_copy(run, share) for share in parts.shares]
     shared = [own.predict(share.X_test) for own, share in zip(copies, parts.shares, strict=True) if len(share.y_test)]
@@ -190,11 +197,11 @@ def _copy(run: Run, share: Share) -> FlyNNClassifier:
 _POOLED: dict[Any, str] = {}
 
 
-def _pooled(train: Share, refine_rounds: int) -> str:
+def _pooled(train: Share, given: dict[str, int]) -> str:
     """SHA-256 of the model of the pooled samples, fitted once for all splits with the same samples."""
-    key = refine_rounds, tuple(sorted(hash((row.tobytes(), y)) for row, y in zip(train.X, train.y, strict=True)))
+    key = str(given), tuple(sorted(hash((row.tobytes(), y)) for row, y in zip(train.X, train.y, strict=True)))
     if key not in _POOLED:
-        _POOLED[key] = FlyNNClassifier(refine_rounds=refine_rounds).fit(train.X, train.y).model_.sha256()
+        _POOLED[key] = FlyNNClassifier(**given).fit(train.X, train.y).model_.sha256()
     return _POOLED[key]
 
 
@@ -344,8 +351,7 @@ class Study:
         if method == FLYNN:
             return self._kept(key, True, dealt, lambda: [flynn(self.parts(*dealt), self.where)])[0]
         if method in COMMITTEES:
-            rounds = COMMITTEES[method]
-            return self._kept(key, True, dealt, lambda: [committee(self.parts(*dealt), rounds)])[0]
+            return self._kept(key, True, dealt, lambda: [committee(self.parts(*dealt), COMMITTEES[method])])[0]
         n_rounds = 1 if method == ONE_ROUND else self.plan.rounds
         recipe = self.recipe(n_parties, method)
 
@@ -432,7 +438,7 @@ def checksums(rows: Sequence[Row]) -> list[Row]:
     return lines
 
 
-def beside(rows: Sequence[Row], ours: str = COMMITTEE) -> pd.DataFrame:
+def beside(rows: Sequence[Row], ours: str = PAIRS) -> pd.DataFrame:
     """A line for every cell that `ours` and all of `BASELINES` have: the personal figures of all, and the ``best`` of
     the baselines; columns are (figure, method)."""
     cells = pd.DataFrame(rows)
@@ -446,7 +452,7 @@ def beside(rows: Sequence[Row], ours: str = COMMITTEE) -> pd.DataFrame:
     return frame
 
 
-def ahead(frame: pd.DataFrame, ours: str = COMMITTEE) -> list[Row]:
+def ahead(frame: pd.DataFrame, ours: str = PAIRS) -> list[Row]:
     """A line for every baseline, and one for all of them: share of the cells where `ours` is ahead or equal."""
     lines: list[Row] = []
     for other in (*BASELINES, "best"):
@@ -462,7 +468,7 @@ def _percent(which: pd.Series) -> str:
     return f"{100 * which.mean():.0f} %"
 
 
-def by_set(rows: Sequence[Row], frame: pd.DataFrame, ours: str = COMMITTEE) -> list[Row]:
+def by_set(rows: Sequence[Row], frame: pd.DataFrame, ours: str = PAIRS) -> list[Row]:
     """A line for every data set and number of parties: `ours` against the best baseline of each cell, and bytes."""
     spent = pd.DataFrame(rows)
     spent["kB"] = (spent["up"] + spent["down"]) / 1000
@@ -482,7 +488,7 @@ def by_set(rows: Sequence[Row], frame: pd.DataFrame, ours: str = COMMITTEE) -> l
     return lines
 
 
-def losses(frame: pd.DataFrame, ours: str = COMMITTEE) -> list[Row]:
+def losses(frame: pd.DataFrame, ours: str = PAIRS) -> list[Row]:
     """A line for every data set, number of parties and split with a cell where `ours` is behind a baseline, the mean
     over the seeds of these cells."""
     lines: list[Row] = []
@@ -531,16 +537,18 @@ def results(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
     frame = beside(rows)
     if len(frame):
         what = "a cell is a data set, number of parties, split and seed"
-        yield f"{COMMITTEE} beside the baselines of many rounds, with own frequencies; {what}:", ahead(frame)
+        yield f"{PAIRS} beside the baselines of many rounds, with own frequencies; {what}:", ahead(frame)
         yield "By data set, beside the best of these baselines in each cell:", by_set(rows, frame)
-    if len(other := beside(rows, REFINED)):
-        yield f"{REFINED} beside them, where it was run:", ahead(other, REFINED)[-1:]
+    for ours in (COMMITTEE, REFINED):
+        if len(other := beside(rows, ours)):
+            yield f"{ours} beside them:", ahead(other, ours)[-1:]
+            yield f"{ours} by data set:", by_set(rows, other, ours)
     yield f"What own frequencies change for parties with {LEAST} or more held-out samples, over all cells:", harm(rows)
     if len(frame) and (lost := losses(frame)):
-        yield f"Where {COMMITTEE} is behind: its figure, then that of the best baseline:", lost
+        yield f"Where {PAIRS} is behind: its figure, then that of the best baseline:", lost
 
 
-def headline(rows: Sequence[Row], ours: str = COMMITTEE) -> str:
+def headline(rows: Sequence[Row], ours: str = PAIRS) -> str:
     """The results in two sentences."""
     frame = beside(rows)
     if not len(frame):

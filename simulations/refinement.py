@@ -1,12 +1,12 @@
-"""Accuracy against bytes: one round of counts, rounds that refine it, and FedAvg.
+"""Accuracy against bytes: one round of counts, pair sums, rounds that refine the counts, and FedAvg.
 
 Ten parties with Dirichlet 0.1 labels. FlyNN is that of `flwr run .` with ``refine-rounds``: its accuracy after each
 round is that of the model that a run of so many rounds ends with, and its bytes are all messages of a party so far, up
-and down, with those of handing the model out at the end. FedAvg trains softmax regression (LR) and a perceptron with
-one hidden layer of 64 (MLP) in float32 on the same parts. It gets what helps it: features standardised by the pooled
-samples, and the learning rate and epochs of a grid that are best on the very test samples after ten rounds; of its
-messages only the arrays count. Tested on the test split of a set that has one, else on a fifth of the samples, the same
-for all methods.
+and down, with those of handing the model out at the end. "FlyNN pairs" has pair sums of 2048 rows in the place of such
+rounds. FedAvg trains softmax regression (LR) and a perceptron with one hidden layer of 64 (MLP) in float32 on the same
+parts. It gets what helps it: features standardised by the pooled samples, and the learning rate and epochs of a grid
+that are best on the very test samples after ten rounds; of its messages only the arrays count. Tested on the test split
+of a set that has one, else on a fifth of the samples, the same for all methods.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from flwr_flynn import HashPlan
 from flwr_flynn.app.data.datasets import Share
 from flwr_flynn.federated.algorithm import federate
 from flwr_flynn.federated.codec import write_tensors
-from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.options import RunOptions, RunOptionsDict
 from flwr_flynn.federated.phases.evaluation import packed_weights
 from flwr_flynn.federated.run import Run, Taken
 from flwr_flynn.model.candidates import EFFORTS
@@ -65,9 +65,10 @@ class Plan:
     trial: int = 10
     largest: int | None = None
     efforts: tuple[str, ...] = ("default",)
+    pairs: int = 2048
 
 
-QUICK = Plan(refine=3, average=5, trial=2, largest=1500)
+QUICK = Plan(refine=3, average=5, trial=2, largest=1500, pairs=256)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,10 +106,7 @@ def _taught(share: Share) -> Share:
 def refined(task: Task, n_rounds: int, effort: str) -> list[Row]:
     """A row for the counts alone, and one for each round of the refinement."""
     parts, rows = task.parts, []
-    classes = range(parts.n_classes)
-    n_samples, n_features = parts.pooled.X.shape
-    plan = HashPlan(n_features, parts.n_classes, n_samples, "auto", effort=effort)
-    options = RunOptions(plan, classes, PARTIES, min_examples=1, refine_rounds=n_rounds)
+    options = RunOptions(**_given(parts, effort), refine_rounds=n_rounds)
 
     def watch(run: Run, taken: Taken) -> None:
         name = taken.phase.name
@@ -124,6 +122,20 @@ def refined(task: Task, n_rounds: int, effort: str) -> list[Row]:
     for row in rows:  # the model goes out at the end: the counts, and after a refinement the weights
         row["down"] += run.traffic["evaluation"].down / PARTIES - (weights if row["round"] == 1 else 0)
     return rows
+
+
+def _given(parts: Parts, effort: str = "default") -> RunOptionsDict:
+    n_samples, n_features = parts.pooled.X.shape
+    plan = HashPlan(n_features, parts.n_classes, n_samples, "auto", effort=effort)
+    return {"spec": plan, "classes": range(parts.n_classes), "min_parties": PARTIES, "min_examples": 1}
+
+
+def paired(task: Task, n_rows: int) -> list[Row]:
+    """The row of a run with pair sums."""
+    run = federate(RunOptions(**_given(task.parts), pairs=n_rows), task.parts.parties())
+    up = sum(each.up for name, each in run.traffic.items() if name != "evaluation") / PARTIES
+    down = sum(each.down for each in run.traffic.values()) / PARTIES
+    return [{"round": 1, "up": up, "down": down, "accuracy": task.score(run.model.predict(task.X_test))}]
 
 
 def averaged(task: Task, model: str, recipe: Recipe, n_rounds: int) -> list[Row]:
@@ -153,6 +165,8 @@ def curves(source: str, plan: Plan, cells: Cells) -> Iterator[Row]:
         job = {"job": f"{method} {plan.refine}"}
         for row in cells.finish(key | job, partial(refined, task, plan.refine, effort)):
             yield {"set": name, "method": method} | row
+    for row in cells.finish(key | {"job": f"pairs {plan.pairs}"}, partial(paired, task, plan.pairs)):
+        yield {"set": name, "method": "FlyNN pairs"} | row
     for model in MODELS:
         tried = []
         for recipe in (Recipe(rate, epochs) for rate, epochs in product(RATES, EPOCHS)):
@@ -191,7 +205,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
             spent, accuracy = [(row["up"] + row["down"]) / 1e3 for row in mine], [row["accuracy"] for row in mine]
             (line,) = axis.plot(spent, accuracy, ".-", label=method, linewidth=1, markersize=4)
             if method.startswith("FlyNN"):
-                label = f"{method}, one round"
+                label = "_" if len(mine) == 1 else f"{method}, one round"
                 axis.plot(spent[:1], accuracy[:1], "*", color=line.get_color(), markersize=14, label=label)
         axis.set(xscale="log", xlabel="kB of a party, up and down", ylabel="balanced accuracy", title=name)
         axis.legend(fontsize=8)

@@ -67,7 +67,8 @@ class Parts:
     n_classes: int
 
     def parties(self, **options: Any) -> list[Party]:
-        """Parties with these samples and `PartyOptions`."""
+        """Parties with these samples and `PartyOptions`, which answer all requests."""
+        options["pairs"] = True
         return [
             party_of(share.X, share.y, X_test=share.X_test, y_test=share.y_test, name=f"party-{i}", **options)
             for i, share in enumerate(self.shares)

@@ -15,7 +15,7 @@ from simulations.refinement import Plan, task_of
 
 pytestmark = pytest.mark.slow
 
-PLAN = Plan(refine=2, average=2, trial=1, largest=300)
+PLAN = Plan(refine=2, average=2, trial=1, largest=300, pairs=64)
 
 
 def test_rows_are_those_of_runs_of_so_many_rounds(tmp_path, monkeypatch):
@@ -24,14 +24,15 @@ def test_rows_are_those_of_runs_of_so_many_rounds(tmp_path, monkeypatch):
     command.main(["refinement", "--quick", "--sets", "digits", "--efforts", "default,quick", "--out", str(tmp_path)])
     with (tmp_path / "rounds.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    last = {"FlyNN": 3, "FlyNN quick": 3, "FedAvg LR": 2, "FedAvg MLP": 2}
+    last = {"FlyNN": 3, "FlyNN quick": 3, "FlyNN pairs": 1, "FedAvg LR": 2, "FedAvg MLP": 2}
     assert {row["method"]: int(row["round"]) for row in rows} == last
     assert (tmp_path / "refinement.png").stat().st_size > 0
     task = task_of("digits", PLAN)
-    for n_rounds in (0, 2):
+    kinds = [("FlyNN", 1, {}), ("FlyNN", 3, {"refine_rounds": 2}), ("FlyNN pairs", 1, {"pairs": 64})]
+    for method, number, given in kinds:
         plan = HashPlan(64, 10, len(task.parts.pooled.y), "auto")
-        run = federate(RunOptions(plan, range(10), 10, min_examples=1, refine_rounds=n_rounds), task.parts.parties())
-        (row,) = [row for row in rows if (row["method"], row["round"]) == ("FlyNN", str(1 + n_rounds))]
+        run = federate(RunOptions(plan, range(10), 10, min_examples=1, **given), task.parts.parties())
+        (row,) = [row for row in rows if (row["method"], row["round"]) == (method, str(number))]
         assert float(row["accuracy"]) == task.score(run.model.predict(task.X_test))
         assert abs(float(row["down"]) - sum(each.down for each in run.traffic.values()) / 10) < 200  # settings
         assert float(row["up"]) == sum(each.up for name, each in run.traffic.items() if name != "evaluation") / 10
