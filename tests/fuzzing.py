@@ -149,7 +149,8 @@ class Mutator:
         elif kind == 1:
             values.insert(place, values[place])
         elif kind == 2:
-            values = values * self.choice((2, 40))
+            times = self.choice((2, 40))
+            values = values * times if len(values) < 1000 else values  # forty times, and forty times that, and so on
         elif kind == 3:
             self.random.shuffle(values)
         else:
@@ -313,7 +314,7 @@ class Decoder:
     share : float
         How many of the inputs it gets, relative to others.
     seconds : float
-        CPU time that one input may take.
+        CPU time that one input may take, beside 1 s for each MB of its own.
     memory : int
         Bytes that one input may take at most, beside 64 times its own size.
     """
@@ -356,12 +357,13 @@ def fuzz(decoder: Decoder, n: int, seed: int = 0, first: int = 0) -> Totals:
         for i in range(first, first + n):
             where = f"{decoder.name}, seed {seed}, input {i}"
             given = decoder.make(Mutator(f"{decoder.name} {seed} {i}"))
-            bound = decoder.memory + 64 * _size(given)
+            size = _size(given)
+            bound, seconds = decoder.memory + 64 * size, decoder.seconds + 1e-6 * size
             took, peak, refused = _measured(decoder.use, given, where)
-            if took > decoder.seconds or peak > bound:
+            if took > seconds or peak > bound:
                 # Imports and compilation, which come with a first time, are no input's doing.
                 took, peak, refused = _measured(decoder.use, given, where)
-            assert took <= decoder.seconds, f"{where}: {took:.1f} s: {repr(given)[:2000]}"
+            assert took <= seconds, f"{where}: {took:.1f} s: {repr(given)[:2000]}"
             assert peak <= bound, f"{where}: {peak} bytes: {repr(given)[:2000]}"
             totals.accepted += not refused
             totals.refused += refused

@@ -73,7 +73,8 @@ class LedgerFile:
                 return ledger, False
         else:
             ledger = cls(content["composition"], content["delta"], content["data_path"], content["entries"])
-            if ledger.to_bytes() != json.dumps(content).encode() or not ledger._is_sound():
+            # The form first: of entries that are none, however many, the first one ends it.
+            if not ledger._is_sound() or ledger.to_bytes() != json.dumps(content).encode():
                 raise ValueError
         marked = json.loads(marker)
         if marked.keys() != {"format", "entries", "head"} or marked["format"] != _FORMAT:
