@@ -224,18 +224,18 @@ class Model:
         """Scores of samples, (n, L), by the shared part: without the prior."""
         X = self.inputs(X)
         scores = self.scores_of_active([member.hash.active(X, n_jobs=n_jobs) for member in self.members])
-        return scores if self.pairs is None else self._joined(scores, self.pairs.log_odds(X, n_jobs), self.pairs)
+        return scores if self.pairs is None else self.joined(scores, self.pairs.log_odds(X, n_jobs))
 
-    def _joined(self, scores: Scores, odds: Scores, pairs: PairReadout) -> Scores:
-        """Log probabilities by the members' scores and those of the pair sums, (n, L) both."""
-        total = np.zeros(scores.shape)
+    def joined(self, scores: Scores, odds: Scores) -> Scores:
+        """Log probabilities by the members' scores and the log odds by pair sums, (n, L) both."""
+        total, share = np.zeros(scores.shape), 0.0 if self.pairs is None else self.pairs.share
         if len(self.members) == 1:
             own = log_odds(scores, self.member.spec.hash_nnz, self.member.readout.rule)
             add_log_probabilities(own, self.member.temperature, 1.0, total)
         else:
             total += scores
-        total *= 1 - pairs.share
-        add_log_probabilities(odds, 1.0, pairs.share, total)
+        total *= 1 - share
+        add_log_probabilities(odds, 1.0, share, total)
         return self._with_empty_below(total)
 
     def _with_empty_below(self, total: Scores) -> Scores:

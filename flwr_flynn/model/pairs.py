@@ -173,9 +173,7 @@ class PairFit:
     @property
     def log_shares(self) -> Scores:
         """Logarithms of the shares of the classes, (L,) float64; infinity for a class without samples."""
-        sizes = self.n_per_class.tolist()
-        n = max(sum(sizes), 1)
-        return np.array([log(size / n) if size else np.inf for size in sizes])
+        return _log_shares(self.n_per_class)
 
     def tables(
         self, specs: Sequence[HashSpec], X: Any, y: npt.NDArray[np.int64], n_jobs: int | None = None
@@ -216,7 +214,7 @@ class PairFit:
         logs = [each if each < np.inf else 0.0 for each in self.log_shares.tolist()]
         bias = self.bias - np.array([round(temperature * each / UNIT) for each in logs], np.int64)
         bias[self.n_per_class == 0] = _NEVER
-        return PairReadout(tuple(specs), self.weights, bias, temperature, weights[0] / sum(weights), own)
+        return PairReadout(tuple(specs), self.weights, bias, temperature, weights[0] / sum(weights), own, self.leverage)
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,6 +235,8 @@ class PairReadout:
         Weight of their log probabilities; that of the model's members is 1 less this.
     accuracy : float, default=0.0
         Leave-one-out balanced accuracy, about.
+    leverage : float, default=0.0
+        Mean leverage of the samples, below 1.
 
     Raises
     ------
@@ -250,6 +250,7 @@ class PairReadout:
     temperature: float
     share: float
     accuracy: float = 0.0
+    leverage: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "specs", checked_pair_specs(self.specs))
@@ -267,6 +268,7 @@ class PairReadout:
             raise DataError("pairs", "one of the temperatures", str(self.temperature)[:40])
         for name in ("share", "accuracy"):
             object.__setattr__(self, name, number(name, getattr(self, name), least=0, most=1, error=DataError))
+        object.__setattr__(self, "leverage", number("leverage", self.leverage, least=0, below=1, error=DataError))
         weights.flags.writeable = bias.flags.writeable = False
         object.__setattr__(self, "weights", weights)
         object.__setattr__(self, "bias", bias)
@@ -278,9 +280,26 @@ class PairReadout:
             out[rows] = scores / self.temperature
         return out
 
+    def left_out(
+        self, X: Any, y: npt.NDArray[np.int64], n_per_class: npt.NDArray[np.int64], n_jobs: int | None = None
+    ) -> Scores:
+        """The same for samples that were summed, with class indices, (n,): each about as without itself.
+
+        `n_per_class`, (L,), are all samples that were summed.
+        """
+        out = self.log_odds(X, n_jobs)
+        logs = _log_shares(n_per_class)
+        logs[np.isinf(logs)] = 0.0
+        out += logs
+        out[np.arange(len(y)), y] -= self.leverage / self.temperature
+        out /= 1.0 - self.leverage
+        out -= logs
+        return out
+
     def sha256(self) -> str:
         """SHA-256 over all of it; the same for equal ones everywhere."""
-        facts = [[spec.to_dict() for spec in self.specs], self.bias.tolist(), self.temperature, self.share]
+        figures = self.temperature, self.share, self.leverage
+        facts = [[spec.to_dict() for spec in self.specs], self.bias.tolist(), *figures]
         sha256 = hashlib.sha256(b"flynn pairs 1 " + json.dumps(facts).encode())
         sha256.update(np.ascontiguousarray(self.weights, "<i4").data)
         return sha256.hexdigest()
@@ -314,6 +333,12 @@ def learn_pairs(
     fit, left_out = PairFit.of(sums), kept(X, y, sums.n_per_class, N_LEFT_OUT)
     tables = fit.tables(specs, X[left_out], y[left_out], n_jobs)
     return fit.readout(specs, np.bincount(y[left_out], minlength=n_classes), tables, accuracy)
+
+
+def _log_shares(n_per_class: npt.NDArray[np.int64]) -> Scores:
+    sizes = n_per_class.tolist()
+    n = max(sum(sizes), 1)
+    return np.array([log(size / n) if size else np.inf for size in sizes])
 
 
 def memory_of_pairs(n_rows: int, n_classes: int) -> int:

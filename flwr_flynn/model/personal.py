@@ -24,13 +24,29 @@ from flwr_flynn.model.scoring import Scores
 from flwr_flynn.model.subsample import N_LEFT_OUT, kept
 
 _PART = 2**17  # scores worked on at a time
+_ADDED: tuple[float, ...] = tuple(0.5 / 4**k for k in range(5))  # samples added to each class
 
 
 def log_frequencies(n_per_class: npt.ArrayLike) -> Scores:
-    """Logarithms of the frequencies of the classes, (..., L), with half a sample added to each class."""
-    sizes = np.asarray(n_per_class, np.float64) + 0.5
-    logs: Scores = np.log(sizes / sizes.sum(axis=-1, keepdims=True))
+    """Logarithms of the frequencies of the classes, (L,), with `added_to` added to each class."""
+    sizes = np.asarray(n_per_class, np.float64) + added_to(n_per_class)
+    logs: Scores = np.log(sizes / sizes.sum())
     return logs
+
+
+def added_to(n_per_class: npt.ArrayLike) -> float:
+    """How much of a sample to add to each class, of which there are (L,): 1/2, 1/8 and so on to 1/512.
+
+    The amount by which the labels are most likely, each left out in turn and foretold from the others, of those that
+    are no less than one sample in n. It is small where no class is there only once: none has come as a surprise.
+    """
+    sizes = np.asarray(n_per_class, np.float64)
+    seen, n, n_classes = sizes[sizes > 0], sizes.sum(), len(sizes)
+
+    def likelihood(added: float) -> float:
+        return float((seen * np.log((seen - 1 + added) / (n - 1 + added * n_classes))).sum())
+
+    return max([each for each in _ADDED if each == _ADDED[0] or each * n >= 1], key=likelihood)
 
 
 def own_prior(model: Model, X: Any, y: npt.NDArray[np.int64], n_jobs: int | None = None) -> Scores | None:
@@ -39,32 +55,35 @@ def own_prior(model: Model, X: Any, y: npt.NDArray[np.int64], n_jobs: int | None
     Each of the samples, (n, d), with class indices, (n,), is classified by the model without it, with and without the
     frequencies of the others; `is_better` compares the two. Where they cannot be in the counts of the model, as of a
     party that joins later or was taken out, the model is without them as it is. Of many samples about `N_LEFT_OUT` are
-    left out in turn, chosen by their content. None for fewer than two samples, and for noisy counts. Where the model is
-    refined or has pair sums the counts decide, as the weights know every sample.
+    left out in turn, chosen by their content. None for fewer than two samples, and for noisy counts. From pair sums
+    a sample is taken out as by `PairReadout.left_out`. Where the model is refined the counts decide, as the weights
+    know every sample.
     """
     n_per_class = np.bincount(y, minlength=len(model.classes))
     if len(y) < 2 or any(member.counts.noise for member in model.members):
         return None
-    model = replace(model, refined=None, pairs=None)
+    model = replace(model, refined=None)
+    # Frequencies of the others, by the class of the sample that is left out.
+    one = np.arange(len(n_per_class))
+    priors = {label: log_frequencies(n_per_class - (one == label)) for label in np.flatnonzero(n_per_class).tolist()}
     left_out = kept(X, 0 * y, np.array([len(y)]), N_LEFT_OUT)  # as if of one class: as frequent as they are
     if not left_out.all():
         X, y = X[left_out], y[left_out]
     try:
-        gains = [_gains(model, *block, n_per_class) for block in _left_out(model, X, y, n_jobs)]
+        gains = [_gains(model, *block, priors) for block in _left_out(model, X, y, n_jobs)]
     except DataError:  # not in the counts
-        gains = [_gains(model, *block, n_per_class) for block in _as_it_is(model, X, y, n_jobs)]
+        gains = [_gains(model, *block, priors) for block in _as_it_is(model, X, y, n_jobs)]
     right, saved = np.concatenate(gains).T
     return log_frequencies(n_per_class) if is_better(right, saved) else None
 
 
-def _gains(model: Model, true: Table, scores: Scores, n_per_class: Table) -> Scores:
-    """Changes in samples right and log-loss saved by the frequencies of the others, (b, 2)."""
+def _gains(model: Model, true: Table, scores: Scores, priors: dict[int, Scores]) -> Scores:
+    """Changes in samples right and log-loss saved by priors, (L,), those of the samples' classes; (b, 2)."""
     if len(parts := list(_parts(scores))) > 1:
-        return np.concatenate([_gains(model, true[part], scores[part], n_per_class) for part in parts])
-    rows, others = np.arange(len(true)), np.tile(n_per_class, (len(true), 1))
-    others[rows, true] -= 1
-    priors = np.zeros(len(n_per_class)), log_frequencies(others)
-    shared, own = (log_softmax(model.posterior(scores, prior), axis=1) for prior in priors)
+        return np.concatenate([_gains(model, true[part], scores[part], priors) for part in parts])
+    rows, flat = np.arange(len(true)), np.zeros(len(model.classes))
+    mine = np.array([priors[label] for label in true.tolist()])
+    shared, own = (log_softmax(model.posterior(scores, prior), axis=1) for prior in (flat, mine))
     right = (own.argmax(axis=1) == true) * 1.0 - (scores.argmax(axis=1) == true)
     before, after = (np.minimum(-each[rows, true], MAX_LOSS) for each in (shared, own))
     return np.stack([right, before - after], axis=1)
@@ -103,13 +122,22 @@ def _as_it_is(model: Model, X: Any, y: Table, n_jobs: int | None) -> Iterator[tu
 
 def _left_out(model: Model, X: Any, y: Table, n_jobs: int | None) -> Iterator[tuple[Table, Scores]]:
     """Blocks of class indices, (b,), and of scores by the model without the sample, (b, L), as `Model.scores`."""
-    most = max(member.spec.hash_nnz for member in model.members)
+    most, sizes = max(member.spec.hash_nnz for member in model.members), model.members[0].counts.n_per_class
     for rows in gen_batches(len(y), max(1, HELD // most)) if len(y) else ():
         inputs = model.inputs(X[rows])
+        odds = None
+        if model.pairs is not None:  # in the order of the blocks: the only samples of their classes are the last
+            order = np.argsort(sizes[y[rows]] == 1, kind="stable")
+            odds = model.pairs.left_out(inputs, y[rows], sizes, n_jobs)[order]
         # Blocks follow from sizes and labels, so those of all members are of the same samples.
         parts = [
             left_out_scores(member.counts, member.hash.active(inputs, n_jobs=n_jobs), y[rows], [member.readout])
             for member in model.members
         ]
+        done = 0
         for blocks in zip(*parts, strict=True):
-            yield blocks[0][1], model.combined(scores for _, _, scores in blocks)
+            true, scores = blocks[0][1], model.combined(scores for _, _, scores in blocks)
+            if odds is not None:
+                scores = np.where(np.isneginf(scores), -np.inf, model.joined(scores, odds[done : done + len(true)]))
+            done += len(true)
+            yield true, scores

@@ -138,7 +138,8 @@ class PredictionMixin:
         Parameters
         ----------
         y : (n,) array-like, optional
-            Labels of samples that occur as often as those to come: class l gets (n_l + 0.5) / (n + 0.5 L).
+            Labels of samples that occur as often as those to come: class l gets (n_l + a) / (n + a L), with an a of
+            at most 1/2, see `model.personal.added_to`.
         frequencies : (L,) array-like of float, optional
             In the place of `y`: finite numbers above 0 in the order of `classes_`, of any sum.
 

@@ -45,6 +45,18 @@ def trained(points, codes, n_members=1, rule="balanced", temperature=0.7):
     return Model(tuple(members), LABELS)
 
 
+def frequencies_of(sizes):
+    """Frequencies of four classes, the amount added to each being that by which the labels are most likely."""
+    labels = np.repeat(np.arange(4), sizes)
+    amounts = [amount for amount in (1 / 8, 1 / 32, 1 / 128, 1 / 512) if amount >= 1 / max(len(labels), 1)]
+    likelihoods = [
+        sum(np.log((np.sum(labels == y) - 1 + amount) / (len(labels) - 1 + 4 * amount)) for y in labels)
+        for amount in (0.5, *amounts)
+    ]
+    amount = (0.5, *amounts)[np.argmax(np.round(likelihoods, 9))]
+    return (sizes + amount) / (len(labels) + 4 * amount)
+
+
 def retrained(points, codes, own, *how):
     """Changes in samples right, and log-loss saved, for a party with the samples `own`, by training without each."""
     changes = []
@@ -52,7 +64,7 @@ def retrained(points, codes, own, *how):
         rest = np.arange(len(codes)) != sample
         model = trained(points[rest], codes[rest], *how)
         sizes = np.bincount(codes[[other for other in own if other != sample]], minlength=4)
-        prior = np.log((sizes + 0.5) / (sizes.sum() + 2))
+        prior = np.log(frequencies_of(sizes))
         true, here = codes[sample], points[sample : sample + 1]
         right, losses = [], []
         for each, scored in (
@@ -99,7 +111,7 @@ def test_the_decision_is_that_of_retraining_without_each_sample(n_members, rule)
         if abs(saved.mean() - saved.std(ddof=1) / np.sqrt(n)) > 1e-9:
             assert (prior is not None) == (right.sum() >= 0 and saved.mean() > saved.std(ddof=1) / np.sqrt(n))
         if prior is not None:
-            assert_allclose(np.exp(prior), (np.bincount(codes[own], minlength=4) + 0.5) / (n + 2))
+            assert_allclose(np.exp(prior), frequencies_of(np.bincount(codes[own], minlength=4)))
 
     check()
 
@@ -164,7 +176,7 @@ def test_of_samples_that_cannot_be_in_the_counts_the_model_is_used_as_it_is(n_me
     right, saved = [], []
     for sample, true in zip(strangers, codes, strict=True):
         others = sizes - np.eye(4)[true]
-        prior = np.log((others + 0.5) / (others.sum() + 2))
+        prior = np.log(frequencies_of(others.astype(int)))
         flat = replace(model, prior=np.full(4, np.log(0.25)))
         shared, own = (log_softmax(each.scores(sample[None])[0]) for each in (flat, replace(model, prior=prior)))
         right.append(float(own.argmax() == true) - float(shared.argmax() == true))

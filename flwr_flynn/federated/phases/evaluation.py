@@ -192,7 +192,7 @@ def pairs_entries(run: RunSpec, pairs: PairReadout | None) -> dict[str, Scalar]:
     """Config entries of scores from pair sums, without their weights; none without them."""
     if pairs is None:
         return {}
-    figures = [pairs.bias.tolist(), pairs.temperature, pairs.share, pairs.accuracy]
+    figures = [pairs.bias.tolist(), pairs.temperature, pairs.share, pairs.accuracy, pairs.leverage]
     prints = " ".join(flynn_hash(spec).fingerprint for spec in pairs.specs)
     return {
         key("pairs"): json.dumps(figures),
@@ -203,8 +203,9 @@ def pairs_entries(run: RunSpec, pairs: PairReadout | None) -> dict[str, Scalar]:
 
 def announced_pairs(config: Config, run: RunSpec, arrays: Sequence[codec.Array], party: Party) -> PairReadout:
     """Scores from pair sums in a message that may come from anybody, with their weights as the one array."""
-    values, expected = config.json("pairs", 50 * run.n_classes + 200), "biases, temperature, share and accuracy"
-    if not isinstance(values, list) or len(values) != 4 or not isinstance(values[0], list):
+    values = config.json("pairs", 50 * run.n_classes + 200)
+    expected = "biases, temperature, share, accuracy and leverage"
+    if not isinstance(values, list) or len(values) != 5 or not isinstance(values[0], list):
         raise PayloadError(key("pairs"), expected, type(values).__name__)
     bias, *rest = values
     if not all(type(each) is int and abs(each) <= LARGEST_BIAS for each in bias) or len(bias) != run.n_classes:
