@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import log_softmax, softmax
 from sklearn.datasets import load_digits, make_classification
 
@@ -189,6 +189,34 @@ def wrong_weights(value: int) -> np.ndarray:
     weights = np.array(FIT.weights)
     weights[3, 1] = value
     return weights
+
+
+def test_samples_are_left_out_as_they_were_tried() -> None:
+    tables = FIT.tables(SPECS, X, Y)
+    readout = FIT.readout(SPECS, SUMS.n_per_class, tables, 0.8)
+    assert readout is not None
+    best = int(np.argmin(tables.log_losses[0]))
+    odds = readout.left_out(X, Y, SUMS.n_per_class)
+    right = odds.argmax(axis=1) == Y
+    assert_array_equal(np.bincount(Y[right], minlength=3), tables.correct[best])
+    losses = -log_softmax(odds, axis=1)[np.arange(len(Y)), Y]
+    assert_allclose(losses.sum(), tables.log_losses[0, best] * LOSS_UNIT, atol=len(Y) * LOSS_UNIT)
+    assert readout.leverage == FIT.leverage > 0
+
+
+def test_samples_that_are_left_out_score_about_as_by_training_without_them() -> None:
+    readout = FIT.readout(SPECS, SUMS.n_per_class, FIT.tables(SPECS, X, Y), 0.8)
+    assert readout is not None
+    own, whole, nearer = readout.left_out(X, Y, SUMS.n_per_class), readout.log_odds(X), []
+    for i in range(40):
+        rest = np.arange(len(Y)) != i
+        sums = PairSums.from_data(SPECS, X[rest], Y[rest], 3)
+        fit = PairFit.of(sums)
+        scores = responses(SPECS, X[i : i + 1]) @ fit.weights.astype(np.int64) + fit.bias
+        retrained = log_softmax(scores[0] * UNIT / readout.temperature - fit.log_shares)
+        left_out, with_it = (log_softmax(each[i])[Y[i]] - retrained[Y[i]] for each in (own, whole))
+        nearer.append(abs(left_out) <= abs(with_it) + 1e-9)
+    assert np.mean(nearer) > 0.75
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.model import personal, scoring
 from flwr_flynn.model.model import Model, ModelMember, Readout
 from flwr_flynn.model.model_file import digest_of
+from flwr_flynn.model.pairs import PairFit, PairSums
 from flwr_flynn.model.personal import is_better, log_frequencies, own_prior
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
@@ -114,6 +115,50 @@ def test_the_decision_is_that_of_retraining_without_each_sample(n_members, rule)
             assert_allclose(np.exp(prior), frequencies_of(np.bincount(codes[own], minlength=4)))
 
     check()
+
+
+@pytest.mark.parametrize("n_members", [1, 3])
+def test_pair_sums_take_part_in_the_decision_as_if_without_each_sample(n_members):
+    specs = (HashSpec(3, 16, 2, 4, seed=7, signed=True),)
+    points, codes = np.concatenate([X[:30], [[9.0, 0.0, 9.0]]]), np.append(CODES[:30], 3)  # one alone of its class
+    sums = PairSums.from_data(specs, points, codes, 4)
+    fit = PairFit.of(sums)
+    readout = fit.readout(specs, sums.n_per_class, fit.tables(specs, points, codes), 0.8)
+    assert 0 < readout.leverage < 1
+    expected = []
+    own = [3, 30, 7, 12, 0, 25]
+    for sample in own:
+        rest, here = np.arange(31) != sample, points[sample : sample + 1]
+        model = replace(trained(points[rest], codes[rest], n_members), prior=np.full(4, np.log(0.25)))
+        known, true = np.bincount(codes[rest], minlength=4) > 0, codes[sample]
+        odds = readout.left_out(here, np.array([true]), sums.n_per_class)
+        shared = np.full(4, -np.inf)
+        shared[known] = (1 - readout.share) * log_softmax(model.scores(here)[0][known])
+        shared[known] += readout.share * log_softmax(odds[0])[known]
+        others = np.bincount(codes[[other for other in own if other != sample]], minlength=4)
+        each = [shared, shared + np.log(frequencies_of(others))]
+        for scores in each:
+            scores[~known] = scores[known].min() - 1  # what has no samples is below the others
+        right = [int(scores.argmax() == true) for scores in each]
+        losses = [min(-log_softmax(scores)[true], 64.0) for scores in each]
+        expected.append((right[1] - right[0], losses[0] - losses[1]))
+    model = replace(trained(points, codes, n_members), pairs=readout)
+    found, _ = compared(model, points[own], codes[own])
+    assert_allclose(np.array(found), np.array(sorted(expected)), atol=1e-9)
+
+
+def test_little_is_added_where_no_class_came_as_a_surprise():
+    for sizes, amount in (
+        ([0, 0, 0], 0.5),
+        ([1, 0, 0], 0.5),
+        ([3, 0, 0], 0.5),  # too few to rule out others
+        ([40, 0, 0], 1 / 32),
+        ([600, 0, 0], 1 / 512),
+        ([300, 300, 1], 0.5),  # a class came as a surprise
+        ([1, 1, 1], 0.5),
+    ):
+        assert personal.added_to(sizes) == amount
+        assert_allclose(np.exp(log_frequencies(sizes)), (np.array(sizes) + amount) / (sum(sizes) + 3 * amount))
 
 
 @pytest.mark.parametrize(
