@@ -54,17 +54,19 @@ def ran(grid: Grid, **options: Any) -> message.FlyNNStrategy:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"spec": HashPlan(64, 10, 1797, "auto", hash_dim=64), "decay": "auto"}], ids=str
+    "options", [{}, {"spec": HashPlan(64, 10, 1797, "auto", hash_dim=64), "decay": "auto"}], ids=["one", "auto"]
 )
-@pytest.mark.parametrize("size", [1, 3, 10])
-def test_turns_end_in_the_same_model(size: int, options: dict[str, Any]) -> None:
-    at_once, in_turns = Grid(10), Grid(10)
-    whole, parts = ran(at_once, **options), ran(in_turns, nodes_at_a_time=size, **options)
-    assert parts.model.model_.sha256() == whole.model.model_.sha256()
-    assert parts.evaluation == whole.evaluation
-    assert parts.run.traffic == whole.run.traffic
-    assert max(map(len, in_turns.turns)) == size
+def test_turns_end_in_the_same_model(options: dict[str, Any]) -> None:
+    at_once = Grid(10)
+    whole = ran(at_once, **options)
     assert {len(turn) for turn in at_once.turns if turn} == {10}
+    for size in (1, 3, 10):
+        in_turns = Grid(10)
+        parts = ran(in_turns, nodes_at_a_time=size, **options)
+        assert parts.model.model_.sha256() == whole.model.model_.sha256()
+        assert parts.evaluation == whole.evaluation
+        assert parts.run.traffic == whole.run.traffic
+        assert max(map(len, in_turns.turns)) == size
 
 
 def test_who_misses_its_turn_is_asked_once_more() -> None:
