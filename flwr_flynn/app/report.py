@@ -281,7 +281,6 @@ def table(report: dict[str, Any], folder: Path) -> str:
     parties, evaluation, sha, privacy = (report[name] for name in ("parties", "evaluation", "sha256", "privacy"))
     simulation, silent = report.get("simulation"), report["evaluation_missing"]
     asked = simulation["parties"] if simulation else len(parties) + len(report["missing"])
-    sizes = [party["bytes"] for party in parties]
     rows = []
     if done := _DONE[report["action"]]:
         rows.append((f"parties {done}", f"{len(parties)} of {asked}"))
@@ -310,11 +309,12 @@ def table(report: dict[str, Any], folder: Path) -> str:
         rows.append(("privacy", f"{promise}; noise of standard deviation {privacy['noise_sd']:.4g} at each party"))
         if evaluation:
             rows.append(("  not covered", "the confusion matrices behind the figures below"))
-    if sizes:
-        mean = _bytes(sum(sizes) / len(sizes))
-        rows.append(("upload per party", f"{mean} on average, {_bytes(max(sizes))} at most"))
-    for name, each in report["traffic"].items():
-        rows.append((f"  {_STEPS.get(name, name)}", f"{_bytes(each['up'])} up, {_bytes(each['down'])} down"))
+    if traffic := report["traffic"]:
+        total = {way: sum(each[way] for each in traffic.values()) for way in ("up", "down")}
+        rows += [
+            (name, f"{_bytes(each['up'])} up, {_bytes(each['down'])} down")
+            for name, each in (("bytes per party", total), *((f"  {_STEPS.get(k, k)}", v) for k, v in traffic.items()))
+        ]
     if evaluation:
         names = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1"}
         rows += [(name, f"{evaluation[key]:.4f}") for key, name in names.items()]

@@ -100,11 +100,13 @@ def test_the_output_folder_is_made_before_the_run(tmp_path: Path, monkeypatch: p
 
 
 def test_the_table_of_a_deployment_names_who_is_missing(tmp_path: Path) -> None:
-    table = reports.table(REPORT, tmp_path)
+    traffic = {"counts": {"up": 900_000.0, "down": 40.0}, "evaluation": {"up": 200_000.0, "down": 2000.0}}
+    table = reports.table(REPORT | {"traffic": traffic}, tmp_path)
     rows = [line.split() for line in table.splitlines() if line]
     assert ["parties", "counted", "2", "of", "3"] in rows
     assert ["not", "counted:", "c", "no", "reply"] in rows
-    assert "1.1 MB on average, 2.1 MB at most" in table
+    assert "bytes per party 1.1 MB up, 2.0 kB down".split() in rows
+    assert "counts 900.0 kB up, 40 B down".split() in rows
     assert "equal" not in table
     assert table.splitlines()[-1].endswith(str(tmp_path))
 

@@ -30,7 +30,7 @@ def first(flower: Flower, tmp_path_factory: pytest.TempPathFactory) -> tuple[str
     assert run.row("parties counted") == "3 of 3"
     assert run.row("equal") == "yes"
     assert run.row("output folder") == str(folder)
-    for name in ("upload per party", "accuracy", "balanced accuracy", "macro-F1", "worst party"):
+    for name in ("bytes per party", "accuracy", "balanced accuracy", "macro-F1", "worst party"):
         assert run.row(name)
     assert "Traceback" not in run.output
     return run.row("SHA-256 of the counts"), folder
