@@ -744,7 +744,7 @@ def use_pairs(given: list[Reply]) -> None:
     fit = state.results["pairs"].fit
     assert np.abs(fit.weights.astype(np.int64)).max() <= LARGEST_PAIR_WEIGHT
     assert np.abs(fit.bias).max() <= LARGEST_BIAS
-    assert 0 <= fit.leverage < 1
+    assert ((fit.leverages >= 0) & (fit.leverages < 1)).all()
 
 
 def make_trial(mutator: Mutator) -> list[Reply]:

@@ -418,7 +418,7 @@ def _pairs_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     pairs = report["pairs"]
     if pairs is None:
         return []
-    rows = [("pair sums", "none: too few parties replied")]
+    rows = [("pair sums", "none: too few parties replied, or their sums lead to no regression")]
     if pairs["accuracy"] is not None:
         text = f"{pairs['rows']} rows, leave-one-out {pairs['accuracy']:.4f}, weight {pairs['share']:.2f}"
         rows = [("pair sums", text)]

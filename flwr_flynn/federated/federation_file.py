@@ -133,7 +133,7 @@ class Federation:
         """The state of a run; after its selection that of the selected specs."""
         from flwr_flynn.federated.phases.evaluation import kept_specs, members_of, pairs_of, refined_of
 
-        if phase in ("pairs", "pair trial") and not options.has_members:
+        if phase in ("pairs", "pair trial"):
             # They depend on candidates that are not selected, too, and on the accuracy: a later run selects anew.
             phase = "selection" if "selection" in state.results else phase
             state = state.without(["selection"])

@@ -377,7 +377,8 @@ class Party:
                 X, codes = labelled(self._held(), run.codes, run.spec.n_features)
                 own = replace(own, alignment=self.alignment(run.reference, X, codes))
                 if has_prior:
-                    own = replace(own, prior=own_prior(own, X, codes, self.options.n_jobs))
+                    in_pairs = self.options.pairs or isinstance(run.mode, Secure)
+                    own = replace(own, prior=own_prior(own, X, codes, self.options.n_jobs, in_pairs))
             except Exception as error:  # noqa: BLE001 - the shared model serves all the same
                 cause = None if isinstance(error, FlyNNError) else error  # ours are in the log by their refusal
                 _log.warning("FlyNN: the model is used without what is the party's own in it", exc_info=cause)

@@ -5,7 +5,7 @@ A phase is a name, a request that follows from the state, and a fold that puts t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +76,8 @@ class Phase:
     is_counting : bool, default=False
         True for the counting, which goes on in later rounds for parties that are not counted yet.
     audience : {"all", "new", "counted", "sample"}, default="all"
+    among : callable, optional
+        state -> cids, of which alone the phase asks; for audience "counted".
     """
 
     name: str
@@ -86,3 +88,4 @@ class Phase:
     collect: Collect = collect_each
     is_counting: bool = False
     audience: str = ALL
+    among: Callable[[RunState], Collection[str]] | None = None

@@ -12,8 +12,8 @@ resume       the phase where a run stopped, and those after it
 
 In a secure run a phase "range" comes before the columns, phases "bins 1" to "bins 4" come before the histograms, and
 all but the evaluation are on the train channel. The refinement is phase "held-out" and a phase for each round, and
-phase "pairs" has "pair trial" behind it; a run that stopped in either begins it anew, for pairs with the selection that
-was made. Left out are columns and histograms without a plan that derives specs from them; the selection for one
+phase "pairs" has "pair trial" behind it; a run that stopped in either begins it anew, for pairs with the selection
+before them. Left out are columns and histograms without a plan that derives specs from them; the selection for one
 candidate, where nobody tries the model, and for noisy counts; the refinement without `refine_rounds`, and pairs without
 `pairs`; and the evaluation where nobody gets the model. The option `phases` takes the place of the whole plan.
 """
@@ -56,7 +56,8 @@ def phases_of(options: RunOptions) -> tuple[Phase, ...]:
 
 def _default(options: RunOptions) -> list[Phase]:
     is_secure = isinstance(options.run_spec.mode, Secure)
-    is_selected = options.purpose == "resume" and options.has_members  # before
+    saved = options.federation if options.purpose == "resume" and options.has_members else None
+    is_selected = saved is not None and saved.phase not in ("counts", "selection")
     learned = [] if options.plan is None else [*([secure_columns.RANGE] if is_secure else []), columns.COLUMNS]
     if options.plan is not None and options.plan.needs_histograms:
         learned += secure_columns.BINS if is_secure else [histograms.HISTOGRAMS]

@@ -307,6 +307,9 @@ class Run:
                 cids = [cid for cid in cids if not self.counted.find(cid)]
             return self._enough_for_secure(phase, cids)
         if phase.audience == COUNTED:
+            if phase.among is not None:
+                known = phase.among(self.state)
+                present = [cid for cid in present if cid in known]
             if self.counting is None:
                 return present  # by its reply a party of the saved run is known, whatever its node id is now
             return self._enough_for_secure(phase, [cid for cid in present if self.counted.member(cid) is not None])

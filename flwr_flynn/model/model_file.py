@@ -7,7 +7,7 @@ refined model, of format 7, of aligned samples, refined or not, and of format 8,
 ``header``      JSON, as bytes: format, classes, feature_names, guarantee, and for each member spec, fingerprint,
                 rule, decay, temperature and noise; from format 5 on weight as well; in format 7 refined; in
                 format 8 aligned, and pairs with specs, fingerprints, temperature, share, accuracy and
-                leverage
+                leverages
 ``counts_0``    counts of the first member in the narrowest integer type that holds them, unsigned if exact; then
                 ``counts_1`` and so on
 ``weights_0``   of a refined model the weights of the first member in the narrowest signed type; then ``weights_1``
@@ -54,7 +54,7 @@ _WEIGHTED_FORMAT = 5  # with the weight of each member
 _REFINED_FORMAT = 6  # with the weights of the active bits, too
 _ALIGNED_FORMAT = 7  # of aligned samples
 _PAIRS_FORMAT = 8  # with pair sums
-_PAIRS_FIGURES = ("temperature", "share", "accuracy", "leverage")
+_PAIRS_FIGURES = ("temperature", "share", "accuracy", "leverages")
 
 
 def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | None = None) -> None:
@@ -88,7 +88,8 @@ def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | No
         header["pairs"] = {
             "specs": [spec.to_dict() for spec in pairs.specs],
             "fingerprints": [flynn_hash(spec).fingerprint for spec in pairs.specs],
-            **{name: getattr(pairs, name) for name in _PAIRS_FIGURES},
+            **{name: getattr(pairs, name) for name in _PAIRS_FIGURES[:-1]},
+            "leverages": np.asarray(pairs.leverages).tolist(),
         }
     elif model.aligned:
         header["refined"] = refined

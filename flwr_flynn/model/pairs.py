@@ -11,9 +11,13 @@ The hashes are those of two of the model's candidates, with half of the rows eac
 first with rank codes, and the first with scaled columns and neither codes nor waves; or the first of all, where none of
 these is there.
 
-A score of class l is s_l = bias_l + W'z, in units of 2**-18; without the sample itself it is about
-(s_l - h [l is its class]) / (1 - h), h the mean leverage of the regression. By that, samples give the leave-one-out
-accuracy, which decides on the weight, and the temperature.
+A score of class l is s_l = bias_l + W'z, in units of 2**-18; without the sample itself, of class k, it is about
+(s_l - h_k [l is k]) / (1 - h_k), h_k the mean leverage of class k. By that, samples give the leave-one-out accuracy,
+which decides on the weight, and the temperature. The only sample of its class is never right, as by the counts.
+
+The leverage of a sample is that of the mean of its class, which follows from the sums, and that of its distance from
+the mean. Of the latter only the mean over all samples is known. Each class of n_k samples gets the same, less a share
+of 1 / n_k**2: none for a single sample, which is the mean.
 """
 
 from __future__ import annotations
@@ -56,11 +60,14 @@ LARGEST_WEIGHT = 2**24
 LARGEST_BIAS = 2**44
 """Largest magnitude of a bias."""
 
+LARGEST_LEVERAGE = 1 - 2.0**-7
+"""Largest leverage of a class."""
+
 LARGEST_PRODUCT = LEVELS**2
 """Largest product of two responses of a sample."""
 
 _BATCH = 2**12  # samples whose responses are held at a time
-_LEVERAGES = 2**20  # mean leverages are multiples of its inverse
+_LEVERAGES = 2**10  # leverages are multiples of its inverse
 _LEAST_WEIGHT = 1 / 16  # of one side, beside the other
 _NEVER = -(2**40)  # bias of a class without samples
 
@@ -146,12 +153,15 @@ class PairSums:
 
 @dataclass(frozen=True, eq=False)
 class PairFit:
-    """Ridge regression of the classes: weights, (m, L) int32, biases, (L,) int64, samples, (L,), and mean leverage."""
+    """Ridge regression of the classes: weights, (m, L) int32, and of each class bias, samples and mean leverage, (L,).
+
+    Biases and samples are int64, leverages float64.
+    """
 
     weights: npt.NDArray[np.int32]
     bias: Table
     n_per_class: Table
-    leverage: float = 0.0
+    leverages: Scores
 
     @classmethod
     def of(cls, sums: PairSums) -> PairFit:
@@ -167,8 +177,8 @@ class PairFit:
         rounded = np.clip(np.rint(weights / UNIT), -LARGEST_WEIGHT, LARGEST_WEIGHT).astype(np.int64)
         reached = (totals.astype(object) @ rounded.astype(object)).tolist()  # Python integers: beyond int64
         bias = [(round(1 / UNIT) * size - total) // n for size, total in zip(sizes, reached, strict=True)]
-        leverage = math.floor(leverage * _LEVERAGES) / _LEVERAGES
-        return cls(rounded.astype(np.int32), np.array(bias, np.int64), sums.n_per_class, leverage)
+        leverages = _leverages(weights, by_class, mean, sizes, leverage)
+        return cls(rounded.astype(np.int32), np.array(bias, np.int64), sums.n_per_class, leverages)
 
     @property
     def log_shares(self) -> Scores:
@@ -186,9 +196,10 @@ class PairFit:
         correct, losses = np.zeros((len(temperatures), n_classes), np.int64), np.zeros(len(temperatures), np.int64)
         log_shares = self.log_shares
         for rows, scores in _scores(specs, self.weights, self.bias, X, n_jobs):
-            scores[np.arange(len(scores)), y[rows]] -= self.leverage
-            scores /= 1.0 - self.leverage
-            _add_trials(scores, y[rows], temperatures, log_shares, correct, losses)
+            own = self.leverages[y[rows]]
+            scores[np.arange(len(scores)), y[rows]] -= own
+            scores /= 1.0 - own[:, None]
+            _add_trials(scores, y[rows], temperatures, log_shares, self.n_per_class == 1, correct, losses)
         return LeaveOneOutTables(correct, losses[None])
 
     def readout(
@@ -214,7 +225,9 @@ class PairFit:
         logs = [each if each < np.inf else 0.0 for each in self.log_shares.tolist()]
         bias = self.bias - np.array([round(temperature * each / UNIT) for each in logs], np.int64)
         bias[self.n_per_class == 0] = _NEVER
-        return PairReadout(tuple(specs), self.weights, bias, temperature, weights[0] / sum(weights), own, self.leverage)
+        return PairReadout(
+            tuple(specs), self.weights, bias, temperature, weights[0] / sum(weights), own, self.leverages
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,8 +248,8 @@ class PairReadout:
         Weight of their log probabilities; that of the model's members is 1 less this.
     accuracy : float, default=0.0
         Leave-one-out balanced accuracy, about.
-    leverage : float, default=0.0
-        Mean leverage of the samples, below 1.
+    leverages : (L,) array-like of float, optional
+        Mean leverage of the samples of each class, up to `LARGEST_LEVERAGE`; 0 by default. Kept read-only.
 
     Raises
     ------
@@ -250,7 +263,7 @@ class PairReadout:
     temperature: float
     share: float
     accuracy: float = 0.0
-    leverage: float = 0.0
+    leverages: npt.ArrayLike | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "specs", checked_pair_specs(self.specs))
@@ -268,7 +281,14 @@ class PairReadout:
             raise DataError("pairs", "one of the temperatures", str(self.temperature)[:40])
         for name in ("share", "accuracy"):
             object.__setattr__(self, name, number(name, getattr(self, name), least=0, most=1, error=DataError))
-        object.__setattr__(self, "leverage", number("leverage", self.leverage, least=0, below=1, error=DataError))
+        leverages = np.array(np.zeros(len(bias)) if self.leverages is None else self.leverages)
+        if leverages.shape != bias.shape or leverages.dtype.kind not in "iuf":
+            raise DataError("leverages", f"{len(bias)} numbers", f"{leverages.dtype} of shape {leverages.shape}")
+        if not ((leverages >= 0) & (leverages <= LARGEST_LEVERAGE)).all():
+            raise DataError("leverages", f"numbers from 0 to {LARGEST_LEVERAGE}", "others")
+        leverages = leverages.astype(np.float64)
+        leverages.flags.writeable = False
+        object.__setattr__(self, "leverages", leverages)
         weights.flags.writeable = bias.flags.writeable = False
         object.__setattr__(self, "weights", weights)
         object.__setattr__(self, "bias", bias)
@@ -291,14 +311,15 @@ class PairReadout:
         logs = _log_shares(n_per_class)
         logs[np.isinf(logs)] = 0.0
         out += logs
-        out[np.arange(len(y)), y] -= self.leverage / self.temperature
-        out /= 1.0 - self.leverage
+        own = np.asarray(self.leverages)[y]
+        out[np.arange(len(y)), y] -= own / self.temperature
+        out /= 1.0 - own[:, None]
         out -= logs
         return out
 
     def sha256(self) -> str:
         """SHA-256 over all of it; the same for equal ones everywhere."""
-        figures = self.temperature, self.share, self.leverage
+        figures = self.temperature, self.share, self.accuracy, np.asarray(self.leverages).tolist()
         facts = [[spec.to_dict() for spec in self.specs], self.bias.tolist(), *figures]
         sha256 = hashlib.sha256(b"flynn pairs 1 " + json.dumps(facts).encode())
         sha256.update(np.ascontiguousarray(self.weights, "<i4").data)
@@ -335,6 +356,20 @@ def learn_pairs(
     return fit.readout(specs, np.bincount(y[left_out], minlength=n_classes), tables, accuracy)
 
 
+def _leverages(weights: Scores, by_class: Scores, mean: Scores, sizes: Sequence[int], leverage: float) -> Scores:
+    """Mean leverage of each class, (L,), from the weights, (m, L), and the mean of all; see the module."""
+    means = [  # of the mean of each class: its distance from that of all, times weights that grew from that distance
+        math.fsum(weights[:, label] * (by_class[label] / size - mean)) / size if size else 0.0
+        for label, size in enumerate(sizes)
+    ]
+    between = math.fsum(size * each for size, each in zip(sizes, means, strict=True))
+    shares = [1.0 - 1.0 / size**2 if size else 0.0 for size in sizes]
+    spread = math.fsum(size * share for size, share in zip(sizes, shares, strict=True))
+    within = max(leverage * sum(sizes) - between, 0.0) / spread if spread else 0.0
+    found = [each + within * share for each, share in zip(means, shares, strict=True)]
+    return np.array([math.floor(min(max(each, 0.0), LARGEST_LEVERAGE) * _LEVERAGES) / _LEVERAGES for each in found])
+
+
 def _log_shares(n_per_class: npt.NDArray[np.int64]) -> Scores:
     sizes = n_per_class.tolist()
     n = max(sum(sizes), 1)
@@ -357,12 +392,18 @@ def _scores(
 
 
 @njit(nogil=True, cache=True)
-def _add_trials(scores, true, temperatures, log_shares, correct, losses):  # type: ignore[no-untyped-def]
-    """Add each sample to those right, and its log-loss, at each temperature, all classes being equally frequent."""
+def _add_trials(scores, true, temperatures, log_shares, alone, correct, losses):  # type: ignore[no-untyped-def]
+    """Add each sample to those right, and its log-loss, at each temperature, all classes being equally frequent.
+
+    One that is alone in its class is wrong, with the largest loss, at all of them.
+    """
     n_classes = scores.shape[1]
     odds = np.empty(n_classes)
     for p in range(scores.shape[0]):
         for t in range(len(temperatures)):
+            if alone[true[p]]:
+                losses[t] += np.int64(np.rint(MAX_LOSS / LOSS_UNIT))
+                continue
             best, highest = 0, -np.inf
             for label in range(n_classes):
                 odds[label] = scores[p, label] / temperatures[t] - log_shares[label]

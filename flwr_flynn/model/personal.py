@@ -49,40 +49,42 @@ def added_to(n_per_class: npt.ArrayLike) -> float:
     return max([each for each in _ADDED if each == _ADDED[0] or each * n >= 1], key=likelihood)
 
 
-def own_prior(model: Model, X: Any, y: npt.NDArray[np.int64], n_jobs: int | None = None) -> Scores | None:
+def own_prior(
+    model: Model, X: Any, y: npt.NDArray[np.int64], n_jobs: int | None = None, in_pairs: bool = True
+) -> Scores | None:
     """Log frequencies of a party's own classes, (L,), where leave-one-out decides for them; None for the model alone.
 
     Each of the samples, (n, d), with class indices, (n,), is classified by the model without it, with and without the
     frequencies of the others; `is_better` compares the two. Where they cannot be in the counts of the model, as of a
     party that joins later or was taken out, the model is without them as it is. Of many samples about `N_LEFT_OUT` are
     left out in turn, chosen by their content. None for fewer than two samples, and for noisy counts. From pair sums
-    a sample is taken out as by `PairReadout.left_out`. Where the model is refined the counts decide, as the weights
-    know every sample.
+    a sample is taken out as by `PairReadout.left_out`, unless they are without the party (`in_pairs` False). Where
+    the model is refined the counts decide, as the weights know every sample.
     """
     n_per_class = np.bincount(y, minlength=len(model.classes))
     if len(y) < 2 or any(member.counts.noise for member in model.members):
         return None
     model = replace(model, refined=None)
-    # Frequencies of the others, by the class of the sample that is left out.
-    one = np.arange(len(n_per_class))
-    priors = {label: log_frequencies(n_per_class - (one == label)) for label in np.flatnonzero(n_per_class).tolist()}
     left_out = kept(X, 0 * y, np.array([len(y)]), N_LEFT_OUT)  # as if of one class: as frequent as they are
     if not left_out.all():
         X, y = X[left_out], y[left_out]
+    if len(y) < 2:
+        return None
     try:
-        gains = [_gains(model, *block, priors) for block in _left_out(model, X, y, n_jobs)]
+        gains = [_gains(model, *block, n_per_class) for block in _left_out(model, X, y, n_jobs, in_pairs)]
     except DataError:  # not in the counts
-        gains = [_gains(model, *block, priors) for block in _as_it_is(model, X, y, n_jobs)]
+        gains = [_gains(model, *block, n_per_class) for block in _as_it_is(model, X, y, n_jobs)]
     right, saved = np.concatenate(gains).T
     return log_frequencies(n_per_class) if is_better(right, saved) else None
 
 
-def _gains(model: Model, true: Table, scores: Scores, priors: dict[int, Scores]) -> Scores:
-    """Changes in samples right and log-loss saved by priors, (L,), those of the samples' classes; (b, 2)."""
+def _gains(model: Model, true: Table, scores: Scores, n_per_class: Table) -> Scores:
+    """Changes in samples right and log-loss saved by the frequencies of the others, (b, 2)."""
     if len(parts := list(_parts(scores))) > 1:
-        return np.concatenate([_gains(model, true[part], scores[part], priors) for part in parts])
-    rows, flat = np.arange(len(true)), np.zeros(len(model.classes))
-    mine = np.array([priors[label] for label in true.tolist()])
+        return np.concatenate([_gains(model, true[part], scores[part], n_per_class) for part in parts])
+    rows, flat, labels = np.arange(len(true)), np.zeros(len(model.classes)), np.arange(len(model.classes))
+    classes, which = np.unique(true, return_inverse=True)
+    mine = np.array([log_frequencies(n_per_class - (labels == label)) for label in classes])[which]
     shared, own = (log_softmax(model.posterior(scores, prior), axis=1) for prior in (flat, mine))
     right = (own.argmax(axis=1) == true) * 1.0 - (scores.argmax(axis=1) == true)
     before, after = (np.minimum(-each[rows, true], MAX_LOSS) for each in (shared, own))
@@ -120,15 +122,17 @@ def _as_it_is(model: Model, X: Any, y: Table, n_jobs: int | None) -> Iterator[tu
         yield y[rows], model.shared_scores(X[rows], n_jobs)
 
 
-def _left_out(model: Model, X: Any, y: Table, n_jobs: int | None) -> Iterator[tuple[Table, Scores]]:
+def _left_out(model: Model, X: Any, y: Table, n_jobs: int | None, in_pairs: bool) -> Iterator[tuple[Table, Scores]]:
     """Blocks of class indices, (b,), and of scores by the model without the sample, (b, L), as `Model.scores`."""
     most, sizes = max(member.spec.hash_nnz for member in model.members), model.members[0].counts.n_per_class
-    for rows in gen_batches(len(y), max(1, HELD // most)) if len(y) else ():
+    batch = HELD // most if model.pairs is None else min(HELD // most, _PART // len(model.classes))
+    for rows in gen_batches(len(y), max(1, batch)):
         inputs = model.inputs(X[rows])
         odds = None
         if model.pairs is not None:  # in the order of the blocks: the only samples of their classes are the last
             order = np.argsort(sizes[y[rows]] == 1, kind="stable")
-            odds = model.pairs.left_out(inputs, y[rows], sizes, n_jobs)[order]
+            taken_out = model.pairs.left_out(inputs, y[rows], sizes, n_jobs) if in_pairs else None
+            odds = (model.pairs.log_odds(inputs, n_jobs) if taken_out is None else taken_out)[order]
         # Blocks follow from sizes and labels, so those of all members are of the same samples.
         parts = [
             left_out_scores(member.counts, member.hash.active(inputs, n_jobs=n_jobs), y[rows], [member.readout])

@@ -96,6 +96,7 @@ def test_a_run_that_stopped_in_its_pair_sums_begins_them_anew(due: str) -> None:
     assert names(**stopped, pairs=16) == ["pairs", "pair trial", "evaluation"]
     assert names(**stopped) == ["evaluation"]
     assert names(federation=replace(federation, phase="selection"), purpose="resume", pairs=16) == [
+        "selection",
         "pairs",
         "pair trial",
         "evaluation",

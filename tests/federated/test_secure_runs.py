@@ -318,7 +318,7 @@ def test_pair_sums_are_those_in_clear(how: str, spec: Any) -> None:
     clear, secret = in_process(options, parts), secretly(options, parts)
     assert facts(secret) == facts(clear)
     assert secret.model.model_.pairs is not None
-    for name in ("weights", "bias", "n_per_class", "leverage"):
+    for name in ("weights", "bias", "n_per_class", "leverages"):
         one, other = (getattr(run.state.results["pairs"].fit, name) for run in (clear, secret))
         np.testing.assert_array_equal(one, other)
     one, other = (run.state.results["pair trial"].readout for run in (clear, secret))
@@ -349,7 +349,7 @@ def test_a_party_lost_in_the_pair_sums_is_missing_from_that_exchange_alone(phase
 
     X, codes = pooled({"pairs"})
     fit = PairFit.of(PairSums.from_data(specs, X, codes, 3))
-    X, codes = pooled({"pair trial"})
+    X, codes = pooled({"pairs", "pair trial"})  # those in the sums alone are taken out of them
     expected = fit.readout(specs, np.bincount(codes, minlength=3), fit.tables(specs, X, codes), None)
     assert expected is not None
     assert run.model.model_.pairs is not None
@@ -390,7 +390,7 @@ def test_responses_that_so_many_samples_cannot_have_are_refused_whole() -> None:
         options_for(GRID[0], pairs=16), shares(), odd("pairs", -1, 14)
     )  # the upper digit: 14 times the bound
     (reason,) = set(run.state.results["pairs"].missing.values())
-    assert "responses" in reason
+    assert "pair sums" in reason
     assert run.model.model_.pairs is None
 
 

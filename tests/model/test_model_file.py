@@ -555,7 +555,7 @@ def test_models_with_pair_sums_come_back(tmp_path, n_members, aligned, has_align
         assert sorted(file) == sorted(["header", "digest", "pairs", "bias", *counts, *owned])
         header = json.loads(file["header"].tobytes())
     assert (header["format"], header["aligned"]) == (8, aligned)
-    assert header["pairs"].keys() == {"specs", "fingerprints", "temperature", "share", "accuracy", "leverage"}
+    assert header["pairs"].keys() == {"specs", "fingerprints", "temperature", "share", "accuracy", "leverages"}
 
 
 @pytest.mark.parametrize("extreme", [0, 127, 128, -128, -129, 2**15, -(2**15), 2**24, -(2**24)])

@@ -192,7 +192,13 @@ def pairs_entries(run: RunSpec, pairs: PairReadout | None) -> dict[str, Scalar]:
     """Config entries of scores from pair sums, without their weights; none without them."""
     if pairs is None:
         return {}
-    figures = [pairs.bias.tolist(), pairs.temperature, pairs.share, pairs.accuracy, pairs.leverage]
+    figures = [
+        pairs.bias.tolist(),
+        pairs.temperature,
+        pairs.share,
+        pairs.accuracy,
+        np.asarray(pairs.leverages).tolist(),
+    ]
     prints = " ".join(flynn_hash(spec).fingerprint for spec in pairs.specs)
     return {
         key("pairs"): json.dumps(figures),
@@ -203,11 +209,11 @@ def pairs_entries(run: RunSpec, pairs: PairReadout | None) -> dict[str, Scalar]:
 
 def announced_pairs(config: Config, run: RunSpec, arrays: Sequence[codec.Array], party: Party) -> PairReadout:
     """Scores from pair sums in a message that may come from anybody, with their weights as the one array."""
-    values = config.json("pairs", 50 * run.n_classes + 200)
-    expected = "biases, temperature, share, accuracy and leverage"
+    values = config.json("pairs", 80 * run.n_classes + 200)
+    expected = "biases, temperature, share, accuracy and leverages"
     if not isinstance(values, list) or len(values) != 5 or not isinstance(values[0], list):
         raise PayloadError(key("pairs"), expected, type(values).__name__)
-    bias, *rest = values
+    bias, temperature, share, accuracy, leverages = values
     if not all(type(each) is int and abs(each) <= LARGEST_BIAS for each in bias) or len(bias) != run.n_classes:
         raise PayloadError(key("pairs"), f"{run.n_classes} biases up to {LARGEST_BIAS}", f"{len(bias)}, or larger ones")
     try:
@@ -218,9 +224,11 @@ def announced_pairs(config: Config, run: RunSpec, arrays: Sequence[codec.Array],
         check_fingerprints(config, "pair_fingerprints", [flynn_hash(spec) for spec in specs])
         check_packed(arrays, 1, "weights", "one packed array of pair sums")
         weights = unpack_signed(arrays[0], (n_rows, run.n_classes), PAIR_WEIGHT).astype(np.int32)
-        if any(type(each) not in (int, float) for each in rest):
+        if not isinstance(leverages, list) or any(
+            type(each) not in (int, float) for each in (temperature, share, accuracy, *leverages)
+        ):
             raise PayloadError(key("pairs"), expected, "other types")
-        return PairReadout(specs, weights, np.array(bias, np.int64), *rest)
+        return PairReadout(specs, weights, np.array(bias, np.int64), temperature, share, accuracy, leverages)
     except (DataError, SpecError) as error:
         if isinstance(error, PayloadError):
             raise

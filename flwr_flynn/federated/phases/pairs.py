@@ -5,9 +5,9 @@ regression, and sends its weights for a trial: each party answers how many of it
 correctly, about as if the sample had been left out, with the log-losses that calibrate them. The weights become part of
 the model.
 
-Asked are the parties whose counts are in the sum; one that gives no answer is missing from that exchange alone. Pair
-sums tell far more of the samples than counts: the sums of a party with fewer samples than there are rows determine the
-responses of its samples up to a rotation. With noisy counts there are none.
+Asked are the parties whose counts are in the sum, for the trial those in the pair sums; one that gives no answer is
+missing from that exchange alone. Pair sums tell far more of the samples than counts: the sums of a party with fewer
+samples than there are rows determine the responses of its samples up to a rotation. With noisy counts there are none.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from flwr_flynn.hashing.graded import LEVELS
 from flwr_flynn.model.leave_one_out import LOSS_UNIT, MAX_LOSS, TEMPERATURES, LeaveOneOutTables
 from flwr_flynn.model.pairs import (
     LARGEST_BIAS,
+    LARGEST_LEVERAGE,
     LARGEST_PRODUCT,
     LARGEST_WEIGHT,
     PairFit,
@@ -50,8 +51,9 @@ from flwr_flynn.model.pairs import (
     memory_of_pairs,
     pair_specs,
 )
-from flwr_flynn.model.ridge import MOST_LEVERAGE
 from flwr_flynn.model.subsample import N_LEFT_OUT, kept
+
+_CAPACITY = (2**63 - 1) // LARGEST_PRODUCT  # samples whose sums are int64
 
 
 @register
@@ -74,16 +76,20 @@ class PairsRequest(Summed[PairSums]):
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> PairsRequest:
-        run = _admitted(config, party, cls.phase)
-        if run.bound is None and not party.options.pairs:
-            raise PrivacyError("node-config pairs", "true, without which no pair sums leave in clear", False)
-        return cls(run)
+        return cls(_admitted(config, party, cls.phase))
 
     def measured(self, party: Party) -> tuple[PairSums, int]:
         (X, *_), codes = party.inputs(self.run)  # hashes are all of aligned samples, or none
         run, progress = self.run, party.progress(len(codes))
         sums = PairSums.from_data(run.specs, X, codes, run.n_classes, party.options.n_jobs, progress)
         return sums, len(codes)
+
+    def load(self, statistic: PairSums) -> int:
+        return sum(statistic.n_per_class.tolist())
+
+    @property
+    def capacity(self) -> int:
+        return _CAPACITY
 
     def packed(self, statistic: PairSums) -> list[Array]:
         return [statistic.n_per_class.astype("<i8"), pack(statistic.products[None]), pack(statistic.sums)]
@@ -122,8 +128,19 @@ def _n_rows(run: RunSpec) -> int:
 
 
 def _checked(products: Array, sums: Array, sizes: Array) -> PairSums:
-    if (sums > LEVELS * sizes[:, None]).any():  # biases would have no bounds
-        raise PayloadError("pair sums", "responses that so many samples of a class can have", "larger ones")
+    """Pair sums that samples can have as far as single products tell: a few false ones could spoil the regression."""
+    if (n_examples := sum(sizes.tolist())) > _CAPACITY:
+        raise PayloadError("pair sums", f"those of at most {_CAPACITY} samples", n_examples)
+    totals, start = sums.sum(axis=0), 0
+    is_possible = not (sums > LEVELS * sizes[:, None]).any()  # else biases would have no bounds
+    for i, total in enumerate(totals.tolist()):
+        row = products[start : start + len(totals) - i]
+        start += len(row)
+        square = int(row[0])
+        is_possible &= total <= square and total * total <= n_examples * square
+        is_possible &= not (row > LEVELS * np.minimum(total, totals[i:])).any()
+    if not is_possible:
+        raise PayloadError("pair sums", "products and sums that so many samples can have", "others")
     return PairSums(products, sums, sizes)
 
 
@@ -136,6 +153,8 @@ def _admitted(config: Config, party: Party, phase: str) -> RunSpec:
     n_rows = _n_rows(run)
     party.check_memory(memory_of_pairs(n_rows, run.n_classes), f"pair sums of {n_rows} rows")
     party.check_run(run, config, phase, EXACT if run.bound is None else SECURE)
+    if run.bound is None and not party.options.pairs:  # trials of chosen weights would tell the sums, too
+        raise PrivacyError("node-config pairs", "true, without which no pair sums leave in clear", False)
     return run
 
 
@@ -151,7 +170,7 @@ class PairTrialRequest(SummedTables):
     channel = EVALUATE
 
     def to_config(self) -> dict[str, Scalar]:
-        figures = [self.fit.bias.tolist(), self.fit.n_per_class.tolist(), self.fit.leverage]
+        figures = [each.tolist() for each in (self.fit.bias, self.fit.n_per_class, self.fit.leverages)]
         return {**self.run.to_config(), key("fit"): json.dumps(figures)}
 
     def arrays(self) -> list[Array]:
@@ -185,7 +204,6 @@ class PairTrialRequest(SummedTables):
         return list(zip(self.shapes, (bound, bound, most), strict=True))
 
     def of_parts(self, parts: list[Array], n_parties: int) -> Tables:
-        # Whoever missed the pair sums is in here all the same.
         sizes = np.full(self.run.n_classes, n_parties * (self.bound or 0))
         return check_tables(parts, sizes, n_parties * self.layout[-1][1])
 
@@ -195,30 +213,31 @@ class PairTrialRequest(SummedTables):
         return unpacked_tables(arrays, self.shapes, sizes, reply.announced)
 
 
-def _figures(config: Config, n_classes: int) -> tuple[Array, Array, float]:
-    """Biases, class sizes and mean leverage that a server announced."""
-    values = config.json("fit", 50 * n_classes + 100)
-    expected = f"{n_classes} biases, as many class sizes, and a leverage from 0 to {MOST_LEVERAGE}"
-    if not isinstance(values, list) or len(values) != 3 or not all(isinstance(each, list) for each in values[:2]):
+def _figures(config: Config, n_classes: int) -> tuple[Array, Array, Array]:
+    """Biases, samples and leverages of the classes that a server announced."""
+    values = config.json("fit", 80 * n_classes + 100)
+    expected = f"{n_classes} biases, class sizes and leverages"
+    if not isinstance(values, list) or len(values) != 3 or not all(isinstance(each, list) for each in values):
         raise PayloadError(key("fit"), expected, type(values).__name__)
-    bias, sizes, leverage = values
-    if len(bias) != n_classes or len(sizes) != n_classes or type(leverage) not in (int, float):
-        raise PayloadError(key("fit"), expected, f"{len(bias)} and {len(sizes)}")
+    bias, sizes, leverages = values
+    if any(len(each) != n_classes for each in values):
+        raise PayloadError(key("fit"), expected, f"{len(bias)}, {len(sizes)} and {len(leverages)}")
     if not all(type(each) is int and abs(each) <= LARGEST_BIAS for each in bias):
         raise PayloadError(key("fit"), f"biases up to {LARGEST_BIAS}", "others")
     if not all(type(each) is int and 0 <= each < 2**48 for each in sizes) or not any(sizes):
         raise PayloadError(key("fit"), "class sizes from 0, not all 0", "others")
-    if not 0 <= leverage <= MOST_LEVERAGE:
-        raise PayloadError(key("fit"), expected, str(leverage)[:20])
-    return np.array(bias, np.int64), np.array(sizes, np.int64), float(leverage)
+    if not all(type(each) in (int, float) and 0 <= each <= LARGEST_LEVERAGE for each in leverages):
+        raise PayloadError(key("fit"), f"leverages from 0 to {LARGEST_LEVERAGE}", "others")
+    return np.array(bias, np.int64), np.array(sizes, np.int64), np.array(leverages, np.float64)
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """The result of the sums: the regression, and who is missing from it."""
+    """The result of the sums: the regression, who is in it, and who is missing from it."""
 
     run: RunSpec  # with the specs of the pair sums
     fit: PairFit
+    heard: frozenset[str]  # cids of the parties in the sums
     missing: dict[str, str]  # reasons of parties without an answer, by name
 
 
@@ -246,7 +265,7 @@ def _no_sums(state: RunState, context: Context) -> PairSums:
 
 def _solved(state: RunState, batch: Batch[PairSums], context: Context) -> RunState:
     fit, missing = PairFit.of(batch.total), context.unheard(batch.passed)
-    state = state.with_result(PAIRS.name, Pairs(_ask(state, context).run, fit, missing))
+    state = state.with_result(PAIRS.name, Pairs(_ask(state, context).run, fit, frozenset(batch.passed), missing))
     is_empty = fit.n_per_class == 0
     if is_empty.all() or state.results["counts"].parts[0].n_per_class[is_empty].any():
         # The scores would speak against a class that they never saw: there are none then, and no trial.
@@ -269,8 +288,15 @@ def _judged(state: RunState, batch: Batch[Tables], context: Context) -> RunState
     left_out, *tables = batch.total.tables
     accuracy = None if selection is None else selection.accuracy
     readout = result.fit.readout(result.run.specs, left_out[0], LeaveOneOutTables(*tables), accuracy)
-    return state.with_result(PAIR_TRIAL.name, PairTrial(readout, context.unheard(batch.passed)))
+    silent = {name: why for name, why in context.unheard(batch.passed).items() if name not in result.missing}
+    return state.with_result(PAIR_TRIAL.name, PairTrial(readout, silent))
+
+
+def _summed(state: RunState) -> frozenset[str]:
+    """Cids of the parties in the sums: the trial takes their samples out again."""
+    result: Pairs = state.results[PAIRS.name]
+    return result.heard
 
 
 PAIRS = Phase("pairs", EVALUATE, _ask, _no_sums, _solved, audience=COUNTED)
-PAIR_TRIAL = Phase("pair trial", EVALUATE, _ask_trial, _no_tables, _judged, audience=COUNTED)
+PAIR_TRIAL = Phase("pair trial", EVALUATE, _ask_trial, _no_tables, _judged, audience=COUNTED, among=_summed)
