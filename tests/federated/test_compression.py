@@ -283,6 +283,16 @@ def test_numbers_beyond_int64_are_refused_whatever_is_allowed() -> None:
         unpack_numbers(pack_numbers(np.array([2**63], np.uint64)), 1, 2**70)
 
 
+@pytest.mark.parametrize("entries", [[2**63, 1, 2], [0, 2**63 - 1, 0], [0, 2**64 - 2, 0]])
+def test_counts_beyond_int64_are_refused_whatever_is_allowed(entries: list[int]) -> None:
+    packed = pack(np.array([entries], np.uint64))
+    if max(entries) < 2**63:
+        np.testing.assert_array_equal(unpack(packed, (1, 3), 2**70), [entries])
+    else:
+        with raises(PayloadError, field="counts"):
+            unpack(packed, (1, 3), 2**70)
+
+
 # ---- tables of both signs
 
 

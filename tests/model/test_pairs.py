@@ -193,6 +193,51 @@ def wrong_weights(value: int) -> np.ndarray:
     return weights
 
 
+def test_leverages_are_about_those_of_the_samples_of_each_class() -> None:
+    digits, y = load_digits(return_X_y=True)
+    sizes = [100, 100, 100, 100, 5, 5, 5, 2, 2, 1]
+    some = np.concatenate([np.flatnonzero(y == label)[:size] for label, size in enumerate(sizes)])
+    points, labels = digits[some], y[some]
+    model = FlyNNClassifier(hash_dim=1024, pairs=256).fit(points, labels).model_
+    assert model.pairs is not None
+    z = responses(model.pairs.specs, points).astype(float)
+    z -= z.mean(axis=0)
+    targets = np.eye(10)[labels] - np.array(sizes) / len(some)
+    products, weights = z.T @ z, model.pairs.weights * UNIT
+    # The ridge that led to the weights: (products + strength) weights = moments.
+    strength = np.sum((z.T @ targets - products @ weights) * weights) / np.sum(weights * weights)
+    exact = np.einsum("ij,ji->i", z, np.linalg.solve(products + strength * np.eye(len(products)), z.T))
+    of_class = np.array([exact[labels == label].mean() for label in range(10)])
+    found = np.asarray(model.pairs.leverages)
+    assert np.abs(found - of_class)[:7].max() < 0.1
+    assert np.abs(found - of_class)[7:].max() < 0.2
+    assert found[4:7].min() > found[:4].max()
+
+
+def test_the_only_sample_of_its_class_is_never_right() -> None:
+    labels = np.where(np.arange(300) == 7, 3, Y)
+    fit = PairFit.of(PairSums.from_data(SPECS, X, labels, 4))
+    correct, losses = fit.tables(SPECS, X[7:8], labels[7:8])
+    assert not correct.any()
+    assert (losses == round(64 / LOSS_UNIT)).all()
+
+
+def test_small_classes_are_not_flattered() -> None:
+    """Of 5 samples each has much say in the scores of its class; with the mean leverage of all they seemed right."""
+    order = np.random.default_rng(0).permutation(1797)  # the first digits are all of one writer
+    digits, y = (array[order] for array in load_digits(return_X_y=True))
+    for few in (5, 2):
+        sizes = [100] * 4 + [few] * 6
+        some = np.concatenate([np.flatnonzero(y == label)[:size] for label, size in enumerate(sizes)])
+        rest = np.setdiff1d(np.arange(len(y)), some)
+        model = FlyNNClassifier(hash_dim=1024, pairs=512).fit(digits[some], y[some])
+        pairs = model.model_.pairs
+        assert pairs is not None
+        alone = replace(model.model_, pairs=replace(pairs, share=1.0)).scores(digits[rest]).argmax(axis=1)
+        right = np.mean([np.mean(alone[y[rest] == label] == label) for label in range(10)])
+        assert pairs.accuracy < right + 0.1
+
+
 def test_samples_are_left_out_as_they_were_tried() -> None:
     tables = FIT.tables(SPECS, X, Y)
     readout = FIT.readout(SPECS, SUMS.n_per_class, tables, 0.8)

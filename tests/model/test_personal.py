@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from unittest import mock
 
@@ -145,6 +146,42 @@ def test_pair_sums_take_part_in_the_decision_as_if_without_each_sample(n_members
     model = replace(trained(points, codes, n_members), pairs=readout)
     found, _ = compared(model, points[own], codes[own])
     assert_allclose(np.array(found), np.array(sorted(expected)), atol=1e-9)
+
+
+def test_a_party_that_is_not_in_the_pair_sums_is_tried_as_it_is():
+    specs = (HashSpec(3, 16, 2, 4, seed=7, signed=True),)
+    sums = PairSums.from_data(specs, X[:40], CODES[:40], 4)
+    fit = PairFit.of(sums)
+    readout = fit.readout(specs, sums.n_per_class, fit.tables(specs, X[:40], CODES[:40]), 0.8)
+    seen = {}
+    for in_pairs in (True, False):
+        with mock.patch.object(personal, "is_better", lambda right, saved, k=in_pairs: seen.update({k: saved.sum()})):
+            own_prior(replace(trained(X, CODES), pairs=readout), X[40:], CODES[40:], in_pairs=in_pairs)
+    with (
+        mock.patch.object(type(readout), "left_out", lambda self, points, *_: self.log_odds(points)),
+        mock.patch.object(personal, "is_better", lambda right, saved: seen.update({"as it is": saved.sum()})),
+    ):
+        own_prior(replace(trained(X, CODES), pairs=readout), X[40:], CODES[40:])
+    assert seen[False] == seen["as it is"] != seen[True]
+
+
+def test_a_subsample_with_nothing_in_it_decides_nothing(monkeypatch):
+    monkeypatch.setattr(personal, "kept", lambda X, *_: np.zeros(len(X), bool))
+    assert own_prior(trained(X, CODES), X, CODES) is None
+
+
+def test_thousands_of_classes_take_no_table_of_all_by_all():
+    n_classes = 5000
+    points = np.random.default_rng(0).normal(size=(n_classes, 3))
+    counts = ClassCounts.from_data(flynn_hash(SPECS[0]), points, np.arange(n_classes), n_classes)
+    model = Model((ModelMember(SPECS[0], counts, Readout("balanced", 0.6, 0.7)),), np.arange(n_classes))
+    mine = np.arange(0, n_classes, 5)
+    own_prior(model, points[mine[:9]], mine[:9])  # what comes with a first use
+    tracemalloc.start()
+    own_prior(model, points[mine], mine)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 * len(mine) * n_classes  # 40 MB
 
 
 def test_little_is_added_where_no_class_came_as_a_surprise():

@@ -748,6 +748,27 @@ def test_whoever_joins_or_leaves_ends_the_pair_sums_or_has_them_anew(rows: int) 
     assert left.counts.n_examples == 180
 
 
+@pytest.mark.parametrize("stop", [1, 2, 3, 4])
+def test_a_join_that_goes_on_ends_in_the_same_model(stop: int, tmp_path: Path) -> None:
+    three = in_process(options(), parts()[:3]).federation("1")
+
+    def run_of(before: Federation, purpose: str) -> Exchange:
+        made = options(before.run_spec.specs, federation=before, purpose=purpose)
+        joining = enumerate(parts())
+        return Exchange(
+            Run(RunOptions(**made)), {f"{purpose}{i}": party_of(**p, name=f"party-{i}") for i, p in joining}
+        )
+
+    whole, steps = run_of(three, "join").rounds(), run_of(three, "join")
+    assert [phase.name for phase in whole.phases] == ["counts", "selection", *PHASES, "evaluation"]
+    for phase in whole.phases[:stop]:
+        steps.step(phase.channel)
+    steps.run.federation("2").save(tmp_path / "f.npz")
+    again = run_of(Federation.load(tmp_path / "f.npz"), "resume")
+    again.parties = steps.parties
+    assert digest(again.rounds(4)) == digest(whole)
+
+
 def pairs_digest(run: Run) -> str | None:
     pairs = run.model.model_.pairs
     return None if pairs is None else pairs.sha256()
