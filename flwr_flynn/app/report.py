@@ -244,7 +244,7 @@ def compared(
         found["selection_equal"] = None
         if complete and selection.accuracies and not selection.missing:
             most = strategy.run.options.max_members
-            best = fit_members(specs, X, codes, n_classes, config.rule, config.decay_value(), -1, most, kept_by)
+            best, _ = fit_members(specs, X, codes, n_classes, config.rule, config.decay_value(), -1, most, kept_by)
             facts = [[(each.spec, each.readout, each.weight) for each in members] for members in (best, model.members)]
             found["selection_equal"] = facts[0] == facts[1]
             parts = best if found["selection_equal"] else None

@@ -27,7 +27,7 @@ from flwr_flynn.model.model import Model, ModelMember, Readout, class_codes
 from flwr_flynn.model.pairs import LEAST_ROWS, MOST_ROWS, learn_pairs, pair_specs
 from flwr_flynn.model.prediction import PredictionMixin
 from flwr_flynn.model.scoring import RULES, suggest_temperature
-from flwr_flynn.model.selection import fit_and_judge
+from flwr_flynn.model.selection import fit_members
 from flwr_flynn.model.weight_search import refine
 
 Floats = npt.NDArray[np.float64]
@@ -344,7 +344,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         self, specs: Sequence[HashSpec], X: Any, codes: npt.NDArray[np.int64], n_classes: int
     ) -> tuple[tuple[ModelMember, ...], float | None]:
         most = 1 if len(specs) == 1 else int(self.max_members)
-        return fit_and_judge(specs, X, codes, n_classes, self.rule, self.decay, self.n_jobs, most)
+        return fit_members(specs, X, codes, n_classes, self.rule, self.decay, self.n_jobs, most)
 
     def _specs(self, X: Any, codes: npt.NDArray[np.int64], n_classes: int) -> tuple[HashSpec, ...]:
         """Candidates of the parameters for the samples."""

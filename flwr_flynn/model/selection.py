@@ -46,28 +46,17 @@ def fit_members(
     n_jobs: int | None = None,
     max_members: int = 1,
     kept_by: Any = None,
-) -> tuple[ModelMember, ...]:
+) -> tuple[tuple[ModelMember, ...], float | None]:
     """Count (n, d) samples by every spec, and keep the best by leave-one-out, `max_members` at most.
 
-    Of many samples some are left out, by the content of their rows in `kept_by`, by default X.
+    Of many samples some are left out, by the content of their rows in `kept_by`, by default X. Where none is
+    (`subsample.kept` may keep none of many equal ones), readouts have no temperature.
 
-    Where no sample is left out (`subsample.kept` may keep none of many equal ones), readouts have no temperature.
+    Returns
+    -------
+    tuple
+        The members, and the leave-one-out balanced accuracy of the best; None with nothing to choose.
     """
-    return fit_and_judge(specs, X, y, n_classes, rule, decay, n_jobs, max_members, kept_by)[0]
-
-
-def fit_and_judge(
-    specs: Sequence[HashSpec],
-    X: Any,
-    y: npt.NDArray[np.int64],
-    n_classes: int,
-    rule: str = "balanced",
-    decay: str | float = "auto",
-    n_jobs: int | None = None,
-    max_members: int = 1,
-    kept_by: Any = None,
-) -> tuple[tuple[ModelMember, ...], float | None]:
-    """Members of `fit_members`, and the leave-one-out balanced accuracy of the best; None with nothing to choose."""
     n_per_class = np.bincount(y, minlength=n_classes)
     left_out = kept(X if kept_by is None else kept_by, y, n_per_class, N_LEFT_OUT)
     parties = [_Party(spec, X, y, left_out, n_classes, n_jobs) for spec in specs]

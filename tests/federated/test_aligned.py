@@ -81,7 +81,7 @@ def test_every_driver_ends_in_the_model_of_the_aligned_samples(driver: str) -> N
     moments = ColumnMoments.from_data(X_all, y, 3)
     center, _ = moments.center_and_scale("center")
     specs, _ = derive_specs(PLAN, moments, ColumnHistograms.from_data(aligned, y, 3, center))
-    members = fit_members(specs, aligned, y, 3, max_members=3)
+    members = fit_members(specs, aligned, y, 3, max_members=3)[0]
     model = run.model.model_
     assert (model.aligned, model.alignment) == (True, None)
     assert [member.counts.sha256() for member in model.members] == [each.counts.sha256() for each in members]

@@ -46,7 +46,7 @@ from tests.federated.runs import (
 )
 from tests.raising import raises
 
-(POOLED,) = fit_members(GRID, X[TRAINING], Y[TRAINING], 3)
+(POOLED,) = fit_members(GRID, X[TRAINING], Y[TRAINING], 3)[0]
 
 
 # ---- the plan and its rounds

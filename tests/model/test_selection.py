@@ -42,7 +42,7 @@ def test_parties_choose_what_the_pooled_samples_choose(party_of, max_members):
         ]
         correct.append(sum(part.correct for part in parts))
         log_losses.append(sum(part.log_losses for part in parts))
-    members = fit_members(SPECS, X, Y, 3, max_members=max_members)
+    members = fit_members(SPECS, X, Y, 3, max_members=max_members)[0]
     choices = choose(correct, sizes, max_members)
     assert len(members) == len(choices) == max_members
     for member, choice in zip(members, choices, strict=True):
@@ -53,9 +53,9 @@ def test_parties_choose_what_the_pooled_samples_choose(party_of, max_members):
 
 
 def test_without_a_number_of_members_the_best_is_alone():
-    (member,) = fit_members(SPECS, X, Y, 3)
-    assert (member,) == fit_members(SPECS, X, Y, 3, max_members=1)
-    assert replace(member, weight=0.5) == replace(fit_members(SPECS, X, Y, 3, max_members=2)[0], weight=0.5)
+    (member,) = fit_members(SPECS, X, Y, 3)[0]
+    assert (member,) == fit_members(SPECS, X, Y, 3, max_members=1)[0]
+    assert replace(member, weight=0.5) == replace(fit_members(SPECS, X, Y, 3, max_members=2)[0][0], weight=0.5)
     assert member.weight == 1.0
 
 
@@ -118,7 +118,7 @@ def test_members_that_leave_out_a_subsample(monkeypatch, rule):
     monkeypatch.setattr(selection, "N_LEFT_OUT", 60)
     mask = kept(X, Y, np.array([50, 50, 50]), 60)
     assert 20 < mask.sum() < 110
-    members = fit_members(SPECS, X, Y, 3, rule, max_members=2)
+    members = fit_members(SPECS, X, Y, 3, rule, max_members=2)[0]
     assert len(members) == 2
     for member in members:
         hasher = FlyHash(member.spec)
@@ -132,7 +132,7 @@ def test_members_that_leave_out_a_subsample(monkeypatch, rule):
 
 def test_a_subsample_without_any_sample_chooses_the_first(monkeypatch):
     monkeypatch.setattr(selection, "kept", lambda X, y, n_per_class, n: np.zeros(len(y), bool))
-    (member,) = fit_members(SPECS, X, Y, 3, max_members=2)
+    (member,) = fit_members(SPECS, X, Y, 3, max_members=2)[0]
     assert (member.spec, member.weight, member.readout.temperature) == (SPECS[0], 1.0, None)
     assert member.readout.decay == candidate_readouts(member.counts)[0].decay
 

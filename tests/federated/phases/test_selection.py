@@ -60,7 +60,7 @@ ALL = Member("", "1", sizes=(50, 50, 50))
 def test_the_selection_of_any_split_is_the_pooled_one(how: str, spec: Any) -> None:
     run = in_process(options_for(spec), shares(how))
     specs = run.state.run_spec.specs
-    pooled = fit_members(specs, X[TRAINING], Y[TRAINING], 3, max_members=AUTO.max_members if spec is AUTO else 1)
+    pooled = fit_members(specs, X[TRAINING], Y[TRAINING], 3, max_members=AUTO.max_members if spec is AUTO else 1)[0]
     selection = run.state.results["selection"]
     assert [specs[index] for index in selection.specs] == [member.spec for member in pooled]
     assert list(selection.readouts) == [member.readout for member in pooled]
@@ -133,7 +133,7 @@ def test_of_many_samples_some_are_left_out_chosen_by_content(monkeypatch: pytest
     run = in_process(options_for(GRID), shares())
     selection = run.state.results["selection"]
     assert 0 < selection.examples < 120
-    assert run.model.model_.members == fit_members(GRID, X[TRAINING], Y[TRAINING], 3)
+    assert run.model.model_.members == fit_members(GRID, X[TRAINING], Y[TRAINING], 3)[0]
     for how in SPLITS:
         other = in_process(options_for(GRID), shares(how)).state.results["selection"]
         assert replace(other, parties=4) == selection
