@@ -19,11 +19,7 @@ REFINEMENT = {"held-out", "refinement", "refinement, later"}
 PAIRS = {"pairs", "pair trial"}
 SUMS = {f"secure {name}" for name in ("range", "columns", "bins", "histograms", "candidates", "held-out", "refinement")}
 SUMS |= {f"secure {name}" for name in PAIRS}
-OPEN = (
-    {"columns", "histograms", "exact", "secure exact", "candidates", "pair trial", "evaluation", "model"}
-    | REFINEMENT
-    | SUMS
-)
+OPEN = {"columns", "histograms", "exact", "secure exact", "candidates", "evaluation", "model"} | REFINEMENT | SUMS
 PRIVATE = {"noisy", "model"}  # the model comes to the party; what it answers to that tells nothing of its records
 
 DEPLOYED = {
@@ -36,7 +32,7 @@ DEPLOYED = {
     "memory-limit": OPEN,
     "min-examples": OPEN,
     "personal": OPEN,
-    "pairs": OPEN | {"pairs"},
+    "pairs": OPEN | PAIRS,
     "secure": {"secure exact", "model"} | SUMS,
     "leave": {"leave exact", "leave secure exact", "model"},
     "policy": PRIVATE,
@@ -60,7 +56,7 @@ DEPLOYED = {
     "policy, response-seconds": PRIVATE,
     "policy, secure, leave": {"model"},
 }
-SIMULATED = {"nothing": OPEN | {"pairs"}}
+SIMULATED = {"nothing": OPEN | PAIRS}
 """What is not listed answers nothing, not even to a model."""
 
 
