@@ -136,17 +136,19 @@ class PairSums:
         square[np.triu_indices(n_rows)] = self.products
         return square + np.triu(square, 1).T
 
+    @property
+    def _parts(self) -> tuple[Table, ...]:
+        return self.products, self.sums, self.n_per_class
+
     def __add__(self, other: PairSums) -> PairSums:
         if self.sums.shape != other.sums.shape:
             raise CountsError("pair sums", f"shape {self.sums.shape} on both sides", other.sums.shape)
-        fields = (self.products, other.products), (self.sums, other.sums), (self.n_per_class, other.n_per_class)
-        return PairSums(*(a + b for a, b in fields))
+        return PairSums(*map(np.add, self._parts, other._parts))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PairSums):
             return NotImplemented
-        fields = (self.products, other.products), (self.sums, other.sums), (self.n_per_class, other.n_per_class)
-        return all(np.array_equal(a, b) for a, b in fields)
+        return all(map(np.array_equal, self._parts, other._parts))
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -63,6 +63,8 @@ def solve(products: Floats, moments: Floats, variance: float, n_samples: int) ->
             break
         found = right.copy()
         _substitute(factor, found)
+        if not np.isfinite(found).all():  # of products that no samples have
+            break
         leverage, loss = _figures(found, right, n_targets, strength * trace, variance, n_samples)
         if np.isfinite(lowest) and (loss >= lowest or leverage > MOST_LEVERAGE):
             break
