@@ -409,9 +409,7 @@ def _refinement_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     used = "" if refinement["is_used"] else "; the model is left as it was"
     text = f"{before:.4f} before, {max(found):.4f} in round {found.index(max(found)) + 1} of {len(found)}{used}"
     rows = [("refinement, held out", text)]
-    for phase, missing in refinement["missing"].items():
-        rows += [(f"  {phase}: {name}", reason) for name, reason in missing.items()]
-    return rows
+    return rows + _missing_rows(refinement["missing"])
 
 
 def _pairs_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
@@ -422,9 +420,12 @@ def _pairs_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     if pairs["accuracy"] is not None:
         text = f"{pairs['rows']} rows, leave-one-out {pairs['accuracy']:.4f}, weight {pairs['share']:.2f}"
         rows = [("pair sums", text)]
-    for phase, missing in pairs["missing"].items():
-        rows += [(f"  {phase}: {name}", reason) for name, reason in missing.items()]
-    return rows
+    return rows + _missing_rows(pairs["missing"])
+
+
+def _missing_rows(missing: dict[str, dict[str, str]]) -> list[tuple[str, str]]:
+    """Reasons of the parties that missed each of some phases."""
+    return [(f"  {phase}: {name}", reason) for phase, reasons in missing.items() for name, reason in reasons.items()]
 
 
 def _bytes(n: float) -> str:

@@ -89,9 +89,8 @@ def unpack(packed: Bytes, shape: tuple[int, int], largest: int) -> Numbers:
     entries, rest = _read(rest, n, width, "entries")
     if rest:
         raise PayloadError("counts", "nothing behind the entries", f"{len(rest)} bytes")
-    if int(entries.max(initial=0)) > min(largest, 2**63 - 1) - bool(
-        gap_width and n
-    ):  # beside gaps, entries are written less 1
+    largest = min(largest, 2**63 - 1)
+    if int(entries.max(initial=0)) > largest - bool(gap_width and n):  # beside gaps, entries are written less 1
         raise PayloadError("counts", f"entries of at most {largest}", "a larger entry")
     if not gap_width:
         return entries.astype(np.int64).reshape(shape)

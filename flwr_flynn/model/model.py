@@ -228,7 +228,8 @@ class Model:
 
     def joined(self, scores: Scores, odds: Scores) -> Scores:
         """Log probabilities by the members' scores and the log odds by pair sums, (n, L) both."""
-        total, share = np.zeros(scores.shape), 0.0 if self.pairs is None else self.pairs.share
+        assert self.pairs is not None  # else there is nothing to join
+        total, share = np.zeros(scores.shape), self.pairs.share
         if len(self.members) == 1:
             own = log_odds(scores, self.member.spec.hash_nnz, self.member.readout.rule)
             add_log_probabilities(own, self.member.temperature, 1.0, total)

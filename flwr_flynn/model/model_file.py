@@ -88,8 +88,7 @@ def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | No
         header["pairs"] = {
             "specs": [spec.to_dict() for spec in pairs.specs],
             "fingerprints": [flynn_hash(spec).fingerprint for spec in pairs.specs],
-            **{name: getattr(pairs, name) for name in _PAIRS_FIGURES[:-1]},
-            "leverages": np.asarray(pairs.leverages).tolist(),
+            **pairs.figures,
         }
     elif model.aligned:
         header["refined"] = refined

@@ -319,10 +319,15 @@ class PairReadout:
         out -= logs
         return out
 
+    @property
+    def figures(self) -> dict[str, Any]:
+        """Temperature, share, accuracy and leverages by their names, for JSON."""
+        found = {name: getattr(self, name) for name in ("temperature", "share", "accuracy")}
+        return found | {"leverages": np.asarray(self.leverages).tolist()}
+
     def sha256(self) -> str:
         """SHA-256 over all of it; the same for equal ones everywhere."""
-        figures = self.temperature, self.share, self.accuracy, np.asarray(self.leverages).tolist()
-        facts = [[spec.to_dict() for spec in self.specs], self.bias.tolist(), *figures]
+        facts = [[spec.to_dict() for spec in self.specs], self.bias.tolist(), *self.figures.values()]
         sha256 = hashlib.sha256(b"flynn pairs 1 " + json.dumps(facts).encode())
         sha256.update(np.ascontiguousarray(self.weights, "<i4").data)
         return sha256.hexdigest()

@@ -35,9 +35,9 @@ def log_frequencies(n_per_class: npt.ArrayLike) -> Scores:
 
 
 def added_to(n_per_class: npt.ArrayLike) -> float:
-    """How much of a sample to add to each class, of which there are (L,): 1/2, 1/8 and so on to 1/512.
+    """Amount that is added to the number of samples of each class, (L,): 1/2, 1/8 and so on to 1/512.
 
-    The amount by which the labels are most likely, each left out in turn and foretold from the others, of those that
+    The one by which the labels are most likely, each left out in turn and foretold from the others, of those that
     are no less than one sample in n. It is small where no class is there only once: none has come as a surprise.
     """
     sizes = np.asarray(n_per_class, np.float64)
@@ -131,8 +131,9 @@ def _left_out(model: Model, X: Any, y: Table, n_jobs: int | None, in_pairs: bool
         odds = None
         if model.pairs is not None:  # in the order of the blocks: the only samples of their classes are the last
             order = np.argsort(sizes[y[rows]] == 1, kind="stable")
-            taken_out = model.pairs.left_out(inputs, y[rows], sizes, n_jobs) if in_pairs else None
-            odds = (model.pairs.log_odds(inputs, n_jobs) if taken_out is None else taken_out)[order]
+            pairs = model.pairs
+            found = pairs.left_out(inputs, y[rows], sizes, n_jobs) if in_pairs else pairs.log_odds(inputs, n_jobs)
+            odds = found[order]
         # Blocks follow from sizes and labels, so those of all members are of the same samples.
         parts = [
             left_out_scores(member.counts, member.hash.active(inputs, n_jobs=n_jobs), y[rows], [member.readout])

@@ -192,13 +192,7 @@ def pairs_entries(run: RunSpec, pairs: PairReadout | None) -> dict[str, Scalar]:
     """Config entries of scores from pair sums, without their weights; none without them."""
     if pairs is None:
         return {}
-    figures = [
-        pairs.bias.tolist(),
-        pairs.temperature,
-        pairs.share,
-        pairs.accuracy,
-        np.asarray(pairs.leverages).tolist(),
-    ]
+    figures = [pairs.bias.tolist(), *pairs.figures.values()]
     prints = " ".join(flynn_hash(spec).fingerprint for spec in pairs.specs)
     return {
         key("pairs"): json.dumps(figures),

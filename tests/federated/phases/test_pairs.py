@@ -582,7 +582,7 @@ def test_a_small_request_for_many_rows_allocates_nothing() -> None:
     party = party_of(X, LABELS, memory_limit=2**20)
     for phase, entries, arrays in (
         ("pairs", wide.to_config(), []),
-        ("pair trial", {**wide.to_config(), "flynn-fit": json.dumps([[0] * 3, [1] * 3, 0.1])}, bomb),
+        ("pair trial", {**wide.to_config(), "flynn-fit": json.dumps([[0] * 3, [1] * 3, [0.1] * 3])}, bomb),
     ):
         tracemalloc.start()
         answer = party.answer({PHASE: phase, **entries}, arrays)
