@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from flwr_flynn.model.classifier import FlyNNClassifier
     from flwr_flynn.model.counts import ClassCounts
 
-__version__ = "0.6.0"
+__version__ = "0.7.0"
 
 __all__ = [
     "AggregationError",

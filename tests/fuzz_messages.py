@@ -377,7 +377,7 @@ class Parties:
             raise PayloadError("declined")
 
 
-RESULTING = ("selection", "held-out", "refinement", "pairs", "pair trial", "evaluation")
+RESULTING = ("selection", "held-out", "refinement", "pairs", "pair trial", "pair scaling", "evaluation")
 CLASSES_SENT = json.dumps(CLASSES)
 
 

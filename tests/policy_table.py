@@ -23,6 +23,7 @@ from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.histograms import HistogramsRequest
+from flwr_flynn.federated.phases.pair_scaling import PairScalingRequest
 from flwr_flynn.federated.phases.pairs import PairsRequest, PairTrialRequest
 from flwr_flynn.federated.phases.refinement import HeldOutRequest, RefinementRequest
 from flwr_flynn.federated.phases.secure_columns import BinsRequest, RangeRequest
@@ -34,8 +35,9 @@ from flwr_flynn.flower import secagg
 from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.matrix_scaling import identity
 from flwr_flynn.model.model import ModelMember
-from flwr_flynn.model.pairs import PairFit, PairSums
+from flwr_flynn.model.pairs import PairFit, PairReadout, PairSums
 from flwr_flynn.model.refinement import start_weights
 from flwr_flynn.model.scoring import Readout
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts
@@ -52,6 +54,7 @@ SECURE, SHARE = (RunSpec(SPEC, CLASSES, Secure(_BOUND, each)) for each in (None,
 _COUNTS, _READOUT = ClassCounts.from_data(EXACT.hasher, _X, _CODES, 3), Readout("balanced", 0.5, 1.0)
 _MEMBER, _WEIGHTS = ModelMember(SPEC, _COUNTS, _READOUT, 1.0), start_weights([_COUNTS])
 _FIT = PairFit.of(PairSums.from_data([SPEC], _X, _CODES, 3))
+_PAIRS = PairReadout([SPEC], _FIT.weights, _FIT.bias, 1.0, 0.5)
 
 _COLUMNS, _HISTOGRAMS = ColumnsRequest(4, CLASSES, True, 1), HistogramsRequest(np.zeros(4), CLASSES, 1)
 
@@ -71,6 +74,7 @@ FITS: dict[str, Request[Any]] = {
     "secure refinement": RefinementRequest(SECURE, _WEIGHTS, np.array([64, 64, 64]), (_MEMBER,)),
     "secure pairs": PairsRequest(SECURE),
     "secure pair trial": PairTrialRequest(SECURE, _FIT),
+    "secure pair scaling": PairScalingRequest(SECURE, _PAIRS, _FIT.n_per_class, identity(3)),
     "leave exact": WithdrawRequest(EXACT),
     "leave noisy": WithdrawRequest(NOISY),
     "leave secure exact": WithdrawRequest(SECURE),
@@ -83,6 +87,7 @@ EVALUATIONS: dict[str, Request[Any]] = {
     "refinement, later": RefinementRequest(EXACT, _WEIGHTS, np.array([64, 64, 64])),
     "pairs": PairsRequest(EXACT),
     "pair trial": PairTrialRequest(EXACT, _FIT),
+    "pair scaling": PairScalingRequest(EXACT, _PAIRS, _FIT.n_per_class, identity(3)),
     "evaluation": EvaluationRequest(EXACT, (_COUNTS,), (_READOUT,), (1.0,)),
     "model": EvaluationRequest(EXACT, (_COUNTS,), (_READOUT,), (1.0,), tries=False, refined=_WEIGHTS),
 }

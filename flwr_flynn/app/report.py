@@ -22,7 +22,7 @@ from flwr_flynn.app.data import datasets
 from flwr_flynn.federated.federation_file import Federation, summary
 from flwr_flynn.federated.forecast import forecast
 from flwr_flynn.federated.groups import GroupedCounts
-from flwr_flynn.federated.phases.evaluation import Refined, searched
+from flwr_flynn.federated.phases.evaluation import Refined, is_of_pairs, pairs_of, searched
 from flwr_flynn.federated.phases.histograms import Histograms
 from flwr_flynn.federated.phases.selection import Selection
 from flwr_flynn.federated.run import Run
@@ -157,10 +157,10 @@ def _refinement(run: Run) -> dict[str, Any] | None:
 
 def _pairs(run: Run) -> dict[str, Any] | None:
     """Size, accuracy and weight of the pair sums, and parties that missed an exchange; None without them."""
-    found = {name: run.state.results[name] for name in ("pairs", "pair trial") if name in run.state.results}
-    if len(found) < 2:
+    found = {name: result for name, result in run.state.results.items() if is_of_pairs(name)}
+    if "pair trial" not in found:
         return None
-    readout = found["pair trial"].readout
+    readout = pairs_of(run.state, run.options)
     return {
         "rows": len(found["pairs"].fit.weights),
         "accuracy": None if readout is None else readout.accuracy,
@@ -259,12 +259,12 @@ def compared(
             unrefined = replace(model, members=tuple(parts), refined=None)
             pooled_model = refine(unrefined, X, codes, config.refine_rounds, -1)
             found["refined_equal"] = pooled_model.sha256() == model.sha256()
-    if (trial := results.get("pair trial")) is not None and trial.readout is not None:
+    if (pairs := _pairs(strategy.run)) is not None and model.pairs is not None:
         found["pairs_equal"] = None
-        if complete and found.get("selection_equal", True) and not (trial.missing or results["pairs"].missing):
+        if complete and found.get("selection_equal", True) and not pairs["missing"]:
             accuracy = None if selection is None else selection.accuracy
-            pooled_pairs = learn_pairs(trial.readout.specs, X, codes, n_classes, accuracy, -1)
-            found["pairs_equal"] = pooled_pairs is not None and pooled_pairs.sha256() == trial.readout.sha256()
+            pooled_pairs = learn_pairs(model.pairs.specs, X, codes, n_classes, accuracy, -1)
+            found["pairs_equal"] = pooled_pairs is not None and pooled_pairs.sha256() == model.pairs.sha256()
     pooled, federated = counts_sha256(parts), counts_sha256(model.members)
     return {"pooled": pooled, "equal": pooled == federated if complete else None, **found}
 

@@ -131,9 +131,9 @@ class Federation:
     @classmethod
     def of_run(cls, state: RunState, options: RunOptions, members: Sequence[Member], phase: str) -> Federation:
         """The state of a run; after its selection that of the selected specs."""
-        from flwr_flynn.federated.phases.evaluation import kept_specs, members_of, pairs_of, refined_of
+        from flwr_flynn.federated.phases.evaluation import is_of_pairs, kept_specs, members_of, pairs_of, refined_of
 
-        if phase in ("pairs", "pair trial"):
+        if is_of_pairs(phase):
             # They depend on candidates that are not selected, too, and on the accuracy: a later run selects anew.
             phase = "selection" if "selection" in state.results else phase
             state = state.without(["selection"])

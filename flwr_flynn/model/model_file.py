@@ -6,8 +6,8 @@ refined model, of format 7, of aligned samples, refined or not, and of format 8,
 ==============  =====================================================================================================
 ``header``      JSON, as bytes: format, classes, feature_names, guarantee, and for each member spec, fingerprint,
                 rule, decay, temperature and noise; from format 5 on weight as well; in format 7 refined; in
-                format 8 aligned, and pairs with specs, fingerprints, temperature, share, accuracy and
-                leverages
+                format 8 aligned, and pairs with specs, fingerprints, temperature, share, accuracy,
+                leverages and, from version 0.7 on, up to 64 classes, matrix
 ``counts_0``    counts of the first member in the narrowest integer type that holds them, unsigned if exact; then
                 ``counts_1`` and so on
 ``weights_0``   of a refined model the weights of the first member in the narrowest signed type; then ``weights_1``
@@ -45,6 +45,7 @@ from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.alignment import Alignment
 from flwr_flynn.model.counts import ClassCounts, memory_needed
+from flwr_flynn.model.matrix_scaling import is_matrix
 from flwr_flynn.model.model import Model, ModelMember, Readout
 from flwr_flynn.model.noise_record import Release
 from flwr_flynn.model.pairs import PairReadout, checked_pair_specs
@@ -217,7 +218,8 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
 
 
 def _pair_specs(values: Any) -> tuple[HashSpec, ...]:
-    if not isinstance(values, dict) or set(values) != {"specs", "fingerprints", *_PAIRS_FIGURES}:
+    names = {"specs", "fingerprints", *_PAIRS_FIGURES}
+    if not isinstance(values, dict) or set(values) not in (names, names | {"matrix"}):
         raise ModelFileError("pairs", "specs, fingerprints and figures", type(values).__name__)
     return checked_pair_specs([HashSpec.from_dict(spec) for spec in values["specs"]])
 
@@ -229,6 +231,10 @@ def _pairs(
     if values["fingerprints"] != [flynn_hash(spec).fingerprint for spec in specs]:
         raise ModelFileError("fingerprints", "the rows that this version draws", str(values["fingerprints"])[:24])
     figures = [values[name] for name in _PAIRS_FIGURES]
+    if "matrix" in values:
+        if not is_matrix(values["matrix"]):
+            raise ModelFileError("pairs", "a matrix of integers", type(values["matrix"]).__name__)
+        figures.append(values["matrix"])
     return PairReadout(specs, weights.astype(np.int32), bias.astype(np.int64), *figures)
 
 

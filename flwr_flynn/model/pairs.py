@@ -5,7 +5,7 @@ two rows of a hash (`hashing.graded`), with the sums of the responses by class: 
 as counts do, so they are those of the pooled samples however these are split. Ridge regression of the classes on the
 responses follows from them (`model.ridge`). Its scores are a second opinion on a sample beside that of the members of
 the model: log probabilities of both are averaged. The weight of the side whose leave-one-out balanced accuracy is x
-behind falls by a factor of about exp(-15 x), to a sixteenth of the other's at least.
+behind falls by a factor of about exp(-30 x), to a sixteenth of the other's at least.
 
 The hashes are those of two of the model's candidates, with half of the rows each and a quarter of these as winners: the
 first with rank codes, and the first with scaled columns and neither codes nor waves; or the first of all, where none of
@@ -14,6 +14,8 @@ these is there.
 A score of class l is s_l = bias_l + W'z, in units of 2**-18; without the sample itself, of class k, it is about
 (s_l - h_k [l is k]) / (1 - h_k), h_k the mean leverage of class k. By that, samples give the leave-one-out accuracy,
 which decides on the weight, and the temperature. The only sample of its class is never right, as by the counts.
+
+Matrix scaling (`model.matrix_scaling`) corrects what these scores confuse, where there are no more than 64 classes.
 
 The leverage of a sample is that of the mean of its class, which follows from the sums, and that of its distance from
 the mean. Of the latter only the mean over all samples is known. Each class of n_k samples gets the same, less a share
@@ -40,6 +42,7 @@ from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.graded import LEVELS
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.leave_one_out import LOSS_UNIT, MAX_LOSS, TEMPERATURES, LeaveOneOutTables
+from flwr_flynn.model.matrix_scaling import MOST_CLASSES, N_EXCHANGES, Scaling, checked_matrix, scaled, statistic_of
 from flwr_flynn.model.metrics import mean_recall
 from flwr_flynn.model.portable import exp, log
 from flwr_flynn.model.ridge import solve
@@ -222,14 +225,11 @@ class PairFit:
             return None
         best = int(np.argmin(tables.log_losses[0]))
         temperature, own = TEMPERATURES[best], mean_recall(tables.correct[best], n_per_class)
-        theirs = own if accuracy is None else accuracy
-        weights = [max(falling_weight((max(own, theirs) - each) / 2), _LEAST_WEIGHT) for each in (own, theirs)]
         logs = [each if each < np.inf else 0.0 for each in self.log_shares.tolist()]
         bias = self.bias - np.array([round(temperature * each / UNIT) for each in logs], np.int64)
         bias[self.n_per_class == 0] = _NEVER
-        return PairReadout(
-            tuple(specs), self.weights, bias, temperature, weights[0] / sum(weights), own, self.leverages
-        )
+        share = _share(own, accuracy)
+        return PairReadout(tuple(specs), self.weights, bias, temperature, share, own, self.leverages)
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,6 +252,8 @@ class PairReadout:
         Leave-one-out balanced accuracy, about.
     leverages : (L,) array-like of float, optional
         Mean leverage of the samples of each class, up to `LARGEST_LEVERAGE`; 0 by default. Kept read-only.
+    matrix : (L + 1, L) array-like of int, optional
+        Of `model.matrix_scaling`: it makes log odds of the scores. Kept read-only.
 
     Raises
     ------
@@ -266,6 +268,7 @@ class PairReadout:
     share: float
     accuracy: float = 0.0
     leverages: npt.ArrayLike | None = None
+    matrix: npt.ArrayLike | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "specs", checked_pair_specs(self.specs))
@@ -291,16 +294,15 @@ class PairReadout:
         leverages = leverages.astype(np.float64)
         leverages.flags.writeable = False
         object.__setattr__(self, "leverages", leverages)
+        if self.matrix is not None:
+            object.__setattr__(self, "matrix", checked_matrix(self.matrix, len(bias)))
         weights.flags.writeable = bias.flags.writeable = False
         object.__setattr__(self, "weights", weights)
         object.__setattr__(self, "bias", bias)
 
     def log_odds(self, X: Any, n_jobs: int | None = None) -> Scores:
         """Log probabilities of the classes up to a constant of each sample, (n, L) float64, for samples, (n, d)."""
-        out = np.empty((X.shape[0], len(self.bias)))
-        for rows, scores in _scores(self.specs, self.weights, self.bias, X, n_jobs):
-            out[rows] = scores / self.temperature
-        return out
+        return self._scaled(self._scores(X, n_jobs))
 
     def left_out(
         self, X: Any, y: npt.NDArray[np.int64], n_per_class: npt.NDArray[np.int64], n_jobs: int | None = None
@@ -309,7 +311,7 @@ class PairReadout:
 
         `n_per_class`, (L,), are all samples that were summed.
         """
-        out = self.log_odds(X, n_jobs)
+        out = self._scores(X, n_jobs)
         logs = _log_shares(n_per_class)
         logs[np.isinf(logs)] = 0.0
         out += logs
@@ -317,13 +319,31 @@ class PairReadout:
         out[np.arange(len(y)), y] -= own / self.temperature
         out /= 1.0 - own[:, None]
         out -= logs
+        return self._scaled(out)
+
+    def after(self, scaling: Scaling, accuracy: float | None) -> PairReadout:
+        """The same with the best matrix of a search; `accuracy` is that of the model's best member, if it is known."""
+        if scaling.best is None or scaling.n_per_class is None or not scaling.n_per_class.any():
+            return self
+        assert scaling.correct is not None
+        own = mean_recall(scaling.correct, scaling.n_per_class)
+        return replace(self, matrix=scaling.best, accuracy=own, share=_share(own, accuracy))
+
+    def _scores(self, X: Any, n_jobs: int | None) -> Scores:
+        out = np.empty((X.shape[0], len(self.bias)))
+        for rows, scores in _scores(self.specs, self.weights, self.bias, X, n_jobs):
+            out[rows] = scores / self.temperature
         return out
+
+    def _scaled(self, scores: Scores) -> Scores:
+        return scores if self.matrix is None else scaled(scores, np.asarray(self.matrix))
 
     @property
     def figures(self) -> dict[str, Any]:
-        """Temperature, share, accuracy and leverages by their names, for JSON."""
+        """Temperature, share, accuracy, leverages and the matrix, if there is one, by their names, for JSON."""
         found = {name: getattr(self, name) for name in ("temperature", "share", "accuracy")}
-        return found | {"leverages": np.asarray(self.leverages).tolist()}
+        found["leverages"] = np.asarray(self.leverages).tolist()
+        return found if self.matrix is None else found | {"matrix": np.asarray(self.matrix).tolist()}
 
     def sha256(self) -> str:
         """SHA-256 over all of it; the same for equal ones everywhere."""
@@ -360,7 +380,29 @@ def learn_pairs(
     sums = PairSums.from_data(specs, X, y, n_classes, n_jobs)
     fit, left_out = PairFit.of(sums), kept(X, y, sums.n_per_class, N_LEFT_OUT)
     tables = fit.tables(specs, X[left_out], y[left_out], n_jobs)
-    return fit.readout(specs, np.bincount(y[left_out], minlength=n_classes), tables, accuracy)
+    readout = fit.readout(specs, np.bincount(y[left_out], minlength=n_classes), tables, accuracy)
+    if readout is None or not is_scaled(n_classes):
+        return readout
+    y = y[left_out]
+    scores = readout.left_out(X[left_out], y, fit.n_per_class, n_jobs)
+    search = Scaling.of(n_classes)
+    for _ in range(N_EXCHANGES):
+        search = search.take(statistic_of(scores, y, fit.n_per_class, search.trial))
+        if search.is_done:
+            break
+    return readout.after(search, accuracy)
+
+
+def is_scaled(n_classes: int) -> bool:
+    """True if the scores of so many classes get a matrix."""
+    return 1 < n_classes <= MOST_CLASSES
+
+
+def _share(own: float, accuracy: float | None) -> float:
+    """Weight of the log probabilities by pair sums, of accuracy `own`, beside those of the members."""
+    both = own, own if accuracy is None else accuracy
+    weights = [max(falling_weight(max(both) - each), _LEAST_WEIGHT) for each in both]
+    return weights[0] / sum(weights)
 
 
 def _leverages(weights: Scores, by_class: Scores, mean: Scores, sizes: Sequence[int], leverage: float) -> Scores:

@@ -63,3 +63,12 @@ def log(x):  # type: ignore[no-untyped-def]
         series = (series + _LOG[i]) * z
     half = 0.5 * f * f  # s f = half - s half, whose first term has a smaller error
     return exponent * _LN2_HIGH - ((half - (s * (half + series) + exponent * _LN2_LOW)) - f)
+
+
+@njit(nogil=True, cache=True)
+def dot(a, b):  # type: ignore[no-untyped-def]
+    """Inner product, added in order: the same on every machine."""
+    total = 0.0
+    for i in range(len(a)):
+        total += np.float64(a[i]) * np.float64(b[i])
+    return total

@@ -59,10 +59,10 @@ def solve(products: Floats, moments: Floats, variance: float, n_samples: int) ->
     factor = np.empty_like(products)
     for strength in _STRENGTHS:
         factor[:] = products
-        if not _factorise(factor, strength * trace):
+        if not factorise(factor, strength * trace):
             break
         found = right.copy()
-        _substitute(factor, found)
+        substitute(factor, found)
         if not np.isfinite(found).all():  # of products that no samples have
             break
         leverage, loss = _figures(found, right, n_targets, strength * trace, variance, n_samples)
@@ -73,7 +73,7 @@ def solve(products: Floats, moments: Floats, variance: float, n_samples: int) ->
 
 
 @njit(nogil=True, cache=True)
-def _factorise(a, strength):  # type: ignore[no-untyped-def]
+def factorise(a, strength):  # type: ignore[no-untyped-def]
     """Replace the upper triangle of a by U with U'U = a + strength I; return False where that is not definite."""
     m = a.shape[0]
     for i in range(m):
@@ -101,7 +101,7 @@ def _factorise(a, strength):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _substitute(u, x):  # type: ignore[no-untyped-def]
+def substitute(u, x):  # type: ignore[no-untyped-def]
     """Replace x, (m, k), by the solution of U'U x = x."""
     m, width = x.shape
     for k in range(m):

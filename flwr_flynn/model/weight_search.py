@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.metrics import mean_recall
 from flwr_flynn.model.model import Model, ModelMember
+from flwr_flynn.model.portable import dot
 from flwr_flynn.model.refinement import (
     GRID,
     LARGEST_WEIGHT,
@@ -141,14 +141,14 @@ class Search:
         if judges == search._judges and accuracy > search._best_accuracy:
             search = replace(search, best=self.trial, _best_accuracy=accuracy)
         at, ridge = _joined(self.trial) * UNIT, self._ridge
-        loss = float(total.loss) * UNIT + ridge / 2 * _dot(at, at)
+        loss = float(total.loss) * UNIT + ridge / 2 * dot(at, at)
         if search._at is not None and search._is_worse(loss):
             return search._shorter(loss)
         gradient = _joined(total.gradient) + ridge * at
         steps = search._steps
         if search._at is not None and search._gradient is not None:
             difference, change = at - search._at, gradient - search._gradient
-            product = _dot(difference, change)
+            product = dot(difference, change)
             if product > 0:
                 step = _Step(difference.astype(np.float32), change.astype(np.float32), 1 / product)
                 steps = (*steps, step)[-_HISTORY:]
@@ -169,7 +169,7 @@ class Search:
     def _is_worse(self, loss: float) -> bool:
         assert self._gradient is not None
         assert self._direction is not None
-        return not loss <= self._loss + 1e-4 * self._length * _dot(self._gradient, self._direction)
+        return not loss <= self._loss + 1e-4 * self._length * dot(self._gradient, self._direction)
 
     def _shorter(self, loss: float) -> Search:
         """Try a shorter step, where a parabola through what is known has its minimum.
@@ -178,7 +178,7 @@ class Search:
         """
         assert self._gradient is not None
         assert self._direction is not None
-        slope, length = _dot(self._gradient, self._direction), self._length
+        slope, length = dot(self._gradient, self._direction), self._length
         excess = loss - self._loss - slope * length
         length = max(0.1 * length, min(0.5 * length, -slope * length * length / 2 / excess))
         return replace(self, _length=length)._towards(self._direction)
@@ -212,17 +212,17 @@ class Search:
         assert self._gradient is not None
         direction, shares = self._gradient.copy(), []
         for step in reversed(self._steps):
-            share = step.inverse * _dot(step.weights, direction)
+            share = step.inverse * dot(step.weights, direction)
             direction -= share * step.gradient.astype(np.float64)
             shares.append(share)
         curvature = self._curvature()
         scale = 1.0
         if self._steps:
             last = self._steps[-1]
-            scale = 1 / last.inverse / _dot(last.gradient, last.gradient.astype(np.float64) / curvature)
+            scale = 1 / last.inverse / dot(last.gradient, last.gradient.astype(np.float64) / curvature)
         direction *= scale / curvature
         for step, share in zip(self._steps, reversed(shares), strict=True):
-            share -= step.inverse * _dot(step.gradient, direction)
+            share -= step.inverse * dot(step.gradient, direction)
             direction += share * step.weights.astype(np.float64)
         return -direction
 
@@ -237,12 +237,3 @@ class Search:
 
 def _joined(arrays: Sequence[npt.NDArray[Any]]) -> Floats:
     return np.concatenate([each.ravel() for each in arrays]).astype(np.float64)
-
-
-@njit(nogil=True, cache=True)
-def _dot(a, b):  # type: ignore[no-untyped-def]
-    """Inner product, added in order: the same on every machine."""
-    total = 0.0
-    for i in range(len(a)):
-        total += np.float64(a[i]) * np.float64(b[i])
-    return total

@@ -555,7 +555,17 @@ def test_models_with_pair_sums_come_back(tmp_path, n_members, aligned, has_align
         assert sorted(file) == sorted(["header", "digest", "pairs", "bias", *counts, *owned])
         header = json.loads(file["header"].tobytes())
     assert (header["format"], header["aligned"]) == (8, aligned)
-    assert header["pairs"].keys() == {"specs", "fingerprints", "temperature", "share", "accuracy", "leverages"}
+    figures = {"specs", "fingerprints", "temperature", "share", "accuracy", "leverages"}
+    assert header["pairs"].keys() == figures | {"matrix"}
+
+
+def test_pair_sums_without_a_matrix_come_back_as_from_version_0_6(tmp_path):
+    model = replace(two_members(), pairs=replace(PAIRS, matrix=None))
+    model_file.write(tmp_path / "m", model)
+    found = FlyNNClassifier.load(tmp_path / "m").model_
+    assert (found.sha256(), found.pairs.matrix) == (model.sha256(), None)
+    with np.load(tmp_path / "m", allow_pickle=False) as file:
+        assert "matrix" not in json.loads(file["header"].tobytes())["pairs"]
 
 
 @pytest.mark.parametrize("extreme", [0, 127, 128, -128, -129, 2**15, -(2**15), 2**24, -(2**24)])
@@ -631,6 +641,9 @@ NOT_PAIRS = {
     "biases of floats": (put("bias", lambda array: array.astype(float)), "bias"),
     "a bias too large": (put("bias", first_value(2**44 + 1)), "pairs"),
     "a bias too small": (put("bias", first_value(-(2**63))), "pairs"),
+    **{f"matrix {bad}": (of_pairs("matrix", bad), "pairs") for bad in (None, 1, [1], [[0.5]], [[True]], [[2**17]])},
+    **{f"matrix of {n} rows": (of_pairs("matrix", [[0] * 3] * n), "matrix") for n in (0, 3, 5)},
+    "rows of a matrix of different lengths": (of_pairs("matrix", [[0] * 3] * 3 + [[0]]), "matrix"),
     **{f"temperature {bad}": (of_pairs("temperature", bad), "pairs") for bad in (0.3, "1", True, None, [1.0], 10**400)},
     **{f"share {bad}": (of_pairs("share", bad), "share") for bad in (-0.1, 1.1, "1", True, None, float("nan"))},
     **{f"accuracy {bad}": (of_pairs("accuracy", bad), "accuracy") for bad in (-0.1, 1.1, "1", True, None, 10**400)},

@@ -82,9 +82,9 @@ def test_the_factor_is_that_of_cholesky():
     Z, _ = data(300, 77, 1)
     products = Z.T @ Z
     factor = products.copy()
-    assert ridge._factorise(factor, 5.0)
+    assert ridge.factorise(factor, 5.0)
     assert_allclose(np.triu(factor), np.linalg.cholesky(products + 5 * np.eye(77)).T, rtol=1e-9, atol=1e-9)
-    assert not ridge._factorise(-np.eye(3), 0.5)
+    assert not ridge.factorise(-np.eye(3), 0.5)
 
 
 @pytest.mark.slow

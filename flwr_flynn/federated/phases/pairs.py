@@ -30,7 +30,7 @@ from flwr_flynn.federated.compression import (
 )
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
-from flwr_flynn.federated.phases.evaluation import members_run
+from flwr_flynn.federated.phases.evaluation import PairScaling, members_run
 from flwr_flynn.federated.phases.secure import Layout, Summed, largest_sum
 from flwr_flynn.federated.phases.selection import SummedTables, check_all, check_tables, counted_sizes, unpacked_tables
 from flwr_flynn.federated.protocol import EVALUATE, EXACT, SECURE, Array, Config, Reply, Scalar, key, register
@@ -39,6 +39,7 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import Tables
 from flwr_flynn.hashing.graded import LEVELS
 from flwr_flynn.model.leave_one_out import LOSS_UNIT, MAX_LOSS, TEMPERATURES, LeaveOneOutTables
+from flwr_flynn.model.matrix_scaling import N_EXCHANGES
 from flwr_flynn.model.pairs import (
     LARGEST_BIAS,
     LARGEST_LEVERAGE,
@@ -48,6 +49,7 @@ from flwr_flynn.model.pairs import (
     PairReadout,
     PairSums,
     checked_pair_specs,
+    is_scaled,
     memory_of_pairs,
     pair_specs,
 )
@@ -76,7 +78,7 @@ class PairsRequest(Summed[PairSums]):
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> PairsRequest:
-        return cls(_admitted(config, party, cls.phase))
+        return cls(admitted(config, party, cls.phase))
 
     def measured(self, party: Party) -> tuple[PairSums, int]:
         (X, *_), codes = party.inputs(self.run)  # hashes are all of aligned samples, or none
@@ -144,7 +146,8 @@ def _checked(products: Array, sums: Array, sizes: Array) -> PairSums:
     return PairSums(products, sums, sizes)
 
 
-def _admitted(config: Config, party: Party, phase: str) -> RunSpec:
+def admitted(config: Config, party: Party, phase: str) -> RunSpec:
+    """The run of a request about pair sums that a party answers; a `FlyNNError` if it does not."""
     run = RunSpec.from_config(config)
     try:
         checked_pair_specs(run.specs)
@@ -178,7 +181,7 @@ class PairTrialRequest(SummedTables):
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> PairTrialRequest:
-        run = _admitted(config, party, cls.phase)
+        run = admitted(config, party, cls.phase)
         check_packed(arrays, 1, "weights", "one packed array")
         weights = unpack_signed(arrays[0], (_n_rows(run), run.n_classes), LARGEST_WEIGHT).astype(np.int32)
         return cls(run, PairFit(weights, *_figures(config, run.n_classes)))
@@ -269,7 +272,16 @@ def _solved(state: RunState, batch: Batch[PairSums], context: Context) -> RunSta
     is_empty = fit.n_per_class == 0
     if is_empty.all() or state.results["counts"].parts[0].n_per_class[is_empty].any():
         # The scores would speak against a class that they never saw: there are none then, and no trial.
-        return state.with_result(PAIR_TRIAL.name, PairTrial(None, missing))
+        return _with_trial(state, PairTrial(None, missing))
+    return state
+
+
+def _with_trial(state: RunState, trial: PairTrial) -> RunState:
+    """The state with the result of the trial; without a readout there is nothing to scale."""
+    state = state.with_result(PAIR_TRIAL.name, trial)
+    if trial.readout is None and is_scaled(state.run_spec.n_classes):
+        for number in range(1, N_EXCHANGES + 1):
+            state = state.with_result(f"pair scaling {number}", PairScaling(None, {}))
     return state
 
 
@@ -289,14 +301,14 @@ def _judged(state: RunState, batch: Batch[Tables], context: Context) -> RunState
     accuracy = None if selection is None else selection.accuracy
     readout = result.fit.readout(result.run.specs, left_out[0], LeaveOneOutTables(*tables), accuracy)
     silent = {name: why for name, why in context.unheard(batch.passed).items() if name not in result.missing}
-    return state.with_result(PAIR_TRIAL.name, PairTrial(readout, silent))
+    return _with_trial(state, PairTrial(readout, silent))
 
 
-def _summed(state: RunState) -> frozenset[str]:
+def summed(state: RunState) -> frozenset[str]:
     """Cids of the parties in the sums: the trial takes their samples out again."""
     result: Pairs = state.results[PAIRS.name]
     return result.heard
 
 
 PAIRS = Phase("pairs", EVALUATE, _ask, _no_sums, _solved, audience=COUNTED)
-PAIR_TRIAL = Phase("pair trial", EVALUATE, _ask_trial, _no_tables, _judged, audience=COUNTED, among=_summed)
+PAIR_TRIAL = Phase("pair trial", EVALUATE, _ask_trial, _no_tables, _judged, audience=COUNTED, among=summed)

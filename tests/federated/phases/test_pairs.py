@@ -26,7 +26,8 @@ from flwr_flynn.federated.party import Party, PartyOptions
 from flwr_flynn.federated.phases.counts import phase_for
 from flwr_flynn.federated.phases.evaluation import EVALUATION as HANDING_OUT
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
-from flwr_flynn.federated.phases.pairs import PAIR_TRIAL, PAIRS, PairsRequest, PairTrial, PairTrialRequest
+from flwr_flynn.federated.phases.pair_scaling import SCALINGS
+from flwr_flynn.federated.phases.pairs import PAIR_TRIAL, PAIRS, PairsRequest, PairTrialRequest
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Config, Reply
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run import Run
@@ -34,6 +35,8 @@ from flwr_flynn.federated.run_spec import RunSpec, deflated_specs, mode_of
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.leave_one_out import TEMPERATURES
+from flwr_flynn.model.matrix_scaling import Scaling
+from flwr_flynn.model.matrix_scaling import statistic_of as statistic_of_scores
 from flwr_flynn.model.pairs import (
     LARGEST_BIAS,
     LARGEST_LEVERAGE,
@@ -54,6 +57,8 @@ from tests.raising import raises
 
 ROWS = 64
 PHASES = ["pairs", "pair trial"]
+SCALED = [phase.name for phase in SCALINGS]
+EXCHANGES = [*PHASES, *SCALED]
 POOLED = FlyNNClassifier(hash_dim=64, pairs=ROWS).fit(X, LABELS)
 assert POOLED.model_.pairs is not None
 OWN = pair_specs([SPEC], ROWS)
@@ -82,8 +87,7 @@ def digest(run: Run) -> str:
 
 
 def readout_of(run: Run) -> PairReadout | None:
-    result: PairTrial = run.state.results["pair trial"]
-    return result.readout
+    return run.model.model_.pairs
 
 
 PLAIN = in_process(options(SPEC, decay=0.5, pairs=0), parts())
@@ -96,17 +100,17 @@ PLAIN = in_process(options(SPEC, decay=0.5, pairs=0), parts())
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_every_driver_ends_in_the_model_of_the_pool(driver: str, split: str) -> None:
     run = DRIVERS[driver](options(), parts(split))
-    names = ["columns", "histograms", "counts", "selection", *PHASES, "evaluation"]
+    names = ["columns", "histograms", "counts", "selection", *EXCHANGES, "evaluation"]
     assert [phase.name for phase in run.phases] == names
     assert set(run.state.results) == set(names)
-    assert (run.num_rounds, run.counted.missing) == (6, {})
+    assert (run.num_rounds, run.counted.missing) == (6 + len(SCALED), {})
     assert digest(run) == POOLED.model_.sha256()
     found = readout_of(run)
     assert found is not None
     assert POOLED.model_.pairs is not None
     assert found.accuracy == POOLED.model_.pairs.accuracy
-    assert not any(run.state.results[name].missing for name in PHASES)
-    assert all(0 < run.traffic[name].per_party["up"] < 8_000 for name in PHASES)
+    assert not any(run.state.results[name].missing for name in EXCHANGES)
+    assert all(0 < run.traffic[name].per_party["up"] < 8_000 for name in EXCHANGES)
 
 
 @pytest.mark.parametrize("rows", [16, 17, 100])
@@ -123,7 +127,8 @@ def test_a_spec_of_one_s_own_has_pair_sums_alike(changes: dict[str, Any], rows: 
 
 def test_of_many_samples_some_judge_and_the_split_does_not_decide_which(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = learn_pairs(OWN, X, Y, 3, None)
-    for module in ("flwr_flynn.federated.phases.pairs", "flwr_flynn.model.pairs"):
+    phases = "flwr_flynn.federated.phases"
+    for module in (f"{phases}.pairs", f"{phases}.pair_scaling", "flwr_flynn.model.pairs"):
         monkeypatch.setattr(f"{module}.N_LEFT_OUT", 60)
     some = learn_pairs(OWN, X, Y, 3, None)
     assert whole is not None
@@ -137,7 +142,7 @@ def test_of_many_samples_some_judge_and_the_split_does_not_decide_which(monkeypa
 
 def test_phases_of_one_s_own_may_have_pair_sums() -> None:
     plain = RunOptions(**options(SPEC, decay=0.5))
-    own = (phase_for(plain), PAIRS, PAIR_TRIAL, HANDING_OUT)
+    own = (phase_for(plain), PAIRS, PAIR_TRIAL, *SCALINGS, HANDING_OUT)
     run = in_process(options(SPEC, decay=0.5, phases=own), parts())
     assert digest(run) == digest(in_process(options(SPEC, decay=0.5), parts()))
 
@@ -156,11 +161,11 @@ def test_the_parties_get_the_very_model_that_the_server_has() -> None:
 
 
 @pytest.mark.parametrize("how", ["failed", "gone", "silent"])
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("phase", [*PHASES, "pair scaling 1", "pair scaling 3"])
 def test_a_party_lost_in_an_exchange_is_missing_from_that_alone(phase: str, how: str) -> None:
     steps = counted()
     reasons = {"failed": "failed: no", "gone": "not there to be asked", "silent": "no reply"}
-    for name in PHASES:
+    for name in EXCHANGES:
         if name == phase and how != "silent":
             steps.step(EVALUATE, "012" if how == "gone" else None, {"3": "failed: no"} if how == "failed" else None)
             continue
@@ -168,16 +173,25 @@ def test_a_party_lost_in_an_exchange_is_missing_from_that_alone(phase: str, how:
         steps.step(EVALUATE)
     steps.lost = set()
     run = steps.rounds(1)
-    missing = {name: run.state.results[name].missing for name in PHASES}
-    assert missing == {name: {"party-3": reasons[how]} if name == phase else {} for name in PHASES}
+    missing = {name: run.state.results[name].missing for name in EXCHANGES}
+    assert missing == {name: {"party-3": reasons[how]} if name == phase else {} for name in EXCHANGES}
     assert (run.counted.missing, run.counts.n_examples) == ({}, 240)
     # Only who is in the sums is asked to take its samples out of them.
-    some = np.arange(240) % 4 != 3
-    taught, judged = some if phase == "pairs" else slice(None), some
-    fit = PairFit.of(PairSums.from_data(OWN, X[taught], Y[taught], 3))
-    tables = fit.tables(OWN, X[judged], Y[judged])
-    expected, found = fit.readout(OWN, np.bincount(Y[judged]), tables, None), readout_of(run)
+    some, every = np.arange(240) % 4 != 3, np.full(240, True)
+    fit = PairFit.of(
+        PairSums.from_data(OWN, X[some], Y[some], 3) if phase == "pairs" else PairSums.from_data(OWN, X, Y, 3)
+    )
+    judged = {name: some if phase in ("pairs", name) else every for name in EXCHANGES[1:]}
+    tried = judged["pair trial"]
+    expected = fit.readout(OWN, np.bincount(Y[tried]), fit.tables(OWN, X[tried], Y[tried]), None)
     assert expected is not None
+    search = Scaling.of(3)
+    for name in SCALED:
+        here = judged[name]
+        scores = expected.left_out(X[here], Y[here], fit.n_per_class)
+        statistic = statistic_of_scores(scores, Y[here], fit.n_per_class, search.trial)
+        search = search.take(statistic, frozenset(["3"] if here.all() else []))
+    expected, found = expected.after(search, None), readout_of(run)
     assert found is not None
     assert (found.sha256(), found.accuracy) == (expected.sha256(), expected.accuracy)
     assert digest(run) == replace(PLAIN.model.model_, pairs=expected).sha256()
@@ -220,16 +234,17 @@ def test_parties_without_samples_have_no_pair_sums() -> None:
 def test_late_parties_are_counted_and_both_phases_run_anew() -> None:
     steps = exchange(spec=SPEC, decay=0.5)
     steps.step(TRAIN, "012")
-    for _ in PHASES:
+    for _ in EXCHANGES:
         steps.step(EVALUATE, "012")
     assert readout_of(steps.run) is not None
     steps.step(TRAIN)
     assert steps.asked[-1] == ("counts", ["3"])
-    assert not set(PHASES) & set(steps.run.state.results)
+    assert not set(EXCHANGES) & set(steps.run.state.results)
     assert steps.run.model.model_.pairs is None
-    for _ in range(3):
+    for _ in (*EXCHANGES, "evaluation"):
         steps.step(EVALUATE)
-    assert [name for name, cids in steps.asked[-3:] if len(cids) == 4] == [*PHASES, "evaluation"]
+    asked = [name for name, cids in steps.asked[-len(EXCHANGES) - 1 :] if len(cids) == 4]
+    assert asked == [*EXCHANGES, "evaluation"]
     assert digest(steps.run) == digest(in_process(options(SPEC, decay=0.5), parts()))
 
 
@@ -686,22 +701,22 @@ def test_a_run_that_goes_on_ends_in_the_same_model(name: str, tmp_path: Path) ->
         saved = Federation.load(tmp_path / "f.npz")
         due = names[stop] if stop < len(names) else ""
         # The hashes follow from all candidates, and the weights from the accuracy of the selection: it is made anew.
-        again = "selection" if due in PHASES and "selection" in names else due
+        again = "selection" if due in EXCHANGES and "selection" in names else due
         assert saved.phase == again
         assert (saved.pairs is not None) == (due in ("evaluation", ""))
         steps.run = Run(RunOptions(**resumed(saved, **changes)))
-        left = names[names.index("pairs" if again in PHASES else again) :] if again else []
+        left = names[names.index("pairs" if again in EXCHANGES else again) :] if again else []
         assert [phase.name for phase in steps.run.phases] == left
-        steps.rounds(4)
+        steps.rounds(len(left))
         after = steps.run.federation("2")
         assert after.phase == ""
         assert after.model.model_.sha256() == digest(steps.run) == digest(whole)
 
 
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("phase", EXCHANGES)
 def test_a_run_that_goes_on_without_pair_sums_has_none(phase: str, tmp_path: Path) -> None:
     steps = counted()
-    if phase == "pair trial":
+    for _ in EXCHANGES[: EXCHANGES.index(phase)]:
         steps.step(EVALUATE)
     steps.run.federation("1").save(tmp_path / "f.npz")
     saved = Federation.load(tmp_path / "f.npz")
@@ -720,7 +735,7 @@ def test_a_saved_model_with_pair_sums_is_handed_out_as_it_is(tmp_path: Path) -> 
     assert [model.model_.sha256() for model in kept] == [digest(whole)] * 4
     assert digest(run) == digest(whole)
     assert run.federation("2").pairs is not None
-    for phase in ("selection", *PHASES):
+    for phase in ("selection", *EXCHANGES):
         with raises(ModelFileError, field="phase"):
             replace(saved, phase=phase)
 
@@ -748,7 +763,7 @@ def test_whoever_joins_or_leaves_ends_the_pair_sums_or_has_them_anew(rows: int) 
     assert left.counts.n_examples == 180
 
 
-@pytest.mark.parametrize("stop", [1, 2, 3, 4])
+@pytest.mark.parametrize("stop", [1, 2, 3, 4, 6, 9])
 def test_a_join_that_goes_on_ends_in_the_same_model(stop: int, tmp_path: Path) -> None:
     three = in_process(options(), parts()[:3]).federation("1")
 
@@ -760,13 +775,13 @@ def test_a_join_that_goes_on_ends_in_the_same_model(stop: int, tmp_path: Path) -
         )
 
     whole, steps = run_of(three, "join").rounds(), run_of(three, "join")
-    assert [phase.name for phase in whole.phases] == ["counts", "selection", *PHASES, "evaluation"]
+    assert [phase.name for phase in whole.phases] == ["counts", "selection", *EXCHANGES, "evaluation"]
     for phase in whole.phases[:stop]:
         steps.step(phase.channel)
     steps.run.federation("2").save(tmp_path / "f.npz")
     again = run_of(Federation.load(tmp_path / "f.npz"), "resume")
     again.parties = steps.parties
-    assert digest(again.rounds(4)) == digest(whole)
+    assert digest(again.rounds()) == digest(whole)
 
 
 def pairs_digest(run: Run) -> str | None:

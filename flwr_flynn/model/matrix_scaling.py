@@ -1,0 +1,343 @@
+"""Matrix scaling: what the scores of a model confuse, learned from sums in a few small exchanges.
+
+Scores of ridge regression say little of which classes pass for which. Matrix scaling (Guo, Pleiss, Sun & Weinberger
+2017, section 4.2) puts a logistic regression behind them: the log odds of class l are c_l + sum_k A[k, l] s_k, with s
+the scores of a sample as logarithms of probabilities with all classes equally frequent, each about as without the
+sample itself. With the classes' shares in the samples they give the probability p_y of the true class. Minimised is
+the sum over the samples of -log p_y, plus the ridge 30 / 2 (|A - I|**2 + |c|**2): few samples, of all classes or of
+one, leave the scores as they are.
+
+Scores are rounded to multiples of 1/32, A and c to multiples of 2**-12: what A makes of them is exact in float64. In
+each exchange a party sends a `ScalingStatistic`, a sum over its samples of integers: loss, gradient, correct
+predictions, and in the first also the curvature of each class. The server searches by L-BFGS from the curvature of the
+first exchange, in a fixed order of operations, and the weights of the exchange with the lowest loss are kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from flwr_flynn.errors import CountsError, DataError
+from flwr_flynn.model.portable import dot, exp, log
+from flwr_flynn.model.ridge import factorise, substitute
+
+Table = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+N_EXCHANGES = 5
+"""Exchanges, with the first at the identity."""
+
+MOST_CLASSES = 64
+"""Classes, at most: the curvature has about L**3 / 2 entries."""
+
+UNIT = 2.0**-12
+"""A weight of 1 in units of a matrix."""
+
+LARGEST_WEIGHT = 2**16
+"""Largest magnitude of an entry of a matrix."""
+
+_RIDGE = 30.0
+_LEVELS = 2**8  # of residuals and of their variances: units of a share of 1
+_SCORES, _LARGEST_SCORE = 32.0, 2**13  # units of a score of 1, and the largest
+_COARSE, _LARGEST_COARSE = 4.0, 2**7  # likewise for the curvature
+_LOSSES, _LARGEST_LOSS = 2**10, 2**16  # likewise of losses
+
+
+def scaled(scores: Floats, matrix: npt.NDArray[np.int32]) -> Floats:
+    """Log odds, (n, L), of scores, (n, L), by a matrix, (L + 1, L): A above c."""
+    found: Floats = (_rounded(scores) @ matrix[:-1] + _SCORES * matrix[-1]) * (UNIT / _SCORES)
+    return found
+
+
+def identity(n_classes: int) -> npt.NDArray[np.int32]:
+    """The matrix that leaves scores as they are, (L + 1, L)."""
+    return np.eye(n_classes + 1, n_classes, dtype=np.int32) * np.int32(1 / UNIT)
+
+
+def is_matrix(values: Any) -> bool:
+    """True for lists of integers that could be the rows of a matrix: numpy would take floats and booleans for such."""
+    if not isinstance(values, list) or not all(isinstance(row, list) for row in values):
+        return False
+    return all(type(value) is int and abs(value) <= LARGEST_WEIGHT for row in values for value in row)
+
+
+def checked_matrix(values: Any, n_classes: int) -> npt.NDArray[np.int32]:
+    """A matrix from values that may come from anybody, as a `DataError` if it is none."""
+    expected = f"integers up to {LARGEST_WEIGHT} of shape {(n_classes + 1, n_classes)}"
+    try:
+        matrix = np.array(values)
+    except ValueError:
+        raise DataError("matrix", expected, "rows of different lengths") from None
+    if matrix.shape != (n_classes + 1, n_classes) or matrix.dtype.kind not in "iu":
+        raise DataError("matrix", expected, f"{matrix.dtype} of shape {matrix.shape}")
+    if (matrix < -LARGEST_WEIGHT).any() or (matrix > LARGEST_WEIGHT).any():
+        raise DataError("matrix", expected, "larger ones")
+    found = matrix.astype(np.int32)
+    found.flags.writeable = False
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class ScalingStatistic:
+    """Sums over samples, all int64: losses, (1,), in units of 2**-10, gradient, (L + 1, L), and correct ones, (L,).
+
+    `n_per_class`, (L,), are the samples; `curvature`, (L, (L + 1) (L + 2) / 2), has the upper triangle of an
+    (L + 1, L + 1) matrix for each class. The statistics of disjoint sets of samples add.
+    """
+
+    n_per_class: Table
+    correct: Table
+    loss: Table
+    gradient: Table
+    curvature: Table | None = None
+
+    @property
+    def parts(self) -> tuple[Table, ...]:
+        """All arrays, as `shapes` has them."""
+        always = self.n_per_class, self.correct, self.loss, self.gradient
+        return always if self.curvature is None else (*always, self.curvature)
+
+    @classmethod
+    def zeros(cls, n_classes: int, with_curvature: bool) -> ScalingStatistic:
+        """Sums of no samples."""
+        return cls(*(np.zeros(shape, np.int64) for shape in shapes(n_classes, with_curvature)))
+
+    def __add__(self, other: ScalingStatistic) -> ScalingStatistic:
+        mine, theirs = ([each.shape for each in statistic.parts] for statistic in (self, other))
+        if mine != theirs:
+            raise CountsError("scaling", f"shapes {mine} on both sides", theirs)
+        return ScalingStatistic(*map(np.add, self.parts, other.parts))
+
+
+def shapes(n_classes: int, with_curvature: bool) -> list[tuple[int, ...]]:
+    """Shapes of the arrays of a statistic, in their order."""
+    size = n_classes + 1
+    curvature = [(n_classes, size * (size + 1) // 2)] if with_curvature else []
+    return [(n_classes,), (n_classes,), (1,), (size, n_classes), *curvature]
+
+
+def largest(n_samples: int) -> list[int]:
+    """Largest magnitudes of the arrays of a statistic of so many samples, in their order."""
+    each = 1, 1, _LARGEST_LOSS, _LEVELS * _LARGEST_SCORE, _LEVELS * _LARGEST_COARSE**2
+    return [n_samples * most for most in each]
+
+
+def statistic_of(
+    scores: Floats, y: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], matrix: npt.NDArray[np.int32]
+) -> ScalingStatistic:
+    """Sums at a matrix over samples of these scores, (n, L), and class indices, (n,).
+
+    `sizes`, (L,), are all samples that taught the scores. Classes without any have no part in it, nor have samples
+    that are alone in their class: without them nothing is known of it. The curvature is there at the identity.
+    """
+    n_classes, is_there = len(sizes), sizes > 0
+    total = ScalingStatistic.zeros(n_classes, np.array_equal(matrix, identity(n_classes)))
+    rows = sizes[y] > 1
+    inputs, true = _rounded(scores[rows]), y[rows]
+    inputs[:, ~is_there] = 0.0
+    total.n_per_class[:] = np.bincount(true, minlength=n_classes)
+    n = sum(sizes.tolist())
+    log_shares = np.array([log(size / n) if size else 0.0 for size in sizes.tolist()])
+    coarse = np.clip(np.rint(inputs * (_COARSE / _SCORES)), -_LARGEST_COARSE, _LARGEST_COARSE).astype(np.int64)
+    odds = scaled(inputs / _SCORES, matrix)
+    curvature = np.zeros((n_classes, 0), np.int64) if total.curvature is None else total.curvature
+    _add(
+        inputs.astype(np.int64),
+        coarse,
+        odds,
+        true,
+        is_there,
+        log_shares,
+        total.correct,
+        total.loss,
+        total.gradient,
+        curvature,
+    )
+    return total
+
+
+def _rounded(scores: Floats) -> Floats:
+    whole: Floats = np.clip(np.rint(scores * _SCORES), -_LARGEST_SCORE, _LARGEST_SCORE)
+    return whole
+
+
+@njit(nogil=True, cache=True)
+def _add(inputs, coarse, odds, true, is_there, log_shares, correct, loss, gradient, curvature):  # type: ignore[no-untyped-def]
+    """Add each sample to all sums. Predictions take all classes for equally frequent, losses and shares do not."""
+    n_classes = odds.shape[1]
+    shares = np.empty(n_classes)
+    for p in range(len(true)):
+        own, best, highest = true[p], -1, -np.inf
+        for label in range(n_classes):
+            if is_there[label]:
+                if best < 0 or odds[p, label] > odds[p, best]:
+                    best = label
+                highest = max(highest, odds[p, label] + log_shares[label])
+        correct[own] += best == own
+        mass = 0.0
+        for label in range(n_classes):
+            shares[label] = exp(odds[p, label] + log_shares[label] - highest) if is_there[label] else 0.0
+            mass += shares[label]
+        lost = (log(mass) - (odds[p, own] + log_shares[own] - highest)) * _LOSSES
+        loss[0] += np.int64(np.rint(min(lost, np.float64(_LARGEST_LOSS))))
+        for label in range(n_classes):
+            share = shares[label] / mass
+            residual = np.int64(np.rint(_LEVELS * (share - (label == own))))
+            if residual != 0:
+                for k in range(n_classes):
+                    gradient[k, label] += residual * inputs[p, k]
+                gradient[n_classes, label] += residual * np.int64(_SCORES)
+            weight = np.int64(np.rint(_LEVELS * (share * (1.0 - share)))) if curvature.shape[1] else 0
+            if weight != 0:
+                place = 0
+                for i in range(n_classes):
+                    for j in range(i, n_classes):
+                        curvature[label, place] += weight * coarse[p, i] * coarse[p, j]
+                        place += 1
+                    curvature[label, place] += weight * coarse[p, i] * np.int64(_COARSE)
+                    place += 1
+                curvature[label, place] += weight * np.int64(_COARSE * _COARSE)
+
+
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """A step of the search: differences of weights and gradients, and the inverse of their product."""
+
+    weights: Floats
+    gradient: Floats
+    inverse: float
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """State of the search at the server: the matrix that it tries next, and the best so far.
+
+    Parameters
+    ----------
+    trial : (L + 1, L) int32 array
+        What the next exchange is about.
+    best : (L + 1, L) int32 array, optional
+        None before the first exchange.
+    n_per_class, correct : (L,) int64 arrays, optional
+        Samples, and those classified correctly, of the exchange at `best`.
+    is_done : bool, default=False
+        True if there is nothing left to try.
+    """
+
+    trial: npt.NDArray[np.int32]
+    best: npt.NDArray[np.int32] | None = None
+    n_per_class: Table | None = None
+    correct: Table | None = None
+    is_done: bool = False
+    _blocks: Floats | None = None  # the factored curvature of each class
+    _loss: float = 0.0
+    _gradient: Floats | None = None
+    _direction: Floats | None = None
+    _length: float = 1.0
+    _steps: tuple[_Step, ...] = ()
+    _heard: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, n_classes: int) -> Scaling:
+        """The start."""
+        return cls(identity(n_classes))
+
+    def take(self, total: ScalingStatistic, heard: frozenset[str] = frozenset()) -> Scaling:
+        """Go on with the sum of the statistics at `trial`; `heard` names the parties in it.
+
+        Where other parties answered than before, losses do not compare: the search begins anew at `trial`.
+        """
+        at = self.trial * UNIT
+        away = at - identity(at.shape[1]) * UNIT
+        loss = float(total.loss[0]) / _LOSSES + _RIDGE / 2 * _dot(away, away)
+        gradient = total.gradient / (_LEVELS * _SCORES) + _RIDGE * away
+        search = self
+        if self._blocks is None:
+            search = replace(search, _blocks=_factored(total.curvature, at.shape[1]))
+        is_new = search.best is None or search._gradient is None or heard != self._heard
+        if not is_new and not self._is_better(loss):
+            return self._shorter(loss)
+        steps = search._steps
+        if is_new:
+            steps = ()
+        else:
+            assert self.best is not None
+            assert self._gradient is not None
+            step, change = at - self.best * UNIT, gradient - self._gradient
+            if (product := _dot(step, change)) > 0:
+                steps = (*steps, _Step(step, change, 1 / product))
+        search = replace(
+            search,
+            best=self.trial,
+            n_per_class=total.n_per_class,
+            correct=total.correct,
+            _loss=loss,
+            _gradient=gradient,
+            _steps=steps,
+            _heard=heard,
+        )
+        return search._towards(search._descent(), 1.0)
+
+    def _is_better(self, loss: float) -> bool:
+        assert self._gradient is not None
+        assert self._direction is not None
+        return loss <= self._loss + 1e-4 * self._length * _dot(self._gradient, self._direction)
+
+    def _shorter(self, loss: float) -> Scaling:
+        """Try a shorter step, where a parabola through what is known has its minimum."""
+        assert self._gradient is not None
+        assert self._direction is not None
+        slope, length = _dot(self._gradient, self._direction), self._length
+        excess = loss - self._loss - slope * length
+        length = max(0.1 * length, min(0.5 * length, -slope * length * length / 2 / excess))
+        return self._towards(self._direction, length)
+
+    def _towards(self, direction: Floats, length: float) -> Scaling:
+        assert self.best is not None
+        wanted = np.rint((self.best * UNIT + length * direction) / UNIT)
+        trial = np.clip(wanted, -LARGEST_WEIGHT, LARGEST_WEIGHT).astype(np.int32)
+        is_done = np.array_equal(trial, self.best)
+        return replace(self, trial=trial, is_done=is_done, _direction=direction, _length=length)
+
+    def _descent(self) -> Floats:
+        """Direction of L-BFGS: minus the gradient times an approximate inverse of the curvature."""
+        assert self._gradient is not None
+        direction, shares = self._gradient.copy(), []
+        for step in reversed(self._steps):
+            shares.append(step.inverse * _dot(step.weights, direction))
+            direction -= shares[-1] * step.gradient
+        direction = self._preconditioned(direction)
+        if self._steps:
+            last = self._steps[-1]
+            direction /= last.inverse * _dot(last.gradient, self._preconditioned(last.gradient))
+        for step, share in zip(self._steps, reversed(shares), strict=True):
+            direction += (share - step.inverse * _dot(step.gradient, direction)) * step.weights
+        return -direction
+
+    def _preconditioned(self, vectors: Floats) -> Floats:
+        assert self._blocks is not None
+        found = np.ascontiguousarray(vectors.T)[:, :, None]
+        for block, each in zip(self._blocks, found, strict=True):
+            substitute(block, each)
+        return np.ascontiguousarray(found[:, :, 0].T)
+
+
+def _dot(a: Floats, b: Floats) -> float:
+    return float(dot(np.ravel(a), np.ravel(b)))
+
+
+def _factored(curvature: Table | None, n_classes: int) -> Floats:
+    """Triangular factors, (L, L + 1, L + 1), of each class's curvature with the ridge."""
+    size = n_classes + 1
+    blocks = np.zeros((n_classes, size, size))
+    if curvature is not None:
+        blocks[(slice(None), *np.triu_indices(size))] = curvature / (_LEVELS * _COARSE * _COARSE)
+    for block in blocks:
+        if not factorise(block, _RIDGE):  # of sums that no samples have
+            block[:] = np.eye(size) * np.sqrt(_RIDGE)
+    return blocks

@@ -1,0 +1,174 @@
+"""Matrix scaling: sums against plain loops, and the search against a minimiser that needs no sums."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.optimize import minimize
+from scipy.special import log_softmax
+
+from flwr_flynn.errors import CountsError
+from flwr_flynn.model.matrix_scaling import (
+    LARGEST_WEIGHT,
+    N_EXCHANGES,
+    UNIT,
+    Scaling,
+    ScalingStatistic,
+    identity,
+    largest,
+    scaled,
+    shapes,
+    statistic_of,
+)
+
+RNG = np.random.default_rng(0)
+L, N = 4, 600
+Y = RNG.integers(L, size=N)
+# Classes 0 and 1 pass for each other, and all scores are twice as sure as they should be.
+SCORES = 2 * (np.eye(L)[Y] + RNG.normal(size=(N, L)) + 0.7 * np.eye(L)[[1, 0, 2, 3]][Y])
+SIZES = np.bincount(Y)
+
+
+def objective(matrix: np.ndarray, scores: np.ndarray, y: np.ndarray) -> float:
+    """What is minimised, without sums of integers."""
+    away = matrix - np.eye(L + 1, L)
+    logs = log_softmax(scores @ matrix[:-1] + matrix[-1] + np.log(SIZES / N), axis=1)
+    return float(-logs[np.arange(len(y)), y].sum() + 15 * (away**2).sum())
+
+
+def searched(scores: np.ndarray, y: np.ndarray, n: int, sizes: np.ndarray = SIZES) -> Scaling:
+    search = Scaling.of(scores.shape[1])
+    for _ in range(n):
+        if not search.is_done:
+            search = search.take(statistic_of(scores, y, sizes, search.trial))
+    return search
+
+
+def test_sums_are_those_of_plain_loops() -> None:
+    matrix = identity(L) + RNG.integers(-2000, 2000, size=(L + 1, L)).astype(np.int32)
+    for given_, has_curvature in ((matrix, False), (identity(L), True)):
+        found = statistic_of(SCORES, Y, SIZES, given_)
+        inputs = np.rint(SCORES * 32)
+        odds = (inputs / 32) @ (given_[:-1] * UNIT) + given_[-1] * UNIT
+        logs = log_softmax(odds + np.log(SIZES / N), axis=1)
+        residuals = np.rint(256 * (np.exp(logs) - np.eye(L)[Y]))
+        above = np.column_stack([inputs, np.full(N, 32)])
+        assert_array_equal(found.n_per_class, SIZES)
+        assert_array_equal(found.correct, np.bincount(Y[odds.argmax(axis=1) == Y], minlength=L))
+        assert found.loss[0] == sum(round(1024 * -each) for each in logs[np.arange(N), Y])
+        assert_array_equal(found.gradient, above.T @ residuals)
+        assert (found.curvature is not None) == has_curvature
+        if found.curvature is None:
+            continue
+        coarse = np.column_stack([np.rint(inputs / 8), np.full(N, 4)])
+        for label, row in enumerate(found.curvature):
+            shares = np.exp(logs[:, label])
+            whole = (coarse * np.rint(256 * shares * (1 - shares))[:, None]).T @ coarse
+            assert_array_equal(row, whole[np.triu_indices(L + 1)])
+
+
+@given(owners=st.lists(st.integers(0, 2), min_size=N, max_size=N))
+@settings(max_examples=10, deadline=None)
+def test_statistics_of_parts_add_up_to_that_of_the_whole(owners: list[int]) -> None:
+    parts = [statistic_of(SCORES[own], Y[own], SIZES, identity(L)) for i in range(3) for own in [np.array(owners) == i]]
+    total = sum(parts, ScalingStatistic.zeros(L, True))
+    for one, other in zip(total.parts, statistic_of(SCORES, Y, SIZES, identity(L)).parts, strict=True):
+        assert_array_equal(one, other)
+        assert one.dtype == np.int64
+
+
+def test_statistics_of_different_exchanges_do_not_add() -> None:
+    with pytest.raises(CountsError):
+        ScalingStatistic.zeros(L, True) + ScalingStatistic.zeros(L, False)
+
+
+def test_the_search_comes_near_the_minimum() -> None:
+    start = np.eye(L + 1, L)
+    best = minimize(lambda flat: objective(flat.reshape(L + 1, L), SCORES, Y), start.ravel(), method="BFGS")
+    at_start = objective(start, SCORES, Y)
+    gaps = []
+    for n in (1, 3, N_EXCHANGES, 12):
+        matrix = searched(SCORES, Y, n).best
+        assert matrix is not None
+        gaps.append((objective(matrix * UNIT, SCORES, Y) - best.fun) / (at_start - best.fun))
+    assert gaps[0] == pytest.approx(1)
+    assert gaps[1] < 0.1
+    assert gaps[2] < 0.03
+    assert gaps[3] < 0.003
+    assert sorted(gaps, reverse=True) == gaps
+
+
+def test_what_passes_for_another_class_is_told_apart() -> None:
+    fresh_y = RNG.integers(L, size=N)
+    fresh = 2 * (np.eye(L)[fresh_y] + RNG.normal(size=(N, L)) + 0.7 * np.eye(L)[[1, 0, 2, 3]][fresh_y])
+    matrix = searched(SCORES, Y, N_EXCHANGES).best
+    assert matrix is not None
+    losses = [-log_softmax(each, axis=1)[np.arange(N), fresh_y].mean() for each in (fresh, scaled(fresh, matrix))]
+    assert losses[1] < 0.9 * losses[0]
+
+
+def test_few_samples_leave_the_scores_as_they_are() -> None:
+    few = slice(0, 12)
+    matrix = searched(SCORES[few], Y[few], N_EXCHANGES, np.bincount(Y[few], minlength=L)).best
+    assert matrix is not None
+    assert np.abs(matrix * UNIT - np.eye(L + 1, L)).max() < 0.35
+
+
+def test_classes_without_samples_and_samples_alone_in_their_class_have_no_part_in_it() -> None:
+    alone, empty = Y.copy(), np.array([0, 1, 3])
+    alone[0], alone[1:] = 2, np.where(Y[1:] == 2, 0, Y[1:])
+    sizes = np.bincount(alone, minlength=L)
+    matrix = searched(SCORES, alone, N_EXCHANGES, sizes).best
+    found = statistic_of(SCORES, alone, sizes, identity(L))
+    assert found.n_per_class.tolist() == [*sizes[:2], 0, sizes[3]]
+    assert matrix is not None
+    some = np.isin(Y, empty)
+    sizes = np.bincount(Y[some], minlength=L)
+    wild = SCORES[some].copy()
+    wild[:, 2] = -1e9
+    matrix = searched(wild, Y[some], N_EXCHANGES, sizes).best
+    assert matrix is not None
+    assert_array_equal(matrix[2], identity(L)[2])
+    assert_array_equal(matrix[:, 2], identity(L)[:, 2])
+    again = searched(SCORES[some], Y[some], N_EXCHANGES, sizes).best
+    assert_array_equal(matrix, again)
+
+
+def test_the_identity_leaves_scores_as_they_are_but_for_rounding() -> None:
+    assert_allclose(scaled(SCORES, identity(L)), SCORES, atol=1 / 64)
+    wild = np.array([[1e9, -1e9, 0.0, 300.0]])
+    assert_array_equal(scaled(wild, identity(L)), [[256.0, -256.0, 0.0, 256.0]])
+
+
+def test_other_parties_begin_the_search_anew() -> None:
+    first = Scaling.of(L).take(statistic_of(SCORES, Y, SIZES, identity(L)), frozenset("ab"))
+    some = slice(0, 300)
+    there = statistic_of(SCORES[some], Y[some], SIZES, first.trial)
+    after = first.take(there, frozenset("a"))
+    assert_array_equal(after.best, first.trial)
+    assert_array_equal(after.correct, there.correct)
+    # A worse loss of the same parties is not taken.
+    worse = first.take(replace(statistic_of(SCORES, Y, SIZES, first.trial), loss=np.array([2**40])), frozenset("ab"))
+    assert_array_equal(worse.best, identity(L))
+    assert np.abs(worse.trial - identity(L)).max() < np.abs(first.trial - identity(L)).max()
+
+
+@pytest.mark.parametrize("value", [0, 1, -1])
+def test_sums_that_no_samples_have_lead_to_some_matrix(value: int) -> None:
+    search = Scaling.of(L)
+    for number in range(N_EXCHANGES):
+        most = largest(2**16)
+        made: list[Any] = [
+            np.full(shape, value * size) for shape, size in zip(shapes(L, number == 0), most, strict=False)
+        ]
+        search = search.take(ScalingStatistic(*made))
+        assert np.abs(search.trial).max() <= LARGEST_WEIGHT
+        if search.is_done:
+            break
+    assert search.best is not None
