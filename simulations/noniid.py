@@ -1,7 +1,7 @@
 """Cost of skewed parties: FlyNN beside FedAvg, FedProx and SCAFFOLD, from IID parties to those of one class each.
 
 "FlyNN committee" is the default of `flwr run .` (the best three of six hashes, chosen by the parties) with `align`,
-which parties use where their columns differ beyond chance, "FlyNN pairs" the same with pair sums of 2048 rows, in two
+which parties use where their columns differ beyond chance, "FlyNN pairs" the same with pair sums of 2048 rows, in seven
 more exchanges, and "FlyNN refined" the same with six rounds of refinement instead. In every cell where nobody aligns
 they must have the SHA-256 of the model of the pooled samples.
 "FlyNN" is a single hash: one round of exact counts, features as they are, sizes and read-out by default; the details

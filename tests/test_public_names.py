@@ -1,12 +1,15 @@
-"""The public names, which change with a deprecation only (docs/contributing.md)."""
+"""The public names, which change with a deprecation only (docs/contributing.md), and the version."""
 
 from __future__ import annotations
 
+import re
+import tomllib
 from importlib import import_module
 
 import pytest
 
 import flwr_flynn
+from tests.docs.pages import ROOT
 
 PUBLIC = {
     "flwr_flynn": "AggregationError ClassCounts FlyHash FlyNNClassifier FlyNNClient FlyNNError FlyNNStrategy HashPlan "
@@ -30,3 +33,14 @@ def test_public_names_are_those_of_the_last_release(module: str) -> None:
 def test_other_names_are_attribute_errors(name: str) -> None:
     with pytest.raises(AttributeError):
         getattr(flwr_flynn, name)
+
+
+def test_version_and_date_of_the_release_are_the_same_everywhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    citation = (ROOT / "CITATION.cff").read_text()
+    newest = re.search(r"^## (\S+) \((\S+)\)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    cited = re.search(r"^version: (\S+)\ndate-released: (\S+)$", citation, re.MULTILINE)
+    assert newest is not None
+    assert cited is not None
+    assert newest[1] == project["version"] == flwr_flynn.__version__
+    assert newest.groups() == cited.groups()

@@ -1,4 +1,4 @@
-"""Pair sums: what the responses of the rows say together, learned from sums in two more exchanges.
+"""Pair sums: what the responses of the rows say together, learned from sums in a few more exchanges.
 
 Counts look at one bit at a time. Pair sums are the sums, over samples, of the products of the graded responses of every
 two rows of a hash (`hashing.graded`), with the sums of the responses by class: a few million integers that add exactly,
