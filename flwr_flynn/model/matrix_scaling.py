@@ -16,6 +16,7 @@ first exchange, in a fixed order of operations, and the weights of the exchange 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ import numpy.typing as npt
 from numba import njit
 
 from flwr_flynn.errors import CountsError, DataError
+from flwr_flynn.model.lbfgs import Step, descent, is_low_enough, shorter
 from flwr_flynn.model.portable import dot, exp, log
 from flwr_flynn.model.ridge import factorise, substitute
 
@@ -205,15 +207,6 @@ def _add(inputs, coarse, odds, true, is_there, log_shares, correct, loss, gradie
 
 
 @dataclass(frozen=True, eq=False)
-class _Step:
-    """A step of the search: differences of weights and gradients, and the inverse of their product."""
-
-    weights: Floats
-    gradient: Floats
-    inverse: float
-
-
-@dataclass(frozen=True, eq=False)
 class Scaling:
     """State of the search at the server: the matrix that it tries next, and the best so far.
 
@@ -239,7 +232,7 @@ class Scaling:
     _gradient: Floats | None = None
     _direction: Floats | None = None
     _length: float = 1.0
-    _steps: tuple[_Step, ...] = ()
+    _steps: tuple[Step, ...] = ()
     _heard: frozenset[str] = frozenset()
 
     @classmethod
@@ -253,82 +246,44 @@ class Scaling:
         Where other parties answered than before, losses do not compare: the search begins anew at `trial`.
         """
         at = self.trial * UNIT
-        away = at - identity(at.shape[1]) * UNIT
-        loss = float(total.loss[0]) / _LOSSES + _RIDGE / 2 * _dot(away, away)
-        gradient = total.gradient / (_LEVELS * _SCORES) + _RIDGE * away
-        search = self
-        if self._blocks is None:
-            search = replace(search, _blocks=_factored(total.curvature, at.shape[1]))
-        is_new = search.best is None or search._gradient is None or heard != self._heard
-        if not is_new and not self._is_better(loss):
-            return self._shorter(loss)
-        steps = search._steps
-        if is_new:
-            steps = ()
-        else:
-            assert self.best is not None
-            assert self._gradient is not None
-            step, change = at - self.best * UNIT, gradient - self._gradient
-            if (product := _dot(step, change)) > 0:
-                steps = (*steps, _Step(step, change, 1 / product))
+        away = (at - identity(at.shape[1]) * UNIT).ravel()
+        loss = float(total.loss[0]) / _LOSSES + _RIDGE / 2 * dot(away, away)
+        gradient = total.gradient.ravel() / (_LEVELS * _SCORES) + _RIDGE * away
+        blocks = _factored(total.curvature, at.shape[1]) if self._blocks is None else self._blocks
+        steps: tuple[Step, ...] = ()
+        if self.best is not None and self._gradient is not None and heard == self._heard:
+            assert self._direction is not None
+            change, slope = loss - self._loss, dot(self._gradient, self._direction)
+            if not is_low_enough(change, slope, self._length):
+                return self._towards(self._direction, shorter(change, slope, self._length))
+            steps = (*self._steps, *Step.between((at - self.best * UNIT).ravel(), gradient - self._gradient))
         search = replace(
-            search,
+            self,
             best=self.trial,
             n_per_class=total.n_per_class,
             correct=total.correct,
+            _blocks=blocks,
             _loss=loss,
             _gradient=gradient,
             _steps=steps,
             _heard=heard,
         )
-        return search._towards(search._descent(), 1.0)
-
-    def _is_better(self, loss: float) -> bool:
-        assert self._gradient is not None
-        assert self._direction is not None
-        return loss <= self._loss + 1e-4 * self._length * _dot(self._gradient, self._direction)
-
-    def _shorter(self, loss: float) -> Scaling:
-        """Try a shorter step, where a parabola through what is known has its minimum."""
-        assert self._gradient is not None
-        assert self._direction is not None
-        slope, length = _dot(self._gradient, self._direction), self._length
-        excess = loss - self._loss - slope * length
-        length = max(0.1 * length, min(0.5 * length, -slope * length * length / 2 / excess))
-        return self._towards(self._direction, length)
+        return search._towards(descent(gradient, steps, partial(_solved, blocks)), 1.0)
 
     def _towards(self, direction: Floats, length: float) -> Scaling:
         assert self.best is not None
-        wanted = np.rint((self.best * UNIT + length * direction) / UNIT)
+        wanted = np.rint((self.best * UNIT + length * direction.reshape(self.best.shape)) / UNIT)
         trial = np.clip(wanted, -LARGEST_WEIGHT, LARGEST_WEIGHT).astype(np.int32)
         is_done = np.array_equal(trial, self.best)
         return replace(self, trial=trial, is_done=is_done, _direction=direction, _length=length)
 
-    def _descent(self) -> Floats:
-        """Direction of L-BFGS: minus the gradient times an approximate inverse of the curvature."""
-        assert self._gradient is not None
-        direction, shares = self._gradient.copy(), []
-        for step in reversed(self._steps):
-            shares.append(step.inverse * _dot(step.weights, direction))
-            direction -= shares[-1] * step.gradient
-        direction = self._preconditioned(direction)
-        if self._steps:
-            last = self._steps[-1]
-            direction /= last.inverse * _dot(last.gradient, self._preconditioned(last.gradient))
-        for step, share in zip(self._steps, reversed(shares), strict=True):
-            direction += (share - step.inverse * _dot(step.gradient, direction)) * step.weights
-        return -direction
 
-    def _preconditioned(self, vectors: Floats) -> Floats:
-        assert self._blocks is not None
-        found = np.ascontiguousarray(vectors.T)[:, :, None]
-        for block, each in zip(self._blocks, found, strict=True):
-            substitute(block, each)
-        return np.ascontiguousarray(found[:, :, 0].T)
-
-
-def _dot(a: Floats, b: Floats) -> float:
-    return float(dot(np.ravel(a), np.ravel(b)))
+def _solved(blocks: Floats, vector: Floats) -> Floats:
+    """Multiply a vector, (n,), by the inverse of the curvature, of which each class has a block."""
+    found = vector.reshape(-1, len(blocks)).T.copy()[:, :, None]
+    for block, each in zip(blocks, found, strict=True):
+        substitute(block, each)
+    return found[:, :, 0].T.ravel()
 
 
 def _factored(curvature: Table | None, n_classes: int) -> Floats:

@@ -1,11 +1,10 @@
 """Search for the weights of a refined model, at the server, and the whole refinement of samples in one place.
 
 From the sum of the parties' `RefinementStatistic` the server computes the weights of the next round: L-BFGS with a
-diagonal start (Nocedal & Wright, Numerical Optimization, 2006, section 7.2), and a search along its direction that
-takes a round for each length it tries. What is sent is rounded to multiples of `GRID`, which take half the bytes; what
-rounding takes away is added to the next step, so that small steps add up. Sums of floats run in a fixed order, so that
-the weights do not depend on the machine. Kept are the weights of the round with the best balanced accuracy on the
-held-out samples, the first among equals, if it is above that of the model without refinement.
+diagonal start (`model.lbfgs`), and a search along its direction that takes a round for each length it tries. What is
+sent is rounded to multiples of `GRID`, which take half the bytes; what rounding takes away is added to the next step,
+so that small steps add up. Kept are the weights of the round with the best balanced accuracy on the held-out samples,
+the first among equals, if it is above that of the model without refinement.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import numpy.typing as npt
 
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.lbfgs import Step, descent, is_low_enough, shorter
 from flwr_flynn.model.metrics import mean_recall
 from flwr_flynn.model.model import Model, ModelMember
 from flwr_flynn.model.portable import dot
@@ -86,15 +86,6 @@ def taught(members: Sequence[ModelMember], counts: Sequence[ClassCounts]) -> tup
 
 
 @dataclass(frozen=True, eq=False)
-class _Step:
-    """A step of L-BFGS: differences of weights and gradients, and the inverse of their product."""
-
-    weights: Floats
-    gradient: Floats
-    inverse: float
-
-
-@dataclass(frozen=True, eq=False)
 class Search:
     """State of the minimisation at the server: where it is, which weights it tries next, and the best so far.
 
@@ -115,7 +106,7 @@ class Search:
     _gradient: Floats | None = None
     _direction: Floats | None = None
     _length: float = 1.0
-    _steps: tuple[_Step, ...] = ()
+    _steps: tuple[Step, ...] = ()
     _heard: frozenset[str] = field(default_factory=frozenset)
     _judges: tuple[int, ...] = ()  # held-out samples of each class in the first round
     _best_accuracy: float = -1.0
@@ -142,20 +133,23 @@ class Search:
             search = replace(search, best=self.trial, _best_accuracy=accuracy)
         at, ridge = _joined(self.trial) * UNIT, self._ridge
         loss = float(total.loss) * UNIT + ridge / 2 * dot(at, at)
-        if search._at is not None and search._is_worse(loss):
-            return search._shorter(loss)
+        if search._at is not None:
+            assert search._gradient is not None
+            assert search._direction is not None
+            change, slope = loss - search._loss, dot(search._gradient, search._direction)
+            if not is_low_enough(change, slope, search._length):
+                length = shorter(change, slope, search._length)
+                return replace(search, _length=length)._towards(search._direction)
         gradient = _joined(total.gradient) + ridge * at
         steps = search._steps
         if search._at is not None and search._gradient is not None:
-            difference, change = at - search._at, gradient - search._gradient
-            product = dot(difference, change)
-            if product > 0:
-                step = _Step(difference.astype(np.float32), change.astype(np.float32), 1 / product)
-                steps = (*steps, step)[-_HISTORY:]
+            step = Step.between(at - search._at, gradient - search._gradient, np.float32)
+            steps = (*steps, *step)[-_HISTORY:]
         unrounded = at if search._at is None else search._next
         search = replace(search, _at=at, _unrounded=unrounded, _loss=loss, _gradient=gradient, _steps=steps)
         search = replace(search, _length=1.0 if steps else _FIRST_LENGTH)
-        return search._towards(search._lbfgs())
+        curvature = search._curvature()
+        return search._towards(descent(gradient, steps, lambda vector: vector / curvature))
 
     @property
     def factors(self) -> Table:
@@ -165,23 +159,6 @@ class Search:
     @property
     def _ridge(self) -> float:
         return LEVELS * _RIDGE * sum(each.hash_nnz for each in self.counts)
-
-    def _is_worse(self, loss: float) -> bool:
-        assert self._gradient is not None
-        assert self._direction is not None
-        return not loss <= self._loss + 1e-4 * self._length * dot(self._gradient, self._direction)
-
-    def _shorter(self, loss: float) -> Search:
-        """Try a shorter step, where a parabola through what is known has its minimum.
-
-        Products instead of powers, which are rounded differently from machine to machine.
-        """
-        assert self._gradient is not None
-        assert self._direction is not None
-        slope, length = dot(self._gradient, self._direction), self._length
-        excess = loss - self._loss - slope * length
-        length = max(0.1 * length, min(0.5 * length, -slope * length * length / 2 / excess))
-        return replace(self, _length=length)._towards(self._direction)
 
     def _towards(self, direction: Floats) -> Search:
         assert self._at is not None
@@ -206,25 +183,6 @@ class Search:
         ends = np.cumsum([each.hash_dim * each.n_classes for each in self.counts])[:-1]
         parts = np.split(weights, ends)
         return tuple(part.reshape(each.hash_dim, -1) for part, each in zip(parts, self.counts, strict=True))
-
-    def _lbfgs(self) -> Floats:
-        """Direction of descent: minus the gradient times an approximate inverse of the curvature."""
-        assert self._gradient is not None
-        direction, shares = self._gradient.copy(), []
-        for step in reversed(self._steps):
-            share = step.inverse * dot(step.weights, direction)
-            direction -= share * step.gradient.astype(np.float64)
-            shares.append(share)
-        curvature = self._curvature()
-        scale = 1.0
-        if self._steps:
-            last = self._steps[-1]
-            scale = 1 / last.inverse / dot(last.gradient, last.gradient.astype(np.float64) / curvature)
-        direction *= scale / curvature
-        for step, share in zip(self._steps, reversed(shares), strict=True):
-            share -= step.inverse * dot(step.gradient, direction)
-            direction += share * step.weights.astype(np.float64)
-        return -direction
 
     def _curvature(self) -> Floats:
         """Diagonal of the curvature where all classes are equally probable, and the ridge."""
