@@ -59,16 +59,9 @@ from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.leave_one_out import TEMPERATURES
 from flwr_flynn.model.model import ModelMember
-from flwr_flynn.model.pairs import (
-    LARGEST_BIAS,
-    LARGEST_PRODUCT,
-    PairFit,
-    PairSums,
-    learn_pairs,
-)
-from flwr_flynn.model.pairs import (
-    LARGEST_WEIGHT as LARGEST_PAIR_WEIGHT,
-)
+from flwr_flynn.model.pair_readout import LARGEST_BIAS
+from flwr_flynn.model.pair_readout import LARGEST_WEIGHT as LARGEST_PAIR_WEIGHT
+from flwr_flynn.model.pairs import LARGEST_PRODUCT, PairFit, PairSums, learn_pairs
 from flwr_flynn.model.refinement import LARGEST_WEIGHT, RefinementStatistic, class_factors, start_weights
 from flwr_flynn.model.scoring import Readout
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease, TopTLaplace, mechanism_from_dict

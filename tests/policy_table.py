@@ -37,7 +37,8 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.matrix_scaling import identity
 from flwr_flynn.model.model import ModelMember
-from flwr_flynn.model.pairs import PairFit, PairReadout, PairSums
+from flwr_flynn.model.pair_readout import PairReadout
+from flwr_flynn.model.pairs import PairFit, PairSums
 from flwr_flynn.model.refinement import start_weights
 from flwr_flynn.model.scoring import Readout
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts

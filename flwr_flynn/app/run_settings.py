@@ -19,7 +19,7 @@ from flwr_flynn.federated.options import MOST_ROUNDS
 from flwr_flynn.federated.phases.columns import foreseen
 from flwr_flynn.model.candidates import EFFORTS, HashPlan
 from flwr_flynn.model.column_moments import SCALINGS
-from flwr_flynn.model.pairs import LEAST_ROWS, MOST_ROWS
+from flwr_flynn.model.pair_readout import LEAST_ROWS, MOST_ROWS
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import MECHANISMS, NEIGHBOURS
 

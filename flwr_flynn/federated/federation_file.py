@@ -35,7 +35,7 @@ from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import Model, ModelMember, counts_sha256
-from flwr_flynn.model.pairs import PairReadout
+from flwr_flynn.model.pair_readout import PairReadout
 from flwr_flynn.model.refinement import Weights
 from flwr_flynn.model.scoring import Readout
 from flwr_flynn.privacy import mechanism_from_dict

@@ -19,7 +19,7 @@ from flwr_flynn.federated.roster import Identify, unknown
 from flwr_flynn.federated.run_spec import Plain, RunSpec, Secure, mode_of
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import HashPlan
-from flwr_flynn.model.pairs import LEAST_ROWS, MOST_ROWS
+from flwr_flynn.model.pair_readout import LEAST_ROWS, MOST_ROWS
 from flwr_flynn.model.scoring import given_readout
 from flwr_flynn.privacy import Mechanism
 

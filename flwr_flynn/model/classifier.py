@@ -24,7 +24,8 @@ from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import SCALINGS, ColumnMoments
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import Model, ModelMember, Readout, class_codes
-from flwr_flynn.model.pairs import LEAST_ROWS, MOST_ROWS, learn_pairs, pair_specs
+from flwr_flynn.model.pair_readout import LEAST_ROWS, MOST_ROWS
+from flwr_flynn.model.pairs import learn_pairs, pair_specs
 from flwr_flynn.model.prediction import PredictionMixin
 from flwr_flynn.model.scoring import RULES, suggest_temperature
 from flwr_flynn.model.selection import fit_members

@@ -17,7 +17,7 @@ from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.alignment import Alignment
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.pairs import PairReadout
+from flwr_flynn.model.pair_readout import PairReadout
 from flwr_flynn.model.refinement import LARGEST_WEIGHT, Weights, refined_scores, weights_sha256
 from flwr_flynn.model.scoring import (
     Readout,

@@ -48,7 +48,7 @@ from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.matrix_scaling import is_matrix
 from flwr_flynn.model.model import Model, ModelMember, Readout
 from flwr_flynn.model.noise_record import Release
-from flwr_flynn.model.pairs import PairReadout, checked_pair_specs
+from flwr_flynn.model.pair_readout import PairReadout, checked_pair_specs
 
 _FORMAT = 4  # of one member of weight 1
 _WEIGHTED_FORMAT = 5  # with the weight of each member

@@ -3,31 +3,22 @@
 Counts look at one bit at a time. Pair sums are the sums, over samples, of the products of the graded responses of every
 two rows of a hash (`hashing.graded`), with the sums of the responses by class: a few million integers that add exactly,
 as counts do, so they are those of the pooled samples however these are split. Ridge regression of the classes on the
-responses follows from them (`model.ridge`). Its scores are a second opinion on a sample beside that of the members of
-the model: log probabilities of both are averaged. The weight of the side whose leave-one-out balanced accuracy is x
-behind falls by a factor of about exp(-30 x), to a sixteenth of the other's at least.
+responses follows from them (`model.ridge`), and its scores become part of the model (`model.pair_readout`).
 
 The hashes are those of two of the model's candidates, with half of the rows each and a quarter of these as winners: the
 first with rank codes, and the first with scaled columns and neither codes nor waves; or the first of all, where none of
 these is there.
 
-A score of class l is s_l = bias_l + W'z, in units of 2**-18; without the sample itself, of class k, it is about
-(s_l - h_k [l is k]) / (1 - h_k), h_k the mean leverage of class k. By that, samples give the leave-one-out accuracy,
-which decides on the weight, and the temperature. The only sample of its class is never right, as by the counts.
-
-Matrix scaling (`model.matrix_scaling`) corrects what these scores confuse, where there are no more than 64 classes.
-
-The leverage of a sample is that of the mean of its class, which follows from the sums, and that of its distance from
-the mean. Of the latter only the mean over all samples is known. Each class of n_k samples gets the same, less a share
-of 1 / n_k**2: none for a single sample, which is the mean.
+Samples give the leave-one-out accuracy of the scores, which decides on their weight, and the temperature. The only
+sample of its class is never right, as by the counts. The leverage of a sample is that of the mean of its class, which
+follows from the sums, and that of its distance from the mean. Of the latter only the mean over all samples is known.
+Each class of n_k samples gets the same, less a share of 1 / n_k**2: none for a single sample, which is the mean.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,42 +27,33 @@ import numpy.typing as npt
 from numba import njit
 from sklearn.utils import gen_batches
 
-from flwr_flynn._validation import number
-from flwr_flynn.errors import CountsError, DataError
-from flwr_flynn.hashing.flyhash import flynn_hash
+from flwr_flynn.errors import CountsError
 from flwr_flynn.hashing.graded import LEVELS
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.leave_one_out import LOSS_UNIT, MAX_LOSS, TEMPERATURES, LeaveOneOutTables
-from flwr_flynn.model.matrix_scaling import MOST_CLASSES, N_EXCHANGES, Scaling, checked_matrix, scaled, statistic_of
+from flwr_flynn.model.matrix_scaling import MOST_CLASSES, N_EXCHANGES, Scaling, statistic_of
 from flwr_flynn.model.metrics import mean_recall
+from flwr_flynn.model.pair_readout import (
+    BATCH,
+    LARGEST_LEVERAGE,
+    LARGEST_WEIGHT,
+    UNIT,
+    PairReadout,
+    Table,
+    logs_of_shares,
+    responses,
+    scored,
+    share_of,
+)
 from flwr_flynn.model.portable import exp, log
 from flwr_flynn.model.ridge import solve
-from flwr_flynn.model.scoring import Scores, falling_weight
+from flwr_flynn.model.scoring import Scores
 from flwr_flynn.model.subsample import N_LEFT_OUT, kept
-
-Table = npt.NDArray[np.int64]
-
-LEAST_ROWS, MOST_ROWS = 16, 4096
-"""Rows of the hashes of pair sums together: bounds."""
-
-UNIT = 2.0**-18
-"""A weight of 1."""
-
-LARGEST_WEIGHT = 2**24
-"""Largest magnitude of a weight. Sums of such weights times responses are exact in float64."""
-
-LARGEST_BIAS = 2**44
-"""Largest magnitude of a bias."""
-
-LARGEST_LEVERAGE = 1 - 2.0**-7
-"""Largest leverage of a class."""
 
 LARGEST_PRODUCT = LEVELS**2
 """Largest product of two responses of a sample."""
 
-_BATCH = 2**12  # samples whose responses are held at a time
 _LEVERAGES = 2**10  # leverages are multiples of its inverse
-_LEAST_WEIGHT = 1 / 16  # of one side, beside the other
 _NEVER = -(2**40)  # bias of a class without samples
 
 
@@ -81,11 +63,6 @@ def pair_specs(specs: Sequence[HashSpec], n_rows: int) -> tuple[HashSpec, ...]:
     scaled = next((spec for spec in specs if spec.scale is not None and not spec.n_waves), None)
     bases = [spec for spec in (coded, scaled) if spec is not None] or [specs[0]]
     return tuple(replace(each, hash_dim=n_rows // len(bases), hash_nnz=n_rows // len(bases) // 4) for each in bases)
-
-
-def responses(specs: Sequence[HashSpec], X: Any, n_jobs: int | None = None) -> npt.NDArray[np.uint8]:
-    """Graded responses of samples by all the hashes, (n, m) uint8, side by side."""
-    return np.concatenate([flynn_hash(spec).graded(X, n_jobs) for spec in specs], axis=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +96,7 @@ class PairSums:
         """Sums of samples, (n, d), with class indices, (n,)."""
         n_rows = sum(spec.hash_dim for spec in specs)
         total, products = cls.zeros(n_rows, n_classes), np.zeros((n_rows, n_rows), np.int64)
-        for rows in gen_batches(len(y), _BATCH) if len(y) else ():
+        for rows in gen_batches(len(y), BATCH) if len(y) else ():
             # Whole numbers below 2**24, whatever the order in which BLAS adds them: float32 holds each exactly.
             z = responses(specs, X[rows], n_jobs).astype(np.float32)
             is_of_class = (y[rows] == np.arange(n_classes)[:, None]).astype(np.float32)
@@ -188,7 +165,7 @@ class PairFit:
     @property
     def log_shares(self) -> Scores:
         """Logarithms of the shares of the classes, (L,) float64; infinity for a class without samples."""
-        return _log_shares(self.n_per_class)
+        return logs_of_shares(self.n_per_class)
 
     def tables(
         self, specs: Sequence[HashSpec], X: Any, y: npt.NDArray[np.int64], n_jobs: int | None = None
@@ -200,7 +177,7 @@ class PairFit:
         temperatures, n_classes = np.array(TEMPERATURES), len(self.n_per_class)
         correct, losses = np.zeros((len(temperatures), n_classes), np.int64), np.zeros(len(temperatures), np.int64)
         log_shares = self.log_shares
-        for rows, scores in _scores(specs, self.weights, self.bias, X, n_jobs):
+        for rows, scores in scored(specs, self.weights, self.bias, X, n_jobs):
             own = self.leverages[y[rows]]
             scores[np.arange(len(scores)), y[rows]] -= own
             scores /= 1.0 - own[:, None]
@@ -228,141 +205,8 @@ class PairFit:
         logs = [each if each < np.inf else 0.0 for each in self.log_shares.tolist()]
         bias = self.bias - np.array([round(temperature * each / UNIT) for each in logs], np.int64)
         bias[self.n_per_class == 0] = _NEVER
-        share = _share(own, accuracy)
+        share = share_of(own, accuracy)
         return PairReadout(tuple(specs), self.weights, bias, temperature, share, own, self.leverages)
-
-
-@dataclass(frozen=True, eq=False)
-class PairReadout:
-    """Scores of a model from pair sums, with all classes taken for equally frequent.
-
-    Parameters
-    ----------
-    specs : sequence of HashSpec
-        One or two, of the same number of features.
-    weights : (m, L) int32 array
-        Of the rows of all hashes, in units of `UNIT`. Kept read-only.
-    bias : (L,) int64 array
-        Likewise.
-    temperature : float
-        Divisor of the scores that makes them logarithms of probabilities, one of `TEMPERATURES`.
-    share : float
-        Weight of their log probabilities; that of the model's members is 1 less this.
-    accuracy : float, default=0.0
-        Leave-one-out balanced accuracy, about.
-    leverages : (L,) array-like of float, optional
-        Mean leverage of the samples of each class, up to `LARGEST_LEVERAGE`; 0 by default. Kept read-only.
-    matrix : (L + 1, L) array-like of int, optional
-        Of `model.matrix_scaling`: it makes log odds of the scores. Kept read-only.
-
-    Raises
-    ------
-    DataError
-        A field is not as described.
-    """
-
-    specs: Sequence[HashSpec]
-    weights: npt.NDArray[np.int32]
-    bias: Table
-    temperature: float
-    share: float
-    accuracy: float = 0.0
-    leverages: npt.ArrayLike | None = None
-    matrix: npt.ArrayLike | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "specs", checked_pair_specs(self.specs))
-        n_rows, weights, bias = sum(spec.hash_dim for spec in self.specs), np.array(self.weights), np.array(self.bias)
-        shape = n_rows, len(bias)
-        if weights.shape != shape or weights.dtype != np.int32 or bias.ndim != 1 or bias.dtype != np.int64:
-            got = f"{weights.dtype} {weights.shape} and {bias.dtype} {bias.shape}"
-            raise DataError("pairs", f"int32 weights of shape {shape}, and as many int64 biases", got)
-        sizes = np.abs(weights.astype(np.int64)).max(initial=0), np.abs(bias).max(initial=0)
-        if sizes[0] > LARGEST_WEIGHT or sizes[1] > LARGEST_BIAS or bias.min(initial=0) < -LARGEST_BIAS:
-            expected = f"weights up to {LARGEST_WEIGHT} and biases up to {LARGEST_BIAS}"
-            raise DataError("pairs", expected, f"{int(sizes[0])} and {int(sizes[1])}")
-        object.__setattr__(self, "temperature", number("pairs", self.temperature, error=DataError))
-        if self.temperature not in TEMPERATURES:
-            raise DataError("pairs", "one of the temperatures", str(self.temperature)[:40])
-        for name in ("share", "accuracy"):
-            object.__setattr__(self, name, number(name, getattr(self, name), least=0, most=1, error=DataError))
-        leverages = np.array(np.zeros(len(bias)) if self.leverages is None else self.leverages)
-        if leverages.shape != bias.shape or leverages.dtype.kind not in "iuf":
-            raise DataError("leverages", f"{len(bias)} numbers", f"{leverages.dtype} of shape {leverages.shape}")
-        if not ((leverages >= 0) & (leverages <= LARGEST_LEVERAGE)).all():
-            raise DataError("leverages", f"numbers from 0 to {LARGEST_LEVERAGE}", "others")
-        leverages = leverages.astype(np.float64)
-        leverages.flags.writeable = False
-        object.__setattr__(self, "leverages", leverages)
-        if self.matrix is not None:
-            object.__setattr__(self, "matrix", checked_matrix(self.matrix, len(bias)))
-        weights.flags.writeable = bias.flags.writeable = False
-        object.__setattr__(self, "weights", weights)
-        object.__setattr__(self, "bias", bias)
-
-    def log_odds(self, X: Any, n_jobs: int | None = None) -> Scores:
-        """Log probabilities of the classes up to a constant of each sample, (n, L) float64, for samples, (n, d)."""
-        return self._scaled(self._scores(X, n_jobs))
-
-    def left_out(
-        self, X: Any, y: npt.NDArray[np.int64], n_per_class: npt.NDArray[np.int64], n_jobs: int | None = None
-    ) -> Scores:
-        """The same for samples that were summed, with class indices, (n,): each about as without itself.
-
-        `n_per_class`, (L,), are all samples that were summed.
-        """
-        out = self._scores(X, n_jobs)
-        logs = _log_shares(n_per_class)
-        logs[np.isinf(logs)] = 0.0
-        out += logs
-        own = np.asarray(self.leverages)[y]
-        out[np.arange(len(y)), y] -= own / self.temperature
-        out /= 1.0 - own[:, None]
-        out -= logs
-        return self._scaled(out)
-
-    def after(self, scaling: Scaling, accuracy: float | None) -> PairReadout:
-        """The same with the best matrix of a search; `accuracy` is that of the model's best member, if it is known."""
-        if scaling.best is None or scaling.n_per_class is None or not scaling.n_per_class.any():
-            return self
-        assert scaling.correct is not None
-        own = mean_recall(scaling.correct, scaling.n_per_class)
-        return replace(self, matrix=scaling.best, accuracy=own, share=_share(own, accuracy))
-
-    def _scores(self, X: Any, n_jobs: int | None) -> Scores:
-        out = np.empty((X.shape[0], len(self.bias)))
-        for rows, scores in _scores(self.specs, self.weights, self.bias, X, n_jobs):
-            out[rows] = scores / self.temperature
-        return out
-
-    def _scaled(self, scores: Scores) -> Scores:
-        return scores if self.matrix is None else scaled(scores, np.asarray(self.matrix))
-
-    @property
-    def figures(self) -> dict[str, Any]:
-        """Temperature, share, accuracy, leverages and the matrix, if there is one, by their names, for JSON."""
-        found = {name: getattr(self, name) for name in ("temperature", "share", "accuracy")}
-        found["leverages"] = np.asarray(self.leverages).tolist()
-        return found if self.matrix is None else found | {"matrix": np.asarray(self.matrix).tolist()}
-
-    def sha256(self) -> str:
-        """SHA-256 over all of it; the same for equal ones everywhere."""
-        facts = [[spec.to_dict() for spec in self.specs], self.bias.tolist(), *self.figures.values()]
-        sha256 = hashlib.sha256(b"flynn pairs 1 " + json.dumps(facts).encode())
-        sha256.update(np.ascontiguousarray(self.weights, "<i4").data)
-        return sha256.hexdigest()
-
-
-def checked_pair_specs(specs: Any) -> tuple[HashSpec, ...]:
-    """Specs of pair sums as a tuple, if they can be some; else a `DataError`."""
-    found = tuple(specs)
-    if not 1 <= len(found) <= 2 or not all(isinstance(spec, HashSpec) for spec in found):
-        raise DataError("pairs", "one or two HashSpecs", [type(spec).__name__ for spec in found[:3]])
-    if len({spec.n_features for spec in found}) > 1:
-        raise DataError("pairs", "specs of the same n_features", sorted({spec.n_features for spec in found}))
-    if (n_rows := sum(spec.hash_dim for spec in found)) > MOST_ROWS:
-        raise DataError("pairs", f"at most {MOST_ROWS} rows", n_rows)
-    return found
 
 
 def learn_pairs(
@@ -398,13 +242,6 @@ def is_scaled(n_classes: int) -> bool:
     return 1 < n_classes <= MOST_CLASSES
 
 
-def _share(own: float, accuracy: float | None) -> float:
-    """Weight of the log probabilities by pair sums, of accuracy `own`, beside those of the members."""
-    both = own, own if accuracy is None else accuracy
-    weights = [max(falling_weight(max(both) - each), _LEAST_WEIGHT) for each in both]
-    return weights[0] / sum(weights)
-
-
 def _leverages(weights: Scores, by_class: Scores, mean: Scores, sizes: Sequence[int], leverage: float) -> Scores:
     """Mean leverage of each class, (L,), from the weights, (m, L), and the mean of all; see the module."""
     means = [  # of the mean of each class: its distance from that of all, times weights that grew from that distance
@@ -419,25 +256,9 @@ def _leverages(weights: Scores, by_class: Scores, mean: Scores, sizes: Sequence[
     return np.array([math.floor(min(max(each, 0.0), LARGEST_LEVERAGE) * _LEVERAGES) / _LEVERAGES for each in found])
 
 
-def _log_shares(n_per_class: npt.NDArray[np.int64]) -> Scores:
-    sizes = n_per_class.tolist()
-    n = max(sum(sizes), 1)
-    return np.array([log(size / n) if size else np.inf for size in sizes])
-
-
 def memory_of_pairs(n_rows: int, n_classes: int) -> int:
     """Estimate the memory of pair sums and what becomes of them, in bytes, samples not included."""
-    return 32 * n_rows**2 + 64 * n_rows * (n_classes + _BATCH // 16) + 8 * _BATCH * n_rows
-
-
-def _scores(
-    specs: Sequence[HashSpec], weights: npt.NDArray[np.int32], bias: Table, X: Any, n_jobs: int | None
-) -> Iterator[tuple[slice, Scores]]:
-    """Batches of samples with their scores, (b, L) float64. All are whole numbers of units, and so exact."""
-    n = X.shape[0]
-    for rows in gen_batches(n, _BATCH // 4) if n else ():
-        z = responses(specs, X[rows], n_jobs).astype(np.float64)
-        yield rows, (z @ weights + bias) * UNIT
+    return 32 * n_rows**2 + 64 * n_rows * (n_classes + BATCH // 16) + 8 * BATCH * n_rows
 
 
 @njit(nogil=True, cache=True)

@@ -18,20 +18,9 @@ from sklearn.datasets import load_digits, make_classification
 from flwr_flynn import FlyNNClassifier, HashSpec
 from flwr_flynn.errors import ConfigError, CountsError, DataError
 from flwr_flynn.hashing.flyhash import flynn_hash
-from flwr_flynn.model import pairs as module
 from flwr_flynn.model.leave_one_out import LOSS_UNIT, TEMPERATURES, LeaveOneOutTables
-from flwr_flynn.model.pairs import (
-    LARGEST_WEIGHT,
-    MOST_ROWS,
-    UNIT,
-    PairFit,
-    PairReadout,
-    PairSums,
-    checked_pair_specs,
-    learn_pairs,
-    pair_specs,
-    responses,
-)
+from flwr_flynn.model.pair_readout import LARGEST_WEIGHT, MOST_ROWS, UNIT, PairReadout, checked_pair_specs, responses
+from flwr_flynn.model.pairs import PairFit, PairSums, learn_pairs, pair_specs
 from tests.raising import raises
 
 X, Y = make_classification(300, 6, n_informative=5, n_redundant=0, n_classes=3, random_state=1)
@@ -97,7 +86,8 @@ def test_sums_of_the_parts_of_any_split_add_up(parties: list[int]) -> None:
 
 def test_batches_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     tables = FIT.tables(SPECS, X, Y)
-    monkeypatch.setattr(module, "_BATCH", 28)
+    for module in ("pairs", "pair_readout"):
+        monkeypatch.setattr(f"flwr_flynn.model.{module}.BATCH", 28)
     done: list[int] = []
     assert PairSums.from_data(SPECS, X, Y, 3, progress=done.append) == SUMS
     assert sum(done) == 300

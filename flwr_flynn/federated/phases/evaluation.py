@@ -52,8 +52,8 @@ from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.matrix_scaling import MOST_CLASSES, Scaling, is_matrix
 from flwr_flynn.model.metrics import summary
 from flwr_flynn.model.model import Model, ModelMember
-from flwr_flynn.model.pairs import LARGEST_BIAS, PairReadout, checked_pair_specs
-from flwr_flynn.model.pairs import LARGEST_WEIGHT as PAIR_WEIGHT
+from flwr_flynn.model.pair_readout import LARGEST_BIAS, PairReadout, checked_pair_specs
+from flwr_flynn.model.pair_readout import LARGEST_WEIGHT as PAIR_WEIGHT
 from flwr_flynn.model.refinement import LARGEST_WEIGHT, Weights
 from flwr_flynn.model.scoring import Readout, given_readout
 from flwr_flynn.model.weight_search import Search

@@ -38,7 +38,8 @@ from flwr_flynn.model.matrix_scaling import (
     shapes,
     statistic_of,
 )
-from flwr_flynn.model.pairs import PairReadout, is_scaled
+from flwr_flynn.model.pair_readout import PairReadout
+from flwr_flynn.model.pairs import is_scaled
 from flwr_flynn.model.subsample import N_LEFT_OUT, kept
 
 

@@ -40,19 +40,14 @@ from flwr_flynn.federated.statistics import Tables
 from flwr_flynn.hashing.graded import LEVELS
 from flwr_flynn.model.leave_one_out import LOSS_UNIT, MAX_LOSS, TEMPERATURES, LeaveOneOutTables
 from flwr_flynn.model.matrix_scaling import N_EXCHANGES
-from flwr_flynn.model.pairs import (
+from flwr_flynn.model.pair_readout import (
     LARGEST_BIAS,
     LARGEST_LEVERAGE,
-    LARGEST_PRODUCT,
     LARGEST_WEIGHT,
-    PairFit,
     PairReadout,
-    PairSums,
     checked_pair_specs,
-    is_scaled,
-    memory_of_pairs,
-    pair_specs,
 )
+from flwr_flynn.model.pairs import LARGEST_PRODUCT, PairFit, PairSums, is_scaled, memory_of_pairs, pair_specs
 from flwr_flynn.model.subsample import N_LEFT_OUT, kept
 
 _CAPACITY = (2**63 - 1) // LARGEST_PRODUCT  # samples whose sums are int64

@@ -37,17 +37,8 @@ from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.leave_one_out import TEMPERATURES
 from flwr_flynn.model.matrix_scaling import Scaling
 from flwr_flynn.model.matrix_scaling import statistic_of as statistic_of_scores
-from flwr_flynn.model.pairs import (
-    LARGEST_BIAS,
-    LARGEST_LEVERAGE,
-    LARGEST_WEIGHT,
-    PairFit,
-    PairReadout,
-    PairSums,
-    learn_pairs,
-    memory_of_pairs,
-    pair_specs,
-)
+from flwr_flynn.model.pair_readout import LARGEST_BIAS, LARGEST_LEVERAGE, LARGEST_WEIGHT, PairReadout
+from flwr_flynn.model.pairs import PairFit, PairSums, learn_pairs, memory_of_pairs, pair_specs
 from flwr_flynn.model.scoring import Readout
 from flwr_flynn.privacy import LaplaceCounts
 from flwr_flynn.privacy.ledger import Budget, Policy
