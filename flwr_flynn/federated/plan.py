@@ -40,7 +40,7 @@ from flwr_flynn.federated.phases.pair_scaling import SCALINGS
 from flwr_flynn.federated.phases.secure import collect_secure
 from flwr_flynn.federated.protocol import TRAIN
 from flwr_flynn.federated.run_spec import Secure
-from flwr_flynn.model.pairs import is_scaled
+from flwr_flynn.model.matrix_scaling import is_scaled
 
 
 def phases_of(options: RunOptions) -> tuple[Phase, ...]:

@@ -4,13 +4,13 @@ Scores of ridge regression say little of which classes pass for which. Matrix sc
 2017, section 4.2) puts a logistic regression behind them: the log odds of class l are c_l + sum_k A[k, l] s_k, with s
 the scores of a sample as logarithms of probabilities with all classes equally frequent, each about as without the
 sample itself. With the classes' shares in the samples they give the probability p_y of the true class. Minimised is
-the sum over the samples of -log p_y, plus the ridge 30 / 2 (|A - I|**2 + |c|**2): few samples, of all classes or of
-one, leave the scores as they are.
+the sum over the samples of -log p_y, plus the ridge 30 / 2 (|A - I|**2 + |c|**2), which keeps the scores nearly as
+they are where samples are few and scores moderate.
 
 Scores are rounded to multiples of 1/32, A and c to multiples of 2**-12: what A makes of them is exact in float64. In
-each exchange a party sends a `ScalingStatistic`, a sum over its samples of integers: loss, gradient, correct
-predictions, and in the first also the curvature of each class. The server searches by L-BFGS from the curvature of the
-first exchange, in a fixed order of operations, and the weights of the exchange with the lowest loss are kept.
+each exchange a party sends a `ScalingStatistic`, a sum over its samples of integers: loss, gradient, and at the
+identity also the curvature of each class. The server searches by L-BFGS from that curvature (`model.lbfgs`), and keeps
+the last matrix that lowered the loss enough. How many samples it gets right is not asked, for these have taught it.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ LARGEST_WEIGHT = 2**16
 """Largest magnitude of an entry of a matrix."""
 
 _RIDGE = 30.0
-_LEVELS = 2**8  # of residuals and of their variances: units of a share of 1
-_SCORES, _LARGEST_SCORE = 32.0, 2**13  # units of a score of 1, and the largest
-_COARSE, _LARGEST_COARSE = 4.0, 2**7  # likewise for the curvature
+_LEVELS = 2**8  # units of a probability of 1
+_SCORES, _LARGEST_SCORE = 32.0, 2**13  # units of a score of 1, and the largest score in them
+_COARSE, _LARGEST_COARSE = 4.0, 2**7  # likewise for the curvature, whose sums would be too large
 _LOSSES, _LARGEST_LOSS = 2**10, 2**16  # likewise of losses
 
 
@@ -61,21 +61,28 @@ def identity(n_classes: int) -> npt.NDArray[np.int32]:
     return np.eye(n_classes + 1, n_classes, dtype=np.int32) * np.int32(1 / UNIT)
 
 
-def is_matrix(values: Any) -> bool:
-    """True for lists of integers that could be the rows of a matrix: numpy would take floats and booleans for such."""
-    if not isinstance(values, list) or not all(isinstance(row, list) for row in values):
-        return False
-    return all(type(value) is int and abs(value) <= LARGEST_WEIGHT for row in values for value in row)
+def is_scaled(n_classes: int) -> bool:
+    """True if the scores of so many classes get a matrix."""
+    return 1 < n_classes <= MOST_CLASSES
+
+
+def is_identity(matrix: npt.NDArray[np.int32]) -> bool:
+    """True where the search starts: statistics have the curvature there."""
+    return np.array_equal(matrix, identity(matrix.shape[1]))
 
 
 def checked_matrix(values: Any, n_classes: int) -> npt.NDArray[np.int32]:
-    """A matrix from values that may come from anybody, as a `DataError` if it is none."""
-    expected = f"integers up to {LARGEST_WEIGHT} of shape {(n_classes + 1, n_classes)}"
+    """A read-only matrix from an array or lists that may come from anybody; a `DataError` if they are none."""
+    expected = f"integers up to {LARGEST_WEIGHT} of shape {(n_classes + 1, n_classes)}, for 2 to {MOST_CLASSES} classes"
+    if isinstance(values, list) and not all(
+        isinstance(row, list) and all(type(value) is int for value in row) for row in values
+    ):
+        raise DataError("matrix", expected, "other lists")
     try:
         matrix = np.array(values)
     except ValueError:
         raise DataError("matrix", expected, "rows of different lengths") from None
-    if matrix.shape != (n_classes + 1, n_classes) or matrix.dtype.kind not in "iu":
+    if not is_scaled(n_classes) or matrix.shape != (n_classes + 1, n_classes) or matrix.dtype.kind not in "iu":
         raise DataError("matrix", expected, f"{matrix.dtype} of shape {matrix.shape}")
     if (matrix < -LARGEST_WEIGHT).any() or (matrix > LARGEST_WEIGHT).any():
         raise DataError("matrix", expected, "larger ones")
@@ -86,14 +93,12 @@ def checked_matrix(values: Any, n_classes: int) -> npt.NDArray[np.int32]:
 
 @dataclass(frozen=True, eq=False)
 class ScalingStatistic:
-    """Sums over samples, all int64: losses, (1,), in units of 2**-10, gradient, (L + 1, L), and correct ones, (L,).
+    """Sums over samples, all int64: losses, (1,), in units of 2**-10, and gradient, (L + 1, L), in those of 2**-13.
 
-    `n_per_class`, (L,), are the samples; `curvature`, (L, (L + 1) (L + 2) / 2), has the upper triangle of an
-    (L + 1, L + 1) matrix for each class. The statistics of disjoint sets of samples add.
+    `curvature`, (L, (L + 1) (L + 2) / 2), has the upper triangle of an (L + 1, L + 1) matrix for each class, in units
+    of 2**-12. The statistics of disjoint sets of samples add.
     """
 
-    n_per_class: Table
-    correct: Table
     loss: Table
     gradient: Table
     curvature: Table | None = None
@@ -101,8 +106,7 @@ class ScalingStatistic:
     @property
     def parts(self) -> tuple[Table, ...]:
         """All arrays, as `shapes` has them."""
-        always = self.n_per_class, self.correct, self.loss, self.gradient
-        return always if self.curvature is None else (*always, self.curvature)
+        return (self.loss, self.gradient) if self.curvature is None else (self.loss, self.gradient, self.curvature)
 
     @classmethod
     def zeros(cls, n_classes: int, with_curvature: bool) -> ScalingStatistic:
@@ -120,13 +124,18 @@ def shapes(n_classes: int, with_curvature: bool) -> list[tuple[int, ...]]:
     """Shapes of the arrays of a statistic, in their order."""
     size = n_classes + 1
     curvature = [(n_classes, size * (size + 1) // 2)] if with_curvature else []
-    return [(n_classes,), (n_classes,), (1,), (size, n_classes), *curvature]
+    return [(1,), (size, n_classes), *curvature]
 
 
 def largest(n_samples: int) -> list[int]:
     """Largest magnitudes of the arrays of a statistic of so many samples, in their order."""
-    each = 1, 1, _LARGEST_LOSS, _LEVELS * _LARGEST_SCORE, _LEVELS * _LARGEST_COARSE**2
+    each = _LARGEST_LOSS, _LEVELS * _LARGEST_SCORE, _LEVELS * _LARGEST_COARSE**2
     return [n_samples * most for most in each]
+
+
+def memory_of_scaling(n_classes: int, n_samples: int) -> int:
+    """Estimate the memory of a statistic and of the scores of so many samples at a time, in bytes."""
+    return 16 * n_classes * (n_classes + 1) * (n_classes + 2) + 64 * n_samples * n_classes
 
 
 def statistic_of(
@@ -135,31 +144,19 @@ def statistic_of(
     """Sums at a matrix over samples of these scores, (n, L), and class indices, (n,).
 
     `sizes`, (L,), are all samples that taught the scores. Classes without any have no part in it, nor have samples
-    that are alone in their class: without them nothing is known of it. The curvature is there at the identity.
+    that are alone in their class: without them nothing is known of it.
     """
     n_classes, is_there = len(sizes), sizes > 0
-    total = ScalingStatistic.zeros(n_classes, np.array_equal(matrix, identity(n_classes)))
+    total = ScalingStatistic.zeros(n_classes, is_identity(matrix))
     rows = sizes[y] > 1
     inputs, true = _rounded(scores[rows]), y[rows]
     inputs[:, ~is_there] = 0.0
-    total.n_per_class[:] = np.bincount(true, minlength=n_classes)
     n = sum(sizes.tolist())
     log_shares = np.array([log(size / n) if size else 0.0 for size in sizes.tolist()])
     coarse = np.clip(np.rint(inputs * (_COARSE / _SCORES)), -_LARGEST_COARSE, _LARGEST_COARSE).astype(np.int64)
     odds = scaled(inputs / _SCORES, matrix)
     curvature = np.zeros((n_classes, 0), np.int64) if total.curvature is None else total.curvature
-    _add(
-        inputs.astype(np.int64),
-        coarse,
-        odds,
-        true,
-        is_there,
-        log_shares,
-        total.correct,
-        total.loss,
-        total.gradient,
-        curvature,
-    )
+    _add(inputs.astype(np.int64), coarse, odds, true, is_there, log_shares, total.loss, total.gradient, curvature)
     return total
 
 
@@ -169,18 +166,15 @@ def _rounded(scores: Floats) -> Floats:
 
 
 @njit(nogil=True, cache=True)
-def _add(inputs, coarse, odds, true, is_there, log_shares, correct, loss, gradient, curvature):  # type: ignore[no-untyped-def]
-    """Add each sample to all sums. Predictions take all classes for equally frequent, losses and shares do not."""
+def _add(inputs, coarse, odds, true, is_there, log_shares, loss, gradient, curvature):  # type: ignore[no-untyped-def]
+    """Add each sample to all sums."""
     n_classes = odds.shape[1]
     shares = np.empty(n_classes)
     for p in range(len(true)):
-        own, best, highest = true[p], -1, -np.inf
+        own, highest = true[p], -np.inf
         for label in range(n_classes):
             if is_there[label]:
-                if best < 0 or odds[p, label] > odds[p, best]:
-                    best = label
                 highest = max(highest, odds[p, label] + log_shares[label])
-        correct[own] += best == own
         mass = 0.0
         for label in range(n_classes):
             shares[label] = exp(odds[p, label] + log_shares[label] - highest) if is_there[label] else 0.0
@@ -216,16 +210,12 @@ class Scaling:
         What the next exchange is about.
     best : (L + 1, L) int32 array, optional
         None before the first exchange.
-    n_per_class, correct : (L,) int64 arrays, optional
-        Samples, and those classified correctly, of the exchange at `best`.
     is_done : bool, default=False
         True if there is nothing left to try.
     """
 
     trial: npt.NDArray[np.int32]
     best: npt.NDArray[np.int32] | None = None
-    n_per_class: Table | None = None
-    correct: Table | None = None
     is_done: bool = False
     _blocks: Floats | None = None  # the factored curvature of each class
     _loss: float = 0.0
@@ -243,25 +233,29 @@ class Scaling:
     def take(self, total: ScalingStatistic, heard: frozenset[str] = frozenset()) -> Scaling:
         """Go on with the sum of the statistics at `trial`; `heard` names the parties in it.
 
-        Where other parties answered than before, losses do not compare: the search begins anew at `trial`.
+        Losses of other parties than before do not compare: these are asked about `best`, from where the search goes on.
         """
+        is_start = self.best is None or np.array_equal(self.trial, self.best)
+        if self.best is not None and not is_start and heard != self._heard:
+            return replace(self, trial=self.best, _steps=(), _heard=heard)
         at = self.trial * UNIT
-        away = (at - identity(at.shape[1]) * UNIT).ravel()
-        loss = float(total.loss[0]) / _LOSSES + _RIDGE / 2 * dot(away, away)
-        gradient = total.gradient.ravel() / (_LEVELS * _SCORES) + _RIDGE * away
-        blocks = _factored(total.curvature, at.shape[1]) if self._blocks is None else self._blocks
-        steps: tuple[Step, ...] = ()
-        if self.best is not None and self._gradient is not None and heard == self._heard:
+        difference = (at - identity(at.shape[1]) * UNIT).ravel()
+        loss = float(total.loss[0]) / _LOSSES + _RIDGE / 2 * dot(difference, difference)
+        gradient = total.gradient.ravel() / (_LEVELS * _SCORES) + _RIDGE * difference
+        blocks, steps = self._blocks, self._steps
+        if blocks is None or total.curvature is not None:
+            blocks = _factored(total.curvature, at.shape[1])
+        if not is_start:
+            assert self.best is not None
+            assert self._gradient is not None
             assert self._direction is not None
             change, slope = loss - self._loss, dot(self._gradient, self._direction)
             if not is_low_enough(change, slope, self._length):
                 return self._towards(self._direction, shorter(change, slope, self._length))
-            steps = (*self._steps, *Step.between((at - self.best * UNIT).ravel(), gradient - self._gradient))
+            steps = (*steps, *Step.between((at - self.best * UNIT).ravel(), gradient - self._gradient))
         search = replace(
             self,
             best=self.trial,
-            n_per_class=total.n_per_class,
-            correct=total.correct,
             _blocks=blocks,
             _loss=loss,
             _gradient=gradient,
@@ -293,6 +287,6 @@ def _factored(curvature: Table | None, n_classes: int) -> Floats:
     if curvature is not None:
         blocks[(slice(None), *np.triu_indices(size))] = curvature / (_LEVELS * _COARSE * _COARSE)
     for block in blocks:
-        if not factorise(block, _RIDGE):  # of sums that no samples have
+        if not factorise(block, _RIDGE):  # never of samples; invented sums must not end the run
             block[:] = np.eye(size) * np.sqrt(_RIDGE)
     return blocks

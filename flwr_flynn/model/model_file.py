@@ -1,13 +1,14 @@
 """Model file: an .npz without pickles that is written whole or not at all, and read whole or refused.
 
 Arrays of format 4, of one member of weight 1, of format 5, of several members or a different weight, of format 6, of a
-refined model, of format 7, of aligned samples, refined or not, and of format 8, with pair sums, aligned or not:
+refined model, of format 7, of aligned samples, refined or not, of format 8, with pair sums, aligned or not, and of
+format 9, with a matrix besides:
 
 ==============  =====================================================================================================
 ``header``      JSON, as bytes: format, classes, feature_names, guarantee, and for each member spec, fingerprint,
                 rule, decay, temperature and noise; from format 5 on weight as well; in format 7 refined; in
-                format 8 aligned, and pairs with specs, fingerprints, temperature, share, accuracy,
-                leverages and, from version 0.7 on, up to 64 classes, matrix
+                formats 8 and 9 aligned, and pairs with specs, fingerprints, temperature, share, accuracy,
+                leverages and, in format 9, matrix
 ``counts_0``    counts of the first member in the narrowest integer type that holds them, unsigned if exact; then
                 ``counts_1`` and so on
 ``weights_0``   of a refined model the weights of the first member in the narrowest signed type; then ``weights_1``
@@ -45,7 +46,6 @@ from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.alignment import Alignment
 from flwr_flynn.model.counts import ClassCounts, memory_needed
-from flwr_flynn.model.matrix_scaling import is_matrix
 from flwr_flynn.model.model import Model, ModelMember, Readout
 from flwr_flynn.model.noise_record import Release
 from flwr_flynn.model.pair_readout import PairReadout, checked_pair_specs
@@ -55,6 +55,7 @@ _WEIGHTED_FORMAT = 5  # with the weight of each member
 _REFINED_FORMAT = 6  # with the weights of the active bits, too
 _ALIGNED_FORMAT = 7  # of aligned samples
 _PAIRS_FORMAT = 8  # with pair sums
+_MATRIX_FORMAT = 9  # and the matrix of their scores
 _PAIRS_FIGURES = ("temperature", "share", "accuracy", "leverages")
 
 
@@ -66,8 +67,12 @@ def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | No
     refined, pairs = model.refined is not None, model.pairs
     weighted = bool(model.aligned or refined or pairs) or [member.weight for member in model.members] != [1.0]
     number = _REFINED_FORMAT if refined else _WEIGHTED_FORMAT if weighted else _FORMAT
+    if pairs is not None:
+        number = _PAIRS_FORMAT if pairs.matrix is None else _MATRIX_FORMAT
+    elif model.aligned:
+        number = _ALIGNED_FORMAT
     header: dict[str, Any] = {
-        "format": _PAIRS_FORMAT if pairs is not None else _ALIGNED_FORMAT if model.aligned else number,
+        "format": number,
         "classes": _labels_to_json(model.classes),
         "feature_names": None if model.feature_names is None else list(model.feature_names),
         "guarantee": model.guarantee,
@@ -151,7 +156,8 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
         # JSON takes up to some thirty times its length as Python objects.
         text = _read_npy(archive, "header", r"\|u1", max_bytes // 32)
         header = json.loads(text.tobytes())
-        paired, aligned = header["format"] == _PAIRS_FORMAT, header["format"] == _ALIGNED_FORMAT
+        has_matrix, aligned = header["format"] == _MATRIX_FORMAT, header["format"] == _ALIGNED_FORMAT
+        paired = has_matrix or header["format"] == _PAIRS_FORMAT
         refined = (
             boolean("refined", header.get("refined"), ModelFileError)
             if aligned
@@ -161,7 +167,7 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
             aligned = boolean("aligned", header.get("aligned"), ModelFileError)
         weighted = paired or aligned or refined or header["format"] == _WEIGHTED_FORMAT
         if isinstance(header["format"], bool) or not (weighted or header["format"] == _FORMAT):
-            raise ModelFileError("format", f"from {_FORMAT} to {_PAIRS_FORMAT}", str(header["format"])[:20])
+            raise ModelFileError("format", f"from {_FORMAT} to {_MATRIX_FORMAT}", str(header["format"])[:20])
         members = header["members"]
         if not isinstance(members, list):
             raise ModelFileError("members", "a list", type(members).__name__)
@@ -178,7 +184,7 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
         specs = [HashSpec.from_dict(member["spec"]) for member in members]
         needed = sum(memory_needed(spec, len(classes)) for spec in specs)
         needed += sum(4 * len(classes) * spec.hash_dim for spec in specs if refined)
-        pair_specs = _pair_specs(header["pairs"]) if paired else ()
+        pair_specs = _pair_specs(header["pairs"], has_matrix) if paired else ()
         needed += sum(memory_needed(spec, len(classes)) for spec in pair_specs)
         if needed > max_bytes:
             raise ModelFileError("memory", f"at most {max_bytes / 2**20:.2g} MiB", f"about {needed / 2**20:.2g} MiB")
@@ -217,9 +223,9 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
     return model, extra
 
 
-def _pair_specs(values: Any) -> tuple[HashSpec, ...]:
-    names = {"specs", "fingerprints", *_PAIRS_FIGURES}
-    if not isinstance(values, dict) or set(values) not in (names, names | {"matrix"}):
+def _pair_specs(values: Any, has_matrix: bool) -> tuple[HashSpec, ...]:
+    names = {"specs", "fingerprints", *_PAIRS_FIGURES} | ({"matrix"} if has_matrix else set())
+    if not isinstance(values, dict) or set(values) != names or (has_matrix and values["matrix"] is None):
         raise ModelFileError("pairs", "specs, fingerprints and figures", type(values).__name__)
     return checked_pair_specs([HashSpec.from_dict(spec) for spec in values["specs"]])
 
@@ -230,11 +236,7 @@ def _pairs(
     """Scores from pair sums, from their entry in the header and their arrays."""
     if values["fingerprints"] != [flynn_hash(spec).fingerprint for spec in specs]:
         raise ModelFileError("fingerprints", "the rows that this version draws", str(values["fingerprints"])[:24])
-    figures = [values[name] for name in _PAIRS_FIGURES]
-    if "matrix" in values:
-        if not is_matrix(values["matrix"]):
-            raise ModelFileError("pairs", "a matrix of integers", type(values["matrix"]).__name__)
-        figures.append(values["matrix"])
+    figures = [values[name] for name in (*_PAIRS_FIGURES, "matrix") if name in values]
     return PairReadout(specs, weights.astype(np.int32), bias.astype(np.int64), *figures)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,8 +24,7 @@ from flwr_flynn.errors import DataError
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.leave_one_out import TEMPERATURES
-from flwr_flynn.model.matrix_scaling import Scaling, checked_matrix, scaled
-from flwr_flynn.model.metrics import mean_recall
+from flwr_flynn.model.matrix_scaling import checked_matrix, scaled
 from flwr_flynn.model.portable import log
 from flwr_flynn.model.scoring import Scores, falling_weight
 
@@ -69,7 +68,7 @@ class PairReadout:
     share : float
         Weight of their log probabilities; that of the model's members is 1 less this.
     accuracy : float, default=0.0
-        Leave-one-out balanced accuracy, about.
+        Leave-one-out balanced accuracy, about, without the matrix: the samples that would judge it have taught it.
     leverages : (L,) array-like of float, optional
         Mean leverage of the samples of each class, up to `LARGEST_LEVERAGE`; 0 by default. Kept read-only.
     matrix : (L + 1, L) array-like of int, optional
@@ -140,14 +139,6 @@ class PairReadout:
         out /= 1.0 - own[:, None]
         out -= logs
         return self._scaled(out)
-
-    def after(self, scaling: Scaling, accuracy: float | None) -> PairReadout:
-        """The same with the best matrix of a search; `accuracy` is that of the model's best member, if it is known."""
-        if scaling.best is None or scaling.n_per_class is None or not scaling.n_per_class.any():
-            return self
-        assert scaling.correct is not None
-        own = mean_recall(scaling.correct, scaling.n_per_class)
-        return replace(self, matrix=scaling.best, accuracy=own, share=share_of(own, accuracy))
 
     def _scores(self, X: Any, n_jobs: int | None) -> Scores:
         out = np.empty((X.shape[0], len(self.bias)))

@@ -31,7 +31,7 @@ from flwr_flynn.errors import CountsError
 from flwr_flynn.hashing.graded import LEVELS
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.leave_one_out import LOSS_UNIT, MAX_LOSS, TEMPERATURES, LeaveOneOutTables
-from flwr_flynn.model.matrix_scaling import MOST_CLASSES, N_EXCHANGES, Scaling, statistic_of
+from flwr_flynn.model.matrix_scaling import N_EXCHANGES, Scaling, is_scaled, statistic_of
 from flwr_flynn.model.metrics import mean_recall
 from flwr_flynn.model.pair_readout import (
     BATCH,
@@ -234,12 +234,7 @@ def learn_pairs(
         search = search.take(statistic_of(scores, y, fit.n_per_class, search.trial))
         if search.is_done:
             break
-    return readout.after(search, accuracy)
-
-
-def is_scaled(n_classes: int) -> bool:
-    """True if the scores of so many classes get a matrix."""
-    return 1 < n_classes <= MOST_CLASSES
+    return readout if search.best is None else replace(readout, matrix=search.best)
 
 
 def _leverages(weights: Scores, by_class: Scores, mean: Scores, sizes: Sequence[int], leverage: float) -> Scores:

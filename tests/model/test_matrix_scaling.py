@@ -13,19 +13,22 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 
-from flwr_flynn.errors import CountsError
+from flwr_flynn.errors import CountsError, DataError
 from flwr_flynn.model.matrix_scaling import (
     LARGEST_WEIGHT,
     N_EXCHANGES,
     UNIT,
     Scaling,
     ScalingStatistic,
+    checked_matrix,
     identity,
+    is_identity,
     largest,
     scaled,
     shapes,
     statistic_of,
 )
+from tests.raising import raises
 
 RNG = np.random.default_rng(0)
 L, N = 4, 600
@@ -37,9 +40,9 @@ SIZES = np.bincount(Y)
 
 def objective(matrix: np.ndarray, scores: np.ndarray, y: np.ndarray) -> float:
     """What is minimised, without sums of integers."""
-    away = matrix - np.eye(L + 1, L)
+    difference = matrix - np.eye(L + 1, L)
     logs = log_softmax(scores @ matrix[:-1] + matrix[-1] + np.log(SIZES / N), axis=1)
-    return float(-logs[np.arange(len(y)), y].sum() + 15 * (away**2).sum())
+    return float(-logs[np.arange(len(y)), y].sum() + 15 * (difference**2).sum())
 
 
 def searched(scores: np.ndarray, y: np.ndarray, n: int, sizes: np.ndarray = SIZES) -> Scaling:
@@ -58,11 +61,9 @@ def test_sums_are_those_of_plain_loops() -> None:
         odds = (inputs / 32) @ (given_[:-1] * UNIT) + given_[-1] * UNIT
         logs = log_softmax(odds + np.log(SIZES / N), axis=1)
         residuals = np.rint(256 * (np.exp(logs) - np.eye(L)[Y]))
-        above = np.column_stack([inputs, np.full(N, 32)])
-        assert_array_equal(found.n_per_class, SIZES)
-        assert_array_equal(found.correct, np.bincount(Y[odds.argmax(axis=1) == Y], minlength=L))
+        inputs_and_1 = np.column_stack([inputs, np.full(N, 32)])
         assert found.loss[0] == sum(round(1024 * -each) for each in logs[np.arange(N), Y])
-        assert_array_equal(found.gradient, above.T @ residuals)
+        assert_array_equal(found.gradient, inputs_and_1.T @ residuals)
         assert (found.curvature is not None) == has_curvature
         if found.curvature is None:
             continue
@@ -126,7 +127,8 @@ def test_classes_without_samples_and_samples_alone_in_their_class_have_no_part_i
     sizes = np.bincount(alone, minlength=L)
     matrix = searched(SCORES, alone, N_EXCHANGES, sizes).best
     found = statistic_of(SCORES, alone, sizes, identity(L))
-    assert found.n_per_class.tolist() == [*sizes[:2], 0, sizes[3]]
+    for one, other in zip(found.parts, statistic_of(SCORES[1:], alone[1:], sizes, identity(L)).parts, strict=True):
+        assert_array_equal(one, other)
     assert matrix is not None
     some = np.isin(Y, empty)
     sizes = np.bincount(Y[some], minlength=L)
@@ -146,26 +148,58 @@ def test_the_identity_leaves_scores_as_they_are_but_for_rounding() -> None:
     assert_array_equal(scaled(wild, identity(L)), [[256.0, -256.0, 0.0, 256.0]])
 
 
-def test_other_parties_begin_the_search_anew() -> None:
-    first = Scaling.of(L).take(statistic_of(SCORES, Y, SIZES, identity(L)), frozenset("ab"))
-    some = slice(0, 300)
-    there = statistic_of(SCORES[some], Y[some], SIZES, first.trial)
-    after = first.take(there, frozenset("a"))
-    assert_array_equal(after.best, first.trial)
-    assert_array_equal(after.correct, there.correct)
-    # A worse loss of the same parties is not taken.
-    worse = first.take(replace(statistic_of(SCORES, Y, SIZES, first.trial), loss=np.array([2**40])), frozenset("ab"))
+def test_other_parties_are_asked_about_the_best_matrix_before_the_search_goes_on() -> None:
+    search, some = searched(SCORES, Y, 3), slice(0, 300)
+    assert search.best is not None
+    assert not is_identity(search.best)
+    # A small loss of fewer parties says nothing: their trial is not taken, whatever they answer.
+    there = replace(statistic_of(SCORES[some], Y[some], SIZES, search.trial), loss=np.array([0]))
+    asked = search.take(there, frozenset("a"))
+    assert_array_equal(asked.best, search.best)
+    assert_array_equal(asked.trial, search.best)
+    after = asked.take(statistic_of(SCORES[some], Y[some], SIZES, asked.trial), frozenset("a"))
+    assert_array_equal(after.best, search.best)
+    assert not np.array_equal(after.trial, search.best)
+    # What the others said of the curvature is still known; the steps that they led to are not.
+    assert_array_equal(after._blocks, search._blocks)
+    assert after._steps == ()
+
+
+def test_a_loss_that_is_no_lower_is_not_taken() -> None:
+    first = Scaling.of(L).take(statistic_of(SCORES, Y, SIZES, identity(L)))
+    worse = first.take(replace(statistic_of(SCORES, Y, SIZES, first.trial), loss=np.array([2**40])))
     assert_array_equal(worse.best, identity(L))
     assert np.abs(worse.trial - identity(L)).max() < np.abs(first.trial - identity(L)).max()
+
+
+def test_the_search_learns_from_its_steps() -> None:
+    search = searched(SCORES, Y, N_EXCHANGES)
+    assert len(search._steps) > 1
+    total = statistic_of(SCORES, Y, SIZES, search.trial)
+    forgetful = replace(search, _steps=search._steps[-1:])
+    assert not np.array_equal(search.take(total).trial, forgetful.take(total).trial)
+
+
+def test_the_loss_of_a_sample_is_bounded() -> None:
+    scores, y = np.zeros((2, 2)), np.array([0, 0])
+    scores[0] = -1e9, 1e9
+    found = statistic_of(scores, y, np.array([2, 1]), identity(2))
+    assert found.loss[0] == largest(1)[0] + round(1024 * np.log(1.5))
+
+
+@pytest.mark.parametrize("n_classes", [1, 65])
+def test_a_matrix_is_for_2_to_64_classes(n_classes: int) -> None:
+    with raises(DataError, field="matrix"):
+        checked_matrix(identity(n_classes), n_classes)
+    assert_array_equal(checked_matrix(identity(64).tolist(), 64), identity(64))
 
 
 @pytest.mark.parametrize("value", [0, 1, -1])
 def test_sums_that_no_samples_have_lead_to_some_matrix(value: int) -> None:
     search = Scaling.of(L)
     for number in range(N_EXCHANGES):
-        most = largest(2**16)
         made: list[Any] = [
-            np.full(shape, value * size) for shape, size in zip(shapes(L, number == 0), most, strict=False)
+            np.full(shape, value * size) for shape, size in zip(shapes(L, number == 0), largest(2**16), strict=False)
         ]
         search = search.take(ScalingStatistic(*made))
         assert np.abs(search.trial).max() <= LARGEST_WEIGHT

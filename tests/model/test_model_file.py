@@ -178,8 +178,9 @@ def test_forging_works(path):
         (b"[" * 10**5, "file"),
         (b"\xff", "file"),
         (b"{}", "file"),
-        (set_to("format", value=9), "format"),
-        (set_to("format", value=8), "aligned"),  # which says whether it is aligned
+        (set_to("format", value=10), "format"),
+        (set_to("format", value=9), "aligned"),  # which says whether it is aligned
+        (set_to("format", value=8), "aligned"),  # likewise
         (set_to("format", value=7), "refined"),  # which says whether it is refined
         (set_to("format", value=6), "arrays"),  # which has weights of the bits
         (set_to("format", value=5), "file"),  # whose members have weights
@@ -554,7 +555,7 @@ def test_models_with_pair_sums_come_back(tmp_path, n_members, aligned, has_align
         owned += ["gain", "offset"] * has_alignment
         assert sorted(file) == sorted(["header", "digest", "pairs", "bias", *counts, *owned])
         header = json.loads(file["header"].tobytes())
-    assert (header["format"], header["aligned"]) == (8, aligned)
+    assert (header["format"], header["aligned"]) == (9, aligned)
     figures = {"specs", "fingerprints", "temperature", "share", "accuracy", "leverages"}
     assert header["pairs"].keys() == figures | {"matrix"}
 
@@ -565,7 +566,9 @@ def test_pair_sums_without_a_matrix_come_back_as_from_version_0_6(tmp_path):
     found = FlyNNClassifier.load(tmp_path / "m").model_
     assert (found.sha256(), found.pairs.matrix) == (model.sha256(), None)
     with np.load(tmp_path / "m", allow_pickle=False) as file:
-        assert "matrix" not in json.loads(file["header"].tobytes())["pairs"]
+        header = json.loads(file["header"].tobytes())
+    assert header["format"] == 8
+    assert "matrix" not in header["pairs"]
 
 
 @pytest.mark.parametrize("extreme", [0, 127, 128, -128, -129, 2**15, -(2**15), 2**24, -(2**24)])
@@ -616,7 +619,10 @@ NOT_PAIRS = {
     "in format 5": (lambda fields, _: fields.update(format=5), "arrays"),
     "in format 6": (lambda fields, _: fields.update(format=6), "arrays"),
     "in format 7": (lambda fields, _: fields.update(format=7), "refined"),
-    "in format 9": (lambda fields, _: fields.update(format=9), "format"),
+    "in format 8": (lambda fields, _: fields.update(format=8), "pairs"),
+    "in format 10": (lambda fields, _: fields.update(format=10), "format"),
+    "no matrix": (lambda fields, _: fields["pairs"].pop("matrix"), "pairs"),
+    "matrix None": (of_pairs("matrix", None), "pairs"),
     "no word of alignment": (lambda fields, _: fields.pop("aligned"), "aligned"),
     "an odd word of alignment": (lambda fields, _: fields.update(aligned=1), "aligned"),
     "an alignment of no aligned model": (put("gain", lambda _: np.ones(5)), "arrays"),
@@ -641,7 +647,10 @@ NOT_PAIRS = {
     "biases of floats": (put("bias", lambda array: array.astype(float)), "bias"),
     "a bias too large": (put("bias", first_value(2**44 + 1)), "pairs"),
     "a bias too small": (put("bias", first_value(-(2**63))), "pairs"),
-    **{f"matrix {bad}": (of_pairs("matrix", bad), "pairs") for bad in (None, 1, [1], [[0.5]], [[True]], [[2**17]])},
+    **{
+        f"matrix {bad}": (of_pairs("matrix", (np.array(bad) + np.eye(4, 3)).tolist() if bad == 0.5 else bad), "matrix")
+        for bad in (1, [1], 0.5, [[True] * 3] * 4, [[2**17] * 3] * 4, [[10**400] * 3] * 4)
+    },
     **{f"matrix of {n} rows": (of_pairs("matrix", [[0] * 3] * n), "matrix") for n in (0, 3, 5)},
     "rows of a matrix of different lengths": (of_pairs("matrix", [[0] * 3] * 3 + [[0]]), "matrix"),
     **{f"temperature {bad}": (of_pairs("temperature", bad), "pairs") for bad in (0.3, "1", True, None, [1.0], 10**400)},

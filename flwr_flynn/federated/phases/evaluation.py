@@ -49,7 +49,7 @@ from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.model.candidates import suggest_decay
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts, memory_needed
-from flwr_flynn.model.matrix_scaling import MOST_CLASSES, Scaling, is_matrix
+from flwr_flynn.model.matrix_scaling import MOST_CLASSES, N_EXCHANGES, Scaling, checked_matrix
 from flwr_flynn.model.metrics import summary
 from flwr_flynn.model.model import Model, ModelMember
 from flwr_flynn.model.pair_readout import LARGEST_BIAS, PairReadout, checked_pair_specs
@@ -223,9 +223,8 @@ def announced_pairs(config: Config, run: RunSpec, arrays: Sequence[codec.Array],
             type(each) not in (int, float) for each in (temperature, share, accuracy, *leverages)
         ):
             raise PayloadError(key("pairs"), expected, "other types")
-        if not all(map(is_matrix, matrix)):
-            raise PayloadError(key("pairs"), expected, "another matrix")
-        return PairReadout(specs, weights, np.array(bias, np.int64), temperature, share, accuracy, leverages, *matrix)
+        found = checked_matrix(matrix[0], run.n_classes) if matrix else None
+        return PairReadout(specs, weights, np.array(bias, np.int64), temperature, share, accuracy, leverages, found)
     except (DataError, SpecError) as error:
         if isinstance(error, PayloadError):
             raise
@@ -238,6 +237,10 @@ class Refined:
 
     search: Search | None  # of the newest round alone
     missing: dict[str, str]  # reasons of parties without an answer, by name
+
+
+SCALING_NAMES = tuple(f"pair scaling {number}" for number in range(1, N_EXCHANGES + 1))
+"""Phases of the scaling of pair sums."""
 
 
 @dataclass(frozen=True)
@@ -349,7 +352,7 @@ def refined_of(state: RunState, options: RunOptions) -> Weights | None:
 
 def is_of_pairs(name: str) -> bool:
     """True for the names of the phases of pair sums."""
-    return name in ("pairs", "pair trial") or name.startswith("pair scaling ")
+    return name in ("pairs", "pair trial", *SCALING_NAMES)
 
 
 def pairs_of(state: RunState, options: RunOptions) -> PairReadout | None:
@@ -358,10 +361,8 @@ def pairs_of(state: RunState, options: RunOptions) -> PairReadout | None:
     if trial is not None:
         found: PairReadout | None = trial.readout
         searches = [each.search for each in state.results.values() if isinstance(each, PairScaling)]
-        if found is None or not searches or searches[-1] is None:
-            return found
-        selection = state.results.get("selection")
-        return found.after(searches[-1], None if selection is None else selection.accuracy)
+        best = None if not searches or searches[-1] is None else searches[-1].best
+        return found if found is None or best is None else replace(found, matrix=best)
     return saved.pairs if saved is not None and state.results["counts"] is saved.totals else None
 
 

@@ -1,7 +1,7 @@
 """Phases "pair scaling 1" to "pair scaling 5": what the scores from pair sums confuse, see `model.matrix_scaling`.
 
-The server sends the scores' weights with the matrix that it tries; each party answers with loss, gradient and correct
-predictions over its training samples, each about as if it had been left out. The best matrix becomes part of the model.
+The server sends the scores' weights with the matrix that it tries; each party answers with loss and gradient over its
+training samples, each about as if it had been left out. The best matrix becomes part of the model.
 
 Asked are the parties in the pair sums; one that gives no answer is missing from that exchange alone, and the server
 begins its search anew with those that are there.
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from sklearn.utils import gen_batches
 
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated.collect import Batch
@@ -22,7 +23,7 @@ from flwr_flynn.federated.compression import check_packed, pack_signed, unpack_s
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
 from flwr_flynn.federated.phases import pairs
-from flwr_flynn.federated.phases.evaluation import PairScaling, announced_pairs, pairs_entries
+from flwr_flynn.federated.phases.evaluation import SCALING_NAMES, PairScaling, announced_pairs, pairs_entries
 from flwr_flynn.federated.phases.secure import Layout, Summed
 from flwr_flynn.federated.phases.selection import check_all, counted_sizes
 from flwr_flynn.federated.protocol import EVALUATE, Array, Config, Reply, Scalar, key, register
@@ -30,23 +31,23 @@ from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.model.matrix_scaling import (
     LARGEST_WEIGHT,
-    N_EXCHANGES,
     Scaling,
     ScalingStatistic,
-    identity,
+    is_identity,
+    is_scaled,
     largest,
-    shapes,
+    memory_of_scaling,
     statistic_of,
 )
 from flwr_flynn.model.pair_readout import PairReadout
-from flwr_flynn.model.pairs import is_scaled
+from flwr_flynn.model.pairs import memory_of_pairs
 from flwr_flynn.model.subsample import N_LEFT_OUT, kept
 
 
 @register
 @dataclass(frozen=True, eq=False)
 class PairScalingRequest(Summed[ScalingStatistic]):
-    """Ask for loss, gradient and correct predictions of scores by a matrix, and for the curvature at the identity."""
+    """Ask for loss and gradient of scores by a matrix, and for the curvature at the identity."""
 
     run: RunSpec  # with the specs of the pair sums
     readout: PairReadout  # without a matrix
@@ -69,28 +70,35 @@ class PairScalingRequest(Summed[ScalingStatistic]):
         n_classes = run.n_classes
         if not is_scaled(n_classes):
             raise PayloadError("classes", "few enough for a matrix", n_classes)
+        n_rows = sum(spec.hash_dim for spec in run.specs)
+        needed = memory_of_pairs(n_rows, n_classes) + memory_of_scaling(n_classes, _BATCH)
+        party.check_memory(needed, f"the scaling of the scores of {n_classes} classes")
         check_packed(arrays, 2, "weights", "two packed arrays")
         readout = announced_pairs(config, run, arrays[:1], party)
         if readout.matrix is not None:
             raise PayloadError(key("pairs"), "no matrix", "one")
+        if readout.specs != tuple(run.specs):
+            raise PayloadError(key("pair_specs"), "the specs of the run", "others")
         matrix = unpack_signed(arrays[1], (n_classes + 1, n_classes), LARGEST_WEIGHT).astype(np.int32)
-        return cls(run, readout, _sizes(config, n_classes), matrix)
+        sizes = pairs.checked_sizes(config.json("sizes", 20 * n_classes + 10), n_classes, "sizes")
+        return cls(run, readout, sizes, matrix)
 
     def measured(self, party: Party) -> tuple[ScalingStatistic, int]:
         (X, *_), codes = party.inputs(self.run)
-        n_examples, left_out = len(codes), kept(X, codes, self.n_per_class, N_LEFT_OUT)
-        codes = codes[left_out]
-        scores = self.readout.left_out(X[left_out], codes, self.n_per_class, party.options.n_jobs)
-        return statistic_of(scores, codes, self.n_per_class, self.matrix), n_examples
+        total, left_out = self.nothing(), np.flatnonzero(kept(X, codes, self.n_per_class, N_LEFT_OUT))
+        for batch in gen_batches(len(left_out), _BATCH) if len(left_out) else ():
+            rows = left_out[batch]  # of small classes, as a server may announce them, all samples are kept
+            scores = self.readout.left_out(X[rows], codes[rows], self.n_per_class, party.options.n_jobs)
+            total += statistic_of(scores, codes[rows], self.n_per_class, self.matrix)
+        return total, len(codes)
 
-    @property
-    def is_first(self) -> bool:
-        """True at the identity: the answers have the curvature then."""
-        return np.array_equal(self.matrix, identity(self.run.n_classes))
+    def nothing(self) -> ScalingStatistic:
+        """The statistic of no samples."""
+        return ScalingStatistic.zeros(self.run.n_classes, is_identity(self.matrix))
 
     @property
     def layout(self) -> Layout:
-        return list(zip(shapes(self.run.n_classes, self.is_first), largest(self.bound or 0), strict=False))
+        return list(zip([each.shape for each in self.nothing().parts], largest(self.bound or 0), strict=False))
 
     def packed(self, statistic: ScalingStatistic) -> list[Array]:
         return [pack_signed(np.atleast_2d(each)) for each in statistic.parts]
@@ -99,30 +107,25 @@ class PairScalingRequest(Summed[ScalingStatistic]):
         return list(statistic.parts)
 
     def of_parts(self, parts: list[Array], n_parties: int) -> ScalingStatistic:
-        return _checked(parts, np.full(self.run.n_classes, n_parties * (self.bound or 0)))
+        return _checked(parts)
 
     def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> ScalingStatistic:
-        sizes, expected = counted_sizes(member, "pair scaling"), shapes(self.run.n_classes, self.is_first)
+        sizes, expected = counted_sizes(member, "pair scaling"), [each.shape for each in self.nothing().parts]
         check_all(reply.announced, sizes, "pair scaling")
         check_packed(arrays, len(expected), "pair scaling", f"{len(expected)} packed arrays")
-        parts = []
-        most_judged = min(sum(sizes.tolist()), _MOST_JUDGED)
+        parts, most_judged = [], min(sum(sizes.tolist()), _MOST_JUDGED)
         for array, shape, most in zip(arrays, expected, largest(most_judged), strict=False):
             rows, columns = shape if len(shape) == 2 else (1, shape[0])
             parts.append(unpack_signed(array, (rows, columns), most).reshape(shape))
-        return _checked(parts, sizes)
+        return _checked(parts)
 
 
-_MOST_JUDGED = 2**16
-"""Samples of a party that are judged, at most, many times over: sums of 1024 parties have room."""
+_BATCH = 2**10  # samples whose scores are held at a time
+_MOST_JUDGED = 2**28  # samples of a party: sums of 4096 parties have room in int64
 
 
-def _checked(parts: Sequence[Array], sizes: Array) -> ScalingStatistic:
-    n_per_class, correct, loss, _, *curvature = parts
-    if (n_per_class < 0).any() or (n_per_class > sizes).any():
-        raise PayloadError("pair scaling", "from 0 to the party's samples of the class", "entries outside")
-    if (correct < 0).any() or (correct > n_per_class).any():
-        raise PayloadError("correct", "from 0 to the samples of the class", "entries outside")
+def _checked(parts: Sequence[Array]) -> ScalingStatistic:
+    loss, _, *curvature = parts
     if (loss < 0).any():
         raise PayloadError("loss", "from 0", int(loss[0]))
     if any((_diagonals(each) < 0).any() for each in curvature):
@@ -131,23 +134,13 @@ def _checked(parts: Sequence[Array], sizes: Array) -> ScalingStatistic:
 
 
 def _diagonals(curvature: Array) -> Array:
-    """Diagonals of matrices of which the rows have the upper triangle."""
+    """Diagonals, (L, L + 1), of the curvature of each class, whose upper triangle is a row."""
     return curvature[:, np.cumsum([0, *range(len(curvature) + 1, 1, -1)])]
-
-
-def _sizes(config: Config, n_classes: int) -> Array:
-    """Samples of each class in the sums, as a server announced them."""
-    values = config.json("sizes", 20 * n_classes + 10)
-    if not isinstance(values, list) or len(values) != n_classes:
-        raise PayloadError(key("sizes"), f"{n_classes} integers", type(values).__name__)
-    if not all(type(value) is int and 0 <= value < 2**48 for value in values) or not any(values):
-        raise PayloadError(key("sizes"), "integers from 0, not all 0", "others")
-    return np.array(values, np.int64)
 
 
 def _search(state: RunState, number: int) -> Scaling:
     if number > 1:
-        result: PairScaling = state.results[_name(number - 1)]
+        result: PairScaling = state.results[SCALING_NAMES[number - 2]]
         assert result.search is not None
         return result.search
     return Scaling.of(state.run_spec.n_classes)
@@ -162,29 +155,24 @@ def _ask(state: RunState, context: Context, number: int) -> PairScalingRequest:
 
 
 def _nothing(state: RunState, context: Context, number: int) -> ScalingStatistic:
-    request = _ask(state, context, number)
-    return ScalingStatistic.zeros(request.run.n_classes, request.is_first)
+    return _ask(state, context, number).nothing()
 
 
 def _fold(state: RunState, batch: Batch[ScalingStatistic], context: Context, number: int) -> RunState:
     search = _search(state, number)
-    if batch.total.n_per_class.any():
+    if batch.passed:
         search = search.take(batch.total, frozenset(batch.passed))
     summed: pairs.Pairs = state.results[pairs.PAIRS.name]
     missing = {name: why for name, why in context.unheard(batch.passed).items() if name not in summed.missing}
-    last = N_EXCHANGES if search.is_done else number
-    for each in range(number, last + 1):  # those that have nothing left to do, too
-        state = state.with_result(_name(each), PairScaling(search, missing if each == number else {}))
+    state = state.with_result(SCALING_NAMES[number - 1], PairScaling(search, missing))
+    for name in SCALING_NAMES[number:] if search.is_done else ():  # they have nothing left to do
+        state = state.with_result(name, PairScaling(search, {}))
     return state
-
-
-def _name(number: int) -> str:
-    return f"{PairScalingRequest.phase} {number}"
 
 
 SCALINGS = [
     Phase(
-        _name(number),
+        name,
         EVALUATE,
         partial(_ask, number=number),
         partial(_nothing, number=number),
@@ -192,5 +180,5 @@ SCALINGS = [
         audience=COUNTED,
         among=pairs.summed,
     )
-    for number in range(1, N_EXCHANGES + 1)
+    for number, name in enumerate(SCALING_NAMES, start=1)
 ]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +31,7 @@ from flwr_flynn.federated.compression import (
 )
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
-from flwr_flynn.federated.phases.evaluation import PairScaling, members_run
+from flwr_flynn.federated.phases.evaluation import SCALING_NAMES, PairScaling, members_run
 from flwr_flynn.federated.phases.secure import Layout, Summed, largest_sum
 from flwr_flynn.federated.phases.selection import SummedTables, check_all, check_tables, counted_sizes, unpacked_tables
 from flwr_flynn.federated.protocol import EVALUATE, EXACT, SECURE, Array, Config, Reply, Scalar, key, register
@@ -39,7 +40,7 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import Tables
 from flwr_flynn.hashing.graded import LEVELS
 from flwr_flynn.model.leave_one_out import LOSS_UNIT, MAX_LOSS, TEMPERATURES, LeaveOneOutTables
-from flwr_flynn.model.matrix_scaling import N_EXCHANGES
+from flwr_flynn.model.matrix_scaling import is_scaled
 from flwr_flynn.model.pair_readout import (
     LARGEST_BIAS,
     LARGEST_LEVERAGE,
@@ -47,7 +48,7 @@ from flwr_flynn.model.pair_readout import (
     PairReadout,
     checked_pair_specs,
 )
-from flwr_flynn.model.pairs import LARGEST_PRODUCT, PairFit, PairSums, is_scaled, memory_of_pairs, pair_specs
+from flwr_flynn.model.pairs import LARGEST_PRODUCT, PairFit, PairSums, memory_of_pairs, pair_specs
 from flwr_flynn.model.subsample import N_LEFT_OUT, kept
 
 _CAPACITY = (2**63 - 1) // LARGEST_PRODUCT  # samples whose sums are int64
@@ -222,11 +223,19 @@ def _figures(config: Config, n_classes: int) -> tuple[Array, Array, Array]:
         raise PayloadError(key("fit"), expected, f"{len(bias)}, {len(sizes)} and {len(leverages)}")
     if not all(type(each) is int and abs(each) <= LARGEST_BIAS for each in bias):
         raise PayloadError(key("fit"), f"biases up to {LARGEST_BIAS}", "others")
-    if not all(type(each) is int and 0 <= each < 2**48 for each in sizes) or not any(sizes):
-        raise PayloadError(key("fit"), "class sizes from 0, not all 0", "others")
     if not all(type(each) in (int, float) and 0 <= each <= LARGEST_LEVERAGE for each in leverages):
         raise PayloadError(key("fit"), f"leverages from 0 to {LARGEST_LEVERAGE}", "others")
-    return np.array(bias, np.int64), np.array(sizes, np.int64), np.array(leverages, np.float64)
+    return np.array(bias, np.int64), checked_sizes(sizes, n_classes, "fit"), np.array(leverages, np.float64)
+
+
+def checked_sizes(values: Any, n_classes: int, name: str) -> Array:
+    """Samples of each class in the sums, (L,) int64, as a server announced them in an entry of this name."""
+    expected = f"{n_classes} class sizes from 0, not all 0"
+    if not isinstance(values, list) or len(values) != n_classes:
+        raise PayloadError(key(name), expected, type(values).__name__)
+    if not all(type(value) is int and 0 <= value < 2**48 for value in values) or not any(values):
+        raise PayloadError(key(name), expected, "others")
+    return np.array(values, np.int64)
 
 
 @dataclass(frozen=True)
@@ -275,8 +284,8 @@ def _with_trial(state: RunState, trial: PairTrial) -> RunState:
     """The state with the result of the trial; without a readout there is nothing to scale."""
     state = state.with_result(PAIR_TRIAL.name, trial)
     if trial.readout is None and is_scaled(state.run_spec.n_classes):
-        for number in range(1, N_EXCHANGES + 1):
-            state = state.with_result(f"pair scaling {number}", PairScaling(None, {}))
+        for name in SCALING_NAMES:
+            state = state.with_result(name, PairScaling(None, {}))
     return state
 
 
