@@ -74,7 +74,7 @@ class Federation:
     refined : tuple of arrays, optional
         Weights of the refined model, after the last round of the refinement.
     pairs : PairReadout, optional
-        Scores of the model from pair sums, after their trial.
+        Scores of the model from pair sums, after all their exchanges.
     """
 
     run_spec: RunSpec
