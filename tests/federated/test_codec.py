@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import tracemalloc
 import zlib
 from contextlib import suppress
 from io import BytesIO
@@ -19,6 +18,7 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.compression import pack
 from flwr_flynn.model.counts import ClassCounts
 from tests.fakes import HASHER, RUN, counts_of, points
+from tests.memory import traced
 from tests.raising import raises
 
 L, M, RHO = RUN.n_classes, HASHER.hash_dim, HASHER.hash_nnz
@@ -148,12 +148,9 @@ def test_a_small_message_cannot_make_its_reader_allocate_much() -> None:
     header = struct.pack("<BBBIII", 1, 1, 1, L, M, L * M)
     checksum = struct.pack("<I", zlib.crc32(header + 2 * bomb))
     message = [good()[0], np.frombuffer(header + checksum + 2 * bomb, "u1")]
-    tracemalloc.start()
-    with raises(PayloadError, field="counts", expected="72 gaps"):
+    with traced() as memory, raises(PayloadError, field="counts", expected="72 gaps"):
         decode(message)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 2**20
+    assert memory.peak < 2**20
 
 
 # ---- tensors
@@ -217,12 +214,10 @@ def test_hostile_tensors_are_refused(name: str) -> None:
 
 def test_a_declared_size_is_not_allocated() -> None:
     tensor = with_header("{'descr': '<f8', 'fortran_order': False, 'shape': (9999999999,), }")
-    tracemalloc.start()
-    with raises(PayloadError, field="array 1", expected="79999999992 bytes as its header declares", got=0):
+    expected = "79999999992 bytes as its header declares"
+    with traced() as memory, raises(PayloadError, field="array 1", expected=expected, got=0):
         codec.read_tensors([tensor])
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 2**20
+    assert memory.peak < 2**20
 
 
 @given(data=st.data())

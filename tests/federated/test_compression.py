@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import tracemalloc
 import zlib
 
 import numpy as np
@@ -25,6 +24,7 @@ from flwr_flynn.federated.compression import (
     unpack_numbers,
     unpack_signed,
 )
+from tests.memory import traced
 from tests.raising import raises
 
 SHAPES = st.tuples(st.integers(1, 6), st.integers(1, 40))
@@ -176,8 +176,7 @@ def test_whatever_is_done_to_packed_counts_they_are_counts_or_refused(mean: floa
     random = np.random.default_rng(0)
     whole = pack(random.poisson(mean, (3, 200))).tobytes()
     accepted = 0
-    tracemalloc.start()
-    try:
+    with traced() as memory:
         for turn in range(2000):
             raw = bytearray(whole)
             for _ in range(random.integers(1, 5)):
@@ -187,11 +186,8 @@ def test_whatever_is_done_to_packed_counts_they_are_counts_or_refused(mean: floa
             if turn % 2 and len(raw) > 19:  # a sender that means it makes the checksum right
                 raw = bytearray(sealed(bytes(raw)))
             accepted += read_or_refused(bytes(raw))
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
     assert accepted < 1500
-    assert peak < 2**19
+    assert memory.peak < 2**19
 
 
 @given(st.binary(max_size=200), st.sampled_from([0, 1, 2, 4]), st.sampled_from([1, 2, 4, 8]), st.integers(0, 700))
@@ -215,12 +211,9 @@ def test_a_short_message_makes_nobody_allocate_much() -> None:
         by_hand(2000, bytes(2000), *[bytes(2000)] * 7, bytes(2**24), widths=(1, 8), **wide),
     ]
     for bomb in bombs:
-        tracemalloc.start()
-        with raises(PayloadError, field="counts", got="more or fewer"):
+        with traced() as memory, raises(PayloadError, field="counts", got="more or fewer"):
             unpack(np.frombuffer(bomb, np.uint8), (2, 1000), largest=2**62)
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert peak < 10 * 8 * 2000 + 4 * len(bomb)
+        assert memory.peak < 10 * 8 * 2000 + 4 * len(bomb)
 
 
 def test_a_matrix_too_large_to_be_packed_is_refused() -> None:
@@ -270,12 +263,9 @@ def test_the_form_of_numbers_is_as_it_is_written_down() -> None:
     ],
 )
 def test_bytes_that_are_no_numbers_are_refused(raw: bytes, field: str) -> None:
-    tracemalloc.start()
-    with raises(PayloadError, field=field):
+    with traced() as memory, raises(PayloadError, field=field):
         unpack_numbers(np.frombuffer(raw, np.uint8), 3, 100)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 100_000 + 4 * len(raw)
+    assert memory.peak < 100_000 + 4 * len(raw)
 
 
 def test_numbers_beyond_int64_are_refused_whatever_is_allowed() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import tracemalloc
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +26,7 @@ from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.scoring import Readout
 from tests.fakes import CLASSES, HASHER, RUN, counting, counts_of, points
+from tests.memory import traced
 
 TOTAL = counts_of(*points(60, seed=1))
 FIT = counting()
@@ -124,13 +124,11 @@ def test_trying_a_model_of_many_classes_stays_within_the_memory_limit() -> None:
     request = EvaluationRequest(run, (counts,), (Readout("balanced", 0.8, 1.0),), (1.0,))
     model = EvaluateIns(fit.parameters, config_of(request))
     client.evaluate(model)  # what comes with a first use is no matter of the model
-    tracemalloc.start()
-    reply = client.evaluate(model)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    with traced() as memory:
+        reply = client.evaluate(model)
     assert reply.num_examples == 20000
     # All scores at once are 153 MiB. A batch's scores, and a block of them on its way, are not many.
-    assert peak < needed + 50 * 2**20
+    assert memory.peak < needed + 50 * 2**20
 
 
 # ---- inside Flower
@@ -150,15 +148,13 @@ def test_nothing_that_a_server_declares_is_allocated() -> None:
     tensor = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
     parameters = Parameters([tensor], "numpy.ndarray")
     client = FlyNNClient(*points(5), name="Basel", memory_limit=2**20).to_client()
-    tracemalloc.start()
-    replies = client.fit(FitIns(parameters, FIT)), client.evaluate(EvaluateIns(parameters, EVALUATE))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    with traced() as memory:
+        replies = client.fit(FitIns(parameters, FIT)), client.evaluate(EvaluateIns(parameters, EVALUATE))
     reason = "array 1: expected 79999999992 bytes as its header declares, got 0"
     for reply in replies:
         assert reply.num_examples == 0
         assert reply.metrics == {REFUSED: reason, PARTY: "Basel"}
-    assert peak < 2**20
+    assert memory.peak < 2**20
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.testing import assert_array_equal
 from flwr_flynn import FlyHash, HashSpec
 from flwr_flynn.errors import DataError
 from flwr_flynn.hashing import graded
+from tests.memory import traced
 from tests.raising import raises
 
 SPECS = [
@@ -89,10 +89,9 @@ def test_wide_sparse_samples_have_the_grades_of_dense_ones_in_little_memory(sign
     X = sp.csr_array(sp.vstack([X, 0 * X[:2]]))
     hasher = FlyHash(spec)
     expected = hasher.graded(X.toarray())
-    tracemalloc.start()
-    assert_array_equal(hasher.graded(X), expected)
-    assert tracemalloc.get_traced_memory()[1] < 2**22
-    tracemalloc.stop()
+    with traced() as memory:
+        assert_array_equal(hasher.graded(X), expected)
+    assert memory.peak < 2**22
     assert expected[:64].any(axis=1).sum() > 60
     assert not hasher.graded(0 * X).any()
     with raises(DataError, field="X"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import tracemalloc
 import zipfile
 from dataclasses import replace
 
@@ -24,6 +23,7 @@ from flwr_flynn.model.model import Model
 from flwr_flynn.model.pairs import learn_pairs
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
+from tests.memory import traced
 from tests.raising import raises
 
 SPEC = HashSpec(n_features=5, hash_dim=200, row_nnz=2, hash_nnz=10, seed=3, signed=True)
@@ -303,12 +303,9 @@ def test_small_files_do_not_take_much_memory(path):
         path.write_bytes(content)
         forge(path, **forgery)
         assert path.stat().st_size < 10**6
-        tracemalloc.start()
-        with pytest.raises(ModelFileError):
+        with traced() as memory, pytest.raises(ModelFileError):
             FlyNNClassifier.load(path)
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert peak < 10**7
+        assert memory.peak < 10**7
 
 
 def test_the_memory_limit_can_be_moved(tmp_path):
@@ -717,9 +714,6 @@ def test_the_memory_limit_counts_pair_sums(tmp_path):
     model_file.write(path, model)
     limit = sum(memory_needed(each.spec, 3) for each in model.members) + memory_needed(wide, 3)
     assert FlyNNClassifier.load(path, max_bytes=limit).model_.pairs is not None
-    tracemalloc.start()
-    with raises(ModelFileError, field="memory"):
+    with traced() as memory, raises(ModelFileError, field="memory"):
         FlyNNClassifier.load(path, max_bytes=limit - 1)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 10**6
+    assert memory.peak < 10**6

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from dataclasses import replace
 from unittest import mock
 
@@ -26,6 +25,7 @@ from flwr_flynn.model.pairs import PairFit, PairSums
 from flwr_flynn.model.personal import is_better, log_frequencies, own_prior
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
+from tests.memory import traced
 from tests.raising import raises
 
 SPECS = (HashSpec(3, 60, 2, 8, seed=1, signed=True), HashSpec(3, 40, 1, 5, seed=2), HashSpec(3, 50, 2, 4, seed=3))
@@ -177,11 +177,9 @@ def test_thousands_of_classes_take_no_table_of_all_by_all():
     model = Model((ModelMember(SPECS[0], counts, Readout("balanced", 0.6, 0.7)),), np.arange(n_classes))
     mine = np.arange(0, n_classes, 5)
     own_prior(model, points[mine[:9]], mine[:9])  # what comes with a first use
-    tracemalloc.start()
-    own_prior(model, points[mine], mine)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 8 * len(mine) * n_classes  # 40 MB
+    with traced() as memory:
+        own_prior(model, points[mine], mine)
+    assert memory.peak < 8 * len(mine) * n_classes  # 40 MB
 
 
 def test_little_is_added_where_no_class_came_as_a_surprise():

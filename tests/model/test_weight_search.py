@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
 import zipfile
 from dataclasses import replace
 from itertools import pairwise
@@ -34,6 +33,7 @@ from flwr_flynn.model.refinement import (
     statistic_of,
 )
 from flwr_flynn.model.weight_search import Search, held_out_counts, refine, taught
+from tests.memory import traced
 from tests.raising import raises
 
 X, Y = make_classification(240, 4, n_informative=4, n_redundant=0, n_classes=3, random_state=1)
@@ -288,13 +288,11 @@ def test_a_search_takes_no_more_memory_than_is_said() -> None:
     search, statistic = searching(model, X, Y)
     n_weights = sum(each.size for each in search.trial)
     search = search.take(statistic(search))
-    tracemalloc.start()
-    for _ in range(7):
-        search = search.take(statistic(search))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    with traced() as memory:
+        for _ in range(7):
+            search = search.take(statistic(search))
     assert len(search._steps) == 5
-    assert 0.5 * weight_search.BYTES_PER_WEIGHT * n_weights < peak < weight_search.BYTES_PER_WEIGHT * n_weights
+    assert 0.5 * weight_search.BYTES_PER_WEIGHT * n_weights < memory.peak < weight_search.BYTES_PER_WEIGHT * n_weights
 
 
 def test_refinement_makes_digits_better() -> None:
@@ -526,9 +524,6 @@ def test_the_memory_limit_counts_the_weights(tmp_path: Path) -> None:
     model_file.write(path, replace(model, refined=zeros))
     limit = sum(memory_needed(member.spec, 3) + 4 * 3 * 4096 for member in model.members)
     assert FlyNNClassifier.load(path, max_bytes=limit).model_.refined is not None
-    tracemalloc.start()
-    with raises(ModelFileError, field="memory"):
+    with traced() as memory, raises(ModelFileError, field="memory"):
         FlyNNClassifier.load(path, max_bytes=limit - 1)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 10**6
+    assert memory.peak < 10**6

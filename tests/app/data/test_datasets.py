@@ -6,7 +6,6 @@ import io
 import json
 import sys
 import tempfile
-import tracemalloc
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from flwr_flynn.app.data.partition import deal, held_out, splitmix64
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.spec import HashSpec
+from tests.memory import traced
 from tests.raising import raises
 
 pytest.importorskip("flwr_datasets")
@@ -625,12 +625,9 @@ def test_a_size_that_no_compression_makes_allocates_nothing(tmp_path: Path) -> N
     content[entry + 24 : entry + 28] = (2**32 - 2).to_bytes(4, "little")
     path = tmp_path / "bad.npz"
     path.write_bytes(content)
-    tracemalloc.start()
-    with raises(DataError, field="bad.npz: not a readable array 'X.npy'"):
+    with traced() as memory, raises(DataError, field="bad.npz: not a readable array 'X.npy'"):
         datasets.load_dataset(str(path))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 2**21
+    assert memory.peak < 2**21
 
 
 @given(st.integers(0, 10**6), st.integers(0, 255), st.integers(0, 10**6), st.sampled_from([0, 8, 12, 14]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -48,6 +47,7 @@ from tests.federated.phases.test_pairs import (
     party_of,
 )
 from tests.federated.runs import statistic_of as answered
+from tests.memory import traced
 from tests.raising import raises
 
 assert LEARNED is not None
@@ -145,11 +145,9 @@ def test_a_party_takes_no_more_memory_than_its_limit_whatever_class_sizes_it_is_
     points, labels = np.random.default_rng(0).normal(size=(n, 4)), np.arange(n) % n_classes
     party, config = party_of(points, labels, memory_limit=limit), {key("phase"): request.phase, **request.to_config()}
     assert REFUSED not in party.answer(config, request.arrays(), EVALUATE).metrics  # code is compiled
-    tracemalloc.start()
-    party.answer(config, request.arrays(), EVALUATE)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < limit < 8 * n * n_classes
+    with traced() as memory:
+        party.answer(config, request.arrays(), EVALUATE)
+    assert memory.peak < limit < 8 * n * n_classes
     answer = party_of(points, labels, memory_limit=limit - 1).answer(config, request.arrays(), EVALUATE)
     assert str(answer.metrics[REFUSED]).startswith("memory: ")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -44,6 +43,7 @@ from flwr_flynn.privacy import LaplaceCounts
 from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.federated.phases.test_refinement import LABELS, NAMES, PLAN, SPEC, SPLITS, X, Y, changed, parts
 from tests.federated.runs import DRIVERS, Exchange, in_process, statistic_of
+from tests.memory import traced
 from tests.raising import raises
 
 ROWS = 64
@@ -577,11 +577,9 @@ def test_a_party_takes_no_more_memory_than_it_was_asked_for() -> None:
     request = PairsRequest(RunSpec(pair_specs([SPEC], 256), NAMES))
     party, config = party_of(X, LABELS), {PHASE: request.phase, **request.to_config()}
     assert REFUSED not in party.answer(config).metrics  # rows are drawn, code is compiled
-    tracemalloc.start()
-    party.answer(config)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < memory_of_pairs(256, 3)
+    with traced() as memory:
+        party.answer(config)
+    assert memory.peak < memory_of_pairs(256, 3)
 
 
 def test_a_small_request_for_many_rows_allocates_nothing() -> None:
@@ -593,12 +591,10 @@ def test_a_small_request_for_many_rows_allocates_nothing() -> None:
         ("pairs", wide.to_config(), []),
         ("pair trial", {**wide.to_config(), "flynn-fit": json.dumps([[0] * 3, [1] * 3, [0.1] * 3])}, bomb),
     ):
-        tracemalloc.start()
-        answer = party.answer({PHASE: phase, **entries}, arrays)
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
+        with traced() as memory:
+            answer = party.answer({PHASE: phase, **entries}, arrays)
         assert str(answer.metrics[REFUSED]).startswith("memory: ")
-        assert peak < 2**18
+        assert memory.peak < 2**18
 
 
 # ---- who may have pair sums

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +41,7 @@ from flwr_flynn.model.weight_search import Search, refine
 from flwr_flynn.privacy import LaplaceCounts
 from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.federated.runs import DRIVERS, Exchange, in_process, sha256, statistic_of
+from tests.memory import traced
 from tests.raising import raises
 
 X, Y = make_classification(240, 4, n_informative=4, n_redundant=0, n_classes=3, random_state=1)
@@ -494,12 +494,10 @@ def test_a_small_request_for_many_weights_allocates_nothing() -> None:
     bomb = [pack_signed(np.zeros((2**17, 3), np.int64))]
     assert bomb[0].nbytes < 5000
     party = party_of(X, LABELS, memory_limit=2**20)
-    tracemalloc.start()
-    answer = party.answer(config, bomb)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    with traced() as memory:
+        answer = party.answer(config, bomb)
     assert str(answer.metrics[REFUSED]).startswith("memory: ")
-    assert peak < 2**18
+    assert memory.peak < 2**18
 
 
 # ---- who may refine
