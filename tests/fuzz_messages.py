@@ -103,7 +103,7 @@ SECURE_SUMS: list[Summed[Any]] = [
     RefinementRequest(SECURE, WEIGHTS[:1], FACTORS),
     PairsRequest(SECURE),
     PairTrialRequest(SECURE, FITS[0]),
-    *(PairScalingRequest(SECURE, ALONE, FITS[0].n_per_class, identity(3) + change) for change in (0, 7)),
+    *(PairScalingRequest(SECURE, ALONE, FITS[0].n_per_class, identity(3) + change, identity(3)) for change in (0, 7)),
 ]
 MOMENTS = [ColumnMoments.from_data(X[:n] * 10.0**n, CODES[:n], len(CLASSES), 2) for n in (0, 9, 40)]
 
@@ -257,8 +257,8 @@ def request_seeds() -> list[Request[Any]]:
         EvaluationRequest(TWO, PAIRS[1], (readout, readout), (0.75, 0.25), refined=WEIGHTS),
         *(PairsRequest(run) for run in (RUN, TWO)),
         *(PairTrialRequest(run, fit) for run, fit in zip((RUN, TWO), FITS, strict=True)),
-        PairScalingRequest(RUN, ALONE, FITS[0].n_per_class, identity(3)),
-        PairScalingRequest(TWO, BOTH, FITS[1].n_per_class, identity(3) + 7),
+        PairScalingRequest(RUN, ALONE, FITS[0].n_per_class, identity(3), identity(3)),
+        PairScalingRequest(TWO, BOTH, FITS[1].n_per_class, identity(3) + 7, identity(3) - 5),
         EvaluationRequest(RUN, (COUNTS[3],), (readout,), (1.0,), pairs=READ),
         EvaluationRequest(TWO, PAIRS[1], (readout, readout), (0.75, 0.25), pairs=READ),
         EvaluationRequest(RUN, (COUNTS[3],), (readout,), (1.0,)),
@@ -779,7 +779,7 @@ def make_scaling(mutator: Mutator) -> list[Reply]:
     return spoiled_result(mutator, [pack_signed(each) for each in tables])
 
 
-SCALED_SHAPES = [(1, 1), (4, 3), (3, 10)]
+SCALED_SHAPES = [(1, 2), (4, 3), (3, 10)]
 
 
 def use_scaling(given: list[Reply]) -> None:

@@ -75,7 +75,7 @@ FITS: dict[str, Request[Any]] = {
     "secure refinement": RefinementRequest(SECURE, _WEIGHTS, np.array([64, 64, 64]), (_MEMBER,)),
     "secure pairs": PairsRequest(SECURE),
     "secure pair trial": PairTrialRequest(SECURE, _FIT),
-    "secure pair scaling": PairScalingRequest(SECURE, _PAIRS, _FIT.n_per_class, identity(3)),
+    "secure pair scaling": PairScalingRequest(SECURE, _PAIRS, _FIT.n_per_class, identity(3), identity(3)),
     "leave exact": WithdrawRequest(EXACT),
     "leave noisy": WithdrawRequest(NOISY),
     "leave secure exact": WithdrawRequest(SECURE),
@@ -88,7 +88,7 @@ EVALUATIONS: dict[str, Request[Any]] = {
     "refinement, later": RefinementRequest(EXACT, _WEIGHTS, np.array([64, 64, 64])),
     "pairs": PairsRequest(EXACT),
     "pair trial": PairTrialRequest(EXACT, _FIT),
-    "pair scaling": PairScalingRequest(EXACT, _PAIRS, _FIT.n_per_class, identity(3)),
+    "pair scaling": PairScalingRequest(EXACT, _PAIRS, _FIT.n_per_class, identity(3), identity(3)),
     "evaluation": EvaluationRequest(EXACT, (_COUNTS,), (_READOUT,), (1.0,)),
     "model": EvaluationRequest(EXACT, (_COUNTS,), (_READOUT,), (1.0,), tries=False, refined=_WEIGHTS),
 }

@@ -82,8 +82,8 @@ def forecast(options: RunOptions, n_parties: int) -> dict[str, Bytes] | None:
     weights = announced + _PAIR_WEIGHT * n_classes * n_rows
     for number in range(1, N_EXCHANGES + 1):
         curvature = _CURVATURE * n_classes * (n_classes + 1) * (n_classes + 2) / 2 if number == 1 else 0.0
-        up = _GRADIENT * n_classes * (n_classes + 4) + curvature + 200
-        found[f"pair scaling {number}"] = (up, weights + _GRADIENT * n_classes * (n_classes + 1) + 40 * n_classes)
+        up = _GRADIENT * n_classes * (n_classes + 1) + curvature + 200
+        found[f"pair scaling {number}"] = (up, weights + 2 * _GRADIENT * n_classes * (n_classes + 1) + 40 * n_classes)
     if n_rows:
         up, down = found["evaluation"]
         found["evaluation"] = up, down + weights + _GRADIENT * n_classes * (n_classes + 1)

@@ -8,9 +8,10 @@ the sum over the samples of -log p_y, plus the ridge 30 / 2 (|A - I|**2 + |c|**2
 they are where samples are few and scores moderate.
 
 Scores are rounded to multiples of 1/32, A and c to multiples of 2**-12: what A makes of them is exact in float64. In
-each exchange a party sends a `ScalingStatistic`, a sum over its samples of integers: loss, gradient, and at the
-identity also the curvature of each class. The server searches by L-BFGS from that curvature (`model.lbfgs`), and keeps
-the last matrix that lowered the loss enough. How many samples it gets right is not asked, for these have taught it.
+each exchange a party sends a `ScalingStatistic`, a sum over its samples of integers: losses by the best matrix so far
+and by the one that is tried, the gradient there, and at the identity, with which the search begins, the curvature of
+each class. The server goes on by L-BFGS from that curvature (`model.lbfgs`), and keeps the last matrix that lowered the
+loss of those that answered. How many samples it gets right is not asked, for these have taught it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ MOST_CLASSES = 64
 """Classes, at most: the curvature has about L**3 / 2 entries."""
 
 UNIT = 2.0**-12
-"""A weight of 1 in units of a matrix."""
+"""What the integer 1 in a matrix stands for."""
 
 LARGEST_WEIGHT = 2**16
 """Largest magnitude of an entry of a matrix."""
@@ -74,8 +75,8 @@ def is_identity(matrix: npt.NDArray[np.int32]) -> bool:
 def checked_matrix(values: Any, n_classes: int) -> npt.NDArray[np.int32]:
     """A read-only matrix from an array or lists that may come from anybody; a `DataError` if they are none."""
     expected = f"integers up to {LARGEST_WEIGHT} of shape {(n_classes + 1, n_classes)}, for 2 to {MOST_CLASSES} classes"
-    if isinstance(values, list) and not all(
-        isinstance(row, list) and all(type(value) is int for value in row) for row in values
+    if isinstance(values, list | tuple) and not all(
+        isinstance(row, list | tuple) and all(type(value) is int for value in row) for row in values
     ):
         raise DataError("matrix", expected, "other lists")
     try:
@@ -93,8 +94,9 @@ def checked_matrix(values: Any, n_classes: int) -> npt.NDArray[np.int32]:
 
 @dataclass(frozen=True, eq=False)
 class ScalingStatistic:
-    """Sums over samples, all int64: losses, (1,), in units of 2**-10, and gradient, (L + 1, L), in those of 2**-13.
+    """Sums over samples, all int64: losses, (2,), in units of 2**-10, and gradient, (L + 1, L), in those of 2**-13.
 
+    The first loss and the gradient are those by the matrix that is tried, the second loss that by the best so far.
     `curvature`, (L, (L + 1) (L + 2) / 2), has the upper triangle of an (L + 1, L + 1) matrix for each class, in units
     of 2**-12. The statistics of disjoint sets of samples add.
     """
@@ -124,7 +126,7 @@ def shapes(n_classes: int, with_curvature: bool) -> list[tuple[int, ...]]:
     """Shapes of the arrays of a statistic, in their order."""
     size = n_classes + 1
     curvature = [(n_classes, size * (size + 1) // 2)] if with_curvature else []
-    return [(1,), (size, n_classes), *curvature]
+    return [(2,), (size, n_classes), *curvature]
 
 
 def largest(n_samples: int) -> list[int]:
@@ -139,9 +141,13 @@ def memory_of_scaling(n_classes: int, n_samples: int) -> int:
 
 
 def statistic_of(
-    scores: Floats, y: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], matrix: npt.NDArray[np.int32]
+    scores: Floats,
+    y: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    matrix: npt.NDArray[np.int32],
+    best: npt.NDArray[np.int32],
 ) -> ScalingStatistic:
-    """Sums at a matrix over samples of these scores, (n, L), and class indices, (n,).
+    """Sums at a matrix, and the loss by the best so far, over samples of these scores, (n, L), and classes, (n,).
 
     `sizes`, (L,), are all samples that taught the scores. Classes without any have no part in it, nor have samples
     that are alone in their class: without them nothing is known of it.
@@ -154,9 +160,10 @@ def statistic_of(
     n = sum(sizes.tolist())
     log_shares = np.array([log(size / n) if size else 0.0 for size in sizes.tolist()])
     coarse = np.clip(np.rint(inputs * (_COARSE / _SCORES)), -_LARGEST_COARSE, _LARGEST_COARSE).astype(np.int64)
-    odds = scaled(inputs / _SCORES, matrix)
+    odds, before = (scaled(inputs / _SCORES, each) for each in (matrix, best))
     curvature = np.zeros((n_classes, 0), np.int64) if total.curvature is None else total.curvature
-    _add(inputs.astype(np.int64), coarse, odds, true, is_there, log_shares, total.loss, total.gradient, curvature)
+    whole = inputs.astype(np.int64)
+    _add(whole, coarse, odds, before, true, is_there, log_shares, total.loss, total.gradient, curvature)
     return total
 
 
@@ -166,23 +173,31 @@ def _rounded(scores: Floats) -> Floats:
 
 
 @njit(nogil=True, cache=True)
-def _add(inputs, coarse, odds, true, is_there, log_shares, loss, gradient, curvature):  # type: ignore[no-untyped-def]
+def _loss(odds, own, is_there, log_shares, shares):  # type: ignore[no-untyped-def]
+    """Loss of a sample of class `own` in integers; `shares` gets the probabilities of all classes."""
+    highest, mass = -np.inf, 0.0
+    for label in range(len(odds)):
+        if is_there[label]:
+            highest = max(highest, odds[label] + log_shares[label])
+    for label in range(len(odds)):
+        shares[label] = exp(odds[label] + log_shares[label] - highest) if is_there[label] else 0.0
+        mass += shares[label]
+    lost = (log(mass) - (odds[own] + log_shares[own] - highest)) * _LOSSES
+    shares /= mass
+    return np.int64(np.rint(min(lost, np.float64(_LARGEST_LOSS))))
+
+
+@njit(nogil=True, cache=True)
+def _add(inputs, coarse, odds, before, true, is_there, log_shares, loss, gradient, curvature):  # type: ignore[no-untyped-def]
     """Add each sample to all sums."""
     n_classes = odds.shape[1]
     shares = np.empty(n_classes)
     for p in range(len(true)):
-        own, highest = true[p], -np.inf
+        own = true[p]
+        loss[1] += _loss(before[p], own, is_there, log_shares, shares)
+        loss[0] += _loss(odds[p], own, is_there, log_shares, shares)
         for label in range(n_classes):
-            if is_there[label]:
-                highest = max(highest, odds[p, label] + log_shares[label])
-        mass = 0.0
-        for label in range(n_classes):
-            shares[label] = exp(odds[p, label] + log_shares[label] - highest) if is_there[label] else 0.0
-            mass += shares[label]
-        lost = (log(mass) - (odds[p, own] + log_shares[own] - highest)) * _LOSSES
-        loss[0] += np.int64(np.rint(min(lost, np.float64(_LARGEST_LOSS))))
-        for label in range(n_classes):
-            share = shares[label] / mass
+            share = shares[label]
             residual = np.int64(np.rint(_LEVELS * (share - (label == own))))
             if residual != 0:
                 for k in range(n_classes):
@@ -218,49 +233,53 @@ class Scaling:
     best: npt.NDArray[np.int32] | None = None
     is_done: bool = False
     _blocks: Floats | None = None  # the factored curvature of each class
-    _loss: float = 0.0
     _gradient: Floats | None = None
     _direction: Floats | None = None
     _length: float = 1.0
     _steps: tuple[Step, ...] = ()
-    _heard: frozenset[str] = frozenset()
+    _parties: frozenset[str] = frozenset()  # those whose gradient it is
 
     @classmethod
     def of(cls, n_classes: int) -> Scaling:
         """The start."""
         return cls(identity(n_classes))
 
-    def take(self, total: ScalingStatistic, heard: frozenset[str] = frozenset()) -> Scaling:
-        """Go on with the sum of the statistics at `trial`; `heard` names the parties in it.
+    @property
+    def known(self) -> npt.NDArray[np.int32]:
+        """The best matrix so far, the identity before there is one."""
+        return identity(self.trial.shape[1]) if self.best is None else self.best
 
-        Losses of other parties than before do not compare: these are asked about `best`, from where the search goes on.
+    def take(self, total: ScalingStatistic, parties: frozenset[str] = frozenset()) -> Scaling:
+        """Go on with the sum of the statistics at `trial`; the same without samples. `parties` names those in it.
+
+        Both losses are of the same samples, whoever answered before. Gradients of others than before do not compare.
         """
-        is_start = self.best is None or np.array_equal(self.trial, self.best)
-        if self.best is not None and not is_start and heard != self._heard:
-            return replace(self, trial=self.best, _steps=(), _heard=heard)
-        at = self.trial * UNIT
-        difference = (at - identity(at.shape[1]) * UNIT).ravel()
-        loss = float(total.loss[0]) / _LOSSES + _RIDGE / 2 * dot(difference, difference)
-        gradient = total.gradient.ravel() / (_LEVELS * _SCORES) + _RIDGE * difference
+        if not any(part.any() for part in total.parts):
+            return self
+        penalty, gradient = _penalty(self.trial)
+        loss = float(total.loss[0]) / _LOSSES + penalty
+        gradient = total.gradient.ravel() / (_LEVELS * _SCORES) + gradient
         blocks, steps = self._blocks, self._steps
-        if blocks is None or total.curvature is not None:
-            blocks = _factored(total.curvature, at.shape[1])
-        if not is_start:
-            assert self.best is not None
+        if blocks is None:
+            blocks = _factored(total.curvature, self.trial.shape[1])
+        if self.best is not None:
             assert self._gradient is not None
             assert self._direction is not None
-            change, slope = loss - self._loss, dot(self._gradient, self._direction)
+            change = loss - (float(total.loss[1]) / _LOSSES + _penalty(self.best)[0])
+            slope = dot(self._gradient, self._direction)
             if not is_low_enough(change, slope, self._length):
                 return self._towards(self._direction, shorter(change, slope, self._length))
-            steps = (*steps, *Step.between((at - self.best * UNIT).ravel(), gradient - self._gradient))
+            moved = (self.trial - self.best).ravel().astype(np.float64) * UNIT
+            steps = (*steps, *Step.between(moved, gradient - self._gradient))
+        if parties != self._parties:
+            steps = ()
         search = replace(
             self,
             best=self.trial,
+            _parties=parties,
             _blocks=blocks,
-            _loss=loss,
             _gradient=gradient,
             _steps=steps,
-            _heard=heard,
         )
         return search._towards(descent(gradient, steps, partial(_solved, blocks)), 1.0)
 
@@ -270,6 +289,12 @@ class Scaling:
         trial = np.clip(wanted, -LARGEST_WEIGHT, LARGEST_WEIGHT).astype(np.int32)
         is_done = np.array_equal(trial, self.best)
         return replace(self, trial=trial, is_done=is_done, _direction=direction, _length=length)
+
+
+def _penalty(matrix: npt.NDArray[np.int32]) -> tuple[float, Floats]:
+    """Ridge at a matrix, and its gradient."""
+    difference = (matrix - identity(matrix.shape[1])).ravel().astype(np.float64) * UNIT
+    return _RIDGE / 2 * dot(difference, difference), _RIDGE * difference
 
 
 def _solved(blocks: Floats, vector: Floats) -> Floats:

@@ -68,7 +68,7 @@ class PairReadout:
     share : float
         Weight of their log probabilities; that of the model's members is 1 less this.
     accuracy : float, default=0.0
-        Leave-one-out balanced accuracy, about, without the matrix: the samples that would judge it have taught it.
+        Leave-one-out balanced accuracy, about, of the scores without the matrix: the samples have taught the matrix.
     leverages : (L,) array-like of float, optional
         Mean leverage of the samples of each class, up to `LARGEST_LEVERAGE`; 0 by default. Kept read-only.
     matrix : (L + 1, L) array-like of int, optional

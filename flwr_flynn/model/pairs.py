@@ -231,7 +231,7 @@ def learn_pairs(
     scores = readout.left_out(X[left_out], y, fit.n_per_class, n_jobs)
     search = Scaling.of(n_classes)
     for _ in range(N_EXCHANGES):
-        search = search.take(statistic_of(scores, y, fit.n_per_class, search.trial))
+        search = search.take(statistic_of(scores, y, fit.n_per_class, search.trial, search.known))
         if search.is_done:
             break
     return readout if search.best is None else replace(readout, matrix=search.best)

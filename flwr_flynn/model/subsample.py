@@ -6,6 +6,7 @@ sparse and dense forms of a sample have the same one.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,19 @@ def kept(X: Any, y: npt.NDArray[np.int64], n_per_class: npt.NDArray[np.int64], n
     for first in range(0, len(y), step):
         mask[first : first + step] = content_shares(X[first : first + step]) < shares[y[first : first + step]]
     return mask
+
+
+def batches_of_kept(
+    X: Any, y: npt.NDArray[np.int64], n_per_class: npt.NDArray[np.int64], n_samples: int, most: int = 2**12
+) -> Iterator[npt.NDArray[np.intp]]:
+    """Indices of the samples that `kept` chooses, at most `most` at a time: few, where samples are long.
+
+    A server that announces small classes has all samples of a party chosen, which are not to be copied at once.
+    """
+    chosen = np.flatnonzero(kept(X, y, n_per_class, n_samples))
+    step = min(most, max(16, _BATCH // 8 // max(X.shape[1], 1)))
+    for first in range(0, len(chosen), step):
+        yield chosen[first : first + step]
 
 
 def content_shares(X: Any) -> npt.NDArray[np.float64]:

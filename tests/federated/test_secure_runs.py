@@ -358,7 +358,7 @@ def test_a_party_lost_in_the_pair_sums_is_missing_from_that_exchange_alone(phase
     X, codes = pooled({"pairs"})
     search, scores = Scaling.of(3), expected.left_out(X, codes, fit.n_per_class)
     for _ in range(N_EXCHANGES):
-        search = search.take(statistic_of(scores, codes, fit.n_per_class, search.trial))
+        search = search.take(statistic_of(scores, codes, fit.n_per_class, search.trial, search.known))
     assert run.model.model_.pairs.sha256() == replace(expected, matrix=search.best).sha256()
     assert spec.hash_dim == 16
 

@@ -35,7 +35,7 @@ L, N = 4, 600
 Y = RNG.integers(L, size=N)
 # Classes 0 and 1 pass for each other, and all scores are twice as sure as they should be.
 SCORES = 2 * (np.eye(L)[Y] + RNG.normal(size=(N, L)) + 0.7 * np.eye(L)[[1, 0, 2, 3]][Y])
-SIZES = np.bincount(Y)
+SIZES, START = np.bincount(Y), identity(L)
 
 
 def objective(matrix: np.ndarray, scores: np.ndarray, y: np.ndarray) -> float:
@@ -49,20 +49,23 @@ def searched(scores: np.ndarray, y: np.ndarray, n: int, sizes: np.ndarray = SIZE
     search = Scaling.of(scores.shape[1])
     for _ in range(n):
         if not search.is_done:
-            search = search.take(statistic_of(scores, y, sizes, search.trial))
+            search = search.take(statistic_of(scores, y, sizes, search.trial, search.known))
     return search
 
 
 def test_sums_are_those_of_plain_loops() -> None:
-    matrix = identity(L) + RNG.integers(-2000, 2000, size=(L + 1, L)).astype(np.int32)
+    matrix, best = (identity(L) + RNG.integers(-2000, 2000, size=(L + 1, L)).astype(np.int32) for _ in range(2))
     for given_, has_curvature in ((matrix, False), (identity(L), True)):
-        found = statistic_of(SCORES, Y, SIZES, given_)
+        found = statistic_of(SCORES, Y, SIZES, given_, best)
         inputs = np.rint(SCORES * 32)
-        odds = (inputs / 32) @ (given_[:-1] * UNIT) + given_[-1] * UNIT
-        logs = log_softmax(odds + np.log(SIZES / N), axis=1)
+        before, logs = (
+            log_softmax((inputs / 32) @ (each[:-1] * UNIT) + each[-1] * UNIT + np.log(SIZES / N), axis=1)
+            for each in (best, given_)
+        )
         residuals = np.rint(256 * (np.exp(logs) - np.eye(L)[Y]))
         inputs_and_1 = np.column_stack([inputs, np.full(N, 32)])
-        assert found.loss[0] == sum(round(1024 * -each) for each in logs[np.arange(N), Y])
+        losses = [sum(round(1024 * -each) for each in both[np.arange(N), Y]) for both in (logs, before)]
+        assert found.loss.tolist() == losses
         assert_array_equal(found.gradient, inputs_and_1.T @ residuals)
         assert (found.curvature is not None) == has_curvature
         if found.curvature is None:
@@ -77,9 +80,10 @@ def test_sums_are_those_of_plain_loops() -> None:
 @given(owners=st.lists(st.integers(0, 2), min_size=N, max_size=N))
 @settings(max_examples=10, deadline=None)
 def test_statistics_of_parts_add_up_to_that_of_the_whole(owners: list[int]) -> None:
-    parts = [statistic_of(SCORES[own], Y[own], SIZES, identity(L)) for i in range(3) for own in [np.array(owners) == i]]
+    own = [np.array(owners) == i for i in range(3)]
+    parts = [statistic_of(SCORES[each], Y[each], SIZES, START, START) for each in own]
     total = sum(parts, ScalingStatistic.zeros(L, True))
-    for one, other in zip(total.parts, statistic_of(SCORES, Y, SIZES, identity(L)).parts, strict=True):
+    for one, other in zip(total.parts, statistic_of(SCORES, Y, SIZES, START, START).parts, strict=True):
         assert_array_equal(one, other)
         assert one.dtype == np.int64
 
@@ -126,8 +130,8 @@ def test_classes_without_samples_and_samples_alone_in_their_class_have_no_part_i
     alone[0], alone[1:] = 2, np.where(Y[1:] == 2, 0, Y[1:])
     sizes = np.bincount(alone, minlength=L)
     matrix = searched(SCORES, alone, N_EXCHANGES, sizes).best
-    found = statistic_of(SCORES, alone, sizes, identity(L))
-    for one, other in zip(found.parts, statistic_of(SCORES[1:], alone[1:], sizes, identity(L)).parts, strict=True):
+    found = statistic_of(SCORES, alone, sizes, START, START)
+    for one, other in zip(found.parts, statistic_of(SCORES[1:], alone[1:], sizes, START, START).parts, strict=True):
         assert_array_equal(one, other)
     assert matrix is not None
     some = np.isin(Y, empty)
@@ -148,34 +152,40 @@ def test_the_identity_leaves_scores_as_they_are_but_for_rounding() -> None:
     assert_array_equal(scaled(wild, identity(L)), [[256.0, -256.0, 0.0, 256.0]])
 
 
-def test_other_parties_are_asked_about_the_best_matrix_before_the_search_goes_on() -> None:
+def test_a_loss_that_is_no_lower_is_not_taken() -> None:
+    first = Scaling.of(L).take(statistic_of(SCORES, Y, SIZES, START, START))
+    found = statistic_of(SCORES, Y, SIZES, first.trial, first.known)
+    worse = first.take(replace(found, loss=np.array([2**40, found.loss[1]])))
+    assert_array_equal(worse.best, START)
+    assert np.abs(worse.trial - START).max() < np.abs(first.trial - START).max()
+
+
+def test_those_who_answer_judge_a_matrix_beside_the_best_so_far() -> None:
+    """Whatever the losses of others were: those of fewer samples are lower."""
     search, some = searched(SCORES, Y, 3), slice(0, 300)
     assert search.best is not None
     assert not is_identity(search.best)
-    # A small loss of fewer parties says nothing: their trial is not taken, whatever they answer.
-    there = replace(statistic_of(SCORES[some], Y[some], SIZES, search.trial), loss=np.array([0]))
-    asked = search.take(there, frozenset("a"))
-    assert_array_equal(asked.best, search.best)
-    assert_array_equal(asked.trial, search.best)
-    after = asked.take(statistic_of(SCORES[some], Y[some], SIZES, asked.trial), frozenset("a"))
-    assert_array_equal(after.best, search.best)
-    assert not np.array_equal(after.trial, search.best)
+    found = statistic_of(SCORES[some], Y[some], SIZES, search.trial, search.known)
+    worse, better = (replace(found, loss=np.array([loss, 10**6])) for loss in (2 * 10**6, 10**5))
+    assert_array_equal(search.take(worse, frozenset("a")).best, search.best)
+    after = search.take(better, frozenset("a"))
+    assert_array_equal(after.best, search.trial)
     # What the others said of the curvature is still known; the steps that they led to are not.
     assert_array_equal(after._blocks, search._blocks)
     assert after._steps == ()
+    assert len(search.take(better)._steps) == len(search._steps) + 1
 
 
-def test_a_loss_that_is_no_lower_is_not_taken() -> None:
-    first = Scaling.of(L).take(statistic_of(SCORES, Y, SIZES, identity(L)))
-    worse = first.take(replace(statistic_of(SCORES, Y, SIZES, first.trial), loss=np.array([2**40])))
-    assert_array_equal(worse.best, identity(L))
-    assert np.abs(worse.trial - identity(L)).max() < np.abs(first.trial - identity(L)).max()
+def test_answers_without_samples_change_nothing() -> None:
+    for search in (Scaling.of(L), searched(SCORES, Y, 3)):
+        nothing = statistic_of(SCORES[:0], Y[:0], SIZES, search.trial, search.known)
+        assert search.take(nothing, frozenset("a")) is search
 
 
 def test_the_search_learns_from_its_steps() -> None:
     search = searched(SCORES, Y, N_EXCHANGES)
     assert len(search._steps) > 1
-    total = statistic_of(SCORES, Y, SIZES, search.trial)
+    total = statistic_of(SCORES, Y, SIZES, search.trial, search.known)
     forgetful = replace(search, _steps=search._steps[-1:])
     assert not np.array_equal(search.take(total).trial, forgetful.take(total).trial)
 
@@ -183,8 +193,8 @@ def test_the_search_learns_from_its_steps() -> None:
 def test_the_loss_of_a_sample_is_bounded() -> None:
     scores, y = np.zeros((2, 2)), np.array([0, 0])
     scores[0] = -1e9, 1e9
-    found = statistic_of(scores, y, np.array([2, 1]), identity(2))
-    assert found.loss[0] == largest(1)[0] + round(1024 * np.log(1.5))
+    found = statistic_of(scores, y, np.array([2, 1]), identity(2), identity(2))
+    assert found.loss.tolist() == [largest(1)[0] + round(1024 * np.log(1.5))] * 2
 
 
 @pytest.mark.parametrize("n_classes", [1, 65])
@@ -205,4 +215,4 @@ def test_sums_that_no_samples_have_lead_to_some_matrix(value: int) -> None:
         assert np.abs(search.trial).max() <= LARGEST_WEIGHT
         if search.is_done:
             break
-    assert search.best is not None
+    assert (search.best is None) == (value == 0)

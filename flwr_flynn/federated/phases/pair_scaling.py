@@ -1,10 +1,11 @@
 """Phases "pair scaling 1" to "pair scaling 5": what the scores from pair sums confuse, see `model.matrix_scaling`.
 
-The server sends the scores' weights with the matrix that it tries; each party answers with loss and gradient over its
-training samples, each about as if it had been left out. The best matrix becomes part of the model.
+The server sends the scores' weights with the matrix that it tries and the best so far; each party answers with losses
+and gradient over its training samples, each about as if it had been left out. The best matrix joins the model.
 
-Asked are the parties in the pair sums; one that gives no answer is missing from that exchange alone, and the server
-begins its search anew with those that are there.
+Asked are the parties in the pair sums; one that gives no answer is missing from that exchange alone, and the others
+judge the matrix beside the best so far. No gradient is asked for twice: of two secure sums of different parties at the
+same matrix the difference would be that of the parties in one of them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from sklearn.utils import gen_batches
 
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated.collect import Batch
@@ -37,22 +37,24 @@ from flwr_flynn.model.matrix_scaling import (
     is_scaled,
     largest,
     memory_of_scaling,
+    shapes,
     statistic_of,
 )
 from flwr_flynn.model.pair_readout import PairReadout
 from flwr_flynn.model.pairs import memory_of_pairs
-from flwr_flynn.model.subsample import N_LEFT_OUT, kept
+from flwr_flynn.model.subsample import N_LEFT_OUT, batches_of_kept
 
 
 @register
 @dataclass(frozen=True, eq=False)
 class PairScalingRequest(Summed[ScalingStatistic]):
-    """Ask for loss and gradient of scores by a matrix, and for the curvature at the identity."""
+    """Ask for losses and gradient of scores by a matrix, and for the curvature at the identity."""
 
     run: RunSpec  # with the specs of the pair sums
     readout: PairReadout  # without a matrix
     n_per_class: Array  # samples in the pair sums, (L,)
     matrix: Array
+    best: Array  # so far
 
     phase = "pair scaling"
     channel = EVALUATE
@@ -62,7 +64,7 @@ class PairScalingRequest(Summed[ScalingStatistic]):
         return {**self.run.to_config(), **entries, key("sizes"): json.dumps(self.n_per_class.tolist())}
 
     def arrays(self) -> list[Array]:
-        return [pack_signed(self.readout.weights), pack_signed(self.matrix)]
+        return [pack_signed(each) for each in (self.readout.weights, self.matrix, self.best)]
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> PairScalingRequest:
@@ -73,23 +75,23 @@ class PairScalingRequest(Summed[ScalingStatistic]):
         n_rows = sum(spec.hash_dim for spec in run.specs)
         needed = memory_of_pairs(n_rows, n_classes) + memory_of_scaling(n_classes, _BATCH)
         party.check_memory(needed, f"the scaling of the scores of {n_classes} classes")
-        check_packed(arrays, 2, "weights", "two packed arrays")
+        check_packed(arrays, 3, "weights", "three packed arrays")
         readout = announced_pairs(config, run, arrays[:1], party)
         if readout.matrix is not None:
             raise PayloadError(key("pairs"), "no matrix", "one")
         if readout.specs != tuple(run.specs):
             raise PayloadError(key("pair_specs"), "the specs of the run", "others")
-        matrix = unpack_signed(arrays[1], (n_classes + 1, n_classes), LARGEST_WEIGHT).astype(np.int32)
+        shape = n_classes + 1, n_classes
+        matrices = [unpack_signed(each, shape, LARGEST_WEIGHT).astype(np.int32) for each in arrays[1:]]
         sizes = pairs.checked_sizes(config.json("sizes", 20 * n_classes + 10), n_classes, "sizes")
-        return cls(run, readout, sizes, matrix)
+        return cls(run, readout, sizes, *matrices)
 
     def measured(self, party: Party) -> tuple[ScalingStatistic, int]:
         (X, *_), codes = party.inputs(self.run)
-        total, left_out = self.nothing(), np.flatnonzero(kept(X, codes, self.n_per_class, N_LEFT_OUT))
-        for batch in gen_batches(len(left_out), _BATCH) if len(left_out) else ():
-            rows = left_out[batch]  # of small classes, as a server may announce them, all samples are kept
+        total = self.nothing()
+        for rows in batches_of_kept(X, codes, self.n_per_class, N_LEFT_OUT, _BATCH):
             scores = self.readout.left_out(X[rows], codes[rows], self.n_per_class, party.options.n_jobs)
-            total += statistic_of(scores, codes[rows], self.n_per_class, self.matrix)
+            total += statistic_of(scores, codes[rows], self.n_per_class, self.matrix, self.best)
         return total, len(codes)
 
     def nothing(self) -> ScalingStatistic:
@@ -97,8 +99,16 @@ class PairScalingRequest(Summed[ScalingStatistic]):
         return ScalingStatistic.zeros(self.run.n_classes, is_identity(self.matrix))
 
     @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Shapes of the arrays of a statistic."""
+        return shapes(self.run.n_classes, is_identity(self.matrix))
+
+    @property
     def layout(self) -> Layout:
-        return list(zip([each.shape for each in self.nothing().parts], largest(self.bound or 0), strict=False))
+        return list(zip(self.shapes, largest(self.bound or 0), strict=False))
+
+    def load(self, statistic: ScalingStatistic) -> int:
+        return max(int(np.abs(part).max(initial=0)) for part in statistic.parts)
 
     def packed(self, statistic: ScalingStatistic) -> list[Array]:
         return [pack_signed(np.atleast_2d(each)) for each in statistic.parts]
@@ -110,24 +120,22 @@ class PairScalingRequest(Summed[ScalingStatistic]):
         return _checked(parts)
 
     def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> ScalingStatistic:
-        sizes, expected = counted_sizes(member, "pair scaling"), [each.shape for each in self.nothing().parts]
+        sizes, parts = counted_sizes(member, "pair scaling"), []
         check_all(reply.announced, sizes, "pair scaling")
-        check_packed(arrays, len(expected), "pair scaling", f"{len(expected)} packed arrays")
-        parts, most_judged = [], min(sum(sizes.tolist()), _MOST_JUDGED)
-        for array, shape, most in zip(arrays, expected, largest(most_judged), strict=False):
+        check_packed(arrays, len(self.shapes), "pair scaling", f"{len(self.shapes)} packed arrays")
+        for array, shape, most in zip(arrays, self.shapes, largest(sum(sizes.tolist())), strict=False):
             rows, columns = shape if len(shape) == 2 else (1, shape[0])
-            parts.append(unpack_signed(array, (rows, columns), most).reshape(shape))
+            parts.append(unpack_signed(array, (rows, columns), min(most, self.capacity)).reshape(shape))
         return _checked(parts)
 
 
 _BATCH = 2**10  # samples whose scores are held at a time
-_MOST_JUDGED = 2**28  # samples of a party: sums of 4096 parties have room in int64
 
 
 def _checked(parts: Sequence[Array]) -> ScalingStatistic:
     loss, _, *curvature = parts
     if (loss < 0).any():
-        raise PayloadError("loss", "from 0", int(loss[0]))
+        raise PayloadError("loss", "from 0", int(loss.min()))
     if any((_diagonals(each) < 0).any() for each in curvature):
         raise PayloadError("curvature", "diagonals from 0", "negative ones")
     return ScalingStatistic(*parts)
@@ -151,7 +159,7 @@ def _ask(state: RunState, context: Context, number: int) -> PairScalingRequest:
     trial: pairs.PairTrial = state.results[pairs.PAIR_TRIAL.name]
     search = _search(state, number)
     assert trial.readout is not None
-    return PairScalingRequest(summed.run, trial.readout, summed.fit.n_per_class, search.trial)
+    return PairScalingRequest(summed.run, trial.readout, summed.fit.n_per_class, search.trial, search.known)
 
 
 def _nothing(state: RunState, context: Context, number: int) -> ScalingStatistic:
@@ -159,9 +167,7 @@ def _nothing(state: RunState, context: Context, number: int) -> ScalingStatistic
 
 
 def _fold(state: RunState, batch: Batch[ScalingStatistic], context: Context, number: int) -> RunState:
-    search = _search(state, number)
-    if batch.passed:
-        search = search.take(batch.total, frozenset(batch.passed))
+    search = _search(state, number).take(batch.total, frozenset(batch.passed))
     summed: pairs.Pairs = state.results[pairs.PAIRS.name]
     missing = {name: why for name, why in context.unheard(batch.passed).items() if name not in summed.missing}
     state = state.with_result(SCALING_NAMES[number - 1], PairScaling(search, missing))

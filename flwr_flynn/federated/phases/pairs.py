@@ -49,7 +49,7 @@ from flwr_flynn.model.pair_readout import (
     checked_pair_specs,
 )
 from flwr_flynn.model.pairs import LARGEST_PRODUCT, PairFit, PairSums, memory_of_pairs, pair_specs
-from flwr_flynn.model.subsample import N_LEFT_OUT, kept
+from flwr_flynn.model.subsample import N_LEFT_OUT, batches_of_kept
 
 _CAPACITY = (2**63 - 1) // LARGEST_PRODUCT  # samples whose sums are int64
 
@@ -184,11 +184,13 @@ class PairTrialRequest(SummedTables):
 
     def measured(self, party: Party) -> tuple[Tables, int]:
         (X, *_), codes = party.inputs(self.run)
-        left_out = kept(X, codes, self.fit.n_per_class, N_LEFT_OUT)
-        n_examples, n_classes = len(codes), self.run.n_classes
-        X, codes = X[left_out], codes[left_out]
-        tables = self.fit.tables(self.run.specs, X, codes, party.options.n_jobs)
-        return Tables((np.bincount(codes, minlength=n_classes)[None].astype(np.int64), *tables)), n_examples
+        totals = [np.zeros(shape, np.int64) for shape in self.shapes]
+        for rows in batches_of_kept(X, codes, self.fit.n_per_class, N_LEFT_OUT):
+            tables = self.fit.tables(self.run.specs, X[rows], codes[rows], party.options.n_jobs)
+            left_out = np.bincount(codes[rows], minlength=self.run.n_classes)[None]
+            for total, part in zip(totals, (left_out, *tables), strict=True):
+                total += part
+        return Tables(tuple(totals)), len(codes)
 
     @property
     def shapes(self) -> list[tuple[int, int]]:

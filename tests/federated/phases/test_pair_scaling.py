@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,14 @@ from flwr_flynn.federated.collect import Reply
 from flwr_flynn.federated.compression import pack_signed, unpack_signed
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phases.pair_scaling import PairScalingRequest
-from flwr_flynn.federated.protocol import EVALUATE, REFUSED, Config, key
+from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, Config, key
 from flwr_flynn.federated.roster import Member
+from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.matrix_scaling import (
     LARGEST_WEIGHT,
+    Scaling,
     identity,
     largest,
     memory_of_scaling,
@@ -37,6 +40,7 @@ from tests.federated.phases.test_pairs import (
     LABELS,
     LEARNED,
     NAMES,
+    OWN,
     SPEC,
     TWO,
     X,
@@ -44,8 +48,11 @@ from tests.federated.phases.test_pairs import (
     changed,
     counted,
     digest,
+    options,
+    parts,
     party_of,
 )
+from tests.federated.runs import Exchange
 from tests.federated.runs import statistic_of as answered
 from tests.memory import traced
 from tests.raising import raises
@@ -53,20 +60,26 @@ from tests.raising import raises
 assert LEARNED is not None
 RUN, READOUT = RunSpec(TWO, NAMES), replace(LEARNED, matrix=None)
 SIZES = np.bincount(Y)
-FIRST = PairScalingRequest(RUN, READOUT, SIZES, identity(3))
+FIRST = PairScalingRequest(RUN, READOUT, SIZES, identity(3), identity(3))
 OTHER = replace(FIRST, readout=replace(READOUT, specs=[replace(spec, seed=99) for spec in READOUT.specs]))
-LATER = replace(FIRST, matrix=np.array(identity(3) + 5, np.int32))
+START, SCORES = identity(3), READOUT.left_out(X, Y, SIZES)
+READOUT_OF_RUN = replace(learn_pairs(OWN, X, Y, 3, None), matrix=None)
+LATER = replace(FIRST, matrix=identity(3) + np.int32(5), best=identity(3) + np.int32(2))
 
 
 @pytest.mark.parametrize("request_", [FIRST, LATER], ids=["first", "later"])
-def test_a_request_makes_the_round_trip_and_is_answered(request_: PairScalingRequest) -> None:
+@pytest.mark.parametrize("batch", [2**10, 28])
+def test_a_request_makes_the_round_trip_and_is_answered(
+    request_: PairScalingRequest, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flwr_flynn.federated.phases.pair_scaling._BATCH", batch)
     config = request_.to_config()
     again = PairScalingRequest.from_config(Config(config), request_.arrays(), party_of(X, LABELS))
     assert again.to_config() == config
     assert all(map(np.array_equal, again.arrays(), request_.arrays()))
     found = answered(request_, party_of(X, LABELS), Member("", "1", sizes=tuple(SIZES.tolist())))
-    scores = READOUT.left_out(X, Y, SIZES)
-    for one, other in zip(found.parts, statistic_of(scores, Y, SIZES, request_.matrix).parts, strict=True):
+    expected = statistic_of(READOUT.left_out(X, Y, SIZES), Y, SIZES, request_.matrix, request_.best)
+    for one, other in zip(found.parts, expected.parts, strict=True):
         assert_array_equal(one, other)
 
 
@@ -106,11 +119,12 @@ CONFIGS: dict[str, Callable[[dict[str, Any]], Any]] = {
 ARRAYS: dict[str, Callable[[list[Any]], list[Any]]] = {
     "none": lambda _: [],
     "no matrix": lambda arrays: arrays[:1],
+    "one matrix": lambda arrays: arrays[:2],
     "one more": lambda arrays: [*arrays, arrays[0]],
-    "floats": lambda arrays: [arrays[0], np.eye(4, 3)],
-    "of another shape": lambda arrays: [arrays[0], pack_signed(np.eye(3, dtype=np.int32))],
-    "too large": lambda arrays: [arrays[0], pack_signed(identity(3) + LARGEST_WEIGHT)],
-    "weights of another shape": lambda arrays: [pack_signed(np.zeros((3, 3), np.int32)), arrays[1]],
+    "floats": lambda arrays: [*arrays[:2], np.eye(4, 3)],
+    "of another shape": lambda arrays: [arrays[0], pack_signed(np.eye(3, dtype=np.int32)), arrays[2]],
+    "too large": lambda arrays: [*arrays[:2], pack_signed(identity(3) + LARGEST_WEIGHT)],
+    "weights of another shape": lambda arrays: [pack_signed(np.zeros((3, 3), np.int32)), *arrays[1:]],
 }
 
 
@@ -140,7 +154,8 @@ def test_a_party_takes_no_more_memory_than_its_limit_whatever_class_sizes_it_is_
     n, n_classes, specs = 20_000, 32, pair_specs([SPEC], 32)
     readout = PairReadout(specs, np.ones((32, n_classes), np.int32), np.zeros(n_classes, np.int64), 1.0, 0.5)
     run = RunSpec(specs, tuple(range(n_classes)))
-    request = PairScalingRequest(run, readout, np.full(n_classes, 60), identity(n_classes))
+    start = identity(n_classes)
+    request = PairScalingRequest(run, readout, np.full(n_classes, 60), start, start)
     limit = memory_of_pairs(32, n_classes) + memory_of_scaling(n_classes, 2**10)
     points, labels = np.random.default_rng(0).normal(size=(n, 4)), np.arange(n) % n_classes
     party, config = party_of(points, labels, memory_limit=limit), {key("phase"): request.phase, **request.to_config()}
@@ -215,18 +230,19 @@ HOSTILE: dict[str, Callable[[list[Any], bool], list[Any]]] = {
     "an array more": lambda arrays, _: [*arrays, arrays[0]],
     "floats": lambda arrays, _: [arrays[0], np.ones((4, 3)), *arrays[2:]],
     "negative loss": part(0, -1),
+    "negative loss before": part(0, -1, (0, 1)),
     "too large a loss": part(0, MOST[0] + 1),
     "too large a gradient": part(1, MOST[1] + 1),
     "too small a gradient": part(1, -MOST[1] - 1, (3, 2)),
 }
 
 
-@pytest.mark.parametrize("number", [1, 2])
-@pytest.mark.parametrize("name", [*HOSTILE, "negative curvature", "too large a curvature"])
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [*product(HOSTILE, (1, 2)), ("negative curvature", 1), ("too large a curvature", 1)],
+)
 def test_a_hostile_reply_costs_its_sender_s_say_alone(name: str, number: int) -> None:
     changes = HOSTILE | {"negative curvature": part(2, -1, (1, 4)), "too large a curvature": part(2, MOST[2] + 1)}
-    if number == 2 and name not in HOSTILE:
-        return
 
     def spoil(reply: Reply) -> Reply:
         return changed(reply, lambda arrays: changes[name](arrays, number == 1)) if reply.cid == "3" else reply
@@ -243,3 +259,85 @@ def test_a_hostile_reply_costs_its_sender_s_say_alone(name: str, number: int) ->
     assert "unreadable" not in taken.missing["party-3"]
     silent.step(EVALUATE, failures={"3": "failed"})
     assert digest(steps.rounds()) == digest(silent.rounds())
+
+
+def test_a_sum_beyond_its_capacity_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = max(int(np.abs(each).max()) for each in statistic_of(SCORES, Y, SIZES, START, START).parts)
+    monkeypatch.setattr(PairScalingRequest, "capacity", most // 2)
+    steps = counted()
+    for _ in EXCHANGES[:2]:
+        steps.step(EVALUATE)
+    taken = steps.step(EVALUATE)
+    assert taken is not None
+    assert 0 < len(taken.missing) < 4
+    assert all("no room" in reason for reason in taken.missing.values())
+
+
+# ---- exchanges without answers
+
+
+def scaling(lost: dict[str, str]) -> Run:
+    """A run in which some parties, by the names of the exchanges, give no answer."""
+    steps = counted()
+    for name in EXCHANGES:
+        if name not in steps.run.state.results:
+            steps.step(EVALUATE, failures=dict.fromkeys(lost.get(name, ""), "failed: no"))
+    return steps.rounds(1)
+
+
+def test_an_exchange_without_answers_is_as_none() -> None:
+    search, scores = Scaling.of(3), READOUT_OF_RUN.left_out(X, Y, SIZES)
+    for _ in range(len(EXCHANGES) - 3):
+        search = search.take(statistic_of(scores, Y, SIZES, search.trial, search.known))
+    run = scaling({"pair scaling 2": "0123"})
+    found = run.model.model_.pairs
+    assert found is not None
+    assert_array_equal(found.matrix, search.best)
+    assert len(run.state.results["pair scaling 2"].missing) == 4
+    # The next exchange asks the same, and so of nobody twice.
+    assert run.state.results["pair scaling 2"].search.trial is run.state.results["pair scaling 1"].search.trial
+
+
+def test_without_any_answer_there_is_no_matrix() -> None:
+    found = scaling(dict.fromkeys(EXCHANGES[2:], "0123")).model.model_.pairs
+    assert found is not None
+    assert found.matrix is None
+    assert found.sha256() == READOUT_OF_RUN.sha256()
+
+
+def test_a_party_without_samples_alone_ends_nothing() -> None:
+    empty = [*parts()[:3], {**parts()[3], "X": X[:0], "y": LABELS[:0]}]
+    steps = Exchange(
+        Run(RunOptions(**options(SPEC, decay=0.5))),
+        {str(i): party_of(**part, name=f"party-{i}", min_examples=1) for i, part in enumerate(empty)},
+    )
+    steps.step(TRAIN)
+    for name in EXCHANGES:
+        steps.step(EVALUATE, failures=dict.fromkeys("012", "failed: no") if name == "pair scaling 1" else None)
+    assert steps.run.state.results["pair scaling 2"].search.best is not None
+    assert not steps.run.state.results["pair scaling 1"].search.is_done
+
+
+def test_no_gradient_is_asked_of_different_parties(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two secure sums at one matrix the difference is what the parties in one of them sent."""
+    asked: list[bytes] = []
+    take = Scaling.take
+
+    def spy(self: Scaling, *given: Any) -> Scaling:
+        asked.append(self.trial.tobytes())
+        return take(self, *given)
+
+    monkeypatch.setattr(Scaling, "take", spy)
+    for lost in ({"pair scaling 1": "1"}, {"pair scaling 2": "1", "pair scaling 4": "2"}, {"pair scaling 3": "12"}):
+        asked.clear()
+        scaling(lost)
+        assert len(set(asked)) == len(asked) == 5
+
+
+def test_a_search_that_is_done_asks_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    take = Scaling.take
+    monkeypatch.setattr(Scaling, "take", lambda *given: replace(take(*given), is_done=True))
+    run = scaling({"pair scaling 1": "1"})
+    assert [name for name in EXCHANGES if name in run.traffic] == EXCHANGES[:3]
+    missing = {name: list(run.state.results[name].missing) for name in EXCHANGES[2:]}
+    assert missing == {name: ["party-1"] if name == "pair scaling 1" else [] for name in EXCHANGES[2:]}

@@ -183,7 +183,7 @@ def test_a_party_lost_in_an_exchange_is_missing_from_that_alone(phases: list[str
     for name in SCALED:
         here = judged[name]
         scores = expected.left_out(X[here], Y[here], fit.n_per_class)
-        statistic = statistic_of_scores(scores, Y[here], fit.n_per_class, search.trial)
+        statistic = statistic_of_scores(scores, Y[here], fit.n_per_class, search.trial, search.known)
         search = search.take(statistic, frozenset(["3"] if here.all() else []))
     expected, found = replace(expected, matrix=search.best), readout_of(run)
     assert found is not None
