@@ -208,7 +208,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
                 label = "_" if len(mine) == 1 else f"{method}, one round"
                 axis.plot(spent[:1], accuracy[:1], "*", color=line.get_color(), markersize=14, label=label)
         axis.set(xscale="log", xlabel="kB of a party, up and down", ylabel="balanced accuracy", title=name)
-        axis.legend(fontsize=8)
+        axis.legend(fontsize=8, loc="lower right")  # curves rise from the left
     _save(plt, figure, path)
 
 
