@@ -39,7 +39,7 @@ MOST_CLASSES = 64
 """Classes, at most: the curvature has about L**3 / 2 entries."""
 
 UNIT = 2.0**-12
-"""What the integer 1 in a matrix stands for."""
+"""Weight of the integer 1 in a matrix."""
 
 LARGEST_WEIGHT = 2**16
 """Largest magnitude of an entry of a matrix."""
@@ -225,13 +225,10 @@ class Scaling:
         What the next exchange is about.
     best : (L + 1, L) int32 array, optional
         None before the first exchange.
-    is_done : bool, default=False
-        True if there is nothing left to try.
     """
 
     trial: npt.NDArray[np.int32]
     best: npt.NDArray[np.int32] | None = None
-    is_done: bool = False
     _blocks: Floats | None = None  # the factored curvature of each class
     _gradient: Floats | None = None
     _direction: Floats | None = None
@@ -243,6 +240,11 @@ class Scaling:
     def of(cls, n_classes: int) -> Scaling:
         """The start."""
         return cls(identity(n_classes))
+
+    @property
+    def is_done(self) -> bool:
+        """True if there is nothing left to try."""
+        return self.best is not None and np.array_equal(self.trial, self.best)
 
     @property
     def known(self) -> npt.NDArray[np.int32]:
@@ -287,8 +289,7 @@ class Scaling:
         assert self.best is not None
         wanted = np.rint((self.best * UNIT + length * direction.reshape(self.best.shape)) / UNIT)
         trial = np.clip(wanted, -LARGEST_WEIGHT, LARGEST_WEIGHT).astype(np.int32)
-        is_done = np.array_equal(trial, self.best)
-        return replace(self, trial=trial, is_done=is_done, _direction=direction, _length=length)
+        return replace(self, trial=trial, _direction=direction, _length=length)
 
 
 def _penalty(matrix: npt.NDArray[np.int32]) -> tuple[float, Floats]:

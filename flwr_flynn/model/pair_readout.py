@@ -34,7 +34,7 @@ LEAST_ROWS, MOST_ROWS = 16, 4096
 """Rows of the hashes of pair sums together: bounds."""
 
 UNIT = 2.0**-18
-"""A weight of 1."""
+"""Weight of the integer 1."""
 
 LARGEST_WEIGHT = 2**24
 """Largest magnitude of a weight. Sums of such weights times responses are exact in float64."""

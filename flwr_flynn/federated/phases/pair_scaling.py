@@ -72,8 +72,7 @@ class PairScalingRequest(Summed[ScalingStatistic]):
         n_classes = run.n_classes
         if not is_scaled(n_classes):
             raise PayloadError("classes", "few enough for a matrix", n_classes)
-        n_rows = sum(spec.hash_dim for spec in run.specs)
-        needed = memory_of_pairs(n_rows, n_classes) + memory_of_scaling(n_classes, _BATCH)
+        needed = memory_of_pairs(pairs.n_rows_of(run), n_classes) + memory_of_scaling(n_classes, _BATCH)
         party.check_memory(needed, f"the scaling of the scores of {n_classes} classes")
         check_packed(arrays, 3, "weights", "three packed arrays")
         readout = announced_pairs(config, run, arrays[:1], party)

@@ -67,7 +67,7 @@ class PairsRequest(Summed[PairSums]):
     @property
     def n_rows(self) -> int:
         """Rows of all hashes together."""
-        return _n_rows(self.run)
+        return n_rows_of(self.run)
 
     def to_config(self) -> dict[str, Scalar]:
         return {**self.run.to_config()}
@@ -121,7 +121,8 @@ class PairsRequest(Summed[PairSums]):
         return _checked(products, sums, sizes)
 
 
-def _n_rows(run: RunSpec) -> int:
+def n_rows_of(run: RunSpec) -> int:
+    """Rows of all hashes of pair sums together."""
     return sum(spec.hash_dim for spec in run.specs)
 
 
@@ -149,7 +150,7 @@ def admitted(config: Config, party: Party, phase: str) -> RunSpec:
         checked_pair_specs(run.specs)
     except DataError as error:
         raise PayloadError(key("specs"), error.expected, error.got) from None
-    n_rows = _n_rows(run)
+    n_rows = n_rows_of(run)
     party.check_memory(memory_of_pairs(n_rows, run.n_classes), f"pair sums of {n_rows} rows")
     party.check_run(run, config, phase, EXACT if run.bound is None else SECURE)
     if run.bound is None and not party.options.pairs:  # trials of chosen weights would tell the sums, too
@@ -179,7 +180,7 @@ class PairTrialRequest(SummedTables):
     def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> PairTrialRequest:
         run = admitted(config, party, cls.phase)
         check_packed(arrays, 1, "weights", "one packed array")
-        weights = unpack_signed(arrays[0], (_n_rows(run), run.n_classes), LARGEST_WEIGHT).astype(np.int32)
+        weights = unpack_signed(arrays[0], (n_rows_of(run), run.n_classes), LARGEST_WEIGHT).astype(np.int32)
         return cls(run, PairFit(weights, *_figures(config, run.n_classes)))
 
     def measured(self, party: Party) -> tuple[Tables, int]:

@@ -336,7 +336,7 @@ def test_no_gradient_is_asked_of_different_parties(monkeypatch: pytest.MonkeyPat
 
 def test_a_search_that_is_done_asks_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     take = Scaling.take
-    monkeypatch.setattr(Scaling, "take", lambda *given: replace(take(*given), is_done=True))
+    monkeypatch.setattr(Scaling, "take", lambda *given: replace(found := take(*given), trial=found.best))
     run = scaling({"pair scaling 1": "1"})
     assert [name for name in EXCHANGES if name in run.traffic] == EXCHANGES[:3]
     missing = {name: list(run.state.results[name].missing) for name in EXCHANGES[2:]}
