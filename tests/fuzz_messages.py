@@ -27,7 +27,6 @@ from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest, searched
 from flwr_flynn.federated.phases.histograms import BothHistograms, HistogramsRequest
-from flwr_flynn.federated.phases.pair_scaling import PairScalingRequest
 from flwr_flynn.federated.phases.pairs import PairsRequest, PairTrialRequest
 from flwr_flynn.federated.phases.refinement import HeldOutRequest, RefinementRequest
 from flwr_flynn.federated.phases.secure import Summed
@@ -59,8 +58,6 @@ from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.leave_one_out import TEMPERATURES
-from flwr_flynn.model.matrix_scaling import LARGEST_WEIGHT as LARGEST_SCALING_WEIGHT
-from flwr_flynn.model.matrix_scaling import ScalingStatistic, identity, largest
 from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.pair_readout import LARGEST_BIAS
 from flwr_flynn.model.pair_readout import LARGEST_WEIGHT as LARGEST_PAIR_WEIGHT
@@ -94,7 +91,7 @@ WIDE_COUNTS += [sum([WIDE_COUNTS[1]] * n, WIDE_COUNTS[0]) for n in (5, 300, 3000
 WEIGHTS, FACTORS = start_weights(PAIRS[1]), class_factors(PAIRS[1][0].n_per_class)
 FITS = [PairFit.of(PairSums.from_data(run.specs, X, CODES, len(CLASSES))) for run in (RUN, TWO)]
 READ = learn_pairs(TWO.specs, X, CODES, len(CLASSES), 0.5)
-ALONE, BOTH = (replace(learn_pairs(run.specs, X, CODES, len(CLASSES), 0.5), matrix=None) for run in (RUN, TWO))
+ALONE, BOTH = (learn_pairs(run.specs, X, CODES, len(CLASSES), 0.5) for run in (RUN, TWO))
 SECURE_SUMS: list[Summed[Any]] = [
     RangeRequest(replace(COLUMNS, bound=256)),
     replace(COLUMNS, bound=256, window=(130, 10, 260, 20)),
@@ -103,7 +100,6 @@ SECURE_SUMS: list[Summed[Any]] = [
     RefinementRequest(SECURE, WEIGHTS[:1], FACTORS),
     PairsRequest(SECURE),
     PairTrialRequest(SECURE, FITS[0]),
-    *(PairScalingRequest(SECURE, ALONE, FITS[0].n_per_class, identity(3) + change, identity(3)) for change in (0, 7)),
 ]
 MOMENTS = [ColumnMoments.from_data(X[:n] * 10.0**n, CODES[:n], len(CLASSES), 2) for n in (0, 9, 40)]
 
@@ -257,8 +253,6 @@ def request_seeds() -> list[Request[Any]]:
         EvaluationRequest(TWO, PAIRS[1], (readout, readout), (0.75, 0.25), refined=WEIGHTS),
         *(PairsRequest(run) for run in (RUN, TWO)),
         *(PairTrialRequest(run, fit) for run, fit in zip((RUN, TWO), FITS, strict=True)),
-        PairScalingRequest(RUN, ALONE, FITS[0].n_per_class, identity(3), identity(3)),
-        PairScalingRequest(TWO, BOTH, FITS[1].n_per_class, identity(3) + 7, identity(3) - 5),
         EvaluationRequest(RUN, (COUNTS[3],), (readout,), (1.0,), pairs=READ),
         EvaluationRequest(TWO, PAIRS[1], (readout, readout), (0.75, 0.25), pairs=READ),
         EvaluationRequest(RUN, (COUNTS[3],), (readout,), (1.0,)),
@@ -377,7 +371,7 @@ class Parties:
             raise PayloadError("declined")
 
 
-RESULTING = ("selection", "held-out", "refinement", "pairs", "pair trial", "pair scaling", "evaluation")
+RESULTING = ("selection", "held-out", "refinement", "pairs", "pair trial", "evaluation")
 CLASSES_SENT = json.dumps(CLASSES)
 
 
@@ -433,8 +427,6 @@ def _bytes_of(total: Any) -> list[bytes]:
         return [each.tobytes() for each in (*total.gradient, total.held_out, total.correct, total.before)]
     if isinstance(total, PairSums):
         return [each.tobytes() for each in (total.products, total.sums, total.n_per_class)]
-    if isinstance(total, ScalingStatistic):
-        return [each.tobytes() for each in total.parts]
     return [np.asarray(each).tobytes() for each in (total.to_limbs() if hasattr(total, "to_limbs") else total.tables)]
 
 
@@ -703,7 +695,7 @@ def use_round(given: list[Reply]) -> None:
     assert all(np.abs(each).max() <= LARGEST_WEIGHT for each in search.trial)
 
 
-PAIRING, TRYING, SCALING = (Server(stopped(n, pairs=24), EVALUATE) for n in (0, 1, 2))
+PAIRING, TRYING = (Server(stopped(n, pairs=24), EVALUATE) for n in (0, 1))
 N_ROWS = 24
 
 
@@ -721,7 +713,7 @@ def spoiled_result(mutator: Mutator, arrays: list[np.ndarray]) -> list[Reply]:
     return [reply_of_evaluation("1", mutator.value(len(X)) if mutator.one_in(10) else len(X), metrics)]
 
 
-SENT_SUMS, SENT_TRIAL, SENT_SCALING = answered(PAIRING), answered(TRYING), answered(SCALING)
+SENT_SUMS, SENT_TRIAL = answered(PAIRING), answered(TRYING)
 OWN_SUMS = PairSums.from_data(PAIRING.ask.request.run.specs, X, CODES, 3)  # type: ignore[attr-defined]
 
 
@@ -768,28 +760,6 @@ def use_trial(given: list[Reply]) -> None:
     readout = state.results["pair trial"].readout
     assert (readout is None) == (not left_out.any())
     assert readout is None or (0 <= readout.accuracy <= 1 and 0 < readout.share < 1)
-
-
-def make_scaling(mutator: Mutator) -> list[Reply]:
-    tables = [unpack_signed(each, shape, 2**60) for each, shape in zip(SENT_SCALING, SCALED_SHAPES, strict=True)]
-    if mutator.one_in(2):
-        spoiled = mutator.array(tables[place := mutator.below(3)])
-        if isinstance(spoiled, np.ndarray) and spoiled.dtype == np.int64 and spoiled.ndim == 2:
-            tables[place] = np.clip(spoiled, -(2**61), 2**61)
-    return spoiled_result(mutator, [pack_signed(each) for each in tables])
-
-
-SCALED_SHAPES = [(1, 2), (4, 3), (3, 10)]
-
-
-def use_scaling(given: list[Reply]) -> None:
-    batch = SCALING.checked(given)
-    for part, most in zip(batch.total.parts, largest(len(X)), strict=True):
-        assert np.abs(part).max() <= most
-    state = SCALING.ask.phase.fold(SCALING.run.state, batch, SCALING.context({"1": "Basel"}))
-    search = state.results["pair scaling 1"].search
-    assert np.array_equal(search.best, identity(3))
-    assert np.abs(search.trial).max() <= LARGEST_SCALING_WEIGHT
 
 
 # -------- secure sums
@@ -891,7 +861,6 @@ def decoders(folder: Path) -> list[Decoder]:
         Decoder("collect: refinement", make_round, use_round, 2),
         Decoder("collect: pairs", make_pairs, use_pairs, 2),
         Decoder("collect: pair trial", make_trial, use_trial, 2),
-        Decoder("collect: pair scaling", make_scaling, use_scaling, 2),
         Decoder("collect: evaluation", make_evaluation, use_evaluation, 2),
         Decoder("Run.take", make_replies(replies), use_taken, 1, memory=2**22),
         Decoder("secagg_checks.check", make_stage, use_stage, 2),

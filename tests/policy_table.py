@@ -23,7 +23,6 @@ from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.histograms import HistogramsRequest
-from flwr_flynn.federated.phases.pair_scaling import PairScalingRequest
 from flwr_flynn.federated.phases.pairs import PairsRequest, PairTrialRequest
 from flwr_flynn.federated.phases.refinement import HeldOutRequest, RefinementRequest
 from flwr_flynn.federated.phases.secure_columns import BinsRequest, RangeRequest
@@ -35,7 +34,6 @@ from flwr_flynn.flower import secagg
 from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.matrix_scaling import identity
 from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.pair_readout import PairReadout
 from flwr_flynn.model.pairs import PairFit, PairSums
@@ -75,7 +73,6 @@ FITS: dict[str, Request[Any]] = {
     "secure refinement": RefinementRequest(SECURE, _WEIGHTS, np.array([64, 64, 64]), (_MEMBER,)),
     "secure pairs": PairsRequest(SECURE),
     "secure pair trial": PairTrialRequest(SECURE, _FIT),
-    "secure pair scaling": PairScalingRequest(SECURE, _PAIRS, _FIT.n_per_class, identity(3), identity(3)),
     "leave exact": WithdrawRequest(EXACT),
     "leave noisy": WithdrawRequest(NOISY),
     "leave secure exact": WithdrawRequest(SECURE),
@@ -88,7 +85,6 @@ EVALUATIONS: dict[str, Request[Any]] = {
     "refinement, later": RefinementRequest(EXACT, _WEIGHTS, np.array([64, 64, 64])),
     "pairs": PairsRequest(EXACT),
     "pair trial": PairTrialRequest(EXACT, _FIT),
-    "pair scaling": PairScalingRequest(EXACT, _PAIRS, _FIT.n_per_class, identity(3), identity(3)),
     "evaluation": EvaluationRequest(EXACT, (_COUNTS,), (_READOUT,), (1.0,)),
     "model": EvaluationRequest(EXACT, (_COUNTS,), (_READOUT,), (1.0,), tries=False, refined=_WEIGHTS),
 }

@@ -16,7 +16,7 @@ pytest.importorskip("opendp")
 pytest.importorskip("dp_accounting")
 
 REFINEMENT = {"held-out", "refinement", "refinement, later"}
-PAIRS = {"pairs", "pair trial", "pair scaling"}
+PAIRS = {"pairs", "pair trial"}
 SUMS = {f"secure {name}" for name in ("range", "columns", "bins", "histograms", "candidates", "held-out", "refinement")}
 SUMS |= {f"secure {name}" for name in PAIRS}
 OPEN = {"columns", "histograms", "exact", "secure exact", "candidates", "evaluation", "model"} | REFINEMENT | SUMS

@@ -252,7 +252,7 @@ class ReadoutSettings(RunSettings):
     )
     pairs: int = setting(
         0,
-        "rows of the hashes of pair sums, such as 1024 or 2048: a more accurate model by seven more exchanges, in "
+        "rows of the hashes of pair sums, such as 1024 or 2048: a more accurate model by two more exchanges, in "
         "which a party sends a byte or so for every pair of rows; at least 16, or 0 for none; not with "
         "`refine-rounds` or `epsilon`",
         low=0,

@@ -19,7 +19,6 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import N_DECAYS
 from flwr_flynn.model.column_moments import SUM_BITS
 from flwr_flynn.model.leave_one_out import TEMPERATURES
-from flwr_flynn.model.matrix_scaling import N_EXCHANGES, largest, shapes
 from flwr_flynn.model.pairs import LARGEST_PRODUCT
 from flwr_flynn.model.refinement import LEVELS
 
@@ -28,7 +27,6 @@ _SUM = 5  # bytes of a sum of a column
 _VALUE = 0.8  # bytes of a value in a histogram
 _FINGERPRINT = 65  # bytes of a fingerprint, with the space behind it
 _RESIDUALS = 0.8  # bytes of a sum of residuals
-_GRADIENT, _CURVATURE = 4.0, 4.0  # of an entry in the scaling of pair sums
 _WEIGHT = 0.6  # bytes of a weight of the refinement
 _PRODUCT = 0.45  # bytes of a sum of products of two rows, and another byte for each factor 256 of samples
 _PAIR_WEIGHT = 1.4  # bytes of a weight of a row
@@ -79,14 +77,9 @@ def forecast(options: RunOptions, n_parties: int) -> dict[str, Bytes] | None:
     n_rows, product = options.pairs, _PRODUCT + math.log2(share + 1) / 8
     found["pairs"] = (product * n_rows * (n_rows + 1) / 2 + 2 * n_classes * n_rows, announced)
     found["pair trial"] = (_TABLE_ENTRY * len(TEMPERATURES) * n_classes, announced + _PAIR_WEIGHT * n_classes * n_rows)
-    weights = announced + _PAIR_WEIGHT * n_classes * n_rows
-    for number in range(1, N_EXCHANGES + 1):
-        curvature = _CURVATURE * n_classes * (n_classes + 1) * (n_classes + 2) / 2 if number == 1 else 0.0
-        up = _GRADIENT * n_classes * (n_classes + 1) + curvature + 200
-        found[f"pair scaling {number}"] = (up, weights + 2 * _GRADIENT * n_classes * (n_classes + 1) + 40 * n_classes)
     if n_rows:
         up, down = found["evaluation"]
-        found["evaluation"] = up, down + weights + _GRADIENT * n_classes * (n_classes + 1)
+        found["evaluation"] = up, down + _PAIR_WEIGHT * n_classes * n_rows
     if run.bound is not None:
         sums = n_classes * sum(spec.hash_dim for spec in specs)
         for name, n_entries in _secure_entries(options, len(specs), sums, n_weights).items():
@@ -114,13 +107,6 @@ def _secure_entries(options: RunOptions, n_specs: int, n_counts: int, n_weights:
         **{f"refinement {number}": n_weights * residuals for number in range(1, n_rounds + 1)},
         "pairs": products * options.pairs * (options.pairs + 1) / 2 + n_classes * (1 + sums_of_rows * options.pairs),
         "pair trial": n_classes * (1 + len(TEMPERATURES)) + len(TEMPERATURES) * losses,
-        **{
-            f"pair scaling {number}": sum(
-                math.prod(shape) * -(-(most * bound).bit_length() // bits)
-                for shape, most in zip(shapes(n_classes, number == 1), largest(1), strict=False)
-            )
-            for number in range(1, N_EXCHANGES + 1)
-        },
     }
 
 

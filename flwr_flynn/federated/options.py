@@ -115,7 +115,7 @@ class RunOptions:
         Rounds that refine the model, see `model.refinement`: more accurate with many samples, for many times the bytes.
         Only with exact counts, and where parties try the model.
     pairs : int, default=0
-        Rows of the hashes of pair sums, from 16 to 4096, see `model.pairs`: a more accurate model by seven more
+        Rows of the hashes of pair sums, from 16 to 4096, see `model.pairs`: a more accurate model by two more
         exchanges, of about 1.3 bytes for every pair of rows. Only with exact counts, where parties try the model, and
         without `refine_rounds`. 0: none.
     align : bool, default=False

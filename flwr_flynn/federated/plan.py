@@ -12,11 +12,10 @@ resume       the phase where a run stopped, and those after it
 
 In a secure run a phase "range" comes before the columns, phases "bins 1" to "bins 4" come before the histograms, and
 all but the evaluation are on the train channel. The refinement is phase "held-out" and a phase for each round, and
-phase "pairs" has "pair trial" and "pair scaling 1" to "pair scaling 5" behind it; a run that stopped in one of these
-begins them anew, for pairs with the selection before them. Left out are columns and histograms without a plan that
-derives specs from them; the selection for one candidate, where nobody tries the model, and for noisy counts; the
-refinement without `refine_rounds`, pairs without `pairs`, and their scaling for one class or more than 64; and the
-evaluation where nobody gets the model. The option `phases` takes the place of the whole plan.
+phase "pairs" has "pair trial" behind it; a run that stopped in one of these begins them anew, for pairs with the
+selection before them. Left out are columns and histograms without a plan that derives specs from them; the selection
+for one candidate, where nobody tries the model, and for noisy counts; the refinement without `refine_rounds`; pairs
+without `pairs`; and the evaluation where nobody gets the model. The option `phases` takes the place of the whole plan.
 """
 
 from __future__ import annotations
@@ -36,11 +35,9 @@ from flwr_flynn.federated.phases import (
     secure_columns,
     selection,
 )
-from flwr_flynn.federated.phases.pair_scaling import SCALINGS
 from flwr_flynn.federated.phases.secure import collect_secure
 from flwr_flynn.federated.protocol import TRAIN
 from flwr_flynn.federated.run_spec import Secure
-from flwr_flynn.model.matrix_scaling import is_scaled
 
 
 def phases_of(options: RunOptions) -> tuple[Phase, ...]:
@@ -69,17 +66,11 @@ def _default(options: RunOptions) -> list[Phase]:
         counts.phase_for(options),
         *([selection.SELECTION] if options.selects and not is_selected else []),
         *refinement.refinements(options.refine_rounds),
-        *_pairs(options),
+        *([pairs.PAIRS, pairs.PAIR_TRIAL] if options.pairs else []),
     ]
     if is_secure:  # SecAgg+ is a protocol of the train channel
         plan = [replace(phase, channel=TRAIN, collect=collect_secure) for phase in plan]
     return plan + ([evaluation.EVALUATION] if options.is_evaluated or options.hand_out else [])
-
-
-def _pairs(options: RunOptions) -> list[Phase]:
-    if not options.pairs:
-        return []
-    return [pairs.PAIRS, pairs.PAIR_TRIAL, *(SCALINGS if is_scaled(options.run_spec.n_classes) else [])]
 
 
 _ORDER = ("columns", "histograms", "counts", "selection", "held-out", "pairs", "evaluation")
@@ -90,7 +81,7 @@ def _rest(plan: list[Phase], stopped: str) -> list[Phase]:
     names = [phase.name for phase in plan]
     if stopped.startswith("refinement "):  # the weights are not saved
         stopped = "held-out"
-    elif stopped in (pairs.PAIR_TRIAL.name, *(each.name for each in SCALINGS)):  # the sums neither
+    elif stopped == pairs.PAIR_TRIAL.name:  # the sums neither
         stopped = pairs.PAIRS.name
     # With other options than before, the plan may leave out the very phase that was due.
     due = (stopped, *_ORDER[_ORDER.index(stopped) + 1 :]) if stopped in _ORDER else (stopped,)

@@ -1,14 +1,11 @@
 """Model file: an .npz without pickles that is written whole or not at all, and read whole or refused.
 
-Arrays of format 4, of one member of weight 1, of format 5, of several members or a different weight, of format 6, of a
-refined model, of format 7, of aligned samples, refined or not, of format 8, with pair sums, aligned or not, and of
-format 9, with a matrix besides:
+Arrays of format 10:
 
 ==============  =====================================================================================================
-``header``      JSON, as bytes: format, classes, feature_names, guarantee, and for each member spec, fingerprint,
-                rule, decay, temperature and noise; from format 5 on weight as well; in format 7 refined; in
-                formats 8 and 9 aligned, and pairs with specs, fingerprints, temperature, share, accuracy,
-                leverages and, in format 9, matrix
+``header``      JSON, as bytes: format, classes, feature_names, guarantee, refined, aligned; members, each with spec,
+                fingerprint, rule, decay, temperature, weight and noise; and pairs, null or specs, fingerprints,
+                temperature, share, accuracy and leverages
 ``counts_0``    counts of the first member in the narrowest integer type that holds them, unsigned if exact; then
                 ``counts_1`` and so on
 ``weights_0``   of a refined model the weights of the first member in the narrowest signed type; then ``weights_1``
@@ -21,8 +18,7 @@ format 9, with a matrix besides:
 ``digest``      SHA-256 of the other arrays, 32 bytes
 ==============  =====================================================================================================
 
-Several members of format 4, of an earlier version, are read, too, each of weight 1. Files come from anybody: sizes are
-known, and known to fit, before anything is allocated.
+Files come from anybody: sizes are known, and known to fit, before anything is allocated.
 """
 
 from __future__ import annotations
@@ -50,12 +46,8 @@ from flwr_flynn.model.model import Model, ModelMember, Readout
 from flwr_flynn.model.noise_record import Release
 from flwr_flynn.model.pair_readout import PairReadout, checked_pair_specs
 
-_FORMAT = 4  # of one member of weight 1
-_WEIGHTED_FORMAT = 5  # with the weight of each member
-_REFINED_FORMAT = 6  # with the weights of the active bits, too
-_ALIGNED_FORMAT = 7  # of aligned samples
-_PAIRS_FORMAT = 8  # with pair sums
-_MATRIX_FORMAT = 9  # and the matrix of their scores
+_FORMAT = 10
+_HEADER = {"format", "classes", "feature_names", "guarantee", "refined", "aligned", "members", "pairs"}
 _PAIRS_FIGURES = ("temperature", "share", "accuracy", "leverages")
 
 
@@ -64,18 +56,14 @@ def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | No
 
     An existing file keeps its permissions; a symbolic link is followed. `extra` is a record of the writer, for JSON.
     """
-    refined, pairs = model.refined is not None, model.pairs
-    weighted = bool(model.aligned or refined or pairs) or [member.weight for member in model.members] != [1.0]
-    number = _REFINED_FORMAT if refined else _WEIGHTED_FORMAT if weighted else _FORMAT
-    if pairs is not None:
-        number = _PAIRS_FORMAT if pairs.matrix is None else _MATRIX_FORMAT
-    elif model.aligned:
-        number = _ALIGNED_FORMAT
+    pairs = model.pairs
     header: dict[str, Any] = {
-        "format": number,
+        "format": _FORMAT,
         "classes": _labels_to_json(model.classes),
         "feature_names": None if model.feature_names is None else list(model.feature_names),
         "guarantee": model.guarantee,
+        "refined": model.refined is not None,
+        "aligned": model.aligned,
         "members": [
             {
                 "spec": member.spec.to_dict(),
@@ -83,21 +71,19 @@ def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | No
                 "rule": member.readout.rule,
                 "decay": member.readout.decay,
                 "temperature": member.readout.temperature,
+                "weight": member.weight,
                 "noise": [release.to_dict() for release in member.counts.noise],
             }
-            | ({"weight": member.weight} if weighted else {})
             for member in model.members
         ],
-    }
-    if pairs is not None:
-        header["aligned"] = model.aligned
-        header["pairs"] = {
+        "pairs": None
+        if pairs is None
+        else {
             "specs": [spec.to_dict() for spec in pairs.specs],
             "fingerprints": [flynn_hash(spec).fingerprint for spec in pairs.specs],
             **pairs.figures,
-        }
-    elif model.aligned:
-        header["refined"] = refined
+        },
+    }
     arrays = {"header": _json_bytes(header)}
     if extra is not None:
         arrays["extra"] = _json_bytes(extra)
@@ -156,19 +142,12 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
         # JSON takes up to some thirty times its length as Python objects.
         text = _read_npy(archive, "header", r"\|u1", max_bytes // 32)
         header = json.loads(text.tobytes())
-        has_matrix, aligned = header["format"] == _MATRIX_FORMAT, header["format"] == _ALIGNED_FORMAT
-        paired = has_matrix or header["format"] == _PAIRS_FORMAT
-        refined = (
-            boolean("refined", header.get("refined"), ModelFileError)
-            if aligned
-            else header["format"] == _REFINED_FORMAT
-        )
-        if paired:
-            aligned = boolean("aligned", header.get("aligned"), ModelFileError)
-        weighted = paired or aligned or refined or header["format"] == _WEIGHTED_FORMAT
-        if isinstance(header["format"], bool) or not (weighted or header["format"] == _FORMAT):
-            raise ModelFileError("format", f"from {_FORMAT} to {_MATRIX_FORMAT}", str(header["format"])[:20])
-        members = header["members"]
+        if type(header["format"]) is not int or header["format"] != _FORMAT:
+            raise ModelFileError("format", str(_FORMAT), str(header["format"])[:20])
+        if set(header) != _HEADER:
+            raise ModelFileError("header", ", ".join(sorted(_HEADER)), _first(sorted(header)))
+        refined, aligned = (boolean(name, header[name], ModelFileError) for name in ("refined", "aligned"))
+        members, paired = header["members"], header["pairs"] is not None
         if not isinstance(members, list):
             raise ModelFileError("members", "a list", type(members).__name__)
         counts_names = [f"counts_{index}" for index in range(len(members))]
@@ -184,7 +163,7 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
         specs = [HashSpec.from_dict(member["spec"]) for member in members]
         needed = sum(memory_needed(spec, len(classes)) for spec in specs)
         needed += sum(4 * len(classes) * spec.hash_dim for spec in specs if refined)
-        pair_specs = _pair_specs(header["pairs"], has_matrix) if paired else ()
+        pair_specs = _pair_specs(header["pairs"]) if paired else ()
         needed += sum(memory_needed(spec, len(classes)) for spec in pair_specs)
         if needed > max_bytes:
             raise ModelFileError("memory", f"at most {max_bytes / 2**20:.2g} MiB", f"about {needed / 2**20:.2g} MiB")
@@ -208,9 +187,8 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
         got = f"{digest.tobytes().hex()[:12]}... in an altered file"
         raise ModelFileError("digest", f"the SHA-256 of the contents, {contents.tobytes().hex()[:12]}...", got)
     extra = json.loads(extras[0].tobytes()) if extras else None
-    shares = [values["weight"] if weighted else 1.0 for values in members]
     model = Model(
-        tuple(_member(*parts, len(classes)) for parts in zip(specs, members, counts, shares, strict=True)),
+        tuple(_member(*parts, len(classes)) for parts in zip(specs, members, counts, strict=True)),
         classes,
         header["feature_names"],
         header["guarantee"],
@@ -223,9 +201,8 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
     return model, extra
 
 
-def _pair_specs(values: Any, has_matrix: bool) -> tuple[HashSpec, ...]:
-    names = {"specs", "fingerprints", *_PAIRS_FIGURES} | ({"matrix"} if has_matrix else set())
-    if not isinstance(values, dict) or set(values) != names or (has_matrix and values["matrix"] is None):
+def _pair_specs(values: Any) -> tuple[HashSpec, ...]:
+    if not isinstance(values, dict) or set(values) != {"specs", "fingerprints", *_PAIRS_FIGURES}:
         raise ModelFileError("pairs", "specs, fingerprints and figures", type(values).__name__)
     return checked_pair_specs([HashSpec.from_dict(spec) for spec in values["specs"]])
 
@@ -236,7 +213,7 @@ def _pairs(
     """Scores from pair sums, from their entry in the header and their arrays."""
     if values["fingerprints"] != [flynn_hash(spec).fingerprint for spec in specs]:
         raise ModelFileError("fingerprints", "the rows that this version draws", str(values["fingerprints"])[:24])
-    figures = [values[name] for name in (*_PAIRS_FIGURES, "matrix") if name in values]
+    figures = [values[name] for name in _PAIRS_FIGURES]
     return PairReadout(specs, weights.astype(np.int32), bias.astype(np.int64), *figures)
 
 
@@ -246,10 +223,8 @@ def _first(names: list[str]) -> str:
     return ", ".join(name[:40] for name in names[:8]) + more
 
 
-def _member(
-    spec: HashSpec, values: dict[str, Any], counts: npt.NDArray[Any], weight: Any, n_classes: int
-) -> ModelMember:
-    """Member from its spec, its entry in the header, its counts and its weight."""
+def _member(spec: HashSpec, values: dict[str, Any], counts: npt.NDArray[Any], n_classes: int) -> ModelMember:
+    """Member from its spec, its entry in the header and its counts."""
     if counts.shape != (n_classes, spec.hash_dim):
         raise ModelFileError("counts", f"shape {(n_classes, spec.hash_dim)}", f"shape {counts.shape}")
     if flynn_hash(spec).fingerprint != values["fingerprint"]:
@@ -259,7 +234,7 @@ def _member(
         spec,
         ClassCounts(counts, hash_nnz=spec.hash_nnz, spec_fingerprint=values["fingerprint"], noise=noise),
         Readout(values["rule"], values["decay"], values["temperature"]),
-        weight,
+        values["weight"],
     )
 
 

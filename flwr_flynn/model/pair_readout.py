@@ -1,10 +1,9 @@
 """Scores of a model from pair sums, a second opinion beside its members (`model.pairs`).
 
 A score of class l is s_l = bias_l + W'z, in units of 2**-18, with z the graded responses of the rows; without the
-sample itself, of class k, it is about (s_l - h_k [l is k]) / (1 - h_k), h_k the mean leverage of class k. A matrix
-(`model.matrix_scaling`) corrects what these scores confuse. Log probabilities of both opinions are averaged: the weight
-of the side whose leave-one-out balanced accuracy is x behind falls by a factor of about exp(-30 x), to a sixteenth of
-the other's at least.
+sample itself, of class k, it is about (s_l - h_k [l is k]) / (1 - h_k), h_k the mean leverage of class k. The log
+probabilities of both are averaged: the weight of the side whose leave-one-out balanced accuracy is x behind falls by a
+factor of about exp(-30 x), to a sixteenth of the other's at least.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from flwr_flynn.errors import DataError
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.leave_one_out import TEMPERATURES
-from flwr_flynn.model.matrix_scaling import checked_matrix, scaled
 from flwr_flynn.model.portable import log
 from flwr_flynn.model.scoring import Scores, falling_weight
 
@@ -68,11 +66,9 @@ class PairReadout:
     share : float
         Weight of their log probabilities; that of the model's members is 1 less this.
     accuracy : float, default=0.0
-        Leave-one-out balanced accuracy, about, of the scores without the matrix: the samples have taught the matrix.
+        Leave-one-out balanced accuracy of the scores, approximately.
     leverages : (L,) array-like of float, optional
         Mean leverage of the samples of each class, up to `LARGEST_LEVERAGE`; 0 by default. Kept read-only.
-    matrix : (L + 1, L) array-like of int, optional
-        Of `model.matrix_scaling`: it makes log odds of the scores. Kept read-only.
 
     Raises
     ------
@@ -87,7 +83,6 @@ class PairReadout:
     share: float
     accuracy: float = 0.0
     leverages: npt.ArrayLike | None = None
-    matrix: npt.ArrayLike | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "specs", checked_pair_specs(self.specs))
@@ -113,15 +108,16 @@ class PairReadout:
         leverages = leverages.astype(np.float64)
         leverages.flags.writeable = False
         object.__setattr__(self, "leverages", leverages)
-        if self.matrix is not None:
-            object.__setattr__(self, "matrix", checked_matrix(self.matrix, len(bias)))
         weights.flags.writeable = bias.flags.writeable = False
         object.__setattr__(self, "weights", weights)
         object.__setattr__(self, "bias", bias)
 
     def log_odds(self, X: Any, n_jobs: int | None = None) -> Scores:
         """Log probabilities of the classes up to a constant of each sample, (n, L) float64, for samples, (n, d)."""
-        return self._scaled(self._scores(X, n_jobs))
+        out = np.empty((X.shape[0], len(self.bias)))
+        for rows, scores in scored(self.specs, self.weights, self.bias, X, n_jobs):
+            out[rows] = scores / self.temperature
+        return out
 
     def left_out(
         self, X: Any, y: npt.NDArray[np.int64], n_per_class: npt.NDArray[np.int64], n_jobs: int | None = None
@@ -130,7 +126,7 @@ class PairReadout:
 
         `n_per_class`, (L,), are all samples that were summed.
         """
-        out = self._scores(X, n_jobs)
+        out = self.log_odds(X, n_jobs)
         logs = logs_of_shares(n_per_class)
         logs[np.isinf(logs)] = 0.0
         out += logs
@@ -138,23 +134,14 @@ class PairReadout:
         out[np.arange(len(y)), y] -= own / self.temperature
         out /= 1.0 - own[:, None]
         out -= logs
-        return self._scaled(out)
-
-    def _scores(self, X: Any, n_jobs: int | None) -> Scores:
-        out = np.empty((X.shape[0], len(self.bias)))
-        for rows, scores in scored(self.specs, self.weights, self.bias, X, n_jobs):
-            out[rows] = scores / self.temperature
         return out
-
-    def _scaled(self, scores: Scores) -> Scores:
-        return scores if self.matrix is None else scaled(scores, np.asarray(self.matrix))
 
     @property
     def figures(self) -> dict[str, Any]:
-        """Temperature, share, accuracy, leverages and the matrix, if there is one, by their names, for JSON."""
+        """Temperature, share, accuracy and leverages by their names, for JSON."""
         found = {name: getattr(self, name) for name in ("temperature", "share", "accuracy")}
         found["leverages"] = np.asarray(self.leverages).tolist()
-        return found if self.matrix is None else found | {"matrix": np.asarray(self.matrix).tolist()}
+        return found
 
     def sha256(self) -> str:
         """SHA-256 over all of it; the same for equal ones everywhere."""

@@ -31,7 +31,6 @@ from flwr_flynn.errors import CountsError
 from flwr_flynn.hashing.graded import LEVELS
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.leave_one_out import LOSS_UNIT, MAX_LOSS, TEMPERATURES, LeaveOneOutTables
-from flwr_flynn.model.matrix_scaling import N_EXCHANGES, Scaling, is_scaled, statistic_of
 from flwr_flynn.model.metrics import mean_recall
 from flwr_flynn.model.pair_readout import (
     BATCH,
@@ -224,17 +223,7 @@ def learn_pairs(
     sums = PairSums.from_data(specs, X, y, n_classes, n_jobs)
     fit, left_out = PairFit.of(sums), kept(X, y, sums.n_per_class, N_LEFT_OUT)
     tables = fit.tables(specs, X[left_out], y[left_out], n_jobs)
-    readout = fit.readout(specs, np.bincount(y[left_out], minlength=n_classes), tables, accuracy)
-    if readout is None or not is_scaled(n_classes):
-        return readout
-    y = y[left_out]
-    scores = readout.left_out(X[left_out], y, fit.n_per_class, n_jobs)
-    search = Scaling.of(n_classes)
-    for _ in range(N_EXCHANGES):
-        search = search.take(statistic_of(scores, y, fit.n_per_class, search.trial, search.known))
-        if search.is_done:
-            break
-    return readout if search.best is None else replace(readout, matrix=search.best)
+    return fit.readout(specs, np.bincount(y[left_out], minlength=n_classes), tables, accuracy)
 
 
 def _leverages(weights: Scores, by_class: Scores, mean: Scores, sizes: Sequence[int], leverage: float) -> Scores:

@@ -20,7 +20,7 @@ AUTO = HashPlan(4, 3, 60, "auto", hash_dim=64)
 WEIGHTED = HashPlan(4, 3, 60, "weighted", hash_dim=64)
 LARGE = HashPlan(4, 3, 5000, "auto")
 TWO = [SPEC, HashPlan(4, 3).specs()[0]]
-PAIRED = ["pairs", "pair trial", *(f"pair scaling {number}" for number in range(1, 6))]
+PAIRED = ["pairs", "pair trial"]
 NOISE = LaplaceCounts.for_spec(SPEC, 3, 1.0)
 
 

@@ -69,7 +69,7 @@ def test_files_are_plain_npz(path):
     with np.load(path, allow_pickle=False) as file:
         assert sorted(file) == ["counts_0", "digest", "header"]
         assert_array_equal(file["counts_0"], FlyNNClassifier.load(path).counts_.array)
-        assert json.loads(file["header"].tobytes())["format"] == 4
+        assert json.loads(file["header"].tobytes())["format"] == 10
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(path, monkeypatch):
@@ -178,12 +178,10 @@ def test_forging_works(path):
         (b"[" * 10**5, "file"),
         (b"\xff", "file"),
         (b"{}", "file"),
-        (set_to("format", value=10), "format"),
-        (set_to("format", value=9), "aligned"),  # which says whether it is aligned
-        (set_to("format", value=8), "aligned"),  # likewise
-        (set_to("format", value=7), "refined"),  # which says whether it is refined
-        (set_to("format", value=6), "arrays"),  # which has weights of the bits
-        (set_to("format", value=5), "file"),  # whose members have weights
+        *[(set_to("format", value=other), "format") for other in (4, 9, 11, "10", None)],
+        *[(set_to(name, value=bad), name) for name in ("refined", "aligned") for bad in (None, 1, "yes")],
+        (set_to("refined", value=True), "arrays"),  # without weights of the bits
+        (set_to("pairs", value={}), "arrays"),
         (set_to("format", value=True), "format"),
         (set_to("members", value=[]), "arrays"),
         (set_to("members", value=None), "members"),
@@ -295,7 +293,7 @@ def test_small_files_do_not_take_much_memory(path):
         {"header": set_to("members", 0, "spec", "hash_dim", value=2**31 - 1)},
         {"header": set_to("members", 0, "spec", value=wide | {"row_nnz": 2**31 - 1})},
         {"header": set_to("members", 0, "spec", value=wide)},
-        {"header": b'{"format": 4, "members": ' + b" " * 2**26 + b"}"},
+        {"header": b'{"format": 10, "members": ' + b" " * 2**26 + b"}"},
         {"counts": np.zeros((3, 2**24), np.uint8)},
     ]
     content = path.read_bytes()
@@ -376,7 +374,7 @@ RELEASE = {"name": 64 * "a", "variance": 1.0, "times": 1, "selected": False}
 @pytest.mark.parametrize(
     ("keys", "bad"),
     [
-        *[(("format",), bad) for bad in (1, 2, 5, True, None)],
+        *[(("format",), bad) for bad in (1, 4, 11, True, None)],
         *[
             (("members", 0, "noise"), bad)
             for bad in ([], None, [{}], [RELEASE | {"variance": -1.0}], [RELEASE, RELEASE], {"a": 1})
@@ -419,40 +417,14 @@ def header_of(path):
         return json.loads(file["header"].tobytes())
 
 
-def test_one_member_of_weight_1_is_a_file_of_format_4(path):
-    """Byte for byte what earlier versions wrote: no field is added."""
-    header = header_of(path)
-    assert header["format"] == 4
-    assert list(header["members"][0]) == ["spec", "fingerprint", "rule", "decay", "temperature", "noise"]
-    fields = ["n_features", "hash_dim", "row_nnz", "hash_nnz", "seed", "signed", "center", "scale"]
-    assert list(header["members"][0]["spec"]) == [*fields, "n_waves", "wave_frequency"]
-    assert FlyNNClassifier.load(path).model_.member.weight == 1.0
-
-
-def test_other_weights_and_several_members_are_files_of_format_5(tmp_path):
+def test_members_of_any_weights_come_back(tmp_path):
     path = tmp_path / "model.npz"
     both = two_members()
     for model in (both, replace(both, members=both.members[:1]), two_members(1.0, 1.0)):
         model_file.write(path, model)
         header = header_of(path)
-        assert header["format"] == 5
         assert [member["weight"] for member in header["members"]] == [member.weight for member in model.members]
         assert FlyNNClassifier.load(path).model_.members == model.members
-
-
-def test_several_members_of_format_4_have_weight_1(tmp_path):
-    path = tmp_path / "model.npz"
-    model_file.write(path, two_members())
-    with np.load(path) as file:
-        arrays = dict(file)
-    header = json.loads(arrays["header"].tobytes()) | {"format": 4}
-    for member in header["members"]:
-        del member["weight"]
-    arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
-    arrays["digest"] = model_file.digest_of(*[arrays[name] for name in ("header", "counts_0", "counts_1")])
-    with open(path, "wb") as stream:
-        np.savez(stream, **arrays)
-    assert FlyNNClassifier.load(path).model_.members == two_members(1.0, 1.0).members
 
 
 @pytest.mark.parametrize("bad", [0.0, -0.5, 1.5, 1e308, float("nan"), float("inf"), "0.5", True, None, [0.5], 10**400])
@@ -552,20 +524,8 @@ def test_models_with_pair_sums_come_back(tmp_path, n_members, aligned, has_align
         owned += ["gain", "offset"] * has_alignment
         assert sorted(file) == sorted(["header", "digest", "pairs", "bias", *counts, *owned])
         header = json.loads(file["header"].tobytes())
-    assert (header["format"], header["aligned"]) == (9, aligned)
-    figures = {"specs", "fingerprints", "temperature", "share", "accuracy", "leverages"}
-    assert header["pairs"].keys() == figures | {"matrix"}
-
-
-def test_pair_sums_without_a_matrix_come_back_as_from_version_0_6(tmp_path):
-    model = replace(two_members(), pairs=replace(PAIRS, matrix=None))
-    model_file.write(tmp_path / "m", model)
-    found = FlyNNClassifier.load(tmp_path / "m").model_
-    assert (found.sha256(), found.pairs.matrix) == (model.sha256(), None)
-    with np.load(tmp_path / "m", allow_pickle=False) as file:
-        header = json.loads(file["header"].tobytes())
-    assert header["format"] == 8
-    assert "matrix" not in header["pairs"]
+    assert (header["format"], header["aligned"]) == (10, aligned)
+    assert header["pairs"].keys() == {"specs", "fingerprints", "temperature", "share", "accuracy", "leverages"}
 
 
 @pytest.mark.parametrize("extreme", [0, 127, 128, -128, -129, 2**15, -(2**15), 2**24, -(2**24)])
@@ -612,15 +572,8 @@ NOT_PAIRS = {
     "no biases": (lambda _, arrays: arrays.pop("bias"), "arrays"),
     "one more": (put("pairs_1", lambda array: array), "arrays"),
     "refined as well": (put("weights_0", lambda array: array), "arrays"),
-    "in format 4": (lambda fields, _: fields.update(format=4), "arrays"),
-    "in format 5": (lambda fields, _: fields.update(format=5), "arrays"),
-    "in format 6": (lambda fields, _: fields.update(format=6), "arrays"),
-    "in format 7": (lambda fields, _: fields.update(format=7), "refined"),
-    "in format 8": (lambda fields, _: fields.update(format=8), "pairs"),
-    "in format 10": (lambda fields, _: fields.update(format=10), "format"),
-    "no matrix": (lambda fields, _: fields["pairs"].pop("matrix"), "pairs"),
-    "matrix None": (of_pairs("matrix", None), "pairs"),
-    "no word of alignment": (lambda fields, _: fields.pop("aligned"), "aligned"),
+    **{f"in format {n}": (lambda fields, _, n=n: fields.update(format=n), "format") for n in (4, 9, 11, True, "10")},
+    "no word of alignment": (lambda fields, _: fields.pop("aligned"), "header"),
     "an odd word of alignment": (lambda fields, _: fields.update(aligned=1), "aligned"),
     "an alignment of no aligned model": (put("gain", lambda _: np.ones(5)), "arrays"),
     "transposed": (put("pairs", lambda array: np.ascontiguousarray(array.T)), "pairs"),
@@ -644,16 +597,10 @@ NOT_PAIRS = {
     "biases of floats": (put("bias", lambda array: array.astype(float)), "bias"),
     "a bias too large": (put("bias", first_value(2**44 + 1)), "pairs"),
     "a bias too small": (put("bias", first_value(-(2**63))), "pairs"),
-    **{
-        f"matrix {bad}": (of_pairs("matrix", (np.array(bad) + np.eye(4, 3)).tolist() if bad == 0.5 else bad), "matrix")
-        for bad in (1, [1], 0.5, [[True] * 3] * 4, [[2**17] * 3] * 4, [[10**400] * 3] * 4)
-    },
-    **{f"matrix of {n} rows": (of_pairs("matrix", [[0] * 3] * n), "matrix") for n in (0, 3, 5)},
-    "rows of a matrix of different lengths": (of_pairs("matrix", [[0] * 3] * 3 + [[0]]), "matrix"),
     **{f"temperature {bad}": (of_pairs("temperature", bad), "pairs") for bad in (0.3, "1", True, None, [1.0], 10**400)},
     **{f"share {bad}": (of_pairs("share", bad), "share") for bad in (-0.1, 1.1, "1", True, None, float("nan"))},
     **{f"accuracy {bad}": (of_pairs("accuracy", bad), "accuracy") for bad in (-0.1, 1.1, "1", True, None, 10**400)},
-    "no figures": (lambda fields, _: fields.update(pairs=None), "pairs"),
+    "no figures": (lambda fields, _: fields.update(pairs=None), "arrays"),
     "a list of figures": (lambda fields, _: fields.update(pairs=[]), "pairs"),
     "no specs": (lambda fields, _: fields["pairs"].pop("specs"), "pairs"),
     "one figure more": (of_pairs("rule", "balanced"), "pairs"),

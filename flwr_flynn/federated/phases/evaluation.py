@@ -49,7 +49,6 @@ from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.model.candidates import suggest_decay
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts, memory_needed
-from flwr_flynn.model.matrix_scaling import MOST_CLASSES, N_EXCHANGES, Scaling, checked_matrix
 from flwr_flynn.model.metrics import summary
 from flwr_flynn.model.model import Model, ModelMember
 from flwr_flynn.model.pair_readout import LARGEST_BIAS, PairReadout, checked_pair_specs
@@ -204,11 +203,11 @@ def pairs_entries(run: RunSpec, pairs: PairReadout | None) -> dict[str, Scalar]:
 
 def announced_pairs(config: Config, run: RunSpec, arrays: Sequence[codec.Array], party: Party) -> PairReadout:
     """Scores from pair sums in a message that may come from anybody, with their weights as the one array."""
-    values = config.json("pairs", (80 + 10 * min(run.n_classes, MOST_CLASSES)) * (run.n_classes + 1) + 200)
-    expected = "biases, temperature, share, accuracy, leverages and perhaps a matrix"
-    if not isinstance(values, list) or len(values) not in (5, 6) or not isinstance(values[0], list):
+    values = config.json("pairs", 80 * (run.n_classes + 1) + 200)
+    expected = "biases, temperature, share, accuracy and leverages"
+    if not isinstance(values, list) or len(values) != 5 or not isinstance(values[0], list):
         raise PayloadError(key("pairs"), expected, type(values).__name__)
-    bias, temperature, share, accuracy, leverages, *matrix = values
+    bias, temperature, share, accuracy, leverages = values
     if not all(type(each) is int and abs(each) <= LARGEST_BIAS for each in bias) or len(bias) != run.n_classes:
         raise PayloadError(key("pairs"), f"{run.n_classes} biases up to {LARGEST_BIAS}", f"{len(bias)}, or larger ones")
     try:
@@ -223,8 +222,7 @@ def announced_pairs(config: Config, run: RunSpec, arrays: Sequence[codec.Array],
             type(each) not in (int, float) for each in (temperature, share, accuracy, *leverages)
         ):
             raise PayloadError(key("pairs"), expected, "other types")
-        found = checked_matrix(matrix[0], run.n_classes) if matrix else None
-        return PairReadout(specs, weights, np.array(bias, np.int64), temperature, share, accuracy, leverages, found)
+        return PairReadout(specs, weights, np.array(bias, np.int64), temperature, share, accuracy, leverages)
     except (DataError, SpecError) as error:
         if isinstance(error, PayloadError):
             raise
@@ -236,18 +234,6 @@ class Refined:
     """The result of a round of the refinement."""
 
     search: Search | None  # of the newest round alone
-    missing: dict[str, str]  # reasons of parties without an answer, by name
-
-
-SCALING_NAMES = tuple(f"pair scaling {number}" for number in range(1, N_EXCHANGES + 1))
-"""Phases of the scaling of pair sums."""
-
-
-@dataclass(frozen=True)
-class PairScaling:
-    """The result of an exchange of the scaling of pair sums."""
-
-    search: Scaling | None  # None where there is nothing to scale
     missing: dict[str, str]  # reasons of parties without an answer, by name
 
 
@@ -352,7 +338,7 @@ def refined_of(state: RunState, options: RunOptions) -> Weights | None:
 
 def is_of_pairs(name: str) -> bool:
     """True for the names of the phases of pair sums."""
-    return name in ("pairs", "pair trial", *SCALING_NAMES)
+    return name in ("pairs", "pair trial")
 
 
 def pairs_of(state: RunState, options: RunOptions) -> PairReadout | None:
@@ -360,9 +346,7 @@ def pairs_of(state: RunState, options: RunOptions) -> PairReadout | None:
     trial, saved = state.results.get("pair trial"), options.federation
     if trial is not None:
         found: PairReadout | None = trial.readout
-        searches = [each.search for each in state.results.values() if isinstance(each, PairScaling)]
-        best = None if not searches or searches[-1] is None else searches[-1].best
-        return found if found is None or best is None else replace(found, matrix=best)
+        return found
     return saved.pairs if saved is not None and state.results["counts"] is saved.totals else None
 
 

@@ -31,7 +31,7 @@ from flwr_flynn.federated.compression import (
 )
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
-from flwr_flynn.federated.phases.evaluation import SCALING_NAMES, PairScaling, members_run
+from flwr_flynn.federated.phases.evaluation import members_run
 from flwr_flynn.federated.phases.secure import Layout, Summed, largest_sum
 from flwr_flynn.federated.phases.selection import SummedTables, check_all, check_tables, counted_sizes, unpacked_tables
 from flwr_flynn.federated.protocol import EVALUATE, EXACT, SECURE, Array, Config, Reply, Scalar, key, register
@@ -40,7 +40,6 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import Tables
 from flwr_flynn.hashing.graded import LEVELS
 from flwr_flynn.model.leave_one_out import LOSS_UNIT, MAX_LOSS, TEMPERATURES, LeaveOneOutTables
-from flwr_flynn.model.matrix_scaling import is_scaled
 from flwr_flynn.model.pair_readout import (
     LARGEST_BIAS,
     LARGEST_LEVERAGE,
@@ -279,16 +278,7 @@ def _solved(state: RunState, batch: Batch[PairSums], context: Context) -> RunSta
     is_empty = fit.n_per_class == 0
     if is_empty.all() or state.results["counts"].parts[0].n_per_class[is_empty].any():
         # The scores would speak against a class that they never saw: there are none then, and no trial.
-        return _with_trial(state, PairTrial(None, missing))
-    return state
-
-
-def _with_trial(state: RunState, trial: PairTrial) -> RunState:
-    """The state with the result of the trial; without a readout there is nothing to scale."""
-    state = state.with_result(PAIR_TRIAL.name, trial)
-    if trial.readout is None and is_scaled(state.run_spec.n_classes):
-        for name in SCALING_NAMES:
-            state = state.with_result(name, PairScaling(None, {}))
+        return state.with_result(PAIR_TRIAL.name, PairTrial(None, missing))
     return state
 
 
@@ -308,7 +298,7 @@ def _judged(state: RunState, batch: Batch[Tables], context: Context) -> RunState
     accuracy = None if selection is None else selection.accuracy
     readout = result.fit.readout(result.run.specs, left_out[0], LeaveOneOutTables(*tables), accuracy)
     silent = {name: why for name, why in context.unheard(batch.passed).items() if name not in result.missing}
-    return _with_trial(state, PairTrial(readout, silent))
+    return state.with_result(PAIR_TRIAL.name, PairTrial(readout, silent))
 
 
 def summed(state: RunState) -> frozenset[str]:

@@ -25,7 +25,6 @@ from flwr_flynn.federated.party import Party, PartyOptions
 from flwr_flynn.federated.phases.counts import phase_for
 from flwr_flynn.federated.phases.evaluation import EVALUATION as HANDING_OUT
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
-from flwr_flynn.federated.phases.pair_scaling import SCALINGS
 from flwr_flynn.federated.phases.pairs import PAIR_TRIAL, PAIRS, PairsRequest, PairTrialRequest
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Config, Reply
 from flwr_flynn.federated.roster import Member
@@ -34,8 +33,6 @@ from flwr_flynn.federated.run_spec import RunSpec, deflated_specs, mode_of
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.leave_one_out import TEMPERATURES
-from flwr_flynn.model.matrix_scaling import Scaling
-from flwr_flynn.model.matrix_scaling import statistic_of as statistic_of_scores
 from flwr_flynn.model.pair_readout import LARGEST_BIAS, LARGEST_LEVERAGE, LARGEST_WEIGHT, PairReadout
 from flwr_flynn.model.pairs import PairFit, PairSums, learn_pairs, memory_of_pairs, pair_specs
 from flwr_flynn.model.scoring import Readout
@@ -48,8 +45,7 @@ from tests.raising import raises
 
 ROWS = 64
 PHASES = ["pairs", "pair trial"]
-SCALED = [phase.name for phase in SCALINGS]
-EXCHANGES = [*PHASES, *SCALED]
+EXCHANGES = PHASES
 POOLED = FlyNNClassifier(hash_dim=64, pairs=ROWS).fit(X, LABELS)
 assert POOLED.model_.pairs is not None
 OWN = pair_specs([SPEC], ROWS)
@@ -94,7 +90,7 @@ def test_every_driver_ends_in_the_model_of_the_pool(driver: str, split: str) -> 
     names = ["columns", "histograms", "counts", "selection", *EXCHANGES, "evaluation"]
     assert [phase.name for phase in run.phases] == names
     assert set(run.state.results) == set(names)
-    assert (run.num_rounds, run.counted.missing) == (6 + len(SCALED), {})
+    assert (run.num_rounds, run.counted.missing) == (6, {})
     assert digest(run) == POOLED.model_.sha256()
     found = readout_of(run)
     assert found is not None
@@ -119,7 +115,7 @@ def test_a_spec_of_one_s_own_has_pair_sums_alike(changes: dict[str, Any], rows: 
 def test_of_many_samples_some_judge_and_the_split_does_not_decide_which(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = learn_pairs(OWN, X, Y, 3, None)
     phases = "flwr_flynn.federated.phases"
-    for module in (f"{phases}.pairs", f"{phases}.pair_scaling", "flwr_flynn.model.pairs"):
+    for module in (f"{phases}.pairs", "flwr_flynn.model.pairs"):
         monkeypatch.setattr(f"{module}.N_LEFT_OUT", 60)
     some = learn_pairs(OWN, X, Y, 3, None)
     assert whole is not None
@@ -133,7 +129,7 @@ def test_of_many_samples_some_judge_and_the_split_does_not_decide_which(monkeypa
 
 def test_phases_of_one_s_own_may_have_pair_sums() -> None:
     plain = RunOptions(**options(SPEC, decay=0.5))
-    own = (phase_for(plain), PAIRS, PAIR_TRIAL, *SCALINGS, HANDING_OUT)
+    own = (phase_for(plain), PAIRS, PAIR_TRIAL, HANDING_OUT)
     run = in_process(options(SPEC, decay=0.5, phases=own), parts())
     assert digest(run) == digest(in_process(options(SPEC, decay=0.5), parts()))
 
@@ -152,10 +148,7 @@ def test_the_parties_get_the_very_model_that_the_server_has() -> None:
 
 
 @pytest.mark.parametrize("how", ["failed", "gone", "silent"])
-@pytest.mark.parametrize(
-    "phases",
-    [[name] for name in (*PHASES, "pair scaling 1", "pair scaling 3")] + [["pair scaling 2", "pair scaling 4"]],
-)
+@pytest.mark.parametrize("phases", [[name] for name in PHASES], ids=str)
 def test_a_party_lost_in_an_exchange_is_missing_from_that_alone(phases: list[str], how: str) -> None:
     steps = counted()
     reasons = {"failed": "failed: no", "gone": "not there to be asked", "silent": "no reply"}
@@ -179,13 +172,7 @@ def test_a_party_lost_in_an_exchange_is_missing_from_that_alone(phases: list[str
     tried = judged["pair trial"]
     expected = fit.readout(OWN, np.bincount(Y[tried]), fit.tables(OWN, X[tried], Y[tried]), None)
     assert expected is not None
-    search = Scaling.of(3)
-    for name in SCALED:
-        here = judged[name]
-        scores = expected.left_out(X[here], Y[here], fit.n_per_class)
-        statistic = statistic_of_scores(scores, Y[here], fit.n_per_class, search.trial, search.known)
-        search = search.take(statistic, frozenset(["3"] if here.all() else []))
-    expected, found = replace(expected, matrix=search.best), readout_of(run)
+    found = readout_of(run)
     assert found is not None
     assert (found.sha256(), found.accuracy) == (expected.sha256(), expected.accuracy)
     assert digest(run) == replace(PLAIN.model.model_, pairs=expected).sha256()
