@@ -71,7 +71,12 @@ class FederationSettings(RunSettings):
         "all",
     )
     min_available: int = setting(0, "parties to wait for before the first round; 0: all of the simulation", low=0)
-    min_parties: int = setting(0, "parties that must be counted in the end; 0: `min-available`", low=0)
+    min_parties: int = setting(
+        0,
+        "parties that must be counted in the end, and must reply in each phase behind the counts for it to change the "
+        "model; 0: `min-available`",
+        low=0,
+    )
     groups: int = setting(
         0,
         "sum the counts in at most so many random groups of parties, and leave out groups that make the model worse on "

@@ -75,7 +75,8 @@ class RunOptions:
     classes : sequence of str or of int
         The class labels, all different. A party with another label refuses.
     min_parties : int
-        Parties that must be counted in the end.
+        Parties that must be counted in the end, and must reply in each phase behind the counts: where fewer do, the
+        model stays as it was before that phase.
     max_examples_per_party : int, optional
         Refuse counts of more samples; by default of more than a 1024th of the sum's capacity.
     decay : float or "auto", default="auto"

@@ -2,8 +2,9 @@
 
 Both strategies drive a `Run`: they carry what `Run.ask` returns to the parties, and hand the replies to `Run.take`.
 Counts that a party sent stay in the sum; every later phase goes on with the answers of the parties that are there, and
-reports the others as missing. Counting goes on in every later round for parties that are not counted yet; where it adds
-one, the phases after it are done again. Only parties that were asked are heard.
+reports the others as missing. A phase behind the counts that fewer than `min_parties` answer leaves the model as it is.
+Counting goes on in every later round for parties that are not counted yet; where it adds one, the phases after it are
+done again. Replies of parties that were not asked are ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from flwr_flynn.federated.collect import Batch, first_of_each
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.groups import GroupedCounts
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.phase import ALL, COUNTED, NEW, Context, Phase, RunState
+from flwr_flynn.federated.phase import ALL, COUNTED, NEW, SAMPLE, Context, Phase, RunState
 from flwr_flynn.federated.phases.evaluation import kept_specs, model_of
 from flwr_flynn.federated.phases.secure import LEAST_PARTIES, Summed, check_room
 from flwr_flynn.federated.plan import phases_of
@@ -247,8 +248,11 @@ class Run:
         phase, roster, start = ask.phase, self._roster(ask.phase), self._start(ask.phase)
         failed = failures.reasons([cid for cid in ask.cids if cid not in batch.replies])
         accepted = self.options.accept_failures or not (failures or failed or batch.refused)
+        n_answered, needed = len(batch.replies.keys() - batch.refused.keys()), self._needed_in(phase)
         if not accepted:
             batch = batch.without(start, "set aside with its round, because others failed")
+        elif n_answered < needed:
+            batch = batch.without(start, f"set aside: {n_answered} of at least {needed} parties replied")
         try:
             theirs = figures(list(batch.passed.values())) if figures is not None and batch.passed else {}
         except BaseException:  # the replies may come again
@@ -272,6 +276,12 @@ class Run:
         if self.options.on_phase is not None:
             self.options.on_phase(self)
         return Taken(phase, batch, missing, names, accepted, theirs)
+
+    def _needed_in(self, phase: Phase) -> int:
+        """Parties that must answer a phase behind the counts; 0 for other phases, and if no results are asked for."""
+        if phase.audience == SAMPLE and self.options.is_evaluated:
+            return max(1, int(self.options.min_parties * (self.options.fraction_evaluate or 1.0)))
+        return self.options.min_parties if phase.audience == COUNTED else 0
 
     def _go_on(self, phase: Phase, batch: Batch[Any], missing: dict[str, str], names: dict[str, str]) -> None:
         if phase.is_counting:

@@ -324,7 +324,7 @@ def test_the_table_shows_the_selection(tmp_path: Path) -> None:
         "selection equal NO",
     } <= rows
     table = reports.table(REPORT | {"selection": selection | {"accuracies": []}}, tmp_path)
-    assert "none: no party with samples replied" in table
+    assert "none: too few parties with samples replied" in table
 
 
 def test_the_table_shows_the_refinement(tmp_path: Path) -> None:

@@ -443,7 +443,7 @@ def test_results_with_own_frequencies_are_beside_those_of_the_model() -> None:
 
 @pytest.mark.parametrize("joined", [3, "text", None, b"1234567", b"\xff" * 9, b"\x05" + bytes(7) + b"junk!"])
 def test_a_statistic_that_is_none_costs_its_sender_alone(joined: Any) -> None:
-    strategy = counted()
+    strategy = counted(min_parties=1)
     res = eval_res(None, 3, **{STATISTIC: joined})
     tried(strategy, [(Proxy("1"), eval_res(GOOD)), (Proxy("2"), res)], asked="3")
     assert strategy.evaluation["examples"] == 10
@@ -471,7 +471,7 @@ def test_a_failed_evaluation_leaves_its_reasons() -> None:
 
 
 def test_figures_are_those_of_the_present_counts() -> None:
-    strategy = counted()
+    strategy = counted(min_parties=1)
     tried(strategy, [(Proxy("1"), eval_res(GOOD))])
     take(strategy, 2, [(Proxy("3"), fit_res([], 0))])
     assert strategy.evaluation["examples"] == 10  # nobody was added

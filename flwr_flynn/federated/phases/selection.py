@@ -23,6 +23,7 @@ from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import check_packed, pack_numbers, unpack_numbers
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
+from flwr_flynn.federated.phases.evaluation import members_of
 from flwr_flynn.federated.phases.secure import Layout, Summed, largest_sum
 from flwr_flynn.federated.protocol import EVALUATE, EXACT, SECURE, Array, Config, Reply, Scalar, key, register
 from flwr_flynn.federated.roster import Member
@@ -31,6 +32,7 @@ from flwr_flynn.federated.statistics import CountsOfSpecs, Tables
 from flwr_flynn.model.candidates import candidate_readouts
 from flwr_flynn.model.leave_one_out import LOSS_UNIT, MAX_LOSS, TEMPERATURES, hashed_batches, leave_one_out_tables
 from flwr_flynn.model.metrics import mean_recall
+from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.scoring import Readout
 from flwr_flynn.model.selection import Choice, best_temperature, choose
 from flwr_flynn.model.subsample import N_LEFT_OUT, kept
@@ -195,10 +197,12 @@ def select(
     missing: dict[str, str],
     max_members: int,
     n_aligned: int = 0,
+    before: Sequence[ModelMember] = (),
 ) -> Selection:
-    """The best candidates by the sum of the replies. Without samples it is the first spec with the suggested decay.
+    """The best candidates by the sum of the replies.
 
-    The specs of aligned samples, the last `n_aligned`, are chosen from if the best of them is better than all others.
+    Without samples these are the members `before`, of a saved run, or else the first spec with the suggested decay. The
+    specs of aligned samples, the last `n_aligned`, are chosen from if the best of them is better than all others.
     """
     n_per_class, correct, losses = np.zeros(1, np.int64), [np.zeros((1, 1), np.int64)], []
     if total is not None and total.tables[0].any():
@@ -210,6 +214,9 @@ def select(
         among = correct[first:] if first else correct[:n_plain]
     choices = [replace(each, spec=each.spec + first) for each in choose(among, n_per_class, max_members)]
     readouts = [candidates[choice.spec][choice.readout] for choice in choices]
+    if before and not losses:
+        choices = [Choice(i, 0, member.weight) for i, member in enumerate(before)]
+        readouts = [member.readout for member in before]
     accuracies: tuple[tuple[float, ...], ...] = ()
     if losses:
         found = [best_temperature(losses[choice.spec][choice.readout]) for choice in choices]
@@ -253,8 +260,10 @@ def _start(state: RunState, context: Context) -> Tables:
 
 def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
     missing = context.unheard(batch.passed)
-    candidates, most = _candidates_of(state, context), context.options.max_members
-    selection = select(candidates, batch.total, len(batch.passed), missing, most, state.run_spec.n_aligned)
+    candidates, options = _candidates_of(state, context), context.options
+    before = members_of(state, options) if options.has_members else ()
+    n_parties, n_aligned = len(batch.passed), state.run_spec.n_aligned
+    selection = select(candidates, batch.total, n_parties, missing, options.max_members, n_aligned, before)
     return state.with_result("selection", selection)
 
 
