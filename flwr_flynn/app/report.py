@@ -371,7 +371,7 @@ def _hash_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     if selection is None:
         return rows
     if not selection["accuracies"]:
-        return [*rows, ("selection", "none: too few parties with samples replied; members and decay do not follow from it")]
+        return [*rows, ("selection", "none: too few parties with samples replied")]
     best = [f"{max(each):.4f}" for each in selection["accuracies"]]
     decays, examples = len(selection["candidates"][0]), selection["examples"]
     if len(best) == 1:
