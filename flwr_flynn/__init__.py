@@ -18,6 +18,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from flwr_flynn._version import __version__ as __version__
+
 if TYPE_CHECKING:
     from flwr_flynn.errors import AggregationError, FlyNNError
     from flwr_flynn.flower import message
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
     from flwr_flynn.model.candidates import HashPlan
     from flwr_flynn.model.classifier import FlyNNClassifier
     from flwr_flynn.model.counts import ClassCounts
-
-__version__ = "0.7.0"
 
 __all__ = [
     "AggregationError",

@@ -27,8 +27,8 @@ from flwr_flynn import HashPlan
 from flwr_flynn.app.data.datasets import Share
 from flwr_flynn.federated.algorithm import federate
 from flwr_flynn.federated.codec import write_tensors
+from flwr_flynn.federated.model_codec import packed_weights
 from flwr_flynn.federated.options import RunOptions, RunOptionsDict
-from flwr_flynn.federated.phases.evaluation import packed_weights
 from flwr_flynn.federated.run import Run, Taken
 from flwr_flynn.model.candidates import EFFORTS
 from simulations import gradients

@@ -19,32 +19,23 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
+from flwr_flynn.federated.access import NOISY_EXAMPLES
 from flwr_flynn.federated.compression import pack, pack_numbers, pack_signed, sealed, unpack_numbers, unpack_signed
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.party import NOISY_EXAMPLES, Party, PartyOptions, Samples
+from flwr_flynn.federated.outcome import searched
+from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.phase import Context
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
-from flwr_flynn.federated.phases.evaluation import EvaluationRequest, searched
+from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.histograms import BothHistograms, HistogramsRequest
 from flwr_flynn.federated.phases.pairs import PairsRequest, PairTrialRequest
 from flwr_flynn.federated.phases.refinement import HeldOutRequest, RefinementRequest
 from flwr_flynn.federated.phases.secure import Summed
 from flwr_flynn.federated.phases.secure_columns import BinsRequest, RangeRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
-from flwr_flynn.federated.protocol import (
-    EVALUATE,
-    PARTY,
-    PHASE,
-    REFUSED,
-    STATISTIC,
-    TRAIN,
-    Config,
-    Reply,
-    Request,
-    key,
-    request_of,
-)
+from flwr_flynn.federated.protocol import EVALUATE, PARTY, PHASE, REFUSED, STATISTIC, TRAIN, Config, Reply, key
+from flwr_flynn.federated.request import Request, request_of
 from flwr_flynn.federated.roster import Roster
 from flwr_flynn.federated.run import Failures, Run
 from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure

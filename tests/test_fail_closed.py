@@ -27,7 +27,8 @@ from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.histograms import HistogramsRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
-from flwr_flynn.federated.protocol import PARTY, PHASE, REFUSED, TRAIN, Reply, Request, key
+from flwr_flynn.federated.protocol import PARTY, PHASE, REFUSED, TRAIN, Reply, key
+from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.run import Failures, Run
 from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure
 from flwr_flynn.federated.statistics import CountsOfSpecs

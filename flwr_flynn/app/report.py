@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-import flwr_flynn
+from flwr_flynn._version import __version__
 from flwr_flynn.app.config import RunConfig
 from flwr_flynn.app.data import datasets
 from flwr_flynn.federated.federation_file import Federation, summary
 from flwr_flynn.federated.forecast import forecast
 from flwr_flynn.federated.groups import GroupedCounts
-from flwr_flynn.federated.phases.evaluation import Refined, is_of_pairs, pairs_of, searched
+from flwr_flynn.federated.outcome import Refined, is_of_pairs, pairs_of, searched
 from flwr_flynn.federated.phases.histograms import Histograms
 from flwr_flynn.federated.phases.selection import Selection
 from flwr_flynn.federated.run import Run
@@ -95,7 +95,7 @@ def compiled(
         "rule": model.rule,
         "settings": {row.key: getattr(config, row.name) for row in RunConfig.rows()},
         "versions": {name: version(name) for name in ("flwr", "numpy", "scipy", "numba", "scikit-learn")}
-        | {"flwr-flynn": flwr_flynn.__version__, "python": platform.python_version()},
+        | {"flwr-flynn": __version__, "python": platform.python_version()},
     }
     if parties is not None:
         shares = datasets.simulated_shares(config, parties)

@@ -16,9 +16,9 @@ from flwr_flynn.app.data.partition import CLASS_ASSIGNMENTS, GROUP_MODES, PARTIT
 from flwr_flynn.app.settings import Settings, as_setting, setting, whole_numbers
 from flwr_flynn.errors import SpecError
 from flwr_flynn.federated.options import MOST_ROUNDS
-from flwr_flynn.federated.phases.columns import foreseen
 from flwr_flynn.model.candidates import EFFORTS, HashPlan
 from flwr_flynn.model.column_moments import SCALINGS
+from flwr_flynn.model.derived_specs import foreseen
 from flwr_flynn.model.pair_readout import LEAST_ROWS, MOST_ROWS
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import MECHANISMS, NEIGHBOURS

@@ -34,7 +34,7 @@ from flwr_flynn.app.data.readers import ENDINGS, ending
 from flwr_flynn.app.privacy_setup import default_folder, private_plan, run_mechanism, training_points
 from flwr_flynn.errors import AggregationError, ConfigError, FlyNNError, WriteError
 from flwr_flynn.federated.federation_file import Federation, exclusive
-from flwr_flynn.federated.phases.columns import ColumnsRequest, foreseen
+from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.evaluation import EVALUATION
 from flwr_flynn.federated.phases.histograms import USUAL_BINS, HistogramsRequest
 from flwr_flynn.federated.phases.secure import ENTRY_BYTES, bound_for, check_room
@@ -49,6 +49,7 @@ from flwr_flynn.flower.secagg import workflow
 from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.counts import memory_needed
+from flwr_flynn.model.derived_specs import foreseen
 from flwr_flynn.model.pairs import memory_of_pairs
 from flwr_flynn.model.weight_search import BYTES_PER_WEIGHT
 
@@ -145,9 +146,8 @@ def _keeper(path: Path, run_id: str) -> Callable[[Run], None]:
     """The function that keeps the state of a run after each phase, once its candidates are known."""
 
     def keep(run: Run) -> None:
-        # Rounds of the refinement are not kept: a run that stopped in them begins them anew.
-        refines = run.due is not None and run.due.name.startswith("refinement")
-        if run.is_specified and run.due is not None and not refines:
+        # A phase whose run would begin at an earlier one has its state in the file already.
+        if run.is_specified and run.due is not None and run.due_if_resumed == run.due.name:
             first = not path.exists()
             if _try_to_write([], lambda: run.federation(run_id).save(path)) and first:
                 log(logging.INFO, "FlyNN: should the run stop now, action = resume goes on from %s", path)

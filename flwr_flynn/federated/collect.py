@@ -12,7 +12,8 @@ from typing import Any, Generic
 
 from flwr_flynn.errors import FlyNNError, PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.protocol import PARTY, REFUSED, SECONDS, Reply, Request
+from flwr_flynn.federated.protocol import PARTY, REFUSED, SECONDS, Reply
+from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import Member, Roster, clean
 from flwr_flynn.federated.statistics import S
 

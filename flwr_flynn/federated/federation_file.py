@@ -17,9 +17,9 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -40,14 +40,12 @@ from flwr_flynn.model.refinement import Weights
 from flwr_flynn.model.scoring import Readout
 from flwr_flynn.privacy import mechanism_from_dict
 
-if TYPE_CHECKING:
-    from flwr_flynn.federated.options import RunOptions
-    from flwr_flynn.federated.phase import RunState
-
 _FORMAT = 3
 _LONGEST = 64  # characters of a name, a node or a run
 _HEX = re.compile("[0-9a-f]{64}")
-_AFTER_REFINEMENT = ("evaluation", "")  # phases that are due then
+AFTER_REFINEMENT = ("evaluation", "")
+"""Phases that are due when refinement and pair sums are over."""
+
 _KEPT = ("name", "node", "key", "sizes", "sha256", "run")  # of a member; the size and time of a reply are not
 
 
@@ -99,7 +97,7 @@ class Federation:
             raise ModelFileError("totals", f"{len(self.run_spec.specs)}, one for each spec", len(self.totals.parts))
         if not isinstance(self.phase, str) or len(self.phase) > 64 or not self.phase.isprintable():
             raise ModelFileError("phase", "a name of at most 64 characters on one line", type(self.phase).__name__)
-        if (self.refined is not None or self.pairs is not None) and self.phase not in _AFTER_REFINEMENT:
+        if (self.refined is not None or self.pairs is not None) and self.phase not in AFTER_REFINEMENT:
             raise ModelFileError("phase", "evaluation, or none, with a refined model or pair sums", self.phase)
         members = sorted(self.members, key=lambda member: (member.name, member.node))
         object.__setattr__(self, "members", tuple(members))
@@ -127,30 +125,6 @@ class Federation:
             sizes = [have + more for have, more in zip(sizes, member.sizes, strict=True)]
         if any(counts.n_per_class.tolist() != sizes for counts in self.totals.parts):
             raise ModelFileError("roster", "members with as many samples of each class as the counts", "other numbers")
-
-    @classmethod
-    def of_run(cls, state: RunState, options: RunOptions, members: Sequence[Member], phase: str) -> Federation:
-        """The state of a run; after its selection that of the selected specs."""
-        from flwr_flynn.federated.phases.evaluation import is_of_pairs, kept_specs, members_of, pairs_of, refined_of
-
-        if is_of_pairs(phase):
-            # They depend on candidates that are not selected, too, and on the accuracy: a later run selects anew.
-            phase = "selection" if "selection" in state.results else phase
-            state = state.without(["selection"])
-        run, totals, chosen = state.run_spec, state.results["counts"], members_of(state, options)
-        # A search that is not over is not saved: a later run begins it anew.
-        is_over = phase in _AFTER_REFINEMENT
-        refined, pairs = (refined_of(state, options), pairs_of(state, options)) if is_over else (None, None)
-        if phase == "" or "selection" in state.results or options.has_members:
-            indices = kept_specs(state, options)
-            run, totals = run.only(indices), CountsOfSpecs(tuple(totals.parts[index] for index in indices))
-            members = [replace(m, sha256=tuple(m.sha256[i] for i in indices)) if m.sha256 else m for m in members]
-            weights = [member.weight for member in chosen]
-            readouts = [member.readout for member in chosen]
-            return cls(run, totals, members, readouts, weights, phase, refined=refined, pairs=pairs)
-        refined, pairs = (refined, pairs) if len(run.specs) == 1 else (None, None)
-        readouts = [chosen[0].readout] * len(run.specs)
-        return cls(run, totals, members, readouts, (), phase, options.max_members, refined, pairs)
 
     @property
     def is_selected(self) -> bool:

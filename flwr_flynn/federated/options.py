@@ -5,26 +5,21 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, Protocol, TypedDict
 
 from flwr_flynn._validation import boolean, integer, number, one_of
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.groups import MOST_GROUPS, Grouping, Judge
 from flwr_flynn.federated.labels import Label
-from flwr_flynn.federated.phase import Phase
-from flwr_flynn.federated.phases.columns import foreseen
-from flwr_flynn.federated.phases.secure import LEAST_PARTIES
 from flwr_flynn.federated.roster import Identify, unknown
-from flwr_flynn.federated.run_spec import Plain, RunSpec, Secure, mode_of
+from flwr_flynn.federated.run_spec import LEAST_PARTIES, Plain, RunSpec, Secure, mode_of
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import HashPlan
+from flwr_flynn.model.derived_specs import foreseen
 from flwr_flynn.model.pair_readout import LEAST_ROWS, MOST_ROWS
 from flwr_flynn.model.scoring import given_readout
 from flwr_flynn.privacy import Mechanism
-
-if TYPE_CHECKING:
-    from flwr_flynn.federated.run import Run
 
 PURPOSES = ("train", "join", "withdraw", "evaluate", "resume")
 """Make a new federation; or start from a saved one to add parties, take them out, hand it out, or go on with it."""
@@ -32,6 +27,18 @@ PURPOSES = ("train", "join", "withdraw", "evaluate", "resume")
 
 MOST_ROUNDS = 1000
 """Rounds of the refinement, at most."""
+
+
+class PlannedPhase(Protocol):
+    """The part of a `federated.phase.Phase` that options look at."""
+
+    @property
+    def name(self) -> str:
+        """Key of its result in the state."""
+
+    @property
+    def is_counting(self) -> bool:
+        """True for the counting."""
 
 
 class RunOptionsDict(TypedDict, total=False):
@@ -59,8 +66,8 @@ class RunOptionsDict(TypedDict, total=False):
     groups: int
     trusted: tuple[Any, Any] | None
     group_seed: str | None
-    phases: Sequence[Phase] | None
-    on_phase: Callable[[Run], object] | None
+    phases: Sequence[PlannedPhase] | None
+    on_phase: Callable[[Any], object] | None
 
 
 @dataclass(frozen=True)
@@ -162,8 +169,8 @@ class RunOptions:
     groups: int = 0
     trusted: tuple[Any, Any] | None = field(default=None, repr=False)
     group_seed: str | None = field(default=None, repr=False)
-    phases: Sequence[Phase] | None = None
-    on_phase: Callable[[Run], object] | None = None
+    phases: Sequence[PlannedPhase] | None = None
+    on_phase: Callable[[Any], object] | None = None
     run_spec: RunSpec = field(init=False)
     grouping: Grouping | None = field(init=False, default=None, repr=False)
     judge: Judge | None = field(init=False, default=None, repr=False)

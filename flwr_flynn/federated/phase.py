@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flwr_flynn.federated.collect import Batch, Collect, collect_each
-from flwr_flynn.federated.protocol import Request
+from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import Roster
 from flwr_flynn.federated.run_spec import RunSpec
-
-if TYPE_CHECKING:
-    from flwr_flynn.federated.options import RunOptions
 
 
 @dataclass(frozen=True)
@@ -78,6 +76,10 @@ class Phase:
     audience : {"all", "new", "counted", "sample"}, default="all"
     among : callable, optional
         state -> cids, of which alone the phase asks; for audience "counted".
+    derives_specs : bool, default=False
+        True where the specs of the run follow from the phase: before it nothing of a run can be kept.
+    resumes_at : tuple of str, default=()
+        Earlier phases of which the first in the plan is where a run that stopped in this phase begins anew.
     """
 
     name: str
@@ -89,3 +91,9 @@ class Phase:
     is_counting: bool = False
     audience: str = ALL
     among: Callable[[RunState], Collection[str]] | None = None
+    derives_specs: bool = False
+    resumes_at: tuple[str, ...] = ()
+
+    def resumed_at(self, names: Collection[str]) -> str:
+        """Name of the phase at which a run that stopped in this one begins anew; `names` are those of its plan."""
+        return next((name for name in self.resumes_at if name in names), self.name)

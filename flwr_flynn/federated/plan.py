@@ -20,7 +20,9 @@ without `pairs`; and the evaluation where nobody gets the model. The option `pha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
 
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.options import RunOptions
@@ -42,52 +44,53 @@ from flwr_flynn.federated.run_spec import Secure
 
 def phases_of(options: RunOptions) -> tuple[Phase, ...]:
     """The phases of a run with these options, in order."""
-    plan = list(options.phases) if options.phases is not None else _default(options)
+    if options.phases is not None:
+        own = cast(Sequence[Phase], options.phases)
+        entries = [(phase, True) for phase in own]
+    else:
+        entries = _entries(options)
+    plan = [phase for phase, is_included in entries if is_included]
     if isinstance(options.run_spec.mode, Secure) and options.purpose == "train":
         clear = [phase.name for phase in plan if phase.channel == TRAIN and phase.collect is not collect_secure]
         if clear:
             raise ConfigError("phases", "phases of secure sums alone on the train channel", ", ".join(clear))
     if options.purpose == "evaluate":
-        return tuple(phase for phase in plan if phase is evaluation.EVALUATION)
+        plan = [phase for phase in plan if phase is evaluation.EVALUATION]
     if options.purpose == "resume" and options.federation is not None:
-        return tuple(_rest(plan, options.federation.phase))
+        plan = _rest(entries, options.federation.phase)
     return tuple(plan)
 
 
-def _default(options: RunOptions) -> list[Phase]:
-    is_secure = isinstance(options.run_spec.mode, Secure)
-    saved = options.federation if options.purpose == "resume" and options.has_members else None
-    is_selected = saved is not None and saved.phase not in ("counts", "selection")
-    learned = [] if options.plan is None else [*([secure_columns.RANGE] if is_secure else []), columns.COLUMNS]
-    if options.plan is not None and options.plan.needs_histograms:
-        learned += secure_columns.BINS if is_secure else [histograms.HISTOGRAMS]
-    plan = [
-        *learned,
-        counts.phase_for(options),
-        *([selection.SELECTION] if options.selects and not is_selected else []),
-        *refinement.refinements(options.refine_rounds),
-        *([pairs.PAIRS, pairs.PAIR_TRIAL] if options.pairs else []),
+def _entries(options: RunOptions) -> list[tuple[Phase, bool]]:
+    """All phases that a run can have, in order, each with True where this run has it."""
+    is_secure, hash_plan = isinstance(options.run_spec.mode, Secure), options.plan
+    is_binned = hash_plan is not None and hash_plan.needs_histograms
+    before = [
+        (secure_columns.RANGE, hash_plan is not None and is_secure),
+        (columns.COLUMNS, hash_plan is not None),
+        *((phase, is_binned) for phase in (secure_columns.BINS if is_secure else [histograms.HISTOGRAMS])),
+        (counts.phase_for(options), True),
+        (selection.SELECTION, options.selects and not _is_selected(options)),
+        *((phase, options.refine_rounds > 0) for phase in refinement.refinements(options.refine_rounds)),
+        *((phase, options.pairs > 0) for phase in (pairs.PAIRS, pairs.PAIR_TRIAL)),
     ]
     if is_secure:  # SecAgg+ is a protocol of the train channel
-        plan = [replace(phase, channel=TRAIN, collect=collect_secure) for phase in plan]
-    return plan + ([evaluation.EVALUATION] if options.is_evaluated or options.hand_out else [])
+        before = [(replace(phase, channel=TRAIN, collect=collect_secure), is_in) for phase, is_in in before]
+    return [*before, (evaluation.EVALUATION, options.is_evaluated or options.hand_out)]
 
 
-_ORDER = ("columns", "histograms", "counts", "selection", "held-out", "pairs", "evaluation")
+def _is_selected(options: RunOptions) -> bool:
+    """True for a run that goes on behind its selection."""
+    saved = options.federation if options.purpose == "resume" and options.has_members else None
+    return saved is not None and saved.phase not in ("counts", "selection")
 
 
-def _rest(plan: list[Phase], stopped: str) -> list[Phase]:
-    """The phases of a plan from the one where a run stopped; "" stands for a finished run."""
-    names = [phase.name for phase in plan]
-    if stopped.startswith("refinement "):  # the weights are not saved
-        stopped = "held-out"
-    elif stopped == pairs.PAIR_TRIAL.name:  # the sums neither
-        stopped = pairs.PAIRS.name
-    # With other options than before, the plan may leave out the very phase that was due.
-    due = (stopped, *_ORDER[_ORDER.index(stopped) + 1 :]) if stopped in _ORDER else (stopped,)
-    first = next((names.index(name) for name in due if name in names), None)
-    if first is not None:
-        return plan[first:]
-    if stopped and stopped not in _ORDER:
+def _rest(entries: Sequence[tuple[Phase, bool]], stopped: str) -> list[Phase]:
+    """The phases of a plan from the one where a run stopped, or from the next that there is; "": a finished run."""
+    names = [phase.name for phase, _ in entries]
+    if stopped and stopped not in names:
         raise ConfigError("phases", f"a plan with {stopped}, where the run stopped", ", ".join(names) or "none")
-    return []
+    first = names.index(stopped) if stopped else len(names)
+    if stopped:
+        first = names.index(entries[first][0].resumed_at([phase.name for phase, is_in in entries if is_in]))
+    return [phase for phase, is_included in entries[first:] if is_included]

@@ -13,20 +13,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from flwr_flynn import __version__
+from flwr_flynn._version import __version__
 from flwr_flynn.errors import AggregationError, ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch, first_of_each
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.groups import GroupedCounts
 from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.outcome import federation_of, kept_specs, model_of
 from flwr_flynn.federated.phase import ALL, COUNTED, NEW, SAMPLE, Context, Phase, RunState
-from flwr_flynn.federated.phases.evaluation import kept_specs, model_of
-from flwr_flynn.federated.phases.secure import LEAST_PARTIES, Summed, check_room
+from flwr_flynn.federated.phases.secure import Summed, check_room
 from flwr_flynn.federated.plan import phases_of
-from flwr_flynn.federated.protocol import EVALUATE, PHASE, PREFIX, TRAIN, UNKEPT, VERSION, Reply, Request, Scalar
+from flwr_flynn.federated.protocol import EVALUATE, PHASE, PREFIX, TRAIN, UNKEPT, VERSION, Reply, Scalar
+from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import NO_REPLY, Member, Roster, clean
-from flwr_flynn.federated.run_spec import Secure
+from flwr_flynn.federated.run_spec import LEAST_PARTIES, Secure
 from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts
@@ -167,6 +168,11 @@ class Run:
         done = self.state.results.keys()
         left = (each for each in self.phases if each.name not in done or (each.is_counting and not self.is_enough))
         return next(left, None)
+
+    @property
+    def due_if_resumed(self) -> str:
+        """Name of the phase that is due if the run goes on later, from its file; "" at the end."""
+        return "" if self.due is None else self.due.resumed_at([phase.name for phase in self.phases])
 
     def phase(self, channel: str) -> Phase | None:
         """The phase for a channel's next step: the one that is due, or the counting of late parties."""
@@ -350,7 +356,7 @@ class Run:
     def is_specified(self) -> bool:
         """True if no phase is left that derives the specs."""
         before = self.phases[: self.phases.index(self.counting)] if self.counting else ()
-        return all(phase.name in self.state.results for phase in before if phase.name in _DERIVING)
+        return all(phase.name in self.state.results for phase in before if phase.derives_specs)
 
     def require_specs(self) -> None:
         """Raise an `AggregationError` while the specs wait for the sums of the columns."""
@@ -401,14 +407,12 @@ class Run:
         before = self.options.federation
         if self.counting is None and before is not None and self.options.purpose == "evaluate":
             return before
-        due = "" if self.due is None else self.due.name
+        due, state = self.due_if_resumed, self.state.with_result("counts", self.totals)  # of no samples before it
+        if self.due is not None and due != self.due.name:
+            state = state.without([due])
         gone = {member.node for member in self.left_out}
         members = [replace(m, run=m.run or run) for m in self.counted.members if m.node not in gone]
-        state = self.state.with_result("counts", self.totals)  # those of no samples before the counting
-        return Federation.of_run(state, self.options, members, due)
-
-
-_DERIVING = ("columns", "histograms")  # phases that change the specs
+        return federation_of(state, self.options, members, due)
 
 
 def _rounds(phases: Sequence[Phase]) -> int:

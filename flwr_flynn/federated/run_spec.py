@@ -24,6 +24,9 @@ from flwr_flynn.privacy import Mechanism, mechanism_from_dict
 LARGEST_BOUND = 2**29
 """The largest bound of a secure sum: it has room for three parties."""
 
+LEAST_PARTIES = 3
+"""Parties of a secure sum: in a sum of two, each sees the other's counts."""
+
 MAX_SPECS = 16
 """Specs of one run, at most: each costs every party a hash of all its samples."""
 

@@ -18,7 +18,7 @@ from flwr.client import Client, NumPyClient
 from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, NDArrays, Scalar, Status, ndarrays_to_parameters
 from flwr.common.logger import log
 
-import flwr_flynn
+from flwr_flynn._version import __version__
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec, phases
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
@@ -132,8 +132,8 @@ class FlyNNClient(NumPyClient):
 @cache
 def _tell_package() -> None:
     """Log once in a process which package runs: what Flower installs for an app comes before what was there."""
-    folder = Path(flwr_flynn.__file__).resolve().parent
-    log(INFO, "FlyNN: flwr-flynn %s in %s, Flower %s", flwr_flynn.__version__, folder, version("flwr"))
+    folder = Path(__file__).resolve().parents[1]
+    log(INFO, "FlyNN: flwr-flynn %s in %s, Flower %s", __version__, folder, version("flwr"))
 
 
 class _Wire(Client):

@@ -14,14 +14,14 @@ from typing import Any
 from flwr.common.logger import log
 
 from flwr_flynn.federated.forecast import forecast
+from flwr_flynn.federated.outcome import Refined, searched
 from flwr_flynn.federated.phases.columns import Columns
-from flwr_flynn.federated.phases.evaluation import Evaluation, Refined, searched
+from flwr_flynn.federated.phases.evaluation import Evaluation
 from flwr_flynn.federated.phases.histograms import Histograms
-from flwr_flynn.federated.phases.secure import LEAST_PARTIES
 from flwr_flynn.federated.phases.selection import Selection
 from flwr_flynn.federated.protocol import TRAIN
 from flwr_flynn.federated.run import Run, Taken
-from flwr_flynn.federated.run_spec import RunSpec, Secure
+from flwr_flynn.federated.run_spec import LEAST_PARTIES, RunSpec, Secure
 from flwr_flynn.model.column_checks import listed
 
 Line = tuple[int, str]

@@ -20,7 +20,8 @@ from flwr_flynn.app.data.datasets import private_share
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
-from flwr_flynn.federated.protocol import PARTY, PHASE, REFUSED, UNKEPT, Request
+from flwr_flynn.federated.protocol import PARTY, PHASE, REFUSED, UNKEPT
+from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.run_spec import Noisy, RunSpec
 from flwr_flynn.flower import records
 from flwr_flynn.flower.client import FlyNNClient

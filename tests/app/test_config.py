@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from flwr_flynn.app.config import POLICY_KEYS, NodeConfig, RunConfig
 from flwr_flynn.errors import ConfigError
-from flwr_flynn.federated.phases.columns import foreseen
+from flwr_flynn.model.derived_specs import foreseen
 from tests.raising import raises
 
 ROOT = Path(__file__).parents[2]

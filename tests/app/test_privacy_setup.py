@@ -19,12 +19,13 @@ from flwr_flynn.app.config import NodeConfig, RunConfig
 from flwr_flynn.app.privacy_setup import private_plan, run_mechanism, simulated_budget
 from flwr_flynn.errors import AggregationError, ConfigError, DataError, PayloadError
 from flwr_flynn.federated import codec
+from flwr_flynn.federated.access import NOISY_EXAMPLES
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.party import NOISY_EXAMPLES
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
-from flwr_flynn.federated.protocol import PHASE, REFUSED, TRAIN, Config, Reply, Request, key
+from flwr_flynn.federated.protocol import PHASE, REFUSED, TRAIN, Config, Reply, key
+from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.run import Failures, Run, Taken
 from flwr_flynn.federated.run_spec import Noisy, RunSpec
 from flwr_flynn.federated.statistics import CountsOfSpecs
@@ -150,7 +151,7 @@ def test_a_failed_count_costs_nothing_and_does_not_say_why(
 
     client = party(tmp_path)
     with monkeypatch.context() as patch, caplog.at_level(logging.ERROR, logger="flwr"):
-        patch.setattr("flwr_flynn.federated.party.count", fails)
+        patch.setattr("flwr_flynn.federated.access.count", fails)
         assert refusal(client) == "phase counts failed at this party"
     assert "secret" in caplog.text
     assert client.party.options.budget.spent() == (0.0, 0.0)

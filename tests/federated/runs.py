@@ -19,7 +19,8 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import federate, party_of, reply_of
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
-from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, Answer, Reply, Request
+from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, Answer, Reply
+from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run import Ask, Failures, Run, Taken
 from flwr_flynn.flower.client import FlyNNClient

@@ -14,12 +14,12 @@ from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import PartyOptions
-from flwr_flynn.federated.phases.columns import foreseen
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN
 from flwr_flynn.federated.run import Run
 from flwr_flynn.model.candidates import HashPlan, candidate_readouts, suggest_decay
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts, memory_needed
+from flwr_flynn.model.derived_specs import foreseen
 from flwr_flynn.model.selection import fit_members
 from tests.federated.runs import (
     DRIVERS,

@@ -19,7 +19,8 @@ from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.phase import Context, RunState
 from flwr_flynn.federated.plan import phases_of
-from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Answer, Config, Reply, register, request_of
+from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Answer, Config, Reply
+from flwr_flynn.federated.request import register, request_of
 from flwr_flynn.federated.run import Run
 from tests.federated.runs import (
     AUTO,

@@ -15,7 +15,8 @@ import scipy.sparse as sp
 
 from flwr_flynn.errors import ConfigError, PayloadError, PrivacyError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.party import NOISY_EXAMPLES, Party, PartyOptions, Samples, no_mask
+from flwr_flynn.federated.access import NOISY_EXAMPLES, no_mask
+from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
@@ -34,9 +35,8 @@ from flwr_flynn.federated.protocol import (
     Answer,
     Config,
     Reply,
-    Request,
-    register,
 )
+from flwr_flynn.federated.request import Request, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure
 from flwr_flynn.federated.statistics import CountsOfSpecs, Tables

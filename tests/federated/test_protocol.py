@@ -15,7 +15,8 @@ from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, JoinRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
-from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, VERSION, Config, Reply, key, register, request_of
+from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, VERSION, Config, Reply, key
+from flwr_flynn.federated.request import register, request_of
 from tests.raising import raises
 
 REQUESTS = {

@@ -16,8 +16,8 @@ from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.outcome import is_of_pairs, searched
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
-from flwr_flynn.federated.phases.evaluation import is_of_pairs, searched
 from flwr_flynn.federated.phases.secure import LARGEST_BOUND, Layout, largest_sum, of_vector, room, to_vector
 from flwr_flynn.federated.protocol import REFUSED, TRAIN
 from flwr_flynn.federated.run import Ask, Run, Taken

@@ -18,7 +18,7 @@ from flwr_flynn.federated.phases.counts import CountsRequest, no_counts
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.histograms import BothHistograms, HistogramsRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest, candidates_for
-from flwr_flynn.federated.protocol import Request
+from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import CountsOfSpecs, Tables

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flwr_flynn.federated.phases.evaluation import searched
+from flwr_flynn.federated.outcome import searched
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN
 from flwr_flynn.flower.logging import plan_lines, progress, taken_lines
 from flwr_flynn.model.candidates import HashPlan

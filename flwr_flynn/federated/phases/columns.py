@@ -10,20 +10,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.errors import ConfigError, DataError, PayloadError, SpecError
+from flwr_flynn.errors import ConfigError, PayloadError
+from flwr_flynn.federated.access import SampleAccess
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import check_packed, pack_numbers, unpack_numbers
 from flwr_flynn.federated.labels import Label, checked_classes, checked_names, codes_of
-from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.phase import Context, Phase, RunState
 from flwr_flynn.federated.phases.secure import Layout, Summed, announced_bound
-from flwr_flynn.federated.protocol import TRAIN, Array, Config, Reply, Scalar, key, register
+from flwr_flynn.federated.protocol import TRAIN, Array, Config, Reply, Scalar, key
+from flwr_flynn.federated.request import register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import MAX_CHARS, announced_names
-from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.candidates import HashPlan
-from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import MOST_LIMBS, ColumnMoments
+from flwr_flynn.model.derived_specs import derive_specs, no_samples
 
 
 @register
@@ -69,7 +68,7 @@ class ColumnsRequest(Summed[ColumnMoments]):
         }
 
     @classmethod
-    def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> ColumnsRequest:
+    def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> ColumnsRequest:
         try:
             n_features, classes = config.integer("n_features", 1, 2**31 - 1), config.json("classes", MAX_CHARS)
             by_class, least = config.boolean("by_class"), config.integer("min_examples", 1)
@@ -81,7 +80,7 @@ class ColumnsRequest(Summed[ColumnMoments]):
         party.check_memory(request.memory_needed, f"sums of {request.n_features} columns, {request.n_rows} classes")
         return request
 
-    def measured(self, party: Party) -> tuple[ColumnMoments, int]:
+    def measured(self, party: SampleAccess) -> tuple[ColumnMoments, int]:
         X, codes = party.labelled(lambda y: codes_of(self.classes, y), self.n_features)
         least = max(self.min_examples, party.options.min_examples)
         if not self.by_class:
@@ -157,45 +156,6 @@ def check_sizes(sizes: npt.NDArray[np.int64], announced: int, most: int, least: 
         raise PayloadError(field, f"classes of fewer than {least} examples to be left out", f"{few} of them")
 
 
-def derive_specs(
-    plan: HashPlan, sums: ColumnMoments, histograms: ColumnHistograms | None = None
-) -> tuple[tuple[HashSpec, ...], str]:
-    """Specs of a plan that `needs_sums`, and "" or the reason why they are unscaled."""
-    reason = _trouble(sums)
-    if not reason and histograms is not None and not histograms.n_examples:
-        reason = "no party sent the histograms of any sample"
-    if not reason:
-        try:
-            return plan.specs(sums, histograms), ""
-        except (SpecError, DataError) as error:
-            reason = str(error)
-    return unscaled(plan).specs(), reason
-
-
-def _trouble(sums: ColumnMoments) -> str:
-    return "" if sums.n_examples else "no party sent the sums of any sample"
-
-
-def foreseen(plan: HashPlan) -> tuple[HashSpec, ...]:
-    """Specs of the number and the sizes of the plan's; only what is learned of the columns may change."""
-    unscaled(plan).specs()
-    if not plan.needs_sums:
-        return plan.specs()
-    samples = np.repeat(np.arange(3.0)[:, None], plan.n_features, axis=1)
-    one = np.zeros(3, np.int64)  # one class is enough
-    histograms = ColumnHistograms.from_data(samples, one, 1) if plan.needs_histograms else None
-    return plan.specs(ColumnMoments.from_data(samples, one, 1), histograms)
-
-
-def unscaled(plan: HashPlan) -> HashPlan:
-    """The plan without anything that is learned of the columns."""
-    if not plan.needs_sums:
-        return plan
-    # row_nnz may be meant for waves, of which there can be more than columns.
-    row_nnz = None if plan.row_nnz is None else min(plan.row_nnz, plan.n_features)
-    return replace(plan, scaling=None, row_nnz=row_nnz)
-
-
 @dataclass(frozen=True)
 class Columns:
     """The result of the phase."""
@@ -224,11 +184,11 @@ def _nothing(state: RunState, context: Context) -> ColumnMoments:
 def _fold(state: RunState, batch: Batch[ColumnMoments], context: Context) -> RunState:
     plan = context.options.plan
     assert plan is not None  # request_of raises without one
-    trouble = _trouble(batch.total)
+    trouble = no_samples(batch.total)
     if not plan.needs_histograms:
         specs, trouble = derive_specs(plan, batch.total)
         state = replace(state, run_spec=replace(state.run_spec, specs=context.options.counted_specs(specs)))
     return state.with_result(COLUMNS.name, Columns(batch.total, dict(context.missing), trouble))
 
 
-COLUMNS = Phase("columns", TRAIN, request_of, _nothing, _fold)
+COLUMNS = Phase("columns", TRAIN, request_of, _nothing, _fold, derives_specs=True)

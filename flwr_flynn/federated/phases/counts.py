@@ -9,26 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
+from flwr_flynn.federated.access import NOISY_EXAMPLES, SampleAccess
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.groups import GroupedCounts, Grouping
-from flwr_flynn.federated.party import NOISY_EXAMPLES, Party
+from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import ALL, NEW, Context, Phase, RunState
 from flwr_flynn.federated.phases.secure import Layout, Summed
-from flwr_flynn.federated.protocol import EXACT, NOISY, SECURE, TRAIN, Answer, Config, Reply, Scalar, register
+from flwr_flynn.federated.protocol import EXACT, NOISY, SECURE, TRAIN, Answer, Config, Reply, Scalar
+from flwr_flynn.federated.request import register
 from flwr_flynn.federated.roster import Member, Roster
 from flwr_flynn.federated.run_spec import Noisy, Plain, RunSpec, Secure
 from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.model.counts import ClassCounts
-
-if TYPE_CHECKING:
-    from flwr_flynn.federated.options import RunOptions
 
 
 def no_counts(run: RunSpec) -> CountsOfSpecs:
@@ -71,7 +69,7 @@ class CountsRequest(SummedCounts):
     phase = "counts"
 
     @classmethod
-    def from_config(cls, config: Config, arrays: Sequence[codec.Array], party: Party) -> CountsRequest:
+    def from_config(cls, config: Config, arrays: Sequence[codec.Array], party: SampleAccess) -> CountsRequest:
         request = cls(RunSpec.from_config(config))
         party.check_run(request.run, config, cls.phase, request.discloses, request.is_withdrawal)
         return request
@@ -80,7 +78,7 @@ class CountsRequest(SummedCounts):
     def discloses(self) -> str:
         return {Plain.name: EXACT, Noisy.name: NOISY, Secure.name: SECURE}[self.run.mode.name]
 
-    def compute(self, party: Party) -> Answer:
+    def compute(self, party: SampleAccess) -> Answer:
         mode, mechanism = self.run.mode, self.run.mechanism
         if mechanism is not None:
             released = party.release(self.run, recall=self.is_withdrawal)
@@ -95,7 +93,7 @@ class CountsRequest(SummedCounts):
             return super().of_parts(parts, n_parties)
         return CountsOfSpecs((self.run.mechanism.received(parts[0], self.run.hasher.fingerprint, n_parties),))
 
-    def measured(self, party: Party) -> tuple[CountsOfSpecs, int]:
+    def measured(self, party: SampleAccess) -> tuple[CountsOfSpecs, int]:
         inputs, codes = party.inputs(self.run)
         progress = party.progress(len(codes) * len(self.run.specs))
         counts = tuple(

@@ -15,18 +15,20 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.errors import ConfigError, DataError, PayloadError
+from flwr_flynn.federated.access import SampleAccess
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import check_packed, pack_numbers, unpack_numbers
 from flwr_flynn.federated.labels import Label, checked_classes, checked_names, codes_of
-from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.phase import Context, Phase, RunState
-from flwr_flynn.federated.phases.columns import Columns, check_sizes, derive_specs
-from flwr_flynn.federated.protocol import TRAIN, Answer, Array, Config, Reply, Request, Scalar, key, register
+from flwr_flynn.federated.phases.columns import Columns, check_sizes
+from flwr_flynn.federated.protocol import TRAIN, Answer, Array, Config, Reply, Scalar, key
+from flwr_flynn.federated.request import Request, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import MAX_CHARS, announced_names, announced_reference
 from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.column_histograms import ColumnHistograms
+from flwr_flynn.model.derived_specs import derive_specs
 
 _MOST_CELLS = 2**24  # of one party: they take 128 MiB a column of numbers
 _CELL_BYTES = 64  # that a cell takes while it is made, roughly
@@ -105,7 +107,7 @@ class HistogramsRequest(Request[BothHistograms]):
         return [self.center]
 
     @classmethod
-    def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> HistogramsRequest:
+    def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> HistogramsRequest:
         if len(arrays) != 1 or arrays[0].dtype.str != "<f8" or arrays[0].ndim != 1 or not len(arrays[0]):
             got = ", ".join(f"{array.dtype.str} {array.shape}" for array in arrays[:3]) or "none"
             raise PayloadError("center", "one float64 array of shape (features,)", got)
@@ -123,14 +125,14 @@ class HistogramsRequest(Request[BothHistograms]):
         party.check_memory(request.memory_needed, what)
         return request
 
-    def samples(self, party: Party) -> tuple[Any, npt.NDArray[np.int64], int]:
+    def samples(self, party: SampleAccess) -> tuple[Any, npt.NDArray[np.int64], int]:
         """The party's samples, their class codes, and the fewest samples of a bin."""
         X, codes = party.labelled(lambda y: codes_of(self.classes, y), self.n_features)
         n_values = X.shape[0] * self.n_features
         party.check_memory(_CELL_BYTES * min(n_values, _MOST_CELLS), f"histograms of {self.n_features} columns")
         return X, codes, max(self.min_examples, party.options.min_examples)
 
-    def compute(self, party: Party) -> Answer:
+    def compute(self, party: SampleAccess) -> Answer:
         X, codes, least = self.samples(party)
         alignment = party.alignment(self.reference, X, codes)
         if alignment is None:
@@ -241,4 +243,4 @@ def fold(state: RunState, batch: Batch[BothHistograms], context: Context) -> Run
     return replace(state, run_spec=run).with_result(HISTOGRAMS.name, result)
 
 
-HISTOGRAMS = Phase("histograms", TRAIN, request_of, _nothing, fold)
+HISTOGRAMS = Phase("histograms", TRAIN, request_of, _nothing, fold, derives_specs=True)

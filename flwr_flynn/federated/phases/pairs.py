@@ -21,6 +21,7 @@ import numpy as np
 
 from flwr_flynn.errors import DataError, PayloadError, PrivacyError
 from flwr_flynn.federated import codec
+from flwr_flynn.federated.access import SampleAccess
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import (
     check_packed,
@@ -29,12 +30,12 @@ from flwr_flynn.federated.compression import (
     unpack,
     unpack_signed,
 )
-from flwr_flynn.federated.party import Party
+from flwr_flynn.federated.outcome import members_run
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
-from flwr_flynn.federated.phases.evaluation import members_run
 from flwr_flynn.federated.phases.secure import Layout, Summed, largest_sum
 from flwr_flynn.federated.phases.selection import SummedTables, check_all, check_tables, counted_sizes, unpacked_tables
-from flwr_flynn.federated.protocol import EVALUATE, EXACT, SECURE, Array, Config, Reply, Scalar, key, register
+from flwr_flynn.federated.protocol import EVALUATE, EXACT, SECURE, Array, Config, Reply, Scalar, key
+from flwr_flynn.federated.request import register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import Tables
@@ -72,10 +73,10 @@ class PairsRequest(Summed[PairSums]):
         return {**self.run.to_config()}
 
     @classmethod
-    def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> PairsRequest:
+    def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> PairsRequest:
         return cls(admitted(config, party, cls.phase))
 
-    def measured(self, party: Party) -> tuple[PairSums, int]:
+    def measured(self, party: SampleAccess) -> tuple[PairSums, int]:
         (X, *_), codes = party.inputs(self.run)  # hashes are all of aligned samples, or none
         run, progress = self.run, party.progress(len(codes))
         sums = PairSums.from_data(run.specs, X, codes, run.n_classes, party.options.n_jobs, progress)
@@ -142,7 +143,7 @@ def _checked(products: Array, sums: Array, sizes: Array) -> PairSums:
     return PairSums(products, sums, sizes)
 
 
-def admitted(config: Config, party: Party, phase: str) -> RunSpec:
+def admitted(config: Config, party: SampleAccess, phase: str) -> RunSpec:
     """The run of a request about pair sums that a party answers; a `FlyNNError` if it does not."""
     run = RunSpec.from_config(config)
     try:
@@ -176,13 +177,13 @@ class PairTrialRequest(SummedTables):
         return [pack_signed(self.fit.weights)]
 
     @classmethod
-    def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> PairTrialRequest:
+    def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> PairTrialRequest:
         run = admitted(config, party, cls.phase)
         check_packed(arrays, 1, "weights", "one packed array")
         weights = unpack_signed(arrays[0], (n_rows_of(run), run.n_classes), LARGEST_WEIGHT).astype(np.int32)
         return cls(run, PairFit(weights, *_figures(config, run.n_classes)))
 
-    def measured(self, party: Party) -> tuple[Tables, int]:
+    def measured(self, party: SampleAccess) -> tuple[Tables, int]:
         (X, *_), codes = party.inputs(self.run)
         totals = [np.zeros(shape, np.int64) for shape in self.shapes]
         for rows in batches_of_kept(X, codes, self.fit.n_per_class, N_LEFT_OUT):
@@ -307,5 +308,15 @@ def summed(state: RunState) -> frozenset[str]:
     return result.heard
 
 
-PAIRS = Phase("pairs", EVALUATE, _ask, _no_sums, _solved, audience=COUNTED)
-PAIR_TRIAL = Phase("pair trial", EVALUATE, _ask_trial, _no_tables, _judged, audience=COUNTED, among=summed)
+# They depend on candidates that are not selected, too, and on the selection's accuracy, which are not saved.
+PAIRS = Phase("pairs", EVALUATE, _ask, _no_sums, _solved, audience=COUNTED, resumes_at=("selection",))
+PAIR_TRIAL = Phase(
+    "pair trial",
+    EVALUATE,
+    _ask_trial,
+    _no_tables,
+    _judged,
+    audience=COUNTED,
+    among=summed,
+    resumes_at=("selection", "pairs"),
+)

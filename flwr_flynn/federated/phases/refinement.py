@@ -22,25 +22,23 @@ import numpy as np
 
 from flwr_flynn.errors import CountsError, PayloadError
 from flwr_flynn.federated import codec
+from flwr_flynn.federated.access import SampleAccess
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import check_packed, pack_signed, unpack_signed
-from flwr_flynn.federated.party import Party
-from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
-from flwr_flynn.federated.phases.counts import SummedCounts, no_counts
-from flwr_flynn.federated.phases.evaluation import (
-    Refined,
+from flwr_flynn.federated.model_codec import (
     check_room_for_weights,
-    classifier_of,
-    members_of,
-    members_run,
     packed_weights,
     readouts_of,
     readouts_text,
     unpacked_weights,
 )
+from flwr_flynn.federated.outcome import Refined, classifier_of, members_of, members_run
+from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
+from flwr_flynn.federated.phases.counts import SummedCounts, no_counts
 from flwr_flynn.federated.phases.secure import Layout, Summed, largest_sum
 from flwr_flynn.federated.phases.selection import check_all, counted_sizes
-from flwr_flynn.federated.protocol import EVALUATE, EXACT, SECURE, Array, Config, Reply, Scalar, key, register
+from flwr_flynn.federated.protocol import EVALUATE, EXACT, SECURE, Array, Config, Reply, Scalar, key
+from flwr_flynn.federated.request import register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import CountsOfSpecs
@@ -71,12 +69,12 @@ class HeldOutRequest(SummedCounts):
     channel = EVALUATE
 
     @classmethod
-    def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> HeldOutRequest:
+    def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> HeldOutRequest:
         run = RunSpec.from_config(config)
         party.check_run(run, config, cls.phase, EXACT if run.bound is None else SECURE)
         return cls(run)
 
-    def measured(self, party: Party) -> tuple[CountsOfSpecs, int]:
+    def measured(self, party: SampleAccess) -> tuple[CountsOfSpecs, int]:
         (X, *_), codes = party.inputs(self.run)  # members are all of aligned samples, or none
         batches = hashed(self.run.hashers, X, codes, party.options.n_jobs, party.progress(len(codes)))
         counts = held_out_counts(self.run.hashers, self.run.n_classes, batches)
@@ -116,7 +114,7 @@ class RefinementRequest(Summed[RefinementStatistic]):
         return packed_weights(self.weights)
 
     @classmethod
-    def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> RefinementRequest:
+    def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> RefinementRequest:
         run = RunSpec.from_config(config)
         party.check_run(run, config, cls.phase, EXACT if run.bound is None else SECURE)
         check_room_for_weights(run, party)
@@ -126,7 +124,7 @@ class RefinementRequest(Summed[RefinementStatistic]):
         members = tuple(map(ModelMember, run.specs, counts, *readouts_of(config, len(counts))))
         return cls(run, start_weights(counts), class_factors(counts[0].n_per_class), members)
 
-    def measured(self, party: Party) -> tuple[RefinementStatistic, int]:
+    def measured(self, party: SampleAccess) -> tuple[RefinementStatistic, int]:
         (X, *_), codes = party.inputs(self.run)
         batches = hashed(self.run.hashers, X, codes, party.options.n_jobs, party.progress(len(codes)))
         before = classifier_of(self.run, self.members).model_.scores_of_active if self.members else None
@@ -243,10 +241,11 @@ def refinements(n_rounds: int) -> list[Phase]:
             partial(_nothing, number=number),
             partial(_fold, number=number, n_rounds=n_rounds),
             audience=COUNTED,
+            resumes_at=(HELD_OUT.name,),
         )
         for number in range(1, n_rounds + 1)
     ]
-    return [HELD_OUT, *rounds] if rounds else []
+    return [HELD_OUT, *rounds]
 
 
 HELD_OUT = Phase("held-out", EVALUATE, _ask_held_out, _no_counts, _without_held_out, audience=COUNTED)

@@ -17,17 +17,15 @@ import numpy.typing as npt
 
 from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError
 from flwr_flynn.federated import codec
+from flwr_flynn.federated.access import NOISY_EXAMPLES, SampleAccess
 from flwr_flynn.federated.collect import Batch, first_of_each
-from flwr_flynn.federated.party import NOISY_EXAMPLES, Party
-from flwr_flynn.federated.protocol import EXACT, PARTY, SECURE, TRAIN, Answer, Array, Config, Reply, Request, key
+from flwr_flynn.federated.protocol import EXACT, PARTY, SECURE, TRAIN, Answer, Array, Config, Reply, key
+from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import Member, Roster, clean
 from flwr_flynn.federated.run_spec import LARGEST_BOUND, RunSpec, Secure, check_bound
 from flwr_flynn.federated.statistics import S
 
 MODULUS = 2**32
-
-LEAST_PARTIES = 3
-"""Parties of a secure sum: in a sum of two, each sees the other's counts."""
 
 ENTRY_BYTES = 64
 """Bytes of memory that an entry of a vector takes at a party, with its masks."""
@@ -90,7 +88,7 @@ class Summed(Request[S]):
         return EXACT if self.bound is None else SECURE
 
     @abstractmethod
-    def measured(self, party: Party) -> tuple[S, int]:
+    def measured(self, party: SampleAccess) -> tuple[S, int]:
         """The party's statistic, and the number of examples that goes with it in clear."""
 
     @abstractmethod
@@ -115,7 +113,7 @@ class Summed(Request[S]):
         """Entries of the vector."""
         return sum(_n_digits(most, self.bound or 2) * math.prod(shape) for shape, most in self.layout)
 
-    def compute(self, party: Party) -> Answer:
+    def compute(self, party: SampleAccess) -> Answer:
         if self.bound is None:
             statistic, n_examples = self.measured(party)
             return Answer(self.packed(statistic), n_examples)

@@ -17,15 +17,16 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.errors import PayloadError
+from flwr_flynn.federated.access import SampleAccess
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import check_packed, pack_numbers, unpack_numbers
-from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.phase import Context, Phase, RunState
 from flwr_flynn.federated.phases import columns, histograms
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.histograms import BothHistograms, HistogramsRequest
 from flwr_flynn.federated.phases.secure import Layout, Summed, announced_bound
-from flwr_flynn.federated.protocol import TRAIN, Array, Config, Reply, Scalar, key, register
+from flwr_flynn.federated.protocol import TRAIN, Array, Config, Reply, Scalar, key
+from flwr_flynn.federated.request import register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.statistics import Tables
 from flwr_flynn.hashing.rank_codes import KEY_BITS
@@ -70,11 +71,11 @@ class RangeRequest(_SecureOnly):
         return self.columns.to_config()
 
     @classmethod
-    def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> RangeRequest:
+    def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> RangeRequest:
         announced_bound(config, required=True)
         return cls(ColumnsRequest.from_config(config, arrays, party))
 
-    def measured(self, party: Party) -> tuple[Tables, int]:
+    def measured(self, party: SampleAccess) -> tuple[Tables, int]:
         sums, n_examples = self.columns.measured(party)
         bits, tables = self.columns.digit_bits, []
         for each, ((n,), _) in zip((sums.sums, sums.squares), self.layout, strict=True):
@@ -134,7 +135,7 @@ class BinsRequest(_SecureOnly):
         return [*self.histograms.arrays(), pack_numbers(np.diff(self.cuts) - 1)]
 
     @classmethod
-    def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> BinsRequest:
+    def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> BinsRequest:
         bound = announced_bound(config, required=True)
         check_packed(arrays, 2, "bins", "a centre and packed gaps", first=1)
         asked = HistogramsRequest.from_config(config, arrays[:1], party)
@@ -148,7 +149,7 @@ class BinsRequest(_SecureOnly):
             raise PayloadError("bins", "cuts that ascend, with the lowest key of each column", "others")
         return cls(asked, bound, cuts, config.boolean("by_class"))
 
-    def measured(self, party: Party) -> tuple[Tables, int]:
+    def measured(self, party: SampleAccess) -> tuple[Tables, int]:
         found = self.histograms.of_samples(*self.histograms.samples(party))
         return Tables((found.table(self.cuts, self.by_class),)), found.n_examples
 
@@ -192,8 +193,8 @@ def _name(number: int) -> str:
 
 def _phase(number: int) -> Phase:
     request, fold = partial(_ask_bins, number=number), partial(_bins, number=number)
-    return Phase(_name(number), TRAIN, request, lambda *given: _nothing(request(*given)), fold)
+    return Phase(_name(number), TRAIN, request, lambda *given: _nothing(request(*given)), fold, derives_specs=True)
 
 
-RANGE = Phase("range", TRAIN, _ask_range, lambda *given: _nothing(_ask_range(*given)), _range)
+RANGE = Phase("range", TRAIN, _ask_range, lambda *given: _nothing(_ask_range(*given)), _range, derives_specs=True)
 BINS = [_phase(number) for number in range(len(_SPLITS) + 1)]

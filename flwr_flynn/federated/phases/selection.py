@@ -19,13 +19,14 @@ import numpy.typing as npt
 
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec
+from flwr_flynn.federated.access import SampleAccess
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import check_packed, pack_numbers, unpack_numbers
-from flwr_flynn.federated.party import Party
+from flwr_flynn.federated.outcome import members_of
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
-from flwr_flynn.federated.phases.evaluation import members_of
 from flwr_flynn.federated.phases.secure import Layout, Summed, largest_sum
-from flwr_flynn.federated.protocol import EVALUATE, EXACT, SECURE, Array, Config, Reply, Scalar, key, register
+from flwr_flynn.federated.protocol import EVALUATE, EXACT, SECURE, Array, Config, Reply, Scalar, key
+from flwr_flynn.federated.request import register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import CountsOfSpecs, Tables
@@ -74,13 +75,13 @@ class SelectionRequest(SummedTables):
         return codec.encode(*self.totals.parts)
 
     @classmethod
-    def from_config(cls, config: Config, arrays: Sequence[Array], party: Party) -> SelectionRequest:
+    def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> SelectionRequest:
         run = RunSpec.from_config(config)
         party.check_run(run, config, cls.phase, EXACT if run.bound is None else SECURE)
         totals = codec.decode_all(arrays, run.hashers, run.n_classes)
         return cls(run, CountsOfSpecs(totals), _candidates(config, len(run.specs)))
 
-    def measured(self, party: Party) -> tuple[Tables, int]:
+    def measured(self, party: SampleAccess) -> tuple[Tables, int]:
         inputs, codes = party.inputs(self.run)
         progress = party.progress(len(codes) * len(self.run.specs))
         left_out = kept(inputs[0], codes, self.totals.parts[0].n_per_class, N_LEFT_OUT)

@@ -14,7 +14,7 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.compression import pack_numbers
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.phases.columns import ColumnsRequest, derive_specs, foreseen
+from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.protocol import PHASE, REFUSED, TRAIN, Config, Reply
 from flwr_flynn.federated.run_spec import announced_names
 from flwr_flynn.hashing.flyhash import FlyHash
@@ -22,6 +22,7 @@ from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.derived_specs import derive_specs, foreseen
 from tests.federated.runs import (
     AUTO,
     LABELS,

@@ -15,7 +15,8 @@ from sklearn.metrics import confusion_matrix
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import party_of
-from flwr_flynn.federated.phases.evaluation import EvaluationRequest, classifier_of, evaluated
+from flwr_flynn.federated.outcome import classifier_of
+from flwr_flynn.federated.phases.evaluation import EvaluationRequest, evaluated
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, UNKEPT, Config, Reply
 from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure
 from flwr_flynn.federated.statistics import Tables
@@ -196,7 +197,7 @@ def test_test_samples_that_do_not_fit_are_named_and_the_model_is_kept(X_test: An
 def test_many_test_samples_are_tried_in_batches(convert: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     party = party_of(X, LABELS, convert(X), LABELS)
     whole = replied(REQUEST, party)
-    monkeypatch.setattr("flwr_flynn.federated.party._SCORES", 256 * 7)
+    monkeypatch.setattr("flwr_flynn.federated.access._SCORES", 256 * 7)
     assert replied(REQUEST, party) == whole
 
 

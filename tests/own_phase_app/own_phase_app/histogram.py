@@ -17,7 +17,8 @@ from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.phase import Context, Phase, RunState
 from flwr_flynn.federated.plan import phases_of
-from flwr_flynn.federated.protocol import TRAIN, Answer, Config, Reply, Request, Scalar, key, register
+from flwr_flynn.federated.protocol import TRAIN, Answer, Config, Reply, Scalar, key
+from flwr_flynn.federated.request import Request, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import MAX_CHARS
 from flwr_flynn.federated.statistics import Tables

@@ -1,0 +1,3 @@
+"""Version of the package; a server and its parties need the same minor version."""
+
+__version__ = "0.7.0"

@@ -1,0 +1,351 @@
+"""A party's samples behind its permissions: every way to them checks that the present request may have them.
+
+Samples are reached through `SampleAccess.labelled`, `SampleAccess.release` and `SampleAccess.confusion` alone, and by
+`SampleAccess.keep` for the party's own copy of the model. No text of an error holds a value of the data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.utils import gen_batches
+
+from flwr_flynn._validation import boolean, integer, n_threads, number
+from flwr_flynn.errors import ConfigError, DataError, FlyNNError, PayloadError, PrivacyError
+from flwr_flynn.federated.protocol import (
+    EXACT,
+    NOISY,
+    NOTHING,
+    RESULTS,
+    SECURE,
+    Config,
+)
+from flwr_flynn.federated.row_wise import Samples as Samples
+from flwr_flynn.federated.row_wise import check_classes, check_samples, check_width, count, fitting, labelled
+from flwr_flynn.federated.run_spec import Plain, RunSpec, Secure
+from flwr_flynn.model.alignment import Alignment, Reference
+from flwr_flynn.model.classifier import FlyNNClassifier
+from flwr_flynn.model.counts import ClassCounts, memory_needed
+from flwr_flynn.model.metrics import Confusion, confusion
+from flwr_flynn.model.personal import own_prior, predicted
+from flwr_flynn.privacy import SimulatedRelease
+from flwr_flynn.privacy.ledger import Budget
+
+log = logging.getLogger("flwr")  # Flower's own, which is not imported here
+
+NOISY_EXAMPLES = 1
+"""`num_examples` beside noisy and secure counts: the same for every party, so that it tells nothing."""
+
+_SCORES = 2**22  # class scores held at a time, 32 MiB; and the hashes of at most 2**14 samples
+
+Progress = Callable[[int], object]
+
+
+def no_progress(_total: int) -> Progress:
+    """A progress report that reports nothing."""
+    return lambda _done: None
+
+
+def no_mask(_sum: RunSpec | Secure) -> None:
+    """The mask of a party that takes part in no secure sum."""
+    raise PrivacyError("secure sum", "a request by SecAgg+ through flwr_flynn.secagg.mod", "one in clear")
+
+
+@dataclass(frozen=True)
+class PartyOptions:
+    """Permissions and resources of a party. A wrong one is the field of a `ConfigError`.
+
+    Parameters
+    ----------
+    name : str, optional
+        Its name in the server's log and report; by default its node id.
+    memory_limit : int, default=4 GiB
+        Bytes that the hash, the counts and the confusion matrix may need, beside the samples; checked before anything
+        is allocated.
+    min_examples : int, default=5
+        Classes of fewer samples are left out of the sums and histograms of columns, whatever the server asks for. They
+        are counted.
+    n_jobs : int, optional
+        Threads for hashing: None for one, -1 for all.
+    budget : Budget, optional
+        Ledger and policy. With one, nothing but noisy counts within the policy leaves the party, and samples that do
+        not fit are left out; without one, requests for noisy counts are refused.
+    evaluates : bool, default=False
+        With `budget` or `secure`: let exact results on held-out samples leave all the same. A server that chooses its
+        models can learn counts of the held-out samples from them.
+    secure : bool, default=False
+        Let figures leave in secure sums only, see `flwr_flynn.secagg`.
+    pairs : bool, default=False
+        Let pair sums leave in clear, see `model.pairs`: they tell far more than counts. In secure sums they leave
+        without it.
+    personal : bool, default=True
+        Let leave-one-out over the training samples decide whether the party's copy of the model gets its own class
+        frequencies, see `model.personal`. Not with a budget.
+    leaves : bool, default=False
+        Leave a federation: answer runs of action withdraw only, with the counts sent before.
+    response_seconds : float, default=0
+        With a budget: seconds that every answer takes, so that its time tells nothing. 0: as long as it takes.
+    on_model : callable, optional
+        Called with the federated `FlyNNClassifier` when it arrived and was tried.
+    """
+
+    name: str | None = None
+    memory_limit: int = 4 * 2**30
+    min_examples: int = 5
+    n_jobs: int | None = None
+    budget: Budget | None = None
+    evaluates: bool = False
+    secure: bool = False
+    pairs: bool = False
+    personal: bool = True
+    leaves: bool = False
+    response_seconds: float = 0.0
+    on_model: Callable[[FlyNNClassifier], object] | None = None
+
+    def __post_init__(self) -> None:
+        if self.budget is not None and not isinstance(self.budget, Budget):
+            raise ConfigError("budget", "a Budget", type(self.budget).__name__)
+        if self.name is not None and not isinstance(self.name, str):
+            raise ConfigError("name", "a string", type(self.name).__name__)
+        n_threads(self.n_jobs)
+        for name in ("memory_limit", "min_examples"):
+            object.__setattr__(self, name, integer(name, getattr(self, name)))
+        for name in ("evaluates", "secure", "pairs", "personal", "leaves"):
+            boolean(name, getattr(self, name))
+        number("response_seconds", self.response_seconds, least=0)
+
+
+class SampleAccess:
+    """A party's samples, and the checks between them and a request.
+
+    Parameters
+    ----------
+    load : Samples or callable
+        The samples; or names of features (() without any) -> Samples. With a budget it is called only once the ledger
+        has admitted a request.
+    options : PartyOptions
+    mask : callable, default=`no_mask`
+        Called with the run, or its mode, before anything leaves in a secure sum; raises where nothing will mask it.
+    progress : callable, default=`no_progress`
+        Number of samples to be hashed -> callable that takes numbers of samples just hashed.
+    width : callable, optional
+        Names of features -> number of columns, without a look at samples. With a budget it is asked before the ledger.
+    """
+
+    def __init__(
+        self,
+        load: Samples | Callable[[tuple[str, ...]], Samples],
+        options: PartyOptions | None = None,
+        mask: Callable[[RunSpec | Secure], None] = no_mask,
+        progress: Callable[[int], Progress] = no_progress,
+        width: Callable[[tuple[str, ...]], int] | None = None,
+    ) -> None:
+        self.options = options or PartyOptions()
+        self.progress = progress
+        self.mask = mask
+        self._load = None if isinstance(load, Samples) else load
+        self._samples = load if isinstance(load, Samples) else None
+        self._width = width
+        self._names: tuple[str, ...] = ()  # of the features that a request announced
+        self._admitted = NOTHING  # what the request that is being answered discloses
+        self._touched = False  # whether samples were looked at for it
+        self._own: tuple[FlyNNClassifier, FlyNNClassifier] | None = None  # a model, and the party's copy of it
+
+    def reason(self, what: str, error: Exception) -> str:
+        """The reason that the server gets: the text of our own errors, which hold no data; of others the kind.
+
+        Where exact figures stay at home, an error after a look at samples gives no reason: one sample may decide it.
+        """
+        hides = self.options.budget is not None or self.options.secure or self._admitted == SECURE
+        if isinstance(error, FlyNNError):
+            log.warning("FlyNN: %s refused: %s", what, "; ".join([str(error), *getattr(error, "__notes__", ())]))
+            return f"{what} failed at this party" if hides and self._touched else str(error)
+        log.error("FlyNN: %s failed", what, exc_info=error)
+        return f"{what} failed at this party" if hides else f"failed with {type(error).__name__}"
+
+    def _admit(self, phase: str, discloses: str, is_withdrawal: bool) -> None:
+        """Raise unless the party's options allow what the answer to a request discloses."""
+        options = self.options
+        if discloses not in (EXACT, NOISY, SECURE, RESULTS, NOTHING):
+            raise ConfigError("discloses", "a kind of disclosure that this party knows", discloses)
+        if is_withdrawal != options.leaves and discloses != NOTHING:
+            expected = "only runs with action=withdraw" if options.leaves else "no run with action=withdraw"
+            raise ConfigError("node-config leave", expected, text=f"node-config leave: this party answers {expected}")
+        if options.secure and discloses in (EXACT, NOISY):
+            raise ConfigError("node-config secure", "a secure sum, in which alone counts leave this party", discloses)
+        if discloses == EXACT and options.budget is not None:
+            text = f"policy max-epsilon set: only noisy counts leave this party, not phase {phase}"
+            raise PrivacyError("policy max-epsilon", NOISY, discloses, text=text)
+        self._admitted = discloses
+
+    def check_run(self, run: RunSpec, config: Config, phase: str, discloses: str, is_withdrawal: bool = False) -> None:
+        """Raise unless the party admits such a request, has the memory, and draws the same rows as the server."""
+        self._admit(phase, discloses, is_withdrawal)
+        confusions = 32 * run.n_classes**2  # two matrices, and their message
+        needed = sum(memory_needed(spec, run.n_classes) for spec in run.specs) + confusions
+        several = f", the first of {len(run.specs)} specs" if len(run.specs) > 1 else ""
+        what = f"hash_dim {run.spec.hash_dim}, row_nnz {run.spec.row_nnz} and {run.n_classes} classes{several}"
+        self.check_memory(needed, what)
+        run.agree_on_rows(config)
+
+    def check_memory(self, needed: int, what: str) -> None:
+        """Raise a `PayloadError` if the party does not allow so many bytes."""
+        if needed > self.options.memory_limit:
+            most, got = f"{self.options.memory_limit / 2**20:.1f}", f"{needed / 2**20:.1f}"
+            text = f"memory: {what} need about {got} MiB, this party allows {most}"
+            raise PayloadError("memory", f"at most {most} MiB", f"{got} MiB", text=text)
+
+    def labelled(
+        self, codes_of: Callable[[Any], npt.NDArray[np.int64]], n_features: int
+    ) -> tuple[Any, npt.NDArray[np.int64]]:
+        """Training samples, in a form that can be sliced, and the codes of their labels."""
+        if self._admitted not in (EXACT, SECURE) or self.options.budget is not None:
+            raise PrivacyError("samples", EXACT, self._admitted)
+        return labelled(self._held(), codes_of, n_features)
+
+    def inputs(self, run: RunSpec) -> tuple[list[Any], npt.NDArray[np.int64]]:
+        """Training samples for each spec of a run, aligned where it has that, and the codes of their labels."""
+        X, codes = self.labelled(run.codes, run.spec.n_features)
+        alignment = self.alignment(run.reference, X, codes)
+        n_plain = len(run.specs) - run.n_aligned
+        return [X] * n_plain + [X if alignment is None else alignment.applied(X)] * run.n_aligned, codes
+
+    def alignment(self, reference: Reference | None, X: Any, codes: npt.NDArray[np.int64]) -> Alignment | None:
+        """The party's alignment to what a run announced, if anything, and if its samples call for it."""
+        if reference is None:
+            return None
+        # An aligned copy of the samples, and the sums of their columns.
+        needed = 16 * X.shape[0] * X.shape[1] + 4096 * reference.n_classes * X.shape[1]
+        self.check_memory(needed, f"the alignment of {X.shape[1]} columns")
+        return reference.alignment(X, codes)
+
+    def release(self, run: RunSpec, recall: bool = False) -> ClassCounts:
+        """Noisy counts, within the party's policy. No sample decides a refusal, nor its time.
+
+        So no sample is touched before the ledger has admitted the request.
+        """
+        budget, mechanism = self.options.budget, run.mechanism
+        if budget is None or mechanism is None or self._admitted not in (NOISY, SECURE):
+            text = "policy max-epsilon not set: this party gives no private counts"
+            raise PrivacyError("policy max-epsilon", got="not set", text=text)
+        if recall and mechanism.is_share:
+            # Taken out of a sum, a share of noise leaves the other parties with less than was promised.
+            raise PrivacyError("leave", text="leave: a share of the noise of a secure sum cannot be taken out of it")
+        if self._samples is not None:
+            check_samples(self._samples, run.spec.n_features)  # by their shape alone
+        elif self._width is not None:
+            check_width(self._width(self._names), run.spec.n_features)
+        budget.policy.check(mechanism)
+        check_classes(run.classes)
+        if self._admitted == SECURE:
+            self.mask(run)  # before anything is spent
+        fingerprint, digest = run.hasher.fingerprint, run.digest()
+        if isinstance(mechanism, SimulatedRelease):  # no two parties draw the same noise
+            seed = hashlib.sha256(f"{mechanism.seed} {self.options.name} {digest}".encode()).digest()
+            mechanism = SimulatedRelease(mechanism.mechanism, int.from_bytes(seed[:8], "big"))
+        if recall:
+            return budget.recall(mechanism, fingerprint, terms=digest)
+        released = budget.release(mechanism, fingerprint, lambda: self._counted_row_wise(run), terms=digest)
+        if released.repeated:
+            log.info("FlyNN: this request was answered before; the same answer again spends nothing")
+        return released.counts
+
+    def _counted_row_wise(self, run: RunSpec) -> ClassCounts:
+        """The party's counts without noise, of the samples that fit.
+
+        Any failure ends the request, charges nothing, and is told in the same words whatever the cause. To the server
+        that is a machine that went offline; the guarantee is about answers.
+        """
+        try:
+            samples = self._held()
+            check_samples(samples, run.spec.n_features)
+            n, n_jobs = len(samples.y), self.options.n_jobs
+            counts, dropped = count(run.hasher, run.classes, samples.X, samples.y, n_jobs, self.progress(n))
+            if dropped:
+                log.warning("FlyNN: %s of %s samples do not fit, and are left out", dropped, n)
+        except Exception as error:
+            log.error("FlyNN: counting failed", exc_info=error)
+            raise DataError("counting failed at this party") from None
+        return counts
+
+    def confusion(self, run: RunSpec, model: FlyNNClassifier) -> list[Confusion]:
+        """(L, L) confusion matrices on held-out samples: of the model, then of the party's copy; none without any.
+
+        The first is of the model with the party's alignment, where it has one. Where exact counts do not leave the
+        party in clear, nothing of its own training samples is in it, and there is no second one; nor is there one
+        without option `personal`.
+        """
+        if (self.options.budget is not None or self.options.secure) and not self.options.evaluates:
+            text = "policy evaluate off: results on its own samples do not leave this party"
+            raise PrivacyError("policy evaluate", got="off", text=text)
+        if self._admitted != RESULTS:
+            raise PrivacyError("samples", RESULTS, self._admitted)
+        samples = self._held()
+        if samples.X_test is None or samples.y_test is None:
+            return []
+        is_open = not self.options.secure and self.options.budget is None
+        own = self.options.personal and is_open and isinstance(run.mode, Plain)
+        mine = self._personalized(run, model).model_ if is_open else model.model_
+        matrices = np.zeros((1 + own, run.n_classes, run.n_classes), np.int64)
+        for X, true in self._tried(run, Samples(samples.X_test, samples.y_test)):
+            for rows in gen_batches(len(true), max(1, _SCORES // max(run.n_classes, 256))) if len(true) else ():
+                scores = mine.shared_scores(X[rows], self.options.n_jobs)
+                for matrix, each in zip(matrices, (model.model_, mine), strict=False):
+                    matrix += confusion(true[rows], predicted(each, scores), run.n_classes)
+                del scores  # those of the next batch take as much memory
+        return list(matrices) if matrices[0].any() else []
+
+    def _tried(self, run: RunSpec, samples: Samples) -> Iterator[tuple[Any, npt.NDArray[np.int64]]]:
+        """Samples and their class codes, some at a time; with a budget those that fit."""
+        if self.options.budget is None:
+            yield labelled(samples, run.codes, run.spec.n_features)
+        else:
+            check_samples(samples, run.spec.n_features)
+            yield from fitting(run.hasher, run.classes, samples.X, samples.y)
+
+    def _personalized(self, run: RunSpec, model: FlyNNClassifier) -> FlyNNClassifier:
+        """The model with the party's alignment and, where it decides for them, its frequencies; once for a request."""
+        has_prior = self.options.personal and run.mechanism is None
+        if self.options.budget is not None or not (has_prior or run.n_aligned):
+            return model
+        if self._own is None or self._own[0] is not model:
+            own = model.model_
+            try:
+                X, codes = labelled(self._held(), run.codes, run.spec.n_features)
+                own = replace(own, alignment=self.alignment(run.reference, X, codes))
+                if has_prior:
+                    in_pairs = self.options.pairs or isinstance(run.mode, Secure)
+                    own = replace(own, prior=own_prior(own, X, codes, self.options.n_jobs, in_pairs))
+            except Exception as error:
+                cause = None if isinstance(error, FlyNNError) else error  # ours are in the log by their refusal
+                log.warning("FlyNN: the model is used without what is the party's own in it", exc_info=cause)
+            self._own = model, FlyNNClassifier.from_model(own)
+        return self._own[1]
+
+    def keep(self, run: RunSpec, model: FlyNNClassifier) -> str:
+        """Give the model, personalized, to `on_model`, and return "" or the reason why that failed."""
+        if self.options.on_model is None:
+            return ""
+        try:
+            self.options.on_model(self._personalized(run, model))
+        except Exception as error:
+            log.error("FlyNN: on_model failed", exc_info=error)
+            # Of an OSError what the system calls it: the rest of its text names a file.
+            cause = f": {os.strerror(error.errno)}" if isinstance(error, OSError) and error.errno else ""
+            return f"failed with {type(error).__name__}{cause}"
+        return ""
+
+    def _held(self) -> Samples:
+        """The samples, loaded when they are first needed."""
+        self._touched = True
+        if self._samples is None:
+            assert self._load is not None  # only samples from there are let go
+            self._samples = self._load(self._names)
+        return self._samples

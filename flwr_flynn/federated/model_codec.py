@@ -1,0 +1,111 @@
+"""Parts of a model as config entries and arrays of a message: scoring rules, weights, scores from pair sums.
+
+Whatever comes from a message is checked before it is used, sizes before anything is allocated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from flwr_flynn._validation import number
+from flwr_flynn.errors import ConfigError, DataError, PayloadError, SpecError
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.access import SampleAccess
+from flwr_flynn.federated.compression import check_packed, pack_signed, unpack_signed
+from flwr_flynn.federated.protocol import Config, Scalar, key
+from flwr_flynn.federated.run_spec import RunSpec, announced_specs, check_fingerprints, deflated_specs
+from flwr_flynn.hashing.flyhash import flynn_hash
+from flwr_flynn.model.counts import memory_needed
+from flwr_flynn.model.pair_readout import LARGEST_BIAS, PairReadout, checked_pair_specs
+from flwr_flynn.model.pair_readout import LARGEST_WEIGHT as PAIR_WEIGHT
+from flwr_flynn.model.refinement import LARGEST_WEIGHT, Weights
+from flwr_flynn.model.scoring import Readout
+
+_WEIGHT_BYTES = 40  # that a weight takes at a party, with its gradient, while they are packed
+
+
+def readouts_text(readouts: Sequence[Readout], weights: Sequence[float]) -> str:
+    """Readouts of members, with their temperatures, and the members' weights, as a server announces them."""
+    pairs = zip(readouts, weights, strict=True)
+    return json.dumps([[readout.rule, readout.decay, readout.temperature, weight] for readout, weight in pairs])
+
+
+def readouts_of(config: Config, n_members: int) -> tuple[tuple[Readout, ...], tuple[float, ...]]:
+    """The readouts and weights that a server announced."""
+    lists = config.json("readouts", 200 * n_members)
+    expected = f"{n_members} lists of rule, decay, temperature and weight"
+    if not isinstance(lists, list) or len(lists) != n_members:
+        raise PayloadError(key("readouts"), expected, len(lists) if isinstance(lists, list) else type(lists).__name__)
+    if any(not isinstance(values, list) or len(values) != 4 or values[2] is None for values in lists):
+        raise PayloadError(key("readouts"), expected, "other lists")
+    try:
+        readouts = tuple(Readout(*values[:3]) for values in lists)
+        weights = tuple(number("weight", values[3], above=0, most=1) for values in lists)
+    except ConfigError as error:
+        text = f"{key('readouts')}: {error}"
+        raise PayloadError(key("readouts"), error.expected, error.got, text=text) from None
+    return readouts, weights
+
+
+def pairs_entries(run: RunSpec, pairs: PairReadout | None) -> dict[str, Scalar]:
+    """Config entries of scores from pair sums, without their weights; none without them."""
+    if pairs is None:
+        return {}
+    figures = [pairs.bias.tolist(), *pairs.figures.values()]
+    prints = " ".join(flynn_hash(spec).fingerprint for spec in pairs.specs)
+    return {
+        key("pairs"): json.dumps(figures),
+        key("pair_specs"): deflated_specs(pairs.specs, run.specs),
+        key("pair_fingerprints"): prints,
+    }
+
+
+def announced_pairs(config: Config, run: RunSpec, arrays: Sequence[codec.Array], party: SampleAccess) -> PairReadout:
+    """Scores from pair sums in a message that may come from anybody, with their weights as the one array."""
+    values = config.json("pairs", 80 * (run.n_classes + 1) + 200)
+    expected = "biases, temperature, share, accuracy and leverages"
+    if not isinstance(values, list) or len(values) != 5 or not isinstance(values[0], list):
+        raise PayloadError(key("pairs"), expected, type(values).__name__)
+    bias, temperature, share, accuracy, leverages = values
+    if not all(type(each) is int and abs(each) <= LARGEST_BIAS for each in bias) or len(bias) != run.n_classes:
+        raise PayloadError(key("pairs"), f"{run.n_classes} biases up to {LARGEST_BIAS}", f"{len(bias)}, or larger ones")
+    try:
+        specs = checked_pair_specs(announced_specs(config, "pair_specs", 2, run.specs))
+        n_rows = sum(spec.hash_dim for spec in specs)
+        needed = sum(memory_needed(spec, run.n_classes) for spec in specs) + 64 * n_rows * run.n_classes
+        party.check_memory(needed, f"scores from pair sums of {n_rows} rows")
+        check_fingerprints(config, "pair_fingerprints", [flynn_hash(spec) for spec in specs])
+        check_packed(arrays, 1, "weights", "one packed array of pair sums")
+        weights = unpack_signed(arrays[0], (n_rows, run.n_classes), PAIR_WEIGHT).astype(np.int32)
+        if not isinstance(leverages, list) or any(
+            type(each) not in (int, float) for each in (temperature, share, accuracy, *leverages)
+        ):
+            raise PayloadError(key("pairs"), expected, "other types")
+        return PairReadout(specs, weights, np.array(bias, np.int64), temperature, share, accuracy, leverages)
+    except (DataError, SpecError) as error:
+        if isinstance(error, PayloadError):
+            raise
+        raise PayloadError(key("pairs"), error.expected, error.got) from None
+
+
+def packed_weights(weights: Weights | Sequence[Any]) -> list[codec.Array]:
+    """Weights as a message has them: one array for each member."""
+    return [pack_signed(each) for each in weights]
+
+
+def check_room_for_weights(run: RunSpec, party: SampleAccess) -> None:
+    """Raise a `PayloadError` if weights for all members of a run are more than the party has memory for."""
+    n_weights = run.n_classes * sum(spec.hash_dim for spec in run.specs)
+    party.check_memory(_WEIGHT_BYTES * n_weights, f"{n_weights} weights")
+
+
+def unpacked_weights(run: RunSpec, arrays: Sequence[codec.Array]) -> Weights:
+    """The weights of a run's members in arrays that may come from anybody."""
+    check_packed(arrays, len(run.specs), "weights", f"{len(run.specs)} packed arrays")
+    pairs = zip(arrays, run.specs, strict=True)
+    tables = [unpack_signed(array, (spec.hash_dim, run.n_classes), LARGEST_WEIGHT) for array, spec in pairs]
+    return tuple(table.astype(np.int32) for table in tables)

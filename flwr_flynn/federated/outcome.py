@@ -1,0 +1,135 @@
+"""The model, and the federation file, that the results of a run's phases make."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from flwr_flynn.federated.federation_file import AFTER_REFINEMENT, Federation
+from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.phase import RunState
+from flwr_flynn.federated.roster import Member
+from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.statistics import CountsOfSpecs
+from flwr_flynn.model.candidates import suggest_decay
+from flwr_flynn.model.classifier import FlyNNClassifier
+from flwr_flynn.model.model import Model, ModelMember
+from flwr_flynn.model.pair_readout import PairReadout
+from flwr_flynn.model.refinement import Weights
+from flwr_flynn.model.scoring import Readout, given_readout
+from flwr_flynn.model.weight_search import Search
+
+
+@dataclass(frozen=True)
+class Refined:
+    """The result of a round of the refinement."""
+
+    search: Search | None  # of the newest round alone
+    missing: dict[str, str]  # reasons of parties without an answer, by name
+
+
+def kept_specs(state: RunState, options: RunOptions) -> tuple[int, ...]:
+    """Indices, among the run's specs, of the model's members; the first where nothing is selected, or not yet."""
+    selection, n_specs = state.results.get("selection"), len(state.run_spec.specs)
+    if selection is None:
+        return tuple(range(n_specs)) if options.has_members else (0,)
+    return tuple(selection.specs)
+
+
+def members_of(state: RunState, options: RunOptions) -> tuple[ModelMember, ...]:
+    """The members of the model that the results so far make."""
+    selection, saved, totals = state.results.get("selection"), options.federation, state.results["counts"]
+    indices = kept_specs(state, options)
+    parts = [totals.parts[index] for index in indices]
+    weights: Sequence[float] = (1.0,)
+    readouts: Sequence[Readout]
+    if selection is not None:
+        readouts = selection.readouts
+        weights = tuple(choice.weight for choice in selection.choices)
+    elif saved is not None and totals is saved.totals and _is_chosen(saved, options):
+        readouts, weights = [saved.readouts[index] for index in indices], saved.weights  # chosen for these very counts
+    else:
+        given = given_readout(options.rule, options.decay)
+        readouts = [given or Readout(options.rule, suggest_decay(counts, options.rule)) for counts in parts]
+        if saved is not None and saved.is_selected:
+            weights = saved.weights
+    specs = [state.run_spec.specs[index] for index in indices]
+    if len(specs) == 1:
+        weights = (1.0,)
+    members = map(ModelMember, specs, parts, readouts, weights)
+    return tuple(replace(member, readout=member.calibrated) for member in members)  # as the parties get it
+
+
+def _is_chosen(saved: Federation, options: RunOptions) -> bool:
+    return saved.is_selected or options.purpose == "evaluate" or saved.phase not in ("counts", "selection")
+
+
+def searched(state: RunState) -> Search | None:
+    """The search of the refinement, as far as it came; None without one."""
+    searches = [result.search for result in state.results.values() if isinstance(result, Refined)]
+    return next((search for search in reversed(searches) if search is not None), None)
+
+
+def refined_of(state: RunState, options: RunOptions) -> Weights | None:
+    """The weights of the model, if it is refined: in this run, or in the saved one whose counts it has."""
+    search, saved = searched(state), options.federation
+    if search is not None:
+        return search.best
+    return saved.refined if saved is not None and state.results["counts"] is saved.totals else None
+
+
+def is_of_pairs(name: str) -> bool:
+    """True for the names of the phases of pair sums."""
+    return name in ("pairs", "pair trial")
+
+
+def pairs_of(state: RunState, options: RunOptions) -> PairReadout | None:
+    """Scores of the model from pair sums, if there are any: of this run, or of the saved one whose counts it has."""
+    trial, saved = state.results.get("pair trial"), options.federation
+    if trial is not None:
+        found: PairReadout | None = trial.readout
+        return found
+    return saved.pairs if saved is not None and state.results["counts"] is saved.totals else None
+
+
+def members_run(state: RunState, options: RunOptions) -> RunSpec:
+    """The run with the specs of the model's members alone."""
+    return state.run_spec.only(kept_specs(state, options))
+
+
+def model_of(state: RunState, options: RunOptions) -> FlyNNClassifier:
+    """The classifier that the results so far make."""
+    run, members = members_run(state, options), members_of(state, options)
+    return classifier_of(run, members, refined_of(state, options), pairs_of(state, options))
+
+
+def classifier_of(
+    run: RunSpec,
+    members: tuple[ModelMember, ...],
+    refined: Weights | None = None,
+    pairs: PairReadout | None = None,
+) -> FlyNNClassifier:
+    """The classifier of members of the model, with the classes and the promise of a run."""
+    names, is_aligned = run.feature_names, bool(run.n_aligned)
+    model = Model(members, np.array(run.classes), names, run.guarantee, refined, aligned=is_aligned, pairs=pairs)
+    return FlyNNClassifier.from_model(model)
+
+
+def federation_of(state: RunState, options: RunOptions, members: Sequence[Member], phase: str) -> Federation:
+    """The state of a run as a file, at the phase where a later run goes on; after the selection of its specs alone."""
+    run, totals, chosen = state.run_spec, state.results["counts"], members_of(state, options)
+    # A search that is not over is not saved: a later run begins it anew.
+    is_over = phase in AFTER_REFINEMENT
+    refined, pairs = (refined_of(state, options), pairs_of(state, options)) if is_over else (None, None)
+    if phase == "" or "selection" in state.results or options.has_members:
+        indices = kept_specs(state, options)
+        run, totals = run.only(indices), CountsOfSpecs(tuple(totals.parts[index] for index in indices))
+        members = [replace(m, sha256=tuple(m.sha256[i] for i in indices)) if m.sha256 else m for m in members]
+        weights = [member.weight for member in chosen]
+        readouts = [member.readout for member in chosen]
+        return Federation(run, totals, members, readouts, weights, phase, refined=refined, pairs=pairs)
+    refined, pairs = (refined, pairs) if len(run.specs) == 1 else (None, None)
+    readouts = [chosen[0].readout] * len(run.specs)
+    return Federation(run, totals, members, readouts, (), phase, options.max_members, refined, pairs)
