@@ -10,6 +10,7 @@ has none, is made here.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,14 +30,19 @@ Array = npt.NDArray[Any]
 
 QUANTITY, SHIFT = "quantity skew", "feature shift"
 
+
+def pathological(n_classes: int) -> dict[str, Any]:
+    """Settings of a split in which each party has samples of so many classes."""
+    options = {"num_classes_per_partition": n_classes, "class_assignment_mode": "first-deterministic"}
+    return {"partitioner": "pathological", "partitioner_options": json.dumps(options)}
+
+
 SPLITS: dict[str, dict[str, Any]] = {
     "IID": {"partitioner": "iid"},
     **{f"Dirichlet {a:g}": {"partitioner": "dirichlet", "alpha": a} for a in (10.0, 1.0, 0.3, 0.1, 0.01)},
-    "shards": {"partitioner": "shard", "shards_per_party": 2},
-    "2 classes": {
-        "partitioner": "pathological", "classes_per_party": 2, "class_assignment": "first-deterministic",
-    },
-    "1 class": {"partitioner": "pathological", "classes_per_party": 1, "class_assignment": "first-deterministic"},
+    "shards": {"partitioner": "shard"},
+    "2 classes": pathological(2),
+    "1 class": pathological(1),
     QUANTITY: {"partitioner": "size"},
     SHIFT: {"partitioner": "iid"},
 }  # fmt: skip
@@ -158,7 +164,7 @@ def deal_out(data: Dataset, split: str, n_parties: int, seed: int) -> Parts:
     """
     settings = dict(SPLITS[split])
     if split == QUANTITY:
-        settings["partition_sizes"] = ",".join(map(str, uneven_sizes(len(data.y), n_parties)))
+        settings["partitioner_options"] = json.dumps({"partition_sizes": uneven_sizes(len(data.y), n_parties)})
     config = RunConfig(split_seed=seed, test_fraction=TEST_FRACTION, **settings)
     test = held_out(len(data.y), TEST_FRACTION, seed)
     shares = [data.share(indices, test) for indices in deal(config, n_parties, data.y)]

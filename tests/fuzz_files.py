@@ -42,8 +42,15 @@ RUN_SEEDS: list[dict[str, Any]] = [
     {row.key: row.default for row in RunConfig.rows()},
     {"epsilon": 1.0, "delta": 1e-5, "center": "8", "min-available": 3, "n-examples": 100},
     {"classes": '["a", "b"]', "n-features": 4, "scale": "1,2,3,4", "decay": 0.5, "rule": "bayes"},
-    {"preset": "paper", "hash-dim": 64, "row-nnz": 2, "hash-nnz": 8, "seed": 2**63 - 1, "partition-sizes": "1,2,3"},
-    {"scaling": "auto", "dataset": "synthetic", "synthetic-examples": 50, "classes": "1,2,3"},
+    {
+        "preset": "paper",
+        "hash-dim": 64,
+        "row-nnz": 2,
+        "hash-nnz": 8,
+        "seed": 2**63 - 1,
+        "partitioner-options": '{"a": [1, 2]}',
+    },
+    {"scaling": "auto", "dataset": "synthetic:50,9,5,3", "classes": "1,2,3"},
 ]
 NODE_SEEDS: list[dict[str, Any]] = [
     {"data-path": "a.csv", "label": "y", "party-id": "Ulm", "partition-id": 0, "num-partitions": 2},

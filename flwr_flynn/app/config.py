@@ -14,17 +14,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flwr_flynn.app.data.partition import PARTITIONERS
 from flwr_flynn.app.run_settings import (
     LATER,
     MAX_SEED,
-    DataSettings,
+    PARTITIONERS,
     HashSettings,
-    PartitionSettings,
     PrivacySettings,
     ReadoutSettings,
     RunSettings,
     SecureSettings,
+    SimulationSettings,
     simulated,
 )
 from flwr_flynn.app.settings import Settings, as_setting, entries, in_json, setting, whole_numbers
@@ -190,8 +189,7 @@ class RunConfig(
     PrivacySettings,
     ReadoutSettings,
     HashSettings,
-    PartitionSettings,
-    DataSettings,
+    SimulationSettings,
 ):
     """The settings of one `flwr run`: all groups together, and the checks between groups.
 

@@ -7,12 +7,12 @@ them.
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from flwr_flynn.app.data.partition import CLASS_ASSIGNMENTS, GROUP_MODES, PARTITIONERS
 from flwr_flynn.app.settings import Settings, as_setting, setting, whole_numbers
 from flwr_flynn.errors import SpecError
 from flwr_flynn.federated.options import MOST_ROUNDS
@@ -22,6 +22,19 @@ from flwr_flynn.model.derived_specs import foreseen
 from flwr_flynn.model.pair_readout import LEAST_ROWS, MOST_ROWS
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import MECHANISMS, NEIGHBOURS
+
+PARTITIONERS = (
+    *("iid", "dirichlet", "inner-dirichlet", "pathological", "shard", "distribution", "continuous", "linear", "square"),
+    *("exponential", "size", "natural-id", "grouped-natural-id"),
+)
+"""Partitioners of flwr-datasets, by names in the run config: "natural-id" is its `NaturalIdPartitioner`."""
+
+BY_ID = ("natural-id", "grouped-natural-id")
+BY_COLUMN = ("continuous", *BY_ID)
+"""Partitioners that split by a column other than the label."""
+
+FOLLOWING = frozenset({"num_partitions", "seed", "alpha"})
+"""Arguments of partitioners that follow from other settings."""
 
 MAX_SEED = 2**63 - 1  # TOML integers are 64-bit and signed
 
@@ -47,13 +60,11 @@ class DataSettings(RunSettings):
     group = "data"
 
     dataset: str = simulated(
-        "digits", "`digits`, `synthetic`, `openml:ID`, or the path of a `.csv`, `.parquet` or `.npz` file"
+        "digits",
+        "`digits`, `openml:ID`, the path of a `.csv`, `.parquet` or `.npz` file, or `synthetic`: 1000 samples of 50 "
+        "features, 25 of which tell 5 classes apart, and with others of these numbers `synthetic:1000,50,25,5`",
     )
     label: str = simulated("", "the label column of a file; not given: `label` (CSV, Parquet) or `y` (NPZ)")
-    synthetic_examples: int = simulated(1000, "`synthetic`: number of samples", low=1, high=10**8)
-    synthetic_features: int = simulated(50, "`synthetic`: number of features", low=2, high=10**6)
-    synthetic_informative: int = simulated(25, "`synthetic`: number of features that tell the classes apart", low=1)
-    synthetic_classes: int = simulated(5, "`synthetic`: number of classes", low=2, high=10**5)
     test_fraction: float = simulated(
         0.2, "simulation: share of the samples held out for the evaluation", low=0, below=1
     )
@@ -61,11 +72,19 @@ class DataSettings(RunSettings):
         0, "simulation: seed of the held-out rule, of the partitioner and of `synthetic`", low=0, high=MAX_SEED
     )
 
-    def check(self) -> None:
-        super().check()
-        most = 10**8 // self.synthetic_features
-        if self.dataset == "synthetic" and self.synthetic_examples > most:
-            raise self.refused("synthetic_examples", f"at most 10**8 / synthetic-features = {most}")
+    def synthetic_sizes(self) -> tuple[int, int, int, int]:
+        """Samples, features, informative features and classes of data set `synthetic`."""
+        name, _, text = self.dataset.partition(":")
+        sizes = whole_numbers(text.split(",")) if text else [1000, 50, 25, 5]
+        expected = "synthetic, or synthetic: and four integers: samples, features, informative features and classes"
+        if name != "synthetic" or sizes is None or len(sizes) != 4:
+            raise self.refused("dataset", expected)
+        n, d, informative, n_classes = sizes
+        if not (n > 0 and d > 1 and n * d <= 10**8 and 0 < informative <= d and 2 <= n_classes <= n):
+            raise self.refused("dataset", f"{expected}, at most 10**8 values, and no more classes than samples")
+        if n_classes > 2**informative:
+            raise self.refused("dataset", f"at most 2**{informative} classes of {informative} informative features")
+        return n, d, informative, n_classes
 
 
 @dataclass(frozen=True)
@@ -76,37 +95,35 @@ class PartitionSettings(RunSettings):
 
     partitioner: str = simulated("dirichlet", "one of flwr-datasets' partitioners, see below", choices=PARTITIONERS)
     alpha: float = simulated(0.1, "`dirichlet`, `inner-dirichlet`: concentration; small is skewed", above=0)
-    self_balancing: bool = simulated(False, "`dirichlet`: even out the sizes")
-    min_partition_size: int = simulated(0, "`dirichlet`: smallest share; an empty party is a valid party", low=0)
-    classes_per_party: int = simulated(2, "`pathological`, `distribution`: classes at each party", low=1)
-    class_assignment: str = simulated(
-        "random", "`pathological`: the way in which classes are assigned", choices=CLASS_ASSIGNMENTS
+    partitioner_options: str = simulated(
+        "",
+        'further arguments of flwr-datasets\' class as a JSON object, such as `{"num_classes_per_partition": 1}`; '
+        "`partition_by` is for `continuous` a feature, for the natural-id ones the file's column of ids",
     )
-    shards_per_party: int = simulated(
-        2, "`shard`: shards at each party; 0: deal out every shard of `shard-size`", low=0
-    )
-    shard_size: int = simulated(0, "`shard`: samples in a shard; 0: as many as `shards-per-party` allows", low=0)
-    keep_incomplete_shard: bool = simulated(False, "`shard`: deal out the last, smaller shard too")
-    distribution_sigma: float = simulated(2.0, "`distribution`: sigma of the log-normal sizes", low=0, high=20)
-    preassigned: int = simulated(5, "`distribution`: samples of each class that a party has at least", low=0)
-    strictness: float = simulated(1.0, "`continuous`: 1 sorts by the feature, 0 is IID", low=0, high=1)
-    partition_by: str = simulated(
-        "", "`continuous`: feature to sort by; the natural-id ones: the file's column of ids, not a feature then"
-    )
-    group_size: int = simulated(5, "`grouped-natural-id`: ids in a group", low=1)
-    group_mode: str = simulated(
-        "allow-smaller", "`grouped-natural-id`: treatment of the ids left over", choices=GROUP_MODES
-    )
-    partition_sizes: str = simulated("", "`size`, `inner-dirichlet`: sizes with commas between; not given: equal sizes")
 
-    def sizes(self) -> list[int] | None:
-        """`partition_sizes` as a list, or None where none are given."""
-        if not self.partition_sizes:
-            return None
-        sizes = whole_numbers([part.strip() for part in self.partition_sizes.split(",")])
-        if sizes is None or min(sizes) < 1:
-            raise self.refused("partition_sizes", "integers of at least 1 with commas between")
-        return sizes
+    def options(self) -> dict[str, Any]:
+        """`partitioner_options` as keyword arguments."""
+        try:
+            options = json.loads(self.partitioner_options or "{}")
+        except (ValueError, RecursionError):
+            options = None
+        if not isinstance(options, dict) or FOLLOWING & options.keys():
+            raise self.refused("partitioner_options", f"a JSON object without {', '.join(sorted(FOLLOWING))}")
+        return options
+
+    @property
+    def partition_column(self) -> str:
+        """Name of the column by which samples are dealt out, other than the label; "" for none."""
+        return str(self.options().get("partition_by", "")) if self.partitioner in BY_COLUMN else ""
+
+    def check(self) -> None:
+        super().check()
+        self.options()
+
+
+@dataclass(frozen=True)
+class SimulationSettings(PartitionSettings, DataSettings):
+    """The settings that decide which samples the parties of a simulation have."""
 
 
 @dataclass(frozen=True)

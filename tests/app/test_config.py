@@ -38,7 +38,7 @@ def test_every_setting_has_a_group_and_an_example_of_each_fact() -> None:
     groups = {row.group: set() for row in RunConfig.rows()}
     for row in RunConfig.rows():
         groups[row.group].add(row.name)
-    assert {"alpha", "partition_by"} <= groups["partitioner"]
+    assert {"alpha", "partitioner_options"} <= groups["partitioner"]
     assert {"hash_dim", "scaling"} <= groups["hash"]
     assert {"epsilon", "delta"} <= groups["privacy"]
     assert "" not in groups
@@ -60,7 +60,7 @@ def test_every_setting_has_a_group_and_an_example_of_each_fact() -> None:
         ("alpha", float("nan"), "expected a number above 0, got NaN"),
         ("alpha", True, "expected a number above 0, got true"),
         ("test-fraction", 1, "expected a number from 0 below 1, got 1"),
-        ("strictness", 1.5, "expected a number from 0 to 1, got 1.5"),
+        ("test-fraction", 1.5, "expected a number from 0 below 1, got 1.5"),
         ("hash-dim", -1, "expected an integer of at least 0, got -1"),
         ("hash-dim", 2.5, "expected an integer of at least 0, got 2.5"),
         ("rounds", -1, "expected an integer from 0 to 1000, got -1"),
@@ -93,10 +93,9 @@ def test_a_bad_value_is_one_line_with_key_expected_and_got(key: str, value: Any,
 
 
 def test_numbers_are_taken_as_users_type_them() -> None:
-    config = RunConfig.parse({"alpha": 1, "timeout": 5, "decay": 0.8, "partition-sizes": 12, "rounds": 2.0})
+    config = RunConfig.parse({"alpha": 1, "timeout": 5, "decay": 0.8, "rounds": 2.0})
     assert (config.alpha, config.timeout, config.rounds) == (1.0, 5.0, 2)
     assert config.decay_value() == 0.8
-    assert config.sizes() == [12]
     assert RunConfig().decay_value() == "auto"
 
 
@@ -392,11 +391,6 @@ def test_a_misspelled_key_of_a_node_is_refused() -> None:
     assert NodeConfig.parse({"data-path": "a.csv", "partition-id": 0, "num-partitions": 2}).data_path == "a.csv"
 
 
-def test_synthetic_samples_must_fit() -> None:
-    with raises(ConfigError, field="run-config synthetic-examples", got=10**8):
-        RunConfig.parse({"dataset": "synthetic", "synthetic-examples": 10**8, "synthetic-features": 10**6})
-
-
 def test_settings_that_a_deployment_ignores() -> None:
     assert RunConfig().ignored(simulated=False) == []
     config = RunConfig.parse({"test-fraction": 0, "check-pooled": False, "seed": 3, "rounds": 2})
@@ -419,7 +413,7 @@ def test_any_mapping_is_taken_or_refused_in_one_line(raw: dict[str, Any]) -> Non
         config = RunConfig.parse(raw)
         config.class_list()
         config.feature_list()
-        config.sizes()
+        config.options()
     except ConfigError as error:
         assert len(str(error).splitlines()) == 1
         assert error.field.startswith("run-config ")

@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.app.config import NodeConfig, RunConfig
-from flwr_flynn.app.data.partition import BY_ID, IndexArray, deal, held_out, held_out_by_content
+from flwr_flynn.app.data.partition import IndexArray, deal, held_out, held_out_by_content
 from flwr_flynn.app.data.readers import ENDINGS, Rows, ending, read_rows, read_width
+from flwr_flynn.app.run_settings import BY_ID
 from flwr_flynn.app.settings import whole_numbers
 from flwr_flynn.errors import ConfigError, DataError, with_names
 from flwr_flynn.federated.party import Samples
@@ -114,7 +115,7 @@ def load_dataset(
     source: str, *, label: str = "", group: str = "", config: RunConfig | None = None, features: Sequence[str] = ()
 ) -> Dataset:
     """Load a data set by name or from a file."""
-    if label and (source in ("digits", "synthetic") or source.startswith("openml:")):
+    if label and (source == "digits" or source.startswith(("synthetic", "openml:"))):
         raise ConfigError("label", f"none with {source[:80]}", label[:80])
     if source == "digits":
         from sklearn.datasets import load_digits
@@ -123,8 +124,8 @@ def load_dataset(
         # Grey values 0..16; as bytes they are hashed in exact integer arithmetic.
         X = bunch.data.astype(np.uint8)
         return Dataset(X, bunch.target.astype(np.int64), list(range(10)), "digits", tuple(bunch.feature_names))
-    if source == "synthetic":
-        return _synthetic(config or RunConfig())
+    if source == "synthetic" or source.startswith("synthetic:"):
+        return _synthetic(config or RunConfig(dataset=source))
     if source.startswith("openml:"):
         return _openml(source)
     if ending(Path(source)) not in ENDINGS:
@@ -153,23 +154,17 @@ def _existing(source: str) -> Path | None:
 def _synthetic(config: RunConfig) -> Dataset:
     from sklearn.datasets import make_classification
 
-    informative = min(config.synthetic_informative, config.synthetic_features)
-    if config.synthetic_classes > 2**informative or config.synthetic_classes > config.synthetic_examples:
-        expected = (
-            f"at most 2**synthetic-informative = 2**{informative} and "
-            f"at most synthetic-examples = {config.synthetic_examples}"
-        )
-        raise ConfigError("run-config synthetic-classes", expected, config.synthetic_classes)
+    n_samples, n_features, n_informative, n_classes = config.synthetic_sizes()
     X, y = make_classification(
-        n_samples=config.synthetic_examples,
-        n_features=config.synthetic_features,
-        n_informative=informative,
+        n_samples=n_samples,
+        n_features=n_features,
+        n_informative=n_informative,
         n_redundant=0,
-        n_classes=config.synthetic_classes,
+        n_classes=n_classes,
         n_clusters_per_class=1,
         random_state=config.split_seed % 2**32,
     )
-    return Dataset(X, y.astype(np.int64), list(range(config.synthetic_classes)), "synthetic")
+    return Dataset(X, y.astype(np.int64), list(range(n_classes)), "synthetic")
 
 
 def _openml(source: str) -> Dataset:
@@ -195,7 +190,7 @@ def _openml(source: str) -> Dataset:
 @lru_cache(maxsize=2)
 def simulated_dataset(config: RunConfig) -> Dataset:
     """The data set of a simulated run, loaded once in a process."""
-    group = config.partition_by if config.partitioner in BY_ID else ""
+    group = config.partition_column if config.partitioner in BY_ID else ""
     data = load_dataset(config.dataset, label=config.label, group=group, config=config)
     if not len(data.y):
         raise DataError(data.name, "at least one sample", "none")
@@ -213,15 +208,15 @@ def _partition_column(config: RunConfig, data: Dataset) -> npt.NDArray[Any] | No
     """The column that `continuous` and the natural-id partitioners split by; None for all others."""
     if config.partitioner in BY_ID:
         if data.groups is None:
-            raise config.refused("partition_by", "a file's column of ids", config.partition_by)
+            raise config.refused("partitioner_options", "partition_by: a file's column of ids")
         return data.groups
     if config.partitioner != "continuous":
         return None
     names = data.feature_names or tuple(str(i) for i in range(data.X.shape[1]))
-    if config.partition_by not in names:
-        error = ConfigError("run-config partition-by", f"a feature of {data.name}", repr(config.partition_by))
+    if config.partition_column not in names:
+        error = config.refused("partitioner_options", f"partition_by: a feature of {data.name}")
         raise with_names(error, names)
-    return data.X[:, names.index(config.partition_by)].astype(np.float64)
+    return data.X[:, names.index(config.partition_column)].astype(np.float64)
 
 
 def simulated_share(config: RunConfig, party: int, n_parties: int) -> Share:

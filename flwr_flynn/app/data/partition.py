@@ -9,35 +9,19 @@ from __future__ import annotations
 import hashlib
 import math
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from flwr_flynn.app.run_settings import BY_COLUMN, SimulationSettings
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.row_wise import meaning
 
-if TYPE_CHECKING:
-    from flwr_flynn.app.config import RunConfig
-
 IndexArray = npt.NDArray[np.int64]
 
-PARTITIONERS = (
-    *("iid", "dirichlet", "inner-dirichlet", "pathological", "shard", "distribution", "continuous", "linear", "square"),
-    *("exponential", "size", "natural-id", "grouped-natural-id"),
-)
-"""Partitioners of flwr-datasets, by names in the run config: "natural-id" is its `NaturalIdPartitioner`."""
-
-BY_ID = ("natural-id", "grouped-natural-id")
-BY_COLUMN = ("continuous", *BY_ID)
-"""Partitioners that split by a column other than the label."""
-
-CLASS_ASSIGNMENTS = ("random", "deterministic", "first-deterministic")
-GROUP_MODES = ("allow-smaller", "allow-bigger", "drop-reminder", "strict")
 
 _STREAM_TEST, _STREAM_ORDER, _STREAM_PARTITIONER = 1, 2, 3
 
@@ -69,7 +53,7 @@ def held_out(n: int, fraction: float, split_seed: int) -> npt.NDArray[np.bool_]:
 
 
 def deal(
-    config: RunConfig, n_parties: int, codes: IndexArray, by: npt.NDArray[Any] | None = None
+    config: SimulationSettings, n_parties: int, codes: IndexArray, by: npt.NDArray[Any] | None = None
 ) -> tuple[IndexArray, ...]:
     """Deal samples out to parties, held-out ones like the rest.
 
@@ -83,16 +67,19 @@ def deal(
         with warnings.catch_warnings():
             # About samples left out and draws repeated; a run's report says how many samples are dealt.
             warnings.simplefilter("ignore")
-            facts = _Deal(config, n_parties, n, len(np.unique(codes)), seed)
             name = "".join(word.capitalize() for word in config.partitioner.split("-"))
             make = getattr(import_module("flwr_datasets.partitioner"), f"{name}Partitioner")
-            partitioner = make(
-                **{
-                    each: _ARGUMENTS[each](facts) if each in _ARGUMENTS else getattr(config, each)
-                    for each in signature(make).parameters
-                    if each in _ARGUMENTS or hasattr(config, each)
-                }
-            )
+            defaults = _defaults(n_parties, n, len(np.unique(codes)), seed) | {"alpha": config.alpha}
+            defaults["partition_by"] = "by" if config.partitioner in BY_COLUMN else "label"
+            given = {key: value for key, value in config.options().items() if key != "partition_by"}
+            if unknown := given.keys() - signature(make).parameters.keys():
+                raise ValueError(f"it has no argument {', '.join(sorted(unknown))[:80]}")
+            if too_large := [key for key, value in given.items() if isinstance(value, int) and value > n]:
+                raise ValueError(f"{too_large[0]} is more than the number of samples")
+            if "shard_size" in given:
+                defaults["num_shards_per_partition"] = None
+            arguments = {key: value for key, value in defaults.items() if key in signature(make).parameters} | given
+            partitioner = make(**arguments)
             # Indices and labels only: the features stay one NumPy array.
             datasets = import_module("datasets")
             partitioner.dataset = datasets.Dataset.from_dict(columns).with_format("numpy")
@@ -132,55 +119,21 @@ def held_out_by_content(
     return np.fromiter((int.from_bytes(digest, "big") < most for digest in digests), bool, len(y))
 
 
-@dataclass(frozen=True)
-class _Deal:
-    """The facts that the arguments of a partitioner follow from."""
-
-    config: RunConfig
-    n_parties: int
-    n_samples: int
-    n_classes: int
-    seed: int
-
-    def sizes(self) -> list[int]:
-        """`partition-sizes`, one for each party, or equal ones."""
-        equal = [len(part) for part in np.array_split(np.arange(self.n_samples), self.n_parties)]
-        sizes = self.config.sizes() or equal
-        if len(sizes) != self.n_parties:
-            raise self.config.refused(
-                "partition_sizes", f"{self.n_parties} sizes, one for each party", f"{len(sizes)} sizes"
-            )
-        return sizes
-
-    def shards(self) -> int | None:
-        """`shards-per-party`, if there are enough samples."""
-        shards, most = self.config.shards_per_party, self.n_samples // self.n_parties
-        if shards * self.n_parties > self.n_samples:
-            raise self.config.refused("shards_per_party", f"at most {most}")
-        return shards or None
-
-    def log_normal(self) -> npt.NDArray[np.float64]:
-        """Log-normal sizes, a row for each class."""
-        if self.n_parties % self.n_classes:
-            raise ValueError(f"the number of parties must be a multiple of the number of classes, {self.n_classes}")
-        n_draws = self.n_parties * self.config.classes_per_party
-        draws = np.random.default_rng(self.seed).lognormal(0.0, self.config.distribution_sigma, n_draws)
-        return draws.reshape(self.n_classes, -1)
-
-
-_ARGUMENTS: dict[str, Callable[[_Deal], Any]] = {
-    "num_partitions": lambda deal: deal.n_parties,
-    "seed": lambda deal: deal.seed,
-    "num_classes_per_partition": lambda deal: deal.config.classes_per_party,
-    "num_unique_labels_per_partition": lambda deal: deal.config.classes_per_party,
-    "class_assignment_mode": lambda deal: deal.config.class_assignment,
-    "num_shards_per_partition": _Deal.shards,
-    "shard_size": lambda deal: deal.config.shard_size or None,
-    "distribution_array": _Deal.log_normal,
-    "preassigned_num_samples_per_label": lambda deal: deal.config.preassigned,
-    "partition_by": lambda deal: "by" if deal.config.partitioner in BY_COLUMN else "label",
-    "mode": lambda deal: deal.config.group_mode,
-    "sort_unique_ids": lambda deal: True,
-    "partition_sizes": _Deal.sizes,
-}
-"""Arguments of flwr-datasets' partitioners that are no setting of the same name."""
+def _defaults(n_parties: int, n_samples: int, n_classes: int, seed: int) -> dict[str, Any]:
+    """Arguments of flwr-datasets' partitioners, all of them together, where `partitioner-options` gives no others."""
+    sizes = n_classes, -(-2 * n_parties // n_classes)  # of two classes at each party, a row for each class
+    return {
+        "num_partitions": n_parties,
+        "seed": seed,
+        "min_partition_size": 0,  # an empty party is a valid party
+        "num_classes_per_partition": 2,
+        "num_shards_per_partition": 2,
+        "strictness": 1.0,
+        "group_size": 5,
+        "mode": "allow-smaller",
+        "sort_unique_ids": True,
+        "partition_sizes": [len(part) for part in np.array_split(np.arange(n_samples), n_parties)],
+        "num_unique_labels_per_partition": 2,
+        "preassigned_num_samples_per_label": 5,
+        "distribution_array": np.random.default_rng(seed).lognormal(0.0, 2.0, sizes),
+    }

@@ -65,10 +65,10 @@ def test_held_out_takes_its_share() -> None:
 # -------- partitioners
 
 SETTINGS: dict[str, dict[str, Any]] = {
-    "shard": {"keep-incomplete-shard": True},
-    "continuous": {"partition-by": "pixel_3_4"},
-    "natural-id": {"partition-by": "ward"},
-    "grouped-natural-id": {"partition-by": "ward", "group-size": 2},
+    "shard": {"partitioner-options": '{"keep_incomplete_shard": true}'},
+    "continuous": {"partitioner-options": '{"partition_by": "pixel_3_4"}'},
+    "natural-id": {"partitioner-options": '{"partition_by": "ward"}'},
+    "grouped-natural-id": {"partitioner-options": '{"partition_by": "ward", "group_size": 2}'},
 }
 LEAVES_POINTS_OUT = {"pathological", "shard"}
 
@@ -151,18 +151,25 @@ def test_split_seed_moves_the_split_and_the_held_out_points() -> None:
     assert any(len(a) != len(b) or (a != b).any() for a, b in zip(one, other, strict=True))
 
 
-def test_sizes_are_taken_literally() -> None:
-    config = RunConfig.parse({"partitioner": "size", "partition-sizes": "100, 200,300"})
+def test_options_are_arguments_of_flwr_datasets() -> None:
+    config = RunConfig.parse({"partitioner": "size", "partitioner-options": '{"partition_sizes": [100, 200, 300]}'})
     assert [len(s) for s in datasets.simulated_shares(config, 3)] == [100, 200, 300]
-    with raises(ConfigError, field="run-config partition-sizes", got="3 sizes"):
-        datasets.simulated_shares(config, 4)
-    with raises(ConfigError, field="run-config partition-sizes"):
-        datasets.simulated_shares(RunConfig(partitioner="size", partition_sizes="a,b"), 2)
+    with raises(ConfigError, field="run-config partitioner"):
+        datasets.simulated_shares(RunConfig(partitioner="iid", partitioner_options='{"strictness": 1}'), 2)
+
+
+@pytest.mark.parametrize(
+    "bad", ["a,b", "[1]", "3", '{"seed": 1}', '{"num_partitions": 3}', '{"alpha": 2}', "[" * 10**5]
+)
+def test_options_that_are_none_are_refused(bad: str) -> None:
+    with raises(ConfigError, field="run-config partitioner-options"):
+        RunConfig.parse({"partitioner-options": bad})
 
 
 def test_more_shards_than_points() -> None:
-    with raises(ConfigError, field="run-config shards-per-party", expected="at most 179", got=10**18):
-        datasets.simulated_shares(RunConfig(partitioner="shard", shards_per_party=10**18), 10)
+    options = json.dumps({"num_shards_per_partition": 10**18})
+    with raises(ConfigError, field="run-config partitioner"):
+        datasets.simulated_shares(RunConfig(partitioner="shard", partitioner_options=options), 10)
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,14 +188,18 @@ def test_digits_are_bytes() -> None:
     assert len(DIGITS.feature_names) == 64
 
 
-def test_synthetic_follows_its_settings() -> None:
-    config = RunConfig.parse({"dataset": "synthetic", "synthetic-examples": 60, "synthetic-features": 9})
-    made = datasets.load_dataset("synthetic", config=config)
-    assert made.X.shape == (60, 9)
-    assert made.classes == list(range(5))
-    assert (made.X == datasets.load_dataset("synthetic", config=config).X).all()
-    with raises(ConfigError, field="run-config synthetic-classes", got=5):
-        datasets.load_dataset("synthetic", config=RunConfig(synthetic_informative=1))
+def test_synthetic_has_the_sizes_in_its_name() -> None:
+    config = RunConfig.parse({"dataset": "synthetic:60,9,5,3"})
+    made = datasets.load_dataset(config.dataset, config=config)
+    assert (made.X.shape, made.classes) == ((60, 9), [0, 1, 2])
+    assert (made.X == datasets.load_dataset("synthetic:60,9,5,3").X).all()
+    assert datasets.load_dataset("synthetic").X.shape == (1000, 50)
+
+
+@pytest.mark.parametrize("bad", ["1", "1,2,3", "a,b,c,d", "60,9,10,3", "60,9,1,3", "2,9,5,3", "100000000,1000000,5,2"])
+def test_synthetic_samples_must_fit(bad: str) -> None:
+    with raises(ConfigError, field="run-config dataset"):
+        datasets.load_dataset(f"synthetic:{bad}")
 
 
 def test_files_of_all_kinds_give_the_same_points(tmp_path: Path) -> None:
@@ -649,8 +660,9 @@ def test_damaged_npz_is_loaded_whole_or_refused(position: int, byte: int, cut: i
     ("partitioner", "expected"), [("continuous", "a feature of digits"), ("natural-id", "a file's column of ids")]
 )
 def test_a_partitioner_by_a_column_needs_that_column(partitioner: str, expected: str) -> None:
-    config = RunConfig.parse({"partitioner": partitioner, "partition-by": "no such column"})
-    with raises(ConfigError, field="run-config partition-by", expected=expected):
+    options = '{"partition_by": "no such column"}'
+    config = RunConfig.parse({"partitioner": partitioner, "partitioner-options": options})
+    with raises(ConfigError, field="run-config partitioner-options", expected=f"partition_by: {expected}"):
         datasets.simulated_shares(config, 3)
 
 
