@@ -183,7 +183,7 @@ def test_up_to_64_classes_get_a_matrix_at_one_place_and_in_a_federation(n_classe
     labels = np.arange(4 * n_classes) % n_classes
     points = rng.normal(size=(n_classes, 4))[labels] + 0.3 * rng.normal(size=(len(labels), 4))
     alone = learn_pairs(pair_specs([SPEC], 32), points, labels, n_classes, None)
-    given = RunOptions(SPEC, range(n_classes), 2, decay=0.5, min_examples=1, pairs=32)
+    given = RunOptions(SPEC, range(n_classes), 2, decay=0.5, pairs=32)
     parties = [party_of(points[i::2], labels[i::2], min_examples=1) for i in range(2)]
     found = federate(given, parties).model.model_.pairs
     assert alone is not None
