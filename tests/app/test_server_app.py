@@ -904,7 +904,7 @@ def test_a_federation_of_several_members_grows_and_is_evaluated(
             settings = {"action": action, "federation": str(tmp_path / "kept.npz"), "min-available": 1} | more
             return run(tmp_path, patch, lambda content, kind: content, **settings)
 
-    first = go({1}, "train", **{"hash-dim": 256})
+    first = go({1}, "train", **{"hash-dim": 512})
     assert len(first["members"]) > 1
     none = {"n-features": 0, "classes": "", "hash-dim": 0}
     again = go({1}, "evaluate", **none)
@@ -1012,7 +1012,7 @@ def test_whatever_fails_after_the_counting_the_model_is_there(tmp_path: Path, mo
     monkeypatch.setattr(reports, "compiled", fails)
     with pytest.raises(KeyError):
         run(tmp_path, monkeypatch, lambda content, kind: content)
-    assert FlyNNClassifier.load(tmp_path / "out" / "model.npz").counts_.n_examples == 40
+    assert FlyNNClassifier.load(tmp_path / "out" / "model.npz").model_.members[0].counts.n_examples == 40
 
 
 def test_a_run_whose_counts_are_not_the_pooled_ones_fails(
@@ -1076,7 +1076,8 @@ def test_results_that_cannot_be_written_are_told_after_the_report(
     assert told in [line.split() for line in out.splitlines()]
     assert f"{report['evaluation']['accuracy']:.4f}" in out
     for name in ALL - full - {"metrics.json"}:
-        assert FlyNNClassifier.load(folder / name).counts_.sha256() == report["sha256"]["federated"]
+        members = FlyNNClassifier.load(folder / name).model_.members
+        assert reports.counts_sha256(members) == report["sha256"]["federated"]
 
 
 def test_full_disk_and_unequal_counts_are_both_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
