@@ -169,7 +169,6 @@ def committee(parts: Parts, given: dict[str, int]) -> Row:
         plan,
         range(parts.n_classes),
         n_parties,
-        min_examples=1,
         refine_rounds=given.get("refine_rounds", 0),
         pairs=given.get("pairs", 0),
         align=True,

@@ -187,7 +187,7 @@ def measure_whole(data: Dataset, n_parties: int, name: str = WHOLE) -> Row:
     run_of = {WHOLE: in_process, MESSAGES: by_messages}[name]
     rows = samples_of(data, n_parties, 1)
     spec = HashSpec(data.X.shape[1], 1024, 6, 16, seed=1)
-    options: dict[str, Any] = {"spec": spec, "classes": data.classes, "min_parties": n_parties, "min_examples": 1}
+    options: dict[str, Any] = {"spec": spec, "classes": data.classes, "min_parties": n_parties}
     start = time.perf_counter()
     with peak_memory() as peak:
         run = run_of(options, data, rows)

@@ -127,7 +127,7 @@ def refined(task: Task, n_rounds: int, effort: str) -> list[Row]:
 def _given(parts: Parts, effort: str = "default") -> RunOptionsDict:
     n_samples, n_features = parts.pooled.X.shape
     plan = HashPlan(n_features, parts.n_classes, n_samples, "auto", effort=effort)
-    return {"spec": plan, "classes": range(parts.n_classes), "min_parties": PARTIES, "min_examples": 1}
+    return {"spec": plan, "classes": range(parts.n_classes), "min_parties": PARTIES}
 
 
 def paired(task: Task, n_rows: int) -> list[Row]:

@@ -66,8 +66,8 @@ MECHANISM = LaplaceCounts(1.0, hash_nnz=SPEC.hash_nnz, n_classes=len(CLASSES))
 NOISY = RunSpec(SPEC, CLASSES, Noisy(MECHANISM))
 SECURE = RunSpec(SPEC, CLASSES, Secure(256))
 NAMED = RunSpec(SPEC, (3, -1), feature_names=("a", "b", "c", "d"))
-COLUMNS = ColumnsRequest(n_features=4, classes=CLASSES, by_class=True, min_examples=2)
-HISTOGRAMS = HistogramsRequest(np.array([0.5, -1.0, 0.0, 1e9]), CLASSES, min_examples=2)
+COLUMNS = ColumnsRequest(n_features=4, classes=CLASSES, by_class=True)
+HISTOGRAMS = HistogramsRequest(np.array([0.5, -1.0, 0.0, 1e9]), CLASSES)
 
 X, Y = points(40)
 CODES = RUN.codes(Y)
@@ -229,9 +229,9 @@ def request_seeds() -> list[Request[Any]]:
     members = tuple(ModelMember(spec, counts, readout, 0.5) for spec, counts in zip(TWO.specs, PAIRS[1], strict=True))
     return [
         COLUMNS,
-        ColumnsRequest(4, (1, 2), False, 1, ("a", "b", "c", "d")),
+        ColumnsRequest(4, (1, 2), False, ("a", "b", "c", "d")),
         HISTOGRAMS,
-        HistogramsRequest(np.zeros(4), (1, 2), 1, ("a", "b", "c", "d")),
+        HistogramsRequest(np.zeros(4), (1, 2), ("a", "b", "c", "d")),
         *(CountsRequest(run) for run in (RUN, TWO, NOISY, SECURE, NAMED)),
         *(WithdrawRequest(run) for run in (RUN, NOISY)),
         SelectionRequest(RUN, totals, (candidates,)),
@@ -472,7 +472,7 @@ def counting(two: bool = True) -> Run:
 
 def binning() -> Run:
     """A run that has the sums of the columns, and asks for their histograms."""
-    run = Run(RunOptions(HashPlan(4, 3, scaling="ranks"), CLASSES, 2, min_examples=2, max_examples_per_party=10**6))
+    run = Run(RunOptions(HashPlan(4, 3, scaling="ranks"), CLASSES, 2, max_examples_per_party=10**6))
     assert run.ask(TRAIN, ["1"])
     # Scaling "ranks" has no use for classes in the sums: they are those of one class.
     sizes, *limbs = ColumnMoments.from_data(X, 0 * CODES, 1).to_limbs()
@@ -487,9 +487,7 @@ def binning() -> Run:
 SERVER = Server(counting())
 NOISY_SERVER = Server(Run(RunOptions(SPEC, CLASSES, 2, mechanism=MECHANISM)))
 BINNING = Server(binning())
-SUMMING = Server(
-    Run(RunOptions(HashPlan(4, 3, scaling="weighted"), CLASSES, 2, min_examples=2, max_examples_per_party=10**6))
-)
+SUMMING = Server(Run(RunOptions(HashPlan(4, 3, scaling="weighted"), CLASSES, 2, max_examples_per_party=10**6)))
 ONE = counting(two=False)
 SELECTING = Server(ONE, EVALUATE)
 EVALUATING = Server(

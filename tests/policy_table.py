@@ -56,7 +56,7 @@ _MEMBER, _WEIGHTS = ModelMember(SPEC, _COUNTS, _READOUT, 1.0), start_weights([_C
 _FIT = PairFit.of(PairSums.from_data([SPEC], _X, _CODES, 3))
 _PAIRS = PairReadout([SPEC], _FIT.weights, _FIT.bias, 1.0, 0.5)
 
-_COLUMNS, _HISTOGRAMS = ColumnsRequest(4, CLASSES, True, 1), HistogramsRequest(np.zeros(4), CLASSES, 1)
+_COLUMNS, _HISTOGRAMS = ColumnsRequest(4, CLASSES, True), HistogramsRequest(np.zeros(4), CLASSES)
 
 FITS: dict[str, Request[Any]] = {
     "columns": _COLUMNS,

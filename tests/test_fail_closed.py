@@ -68,8 +68,8 @@ def share() -> dict[str, Any]:
     return counting(RunSpec(SPEC, CLASSES, Secure(BOUND, SHARED)))
 
 
-COLUMNS = asking(ColumnsRequest(4, CLASSES, True, 1))
-HISTOGRAMS = asking(HistogramsRequest(np.zeros(4), CLASSES, 1))
+COLUMNS = asking(ColumnsRequest(4, CLASSES, True))
+HISTOGRAMS = asking(HistogramsRequest(np.zeros(4), CLASSES))
 
 
 def handing_out(tries: bool = True, run: RunSpec = RUN) -> dict[str, Any]:

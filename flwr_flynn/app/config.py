@@ -275,7 +275,10 @@ class NodeConfig(Settings):
     split_seed: int = setting(0, "seed of the held-out rule", low=0, high=MAX_SEED)
     memory_limit: float = setting(4.0, "GiB that the counting may take; a spec that needs more is refused", above=0)
     min_examples: int = setting(
-        5, "classes of fewer samples are left out of the party's sums and histograms of columns", low=1
+        5,
+        "classes of fewer samples are left out of the party's sums and histograms of columns, and histograms tell one "
+        "value in so many of a class and column, neither the lowest nor the highest; 1: all of them. 2 is taken as 3",
+        low=1,
     )
     personal: bool = setting(
         True,

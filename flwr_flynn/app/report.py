@@ -224,7 +224,7 @@ def compared(
             found["columns_equal"] = columns.moments == ColumnMoments.from_data(X, labels, rows)
     if (ranks := results.get("histograms")) is not None:
         found["histograms_equal"] = None
-        if ranks.histograms.n_examples == len(codes) and config.min_examples == 1:  # no bins were put together
+        if ranks.histograms.n_examples == len(codes) and config.min_examples == 1:  # all values are in them
             center, _ = columns.moments.center_and_scale("center")
             both: Any = ranks.histograms, ColumnHistograms.from_data(X, codes, n_classes, center)
             if config.secure:  # of which no more is known
@@ -237,7 +237,7 @@ def compared(
         specs = specs[n_plain:] if model.aligned else specs[:n_plain]
         if model.aligned:  # that of the aligned samples of all parties
             shares = datasets.training_shares(config, parties, among)
-            X, codes = _aligned(reference, shares)
+            X, codes = _aligned(reference, shares, config.min_examples)
             kept_by = np.concatenate([rows for rows, _ in shares]) if n_plain else X
     parts = None
     if selection is not None:
@@ -269,9 +269,9 @@ def compared(
     return {"pooled": pooled, "equal": pooled == federated if complete else None, **found}
 
 
-def _aligned(reference: Reference, shares: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
+def _aligned(reference: Reference, shares: Sequence[tuple[Any, Any]], min_examples: int) -> tuple[Any, Any]:
     """The samples of parties, each aligned as it aligns them itself, and their class codes."""
-    alignments = [reference.alignment(X, y) if len(y) else None for X, y in shares]
+    alignments = [reference.alignment(X, y, min_examples) if len(y) else None for X, y in shares]
     rows = [X if each is None else each.applied(X) for each, (X, _) in zip(alignments, shares, strict=True)]
     return np.concatenate(rows), np.concatenate([y for _, y in shares])
 

@@ -148,10 +148,9 @@ class HashSettings(RunSettings):
         "default", "size of the hashes of `auto`: what the run may cost, see `HashPlan`", choices=EFFORTS
     )
     max_members: int = _fixed(3, "members of the model of `auto`, at most; 1: the best candidate alone", low=1, high=16)
-    min_examples: int = setting(
+    min_examples: int = simulated(
         5,
-        "a party leaves classes of fewer samples out of its sums and histograms of columns, and puts bins together "
-        "until each has so many; 1 sends what may be one sample",
+        "simulation: the parties' `min-examples`; a deployed party has its own in its node config",
         low=1,
     )
     seed: int = _fixed(0, "seed of the hash: every party expands it to the same rows", low=0, high=MAX_SEED)

@@ -198,7 +198,6 @@ def _strategy(
         max_examples_per_party=config.max_examples or None,
         decay=config.decay_value(),
         rule=config.rule if before is None or config.rule != RunConfig.rule else before.readout.rule,
-        min_examples=config.min_examples,
         refine_rounds=config.refine_rounds,
         pairs=config.pairs,
         align=config.align and before is None,
@@ -349,13 +348,14 @@ def what_to_train(config: RunConfig, parties: int | None) -> tuple[HashPlan, lis
             needed += max(ENTRY_BYTES, 16 * (config.min_available or parties or 1)) * config.pairs**2
         needs[f"pair sums of {config.pairs} rows"] = needed
     if plan.needs_sums:
-        request = ColumnsRequest(plan.n_features, classes, plan.needs_classes, config.min_examples)
+        request = ColumnsRequest(plan.n_features, classes, plan.needs_classes)
         columns = f"{plan.n_features} columns for {len(classes)} classes"
         sums = {f"the sums of {columns}": request.memory_needed}
         if plan.needs_histograms:
-            binned = HistogramsRequest(np.zeros(plan.n_features), classes, config.min_examples)
+            binned = HistogramsRequest(np.zeros(plan.n_features), classes)
+            floor = 1 if parties is None else config.min_examples  # of deployed parties it is not known
             most_bins = MOST_BINS if config.secure else most_bins
-            sums[f"the histograms of {columns}"] = binned.memory_of_sum(plan.n_examples, most_bins)
+            sums[f"the histograms of {columns}"] = binned.memory_of_sum(plan.n_examples, most_bins, floor)
         needs = sums | needs
     for what, needed in needs.items():
         if (size := needed / 2**30) > config.memory_limit:

@@ -70,8 +70,9 @@ class PartyOptions:
         Bytes that the hash, the counts and the confusion matrix may need, beside the samples; checked before anything
         is allocated.
     min_examples : int, default=5
-        Classes of fewer samples are left out of the sums and histograms of columns, whatever the server asks for. They
-        are counted.
+        Disclosure floor, which no request changes. Classes of fewer samples are left out of the sums and histograms of
+        columns; they are counted. Above 1 histograms tell order statistics alone, see `ColumnHistograms.from_data`. 2
+        is taken as 3.
     n_jobs : int, optional
         Threads for hashing: None for one, -1 for all.
     budget : Budget, optional
@@ -224,7 +225,7 @@ class SampleAccess:
         # An aligned copy of the samples, and the sums of their columns.
         needed = 16 * X.shape[0] * X.shape[1] + 4096 * reference.n_classes * X.shape[1]
         self.check_memory(needed, f"the alignment of {X.shape[1]} columns")
-        return reference.alignment(X, codes)
+        return reference.alignment(X, codes, self.options.min_examples)
 
     def release(self, run: RunSpec, recall: bool = False) -> ClassCounts:
         """Noisy counts, within the party's policy. No sample decides a refusal, nor its time.

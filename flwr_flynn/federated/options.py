@@ -51,7 +51,6 @@ class RunOptionsDict(TypedDict, total=False):
     decay: float | str
     rule: str
     feature_names: Sequence[str] | None
-    min_examples: int
     mechanism: Mechanism | None
     federation: Federation | None
     purpose: str
@@ -93,9 +92,6 @@ class RunOptions:
         The model's decision rule, see `FlyNNClassifier`.
     feature_names : sequence of str, optional
         Names of the columns, for the model.
-    min_examples : int, default=5
-        Classes of fewer samples at a party are left out of its sums and histograms of columns, and bins of fewer are
-        put together; a party's own number can be larger.
     mechanism : Mechanism, optional
         Of `flwr_flynn.privacy`, for the spec's `hash_nnz` and as many classes: parties send noisy counts only, within
         their own policies. There is one spec then, without sums of columns, and no selection.
@@ -154,7 +150,6 @@ class RunOptions:
     decay: float | str = "auto"
     rule: str = "balanced"
     feature_names: Sequence[str] | None = None
-    min_examples: int = 5
     mechanism: Mechanism | None = None
     federation: Federation | None = None
     purpose: str = "train"
@@ -177,7 +172,6 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         integer("min_parties", self.min_parties)
-        integer("min_examples", self.min_examples)
         if self.max_examples_per_party is not None:
             integer("max_examples_per_party", self.max_examples_per_party)
         if self.fraction_evaluate is None:

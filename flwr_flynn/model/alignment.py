@@ -73,16 +73,17 @@ class Reference:
         """Means and standard deviations, (2, L, d)."""
         return np.frombuffer(self.data, "<f8", -1, 8 * self.n_classes).reshape(2, self.n_classes, self.n_features)
 
-    def alignment(self, X: Any, y: npt.NDArray[np.int64]) -> Alignment | None:
+    def alignment(self, X: Any, y: npt.NDArray[np.int64], min_examples: int = 1) -> Alignment | None:
         """Alignment of a party with these training samples, (n, d), and class indices; None where none is called for.
 
-        Party and federation are compared on the classes that both have. The mean squared z-score of the columns, T,
-        decides: below 3 + 8 / d, as with fewer than 10 samples, there is no alignment. Otherwise the means move by
-        1 - 1 / T of the way to those of the federation; the gain likewise by the mean squared z-score of the
+        Party and federation are compared on the classes that both have, less those of fewer samples at the party than
+        `min_examples`: of these the aligned samples would tell mean and deviation. The mean squared z-score of the
+        columns, T, decides: below 3 + 8 / d, as with fewer than 10 samples, there is no alignment. Otherwise the means
+        move by 1 - 1 / T of the way to those of the federation; the gain likewise by the mean squared z-score of the
         deviations. Columns that do not vary stay as they are.
         """
         means, deviations = self.arrays
-        moments = ColumnMoments.from_data(X, y, self.n_classes)
+        moments = ColumnMoments.from_data(X, y, self.n_classes, min_examples)
         shared = np.flatnonzero((moments.n_per_class > 0) & (self.sizes > 0))
         sizes = moments.n_per_class[shared]
         n = int(sizes.sum())

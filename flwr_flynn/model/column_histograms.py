@@ -3,12 +3,16 @@
 The bins are the same for everybody and need no look at the data: a value falls into the bin that `hashing.rank_codes`
 calls its key, the sign, the exponent and the first ten bits of its float64. So the histograms of any split of the
 samples, added in any order, are equal.
+
+With a floor, `min_examples` above 1, a party tells order statistics in the place of all values: those of ranks that
+follow from the number of its samples alone. So no request leads to other groups of samples, and no two answers differ
+in the values that they tell of.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -20,6 +24,7 @@ from numba import njit
 
 from flwr_flynn.errors import DataError
 from flwr_flynn.hashing.rank_codes import KEY_BITS, N_EDGES, keys_of, values_of
+from flwr_flynn.model.column_moments import floor_of
 
 Integers = npt.NDArray[np.int64]
 
@@ -92,30 +97,31 @@ class ColumnHistograms:
     ) -> ColumnHistograms:
         """Histograms of samples less a centre, (n, d) finite, dense or CSR.
 
-        Classes of fewer than `min_examples` samples are left out. Of the others, neighbouring bins of a column are
-        put together, from the lowest up, until each has so many samples; all then count as values of its highest bin.
-        What is left at the top, too few, joins the bin below, so that no extreme value is told.
+        With `min_examples` above 1, classes of fewer samples are left out. In each column the samples of a class, in
+        the order of their values, form groups of `min_examples` consecutive ranks; the remainder joins the last group.
+        All samples of a group count at one value: that of its highest rank, in the last group that of its lowest rank,
+        and of a single group the median. So at least `min_examples` samples of the class are at or below each value
+        told, and as many at or above it, unless it is the median; the lowest and the highest value are told only where
+        so many samples share them. The ranks do not depend on the values or the centre: histograms about another
+        centre tell the same order statistics. A floor of 2 is taken as 3, see `floor_of`.
         """
-        n, d = X.shape
-        kept = np.bincount(y, minlength=n_classes)
-        kept[kept < min_examples] = 0
-        sums = [cls.zeros(d, n_classes)]  # of batches, each of more cells than the next
+        d = X.shape[1]
         middle = np.zeros(d) if center is None else np.asarray(center, np.float64)
-        step = max(1, _BATCH // d)
-        for first in range(0, n, step):
-            rows, labels = X[first : first + step], y[first : first + step]
-            keep = kept[labels] > 0
-            rows, labels = (rows, labels) if keep.all() else (rows[keep], labels[keep])
-            if rows.shape[0]:
-                cells, counts = _cells(rows.toarray() if sp.issparse(rows) else rows, labels, n_classes, middle)
-                sums.append(cls(d, np.bincount(labels, minlength=n_classes), cells, counts))
-                # Sums of about as many cells are added, so that a cell goes through log2 of the number of batches.
-                while len(sums) > 1 and len(sums[-2].cells) < 2 * len(sums[-1].cells):
-                    sums.append(sums.pop() + sums.pop())
+        if (least := floor_of(min_examples)) > 1:
+            kept = np.bincount(y, minlength=n_classes)
+            kept[kept < least] = 0
+            return cls(d, kept, *_floored_cells(X, y, kept, middle, least))
+        sums = [cls.zeros(d, n_classes)]  # of batches, each of more cells than the next
+        for rows, labels in _batches(X, y):
+            cells, counts = _cells(rows, labels, n_classes, middle)
+            sums.append(cls(d, np.bincount(labels, minlength=n_classes), cells, counts))
+            # Sums of about as many cells are added, so that a cell goes through log2 of the number of batches.
+            while len(sums) > 1 and len(sums[-2].cells) < 2 * len(sums[-1].cells):
+                sums.append(sums.pop() + sums.pop())
         total = sums.pop()
         while sums:
             total += sums.pop()
-        return total if min_examples <= 1 else total._floored(min_examples)
+        return total
 
     def table(self, cuts: Integers, by_class: bool) -> Integers:
         """Samples of each class, or of all together, in bins of the columns, (L or 1, bins).
@@ -154,26 +160,6 @@ class ColumnHistograms:
         inner = (low[:, None] + steps)[steps < (end - low)[:, None]]
         starts = np.arange(self.n_features) << KEY_BITS
         return np.unique(np.concatenate([starts, inner, end[end < self.n_features << KEY_BITS]]))
-
-    def _floored(self, least: int) -> ColumnHistograms:
-        """Put neighbouring bins together until each has at least `least` samples."""
-        cells: list[int] = []
-        counts: list[int] = []
-        rows = self.cells >> KEY_BITS
-        bounds = [*np.flatnonzero(np.diff(rows, prepend=-1)).tolist(), len(rows)]
-        for first, last in pairwise(bounds):
-            held = 0
-            begin = len(cells)
-            for cell, count in zip(self.cells[first:last].tolist(), self.counts[first:last].tolist(), strict=True):
-                held += count
-                if held >= least:
-                    cells.append(cell)
-                    counts.append(held)
-                    held = 0
-            if held and len(cells) > begin:  # a class has at least so many samples, so there is a bin before
-                counts[-1] += held
-        sizes = self.n_per_class.copy()
-        return ColumnHistograms(self.n_features, sizes, np.array(cells, np.int64), np.array(counts, np.int64))
 
     @property
     def n_examples(self) -> int:
@@ -281,26 +267,95 @@ def _ranks(n: int, n_edges: int) -> list[int]:
     return [(2 * k + 1) * n // (2 * n_edges) for k in range(n_edges)]
 
 
+def _batches(X: Any, y: Integers) -> Iterator[tuple[npt.NDArray[Any], Integers]]:
+    """Samples and labels, some at a time, dense."""
+    step = max(1, _BATCH // X.shape[1])
+    for first in range(0, X.shape[0], step):
+        rows = X[first : first + step]
+        yield rows.toarray() if sp.issparse(rows) else rows, y[first : first + step]
+
+
 def _cells(
-    X: npt.NDArray[Any], y: npt.NDArray[np.int64], n_classes: int, center: npt.NDArray[np.float64]
+    X: npt.NDArray[Any], y: Integers, n_classes: int, center: npt.NDArray[np.float64]
 ) -> tuple[Integers, Integers]:
     """Filled cells, ascending, and the samples in each."""
     d = X.shape[1]
-    if X.dtype in (np.bool_, np.uint8) and n_classes * d <= _LARGEST_TABLE // 256:
-        # Of pixels only so many values occur: their numbers take a tenth of the time of sorting them.
+    if _fits_table(X, n_classes):
         table = np.zeros((n_classes, d, 256), np.int64)
         _count_values(np.ascontiguousarray(X).view(np.uint8), np.ascontiguousarray(y), table)
-        labels, columns, pixels = np.nonzero(table)
-        counts: Integers | None = table[labels, columns, pixels]
-        cells = ((labels * d + columns) << KEY_BITS) + keys_of(pixels - center[columns])
-    else:
-        with np.errstate(over="ignore"):  # with a centre far away; the result is refused
-            values = np.asarray(X, np.float64) - center
+        return _cells_of_table(table, center)
+    keys = _centred_keys(np.asarray(X, np.float64), center)
+    return _summed((((y[:, None] * d + np.arange(d)) << KEY_BITS) + keys).ravel())
+
+
+def _floored_cells(
+    X: Any, y: Integers, kept: Integers, center: npt.NDArray[np.float64], least: int
+) -> tuple[Integers, Integers]:
+    """Filled cells, ascending, and the samples in each, of groups of ranks; `kept` has 0 for classes left out."""
+    d, labels = X.shape[1], np.flatnonzero(kept).tolist()
+    weights = {label: _weights_of_ranks(int(kept[label]), least) for label in labels}
+    if _fits_table(X, len(kept)):
+        table = np.zeros((len(kept), d, 256), np.int64)
+        for rows, codes in _batches(X, y):
+            _count_values(np.ascontiguousarray(rows).view(np.uint8), np.ascontiguousarray(codes), table)
+        table[kept == 0] = 0
+        for label in labels:
+            # A value has the ranks from the number of samples below it; so many count at values of lower ranks.
+            before = np.append(0, np.cumsum(weights[label]))
+            table[label] = np.diff(before[np.cumsum(table[label], axis=1)], axis=1, prepend=0)
+        return _cells_of_table(table, center)
+    order, ends = np.argsort(y, kind="stable"), np.cumsum(np.bincount(y, minlength=len(kept)))
+    columns = X.tocsc() if sp.issparse(X) else X
+    step = max(1, _BATCH // max(len(y), 1))  # columns at a time
+    parts: dict[int, list[tuple[Integers, Integers]]] = {label: [] for label in labels}
+    for first in range(0, d, step):
+        block = columns[:, first : first + step]
+        values = np.ascontiguousarray((block.toarray() if sp.issparse(block) else block)[order].T)
         if not np.isfinite(values).all():
-            raise DataError("X", "finite numbers that stay finite less their centre", "NaN, infinity or larger numbers")
-        counts = None
-        cells = (((y[:, None] * d + np.arange(d)) << KEY_BITS) + keys_of(values)).ravel()
-    return _summed(cells, counts)
+            raise _not_finite()
+        place = np.arange(first, first + len(values))[:, None]
+        for label in labels:
+            ranked, ranks = values[:, ends[label] - kept[label] : ends[label]], np.flatnonzero(weights[label])
+            ranked.sort(axis=1)
+            keys = _centred_keys(ranked[:, ranks].astype(np.float64), center[place])
+            cells = ((label * d + place) << KEY_BITS) + keys
+            parts[label].append(_merged(cells.ravel(), np.tile(weights[label][ranks], len(place))))
+    none = np.zeros(0, np.int64)
+    found = [(none, none), *(part for label in labels for part in parts[label])]  # which ascend
+    return np.concatenate([cells for cells, _ in found]), np.concatenate([counts for _, counts in found])
+
+
+def _weights_of_ranks(n: int, least: int) -> Integers:
+    """Samples that count at the value of each rank, (n,): 0 but at one rank of each group."""
+    weights, last = np.zeros(n, np.int64), (n // least - 1) * least
+    weights[least - 1 : last : least] = least
+    weights[last or n // 2] = n - last
+    return weights
+
+
+def _fits_table(X: Any, n_classes: int) -> bool:
+    """Tell whether the values are counted in a table: of pixels only so many occur, which is a tenth of the work."""
+    return X.dtype in (np.bool_, np.uint8) and n_classes * X.shape[1] <= _LARGEST_TABLE // 256
+
+
+def _cells_of_table(table: Integers, center: npt.NDArray[np.float64]) -> tuple[Integers, Integers]:
+    """Filled cells, ascending, and the samples in each, of the numbers of all pixels, (L, d, 256)."""
+    labels, columns, pixels = np.nonzero(table)
+    cells = (labels * table.shape[1] + columns) << KEY_BITS
+    return _summed(cells + _centred_keys(pixels.astype(np.float64), center[columns]), table[labels, columns, pixels])
+
+
+def _centred_keys(values: npt.NDArray[np.float64], center: npt.NDArray[np.float64]) -> Integers:
+    """Keys of values less their centre; a `DataError` unless these are finite."""
+    with np.errstate(over="ignore"):  # with a centre far away
+        centred = values - center
+    if not np.isfinite(centred).all():
+        raise _not_finite()
+    return keys_of(centred)
+
+
+def _not_finite() -> DataError:
+    return DataError("X", "finite numbers that stay finite less their centre", "NaN, infinity or larger numbers")
 
 
 def _summed(cells: Integers, counts: Integers | None = None) -> tuple[Integers, Integers]:
@@ -310,9 +365,13 @@ def _summed(cells: Integers, counts: Integers | None = None) -> tuple[Integers, 
         first = np.flatnonzero(np.diff(ordered, prepend=-1))
         return ordered[first], np.diff(first, append=len(ordered))
     order = np.argsort(cells, kind="stable")  # which merges ascending parts in linear time
-    ordered = cells[order]
-    first = np.flatnonzero(np.diff(ordered, prepend=-1))
-    return ordered[first], np.add.reduceat(counts[order], first) if len(first) else counts[:0]
+    return _merged(cells[order], counts[order])
+
+
+def _merged(cells: Integers, counts: Integers) -> tuple[Integers, Integers]:
+    """The different ones of cells that do not descend, and the sum of the counts of each."""
+    first = np.flatnonzero(np.diff(cells, prepend=-1))
+    return cells[first], np.add.reduceat(counts, first) if len(first) else counts[:0]
 
 
 @njit(nogil=True, cache=True)

@@ -30,6 +30,14 @@ _EPSILON = float(np.finfo(np.float64).eps)
 _FAINTEST = 0.05  # weight of an uninformative column; the most informative one has 1.05
 
 
+def floor_of(min_examples: int) -> int:
+    """Fewest samples of a class of which anything is told: `min_examples`, but 3 for 2.
+
+    Of two samples no value lies between the ends, and sum and sum of squares determine both values.
+    """
+    return 3 if min_examples == 2 else min_examples
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class ColumnMoments:
     """Class sizes, (L,) int64, and for each class and column the sums of values and of squares, (L, d). Immutable.
@@ -70,10 +78,13 @@ class ColumnMoments:
 
     @classmethod
     def from_data(cls, X: Any, y: npt.NDArray[np.int64], n_classes: int, min_examples: int = 1) -> ColumnMoments:
-        """Moments of samples, (n, d) finite, dense or CSR, less those of classes of fewer than `min_examples`."""
+        """Moments of samples, (n, d) finite, dense or CSR, less those of classes of fewer than `min_examples`.
+
+        A floor of 2 is taken as 3, see `floor_of`.
+        """
         n, d = X.shape
         total = cls.zeros(d, n_classes)
-        keep = np.bincount(y, minlength=n_classes) >= min_examples
+        keep = np.bincount(y, minlength=n_classes) >= floor_of(min_examples)
         step = max(1, _BATCH // d)
         for first in range(0, n, step):
             rows, labels = X[first : first + step], y[first : first + step]

@@ -393,8 +393,8 @@ def test_a_misspelled_key_of_a_node_is_refused() -> None:
 
 def test_settings_that_a_deployment_ignores() -> None:
     assert RunConfig().ignored(simulated=False) == []
-    config = RunConfig.parse({"test-fraction": 0, "check-pooled": False, "seed": 3, "rounds": 2})
-    assert config.ignored(simulated=False) == ["test-fraction", "check-pooled"]
+    config = RunConfig.parse({"test-fraction": 0, "min-examples": 9, "check-pooled": False, "seed": 3, "rounds": 2})
+    assert config.ignored(simulated=False) == ["test-fraction", "min-examples", "check-pooled"]
 
 
 scalars = st.one_of(

@@ -238,7 +238,7 @@ def test_a_party_with_a_policy_gives_nothing_else(tmp_path: Path) -> None:
     client = party(tmp_path, X, y, X_test=X, y_test=y, on_model=received.append)
     closed = "policy max-epsilon set: "
     assert refusal(client, RUN).startswith(closed)
-    assert refusal(client, config_of(ColumnsRequest(4, CLASSES, True, 1))).startswith(closed)
+    assert refusal(client, config_of(ColumnsRequest(4, CLASSES, True))).startswith(closed)
     counts = counts_of(X, y)
     selection = SelectionRequest(RUN, CountsOfSpecs((counts,)), ((Readout("balanced", 0.5),),))
     loss, n_examples, metrics = client.evaluate(selection.arrays(), config_of(selection))

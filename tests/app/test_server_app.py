@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -224,14 +225,11 @@ def test_the_memory_limit_of_the_server_covers_the_histograms() -> None:
     def decide(gib: float, **more: Any) -> None:
         server_app.what_to_train(RunConfig.parse({**given, "memory-limit": gib, **more}), None)
 
-    samples = {"n-examples": 10**5, "min-examples": 1}  # 1e8 values in as many bins of 96 bytes
+    samples = {"n-examples": 10**5}  # 1e8 values in as many bins of 96 bytes, as a party may have any floor
     decide(9, **samples)
     with raises(ConfigError, field="run-config memory-limit", expected="at most 8 GiB") as caught:
         decide(8, **samples)
     assert caught.value.got == "8.94 GiB for the histograms of 1000 columns for 2 classes"
-    decide(2, **samples | {"min-examples": 5})  # a bin has five values or more
-    with raises(ConfigError, field="run-config memory-limit"):
-        decide(1.5, **samples | {"min-examples": 5})
     decide(12, **samples | {"n-examples": 10**9})  # the values of a column fall into few bins
     decide(1)  # of samples that nobody knows
 
@@ -250,6 +248,11 @@ def test_the_histograms_of_pixels_have_few_bins(monkeypatch: pytest.MonkeyPatch)
     with raises(ConfigError, field="run-config memory-limit") as caught:
         decide(np.zeros((4, 1000), np.float32))
     assert "histograms of 1000 columns" in caught.value.got
+    config = replace(config, memory_limit=2.0)
+    with raises(ConfigError, field="run-config memory-limit"):
+        decide(np.zeros((4, 1000), np.float32))
+    config = replace(config, min_examples=5)  # the simulated parties' own: a bin has five values or more
+    decide(np.zeros((4, 1000), np.float32))
 
 
 @pytest.mark.parametrize("failing", [TRAIN, EVALUATE])
@@ -379,7 +382,7 @@ def test_the_pair_sums_are_compared_with_those_of_the_pooled_points(
     plan = config.plan(4, 60, 3)
     proxies = [Proxy(str(i), FlyNNClient(X[i::3], y[i::3], min_examples=1, pairs=True)) for i in range(3)]
     strategy = FlyNNStrategy(
-        **{"spec": plan, "classes": CLASSES, **given}, min_available_clients=3, min_parties=3, min_examples=1, pairs=32
+        **{"spec": plan, "classes": CLASSES, **given}, min_available_clients=3, min_parties=3, pairs=32
     )
     Server(client_manager=manager(*proxies), strategy=strategy).fit(strategy.num_rounds, timeout=None)
 
@@ -412,7 +415,6 @@ def test_the_refinement_is_compared_with_that_of_the_pooled_points(
         **{"spec": plan, "classes": CLASSES, **given},
         min_available_clients=3,
         min_parties=3,
-        min_examples=1,
         refine_rounds=2,
     )
     Server(client_manager=manager(*proxies), strategy=strategy).fit(strategy.num_rounds, timeout=None)
@@ -438,9 +440,7 @@ def test_an_aligned_run_is_compared_with_the_pooled_model_of_aligned_points(
     config = RunConfig.parse({"hash-dim": 256, "min-examples": 1, "align": True})
     plan = config.plan(4, 180, 3)
     clients = [FlyNNClient(rows, y[i::3], min_examples=1) for i, (rows, _) in enumerate(shares)]
-    strategy = FlyNNStrategy(
-        spec=plan, classes=CLASSES, min_available_clients=3, min_parties=3, min_examples=1, align=config.align
-    )
+    strategy = FlyNNStrategy(spec=plan, classes=CLASSES, min_available_clients=3, min_parties=3, align=config.align)
     proxies = [Proxy(str(i), client) for i, client in enumerate(clients)]
     Server(client_manager=manager(*proxies), strategy=strategy).fit(strategy.num_rounds, timeout=None)
     pooled = np.concatenate([rows for rows, _ in shares]), np.concatenate([labels for _, labels in shares]), 3
@@ -489,11 +489,9 @@ def test_columns_histograms_and_selection_are_compared_with_those_of_the_pooled_
     def compared(min_examples: int, pooled: np.ndarray) -> dict[str, Any]:
         config = RunConfig.parse({"scaling": scaling, "hash-dim": 64, "min-examples": min_examples})
         plan = config.plan(4, 60, 3)
-        clients = [FlyNNClient(X[i::3], y[i::3], min_examples=1) for i in range(3)]
+        clients = [FlyNNClient(X[i::3], y[i::3], min_examples=min_examples) for i in range(3)]
         proxies = [Proxy(str(i), client) for i, client in enumerate(clients)]
-        strategy = FlyNNStrategy(
-            spec=plan, classes=CLASSES, min_available_clients=3, min_parties=3, min_examples=min_examples
-        )
+        strategy = FlyNNStrategy(spec=plan, classes=CLASSES, min_available_clients=3, min_parties=3)
         Server(client_manager=manager(*proxies), strategy=strategy).fit(4, timeout=None)
         monkeypatch.setattr(datasets, "pooled_training", lambda *_: (pooled, codes, 3))
         found = reports.compared(config, strategy, plan, 3, strategy.federation("1"))
@@ -906,7 +904,7 @@ def test_a_federation_of_several_members_grows_and_is_evaluated(
             settings = {"action": action, "federation": str(tmp_path / "kept.npz"), "min-available": 1} | more
             return run(tmp_path, patch, lambda content, kind: content, **settings)
 
-    first = go({1}, "train", **{"hash-dim": 256})
+    first = go({1}, "train", **{"hash-dim": 512})
     assert len(first["members"]) > 1
     none = {"n-features": 0, "classes": "", "hash-dim": 0}
     again = go({1}, "evaluate", **none)
@@ -1014,7 +1012,7 @@ def test_whatever_fails_after_the_counting_the_model_is_there(tmp_path: Path, mo
     monkeypatch.setattr(reports, "compiled", fails)
     with pytest.raises(KeyError):
         run(tmp_path, monkeypatch, lambda content, kind: content)
-    assert FlyNNClassifier.load(tmp_path / "out" / "model.npz").counts_.n_examples == 40
+    assert FlyNNClassifier.load(tmp_path / "out" / "model.npz").model_.members[0].counts.n_examples == 40
 
 
 def test_a_run_whose_counts_are_not_the_pooled_ones_fails(
@@ -1078,7 +1076,8 @@ def test_results_that_cannot_be_written_are_told_after_the_report(
     assert told in [line.split() for line in out.splitlines()]
     assert f"{report['evaluation']['accuracy']:.4f}" in out
     for name in ALL - full - {"metrics.json"}:
-        assert FlyNNClassifier.load(folder / name).counts_.sha256() == report["sha256"]["federated"]
+        members = FlyNNClassifier.load(folder / name).model_.members
+        assert reports.counts_sha256(members) == report["sha256"]["federated"]
 
 
 def test_full_disk_and_unequal_counts_are_both_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

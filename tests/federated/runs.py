@@ -50,7 +50,7 @@ def shares(how: str = "iid", n: int = 4) -> list[dict[str, Any]]:
 
 def options_for(spec: Any, **changes: Any) -> dict[str, Any]:
     """Options of a run, as both strategies take them."""
-    return {"spec": spec, "classes": NAMES, "min_parties": 1, "min_examples": 1, **changes}
+    return {"spec": spec, "classes": NAMES, "min_parties": 1, **changes}
 
 
 Driver = Callable[[dict[str, Any], Sequence[dict[str, Any]]], Run]
@@ -151,9 +151,9 @@ class Exchange:
         return self.run
 
 
-def exchange(spec: Any, how: str = "iid", n: int = 4, **changes: Any) -> Exchange:
-    """A run that has not begun, with parties that hold shares of iris."""
-    parties = {str(i): party_of(**part, name=f"party-{i}", min_examples=1) for i, part in enumerate(shares(how, n))}
+def exchange(spec: Any, how: str = "iid", n: int = 4, floor: int = 1, **changes: Any) -> Exchange:
+    """A run that has not begun, with parties that hold shares of iris and have this `min_examples`."""
+    parties = {str(i): party_of(**part, name=f"party-{i}", min_examples=floor) for i, part in enumerate(shares(how, n))}
     return Exchange(Run(RunOptions(**options_for(spec, **changes))), parties)
 
 

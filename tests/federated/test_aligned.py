@@ -45,6 +45,7 @@ from tests.federated.runs import (
     options_for,
     replied,
     shares,
+    statistic_of,
 )
 from tests.raising import raises
 
@@ -209,7 +210,7 @@ def test_other_plans_are_not_aligned(options: dict[str, Any]) -> None:
 # ---- on the wire
 
 REFERENCE = Reference.of(ColumnMoments.from_data(X[TRAINING], Y[TRAINING], 3))
-REQUEST = HistogramsRequest(X[TRAINING].mean(axis=0), NAMES, 1, reference=REFERENCE)
+REQUEST = HistogramsRequest(X[TRAINING].mean(axis=0), NAMES, reference=REFERENCE)
 
 
 def test_histograms_of_a_party_without_alignment_are_in_both_sums() -> None:
@@ -286,6 +287,18 @@ def test_with_a_floor_a_party_sends_its_aligned_histograms_alone() -> None:
     assert alignment is not None
     aligned = alignment.applied(X[TRAINING] + 7)
     assert found.aligned == ColumnHistograms.from_data(aligned, Y[TRAINING], 3, list(REQUEST.center), 5)
+
+
+def test_an_alignment_tells_nothing_of_classes_that_are_left_out() -> None:
+    """A server chooses the classes by which parties are aligned, and could have those below the floor measured."""
+    some = np.concatenate([np.flatnonzero(Y == 0)[:12], np.flatnonzero(Y > 0)])
+    party = party_of(X[some] + 7, LABELS[some], min_examples=20)
+    only = Reference.of(ColumnMoments.from_data(X[Y == 0], Y[Y == 0], 3))
+    assert statistic_of(replace(REQUEST, reference=only), party).n_aligned == 0
+    alignment = REFERENCE.alignment(X[some[12:]] + 7, Y[some[12:]])
+    assert alignment is not None
+    aligned = ColumnHistograms.from_data(alignment.applied(X[some] + 7), Y[some], 3, list(REQUEST.center), 20)
+    assert statistic_of(REQUEST, party).aligned == aligned
 
 
 # ---- saved and resumed

@@ -35,7 +35,7 @@ from tests.federated.secure_runs import BOUND, secretly
 def test_a_run_takes_no_more_bytes_than_were_forecast(changes: dict[str, Any]) -> None:
     X, y = load_digits(return_X_y=True)
     plan = HashPlan(64, 10, len(y), "auto", hash_dim=4096)
-    options = RunOptions(plan, tuple(range(10)), 1, min_examples=1, **changes)
+    options = RunOptions(plan, tuple(range(10)), 1, **changes)
     found = forecast(options, 5)
     run = federate(
         options, [party_of(X[i::5], y[i::5], X[i::5], y[i::5], min_examples=1, pairs=True) for i in range(5)]

@@ -58,7 +58,6 @@ def test_options_are_values() -> None:
         ({"min_parties": 2.0}, "min_parties"),
         ({"min_parties": True}, "min_parties"),
         ({"max_examples_per_party": 0}, "max_examples_per_party"),
-        ({"min_examples": 0}, "min_examples"),
         ({"fraction_evaluate": 1.5}, "fraction_evaluate"),
         ({"fraction_evaluate": "all"}, "fraction_evaluate"),
         ({"hand_out": 1}, "hand_out"),

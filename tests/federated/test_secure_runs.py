@@ -176,8 +176,8 @@ def test_the_train_channel_of_a_secure_run_has_secure_sums_alone() -> None:
 @pytest.mark.parametrize("plan", [AUTO, STANDARD, RANKS])
 @pytest.mark.parametrize("least", [1, 5])
 def test_specs_are_those_in_clear(how: str, plan: HashPlan, least: int) -> None:
-    options, parts = options_for(plan, min_examples=least), shares(how)
-    clear, secret = in_process(options, parts), secretly(options, parts)
+    options, parts = options_for(plan), shares(how)
+    clear, secret = (run(options, parts, min_examples=least) for run in (in_process, secretly))
     assert facts(secret) == facts(clear)
     assert secret.state.results["columns"].moments == clear.state.results["columns"].moments
     if plan.needs_histograms:

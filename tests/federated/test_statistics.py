@@ -66,9 +66,9 @@ def no_tables() -> Tables:
 
 SELECTION = Case(SelectionRequest(RUN, TOTALS, CANDIDATES), no_tables)
 CASES = {
-    "columns by class": Case(ColumnsRequest(4, NAMES, True, 1), lambda: ColumnMoments.zeros(4, 3)),
-    "columns": Case(ColumnsRequest(4, NAMES, False, 1), lambda: ColumnMoments.zeros(4, 1)),
-    "histograms": Case(HistogramsRequest(X.mean(axis=0), NAMES, 1), lambda: ColumnHistograms.zeros(4, 3)),
+    "columns by class": Case(ColumnsRequest(4, NAMES, True), lambda: ColumnMoments.zeros(4, 3)),
+    "columns": Case(ColumnsRequest(4, NAMES, False), lambda: ColumnMoments.zeros(4, 1)),
+    "histograms": Case(HistogramsRequest(X.mean(axis=0), NAMES), lambda: ColumnHistograms.zeros(4, 3)),
     "counts": Case(CountsRequest(RUN), lambda: no_counts(RUN)),
     "selection": SELECTION,
     "evaluation": Case(

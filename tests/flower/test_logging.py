@@ -97,9 +97,9 @@ def test_a_round_that_is_set_aside_is_told() -> None:
 
 
 def test_columns_that_are_left_as_they_are_are_told() -> None:
-    lines = step(exchange(HashPlan(4, 3, scaling="standard"), min_examples=1000), TRAIN)
+    lines = step(exchange(HashPlan(4, 3, scaling="standard"), floor=1000), TRAIN)
     assert "columns: THE COLUMNS ARE LEFT AS THEY ARE: no party sent the sums of any sample" in lines
-    steps = exchange(AUTO, min_examples=1000)
+    steps = exchange(AUTO, floor=1000)
     warning = "histograms: THE COLUMNS ARE LEFT AS THEY ARE: no party sent the sums of any sample"
     assert warning not in step(steps, TRAIN)
     assert warning in step(steps, TRAIN)

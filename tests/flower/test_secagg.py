@@ -136,7 +136,7 @@ def test_the_secure_sum_is_the_plain_sum_bit_for_bit(n_parties: int) -> None:
 @pytest.mark.parametrize("changes", [{"refine_rounds": 2}, {"pairs": 32}], ids=str)
 def test_a_whole_run_is_that_in_clear_bit_for_bit(changes: dict[str, int]) -> None:
     plan = HashPlan(4, 3, 100, "auto", hash_dim=128)
-    options: dict[str, Any] = {"spec": plan, "classes": CLASSES, "min_examples": 1, **changes}
+    options: dict[str, Any] = {"spec": plan, "classes": CLASSES, **changes}
     parts = [points(20, seed=i) for i in range(5)]
     clear = federate(
         RunOptions(**options, min_parties=5), [party_of(*part, min_examples=1, pairs=True) for part in parts]
@@ -381,7 +381,7 @@ def test_a_party_that_cannot_count_is_left_out_and_named(odd: Client, reason: st
 
 def test_counts_in_clear_do_not_leave_a_party_that_wants_secure_sums() -> None:
     client = FlyNNClient(*points(9), secure=True)
-    columns = ColumnsRequest(4, CLASSES, True, 1)
+    columns = ColumnsRequest(4, CLASSES, True)
     noisy = RunSpec(SPEC, CLASSES, Noisy(LaplaceCounts.for_spec(SPEC, 3, 1.0)))
     for config in (counting(), {PHASE: columns.phase, **columns.to_config()}, counting(noisy)):
         arrays, n, metrics = client.fit([], config)

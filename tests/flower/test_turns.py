@@ -47,7 +47,7 @@ class Grid(FakeGrid):
 
 
 def ran(grid: Grid, **options: Any) -> message.FlyNNStrategy:
-    given: dict[str, Any] = {"spec": SPEC, "classes": range(10), "min_parties": 1, "min_examples": 1, "decay": 0.5}
+    given: dict[str, Any] = {"spec": SPEC, "classes": range(10), "min_parties": 1, "decay": 0.5}
     strategy = message.FlyNNStrategy(min_available_nodes=len(grid.get_node_ids()), **(given | options))
     strategy.start(grid)
     return strategy

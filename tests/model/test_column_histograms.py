@@ -31,6 +31,28 @@ def labelled(draw, least=0):
     return X, np.array(draw(st.lists(st.integers(0, L - 1), min_size=n, max_size=n)), np.int64)
 
 
+def as_pixels(X):
+    return np.clip(np.abs(X), 0, 255).astype(np.uint8)
+
+
+def as_float32(X):
+    return np.clip(X, -1e30, 1e30).astype(np.float32)
+
+
+KINDS = {
+    "float64": lambda X: X,
+    "float64, columns first": np.asfortranarray,
+    "float32": as_float32,
+    "int16": lambda X: np.clip(X, -1000, 1000).astype(np.int16),
+    "uint8": as_pixels,
+    "bool": lambda X: X > 0,
+    "CSR": sp.csr_array,
+    "CSR of uint8": lambda X: sp.csr_array(as_pixels(X)),
+    "CSR of float32": lambda X: sp.csr_matrix(as_float32(X)),
+}
+CENTERS = st.sampled_from([None, 0.0, 0.5, -2.5, 100.0, 1e12])
+
+
 def counted(X, y, center=None):
     """Counter of (class, column, key), one value at a time."""
     center = [0.0] * X.shape[1] if center is None else center
@@ -79,12 +101,14 @@ def test_any_split_in_any_order_adds_up_to_the_pool(case, data):
         assert total.relevance() == pooled.relevance()
 
 
-def test_batches_do_not_show(monkeypatch):
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_batches_do_not_show(kind, monkeypatch):
     rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(100, 3)).round(1), rng.integers(0, L, 100)
+    X, y = KINDS[kind](10 * rng.normal(size=(100, 30)).round(1)), rng.integers(0, L, 100)
     expected = ColumnHistograms.from_data(X, y, L), ColumnHistograms.from_data(X, y, L, min_examples=9)
-    monkeypatch.setattr(column_histograms, "_BATCH", 20)
-    assert (ColumnHistograms.from_data(X, y, L), ColumnHistograms.from_data(X, y, L, min_examples=9)) == expected
+    for size in (20, 300, 1000):
+        monkeypatch.setattr(column_histograms, "_BATCH", size)
+        assert (ColumnHistograms.from_data(X, y, L), ColumnHistograms.from_data(X, y, L, min_examples=9)) == expected
 
 
 def test_a_cell_is_merged_only_so_often_as_batches_can_be_halved(monkeypatch):
@@ -114,30 +138,114 @@ def test_only_samples_of_the_sum_can_be_taken_out():
             histograms + ColumnHistograms.zeros(*shape)
 
 
-@given(labelled(), st.integers(1, 8))
-def test_the_floor(case, least):
-    """Every bin has the least number of samples, and none is lost but those of small classes."""
-    X, y = case
-    exact = ColumnHistograms.from_data(X, y, L)
-    floored = ColumnHistograms.from_data(X, y, L, min_examples=least)
-    sizes = np.bincount(y, minlength=L)
-    assert floored.n_per_class.tolist() == np.where(sizes >= least, sizes, 0).tolist()
-    assert (floored.counts >= least).all()
-    cells, fine = as_counter(floored), as_counter(exact)
-    assert set(cells) <= set(fine)
-    for label in np.flatnonzero(sizes >= least).tolist():
+# ---- a floor
+
+
+def grouped(X, y, least, center=None):
+    """Counter of (class, column, key) of the groups of ranks, one value at a time."""
+    center = [0.0] * X.shape[1] if center is None else center
+    least = 3 if least == 2 else least
+    cells = Counter()
+    for label in range(L):
         for column in range(X.shape[1]):
-            bins = sorted(key for a, b, key in fine if (a, b) == (label, column))
-            expected, held = [], 0
-            for key in bins:
-                held += fine[label, column, key]
-                if held >= least:
-                    expected.append([key, held])
-                    held = 0
-            expected[-1][1] += held
-            assert sorted([key, n] for (a, b, key), n in cells.items() if (a, b) == (label, column)) == expected
-    if least == 1:
-        assert floored == exact
+            values = sorted(float(value) for value in X[y == label, column])
+            n, ranks = len(values), []
+            if least <= n < 2 * least:
+                ranks = [(n // 2, n)]
+            elif n:
+                while len(values) - least * len(ranks) >= 2 * least:
+                    ranks.append((least * len(ranks) + least - 1, least))
+                if n >= least:
+                    ranks.append((least * len(ranks), n - least * len(ranks)))
+            for rank, count in ranks:
+                cells[label, column, oracle.key(values[rank] - center[column])] += count
+    return cells
+
+
+def dense(X):
+    return X.toarray() if sp.issparse(X) else np.asarray(X)
+
+
+@given(labelled(), st.integers(2, 9), st.sampled_from(sorted(KINDS)), CENTERS)
+def test_groups_of_ranks_agree_with_the_oracle(case, least, kind, middle):
+    X, y = KINDS[kind](case[0]), case[1]
+    center = None if middle is None else [middle] * X.shape[1]
+    found = ColumnHistograms.from_data(X, y, L, center, least)
+    assert as_counter(found) == grouped(dense(X), y, least, center)
+    sizes = np.bincount(y, minlength=L)
+    assert found.n_per_class.tolist() == np.where(sizes >= max(least, 3), sizes, 0).tolist()
+
+
+@given(labelled(), st.integers(2, 9), st.sampled_from(sorted(KINDS)), CENTERS)
+def test_a_value_is_told_only_with_the_least_of_samples_on_either_side(case, least, kind, middle):
+    """Or it is the median of the class: of fewer than twice as many samples no value has so many on both sides."""
+    X, y = KINDS[kind](case[0]), case[1]
+    center = [middle or 0.0] * X.shape[1]
+    found = ColumnHistograms.from_data(X, y, L, center, least)
+    assert (found.counts >= least).all()
+    sizes = np.zeros((L, X.shape[1]), np.int64)
+    for (label, column, key), count in as_counter(found).items():
+        values = [float(value) for value in dense(X)[y == label, column]]
+        sizes[label, column] += count
+        wanted = min(least, len(values) - len(values) // 2)
+        assert any(
+            sum(other <= value for other in values) >= wanted <= sum(other >= value for other in values)
+            for value in values
+            if oracle.key(value - center[column]) == key
+        )
+    assert (sizes == found.n_per_class[:, None]).all()
+
+
+def told(found, middle):
+    """Integers, up to 1000, behind the cells, and the samples in each."""
+    values = np.ceil(values_of(found.cells & (2**KEY_BITS - 1))) + middle
+    return list(zip(values.astype(int).tolist(), found.counts.tolist(), strict=True))
+
+
+@given(st.integers(3, 200), st.integers(2, 40), st.integers(-500, 500), st.integers(0, 2**32 - 1))
+def test_no_centre_leads_to_other_groups(n, least, middle, seed):
+    X = np.random.default_rng(seed).permutation(500)[:n, None].astype(float)
+    y = np.zeros(n, np.int64)
+    found = [told(ColumnHistograms.from_data(X, y, 1, [each], least), each) for each in (0, middle, 7)]
+    assert found[0] == found[1] == found[2]
+    assert len(found[0]) == n // max(least, 3)
+    if n >= max(least, 3):
+        assert {X.min(), X.max()}.isdisjoint(value for value, _ in found[0])
+
+
+def test_neither_end_of_a_column_is_told():
+    """The case of issue 27: 100 values and a floor of 5, so that the grouping ends exactly at the top."""
+    X, y = np.arange(20.0, 120)[:, None], np.zeros(100, int)
+    found = told(ColumnHistograms.from_data(X, y, 1, min_examples=5), 0)
+    assert found == [(value, 5) for value in (*range(24, 115, 5), 115)]
+
+
+def test_an_end_that_enough_samples_share_is_told():
+    X, y = np.repeat([1.0, 2.0, 3.0], [6, 9, 5])[:, None], np.zeros(20, int)
+    assert told(ColumnHistograms.from_data(X, y, 1, min_examples=5), 0) == [(1, 5), (2, 10), (3, 5)]
+    assert told(ColumnHistograms.from_data(X[1:], y[1:], 1, min_examples=5), 0) == [(1, 5), (2, 14)]
+
+
+def test_a_floor_of_two_is_one_of_three():
+    X, y = np.arange(12.0)[:, None], np.repeat([0, 1, 2], [2, 3, 7])
+    found = ColumnHistograms.from_data(X, y, L, min_examples=2)
+    assert found == ColumnHistograms.from_data(X, y, L, min_examples=3)
+    assert found.n_per_class.tolist() == [0, 3, 7]
+    assert told(found, 0) == [(3, 3), (7, 3), (8, 4)]
+
+
+def test_a_centre_is_refused_by_the_values_that_are_told_alone():
+    """Otherwise a refusal would tell whether the largest value is beyond a bound of the server's choice."""
+    X, y = np.append(np.arange(19.0), 1.2e308)[:, None], np.zeros(20, np.int64)
+    found = ColumnHistograms.from_data(X, y, 1, [-1.7e308], 5)
+    assert found.counts.tolist() == [20]
+    with raises(DataError, field="X"):
+        ColumnHistograms.from_data(X, y, 1, [-1.7e308])
+    with raises(DataError, field="X"):
+        ColumnHistograms.from_data(np.full((20, 1), 1.2e308), y, 1, [-1.7e308], 5)
+    for wrong in (np.nan, np.inf, -np.inf):
+        with raises(DataError, field="X"):
+            ColumnHistograms.from_data(np.append(X[:19], [[wrong]], axis=0), y, 1, None, 5)
 
 
 @given(labelled(least=1), st.integers(1, 9))

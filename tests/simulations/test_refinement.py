@@ -31,7 +31,7 @@ def test_rows_are_those_of_runs_of_so_many_rounds(tmp_path, monkeypatch):
     kinds = [("FlyNN", 1, {}), ("FlyNN", 3, {"refine_rounds": 2}), ("FlyNN pairs", 1, {"pairs": 64})]
     for method, number, given in kinds:
         plan = HashPlan(64, 10, len(task.parts.pooled.y), "auto")
-        run = federate(RunOptions(plan, range(10), 10, min_examples=1, **given), task.parts.parties())
+        run = federate(RunOptions(plan, range(10), 10, **given), task.parts.parties())
         (row,) = [row for row in rows if (row["method"], row["round"]) == (method, str(number))]
         assert float(row["accuracy"]) == task.score(run.model.predict(task.X_test))
         assert abs(float(row["down"]) - sum(each.down for each in run.traffic.values()) / 10) < 200  # settings

@@ -21,19 +21,21 @@ from flwr_flynn.federated.protocol import TRAIN, Array, Config, Reply, Scalar, k
 from flwr_flynn.federated.request import register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import MAX_CHARS, announced_names
-from flwr_flynn.model.column_moments import MOST_LIMBS, ColumnMoments
+from flwr_flynn.model.column_moments import MOST_LIMBS, ColumnMoments, floor_of
 from flwr_flynn.model.derived_specs import derive_specs, no_samples
 
 
 @register
 @dataclass(frozen=True)
 class ColumnsRequest(Summed[ColumnMoments]):
-    """Ask for the sums of the columns and of their squares."""
+    """Ask for the sums of the columns and of their squares.
+
+    A party leaves classes out that have fewer samples than its own floor; a request has none.
+    """
 
     n_features: int
     classes: Sequence[Label]
     by_class: bool  # sums of each class, or of all samples
-    min_examples: int  # classes of fewer samples at a party are left out
     feature_names: Sequence[str] | None = None
     max_examples: int | None = None  # of a party; a 1024th of the capacity by default
     bound: int | None = None
@@ -62,7 +64,6 @@ class ColumnsRequest(Summed[ColumnMoments]):
             key("n_features"): self.n_features,
             key("classes"): json.dumps(self.classes),
             key("by_class"): self.by_class,
-            key("min_examples"): self.min_examples,
             **({} if names is None else {key("feature_names"): json.dumps(names)}),
             **({} if self.bound is None else {key("bound"): str(self.bound), key("window"): json.dumps(self.window)}),
         }
@@ -71,8 +72,7 @@ class ColumnsRequest(Summed[ColumnMoments]):
     def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> ColumnsRequest:
         try:
             n_features, classes = config.integer("n_features", 1, 2**31 - 1), config.json("classes", MAX_CHARS)
-            by_class, least = config.boolean("by_class"), config.integer("min_examples", 1)
-            request = cls(n_features, classes, by_class, least, announced_names(config))
+            request = cls(n_features, classes, config.boolean("by_class"), announced_names(config))
             if (bound := announced_bound(config)) is not None:
                 request = replace(request, bound=bound, window=_window(config))
         except ConfigError as error:
@@ -82,7 +82,7 @@ class ColumnsRequest(Summed[ColumnMoments]):
 
     def measured(self, party: SampleAccess) -> tuple[ColumnMoments, int]:
         X, codes = party.labelled(lambda y: codes_of(self.classes, y), self.n_features)
-        least = max(self.min_examples, party.options.min_examples)
+        least = floor_of(party.options.min_examples)
         if not self.by_class:
             keep = (np.bincount(codes, minlength=len(self.classes)) >= least)[codes]
             X, codes = (X if keep.all() else X[keep]), np.zeros(int(keep.sum()), np.int64)
@@ -128,7 +128,7 @@ class ColumnsRequest(Summed[ColumnMoments]):
         wide = [each.astype(np.uint32).reshape(shape) for each in limbs]
         sums = ColumnMoments.from_limbs([arrays[0], *wide], self.n_features, self.n_rows)
         most = self.max_examples or self.capacity // 1024
-        check_sizes(sums.n_per_class, announced, most, self.min_examples, "column sums")
+        check_sizes(sums.n_per_class, announced, most, "column sums")
         return sums
 
     def sizes(self, statistic: ColumnMoments) -> npt.NDArray[np.int64]:
@@ -142,8 +142,8 @@ def _window(config: Config) -> tuple[int, ...]:
     return tuple(window)
 
 
-def check_sizes(sizes: npt.NDArray[np.int64], announced: int, most: int, least: int, field: str) -> None:
-    """Raise a `PayloadError` unless class sizes have the announced sum, up to `most`, and each is 0 or from `least`."""
+def check_sizes(sizes: npt.NDArray[np.int64], announced: int, most: int, field: str) -> None:
+    """Raise a `PayloadError` unless class sizes are 0 or more and have the announced sum, up to `most`."""
     if sizes.min() < 0:
         raise PayloadError(field, "class sizes from 0", "a negative one")
     n_examples = sum(sizes.tolist())
@@ -151,9 +151,6 @@ def check_sizes(sizes: npt.NDArray[np.int64], announced: int, most: int, least: 
         raise PayloadError(field, f"{announced} examples as announced", n_examples)
     if n_examples > most:
         raise PayloadError(field, f"at most {most} examples", n_examples)
-    few = int(((sizes > 0) & (sizes < least)).sum())
-    if few:
-        raise PayloadError(field, f"classes of fewer than {least} examples to be left out", f"{few} of them")
 
 
 @dataclass(frozen=True)
@@ -171,7 +168,7 @@ def request_of(state: RunState, context: Context) -> ColumnsRequest:
     if plan is None:
         raise ConfigError("spec", "a plan that needs the sums of the columns", type(options.spec).__name__)
     run, by_class, most = state.run_spec, plan.needs_classes, options.max_examples_per_party
-    request = ColumnsRequest(plan.n_features, run.classes, by_class, options.min_examples, run.feature_names, most)
+    request = ColumnsRequest(plan.n_features, run.classes, by_class, run.feature_names, most)
     window = state.results.get("range", request.window)
     return replace(request, bound=options.secure_bound, window=window)
 

@@ -1,7 +1,7 @@
 """Phase "histograms": exact histograms of the columns, from which the server derives rank codes and weights.
 
-They tell about three digits of every value: so a party with samples of its own to hide has `min_examples` put bins of
-fewer samples together, and leaves out classes of fewer.
+They tell about three digits of every value. With `min_examples` above 1 a party tells some order statistics of each
+class alone, whatever a request says, see `ColumnHistograms.from_data`.
 """
 
 from __future__ import annotations
@@ -58,11 +58,15 @@ class BothHistograms:
 @register
 @dataclass(frozen=True, eq=False)
 class HistogramsRequest(Request[BothHistograms]):
-    """Ask for the histograms of the columns less their centre."""
+    """Ask for the histograms of the columns less their centre.
+
+    The floor is the party's own. Its groups of samples follow from the ranks of its values, which neither the centre
+    nor an alignment changes. So all answers of a party are about the same order statistics: another centre tells
+    further digits of these, and nothing of any other value.
+    """
 
     center: npt.NDArray[np.float64]  # (n_features,)
     classes: Sequence[Label]
-    min_examples: int
     feature_names: Sequence[str] | None = None
     max_examples: int | None = None  # of a party; a 1024th of the capacity by default
     reference: Reference | None = None  # to which parties align their columns
@@ -84,13 +88,13 @@ class HistogramsRequest(Request[BothHistograms]):
         """Bytes that the sums of rows take, samples not included."""
         return 16 * len(self.classes) * self.n_features
 
-    def memory_of_sum(self, n_examples: int | None, most_bins: int = USUAL_BINS) -> int:
+    def memory_of_sum(self, n_examples: int | None, most_bins: int = USUAL_BINS, min_examples: int = 1) -> int:
         """Bytes that the sum of the parties takes at the server, roughly, for so many samples of all parties.
 
-        A bin has at least `min_examples` of them, and the values of a class in a column fall into `most_bins`. None:
-        a number that is not known, taken as 0.
+        A bin has at least as many of them as the lowest floor of a party, `min_examples`, and the values of a class in
+        a column fall into `most_bins`. None: a number that is not known, taken as 0.
         """
-        n_cells = (n_examples or 0) * self.n_features // self.min_examples
+        n_cells = (n_examples or 0) * self.n_features // min_examples
         most = most_bins * len(self.classes) * self.n_features
         return self.memory_needed + _SUM_BYTES * min(n_cells, most) * (1 if self.reference is None else 2)
 
@@ -98,7 +102,6 @@ class HistogramsRequest(Request[BothHistograms]):
         names = self.feature_names
         return {
             key("classes"): json.dumps(self.classes),
-            key("min_examples"): self.min_examples,
             **({} if names is None else {key("feature_names"): json.dumps(names)}),
             **({} if self.reference is None else {key("reference"): self.reference.data}),
         }
@@ -114,8 +117,7 @@ class HistogramsRequest(Request[BothHistograms]):
         if not np.isfinite(arrays[0]).all():
             raise PayloadError("center", "finite numbers", "NaN or infinity")
         try:
-            classes, least = config.json("classes", MAX_CHARS), config.integer("min_examples", 1)
-            request = cls(arrays[0], classes, least, announced_names(config))
+            request = cls(arrays[0], config.json("classes", MAX_CHARS), announced_names(config))
             if "reference" in config:
                 found = announced_reference(config, len(request.classes), request.n_features)
                 request = replace(request, reference=found)
@@ -126,11 +128,11 @@ class HistogramsRequest(Request[BothHistograms]):
         return request
 
     def samples(self, party: SampleAccess) -> tuple[Any, npt.NDArray[np.int64], int]:
-        """The party's samples, their class codes, and the fewest samples of a bin."""
+        """The party's samples, their class codes, and its floor."""
         X, codes = party.labelled(lambda y: codes_of(self.classes, y), self.n_features)
         n_values = X.shape[0] * self.n_features
         party.check_memory(_CELL_BYTES * min(n_values, _MOST_CELLS), f"histograms of {self.n_features} columns")
-        return X, codes, max(self.min_examples, party.options.min_examples)
+        return X, codes, party.options.min_examples
 
     def compute(self, party: SampleAccess) -> Answer:
         X, codes, least = self.samples(party)
@@ -139,12 +141,12 @@ class HistogramsRequest(Request[BothHistograms]):
             found = self.of_samples(X, codes, least)
             return Answer(_packed(found), found.n_examples)
         aligned = self.of_samples(alignment.applied(X), codes, least)
-        # Two histograms of the same samples, put on each other, would have smaller bins than the floor allows.
+        # Two histograms of the same order statistics would tell further digits of them.
         plain = aligned if least > 1 else self.of_samples(X, codes, least)
         return Answer(_packed(plain) + _packed(aligned), aligned.n_examples)
 
     def of_samples(self, X: Any, codes: npt.NDArray[np.int64], least: int) -> ColumnHistograms:
-        """The histograms of samples, in bins of at least so many."""
+        """The histograms of samples, in groups of at least so many."""
         found = ColumnHistograms.from_data(X, codes, len(self.classes), self.center.tolist(), least)
         if len(found.cells) > _MOST_CELLS:
             raise PayloadError("histograms", f"at most {_MOST_CELLS} cells (a larger min-examples makes fewer)", "more")
@@ -169,7 +171,7 @@ class HistogramsRequest(Request[BothHistograms]):
         if sizes.dtype.str != "<i8" or sizes.shape != (n_classes,):
             raise PayloadError("histograms", f"{n_classes} class sizes of int64", f"{sizes.dtype} of {sizes.shape}")
         most = self.max_examples or self.capacity // 1024
-        check_sizes(sizes, announced, most, self.min_examples, "histograms")
+        check_sizes(sizes, announced, most, "histograms")
         n_cells = min(announced * self.n_features, _MOST_CELLS)
         gaps = unpack_numbers(arrays[1], n_cells, n_classes * self.n_features << KEY_BITS)
         counts = unpack_numbers(arrays[2], n_cells, max(announced - 1, 0))
@@ -178,12 +180,9 @@ class HistogramsRequest(Request[BothHistograms]):
         # Gaps are bounded, but not their sum, which may wrap around: then cells do not ascend, and are refused.
         cells = np.cumsum(gaps + 1) - 1
         try:
-            found = ColumnHistograms(self.n_features, sizes.astype(np.int64), cells, counts + 1)
+            return ColumnHistograms(self.n_features, sizes.astype(np.int64), cells, counts + 1)
         except DataError as error:
             raise PayloadError("histograms", error.expected, error.got) from None
-        if len(counts) and int(found.counts.min()) < self.min_examples:
-            raise PayloadError("histograms", f"bins of at least {self.min_examples} examples", "smaller ones")
-        return found
 
     def sizes(self, statistic: BothHistograms) -> npt.NDArray[np.int64]:
         return statistic.plain.n_per_class
@@ -217,7 +216,7 @@ def request_of(state: RunState, context: Context) -> HistogramsRequest:
     )
     reference = Reference.of(columns.moments) if options.align and not columns.trouble else None
     names, most = run.feature_names, options.max_examples_per_party
-    return HistogramsRequest(center, run.classes, options.min_examples, names, most, reference)
+    return HistogramsRequest(center, run.classes, names, most, reference)
 
 
 def _nothing(state: RunState, context: Context) -> BothHistograms:

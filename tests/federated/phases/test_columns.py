@@ -39,7 +39,7 @@ from tests.federated.runs import (
     statistic_of,
 )
 
-REQUEST = ColumnsRequest(4, NAMES, True, 5, max_examples=50)
+REQUEST = ColumnsRequest(4, NAMES, True, max_examples=50)
 
 
 def moments(places: Any, by_class: bool = True) -> ColumnMoments:
@@ -62,7 +62,7 @@ def test_sums_of_any_split_give_the_pooled_spec_to_the_last_bit(how: str, scalin
 
 @pytest.mark.parametrize("by_class", [True, False])
 def test_a_request_makes_the_round_trip(by_class: bool) -> None:
-    request = ColumnsRequest(4, np.array(NAMES), by_class, 7, list("wxyz"))
+    request = ColumnsRequest(4, np.array(NAMES), by_class, list("wxyz"))
     config = Config(request.to_config())
     assert ColumnsRequest.from_config(config, [], party_of(X, LABELS)) == request
     assert announced_names(config) == tuple("wxyz")
@@ -89,8 +89,6 @@ def test_sums_of_sparse_samples_are_those_of_dense_ones(convert: str) -> None:
         ("n-features", 5, "n_features"),
         ("n-features", "4", "flynn-n-features"),
         ("n-features", 2**40, "flynn-n-features"),
-        ("min-examples", 0, "flynn-min-examples"),
-        ("min-examples", None, "flynn-min-examples"),
         ("by-class", 1, "flynn-by-class"),
         ("classes", "[]", "classes"),
         ("classes", '["setosa"]', "100 of 150"),
@@ -114,8 +112,8 @@ def test_the_memory_limit_is_asked_before_anything_is_summed() -> None:
 def test_small_classes_stay_out_of_the_sums_and_are_counted(scaling: str) -> None:
     """Sums over all classes leave a small class out, too: two answers would differ by that class."""
     some = np.concatenate([np.flatnonzero(Y == 0)[:4], np.flatnonzero(Y == 1)[:6]])
-    options = options_for(HashPlan(4, 3, scaling=scaling, hash_dim=64), min_examples=5)
-    run = federate(RunOptions(**options), [party_of(X[some], LABELS[some], min_examples=1)])
+    options = options_for(HashPlan(4, 3, scaling=scaling, hash_dim=64))
+    run = federate(RunOptions(**options), [party_of(X[some], LABELS[some], min_examples=5)])
     kept = moments(some[4:], by_class=False)
     found = run.state.results["columns"].moments
     assert found.n_examples == 6
@@ -123,10 +121,23 @@ def test_small_classes_stay_out_of_the_sums_and_are_counted(scaling: str) -> Non
     assert run.counts.n_examples == 10
 
 
-def test_a_party_s_own_minimum_goes_before_the_server_s() -> None:
-    request = replace(REQUEST, min_examples=1)
-    assert statistic_of(request, party_of(X[:4], LABELS[:4])).n_examples == 0
-    assert statistic_of(request, party_of(X[:4], LABELS[:4], min_examples=1)).n_examples == 4
+@pytest.mark.parametrize("by_class", [True, False])
+@pytest.mark.parametrize("asked", [0, 1, 3, 10**6, None, "1"])
+def test_the_floor_is_the_party_s_own(by_class: bool, asked: Any) -> None:
+    """A request has none: another one would have the party answer about other samples."""
+    some = np.concatenate([np.flatnonzero(Y == 0)[:4], np.flatnonzero(Y == 1)[:9]])
+    request = replace(REQUEST, by_class=by_class)
+    config = {PHASE: "columns", **request.to_config(), "flynn-min-examples": asked}
+    for floor, n in ((1, 13), (4, 13), (5, 9), (10, 0)):
+        assert party_of(X[some], LABELS[some], min_examples=floor).answer(config).n_examples == n
+
+
+def test_sums_of_two_samples_stay_at_home_unless_the_floor_is_one() -> None:
+    """Sum and sum of squares of two values determine both."""
+    for floor, n in ((1, 2), (2, 0), (3, 0)):
+        for by_class in (True, False):
+            request = replace(REQUEST, by_class=by_class)
+            assert statistic_of(request, party_of(X[:2], LABELS[:2], min_examples=floor)).n_examples == n
 
 
 def limbs(n: int = 10) -> list[np.ndarray]:
@@ -162,7 +173,6 @@ HOSTILE: dict[str, tuple[Any, Any, str]] = {
     "impossible squares": (packed([SIZES, SUMS, SQUARES * np.uint32(0)]), 10, "column moments"),
     "another number": (GOOD, 11, "column sums"),
     "no number": (GOOD, 10.0, "num_examples"),
-    "too few": (packed(limbs(4)), 4, "column sums"),
     "too many": (packed(limbs(60)), 60, "column sums"),
     "junk": (None, 10, "array 2"),
 }
@@ -171,7 +181,7 @@ HOSTILE: dict[str, tuple[Any, Any, str]] = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_reply_costs_its_sender_alone(name: str) -> None:
     arrays, n, field = HOSTILE[name]
-    steps = exchange(AUTO, min_examples=5, max_examples_per_party=50)
+    steps = exchange(AUTO, floor=5, max_examples_per_party=50)
     good = codec.write_tensors(GOOD)
     tensors = [good[0], b"junk", good[2]] if arrays is None else codec.write_tensors(arrays)
 
@@ -183,12 +193,12 @@ def test_a_hostile_reply_costs_its_sender_alone(name: str) -> None:
     assert taken is not None
     assert list(taken.missing) == list(others.missing) == ["party-3"]
     assert f"refused: {field}: expected " in others.missing["party-3"]
-    rest = in_process(options_for(AUTO, min_examples=5), shares()[:3])
+    rest = in_process(options_for(AUTO), shares()[:3], min_examples=5)
     assert others.moments == rest.state.results["columns"].moments
 
 
 def test_sums_have_room_for_the_others() -> None:
-    request = ColumnsRequest(1, NAMES, False, 1)
+    request = ColumnsRequest(1, NAMES, False)
     n = request.capacity // 1024 + 1
     sums = ColumnMoments(np.array([n]), np.array([[0]], object), np.array([[0]], object))
     reply = Reply("1", codec.write_tensors(packed(sums.to_limbs())), n, {})
@@ -201,7 +211,7 @@ def test_sums_have_room_for_the_others() -> None:
 
 
 def test_where_no_party_sends_sums_the_columns_are_left_as_they_are() -> None:
-    run = in_process(options_for(AUTO, min_examples=1000), shares())
+    run = in_process(options_for(AUTO), shares(), min_examples=1000)
     result = run.state.results["columns"]
     assert (result.moments.n_examples, result.trouble) == (0, "no party sent the sums of any sample")
     assert run.state.run_spec.specs == HashPlan(4, 3, 120, None, hash_dim=128).specs()

@@ -53,7 +53,7 @@ party_of = partial(algorithm.party_of, pairs=True)
 
 
 def options(spec: Any = PLAN, **changes: Any) -> dict[str, Any]:
-    return {"spec": spec, "classes": NAMES, "min_parties": 1, "min_examples": 1, "pairs": ROWS, **changes}
+    return {"spec": spec, "classes": NAMES, "min_parties": 1, "pairs": ROWS, **changes}
 
 
 def exchange(split: str = "turns", spec: Any = PLAN, **changes: Any) -> Exchange:

@@ -69,7 +69,7 @@ def parts(split: str = "turns") -> list[dict[str, Any]]:
 
 
 def options(spec: Any = PLAN, **changes: Any) -> dict[str, Any]:
-    own = {"min_parties": 1, "min_examples": 1, "refine_rounds": ROUNDS}
+    own = {"min_parties": 1, "refine_rounds": ROUNDS}
     return {"spec": spec, "classes": NAMES, **own, **changes}
 
 
@@ -352,7 +352,7 @@ def test_hostile_counts_of_held_out_samples_cost_their_sender_s_say_alone(name: 
 
 def test_held_out_samples_that_were_never_counted_are_not_taken_out() -> None:
     """Within its class sizes a party may send counts of other samples; the sum of all would be negative."""
-    steps = counted(min_examples=1)
+    steps = counted()
     odd = np.full((60, 4), 1e6)
 
     def spoil(reply: Reply) -> Reply:
