@@ -441,7 +441,7 @@ def test_a_refined_model_comes_back_from_its_file(path: Path) -> None:
         n = len(REFINED.members)
         names = [f"{name}_{i}" for name in ("counts", "weights") for i in range(n)]
         assert sorted(file) == sorted(["digest", "header", *names])
-        assert json.loads(file["header"].tobytes())["format"] == 6
+        assert json.loads(file["header"].tobytes())["format"] == 10
 
 
 @pytest.mark.parametrize("extreme", [0, 1, 127, 128, -128, -129, 2**15 - 1, 2**15, -(2**15), 2**20, -(2**20)])
@@ -481,9 +481,7 @@ def put(name: str, change: Any) -> Any:
 HOSTILE: dict[str, tuple[Any, str]] = {
     "one is missing": (lambda _, arrays: arrays.pop("weights_0"), "arrays"),
     "one more": (put("weights_9", lambda array: array), "arrays"),
-    "in format 5": (lambda fields, _: fields.update(format=5), "arrays"),
-    "in format 4": (lambda fields, _: fields.update(format=4), "arrays"),
-    "in format 7": (lambda fields, _: fields.update(format=7), "refined"),  # which says whether it is refined
+    "in format 9": (lambda fields, _: fields.update(format=9), "format"),
     "transposed": (put("weights_0", lambda array: np.ascontiguousarray(array.T)), "refined"),
     "in another order": (put("weights_0", np.asfortranarray), "weights_0"),
     "flat": (put("weights_0", np.ravel), "refined"),
