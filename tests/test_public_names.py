@@ -38,7 +38,7 @@ def test_other_names_are_attribute_errors(name: str) -> None:
 def test_version_and_date_of_the_release_are_the_same_everywhere() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     citation = (ROOT / "CITATION.cff").read_text()
-    newest = re.search(r"^## (\S+) \((\S+)\)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    newest = re.search(r"^## (\S+) \(([\d-]+)\)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     cited = re.search(r"^version: (\S+)\ndate-released: (\S+)$", citation, re.MULTILINE)
     assert newest is not None
     assert cited is not None
