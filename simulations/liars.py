@@ -17,6 +17,10 @@ parties in every round, and the better of two learning rates, by the test sample
 the mean of as many as are honest) and the trimmed mean are Flower's own strategies. They are told the true share of
 liars, and have no samples of the server's. The trimmed mean, and Krum's choice, do not look at numbers of samples.
 
+"FlyNN pairs" has pair sums of 1024 rows beside the counts, "FlyNN counts" none. Both have the defaults of `flwr run`:
+scaling by the columns, candidates that the parties choose from by their leave-one-out, and liars have a say in all of
+it. "cap" is as above. Pair sums have no groups, see docs/how_to/liars.md.
+
 Accuracy is that on the held-out samples of all parties. "left out" are honest parties in groups that "groups" left out,
 "let in" liars in groups that stayed, both of 30.
 """
@@ -27,6 +31,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +78,8 @@ SUM, CAP, MEDIAN, ALONE, LARGEST = "FlyNN sum", "FlyNN cap", "FlyNN median", "se
 GROUPS = {f"FlyNN groups of {n}": n for n in (10, LARGEST)}
 BASELINES = ("FedAvg", "FedAvg Krum", "FedAvg trimmed")
 METHODS = (SUM, CAP, MEDIAN, *GROUPS, ALONE, *BASELINES)
+COUNTS, PAIRS = "FlyNN counts", "FlyNN pairs"
+PAIRED = (COUNTS, f"{COUNTS} cap", PAIRS, f"{PAIRS} cap")
 TIMES = 10
 """Samples that an inventor claims for each that it has."""
 
@@ -82,7 +89,10 @@ _CODE = code_digest(*FEDERATED, "flwr_flynn.app.data", *(f"simulations.{name}" f
 
 @dataclass(frozen=True)
 class Plan:
-    """Extent of a run: splits, shares of liars, samples of a set at most, rounds of FedAvg, seeds."""
+    """Extent of a run: splits, shares of liars, samples of a set at most, rounds of FedAvg, seeds.
+
+    Those of runs with pair sums, which take longer, are their own.
+    """
 
     splits: tuple[str, ...] = ("IID", "Dirichlet 0.3", "2 classes")
     shares: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4)
@@ -92,9 +102,16 @@ class Plan:
     rates: tuple[float, ...] = (0.1, 0.3)
     seeds: tuple[int, ...] = (0,)
     per_class: int = 5
+    pairs: int = 1024
+    pair_splits: tuple[str, ...] = ("IID", "Dirichlet 0.3")
+    pair_shares: tuple[float, ...] = (0.2, 0.4)
+    pair_seeds: tuple[int, ...] = (0, 1, 2)
 
 
-QUICK = Plan(("IID",), (0.2,), largest=800, rounds=5, rates=(0.1,), seeds=(0,))
+QUICK = Plan(
+    ("IID",), (0.2,), largest=800, rounds=5, rates=(0.1,),
+    pairs=256, pair_splits=("IID",), pair_shares=(0.2,), pair_seeds=(0,),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,6 +246,24 @@ def by_counts(task: Task, honest: Sequence[Counted], kind: str, share: float) ->
     return rows
 
 
+def by_pairs(task: Task, kind: str, share: float, plan: Plan) -> list[Row]:
+    """A row for the counts of a run with the defaults, with and without a cap, and one each with pair sums."""
+    n_features, n_classes = task.parts.shares[0].X.shape[1], task.parts.n_classes
+    hashes = HashPlan(n_features, n_classes, task.plan.n_examples, "auto")
+    honest, rows = honest_parties(task), []
+    for name, n_rows in ((COUNTS, 0), (PAIRS, plan.pairs)):
+        for cap in (None, task.cap):
+            method = name if cap is None else f"{name} cap"
+            if cap is not None and kind in (FLIPPERS, HIDERS):  # nobody claims more than that anyway
+                rows.append(rows[-1] | {"method": method})
+                continue
+            lying = lying_parties(task, honest, task.liars(share), kind, cap)
+            parties = [party_of(each.X, each.y, name=each.name, pairs=True) for each in lying]
+            run = federate(RunOptions(hashes, range(n_classes), len(parties), pairs=n_rows), parties)
+            rows.append({"method": method} | task.score(run.model.predict(task.parts.pooled.X_test)))
+    return rows
+
+
 class Liar(GradientClient):
     """A party that claims to have more samples than it trained on."""
 
@@ -303,17 +338,28 @@ def cells_of(source: str, plan: Plan, cells: Cells) -> Iterator[Row]:
                     rate, rows = max(tried, key=lambda pair: pair[1][0]["accuracy"])
                     recipes.setdefault(method, rate)
                     yield from (case | row | {"rate": rate} for row in rows)
+    lies = [("none", 0.0), *((kind, share) for kind in (FLIPPERS, INVENTORS) for share in plan.pair_shares)]
+    for split, seed, (kind, share) in product(plan.pair_splits, plan.pair_seeds, lies):
+        task, lied = task_of(data, split, plan, seed), FLIPPERS if kind == "none" else kind
+        job = {"split": split, "seed": seed, "job": f"{split} {seed}, pairs, {kind} {share:g}"}
+        for row in cells.finish(key | job, partial(by_pairs, task, lied, share, plan)):
+            yield {"set": name, "split": split, "seed": seed, "kind": kind, "share": share} | row
 
 
-def table(rows: Sequence[Row], by: Sequence[str] = ("kind", "share"), what: str = "accuracy") -> list[Row]:
-    """Mean accuracy of each method, a line for each case."""
+def table(
+    rows: Sequence[Row],
+    by: Sequence[str] = ("kind", "share"),
+    what: str = "accuracy",
+    methods: Sequence[str] = METHODS,
+) -> list[Row]:
+    """Mean accuracy of each of some methods, a line for each case."""
     lines: dict[tuple[Any, ...], dict[str, list[float]]] = {}
-    for row in rows:
+    for row in (row for row in rows if row["method"] in methods):
         line = lines.setdefault(tuple(row[name] for name in by), {})
         line.setdefault(row["method"], []).append(row[what])
     return [
         dict(zip(by, case, strict=True))
-        | {name: f"{np.mean(line[name]):.3f}" if name in line else "" for name in METHODS}
+        | {name: f"{np.mean(line[name]):.3f}" if name in line else "" for name in methods}
         for case, line in lines.items()
     ]
 
@@ -332,19 +378,21 @@ def judged(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-def draw(rows: Sequence[Row], path: Path) -> None:
+def draw(rows: Sequence[Row], path: Path, methods: Sequence[str] = METHODS, kinds: Sequence[str] = KINDS) -> None:
     """Accuracy against the share of liars, a panel for each kind of liar and split, means over sets and seeds."""
+    rows = [row for row in rows if row["method"] in methods]
     splits = list(dict.fromkeys(row["split"] for row in rows))
-    plt, figure, axes = _panels(len(KINDS) * len(splits), 4.2, 3.2, most=len(splits))
-    for axis, (kind, split) in zip(axes, [(kind, split) for kind in KINDS for split in splits], strict=True):
-        for number, method in enumerate(name for name in METHODS if name != ALONE):
+    plt, figure, axes = _panels(len(kinds) * len(splits), 4.2, 3.2, most=len(splits))
+    for axis, (kind, split) in zip(axes, product(kinds, splits), strict=True):
+        for number, method in enumerate(name for name in methods if name != ALONE):
             mine = [r for r in rows if (r["split"], r["method"]) == (split, method) and r["kind"] in ("none", kind)]
             shares = sorted({row["share"] for row in mine})
             means = [np.mean([row["accuracy"] for row in mine if row["share"] == share]) for share in shares]
-            style = "--" if method in BASELINES else "-"
+            style = "--" if method in BASELINES or (method.endswith(" cap") and methods is PAIRED) else "-"
             axis.plot(shares, means, f"o{style}", color=f"C{number}", label=method, linewidth=1, markersize=3)
         own = [row["accuracy"] for row in rows if (row["split"], row["method"]) == (split, ALONE)]
-        axis.axhline(float(np.mean(own)), color="grey", linestyle=":", label=ALONE)
+        if own:
+            axis.axhline(float(np.mean(own)), color="grey", linestyle=":", label=ALONE)
         axis.set(xlabel="share of liars", ylabel="accuracy", title=f"{kind}, {split}", ylim=(0, 1))
     axes[-1].legend(fontsize=6)
     _save(plt, figure, path)
@@ -366,19 +414,27 @@ def main(arguments: list[str]) -> None:
             rows += list(cells_of(source, plan, cells))
             write_csv(folder / "liars.csv", rows)
     lines, hidden = table(rows), table([row for row in rows if row["kind"] in ("none", HIDERS)], what="hidden")
-    print("\n" + "\n\n".join(map(text_table, (lines, hidden, judged(rows)))) + "\n")
+    paired = table(rows, methods=PAIRED)
+    print("\n" + "\n\n".join(map(text_table, (lines, paired, hidden, judged(rows)))) + "\n")
     draw(rows, folder / "liars.png")
+    draw(rows, folder / "pairs.png", PAIRED, (FLIPPERS, INVENTORS))
     shown = [row for row in rows if row["share"] in (0.0, 0.2, 0.4)]
     parts = [
         about(__doc__),
         "Means over data sets, splits and seeds:",
         markdown_table(lines),
+        f"With pair sums and without, means over data sets, splits ({', '.join(plan.pair_splits)}) and "
+        f"{len(plan.pair_seeds)} seeds:",
+        markdown_table(paired),
         "Accuracy on the samples of the class that hiders hide:",
         markdown_table(hidden),
         "Groups by the server's samples, means of parties:",
         markdown_table(judged(rows)),
         "By data set and split:",
         markdown_table(table(shown, ("set", "split", "kind", "share"))),
+        "With pair sums and without, by data set and split:",
+        markdown_table(table(rows, ("set", "split", "kind", "share"), methods=PAIRED)),
         "![accuracy against the share of liars](liars.png)",
+        "![accuracy with pair sums and without](pairs.png)",
     ]
     write_summary(folder, "Parties that lie", "liars", arguments, time.perf_counter() - start, parts)

@@ -28,7 +28,7 @@ from flwr_flynn.app.run_settings import (
 )
 from flwr_flynn.app.settings import Settings, as_setting, entries, in_json, setting, whole_numbers
 from flwr_flynn.errors import ConfigError
-from flwr_flynn.federated.groups import MOST_GROUPS
+from flwr_flynn.federated.groups import MOST_GROUPS, not_by_group
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.privacy import MECHANISMS, NEIGHBOURS
 from flwr_flynn.privacy.ledger import Policy
@@ -217,7 +217,10 @@ class RunConfig(
             self._require_unscaled("epsilon, which covers no sums of columns")
         if self.groups:
             self._require_unscaled("groups, as any party can spoil sums of columns")
-            for name in ("refine_rounds", "pairs", "align", "epsilon", "secure"):
+            for name in ("refine_rounds", "pairs"):
+                if getattr(self, name):
+                    raise self.refused(name, f"none with groups: {not_by_group(name)}")
+            for name in ("align", "epsilon", "secure"):
                 if getattr(self, name):
                     raise self.refused(name, "none with groups")
         expected = f"none with action = {self.action}, which takes it from the federation's file"

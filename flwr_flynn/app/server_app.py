@@ -27,7 +27,7 @@ from flwr.server.workflow.default_workflows import default_evaluate_workflow
 from flwr.serverapp import Grid, ServerApp
 
 from flwr_flynn._files import writing
-from flwr_flynn.app import report
+from flwr_flynn.app import failure, report
 from flwr_flynn.app.config import RunConfig
 from flwr_flynn.app.data import datasets
 from flwr_flynn.app.data.readers import ENDINGS, ending
@@ -62,7 +62,15 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run one federation and leave `model.npz` and `metrics.json` in the output folder."""
-    logging.getLogger("flwr").addFilter(one_line)
+    logging.getLogger("flwr").addFilter(failure.one_line)
+    try:
+        _main(grid, context)
+    except Exception as error:
+        failure.tell(error)
+        raise
+
+
+def _main(grid: Grid, context: Context) -> None:
     start = time.monotonic()
     config = RunConfig.parse(context.run_config).resolved()
     folder = output_folder(config, context.run_id)
@@ -84,13 +92,17 @@ def main(grid: Grid, context: Context) -> None:
 def _run(
     grid: Grid, context: Context, config: RunConfig, folder: Path, kept: Path, unfinished: Path, start: float
 ) -> None:
+    # An error in a file, or in a setting that goes with it, is told before parties are waited for.
+    if is_simulated(grid):
+        datasets.simulated_dataset(config)
+    trusted = _trusted(config)
     parties = _simulated_parties(grid)
     source = unfinished if config.action == "resume" else kept
     before = None if config.action == "train" else Federation.load(source, int(config.memory_limit * 2**30))
     keep = (
         None if config.action not in ("train", "resume") or config.secure else _keeper(unfinished, str(context.run_id))
     )
-    plan, strategy = _strategy(grid, config, parties, before, keep)
+    plan, strategy = _strategy(grid, config, parties, before, trusted, keep)
     rounds = n_rounds(config, plan, strategy)
     trouble: list[str] = []
     if isinstance(strategy, message.FlyNNStrategy):
@@ -160,6 +172,7 @@ def _strategy(
     config: RunConfig,
     parties: int | None,
     before: Federation | None,
+    trusted: tuple[Any, Any] | None = None,
     on_phase: Callable[[Run], object] | None = None,
 ) -> tuple[HashPlan | None, FlyNNStrategy | message.FlyNNStrategy]:
     """The run's plan, where it makes a new federation, and its strategy, of the Message API with `nodes-at-a-time`."""
@@ -202,7 +215,7 @@ def _strategy(
         pairs=config.pairs,
         align=config.align and before is None,
         groups=config.groups,
-        trusted=_trusted(config),
+        trusted=trusted,
         fraction_evaluate=float(config.evaluates(simulated=parties is not None)),
         hand_out=parties is None,  # simulated parties keep no model
         wait_timeout=math.ceil(config.timeout) or _ENDLESS,
@@ -248,14 +261,6 @@ def n_rounds(config: RunConfig, plan: HashPlan | None, strategy: BaseStrategy) -
     if 0 < config.rounds < least:
         raise config.refused("rounds", f"at least {least} with scaling = {config.scaling}")
     return config.rounds or strategy.num_rounds
-
-
-def one_line(record: logging.LogRecord) -> bool:
-    """Log filter: this package's own errors, which Flower would log with a traceback, become one line."""
-    error = record.exc_info[1] if record.exc_info else None
-    if isinstance(error, FlyNNError | MemoryError):
-        record.msg, record.args, record.exc_info = f"{type(error).__name__}: {datasets.full_text(error)}", (), None
-    return True
 
 
 def output_folder(config: RunConfig, run_id: int) -> Path:

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypedDict
 from flwr_flynn._validation import boolean, integer, number, one_of
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.federation_file import Federation
-from flwr_flynn.federated.groups import MOST_GROUPS, Grouping, Judge
+from flwr_flynn.federated.groups import MOST_GROUPS, Grouping, Judge, not_by_group
 from flwr_flynn.federated.labels import Label
 from flwr_flynn.federated.roster import Identify, unknown
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, Plain, RunSpec, Secure, mode_of
@@ -218,7 +218,8 @@ class RunOptions:
             (several, "0 with several specs, as groups are judged by one"),
             (is_aligned, "0 with aligned samples, as the server's are not"),
             (not isinstance(mode, Plain), f"0 with {mode.name} counts, which are judged in clear"),
-            (self.refine_rounds > 0 or self.pairs > 0, "0 with refinement or pairs, whose sums a party can spoil"),
+            (self.refine_rounds > 0, f"0 with refine_rounds: {not_by_group('refine_rounds')}"),
+            (self.pairs > 0, f"0 with pairs: {not_by_group('pairs')}"),
             (self.purpose not in ("train", "join", "resume"), f"0 with purpose = {self.purpose}"),
         ):
             if is_met:

@@ -283,6 +283,14 @@ def test_groups_come_with_samples_and_without_what_a_party_can_spoil(more: dict[
         RunConfig.parse(settings | more)
 
 
+@pytest.mark.parametrize(("key", "sums"), [("pairs", "pair sums"), ("refine-rounds", "gradients")])
+def test_the_refusal_says_why_groups_exclude_sums_over_all_parties(key: str, sums: str) -> None:
+    with raises(ConfigError, field=f"run-config {key}") as error:
+        RunConfig.parse({"groups": 40, "trusted": "mine.npz", key: 64})
+    reason = f"{sums} are sums over all parties, out of which no group can be taken"
+    assert error.value.expected == f"none with groups: {reason}"
+
+
 def test_effort_and_members_are_those_of_the_plan() -> None:
     default = RunConfig().plan(8, 100, 3)
     assert (default.effort, default.max_members, default.most_members) == ("default", 3, 3)

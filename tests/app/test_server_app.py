@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import logging
 import os
@@ -22,11 +23,11 @@ from flwr.server import Server
 from flwr.supercore.task_identity import TaskIdentity
 
 from flwr_flynn import FlyNNClassifier, FlyNNClient, FlyNNStrategy, message
+from flwr_flynn.app import failure, server_app
 from flwr_flynn.app import report as reports
-from flwr_flynn.app import server_app
 from flwr_flynn.app.config import RunConfig
 from flwr_flynn.app.data import datasets
-from flwr_flynn.errors import AggregationError, ConfigError, FlyNNError
+from flwr_flynn.errors import AggregationError, ConfigError, DataError, FlyNNError
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.federation_file import main as show
 from flwr_flynn.federated.groups import Grouping
@@ -67,16 +68,89 @@ REPORT: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def a_logger_without_the_app_s_filter() -> Iterator[None]:
-    """Undo the app's filter of Flower's logger, which ends with the process of the app, at the end of a test."""
+    """Undo the app's filters of Flower's logger, which end with the process of the app, at the end of a test."""
+    flower = logging.getLogger("flwr")
+    before = list(flower.filters)
     yield
-    logging.getLogger("flwr").removeFilter(server_app.one_line)
+    flower.filters[:] = before
+
+
+EXIT_PAGE = "Exit Code: 700\n\nAn unhandled exception occurred.\n\nFor more information, visit: <https://x>"
+
+
+def streamed(
+    settings: dict[str, Any], grid: Any, error: type[Exception], capfd: pytest.CaptureFixture[str]
+) -> list[str]:
+    """The lines of a failed run: those of the app, then those that Flower's process logs about it."""
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(logging.Formatter("%(levelname)s :      %(message)s"))
+    flower = logging.getLogger("flwr")
+    flower.addHandler(handler)
+    try:
+        with pytest.raises(error) as raised:
+            server_app.main(grid, Context(7, 0, {}, RecordDict(), settings))
+        told = capfd.readouterr().out
+        flower.log(logging.ERROR, "%s raised an exception", "Simulation", exc_info=raised.value)
+        flower.log(logging.ERROR, EXIT_PAGE)
+    finally:
+        flower.removeHandler(handler)
+    return [line for line in (told + stream.getvalue()).splitlines() if line]
+
+
+def test_a_wrong_setting_is_told_at_once_and_in_the_last_line(capfd: pytest.CaptureFixture[str]) -> None:
+    line = "FAILED: ConfigError: run-config alpha: expected a number above 0, got -1.0"
+    found = streamed({"alpha": -1.0}, FakeGrid([]), ConfigError, capfd)
+    assert found == [line, "ERROR :      Exit Code: 700", line]
+
+
+def test_an_unexpected_error_is_told_in_one_line_and_keeps_its_traceback(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError("two\nlines")
+
+    monkeypatch.setattr(server_app, "_run", broken)
+    found = streamed({"output-dir": str(tmp_path)}, FakeGrid([]), ZeroDivisionError, capfd)
+    assert found[0] == found[-1] == "FAILED: ZeroDivisionError: two lines"
+    assert "ERROR :      Simulation raised an exception" in found
+    assert any(line.startswith("Traceback") for line in found)
+    assert "For more information, visit: <https://x>" in found
+
+
+def test_later_lines_of_a_failed_run_stay_as_they_are(capfd: pytest.CaptureFixture[str]) -> None:
+    streamed({"alpha": -1.0}, FakeGrid([]), ConfigError, capfd)
+    record = logging.LogRecord("flwr", logging.INFO, "", 0, "a line of %s", ("another",), None)
+    assert logging.getLogger("flwr").filter(record)
+    assert record.getMessage() == "a line of another"
+
+
+@pytest.mark.parametrize("more", [{}, {"groups": 2, "scaling": "none"}])
+def test_data_that_cannot_be_used_are_told_before_parties_are_waited_for(
+    more: dict[str, Any], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def waits(_: Any) -> None:
+        raise AssertionError("waited for the parties")
+
+    text = tmp_path / "text.csv"
+    text.write_text("a,town,label\n" + 9 * "1,Basel,0\n2,Bern,1\n")
+    settings: dict[str, Any] = {"dataset": str(text), "output-dir": str(tmp_path)}
+    if more:
+        settings = more | {"output-dir": str(tmp_path), "trusted": str(text)}
+    monkeypatch.setattr(server_app, "is_simulated", lambda _: True)
+    monkeypatch.setattr(server_app, "_simulated_parties", waits)
+    kind = ConfigError if more else DataError
+    name = "run-config trusted: " if more else ""
+    expected = f"{name}text.csv: expected numbers, got texts in 1 of 2 features: number 2 (18 of 18 samples)"
+    found = streamed(settings, FakeGrid([]), kind, capfd)
+    assert found[0] == found[-1] == f"FAILED: {kind.__name__}: {expected}; in this file: 'town'"
 
 
 def test_errors_of_ours_are_logged_in_one_line_and_others_whole() -> None:
     def record(error: Exception) -> logging.LogRecord:
         exc_info = (type(error), error, None)
         made = logging.LogRecord("flwr", logging.ERROR, "", 0, "%s raised an exception", ("ServerApp",), exc_info)
-        assert server_app.one_line(made)
+        assert failure.one_line(made)
         return made
 
     ours, other = record(AggregationError("1 of 2 parties counted")), record(ZeroDivisionError("x"))

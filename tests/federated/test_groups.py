@@ -311,6 +311,13 @@ def test_what_groups_do_not_protect_is_refused(spec: Any, changes: dict[str, Any
     assert error.value.field == field
 
 
+@pytest.mark.parametrize(("changes", "sums"), [({"pairs": 16}, "pair sums"), ({"refine_rounds": 1}, "gradients")])
+def test_the_refusal_says_why_groups_exclude_sums_over_all_parties(changes: dict[str, Any], sums: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        RunOptions(**options_for(SPEC, **GROUPED | changes))
+    assert error.value.expected.endswith(f"{sums} are sums over all parties, out of which no group can be taken")
+
+
 @pytest.mark.parametrize("purpose", ["withdraw", "evaluate"])
 def test_groups_are_for_parties_that_come(purpose: str) -> None:
     federation = federate(RunOptions(**options_for(SPEC)), [party_of(**p) for p in parts(liars=())]).federation("a")

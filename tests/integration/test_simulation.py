@@ -13,6 +13,7 @@ import pytest
 from flwr_flynn import FlyNNClassifier
 from flwr_flynn.app.data.datasets import load_dataset
 from flwr_flynn.app.data.partition import held_out
+from tests.docs.pages import blocks
 
 from .conftest import Flower
 
@@ -127,6 +128,32 @@ def test_columns_are_looked_at_and_the_members_are_selected(flower: Flower, tmp_
 def test_a_bad_value_is_one_clear_line(flower: Flower) -> None:
     run = flower.run(nodes=2, alpha=-1)
     assert run.status == "finished:failed"
-    line = "run-config alpha: expected a number above 0, got -1"
-    assert sum(line in printed for printed in run.output.splitlines()) == 1, run.output[-6000:]
+    line = "FAILED: ConfigError: run-config alpha: expected a number above 0, got -1"
+    printed = run.output.splitlines()
+    assert [each for each in printed if "alpha" in each] == [line, line], run.output[-6000:]
+    assert [each for each in printed if each][-1] == line
     assert "Traceback" not in run.output
+
+
+@pytest.mark.slow
+def test_data_that_cannot_be_used_are_told_first_and_the_page_s_command_reports_the_failure(
+    flower: Flower, tmp_path: Path
+) -> None:
+    (tmp_path / "text.csv").write_text("a,town,label\n" + 9 * "1,Basel,0\n2,Bern,1\n")
+    run = flower.run(nodes=2, dataset=str(tmp_path / "text.csv"))
+    printed = [each for each in run.output.splitlines() if each]
+    told = [i for i, each in enumerate(printed) if each.startswith("FAILED: DataError: text.csv: expected numbers, ")]
+    assert len(told) == 2, run.output[-6000:]
+    assert told[1] == len(printed) - 1
+    assert "Exit Code" in printed[told[1] - 1]
+    assert not any("ray" in each for each in printed[: told[0]])  # Ray has not started yet
+    submit, status = blocks("docs/how_to/run_status.md", "bash")
+    assert "tee run.log" in submit
+    (flower.cwd / "run.log").write_text(run.output)
+    # Commands as on the page, for a run that failed, and for one that did not.
+    found = flower.call("bash", "-c", f"{status}\necho exit $?")
+    assert found.split() == ['"status":', '"finished:failed",', "exit", "1"]
+    done = flower.run(nodes=2, check_pooled=False, **SMALL)
+    (flower.cwd / "run.log").write_text(done.output)
+    found = flower.call("bash", "-c", f"{status}\necho exit $?")
+    assert found.split() == ['"status":', '"finished:completed",', "exit", "0"]

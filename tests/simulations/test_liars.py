@@ -8,15 +8,20 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
+from flwr_flynn import HashPlan
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.groups import GroupedCounts
 from flwr_flynn.federated.options import RunOptions
 from simulations import __main__ as command
 from simulations import liars
-from simulations.liars import CLAIMERS, FLIPPERS, HIDERS, INVENTORS, KINDS, METHODS, Plan, task_of
+from simulations.liars import CLAIMERS, FLIPPERS, HIDERS, INVENTORS, KINDS, METHODS, PAIRED, Plan, task_of
 from simulations.splits import read
+from tests.docs.pages import text_of
 
-PLAN = Plan(("IID",), (0.2,), parties=6, largest=300, rounds=1, rates=(0.1,))
+PLAN = Plan(
+    ("IID",), (0.2,), parties=6, largest=300, rounds=1, rates=(0.1,),
+    pairs=32, pair_splits=("IID",), pair_shares=(0.2,), pair_seeds=(0,),
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -74,17 +79,49 @@ def test_the_median_is_numpy_s_of_the_models_of_the_groups(task):
     assert np.allclose(found, expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", [FLIPPERS, INVENTORS])
+def test_pair_sums_are_measured_with_a_cap_and_without_one(task, kind):
+    rows = liars.by_pairs(task, kind, 0.2, PLAN)
+    assert [row["method"] for row in rows] == list(PAIRED)
+    (liar,) = task.liars(0.2)
+    for n_rows, cap, row in zip((0, 0, 32, 32), (None, task.cap) * 2, rows, strict=True):
+        lying = liars.lying_parties(task, liars.honest_parties(task), frozenset({liar}), kind, cap)
+        parties = [party_of(each.X, each.y, name=each.name, pairs=True) for each in lying]
+        plan = HashPlan(64, 10, task.plan.n_examples, "auto")
+        run = federate(RunOptions(plan, range(10), 6, pairs=n_rows), parties)
+        assert (run.model.model_.pairs is not None) is bool(n_rows)
+        predicted = run.model.predict(task.parts.pooled.X_test)
+        assert row["accuracy"] == float((predicted == task.parts.pooled.y_test).mean())
+
+
+def test_the_guides_state_the_figures_of_the_page_for_pair_sums():
+    page = text_of("docs/results/liars.md")
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("|")]
+    start = next(i for i, line in enumerate(lines) if line == ["kind", "share", *PAIRED])
+    table = {(line[0], float(line[1])): dict(zip(PAIRED, line[2:], strict=True)) for line in lines[start + 2 :][:5]}
+    assert set(table) == {("none", 0.0), *((kind, share) for kind in (FLIPPERS, INVENTORS) for share in (0.2, 0.4))}
+    cases = [(("none", 0.0), ""), ((FLIPPERS, 0.2), ""), ((INVENTORS, 0.2), ""), ((INVENTORS, 0.2), " cap")]
+    told = [table[case][f"{method}{cap}"] for case, cap in cases for method in (liars.COUNTS, liars.PAIRS)]
+    for guide in ("docs/how_to/liars.md", "docs/how_to/pairs.md", "docs/explanation/threat_model.md"):
+        text = text_of(guide)
+        assert "results/liars.md" in text, guide
+        assert [figure for figure in told if figure.removeprefix("0") not in text] == [], guide
+
+
 @pytest.mark.slow
 def test_figures_are_those_of_runs_and_are_computed_once(tmp_path, monkeypatch, task):
     monkeypatch.setattr(liars, "QUICK", PLAN)
-    for work in ("by_gradients", "by_counts"):
+    for work in ("by_gradients", "by_counts", "by_pairs"):
         command.main(["liars", "--quick", "--sets", "digits", "--out", str(tmp_path)])
         monkeypatch.setattr(liars, work, divmod)  # what was finished is not computed again
     with (tmp_path / "liars.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert {row["method"] for row in rows} == set(METHODS)
+    assert {row["method"] for row in rows} == {*METHODS, *PAIRED}
     assert {(row["kind"], row["share"]) for row in rows} == {("none", "0.0")} | {(kind, "0.2") for kind in KINDS}
-    assert (tmp_path / "liars.png").stat().st_size > 0
+    assert {row["kind"] for row in rows if row["method"] in PAIRED} == {"none", FLIPPERS, INVENTORS}
+    for figure in ("liars.png", "pairs.png"):
+        assert (tmp_path / figure).stat().st_size > 0
+        assert f"]({figure})" in (tmp_path / "summary.md").read_text(encoding="utf-8")
     parties = [party_of(s.X, (s.y + 1) % 10 if i in task.liars(0.2) else s.y) for i, s in enumerate(task.parts.shares)]
     run = federate(RunOptions(task.plan, range(10), 6, fraction_evaluate=0.0), parties)
     (row,) = [row for row in rows if (row["kind"], row["method"]) == (FLIPPERS, liars.SUM)]
