@@ -31,7 +31,7 @@ from flwr_flynn._validation import n_threads
 from flwr_flynn.hashing import kernels
 from flwr_flynn.hashing.batching import _transpose
 from flwr_flynn.hashing.flyhash import _add_counts
-from flwr_flynn.model.scoring import Readout, class_scores
+from flwr_flynn.model.scoring import ScoringRule, class_scores
 from simulations import bench_default
 from simulations.baselines import lean_count, lean_matrix, lean_rows, torchhd_count
 from simulations.results import about, markdown_table, output_folder, parser, text_table, write_csv, write_summary
@@ -232,12 +232,12 @@ def prediction(shape: Shape, options: Any) -> dict[str, Any]:
     test = X[train.stop :]
     active = hasher.active(test)
     neighbours = KNeighborsClassifier(5, algorithm="brute", n_jobs=1).fit(X[train].astype(np.float32), y[train])
-    readout = Readout("balanced", 0.9)
-    class_scores(counts, active, readout)
+    scoring = ScoringRule("balanced", 0.9)
+    class_scores(counts, active, scoring)
     calls: dict[str, Callable[[], object]] = {
         "knn": lambda: neighbours.predict(test.astype(np.float32)),
-        "ours": lambda: class_scores(counts, hasher.active(test), readout),
-        "scores": lambda: class_scores(counts, active, readout),
+        "ours": lambda: class_scores(counts, hasher.active(test), scoring),
+        "scores": lambda: class_scores(counts, active, scoring),
     }
     with threadpool_limits(1):  # one thread each; idle ones of a matrix library would also spin in our turns
         seconds = best_in_turn(calls, 2 if options.quick else 5)

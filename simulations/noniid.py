@@ -15,7 +15,7 @@ split. What is made for parties that differ is tuned on "Dirichlet 0.1": SCAFFOL
 mu and epochs at FedAvg's rate. Nothing is chosen on held-out samples. Accuracy is that after the last round.
 
 "Personal" figures are of parties that may add their own class frequencies to the model, each by the same rule on its
-own training samples (`model.personal`): FlyNN by exact leave-one-out, LR and MLP as they are trained. To the log
+own training samples (`model.class_prior`): FlyNN by exact leave-one-out, LR and MLP as they are trained. To the log
 probabilities of LR and MLP a party adds the logarithm of its frequencies less that of the pooled ones, which these
 models have learned. Own heads have learned the party's frequencies, and have personal figures only.
 
@@ -25,7 +25,7 @@ SCAFFOLD are then FedAvg: skew could do no harm there. The worst party is that o
 five or more held-out samples; with so few its accuracy has few possible values.
 
 Shards are of equal size: the few samples left over are in none, so that their counts are not those of other splits.
-Bytes are those of one party, up and down together, with the final model handed out, without Flower's envelopes. With
+Bytes are those of one party, up and down together, with the final model distributed, without Flower's envelopes. With
 Ray, SCAFFOLD and own heads run in this process all the same, as their parties keep something between rounds. Finished
 pieces are kept under the output folder; those of the baselines are used again with another version of the package.
 """
@@ -55,7 +55,7 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import federate as federate_in_process
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.run import Run
-from flwr_flynn.model.personal import added_to, is_better, log_frequencies
+from flwr_flynn.model.class_prior import added_to, is_better, log_frequencies
 from simulations import gradients, runner
 from simulations import noniid_plots as plots
 from simulations.gradients import MODELS, GradientClient, HeadClient, Recipe, ScaffoldClient, federate, logits
@@ -246,7 +246,7 @@ def by_gradients(parts: Parts, method: str, recipe: Recipe, n_rounds: int, where
         scores = nothing | {f"personal {k}": v for k, v in parts.scores(predicted).items() if k != "balanced"}
         weights = weights[:2]
     else:
-        own = [with_own_frequencies(share, weights, n_per_class) for share in parts.shares]
+        own = [with_class_prior(share, weights, n_per_class) for share in parts.shares]
         scores = _with_personal(parts, predicted, own)
     cost = _bytes(traffic.up, traffic.down, len(shares), _size(weights))
     return scores | cost | {"rounds": n_rounds, "recipe": asdict(recipe), "curve": curve}
@@ -281,7 +281,7 @@ def _with_personal(parts: Parts, predicted: Array, own: Sequence[Array]) -> Row:
     return scores | counted | {"drop": max(-drop, 0.0), "drop of": of if drop < 0 else 0}
 
 
-def with_own_frequencies(share: Share, weights: NDArrays, n_per_class: Array) -> Array:
+def with_class_prior(share: Share, weights: NDArrays, n_per_class: Array) -> Array:
     """Predicted classes of a party's held-out samples, (n,), with its own class frequencies where it decides for them.
 
     `n_per_class`, (L,), are the samples that the weights were trained on.
@@ -536,13 +536,13 @@ def results(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
     frame = beside(rows)
     if len(frame):
         what = "a cell is a data set, number of parties, split and seed"
-        yield f"{PAIRS} beside the baselines of many rounds, with own frequencies; {what}:", ahead(frame)
+        yield f"{PAIRS} beside the baselines of many rounds, with class prior; {what}:", ahead(frame)
         yield "By data set, beside the best of these baselines in each cell:", by_set(rows, frame)
     for ours in (COMMITTEE, REFINED):
         if len(other := beside(rows, ours)):
             yield f"{ours} beside them:", ahead(other, ours)[-1:]
             yield f"{ours} by data set:", by_set(rows, other, ours)
-    yield f"What own frequencies change for parties with {LEAST} or more held-out samples, over all cells:", harm(rows)
+    yield f"What class prior change for parties with {LEAST} or more held-out samples, over all cells:", harm(rows)
     if len(frame) and (lost := losses(frame)):
         yield f"Where {PAIRS} is behind: its figure, then that of the best baseline:", lost
 
@@ -573,7 +573,7 @@ def summary(rows: Sequence[Row], recipes: Sequence[Row], plan: Plan) -> list[str
     parts.append(headline(rows))
     for sentence, lines in results(rows):
         parts += [sentence, markdown_table(lines)]
-    parts += ["## Accuracy by split", "With the parties' own frequencies, and in brackets at the worst party."]
+    parts += ["## Accuracy by split", "With the parties' class prior, and in brackets at the worst party."]
     for n_parties in dict.fromkeys(row["parties"] for row in rows):
         parts.append(f"![accuracy by split, {n_parties} parties]({plots.name_of('accuracy', 'all', n_parties)})")
     for (name, n_parties), mine in _grouped(rows):
@@ -670,7 +670,7 @@ def main(arguments: list[str]) -> None:
     except FlyNNError as error:
         options.error(str(error))
     for (name, n_parties), mine in _grouped(rows):
-        print(f"\n{name}, {n_parties} parties: accuracy with own frequencies (worst party)")
+        print(f"\n{name}, {n_parties} parties: accuracy with class prior (worst party)")
         print(text_table(table(mine, "personal accuracy", MAIN, "personal worst")))
     for sentence, lines in results(rows):
         print(f"\n{sentence}\n{text_table(lines)}")

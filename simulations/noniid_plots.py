@@ -87,7 +87,7 @@ def skew(tables: Mapping[str, Array], title: str, path: Path) -> None:
 
 
 def accuracy(rows: Sequence[Row], methods: Sequence[str], title: str, path: Path) -> None:
-    """Accuracy over all samples, and at the worst party, by split, with own frequencies: two panels for a data set.
+    """Accuracy over all samples, and at the worst party, by split, with class prior: two panels for a data set.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def accuracy(rows: Sequence[Row], methods: Sequence[str], title: str, path: Path
         axis.set_xticks(range(len(splits)), splits if last else [], rotation=40, ha="right", fontsize=9)
         axis.set_title(f"{name}: {what}", fontsize=10)
         axis.grid(axis="y", alpha=0.3)
-    figure.suptitle(f"{title}: accuracy by split, with own frequencies", fontsize=12)
+    figure.suptitle(f"{title}: accuracy by split, with class prior", fontsize=12)
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncol=4, fontsize=9, frameon=False)
     _save(plt, figure, path)

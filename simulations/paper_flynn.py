@@ -16,7 +16,7 @@ import numpy.typing as npt
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.scoring import Readout, class_scores
+from flwr_flynn.model.scoring import ScoringRule, class_scores
 from simulations.baselines import balanced_accuracy, blocks_of
 
 Array = npt.NDArray[Any]
@@ -56,6 +56,6 @@ def cross_validated(
     for _, test in blocks_of(fold):
         counts = whole - ClassCounts.from_active(hasher, active[test], y[test], n_classes)
         for mine, decay in zip(scores, decays, strict=True):
-            predicted = class_scores(counts, active[test], Readout("novelty", decay)).argmax(axis=1)
+            predicted = class_scores(counts, active[test], ScoringRule("novelty", decay)).argmax(axis=1)
             mine.append(float(score(y[test], predicted, n_classes)))
     return np.array(scores)

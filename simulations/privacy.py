@@ -30,7 +30,7 @@ import numpy.typing as npt
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn.errors import DataError
 from flwr_flynn.model.candidates import suggest_decay
-from flwr_flynn.model.scoring import Readout, class_scores
+from flwr_flynn.model.scoring import ScoringRule, class_scores
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, Mechanism, SimulatedRelease
 from simulations import privacy_plots as plots
 from simulations.baselines import balanced_accuracy
@@ -88,7 +88,7 @@ def counted(task: Task, spec: HashSpec) -> tuple[list[ClassCounts], npt.NDArray[
 def _accuracy(task: Task, counts: ClassCounts, active: npt.NDArray[np.int32], paper: bool) -> float:
     rule = "novelty" if paper else "balanced"
     decay = PAPER_DECAY if paper else suggest_decay(counts, rule)
-    predicted = class_scores(counts, active, Readout(rule, decay)).argmax(axis=1)
+    predicted = class_scores(counts, active, ScoringRule(rule, decay)).argmax(axis=1)
     return float(balanced_accuracy(task.y_test, predicted, task.n_classes))
 
 

@@ -29,7 +29,7 @@ from flwr_flynn.federated.algorithm import federate
 from flwr_flynn.federated.codec import write_tensors
 from flwr_flynn.federated.model_codec import packed_weights
 from flwr_flynn.federated.options import RunOptions, RunOptionsDict
-from flwr_flynn.federated.run import Run, Taken
+from flwr_flynn.federated.run import ExchangeResult, Run
 from flwr_flynn.model.candidates import EFFORTS
 from simulations import gradients
 from simulations.baselines import balanced_accuracy
@@ -108,7 +108,7 @@ def refined(task: Task, n_rounds: int, effort: str) -> list[Row]:
     parts, rows = task.parts, []
     options = RunOptions(**_given(parts, effort), refine_rounds=n_rounds)
 
-    def watch(run: Run, taken: Taken) -> None:
+    def watch(run: Run, taken: ExchangeResult) -> None:
         name = taken.phase.name
         if name != "selection" and not name.startswith("refinement"):
             return

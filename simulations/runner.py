@@ -204,7 +204,7 @@ def rounds(
     parameters : Parameters
         Those after the last round.
     traffic : Traffic
-        Bytes of all rounds. Final parameters that no evaluation handed out are not in it.
+        Bytes of all rounds. Final parameters that no evaluation distributed are not in it.
     """
     clients = SimpleClientManager()
     for i in range(len(parties)):

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
-from flwr_flynn.model.scoring import Readout, class_scores
+from flwr_flynn.model.scoring import ScoringRule, class_scores
 from simulations.results import Row
 
 Array = npt.NDArray[Any]
@@ -69,7 +69,7 @@ def agreement(setting: Setting, draws: int, seed: int) -> Row:
         nearest = np.argsort(distances, axis=1, kind="stable")[:, :K]
         knn = np.round(y[nearest].mean(axis=1)).astype(int)
         for gamma, shares in agreed.items():
-            scores = class_scores(counts, active, Readout("novelty", gamma))
+            scores = class_scores(counts, active, ScoringRule("novelty", gamma))
             # Between classes that score alike FlyNN would take the first, and be right by chance: half each.
             own = scores[np.arange(len(tests)), knn] - scores[np.arange(len(tests)), 1 - knn]
             shares.append(float(((own > 0) + 0.5 * (own == 0)).mean()))

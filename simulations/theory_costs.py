@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn.federated.codec import encode, write_tensors
-from flwr_flynn.model.scoring import Readout, class_scores
+from flwr_flynn.model.scoring import ScoringRule, class_scores
 from simulations.results import FEDERATED, Cells, Row, code_digest
 
 Array = npt.NDArray[Any]
@@ -87,10 +87,10 @@ def cost(sizes: Sizes, wanted: Sequence[str], repeats: int) -> list[Row]:
     hasher = FlyHash(spec)
     if INFER in wanted:
         counts, points = ClassCounts.from_data(hasher, X, y, sizes.L), X[:1000]
-        readout = Readout("novelty", 0.5)
-        class_scores(counts, hasher.active(points[:8]), readout)
+        scoring = ScoringRule("novelty", 0.5)
+        class_scores(counts, hasher.active(points[:8]), scoring)
         found[INFER] = _best(
-            lambda: class_scores(counts, hasher.active(points), Readout("novelty", 0.5)), repeats
+            lambda: class_scores(counts, hasher.active(points), ScoringRule("novelty", 0.5)), repeats
         ) / len(points)
     if DENSE in wanted:
         found[DENSE], found[SENT] = 8.0 * sizes.m * sizes.L * sizes.tau, 0.0

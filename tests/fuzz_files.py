@@ -26,7 +26,7 @@ from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.model import model_file
-from flwr_flynn.model.scoring import Readout
+from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import SimulatedRelease, ledger_file
 from flwr_flynn.privacy import ledger as budgets
 from flwr_flynn.privacy.ledger import Budget, Policy
@@ -179,10 +179,10 @@ class Files:
         ]  # fmt: skip
         for place, (run, parts, phase) in enumerate(runs):
             members = [_member(run, i, part) for i, part in enumerate(parts)]
-            readouts = [Readout("balanced", 0.5)] * len(run.specs)
+            scorings = [ScoringRule("balanced", 0.5)] * len(run.specs)
             weights = [1.0] if len(run.specs) == 1 else []
             pairs = READ if place == 1 else None
-            made = Federation(run, sum(parts[1:], parts[0]), members, readouts, weights, phase, pairs=pairs)
+            made = Federation(run, sum(parts[1:], parts[0]), members, scorings, weights, phase, pairs=pairs)
             made.save(folder / f"f{place}.npz")
             self.federations.append((folder / f"f{place}.npz").read_bytes())
         self.parquets = parquets()
@@ -254,7 +254,7 @@ class Files:
             assert all(sum(sizes) == counts.n_examples for counts in federation.totals.parts)
         federation.save(path)
         again = Federation.load(path, max_bytes=2**22)
-        for name in ("run_spec", "totals", "members", "readouts", "weights", "phase", "max_members"):
+        for name in ("run_spec", "totals", "members", "scorings", "weights", "phase", "max_members"):
             assert getattr(again, name) == getattr(federation, name)
         assert (again.pairs and again.pairs.sha256()) == (federation.pairs and federation.pairs.sha256())
 

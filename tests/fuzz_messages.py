@@ -50,11 +50,11 @@ from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.leave_one_out import TEMPERATURES
 from flwr_flynn.model.model import ModelMember
-from flwr_flynn.model.pair_readout import LARGEST_BIAS
-from flwr_flynn.model.pair_readout import LARGEST_WEIGHT as LARGEST_PAIR_WEIGHT
+from flwr_flynn.model.pair_scoring import LARGEST_BIAS
+from flwr_flynn.model.pair_scoring import LARGEST_WEIGHT as LARGEST_PAIR_WEIGHT
 from flwr_flynn.model.pairs import LARGEST_PRODUCT, PairFit, PairSums, learn_pairs
 from flwr_flynn.model.refinement import LARGEST_WEIGHT, RefinementStatistic, class_factors, start_weights
-from flwr_flynn.model.scoring import Readout
+from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease, TopTLaplace, mechanism_from_dict
 from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.fakes import CLASSES, HASHER, RUN, SPEC, counts_of, points
@@ -87,7 +87,7 @@ SECURE_SUMS: list[Summed[Any]] = [
     RangeRequest(replace(COLUMNS, bound=256)),
     replace(COLUMNS, bound=256, window=(130, 10, 260, 20)),
     *(BinsRequest(HISTOGRAMS, 256, (np.arange(8) << KEY_BITS) // 2, by_class) for by_class in (False, True)),
-    SelectionRequest(SECURE, CountsOfSpecs((COUNTS[3],)), ((Readout("balanced", 0.5),),)),
+    SelectionRequest(SECURE, CountsOfSpecs((COUNTS[3],)), ((ScoringRule("balanced", 0.5),),)),
     RefinementRequest(SECURE, WEIGHTS[:1], FACTORS),
     PairsRequest(SECURE),
     PairTrialRequest(SECURE, FITS[0]),
@@ -224,9 +224,9 @@ def request_seeds() -> list[Request[Any]]:
     """A request of every phase, and of every mode."""
     totals = CountsOfSpecs((COUNTS[3],))
     pair = CountsOfSpecs(PAIRS[1])
-    candidates = (Readout("balanced", 0.5), Readout("novelty", 0.0), Readout("bayes", 0.0))
-    readout = Readout("balanced", 0.5, 1.5)
-    members = tuple(ModelMember(spec, counts, readout, 0.5) for spec, counts in zip(TWO.specs, PAIRS[1], strict=True))
+    candidates = (ScoringRule("balanced", 0.5), ScoringRule("novelty", 0.0), ScoringRule("bayes", 0.0))
+    scoring = ScoringRule("balanced", 0.5, 1.5)
+    members = tuple(ModelMember(spec, counts, scoring, 0.5) for spec, counts in zip(TWO.specs, PAIRS[1], strict=True))
     return [
         COLUMNS,
         ColumnsRequest(4, (1, 2), False, ("a", "b", "c", "d")),
@@ -241,15 +241,15 @@ def request_seeds() -> list[Request[Any]]:
         RefinementRequest(RUN, WEIGHTS[:1], FACTORS),
         RefinementRequest(TWO, WEIGHTS, FACTORS),
         RefinementRequest(TWO, WEIGHTS, FACTORS, members),
-        EvaluationRequest(TWO, PAIRS[1], (readout, readout), (0.75, 0.25), refined=WEIGHTS),
+        EvaluationRequest(TWO, PAIRS[1], (scoring, scoring), (0.75, 0.25), refined=WEIGHTS),
         *(PairsRequest(run) for run in (RUN, TWO)),
         *(PairTrialRequest(run, fit) for run, fit in zip((RUN, TWO), FITS, strict=True)),
-        EvaluationRequest(RUN, (COUNTS[3],), (readout,), (1.0,), pairs=READ),
-        EvaluationRequest(TWO, PAIRS[1], (readout, readout), (0.75, 0.25), pairs=READ),
-        EvaluationRequest(RUN, (COUNTS[3],), (readout,), (1.0,)),
-        EvaluationRequest(TWO, PAIRS[1], (readout, Readout("balanced", 0.25, 1.0)), (0.75, 0.25)),
-        EvaluationRequest(RUN, (COUNTS[1],), (readout,), (1.0,), tries=False),
-        EvaluationRequest(NOISY, (RELEASES[0],), (readout,), (1.0,), n_releases=1),
+        EvaluationRequest(RUN, (COUNTS[3],), (scoring,), (1.0,), pairs=READ),
+        EvaluationRequest(TWO, PAIRS[1], (scoring, scoring), (0.75, 0.25), pairs=READ),
+        EvaluationRequest(RUN, (COUNTS[3],), (scoring,), (1.0,)),
+        EvaluationRequest(TWO, PAIRS[1], (scoring, ScoringRule("balanced", 0.25, 1.0)), (0.75, 0.25)),
+        EvaluationRequest(RUN, (COUNTS[1],), (scoring,), (1.0,), tries=False),
+        EvaluationRequest(NOISY, (RELEASES[0],), (scoring,), (1.0,), n_releases=1),
     ]
 
 
@@ -637,9 +637,9 @@ def use_ballot(given: list[Reply]) -> None:
     batch = SELECTING.checked(given)
     state = SELECTING.ask.phase.fold(SELECTING.run.state, batch, SELECTING.context({"1": "Basel"}))
     selection = state.results["selection"]
-    (choice,), (readout,) = selection.choices, selection.readouts
+    (choice,), (scoring,) = selection.choices, selection.scorings
     assert (choice.spec, choice.weight) == (0, 1.0)
-    assert Readout(readout.rule, readout.decay) == selection.candidates[0][choice.readout]
+    assert ScoringRule(scoring.rule, scoring.decay) == selection.candidates[0][choice.scoring]
     assert selection.examples <= len(X)
     json.dumps(selection.to_dict(), allow_nan=False)
 
@@ -746,9 +746,9 @@ def use_trial(given: list[Reply]) -> None:
     assert (correct <= left_out).all()
     assert losses.min() >= 0
     state = TRYING.ask.phase.fold(TRYING.run.state, batch, TRYING.context({"1": "Basel"}))
-    readout = state.results["pair trial"].readout
-    assert (readout is None) == (not left_out.any())
-    assert readout is None or (0 <= readout.accuracy <= 1 and 0 < readout.share < 1)
+    scoring = state.results["pair trial"].scoring
+    assert (scoring is None) == (not left_out.any())
+    assert scoring is None or (0 <= scoring.accuracy <= 1 and 0 < scoring.share < 1)
 
 
 # -------- secure sums

@@ -36,10 +36,10 @@ from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import ModelMember
-from flwr_flynn.model.pair_readout import PairReadout
+from flwr_flynn.model.pair_scoring import PairScoring
 from flwr_flynn.model.pairs import PairFit, PairSums
 from flwr_flynn.model.refinement import start_weights
-from flwr_flynn.model.scoring import Readout
+from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts
 
 SPEC = HashSpec(n_features=4, hash_dim=24, row_nnz=2, hash_nnz=3, seed=7)
@@ -51,10 +51,10 @@ _X, _CODES = np.random.default_rng(0).normal(size=(90, 4)), np.arange(90) % 3
 
 EXACT, NOISY = RunSpec(SPEC, CLASSES), RunSpec(SPEC, CLASSES, Noisy(_NOISE))
 SECURE, SHARE = (RunSpec(SPEC, CLASSES, Secure(_BOUND, each)) for each in (None, _SHARE))
-_COUNTS, _READOUT = ClassCounts.from_data(EXACT.hasher, _X, _CODES, 3), Readout("balanced", 0.5, 1.0)
+_COUNTS, _READOUT = ClassCounts.from_data(EXACT.hasher, _X, _CODES, 3), ScoringRule("balanced", 0.5, 1.0)
 _MEMBER, _WEIGHTS = ModelMember(SPEC, _COUNTS, _READOUT, 1.0), start_weights([_COUNTS])
 _FIT = PairFit.of(PairSums.from_data([SPEC], _X, _CODES, 3))
-_PAIRS = PairReadout([SPEC], _FIT.weights, _FIT.bias, 1.0, 0.5)
+_PAIRS = PairScoring([SPEC], _FIT.weights, _FIT.bias, 1.0, 0.5)
 
 _COLUMNS, _HISTOGRAMS = ColumnsRequest(4, CLASSES, True), HistogramsRequest(np.zeros(4), CLASSES)
 
@@ -69,7 +69,7 @@ FITS: dict[str, Request[Any]] = {
     "secure columns": replace(_COLUMNS, bound=_BOUND, window=(0, 300, 0, 600)),
     "secure bins": BinsRequest(_HISTOGRAMS, _BOUND, np.arange(4) << KEY_BITS, by_class=False),
     "secure histograms": BinsRequest(_HISTOGRAMS, _BOUND, np.arange(4) << KEY_BITS, by_class=True),
-    "secure candidates": SelectionRequest(SECURE, CountsOfSpecs((_COUNTS,)), ((Readout("balanced", 0.5),),)),
+    "secure candidates": SelectionRequest(SECURE, CountsOfSpecs((_COUNTS,)), ((ScoringRule("balanced", 0.5),),)),
     "secure held-out": HeldOutRequest(SECURE),
     "secure refinement": RefinementRequest(SECURE, _WEIGHTS, np.array([64, 64, 64]), (_MEMBER,)),
     "secure pairs": PairsRequest(SECURE),
@@ -80,7 +80,7 @@ FITS: dict[str, Request[Any]] = {
     "leave secure share": WithdrawRequest(SHARE),
 }
 EVALUATIONS: dict[str, Request[Any]] = {
-    "candidates": SelectionRequest(EXACT, CountsOfSpecs((_COUNTS,)), ((Readout("balanced", 0.5),),)),
+    "candidates": SelectionRequest(EXACT, CountsOfSpecs((_COUNTS,)), ((ScoringRule("balanced", 0.5),),)),
     "held-out": HeldOutRequest(EXACT),
     "refinement": RefinementRequest(EXACT, _WEIGHTS, np.array([64, 64, 64]), (_MEMBER,)),
     "refinement, later": RefinementRequest(EXACT, _WEIGHTS, np.array([64, 64, 64])),
@@ -100,7 +100,7 @@ VALUES: dict[str, Any] = {
     "split-seed": 1,
     "memory-limit": 1.0,
     "min-examples": 1,
-    "personal": False,
+    "class_prior": False,
     "pairs": True,
     "max-epsilon": 1.0,
     "max-delta": 1e-4,

@@ -33,9 +33,9 @@ from flwr_flynn.federated.run import Failures, Run
 from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure
 from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.flower import secagg
-from flwr_flynn.flower.logging import taken_lines
+from flwr_flynn.flower.logging import result_lines
 from flwr_flynn.hashing.flyhash import FlyHash
-from flwr_flynn.model.scoring import Readout
+from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.fakes import CLASSES, HASHER, RUN, SPEC, counting, counts_of, points, with_spec
@@ -74,11 +74,11 @@ HISTOGRAMS = asking(HistogramsRequest(np.zeros(4), CLASSES))
 
 def handing_out(tries: bool = True, run: RunSpec = RUN) -> dict[str, Any]:
     counts = counts_of(*points(60))
-    return asking(EvaluationRequest(run, (counts,), (Readout("balanced", 0.5, 1.0),), (1.0,), tries=tries))
+    return asking(EvaluationRequest(run, (counts,), (ScoringRule("balanced", 0.5, 1.0),), (1.0,), tries=tries))
 
 
 def selecting() -> dict[str, Any]:
-    candidates = ((Readout("balanced", 0.5),),)
+    candidates = ((ScoringRule("balanced", 0.5),),)
     return asking(SelectionRequest(RUN, CountsOfSpecs((counts_of(*points(60)),)), candidates))
 
 
@@ -492,6 +492,6 @@ def test_exact_counts_of_a_secure_sum_are_not_called_noisy() -> None:
             [Reply(str(i), ndarrays_to_parameters([mean]).tensors, 1, {}) for i in range(3)], Failures()
         )
         assert taken is not None
-        lines = [line for _, line in taken_lines(server, taken) if "accepted" in line]
+        lines = [line for _, line in result_lines(server, taken) if "accepted" in line]
         assert len(lines) == 3
         assert all(("noisy counts" in line) == (mechanism is not None) for line in lines)

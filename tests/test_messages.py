@@ -85,7 +85,7 @@ MESSAGES: dict[str, Callable[[Path], object]] = {
         {"min-available": 2, "min-parties": 3}
     ),
     "run-config n-features: expected a value in a deployment, whose server sees no data, got missing": lambda _: (
-        server_app.what_to_train(RunConfig.parse({"classes": "a,b", "min-available": 2}), None)
+        server_app.training_plan(RunConfig.parse({"classes": "a,b", "min-available": 2}), None)
     ),
     "run-config federation: expected the server's own file with action = join, got missing": lambda _: RunConfig.parse(
         {"action": "join"}

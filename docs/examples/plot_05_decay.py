@@ -21,7 +21,7 @@ for colour, load in enumerate((load_digits, load_breast_cancer, load_wine)):
         *load(return_X_y=True), test_size=0.4, random_state=1
     )
     chosen = FlyNNClassifier(scaling="weighted").fit(X, y)
-    # The counts stay as they are: only the readout changes.
+    # The counts stay as they are: only the scoring changes.
     curve = [
         FlyNNClassifier.from_counts(
             chosen.spec_, chosen.counts_, chosen.classes_, decay=decay

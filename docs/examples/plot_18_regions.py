@@ -28,7 +28,7 @@ hospital = generator.choice(12, len(X), p=generator.dirichlet(np.full(12, 2.0)))
 def options(parties):
     """A run of one phase, the counting, with the decay that the counts suggest."""
     return RunOptions(
-        spec, range(10), parties, rule="bayes", fraction_evaluate=0, hand_out=False
+        spec, range(10), parties, rule="bayes", fraction_evaluate=0, distribute=False
     )
 
 

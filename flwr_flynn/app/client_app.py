@@ -121,7 +121,7 @@ def _common(settings: RunConfig | NodeConfig, name: str | None) -> dict[str, Any
         "name": name,
         "memory_limit": int(settings.memory_limit * 2**30),
         "min_examples": settings.min_examples,
-        "personal": settings.personal,
+        "class_prior": settings.class_prior,
         "n_jobs": -1,  # in a simulation as many as Ray gives the actor
     }
 

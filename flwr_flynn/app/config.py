@@ -20,8 +20,8 @@ from flwr_flynn.app.run_settings import (
     PARTITIONERS,
     HashSettings,
     PrivacySettings,
-    ReadoutSettings,
     RunSettings,
+    ScoringSettings,
     SecureSettings,
     SimulationSettings,
     simulated,
@@ -187,7 +187,7 @@ class RunConfig(
     FederationSettings,
     SecureSettings,
     PrivacySettings,
-    ReadoutSettings,
+    ScoringSettings,
     HashSettings,
     SimulationSettings,
 ):
@@ -283,7 +283,7 @@ class NodeConfig(Settings):
         "value in so many of a class and column, neither the lowest nor the highest; 1: all of them. 2 is taken as 3",
         low=1,
     )
-    personal: bool = setting(
+    class_prior: bool = setting(
         True,
         "the party's copy of the model gets the class frequencies of its own training samples beside it, where "
         "leave-one-out over these decides for them; not with `max-epsilon`",

@@ -160,11 +160,11 @@ def _pairs(run: Run) -> dict[str, Any] | None:
     found = {name: result for name, result in run.state.results.items() if is_of_pairs(name)}
     if "pair trial" not in found:
         return None
-    readout = pairs_of(run.state, run.options)
+    scoring = pairs_of(run.state, run.options)
     return {
         "rows": len(found["pairs"].fit.weights),
-        "accuracy": None if readout is None else readout.accuracy,
-        "share": None if readout is None else readout.share,
+        "accuracy": None if scoring is None else scoring.accuracy,
+        "share": None if scoring is None else scoring.share,
         "missing": {name: each.missing for name, each in found.items() if each.missing},
     }
 
@@ -175,7 +175,7 @@ def _member(member: ModelMember) -> dict[str, Any]:
         "spec": member.spec.to_dict(),
         "fingerprint": member.counts.spec_fingerprint,
         "weight": member.weight,
-        "decay": member.readout.decay,
+        "decay": member.scoring.decay,
         "temperature": member.temperature,
     }
 
@@ -245,7 +245,7 @@ def compared(
         if complete and selection.accuracies and not selection.missing:
             most = strategy.run.options.max_members
             best, _ = fit_members(specs, X, codes, n_classes, config.rule, config.decay_value(), -1, most, kept_by)
-            facts = [[(each.spec, each.readout, each.weight) for each in members] for members in (best, model.members)]
+            facts = [[(each.spec, each.scoring, each.weight) for each in members] for members in (best, model.members)]
             found["selection_equal"] = facts[0] == facts[1]
             parts = best if found["selection_equal"] else None
     if parts is None:
@@ -321,10 +321,10 @@ def table(report: dict[str, Any], folder: Path) -> str:
         worst = evaluation["worst_party"]
         seen = f"{worst['accuracy']:.4f} ({worst['name']}, {worst['examples']} held-out samples)"
         rows.append(("worst party", seen))
-        if own := evaluation.get("personal"):
+        if own := evaluation.get("class_prior"):
             worst = own["worst_party"]
             found = f"{own['accuracy']:.4f}, worst party {worst['accuracy']:.4f} ({worst['name']})"
-            rows.append(("with own frequencies", found))
+            rows.append(("with class prior", found))
     else:
         why = f"failed at {len(silent)} parties" if silent else "none: no party holds test samples"
         why = why if report["evaluates"] else "none: no results leave the parties"
@@ -338,7 +338,7 @@ def table(report: dict[str, Any], folder: Path) -> str:
     if "pooled" in sha:
         rows.append(("  trained on pooled data", sha["pooled"]))
         for name in [name for name in EQUALITIES if name in sha]:
-            unknown = f"{len(report['missing'])} missing" if name == "equal" else "some samples had no say"
+            unknown = f"{len(report['missing'])} missing" if name == "equal" else "not all samples took part"
             rows.append((EQUALITIES[name], {True: "yes", False: "NO", None: f"n/a, {unknown}"}[sha[name]]))
     if privacy and simulation:
         rows.append((EQUALITIES["equal"], "n/a, noisy"))
@@ -385,7 +385,7 @@ def _hash_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
         for (spec, _, weight), member in zip(selection["choices"], report["members"], strict=True):
             size = f"{member['hash_dim']} rows, {member['hash_nnz']} winners"
             rows.append((f"  member {spec + 1}", f"weight {weight:.2f}, decay {member['decay']:.4g}, {size}"))
-    rows += [(f"  no say: {name}", reason) for name, reason in selection["missing"].items()]
+    rows += [(f"  not in the selection: {name}", reason) for name, reason in selection["missing"].items()]
     return rows
 
 

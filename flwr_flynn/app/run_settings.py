@@ -1,4 +1,4 @@
-"""Settings of a run in groups: data, partitioner, hash, readout, privacy and secure.
+"""Settings of a run in groups: data, partitioner, hash, scoring, privacy and secure.
 
 Each group has its settings, the checks of these alone, and the values that follow from them. `RunConfig` in
 `flwr_flynn.app.config` puts them together with the groups of the federation and of the run, and has the checks between
@@ -19,7 +19,7 @@ from flwr_flynn.federated.options import MOST_ROUNDS
 from flwr_flynn.model.candidates import EFFORTS, HashPlan
 from flwr_flynn.model.column_moments import SCALINGS
 from flwr_flynn.model.derived_specs import foreseen
-from flwr_flynn.model.pair_readout import LEAST_ROWS, MOST_ROWS
+from flwr_flynn.model.pair_scoring import LEAST_ROWS, MOST_ROWS
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import MECHANISMS, NEIGHBOURS
 
@@ -247,14 +247,14 @@ def _floats(text: str, separator: str) -> list[float]:
 
 
 @dataclass(frozen=True)
-class ReadoutSettings(RunSettings):
-    """The readout of the model."""
+class ScoringSettings(RunSettings):
+    """The scoring of the model."""
 
-    group = "readout"
+    group = "scoring"
 
     decay: str = setting(
         "auto",
-        "gamma of the readout, from 0 to below 1; `auto`: chosen by leave-one-out at the parties, in one more round",
+        "gamma of the scoring, from 0 to below 1; `auto`: chosen by leave-one-out at the parties, in one more round",
         fixed_by_federation=("evaluate",),
     )
     rule: str = setting("balanced", "scoring rule", choices=RULES, fixed_by_federation=("evaluate",))
@@ -280,7 +280,7 @@ class ReadoutSettings(RunSettings):
         "align the columns of parties whose instruments differ, where leave-one-out over all parties decides for it; "
         'only with `scaling="auto"`, in a new federation, and not with `secure`',
     )
-    personal: bool = simulated(
+    class_prior: bool = simulated(
         True, "simulated parties may use class frequencies of their own; deployed ones have the node setting"
     )
 

@@ -181,7 +181,7 @@ def _strategy(
     most = asked if chosen is None else min(len(chosen), asked)
     given: dict[str, Any]
     if before is None:
-        plan, classes, feature_names = what_to_train(config, parties)
+        plan, classes, feature_names = training_plan(config, parties)
         mechanism = run_mechanism(config, foreseen(plan)[0], len(classes), asked)
         needed = config.min_parties or most
         given = {"spec": plan, "classes": classes, "feature_names": feature_names, "mechanism": mechanism}
@@ -210,14 +210,14 @@ def _strategy(
         min_parties=needed,
         max_examples_per_party=config.max_examples or None,
         decay=config.decay_value(),
-        rule=config.rule if before is None or config.rule != RunConfig.rule else before.readout.rule,
+        rule=config.rule if before is None or config.rule != RunConfig.rule else before.scoring.rule,
         refine_rounds=config.refine_rounds,
         pairs=config.pairs,
         align=config.align and before is None,
         groups=config.groups,
         trusted=trusted,
         fraction_evaluate=float(config.evaluates(simulated=parties is not None)),
-        hand_out=parties is None,  # simulated parties keep no model
+        distribute=parties is None,  # simulated parties keep no model
         wait_timeout=math.ceil(config.timeout) or _ENDLESS,
         on_phase=on_phase,
     )
@@ -301,7 +301,7 @@ def _simulated_parties(grid: Grid) -> int | None:
     return now
 
 
-def what_to_train(config: RunConfig, parties: int | None) -> tuple[HashPlan, list[str | int], tuple[str, ...] | None]:
+def training_plan(config: RunConfig, parties: int | None) -> tuple[HashPlan, list[str | int], tuple[str, ...] | None]:
     """The plan, the class list and the feature names of a run."""
     classes: list[str | int]
     most_bins = USUAL_BINS

@@ -31,10 +31,10 @@ from flwr_flynn.federated.row_wise import Samples as Samples
 from flwr_flynn.federated.row_wise import check_classes, check_samples, check_width, count, fitting, labelled
 from flwr_flynn.federated.run_spec import Plain, RunSpec, Secure
 from flwr_flynn.model.alignment import Alignment, Reference
+from flwr_flynn.model.class_prior import own_prior, predicted
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.metrics import Confusion, confusion
-from flwr_flynn.model.personal import own_prior, predicted
 from flwr_flynn.privacy import SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget
 
@@ -86,9 +86,9 @@ class PartyOptions:
     pairs : bool, default=False
         Let pair sums leave in clear, see `model.pairs`: they tell far more than counts. In secure sums they leave
         without it.
-    personal : bool, default=True
+    class_prior : bool, default=True
         Let leave-one-out over the training samples decide whether the party's copy of the model gets its own class
-        frequencies, see `model.personal`. Not with a budget.
+        frequencies, see `model.class_prior`. Not with a budget.
     leaves : bool, default=False
         Leave a federation: answer runs of action withdraw only, with the counts sent before.
     response_seconds : float, default=0
@@ -105,7 +105,7 @@ class PartyOptions:
     evaluates: bool = False
     secure: bool = False
     pairs: bool = False
-    personal: bool = True
+    class_prior: bool = True
     leaves: bool = False
     response_seconds: float = 0.0
     on_model: Callable[[FlyNNClassifier], object] | None = None
@@ -118,7 +118,7 @@ class PartyOptions:
         n_threads(self.n_jobs)
         for name in ("memory_limit", "min_examples"):
             object.__setattr__(self, name, integer(name, getattr(self, name)))
-        for name in ("evaluates", "secure", "pairs", "personal", "leaves"):
+        for name in ("evaluates", "secure", "pairs", "class_prior", "leaves"):
             boolean(name, getattr(self, name))
         number("response_seconds", self.response_seconds, least=0)
 
@@ -237,7 +237,7 @@ class SampleAccess:
             text = "policy max-epsilon not set: this party gives no private counts"
             raise PrivacyError("policy max-epsilon", got="not set", text=text)
         if recall and mechanism.is_share:
-            # Taken out of a sum, a share of noise leaves the other parties with less than was promised.
+            # ExchangeResult out of a sum, a share of noise leaves the other parties with less than was promised.
             raise PrivacyError("leave", text="leave: a share of the noise of a secure sum cannot be taken out of it")
         if self._samples is not None:
             check_samples(self._samples, run.spec.n_features)  # by their shape alone
@@ -281,7 +281,7 @@ class SampleAccess:
 
         The first is of the model with the party's alignment, where it has one. Where exact counts do not leave the
         party in clear, nothing of its own training samples is in it, and there is no second one; nor is there one
-        without option `personal`.
+        without option `class-prior`.
         """
         if (self.options.budget is not None or self.options.secure) and not self.options.evaluates:
             text = "policy evaluate off: results on its own samples do not leave this party"
@@ -292,7 +292,7 @@ class SampleAccess:
         if samples.X_test is None or samples.y_test is None:
             return []
         is_open = not self.options.secure and self.options.budget is None
-        own = self.options.personal and is_open and isinstance(run.mode, Plain)
+        own = self.options.class_prior and is_open and isinstance(run.mode, Plain)
         mine = self._personalized(run, model).model_ if is_open else model.model_
         matrices = np.zeros((1 + own, run.n_classes, run.n_classes), np.int64)
         for X, true in self._tried(run, Samples(samples.X_test, samples.y_test)):
@@ -313,7 +313,7 @@ class SampleAccess:
 
     def _personalized(self, run: RunSpec, model: FlyNNClassifier) -> FlyNNClassifier:
         """The model with the party's alignment and, where it decides for them, its frequencies; once for a request."""
-        has_prior = self.options.personal and run.mechanism is None
+        has_prior = self.options.class_prior and run.mechanism is None
         if self.options.budget is not None or not (has_prior or run.n_aligned):
             return model
         if self._own is None or self._own[0] is not model:

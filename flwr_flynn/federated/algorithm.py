@@ -23,10 +23,12 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Answer, Reply
-from flwr_flynn.federated.run import Failures, Run, Taken
+from flwr_flynn.federated.run import ExchangeResult, Failures, Run
 
 
-def federate(options: RunOptions, parties: Sequence[Party], watch: Callable[[Run, Taken], object] | None = None) -> Run:
+def federate(
+    options: RunOptions, parties: Sequence[Party], watch: Callable[[Run, ExchangeResult], object] | None = None
+) -> Run:
     """Run all phases over some parties, one after the other.
 
     Parameters

@@ -24,7 +24,7 @@ class Batch(Generic[S]):
 
     total: S  # with the replies that passed
     known: dict[tuple[str, tuple[str, ...]], str] = field(default_factory=dict)  # cids by name and digests
-    heard: dict[tuple[str, str], str] = field(default_factory=dict)  # by node and name of members of a saved run
+    answered: dict[tuple[str, str], str] = field(default_factory=dict)  # by node and name of members of a saved run
     passed: dict[str, Reply] = field(default_factory=dict)
     parts: dict[str, Any] = field(default_factory=dict)  # what is kept of each, in phases that report on parties
     members: dict[str, Member] = field(default_factory=dict)  # their senders
@@ -80,7 +80,7 @@ def collect_each(
             twin = roster.twin(cid, name, digests) or (batch.known.get((name, digests)) if name and digests else None)
             if twin is not None:
                 raise PayloadError(f"the same name and counts as node {twin}, which is counted")
-            if member is not None and (first := batch.heard.get((member.node, member.name))) is not None:
+            if member is not None and (first := batch.answered.get((member.node, member.name))) is not None:
                 raise PayloadError(f"the same member as node {first}, which replied")
             if request.load(batch.total) + request.load(statistic) > request.capacity:
                 raise PayloadError("the sum has no room for it")
@@ -103,7 +103,7 @@ def collect_each(
         if name and digests:
             batch.known[name, digests] = cid
         if member is not None and cid not in counted:
-            batch.heard[member.node, member.name] = cid
+            batch.answered[member.node, member.name] = cid
         if index is not None:
             batch.taken_out[cid] = index
         batch.refused.pop(cid, None)

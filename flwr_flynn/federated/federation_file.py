@@ -1,4 +1,4 @@
-"""The server's own file of a federation: its sums, spec, readout and roster, and the phase where the run stands.
+"""The server's own file of a federation: its sums, spec, scoring and roster, and the phase where the run stands.
 
 It is a model file with a roster, so `FlyNNClassifier.load` takes the model. Unlike ``model.npz`` it tells of single
 parties: identity, samples of each class, and the SHA-256 of the counts (the counts themselves are not kept). So parties
@@ -35,9 +35,9 @@ from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import Model, ModelMember, counts_sha256
-from flwr_flynn.model.pair_readout import PairReadout
+from flwr_flynn.model.pair_scoring import PairScoring
 from flwr_flynn.model.refinement import Weights
-from flwr_flynn.model.scoring import Readout
+from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import mechanism_from_dict
 
 _FORMAT = 3
@@ -51,7 +51,7 @@ _KEPT = ("name", "node", "key", "sizes", "sha256", "run")  # of a member; the si
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """Sums with their specs and readouts, the parties in them, and the phase where the run stands.
+    """Sums with their specs and scorings, the parties in them, and the phase where the run stands.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class Federation:
         One sum for each spec.
     members : sequence of Member
         Kept in the order of their names.
-    readouts : sequence of Readout
+    scorings : sequence of ScoringRule
         One for each spec.
     weights : sequence of float, default=(1.0,)
         One for each member of the model; () before the selection.
@@ -71,28 +71,28 @@ class Federation:
         Candidates that the model keeps, at most; until the selection.
     refined : tuple of arrays, optional
         Weights of the refined model, after the last round of the refinement.
-    pairs : PairReadout, optional
+    pairs : PairScoring, optional
         Scores of the model from pair sums, after all their exchanges.
     """
 
     run_spec: RunSpec
     totals: CountsOfSpecs
     members: Sequence[Member]
-    readouts: Sequence[Readout]
+    scorings: Sequence[ScoringRule]
     weights: Sequence[float] = (1.0,)
     phase: str = ""
     max_members: int = 1
     refined: Weights | None = None
-    pairs: PairReadout | None = None
+    pairs: PairScoring | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "readouts", tuple(self.readouts))
+        object.__setattr__(self, "scorings", tuple(self.scorings))
         object.__setattr__(self, "weights", tuple(self.weights))
         n_specs = len(self.run_spec.specs)
         integer("max_members", self.max_members, error=ModelFileError)
-        if len(self.readouts) != n_specs or len(self.weights) not in (0, n_specs):
-            got = f"{len(self.readouts)} and {len(self.weights)}"
-            raise ModelFileError("readouts, weights", f"{n_specs}, one for each spec", got)
+        if len(self.scorings) != n_specs or len(self.weights) not in (0, n_specs):
+            got = f"{len(self.scorings)} and {len(self.weights)}"
+            raise ModelFileError("scorings, weights", f"{n_specs}, one for each spec", got)
         if len(self.run_spec.specs) != len(self.totals.parts):
             raise ModelFileError("totals", f"{len(self.run_spec.specs)}, one for each spec", len(self.totals.parts))
         if not isinstance(self.phase, str) or len(self.phase) > 64 or not self.phase.isprintable():
@@ -132,9 +132,9 @@ class Federation:
         return bool(self.weights)
 
     @property
-    def readout(self) -> Readout:
-        """Readout of the first member."""
-        return self.readouts[0]
+    def scoring(self) -> ScoringRule:
+        """ScoringRule of the first member."""
+        return self.scorings[0]
 
     @property
     def counts(self) -> ClassCounts:
@@ -155,7 +155,7 @@ class Federation:
     def _model(self) -> Model:
         run = self.run_spec
         weights = self.weights or (1.0,) * len(run.specs)
-        members = tuple(map(ModelMember, run.specs, self.totals.parts, self.readouts, weights))
+        members = tuple(map(ModelMember, run.specs, self.totals.parts, self.scorings, weights))
         is_aligned = run.n_aligned == len(members)  # not before the selection, which some may not survive
         names = run.feature_names
         facts = run.guarantee, self.refined
@@ -208,10 +208,10 @@ class Federation:
             members = [_member(member, len(classes)) for member in roster["members"]]
             if type(roster["selected"]) is not bool:
                 raise ModelFileError("selected", "True or False", type(roster["selected"]).__name__)
-            readouts = [member.readout for member in model.members]
+            scorings = [member.scoring for member in model.members]
             weights = [member.weight for member in model.members] if roster["selected"] else []
             rest = roster["phase"], roster["max_members"], model.refined, model.pairs
-            return cls(run, totals, members, readouts, weights, *rest)
+            return cls(run, totals, members, scorings, weights, *rest)
 
 
 def _member(values: Any, n_classes: int) -> Member:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import CountsOfSpecs
-from flwr_flynn.model.scoring import Readout, ScoreTable, add_log_probabilities
+from flwr_flynn.model.scoring import ScoreTable, ScoringRule, add_log_probabilities
 
 MOST_GROUPS = 256
 """Groups at most: the search tries all of them for each group that it leaves out."""
@@ -146,7 +146,7 @@ class Judge:
 
     def _losses(self, array: Table, sizes: Table) -> npt.NDArray[np.float64]:
         """Minus the log probability of each sample's class, at most 20."""
-        table = ScoreTable(array, sizes, self._spread, 1.0, Readout("bayes", 0.0))
+        table = ScoreTable(array, sizes, self._spread, 1.0, ScoringRule("bayes", 0.0))
         scores = table.scores(self._active, np.full(len(self._active), -1, np.int64))
         total = np.zeros_like(scores)
         add_log_probabilities(scores, self._temperature, 1.0, total)

@@ -20,38 +20,38 @@ from flwr_flynn.federated.protocol import Config, Scalar, key
 from flwr_flynn.federated.run_spec import RunSpec, announced_specs, check_fingerprints, deflated_specs
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.model.counts import memory_needed
-from flwr_flynn.model.pair_readout import LARGEST_BIAS, PairReadout, checked_pair_specs
-from flwr_flynn.model.pair_readout import LARGEST_WEIGHT as PAIR_WEIGHT
+from flwr_flynn.model.pair_scoring import LARGEST_BIAS, PairScoring, checked_pair_specs
+from flwr_flynn.model.pair_scoring import LARGEST_WEIGHT as PAIR_WEIGHT
 from flwr_flynn.model.refinement import LARGEST_WEIGHT, Weights
-from flwr_flynn.model.scoring import Readout
+from flwr_flynn.model.scoring import ScoringRule
 
 _WEIGHT_BYTES = 40  # that a weight takes at a party, with its gradient, while they are packed
 
 
-def readouts_text(readouts: Sequence[Readout], weights: Sequence[float]) -> str:
-    """Readouts of members, with their temperatures, and the members' weights, as a server announces them."""
-    pairs = zip(readouts, weights, strict=True)
-    return json.dumps([[readout.rule, readout.decay, readout.temperature, weight] for readout, weight in pairs])
+def scorings_text(scorings: Sequence[ScoringRule], weights: Sequence[float]) -> str:
+    """Scorings of members, with their temperatures, and the members' weights, as a server announces them."""
+    pairs = zip(scorings, weights, strict=True)
+    return json.dumps([[scoring.rule, scoring.decay, scoring.temperature, weight] for scoring, weight in pairs])
 
 
-def readouts_of(config: Config, n_members: int) -> tuple[tuple[Readout, ...], tuple[float, ...]]:
-    """The readouts and weights that a server announced."""
-    lists = config.json("readouts", 200 * n_members)
+def scorings_of(config: Config, n_members: int) -> tuple[tuple[ScoringRule, ...], tuple[float, ...]]:
+    """The scorings and weights that a server announced."""
+    lists = config.json("scorings", 200 * n_members)
     expected = f"{n_members} lists of rule, decay, temperature and weight"
     if not isinstance(lists, list) or len(lists) != n_members:
-        raise PayloadError(key("readouts"), expected, len(lists) if isinstance(lists, list) else type(lists).__name__)
+        raise PayloadError(key("scorings"), expected, len(lists) if isinstance(lists, list) else type(lists).__name__)
     if any(not isinstance(values, list) or len(values) != 4 or values[2] is None for values in lists):
-        raise PayloadError(key("readouts"), expected, "other lists")
+        raise PayloadError(key("scorings"), expected, "other lists")
     try:
-        readouts = tuple(Readout(*values[:3]) for values in lists)
+        scorings = tuple(ScoringRule(*values[:3]) for values in lists)
         weights = tuple(number("weight", values[3], above=0, most=1) for values in lists)
     except ConfigError as error:
-        text = f"{key('readouts')}: {error}"
-        raise PayloadError(key("readouts"), error.expected, error.got, text=text) from None
-    return readouts, weights
+        text = f"{key('scorings')}: {error}"
+        raise PayloadError(key("scorings"), error.expected, error.got, text=text) from None
+    return scorings, weights
 
 
-def pairs_entries(run: RunSpec, pairs: PairReadout | None) -> dict[str, Scalar]:
+def pairs_entries(run: RunSpec, pairs: PairScoring | None) -> dict[str, Scalar]:
     """Config entries of scores from pair sums, without their weights; none without them."""
     if pairs is None:
         return {}
@@ -64,7 +64,7 @@ def pairs_entries(run: RunSpec, pairs: PairReadout | None) -> dict[str, Scalar]:
     }
 
 
-def announced_pairs(config: Config, run: RunSpec, arrays: Sequence[codec.Array], party: SampleAccess) -> PairReadout:
+def announced_pairs(config: Config, run: RunSpec, arrays: Sequence[codec.Array], party: SampleAccess) -> PairScoring:
     """Scores from pair sums in a message that may come from anybody, with their weights as the one array."""
     values = config.json("pairs", 80 * (run.n_classes + 1) + 200)
     expected = "biases, temperature, share, accuracy and leverages"
@@ -85,7 +85,7 @@ def announced_pairs(config: Config, run: RunSpec, arrays: Sequence[codec.Array],
             type(each) not in (int, float) for each in (temperature, share, accuracy, *leverages)
         ):
             raise PayloadError(key("pairs"), expected, "other types")
-        return PairReadout(specs, weights, np.array(bias, np.int64), temperature, share, accuracy, leverages)
+        return PairScoring(specs, weights, np.array(bias, np.int64), temperature, share, accuracy, leverages)
     except (DataError, SpecError) as error:
         if isinstance(error, PayloadError):
             raise

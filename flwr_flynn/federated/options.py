@@ -17,8 +17,8 @@ from flwr_flynn.federated.run_spec import LEAST_PARTIES, Plain, RunSpec, Secure,
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.derived_specs import foreseen
-from flwr_flynn.model.pair_readout import LEAST_ROWS, MOST_ROWS
-from flwr_flynn.model.scoring import given_readout
+from flwr_flynn.model.pair_scoring import LEAST_ROWS, MOST_ROWS
+from flwr_flynn.model.scoring import given_scoring
 from flwr_flynn.privacy import Mechanism
 
 PURPOSES = ("train", "join", "withdraw", "evaluate", "resume")
@@ -57,7 +57,7 @@ class RunOptionsDict(TypedDict, total=False):
     identify: Identify
     secure_bound: int | None
     fraction_evaluate: float | None
-    hand_out: bool
+    distribute: bool
     accept_failures: bool
     refine_rounds: int
     pairs: int
@@ -111,7 +111,7 @@ class RunOptions:
     fraction_evaluate : float, optional
         Share of the parties that try the model on held-out samples; 0 leaves out evaluation and selection. By default
         1.0; with a mechanism 0.0, as it does not cover the parties' confusion matrices.
-    hand_out : bool, default=False
+    distribute : bool, default=False
         With `fraction_evaluate` 0: hand the model to all parties nevertheless, which send no results.
     accept_failures : bool, default=True
         Go on without parties that fail or refuse; else the answers of the phase are set aside.
@@ -156,7 +156,7 @@ class RunOptions:
     identify: Identify = unknown
     secure_bound: int | None = None
     fraction_evaluate: float | None = None
-    hand_out: bool = False
+    distribute: bool = False
     accept_failures: bool = True
     refine_rounds: int = 0
     pairs: int = 0
@@ -177,7 +177,7 @@ class RunOptions:
         if self.fraction_evaluate is None:
             object.__setattr__(self, "fraction_evaluate", 1.0 if self.mechanism is None else 0.0)
         number("fraction_evaluate", self.fraction_evaluate, 0, 1)
-        boolean("hand_out", self.hand_out)
+        boolean("distribute", self.distribute)
         boolean("accept_failures", self.accept_failures)
         one_of("purpose", self.purpose, PURPOSES)
         if (self.federation is None) != (self.purpose == "train"):
@@ -186,7 +186,7 @@ class RunOptions:
         if self.purpose == "withdraw" and not self.accept_failures:
             raise ConfigError("accept_failures", "True with purpose = withdraw, which parties that stay decline", False)
         self._check_phases()
-        given_readout(self.rule, self.decay)
+        given_scoring(self.rule, self.decay)
         object.__setattr__(self, "run_spec", self._run_spec())
         self._set_groups()
         self._check_refinement()

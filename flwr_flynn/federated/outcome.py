@@ -16,9 +16,9 @@ from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.model.candidates import suggest_decay
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.model import Model, ModelMember
-from flwr_flynn.model.pair_readout import PairReadout
+from flwr_flynn.model.pair_scoring import PairScoring
 from flwr_flynn.model.refinement import Weights
-from flwr_flynn.model.scoring import Readout, given_readout
+from flwr_flynn.model.scoring import ScoringRule, given_scoring
 from flwr_flynn.model.weight_search import Search
 
 
@@ -44,22 +44,22 @@ def members_of(state: RunState, options: RunOptions) -> tuple[ModelMember, ...]:
     indices = kept_specs(state, options)
     parts = [totals.parts[index] for index in indices]
     weights: Sequence[float] = (1.0,)
-    readouts: Sequence[Readout]
+    scorings: Sequence[ScoringRule]
     if selection is not None:
-        readouts = selection.readouts
+        scorings = selection.scorings
         weights = tuple(choice.weight for choice in selection.choices)
     elif saved is not None and totals is saved.totals and _is_chosen(saved, options):
-        readouts, weights = [saved.readouts[index] for index in indices], saved.weights  # chosen for these very counts
+        scorings, weights = [saved.scorings[index] for index in indices], saved.weights  # chosen for these very counts
     else:
-        given = given_readout(options.rule, options.decay)
-        readouts = [given or Readout(options.rule, suggest_decay(counts, options.rule)) for counts in parts]
+        given = given_scoring(options.rule, options.decay)
+        scorings = [given or ScoringRule(options.rule, suggest_decay(counts, options.rule)) for counts in parts]
         if saved is not None and saved.is_selected:
             weights = saved.weights
     specs = [state.run_spec.specs[index] for index in indices]
     if len(specs) == 1:
         weights = (1.0,)
-    members = map(ModelMember, specs, parts, readouts, weights)
-    return tuple(replace(member, readout=member.calibrated) for member in members)  # as the parties get it
+    members = map(ModelMember, specs, parts, scorings, weights)
+    return tuple(replace(member, scoring=member.calibrated) for member in members)  # as the parties get it
 
 
 def _is_chosen(saved: Federation, options: RunOptions) -> bool:
@@ -85,11 +85,11 @@ def is_of_pairs(name: str) -> bool:
     return name in ("pairs", "pair trial")
 
 
-def pairs_of(state: RunState, options: RunOptions) -> PairReadout | None:
+def pairs_of(state: RunState, options: RunOptions) -> PairScoring | None:
     """Scores of the model from pair sums, if there are any: of this run, or of the saved one whose counts it has."""
     trial, saved = state.results.get("pair trial"), options.federation
     if trial is not None:
-        found: PairReadout | None = trial.readout
+        found: PairScoring | None = trial.scoring
         return found
     return saved.pairs if saved is not None and state.results["counts"] is saved.totals else None
 
@@ -109,7 +109,7 @@ def classifier_of(
     run: RunSpec,
     members: tuple[ModelMember, ...],
     refined: Weights | None = None,
-    pairs: PairReadout | None = None,
+    pairs: PairScoring | None = None,
 ) -> FlyNNClassifier:
     """The classifier of members of the model, with the classes and the promise of a run."""
     names, is_aligned = run.feature_names, bool(run.n_aligned)
@@ -128,8 +128,8 @@ def federation_of(state: RunState, options: RunOptions, members: Sequence[Member
         run, totals = run.only(indices), CountsOfSpecs(tuple(totals.parts[index] for index in indices))
         members = [replace(m, sha256=tuple(m.sha256[i] for i in indices)) if m.sha256 else m for m in members]
         weights = [member.weight for member in chosen]
-        readouts = [member.readout for member in chosen]
-        return Federation(run, totals, members, readouts, weights, phase, refined=refined, pairs=pairs)
+        scorings = [member.scoring for member in chosen]
+        return Federation(run, totals, members, scorings, weights, phase, refined=refined, pairs=pairs)
     refined, pairs = (refined, pairs) if len(run.specs) == 1 else (None, None)
-    readouts = [chosen[0].readout] * len(run.specs)
-    return Federation(run, totals, members, readouts, (), phase, options.max_members, refined, pairs)
+    scorings = [chosen[0].scoring] * len(run.specs)
+    return Federation(run, totals, members, scorings, (), phase, options.max_members, refined, pairs)

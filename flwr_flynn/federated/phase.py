@@ -42,10 +42,10 @@ class Context:
     missing: Mapping[str, str] = field(default_factory=dict)  # in a fold: reasons of parties without an answer, by name
     names: Mapping[str, str] = field(default_factory=dict)  # in a fold: names of parties in reports, by cid
 
-    def unheard(self, passed: Iterable[str]) -> dict[str, str]:
+    def unanswered_by(self, passed: Iterable[str]) -> dict[str, str]:
         """In a fold: reasons of counted parties without an answer, by name; `passed` are the cids of the others."""
-        heard = {self.counted.member(cid) for cid in passed}
-        silent = [member for member in self.counted.members if member not in heard]
+        answered = {self.counted.member(cid) for cid in passed}
+        silent = [member for member in self.counted.members if member not in answered]
         absent = {self.names.get(member.node, str(member)): "not there to be asked" for member in silent}
         return absent | dict(self.missing)
 

@@ -76,7 +76,7 @@ def _entries(options: RunOptions) -> list[tuple[Phase, bool]]:
     ]
     if is_secure:  # SecAgg+ is a protocol of the train channel
         before = [(replace(phase, channel=TRAIN, collect=collect_secure), is_in) for phase, is_in in before]
-    return [*before, (evaluation.EVALUATION, options.is_evaluated or options.hand_out)]
+    return [*before, (evaluation.EVALUATION, options.is_evaluated or options.distribute)]
 
 
 def _is_selected(options: RunOptions) -> bool:

@@ -71,7 +71,7 @@ class Failures:
 
 
 @dataclass(frozen=True)
-class Taken:
+class ExchangeResult:
     """Outcome of one exchange."""
 
     phase: Phase
@@ -126,7 +126,7 @@ class Run:
         self._asked_cids: frozenset[str] = frozenset()
         self._unasked: dict[str, str] = {}  # reasons, of parties that the last request leaves out
         self._batch: Batch[Any] | None = None
-        self._heard = Traffic()  # replies in the batch
+        self._answered = Traffic()  # replies in the batch
         self._model: tuple[RunState, FlyNNClassifier] | None = None
 
     @property
@@ -208,7 +208,7 @@ class Run:
         tensors = codec.write_tensors(request.arrays())
         self.traffic.setdefault(phase.name, Traffic()).ask(len(cids), tensors, config)
         self._asked, self._asked_cids = Ask(phase, request, cids, tensors, config), frozenset(cids)
-        self._batch, self._heard = None, Traffic()
+        self._batch, self._answered = None, Traffic()
         return self._asked
 
     @property
@@ -232,13 +232,15 @@ class Run:
         start = self._start(phase) if self._batch is None else self._batch.total
         batch = self._batch = phase.collect(ask.request, start, roster, self.counted, replies, self._batch)
         for cid in [cid for cid in first if cid in batch.passed and cid not in before]:  # not always by its first reply
-            self._heard.reply(batch.passed[cid].tensors, batch.passed[cid].metrics)
+            self._answered.reply(batch.passed[cid].tensors, batch.passed[cid].metrics)
             if light:
                 batch.passed[cid] = _light(batch.passed[cid])
         for cid, reply in first.items():
             batch.replies.setdefault(cid, _light(reply) if light else reply)
 
-    def take(self, replies: Sequence[Reply], failures: Failures, figures: Figures | None = None) -> Taken | None:
+    def take(
+        self, replies: Sequence[Reply], failures: Failures, figures: Figures | None = None
+    ) -> ExchangeResult | None:
         """Check replies to the last request, add up those that pass, and go on; None if nobody was asked.
 
         `replies` are those that `receive` has not had; `figures` is called with those that passed, before anything is
@@ -263,10 +265,10 @@ class Run:
             theirs = figures(list(batch.passed.values())) if figures is not None and batch.passed else {}
         except BaseException:  # the replies may come again
             if is_first:
-                self._batch, self._heard = None, Traffic()
+                self._batch, self._answered = None, Traffic()
             raise
-        self.traffic[phase.name].replied += self._heard.replied
-        self.traffic[phase.name].up += self._heard.up
+        self.traffic[phase.name].replied += self._answered.replied
+        self.traffic[phase.name].up += self._answered.up
         reasons = {**self._unasked, **failed, **batch.refused}
         for each in (roster, self.counted):
             each.introduce(batch.names)
@@ -281,7 +283,7 @@ class Run:
         self._asked, self._batch = None, None
         if self.options.on_phase is not None:
             self.options.on_phase(self)
-        return Taken(phase, batch, missing, names, accepted, theirs)
+        return ExchangeResult(phase, batch, missing, names, accepted, theirs)
 
     def _needed_in(self, phase: Phase) -> int:
         """Parties that must answer a phase behind the counts; 0 for other phases, and if no results are asked for."""

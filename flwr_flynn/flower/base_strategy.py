@@ -18,7 +18,7 @@ from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Reply
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run import Ask, Failures, Figures, Run
 from flwr_flynn.flower.compat import untested
-from flwr_flynn.flower.logging import log_lines, plan_lines, taken_lines
+from flwr_flynn.flower.logging import log_lines, plan_lines, result_lines
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts
 
@@ -80,7 +80,7 @@ class BaseStrategy(ABC):
 
     @property
     def selection(self) -> Any:
-        """Spec and readout selected for the present counts; None until then, and where nothing is to be selected."""
+        """Spec and scoring selected for the present counts; None until then, and where nothing is to be selected."""
         return self.run.state.results.get("selection")
 
     @property
@@ -146,13 +146,13 @@ class BaseStrategy(ABC):
     def _take_train(
         self, replies: Sequence[Reply], failures: Failures, figures: Figures | None
     ) -> tuple[list[bytes] | None, dict[str, Any]]:
-        phase, heard = self.run.phase(TRAIN), {reply.cid for reply in replies}
-        noted = {cid: reason for cid, reason in self._noted.items() if cid not in heard}
+        phase, answered = self.run.phase(TRAIN), {reply.cid for reply in replies}
+        noted = {cid: reason for cid, reason in self._noted.items() if cid not in answered}
         failures, self._noted = Failures(failures.named | noted, failures.unnamed), {}
         taken = self.run.take(replies, failures, figures if phase is not None and phase.is_counting else None)
         if taken is None:
             return None, {}
-        log_lines(taken_lines(self.run, taken, self._told))
+        log_lines(result_lines(self.run, taken, self._told))
         if not taken.phase.is_counting or not taken.batch.passed:
             return None, {}
         parties, counts = self.parties, self.run.counts
@@ -168,7 +168,7 @@ class BaseStrategy(ABC):
         taken = self.run.take(replies, failures, wanted)
         if taken is None:
             return None
-        log_lines(taken_lines(self.run, taken, self._told))
+        log_lines(result_lines(self.run, taken, self._told))
         found = self.evaluation
         if taken.phase.name != "evaluation" or found is None:
             return None
@@ -176,6 +176,9 @@ class BaseStrategy(ABC):
         ours = {name: found[name] for name in same}
         ours |= {f"{which}_accuracy": found[f"{which}_party"]["accuracy"] for which in ("worst", "best")}
         ours["worst_party"] = found["worst_party"]["name"]
-        if own := found["personal"]:
-            ours |= {"personal_accuracy": own["accuracy"], "personal_worst_accuracy": own["worst_party"]["accuracy"]}
+        if own := found["class_prior"]:
+            ours |= {
+                "class_prior_accuracy": own["accuracy"],
+                "class_prior_worst_accuracy": own["worst_party"]["accuracy"],
+            }
         return {**ours, **taken.figures}

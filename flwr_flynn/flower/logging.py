@@ -20,7 +20,7 @@ from flwr_flynn.federated.phases.evaluation import Evaluation
 from flwr_flynn.federated.phases.histograms import Histograms
 from flwr_flynn.federated.phases.selection import Selection
 from flwr_flynn.federated.protocol import TRAIN
-from flwr_flynn.federated.run import Run, Taken
+from flwr_flynn.federated.run import ExchangeResult, Run
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, RunSpec, Secure
 from flwr_flynn.model.column_checks import listed
 
@@ -52,7 +52,7 @@ def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Li
     """The plan of a run, before anybody is asked."""
     options, spec = run.options, run.state.run_spec
     evaluated = f"{options.fraction_evaluate:.0%} of the parties" if options.fraction_evaluate else "left out"
-    if options.hand_out and not options.fraction_evaluate:
+    if options.distribute and not options.fraction_evaluate:
         evaluated += ", they only get the model"
     scaling = None if options.plan is None else f"hash: from the parties' columns, scaling {options.plan.scaling}"
     failures = "accepted" if options.accept_failures else "not accepted"
@@ -76,7 +76,7 @@ def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Li
             yield INFO, "NOT COVERED: the confusion matrices that parties send in the evaluation"
 
 
-def taken_lines(run: Run, taken: Taken, told: dict[str, str] | None = None) -> Iterator[Line]:
+def result_lines(run: Run, taken: ExchangeResult, told: dict[str, str] | None = None) -> Iterator[Line]:
     """The results of one exchange: a line for every party, then one for the phase.
 
     `told`: newest reasons of missing parties in earlier lines, by name, which are not told again; brought up to date.
@@ -119,7 +119,7 @@ def taken_lines(run: Run, taken: Taken, told: dict[str, str] | None = None) -> I
             yield WARNING, f"evaluation: {name}: could not keep the model: {reason}"
 
 
-def _difference_lines(run: Run, taken: Taken) -> Iterator[Line]:
+def _difference_lines(run: Run, taken: ExchangeResult) -> Iterator[Line]:
     for name, roster in run.rosters.items():
         others = {member.node for member in roster.counted} ^ taken.batch.passed.keys()
         if len(roster) and taken.batch.passed and 0 < len(others) < LEAST_PARTIES:
@@ -129,14 +129,14 @@ def _difference_lines(run: Run, taken: Taken) -> Iterator[Line]:
             return
 
 
-def _namesake_lines(run: Run, taken: Taken) -> Iterator[Line]:
+def _namesake_lines(run: Run, taken: ExchangeResult) -> Iterator[Line]:
     for name, cids in run.counted.namesakes().items():
         if taken.batch.members.keys() & set(cids):
             who = f"{len(cids)} COUNTED PARTIES GIVE THE SAME NAME, {name} (nodes {', '.join(cids)})"
             yield WARNING, f"{who}: if a node restarted under a new id, its samples are counted twice"
 
 
-def _result(run: Run, taken: Taken) -> str:
+def _result(run: Run, taken: ExchangeResult) -> str:
     asked = len(taken.batch.passed) + len(taken.missing)
     answers = f"{len(taken.batch.passed)} of {asked} parties"
     result = run.state.results.get(taken.phase.name)
@@ -151,20 +151,20 @@ def _result(run: Run, taken: Taken) -> str:
         n_specs = len(result.candidates)
         specs = [f"{choice.spec + 1} ({choice.weight:.2f})" for choice in result.choices]
         members = f"candidates {', '.join(specs)} of {n_specs}, " if n_specs > 1 else ""
-        return f"{members}decay {result.readouts[0].decay:.4g} ({compared}, {answers})"
+        return f"{members}decay {result.scorings[0].decay:.4g} ({compared}, {answers})"
     search = searched(run.state)
     if isinstance(result, Refined) and search is not None and search.accuracies:
         before, latest = search.accuracies[0], search.accuracies[-1]
         return f"balanced accuracy on held-out samples {latest:.4f}, {before:.4f} without refinement ({answers})"
     if isinstance(result, Evaluation) and result.figures is not None:
         figures: dict[str, Any] = result.figures
-        worst, own = figures["worst_party"], figures.get("personal")
-        personal = ""
+        worst, own = figures["worst_party"], figures.get("class_prior")
+        class_prior = ""
         if own:
-            personal = f"; with own frequencies {own['accuracy']:.4f}, worst {own['worst_party']['accuracy']:.4f}"
+            class_prior = f"; with class prior {own['accuracy']:.4f}, worst {own['worst_party']['accuracy']:.4f}"
         return (
             f"accuracy {figures['accuracy']:.4f} on {figures['examples']} examples of "
-            f"{len(figures['parties'])} parties, {worst['accuracy']:.4f} at {worst['name']}, the worst{personal}"
+            f"{len(figures['parties'])} parties, {worst['accuracy']:.4f} at {worst['name']}, the worst{class_prior}"
         )
     return answers
 

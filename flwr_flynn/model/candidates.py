@@ -1,4 +1,4 @@
-"""Candidates of the selection: hashes for a shape of data and a scaling, and readouts for given counts."""
+"""Candidates of the selection: hashes for a shape of data and a scaling, and scorings for given counts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import SCALINGS, ColumnMoments
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.portable import exp
-from flwr_flynn.model.scoring import Readout, Sizes, given_readout, mean_size, size_factors
+from flwr_flynn.model.scoring import ScoringRule, Sizes, given_scoring, mean_size, size_factors
 
 CenterAndScale = tuple[Sequence[float] | None, Sequence[float] | None]
 
@@ -314,14 +314,14 @@ def row_weights(relevance: Sequence[float]) -> tuple[int, ...]:
     return tuple(max(1, round(255 * math.sqrt(value))) for value in relevance)
 
 
-def candidate_readouts(counts: ClassCounts, rule: str = "balanced", decay: str | float = "auto") -> list[Readout]:
-    """Readouts to choose from, without temperatures: one for each decay of `decay_grid`, or the one given."""
-    given = given_readout(rule, decay)
+def candidate_scorings(counts: ClassCounts, rule: str = "balanced", decay: str | float = "auto") -> list[ScoringRule]:
+    """Scorings to choose from, without temperatures: one for each decay of `decay_grid`, or the one given."""
+    given = given_scoring(rule, decay)
     if given is not None:
         return [given]
     if rule == "bayes":
-        return [Readout(rule, suggest_decay(counts, rule))]
-    return [Readout(rule, gamma) for gamma in decay_grid(counts, rule)]
+        return [ScoringRule(rule, suggest_decay(counts, rule))]
+    return [ScoringRule(rule, gamma) for gamma in decay_grid(counts, rule)]
 
 
 def suggest_decay(counts: ClassCounts, rule: str = "balanced") -> float:

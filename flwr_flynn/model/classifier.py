@@ -23,8 +23,8 @@ from flwr_flynn.model.candidates import EFFORTS, CenterAndScale, HashPlan, sugge
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import SCALINGS, ColumnMoments
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.model import Model, ModelMember, Readout, class_codes
-from flwr_flynn.model.pair_readout import LEAST_ROWS, MOST_ROWS
+from flwr_flynn.model.model import Model, ModelMember, ScoringRule, class_codes
+from flwr_flynn.model.pair_scoring import LEAST_ROWS, MOST_ROWS
 from flwr_flynn.model.pairs import learn_pairs, pair_specs
 from flwr_flynn.model.prediction import PredictionMixin
 from flwr_flynn.model.scoring import RULES, suggest_temperature
@@ -201,7 +201,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
             The counts are of a different hash; classes or names do not fit; decay, rule or temperature is out of range.
         """
         self = cls(spec=spec, decay=decay, rule=rule, temperature=temperature)
-        member = ModelMember(spec, counts, self._readout(counts))
+        member = ModelMember(spec, counts, self._scoring(counts))
         model = Model((member,), np.asarray(classes), feature_names, guarantee)
         return cls.from_model(model, decay=decay, temperature=temperature)
 
@@ -212,10 +212,10 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         Parameters left out are, of a model with one member, its `spec`, `rule`, `decay` and `temperature`, so that
         these stay when the classifier learns more. Give ``decay="auto"`` to have it chosen again then.
         """
-        readout = model.members[0].readout
-        self = cls(rule=readout.rule)
+        scoring = model.members[0].scoring
+        self = cls(rule=scoring.rule)
         if len(model.members) == 1:
-            self.set_params(spec=model.member.spec, decay=readout.decay, temperature=readout.temperature or "auto")
+            self.set_params(spec=model.member.spec, decay=scoring.decay, temperature=scoring.temperature or "auto")
         self.set_params(**parameters)
         self.model_ = model
         self.n_features_in_ = model.members[0].spec.n_features
@@ -236,7 +236,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         classes, codes = np.unique(y, return_inverse=True)
         specs = fresh._specs(X, codes, len(classes))
         chosen, accuracy = fresh._select(specs, X, codes, len(classes))
-        members = [replace(each, readout=fresh._readout(each.counts, each.readout)) for each in chosen]
+        members = [replace(each, scoring=fresh._scoring(each.counts, each.scoring)) for each in chosen]
         fresh._set_model(members, classes)
         if self.pairs:
             own = pair_specs(specs, int(self.pairs))
@@ -269,8 +269,8 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         codes = class_codes(known, y)
         if first:
             chosen, _ = fresh._select(fresh._specs(X, codes, len(known)), X, codes, len(known))
-            # Members stay those of the first batch; readouts follow the counts, as later samples have a say in these.
-            fresh._set_model([replace(each, readout=fresh._readout(each.counts)) for each in chosen], known)
+            # Members stay those of the first batch; scorings follow the counts, as later samples have a say in these.
+            fresh._set_model([replace(each, scoring=fresh._scoring(each.counts)) for each in chosen], known)
             self.__dict__ = fresh.__dict__
         else:
             self._set_counts([each.counts + self._count(each, X, codes) for each in self.model_.members])
@@ -317,8 +317,8 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         X = self.model_.inputs(X)
         return ClassCounts.from_data(member.hash, X, codes, len(self.classes_), n_jobs=self.n_jobs)
 
-    def _readout(self, counts: ClassCounts, chosen: Readout | None = None) -> Readout:
-        """Readout of the parameters; "auto" values are those of `chosen`, or else suggested from the counts."""
+    def _scoring(self, counts: ClassCounts, chosen: ScoringRule | None = None) -> ScoringRule:
+        """ScoringRule of the parameters; "auto" values are those of `chosen`, or else suggested from the counts."""
         decay: Any = self.decay
         temperature: Any = self.temperature
         if decay == "auto":
@@ -326,13 +326,13 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         if temperature == "auto":
             temperature = None if chosen is None else chosen.temperature
             temperature = suggest_temperature(counts, self.rule) if temperature is None else temperature
-        return Readout(self.rule, decay, temperature)
+        return ScoringRule(self.rule, decay, temperature)
 
     def _set_counts(self, counts: Sequence[ClassCounts]) -> None:
         """Replace the counts of the members and choose "auto" values again; equal counts change but the prior."""
         if any(new != member.counts for new, member in zip(counts, self.model_.members, strict=True)):
             pairs = zip(self.model_.members, counts, strict=True)
-            members = tuple(replace(member, counts=new, readout=self._readout(new)) for member, new in pairs)
+            members = tuple(replace(member, counts=new, scoring=self._scoring(new)) for member, new in pairs)
             self.model_ = replace(self.model_, members=members, guarantee=None, refined=None, pairs=None, prior=None)
         elif self.model_.prior is not None:
             self.model_ = replace(self.model_, prior=None)

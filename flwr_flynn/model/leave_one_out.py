@@ -21,7 +21,7 @@ from flwr_flynn.errors import CountsError, DataError
 from flwr_flynn.hashing.flyhash import FlyHash, class_indices
 from flwr_flynn.model.counts import ClassCounts, active_bits
 from flwr_flynn.model.portable import exp, log
-from flwr_flynn.model.scoring import Active, Readout, Scores, ScoreTable, blocks, log_odds, mean_size
+from flwr_flynn.model.scoring import Active, Scores, ScoreTable, ScoringRule, blocks, log_odds, mean_size
 
 Table = npt.NDArray[np.int64]
 
@@ -45,7 +45,7 @@ class LeaveOneOutTables(NamedTuple):
 def leave_one_out_tables(
     counts: ClassCounts,
     batches: Iterable[tuple[npt.ArrayLike, npt.ArrayLike]],
-    candidates: Sequence[Readout],
+    candidates: Sequence[ScoringRule],
     with_losses: bool = True,
 ) -> LeaveOneOutTables:
     """Tables of one party for its batches of active bits, (n, rho), and class indices, (n,).
@@ -79,7 +79,7 @@ def hashed_batches(
 
 
 def left_out_scores(
-    counts: ClassCounts, active: npt.ArrayLike, y: npt.ArrayLike, candidates: Sequence[Readout]
+    counts: ClassCounts, active: npt.ArrayLike, y: npt.ArrayLike, candidates: Sequence[ScoringRule]
 ) -> Iterator[tuple[int, Table, Scores]]:
     """Leave-one-out scores by blocks: candidate index, class indices, (b,) int64, scores, (b, L) float64.
 

@@ -17,11 +17,11 @@ from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.alignment import Alignment
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.pair_readout import PairReadout
+from flwr_flynn.model.pair_scoring import PairScoring
 from flwr_flynn.model.refinement import LARGEST_WEIGHT, Weights, refined_scores, weights_sha256
 from flwr_flynn.model.scoring import (
-    Readout,
     Scores,
+    ScoringRule,
     add_log_probabilities,
     class_novelty,
     class_scores,
@@ -29,7 +29,7 @@ from flwr_flynn.model.scoring import (
     suggest_temperature,
 )
 
-__all__ = ["Model", "ModelMember", "Readout"]
+__all__ = ["Model", "ModelMember", "ScoringRule"]
 
 _LONGEST_GUARANTEE = 10000  # characters
 _LARGEST_LOG = 1000  # of a class frequency: no float64 above 0 has one below -745
@@ -37,14 +37,14 @@ _LARGEST_LOG = 1000  # of a class frequency: no float64 above 0 has one below -7
 
 @dataclass(frozen=True)
 class ModelMember:
-    """Counts with their hash and their readout.
+    """Counts with their hash and their scoring.
 
     Parameters
     ----------
     spec : HashSpec
     counts : ClassCounts
         Counts by the hash of `spec`.
-    readout : Readout
+    scoring : ScoringRule
     weight : float, default=1.0
         Factor of the member's log probabilities in a model of several, above 0 and at most 1.
 
@@ -56,12 +56,12 @@ class ModelMember:
 
     spec: HashSpec
     counts: ClassCounts
-    readout: Readout
+    scoring: ScoringRule
     weight: float = 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "weight", number("weight", self.weight, above=0, most=1, error=SpecError))
-        for name, kind in (("spec", HashSpec), ("counts", ClassCounts), ("readout", Readout)):
+        for name, kind in (("spec", HashSpec), ("counts", ClassCounts), ("scoring", ScoringRule)):
             if not isinstance(getattr(self, name), kind):
                 raise SpecError(name, f"a {kind.__name__}", type(getattr(self, name)).__name__)
         if self.counts.spec_fingerprint != self.hash.fingerprint:
@@ -75,22 +75,22 @@ class ModelMember:
 
     def scores(self, active: npt.ArrayLike) -> Scores:
         """Scores of samples, (n, L) float64, from their active bits, (n, rho) integers; see `class_scores`."""
-        return class_scores(self.counts, active, self.readout)
+        return class_scores(self.counts, active, self.scoring)
 
     @property
     def temperature(self) -> float:
-        """Temperature of the readout, or the suggested one where none was chosen."""
-        chosen = self.readout.temperature
-        return suggest_temperature(self.counts, self.readout.rule) if chosen is None else chosen
+        """Temperature of the scoring, or the suggested one where none was chosen."""
+        chosen = self.scoring.temperature
+        return suggest_temperature(self.counts, self.scoring.rule) if chosen is None else chosen
 
     @property
-    def calibrated(self) -> Readout:
-        """Readout with `temperature`."""
-        return replace(self.readout, temperature=self.temperature)
+    def calibrated(self) -> ScoringRule:
+        """ScoringRule with `temperature`."""
+        return replace(self.scoring, temperature=self.temperature)
 
     def novelty(self, active: npt.ArrayLike) -> Scores:
         """Novelty of samples to each class, (n, L) float64, from their active bits; see `class_novelty`."""
-        return class_novelty(self.counts, active, self.readout.decay)
+        return class_novelty(self.counts, active, self.scoring.decay)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,13 +109,13 @@ class Model:
         Statement of the privacy of the counts, on one line of at most 10000 characters.
     refined : sequence of (m, L) int32 arrays, optional
         Weights of the active bits of each member, see `model.refinement`, which then decide in the place of the
-        readouts. Kept as a tuple of read-only arrays.
+        scorings. Kept as a tuple of read-only arrays.
     prior : (L,) array-like of float, optional
-        Logarithms of class frequencies, from -1000 to 0, see `model.personal`. Kept as a read-only array. All else is
+        Logarithms of class frequencies, from -1000 to 0, see `model.class_prior`. Kept read-only. All else is
         the shared part of the model, and `sha256` and `fingerprint` are about that alone.
     aligned : bool, default=False
         True if parties aligned the samples that were counted, see `model.alignment`.
-    pairs : PairReadout, optional
+    pairs : PairScoring, optional
         Scores from pair sums, see `model.pairs`, beside those of the members; not of a refined model.
     alignment : Alignment, optional
         Of an aligned model the alignment of one party, whose samples it is for. Without it columns are taken as they
@@ -130,8 +130,8 @@ class Model:
     --------
     >>> from flwr_flynn import ClassCounts, FlyHash, HashSpec
     >>> hasher = FlyHash(HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=1))
-    >>> member = ModelMember(hasher.spec, ClassCounts.zeros(hasher, 2), Readout("bayes", 0.5))
-    >>> Model((member,), [True, False]).member.readout.rule
+    >>> member = ModelMember(hasher.spec, ClassCounts.zeros(hasher, 2), ScoringRule("bayes", 0.5))
+    >>> Model((member,), [True, False]).member.scoring.rule
     'bayes'
     """
 
@@ -143,7 +143,7 @@ class Model:
     prior: Scores | None = None
     aligned: bool = False
     alignment: Alignment | None = None
-    pairs: PairReadout | None = None
+    pairs: PairScoring | None = None
 
     def __post_init__(self) -> None:
         members = tuple(self.members)
@@ -231,7 +231,7 @@ class Model:
         assert self.pairs is not None  # else there is nothing to join
         total, share = np.zeros(scores.shape), self.pairs.share
         if len(self.members) == 1:
-            own = log_odds(scores, self.member.spec.hash_nnz, self.member.readout.rule)
+            own = log_odds(scores, self.member.spec.hash_nnz, self.member.scoring.rule)
             add_log_probabilities(own, self.member.temperature, 1.0, total)
         else:
             total += scores
@@ -262,7 +262,7 @@ class Model:
             if len(self.members) == 1:
                 return scores
             total = np.where(np.isneginf(scores), -np.inf, 0.0) if total is None else total
-            odds = log_odds(scores, member.spec.hash_nnz, member.readout.rule)
+            odds = log_odds(scores, member.spec.hash_nnz, member.scoring.rule)
             add_log_probabilities(odds, member.temperature, member.weight, total)
         assert total is not None  # there is a member
         return total
@@ -278,7 +278,7 @@ class Model:
             total += scores
         else:
             member = self.member
-            odds = log_odds(scores, member.spec.hash_nnz, member.readout.rule)
+            odds = log_odds(scores, member.spec.hash_nnz, member.scoring.rule)
             add_log_probabilities(odds, member.temperature, 1.0, total)
         gone = np.isneginf(scores) | self.empty_classes
         lowest = np.where(gone, np.inf, total).min(axis=1, keepdims=True)
@@ -288,16 +288,16 @@ class Model:
         """Scores on a scale on which their differences are about proportional to log odds; see `scoring.log_odds`."""
         if not self._is_plain or self.prior is not None:
             return scores
-        return log_odds(scores, self.member.spec.hash_nnz, self.member.readout.rule)
+        return log_odds(scores, self.member.spec.hash_nnz, self.member.scoring.rule)
 
     @property
     def temperature(self) -> float:
-        """Divisor of `log_odds` that makes them logarithms of probabilities: 1 but for one member with its readout."""
+        """Divisor of `log_odds` that makes them logarithms of probabilities: 1 but for one member with its scoring."""
         return self.members[0].temperature if self._is_plain and self.prior is None else 1.0
 
     @property
     def _is_plain(self) -> bool:
-        """True if the shared part is the one member with its readout."""
+        """True if the shared part is the one member with its scoring."""
         return len(self.members) == 1 and self.refined is None and self.pairs is None
 
     def novelty(self, X: Any, n_jobs: int | None = None) -> Scores:
@@ -319,7 +319,7 @@ class Model:
         """SHA-256 over the shared part, all but prior and alignment; the same for equal models everywhere."""
         facts: dict[str, Any] = {
             "members": [
-                [member.counts.sha256(), member.readout.rule, member.readout.decay, member.readout.temperature]
+                [member.counts.sha256(), member.scoring.rule, member.scoring.decay, member.scoring.temperature]
                 + ([member.weight] if len(self.members) > 1 else [])
                 for member in self.members
             ],

@@ -42,9 +42,9 @@ from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.alignment import Alignment
 from flwr_flynn.model.counts import ClassCounts, memory_needed
-from flwr_flynn.model.model import Model, ModelMember, Readout
+from flwr_flynn.model.model import Model, ModelMember, ScoringRule
 from flwr_flynn.model.noise_record import Release
-from flwr_flynn.model.pair_readout import PairReadout, checked_pair_specs
+from flwr_flynn.model.pair_scoring import PairScoring, checked_pair_specs
 
 _FORMAT = 10
 _HEADER = {"format", "classes", "feature_names", "guarantee", "refined", "aligned", "members", "pairs"}
@@ -68,9 +68,9 @@ def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | No
             {
                 "spec": member.spec.to_dict(),
                 "fingerprint": member.counts.spec_fingerprint,
-                "rule": member.readout.rule,
-                "decay": member.readout.decay,
-                "temperature": member.readout.temperature,
+                "rule": member.scoring.rule,
+                "decay": member.scoring.decay,
+                "temperature": member.scoring.temperature,
                 "weight": member.weight,
                 "noise": [release.to_dict() for release in member.counts.noise],
             }
@@ -209,12 +209,12 @@ def _pair_specs(values: Any) -> tuple[HashSpec, ...]:
 
 def _pairs(
     values: dict[str, Any], specs: tuple[HashSpec, ...], weights: npt.NDArray[Any], bias: npt.NDArray[Any]
-) -> PairReadout:
+) -> PairScoring:
     """Scores from pair sums, from their entry in the header and their arrays."""
     if values["fingerprints"] != [flynn_hash(spec).fingerprint for spec in specs]:
         raise ModelFileError("fingerprints", "the rows that this version draws", str(values["fingerprints"])[:24])
     figures = [values[name] for name in _PAIRS_FIGURES]
-    return PairReadout(specs, weights.astype(np.int32), bias.astype(np.int64), *figures)
+    return PairScoring(specs, weights.astype(np.int32), bias.astype(np.int64), *figures)
 
 
 def _first(names: list[str]) -> str:
@@ -233,7 +233,7 @@ def _member(spec: HashSpec, values: dict[str, Any], counts: npt.NDArray[Any], n_
     return ModelMember(
         spec,
         ClassCounts(counts, hash_nnz=spec.hash_nnz, spec_fingerprint=values["fingerprint"], noise=noise),
-        Readout(values["rule"], values["decay"], values["temperature"]),
+        ScoringRule(values["rule"], values["decay"], values["temperature"]),
         values["weight"],
     )
 

@@ -3,7 +3,7 @@
 Counts look at one bit at a time. Pair sums are the sums, over samples, of the products of the graded responses of every
 two rows of a hash (`hashing.graded`), with the sums of the responses by class: a few million integers that add exactly,
 as counts do, so they are those of the pooled samples however these are split. Ridge regression of the classes on the
-responses follows from them (`model.ridge`), and its scores become part of the model (`model.pair_readout`).
+responses follows from them (`model.ridge`), and its scores become part of the model (`model.pair_scoring`).
 
 The hashes are those of two of the model's candidates, with half of the rows each and a quarter of these as winners: the
 first with rank codes, and the first with scaled columns and neither codes nor waves; or the first of all, where none of
@@ -32,12 +32,12 @@ from flwr_flynn.hashing.graded import LEVELS
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.leave_one_out import LOSS_UNIT, MAX_LOSS, TEMPERATURES, LeaveOneOutTables
 from flwr_flynn.model.metrics import mean_recall
-from flwr_flynn.model.pair_readout import (
+from flwr_flynn.model.pair_scoring import (
     BATCH,
     LARGEST_LEVERAGE,
     LARGEST_WEIGHT,
     UNIT,
-    PairReadout,
+    PairScoring,
     Table,
     logs_of_shares,
     responses,
@@ -183,13 +183,13 @@ class PairFit:
             _add_trials(scores, y[rows], temperatures, log_shares, self.n_per_class == 1, correct, losses)
         return LeaveOneOutTables(correct, losses[None])
 
-    def readout(
+    def scoring(
         self,
         specs: Sequence[HashSpec],
         n_per_class: npt.NDArray[np.int64],
         tables: LeaveOneOutTables,
         accuracy: float | None,
-    ) -> PairReadout | None:
+    ) -> PairScoring | None:
         """The regression as part of a model, by the summed tables of samples, (L,) of each class.
 
         None without samples, and where all weights are 0.
@@ -205,7 +205,7 @@ class PairFit:
         bias = self.bias - np.array([round(temperature * each / UNIT) for each in logs], np.int64)
         bias[self.n_per_class == 0] = _NEVER
         share = share_of(own, accuracy)
-        return PairReadout(tuple(specs), self.weights, bias, temperature, share, own, self.leverages)
+        return PairScoring(tuple(specs), self.weights, bias, temperature, share, own, self.leverages)
 
 
 def learn_pairs(
@@ -215,7 +215,7 @@ def learn_pairs(
     n_classes: int,
     accuracy: float | None,
     n_jobs: int | None = None,
-) -> PairReadout | None:
+) -> PairScoring | None:
     """Scores from the pair sums of samples in one place, (n, d), with class indices, (n,).
 
     Equal to what parties with these samples learn, by construction. None without samples that may judge it.
@@ -223,7 +223,7 @@ def learn_pairs(
     sums = PairSums.from_data(specs, X, y, n_classes, n_jobs)
     fit, left_out = PairFit.of(sums), kept(X, y, sums.n_per_class, N_LEFT_OUT)
     tables = fit.tables(specs, X[left_out], y[left_out], n_jobs)
-    return fit.readout(specs, np.bincount(y[left_out], minlength=n_classes), tables, accuracy)
+    return fit.scoring(specs, np.bincount(y[left_out], minlength=n_classes), tables, accuracy)
 
 
 def _leverages(weights: Scores, by_class: Scores, mean: Scores, sizes: Sequence[int], leverage: float) -> Scores:

@@ -16,10 +16,10 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from flwr_flynn.errors import DataError
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.class_prior import log_frequencies, own_prior
 from flwr_flynn.model.column_checks import check_columns, check_finite
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import Model, ModelMember, class_codes
-from flwr_flynn.model.personal import log_frequencies, own_prior
 
 Floats = npt.NDArray[np.float64]
 
@@ -68,7 +68,7 @@ class PredictionMixin:
     @property
     def decay_(self) -> float:
         """Decay in use."""
-        return self._member.readout.decay
+        return self._member.scoring.decay
 
     @property
     def temperature_(self) -> float:
@@ -131,7 +131,7 @@ class PredictionMixin:
     def with_prior(self, y: npt.ArrayLike | None = None, *, frequencies: npt.ArrayLike | None = None) -> Self:
         """Copy whose predictions weigh the classes by their frequencies; this one stays as it is.
 
-        Its probabilities are in proportion to those of this model times the frequencies. Counts, readouts and
+        Its probabilities are in proportion to those of this model times the frequencies. Counts, scorings and
         `novelty` are the same, and a class without samples in the counts stays below the others. See also
         `personalized`.
 
@@ -139,7 +139,7 @@ class PredictionMixin:
         ----------
         y : (n,) array-like, optional
             Labels of samples that occur as often as those to come: class l gets (n_l + a) / (n + a L), with an a of
-            at most 1/2, see `model.personal.added_to`.
+            at most 1/2, see `model.class_prior.added_to`.
         frequencies : (L,) array-like of float, optional
             In the place of `y`: finite numbers above 0 in the order of `classes_`, of any sum.
 
@@ -179,7 +179,7 @@ class PredictionMixin:
     def personalized(self, X: Any, y: npt.ArrayLike) -> Self:
         """Copy for one party: with the prior of its own samples where leave-one-out decides for it, else without.
 
-        X, (n, d), and y, (n,), are the party's training samples. The rule is that of `model.personal.own_prior`; noisy
+        X, (n, d), and y, (n,), are the party's training samples. The rule is that of `class_prior.own_prior`; noisy
         counts get no prior.
         """
         check_is_fitted(self)

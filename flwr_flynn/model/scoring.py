@@ -55,7 +55,7 @@ _SMOOTHING = 0.1  # the `a` of rule "bayes", see docs/explanation/defaults.md
 
 
 @dataclass(frozen=True)
-class Readout:
+class ScoringRule:
     """Decision rule with its parameters, as chosen.
 
     Parameters
@@ -74,8 +74,8 @@ class Readout:
 
     Examples
     --------
-    >>> Readout("balanced", 0.5)
-    Readout(rule='balanced', decay=0.5, temperature=None)
+    >>> ScoringRule("balanced", 0.5)
+    ScoringRule(rule='balanced', decay=0.5, temperature=None)
     """
 
     rule: str
@@ -92,20 +92,20 @@ class Readout:
             object.__setattr__(self, "temperature", temperature)
 
 
-def given_readout(rule: str, decay: str | float) -> Readout | None:
-    """Readout of the user's settings, checked; None where "auto" leaves the decay to be chosen."""
+def given_scoring(rule: str, decay: str | float) -> ScoringRule | None:
+    """ScoringRule of the user's settings, checked; None where "auto" leaves the decay to be chosen."""
     one_of("rule", rule, RULES)
     if isinstance(decay, str) and decay == "auto":
         return None
-    return Readout(rule, number("decay", decay, least=0, below=1))
+    return ScoringRule(rule, number("decay", decay, least=0, below=1))
 
 
-def class_scores(counts: ClassCounts, active: npt.ArrayLike, readout: Readout) -> Scores:
+def class_scores(counts: ClassCounts, active: npt.ArrayLike, scoring: ScoringRule) -> Scores:
     """Scores, (n, L) float64, finite, of samples that are not in the counts, from their active bits, (n, rho)."""
     bits = active_bits(active, counts.hash_dim, counts.hash_nnz)
     array, n_per_class = _nonnegative(counts)
     few, small = _restrict(array, bits)
-    table = ScoreTable(few, n_per_class, counts.hash_dim / counts.hash_nnz, mean_size(n_per_class), readout)
+    table = ScoreTable(few, n_per_class, counts.hash_dim / counts.hash_nnz, mean_size(n_per_class), scoring)
     scores = np.empty((len(bits), len(array)))
     no_class = np.full(len(bits), -1, np.int64)
     for part in blocks(len(bits), len(array)):
@@ -120,7 +120,7 @@ def class_novelty(counts: ClassCounts, active: npt.ArrayLike, decay: float) -> S
     """Novelty of samples to each class, f_l(x) / rho, (n, L) float64 from 0 to 1 (paper, Algorithm 1)."""
     bits = active_bits(active, counts.hash_dim, counts.hash_nnz)
     few, small = _restrict(_nonnegative(counts)[0], bits)
-    weights = _powers(few, 0, np.ones(len(few)), Readout("novelty", decay).decay)
+    weights = _powers(few, 0, np.ones(len(few)), ScoringRule("novelty", decay).decay)
     sums = np.empty((len(bits), len(few)))
     _add_weights(small, np.full(len(bits), -1, np.int64), weights, weights, sums)
     sums /= counts.hash_nnz
@@ -186,9 +186,15 @@ class ScoreTable:
     """
 
     def __init__(
-        self, counts: Counts, n_per_class: Sizes, spread: float, mean: float, readout: Readout, with_own: bool = False
+        self,
+        counts: Counts,
+        n_per_class: Sizes,
+        spread: float,
+        mean: float,
+        scoring: ScoringRule,
+        with_own: bool = False,
     ) -> None:
-        self.counts, self.rule, self.decay = counts, readout.rule, readout.decay
+        self.counts, self.rule, self.decay = counts, scoring.rule, scoring.decay
         if self.rule == "bayes":
             self.weights = _log_rates(counts, 0, n_per_class, spread, _SMOOTHING)
             self.own = _log_rates(counts, 1, n_per_class, spread, _SMOOTHING) if with_own else self.weights

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.candidates import candidate_readouts
+from flwr_flynn.model.candidates import candidate_scorings
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.leave_one_out import TEMPERATURES, Table, leave_one_out_tables
 from flwr_flynn.model.metrics import mean_recall
@@ -29,10 +29,10 @@ _LEAST_WEIGHT = 1 / 16  # of the best
 
 @dataclass(frozen=True)
 class Choice:
-    """A chosen candidate: the index of its spec, that of its readout, and its weight in the model."""
+    """A chosen candidate: the index of its spec, that of its scoring, and its weight in the model."""
 
     spec: int
-    readout: int
+    scoring: int
     weight: float
 
 
@@ -50,7 +50,7 @@ def fit_members(
     """Count (n, d) samples by every spec, and keep the best by leave-one-out, `max_members` at most.
 
     Of many samples some are left out, by the content of their rows in `kept_by`, by default X. Where none is
-    (`subsample.kept` may keep none of many equal ones), readouts have no temperature.
+    (`subsample.kept` may keep none of many equal ones), scorings have no temperature.
 
     Returns
     -------
@@ -60,21 +60,21 @@ def fit_members(
     n_per_class = np.bincount(y, minlength=n_classes)
     left_out = kept(X if kept_by is None else kept_by, y, n_per_class, N_LEFT_OUT)
     parties = [_Party(spec, X, y, left_out, n_classes, n_jobs) for spec in specs]
-    candidates = [candidate_readouts(party.counts, rule, decay) for party in parties]
+    candidates = [candidate_scorings(party.counts, rule, decay) for party in parties]
     correct = [
-        leave_one_out_tables(party.counts, [party.batch], readouts, with_losses=False).correct
-        for party, readouts in zip(parties, candidates, strict=True)
+        leave_one_out_tables(party.counts, [party.batch], scorings, with_losses=False).correct
+        for party, scorings in zip(parties, candidates, strict=True)
     ]
     sizes = np.bincount(y[left_out], minlength=n_classes)
     members, choices = [], choose(correct, sizes, max_members)
     is_choice = sum(map(len, candidates)) > 1 and left_out.any()
-    accuracy = mean_recall(correct[choices[0].spec][choices[0].readout], sizes) if is_choice else None
+    accuracy = mean_recall(correct[choices[0].spec][choices[0].scoring], sizes) if is_choice else None
     for choice in choices:
-        party, readout = parties[choice.spec], candidates[choice.spec][choice.readout]
+        party, scoring = parties[choice.spec], candidates[choice.spec][choice.scoring]
         if left_out.any():
-            losses = leave_one_out_tables(party.counts, [party.batch], [readout]).log_losses
-            readout = replace(readout, temperature=best_temperature(losses[0]))
-        members.append(ModelMember(specs[choice.spec], party.counts, readout, choice.weight))
+            losses = leave_one_out_tables(party.counts, [party.batch], [scoring]).log_losses
+            scoring = replace(scoring, temperature=best_temperature(losses[0]))
+        members.append(ModelMember(specs[choice.spec], party.counts, scoring, choice.weight))
     return tuple(members), accuracy
 
 
@@ -100,7 +100,7 @@ class _Party:
 
 
 def choose(correct: Sequence[Table], n_per_class: npt.NDArray[np.int64], max_members: int = 1) -> list[Choice]:
-    """The best readout of each spec, and of these the best, with weights that add up to 1, the best first.
+    """The best scoring of each spec, and of these the best, with weights that add up to 1, the best first.
 
     `correct` has a (K, L) table for each spec; `n_per_class` are the samples that they are about. The weight of a
     member falls with its distance from the best, see `falling_weight`. Of equals the first is taken; without samples

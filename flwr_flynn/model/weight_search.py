@@ -82,7 +82,7 @@ def held_out_counts(hashers: Sequence[FlyHash], n_classes: int, batches: Iterabl
 def taught(members: Sequence[ModelMember], counts: Sequence[ClassCounts]) -> tuple[ModelMember, ...]:
     """Members with other counts, those without the held-out samples, and with their temperatures."""
     pairs = zip(members, counts, strict=True)
-    return tuple(replace(each, counts=part, readout=each.calibrated) for each, part in pairs)
+    return tuple(replace(each, counts=part, scoring=each.calibrated) for each, part in pairs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +107,7 @@ class Search:
     _direction: Floats | None = None
     _length: float = 1.0
     _steps: tuple[Step, ...] = ()
-    _heard: frozenset[str] = field(default_factory=frozenset)
+    _answered: frozenset[str] = field(default_factory=frozenset)
     _judges: tuple[int, ...] = ()  # held-out samples of each class in the first round
     _best_accuracy: float = -1.0
 
@@ -116,7 +116,7 @@ class Search:
         """The start, for counts without the held-out samples."""
         return cls(tuple(counts), start_weights(counts))
 
-    def take(self, total: RefinementStatistic, heard: frozenset[str] = frozenset()) -> Search:
+    def take(self, total: RefinementStatistic, answered: frozenset[str] = frozenset()) -> Search:
         """Go on with the sum of the statistics at `trial`; `heard` names the parties in it.
 
         Where other parties answered than the time before, losses do not compare: the search begins anew at `trial`. Nor
@@ -124,10 +124,10 @@ class Search:
         """
         before = self.accuracies or (mean_recall(total.before, total.held_out),)
         accuracy, judges = mean_recall(total.correct, total.held_out), tuple(total.held_out.tolist())
-        search = replace(self, accuracies=(*before, accuracy), _heard=heard)
+        search = replace(self, accuracies=(*before, accuracy), _answered=answered)
         if not self.accuracies:
             search = replace(search, _judges=judges, _best_accuracy=before[0])
-        if heard != self._heard:
+        if answered != self._answered:
             search = replace(search, _at=None, _steps=())
         if judges == search._judges and accuracy > search._best_accuracy:
             search = replace(search, best=self.trial, _best_accuracy=accuracy)

@@ -16,7 +16,7 @@ Changes by one record: with neighbours "add-remove", rho counts of one class by 
 A person with up to k records changes k times as much. Parties hold different records, so releases of all parties with
 epsilon each have epsilon together for every record (parallel composition). Releases of one party add up (its ledger).
 
-Entries of a release are signed: clipping them before they are summed would bias the sum, and readouts clip.
+Entries of a release are signed: clipping them before they are summed would bias the sum, and scorings clip.
 
 >>> from flwr_flynn import ClassCounts
 >>> counts = ClassCounts([[2, 2, 0], [0, 1, 1]], hash_nnz=2, spec_fingerprint=64 * "0")

@@ -28,7 +28,7 @@ from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.scoring import Readout
+from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, Mechanism, SimulatedRelease
 from tests.fakes import FakeGrid, counting
 
@@ -143,16 +143,17 @@ def test_the_least_of_points_in_a_sum_is_the_partys_own(tmp_path: Path) -> None:
     assert simulated_client(context(simulated, **{"min-examples": 1})).fit(request).num_examples == 1444
 
 
-def test_own_frequencies_are_a_setting_of_the_party_or_of_the_simulation(tmp_path: Path) -> None:
+def test_class_prior_are_a_setting_of_the_party_or_of_the_simulation(tmp_path: Path) -> None:
     np.savez(tmp_path / "mine.npz", X=np.eye(64)[:30], y=np.arange(30) % 10)
     node = {"data-path": str(tmp_path / "mine.npz")}
-    found = [client_fn(context(node | each)).client.party.options.personal for each in ({}, {"personal": False})]
+    found = [client_fn(context(node | each)).client.party.options.class_prior for each in ({}, {"class_prior": False})]
     assert found == [True, False]
-    assert client_fn(context(node, personal=False)).client.party.options.personal  # the node's own word
+    assert client_fn(context(node, class_prior=False)).client.party.options.class_prior  # the node's own word
     pytest.importorskip("flwr_datasets")
     simulated = {"partition-id": 0, "num-partitions": 1}
     found = [
-        simulated_client(context(simulated, personal=each)).client.party.options.personal for each in (True, False)
+        simulated_client(context(simulated, class_prior=each)).client.party.options.class_prior
+        for each in (True, False)
     ]
     assert found == [True, False]
 
@@ -318,7 +319,7 @@ NAMED = RunSpec(RUN.spec, RUN.classes, feature_names=NAMES)
 
 
 def evaluation(run: RunSpec, counts: ClassCounts, n_releases: int = 0) -> EvaluateIns:
-    request = EvaluationRequest(run, (counts,), (Readout("balanced", 0.5, 1.0),), (1.0,), n_releases, tries=False)
+    request = EvaluationRequest(run, (counts,), (ScoringRule("balanced", 0.5, 1.0),), (1.0,), n_releases, tries=False)
     return EvaluateIns(ndarrays_to_parameters(request.arrays()), {PHASE: request.phase, **request.to_config()})
 
 
@@ -386,7 +387,7 @@ def test_a_party_whose_file_is_refused_gets_the_model_all_the_same(
     place = tmp_path / "model.npz"
     node = {"data-path": str(tmp_path / "mine.csv"), "model-path": str(place), "test-fraction": 0} | more
     counts = ClassCounts.zeros(RUN.hasher, 10)
-    request = EvaluationRequest(NAMED, (counts,), (Readout("balanced", 0.5, 1.0),), (1.0,))
+    request = EvaluationRequest(NAMED, (counts,), (ScoringRule("balanced", 0.5, 1.0),), (1.0,))
     tried = EvaluateIns(ndarrays_to_parameters(request.arrays()), {PHASE: request.phase, **request.to_config()})
     counted = client_fn(context(node)).fit(FitIns(ndarrays_to_parameters([]), counting(NAMED)))
     assert counted.metrics[REFUSED]
@@ -399,7 +400,9 @@ def test_a_party_whose_file_is_refused_gets_the_model_all_the_same(
 def test_a_refused_file_has_one_reason_in_all_phases(tmp_path: Path) -> None:
     (tmp_path / "mine.csv").write_text(f"{','.join(NAMES)},label\n{',' * 64}1\n")
     node = {"data-path": str(tmp_path / "mine.csv")}
-    request = EvaluationRequest(NAMED, (ClassCounts.zeros(RUN.hasher, 10),), (Readout("balanced", 0.5, 1.0),), (1.0,))
+    request = EvaluationRequest(
+        NAMED, (ClassCounts.zeros(RUN.hasher, 10),), (ScoringRule("balanced", 0.5, 1.0),), (1.0,)
+    )
     tried = EvaluateIns(ndarrays_to_parameters(request.arrays()), {PHASE: request.phase, **request.to_config()})
     counted = client_fn(context(node)).fit(FitIns(ndarrays_to_parameters([]), counting(NAMED)))
     assert client_fn(context(node)).evaluate(tried).metrics == counted.metrics

@@ -26,12 +26,12 @@ from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import PHASE, REFUSED, TRAIN, Config, Reply, key
 from flwr_flynn.federated.request import Request
-from flwr_flynn.federated.run import Failures, Run, Taken
+from flwr_flynn.federated.run import ExchangeResult, Failures, Run
 from flwr_flynn.federated.run_spec import Noisy, RunSpec
 from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.scoring import Readout
+from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, Mechanism, SimulatedRelease, TopTLaplace
 from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.fakes import CLASSES, HASHER, RUN, SPEC, Proxy, counting, counts_of, manager, points
@@ -240,12 +240,12 @@ def test_a_party_with_a_policy_gives_nothing_else(tmp_path: Path) -> None:
     assert refusal(client, RUN).startswith(closed)
     assert refusal(client, config_of(ColumnsRequest(4, CLASSES, True))).startswith(closed)
     counts = counts_of(X, y)
-    selection = SelectionRequest(RUN, CountsOfSpecs((counts,)), ((Readout("balanced", 0.5),),))
+    selection = SelectionRequest(RUN, CountsOfSpecs((counts,)), ((ScoringRule("balanced", 0.5),),))
     loss, n_examples, metrics = client.evaluate(selection.arrays(), config_of(selection))
     assert (loss, n_examples, len(metrics)) == (0.0, 0, 2)
     assert metrics[REFUSED].startswith(closed)
     assert received == []
-    evaluation = EvaluationRequest(RUN, (counts,), (Readout("balanced", 0.5, 1.0),), (1.0,))
+    evaluation = EvaluationRequest(RUN, (counts,), (ScoringRule("balanced", 0.5, 1.0),), (1.0,))
     loss, n_examples, metrics = client.evaluate(evaluation.arrays(), config_of(evaluation))
     assert (loss, n_examples, len(metrics)) == (0.0, 0, 2)
     assert "policy evaluate off" in metrics[REFUSED]
@@ -332,7 +332,7 @@ def a_server(mechanism: Mechanism = LAPLACE, **more: Any) -> Run:
     return Run(RunOptions(SPEC, CLASSES, **{"min_parties": 1, "mechanism": mechanism} | more))
 
 
-def take(server: Run, *replies: Reply) -> Taken:
+def take(server: Run, *replies: Reply) -> ExchangeResult:
     """Ask the parties of ``replies`` and one that stays silent; return what the run takes of them."""
     assert server.ask(TRAIN, [*{each.cid: 1 for each in replies}, "late"])
     taken = server.take(replies, Failures())
@@ -510,7 +510,7 @@ def test_a_strategy_refuses_what_noise_does_not_go_with(changes: dict[str, Any],
 @pytest.mark.parametrize("n_releases", [None, 0, -1, True, 2.0, 2**31])
 def test_a_model_of_no_number_of_releases_is_refused(n_releases: Any) -> None:
     total = SimulatedRelease(LAPLACE, 1).release(counts_of(*points(20)))
-    asked = EvaluationRequest(asking(), (total,), (Readout("balanced", 0.5, 1.0),), (1.0,), n_releases=1)
+    asked = EvaluationRequest(asking(), (total,), (ScoringRule("balanced", 0.5, 1.0),), (1.0,), n_releases=1)
     X, y = points(5)
     client = FlyNNClient(X, y, X_test=X, y_test=y)
     config = config_of(asked) | {key("n_releases"): n_releases}
@@ -640,12 +640,12 @@ def test_evaluating_a_model_with_a_budget_leaves_out_what_does_not_fit(tmp_path:
     X, y = points(20)
     spoiled = X.copy()
     spoiled[::2] = np.nan
-    readout = Readout("balanced", 0.5, 1.0)
-    asked = EvaluationRequest(RUN, (counts_of(*points(60, seed=1)),), (readout,), (1.0,))
+    scoring = ScoringRule("balanced", 0.5, 1.0)
+    asked = EvaluationRequest(RUN, (counts_of(*points(60, seed=1)),), (scoring,), (1.0,))
     model, config = ndarrays_to_parameters(asked.arrays()), config_of(asked)
     client = party(tmp_path, X_test=spoiled, y_test=y, evaluates=True).to_client()
     reply = client.evaluate(EvaluateIns(model, config))
-    clean = FlyNNClient(X, y, name="Basel", X_test=X[1::2], y_test=y[1::2], personal=False).to_client()
+    clean = FlyNNClient(X, y, name="Basel", X_test=X[1::2], y_test=y[1::2], class_prior=False).to_client()
     assert reply == clean.evaluate(EvaluateIns(model, config))
     assert reply.status == Status(Code.OK, "Success")
 

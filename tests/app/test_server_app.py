@@ -90,7 +90,7 @@ def streamed(
     try:
         with pytest.raises(error) as raised:
             server_app.main(grid, Context(7, 0, {}, RecordDict(), settings))
-        told = capfd.readouterr().out
+        told = capfd.scoringerr().out
         flower.log(logging.ERROR, "%s raised an exception", "Simulation", exc_info=raised.value)
         flower.log(logging.ERROR, EXIT_PAGE)
     finally:
@@ -224,13 +224,13 @@ def test_the_table_tells_an_evaluation_that_failed_from_none(tmp_path: Path) -> 
     assert "could not keep the model: b disk full" in table
 
 
-def test_the_table_has_results_with_own_frequencies_where_there_are_any(tmp_path: Path) -> None:
+def test_the_table_has_results_with_class_prior_where_there_are_any(tmp_path: Path) -> None:
     figures = {"accuracy": 0.75, "worst_party": {"name": "Ulm", "accuracy": 0.5, "examples": 2}, "examples": 8}
     evaluation = {"balanced_accuracy": 0.75, "macro_f1": 0.75, **figures}
     own = {"accuracy": 0.875, "worst_party": {"name": "Bonn", "accuracy": 0.625, "examples": 8}, "sent": 2}
-    table = reports.table(REPORT | {"evaluation": {**evaluation, "personal": own}}, tmp_path)
-    assert "with own frequencies 0.8750, worst party 0.6250 (Bonn)" in " ".join(table.split())
-    assert "own frequencies" not in reports.table(REPORT | {"evaluation": {**evaluation, "personal": None}}, tmp_path)
+    table = reports.table(REPORT | {"evaluation": {**evaluation, "class_prior": own}}, tmp_path)
+    assert "with class prior 0.8750, worst party 0.6250 (Bonn)" in " ".join(table.split())
+    assert "class prior" not in reports.table(REPORT | {"evaluation": {**evaluation, "class_prior": None}}, tmp_path)
 
 
 @pytest.mark.parametrize("key", ["n-features", "classes", "min-available"])
@@ -238,29 +238,29 @@ def test_a_deployment_must_say_what_its_server_cannot_see(key: str) -> None:
     given = {"n-features": 4, "classes": "a,b", "min-available": 2}
     del given[key]
     with raises(ConfigError, field=f"run-config {key}", got="missing"):
-        server_app.what_to_train(RunConfig.parse(given), None)
+        server_app.training_plan(RunConfig.parse(given), None)
 
 
 def test_a_hash_that_the_server_cannot_afford_is_refused_before_it_is_drawn() -> None:
     given = {"n-features": 4, "classes": "a,b", "min-available": 2, "hash-dim": 2 * 10**9, "scaling": "none"}
     with raises(ConfigError, field="run-config memory-limit", expected="at most 4 GiB") as caught:
-        server_app.what_to_train(RunConfig.parse(given), None)
+        server_app.training_plan(RunConfig.parse(given), None)
     assert caught.value.got.startswith("178.")
 
 
 def test_sizes_of_a_simulation_do_not_depend_on_the_split() -> None:
     pytest.importorskip("flwr_datasets")
-    one = server_app.what_to_train(RunConfig(), 2)
-    assert one == server_app.what_to_train(RunConfig(partitioner="shard"), 10)
+    one = server_app.training_plan(RunConfig(), 2)
+    assert one == server_app.training_plan(RunConfig(partitioner="shard"), 10)
     assert one[1] == list(range(10))
     with raises(ConfigError, field="run-config min-parties", got=3):
-        server_app.what_to_train(RunConfig(min_parties=3), 2)
+        server_app.training_plan(RunConfig(min_parties=3), 2)
 
 
 def test_settings_for_a_deployment_are_named_in_a_simulation(caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("flwr_datasets")
     with caplog.at_level(logging.WARNING, logger="flwr"):
-        server_app.what_to_train(RunConfig.parse({"n-features": 3, "classes": "a,b"}), 2)
+        server_app.training_plan(RunConfig.parse({"n-features": 3, "classes": "a,b"}), 2)
     assert [record.args for record in caplog.records] == [("n-features, classes",)]
 
 
@@ -268,28 +268,28 @@ def test_the_memory_limit_of_the_server_covers_all_hashes() -> None:
     given = {"n-features": 20, "classes": "a,b", "min-available": 2, "hash-dim": 2**20}
     for scaling, hashes, fits in (("weighted", "", 0.3), ("auto", "6 hashes with ", 1.8)):
         settings = {**given, "scaling": scaling}
-        server_app.what_to_train(RunConfig.parse({**settings, "memory-limit": 10 * fits}), None)
+        server_app.training_plan(RunConfig.parse({**settings, "memory-limit": 10 * fits}), None)
         with raises(ConfigError, field="run-config memory-limit") as caught:
-            server_app.what_to_train(RunConfig.parse({**settings, "memory-limit": fits / 10}), None)
+            server_app.training_plan(RunConfig.parse({**settings, "memory-limit": fits / 10}), None)
         assert f"for {hashes}1048576 rows" in caught.value.got
 
 
 def test_the_memory_limit_of_the_server_covers_the_refinement() -> None:
     given = {"n-features": 20, "classes": ",".join("abcdefghij"), "min-available": 2, "hash-dim": 2**18}
     given |= {"scaling": "weighted", "memory-limit": 0.4}
-    server_app.what_to_train(RunConfig.parse(given), None)
-    server_app.what_to_train(RunConfig.parse(given | {"refine-rounds": 1, "memory-limit": 0.6}), None)
+    server_app.training_plan(RunConfig.parse(given), None)
+    server_app.training_plan(RunConfig.parse(given | {"refine-rounds": 1, "memory-limit": 0.6}), None)
     with raises(ConfigError, field="run-config memory-limit") as caught:
-        server_app.what_to_train(RunConfig.parse(given | {"refine-rounds": 1}), None)
+        server_app.training_plan(RunConfig.parse(given | {"refine-rounds": 1}), None)
     assert caught.value.got == f"0.49 GiB for the refinement of {10 * 2**18} weights"
 
 
 def test_sums_that_the_server_cannot_afford_are_refused() -> None:
     classes = ",".join(map(str, range(1000)))
     given = {"n-features": 2000, "classes": classes, "min-available": 2, "hash-dim": 256, "memory-limit": 1}
-    server_app.what_to_train(RunConfig.parse({**given, "scaling": "standard"}), None)
+    server_app.training_plan(RunConfig.parse({**given, "scaling": "standard"}), None)
     with raises(ConfigError, field="run-config memory-limit", expected="at most 1 GiB") as caught:
-        server_app.what_to_train(RunConfig.parse({**given, "scaling": "weighted"}), None)
+        server_app.training_plan(RunConfig.parse({**given, "scaling": "weighted"}), None)
     assert "2000 columns" in caught.value.got
 
 
@@ -297,7 +297,7 @@ def test_the_memory_limit_of_the_server_covers_the_histograms() -> None:
     given = {"n-features": 1000, "classes": "a,b", "min-available": 2, "hash-dim": 64, "scaling": "ranks"}
 
     def decide(gib: float, **more: Any) -> None:
-        server_app.what_to_train(RunConfig.parse({**given, "memory-limit": gib, **more}), None)
+        server_app.training_plan(RunConfig.parse({**given, "memory-limit": gib, **more}), None)
 
     samples = {"n-examples": 10**5}  # 1e8 values in as many bins of 96 bytes, as a party may have any floor
     decide(9, **samples)
@@ -316,7 +316,7 @@ def test_the_histograms_of_pixels_have_few_bins(monkeypatch: pytest.MonkeyPatch)
     def decide(X: np.ndarray) -> None:
         dataset = datasets.Dataset(X, np.arange(4) % 2, [0, 1], "images")
         monkeypatch.setattr(datasets, "simulated_dataset", lambda _: dataset)
-        server_app.what_to_train(config, 2)
+        server_app.training_plan(config, 2)
 
     decide(np.zeros((4, 1000), np.uint8))
     with raises(ConfigError, field="run-config memory-limit") as caught:
@@ -365,7 +365,7 @@ def member(**more: Any) -> dict[str, Any]:
 def test_the_table_shows_the_selection(tmp_path: Path) -> None:
     selection = {
         "choices": [[1, 0, 0.75], [0, 0, 0.25]],
-        "readouts": [["balanced", 0.25, 1.5], ["balanced", 0.5, 1.0]],
+        "scorings": [["balanced", 0.25, 1.5], ["balanced", 0.5, 1.0]],
         "candidates": [[["balanced", 0.5]], [["balanced", 0.25]], [["balanced", 0.5]]],
         "accuracies": [[0.75], [0.875], [0.5]],
         "accuracy": 0.875,
@@ -390,13 +390,13 @@ def test_the_table_shows_the_selection(tmp_path: Path) -> None:
         "leave-one-out 0.7500, 0.8750, 0.5000",
         "member 2 weight 0.75, decay 0.25, 64 rows, 16 winners",
         "member 1 weight 0.25, decay 0.5, 128 rows, 16 winners",
-        "no say: b no reply",
+        "not in the selection: b no reply",
         "sums of the columns 10 B up, 20 B down",
         "histograms of the columns 10 B up, 20 B down",
         "selection 10 B up, 20 B down",
         "model and evaluation 10 B up, 20 B down",
         "equal yes",
-        "sums of the columns equal n/a, some samples had no say",
+        "sums of the columns equal n/a, not all samples took part",
         "histograms of the columns equal yes",
         "selection equal NO",
     } <= rows
@@ -771,8 +771,8 @@ def test_a_run_with_columns_and_a_selection_reports_them(tmp_path: Path, monkeyp
     assert 2 <= len(members) == len(selection["choices"]) <= 3
     assert [member["weight"] for member in members] == [weight for _, _, weight in selection["choices"]]
     assert sum(member["weight"] for member in members) == pytest.approx(1)
-    for (spec, _, _), readout, each in zip(selection["choices"], selection["readouts"], members, strict=True):
-        assert [report["rule"], each["decay"], each["temperature"]] == readout
+    for (spec, _, _), scoring, each in zip(selection["choices"], selection["scorings"], members, strict=True):
+        assert [report["rule"], each["decay"], each["temperature"]] == scoring
         assert report["specs"][spec].items() <= each.items()
         assert each["spec"].keys() <= each.keys()
         assert each["spec"]["hash_dim"] == each["hash_dim"]
@@ -942,7 +942,7 @@ def test_server_and_parties_without_anything_of_their_own_have_the_same_file(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = tmp_path / "party.npz"
-    more = {"personal": False, "on_model": lambda model: model.save(kept)}
+    more = {"class_prior": False, "on_model": lambda model: model.save(kept)}
     if "action" in settings:
         settings = settings | {"federation": str(tmp_path / "kept.npz")}
         monkeypatch.setattr(f"{__name__}.Loopback", partial(Loopback, nodes=(1,)))
@@ -963,7 +963,7 @@ def test_of_noisy_counts_the_copies_differ_in_the_record_of_the_releases_alone(
     monkeypatch.setattr(f"{__name__}.Loopback", partial(Loopback, **more))
     run(tmp_path, monkeypatch, lambda content, kind: content, epsilon=1.0, delta=1e-5, **{"n-examples": 40})
     (server,), (party,) = (FlyNNClassifier.load(path).model_.members for path in (tmp_path / "out/model.npz", kept))
-    assert (server.spec, server.readout) == (party.spec, party.readout)
+    assert (server.spec, server.scoring) == (party.spec, party.scoring)
     assert (server.counts.array == party.counts.array).all()
     assert sum(each.variance * each.times for each in server.counts.noise) == party.counts.noise[0].variance
     assert len(party.counts.noise) == 1
@@ -995,9 +995,9 @@ def test_a_federation_of_several_members_is_shown_with_the_sum_of_its_report(
     report = run(tmp_path, monkeypatch, lambda content, kind: content, **{"hash-dim": 256})
     kept = tmp_path / "out" / "federation.npz"
     assert len(Federation.load(kept).totals.parts) == len(report["members"]) > 1
-    capsys.readouterr()
+    capsys.scoringerr()
     assert show(["show", str(kept)]) == 0
-    printed = capsys.readouterr().out
+    printed = capsys.scoringerr().out
     assert f"2 parties, SHA-256 of the counts {report['sha256']['federated']}" in printed
     assert "Mallory" in printed
 
@@ -1028,7 +1028,7 @@ def test_a_private_run_reports_its_guarantee(
     )
     assert [party["examples"] for party in report["parties"]] == [None, None]
     assert model.counts_.noise_variance == pytest.approx((2 * privacy["noise_sd"]) ** 2)
-    printed = capsys.readouterr().out
+    printed = capsys.scoringerr().out
     assert "hidden" in printed
     assert "none: no results leave the parties" in printed
     assert privacy["guarantee"] in " ".join(printed.split())
@@ -1060,9 +1060,9 @@ def test_sizes_of_a_private_simulation_follow_from_its_training_points() -> None
     pytest.importorskip("flwr_datasets")
     pytest.importorskip("dp_accounting")
     config = RunConfig.parse({"epsilon": 1, "delta": 1e-5})
-    plan, _, _ = server_app.what_to_train(config, 3)
+    plan, _, _ = server_app.training_plan(config, 3)
     assert (plan.n_examples, plan.needs_sums) == (1444, False)
-    more, _, _ = server_app.what_to_train(config, 10)
+    more, _, _ = server_app.training_plan(config, 10)
     assert more.hash_nnz >= plan.hash_nnz
 
 
@@ -1101,7 +1101,7 @@ def test_a_run_whose_counts_are_not_the_pooled_ones_fails(
     monkeypatch.setattr(reports, "compiled", unequal)
     with raises(FlyNNError, field="results", got="equal"):
         run(tmp_path, monkeypatch, lambda content, kind: content)
-    assert "NO" in capsys.readouterr().out
+    assert "NO" in capsys.scoringerr().out
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         ".federation.npz.lock",
         "federation.npz",
@@ -1138,7 +1138,7 @@ def test_results_that_cannot_be_written_are_told_after_the_report(
     assert text.count(os.strerror(cause)) == len(full)
     assert str(tmp_path) not in text
     assert all(str(tmp_path) in record.getMessage() for record in caplog.records)
-    out, folder = capsys.readouterr().out, tmp_path / "out"
+    out, folder = capsys.scoringerr().out, tmp_path / "out"
     kept = {"federation.unfinished.npz"} if "federation.npz" in full else set()  # from which the run can go on
     assert {path.name for path in folder.iterdir()} == (ALL - full) | {".federation.npz.lock"} | kept
     if "metrics.json" in full:  # the whole of it stands in the log

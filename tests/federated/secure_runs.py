@@ -11,7 +11,7 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Answer, Reply
-from flwr_flynn.federated.run import Ask, Failures, Run, Taken
+from flwr_flynn.federated.run import Ask, ExchangeResult, Failures, Run
 
 BOUND = 64
 Spoil = Callable[[Ask, str, np.ndarray], np.ndarray | None]
@@ -34,7 +34,7 @@ def secretly(
     parts: Sequence[dict[str, Any]],
     spoil: Spoil = as_it_is,
     bound: int = BOUND,
-    watch: Callable[[Run, Taken], object] = lambda *_: None,
+    watch: Callable[[Run, ExchangeResult], object] = lambda *_: None,
     **more: Any,
 ) -> Run:
     """A secure run; `spoil` is what becomes of a party's vector, None if the party is lost."""

@@ -30,7 +30,7 @@ from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.derived_specs import derive_specs
 from flwr_flynn.model.pairs import learn_pairs, pair_specs
-from flwr_flynn.model.scoring import Readout
+from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.model.selection import fit_members
 from flwr_flynn.model.weight_search import refine
 from tests.federated.runs import (
@@ -86,7 +86,7 @@ def test_every_driver_ends_in_the_model_of_the_aligned_samples(driver: str) -> N
     model = run.model.model_
     assert (model.aligned, model.alignment) == (True, None)
     assert [member.counts.sha256() for member in model.members] == [each.counts.sha256() for each in members]
-    assert [member.readout.decay for member in model.members] == [each.readout.decay for each in members]
+    assert [member.scoring.decay for member in model.members] == [each.scoring.decay for each in members]
     assert run.state.results["histograms"].n_aligned >= 3
     accuracies = [max(each) for each in run.state.results["selection"].accuracies]
     assert max(accuracies[6:]) > max(accuracies[:6]) + 0.02
@@ -120,7 +120,7 @@ def test_a_party_keeps_its_own_alignment() -> None:
             assert (model.alignment.offset == expected.offset).all()
         right += list(kept[i].predict(part["X_test"]) == part["y_test"])
     figures = run.state.results["evaluation"].figures
-    assert figures["personal"]["accuracy"] == np.mean(right)
+    assert figures["class_prior"]["accuracy"] == np.mean(right)
 
 
 def test_a_refined_model_is_that_of_the_aligned_samples() -> None:
@@ -175,7 +175,7 @@ def test_a_party_joins_and_leaves_an_aligned_run(tmp_path: Path) -> None:
 
 
 def test_the_better_group_is_chosen_whole() -> None:
-    candidates = tuple((Readout("balanced", 0.5),) for _ in range(4))
+    candidates = tuple((ScoringRule("balanced", 0.5),) for _ in range(4))
 
     def chosen(*right: int) -> tuple[int, ...]:
         tables = [np.array([[10, 10]])]

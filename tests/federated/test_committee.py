@@ -16,7 +16,7 @@ from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import PartyOptions
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN
 from flwr_flynn.federated.run import Run
-from flwr_flynn.model.candidates import HashPlan, candidate_readouts, suggest_decay
+from flwr_flynn.model.candidates import HashPlan, candidate_scorings, suggest_decay
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.derived_specs import foreseen
@@ -135,7 +135,7 @@ def test_where_no_sample_is_left_out_the_model_is_the_pooled_one(rule: str, monk
     run = made(shares("dirichlet"), rule=rule)
     assert run.state.results["selection"].examples == 0
     (member,) = run.model.model_.members
-    assert member.readout.temperature == (member.spec.hash_nnz / 2 if rule == "bayes" else 0.2)
+    assert member.scoring.temperature == (member.spec.hash_nnz / 2 if rule == "bayes" else 0.2)
     assert digest(run) == pooled(rule=rule).model_.sha256()
 
 
@@ -144,9 +144,9 @@ def test_the_members_are_the_choices_of_the_selection() -> None:
     selection, members = run.state.results["selection"], run.model.model_.members
     assert len(selection.candidates) == len(run.totals.parts) == 6
     assert (selection.parties, selection.examples, selection.missing) == (4, 120, {})
-    for choice, readout, member in zip(selection.choices, selection.readouts, members, strict=True):
-        assert (member.readout, member.weight) == (readout, choice.weight)
-        assert replace(readout, temperature=None) == candidate_readouts(member.counts)[choice.readout]
+    for choice, scoring, member in zip(selection.choices, selection.scorings, members, strict=True):
+        assert (member.scoring, member.weight) == (scoring, choice.weight)
+        assert replace(scoring, temperature=None) == candidate_scorings(member.counts)[choice.scoring]
         assert member.counts is run.totals.parts[choice.spec]
     assert run.counts is members[0].counts
 
@@ -154,18 +154,18 @@ def test_the_members_are_the_choices_of_the_selection() -> None:
 # ---- nobody selects
 
 
-@pytest.mark.parametrize("hand_out", [False, True])
+@pytest.mark.parametrize("distribute", [False, True])
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_where_nobody_tries_the_model_it_is_the_first_candidate(driver: str, hand_out: bool) -> None:
-    run = DRIVERS[driver](options_for(PLAN, fraction_evaluate=0, hand_out=hand_out), shares())
-    assert list(run.state.results) == ["columns", "histograms", "counts", *(["evaluation"] if hand_out else [])]
+def test_where_nobody_tries_the_model_it_is_the_first_candidate(driver: str, distribute: bool) -> None:
+    run = DRIVERS[driver](options_for(PLAN, fraction_evaluate=0, distribute=distribute), shares())
+    assert list(run.state.results) == ["columns", "histograms", "counts", *(["evaluation"] if distribute else [])]
     assert len(run.totals.parts) == 1  # nobody counts what nobody compares
     member = run.model.model_.member
     assert (
         member.spec == PLAN.specs(run.state.results["columns"].moments, run.state.results["histograms"].histograms)[0]
     )
     assert member.counts == ClassCounts.from_data(member.hash, X[TRAINING], Y[TRAINING], 3)
-    assert (member.readout.decay, member.weight) == (suggest_decay(member.counts), 1.0)
+    assert (member.scoring.decay, member.weight) == (suggest_decay(member.counts), 1.0)
 
 
 def test_where_nobody_answers_the_selection_it_is_the_first_candidate() -> None:
@@ -176,7 +176,7 @@ def test_where_nobody_answers_the_selection_it_is_the_first_candidate() -> None:
     steps.rounds()
     member = steps.run.model.model_.member
     assert member.spec == steps.run.state.run_spec.specs[0]
-    assert member.readout.decay == suggest_decay(member.counts)
+    assert member.scoring.decay == suggest_decay(member.counts)
     assert steps.run.state.results["selection"].accuracy is None
 
 
@@ -233,7 +233,7 @@ def resumed(saved: Federation, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"rule": "bayes"}, {"decay": 0.5}, {"fraction_evaluate": 0, "hand_out": True}], ids=str
+    "changes", [{}, {"rule": "bayes"}, {"decay": 0.5}, {"fraction_evaluate": 0, "distribute": True}], ids=str
 )
 @pytest.mark.parametrize("max_members", [1, 2, 4])
 def test_a_run_that_goes_on_ends_in_the_same_model(max_members: int, changes: dict[str, Any], tmp_path: Path) -> None:

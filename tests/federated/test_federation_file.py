@@ -24,7 +24,7 @@ from flwr_flynn.model import model_file
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import Model, ModelMember
 from flwr_flynn.model.pairs import learn_pairs
-from flwr_flynn.model.scoring import Readout
+from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from tests.fakes import CLASSES, HASHER, RUN, SPEC, counts_of, points
 from tests.raising import raises
@@ -34,7 +34,7 @@ MEMBERS = tuple(
     Member(name, str(i), "ab" * 32 if i else "", tuple(counts.n_per_class.tolist()), (counts.sha256(),), "77")
     for i, (name, counts) in enumerate(COUNTS.items())
 )
-READOUT = Readout("balanced", 0.25, 0.5)
+READOUT = ScoringRule("balanced", 0.25, 0.5)
 TOTAL = COUNTS["Basel"] + COUNTS["Ulm"] + COUNTS["Bern"]
 FEDERATION = Federation(RUN, CountsOfSpecs((TOTAL,)), MEMBERS, (READOUT,))
 
@@ -44,7 +44,7 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
         replace(FEDERATION, phase=phase).save(tmp_path / "f.npz")
         loaded = Federation.load(tmp_path / "f.npz")
         assert (loaded.run_spec, loaded.totals, loaded.members) == (RUN, FEDERATION.totals, FEDERATION.members)
-        assert (loaded.readout, loaded.phase, loaded.counts) == (READOUT, phase, TOTAL)
+        assert (loaded.scoring, loaded.phase, loaded.counts) == (READOUT, phase, TOTAL)
         assert [str(member) for member in loaded.members] == ["Basel", "Bern", "Ulm"]
         loaded.save(tmp_path / "again.npz")
         assert (tmp_path / "again.npz").read_bytes() == (tmp_path / "f.npz").read_bytes()
@@ -67,29 +67,29 @@ def test_the_sums_of_several_specs_are_kept_before_the_selection(tmp_path: Path)
     loaded = Federation.load(tmp_path / "f.npz")
     assert (loaded.run_spec, loaded.totals, loaded.members) == (made.run_spec, totals, (member,))
     assert (loaded.is_selected, loaded.weights, loaded.max_members) == (False, (), 3)
-    assert loaded.readouts == (READOUT,) * 2
+    assert loaded.scorings == (READOUT,) * 2
     with pytest.raises(ModelFileError) as error:
         replace(made, totals=CountsOfSpecs(parts[:1]))
     assert error.value.field == "totals"
     with pytest.raises(ModelFileError) as error:
         replace(made, members=[replace(member, sha256=member.sha256[:1])])
     assert error.value.field == "sha256"
-    for wrong in ({"readouts": [READOUT]}, {"weights": [1.0]}):
+    for wrong in ({"scorings": [READOUT]}, {"weights": [1.0]}):
         with pytest.raises(ModelFileError) as error:
             replace(made, **wrong)
-        assert error.value.field == "readouts, weights"
+        assert error.value.field == "scorings, weights"
 
 
-def test_a_committee_is_kept_with_its_readouts_and_weights(tmp_path: Path) -> None:
+def test_a_committee_is_kept_with_its_scorings_and_weights(tmp_path: Path) -> None:
     specs = [SPEC, replace(SPEC, seed=8)]
     X, y = points(9)
     totals = CountsOfSpecs(tuple(ClassCounts.from_data(FlyHash(spec), X, RUN.codes(y), 3) for spec in specs))
     member = Member("a", "1", sizes=tuple(totals.parts[0].n_per_class.tolist()), sha256=totals.sha256)
-    readouts = (READOUT, Readout("balanced", 0.5, 2.0))
-    made = Federation(RunSpec(specs, CLASSES), totals, [member], readouts, (0.75, 0.25))
+    scorings = (READOUT, ScoringRule("balanced", 0.5, 2.0))
+    made = Federation(RunSpec(specs, CLASSES), totals, [member], scorings, (0.75, 0.25))
     made.save(tmp_path / "f.npz")
     loaded = Federation.load(tmp_path / "f.npz")
-    assert (loaded.readouts, loaded.weights, loaded.is_selected) == (readouts, (0.75, 0.25), True)
+    assert (loaded.scorings, loaded.weights, loaded.is_selected) == (scorings, (0.75, 0.25), True)
     assert loaded.model.model_.sha256() == FlyNNClassifier.load(tmp_path / "f.npz").model_.sha256()
     assert [each.weight for each in loaded.model.model_.members] == [0.75, 0.25]
 
@@ -303,7 +303,7 @@ def test_a_disk_without_locks_is_not_taken_for_another_run(tmp_path: Path, monke
 def test_the_roster_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     FEDERATION.save(tmp_path / "f.npz")
     assert main(["show", str(tmp_path / "f.npz")]) == 0
-    out = capsys.readouterr().out
+    out = capsys.scoringerr().out
     assert all(member.name in out and member.sha256[0][:16] in out for member in MEMBERS)
     assert main(["show", str(tmp_path / "no.npz")]) == 1
     assert main(["drop"]) == 2

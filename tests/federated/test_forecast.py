@@ -28,7 +28,7 @@ from tests.federated.secure_runs import BOUND, secretly
         {"pairs": 256, "align": True},
         {"align": True},
         {"fraction_evaluate": 0},
-        {"fraction_evaluate": 0, "hand_out": True},
+        {"fraction_evaluate": 0, "distribute": True},
     ],
     ids=str,
 )

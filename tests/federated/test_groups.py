@@ -28,7 +28,7 @@ from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.scoring import Readout, log_rates
+from flwr_flynn.model.scoring import ScoringRule, log_rates
 from flwr_flynn.privacy import LaplaceCounts
 from tests.federated.runs import AUTO, DRIVERS, GRID, LABELS, NAMES, TRAINING, Exchange, X, options_for, sha256, shares
 
@@ -333,7 +333,7 @@ def test_nobody_joins_a_sum_of_aligned_samples_in_groups() -> None:
     moments = ColumnMoments.from_data(X, np.searchsorted(NAMES, LABELS), 3)
     aligned = replace(run, n_aligned=1, reference=Reference.of(moments))
     member = Member("all", "1", sizes=tuple(counts.n_per_class.tolist()), sha256=(counts.sha256(),))
-    federation = Federation(aligned, of(counts), [member], [Readout("balanced", 0.5)])
+    federation = Federation(aligned, of(counts), [member], [ScoringRule("balanced", 0.5)])
     with pytest.raises(ConfigError) as error:
         RunOptions(**options_for(SPEC, **GROUPED, federation=federation, purpose="join"))
     assert error.value.field == "groups"

@@ -60,7 +60,7 @@ def test_options_are_values() -> None:
         ({"max_examples_per_party": 0}, "max_examples_per_party"),
         ({"fraction_evaluate": 1.5}, "fraction_evaluate"),
         ({"fraction_evaluate": "all"}, "fraction_evaluate"),
-        ({"hand_out": 1}, "hand_out"),
+        ({"distribute": 1}, "distribute"),
         ({"accept_failures": "no"}, "accept_failures"),
         ({"classes": []}, "classes"),
         ({"spec": FlyHash.from_rows(HASHER.rows, 4, 3)}, "spec"),

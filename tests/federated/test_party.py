@@ -42,7 +42,7 @@ from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure
 from flwr_flynn.federated.statistics import CountsOfSpecs, Tables
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import memory_needed
-from flwr_flynn.model.scoring import Readout
+from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.fakes import CLASSES, RUN, SPEC, counting, counts_of, points
@@ -68,7 +68,7 @@ def ask(who: Party, request: Request[Any]) -> Answer:
 
 
 def evaluation(tries: bool = True) -> EvaluationRequest:
-    return EvaluationRequest(RUN, (counts_of(X, Y),), (Readout("balanced", 0.5, 1.0),), (1.0,), tries=tries)
+    return EvaluationRequest(RUN, (counts_of(X, Y),), (ScoringRule("balanced", 0.5, 1.0),), (1.0,), tries=tries)
 
 
 REQUESTS: dict[str, Request[Any]] = {
@@ -77,7 +77,7 @@ REQUESTS: dict[str, Request[Any]] = {
     "noisy": CountsRequest(RunSpec(SPEC, CLASSES, Noisy(NOISE))),
     "secure": CountsRequest(RunSpec(SPEC, CLASSES, Secure(256))),
     "secure share": CountsRequest(RunSpec(SPEC, CLASSES, Secure(256, SHARE))),
-    "selection": SelectionRequest(RUN, CountsOfSpecs((counts_of(X, Y),)), ((Readout("balanced", 0.5),),)),
+    "selection": SelectionRequest(RUN, CountsOfSpecs((counts_of(X, Y),)), ((ScoringRule("balanced", 0.5),),)),
     "evaluation": evaluation(),
     "model": evaluation(tries=False),
     "withdraw exact": WithdrawRequest(RUN),

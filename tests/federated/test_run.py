@@ -163,7 +163,7 @@ def test_where_nobody_answers_the_selection_it_is_the_first_spec_and_the_suggest
     steps.step(EVALUATE, failures=dict.fromkeys("0123", "failed: gone"))
     selection = steps.run.state.results["selection"]
     assert (selection.specs, selection.parties, selection.accuracies, selection.accuracy) == ((0,), 0, (), None)
-    assert steps.run.model.decay_ == selection.readouts[0].decay == suggested
+    assert steps.run.model.decay_ == selection.scorings[0].decay == suggested
     steps.step(EVALUATE)
     assert steps.run.state.results["evaluation"].figures is not None
 
@@ -182,7 +182,7 @@ def test_late_parties_are_added_and_the_later_phases_done_again() -> None:
     steps.step(EVALUATE)
     steps.step(EVALUATE)
     run = steps.run
-    assert (run.model.spec_, run.model.decay_) == (POOLED.spec, POOLED.readout.decay)
+    assert (run.model.spec_, run.model.decay_) == (POOLED.spec, POOLED.scoring.decay)
     assert run.state.results["selection"].parties == 4
     assert run.state.results["evaluation"].figures["examples"] == 30
 
@@ -211,7 +211,7 @@ def test_the_phases_after_the_counts_wait_for_enough_parties() -> None:
 
 def test_with_one_round_there_is_a_selected_model_and_no_figures() -> None:
     run = exchange(GRID).rounds(1)
-    assert (run.model.spec_, run.model.decay_) == (POOLED.spec, POOLED.readout.decay)
+    assert (run.model.spec_, run.model.decay_) == (POOLED.spec, POOLED.scoring.decay)
     assert "evaluation" not in run.state.results
 
 
@@ -369,20 +369,20 @@ def test_a_run_that_stopped_with_too_few_goes_on_counting_the_others(tmp_path: P
     assert sha256(run.model) == sha256(exchange(GRID).rounds().model)
 
 
-def test_resuming_keeps_the_readout_of_the_file_once_it_was_selected() -> None:
+def test_resuming_keeps_the_scoring_of_the_file_once_it_was_selected() -> None:
     steps = exchange(GRID)
     steps.step(TRAIN)
     steps.step(EVALUATE)
     saved = steps.run.federation("1")
     run = Run(RunOptions(**resumed(saved)))
-    assert run.model.decay_ == POOLED.readout.decay
+    assert run.model.decay_ == POOLED.scoring.decay
     assert run.state.run_spec.specs == (POOLED.spec,)
 
 
 # ---- members that join and leave
 
 NOBODY = Federation(
-    RunOptions(SPEC, CLASSES, 1).run_spec, Run(RunOptions(SPEC, CLASSES, 1)).totals, (), (POOLED.readout,)
+    RunOptions(SPEC, CLASSES, 1).run_spec, Run(RunOptions(SPEC, CLASSES, 1)).totals, (), (POOLED.scoring,)
 )
 
 

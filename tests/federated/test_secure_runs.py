@@ -20,8 +20,8 @@ from flwr_flynn.federated.outcome import is_of_pairs, searched
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.phases.secure import LARGEST_BOUND, Layout, largest_sum, of_vector, room, to_vector
 from flwr_flynn.federated.protocol import REFUSED, TRAIN
-from flwr_flynn.federated.run import Ask, Run, Taken
-from flwr_flynn.flower.logging import taken_lines
+from flwr_flynn.federated.run import Ask, ExchangeResult, Run
+from flwr_flynn.flower.logging import result_lines
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.model import counts_sha256
 from flwr_flynn.model.pairs import PairFit, PairSums, pair_specs
@@ -43,8 +43,8 @@ def facts(run: Run) -> Any:
         counts_sha256(model.members),
         None
         if selection is None
-        else (selection.choices, selection.readouts, selection.accuracies, selection.examples),
-        [(member.readout, member.weight) for member in model.members],
+        else (selection.choices, selection.scorings, selection.accuracies, selection.examples),
+        [(member.scoring, member.weight) for member in model.members],
         model.sha256(),
     )
 
@@ -237,8 +237,8 @@ def test_a_party_of_values_out_of_range_is_left_out_of_the_columns() -> None:
 def test_a_sum_that_differs_by_one_party_from_another_is_told() -> None:
     warned: list[str] = []
 
-    def watch(run: Run, taken: Taken) -> None:
-        differing = [line for level, line in taken_lines(run, taken) if level == WARNING and "theirs alone" in line]
+    def watch(run: Run, taken: ExchangeResult) -> None:
+        differing = [line for level, line in result_lines(run, taken) if level == WARNING and "theirs alone" in line]
         warned.extend([taken.phase.name] * len(differing))
 
     secretly(options_for(AUTO), shares(n=5), lost("bins 2", "1"), watch=watch)
@@ -321,7 +321,7 @@ def test_pair_sums_are_those_in_clear(how: str, spec: Any) -> None:
     for name in ("weights", "bias", "n_per_class", "leverages"):
         one, other = (getattr(run.state.results["pairs"].fit, name) for run in (clear, secret))
         np.testing.assert_array_equal(one, other)
-    one, other = (run.state.results["pair trial"].readout for run in (clear, secret))
+    one, other = (run.state.results["pair trial"].scoring for run in (clear, secret))
     assert (one.sha256(), one.accuracy) == (other.sha256(), other.accuracy)
     assert not any(result.missing for name, result in secret.state.results.items() if is_of_pairs(name))
 
@@ -350,7 +350,7 @@ def test_a_party_lost_in_the_pair_sums_is_missing_from_that_exchange_alone(phase
     X, codes = pooled({"pairs"})
     fit = PairFit.of(PairSums.from_data(specs, X, codes, 3))
     X, codes = pooled({"pairs", "pair trial"})  # those in the sums alone are taken out of them
-    expected = fit.readout(specs, np.bincount(codes, minlength=3), fit.tables(specs, X, codes), None)
+    expected = fit.scoring(specs, np.bincount(codes, minlength=3), fit.tables(specs, X, codes), None)
     assert expected is not None
     assert run.model.model_.pairs is not None
     assert run.model.model_.pairs.sha256() == expected.sha256()
@@ -377,7 +377,7 @@ def test_pair_sums_with_nonsense_in_them_are_refused_whole(phase: str, how: str)
     reasons = run.state.results[phase].missing
     assert len(reasons) == 4
     assert all(reason.startswith("refused: with its whole secure sum: ") for reason in reasons.values())
-    assert run.state.results["pair trial"].readout is None
+    assert run.state.results["pair trial"].scoring is None
     assert run.model.model_.pairs is None
     assert run.model.model_.sha256() == in_process(options_for(GRID[0]), shares()).model.model_.sha256()
 

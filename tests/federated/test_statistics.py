@@ -26,14 +26,14 @@ from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.scoring import Readout
+from flwr_flynn.model.scoring import ScoringRule
 from tests.federated.runs import GRID, LABELS, NAMES, X, Y, statistic_of
 
 SOME = np.array([0, 3, 9, 50, 51, 77, 100, 101, 102, 120, 149, 60])  # 12 samples of three classes
 RUN = RunSpec(GRID, NAMES)
 TOTALS = CountsOfSpecs(tuple(ClassCounts.from_data(flynn_hash(spec), X[SOME], Y[SOME], 3) for spec in GRID))
 CANDIDATES = candidates_for(TOTALS, "balanced", "auto")
-MODEL = EvaluationRequest(RUN.only([0]), TOTALS.parts[:1], (Readout("balanced", 0.5, 1.0),), (1.0,))
+MODEL = EvaluationRequest(RUN.only([0]), TOTALS.parts[:1], (ScoringRule("balanced", 0.5, 1.0),), (1.0,))
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Case:
         samples, labels = X[places], LABELS[places]
         nothing = X[:0], LABELS[:0]
         party = (
-            party_of(*nothing, samples, labels, personal=False)
+            party_of(*nothing, samples, labels, class_prior=False)
             if self.held_out
             else party_of(samples, labels, min_examples=1)
         )

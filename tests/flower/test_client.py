@@ -25,7 +25,7 @@ from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import memory_needed
-from flwr_flynn.model.scoring import Readout
+from flwr_flynn.model.scoring import ScoringRule
 from tests.fakes import CLASSES, HASHER, RUN, counting, counts_of, points
 from tests.memory import traced
 
@@ -37,7 +37,7 @@ def config_of(request: Request[Any]) -> dict[str, Any]:
     return {PHASE: request.phase, **request.to_config()}
 
 
-MODEL = EvaluationRequest(RUN, (TOTAL,), (Readout("balanced", 0.8, 1.0),), (1.0,))
+MODEL = EvaluationRequest(RUN, (TOTAL,), (ScoringRule("balanced", 0.8, 1.0),), (1.0,))
 EVALUATE, ARRAYS = config_of(MODEL), MODEL.arrays()
 
 
@@ -102,7 +102,7 @@ def test_a_party_tries_the_model_on_its_held_out_samples() -> None:
 
 def test_in_a_selection_there_is_no_loss() -> None:
     X, y = points(60, seed=1)
-    request = SelectionRequest(RUN, CountsOfSpecs((TOTAL,)), ((Readout("balanced", 0.5),),))
+    request = SelectionRequest(RUN, CountsOfSpecs((TOTAL,)), ((ScoringRule("balanced", 0.5),),))
     loss, n_examples, metrics = FlyNNClient(X, y).evaluate(request.arrays(), config_of(request))
     assert (loss, n_examples, metrics.keys()) == (0.0, 60, {STATISTIC, SECONDS})
 
@@ -122,7 +122,7 @@ def test_trying_a_model_of_many_classes_stays_within_the_memory_limit() -> None:
     client = FlyNNClient(X, y, X_test=X, y_test=y, memory_limit=needed).to_client()
     fit = client.fit(FitIns(ndarrays_to_parameters([]), counting(run)))
     counts = codec.decode(codec.read_tensors(fit.parameters.tensors), run.hasher, 1000)
-    request = EvaluationRequest(run, (counts,), (Readout("balanced", 0.8, 1.0),), (1.0,))
+    request = EvaluationRequest(run, (counts,), (ScoringRule("balanced", 0.8, 1.0),), (1.0,))
     model = EvaluateIns(fit.parameters, config_of(request))
     client.evaluate(model)  # what comes with a first use is no matter of the model
     with traced() as memory:

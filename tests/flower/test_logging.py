@@ -10,7 +10,7 @@ import pytest
 
 from flwr_flynn.federated.outcome import searched
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN
-from flwr_flynn.flower.logging import plan_lines, progress, taken_lines
+from flwr_flynn.flower.logging import plan_lines, progress, result_lines
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.privacy import LaplaceCounts
 from tests.federated.runs import AUTO, GRID, exchange
@@ -22,7 +22,7 @@ def texts(lines: Any, level: int | None = None) -> list[str]:
 
 def step(steps: Any, channel: str, **how: Any) -> list[str]:
     taken = steps.step(channel, **how)
-    return texts(taken_lines(steps.run, taken))
+    return texts(result_lines(steps.run, taken))
 
 
 def test_the_plan_is_told_before_a_run() -> None:
@@ -34,7 +34,7 @@ def test_the_plan_is_told_before_a_run() -> None:
     private = texts(plan_lines(exchange(GRID[0], mechanism=noise, fraction_evaluate=1.0).run, 4, 60.0))
     assert any(noise.guarantee() in line for line in private)
     assert any(line.startswith("NOT COVERED") for line in private)
-    handed = texts(plan_lines(exchange(GRID[0], fraction_evaluate=0, hand_out=True).run, 4, 60.0))
+    handed = texts(plan_lines(exchange(GRID[0], fraction_evaluate=0, distribute=True).run, 4, 60.0))
     assert any("left out, they only get the model" in line for line in handed)
 
 
@@ -53,12 +53,12 @@ def test_every_phase_says_what_came_of_it_and_what_is_next() -> None:
     assert counts[-1] == "counts: 4 of 4 parties, 4 in all; next: selection"
     chosen = steps.run.state.results["selection"]
     listed = ", ".join(f"{choice.spec + 1} ({choice.weight:.2f})" for choice in chosen.choices)
-    assert selection[-1].startswith(f"selection: candidates {listed} of 6, decay {chosen.readouts[0].decay:.4g} (")
+    assert selection[-1].startswith(f"selection: candidates {listed} of 6, decay {chosen.scorings[0].decay:.4g} (")
     assert selection[-1].endswith("4 of 4 parties); next: evaluation")
     accuracy = steps.run.state.results["evaluation"].figures["accuracy"]
     assert evaluation[-1].startswith(f"evaluation: accuracy {accuracy:.4f} on 30 examples of 4 parties")
-    own = steps.run.state.results["evaluation"].figures["personal"]
-    found = f"with own frequencies {own['accuracy']:.4f}, worst {own['worst_party']['accuracy']:.4f}"
+    own = steps.run.state.results["evaluation"].figures["class_prior"]
+    found = f"with class prior {own['accuracy']:.4f}, worst {own['worst_party']['accuracy']:.4f}"
     assert found in evaluation[-1]
 
 
@@ -119,7 +119,7 @@ def test_levels_tell_what_needs_a_look() -> None:
     steps = exchange(GRID)
     taken = steps.step(TRAIN, failures={"3": "failed"})
     assert taken is not None
-    warned = texts(taken_lines(steps.run, taken), logging.WARNING)
+    warned = texts(result_lines(steps.run, taken), logging.WARNING)
     assert warned == ["counts: node 3: missing: failed"]
 
 
@@ -129,7 +129,7 @@ def test_a_reason_is_told_once_and_again_where_it_is_another() -> None:
     for reason in ("failed: no", "failed: no", "failed: yes"):
         taken = steps.step(TRAIN, failures={"3": reason})
         assert taken is not None
-        found += texts(taken_lines(steps.run, taken, told), logging.WARNING)
+        found += texts(result_lines(steps.run, taken, told), logging.WARNING)
     assert found == [
         "columns: node 3: missing: failed: no",
         "histograms: missing for the same reason as before: node 3",

@@ -181,7 +181,7 @@ def test_the_model_may_be_handed_out_to_parties_that_send_no_figures(fails: bool
         if fails:
             raise OSError(28, "full", "/secret/model.npz")
 
-    strategy = make(fraction_evaluate=0, hand_out=True)
+    strategy = make(fraction_evaluate=0, distribute=True)
     result = strategy.start(FakeGrid(federation(2, on_model=keep)))
     assert received == [pooled()] * 2
     assert strategy.run.state.results["evaluation"].unkept == dict.fromkeys(

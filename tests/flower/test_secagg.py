@@ -39,7 +39,7 @@ from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.flower import secagg
 from flwr_flynn.flower.compat import recorddict_compat as compat
 from flwr_flynn.model.candidates import HashPlan
-from flwr_flynn.model.scoring import Readout
+from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.fakes import CLASSES, RUN, SPEC, TaskIdentity, counting, counts_of, points
@@ -388,7 +388,9 @@ def test_counts_in_clear_do_not_leave_a_party_that_wants_secure_sums() -> None:
         assert (arrays, n) == ([], 0)
         assert str(metrics[REFUSED]).startswith("node-config secure: expected a secure sum")
     # Nor what a selection would tell of them: how many samples of each class there are, and how many of them are right.
-    asked: Request[Any] = SelectionRequest(RUN, CountsOfSpecs((counts_of(*points(9)),)), ((Readout("balanced", 0.5),),))
+    asked: Request[Any] = SelectionRequest(
+        RUN, CountsOfSpecs((counts_of(*points(9)),)), ((ScoringRule("balanced", 0.5),),)
+    )
     _, n, metrics = client.evaluate(asked.arrays(), {PHASE: asked.phase, **asked.to_config()})
     assert (n, metrics.keys()) == (0, {REFUSED})
     assert str(metrics[REFUSED]).startswith("node-config secure: expected a secure sum")

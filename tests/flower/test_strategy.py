@@ -344,8 +344,8 @@ def test_the_model_is_handed_out_once() -> None:
     asked = strategy.configure_evaluate(1, NO_PARAMETERS, clients)
     assert sorted(client.cid for client, _ in asked) == ["1", "2"]
     for _, ins in asked:
-        readouts = f'[["balanced", 0.8, {strategy.model.temperature_}, 1.0]]'
-        more = {"flynn-readouts": readouts, "flynn-n-releases": 0, "flynn-tries": True, "flynn-is-refined": False}
+        scorings = f'[["balanced", 0.8, {strategy.model.temperature_}, 1.0]]'
+        more = {"flynn-scorings": scorings, "flynn-n-releases": 0, "flynn-tries": True, "flynn-is-refined": False}
         assert ins.config == {"round": 1, **counting(phase="evaluation"), **more}
         assert decoded(ins.parameters) == strategy.counts
     strategy.aggregate_evaluate(1, [(proxy, eval_res(GOOD)) for proxy, _ in asked], [])
@@ -386,7 +386,7 @@ def test_the_model_reaches_parties_that_are_to_send_nothing(fails: bool, caplog:
 
     X, y = points(9)
     proxies = [Proxy(str(i), FlyNNClient(X, y, X_test=X, y_test=y, name=f"p{i}", on_model=keep)) for i in range(3)]
-    strategy = make(fraction_evaluate=0, hand_out=True)
+    strategy = make(fraction_evaluate=0, distribute=True)
     assert strategy.num_rounds == 1
     server = Server(client_manager=manager(*proxies), strategy=strategy)
     with caplog.at_level(logging.INFO, logger="flwr"):
@@ -429,16 +429,16 @@ def test_confusion_matrices_are_added_up() -> None:
     }
 
 
-def test_results_with_own_frequencies_are_beside_those_of_the_model() -> None:
+def test_results_with_class_prior_are_beside_those_of_the_model() -> None:
     res = eval_res(GOOD)
     matrices = [np.array(GOOD), np.array([[3, 0, 0], [0, 3, 0], [0, 0, 4]])]
     res.metrics[STATISTIC] = codec.join(codec.write_tensors(matrices))
     strategy = counted()
     loss, metrics = tried(strategy, [(Proxy("1"), res), (Proxy("2"), eval_res(BAD)), (Proxy("3"), eval_res(None, 0))])
     assert loss == 1 - metrics["accuracy"] == 1 - 10 / 12
-    assert metrics["personal_accuracy"] == 11 / 12
-    assert (metrics["personal_worst_accuracy"], metrics["worst_accuracy"]) == (0.5, 0.5)
-    assert strategy.evaluation["personal"]["sent"] == 1
+    assert metrics["class_prior_accuracy"] == 11 / 12
+    assert (metrics["class_prior_worst_accuracy"], metrics["worst_accuracy"]) == (0.5, 0.5)
+    assert strategy.evaluation["class_prior"]["sent"] == 1
 
 
 @pytest.mark.parametrize("joined", [3, "text", None, b"1234567", b"\xff" * 9, b"\x05" + bytes(7) + b"junk!"])

@@ -111,11 +111,11 @@ def test_columns_are_looked_at_and_the_members_are_selected(flower: Flower, tmp_
     assert selection["examples"] == report["columns"]["examples"] == report["examples"]
     assert report["histograms"]["examples"] == report["examples"]
     model = FlyNNClassifier.load(tmp_path / "model.npz")
-    found = [(each.readout.decay, each.readout.temperature, each.weight) for each in model.model_.members]
+    found = [(each.scoring.decay, each.scoring.temperature, each.weight) for each in model.model_.members]
     weights = [weight for _, _, weight in selection["choices"]]
     assert found == [
         (decay, temperature, weight)
-        for (_, decay, temperature), weight in zip(selection["readouts"], weights, strict=True)
+        for (_, decay, temperature), weight in zip(selection["scorings"], weights, strict=True)
     ]
     digits, test = load_dataset("digits"), held_out(1797, 0.2, 0)
     accuracy = float(

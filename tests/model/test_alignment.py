@@ -16,7 +16,7 @@ from flwr_flynn.errors import DataError, ModelFileError
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.model.alignment import Alignment, Reference
 from flwr_flynn.model.column_moments import ColumnMoments
-from flwr_flynn.model.model import Model, ModelMember, Readout
+from flwr_flynn.model.model import Model, ModelMember, ScoringRule
 from tests.raising import raises
 
 SPEC = HashSpec(3, 60, 2, 8, seed=1, signed=True)
@@ -166,7 +166,9 @@ ALIGNMENT = Alignment(np.array([2.0, 0.5, 1.0]), np.array([-1.0, 0.0, 3.0]))
 def model() -> Model:
     X, y = drawn([30, 20, 10])
     counts = ClassCounts.from_data(flynn_hash(SPEC), X[:, :3], y, 3)
-    return Model((ModelMember(SPEC, counts, Readout("balanced", 0.6, 0.7)),), np.array(["a", "b", "c"]), aligned=True)
+    return Model(
+        (ModelMember(SPEC, counts, ScoringRule("balanced", 0.6, 0.7)),), np.array(["a", "b", "c"]), aligned=True
+    )
 
 
 def test_a_model_with_an_alignment_aligns_what_it_looks_at(model: Model) -> None:

@@ -11,10 +11,10 @@ from sklearn.datasets import load_iris
 
 from flwr_flynn import ClassCounts, FlyHash, HashPlan, HashSpec
 from flwr_flynn.errors import ConfigError, DataError, SpecError
-from flwr_flynn.model.candidates import candidate_readouts, row_weights, typical_counts
+from flwr_flynn.model.candidates import candidate_scorings, row_weights, typical_counts
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import SCALINGS, ColumnMoments
-from flwr_flynn.model.scoring import Readout
+from flwr_flynn.model.scoring import ScoringRule
 from tests.raising import raises
 from tests.strategies import FINGERPRINT, counted, hashes
 
@@ -233,10 +233,10 @@ def test_ranges_may_be_arrays_and_empty():
 
 def test_a_given_decay_leaves_no_choice():
     counts = ClassCounts.from_data(FlyHash(HashSpec(4, 100, 2, 5, 0)), X, Y, 3)
-    assert candidate_readouts(counts, "novelty", 0.5) == [Readout("novelty", 0.5)]
-    assert len(candidate_readouts(counts, "bayes")) == 1
+    assert candidate_scorings(counts, "novelty", 0.5) == [ScoringRule("novelty", 0.5)]
+    assert len(candidate_scorings(counts, "bayes")) == 1
     with pytest.raises(ConfigError) as raised:
-        candidate_readouts(counts, "novelty", "best")
+        candidate_scorings(counts, "novelty", "best")
     assert raised.value.field == "decay"
 
 

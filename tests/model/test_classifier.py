@@ -30,7 +30,7 @@ from flwr_flynn.model.candidates import HashPlan, decay_grid, suggest_decay
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.leave_one_out import TEMPERATURES
-from flwr_flynn.model.model import Model, ModelMember, Readout
+from flwr_flynn.model.model import Model, ModelMember, ScoringRule
 from flwr_flynn.model.scoring import RULES
 from tests import oracle
 from tests.raising import raises
@@ -586,7 +586,7 @@ def test_counts_from_elsewhere():
     assert clone(auto).fit(X, Y).counts_ == counts
 
 
-def test_a_model_becomes_a_classifier_whose_readout_stays():
+def test_a_model_becomes_a_classifier_whose_scoring_stays():
     given = fitted(rule="novelty", decay=0.6, temperature=0.3)
     made = FlyNNClassifier.from_model(given.model_)
     assert made.model_ is given.model_
@@ -609,7 +609,7 @@ def test_a_model_becomes_a_classifier_whose_readout_stays():
         with pytest.raises(DataError) as raised:
             getattr(two, name)
         assert (raised.value.field, raised.value.got) == ("members", "2")
-    bare = ModelMember(SPEC, member.counts, Readout("bayes", 0.5))
+    bare = ModelMember(SPEC, member.counts, ScoringRule("bayes", 0.5))
     assert FlyNNClassifier.from_model(Model((bare,), LABELS)).temperature_ == SPEC.hash_nnz / 2
 
 

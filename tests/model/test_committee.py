@@ -20,11 +20,11 @@ from sklearn.datasets import load_digits, make_classification
 from flwr_flynn import ClassCounts, FlyNNClassifier, HashPlan, HashSpec
 from flwr_flynn.errors import CountsError, DataError, SpecError
 from flwr_flynn.hashing.flyhash import flynn_hash
-from flwr_flynn.model.candidates import candidate_readouts, suggest_decay
+from flwr_flynn.model.candidates import candidate_scorings, suggest_decay
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.leave_one_out import leave_one_out_tables
-from flwr_flynn.model.model import Model, ModelMember, Readout
+from flwr_flynn.model.model import Model, ModelMember, ScoringRule
 from flwr_flynn.model.scoring import RULES, class_novelty, class_scores
 from flwr_flynn.model.selection import N_LEFT_OUT, best_temperature, choose
 from flwr_flynn.model.subsample import kept
@@ -54,8 +54,10 @@ READOUTS = {
 
 def committee(points=X, codes=CODES, rule="balanced", weights=WEIGHTS, n_classes=3):
     members = [
-        ModelMember(spec, ClassCounts.from_data(flynn_hash(spec), points, codes, n_classes), Readout(*readout), weight)
-        for spec, readout, weight in zip(SPECS, READOUTS[rule], weights, strict=True)
+        ModelMember(
+            spec, ClassCounts.from_data(flynn_hash(spec), points, codes, n_classes), ScoringRule(*scoring), weight
+        )
+        for spec, scoring, weight in zip(SPECS, READOUTS[rule], weights, strict=True)
     ]
     return Model(tuple(members), LABELS[:n_classes])
 
@@ -64,11 +66,11 @@ def oracle_scores(model, points):
     """Weighted sum of log-softmaxes of the members' log odds over their temperatures."""
     total = np.zeros((len(points), len(model.classes)))
     for member in model.members:
-        scores = class_scores(member.counts, member.hash.active(points), member.readout)
-        if member.readout.rule != "bayes":
+        scores = class_scores(member.counts, member.hash.active(points), member.scoring)
+        if member.scoring.rule != "bayes":
             scores = scores / 4096 - np.log(np.exp(-scores) / member.spec.hash_nnz + 0.1)
-        suggested = member.spec.hash_nnz / 2 if member.readout.rule == "bayes" else 0.2
-        temperature = suggested if member.readout.temperature is None else member.readout.temperature
+        suggested = member.spec.hash_nnz / 2 if member.scoring.rule == "bayes" else 0.2
+        temperature = suggested if member.scoring.temperature is None else member.scoring.temperature
         total += member.weight * log_softmax(scores / temperature, axis=1)
     return total
 
@@ -85,7 +87,7 @@ def test_scores_agree_with_the_oracle(rule):
     assert_array_equal(model.log_odds(expected), expected)
     assert model.temperature == 1.0
     novelty = sum(
-        member.weight * class_novelty(member.counts, member.hash.active(points), member.readout.decay)
+        member.weight * class_novelty(member.counts, member.hash.active(points), member.scoring.decay)
         for member in model.members
     )
     assert_allclose(model.novelty(points), novelty, rtol=1e-12)
@@ -129,7 +131,7 @@ def test_two_classes_have_one_decision():
 @pytest.mark.parametrize("temperature", [1e-300, 1e300])
 def test_no_temperature_makes_probabilities_of_nothing(temperature):
     members = [
-        replace(member, readout=replace(member.readout, temperature=temperature)) for member in committee().members
+        replace(member, scoring=replace(member.scoring, temperature=temperature)) for member in committee().members
     ]
     probabilities = FlyNNClassifier.from_model(Model(tuple(members), LABELS)).predict_proba(X)
     assert np.isfinite(probabilities).all()
@@ -143,10 +145,10 @@ def test_a_member_alone_is_as_before(rule):
     active = member.hash.active(X)
     for weight in (1.0, 0.25):
         model = Model((replace(member, weight=weight),), LABELS)
-        assert_array_equal(model.scores(X), class_scores(member.counts, active, member.readout))
-        assert_allclose(model.novelty(X), class_novelty(member.counts, active, member.readout.decay), rtol=1e-15)
+        assert_array_equal(model.scores(X), class_scores(member.counts, active, member.scoring))
+        assert_allclose(model.novelty(X), class_novelty(member.counts, active, member.scoring.decay), rtol=1e-15)
         assert model.sha256() == Model((member,), LABELS).sha256()
-        assert model.temperature == member.readout.temperature
+        assert model.temperature == member.scoring.temperature
         assert model.fingerprint == member.hash.fingerprint
 
 
@@ -217,7 +219,7 @@ def test_fit_of_a_committee_learns_and_forgets():
         (member.spec, member.counts, member.weight) for member in whole.members
     ]
     for member in model.model_.members:  # "auto" is suggested anew, as for a model of one
-        assert member.readout.decay == suggest_decay(member.counts)
+        assert member.scoring.decay == suggest_decay(member.counts)
     merged = FlyNNClassifier(**parameters).fit(X, Y)
     assert counts_of(merged.merge(FlyNNClassifier(**parameters).fit(X, Y))) == [
         member.counts + member.counts for member in whole.members
@@ -283,7 +285,7 @@ def fit_by_parties(X, y, n_classes, party_of, **parameters):
     specs = plan.specs(moments, histograms)
     counts = [counts_by_parties(spec, X, y, n_classes, parties) for spec in specs]
     sizes = counts[0].n_per_class
-    readouts = [candidate_readouts(each) for each in counts]
+    scorings = [candidate_scorings(each) for each in counts]
     left_out = [kept(X[p], y[p], sizes, N_LEFT_OUT) for p in parties]
 
     def tables(spec, counts, candidates):
@@ -294,14 +296,14 @@ def fit_by_parties(X, y, n_classes, party_of, **parameters):
         parts = [leave_one_out_tables(counts, [batch], candidates) for batch in batches]
         return sum(part.correct for part in parts), sum(part.log_losses for part in parts)
 
-    results = [tables(*parts) for parts in zip(specs, counts, readouts, strict=True)]
+    results = [tables(*parts) for parts in zip(specs, counts, scorings, strict=True)]
     asked = sum_of(np.bincount(y[p][mask], minlength=n_classes) for p, mask in zip(parties, left_out, strict=True))
     members = []
     for choice in choose([correct for correct, _ in results], asked, plan.max_members):
         index = choice.spec
-        temperature = best_temperature(results[index][1][choice.readout])
-        readout = replace(readouts[index][choice.readout], temperature=temperature)
-        members.append(ModelMember(specs[index], counts[index], readout, choice.weight))
+        temperature = best_temperature(results[index][1][choice.scoring])
+        scoring = replace(scorings[index][choice.scoring], temperature=temperature)
+        members.append(ModelMember(specs[index], counts[index], scoring, choice.weight))
     return Model(tuple(members), np.arange(n_classes))
 
 

@@ -18,7 +18,7 @@ from flwr_flynn.errors import CountsError, DataError
 from flwr_flynn.model.candidates import decay_grid, suggest_decay
 from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.leave_one_out import left_out_scores
-from flwr_flynn.model.scoring import Readout, class_scores
+from flwr_flynn.model.scoring import ScoringRule, class_scores
 from tests import oracle
 from tests.raising import raises
 
@@ -209,7 +209,7 @@ def test_foreign_samples_cannot_be_left_out():
     counts = ClassCounts.from_active(HASHER, active[:2], [0, 1], 2)
     for bits, y in [(active[2:], [0]), (active[:1], [1]), (active[[0, 0]], [0, 0])]:
         with pytest.raises(DataError) as raised:
-            list(left_out_scores(counts, bits, y, [Readout("balanced", 0.5)]))
+            list(left_out_scores(counts, bits, y, [ScoringRule("balanced", 0.5)]))
         assert (raised.value.field, raised.value.expected) == ("active, y", "samples that are in the counts")
 
 
@@ -228,7 +228,7 @@ def test_class_indices_are_checked(y):
     counts = ClassCounts.from_active(HASHER, active, [0], 2)
     for act in (
         lambda: ClassCounts.from_active(HASHER, active, y, 2),
-        lambda: list(left_out_scores(counts, active, y, [Readout("balanced", 0.5)])),
+        lambda: list(left_out_scores(counts, active, y, [ScoringRule("balanced", 0.5)])),
     ):
         with pytest.raises(DataError) as raised:
             act()
@@ -242,7 +242,7 @@ def test_suggested_decays_can_be_used(rule, copies):
     grid = decay_grid(counts, rule)
     assert suggest_decay(counts, rule) == grid[0]
     assert all(0 < decay < 1 for decay in grid)
-    assert np.isfinite([class_scores(counts, [[0, 1]], Readout(rule, decay)) for decay in grid]).all()
+    assert np.isfinite([class_scores(counts, [[0, 1]], ScoringRule(rule, decay)) for decay in grid]).all()
 
 
 @pytest.mark.parametrize("signed", [False, True])

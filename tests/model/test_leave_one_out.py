@@ -10,9 +10,10 @@ from numpy.testing import assert_array_equal
 
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn.errors import DataError
-from flwr_flynn.model import leave_one_out, scoring
+from flwr_flynn.model import leave_one_out
+from flwr_flynn.model import scoring as scoring_module
 from flwr_flynn.model.leave_one_out import TEMPERATURES, hashed_batches, leave_one_out_tables, left_out_scores
-from flwr_flynn.model.scoring import RULES, Readout, class_scores, log_odds
+from flwr_flynn.model.scoring import RULES, ScoringRule, class_scores, log_odds
 from tests.strategies import FINGERPRINT, counted, hashes, training_sets
 
 decays = st.one_of(st.sampled_from([0.0, 0.5, 0.8, 0.999999]), st.floats(1e-9, 0.9999))
@@ -25,14 +26,14 @@ def retrained(active, y, n_classes, hash_dim, decays, rule):
         rest = np.arange(len(y)) != p
         model = counted(active[rest], y[rest], n_classes, hash_dim)
         for d, decay in enumerate(decays):
-            matrices[d, y[p], class_scores(model, active[p : p + 1], Readout(rule, decay))[0].argmax()] += 1
+            matrices[d, y[p], class_scores(model, active[p : p + 1], ScoringRule(rule, decay))[0].argmax()] += 1
     return matrices
 
 
 def left_out(counts, active, y, decays, rule):
     """Confusion matrices, (D, L, L), of the predictions by leave-one-out."""
     matrices = np.zeros((len(decays), counts.n_classes, counts.n_classes), np.int64)
-    for k, true, scores in left_out_scores(counts, active, y, [Readout(rule, decay) for decay in decays]):
+    for k, true, scores in left_out_scores(counts, active, y, [ScoringRule(rule, decay) for decay in decays]):
         np.add.at(matrices[k], (true, scores.argmax(axis=1)), 1)
     return matrices
 
@@ -77,7 +78,7 @@ def test_leave_one_out_of_some_points():
 def test_tables_of_parties_add_to_the_tables_of_the_pool(training, gammas, rule, data):
     active, y, n_classes, hash_dim = training
     counts = counted(active, y, n_classes, hash_dim)
-    candidates = [Readout(rule, gamma) for gamma in gammas]
+    candidates = [ScoringRule(rule, gamma) for gamma in gammas]
     pooled = leave_one_out_tables(counts, [(active, y)], candidates)
     party = np.array(data.draw(st.lists(st.integers(0, 2), min_size=len(y), max_size=len(y))), int)
     parts = [leave_one_out_tables(counts, [(active[party == k], y[party == k])], candidates) for k in range(3)]
@@ -93,12 +94,12 @@ def test_tables_of_parties_add_to_the_tables_of_the_pool(training, gammas, rule,
 def test_log_losses_are_those_of_retrained_models(rule):
     rng = np.random.default_rng(8)
     active, y = hashes(rng, 40, 30, 6), rng.integers(0, 3, 40)
-    table = leave_one_out_tables(counted(active, y, 3, 30), [(active, y)], [Readout(rule, 0.7)]).log_losses[0]
+    table = leave_one_out_tables(counted(active, y, 3, 30), [(active, y)], [ScoringRule(rule, 0.7)]).log_losses[0]
     expected = np.zeros(len(TEMPERATURES))
     for p in range(len(y)):
         rest = np.arange(len(y)) != p
         model = counted(active[rest], y[rest], 3, 30)
-        (odds,) = log_odds(class_scores(model, active[p : p + 1], Readout(rule, 0.7)), 6, rule)
+        (odds,) = log_odds(class_scores(model, active[p : p + 1], ScoringRule(rule, 0.7)), 6, rule)
         for t, temperature in enumerate(TEMPERATURES):
             shifted = (odds - odds.max()) / temperature
             expected[t] += min(np.log(np.exp(shifted).sum()) - shifted[y[p]], 64.0)
@@ -110,9 +111,9 @@ def test_blocks_and_batches_do_not_show(monkeypatch):
     hasher = FlyHash(HashSpec(4, 64, 2, 16, seed=1, signed=True))
     X, y = rng.normal(size=(200, 4)), rng.integers(0, 5, 200)
     counts = ClassCounts.from_data(hasher, X, y, 5)
-    candidates = [Readout(rule, decay) for rule in RULES for decay in (0.0, 0.7, 0.999)]
+    candidates = [ScoringRule(rule, decay) for rule in RULES for decay in (0.0, 0.7, 0.999)]
     expected = leave_one_out_tables(counts, [(hasher.active(X), y)], candidates)
-    monkeypatch.setattr(scoring, "BLOCK", 7)
+    monkeypatch.setattr(scoring_module, "BLOCK", 7)
     monkeypatch.setattr(leave_one_out, "HELD", 300)
     done = []
     found = leave_one_out_tables(counts, hashed_batches(hasher, X, y, progress=done.append), candidates)

@@ -9,13 +9,13 @@ import pytest
 
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn.errors import DataError, SpecError
-from flwr_flynn.model.model import Model, ModelMember, Readout
+from flwr_flynn.model.model import Model, ModelMember, ScoringRule
 from flwr_flynn.model.scoring import class_novelty, class_scores
 
 SPEC = HashSpec(n_features=2, hash_dim=16, row_nnz=1, hash_nnz=3, seed=1)
 HASHER = FlyHash(SPEC)
 COUNTS = ClassCounts.from_data(HASHER, [[1.0, 0.0], [0.0, 1.0]], [0, 1], 2)
-READOUT = Readout("balanced", 0.5, 0.2)
+READOUT = ScoringRule("balanced", 0.5, 0.2)
 MEMBER = ModelMember(SPEC, COUNTS, READOUT)
 OTHER = HashSpec(n_features=3, hash_dim=16, row_nnz=1, hash_nnz=3, seed=1)
 
@@ -33,7 +33,7 @@ def test_a_member_reads_its_counts():
         ({"spec": HashSpec(**(SPEC.to_dict() | {"seed": 2}))}, "counts"),
         ({"spec": None}, "spec"),
         ({"counts": np.zeros((2, 16))}, "counts"),
-        ({"readout": ("balanced", 0.5)}, "readout"),
+        ({"scoring": ("balanced", 0.5)}, "scoring"),
     ],
 )
 def test_members_that_do_not_fit_together_are_refused(change, field):
@@ -83,7 +83,7 @@ def test_a_model_is_immutable_and_identified_by_its_contents():
         two,
         Model((MEMBER,), ["b", "a"], ["p", "q"]),
         Model((MEMBER,), ["a", "b"]),
-        Model((replace(MEMBER, readout=Readout("balanced", 0.5, 0.3)),), ["a", "b"], ["p", "q"]),
+        Model((replace(MEMBER, scoring=ScoringRule("balanced", 0.5, 0.3)),), ["a", "b"], ["p", "q"]),
         Model((replace(MEMBER, counts=COUNTS + COUNTS),), ["a", "b"], ["p", "q"]),
     ]
     assert len({each.sha256() for each in (model, *others)}) == 6

@@ -49,7 +49,7 @@ def test_models_come_back_from_files(rule, max_members, tmp_path):
     assert len(members) == max_members
     model.save(tmp_path / "first")
     loaded = FlyNNClassifier.load(tmp_path / "first")
-    assert loaded.model_.members == members  # specs, counts, readouts and weights
+    assert loaded.model_.members == members  # specs, counts, scorings and weights
     assert loaded.model_.sha256() == model.model_.sha256()
     if max_members == 1:
         assert loaded.counts_ == model.counts_

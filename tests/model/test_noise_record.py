@@ -18,7 +18,7 @@ from flwr_flynn.errors import CountsError
 from flwr_flynn.model.candidates import decay_grid, suggest_decay
 from flwr_flynn.model.leave_one_out import leave_one_out_tables
 from flwr_flynn.model.noise_record import Release, combine, denoised, release_name, variance
-from flwr_flynn.model.scoring import Readout, class_novelty, class_scores
+from flwr_flynn.model.scoring import ScoringRule, class_novelty, class_scores
 from tests.raising import raises
 
 FINGERPRINT = 64 * "0"
@@ -97,7 +97,7 @@ def test_whatever_the_noise_counts_can_be_read_out(rule, scale, selected):
         counts = noisy(array * scale, 0, 16.0 * scale**2, selected=selected)
         decays = decay_grid(counts, rule)
         assert all(0 < decay < 1 for decay in decays)
-        assert all(np.isfinite(class_scores(counts, [[0, 1]], Readout(rule, decay))).all() for decay in decays)
+        assert all(np.isfinite(class_scores(counts, [[0, 1]], ScoringRule(rule, decay))).all() for decay in decays)
         assert np.isfinite(class_novelty(counts, [[0, 1]], decays[0])).all()
 
 
@@ -123,7 +123,7 @@ def test_more_noise_makes_exponents_smaller():
 def test_what_noisy_counts_cannot_do():
     counts = noisy([[5, 2, -2], [-3, 0, -2]], 0)
     with raises(CountsError, field="leave_one_out", expected="counts without noise"):
-        leave_one_out_tables(counts, [([[0, 1]], [0])], [Readout("balanced", 0.5)])
+        leave_one_out_tables(counts, [([[0, 1]], [0])], [ScoringRule("balanced", 0.5)])
     with raises(CountsError, field="array", expected="counts of at least 0"):
         plain(counts.array)
     for beyond in (2**62, -(2**63)):

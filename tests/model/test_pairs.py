@@ -19,7 +19,7 @@ from flwr_flynn import FlyNNClassifier, HashSpec
 from flwr_flynn.errors import ConfigError, CountsError, DataError
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.model.leave_one_out import LOSS_UNIT, TEMPERATURES, LeaveOneOutTables
-from flwr_flynn.model.pair_readout import LARGEST_WEIGHT, MOST_ROWS, UNIT, PairReadout, checked_pair_specs, responses
+from flwr_flynn.model.pair_scoring import LARGEST_WEIGHT, MOST_ROWS, UNIT, PairScoring, checked_pair_specs, responses
 from flwr_flynn.model.pairs import PairFit, PairSums, learn_pairs, pair_specs
 from tests.raising import raises
 
@@ -31,7 +31,7 @@ SPECS = (
 )
 SUMS = PairSums.from_data(SPECS, X, Y, 3)
 FIT = PairFit.of(SUMS)
-READOUT = PairReadout(SPECS, FIT.weights, FIT.bias, TEMPERATURES[20], 0.5)
+READOUT = PairScoring(SPECS, FIT.weights, FIT.bias, TEMPERATURES[20], 0.5)
 
 
 # ---- hashes
@@ -86,7 +86,7 @@ def test_sums_of_the_parts_of_any_split_add_up(parties: list[int]) -> None:
 
 def test_batches_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     tables = FIT.tables(SPECS, X, Y)
-    for module in ("pairs", "pair_readout"):
+    for module in ("pairs", "pair_scoring"):
         monkeypatch.setattr(f"flwr_flynn.model.{module}.BATCH", 28)
     done: list[int] = []
     assert PairSums.from_data(SPECS, X, Y, 3, progress=done.append) == SUMS
@@ -148,7 +148,7 @@ def test_tables_are_those_of_the_written_rule() -> None:
 def test_no_samples_give_no_scores_and_a_class_without_samples_is_never_right() -> None:
     nothing = PairFit.of(PairSums.zeros(48, 3))
     assert not nothing.weights.any()
-    assert nothing.readout(SPECS, np.zeros(3, np.int64), nothing.tables(SPECS, X[:0], Y[:0]), None) is None
+    assert nothing.scoring(SPECS, np.zeros(3, np.int64), nothing.tables(SPECS, X[:0], Y[:0]), None) is None
     assert learn_pairs(SPECS, X[:0], Y[:0], 3, None) is None
     found = learn_pairs(SPECS, X, Y, 5, 0.5)
     assert found is not None
@@ -169,7 +169,7 @@ def test_the_better_side_has_more_weight(accuracy: float | None, share: float) -
     correct = np.tile([[90, 90, 90]], (33, 1))
     losses = np.arange(33)[None] + 5
     tables = LeaveOneOutTables(correct, losses)
-    found = FIT.readout(SPECS, np.full(3, 100), tables, accuracy)
+    found = FIT.scoring(SPECS, np.full(3, 100), tables, accuracy)
     assert found is not None
     assert found.accuracy == 0.9
     assert found.temperature == TEMPERATURES[0]
@@ -230,27 +230,27 @@ def test_small_classes_are_not_flattered() -> None:
 
 def test_samples_are_left_out_as_they_were_tried() -> None:
     tables = FIT.tables(SPECS, X, Y)
-    readout = FIT.readout(SPECS, SUMS.n_per_class, tables, 0.8)
-    assert readout is not None
+    scoring = FIT.scoring(SPECS, SUMS.n_per_class, tables, 0.8)
+    assert scoring is not None
     best = int(np.argmin(tables.log_losses[0]))
-    odds = readout.left_out(X, Y, SUMS.n_per_class)
+    odds = scoring.left_out(X, Y, SUMS.n_per_class)
     right = odds.argmax(axis=1) == Y
     assert_array_equal(np.bincount(Y[right], minlength=3), tables.correct[best])
     losses = -log_softmax(odds, axis=1)[np.arange(len(Y)), Y]
     assert_allclose(losses.sum(), tables.log_losses[0, best] * LOSS_UNIT, atol=len(Y) * LOSS_UNIT)
-    assert_array_equal(readout.leverages, FIT.leverages)
+    assert_array_equal(scoring.leverages, FIT.leverages)
 
 
 def test_samples_that_are_left_out_score_about_as_by_training_without_them() -> None:
-    readout = FIT.readout(SPECS, SUMS.n_per_class, FIT.tables(SPECS, X, Y), 0.8)
-    assert readout is not None
-    own, whole, nearer = readout.left_out(X, Y, SUMS.n_per_class), readout.log_odds(X), []
+    scoring = FIT.scoring(SPECS, SUMS.n_per_class, FIT.tables(SPECS, X, Y), 0.8)
+    assert scoring is not None
+    own, whole, nearer = scoring.left_out(X, Y, SUMS.n_per_class), scoring.log_odds(X), []
     for i in range(40):
         rest = np.arange(len(Y)) != i
         sums = PairSums.from_data(SPECS, X[rest], Y[rest], 3)
         fit = PairFit.of(sums)
         scores = responses(SPECS, X[i : i + 1]) @ fit.weights.astype(np.int64) + fit.bias
-        retrained = log_softmax(scores[0] * UNIT / readout.temperature - fit.log_shares)
+        retrained = log_softmax(scores[0] * UNIT / scoring.temperature - fit.log_shares)
         left_out, with_it = (log_softmax(each[i])[Y[i]] - retrained[Y[i]] for each in (own, whole))
         nearer.append(abs(left_out) <= abs(with_it) + 1e-9)
     assert np.mean(nearer) > 0.75
@@ -274,12 +274,12 @@ def test_samples_that_are_left_out_score_about_as_by_training_without_them() -> 
     ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_a_readout_that_cannot_be_is_refused(changes: dict) -> None:
+def test_a_scoring_that_cannot_be_is_refused(changes: dict) -> None:
     with raises(DataError):
         replace(READOUT, **changes)
 
 
-def test_equal_readouts_have_equal_digests() -> None:
+def test_equal_scorings_have_equal_digests() -> None:
     assert READOUT.sha256() == replace(READOUT, weights=READOUT.weights.copy()).sha256()
     others = [{"share": 0.25}, {"temperature": 1.0}, {"bias": FIT.bias + 1}, {"weights": wrong_weights(5)}]
     digests = {replace(READOUT, **each).sha256() for each in others} | {READOUT.sha256()}

@@ -13,9 +13,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from flwr_flynn import ClassCounts
 from flwr_flynn.errors import ConfigError, DataError
-from flwr_flynn.model import scoring
+from flwr_flynn.model import scoring as scoring_module
 from flwr_flynn.model.candidates import suggest_decay
-from flwr_flynn.model.scoring import RULES, Readout, class_novelty, class_scores
+from flwr_flynn.model.scoring import RULES, ScoringRule, class_novelty, class_scores
 from tests.strategies import FINGERPRINT, counted, hashes, training_sets
 
 WIDE = Context(prec=50, Emin=-(10**17), Emax=10**17)
@@ -57,7 +57,7 @@ def test_scores_are_the_formula(training, decay, rule):
     active, y, n_classes, hash_dim = training
     counts = counted(active, y, n_classes, hash_dim)
     points = hashes(np.random.default_rng(0), 6, hash_dim, active.shape[1])
-    scores = class_scores(counts, points, Readout(rule, decay))
+    scores = class_scores(counts, points, ScoringRule(rule, decay))
     assert scores.shape == (6, n_classes)
     assert_allclose(scores, naive_scores(counts, points, decay, rule), rtol=1e-12, atol=2**-36)
 
@@ -79,7 +79,7 @@ def test_novelty_is_the_papers(training, decay):
 def test_no_count_underflows(decay, size, rule):
     counts = ClassCounts([[size, size, 0], [size - 1, size, 1]], hash_nnz=2, spec_fingerprint=FINGERPRINT)
     points = np.array([[0, 1], [0, 2], [1, 2]])
-    scores = class_scores(counts, points, Readout(rule, decay))
+    scores = class_scores(counts, points, ScoringRule(rule, decay))
     assert np.isfinite(scores).all()
     assert_allclose(scores, naive_scores(counts, points, decay, rule), rtol=1e-12, atol=2**-36)
 
@@ -88,13 +88,13 @@ def test_no_count_underflows(decay, size, rule):
 @pytest.mark.parametrize("rule", ["balanced", "novelty"])
 def test_one_point_more_makes_a_difference_at_any_count(decay, rule):
     counts = ClassCounts([[10**12, 0, 0], [10**12 - 1, 1, 0]], hash_nnz=1, spec_fingerprint=FINGERPRINT)
-    (scores,) = class_scores(counts, [[0]], Readout(rule, decay))
+    (scores,) = class_scores(counts, [[0]], ScoringRule(rule, decay))
     assert scores[0] > scores[1]
 
 
 def test_no_decay_counts_the_new_bits():
     counts = ClassCounts([[3, 3, 3, 0], [3, 3, 2, 1], [3, 2, 1, 3]], hash_nnz=3, spec_fingerprint=FINGERPRINT)
-    scores = class_scores(counts, [[0, 1, 2], [0, 1, 3]], Readout("novelty", 0.0))
+    scores = class_scores(counts, [[0, 1, 2], [0, 1, 3]], ScoringRule("novelty", 0.0))
     assert_allclose(scores, [[np.log(2), np.log(2), np.log(2)], [0, np.log(2), np.log(2)]], atol=2**-36)
 
 
@@ -105,12 +105,12 @@ def test_a_score_does_not_depend_on_its_company(rule, decay, monkeypatch):
     active, y = hashes(rng, 200, 64, 16), rng.integers(0, 5, 200)
     counts = counted(active, y, 5, 64)
     points = hashes(rng, 50, 64, 16)
-    together = class_scores(counts, points, Readout(rule, decay))
-    alone = [class_scores(counts, points[p : p + 1], Readout(rule, decay)) for p in range(50)]
+    together = class_scores(counts, points, ScoringRule(rule, decay))
+    alone = [class_scores(counts, points[p : p + 1], ScoringRule(rule, decay)) for p in range(50)]
     assert_array_equal(together, np.concatenate(alone))
     assert_array_equal(class_novelty(counts, points, decay)[:1], class_novelty(counts, points[:1], decay))
-    monkeypatch.setattr(scoring, "BLOCK", 7)
-    assert_array_equal(together, class_scores(counts, points, Readout(rule, decay)))
+    monkeypatch.setattr(scoring_module, "BLOCK", 7)
+    assert_array_equal(together, class_scores(counts, points, ScoringRule(rule, decay)))
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.3, 0.9, 0.99])
@@ -118,7 +118,7 @@ def test_rules_agree_on_classes_of_equal_size(decay):
     rng = np.random.default_rng(3)
     active, y = hashes(rng, 40, 32, 6), np.arange(40) % 4
     counts = counted(active, y, 4, 32)
-    assert_array_equal(*(class_scores(counts, active, Readout(rule, decay)) for rule in ("balanced", "novelty")))
+    assert_array_equal(*(class_scores(counts, active, ScoringRule(rule, decay)) for rule in ("balanced", "novelty")))
     assert suggest_decay(counts, "balanced") == suggest_decay(counts, "novelty")
 
 
@@ -129,7 +129,7 @@ def test_balanced_rules_do_not_care_for_the_number_of_copies(rule):
     copied = ClassCounts(counts.array * [[100], [1]], hash_nnz=6, spec_fingerprint=FINGERPRINT)
     points = hashes(rng, 200, 32, 6)
     once, often = (
-        class_scores(c, points, Readout(rule, 0.9 ** (20 / c.n_examples))).argmax(axis=1) for c in (counts, copied)
+        class_scores(c, points, ScoringRule(rule, 0.9 ** (20 / c.n_examples))).argmax(axis=1) for c in (counts, copied)
     )
     agreement = (once == often).mean()
     assert agreement < 0.9 if rule == "novelty" else agreement > 0.9
@@ -144,7 +144,7 @@ def test_classes_that_the_formula_ranks_alike_tie(decay, rule):
         row = rng.integers(0, 50, 40)
         rows = np.array([np.concatenate([half, 50 - half]) for half in (row, rng.permutation(row))])
         counts = ClassCounts(rows, hash_nnz=40, spec_fingerprint=FINGERPRINT)
-        ((first, second),) = class_scores(counts, np.arange(40)[None], Readout(rule, decay))
+        ((first, second),) = class_scores(counts, np.arange(40)[None], ScoringRule(rule, decay))
         assert first == second
 
 
@@ -152,7 +152,9 @@ def test_classes_that_the_formula_ranks_alike_tie(decay, rule):
 def test_an_empty_class_never_wins(rule):
     counts = ClassCounts([[0, 0, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0]], hash_nnz=2, spec_fingerprint=FINGERPRINT)
     for decay in (0.0, 0.5, 0.999999):
-        scores = class_scores(counts, [[2, 3], [0, 1]], Readout(rule, decay))  # the first point is new to every class
+        scores = class_scores(
+            counts, [[2, 3], [0, 1]], ScoringRule(rule, decay)
+        )  # the first point is new to every class
         assert_array_equal(scores.argmax(axis=1), 1)
         assert_array_equal(scores[:, 0], scores[:, 1] - 1)
 
@@ -160,25 +162,25 @@ def test_an_empty_class_never_wins(rule):
 @pytest.mark.parametrize("rule", RULES)
 def test_without_any_points_the_first_class_wins(rule):
     counts = ClassCounts(np.zeros((3, 4), int), hash_nnz=2, spec_fingerprint=FINGERPRINT)
-    scores = class_scores(counts, [[2, 3]], Readout(rule, 0.5))
+    scores = class_scores(counts, [[2, 3]], ScoringRule(rule, 0.5))
     assert np.isfinite(scores).all()
     assert_array_equal(scores, scores[0, 0])
 
 
 def test_log_odds_keep_the_order_of_scores():
     scores = np.unique((np.random.default_rng(0).normal(size=10**4) ** 4 * 20 - np.log(32)).round(9))
-    for rule in scoring.RULES:
-        odds = scoring.log_odds(scores[None], 32, rule)[0]
+    for rule in scoring_module.RULES:
+        odds = scoring_module.log_odds(scores[None], 32, rule)[0]
         assert (np.diff(odds) > 0).all()
     close = 40 + np.arange(20) / 2**36  # scores are multiples of this
-    assert (np.diff(scoring.log_odds(close[None], 32, "balanced")) > 0).all()
-    assert_array_equal(scoring.log_odds(np.array([[-np.inf, 0.0]]), 32, "balanced")[0, 0], -np.inf)
+    assert (np.diff(scoring_module.log_odds(close[None], 32, "balanced")) > 0).all()
+    assert_array_equal(scoring_module.log_odds(np.array([[-np.inf, 0.0]]), 32, "balanced")[0, 0], -np.inf)
 
 
 @pytest.mark.parametrize("decay", [1, 1.0, -0.1, math.nan, math.inf, "0.5", None, True])
 def test_the_decay_is_checked(decay):
     counts = ClassCounts([[1, 1]], hash_nnz=2, spec_fingerprint=FINGERPRINT)
-    for act in (lambda: Readout("novelty", decay), lambda: class_novelty(counts, [[0, 1]], decay)):
+    for act in (lambda: ScoringRule("novelty", decay), lambda: class_novelty(counts, [[0, 1]], decay)):
         with pytest.raises(ConfigError) as raised:
             act()
         assert (raised.value.field, raised.value.expected) == ("decay", "a number from 0 below 1")
@@ -187,21 +189,21 @@ def test_the_decay_is_checked(decay):
 @pytest.mark.parametrize("rule", ["best", None, ["bayes"]])
 def test_the_rule_is_checked(rule):
     with pytest.raises(ConfigError) as raised:
-        Readout(rule, 0.5)
+        ScoringRule(rule, 0.5)
     assert (raised.value.field, raised.value.expected) == ("rule", "one of balanced, novelty, bayes")
 
 
 @pytest.mark.parametrize("temperature", [0, -1.0, math.nan, math.inf, "1", True])
 def test_the_temperature_is_checked(temperature):
     with pytest.raises(ConfigError) as raised:
-        Readout("balanced", 0.5, temperature)
+        ScoringRule("balanced", 0.5, temperature)
     assert raised.value.field == "temperature"
 
 
 def test_no_samples_no_scores():
     counts = ClassCounts(np.zeros((2, 12), int), hash_nnz=4, spec_fingerprint=FINGERPRINT)
     nothing = np.empty((0, 4), np.int32)
-    assert class_scores(counts, nothing, Readout("balanced", 0.5)).shape == (0, 2)
+    assert class_scores(counts, nothing, ScoringRule("balanced", 0.5)).shape == (0, 2)
     assert class_novelty(counts, nothing, 0.5).shape == (0, 2)
 
 
@@ -211,7 +213,7 @@ def test_no_samples_no_scores():
 def test_active_bits_are_checked(active):
     counts = ClassCounts(np.zeros((2, 12), int), hash_nnz=4, spec_fingerprint=FINGERPRINT)
     for read in (
-        lambda: class_scores(counts, active, Readout("balanced", 0.5)),
+        lambda: class_scores(counts, active, ScoringRule("balanced", 0.5)),
         lambda: class_novelty(counts, active, 0.5),
     ):
         with pytest.raises(DataError) as raised:

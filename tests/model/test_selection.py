@@ -15,7 +15,7 @@ from sklearn.metrics import log_loss
 from flwr_flynn import ClassCounts, FlyHash, FlyNNClassifier, HashPlan, HashSpec
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.model import selection
-from flwr_flynn.model.candidates import candidate_readouts
+from flwr_flynn.model.candidates import candidate_scorings
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.leave_one_out import TEMPERATURES, hashed_batches, leave_one_out_tables
@@ -35,7 +35,7 @@ def test_parties_choose_what_the_pooled_samples_choose(party_of, max_members):
         hasher = FlyHash(spec)
         counts = ClassCounts.from_data(hasher, X, Y, 3)
         sizes = counts.n_per_class
-        candidates = candidate_readouts(counts)
+        candidates = candidate_scorings(counts)
         parts = [
             leave_one_out_tables(counts, hashed_batches(hasher, X[party == k], Y[party == k]), candidates)
             for k in range(5)
@@ -46,10 +46,10 @@ def test_parties_choose_what_the_pooled_samples_choose(party_of, max_members):
     choices = choose(correct, sizes, max_members)
     assert len(members) == len(choices) == max_members
     for member, choice in zip(members, choices, strict=True):
-        readout = candidate_readouts(member.counts)[choice.readout]
+        scoring = candidate_scorings(member.counts)[choice.scoring]
         assert (member.spec, member.weight) == (SPECS[choice.spec], choice.weight)
-        assert (member.readout.rule, member.readout.decay) == (readout.rule, readout.decay)
-        assert member.readout.temperature == best_temperature(log_losses[choice.spec][choice.readout])
+        assert (member.scoring.rule, member.scoring.decay) == (scoring.rule, scoring.decay)
+        assert member.scoring.temperature == best_temperature(log_losses[choice.spec][choice.scoring])
 
 
 def test_without_a_number_of_members_the_best_is_alone():
@@ -82,7 +82,7 @@ def test_choices_are_those_of_a_plain_oracle(data):
     max_members = data.draw(st.integers(1, 6))
     chosen = choose([np.array(table) for table in tables], np.array(sizes), max_members)
     expected = oracle_choose(tables, sizes, max_members)
-    assert [(each.spec, each.readout) for each in chosen] == [each[:2] for each in expected]
+    assert [(each.spec, each.scoring) for each in chosen] == [each[:2] for each in expected]
     np.testing.assert_allclose([each.weight for each in chosen], [each[2] for each in expected], rtol=1e-12)
     weights = [each.weight for each in chosen]
     assert math.isclose(sum(weights), 1.0)
@@ -123,18 +123,18 @@ def test_members_that_leave_out_a_subsample(monkeypatch, rule):
     for member in members:
         hasher = FlyHash(member.spec)
         assert member.counts == ClassCounts.from_data(hasher, X, Y, 3)
-        readouts = candidate_readouts(member.counts, rule)
-        tables = leave_one_out_tables(member.counts, [(hasher.active(X[mask]), Y[mask])], readouts)
+        scorings = candidate_scorings(member.counts, rule)
+        tables = leave_one_out_tables(member.counts, [(hasher.active(X[mask]), Y[mask])], scorings)
         (choice,) = choose([tables.correct], np.bincount(Y[mask], minlength=3))
-        assert member.readout.decay == readouts[choice.readout].decay
-        assert member.readout.temperature == best_temperature(tables.log_losses[choice.readout])
+        assert member.scoring.decay == scorings[choice.scoring].decay
+        assert member.scoring.temperature == best_temperature(tables.log_losses[choice.scoring])
 
 
 def test_a_subsample_without_any_sample_chooses_the_first(monkeypatch):
     monkeypatch.setattr(selection, "kept", lambda X, y, n_per_class, n: np.zeros(len(y), bool))
     (member,) = fit_members(SPECS, X, Y, 3, max_members=2)[0]
-    assert (member.spec, member.weight, member.readout.temperature) == (SPECS[0], 1.0, None)
-    assert member.readout.decay == candidate_readouts(member.counts)[0].decay
+    assert (member.spec, member.weight, member.scoring.temperature) == (SPECS[0], 1.0, None)
+    assert member.scoring.decay == candidate_scorings(member.counts)[0].decay
 
 
 @pytest.mark.parametrize("rule", ["balanced", "bayes"])
@@ -151,10 +151,10 @@ def test_the_choice_is_among_hashes_of_the_size_of_the_model(rule):
         specs = HashPlan(8, 3, 300, "auto", effort=effort).specs(moments, histograms)
         hashers = [flynn_hash(spec) for spec in specs]
         counts = [ClassCounts.from_data(hasher, X, y, 3) for hasher in hashers]
-        readouts = [candidate_readouts(each, rule) for each in counts]
+        scorings = [candidate_scorings(each, rule) for each in counts]
         tables = [
             leave_one_out_tables(each, [(hasher.active(X), y)], candidates)
-            for each, hasher, candidates in zip(counts, hashers, readouts, strict=True)
+            for each, hasher, candidates in zip(counts, hashers, scorings, strict=True)
         ]
         choices = choose([table.correct for table in tables], np.bincount(y), 3)
         assert len(members) == len(choices) > 1
@@ -162,7 +162,7 @@ def test_the_choice_is_among_hashes_of_the_size_of_the_model(rule):
             assert (member.spec.hash_dim, member.spec.hash_nnz) == sizes
             assert (member.spec, member.counts, member.weight) == (specs[index], counts[index], weight)
             temperature = best_temperature(tables[index].log_losses[place])
-            assert member.readout == replace(readouts[index][place], temperature=temperature)
+            assert member.scoring == replace(scorings[index][place], temperature=temperature)
         losses[effort] = log_loss(labels[300:], classifier.predict_proba(points[300:]))
     assert losses["thorough"] < losses["quick"] + 0.05
 

@@ -316,18 +316,18 @@ def finished(tmp_path_factory):
 def test_there_is_a_row_for_every_cell(finished):
     folder, rows = finished
     assert len(rows) == 3 * len(noniid.METHODS)
-    assert all(0 < float(row["personal accuracy"]) <= 1 and int(row["up"]) * int(row["down"]) > 0 for row in rows)
+    assert all(0 < float(row["class_prior accuracy"]) <= 1 and int(row["up"]) * int(row["down"]) > 0 for row in rows)
     assert {row["rounds"] for row in rows if row["method"] in noniid.BASELINES} == {"3"}
     assert {row["accuracy"] for row in rows if row["method"] == "own heads MLP"} == {"nan"}
     for name in ("accuracy-all-4", "bytes-digits-4", "skew-digits-4"):
         assert (folder / f"{name}.png").stat().st_size > 10_000
 
 
-def test_own_frequencies_are_in_every_cell_and_help_where_parties_are_skewed(finished):
+def test_class_prior_are_in_every_cell_and_help_where_parties_are_skewed(finished):
     for method in set(noniid.METHODS) - {"own heads MLP"}:
         mine = {row["split"]: row for row in finished[1] if row["method"] == method}
-        assert float(mine["Dirichlet 0.1"]["personal accuracy"]) >= float(mine["Dirichlet 0.1"]["accuracy"])
-        assert 0 <= float(mine["IID"]["personal worst"]) <= 1
+        assert float(mine["Dirichlet 0.1"]["class_prior accuracy"]) >= float(mine["Dirichlet 0.1"]["accuracy"])
+        assert 0 <= float(mine["IID"]["class_prior worst"]) <= 1
         assert int(mine["IID"]["worse"]) + int(mine["IID"]["better"]) <= int(mine["IID"]["judged"]) == 4
 
 
@@ -339,18 +339,18 @@ def test_a_party_adds_its_frequencies_less_the_pooled_ones(pooled):
     weights = [np.array([[0.0, 0.5], [0.0, 0.0]]), np.log(np.array(pooled) / 100)]
     share = splits.Share(X, y, X, y)
     scores = gradients.logits(weights, X) + np.log([90.5, 10.5]) - np.log(np.array(pooled) + 0.5)
-    found = noniid.with_own_frequencies(share, weights, np.array(pooled))
+    found = noniid.with_class_prior(share, weights, np.array(pooled))
     np.testing.assert_array_equal(found, scores.argmax(axis=1))
     alike = splits.Share(X, np.arange(100) % 2, X, y)  # for which the frequencies of the classes say nothing
     plain = gradients.logits(weights, X).argmax(axis=1)
     if pooled == [50, 50]:
-        np.testing.assert_array_equal(noniid.with_own_frequencies(alike, weights, np.array(pooled)), plain)
+        np.testing.assert_array_equal(noniid.with_class_prior(alike, weights, np.array(pooled)), plain)
     one_class = splits.Share(X[:90], y[:90], X, y)
     scores = gradients.logits(weights, X) + np.log([90.5, 0.5]) - np.log(np.array(pooled) + 0.5)
-    found = noniid.with_own_frequencies(one_class, weights, np.array(pooled))
+    found = noniid.with_class_prior(one_class, weights, np.array(pooled))
     np.testing.assert_array_equal(found, scores.argmax(axis=1))
     one = splits.Share(X[:1], y[:1], X, y)
-    np.testing.assert_array_equal(noniid.with_own_frequencies(one, weights, np.array(pooled)), plain)
+    np.testing.assert_array_equal(noniid.with_class_prior(one, weights, np.array(pooled)), plain)
 
 
 def test_flynn_is_the_pooled_model_in_every_cell(finished):
@@ -431,11 +431,11 @@ def known_rows():
     for seed, mean, worst in ((0, 0.9, 0.8), (1, 0.7, 0.5)):
         about = {"set": "a", "parties": 4, "split": "IID", "seed": seed, "up": 1000, "down": 1000, "rounds": 4}
         harm = {"worse": seed, "better": 2, "judged": 4, "drop": 0.1 * seed, "drop of": 10 * seed}
-        ours = {"method": noniid.PAIRS, "personal accuracy": mean, "personal worst": worst}
+        ours = {"method": noniid.PAIRS, "class_prior accuracy": mean, "class_prior worst": worst}
         rows.append(about | ours | harm)
         for i, method in enumerate(noniid.BASELINES):
             rows.append(
-                about | {"method": method, "personal accuracy": 0.8 - i / 100, "personal worst": 0.5, "up": 3000}
+                about | {"method": method, "class_prior accuracy": 0.8 - i / 100, "class_prior worst": 0.5, "up": 3000}
             )
     return rows
 
@@ -476,7 +476,7 @@ def test_harm_is_counted_over_parties():
     counted = [scores[name] for name in ("worse", "better", "judged", "drop of")]
     assert counted == [1, 1, 3, 10]
     assert scores["drop"] == pytest.approx(0.3)
-    assert scores["personal accuracy"] == pytest.approx(20 / 27)
+    assert scores["class_prior accuracy"] == pytest.approx(20 / 27)
 
 
 @pytest.mark.parametrize(

@@ -215,16 +215,16 @@ class Adder(NumPyClient):
 def test_rounds_play_flowers_own_strategy(on_ray):
     results = []
     for where in ("process", on_ray):
-        heard = []
+        answered = []
         strategy = FedAvg(
             initial_parameters=ndarrays_to_parameters([np.zeros(1)]),
             min_available_clients=3,
             fraction_evaluate=0.0,
-            evaluate_fn=lambda number, arrays, _, heard=heard: heard.append((number, arrays[0].item())),
+            evaluate_fn=lambda number, arrays, _, answered=answered: answered.append((number, arrays[0].item())),
         )
         parameters, traffic = runner.rounds(strategy, [Adder(i / 10) for i in range(5)], 4, where)
-        assert [number for number, _ in heard] == [1, 2, 3, 4]
-        assert heard[0][1] == pytest.approx(0.2)
+        assert [number for number, _ in answered] == [1, 2, 3, 4]
+        assert answered[0][1] == pytest.approx(0.2)
         assert (traffic.asked, traffic.replied) == (20, 20)
-        results.append((heard, parameters_to_ndarrays(parameters)))
+        results.append((answered, parameters_to_ndarrays(parameters)))
     assert results[0] == results[1]

@@ -1,6 +1,6 @@
 """Phase "evaluation": the model goes to the parties, which keep it and try it on samples they held out.
 
-A party may keep it with its own class frequencies beside it, see `model.personal`. Its answer has a second confusion
+A party may keep it with its own class frequencies beside it, see `model.class_prior`. Its answer has a second confusion
 matrix then, of its own copy on the same samples. Unlike the first, the sum of these depends on the split.
 """
 
@@ -23,8 +23,8 @@ from flwr_flynn.federated.model_codec import (
     check_room_for_weights,
     packed_weights,
     pairs_entries,
-    readouts_of,
-    readouts_text,
+    scorings_of,
+    scorings_text,
     unpacked_weights,
 )
 from flwr_flynn.federated.outcome import classifier_of, members_of, members_run, pairs_of, refined_of
@@ -53,9 +53,9 @@ from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.metrics import summary
 from flwr_flynn.model.model import ModelMember
-from flwr_flynn.model.pair_readout import PairReadout
+from flwr_flynn.model.pair_scoring import PairScoring
 from flwr_flynn.model.refinement import Weights
-from flwr_flynn.model.scoring import Readout
+from flwr_flynn.model.scoring import ScoringRule
 
 _MAX_EXAMPLES = 2**48  # of a party; 32768 matrices of so many samples add up within int64
 
@@ -67,12 +67,12 @@ class EvaluationRequest(Request[Tables]):
 
     run: RunSpec  # with the specs of the model's members
     counts: tuple[ClassCounts, ...]  # of each member
-    readouts: tuple[Readout, ...]
+    scorings: tuple[ScoringRule, ...]
     weights: tuple[float, ...]
     n_releases: int = 0  # noises in the counts
     tries: bool = True  # else parties only keep the model
     refined: Weights | None = None
-    pairs: PairReadout | None = None
+    pairs: PairScoring | None = None
 
     phase = "evaluation"
     channel = EVALUATE
@@ -80,7 +80,7 @@ class EvaluationRequest(Request[Tables]):
     def to_config(self) -> dict[str, Scalar]:
         return {
             **self.run.to_config(),
-            key("readouts"): readouts_text(self.readouts, self.weights),
+            key("scorings"): scorings_text(self.scorings, self.weights),
             key("n_releases"): self.n_releases,
             key("tries"): self.tries,
             key("is_refined"): self.refined is not None,
@@ -108,7 +108,7 @@ class EvaluationRequest(Request[Tables]):
             counts = codec.decode_all(arrays, run.hashers, run.n_classes)
         else:
             counts = (codec.decode_total(arrays, run.hasher, run.mechanism, n_releases),)
-        return cls(run, counts, *readouts_of(config, len(run.specs)), n_releases, tries, refined, pairs)
+        return cls(run, counts, *scorings_of(config, len(run.specs)), n_releases, tries, refined, pairs)
 
     @property
     def discloses(self) -> str:
@@ -116,8 +116,8 @@ class EvaluationRequest(Request[Tables]):
 
     @property
     def model(self) -> FlyNNClassifier:
-        """The classifier that is handed out."""
-        members = tuple(map(ModelMember, self.run.specs, self.counts, self.readouts, self.weights))
+        """The classifier that is distributed."""
+        members = tuple(map(ModelMember, self.run.specs, self.counts, self.scorings, self.weights))
         return classifier_of(self.run, members, self.refined, self.pairs)
 
     def compute(self, party: SampleAccess) -> Answer:
@@ -187,20 +187,20 @@ def evaluated(total: Tables, parts: Mapping[str, Right], missing: dict[str, str]
         return summary(total.tables[i], {name: (part[i], part[2]) for name, part in parts.items()})
 
     sent = int(total.tables[2].item())
-    return Evaluation(figures(0) | {"personal": figures(1) | {"sent": sent} if sent else None}, missing, unkept)
+    return Evaluation(figures(0) | {"class_prior": figures(1) | {"sent": sent} if sent else None}, missing, unkept)
 
 
 def _request(state: RunState, context: Context) -> EvaluationRequest:
     members = members_of(state, context.options)
     run = members_run(state, context.options)
     counts = tuple(member.counts for member in members)
-    readouts = tuple(member.readout for member in members)
+    scorings = tuple(member.scoring for member in members)
     weights = tuple(member.weight for member in members)
     n_releases = sum(release.times for release in counts[0].noise)
     if isinstance(run.mode, Secure):
         n_releases = len(context.counted.members)  # each added a share of the noise
     refined, pairs = refined_of(state, context.options), pairs_of(state, context.options)
-    return EvaluationRequest(run, counts, readouts, weights, n_releases, context.options.is_evaluated, refined, pairs)
+    return EvaluationRequest(run, counts, scorings, weights, n_releases, context.options.is_evaluated, refined, pairs)
 
 
 def _start(state: RunState, context: Context) -> Tables:

@@ -41,11 +41,11 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import Tables
 from flwr_flynn.hashing.graded import LEVELS
 from flwr_flynn.model.leave_one_out import LOSS_UNIT, MAX_LOSS, TEMPERATURES, LeaveOneOutTables
-from flwr_flynn.model.pair_readout import (
+from flwr_flynn.model.pair_scoring import (
     LARGEST_BIAS,
     LARGEST_LEVERAGE,
     LARGEST_WEIGHT,
-    PairReadout,
+    PairScoring,
     checked_pair_specs,
 )
 from flwr_flynn.model.pairs import LARGEST_PRODUCT, PairFit, PairSums, memory_of_pairs, pair_specs
@@ -247,7 +247,7 @@ class Pairs:
 
     run: RunSpec  # with the specs of the pair sums
     fit: PairFit
-    heard: frozenset[str]  # cids of the parties in the sums
+    answered: frozenset[str]  # cids of the parties in the sums
     missing: dict[str, str]  # reasons of parties without an answer, by name
 
 
@@ -255,7 +255,7 @@ class Pairs:
 class PairTrial:
     """The result of the trial."""
 
-    readout: PairReadout | None  # None where no party with samples replied, or sums lack a class
+    scoring: PairScoring | None  # None where no party with samples replied, or sums lack a class
     missing: dict[str, str]
 
 
@@ -274,7 +274,7 @@ def _no_sums(state: RunState, context: Context) -> PairSums:
 
 
 def _solved(state: RunState, batch: Batch[PairSums], context: Context) -> RunState:
-    fit, missing = PairFit.of(batch.total), context.unheard(batch.passed)
+    fit, missing = PairFit.of(batch.total), context.unanswered_by(batch.passed)
     state = state.with_result(PAIRS.name, Pairs(_ask(state, context).run, fit, frozenset(batch.passed), missing))
     is_empty = fit.n_per_class == 0
     if is_empty.all() or state.results["counts"].parts[0].n_per_class[is_empty].any():
@@ -297,15 +297,15 @@ def _judged(state: RunState, batch: Batch[Tables], context: Context) -> RunState
     selection = state.results.get("selection")
     left_out, *tables = batch.total.tables
     accuracy = None if selection is None else selection.accuracy
-    readout = result.fit.readout(result.run.specs, left_out[0], LeaveOneOutTables(*tables), accuracy)
-    silent = {name: why for name, why in context.unheard(batch.passed).items() if name not in result.missing}
-    return state.with_result(PAIR_TRIAL.name, PairTrial(readout, silent))
+    scoring = result.fit.scoring(result.run.specs, left_out[0], LeaveOneOutTables(*tables), accuracy)
+    silent = {name: why for name, why in context.unanswered_by(batch.passed).items() if name not in result.missing}
+    return state.with_result(PAIR_TRIAL.name, PairTrial(scoring, silent))
 
 
 def summed(state: RunState) -> frozenset[str]:
     """Cids of the parties in the sums: the trial takes their samples out again."""
     result: Pairs = state.results[PAIRS.name]
-    return result.heard
+    return result.answered
 
 
 # They depend on candidates that are not selected, too, and on the selection's accuracy, which are not saved.

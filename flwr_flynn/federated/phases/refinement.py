@@ -28,8 +28,8 @@ from flwr_flynn.federated.compression import check_packed, pack_signed, unpack_s
 from flwr_flynn.federated.model_codec import (
     check_room_for_weights,
     packed_weights,
-    readouts_of,
-    readouts_text,
+    scorings_of,
+    scorings_text,
     unpacked_weights,
 )
 from flwr_flynn.federated.outcome import Refined, classifier_of, members_of, members_run
@@ -103,9 +103,9 @@ class RefinementRequest(Summed[RefinementStatistic]):
 
     def to_config(self) -> dict[str, Scalar]:
         if self.members:
-            readouts = [member.readout for member in self.members]
-            text = readouts_text(readouts, [member.weight for member in self.members])
-            return {**self.run.to_config(), key("readouts"): text}
+            scorings = [member.scoring for member in self.members]
+            text = scorings_text(scorings, [member.weight for member in self.members])
+            return {**self.run.to_config(), key("scorings"): text}
         return {**self.run.to_config(), key("factors"): json.dumps(self.factors.tolist())}
 
     def arrays(self) -> list[Array]:
@@ -118,10 +118,10 @@ class RefinementRequest(Summed[RefinementStatistic]):
         run = RunSpec.from_config(config)
         party.check_run(run, config, cls.phase, EXACT if run.bound is None else SECURE)
         check_room_for_weights(run, party)
-        if "readouts" not in config:
+        if "scorings" not in config:
             return cls(run, unpacked_weights(run, arrays), _factors(config, run.n_classes))
         counts = codec.decode_all(arrays, run.hashers, run.n_classes)
-        members = tuple(map(ModelMember, run.specs, counts, *readouts_of(config, len(counts))))
+        members = tuple(map(ModelMember, run.specs, counts, *scorings_of(config, len(counts))))
         return cls(run, start_weights(counts), class_factors(counts[0].n_per_class), members)
 
     def measured(self, party: SampleAccess) -> tuple[RefinementStatistic, int]:
@@ -194,7 +194,7 @@ def _without_held_out(state: RunState, batch: Batch[CountsOfSpecs], context: Con
         others = (CountsOfSpecs(counts) - batch.total).parts
     except CountsError:  # somebody counted others than before; then nothing is held out of the start
         others = counts
-    return state.with_result(HELD_OUT.name, Refined(Search.of(others), context.unheard(batch.passed)))
+    return state.with_result(HELD_OUT.name, Refined(Search.of(others), context.unanswered_by(batch.passed)))
 
 
 def _search(state: RunState, number: int) -> Search:
@@ -216,7 +216,7 @@ def _nothing(state: RunState, context: Context, number: int) -> RefinementStatis
 
 
 def _fold(state: RunState, batch: Batch[RefinementStatistic], context: Context, number: int, n_rounds: int) -> RunState:
-    search, missing = _search(state, number), context.unheard(batch.passed)
+    search, missing = _search(state, number), context.unanswered_by(batch.passed)
     before: Refined = state.results[_name(number - 1)]
     state = state.with_result(_name(number - 1), Refined(None, before.missing))
     if batch.passed:

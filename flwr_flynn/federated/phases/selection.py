@@ -1,4 +1,4 @@
-"""Phase "selection": members of the model, their readouts and weights, by the parties' own leave-one-out.
+"""Phase "selection": members of the model, their scorings and weights, by the parties' own leave-one-out.
 
 Every counted party gets the sums of the counts and the candidates. Its answer has, for each candidate and class, the
 number of its training samples that the model trained without the sample classifies correctly (the diagonal of the
@@ -30,19 +30,19 @@ from flwr_flynn.federated.request import register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import CountsOfSpecs, Tables
-from flwr_flynn.model.candidates import candidate_readouts
+from flwr_flynn.model.candidates import candidate_scorings
 from flwr_flynn.model.leave_one_out import LOSS_UNIT, MAX_LOSS, TEMPERATURES, hashed_batches, leave_one_out_tables
 from flwr_flynn.model.metrics import mean_recall
 from flwr_flynn.model.model import ModelMember
-from flwr_flynn.model.scoring import Readout
+from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.model.selection import Choice, best_temperature, choose
 from flwr_flynn.model.subsample import N_LEFT_OUT, kept
 
-_MAX_CANDIDATES = 64  # readouts of a spec
+_MAX_CANDIDATES = 64  # scorings of a spec
 _CANDIDATE_CHARS = 64  # of one in JSON
 _MAX_LOSS = int(MAX_LOSS / LOSS_UNIT)  # of a sample
 
-Candidates = tuple[tuple[Readout, ...], ...]
+Candidates = tuple[tuple[ScoringRule, ...], ...]
 
 
 class SummedTables(Summed[Tables]):
@@ -62,13 +62,13 @@ class SelectionRequest(SummedTables):
 
     run: RunSpec
     totals: CountsOfSpecs
-    candidates: Candidates  # readouts of each spec
+    candidates: Candidates  # scorings of each spec
 
     phase = "selection"
     channel = EVALUATE
 
     def to_config(self) -> dict[str, Scalar]:
-        pairs = [[[readout.rule, readout.decay] for readout in entries] for entries in self.candidates]
+        pairs = [[[scoring.rule, scoring.decay] for scoring in entries] for entries in self.candidates]
         return {**self.run.to_config(), key("candidates"): json.dumps(pairs)}
 
     def arrays(self) -> list[Array]:
@@ -90,11 +90,11 @@ class SelectionRequest(SummedTables):
             taken = {id(X): X[left_out] for X in inputs}
             inputs, codes = [taken[id(X)] for X in inputs], codes[left_out]
         tables: list[Array] = [np.bincount(codes, minlength=self.run.n_classes)[None].astype(np.int64)]
-        for hasher, X, counts, readouts in zip(
+        for hasher, X, counts, scorings in zip(
             self.run.hashers, inputs, self.totals.parts, self.candidates, strict=True
         ):
             batches = hashed_batches(hasher, X, codes, party.options.n_jobs, progress)
-            tables += leave_one_out_tables(counts, batches, readouts)
+            tables += leave_one_out_tables(counts, batches, scorings)
         return Tables(tuple(tables)), n_examples
 
     @property
@@ -157,7 +157,7 @@ class Selection:
     """Members that a run selected, and how the candidates compare."""
 
     choices: tuple[Choice, ...]  # the best first
-    readouts: tuple[Readout, ...]  # of each; without a temperature where no party with samples replied
+    scorings: tuple[ScoringRule, ...]  # of each; without a temperature where no party with samples replied
     candidates: Candidates
     accuracies: tuple[tuple[float, ...], ...]  # leave-one-out, balanced; () where no party with samples replied
     examples: int  # samples that the accuracies are about
@@ -174,21 +174,21 @@ class Selection:
         """Leave-one-out balanced accuracy of the best candidate alone."""
         if not self.accuracies:
             return None
-        return self.accuracies[self.choices[0].spec][self.choices[0].readout]
+        return self.accuracies[self.choices[0].spec][self.choices[0].scoring]
 
     def to_dict(self) -> dict[str, Any]:
         """The selection as JSON can hold it."""
         values = asdict(self)
-        values["choices"] = [[each.spec, each.readout, each.weight] for each in self.choices]
-        values["readouts"] = [[each.rule, each.decay, each.temperature] for each in self.readouts]
+        values["choices"] = [[each.spec, each.scoring, each.weight] for each in self.choices]
+        values["scorings"] = [[each.rule, each.decay, each.temperature] for each in self.scorings]
         values["candidates"] = [[[each.rule, each.decay] for each in entries] for entries in self.candidates]
         values["accuracies"] = [list(entries) for entries in self.accuracies]
         return values | {"accuracy": self.accuracy}
 
 
 def candidates_for(totals: CountsOfSpecs, rule: str, decay: float | str) -> Candidates:
-    """Readouts of each spec to select from, see `model.candidates.candidate_readouts`."""
-    return tuple(tuple(candidate_readouts(counts, rule, decay)) for counts in totals.parts)
+    """Scorings of each spec to select from, see `model.candidates.candidate_scorings`."""
+    return tuple(tuple(candidate_scorings(counts, rule, decay)) for counts in totals.parts)
 
 
 def select(
@@ -214,30 +214,30 @@ def select(
         first = n_plain if max(best[n_plain:]) > max(best[:n_plain]) else 0
         among = correct[first:] if first else correct[:n_plain]
     choices = [replace(each, spec=each.spec + first) for each in choose(among, n_per_class, max_members)]
-    readouts = [candidates[choice.spec][choice.readout] for choice in choices]
+    scorings = [candidates[choice.spec][choice.scoring] for choice in choices]
     if before and not losses:
         choices = [Choice(i, 0, member.weight) for i, member in enumerate(before)]
-        readouts = [member.readout for member in before]
+        scorings = [member.scoring for member in before]
     accuracies: tuple[tuple[float, ...], ...] = ()
     if losses:
-        found = [best_temperature(losses[choice.spec][choice.readout]) for choice in choices]
-        readouts = [replace(readout, temperature=each) for readout, each in zip(readouts, found, strict=True)]
+        found = [best_temperature(losses[choice.spec][choice.scoring]) for choice in choices]
+        scorings = [replace(scoring, temperature=each) for scoring, each in zip(scorings, found, strict=True)]
         accuracies = tuple(tuple(mean_recall(row, n_per_class) for row in table) for table in correct)
     examples = sum(n_per_class.tolist())
-    return Selection(tuple(choices), tuple(readouts), candidates, accuracies, examples, parties, missing)
+    return Selection(tuple(choices), tuple(scorings), candidates, accuracies, examples, parties, missing)
 
 
 def _candidates(config: Config, n_specs: int) -> Candidates:
     lists = config.json("candidates", n_specs * _MAX_CANDIDATES * _CANDIDATE_CHARS)
     try:
-        candidates = tuple(tuple(Readout(rule, decay) for rule, decay in entries) for entries in lists)
+        candidates = tuple(tuple(ScoringRule(rule, decay) for rule, decay in entries) for entries in lists)
     except ConfigError as error:
         raise PayloadError(key("candidates"), error.expected, error.got, text=f"{key('candidates')}: {error}") from None
     except (ValueError, TypeError):
         raise PayloadError(key("candidates"), "lists of pairs (rule, decay)", type(lists).__name__) from None
     if len(candidates) != n_specs or not all(0 < len(entries) <= _MAX_CANDIDATES for entries in candidates):
         got = [len(entries) for entries in candidates]
-        raise PayloadError(key("candidates"), f"1 to {_MAX_CANDIDATES} readouts for each of {n_specs} specs", got)
+        raise PayloadError(key("candidates"), f"1 to {_MAX_CANDIDATES} scorings for each of {n_specs} specs", got)
     return candidates
 
 
@@ -260,7 +260,7 @@ def _start(state: RunState, context: Context) -> Tables:
 
 
 def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
-    missing = context.unheard(batch.passed)
+    missing = context.unanswered_by(batch.passed)
     candidates, options = _candidates_of(state, context), context.options
     before = members_of(state, options) if options.has_members else ()
     n_parties, n_aligned = len(batch.passed), state.run_spec.n_aligned

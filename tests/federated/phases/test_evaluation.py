@@ -25,18 +25,18 @@ from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.metrics import scores
 from flwr_flynn.model.model import ModelMember
-from flwr_flynn.model.scoring import Readout
+from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.federated.runs import GRID, LABELS, NAMES, X, Y, exchange, in_process, options_for, replied, shares
 
 RUN = RunSpec(GRID[0], NAMES)
 COUNTS = ClassCounts.from_data(FlyHash(GRID[0]), X, Y, 3)
-REQUEST = EvaluationRequest(RUN, (COUNTS,), (Readout("balanced", 0.8, 0.5),), (1.0,))
+REQUEST = EvaluationRequest(RUN, (COUNTS,), (ScoringRule("balanced", 0.8, 0.5),), (1.0,))
 COMMITTEE = EvaluationRequest(
     RunSpec(GRID, NAMES),
     tuple(ClassCounts.from_data(FlyHash(spec), X, Y, 3) for spec in GRID),
-    (Readout("balanced", 0.8, 0.5), Readout("balanced", 0.5, 2.0)),
+    (ScoringRule("balanced", 0.8, 0.5), ScoringRule("balanced", 0.5, 2.0)),
     (0.75, 0.25),
 )
 NOISE = SimulatedRelease(LaplaceCounts(5.0, hash_nnz=GRID[0].hash_nnz, n_classes=3), 3)
@@ -58,7 +58,7 @@ def refusal(entries: dict[str, Any], arrays: list[Any]) -> str:
 def test_a_request_makes_the_round_trip() -> None:
     release = NOISE.release(COUNTS)
     noisy_run = RunSpec(GRID[0], NAMES, Noisy(NOISE))
-    noisy = EvaluationRequest(noisy_run, (release,), (Readout("bayes", 0.5, 2.0),), (1.0,), 1)
+    noisy = EvaluationRequest(noisy_run, (release,), (ScoringRule("bayes", 0.5, 2.0),), (1.0,), 1)
     for request in (REQUEST, noisy, replace(REQUEST, tries=False), COMMITTEE):
         again = EvaluationRequest.from_config(Config(request.to_config()), request.arrays(), party_of(X, LABELS))
         assert again == request
@@ -81,9 +81,9 @@ def test_a_party_tries_a_committee_as_a_whole() -> None:
     reply = replied(COMMITTEE, party_of(X, LABELS, X[::3], LABELS[::3], on_model=received.append))
     (model,) = received
     assert model.model_.sha256() == COMMITTEE.model.model_.sha256()
-    assert [(each.readout, each.weight) for each in model.model_.members] == [
-        (Readout("balanced", 0.8, 0.5), 0.75),
-        (Readout("balanced", 0.5, 2.0), 0.25),
+    assert [(each.scoring, each.weight) for each in model.model_.members] == [
+        (ScoringRule("balanced", 0.8, 0.5), 0.75),
+        (ScoringRule("balanced", 0.5, 2.0), 0.25),
     ]
     matrices = codec.read_tensors(reply.tensors)
     for matrix, each in zip(matrices, (model.with_prior(), model), strict=True):
@@ -93,7 +93,7 @@ def test_a_party_tries_a_committee_as_a_whole() -> None:
 def test_the_model_is_read_as_the_server_says() -> None:
     received: list[FlyNNClassifier] = []
     run = RunSpec(GRID[0], NAMES, feature_names=list("abcd"))
-    request = EvaluationRequest(run, (COUNTS,), (Readout("novelty", 0.25, 3.0),), (1.0,))
+    request = EvaluationRequest(run, (COUNTS,), (ScoringRule("novelty", 0.25, 3.0),), (1.0,))
     replied(request, party_of(X, LABELS, on_model=received.append))
     (model,) = received
     assert (model.rule, model.decay_, model.temperature_) == ("novelty", 0.25, 3.0)
@@ -129,8 +129,8 @@ ARRAYS = REQUEST.arrays()
         ({}, [ARRAYS[0], ARRAYS[1] // 2], "counts"),
         ({}, [ARRAYS[0] ^ 1, ARRAYS[1]], "fingerprint"),
         *(
-            ({"flynn-readouts": readouts}, ARRAYS, "readout")
-            for readouts in (
+            ({"flynn-scorings": scorings}, ARRAYS, "scoring")
+            for scorings in (
                 None,
                 7,
                 "{",
@@ -163,7 +163,7 @@ ARRAYS = REQUEST.arrays()
         ({"flynn-n-releases": True}, ARRAYS, "flynn-n-releases"),
         ({"flynn-fingerprints": "0" * 64}, ARRAYS, "fingerprint"),
         (RunSpec(GRID, NAMES).to_config(), ARRAYS, "message"),
-        (RunSpec(GRID, NAMES).to_config(), COMMITTEE.arrays(), "readout"),
+        (RunSpec(GRID, NAMES).to_config(), COMMITTEE.arrays(), "scoring"),
         (COMMITTEE.to_config(), ARRAYS, "message"),
         (COMMITTEE.to_config(), COMMITTEE.arrays()[2:] + ARRAYS, "fingerprint"),
     ],
@@ -310,7 +310,7 @@ def test_who_could_not_keep_the_model_is_told() -> None:
 
 def test_the_model_may_be_handed_out_to_parties_that_send_no_figures() -> None:
     received: list[FlyNNClassifier] = []
-    run = in_process(options_for(GRID, fraction_evaluate=0, hand_out=True), shares(), on_model=received.append)
+    run = in_process(options_for(GRID, fraction_evaluate=0, distribute=True), shares(), on_model=received.append)
     assert [model.counts_ for model in received] == [run.counts] * 4
     assert run.state.results["evaluation"].figures is None
     assert run.num_rounds == 1
@@ -333,12 +333,12 @@ def test_a_share_of_the_parties_evaluates() -> None:
 def test_the_classifier_of_noisy_counts_carries_their_guarantee() -> None:
     release = NOISE.release(COUNTS)
     run = RunSpec(GRID[0], NAMES, Noisy(NOISE))
-    model = classifier_of(run, (ModelMember(GRID[0], release, Readout("balanced", 0.5, 1.0)),))
+    model = classifier_of(run, (ModelMember(GRID[0], release, ScoringRule("balanced", 0.5, 1.0)),))
     assert model.guarantee_ == NOISE.guarantee()
     assert REQUEST.model.guarantee_ is None
 
 
-# ---- the parties' own frequencies
+# ---- the parties' class prior
 
 
 def test_results_of_both_models_are_reported_over_the_same_samples() -> None:
@@ -356,22 +356,26 @@ def test_results_of_both_models_are_reported_over_the_same_samples() -> None:
     assert taken.missing == {}
     figures = steps.run.state.results["evaluation"].figures
     assert (figures["confusion"], figures["examples"]) == ((np.array(shared) + BAD).tolist(), 12)
-    personal = figures["personal"]
+    class_prior = figures["class_prior"]
     # The party that sent one matrix has the shared model.
-    assert (personal["confusion"], personal["examples"], personal["sent"]) == ((np.array(own) + BAD).tolist(), 12, 1)
-    assert personal["accuracy"] == 10 / 12
-    assert personal["worst_party"] == {"name": "party-1", "accuracy": 0.5, "examples": 2}
+    assert (class_prior["confusion"], class_prior["examples"], class_prior["sent"]) == (
+        (np.array(own) + BAD).tolist(),
+        12,
+        1,
+    )
+    assert class_prior["accuracy"] == 10 / 12
+    assert class_prior["worst_party"] == {"name": "party-1", "accuracy": 0.5, "examples": 2}
 
 
-def test_without_own_frequencies_there_is_nothing_about_them() -> None:
-    run = in_process(options_for(GRID[0], decay=0.5), shares("pathological"), personal=False)
-    assert run.state.results["evaluation"].figures["personal"] is None
+def test_without_class_prior_there_is_nothing_about_them() -> None:
+    run = in_process(options_for(GRID[0], decay=0.5), shares("pathological"), class_prior=False)
+    assert run.state.results["evaluation"].figures["class_prior"] is None
     both = in_process(options_for(GRID[0], decay=0.5), shares("pathological"))
     figures = both.state.results["evaluation"].figures
-    assert figures["personal"]["sent"] == sum(len(share["y_test"]) > 0 for share in shares("pathological"))
+    assert figures["class_prior"]["sent"] == sum(len(share["y_test"]) > 0 for share in shares("pathological"))
     shared = run.state.results["evaluation"].figures
-    assert {name: figures[name] for name in shared if name != "personal"} == {
-        name: shared[name] for name in shared if name != "personal"
+    assert {name: figures[name] for name in shared if name != "class_prior"} == {
+        name: shared[name] for name in shared if name != "class_prior"
     }
 
 
@@ -408,7 +412,7 @@ def test_a_party_without_a_prior_keeps_the_shared_model() -> None:
         (X[:0], LABELS[:0], {}),  # no samples
         (others, np.repeat(["setosa", "virginica"], 20), {}),  # not in the counts
         (X_own[:, :3], y_own, {}),  # not of this form
-        (X_own, y_own, {"personal": False}),
+        (X_own, y_own, {"class_prior": False}),
     ):
         received: list[FlyNNClassifier] = []
         reply = replied(REQUEST, party_of(X_train, y_train, X, LABELS, on_model=received.append, **options))
@@ -420,17 +424,17 @@ def test_a_party_without_a_prior_keeps_the_shared_model() -> None:
 
 
 @pytest.mark.parametrize("tries", [True, False])
-def test_noise_budgets_and_secure_sums_send_nothing_of_own_frequencies(tries: bool, tmp_path: Path) -> None:
+def test_noise_budgets_and_secure_sums_send_nothing_of_class_prior(tries: bool, tmp_path: Path) -> None:
     noisy = EvaluationRequest(
         RunSpec(GRID[0], NAMES, Noisy(NOISE)),
         (NOISE.release(COUNTS),),
-        (Readout("balanced", 0.8, 0.5),),
+        (ScoringRule("balanced", 0.8, 0.5),),
         (1.0,),
         1,
         tries,
     )
     secure = EvaluationRequest(
-        RunSpec(GRID[0], NAMES, Secure(256)), (COUNTS,), (Readout("balanced", 0.8, 0.5),), (1.0,), tries=tries
+        RunSpec(GRID[0], NAMES, Secure(256)), (COUNTS,), (ScoringRule("balanced", 0.8, 0.5),), (1.0,), tries=tries
     )
     plain = replace(REQUEST, tries=tries)
     budget = Budget(tmp_path / "state", Policy(10.0, 1e-4, mechanisms=["laplace", "simulated"]))

@@ -23,7 +23,7 @@ from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions
 from flwr_flynn.federated.phases.counts import phase_for
-from flwr_flynn.federated.phases.evaluation import EVALUATION as HANDING_OUT
+from flwr_flynn.federated.phases.evaluation import EVALUATION as DISTRIBUTION
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.pairs import PAIR_TRIAL, PAIRS, PairsRequest, PairTrialRequest
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Config, Reply
@@ -33,9 +33,9 @@ from flwr_flynn.federated.run_spec import RunSpec, deflated_specs, mode_of
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.leave_one_out import TEMPERATURES
-from flwr_flynn.model.pair_readout import LARGEST_BIAS, LARGEST_LEVERAGE, LARGEST_WEIGHT, PairReadout
+from flwr_flynn.model.pair_scoring import LARGEST_BIAS, LARGEST_LEVERAGE, LARGEST_WEIGHT, PairScoring
 from flwr_flynn.model.pairs import PairFit, PairSums, learn_pairs, memory_of_pairs, pair_specs
-from flwr_flynn.model.scoring import Readout
+from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts
 from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.federated.phases.test_refinement import LABELS, NAMES, PLAN, SPEC, SPLITS, X, Y, changed, parts
@@ -73,7 +73,7 @@ def digest(run: Run) -> str:
     return run.model.model_.sha256()
 
 
-def readout_of(run: Run) -> PairReadout | None:
+def scoring_of(run: Run) -> PairScoring | None:
     return run.model.model_.pairs
 
 
@@ -92,7 +92,7 @@ def test_every_driver_ends_in_the_model_of_the_pool(driver: str, split: str) -> 
     assert set(run.state.results) == set(names)
     assert (run.num_rounds, run.counted.missing) == (6, {})
     assert digest(run) == POOLED.model_.sha256()
-    found = readout_of(run)
+    found = scoring_of(run)
     assert found is not None
     assert POOLED.model_.pairs is not None
     assert found.accuracy == POOLED.model_.pairs.accuracy
@@ -122,22 +122,22 @@ def test_of_many_samples_some_judge_and_the_split_does_not_decide_which(monkeypa
     assert some is not None
     assert some.accuracy != whole.accuracy
     for split in SPLITS:
-        found = readout_of(in_process(options(SPEC, decay=0.5), parts(split)))
+        found = scoring_of(in_process(options(SPEC, decay=0.5), parts(split)))
         assert found is not None
         assert (found.sha256(), found.accuracy) == (some.sha256(), some.accuracy)
 
 
 def test_phases_of_one_s_own_may_have_pair_sums() -> None:
     plain = RunOptions(**options(SPEC, decay=0.5))
-    own = (phase_for(plain), PAIRS, PAIR_TRIAL, HANDING_OUT)
+    own = (phase_for(plain), PAIRS, PAIR_TRIAL, DISTRIBUTION)
     run = in_process(options(SPEC, decay=0.5, phases=own), parts())
     assert digest(run) == digest(in_process(options(SPEC, decay=0.5), parts()))
 
 
 def test_the_parties_get_the_very_model_that_the_server_has() -> None:
-    for hand_out in (False, True):
+    for distribute in (False, True):
         kept: list[FlyNNClassifier] = []
-        run = in_process(options(hand_out=hand_out), parts(), on_model=kept.append)
+        run = in_process(options(distribute=distribute), parts(), on_model=kept.append)
         assert [model.model_.sha256() for model in kept] == [digest(run)] * 4
         assert_array_equal(kept[0].predict_proba(X), run.model.predict_proba(X))
         right = float(np.mean(kept[0].predict(X[:9]) == LABELS[:9]))
@@ -170,9 +170,9 @@ def test_a_party_lost_in_an_exchange_is_missing_from_that_alone(phases: list[str
     )
     judged = {name: some if {"pairs", name} & {*phases} else every for name in EXCHANGES[1:]}
     tried = judged["pair trial"]
-    expected = fit.readout(OWN, np.bincount(Y[tried]), fit.tables(OWN, X[tried], Y[tried]), None)
+    expected = fit.scoring(OWN, np.bincount(Y[tried]), fit.tables(OWN, X[tried], Y[tried]), None)
     assert expected is not None
-    found = readout_of(run)
+    found = scoring_of(run)
     assert found is not None
     assert (found.sha256(), found.accuracy) == (expected.sha256(), expected.accuracy)
     assert digest(run) == replace(PLAIN.model.model_, pairs=expected).sha256()
@@ -184,7 +184,7 @@ def test_where_nobody_answers_there_are_no_pair_sums(phase: str) -> None:
     for name in PHASES:
         steps.step(EVALUATE, failures=dict.fromkeys("0123", "failed: gone") if name == phase else None)
     run = steps.rounds(1)
-    assert readout_of(run) is None
+    assert scoring_of(run) is None
     assert list(run.state.results[phase].missing) == [f"party-{i}" for i in range(4)]
     assert digest(run) == digest(PLAIN)
     # Weights that nobody's samples led to are not tried.
@@ -197,18 +197,18 @@ def test_sums_without_a_class_that_is_counted_are_of_no_use() -> None:
     steps.step(EVALUATE, failures={"1": "failed: no"})
     assert steps.run.state.results["pairs"].fit.n_per_class[1] == 0
     run = steps.rounds(1)
-    assert readout_of(run) is None
+    assert scoring_of(run) is None
     assert run.state.results["pair trial"].missing == {"party-1": "failed: no"}
     assert digest(run) == digest(PLAIN)
     # A class without samples anywhere is in no one's way.
     fewer = [{**part, "X": part["X"][keep], "y": part["y"][keep]} for part in parts() for keep in [part["y"] != "ash"]]
-    assert readout_of(in_process(options(SPEC, decay=0.5), fewer)) is not None
+    assert scoring_of(in_process(options(SPEC, decay=0.5), fewer)) is not None
 
 
 def test_parties_without_samples_have_no_pair_sums() -> None:
     empty = [{**part, "X": part["X"][:0], "y": part["y"][:0]} for part in parts()[:2]]
     run = in_process(options(SPEC, decay=0.5), empty)
-    assert readout_of(run) is None
+    assert scoring_of(run) is None
     assert not any(run.state.results[name].missing for name in PHASES)
 
 
@@ -217,7 +217,7 @@ def test_late_parties_are_counted_and_both_phases_run_anew() -> None:
     steps.step(TRAIN, "012")
     for _ in EXCHANGES:
         steps.step(EVALUATE, "012")
-    assert readout_of(steps.run) is not None
+    assert scoring_of(steps.run) is not None
     steps.step(TRAIN)
     assert steps.asked[-1] == ("counts", ["3"])
     assert not set(EXCHANGES) & set(steps.run.state.results)
@@ -369,7 +369,7 @@ LEARNED = learn_pairs(TWO, X, Y, 3, 0.5)
 assert LEARNED is not None
 SUMS_REQUEST = PairsRequest(RunSpec(TWO, NAMES))
 TRIAL_REQUEST = PairTrialRequest(RunSpec(TWO, NAMES), FIT)
-EVALUATION = EvaluationRequest(RUN, COUNTS, (Readout("balanced", 0.5, 1.0),), (1.0,), pairs=LEARNED)
+EVALUATION = EvaluationRequest(RUN, COUNTS, (ScoringRule("balanced", 0.5, 1.0),), (1.0,), pairs=LEARNED)
 THREE = [SUMS_REQUEST, TRIAL_REQUEST, EVALUATION]
 
 
@@ -592,7 +592,7 @@ def test_a_small_request_for_many_rows_allocates_nothing() -> None:
     [
         {"mechanism": LaplaceCounts.for_spec(SPEC, 3, 1.0), "fraction_evaluate": 1.0},
         {"fraction_evaluate": 0},
-        {"fraction_evaluate": 0, "hand_out": True},
+        {"fraction_evaluate": 0, "distribute": True},
         {"refine_rounds": 1},
         {"pairs": -1},
         {"pairs": 1},
@@ -662,7 +662,7 @@ def resumed(saved: Federation, **changes: Any) -> dict[str, Any]:
     return options(saved.run_spec.specs, federation=saved, purpose="resume", **changes)
 
 
-RESUMED = {"plan": (PLAN, {}), "spec": (SPEC, {}), "spec and readout": (SPEC, {"decay": 0.5})}
+RESUMED = {"plan": (PLAN, {}), "spec": (SPEC, {}), "spec and scoring": (SPEC, {"decay": 0.5})}
 
 
 @pytest.mark.parametrize("name", RESUMED)
@@ -792,7 +792,7 @@ def test_statistics_of_parties_add_up_to_that_of_the_pool(owners: list[int]) -> 
 
 def test_the_sums_are_those_of_the_candidates_that_the_members_came_from() -> None:
     run = in_process(options(), parts("one class each"))
-    found, (coded, scaled) = readout_of(run), pair_specs(run.state.run_spec.specs, ROWS)
+    found, (coded, scaled) = scoring_of(run), pair_specs(run.state.run_spec.specs, ROWS)
     assert found is not None
     assert found.specs == (coded, scaled)
     assert coded.coding

@@ -25,7 +25,7 @@ from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.outcome import searched
 from flwr_flynn.federated.party import Party, PartyOptions
 from flwr_flynn.federated.phases.counts import phase_for
-from flwr_flynn.federated.phases.evaluation import EVALUATION as HANDING_OUT
+from flwr_flynn.federated.phases.evaluation import EVALUATION as DISTRIBUTION
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.refinement import HeldOutRequest, RefinementRequest, refinements
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Config, Reply
@@ -37,7 +37,7 @@ from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.refinement import LARGEST_WEIGHT, class_factors, held_out, start_weights
-from flwr_flynn.model.scoring import Readout
+from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.model.weight_search import Search, refine
 from flwr_flynn.privacy import LaplaceCounts
 from flwr_flynn.privacy.ledger import Budget, Policy
@@ -122,8 +122,8 @@ def test_a_spec_of_one_s_own_is_refined_alike(changes: dict[str, Any]) -> None:
 def test_a_search_that_is_done_early_leaves_the_other_rounds_out(monkeypatch: pytest.MonkeyPatch) -> None:
     take = Search.take
 
-    def once(self: Search, total: Any, heard: frozenset[str] = frozenset()) -> Search:
-        return replace(take(self, total, heard), is_done=True)
+    def once(self: Search, total: Any, answered: frozenset[str] = frozenset()) -> Search:
+        return replace(take(self, total, answered), is_done=True)
 
     monkeypatch.setattr(Search, "take", once)
     run = exchange().rounds()
@@ -137,7 +137,7 @@ def test_a_search_that_is_done_early_leaves_the_other_rounds_out(monkeypatch: py
 
 def test_phases_of_one_s_own_may_refine() -> None:
     plain = RunOptions(**options(SPEC, decay=0.5, refine_rounds=0))
-    own = (phase_for(plain), *refinements(2), HANDING_OUT)
+    own = (phase_for(plain), *refinements(2), DISTRIBUTION)
     run = in_process(options(SPEC, decay=0.5, refine_rounds=0, phases=own), parts())
     assert (
         run.model.model_.sha256()
@@ -146,9 +146,9 @@ def test_phases_of_one_s_own_may_refine() -> None:
 
 
 def test_the_parties_get_the_very_model_that_the_server_has() -> None:
-    for hand_out in (False, True):
+    for distribute in (False, True):
         kept: list[FlyNNClassifier] = []
-        run = in_process(options(hand_out=hand_out), parts(), on_model=kept.append)
+        run = in_process(options(distribute=distribute), parts(), on_model=kept.append)
         assert [model.model_.sha256() for model in kept] == [digest(run)] * 4
         assert_array_equal(kept[0].predict_proba(X), run.model.predict_proba(X))
         right = float(np.mean(kept[0].predict(X[:9]) == LABELS[:9]))
@@ -386,7 +386,7 @@ def test_only_counted_parties_are_heard() -> None:
 def first(run: RunSpec, counts: tuple[ClassCounts, ...]) -> RefinementRequest:
     """The request of the first round, which has counts."""
     members = tuple(
-        ModelMember(s, c, Readout("balanced", 0.5, 1.0), 1.0) for s, c in zip(run.specs, counts, strict=True)
+        ModelMember(s, c, ScoringRule("balanced", 0.5, 1.0), 1.0) for s, c in zip(run.specs, counts, strict=True)
     )
     return RefinementRequest(run, start_weights(counts), class_factors(counts[0].n_per_class), members)
 
@@ -399,7 +399,7 @@ def later(run: RunSpec, counts: tuple[ClassCounts, ...]) -> RefinementRequest:
 RUN = RunSpec(SPEC, NAMES)
 COUNTS = (ClassCounts.from_data(FlyHash(SPEC), X, Y, 3),)
 FIRST, LATER = first(RUN, COUNTS), later(RUN, COUNTS)
-EVALUATION = EvaluationRequest(RUN, COUNTS, (Readout("balanced", 0.5, 1.0),), (1.0,), refined=LATER.weights)
+EVALUATION = EvaluationRequest(RUN, COUNTS, (ScoringRule("balanced", 0.5, 1.0),), (1.0,), refined=LATER.weights)
 
 
 @pytest.mark.parametrize(
@@ -443,10 +443,10 @@ REQUESTS: dict[str, tuple[Any, dict[str, Any], list[Any] | None]] = {
     "weights too small": (LATER, {}, too_wide(-LARGEST_WEIGHT - 1)),
     "junk": (LATER, {}, [np.arange(60, dtype=np.uint8)]),
     "counts with factors": (LATER, {}, FIRST.arrays()),
-    "weights with readouts": (FIRST, {}, LATER.arrays()),
+    "weights with scorings": (FIRST, {}, LATER.arrays()),
     "no counts": (FIRST, {}, []),
-    "readouts that are none": (FIRST, {"flynn-readouts": "[[]]"}, None),
-    "an endless decay": (FIRST, {"flynn-readouts": '[["balanced", 7, 1.0, 1.0]]'}, None),
+    "scorings that are none": (FIRST, {"flynn-scorings": "[[]]"}, None),
+    "an endless decay": (FIRST, {"flynn-scorings": '[["balanced", 7, 1.0, 1.0]]'}, None),
     "weights without the model": (EVALUATION, {}, EVALUATION.arrays()[:1]),
     "weights for the model too large": (EVALUATION, {}, [*EVALUATION.arrays()[:-1], *too_wide(2**20 + 1)]),
     "more weights than announced": (EVALUATION, {"flynn-is-refined": False}, None),
@@ -509,7 +509,7 @@ def test_a_small_request_for_many_weights_allocates_nothing() -> None:
     [
         {"mechanism": LaplaceCounts.for_spec(SPEC, 3, 1.0), "fraction_evaluate": 1.0},
         {"fraction_evaluate": 0},
-        {"fraction_evaluate": 0, "hand_out": True},
+        {"fraction_evaluate": 0, "distribute": True},
         {"refine_rounds": -1},
         {"refine_rounds": 1.5},
         {"refine_rounds": True},

@@ -29,7 +29,7 @@ from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.leave_one_out import TEMPERATURES
-from flwr_flynn.model.scoring import Readout
+from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.model.selection import Choice, fit_members
 from tests.federated.runs import (
     AUTO,
@@ -63,10 +63,10 @@ def test_the_selection_of_any_split_is_the_pooled_one(how: str, spec: Any) -> No
     pooled = fit_members(specs, X[TRAINING], Y[TRAINING], 3, max_members=AUTO.max_members if spec is AUTO else 1)[0]
     selection = run.state.results["selection"]
     assert [specs[index] for index in selection.specs] == [member.spec for member in pooled]
-    assert list(selection.readouts) == [member.readout for member in pooled]
+    assert list(selection.scorings) == [member.scoring for member in pooled]
     assert [choice.weight for choice in selection.choices] == [member.weight for member in pooled]
     assert len(pooled) > 1 if spec is AUTO else len(pooled) == 1
-    assert all(readout.temperature in TEMPERATURES for readout in selection.readouts)
+    assert all(scoring.temperature in TEMPERATURES for scoring in selection.scorings)
     assert run.model.model_.members == pooled
     assert run.counts == pooled[0].counts
     assert selection.accuracy == max(map(max, selection.accuracies))
@@ -220,7 +220,7 @@ def test_replies_count_once_and_strangers_do_not() -> None:
 def test_without_replies_it_is_the_first_candidate() -> None:
     selection = select(REQUEST.candidates, None, 0, {"a": "no reply"}, 4)
     assert selection.choices == (Choice(0, 0, 1.0),)
-    assert selection.readouts == REQUEST.candidates[0][:1]
+    assert selection.scorings == REQUEST.candidates[0][:1]
     assert (selection.accuracies, selection.accuracy, selection.examples) == ((), None, 0)
     nothing = statistic_of(REQUEST, party_of(X[:0], LABELS[:0]), Member("", "1", sizes=(0, 0, 0)))
     assert select(REQUEST.candidates, nothing, 1, {}, 4).accuracies == ()
@@ -238,8 +238,8 @@ def test_what_json_gets_holds_every_candidate() -> None:
     found = statistic_of(REQUEST, party_of(X, LABELS), ALL)
     selection: Selection = select(REQUEST.candidates, found, 1, {}, 2)
     values = selection.to_dict()
-    assert values["readouts"] == [[each.rule, each.decay, each.temperature] for each in selection.readouts]
-    assert values["choices"] == [[each.spec, each.readout, each.weight] for each in selection.choices]
+    assert values["scorings"] == [[each.rule, each.decay, each.temperature] for each in selection.scorings]
+    assert values["choices"] == [[each.spec, each.scoring, each.weight] for each in selection.choices]
     assert json.loads(json.dumps(values, allow_nan=False))["examples"] == 150
     assert [len(each) for each in values["candidates"]] == [len(each) for each in values["accuracies"]]
     assert values["accuracy"] == selection.accuracy
@@ -253,4 +253,4 @@ def test_one_candidate_is_not_selected(n_specs: int, rule: str, decay: Any, need
     assert RunOptions(**options_for(GRID[:n_specs], rule=rule, decay=decay)).selects == needed
     if not needed:
         assert len(candidates_for(CountsOfSpecs(TOTALS.parts[:1]), rule, decay)[0]) == 1
-    assert candidates_for(TOTALS, "novelty", 0.5) == ((Readout("novelty", 0.5),),) * 2
+    assert candidates_for(TOTALS, "novelty", 0.5) == ((ScoringRule("novelty", 0.5),),) * 2

@@ -58,7 +58,7 @@ def own_prior(
     frequencies of the others; `is_better` compares the two. Where they cannot be in the counts of the model, as of a
     party that joins later or was taken out, the model is without them as it is. Of many samples about `N_LEFT_OUT` are
     left out in turn, chosen by their content. None for fewer than two samples, and for noisy counts. From pair sums
-    a sample is taken out as by `PairReadout.left_out`, unless they are without the party (`in_pairs` False). Where
+    a sample is taken out as by `PairScoring.left_out`, unless they are without the party (`in_pairs` False). Where
     the model is refined the counts decide, as the weights know every sample.
     """
     n_per_class = np.bincount(y, minlength=len(model.classes))
@@ -136,7 +136,7 @@ def _left_out(model: Model, X: Any, y: Table, n_jobs: int | None, in_pairs: bool
             odds = found[order]
         # Blocks follow from sizes and labels, so those of all members are of the same samples.
         parts = [
-            left_out_scores(member.counts, member.hash.active(inputs, n_jobs=n_jobs), y[rows], [member.readout])
+            left_out_scores(member.counts, member.hash.active(inputs, n_jobs=n_jobs), y[rows], [member.scoring])
             for member in model.members
         ]
         done = 0

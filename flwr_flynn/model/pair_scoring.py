@@ -1,4 +1,4 @@
-"""Scores of a model from pair sums, a second opinion beside its members (`model.pairs`).
+"""Scores of a model from pair sums, beside those of its members (`model.pairs`).
 
 A score of class l is s_l = bias_l + W'z, in units of 2**-18, with z the graded responses of the rows; without the
 sample itself, of class k, it is about (s_l - h_k [l is k]) / (1 - h_k), h_k the mean leverage of class k. The log
@@ -50,7 +50,7 @@ _LEAST_WEIGHT = 1 / 16  # of one side, beside the other
 
 
 @dataclass(frozen=True, eq=False)
-class PairReadout:
+class PairScoring:
     """Scores of a model from pair sums, with all classes taken for equally frequent.
 
     Parameters

@@ -18,11 +18,12 @@ from flwr_flynn.errors import DataError, ModelFileError
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.hashing.flyhash import flynn_hash
-from flwr_flynn.model import personal, scoring
-from flwr_flynn.model.model import Model, ModelMember, Readout
+from flwr_flynn.model import class_prior
+from flwr_flynn.model import scoring as scoring_module
+from flwr_flynn.model.class_prior import is_better, log_frequencies, own_prior
+from flwr_flynn.model.model import Model, ModelMember, ScoringRule
 from flwr_flynn.model.model_file import digest_of
 from flwr_flynn.model.pairs import PairFit, PairSums
-from flwr_flynn.model.personal import is_better, log_frequencies, own_prior
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from tests.memory import traced
@@ -39,7 +40,9 @@ X[np.arange(60), np.minimum(CODES, 2)] += 1.5
 def trained(points, codes, n_members=1, rule="balanced", temperature=0.7):
     """A model of some samples, by all four classes."""
     members = [
-        ModelMember(spec, ClassCounts.from_data(flynn_hash(spec), points, codes, 4), Readout(rule, 0.6, temperature), w)
+        ModelMember(
+            spec, ClassCounts.from_data(flynn_hash(spec), points, codes, 4), ScoringRule(rule, 0.6, temperature), w
+        )
         for spec, w in list(zip(SPECS, WEIGHTS, strict=True))[:n_members]
     ]
     if n_members == 1:
@@ -87,7 +90,7 @@ def compared(model, points, codes):
         seen.extend(zip(right.tolist(), saved.tolist(), strict=True))
         return is_better(right, saved)
 
-    with mock.patch.object(personal, "is_better", spy):
+    with mock.patch.object(class_prior, "is_better", spy):
         prior = own_prior(model, points, codes)
     return sorted(seen), prior
 
@@ -124,18 +127,18 @@ def test_pair_sums_take_part_in_the_decision_as_if_without_each_sample(n_members
     points, codes = np.concatenate([X[:30], [[9.0, 0.0, 9.0]]]), np.append(CODES[:30], 3)  # one alone of its class
     sums = PairSums.from_data(specs, points, codes, 4)
     fit = PairFit.of(sums)
-    readout = fit.readout(specs, sums.n_per_class, fit.tables(specs, points, codes), 0.8)
-    assert (np.asarray(readout.leverages) < 1).all()
+    scoring = fit.scoring(specs, sums.n_per_class, fit.tables(specs, points, codes), 0.8)
+    assert (np.asarray(scoring.leverages) < 1).all()
     expected = []
     own = [3, 30, 7, 12, 0, 25]
     for sample in own:
         rest, here = np.arange(31) != sample, points[sample : sample + 1]
         model = replace(trained(points[rest], codes[rest], n_members), prior=np.full(4, np.log(0.25)))
         known, true = np.bincount(codes[rest], minlength=4) > 0, codes[sample]
-        odds = readout.left_out(here, np.array([true]), sums.n_per_class)
+        odds = scoring.left_out(here, np.array([true]), sums.n_per_class)
         shared = np.full(4, -np.inf)
-        shared[known] = (1 - readout.share) * log_softmax(model.scores(here)[0][known])
-        shared[known] += readout.share * log_softmax(odds[0])[known]
+        shared[known] = (1 - scoring.share) * log_softmax(model.scores(here)[0][known])
+        shared[known] += scoring.share * log_softmax(odds[0])[known]
         others = np.bincount(codes[[other for other in own if other != sample]], minlength=4)
         each = [shared, shared + np.log(frequencies_of(others))]
         for scores in each:
@@ -143,7 +146,7 @@ def test_pair_sums_take_part_in_the_decision_as_if_without_each_sample(n_members
         right = [int(scores.argmax() == true) for scores in each]
         losses = [min(-log_softmax(scores)[true], 64.0) for scores in each]
         expected.append((right[1] - right[0], losses[0] - losses[1]))
-    model = replace(trained(points, codes, n_members), pairs=readout)
+    model = replace(trained(points, codes, n_members), pairs=scoring)
     found, _ = compared(model, points[own], codes[own])
     assert_allclose(np.array(found), np.array(sorted(expected)), atol=1e-9)
 
@@ -152,21 +155,23 @@ def test_a_party_that_is_not_in_the_pair_sums_is_tried_as_it_is():
     specs = (HashSpec(3, 16, 2, 4, seed=7, signed=True),)
     sums = PairSums.from_data(specs, X[:40], CODES[:40], 4)
     fit = PairFit.of(sums)
-    readout = fit.readout(specs, sums.n_per_class, fit.tables(specs, X[:40], CODES[:40]), 0.8)
+    scoring = fit.scoring(specs, sums.n_per_class, fit.tables(specs, X[:40], CODES[:40]), 0.8)
     seen = {}
     for in_pairs in (True, False):
-        with mock.patch.object(personal, "is_better", lambda right, saved, k=in_pairs: seen.update({k: saved.sum()})):
-            own_prior(replace(trained(X, CODES), pairs=readout), X[40:], CODES[40:], in_pairs=in_pairs)
+        with mock.patch.object(
+            class_prior, "is_better", lambda right, saved, k=in_pairs: seen.update({k: saved.sum()})
+        ):
+            own_prior(replace(trained(X, CODES), pairs=scoring), X[40:], CODES[40:], in_pairs=in_pairs)
     with (
-        mock.patch.object(type(readout), "left_out", lambda self, points, *_: self.log_odds(points)),
-        mock.patch.object(personal, "is_better", lambda right, saved: seen.update({"as it is": saved.sum()})),
+        mock.patch.object(type(scoring), "left_out", lambda self, points, *_: self.log_odds(points)),
+        mock.patch.object(class_prior, "is_better", lambda right, saved: seen.update({"as it is": saved.sum()})),
     ):
-        own_prior(replace(trained(X, CODES), pairs=readout), X[40:], CODES[40:])
+        own_prior(replace(trained(X, CODES), pairs=scoring), X[40:], CODES[40:])
     assert seen[False] == seen["as it is"] != seen[True]
 
 
 def test_a_subsample_with_nothing_in_it_decides_nothing(monkeypatch):
-    monkeypatch.setattr(personal, "kept", lambda X, *_: np.zeros(len(X), bool))
+    monkeypatch.setattr(class_prior, "kept", lambda X, *_: np.zeros(len(X), bool))
     assert own_prior(trained(X, CODES), X, CODES) is None
 
 
@@ -174,7 +179,7 @@ def test_thousands_of_classes_take_no_table_of_all_by_all():
     n_classes = 5000
     points = np.random.default_rng(0).normal(size=(n_classes, 3))
     counts = ClassCounts.from_data(flynn_hash(SPECS[0]), points, np.arange(n_classes), n_classes)
-    model = Model((ModelMember(SPECS[0], counts, Readout("balanced", 0.6, 0.7)),), np.arange(n_classes))
+    model = Model((ModelMember(SPECS[0], counts, ScoringRule("balanced", 0.6, 0.7)),), np.arange(n_classes))
     mine = np.arange(0, n_classes, 5)
     own_prior(model, points[mine[:9]], mine[:9])  # what comes with a first use
     with traced() as memory:
@@ -192,7 +197,7 @@ def test_little_is_added_where_no_class_came_as_a_surprise():
         ([300, 300, 1], 0.5),  # a class came as a surprise
         ([1, 1, 1], 0.5),
     ):
-        assert personal.added_to(sizes) == amount
+        assert class_prior.added_to(sizes) == amount
         assert_allclose(np.exp(log_frequencies(sizes)), (np.array(sizes) + amount) / (sum(sizes) + 3 * amount))
 
 
@@ -217,9 +222,9 @@ def test_a_prior_has_to_be_better_by_more_than_chance(right, saved, expected):
 def test_blocks_do_not_show(monkeypatch):
     model = trained(X, CODES, 3)
     whole, prior = compared(model, X[:40], CODES[:40])
-    monkeypatch.setattr(personal, "_PART", 9)
-    monkeypatch.setattr(personal, "HELD", 50)
-    monkeypatch.setattr(scoring, "BLOCK", 7)
+    monkeypatch.setattr(class_prior, "_PART", 9)
+    monkeypatch.setattr(class_prior, "HELD", 50)
+    monkeypatch.setattr(scoring_module, "BLOCK", 7)
     parts, again = compared(model, X[:40], CODES[:40])
     assert_allclose(parts, whole, atol=1e-12)
     assert_array_equal(again, prior)
@@ -230,12 +235,12 @@ def test_of_many_samples_some_are_left_out_and_all_are_counted(monkeypatch):
     codes = np.repeat([0, 1], [360, 40])
     points[:, 0] += codes
     model = trained(points, codes)
-    monkeypatch.setattr(personal, "N_LEFT_OUT", 100)
+    monkeypatch.setattr(class_prior, "N_LEFT_OUT", 100)
     seen, _ = compared(model, points, codes)
     assert 60 < len(seen) < 140
     again, _ = compared(model, points[::-1], codes[::-1])
     assert_allclose(again, seen)
-    monkeypatch.setattr(personal, "is_better", lambda right, saved: True)
+    monkeypatch.setattr(class_prior, "is_better", lambda right, saved: True)
     assert_array_equal(own_prior(model, points, codes), log_frequencies([360, 40, 0, 0]))
 
 
@@ -260,7 +265,7 @@ def test_of_samples_that_cannot_be_in_the_counts_the_model_is_used_as_it_is(n_me
         flat = replace(model, prior=np.full(4, np.log(0.25)))
         shared, own = (log_softmax(each.scores(sample[None])[0]) for each in (flat, replace(model, prior=prior)))
         right.append(float(own.argmax() == true) - float(shared.argmax() == true))
-        saved.append(min(-shared[true], personal.MAX_LOSS) - min(-own[true], personal.MAX_LOSS))
+        saved.append(min(-shared[true], class_prior.MAX_LOSS) - min(-own[true], class_prior.MAX_LOSS))
     expected = log_frequencies(sizes) if is_better(np.array(right), np.array(saved)) else None
     prior = own_prior(model, strangers, codes)
     assert (prior is None) == (expected is None)
@@ -443,7 +448,7 @@ def dealt(how, n_parties=10, seed=0):
     ]
 
 
-def test_on_skewed_digits_own_frequencies_help_and_elsewhere_they_do_no_harm():
+def test_on_skewed_digits_class_prior_help_and_elsewhere_they_do_no_harm():
     spec = HashSpec.suggest(64, 1400, 10, seed=1)
     worst = []
     for seed in range(3):
@@ -452,12 +457,12 @@ def test_on_skewed_digits_own_frequencies_help_and_elsewhere_they_do_no_harm():
             parties = [party_of(*part) for part in dealt(how, seed=seed)]
             run = federate(RunOptions(spec=spec, classes=range(10), min_parties=1), parties)
             found[how] = run.state.results["evaluation"].figures
-        shared, own = found["skewed"], found["skewed"]["personal"]
+        shared, own = found["skewed"], found["skewed"]["class_prior"]
         assert own["accuracy"] > shared["accuracy"]
         worst.append([min(p["accuracy"] for p in each["parties"] if p["examples"] >= 5) for each in (own, shared)])
         # Alike, chance alone makes a difference: no party loses more than two of its 36 samples or so.
         before = {party["name"]: party for party in found["alike"]["parties"]}
-        for party in found["alike"]["personal"]["parties"]:
+        for party in found["alike"]["class_prior"]["parties"]:
             lost = (before[party["name"]]["accuracy"] - party["accuracy"]) * party["examples"]
             assert lost < 2.5
     assert all(own >= shared for own, shared in worst)
