@@ -100,7 +100,7 @@ VALUES: dict[str, Any] = {
     "split-seed": 1,
     "memory-limit": 1.0,
     "min-examples": 1,
-    "class_prior": False,
+    "class-prior": False,
     "pairs": True,
     "max-epsilon": 1.0,
     "max-delta": 1e-4,

@@ -143,16 +143,16 @@ def test_the_least_of_points_in_a_sum_is_the_partys_own(tmp_path: Path) -> None:
     assert simulated_client(context(simulated, **{"min-examples": 1})).fit(request).num_examples == 1444
 
 
-def test_class_prior_are_a_setting_of_the_party_or_of_the_simulation(tmp_path: Path) -> None:
+def test_the_class_prior_is_a_setting_of_the_party_or_of_the_simulation(tmp_path: Path) -> None:
     np.savez(tmp_path / "mine.npz", X=np.eye(64)[:30], y=np.arange(30) % 10)
     node = {"data-path": str(tmp_path / "mine.npz")}
-    found = [client_fn(context(node | each)).client.party.options.class_prior for each in ({}, {"class_prior": False})]
+    found = [client_fn(context(node | each)).client.party.options.class_prior for each in ({}, {"class-prior": False})]
     assert found == [True, False]
-    assert client_fn(context(node, class_prior=False)).client.party.options.class_prior  # the node's own word
+    assert client_fn(context(node, **{"class-prior": False})).client.party.options.class_prior  # the node's own word
     pytest.importorskip("flwr_datasets")
     simulated = {"partition-id": 0, "num-partitions": 1}
     found = [
-        simulated_client(context(simulated, class_prior=each)).client.party.options.class_prior
+        simulated_client(context(simulated, **{"class-prior": each})).client.party.options.class_prior
         for each in (True, False)
     ]
     assert found == [True, False]

@@ -90,7 +90,7 @@ def streamed(
     try:
         with pytest.raises(error) as raised:
             server_app.main(grid, Context(7, 0, {}, RecordDict(), settings))
-        told = capfd.scoringerr().out
+        told = capfd.readouterr().out
         flower.log(logging.ERROR, "%s raised an exception", "Simulation", exc_info=raised.value)
         flower.log(logging.ERROR, EXIT_PAGE)
     finally:
@@ -995,9 +995,9 @@ def test_a_federation_of_several_members_is_shown_with_the_sum_of_its_report(
     report = run(tmp_path, monkeypatch, lambda content, kind: content, **{"hash-dim": 256})
     kept = tmp_path / "out" / "federation.npz"
     assert len(Federation.load(kept).totals.parts) == len(report["members"]) > 1
-    capsys.scoringerr()
+    capsys.readouterr()
     assert show(["show", str(kept)]) == 0
-    printed = capsys.scoringerr().out
+    printed = capsys.readouterr().out
     assert f"2 parties, SHA-256 of the counts {report['sha256']['federated']}" in printed
     assert "Mallory" in printed
 
@@ -1028,7 +1028,7 @@ def test_a_private_run_reports_its_guarantee(
     )
     assert [party["examples"] for party in report["parties"]] == [None, None]
     assert model.counts_.noise_variance == pytest.approx((2 * privacy["noise_sd"]) ** 2)
-    printed = capsys.scoringerr().out
+    printed = capsys.readouterr().out
     assert "hidden" in printed
     assert "none: no results leave the parties" in printed
     assert privacy["guarantee"] in " ".join(printed.split())
@@ -1101,7 +1101,7 @@ def test_a_run_whose_counts_are_not_the_pooled_ones_fails(
     monkeypatch.setattr(reports, "compiled", unequal)
     with raises(FlyNNError, field="results", got="equal"):
         run(tmp_path, monkeypatch, lambda content, kind: content)
-    assert "NO" in capsys.scoringerr().out
+    assert "NO" in capsys.readouterr().out
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         ".federation.npz.lock",
         "federation.npz",
@@ -1138,7 +1138,7 @@ def test_results_that_cannot_be_written_are_told_after_the_report(
     assert text.count(os.strerror(cause)) == len(full)
     assert str(tmp_path) not in text
     assert all(str(tmp_path) in record.getMessage() for record in caplog.records)
-    out, folder = capsys.scoringerr().out, tmp_path / "out"
+    out, folder = capsys.readouterr().out, tmp_path / "out"
     kept = {"federation.unfinished.npz"} if "federation.npz" in full else set()  # from which the run can go on
     assert {path.name for path in folder.iterdir()} == (ALL - full) | {".federation.npz.lock"} | kept
     if "metrics.json" in full:  # the whole of it stands in the log

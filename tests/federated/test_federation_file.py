@@ -303,7 +303,7 @@ def test_a_disk_without_locks_is_not_taken_for_another_run(tmp_path: Path, monke
 def test_the_roster_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     FEDERATION.save(tmp_path / "f.npz")
     assert main(["show", str(tmp_path / "f.npz")]) == 0
-    out = capsys.scoringerr().out
+    out = capsys.readouterr().out
     assert all(member.name in out and member.sha256[0][:16] in out for member in MEMBERS)
     assert main(["show", str(tmp_path / "no.npz")]) == 1
     assert main(["drop"]) == 2

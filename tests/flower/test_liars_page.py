@@ -30,7 +30,7 @@ def test_the_app_of_the_page_leaves_liars_out(
         y = (Y[mine] + 1) % 10 if i < 3 else Y[mine]
         nodes[i] = Node(FlyNNClient(X[mine], y, name=f"party-{i}"))
     names["main"](FakeGrid(nodes), None)
-    left_out = capsys.scoringerr().out.removeprefix("left out: ").strip().split(", ")
+    left_out = capsys.readouterr().out.removeprefix("left out: ").strip().split(", ")
     assert {"party-0", "party-1", "party-2"} <= set(left_out)
     model = FlyNNClassifier.load("model.npz")
     assert model.score(X[names["test"]], Y[names["test"]]) > 0.9

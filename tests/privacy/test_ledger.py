@@ -459,7 +459,7 @@ def test_a_reset_removes_a_ledger_and_nothing_else(path, capsys):
     before = sorted(path.iterdir())
     for wrong in (path, path.parent):
         assert budget.main(["reset", str(wrong)]) == 1
-        assert capsys.scoringerr().err.startswith(f"ledger {wrong.name}: ")
+        assert capsys.readouterr().err.startswith(f"ledger {wrong.name}: ")
     assert budget.main(["reset", str(path / "notes.txt")]) == 1
     assert sorted(path.iterdir()) == before
     assert sorted(file.name for file in path.parent.iterdir()) == ["state", "state.exists", "state.lock"]
@@ -480,16 +480,16 @@ def test_a_folder_that_was_there_before_counts_as_a_lost_ledger(path):
 
 def test_a_party_shows_and_resets_its_ledger_by_hand(path, capsys):
     assert budget.main(["show", str(path)]) == 1
-    assert str(path) in capsys.scoringerr().err
+    assert str(path) in capsys.readouterr().err
     assert not path.parent.exists()
     answer(open_budget(path), laplace(), HERE)
     assert budget.main(["show", str(path)]) == 0
-    shown = capsys.scoringerr().out
+    shown = capsys.readouterr().out
     facts = ["composition basic", "releases 1", "epsilon 0.5", "delta 0 spent"]
     assert shown.removeprefix(f"{path}: ").strip().split(", ") == facts
     lose(path)
     assert budget.main(["show", str(path)]) == 1
-    assert capsys.scoringerr().err.splitlines()[-1].endswith(f"reset {path}")
+    assert capsys.readouterr().err.splitlines()[-1].endswith(f"reset {path}")
     assert budget.main(["reset", str(path)]) == 0
     assert not open_budget(path).is_begun
     assert open_budget(path).spent() == (0.0, 0.0)

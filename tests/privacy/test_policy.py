@@ -281,7 +281,7 @@ def test_one_release_of_all_the_policy_allows_is_admitted_and_the_last(tmp_path,
     assert ask(path, whole).counts == first.counts
     assert json.loads((path / "ledger.json").read_text())["entries"][0]["closes"] is True
     assert budget.main(["show", str(path)]) == 0
-    composition, releases, closed, epsilon, _ = capsys.scoringerr().out.removeprefix(f"{path}: ").split(", ")
+    composition, releases, closed, epsilon, _ = capsys.readouterr().out.removeprefix(f"{path}: ").split(", ")
     assert (composition, releases, closed) == ("composition zcdp", "releases 1", "closed")
     assert float(epsilon.removeprefix("epsilon ")) == pytest.approx(whole.epsilon(1e-5), rel=1e-5)
 
@@ -312,7 +312,7 @@ def test_a_ledger_keeps_to_its_composition(tmp_path, capsys):
     assert spent == (accounting.zcdp_epsilon(noise.zcdp_rho, 1e-5), 1e-5)
     assert Budget(two, Policy(1.0, 1e-5, composition="zcdp")).spent() == (noise.epsilon(), 0.0)
     assert budget.main(["show", str(one)]) == 0
-    composition, releases, epsilon, _ = capsys.scoringerr().out.removeprefix(f"{one}: ").split(", ")
+    composition, releases, epsilon, _ = capsys.readouterr().out.removeprefix(f"{one}: ").split(", ")
     assert (composition, releases) == ("composition zcdp", "releases 1")
     assert float(epsilon.removeprefix("epsilon ")) == pytest.approx(spent[0], rel=1e-5)
     Budget(one, Policy(1.0)).reset()

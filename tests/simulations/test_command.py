@@ -45,7 +45,7 @@ def test_lean_rows_are_subsets():
 
 def test_an_unknown_experiment_is_answered_with_the_list(capsys):
     assert command.main(["nothing"]) == 2
-    assert "bench" in capsys.scoringerr().out
+    assert "bench" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -251,7 +251,7 @@ def test_a_second_run_computes_nothing_and_writes_the_same(finished, folder, mon
     monkeypatch.setattr(accuracy, "call", lambda task: pytest.fail(f"computed {task[0]} again"))
     assert command.main(["accuracy", "--quick", "--data", str(folder), "--out", str(finished)]) == 0
     assert (finished / "accuracy.csv").read_bytes() == before
-    printed = capsys.scoringerr()
+    printed = capsys.readouterr()
     assert printed.err.startswith("0 of ")
     assert f"written: {finished.resolve() / 'comparison.csv'}" in printed.out
 
@@ -273,12 +273,12 @@ def test_an_interrupted_run_keeps_what_was_finished(folder, tmp_path, monkeypatc
     monkeypatch.setattr(accuracy, "call", call)
     assert command.main(arguments) == 0
     # With calibration; two classes are too few for novelty.
-    assert f"{len(methods.COMPARED) - 1} of {len(methods.COMPARED) + 1} cells" in capsys.scoringerr().err
+    assert f"{len(methods.COMPARED) - 1} of {len(methods.COMPARED) + 1} cells" in capsys.readouterr().err
 
 
 def test_ablation_writes_a_column_for_each_part(folder, finished, capsys):
     assert command.main(["ablation", "--quick", "--data", str(folder), "--out", str(finished)]) == 0
-    assert f"{2 * len(methods.ABLATED) - 2} of" in capsys.scoringerr().err  # the default is that of the comparison
+    assert f"{2 * len(methods.ABLATED) - 2} of" in capsys.readouterr().err  # the default is that of the comparison
     lines = read(finished / "ablation.csv")
     assert list(lines[0]) == ["set", *methods.ABLATED]
     means = {line["set"]: line for line in lines}
@@ -339,7 +339,7 @@ def test_a_file_that_is_no_data_set_is_refused_by_name(arrays, field, got, tmp_p
         accuracy.load_problems(tmp_path, [], Settings(), 0)
     with pytest.raises(SystemExit):
         command.main(["accuracy", "--data", str(tmp_path), "--out", str(tmp_path / "out")])
-    assert f"{field}: " in capsys.scoringerr().err
+    assert f"{field}: " in capsys.readouterr().err
     assert str(caught.value).startswith(f"{field}: ")
     assert not (tmp_path / "out").exists()
 
@@ -372,7 +372,7 @@ def test_a_truncated_archive_is_refused_by_name(folder, tmp_path):
 def test_what_cannot_be_run_is_refused_before_anything_is(arguments, message, capsys):
     with pytest.raises(SystemExit):
         command.main(["accuracy", *arguments])
-    assert message in capsys.scoringerr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_subsample_keeps_shares_and_rare_classes():

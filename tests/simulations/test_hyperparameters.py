@@ -52,7 +52,7 @@ def test_a_run_writes_curves_figures_and_a_summary_and_keeps_its_cells(folder, t
     text = (out / "summary.md").read_text(encoding="utf-8")
     assert "hardly matters above 0" in text  # the paper's claim
     assert stand_in in text
-    assert "Segment" in capsys.scoringerr().err
+    assert "Segment" in capsys.readouterr().err
     monkeypatch.setattr(hyperparameters, "panel", lambda *_: pytest.fail("computed again"))
     assert command.main(arguments) == 0
     assert read(out / "hyperparameters.csv") == rows
@@ -86,4 +86,4 @@ def test_without_any_data_there_are_digits_and_generated_ones():
 def test_an_unknown_set_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit):
         command.main(["hyperparameters", "--sets", "nothing", "--out", str(tmp_path)])
-    assert "nothing" in capsys.scoringerr().err
+    assert "nothing" in capsys.readouterr().err

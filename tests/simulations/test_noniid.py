@@ -316,7 +316,7 @@ def finished(tmp_path_factory):
 def test_there_is_a_row_for_every_cell(finished):
     folder, rows = finished
     assert len(rows) == 3 * len(noniid.METHODS)
-    assert all(0 < float(row["class_prior accuracy"]) <= 1 and int(row["up"]) * int(row["down"]) > 0 for row in rows)
+    assert all(0 < float(row["personal accuracy"]) <= 1 and int(row["up"]) * int(row["down"]) > 0 for row in rows)
     assert {row["rounds"] for row in rows if row["method"] in noniid.BASELINES} == {"3"}
     assert {row["accuracy"] for row in rows if row["method"] == "own heads MLP"} == {"nan"}
     for name in ("accuracy-all-4", "bytes-digits-4", "skew-digits-4"):
@@ -326,8 +326,8 @@ def test_there_is_a_row_for_every_cell(finished):
 def test_class_prior_are_in_every_cell_and_help_where_parties_are_skewed(finished):
     for method in set(noniid.METHODS) - {"own heads MLP"}:
         mine = {row["split"]: row for row in finished[1] if row["method"] == method}
-        assert float(mine["Dirichlet 0.1"]["class_prior accuracy"]) >= float(mine["Dirichlet 0.1"]["accuracy"])
-        assert 0 <= float(mine["IID"]["class_prior worst"]) <= 1
+        assert float(mine["Dirichlet 0.1"]["personal accuracy"]) >= float(mine["Dirichlet 0.1"]["accuracy"])
+        assert 0 <= float(mine["IID"]["personal worst"]) <= 1
         assert int(mine["IID"]["worse"]) + int(mine["IID"]["better"]) <= int(mine["IID"]["judged"]) == 4
 
 
@@ -431,11 +431,11 @@ def known_rows():
     for seed, mean, worst in ((0, 0.9, 0.8), (1, 0.7, 0.5)):
         about = {"set": "a", "parties": 4, "split": "IID", "seed": seed, "up": 1000, "down": 1000, "rounds": 4}
         harm = {"worse": seed, "better": 2, "judged": 4, "drop": 0.1 * seed, "drop of": 10 * seed}
-        ours = {"method": noniid.PAIRS, "class_prior accuracy": mean, "class_prior worst": worst}
+        ours = {"method": noniid.PAIRS, "personal accuracy": mean, "personal worst": worst}
         rows.append(about | ours | harm)
         for i, method in enumerate(noniid.BASELINES):
             rows.append(
-                about | {"method": method, "class_prior accuracy": 0.8 - i / 100, "class_prior worst": 0.5, "up": 3000}
+                about | {"method": method, "personal accuracy": 0.8 - i / 100, "personal worst": 0.5, "up": 3000}
             )
     return rows
 
@@ -476,7 +476,7 @@ def test_harm_is_counted_over_parties():
     counted = [scores[name] for name in ("worse", "better", "judged", "drop of")]
     assert counted == [1, 1, 3, 10]
     assert scores["drop"] == pytest.approx(0.3)
-    assert scores["class_prior accuracy"] == pytest.approx(20 / 27)
+    assert scores["personal accuracy"] == pytest.approx(20 / 27)
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_pictures_and_summary_are_there(finished):
 
 def test_a_second_run_computes_nothing(finished, folder, capsys):
     assert command.main(["openml", "--quick", "--data", str(folder), "--out", str(finished)]) == 0
-    assert capsys.scoringerr().err.startswith(f"0 of {2 * len(openml.JOBS)} ")
+    assert capsys.readouterr().err.startswith(f"0 of {2 * len(openml.JOBS)} ")
 
 
 def test_single_neighbours_have_the_better_scaling():
@@ -114,7 +114,7 @@ def test_without_a_network_the_bundled_sets_remain_and_that_is_said(monkeypatch,
     known, source = readers(None)
     assert source == "bundled"
     assert "digits" in known
-    assert "no network" in capsys.scoringerr().err
+    assert "no network" in capsys.readouterr().err
     with raises(SetError, field="OpenML 6", got="OSError"):
         openml_sets.fetched(6)
 
@@ -128,4 +128,4 @@ def test_wrong_options_are_refused(wrong, folder, tmp_path):
 def test_a_folder_that_is_none_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit):
         command.main(["openml", "--data", str(tmp_path / "none"), "--out", str(tmp_path)])
-    assert f"--data: expected a folder, got {tmp_path / 'none'}" in capsys.scoringerr().err
+    assert f"--data: expected a folder, got {tmp_path / 'none'}" in capsys.readouterr().err

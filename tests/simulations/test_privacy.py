@@ -212,7 +212,7 @@ def test_a_file_that_is_no_mnist_is_refused(tmp_path, capsys):
     path.write_bytes(b"nothing")
     with pytest.raises(SystemExit):
         command.main(["privacy", "--sets", "mnist-3v8", "--data", str(tmp_path), "--out", str(tmp_path / "out")])
-    assert "mnist.npz: " in capsys.scoringerr().err
+    assert "mnist.npz: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("wrong", [["--sets", "moons"], ["--repetitions", "0"]])

@@ -59,5 +59,5 @@ def test_the_index_lists_every_page_and_keeps_earlier_ones(summaries):
 def test_an_experiment_without_a_summary_is_refused(summaries, capsys):
     with pytest.raises(SystemExit):
         publish.main(["bench", "--results", str(summaries), "--pages", str(summaries.parent / "pages")])
-    assert "bench: expected one of noniid, theory" in capsys.scoringerr().err
+    assert "bench: expected one of noniid, theory" in capsys.readouterr().err
     assert not (summaries.parent / "pages").exists()

@@ -61,7 +61,7 @@ def test_finished_data_sets_are_kept(finished, monkeypatch, capsys):
     monkeypatch.setattr(accuracy, "call", lambda task: pytest.fail("computed again"))
     assert command.main(["synthetic", "--quick", "--out", str(folder)]) == 0
     assert read(folder / "synthetic.csv") == before
-    assert f"written: {(folder / 'summary.md').resolve()}" in capsys.scoringerr().out
+    assert f"written: {(folder / 'summary.md').resolve()}" in capsys.readouterr().out
 
 
 def test_the_table_holds_means_and_spreads():
