@@ -1,0 +1,39 @@
+"""Modules import one way, imports for types alone included."""
+
+from __future__ import annotations
+
+import ast
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import flwr_flynn
+
+PACKAGE = Path(flwr_flynn.__file__).parent
+
+
+def imports() -> dict[str, set[str]]:
+    """Modules of the package that each of its modules imports, anywhere in its text."""
+    files = {
+        ".".join(["flwr_flynn", *path.relative_to(PACKAGE).with_suffix("").parts]): path
+        for path in PACKAGE.rglob("*.py")
+    }
+    modules = {name.removesuffix(".__init__"): path for name, path in files.items()}
+    found: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        targets = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module is not None:
+                targets |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            elif isinstance(node, ast.Import):
+                targets |= {alias.name for alias in node.names}
+        # A module of a package needs no import of the package itself, whose text is read before.
+        found[name] = {each for each in targets & modules.keys() if not f"{name}.".startswith(f"{each}.")}
+    return found
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    found = imports()
+    assert len(found) > 80
+    # The package's own names are imported when they are first used.
+    found["flwr_flynn"] = set()
+    assert len(list(TopologicalSorter(found).static_order())) == len(found)
