@@ -73,7 +73,7 @@ class FederationSettings(RunSettings):
     min_parties: int = setting(
         0,
         "parties that must be counted in the end, and must reply in each phase behind the counts for it to change the "
-        "model; 0: `min-available`",
+        "model; 0: `min-available`. With `join` and `withdraw` those that must join or leave, 0: one",
         low=0,
     )
     groups: int = setting(
@@ -280,7 +280,8 @@ class NodeConfig(Settings):
     min_examples: int = setting(
         5,
         "classes of fewer samples are left out of the party's sums and histograms of columns, and histograms tell one "
-        "value in so many of a class and column, neither the lowest nor the highest; 1: all of them. 2 is taken as 3",
+        "value in so many of a class and column, neither the lowest nor the highest; 1: all of them. 2 and 3 "
+        "are taken as 4",
         low=1,
     )
     class_prior: bool = setting(

@@ -33,7 +33,7 @@ BY_ID = ("natural-id", "grouped-natural-id")
 BY_COLUMN = ("continuous", *BY_ID)
 """Partitioners that split by a column other than the label."""
 
-FOLLOWING = frozenset({"num_partitions", "seed", "alpha"})
+FOLLOWING = frozenset({"num_partitions", "seed", "alpha", "distribution_array"})
 """Arguments of partitioners that follow from other settings."""
 
 MAX_SEED = 2**63 - 1  # TOML integers are 64-bit and signed
@@ -107,8 +107,9 @@ class PartitionSettings(RunSettings):
             options = json.loads(self.partitioner_options or "{}")
         except (ValueError, RecursionError):
             options = None
-        if not isinstance(options, dict) or FOLLOWING & options.keys():
-            raise self.refused("partitioner_options", f"a JSON object without {', '.join(sorted(FOLLOWING))}")
+        following = FOLLOWING if self.partitioner in BY_COLUMN else FOLLOWING | {"partition_by"}
+        if not isinstance(options, dict) or following & options.keys():
+            raise self.refused("partitioner_options", f"a JSON object without {', '.join(sorted(following))}")
         return options
 
     @property

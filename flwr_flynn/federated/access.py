@@ -72,7 +72,7 @@ class PartyOptions:
     min_examples : int, default=5
         Disclosure floor, which no request changes. Classes of fewer samples are left out of the sums and histograms of
         columns; they are counted. Above 1 histograms tell order statistics alone, see `ColumnHistograms.from_data`. 2
-        is taken as 3.
+        and 3 are taken as 4.
     n_jobs : int, optional
         Threads for hashing: None for one, -1 for all.
     budget : Budget, optional
@@ -237,7 +237,7 @@ class SampleAccess:
             text = "policy max-epsilon not set: this party gives no private counts"
             raise PrivacyError("policy max-epsilon", got="not set", text=text)
         if recall and mechanism.is_share:
-            # ExchangeResult out of a sum, a share of noise leaves the other parties with less than was promised.
+            # Taken out of a sum, a share of noise leaves the other parties with less than was promised.
             raise PrivacyError("leave", text="leave: a share of the noise of a secure sum cannot be taken out of it")
         if self._samples is not None:
             check_samples(self._samples, run.spec.n_features)  # by their shape alone

@@ -226,7 +226,7 @@ class Run:
         if ask is None:
             return
         phase, roster, asked = ask.phase, self._roster(ask.phase), self._asked_cids
-        replies = [reply for reply in replies if reply.cid in asked]  # nobody else is heard
+        replies = [reply for reply in replies if reply.cid in asked]  # others are ignored
         first = first_of_each(replies)
         before = set() if self._batch is None else {cid for cid in first if cid in self._batch.passed}
         start = self._start(phase) if self._batch is None else self._batch.total

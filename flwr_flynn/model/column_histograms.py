@@ -102,8 +102,9 @@ class ColumnHistograms:
         All samples of a group count at one value: that of its highest rank, in the last group that of its lowest rank,
         and of a single group the median. So at least `min_examples` samples of the class are at or below each value
         told, and as many at or above it, unless it is the median; the lowest and the highest value are told only where
-        so many samples share them. The ranks do not depend on the values or the centre: histograms about another
-        centre tell the same order statistics. A floor of 2 is taken as 3, see `floor_of`.
+        so many samples share them, or, in a class of fewer than twice as many, about half. The ranks do not depend on
+        the values or the centre: histograms about another centre tell the same order statistics. Floors of 2 and 3 are
+        taken as 4, see `floor_of`.
         """
         d = X.shape[1]
         middle = np.zeros(d) if center is None else np.asarray(center, np.float64)

@@ -31,11 +31,11 @@ _FAINTEST = 0.05  # weight of an uninformative column; the most informative one 
 
 
 def floor_of(min_examples: int) -> int:
-    """Fewest samples of a class of which anything is told: `min_examples`, but 3 for 2.
+    """Fewest samples of a class of which anything is told: `min_examples`, but 4 for 2 and 3.
 
-    Of two samples no value lies between the ends, and sum and sum of squares determine both values.
+    Sum and sum of squares determine two values; with the median of the histograms they determine three.
     """
-    return 3 if min_examples == 2 else min_examples
+    return 4 if min_examples in (2, 3) else min_examples
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -80,7 +80,7 @@ class ColumnMoments:
     def from_data(cls, X: Any, y: npt.NDArray[np.int64], n_classes: int, min_examples: int = 1) -> ColumnMoments:
         """Moments of samples, (n, d) finite, dense or CSR, less those of classes of fewer than `min_examples`.
 
-        A floor of 2 is taken as 3, see `floor_of`.
+        Floors of 2 and 3 are taken as 4, see `floor_of`.
         """
         n, d = X.shape
         total = cls.zeros(d, n_classes)

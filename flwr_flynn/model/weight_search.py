@@ -117,7 +117,7 @@ class Search:
         return cls(tuple(counts), start_weights(counts))
 
     def take(self, total: RefinementStatistic, answered: frozenset[str] = frozenset()) -> Search:
-        """Go on with the sum of the statistics at `trial`; `heard` names the parties in it.
+        """Go on with the sum of the statistics at `trial`; `answered` names the parties in it.
 
         Where other parties answered than the time before, losses do not compare: the search begins anew at `trial`. Nor
         do accuracies on other held-out samples than those of the first round: such a round is never the best.

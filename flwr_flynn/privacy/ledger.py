@@ -2,7 +2,7 @@
 
 Releases from the same records add up. The ledger, a folder of the party's own, keeps every request that was answered
 with the release that answered it: the same request again gets the same release, which gives away nothing new; a new
-request counts against the policy. It is on disk before the release is distributed, so that a process that dies in
+request counts against the policy. It is on disk before the release is sent, so that a process that dies in
 between has spent too much rather than too little. Where it cannot be trusted, nothing is released until the party
 resets it, by its own hand::
 

@@ -50,9 +50,12 @@ def test_one_party_of_three_does_not_decide_on_pair_sums_alone(phase: str) -> No
     assert run.model.model_.pairs is None
 
 
-def test_one_party_of_three_does_not_refine_alone() -> None:
-    run = left_alone(until("refinement 1", refine_rounds=1), "refinement 1")
+@pytest.mark.parametrize("phase", ["held-out", "refinement 1"])
+def test_one_party_of_three_does_not_refine_alone(phase: str) -> None:
+    run = left_alone(until(phase, refine_rounds=1), phase)
     assert run.model.model_.refined is None
+    assert run.due is not None
+    assert run.due.name == "evaluation"  # without samples that judge there are no rounds
 
 
 def test_figures_of_one_party_of_three_are_none() -> None:

@@ -17,6 +17,7 @@ from flwr_flynn.errors import DataError
 from flwr_flynn.hashing.rank_codes import KEY_BITS, keys_of, values_of
 from flwr_flynn.model import column_histograms
 from flwr_flynn.model.column_histograms import ColumnHistograms
+from flwr_flynn.model.column_moments import ColumnMoments
 from tests import oracle
 from tests.raising import raises
 
@@ -144,7 +145,7 @@ def test_only_samples_of_the_sum_can_be_taken_out():
 def grouped(X, y, least, center=None):
     """Counter of (class, column, key) of the groups of ranks, one value at a time."""
     center = [0.0] * X.shape[1] if center is None else center
-    least = 3 if least == 2 else least
+    least = 4 if least in (2, 3) else least
     cells = Counter()
     for label in range(L):
         for column in range(X.shape[1]):
@@ -173,7 +174,7 @@ def test_groups_of_ranks_agree_with_the_oracle(case, least, kind, middle):
     found = ColumnHistograms.from_data(X, y, L, center, least)
     assert as_counter(found) == grouped(dense(X), y, least, center)
     sizes = np.bincount(y, minlength=L)
-    assert found.n_per_class.tolist() == np.where(sizes >= max(least, 3), sizes, 0).tolist()
+    assert found.n_per_class.tolist() == np.where(sizes >= max(least, 4), sizes, 0).tolist()
 
 
 @given(labelled(), st.integers(2, 9), st.sampled_from(sorted(KINDS)), CENTERS)
@@ -208,8 +209,8 @@ def test_no_centre_leads_to_other_groups(n, least, middle, seed):
     y = np.zeros(n, np.int64)
     found = [told(ColumnHistograms.from_data(X, y, 1, [each], least), each) for each in (0, middle, 7)]
     assert found[0] == found[1] == found[2]
-    assert len(found[0]) == n // max(least, 3)
-    if n >= max(least, 3):
+    assert len(found[0]) == n // max(least, 4)
+    if n >= max(least, 4):
         assert {X.min(), X.max()}.isdisjoint(value for value, _ in found[0])
 
 
@@ -226,12 +227,15 @@ def test_an_end_that_enough_samples_share_is_told():
     assert told(ColumnHistograms.from_data(X[1:], y[1:], 1, min_examples=5), 0) == [(1, 5), (2, 14)]
 
 
-def test_a_floor_of_two_is_one_of_three():
-    X, y = np.arange(12.0)[:, None], np.repeat([0, 1, 2], [2, 3, 7])
-    found = ColumnHistograms.from_data(X, y, L, min_examples=2)
-    assert found == ColumnHistograms.from_data(X, y, L, min_examples=3)
-    assert found.n_per_class.tolist() == [0, 3, 7]
-    assert told(found, 0) == [(3, 3), (7, 3), (8, 4)]
+@pytest.mark.parametrize("floor", [2, 3])
+def test_floors_of_two_and_three_are_one_of_four(floor):
+    """With sum and sum of squares the median of three samples would determine them all."""
+    X, y = np.arange(14.0)[:, None], np.repeat([0, 1, 2], [2, 3, 9])
+    found = ColumnHistograms.from_data(X, y, L, min_examples=floor)
+    assert found == ColumnHistograms.from_data(X, y, L, min_examples=4)
+    assert found.n_per_class.tolist() == [0, 0, 9]
+    assert told(found, 0) == [(8, 4), (9, 5)]
+    assert ColumnMoments.from_data(X, y, L, floor).n_per_class.tolist() == [0, 0, 9]
 
 
 def test_a_centre_is_refused_by_the_values_that_are_told_alone():

@@ -140,11 +140,11 @@ def test_golden_scale():
 
 
 def test_classes_of_few_points_are_left_out():
-    X, y = np.arange(12.0).reshape(6, 2), np.array([0, 0, 0, 1, 2, 2])
-    sums = ColumnMoments.from_data(X, y, 3, min_examples=3)
-    assert sums.n_per_class.tolist() == [3, 0, 0]
-    assert sums == ColumnMoments.from_data(X[:3], y[:3], 3)
-    assert ColumnMoments.from_data(X, y, 3, min_examples=4) == ColumnMoments.zeros(2, 3)
+    X, y = np.arange(14.0).reshape(7, 2), np.array([0, 0, 0, 0, 1, 2, 2])
+    sums = ColumnMoments.from_data(X, y, 3, min_examples=4)
+    assert sums.n_per_class.tolist() == [4, 0, 0]
+    assert sums == ColumnMoments.from_data(X[:4], y[:4], 3)
+    assert ColumnMoments.from_data(X, y, 3, min_examples=5) == ColumnMoments.zeros(2, 3)
 
 
 def test_of_no_points_there_is_no_centre():

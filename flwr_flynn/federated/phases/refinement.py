@@ -189,6 +189,11 @@ def _no_counts(state: RunState, context: Context) -> CountsOfSpecs:
 
 
 def _without_held_out(state: RunState, batch: Batch[CountsOfSpecs], context: Context) -> RunState:
+    if not batch.passed:  # nothing would judge the rounds: there are none, and the model stays as it is
+        missing = context.unanswered_by(batch.passed)
+        for number in range(context.options.refine_rounds + 1):
+            state = state.with_result(_name(number), Refined(None, missing if number == 0 else {}))
+        return state
     counts = tuple(member.counts for member in members_of(state, context.options))
     try:
         others = (CountsOfSpecs(counts) - batch.total).parts
