@@ -132,11 +132,11 @@ def test_the_memory_limit_is_the_partys_own(tmp_path: Path) -> None:
 
 
 def test_the_least_of_points_in_a_sum_is_the_partys_own(tmp_path: Path) -> None:
-    np.savez(tmp_path / "mine.npz", X=np.eye(64)[:30], y=np.arange(30) % 10)
+    np.savez(tmp_path / "mine.npz", X=np.eye(64)[:40], y=np.arange(40) % 10)
     node = {"data-path": str(tmp_path / "mine.npz"), "test-fraction": 0}
     request = asking(ColumnsRequest(64, tuple(range(10)), True))
     assert client_fn(context(node, **{"min-examples": 1})).fit(request).num_examples == 0  # the run's
-    assert client_fn(context(node | {"min-examples": 3})).fit(request).num_examples == 30
+    assert client_fn(context(node | {"min-examples": 4})).fit(request).num_examples == 40
     pytest.importorskip("flwr_datasets")
     simulated = {"partition-id": 0, "num-partitions": 1}
     assert simulated_client(context(simulated, **{"min-examples": 140})).fit(request).num_examples < 1444
