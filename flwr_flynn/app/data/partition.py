@@ -76,6 +76,10 @@ def deal(
                 raise ValueError(f"it has no argument {', '.join(sorted(unknown))[:80]}")
             if too_large := [key for key, value in given.items() if isinstance(value, int) and value > n]:
                 raise ValueError(f"{too_large[0]} is more than the number of samples")
+            if isinstance(sizes := given.get("partition_sizes"), list) and len(sizes) != n_parties:
+                raise ValueError(f"partition_sizes has {len(sizes)} sizes")
+            if config.partitioner == "distribution" and n_parties % (n_classes := len(np.unique(codes))):
+                raise ValueError(f"the number of parties must be a multiple of the number of classes, {n_classes}")
             if "shard_size" in given:
                 defaults["num_shards_per_partition"] = None
             arguments = {key: value for key, value in defaults.items() if key in signature(make).parameters} | given

@@ -155,6 +155,10 @@ def test_options_are_arguments_of_flwr_datasets() -> None:
     config = RunConfig.parse({"partitioner": "size", "partitioner-options": '{"partition_sizes": [100, 200, 300]}'})
     assert [len(s) for s in datasets.simulated_shares(config, 3)] == [100, 200, 300]
     with raises(ConfigError, field="run-config partitioner"):
+        datasets.simulated_shares(config, 4)
+    with raises(ConfigError, field="run-config partitioner"):
+        datasets.simulated_shares(RunConfig(partitioner="distribution"), 7)  # no multiple of ten classes
+    with raises(ConfigError, field="run-config partitioner"):
         datasets.simulated_shares(RunConfig(partitioner="iid", partitioner_options='{"strictness": 1}'), 2)
 
 
