@@ -18,8 +18,8 @@ from flwr_flynn.hashing.graded import LEVELS as GRADES
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import N_DECAYS
 from flwr_flynn.model.column_moments import SUM_BITS
+from flwr_flynn.model.gram import LARGEST_PRODUCT
 from flwr_flynn.model.leave_one_out import TEMPERATURES
-from flwr_flynn.model.pairs import LARGEST_PRODUCT
 from flwr_flynn.model.refinement import LEVELS
 
 _TABLE_ENTRY = 4  # bytes of a log-loss
@@ -29,7 +29,7 @@ _FINGERPRINT = 65  # bytes of a fingerprint, with the space behind it
 _RESIDUALS = 0.8  # bytes of a sum of residuals
 _WEIGHT = 0.6  # bytes of a weight of the refinement
 _PRODUCT = 0.45  # bytes of a sum of products of two rows, and another byte for each factor 256 of samples
-_PAIR_WEIGHT = 1.4  # bytes of a weight of a row
+_GRAM_WEIGHT = 1.4  # bytes of a weight of a row
 _DIGITS = 9  # bytes of a number of a centre or a scale, deflated
 _SUM_DIGITS = 90, 170  # bits of a sum of floats and of a sum of squares, as a rule
 _CUTS = 400  # bytes of the cuts between the bins of a column in a secure run
@@ -74,12 +74,15 @@ def forecast(options: RunOptions, n_parties: int) -> dict[str, Bytes] | None:
     found["held-out"] = (members / 5, announced)
     for number in range(1, options.refine_rounds + 1):
         found[f"refinement {number}"] = (_RESIDUALS * n_sums, announced + _WEIGHT * n_weights)
-    n_rows, product = options.pairs, _PRODUCT + math.log2(share + 1) / 8
-    found["pairs"] = (product * n_rows * (n_rows + 1) / 2 + 2 * n_classes * n_rows, announced)
-    found["pair trial"] = (_TABLE_ENTRY * len(TEMPERATURES) * n_classes, announced + _PAIR_WEIGHT * n_classes * n_rows)
+    n_rows, product = options.gram, _PRODUCT + math.log2(share + 1) / 8
+    found["gram"] = (product * n_rows * (n_rows + 1) / 2 + 2 * n_classes * n_rows, announced)
+    found["gram evaluation"] = (
+        _TABLE_ENTRY * len(TEMPERATURES) * n_classes,
+        announced + _GRAM_WEIGHT * n_classes * n_rows,
+    )
     if n_rows:
         up, down = found["evaluation"]
-        found["evaluation"] = up, down + _PAIR_WEIGHT * n_classes * n_rows
+        found["evaluation"] = up, down + _GRAM_WEIGHT * n_classes * n_rows
     if run.bound is not None:
         sums = n_classes * sum(spec.hash_dim for spec in specs)
         for name, n_entries in _secure_entries(options, len(specs), sums, n_weights).items():
@@ -105,8 +108,8 @@ def _secure_entries(options: RunOptions, n_specs: int, n_counts: int, n_weights:
         "selection": n_classes + n_tables * (n_classes + len(TEMPERATURES) * losses),
         "held-out": n_weights,
         **{f"refinement {number}": n_weights * residuals for number in range(1, n_rounds + 1)},
-        "pairs": products * options.pairs * (options.pairs + 1) / 2 + n_classes * (1 + sums_of_rows * options.pairs),
-        "pair trial": n_classes * (1 + len(TEMPERATURES)) + len(TEMPERATURES) * losses,
+        "gram": products * options.gram * (options.gram + 1) / 2 + n_classes * (1 + sums_of_rows * options.gram),
+        "gram evaluation": n_classes * (1 + len(TEMPERATURES)) + len(TEMPERATURES) * losses,
     }
 
 
