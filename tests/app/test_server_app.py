@@ -438,7 +438,7 @@ def test_the_table_shows_the_gram_matrix(tmp_path: Path) -> None:
     assert {
         "Gram matrix 64 rows, leave-one-out 0.8750, weight 0.62",
         "gram evaluation: b no reply",
-        "the Gram matrix equal NO",
+        "Gram matrix equal NO",
     } <= shown()
     (row,) = [row for row in shown(accuracy=None, share=None) if row.startswith("the Gram matrix none")]
     assert "regression" in row
