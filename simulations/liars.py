@@ -17,9 +17,9 @@ parties in every round, and the better of two learning rates, by the test sample
 the mean of as many as are honest) and the trimmed mean are Flower's own strategies. They are told the true share of
 liars, and have no samples of the server's. The trimmed mean, and Krum's choice, do not look at numbers of samples.
 
-"FlyNN pairs" has pair sums of 1024 rows beside the counts, "FlyNN counts" none. Both have the defaults of `flwr run`:
+"FlyNN pairs" has the Gram matrix of 1024 rows beside the counts, "FlyNN counts" none. Both have the defaults of `flwr run`:
 scaling by the columns, candidates that the parties choose from by their leave-one-out, and liars have a say in all of
-it. "cap" is as above. Pair sums have no groups, see docs/how_to/liars.md.
+it. "cap" is as above. The Gram matrix has no groups, see docs/how_to/liars.md.
 
 Accuracy is that on the held-out samples of all parties. "left out" are honest parties in groups that "groups" left out,
 "let in" liars in groups that stayed, both of 30.
@@ -91,7 +91,7 @@ _CODE = code_digest(*FEDERATED, "flwr_flynn.app.data", *(f"simulations.{name}" f
 class Plan:
     """Extent of a run: splits, shares of liars, samples of a set at most, rounds of FedAvg, seeds.
 
-    Those of runs with pair sums, which take longer, are their own.
+    Those of runs with the Gram matrix, which take longer, are their own.
     """
 
     splits: tuple[str, ...] = ("IID", "Dirichlet 0.3", "2 classes")
@@ -102,7 +102,7 @@ class Plan:
     rates: tuple[float, ...] = (0.1, 0.3)
     seeds: tuple[int, ...] = (0,)
     per_class: int = 5
-    pairs: int = 1024
+    gram: int = 1024
     pair_splits: tuple[str, ...] = ("IID", "Dirichlet 0.3")
     pair_shares: tuple[float, ...] = (0.2, 0.4)
     pair_seeds: tuple[int, ...] = (0, 1, 2)
@@ -110,7 +110,7 @@ class Plan:
 
 QUICK = Plan(
     ("IID",), (0.2,), largest=800, rounds=5, rates=(0.1,),
-    pairs=256, pair_splits=("IID",), pair_shares=(0.2,), pair_seeds=(0,),
+    gram=256, pair_splits=("IID",), pair_shares=(0.2,), pair_seeds=(0,),
 )  # fmt: skip
 
 
@@ -247,19 +247,19 @@ def by_counts(task: Task, honest: Sequence[Counted], kind: str, share: float) ->
 
 
 def by_pairs(task: Task, kind: str, share: float, plan: Plan) -> list[Row]:
-    """A row for the counts of a run with the defaults, with and without a cap, and one each with pair sums."""
+    """A row for the counts of a run with the defaults, with and without a cap, and one each with the Gram matrix."""
     n_features, n_classes = task.parts.shares[0].X.shape[1], task.parts.n_classes
     hashes = HashPlan(n_features, n_classes, task.plan.n_examples, "auto")
     honest, rows = honest_parties(task), []
-    for name, n_rows in ((COUNTS, 0), (PAIRS, plan.pairs)):
+    for name, n_rows in ((COUNTS, 0), (PAIRS, plan.gram)):
         for cap in (None, task.cap):
             method = name if cap is None else f"{name} cap"
             if cap is not None and kind in (FLIPPERS, HIDERS):  # nobody claims more than that anyway
                 rows.append(rows[-1] | {"method": method})
                 continue
             lying = lying_parties(task, honest, task.liars(share), kind, cap)
-            parties = [party_of(each.X, each.y, name=each.name, pairs=True) for each in lying]
-            run = federate(RunOptions(hashes, range(n_classes), len(parties), pairs=n_rows), parties)
+            parties = [party_of(each.X, each.y, name=each.name, gram=True) for each in lying]
+            run = federate(RunOptions(hashes, range(n_classes), len(parties), gram=n_rows), parties)
             rows.append({"method": method} | task.score(run.model.predict(task.parts.pooled.X_test)))
     return rows
 
@@ -423,7 +423,7 @@ def main(arguments: list[str]) -> None:
         about(__doc__),
         "Means over data sets, splits and seeds:",
         markdown_table(lines),
-        f"With pair sums and without, means over data sets, splits ({', '.join(plan.pair_splits)}) and "
+        f"With the Gram matrix and without, means over data sets, splits ({', '.join(plan.pair_splits)}) and "
         f"{len(plan.pair_seeds)} seeds:",
         markdown_table(paired),
         "Accuracy on the samples of the class that hiders hide:",
@@ -432,9 +432,9 @@ def main(arguments: list[str]) -> None:
         markdown_table(judged(rows)),
         "By data set and split:",
         markdown_table(table(shown, ("set", "split", "kind", "share"))),
-        "With pair sums and without, by data set and split:",
+        "With the Gram matrix and without, by data set and split:",
         markdown_table(table(rows, ("set", "split", "kind", "share"), methods=PAIRED)),
         "![accuracy against the share of liars](liars.png)",
-        "![accuracy with pair sums and without](pairs.png)",
+        "![accuracy with the Gram matrix and without](pairs.png)",
     ]
     write_summary(folder, "Parties that lie", "liars", arguments, time.perf_counter() - start, parts)

@@ -1,7 +1,7 @@
 """Cost of skewed parties: FlyNN beside FedAvg, FedProx and SCAFFOLD, from IID parties to those of one class each.
 
 "FlyNN committee" is the default of `flwr run .` (the best three of six hashes, chosen by the parties) with `align`,
-which parties use where their columns differ beyond chance, "FlyNN pairs" the same with pair sums of 2048 rows, in seven
+which parties use where their columns differ beyond chance, "FlyNN pairs" the same with the Gram matrix of 2048 rows, in seven
 more exchanges, and "FlyNN refined" the same with six rounds of refinement instead. In every cell where nobody aligns
 they must have the SHA-256 of the model of the pooled samples.
 "FlyNN" is a single hash: one round of exact counts, features as they are, sizes and read-out by default; the details
@@ -78,7 +78,7 @@ from simulations.workers import WHERE, Workers, workers
 Array = npt.NDArray[Any]
 
 FLYNN, COMMITTEE, PAIRS, REFINED, HEADS = "FlyNN", "FlyNN committee", "FlyNN pairs", "FlyNN refined", "own heads"
-COMMITTEES: dict[str, dict[str, int]] = {COMMITTEE: {}, PAIRS: {"pairs": 2048}, REFINED: {"refine_rounds": 6}}
+COMMITTEES: dict[str, dict[str, int]] = {COMMITTEE: {}, PAIRS: {"gram": 2048}, REFINED: {"refine_rounds": 6}}
 """The default model, by what it has besides: parameters of `FlyNNClassifier`, and options of a run."""
 
 ALGORITHMS: dict[str, type[GradientClient]] = {
@@ -170,7 +170,7 @@ def committee(parts: Parts, given: dict[str, int]) -> Row:
         range(parts.n_classes),
         n_parties,
         refine_rounds=given.get("refine_rounds", 0),
-        pairs=given.get("pairs", 0),
+        gram=given.get("gram", 0),
         align=True,
     )
     run = federate_in_process(options, parts.parties(min_examples=1))

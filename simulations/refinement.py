@@ -1,8 +1,8 @@
-"""Accuracy against bytes: one round of counts, pair sums, rounds that refine the counts, and FedAvg.
+"""Accuracy against bytes: one round of counts, the Gram matrix, rounds that refine the counts, and FedAvg.
 
 Ten parties with Dirichlet 0.1 labels. FlyNN is that of `flwr run .` with ``refine-rounds``: its accuracy after each
 round is that of the model that a run of so many rounds ends with, and its bytes are all messages of a party so far, up
-and down, with those of handing the model out at the end. "FlyNN pairs" has pair sums of 2048 rows in the place of such
+and down, with those of handing the model out at the end. "FlyNN pairs" has the Gram matrix of 2048 rows in the place of such
 rounds. FedAvg trains softmax regression (LR) and a perceptron with one hidden layer of 64 (MLP) in float32 on the same
 parts. It gets what helps it: features standardised by the pooled samples, and the learning rate and epochs of a grid
 that are best on the very test samples after ten rounds; of its messages only the arrays count. Tested on the test split
@@ -65,10 +65,10 @@ class Plan:
     trial: int = 10
     largest: int | None = None
     efforts: tuple[str, ...] = ("default",)
-    pairs: int = 2048
+    gram: int = 2048
 
 
-QUICK = Plan(refine=3, average=5, trial=2, largest=1500, pairs=256)
+QUICK = Plan(refine=3, average=5, trial=2, largest=1500, gram=256)
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,8 +131,8 @@ def _given(parts: Parts, effort: str = "default") -> RunOptionsDict:
 
 
 def paired(task: Task, n_rows: int) -> list[Row]:
-    """The row of a run with pair sums."""
-    run = federate(RunOptions(**_given(task.parts), pairs=n_rows), task.parts.parties())
+    """The row of a run with the Gram matrix."""
+    run = federate(RunOptions(**_given(task.parts), gram=n_rows), task.parts.parties())
     up = sum(each.up for name, each in run.traffic.items() if name != "evaluation") / PARTIES
     down = sum(each.down for each in run.traffic.values()) / PARTIES
     return [{"round": 1, "up": up, "down": down, "accuracy": task.score(run.model.predict(task.X_test))}]
@@ -165,7 +165,7 @@ def curves(source: str, plan: Plan, cells: Cells) -> Iterator[Row]:
         job = {"job": f"{method} {plan.refine}"}
         for row in cells.finish(key | job, partial(refined, task, plan.refine, effort)):
             yield {"set": name, "method": method} | row
-    for row in cells.finish(key | {"job": f"pairs {plan.pairs}"}, partial(paired, task, plan.pairs)):
+    for row in cells.finish(key | {"job": f"pairs {plan.gram}"}, partial(paired, task, plan.gram)):
         yield {"set": name, "method": "FlyNN pairs"} | row
     for model in MODELS:
         tried = []

@@ -74,7 +74,7 @@ class Parts:
 
     def parties(self, **options: Any) -> list[Party]:
         """Parties with these samples and `PartyOptions`, which answer all requests."""
-        options["pairs"] = True
+        options["gram"] = True
         return [
             party_of(share.X, share.y, X_test=share.X_test, y_test=share.y_test, name=f"party-{i}", **options)
             for i, share in enumerate(self.shares)

@@ -167,7 +167,7 @@ class Files:
             model = FlyNNClassifier.from_counts(SPEC, counts, labels, feature_names=("p", "q", "r", "s"))
             model.save(folder / f"{place}.npz")
             self.models.append((folder / f"{place}.npz").read_bytes())
-        paired = replace(FlyNNClassifier.from_counts(SPEC, COUNTS[3], ["a", "b", "c"]).model_, pairs=READ)
+        paired = replace(FlyNNClassifier.from_counts(SPEC, COUNTS[3], ["a", "b", "c"]).model_, gram=READ)
         for aligned in (False, True):
             FlyNNClassifier.from_model(replace(paired, aligned=aligned)).save(folder / "paired.npz")
             self.models.append((folder / "paired.npz").read_bytes())
@@ -182,7 +182,7 @@ class Files:
             scorings = [ScoringRule("balanced", 0.5)] * len(run.specs)
             weights = [1.0] if len(run.specs) == 1 else []
             pairs = READ if place == 1 else None
-            made = Federation(run, sum(parts[1:], parts[0]), members, scorings, weights, phase, pairs=pairs)
+            made = Federation(run, sum(parts[1:], parts[0]), members, scorings, weights, phase, gram=pairs)
             made.save(folder / f"f{place}.npz")
             self.federations.append((folder / f"f{place}.npz").read_bytes())
         self.parquets = parquets()
@@ -217,7 +217,7 @@ class Files:
         for name in [name for name in ("header", "extra", "ledger") if name in arrays and mutator.one_in(2)]:
             text = mutator.json(arrays[name].tobytes().decode())
             arrays[name] = np.frombuffer(text.encode("utf-8", "replace"), np.uint8)
-        counts = mutator.choice([name for name in arrays if name.startswith(("counts", "pairs", "bias"))])
+        counts = mutator.choice([name for name in arrays if name.startswith(("counts", "gram", "bias"))])
         spoiled = mutator.array(arrays[counts]) if mutator.one_in(3) else None
         if isinstance(spoiled, np.ndarray) and not spoiled.dtype.hasobject:
             arrays[counts] = spoiled
@@ -256,7 +256,7 @@ class Files:
         again = Federation.load(path, max_bytes=2**22)
         for name in ("run_spec", "totals", "members", "scorings", "weights", "phase", "max_members"):
             assert getattr(again, name) == getattr(federation, name)
-        assert (again.pairs and again.pairs.sha256()) == (federation.pairs and federation.pairs.sha256())
+        assert (again.gram and again.gram.sha256()) == (federation.gram and federation.gram.sha256())
 
     # ---- a party's ledger of private answers
 

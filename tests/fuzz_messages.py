@@ -30,7 +30,7 @@ from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.histograms import BothHistograms, HistogramsRequest
-from flwr_flynn.federated.phases.pairs import PairsRequest, PairTrialRequest
+from flwr_flynn.federated.phases.gram import GramRequest, GramEvaluationRequest
 from flwr_flynn.federated.phases.refinement import HeldOutRequest, RefinementRequest
 from flwr_flynn.federated.phases.secure_columns import BinsRequest, RangeRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
@@ -50,9 +50,9 @@ from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.leave_one_out import TEMPERATURES
 from flwr_flynn.model.model import ModelMember
-from flwr_flynn.model.pair_scoring import LARGEST_BIAS
-from flwr_flynn.model.pair_scoring import LARGEST_WEIGHT as LARGEST_PAIR_WEIGHT
-from flwr_flynn.model.pairs import LARGEST_PRODUCT, PairFit, PairSums, learn_pairs
+from flwr_flynn.model.gram_scoring import LARGEST_BIAS
+from flwr_flynn.model.gram_scoring import LARGEST_WEIGHT as LARGEST_GRAM_WEIGHT
+from flwr_flynn.model.gram import LARGEST_PRODUCT, GramFit, GramMatrix, learn_gram
 from flwr_flynn.model.refinement import LARGEST_WEIGHT, RefinementStatistic, class_factors, start_weights
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease, TopTLaplace, mechanism_from_dict
@@ -80,17 +80,17 @@ WIDE = FlyHash(HashSpec(n_features=4, hash_dim=1024, row_nnz=2, hash_nnz=16, see
 WIDE_COUNTS = [ClassCounts.from_data(WIDE, *wide) for wide in ((X[:1], CODES[:1], 3), (X, CODES, 3))]
 WIDE_COUNTS += [sum([WIDE_COUNTS[1]] * n, WIDE_COUNTS[0]) for n in (5, 300, 3000)]
 WEIGHTS, FACTORS = start_weights(PAIRS[1]), class_factors(PAIRS[1][0].n_per_class)
-FITS = [PairFit.of(PairSums.from_data(run.specs, X, CODES, len(CLASSES))) for run in (RUN, TWO)]
-READ = learn_pairs(TWO.specs, X, CODES, len(CLASSES), 0.5)
-ALONE, BOTH = (learn_pairs(run.specs, X, CODES, len(CLASSES), 0.5) for run in (RUN, TWO))
+FITS = [GramFit.of(GramMatrix.from_data(run.specs, X, CODES, len(CLASSES))) for run in (RUN, TWO)]
+READ = learn_gram(TWO.specs, X, CODES, len(CLASSES), 0.5)
+ALONE, BOTH = (learn_gram(run.specs, X, CODES, len(CLASSES), 0.5) for run in (RUN, TWO))
 SECURE_SUMS: list[LayoutRequest[Any]] = [
     RangeRequest(replace(COLUMNS, bound=256)),
     replace(COLUMNS, bound=256, window=(130, 10, 260, 20)),
     *(BinsRequest(HISTOGRAMS, 256, (np.arange(8) << KEY_BITS) // 2, by_class) for by_class in (False, True)),
     SelectionRequest(SECURE, CountsOfSpecs((COUNTS[3],)), ((ScoringRule("balanced", 0.5),),)),
     RefinementRequest(SECURE, WEIGHTS[:1], FACTORS),
-    PairsRequest(SECURE),
-    PairTrialRequest(SECURE, FITS[0]),
+    GramRequest(SECURE),
+    GramEvaluationRequest(SECURE, FITS[0]),
 ]
 MOMENTS = [ColumnMoments.from_data(X[:n] * 10.0**n, CODES[:n], len(CLASSES), 2) for n in (0, 9, 40)]
 
@@ -216,7 +216,7 @@ def make_joined(mutator: Mutator) -> Any:
 # -------- requests
 
 
-ASKING = Party(Samples(X, Y, X[:10], Y[:10]), PartyOptions(pairs=True))
+ASKING = Party(Samples(X, Y, X[:10], Y[:10]), PartyOptions(gram=True))
 ASKING.options.__dict__["memory_limit"] = 2**21
 
 
@@ -242,10 +242,10 @@ def request_seeds() -> list[Request[Any]]:
         RefinementRequest(TWO, WEIGHTS, FACTORS),
         RefinementRequest(TWO, WEIGHTS, FACTORS, members),
         EvaluationRequest(TWO, PAIRS[1], (scoring, scoring), (0.75, 0.25), refined=WEIGHTS),
-        *(PairsRequest(run) for run in (RUN, TWO)),
-        *(PairTrialRequest(run, fit) for run, fit in zip((RUN, TWO), FITS, strict=True)),
-        EvaluationRequest(RUN, (COUNTS[3],), (scoring,), (1.0,), pairs=READ),
-        EvaluationRequest(TWO, PAIRS[1], (scoring, scoring), (0.75, 0.25), pairs=READ),
+        *(GramRequest(run) for run in (RUN, TWO)),
+        *(GramEvaluationRequest(run, fit) for run, fit in zip((RUN, TWO), FITS, strict=True)),
+        EvaluationRequest(RUN, (COUNTS[3],), (scoring,), (1.0,), gram=READ),
+        EvaluationRequest(TWO, PAIRS[1], (scoring, scoring), (0.75, 0.25), gram=READ),
         EvaluationRequest(RUN, (COUNTS[3],), (scoring,), (1.0,)),
         EvaluationRequest(TWO, PAIRS[1], (scoring, ScoringRule("balanced", 0.25, 1.0)), (0.75, 0.25)),
         EvaluationRequest(RUN, (COUNTS[1],), (scoring,), (1.0,), tries=False),
@@ -316,7 +316,7 @@ class Parties:
         odd_X, odd_y = X.copy(), Y.astype(object)
         odd_X[3, 1], odd_y[5] = 1e300, SECRET
         self.clients = {
-            "open": FlyNNClient(X, Y, **held_out, **limit, pairs=True),
+            "open": FlyNNClient(X, Y, **held_out, **limit, gram=True),
             "odd": FlyNNClient(odd_X, odd_y, X_test=odd_X, y_test=odd_y, **limit),
             "secure": FlyNNClient(X, Y, **held_out, **limit, secure=True),
             "leaving": FlyNNClient(X, Y, **held_out, **limit, leaves=True),
@@ -362,7 +362,7 @@ class Parties:
             raise PayloadError("declined")
 
 
-RESULTING = ("selection", "held-out", "refinement", "pairs", "pair trial", "evaluation")
+RESULTING = ("selection", "held-out", "refinement", "gram", "gram evaluation", "evaluation")
 CLASSES_SENT = json.dumps(CLASSES)
 
 
@@ -417,7 +417,7 @@ def _bytes_of(total: Any) -> list[bytes]:
         return [each.tobytes() for each in (total.n_per_class, total.cells, total.counts)]
     if isinstance(total, RefinementStatistic):
         return [each.tobytes() for each in (*total.gradient, total.held_out, total.correct, total.before)]
-    if isinstance(total, PairSums):
+    if isinstance(total, GramMatrix):
         return [each.tobytes() for each in (total.products, total.sums, total.n_per_class)]
     return [np.asarray(each).tobytes() for each in (total.to_limbs() if hasattr(total, "to_limbs") else total.tables)]
 
@@ -648,7 +648,7 @@ def use_ballot(given: list[Reply]) -> None:
 def stopped(n_exchanges: int, **options: Any) -> Run:
     """A run after the counting and so many exchanges behind it."""
     run = Run(RunOptions(SPEC, CLASSES, 1, decay=0.5, **options))
-    party = Party(Samples(X, Y), PartyOptions(min_examples=1, pairs=True))
+    party = Party(Samples(X, Y), PartyOptions(min_examples=1, gram=True))
     for channel in (TRAIN, *[EVALUATE] * n_exchanges):
         ask = run.ask(channel, ["1"])
         assert ask is not None
@@ -685,7 +685,7 @@ def use_round(given: list[Reply]) -> None:
     assert all(np.abs(each).max() <= LARGEST_WEIGHT for each in search.trial)
 
 
-PAIRING, TRYING = (Server(stopped(n, pairs=24), EVALUATE) for n in (0, 1))
+PAIRING, TRYING = (Server(stopped(n, gram=24), EVALUATE) for n in (0, 1))
 N_ROWS = 24
 
 
@@ -704,10 +704,10 @@ def spoiled_result(mutator: Mutator, arrays: list[np.ndarray]) -> list[Reply]:
 
 
 SENT_SUMS, SENT_TRIAL = answered(PAIRING), answered(TRYING)
-OWN_SUMS = PairSums.from_data(PAIRING.ask.request.run.specs, X, CODES, 3)  # type: ignore[attr-defined]
+OWN_SUMS = GramMatrix.from_data(PAIRING.ask.request.run.specs, X, CODES, 3)  # type: ignore[attr-defined]
 
 
-def make_pairs(mutator: Mutator) -> list[Reply]:
+def make_gram(mutator: Mutator) -> list[Reply]:
     sizes, triangle, sums = SENT_SUMS[0], OWN_SUMS.products[None], OWN_SUMS.sums
     tables = [sizes.copy(), triangle.copy(), sums.copy()]
     if mutator.one_in(2):
@@ -717,7 +717,7 @@ def make_pairs(mutator: Mutator) -> list[Reply]:
     return spoiled_result(mutator, [tables[0], *map(pack, tables[1:])])
 
 
-def use_pairs(given: list[Reply]) -> None:
+def use_gram(given: list[Reply]) -> None:
     batch = PAIRING.checked(given)
     total = batch.total
     np.testing.assert_array_equal(total.n_per_class, np.bincount(CODES))
@@ -725,8 +725,8 @@ def use_pairs(given: list[Reply]) -> None:
     assert 0 <= total.products.min() <= total.products.max() <= LARGEST_PRODUCT * len(X)
     assert (total.sums <= 15 * total.n_per_class[:, None]).all()
     state = PAIRING.ask.phase.fold(PAIRING.run.state, batch, PAIRING.context({"1": "Basel"}))
-    fit = state.results["pairs"].fit
-    assert np.abs(fit.weights.astype(np.int64)).max() <= LARGEST_PAIR_WEIGHT
+    fit = state.results["gram"].fit
+    assert np.abs(fit.weights.astype(np.int64)).max() <= LARGEST_GRAM_WEIGHT
     assert np.abs(fit.bias).max() <= LARGEST_BIAS
     assert ((fit.leverages >= 0) & (fit.leverages < 1)).all()
 
@@ -747,7 +747,7 @@ def use_trial(given: list[Reply]) -> None:
     assert (correct <= left_out).all()
     assert losses.min() >= 0
     state = TRYING.ask.phase.fold(TRYING.run.state, batch, TRYING.context({"1": "Basel"}))
-    scoring = state.results["pair trial"].scoring
+    scoring = state.results["gram evaluation"].scoring
     assert (scoring is None) == (not left_out.any())
     assert scoring is None or (0 <= scoring.accuracy <= 1 and 0 < scoring.share < 1)
 
@@ -849,8 +849,8 @@ def decoders(folder: Path) -> list[Decoder]:
         Decoder("collect: secure sums of other phases", make_sums, use_sums, 2),
         Decoder("collect: selection", make_ballot, use_ballot, 2),
         Decoder("collect: refinement", make_round, use_round, 2),
-        Decoder("collect: pairs", make_pairs, use_pairs, 2),
-        Decoder("collect: pair trial", make_trial, use_trial, 2),
+        Decoder("collect: gram", make_gram, use_gram, 2),
+        Decoder("collect: gram evaluation", make_trial, use_trial, 2),
         Decoder("collect: evaluation", make_evaluation, use_evaluation, 2),
         Decoder("Run.take", make_replies(replies), use_taken, 1, memory=2**22),
         Decoder("secagg_checks.check", make_stage, use_stage, 2),

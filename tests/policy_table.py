@@ -23,7 +23,7 @@ from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.histograms import HistogramsRequest
-from flwr_flynn.federated.phases.pairs import PairsRequest, PairTrialRequest
+from flwr_flynn.federated.phases.gram import GramRequest, GramEvaluationRequest
 from flwr_flynn.federated.phases.refinement import HeldOutRequest, RefinementRequest
 from flwr_flynn.federated.phases.secure_columns import BinsRequest, RangeRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
@@ -36,8 +36,8 @@ from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import ModelMember
-from flwr_flynn.model.pair_scoring import PairScoring
-from flwr_flynn.model.pairs import PairFit, PairSums
+from flwr_flynn.model.gram_scoring import GramScoring
+from flwr_flynn.model.gram import GramFit, GramMatrix
 from flwr_flynn.model.refinement import start_weights
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts
@@ -53,8 +53,8 @@ EXACT, NOISY = RunSpec(SPEC, CLASSES), RunSpec(SPEC, CLASSES, Noisy(_NOISE))
 SECURE, SHARE = (RunSpec(SPEC, CLASSES, Secure(_BOUND, each)) for each in (None, _SHARE))
 _COUNTS, _READOUT = ClassCounts.from_data(EXACT.hasher, _X, _CODES, 3), ScoringRule("balanced", 0.5, 1.0)
 _MEMBER, _WEIGHTS = ModelMember(SPEC, _COUNTS, _READOUT, 1.0), start_weights([_COUNTS])
-_FIT = PairFit.of(PairSums.from_data([SPEC], _X, _CODES, 3))
-_PAIRS = PairScoring([SPEC], _FIT.weights, _FIT.bias, 1.0, 0.5)
+_FIT = GramFit.of(GramMatrix.from_data([SPEC], _X, _CODES, 3))
+_PAIRS = GramScoring([SPEC], _FIT.weights, _FIT.bias, 1.0, 0.5)
 
 _COLUMNS, _HISTOGRAMS = ColumnsRequest(4, CLASSES, True), HistogramsRequest(np.zeros(4), CLASSES)
 
@@ -72,8 +72,8 @@ FITS: dict[str, Request[Any]] = {
     "secure candidates": SelectionRequest(SECURE, CountsOfSpecs((_COUNTS,)), ((ScoringRule("balanced", 0.5),),)),
     "secure held-out": HeldOutRequest(SECURE),
     "secure refinement": RefinementRequest(SECURE, _WEIGHTS, np.array([64, 64, 64]), (_MEMBER,)),
-    "secure pairs": PairsRequest(SECURE),
-    "secure pair trial": PairTrialRequest(SECURE, _FIT),
+    "secure gram": GramRequest(SECURE),
+    "secure gram evaluation": GramEvaluationRequest(SECURE, _FIT),
     "leave exact": WithdrawRequest(EXACT),
     "leave noisy": WithdrawRequest(NOISY),
     "leave secure exact": WithdrawRequest(SECURE),
@@ -84,8 +84,8 @@ EVALUATIONS: dict[str, Request[Any]] = {
     "held-out": HeldOutRequest(EXACT),
     "refinement": RefinementRequest(EXACT, _WEIGHTS, np.array([64, 64, 64]), (_MEMBER,)),
     "refinement, later": RefinementRequest(EXACT, _WEIGHTS, np.array([64, 64, 64])),
-    "pairs": PairsRequest(EXACT),
-    "pair trial": PairTrialRequest(EXACT, _FIT),
+    "gram": GramRequest(EXACT),
+    "gram evaluation": GramEvaluationRequest(EXACT, _FIT),
     "evaluation": EvaluationRequest(EXACT, (_COUNTS,), (_READOUT,), (1.0,)),
     "model": EvaluationRequest(EXACT, (_COUNTS,), (_READOUT,), (1.0,), tries=False, refined=_WEIGHTS),
 }
@@ -101,7 +101,7 @@ VALUES: dict[str, Any] = {
     "memory-limit": 1.0,
     "min-examples": 1,
     "class-prior": False,
-    "pairs": True,
+    "gram": True,
     "max-epsilon": 1.0,
     "max-delta": 1e-4,
     "secure": True,

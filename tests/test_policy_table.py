@@ -16,7 +16,7 @@ pytest.importorskip("opendp")
 pytest.importorskip("dp_accounting")
 
 REFINEMENT = {"held-out", "refinement", "refinement, later"}
-PAIRS = {"pairs", "pair trial"}
+PAIRS = {"gram", "gram evaluation"}
 SUMS = {f"secure {name}" for name in ("range", "columns", "bins", "histograms", "candidates", "held-out", "refinement")}
 SUMS |= {f"secure {name}" for name in PAIRS}
 OPEN = {"columns", "histograms", "exact", "secure exact", "candidates", "evaluation", "model"} | REFINEMENT | SUMS
@@ -32,7 +32,7 @@ DEPLOYED = {
     "memory-limit": OPEN,
     "min-examples": OPEN,
     "class-prior": OPEN,
-    "pairs": OPEN | PAIRS,
+    "gram": OPEN | PAIRS,
     "secure": {"secure exact", "model"} | SUMS,
     "leave": {"leave exact", "leave secure exact", "model"},
     "policy": PRIVATE,
@@ -44,7 +44,7 @@ DEPLOYED = {
     "policy, memory-limit": PRIVATE,
     "policy, min-examples": PRIVATE,
     "policy, class-prior": PRIVATE,
-    "policy, pairs": PRIVATE,
+    "policy, gram": PRIVATE,
     "policy, secure": {"secure share", "model"},
     "policy, leave": {"leave noisy", "model"},
     "policy, mechanisms": {"model"},

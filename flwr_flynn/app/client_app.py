@@ -77,7 +77,7 @@ def deployed_client(context: Context) -> Client:
             evaluates=node.evaluate,
             leaves=node.leave,
             secure=node.secure,
-            pairs=node.pairs,
+            gram=node.gram,
             response_seconds=node.response_seconds,
             on_model=_keeper(node, budget),
             **_common(node, name),
@@ -109,7 +109,7 @@ def simulated_client(context: Context) -> Client:
             evaluates=config.evaluates(simulated=True),
             leaves=config.action == "withdraw" and (numbers is None or party in numbers),
             secure=config.secure,
-            pairs=True,
+            gram=True,
             **_common(config, name),
         ).to_client()
 

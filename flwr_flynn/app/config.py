@@ -211,13 +211,13 @@ class RunConfig(
             if self.is_private and self.mechanism_kind != "gaussian":
                 raise self.refused("mechanism", "gaussian with secure = true (give a delta)", self.mechanism_kind)
         if self.is_private:
-            for name in ("refine_rounds", "pairs"):
+            for name in ("refine_rounds", "gram"):
                 if getattr(self, name):
                     raise self.refused(name, "0 with epsilon")
             self._require_unscaled("epsilon, which covers no sums of columns")
         if self.groups:
             self._require_unscaled("groups, as any party can spoil sums of columns")
-            for name in ("refine_rounds", "pairs"):
+            for name in ("refine_rounds", "gram"):
                 if getattr(self, name):
                     raise self.refused(name, f"none with groups: {not_by_group(name)}")
             for name in ("align", "epsilon", "secure"):
@@ -289,9 +289,9 @@ class NodeConfig(Settings):
         "the party's copy of the model gets the class frequencies of its own training samples beside it, where "
         "leave-one-out over these decides for them; not with `max-epsilon`",
     )
-    pairs: bool = setting(
+    gram: bool = setting(
         False,
-        "pair sums may leave the party in clear where a run asks for them by `pairs`; they tell far more than counts. "
+        "the Gram matrix may leave the party in clear where a run asks for them by `gram`; they tell far more than counts. "
         "In secure sums they leave without it",
     )
     max_epsilon: float = setting(

@@ -22,7 +22,7 @@ from flwr_flynn.app.data import datasets
 from flwr_flynn.federated.federation_file import Federation, summary
 from flwr_flynn.federated.forecast import forecast
 from flwr_flynn.federated.groups import GroupedCounts
-from flwr_flynn.federated.outcome import Refined, is_of_pairs, pairs_of, searched
+from flwr_flynn.federated.outcome import Refined, is_of_gram, gram_of, searched
 from flwr_flynn.federated.phases.histograms import Histograms
 from flwr_flynn.federated.phases.selection import Selection
 from flwr_flynn.federated.run import Run
@@ -34,7 +34,7 @@ from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import ModelMember, counts_sha256
-from flwr_flynn.model.pairs import learn_pairs
+from flwr_flynn.model.gram import learn_gram
 from flwr_flynn.model.selection import fit_members
 from flwr_flynn.model.weight_search import refine
 from flwr_flynn.privacy import Mechanism
@@ -46,7 +46,7 @@ EQUALITIES = {
     "histograms_equal": "  histograms of the columns equal",
     "selection_equal": "  selection equal",
     "refined_equal": "  refinement equal",
-    "pairs_equal": "  pair sums equal",
+    "gram_equal": "  the Gram matrix equal",
 }
 """Comparisons with the pooled data, and their names in the table."""
 
@@ -88,7 +88,7 @@ def compiled(
         "groups": _groups(run),
         "alignment": _alignment(run),
         "refinement": _refinement(run),
-        "pairs": _pairs(run),
+        "gram": _gram(run),
         "traffic": {name: {"parties": traffic.replied, **traffic.per_party} for name, traffic in run.traffic.items()},
         "forecast": None if bytes_ahead is None else {name: asdict(each) for name, each in bytes_ahead.items()},
         "classes": list(model.classes_.tolist()),
@@ -155,14 +155,14 @@ def _refinement(run: Run) -> dict[str, Any] | None:
     }
 
 
-def _pairs(run: Run) -> dict[str, Any] | None:
-    """Size, accuracy and weight of the pair sums, and parties that missed an exchange; None without them."""
-    found = {name: result for name, result in run.state.results.items() if is_of_pairs(name)}
-    if "pair trial" not in found:
+def _gram(run: Run) -> dict[str, Any] | None:
+    """Size, accuracy and weight of the Gram matrix, and parties that missed an exchange; None without them."""
+    found = {name: result for name, result in run.state.results.items() if is_of_gram(name)}
+    if "gram evaluation" not in found:
         return None
-    scoring = pairs_of(run.state, run.options)
+    scoring = gram_of(run.state, run.options)
     return {
-        "rows": len(found["pairs"].fit.weights),
+        "rows": len(found["gram"].fit.weights),
         "accuracy": None if scoring is None else scoring.accuracy,
         "share": None if scoring is None else scoring.share,
         "missing": {name: each.missing for name, each in found.items() if each.missing},
@@ -259,12 +259,12 @@ def compared(
             unrefined = replace(model, members=tuple(parts), refined=None)
             pooled_model = refine(unrefined, X, codes, config.refine_rounds, -1)
             found["refined_equal"] = pooled_model.sha256() == model.sha256()
-    if (pairs := _pairs(strategy.run)) is not None and model.pairs is not None:
-        found["pairs_equal"] = None
-        if complete and found.get("selection_equal", True) and not pairs["missing"]:
+    if (gram := _gram(strategy.run)) is not None and model.gram is not None:
+        found["gram_equal"] = None
+        if complete and found.get("selection_equal", True) and not gram["missing"]:
             accuracy = None if selection is None else selection.accuracy
-            pooled_pairs = learn_pairs(model.pairs.specs, X, codes, n_classes, accuracy, -1)
-            found["pairs_equal"] = pooled_pairs is not None and pooled_pairs.sha256() == model.pairs.sha256()
+            pooled_gram = learn_gram(model.gram.specs, X, codes, n_classes, accuracy, -1)
+            found["gram_equal"] = pooled_gram is not None and pooled_gram.sha256() == model.gram.sha256()
     pooled, federated = counts_sha256(parts), counts_sha256(model.members)
     return {"pooled": pooled, "equal": pooled == federated if complete else None, **found}
 
@@ -301,7 +301,7 @@ def table(report: dict[str, Any], folder: Path) -> str:
         rows.append(("  samples dealt out", f"{handed_out} of {points}; those not trained on are held out"))
         if simulation["empty_parties"]:
             rows.append(("  parties with no samples", f"{simulation['empty_parties']}"))
-    rows += _hash_rows(report) + _refinement_rows(report) + _pairs_rows(report)
+    rows += _hash_rows(report) + _refinement_rows(report) + _gram_rows(report)
     if privacy:
         promise = "NONE: seeded noise, for simulations"
         if privacy["epsilon"] is not None:
@@ -401,8 +401,8 @@ def _refinement_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     refinement = report["refinement"]
     if refinement is None:
         can_be = report["selection"] is not None and report["action"] != "evaluate"
-        text = "none; pairs=1024, or refine-rounds=6, would make the model more accurate, for more bytes"
-        return [("refinement", text)] if can_be and report["pairs"] is None else []
+        text = "none; gram=1024, or refine-rounds=6, would make the model more accurate, for more bytes"
+        return [("refinement", text)] if can_be and report["gram"] is None else []
     if not refinement["accuracies"]:
         return [("refinement", "none: no party with samples replied")]
     before, found = refinement["accuracy_before"], refinement["accuracies"]
@@ -412,15 +412,15 @@ def _refinement_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     return rows + _missing_rows(refinement["missing"])
 
 
-def _pairs_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
-    pairs = report["pairs"]
-    if pairs is None:
+def _gram_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
+    gram = report["gram"]
+    if gram is None:
         return []
-    rows = [("pair sums", "none: too few parties replied, or their sums lead to no regression")]
-    if pairs["accuracy"] is not None:
-        text = f"{pairs['rows']} rows, leave-one-out {pairs['accuracy']:.4f}, weight {pairs['share']:.2f}"
-        rows = [("pair sums", text)]
-    return rows + _missing_rows(pairs["missing"])
+    rows = [("Gram matrix", "none: too few parties replied, or their sums lead to no regression")]
+    if gram["accuracy"] is not None:
+        text = f"{gram['rows']} rows, leave-one-out {gram['accuracy']:.4f}, weight {gram['share']:.2f}"
+        rows = [("Gram matrix", text)]
+    return rows + _missing_rows(gram["missing"])
 
 
 def _missing_rows(missing: dict[str, dict[str, str]]) -> list[tuple[str, str]]:

@@ -19,7 +19,7 @@ from flwr_flynn.federated.options import MOST_ROUNDS
 from flwr_flynn.model.candidates import EFFORTS, HashPlan
 from flwr_flynn.model.column_moments import SCALINGS
 from flwr_flynn.model.derived_specs import foreseen
-from flwr_flynn.model.pair_scoring import LEAST_ROWS, MOST_ROWS
+from flwr_flynn.model.gram_scoring import LEAST_ROWS, MOST_ROWS
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import MECHANISMS, NEIGHBOURS
 
@@ -267,9 +267,9 @@ class ScoringSettings(RunSettings):
         high=MOST_ROUNDS,
         fixed_by_federation=("evaluate",),
     )
-    pairs: int = setting(
+    gram: int = setting(
         0,
-        "rows of the hashes of pair sums, such as 1024 or 2048: a more accurate model by two more exchanges, in "
+        "rows of the hashes of the Gram matrix, such as 1024 or 2048: a more accurate model by two more exchanges, in "
         "which a party sends a byte or so for every pair of rows; at least 16, or 0 for none; not with "
         "`refine-rounds` or `epsilon`",
         low=0,
@@ -288,10 +288,10 @@ class ScoringSettings(RunSettings):
     def check(self) -> None:
         super().check()
         self.decay_value()
-        if 0 < self.pairs < LEAST_ROWS:
-            raise self.refused("pairs", f"0, or at least {LEAST_ROWS}")
-        if self.pairs and self.refine_rounds:
-            raise self.refused("pairs", "0 with refine-rounds")
+        if 0 < self.gram < LEAST_ROWS:
+            raise self.refused("gram", f"0, or at least {LEAST_ROWS}")
+        if self.gram and self.refine_rounds:
+            raise self.refused("gram", "0 with refine-rounds")
 
     def decay_value(self) -> float | str:
         """`decay` as the strategy takes it: ``"auto"`` or a number in [0, 1)."""

@@ -51,7 +51,7 @@ from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.derived_specs import foreseen
-from flwr_flynn.model.pairs import memory_of_pairs
+from flwr_flynn.model.gram import memory_of_gram
 from flwr_flynn.model.weight_search import BYTES_PER_WEIGHT
 
 _ENDLESS = 10**9  # seconds: 30 years
@@ -213,7 +213,7 @@ def _strategy(
         decay=config.decay_value(),
         rule=config.rule if before is None or config.rule != RunConfig.rule else before.scoring.rule,
         refine_rounds=config.refine_rounds,
-        pairs=config.pairs,
+        gram=config.gram,
         align=config.align and before is None,
         groups=config.groups,
         trusted=trusted,
@@ -348,11 +348,11 @@ def training_plan(config: RunConfig, parties: int | None) -> tuple[HashPlan, lis
         largest = sorted((spec.hash_dim for spec in specs), reverse=True)[: plan.most_members]
         n_weights = len(classes) * sum(largest)
         needs[f"the refinement of {n_weights} weights"] = BYTES_PER_WEIGHT * n_weights
-    if config.pairs:
-        needed = memory_of_pairs(config.pairs, len(classes))
+    if config.gram:
+        needed = memory_of_gram(config.gram, len(classes))
         if config.secure:  # two digits or more for each sum
-            needed += max(ENTRY_BYTES, 16 * (config.min_available or parties or 1)) * config.pairs**2
-        needs[f"pair sums of {config.pairs} rows"] = needed
+            needed += max(ENTRY_BYTES, 16 * (config.min_available or parties or 1)) * config.gram**2
+        needs[f"the Gram matrix of {config.gram} rows"] = needed
     if plan.needs_sums:
         request = ColumnsRequest(plan.n_features, classes, plan.needs_classes)
         columns = f"{plan.n_features} columns for {len(classes)} classes"

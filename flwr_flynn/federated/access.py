@@ -83,8 +83,8 @@ class PartyOptions:
         models can learn counts of the held-out samples from them.
     secure : bool, default=False
         Let figures leave in secure sums only, see `flwr_flynn.secagg`.
-    pairs : bool, default=False
-        Let pair sums leave in clear, see `model.pairs`: they tell far more than counts. In secure sums they leave
+    gram : bool, default=False
+        Let the Gram matrix leave in clear, see `model.gram`: they tell far more than counts. In secure sums they leave
         without it.
     class_prior : bool, default=True
         Let leave-one-out over the training samples decide whether the party's copy of the model gets its own class
@@ -104,7 +104,7 @@ class PartyOptions:
     budget: Budget | None = None
     evaluates: bool = False
     secure: bool = False
-    pairs: bool = False
+    gram: bool = False
     class_prior: bool = True
     leaves: bool = False
     response_seconds: float = 0.0
@@ -118,7 +118,7 @@ class PartyOptions:
         n_threads(self.n_jobs)
         for name in ("memory_limit", "min_examples"):
             object.__setattr__(self, name, integer(name, getattr(self, name)))
-        for name in ("evaluates", "secure", "pairs", "class_prior", "leaves"):
+        for name in ("evaluates", "secure", "gram", "class_prior", "leaves"):
             boolean(name, getattr(self, name))
         number("response_seconds", self.response_seconds, least=0)
 
@@ -322,8 +322,8 @@ class SampleAccess:
                 X, codes = labelled(self._held(), run.codes, run.spec.n_features)
                 own = replace(own, alignment=self.alignment(run.reference, X, codes))
                 if has_prior:
-                    in_pairs = self.options.pairs or isinstance(run.mode, Secure)
-                    own = replace(own, prior=own_prior(own, X, codes, self.options.n_jobs, in_pairs))
+                    in_gram = self.options.gram or isinstance(run.mode, Secure)
+                    own = replace(own, prior=own_prior(own, X, codes, self.options.n_jobs, in_gram))
             except Exception as error:
                 cause = None if isinstance(error, FlyNNError) else error  # ours are in the log by their refusal
                 log.warning("FlyNN: the model is used without what is the party's own in it", exc_info=cause)

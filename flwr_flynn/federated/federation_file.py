@@ -35,7 +35,7 @@ from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import Model, ModelMember, counts_sha256
-from flwr_flynn.model.pair_scoring import PairScoring
+from flwr_flynn.model.gram_scoring import GramScoring
 from flwr_flynn.model.refinement import Weights
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import mechanism_from_dict
@@ -44,7 +44,7 @@ _FORMAT = 3
 _LONGEST = 64  # characters of a name, a node or a run
 _HEX = re.compile("[0-9a-f]{64}")
 AFTER_REFINEMENT = ("evaluation", "")
-"""Phases that are due when refinement and pair sums are over."""
+"""Phases that are due when refinement and the Gram matrix are over."""
 
 _KEPT = ("name", "node", "key", "sizes", "sha256", "run")  # of a member; the size and time of a reply are not
 
@@ -71,8 +71,8 @@ class Federation:
         Candidates that the model keeps, at most; until the selection.
     refined : tuple of arrays, optional
         Weights of the refined model, after the last round of the refinement.
-    pairs : PairScoring, optional
-        Scores of the model from pair sums, after all their exchanges.
+    gram : GramScoring, optional
+        Scores of the model from the Gram matrix, after all their exchanges.
     """
 
     run_spec: RunSpec
@@ -83,7 +83,7 @@ class Federation:
     phase: str = ""
     max_members: int = 1
     refined: Weights | None = None
-    pairs: PairScoring | None = None
+    gram: GramScoring | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scorings", tuple(self.scorings))
@@ -97,8 +97,8 @@ class Federation:
             raise ModelFileError("totals", f"{len(self.run_spec.specs)}, one for each spec", len(self.totals.parts))
         if not isinstance(self.phase, str) or len(self.phase) > 64 or not self.phase.isprintable():
             raise ModelFileError("phase", "a name of at most 64 characters on one line", type(self.phase).__name__)
-        if (self.refined is not None or self.pairs is not None) and self.phase not in AFTER_REFINEMENT:
-            raise ModelFileError("phase", "evaluation, or none, with a refined model or pair sums", self.phase)
+        if (self.refined is not None or self.gram is not None) and self.phase not in AFTER_REFINEMENT:
+            raise ModelFileError("phase", "evaluation, or none, with a refined model or the Gram matrix", self.phase)
         members = sorted(self.members, key=lambda member: (member.name, member.node))
         object.__setattr__(self, "members", tuple(members))
         self._check_members()
@@ -159,7 +159,7 @@ class Federation:
         is_aligned = run.n_aligned == len(members)  # not before the selection, which some may not survive
         names = run.feature_names
         facts = run.guarantee, self.refined
-        return Model(members, np.array(run.classes), names, *facts, aligned=is_aligned, pairs=self.pairs)
+        return Model(members, np.array(run.classes), names, *facts, aligned=is_aligned, gram=self.gram)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file, whole or not at all: after a crash there is the old one or the new one."""
@@ -210,7 +210,7 @@ class Federation:
                 raise ModelFileError("selected", "True or False", type(roster["selected"]).__name__)
             scorings = [member.scoring for member in model.members]
             weights = [member.weight for member in model.members] if roster["selected"] else []
-            rest = roster["phase"], roster["max_members"], model.refined, model.pairs
+            rest = roster["phase"], roster["max_members"], model.refined, model.gram
             return cls(run, totals, members, scorings, weights, *rest)
 
 

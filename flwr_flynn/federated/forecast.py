@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.layout import Sizes, largest_sum, n_entries
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.phases.pairs import pair_fields
+from flwr_flynn.federated.phases.gram import pair_fields
 from flwr_flynn.federated.phases.refinement import refinement_fields
 from flwr_flynn.federated.phases.selection import leave_one_out_fields
 from flwr_flynn.federated.plan import phases_of
@@ -31,7 +31,7 @@ _FINGERPRINT = 65  # bytes of a fingerprint, with the space behind it
 _RESIDUALS = 0.8  # bytes of a sum of residuals
 _WEIGHT = 0.6  # bytes of a weight of the refinement
 _PRODUCT = 0.45  # bytes of a sum of products of two rows, and another byte for each factor 256 of samples
-_PAIR_WEIGHT = 1.4  # bytes of a weight of a row
+_GRAM_WEIGHT = 1.4  # bytes of a weight of a row
 _DIGITS = 9  # bytes of a number of a centre or a scale, deflated
 _SUM_DIGITS = 90, 170  # bits of a sum of floats and of a sum of squares, as a rule
 _CUTS = 400  # bytes of the cuts between the bins of a column in a secure run
@@ -76,12 +76,15 @@ def forecast(options: RunOptions, n_parties: int) -> dict[str, Bytes] | None:
     found["held-out"] = (members / 5, announced)
     for number in range(1, options.refine_rounds + 1):
         found[f"refinement {number}"] = (_RESIDUALS * n_sums, announced + _WEIGHT * n_weights)
-    n_rows, product = options.pairs, _PRODUCT + math.log2(share + 1) / 8
-    found["pairs"] = (product * n_rows * (n_rows + 1) / 2 + 2 * n_classes * n_rows, announced)
-    found["pair trial"] = (_TABLE_ENTRY * len(TEMPERATURES) * n_classes, announced + _PAIR_WEIGHT * n_classes * n_rows)
+    n_rows, product = options.gram, _PRODUCT + math.log2(share + 1) / 8
+    found["gram"] = (product * n_rows * (n_rows + 1) / 2 + 2 * n_classes * n_rows, announced)
+    found["gram evaluation"] = (
+        _TABLE_ENTRY * len(TEMPERATURES) * n_classes,
+        announced + _GRAM_WEIGHT * n_classes * n_rows,
+    )
     if n_rows:
         up, down = found["evaluation"]
-        found["evaluation"] = up, down + _PAIR_WEIGHT * n_classes * n_rows
+        found["evaluation"] = up, down + _GRAM_WEIGHT * n_classes * n_rows
     if run.bound is not None:
         sums = n_classes * sum(spec.hash_dim for spec in specs)
         for name, size in _secure_entries(options, len(specs), sums, n_weights).items():
@@ -102,8 +105,8 @@ def _secure_entries(options: RunOptions, n_specs: int, n_counts: int, n_weights:
             [f"refinement {number}" for number in range(1, options.refine_rounds + 1)],
             refinement_fields([shape], [LEVELS] * n_classes, sizes),
         ),
-        "pairs": pair_fields(options.pairs, n_classes, sizes),
-        "pair trial": leave_one_out_fields([(len(TEMPERATURES), 1)], n_classes, sizes),
+        "gram": pair_fields(options.gram, n_classes, sizes),
+        "gram evaluation": leave_one_out_fields([(len(TEMPERATURES), 1)], n_classes, sizes),
     }
     most = largest_sum(bound)
     return {

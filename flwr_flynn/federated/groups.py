@@ -29,7 +29,7 @@ MOST_GROUPS = 256
 
 Table = npt.NDArray[np.int64]
 
-_SUMS = {"pairs": "pair sums", "refine_rounds": "gradients"}
+_SUMS = {"gram": "Gram matrix", "refine_rounds": "gradients"}
 
 
 def not_by_group(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Parts of a model as config entries and arrays of a message: scoring rules, weights, scores from pair sums.
+"""Parts of a model as config entries and arrays of a message: scoring rules, weights, scores from the Gram matrix.
 
 Whatever comes from a message is checked before it is used, sizes before anything is allocated.
 """
@@ -20,8 +20,8 @@ from flwr_flynn.federated.protocol import Config, Scalar, key
 from flwr_flynn.federated.run_spec import RunSpec, announced_specs, check_fingerprints, deflated_specs
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.model.counts import memory_needed
-from flwr_flynn.model.pair_scoring import LARGEST_BIAS, PairScoring, checked_pair_specs
-from flwr_flynn.model.pair_scoring import LARGEST_WEIGHT as PAIR_WEIGHT
+from flwr_flynn.model.gram_scoring import LARGEST_BIAS, GramScoring, checked_gram_specs
+from flwr_flynn.model.gram_scoring import LARGEST_WEIGHT as GRAM_WEIGHT
 from flwr_flynn.model.refinement import LARGEST_WEIGHT, Weights
 from flwr_flynn.model.scoring import ScoringRule
 
@@ -51,45 +51,45 @@ def scorings_of(config: Config, n_members: int) -> tuple[tuple[ScoringRule, ...]
     return scorings, weights
 
 
-def pairs_entries(run: RunSpec, pairs: PairScoring | None) -> dict[str, Scalar]:
-    """Config entries of scores from pair sums, without their weights; none without them."""
-    if pairs is None:
+def gram_entries(run: RunSpec, gram: GramScoring | None) -> dict[str, Scalar]:
+    """Config entries of scores from the Gram matrix, without their weights; none without them."""
+    if gram is None:
         return {}
-    figures = [pairs.bias.tolist(), *pairs.figures.values()]
-    prints = " ".join(flynn_hash(spec).fingerprint for spec in pairs.specs)
+    figures = [gram.bias.tolist(), *gram.figures.values()]
+    prints = " ".join(flynn_hash(spec).fingerprint for spec in gram.specs)
     return {
-        key("pairs"): json.dumps(figures),
-        key("pair_specs"): deflated_specs(pairs.specs, run.specs),
-        key("pair_fingerprints"): prints,
+        key("gram"): json.dumps(figures),
+        key("gram_specs"): deflated_specs(gram.specs, run.specs),
+        key("gram_fingerprints"): prints,
     }
 
 
-def announced_pairs(config: Config, run: RunSpec, arrays: Sequence[codec.Array], party: SampleAccess) -> PairScoring:
-    """Scores from pair sums in a message that may come from anybody, with their weights as the one array."""
-    values = config.json("pairs", 80 * (run.n_classes + 1) + 200)
+def announced_gram(config: Config, run: RunSpec, arrays: Sequence[codec.Array], party: SampleAccess) -> GramScoring:
+    """Scores from the Gram matrix in a message that may come from anybody, with their weights as the one array."""
+    values = config.json("gram", 80 * (run.n_classes + 1) + 200)
     expected = "biases, temperature, share, accuracy and leverages"
     if not isinstance(values, list) or len(values) != 5 or not isinstance(values[0], list):
-        raise PayloadError(key("pairs"), expected, type(values).__name__)
+        raise PayloadError(key("gram"), expected, type(values).__name__)
     bias, temperature, share, accuracy, leverages = values
     if not all(type(each) is int and abs(each) <= LARGEST_BIAS for each in bias) or len(bias) != run.n_classes:
-        raise PayloadError(key("pairs"), f"{run.n_classes} biases up to {LARGEST_BIAS}", f"{len(bias)}, or larger ones")
+        raise PayloadError(key("gram"), f"{run.n_classes} biases up to {LARGEST_BIAS}", f"{len(bias)}, or larger ones")
     try:
-        specs = checked_pair_specs(announced_specs(config, "pair_specs", 2, run.specs))
+        specs = checked_gram_specs(announced_specs(config, "gram_specs", 2, run.specs))
         n_rows = sum(spec.hash_dim for spec in specs)
         needed = sum(memory_needed(spec, run.n_classes) for spec in specs) + 64 * n_rows * run.n_classes
-        party.check_memory(needed, f"scores from pair sums of {n_rows} rows")
-        check_fingerprints(config, "pair_fingerprints", [flynn_hash(spec) for spec in specs])
-        check_packed(arrays, 1, "weights", "one packed array of pair sums")
-        weights = unpack_signed(arrays[0], (n_rows, run.n_classes), PAIR_WEIGHT).astype(np.int32)
+        party.check_memory(needed, f"scores from the Gram matrix of {n_rows} rows")
+        check_fingerprints(config, "gram_fingerprints", [flynn_hash(spec) for spec in specs])
+        check_packed(arrays, 1, "weights", "one packed array of the Gram matrix")
+        weights = unpack_signed(arrays[0], (n_rows, run.n_classes), GRAM_WEIGHT).astype(np.int32)
         if not isinstance(leverages, list) or any(
             type(each) not in (int, float) for each in (temperature, share, accuracy, *leverages)
         ):
-            raise PayloadError(key("pairs"), expected, "other types")
-        return PairScoring(specs, weights, np.array(bias, np.int64), temperature, share, accuracy, leverages)
+            raise PayloadError(key("gram"), expected, "other types")
+        return GramScoring(specs, weights, np.array(bias, np.int64), temperature, share, accuracy, leverages)
     except (DataError, SpecError) as error:
         if isinstance(error, PayloadError):
             raise
-        raise PayloadError(key("pairs"), error.expected, error.got) from None
+        raise PayloadError(key("gram"), error.expected, error.got) from None
 
 
 def packed_weights(weights: Weights | Sequence[Any]) -> list[codec.Array]:

@@ -17,7 +17,7 @@ from flwr_flynn.federated.run_spec import LEAST_PARTIES, Plain, RunSpec, Secure,
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.derived_specs import foreseen
-from flwr_flynn.model.pair_scoring import LEAST_ROWS, MOST_ROWS
+from flwr_flynn.model.gram_scoring import LEAST_ROWS, MOST_ROWS
 from flwr_flynn.model.scoring import given_scoring
 from flwr_flynn.privacy import Mechanism
 
@@ -60,7 +60,7 @@ class RunOptionsDict(TypedDict, total=False):
     distribute: bool
     accept_failures: bool
     refine_rounds: int
-    pairs: int
+    gram: int
     align: bool
     groups: int
     trusted: tuple[Any, Any] | None
@@ -118,8 +118,8 @@ class RunOptions:
     refine_rounds : int, default=0
         Rounds that refine the model, see `model.refinement`: more accurate with many samples, for many times the bytes.
         Only with exact counts, and where parties try the model.
-    pairs : int, default=0
-        Rows of the hashes of pair sums, from 16 to 4096, see `model.pairs`: a more accurate model by two more
+    gram : int, default=0
+        Rows of the hashes of the Gram matrix, from 16 to 4096, see `model.gram`: a more accurate model by two more
         exchanges, of about 1.3 bytes for every pair of rows. Only with exact counts, where parties try the model, and
         without `refine_rounds`. 0: none.
     align : bool, default=False
@@ -159,7 +159,7 @@ class RunOptions:
     distribute: bool = False
     accept_failures: bool = True
     refine_rounds: int = 0
-    pairs: int = 0
+    gram: int = 0
     align: bool = False
     groups: int = 0
     trusted: tuple[Any, Any] | None = field(default=None, repr=False)
@@ -190,7 +190,7 @@ class RunOptions:
         object.__setattr__(self, "run_spec", self._run_spec())
         self._set_groups()
         self._check_refinement()
-        self._check_pairs()
+        self._check_gram()
         learns = self.plan is not None and self.plan.scaling == "auto" and self.plan.needs_histograms
         if boolean("align", self.align) and not (self.selects and learns and self.secure_bound is None):
             expected = "False, but in clear for a plan of scaling auto with rank codes that parties choose from"
@@ -219,7 +219,7 @@ class RunOptions:
             (is_aligned, "0 with aligned samples, as the server's are not"),
             (not isinstance(mode, Plain), f"0 with {mode.name} counts, which are judged in clear"),
             (self.refine_rounds > 0, f"0 with refine_rounds: {not_by_group('refine_rounds')}"),
-            (self.pairs > 0, f"0 with pairs: {not_by_group('pairs')}"),
+            (self.gram > 0, f"0 with gram: {not_by_group('gram')}"),
             (self.purpose not in ("train", "join", "resume"), f"0 with purpose = {self.purpose}"),
         ):
             if is_met:
@@ -236,17 +236,17 @@ class RunOptions:
         if self.purpose == "evaluate" or not self.is_evaluated:
             raise ConfigError("refine_rounds", "0 where parties do not try a new model", self.refine_rounds)
 
-    def _check_pairs(self) -> None:
-        if not integer("pairs", self.pairs, least=0, most=MOST_ROWS):
+    def _check_gram(self) -> None:
+        if not integer("gram", self.gram, least=0, most=MOST_ROWS):
             return
         for is_met, expected in (
-            (self.pairs < LEAST_ROWS, f"0, or at least {LEAST_ROWS}"),
+            (self.gram < LEAST_ROWS, f"0, or at least {LEAST_ROWS}"),
             (self.mechanism is not None, "0 with noisy counts"),
             (self.refine_rounds > 0, "0 with refine_rounds"),
             (self.purpose == "evaluate" or not self.is_evaluated, "0 where parties do not try a new model"),
         ):
             if is_met:
-                raise ConfigError("pairs", expected, self.pairs)
+                raise ConfigError("gram", expected, self.gram)
 
     def _run_spec(self) -> RunSpec:
         mode, spec = mode_of(self.mechanism, self.secure_bound), self.spec

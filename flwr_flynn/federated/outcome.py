@@ -16,7 +16,7 @@ from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.model.candidates import suggest_decay
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.model import Model, ModelMember
-from flwr_flynn.model.pair_scoring import PairScoring
+from flwr_flynn.model.gram_scoring import GramScoring
 from flwr_flynn.model.refinement import Weights
 from flwr_flynn.model.scoring import ScoringRule, given_scoring
 from flwr_flynn.model.weight_search import Search
@@ -80,18 +80,18 @@ def refined_of(state: RunState, options: RunOptions) -> Weights | None:
     return saved.refined if saved is not None and state.results["counts"] is saved.totals else None
 
 
-def is_of_pairs(name: str) -> bool:
-    """True for the names of the phases of pair sums."""
-    return name in ("pairs", "pair trial")
+def is_of_gram(name: str) -> bool:
+    """True for the names of the phases of the Gram matrix."""
+    return name in ("gram", "gram evaluation")
 
 
-def pairs_of(state: RunState, options: RunOptions) -> PairScoring | None:
-    """Scores of the model from pair sums, if there are any: of this run, or of the saved one whose counts it has."""
-    trial, saved = state.results.get("pair trial"), options.federation
+def gram_of(state: RunState, options: RunOptions) -> GramScoring | None:
+    """Scores of the model from the Gram matrix, if there are any: of this run, or of the saved one whose counts it has."""
+    trial, saved = state.results.get("gram evaluation"), options.federation
     if trial is not None:
-        found: PairScoring | None = trial.scoring
+        found: GramScoring | None = trial.scoring
         return found
-    return saved.pairs if saved is not None and state.results["counts"] is saved.totals else None
+    return saved.gram if saved is not None and state.results["counts"] is saved.totals else None
 
 
 def members_run(state: RunState, options: RunOptions) -> RunSpec:
@@ -102,18 +102,18 @@ def members_run(state: RunState, options: RunOptions) -> RunSpec:
 def model_of(state: RunState, options: RunOptions) -> FlyNNClassifier:
     """The classifier that the results so far make."""
     run, members = members_run(state, options), members_of(state, options)
-    return classifier_of(run, members, refined_of(state, options), pairs_of(state, options))
+    return classifier_of(run, members, refined_of(state, options), gram_of(state, options))
 
 
 def classifier_of(
     run: RunSpec,
     members: tuple[ModelMember, ...],
     refined: Weights | None = None,
-    pairs: PairScoring | None = None,
+    gram: GramScoring | None = None,
 ) -> FlyNNClassifier:
     """The classifier of members of the model, with the classes and the promise of a run."""
     names, is_aligned = run.feature_names, bool(run.n_aligned)
-    model = Model(members, np.array(run.classes), names, run.guarantee, refined, aligned=is_aligned, pairs=pairs)
+    model = Model(members, np.array(run.classes), names, run.guarantee, refined, aligned=is_aligned, gram=gram)
     return FlyNNClassifier.from_model(model)
 
 
@@ -122,14 +122,14 @@ def federation_of(state: RunState, options: RunOptions, members: Sequence[Member
     run, totals, chosen = state.run_spec, state.results["counts"], members_of(state, options)
     # A search that is not over is not saved: a later run begins it anew.
     is_over = phase in AFTER_REFINEMENT
-    refined, pairs = (refined_of(state, options), pairs_of(state, options)) if is_over else (None, None)
+    refined, gram = (refined_of(state, options), gram_of(state, options)) if is_over else (None, None)
     if phase == "" or "selection" in state.results or options.has_members:
         indices = kept_specs(state, options)
         run, totals = run.only(indices), CountsOfSpecs(tuple(totals.parts[index] for index in indices))
         members = [replace(m, sha256=tuple(m.sha256[i] for i in indices)) if m.sha256 else m for m in members]
         weights = [member.weight for member in chosen]
         scorings = [member.scoring for member in chosen]
-        return Federation(run, totals, members, scorings, weights, phase, refined=refined, pairs=pairs)
-    refined, pairs = (refined, pairs) if len(run.specs) == 1 else (None, None)
+        return Federation(run, totals, members, scorings, weights, phase, refined=refined, gram=gram)
+    refined, gram = (refined, gram) if len(run.specs) == 1 else (None, None)
     scorings = [chosen[0].scoring] * len(run.specs)
-    return Federation(run, totals, members, scorings, (), phase, options.max_members, refined, pairs)
+    return Federation(run, totals, members, scorings, (), phase, options.max_members, refined, gram)

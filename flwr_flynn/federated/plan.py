@@ -3,19 +3,19 @@
 ===========  ========================================================================
 purpose      phases
 ===========  ========================================================================
-train        columns, histograms, counts, selection, refinement or pairs, evaluation
-join         counts (added), selection, refinement or pairs, evaluation
-withdraw     counts (taken out), selection, refinement or pairs, evaluation
+train        columns, histograms, counts, selection, refinement or gram, evaluation
+join         counts (added), selection, refinement or gram, evaluation
+withdraw     counts (taken out), selection, refinement or gram, evaluation
 evaluate     evaluation
 resume       the phase where a run stopped, and those after it
 ===========  ========================================================================
 
 In a secure run a phase "range" comes before the columns, phases "bins 1" to "bins 4" come before the histograms, and
 all but the evaluation are on the train channel. The refinement is phase "held-out" and a phase for each round, and
-phase "pairs" has "pair trial" behind it; a run that stopped in one of these begins them anew, for pairs with the
+phase "gram" has "gram evaluation" behind it; a run that stopped in one of these begins them anew, for gram with the
 selection before them. Left out are columns and histograms without a plan that derives specs from them; the selection
-for one candidate, where nobody tries the model, and for noisy counts; the refinement without `refine_rounds`; pairs
-without `pairs`; and the evaluation where nobody gets the model. The option `phases` takes the place of the whole plan.
+for one candidate, where nobody tries the model, and for noisy counts; the refinement without `refine_rounds`; gram
+without `gram`; and the evaluation where nobody gets the model. The option `phases` takes the place of the whole plan.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from flwr_flynn.federated.phases import (
     counts,
     evaluation,
     histograms,
-    pairs,
+    gram,
     refinement,
     secure_columns,
     selection,
@@ -72,7 +72,7 @@ def _entries(options: RunOptions) -> list[tuple[Phase, bool]]:
         (counts.phase_for(options), True),
         (selection.SELECTION, options.selects and not _is_selected(options)),
         *((phase, options.refine_rounds > 0) for phase in refinement.refinements(options.refine_rounds)),
-        *((phase, options.pairs > 0) for phase in (pairs.PAIRS, pairs.PAIR_TRIAL)),
+        *((phase, options.gram > 0) for phase in (gram.PAIRS, gram.GRAM_EVALUATION)),
     ]
     if is_secure:  # SecAgg+ is a protocol of the train channel
         before = [(replace(phase, channel=TRAIN, collect=collect_secure), is_in) for phase, is_in in before]

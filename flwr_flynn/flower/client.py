@@ -51,7 +51,7 @@ class FlyNNClient(NumPyClient):
         request.
     width : callable, optional
         Beside `load`: called like it, it returns the number of columns, without a look at the samples.
-    name, memory_limit, min_examples, n_jobs, budget, evaluates, secure, pairs, class_prior, leaves
+    name, memory_limit, min_examples, n_jobs, budget, evaluates, secure, gram, class_prior, leaves
         As for `federated.party.PartyOptions`.
     response_seconds, on_model
         Likewise.
@@ -92,7 +92,7 @@ class FlyNNClient(NumPyClient):
         budget: Budget | None = None,
         evaluates: bool = False,
         secure: bool = False,
-        pairs: bool = False,
+        gram: bool = False,
         class_prior: bool = True,
         leaves: bool = False,
         response_seconds: float = 0.0,
@@ -104,7 +104,7 @@ class FlyNNClient(NumPyClient):
             raise ConfigError("X, y", "both, or load", "neither" if X is None and y is None else "one of them")
         if (X_test is None) != (y_test is None):
             raise ConfigError("X_test, y_test", "both or neither", "one of them")
-        given: dict[str, Any] = {"evaluates": evaluates, "secure": secure, "pairs": pairs, "class_prior": class_prior}
+        given: dict[str, Any] = {"evaluates": evaluates, "secure": secure, "gram": gram, "class_prior": class_prior}
         given |= {"leaves": leaves, "response_seconds": response_seconds, "on_model": on_model}
         options = PartyOptions(name, memory_limit, min_examples, n_jobs, budget, **given)
         self.name = name

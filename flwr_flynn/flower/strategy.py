@@ -53,7 +53,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         Fields of `flwr_flynn.federated.options.RunOptions`: `spec`, `classes` and `min_parties` must be given;
         `max_examples_per_party`, `decay`, `rule`, `feature_names`, `mechanism`, `federation`,
         `purpose`, `identify`, `secure_bound`, `fraction_evaluate`, `distribute`, `accept_failures`, `refine_rounds`,
-        `pairs`, `align`, `groups`, `trusted`, `group_seed`, `phases` and `on_phase` may be.
+        `gram`, `align`, `groups`, `trusted`, `group_seed`, `phases` and `on_phase` may be.
 
     Raises
     ------

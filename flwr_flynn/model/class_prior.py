@@ -50,15 +50,15 @@ def added_to(n_per_class: npt.ArrayLike) -> float:
 
 
 def own_prior(
-    model: Model, X: Any, y: npt.NDArray[np.int64], n_jobs: int | None = None, in_pairs: bool = True
+    model: Model, X: Any, y: npt.NDArray[np.int64], n_jobs: int | None = None, in_gram: bool = True
 ) -> Scores | None:
     """Log frequencies of a party's own classes, (L,), where leave-one-out decides for them; None for the model alone.
 
     Each of the samples, (n, d), with class indices, (n,), is classified by the model without it, with and without the
     frequencies of the others; `is_better` compares the two. Where they cannot be in the counts of the model, as of a
     party that joins later or was taken out, the model is without them as it is. Of many samples about `N_LEFT_OUT` are
-    left out in turn, chosen by their content. None for fewer than two samples, and for noisy counts. From pair sums
-    a sample is taken out as by `PairScoring.left_out`, unless they are without the party (`in_pairs` False). Where
+    left out in turn, chosen by their content. None for fewer than two samples, and for noisy counts. From the Gram matrix
+    a sample is taken out as by `GramScoring.left_out`, unless they are without the party (`in_gram` False). Where
     the model is refined the counts decide, as the weights know every sample.
     """
     n_per_class = np.bincount(y, minlength=len(model.classes))
@@ -71,7 +71,7 @@ def own_prior(
     if len(y) < 2:
         return None
     try:
-        gains = [_gains(model, *block, n_per_class) for block in _left_out(model, X, y, n_jobs, in_pairs)]
+        gains = [_gains(model, *block, n_per_class) for block in _left_out(model, X, y, n_jobs, in_gram)]
     except DataError:  # not in the counts
         gains = [_gains(model, *block, n_per_class) for block in _as_it_is(model, X, y, n_jobs)]
     right, saved = np.concatenate(gains).T
@@ -122,17 +122,17 @@ def _as_it_is(model: Model, X: Any, y: Table, n_jobs: int | None) -> Iterator[tu
         yield y[rows], model.shared_scores(X[rows], n_jobs)
 
 
-def _left_out(model: Model, X: Any, y: Table, n_jobs: int | None, in_pairs: bool) -> Iterator[tuple[Table, Scores]]:
+def _left_out(model: Model, X: Any, y: Table, n_jobs: int | None, in_gram: bool) -> Iterator[tuple[Table, Scores]]:
     """Blocks of class indices, (b,), and of scores by the model without the sample, (b, L), as `Model.scores`."""
     most, sizes = max(member.spec.hash_nnz for member in model.members), model.members[0].counts.n_per_class
-    batch = HELD // most if model.pairs is None else min(HELD // most, _PART // len(model.classes))
+    batch = HELD // most if model.gram is None else min(HELD // most, _PART // len(model.classes))
     for rows in gen_batches(len(y), max(1, batch)):
         inputs = model.inputs(X[rows])
         odds = None
-        if model.pairs is not None:  # in the order of the blocks: the only samples of their classes are the last
+        if model.gram is not None:  # in the order of the blocks: the only samples of their classes are the last
             order = np.argsort(sizes[y[rows]] == 1, kind="stable")
-            pairs = model.pairs
-            found = pairs.left_out(inputs, y[rows], sizes, n_jobs) if in_pairs else pairs.log_odds(inputs, n_jobs)
+            gram = model.gram
+            found = gram.left_out(inputs, y[rows], sizes, n_jobs) if in_gram else gram.log_odds(inputs, n_jobs)
             odds = found[order]
         # Blocks follow from sizes and labels, so those of all members are of the same samples.
         parts = [

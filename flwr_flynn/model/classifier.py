@@ -24,8 +24,8 @@ from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import SCALINGS, ColumnMoments
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import Model, ModelMember, ScoringRule, class_codes
-from flwr_flynn.model.pair_scoring import LEAST_ROWS, MOST_ROWS
-from flwr_flynn.model.pairs import learn_pairs, pair_specs
+from flwr_flynn.model.gram_scoring import LEAST_ROWS, MOST_ROWS
+from flwr_flynn.model.gram import learn_gram, gram_specs
 from flwr_flynn.model.prediction import PredictionMixin
 from flwr_flynn.model.scoring import RULES, suggest_temperature
 from flwr_flynn.model.selection import fit_members
@@ -81,9 +81,9 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
     refine_rounds : int, default=0
         Rounds by which `fit` refines the model, see `model.refinement`: more accurate on many samples, and slower.
         `partial_fit`, `merge` and `forget` that change the counts go back to the model without refinement.
-    pairs : int, default=0
-        Rows of the hashes of pair sums, from 16 to 4096, by which `fit` makes the model more accurate, see
-        `model.pairs`; 1024 or 2048 are good values, 0 is none. Not with `refine_rounds`, and dropped like these.
+    gram : int, default=0
+        Rows of the hashes of the Gram matrix, from 16 to 4096, by which `fit` makes the model more accurate, see
+        `model.gram`; 1024 or 2048 are good values, 0 is none. Not with `refine_rounds`, and dropped like these.
 
     Attributes
     ----------
@@ -119,7 +119,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         "effort": [StrOptions(set(EFFORTS))],
         "max_members": [Interval(Integral, 1, None, closed="left")],
         "refine_rounds": [Interval(Integral, 0, None, closed="left")],
-        "pairs": [Options(Integral, {0}), Interval(Integral, LEAST_ROWS, MOST_ROWS, closed="both")],
+        "gram": [Options(Integral, {0}), Interval(Integral, LEAST_ROWS, MOST_ROWS, closed="both")],
     }
 
     def __init__(
@@ -139,7 +139,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         effort: str = "default",
         max_members: int = 3,
         refine_rounds: int = 0,
-        pairs: int = 0,
+        gram: int = 0,
     ) -> None:
         self.spec = spec
         self.hash_dim = hash_dim
@@ -156,7 +156,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         self.effort = effort
         self.max_members = max_members
         self.refine_rounds = refine_rounds
-        self.pairs = pairs
+        self.gram = gram
 
     # -------- other ways to make one
 
@@ -228,8 +228,8 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
     def fit(self, X: Any, y: npt.ArrayLike) -> Self:
         """Learn from samples, (n, d), and labels, (n,), and forget all before. If this fails, nothing is forgotten."""
         self._validate_params()
-        if self.pairs and self.refine_rounds:
-            raise ConfigError("pairs", "0 with refine_rounds", self.pairs)
+        if self.gram and self.refine_rounds:
+            raise ConfigError("gram", "0 with refine_rounds", self.gram)
         fresh = copy(self)  # receives the attributes of `validate_data`, which must not meet counts of other data
         X, y = fresh._validated(X, y, reset=True)
         check_classification_targets(y)
@@ -238,10 +238,10 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         chosen, accuracy = fresh._select(specs, X, codes, len(classes))
         members = [replace(each, scoring=fresh._scoring(each.counts, each.scoring)) for each in chosen]
         fresh._set_model(members, classes)
-        if self.pairs:
-            own = pair_specs(specs, int(self.pairs))
-            pairs = learn_pairs(own, X, codes, len(classes), accuracy, self.n_jobs)
-            fresh.model_ = replace(fresh.model_, pairs=pairs)
+        if self.gram:
+            own = gram_specs(specs, int(self.gram))
+            gram = learn_gram(own, X, codes, len(classes), accuracy, self.n_jobs)
+            fresh.model_ = replace(fresh.model_, gram=gram)
         if self.refine_rounds:
             fresh.model_ = refine(fresh.model_, X, codes, self.refine_rounds, self.n_jobs)
         self.__dict__ = fresh.__dict__
@@ -333,7 +333,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         if any(new != member.counts for new, member in zip(counts, self.model_.members, strict=True)):
             pairs = zip(self.model_.members, counts, strict=True)
             members = tuple(replace(member, counts=new, scoring=self._scoring(new)) for member, new in pairs)
-            self.model_ = replace(self.model_, members=members, guarantee=None, refined=None, pairs=None, prior=None)
+            self.model_ = replace(self.model_, members=members, guarantee=None, refined=None, gram=None, prior=None)
         elif self.model_.prior is not None:
             self.model_ = replace(self.model_, prior=None)
 

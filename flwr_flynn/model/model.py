@@ -17,7 +17,7 @@ from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.alignment import Alignment
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.pair_scoring import PairScoring
+from flwr_flynn.model.gram_scoring import GramScoring
 from flwr_flynn.model.refinement import LARGEST_WEIGHT, Weights, refined_scores, weights_sha256
 from flwr_flynn.model.scoring import (
     Scores,
@@ -115,8 +115,8 @@ class Model:
         the shared part of the model, and `sha256` and `fingerprint` are about that alone.
     aligned : bool, default=False
         True if parties aligned the samples that were counted, see `model.alignment`.
-    pairs : PairScoring, optional
-        Scores from pair sums, see `model.pairs`, beside those of the members; not of a refined model.
+    gram : GramScoring, optional
+        Scores from the Gram matrix, see `model.gram`, beside those of the members; not of a refined model.
     alignment : Alignment, optional
         Of an aligned model the alignment of one party, whose samples it is for. Without it columns are taken as they
         are, as those of the federation on average. Like the prior it is no part of `sha256`.
@@ -143,7 +143,7 @@ class Model:
     prior: Scores | None = None
     aligned: bool = False
     alignment: Alignment | None = None
-    pairs: PairScoring | None = None
+    gram: GramScoring | None = None
 
     def __post_init__(self) -> None:
         members = tuple(self.members)
@@ -179,12 +179,12 @@ class Model:
         if self.alignment is not None and not (self.aligned and len(self.alignment.gain) == n_features):
             got = f"one of {len(self.alignment.gain)}" if self.aligned else "one of a model that is not aligned"
             raise DataError("alignment", f"one of {n_features} features", got)
-        if self.pairs is not None:
-            shape = self.pairs.specs[0].n_features, len(self.pairs.bias)
+        if self.gram is not None:
+            shape = self.gram.specs[0].n_features, len(self.gram.bias)
             if shape != (n_features, n_classes):
-                raise DataError("pairs", f"some of {n_features} features and {n_classes} classes", shape)
+                raise DataError("gram", f"some of {n_features} features and {n_classes} classes", shape)
             if self.refined is not None:
-                raise DataError("pairs", "none in a refined model", "some")
+                raise DataError("gram", "none in a refined model", "some")
 
     @property
     def member(self) -> ModelMember:
@@ -209,7 +209,7 @@ class Model:
         """Scores of samples, (n, L) float64: the class with the highest wins, the first among equals.
 
         Of a model with one member those of `class_scores`. Of several the sum of their calibrated log probabilities,
-        each times the member's weight. Of a refined model log odds, see `refined_scores`. With pair sums the mean of
+        each times the member's weight. Of a refined model log odds, see `refined_scores`. With the Gram matrix the mean of
         the log probabilities of both sides, by their weights. In all of these a class without samples is below the
         others. With a prior those of `posterior`.
         """
@@ -224,12 +224,12 @@ class Model:
         """Scores of samples, (n, L), by the shared part: without the prior."""
         X = self.inputs(X)
         scores = self.scores_of_active([member.hash.active(X, n_jobs=n_jobs) for member in self.members])
-        return scores if self.pairs is None else self.joined(scores, self.pairs.log_odds(X, n_jobs))
+        return scores if self.gram is None else self.joined(scores, self.gram.log_odds(X, n_jobs))
 
     def joined(self, scores: Scores, odds: Scores) -> Scores:
-        """Log probabilities by the members' scores and the log odds by pair sums, (n, L) both."""
-        assert self.pairs is not None  # else there is nothing to join
-        total, share = np.zeros(scores.shape), self.pairs.share
+        """Log probabilities by the members' scores and the log odds by the Gram matrix, (n, L) both."""
+        assert self.gram is not None  # else there is nothing to join
+        total, share = np.zeros(scores.shape), self.gram.share
         if len(self.members) == 1:
             own = log_odds(scores, self.member.spec.hash_nnz, self.member.scoring.rule)
             add_log_probabilities(own, self.member.temperature, 1.0, total)
@@ -246,7 +246,7 @@ class Model:
         return total
 
     def scores_of_active(self, active: Sequence[npt.NDArray[np.int32]]) -> Scores:
-        """Scores by the shared part, without pair sums, from active bits, (n, rho) int32 for each member."""
+        """Scores by the shared part, without the Gram matrix, from active bits, (n, rho) int32 for each member."""
         if self.refined is not None:
             total = refined_scores(self.refined, active)
         else:
@@ -298,7 +298,7 @@ class Model:
     @property
     def _is_plain(self) -> bool:
         """True if the shared part is the one member with its scoring."""
-        return len(self.members) == 1 and self.refined is None and self.pairs is None
+        return len(self.members) == 1 and self.refined is None and self.gram is None
 
     def novelty(self, X: Any, n_jobs: int | None = None) -> Scores:
         """Novelty of samples to each class, (n, L) float64: the mean of the members, by their weights."""
@@ -330,8 +330,8 @@ class Model:
             facts["refined"] = weights_sha256(self.refined)
         if self.aligned:
             facts["aligned"] = True
-        if self.pairs is not None:
-            facts["pairs"] = self.pairs.sha256()
+        if self.gram is not None:
+            facts["gram"] = self.gram.sha256()
         return hashlib.sha256(b"flynn model 1 " + json.dumps(facts).encode()).hexdigest()
 
 

@@ -4,13 +4,13 @@ Arrays of format 10:
 
 ==============  =====================================================================================================
 ``header``      JSON, as bytes: format, classes, feature_names, guarantee, refined, aligned; members, each with spec,
-                fingerprint, rule, decay, temperature, weight and noise; and pairs, null or specs, fingerprints,
+                fingerprint, rule, decay, temperature, weight and noise; and gram, null or specs, fingerprints,
                 temperature, share, accuracy and leverages
 ``counts_0``    counts of the first member in the narrowest integer type that holds them, unsigned if exact; then
                 ``counts_1`` and so on
 ``weights_0``   of a refined model the weights of the first member in the narrowest signed type; then ``weights_1``
                 and so on
-``pairs``       (m, L) weights of pair sums in the narrowest signed type, and ``bias``, (L,) int64
+``gram``       (m, L) weights of the Gram matrix in the narrowest signed type, and ``bias``, (L,) int64
 ``prior``       (L,) float64 log frequencies, in a party's own copy that has them; all arrays above are then those of
                 the shared model
 ``gain``        (d,) float64, and ``offset`` likewise, in a party's own copy of aligned samples that has an alignment
@@ -44,11 +44,11 @@ from flwr_flynn.model.alignment import Alignment
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.model import Model, ModelMember, ScoringRule
 from flwr_flynn.model.noise_record import Release
-from flwr_flynn.model.pair_scoring import PairScoring, checked_pair_specs
+from flwr_flynn.model.gram_scoring import GramScoring, checked_gram_specs
 
 _FORMAT = 10
-_HEADER = {"format", "classes", "feature_names", "guarantee", "refined", "aligned", "members", "pairs"}
-_PAIRS_FIGURES = ("temperature", "share", "accuracy", "leverages")
+_HEADER = {"format", "classes", "feature_names", "guarantee", "refined", "aligned", "members", "gram"}
+_GRAM_FIGURES = ("temperature", "share", "accuracy", "leverages")
 
 
 def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | None = None) -> None:
@@ -56,7 +56,7 @@ def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | No
 
     An existing file keeps its permissions; a symbolic link is followed. `extra` is a record of the writer, for JSON.
     """
-    pairs = model.pairs
+    gram = model.gram
     header: dict[str, Any] = {
         "format": _FORMAT,
         "classes": _labels_to_json(model.classes),
@@ -76,12 +76,12 @@ def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | No
             }
             for member in model.members
         ],
-        "pairs": None
-        if pairs is None
+        "gram": None
+        if gram is None
         else {
-            "specs": [spec.to_dict() for spec in pairs.specs],
-            "fingerprints": [flynn_hash(spec).fingerprint for spec in pairs.specs],
-            **pairs.figures,
+            "specs": [spec.to_dict() for spec in gram.specs],
+            "fingerprints": [flynn_hash(spec).fingerprint for spec in gram.specs],
+            **gram.figures,
         },
     }
     arrays = {"header": _json_bytes(header)}
@@ -91,8 +91,8 @@ def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | No
         arrays[f"counts_{index}"] = _narrow(member.counts)
     for index, weights in enumerate(model.refined or ()):
         arrays[f"weights_{index}"] = _narrow_signed(weights)
-    if pairs is not None:
-        arrays |= {"pairs": _narrow_signed(pairs.weights), "bias": pairs.bias.astype("<i8")}
+    if gram is not None:
+        arrays |= {"gram": _narrow_signed(gram.weights), "bias": gram.bias.astype("<i8")}
     if model.prior is not None:
         arrays["prior"] = model.prior.astype("<f8")
     if model.alignment is not None:
@@ -147,13 +147,13 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
         if set(header) != _HEADER:
             raise ModelFileError("header", ", ".join(sorted(_HEADER)), _first(sorted(header)))
         refined, aligned = (boolean(name, header[name], ModelFileError) for name in ("refined", "aligned"))
-        members, paired = header["members"], header["pairs"] is not None
+        members, paired = header["members"], header["gram"] is not None
         if not isinstance(members, list):
             raise ModelFileError("members", "a list", type(members).__name__)
         counts_names = [f"counts_{index}" for index in range(len(members))]
         weights_names = [f"weights_{index}" for index in range(len(members) if refined else 0)]
-        pairs_names = ["pairs", "bias"] if paired else []
-        expected = ["header", "digest", *counts_names, *weights_names, *pairs_names]
+        gram_names = ["gram", "bias"] if paired else []
+        expected = ["header", "digest", *counts_names, *weights_names, *gram_names]
         own = ["prior"] if "prior" in names else []
         own += ["gain", "offset"] if aligned and "gain" in names else []
         expected += own
@@ -163,8 +163,8 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
         specs = [HashSpec.from_dict(member["spec"]) for member in members]
         needed = sum(memory_needed(spec, len(classes)) for spec in specs)
         needed += sum(4 * len(classes) * spec.hash_dim for spec in specs if refined)
-        pair_specs = _pair_specs(header["pairs"]) if paired else ()
-        needed += sum(memory_needed(spec, len(classes)) for spec in pair_specs)
+        gram_specs = _gram_specs(header["gram"]) if paired else ()
+        needed += sum(memory_needed(spec, len(classes)) for spec in gram_specs)
         if needed > max_bytes:
             raise ModelFileError("memory", f"at most {max_bytes / 2**20:.2g} MiB", f"about {needed / 2**20:.2g} MiB")
         extras = [_read_npy(archive, "extra", r"\|u1", max_bytes // 32)] if "extra" in names else []
@@ -176,9 +176,9 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
             _read_npy(archive, name, "[<|]i[124]", 4 * len(classes) * spec.hash_dim)
             for name, spec in zip(weights_names, specs[: len(weights_names)], strict=True)
         ]
-        n_rows = sum(spec.hash_dim for spec in pair_specs)
+        n_rows = sum(spec.hash_dim for spec in gram_specs)
         sizes = 4 * n_rows * len(classes), 8 * len(classes)
-        weights += [_read_npy(archive, *each) for each in zip(pairs_names, ("[<|]i[124]", "<i8"), sizes, strict=False)]
+        weights += [_read_npy(archive, *each) for each in zip(gram_names, ("[<|]i[124]", "<i8"), sizes, strict=False)]
         largest = 8 * max(len(classes), specs[0].n_features)
         owned = {name: _read_npy(archive, name, "<f8", largest) for name in own}
         digest = _read_npy(archive, "digest", r"\|u1", 32)
@@ -196,25 +196,25 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
         owned.get("prior"),
         aligned,
         Alignment(owned["gain"], owned["offset"]) if "gain" in owned else None,
-        _pairs(header["pairs"], pair_specs, *weights) if paired else None,
+        _gram(header["gram"], gram_specs, *weights) if paired else None,
     )
     return model, extra
 
 
-def _pair_specs(values: Any) -> tuple[HashSpec, ...]:
-    if not isinstance(values, dict) or set(values) != {"specs", "fingerprints", *_PAIRS_FIGURES}:
-        raise ModelFileError("pairs", "specs, fingerprints and figures", type(values).__name__)
-    return checked_pair_specs([HashSpec.from_dict(spec) for spec in values["specs"]])
+def _gram_specs(values: Any) -> tuple[HashSpec, ...]:
+    if not isinstance(values, dict) or set(values) != {"specs", "fingerprints", *_GRAM_FIGURES}:
+        raise ModelFileError("gram", "specs, fingerprints and figures", type(values).__name__)
+    return checked_gram_specs([HashSpec.from_dict(spec) for spec in values["specs"]])
 
 
-def _pairs(
+def _gram(
     values: dict[str, Any], specs: tuple[HashSpec, ...], weights: npt.NDArray[Any], bias: npt.NDArray[Any]
-) -> PairScoring:
-    """Scores from pair sums, from their entry in the header and their arrays."""
+) -> GramScoring:
+    """Scores from the Gram matrix, from their entry in the header and their arrays."""
     if values["fingerprints"] != [flynn_hash(spec).fingerprint for spec in specs]:
         raise ModelFileError("fingerprints", "the rows that this version draws", str(values["fingerprints"])[:24])
-    figures = [values[name] for name in _PAIRS_FIGURES]
-    return PairScoring(specs, weights.astype(np.int32), bias.astype(np.int64), *figures)
+    figures = [values[name] for name in _GRAM_FIGURES]
+    return GramScoring(specs, weights.astype(np.int32), bias.astype(np.int64), *figures)
 
 
 def _first(names: list[str]) -> str:

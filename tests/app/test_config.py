@@ -71,9 +71,9 @@ def test_every_setting_has_a_group_and_an_example_of_each_fact() -> None:
         ("effort", "maximal", 'expected one of quick, default, thorough, got "maximal"'),
         ("refine-rounds", -1, "expected an integer from 0 to 1000, got -1"),
         ("refine-rounds", 1001, "expected an integer from 0 to 1000, got 1001"),
-        ("pairs", -1, "expected an integer from 0 to 4096, got -1"),
-        ("pairs", 15, "expected 0, or at least 16, got 15"),
-        ("pairs", 4097, "expected an integer from 0 to 4096, got 4097"),
+        ("gram", -1, "expected an integer from 0 to 4096, got -1"),
+        ("gram", 15, "expected 0, or at least 16, got 15"),
+        ("gram", 4097, "expected an integer from 0 to 4096, got 4097"),
         ("max-members", 0, "expected an integer from 1 to 16, got 0"),
         ("max-members", 17, "expected an integer from 1 to 16, got 17"),
         ("min-examples", 0, "expected an integer of at least 1, got 0"),
@@ -235,7 +235,7 @@ def test_a_secure_run_learns_and_refines_as_one_in_clear_and_aligns_nothing() ->
         {"scaling": "ranks"},
         {"effort": "thorough", "max-members": 2},
         {"refine-rounds": 3},
-        {"pairs": 64},
+        {"gram": 64},
     ):
         RunConfig.parse({**secure, **setting})
     with raises(ConfigError, field="run-config align"):
@@ -246,17 +246,17 @@ def test_a_secure_run_learns_and_refines_as_one_in_clear_and_aligns_nothing() ->
     "setting",
     [{"epsilon": 1.0}, {"epsilon": 1.0, "delta": 1e-5, "secure": True, "max-examples": 100}, {"action": "evaluate"}],
 )
-def test_private_and_finished_runs_refine_nothing_and_have_no_new_pair_sums(setting: dict[str, Any]) -> None:
+def test_private_and_finished_runs_refine_nothing_and_have_no_new_gram_matrix(setting: dict[str, Any]) -> None:
     more = {"federation": "f.npz"} if "action" in setting else {}
     with raises(ConfigError, field="run-config refine-rounds"):
         RunConfig.parse({**setting, **more, "refine-rounds": 3})
-    with raises(ConfigError, field="run-config pairs"):
-        RunConfig.parse({**setting, **more, "pairs": 64})
+    with raises(ConfigError, field="run-config gram"):
+        RunConfig.parse({**setting, **more, "gram": 64})
 
 
-def test_pair_sums_and_refinement_exclude_each_other() -> None:
-    with raises(ConfigError, field="run-config pairs"):
-        RunConfig.parse({"pairs": 64, "refine-rounds": 1})
+def test_the_gram_matrix_and_refinement_exclude_each_other() -> None:
+    with raises(ConfigError, field="run-config gram"):
+        RunConfig.parse({"gram": 64, "refine-rounds": 1})
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_pair_sums_and_refinement_exclude_each_other() -> None:
         ({"scaling": "auto"}, "scaling"),
         ({"scaling": "ranks"}, "scaling"),
         ({"refine-rounds": 2}, "refine-rounds"),
-        ({"pairs": 64}, "pairs"),
+        ({"gram": 64}, "gram"),
         ({"align": True}, "align"),
         ({"epsilon": 1.0}, "epsilon"),
         ({"secure": True, "max-examples": 100}, "secure"),
@@ -283,7 +283,7 @@ def test_groups_come_with_samples_and_without_what_a_party_can_spoil(more: dict[
         RunConfig.parse(settings | more)
 
 
-@pytest.mark.parametrize(("key", "sums"), [("pairs", "pair sums"), ("refine-rounds", "gradients")])
+@pytest.mark.parametrize(("key", "sums"), [("gram", "Gram matrix"), ("refine-rounds", "gradients")])
 def test_the_refusal_says_why_groups_exclude_sums_over_all_parties(key: str, sums: str) -> None:
     with raises(ConfigError, field=f"run-config {key}") as error:
         RunConfig.parse({"groups": 40, "trusted": "mine.npz", key: 64})

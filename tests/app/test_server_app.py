@@ -56,7 +56,7 @@ REPORT: dict[str, Any] = {
     "histograms": None,
     "selection": None,
     "refinement": None,
-    "pairs": None,
+    "gram": None,
     "alignment": None,
     "groups": None,
     "specs": [],
@@ -427,47 +427,47 @@ def test_the_table_shows_the_refinement(tmp_path: Path) -> None:
     assert "refinement none: no party with samples replied" in shown(accuracies=[], accuracy_before=None)
 
 
-def test_the_table_shows_the_pair_sums(tmp_path: Path) -> None:
-    pairs = {"rows": 64, "accuracy": 0.875, "share": 0.625, "missing": {"pair trial": {"b": "no reply"}}}
+def test_the_table_shows_the_the_gram_matrix(tmp_path: Path) -> None:
+    pairs = {"rows": 64, "accuracy": 0.875, "share": 0.625, "missing": {"gram evaluation": {"b": "no reply"}}}
 
     def shown(**changes: Any) -> set[str]:
-        sha = {"federated": "12ab", "pooled": "12ab", "equal": True, "pairs_equal": False}
-        table = reports.table(REPORT | {"pairs": pairs | changes, "sha256": sha}, tmp_path)
+        sha = {"federated": "12ab", "pooled": "12ab", "equal": True, "gram_equal": False}
+        table = reports.table(REPORT | {"gram": pairs | changes, "sha256": sha}, tmp_path)
         return {" ".join(line.split()) for line in table.splitlines()}
 
     assert {
-        "pair sums 64 rows, leave-one-out 0.8750, weight 0.62",
-        "pair trial: b no reply",
-        "pair sums equal NO",
+        "the Gram matrix 64 rows, leave-one-out 0.8750, weight 0.62",
+        "gram evaluation: b no reply",
+        "the Gram matrix equal NO",
     } <= shown()
-    (row,) = [row for row in shown(accuracy=None, share=None) if row.startswith("pair sums none")]
+    (row,) = [row for row in shown(accuracy=None, share=None) if row.startswith("the Gram matrix none")]
     assert "regression" in row
 
 
 @pytest.mark.parametrize(
     "given", [{}, {"decay": 0.5, "spec": HashSpec(4, 64, 2, 6, 0, signed=True)}], ids=["plan", "spec"]
 )
-def test_the_pair_sums_are_compared_with_those_of_the_pooled_points(
+def test_the_the_gram_matrix_are_compared_with_those_of_the_pooled_points(
     given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     X, y = points(60)
     codes = np.array([CLASSES.index(label) for label in y])
-    config = RunConfig.parse({"hash-dim": 64, "min-examples": 1, "pairs": 32})
+    config = RunConfig.parse({"hash-dim": 64, "min-examples": 1, "gram": 32})
     plan = config.plan(4, 60, 3)
-    proxies = [Proxy(str(i), FlyNNClient(X[i::3], y[i::3], min_examples=1, pairs=True)) for i in range(3)]
+    proxies = [Proxy(str(i), FlyNNClient(X[i::3], y[i::3], min_examples=1, gram=True)) for i in range(3)]
     strategy = FlyNNStrategy(
-        **{"spec": plan, "classes": CLASSES, **given}, min_available_clients=3, min_parties=3, pairs=32
+        **{"spec": plan, "classes": CLASSES, **given}, min_available_clients=3, min_parties=3, gram=32
     )
     Server(client_manager=manager(*proxies), strategy=strategy).fit(strategy.num_rounds, timeout=None)
 
     def compared(pooled: np.ndarray) -> Any:
         monkeypatch.setattr(datasets, "pooled_training", lambda *_: (pooled, codes, 3))
-        return reports.compared(config, strategy, plan, 3, strategy.federation("1"))["pairs_equal"]
+        return reports.compared(config, strategy, plan, 3, strategy.federation("1"))["gram_equal"]
 
-    assert reports._pairs(strategy.run) == {
+    assert reports._gram(strategy.run) == {
         "rows": 32,
-        "accuracy": strategy.model.model_.pairs.accuracy,
-        "share": strategy.model.model_.pairs.share,
+        "accuracy": strategy.model.model_.gram.accuracy,
+        "share": strategy.model.model_.gram.share,
         "missing": {},
     }
     assert compared(X) is True

@@ -29,7 +29,7 @@ from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.derived_specs import derive_specs
-from flwr_flynn.model.pairs import learn_pairs, pair_specs
+from flwr_flynn.model.gram import learn_gram, gram_specs
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.model.selection import fit_members
 from flwr_flynn.model.weight_search import refine
@@ -132,24 +132,24 @@ def test_a_refined_model_is_that_of_the_aligned_samples() -> None:
     assert run.model.model_.sha256() == expected.sha256()
 
 
-def test_a_model_with_pair_sums_is_that_of_the_aligned_samples() -> None:
+def test_a_model_with_the_gram_matrix_is_that_of_the_aligned_samples() -> None:
     parts = shifted()
-    run = in_process(options_for(PLAN, align=True, pairs=32), parts)
+    run = in_process(options_for(PLAN, align=True, gram=32), parts)
     plain = in_process(options_for(PLAN, align=True), parts).model.model_
     _, aligned, y, _ = pooled(parts)
     whole = run.state.run_spec
-    own = pair_specs(whole.specs[-whole.n_aligned :], 32)
-    expected = learn_pairs(own, aligned, y, 3, run.state.results["selection"].accuracy)
+    own = gram_specs(whole.specs[-whole.n_aligned :], 32)
+    expected = learn_gram(own, aligned, y, 3, run.state.results["selection"].accuracy)
     assert expected is not None
-    assert run.model.model_.pairs is not None
-    assert run.model.model_.pairs.specs == own
-    assert run.model.model_.sha256() == replace(plain, pairs=expected).sha256()
+    assert run.model.model_.gram is not None
+    assert run.model.model_.gram.specs == own
+    assert run.model.model_.sha256() == replace(plain, gram=expected).sha256()
     assert run.model.model_.aligned
 
 
-def test_where_the_samples_as_they_are_do_better_so_are_the_pair_sums() -> None:
-    run = in_process(options_for(PLAN, align=True, pairs=32), shares())
-    expected = FlyNNClassifier(hash_dim=64, pairs=32).fit(X[TRAINING], LABELS[TRAINING])
+def test_where_the_samples_as_they_are_do_better_so_are_the_the_gram_matrix() -> None:
+    run = in_process(options_for(PLAN, align=True, gram=32), shares())
+    expected = FlyNNClassifier(hash_dim=64, gram=32).fit(X[TRAINING], LABELS[TRAINING])
     assert run.model.model_.sha256() == expected.model_.sha256()
 
 
@@ -304,18 +304,18 @@ def test_an_alignment_tells_nothing_of_classes_that_are_left_out() -> None:
 # ---- saved and resumed
 
 
-@pytest.mark.parametrize("changes", [{"refine_rounds": 1}, {"pairs": 16}], ids=str)
+@pytest.mark.parametrize("changes", [{"refine_rounds": 1}, {"gram": 16}], ids=str)
 @pytest.mark.parametrize("stop", [2, 3, 4, 5, 6])
 def test_an_aligned_run_may_stop_after_every_phase(stop: int, changes: dict[str, Any], tmp_path: Path) -> None:
     parts = shifted()
     whole = in_process(options_for(PLAN, align=True, **changes), parts)
-    parties = {str(i): party_of(**part, name=f"party-{i}", min_examples=1, pairs=True) for i, part in enumerate(parts)}
+    parties = {str(i): party_of(**part, name=f"party-{i}", min_examples=1, gram=True) for i, part in enumerate(parts)}
     steps = Exchange(Run(RunOptions(**options_for(PLAN, align=True, **changes))), parties)
     for phase in whole.phases[:stop]:
         steps.step(phase.channel)
     steps.run.federation("1").save(tmp_path / "f.npz")
     saved = Federation.load(tmp_path / "f.npz")
-    # Pair sums follow from all candidates, which are there until the selection.
+    # The Gram matrix follows from all candidates, which are there until the selection.
     assert saved.phase == whole.phases[stop].resumed_at([phase.name for phase in whole.phases])
     options = options_for(saved.run_spec.specs, federation=saved, purpose="resume", **changes)
     steps.run = Run(RunOptions(**options))

@@ -23,7 +23,7 @@ from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model import model_file
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import Model, ModelMember
-from flwr_flynn.model.pairs import learn_pairs
+from flwr_flynn.model.gram import learn_gram
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from tests.fakes import CLASSES, HASHER, RUN, SPEC, counts_of, points
@@ -94,18 +94,18 @@ def test_a_committee_is_kept_with_its_scorings_and_weights(tmp_path: Path) -> No
     assert [each.weight for each in loaded.model.model_.members] == [0.75, 0.25]
 
 
-PAIRS = learn_pairs([replace(SPEC, hash_dim=16)], points(60)[0], RUN.codes(points(60)[1]), 3, 0.5)
+PAIRS = learn_gram([replace(SPEC, hash_dim=16)], points(60)[0], RUN.codes(points(60)[1]), 3, 0.5)
 assert PAIRS is not None
 
 
 @pytest.mark.parametrize("phase", ["", "evaluation"])
-def test_pair_sums_are_kept(phase: str, tmp_path: Path) -> None:
-    made = replace(FEDERATION, phase=phase, pairs=PAIRS)
+def test_the_gram_matrix_is_kept(phase: str, tmp_path: Path) -> None:
+    made = replace(FEDERATION, phase=phase, gram=PAIRS)
     made.save(tmp_path / "f.npz")
     loaded = Federation.load(tmp_path / "f.npz")
     assert PAIRS is not None
-    assert loaded.pairs is not None
-    assert (loaded.pairs.sha256(), loaded.pairs.accuracy) == (PAIRS.sha256(), PAIRS.accuracy)
+    assert loaded.gram is not None
+    assert (loaded.gram.sha256(), loaded.gram.accuracy) == (PAIRS.sha256(), PAIRS.accuracy)
     assert (loaded.run_spec, loaded.totals, loaded.members, loaded.phase) == (RUN, made.totals, made.members, phase)
     model = loaded.model.model_
     assert model.sha256() == made.model.model_.sha256() == FlyNNClassifier.load(tmp_path / "f.npz").model_.sha256()
@@ -114,12 +114,12 @@ def test_pair_sums_are_kept(phase: str, tmp_path: Path) -> None:
     assert (tmp_path / "again.npz").read_bytes() == (tmp_path / "f.npz").read_bytes()
 
 
-@pytest.mark.parametrize("phase", ["counts", "selection", "held-out", "pairs", "pair trial", "one's own"])
-def test_pair_sums_of_a_run_that_has_not_had_them_are_refused(phase: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("phase", ["counts", "selection", "held-out", "gram", "gram evaluation", "one's own"])
+def test_the_gram_matrix_of_a_run_that_has_not_had_them_are_refused(phase: str, tmp_path: Path) -> None:
     with raises(ModelFileError, field="phase"):
-        replace(FEDERATION, phase=phase, pairs=PAIRS)
+        replace(FEDERATION, phase=phase, gram=PAIRS)
     path = tmp_path / "f.npz"
-    replace(FEDERATION, pairs=PAIRS).save(path)
+    replace(FEDERATION, gram=PAIRS).save(path)
     with model_file.reading(path, 2**24) as (model, roster):
         model_file.write(path, model, extra={**roster, "phase": phase})
     with raises(ModelFileError, field="phase"):

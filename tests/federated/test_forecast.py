@@ -23,9 +23,9 @@ from tests.federated.secure_runs import BOUND, secretly
     [
         {},
         {"refine_rounds": 2},
-        {"pairs": 64},
-        {"pairs": 1024},
-        {"pairs": 256, "align": True},
+        {"gram": 64},
+        {"gram": 1024},
+        {"gram": 256, "align": True},
         {"align": True},
         {"fraction_evaluate": 0},
         {"fraction_evaluate": 0, "distribute": True},
@@ -37,17 +37,15 @@ def test_a_run_takes_no_more_bytes_than_were_forecast(changes: dict[str, Any]) -
     plan = HashPlan(64, 10, len(y), "auto", hash_dim=4096)
     options = RunOptions(plan, tuple(range(10)), 1, **changes)
     found = forecast(options, 5)
-    run = federate(
-        options, [party_of(X[i::5], y[i::5], X[i::5], y[i::5], min_examples=1, pairs=True) for i in range(5)]
-    )
+    run = federate(options, [party_of(X[i::5], y[i::5], X[i::5], y[i::5], min_examples=1, gram=True) for i in range(5)])
     assert found is not None
     assert found.keys() == run.traffic.keys()
     total = sum(each.up + each.down for each in found.values())
     taken = sum(sum(each.per_party.values()) for each in run.traffic.values())
     assert taken <= total <= 3 * taken
-    if options.pairs:  # by far the most of it
-        assert run.traffic["pairs"].per_party["up"] <= found["pairs"].up <= 2 * run.traffic["pairs"].per_party["up"]
-        assert run.traffic["pair trial"].per_party["down"] <= found["pair trial"].down
+    if options.gram:  # by far the most of it
+        assert run.traffic["gram"].per_party["up"] <= found["gram"].up <= 2 * run.traffic["gram"].per_party["up"]
+        assert run.traffic["gram evaluation"].per_party["down"] <= found["gram evaluation"].down
 
 
 @pytest.mark.parametrize(
@@ -62,7 +60,7 @@ def test_where_sizes_are_not_known_there_is_no_forecast(spec: Any, changes: dict
     assert forecast(RunOptions(**options_for(spec, **changes)), 4) is None
 
 
-@pytest.mark.parametrize("changes", [{"refine_rounds": 2}, {"pairs": 256}], ids=str)
+@pytest.mark.parametrize("changes", [{"refine_rounds": 2}, {"gram": 256}], ids=str)
 def test_a_secure_run_takes_no_more_bytes_than_were_forecast(changes: dict[str, Any]) -> None:
     options = options_for(replace(AUTO, hash_dim=2048), **changes)
     found = forecast(RunOptions(**options | {"secure_bound": BOUND, "min_parties": 3}), 4)

@@ -299,7 +299,7 @@ def test_a_member_leaves_a_sum_that_was_made_of_groups() -> None:
         (AUTO, {}, "groups"),
         (GRID, {}, "groups"),
         (SPEC, {"refine_rounds": 1}, "groups"),
-        (SPEC, {"pairs": 16}, "groups"),
+        (SPEC, {"gram": 16}, "groups"),
         (SPEC, {"align": True}, "align"),
         (SPEC, {"mechanism": LaplaceCounts(1.0, hash_nnz=SPEC.hash_nnz, n_classes=3)}, "groups"),
         (SPEC, {"secure_bound": 64, "min_parties": 3}, "groups"),
@@ -311,7 +311,7 @@ def test_what_groups_do_not_protect_is_refused(spec: Any, changes: dict[str, Any
     assert error.value.field == field
 
 
-@pytest.mark.parametrize(("changes", "sums"), [({"pairs": 16}, "pair sums"), ({"refine_rounds": 1}, "gradients")])
+@pytest.mark.parametrize(("changes", "sums"), [({"gram": 16}, "Gram matrix"), ({"refine_rounds": 1}, "gradients")])
 def test_the_refusal_says_why_groups_exclude_sums_over_all_parties(changes: dict[str, Any], sums: str) -> None:
     with pytest.raises(ConfigError) as error:
         RunOptions(**options_for(SPEC, **GROUPED | changes))

@@ -19,7 +19,7 @@ def until(phase: str, **changes: Any) -> Exchange:
     """A run of four parties, three of which are needed, that has come to a phase."""
     steps = exchange(GRID, min_parties=3, **changes)
     for party in steps.parties.values():
-        object.__setattr__(party.options, "pairs", True)
+        object.__setattr__(party.options, "gram", True)
     steps.step(TRAIN)
     while steps.run.due is not None and steps.run.due.name != phase:
         steps.step(EVALUATE)
@@ -43,11 +43,11 @@ def test_one_party_of_three_does_not_select_alone() -> None:
     assert (selection.accuracies, selection.specs, selection.missing["party-0"]) == ((), (0,), REASON)
 
 
-@pytest.mark.parametrize("phase", ["pairs", "pair trial"])
-def test_one_party_of_three_does_not_decide_on_pair_sums_alone(phase: str) -> None:
-    run = left_alone(until(phase, pairs=16), phase)
+@pytest.mark.parametrize("phase", ["gram", "gram evaluation"])
+def test_one_party_of_three_does_not_decide_on_the_gram_matrix_alone(phase: str) -> None:
+    run = left_alone(until(phase, gram=16), phase)
     assert run.state.results[phase].missing["party-0"] == REASON
-    assert run.model.model_.pairs is None
+    assert run.model.model_.gram is None
 
 
 @pytest.mark.parametrize("phase", ["held-out", "refinement 1"])

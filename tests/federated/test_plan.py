@@ -20,7 +20,7 @@ AUTO = HashPlan(4, 3, 60, "auto", hash_dim=64)
 WEIGHTED = HashPlan(4, 3, 60, "weighted", hash_dim=64)
 LARGE = HashPlan(4, 3, 5000, "auto")
 TWO = [SPEC, HashPlan(4, 3).specs()[0]]
-PAIRED = ["pairs", "pair trial"]
+PAIRED = ["gram", "gram evaluation"]
 NOISE = LaplaceCounts.for_spec(SPEC, 3, 1.0)
 
 
@@ -54,10 +54,10 @@ def names(**changes: Any) -> list[str]:
         ({"refine_rounds": 2}, "counts selection held-out refinement-1 refinement-2 evaluation"),
         ({"refine_rounds": 1, "decay": 0.5}, "counts held-out refinement-1 evaluation"),
         ({"refine_rounds": 1, "spec": WEIGHTED}, "columns counts selection held-out refinement-1 evaluation"),
-        ({"pairs": 16}, "counts selection PAIRED evaluation"),
-        ({"pairs": 16, "decay": 0.5}, "counts PAIRED evaluation"),
-        ({"pairs": 16, "spec": AUTO}, "columns histograms counts selection PAIRED evaluation"),
-        ({"pairs": 16, "secure_bound": 256, "min_parties": 3}, "counts selection PAIRED evaluation"),
+        ({"gram": 16}, "counts selection PAIRED evaluation"),
+        ({"gram": 16, "decay": 0.5}, "counts PAIRED evaluation"),
+        ({"gram": 16, "spec": AUTO}, "columns histograms counts selection PAIRED evaluation"),
+        ({"gram": 16, "secure_bound": 256, "min_parties": 3}, "counts selection PAIRED evaluation"),
         ({"mechanism": NOISE}, "counts"),
         ({"mechanism": NOISE, "fraction_evaluate": 1.0}, "counts evaluation"),
         ({"secure_bound": 256, "min_parties": 3}, "counts selection evaluation"),
@@ -77,7 +77,7 @@ def test_phases_from_a_saved_run() -> None:
         refined = ["counts", "selection", "held-out", "refinement 1", "evaluation"]
         assert names(federation=federation, purpose=purpose, refine_rounds=1) == refined
         paired = ["counts", "selection", *PAIRED, "evaluation"]
-        assert names(federation=federation, purpose=purpose, pairs=16) == paired
+        assert names(federation=federation, purpose=purpose, gram=16) == paired
     assert names(federation=federation, purpose="evaluate") == ["evaluation"]
     assert names(federation=federation, purpose="evaluate", fraction_evaluate=0) == []
     assert names(federation=federation, purpose="resume") == []
@@ -93,12 +93,12 @@ def test_a_run_that_stopped_in_its_refinement_begins_it_anew(due: str) -> None:
 
 
 @pytest.mark.parametrize("due", PAIRED)
-def test_a_run_that_stopped_in_its_pair_sums_begins_them_anew(due: str) -> None:
+def test_a_run_that_stopped_in_its_the_gram_matrix_begins_them_anew(due: str) -> None:
     federation = federate(make(), [party_of(*points(30), name="a")]).federation("1")
     stopped = {"federation": replace(federation, phase=due), "purpose": "resume"}
-    assert names(**stopped, pairs=16) == [*PAIRED, "evaluation"]
+    assert names(**stopped, gram=16) == [*PAIRED, "evaluation"]
     assert names(**stopped) == ["evaluation"]
-    assert names(federation=replace(federation, phase="selection"), purpose="resume", pairs=16) == [
+    assert names(federation=replace(federation, phase="selection"), purpose="resume", gram=16) == [
         "selection",
         *PAIRED,
         "evaluation",
@@ -106,9 +106,9 @@ def test_a_run_that_stopped_in_its_pair_sums_begins_them_anew(due: str) -> None:
 
 
 @pytest.mark.parametrize("secure", [False, True])
-def test_pair_sums_are_on_the_channel_of_their_mode(secure: bool) -> None:
+def test_the_gram_matrix_is_on_the_channel_of_their_mode(secure: bool) -> None:
     more = {"secure_bound": 256, "min_parties": 3} if secure else {}
-    phases = {phase.name: phase for phase in phases_of(make(pairs=16, **more))}
+    phases = {phase.name: phase for phase in phases_of(make(gram=16, **more))}
     assert {phases[name].channel for name in PAIRED} == {"train" if secure else "evaluate"}
     assert {phases[name].audience for name in PAIRED} == {"counted"}
 

@@ -16,14 +16,14 @@ from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.outcome import is_of_pairs, searched
+from flwr_flynn.federated.outcome import is_of_gram, searched
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.protocol import REFUSED, TRAIN
 from flwr_flynn.federated.run import Ask, ExchangeResult, Run
 from flwr_flynn.flower.logging import result_lines
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.model import counts_sha256
-from flwr_flynn.model.pairs import PairFit, PairSums, pair_specs
+from flwr_flynn.model.gram import GramFit, GramMatrix, gram_specs
 from tests.federated.runs import AUTO, GRID, LABELS, SPLITS, X, in_process, options_for, shares
 from tests.federated.secure_runs import BOUND, Spoil, secretly
 from tests.own_phase_app.own_phase_app.histogram import HISTOGRAM
@@ -260,52 +260,52 @@ def test_a_round_with_nonsense_in_it_is_refused_whole(phase: str) -> None:
     assert run.model.score(X, LABELS) > 0.6
 
 
-# ---- pair sums
+# ---- the Gram matrix
 
 
 @pytest.mark.parametrize("how", SPLITS)
 @pytest.mark.parametrize("spec", [GRID, AUTO], ids=["grid", "plan"])
-def test_pair_sums_are_those_in_clear(how: str, spec: Any) -> None:
-    options, parts = options_for(spec, pairs=32), shares(how)
+def test_the_gram_matrix_is_those_in_clear(how: str, spec: Any) -> None:
+    options, parts = options_for(spec, gram=32), shares(how)
     clear, secret = in_process(options, parts), secretly(options, parts)
     assert facts(secret) == facts(clear)
-    assert secret.model.model_.pairs is not None
+    assert secret.model.model_.gram is not None
     for name in ("weights", "bias", "n_per_class", "leverages"):
-        one, other = (getattr(run.state.results["pairs"].fit, name) for run in (clear, secret))
+        one, other = (getattr(run.state.results["gram"].fit, name) for run in (clear, secret))
         np.testing.assert_array_equal(one, other)
-    one, other = (run.state.results["pair trial"].scoring for run in (clear, secret))
+    one, other = (run.state.results["gram evaluation"].scoring for run in (clear, secret))
     assert (one.sha256(), one.accuracy) == (other.sha256(), other.accuracy)
-    assert not any(result.missing for name, result in secret.state.results.items() if is_of_pairs(name))
+    assert not any(result.missing for name, result in secret.state.results.items() if is_of_gram(name))
 
 
 @pytest.mark.parametrize("bound", [32, 2**20, 2**28])
-def test_pair_sums_of_any_bound_are_those_in_clear(bound: int) -> None:
-    options, parts = options_for(GRID[0], pairs=16), shares()
+def test_the_gram_matrix_of_any_bound_are_those_in_clear(bound: int) -> None:
+    options, parts = options_for(GRID[0], gram=16), shares()
     secret = secretly(options, parts, bound=bound)
     assert secret.counted.missing == {}
     assert facts(secret) == facts(in_process(options, parts))
 
 
-@pytest.mark.parametrize("phase", ["pairs", "pair trial"])
-def test_a_party_lost_in_the_pair_sums_is_missing_from_that_exchange_alone(phase: str) -> None:
+@pytest.mark.parametrize("phase", ["gram", "gram evaluation"])
+def test_a_party_lost_in_the_the_gram_matrix_is_missing_from_that_exchange_alone(phase: str) -> None:
     parts = shares(n=5)
-    run = secretly(options_for(GRID[0], decay=0.5, pairs=16), parts, lost(phase, "1"))
-    for name in ("pairs", "pair trial"):
+    run = secretly(options_for(GRID[0], decay=0.5, gram=16), parts, lost(phase, "1"))
+    for name in ("gram", "gram evaluation"):
         assert list(run.state.results[name].missing) == (["party-1"] if name == phase else [])
-    (spec,) = specs = pair_specs(GRID[:1], 16)
+    (spec,) = specs = gram_specs(GRID[:1], 16)
 
     def pooled(phases: set[str]) -> tuple[np.ndarray, np.ndarray]:
         some = [part for i, part in enumerate(parts) if i != 1 or phase not in phases]
         X, y = (np.concatenate([part[name] for part in some]) for name in ("X", "y"))
         return X, run.state.run_spec.codes(y)
 
-    X, codes = pooled({"pairs"})
-    fit = PairFit.of(PairSums.from_data(specs, X, codes, 3))
-    X, codes = pooled({"pairs", "pair trial"})  # those in the sums alone are taken out of them
+    X, codes = pooled({"gram"})
+    fit = GramFit.of(GramMatrix.from_data(specs, X, codes, 3))
+    X, codes = pooled({"gram", "gram evaluation"})  # those in the sums alone are taken out of them
     expected = fit.scoring(specs, np.bincount(codes, minlength=3), fit.tables(specs, X, codes), None)
     assert expected is not None
-    assert run.model.model_.pairs is not None
-    assert run.model.model_.pairs.sha256() == expected.sha256()
+    assert run.model.model_.gram is not None
+    assert run.model.model_.gram.sha256() == expected.sha256()
     assert spec.hash_dim == 16
 
 
@@ -321,16 +321,16 @@ def odd(phase: str, place: int, value: int) -> Spoil:
     return spoil
 
 
-@pytest.mark.parametrize("phase", ["pairs", "pair trial"])
+@pytest.mark.parametrize("phase", ["gram", "gram evaluation"])
 @pytest.mark.parametrize("how", ["negative", "one negative", "too large"])
-def test_pair_sums_with_nonsense_in_them_are_refused_whole(phase: str, how: str) -> None:
+def test_the_gram_matrix_with_nonsense_in_them_are_refused_whole(phase: str, how: str) -> None:
     spoil = {"negative": wrong(phase), "one negative": odd(phase, 1, -BOUND), "too large": odd(phase, -1, 5 * BOUND)}
-    run = secretly(options_for(GRID[0], pairs=16), shares(), spoil[how])
+    run = secretly(options_for(GRID[0], gram=16), shares(), spoil[how])
     reasons = run.state.results[phase].missing
     assert len(reasons) == 4
     assert all(reason.startswith("refused: with its whole secure sum: ") for reason in reasons.values())
-    assert run.state.results["pair trial"].scoring is None
-    assert run.model.model_.pairs is None
+    assert run.state.results["gram evaluation"].scoring is None
+    assert run.model.model_.gram is None
     assert run.model.model_.sha256() == in_process(options_for(GRID[0]), shares()).model.model_.sha256()
 
 
@@ -338,15 +338,13 @@ def test_pair_sums_with_nonsense_in_them_are_refused_whole(phase: str, how: str)
 
 
 def test_responses_that_so_many_samples_cannot_have_are_refused_whole() -> None:
-    run = secretly(
-        options_for(GRID[0], pairs=16), shares(), odd("pairs", -1, 14)
-    )  # the upper digit: 14 times the bound
-    (reason,) = set(run.state.results["pairs"].missing.values())
-    assert "pair sums" in reason
-    assert run.model.model_.pairs is None
+    run = secretly(options_for(GRID[0], gram=16), shares(), odd("gram", -1, 14))  # the upper digit: 14 times the bound
+    (reason,) = set(run.state.results["gram"].missing.values())
+    assert "Gram matrix" in reason
+    assert run.model.model_.gram is None
 
 
-@pytest.mark.parametrize("changes", [{"refine_rounds": 1}, {"pairs": 16}], ids=str)
+@pytest.mark.parametrize("changes", [{"refine_rounds": 1}, {"gram": 16}], ids=str)
 def test_a_federation_of_several_members_is_kept_and_handed_out(changes: dict[str, Any], tmp_path: Path) -> None:
     options, parts = options_for(GRID, **changes), shares()
     made = secretly(options, parts)

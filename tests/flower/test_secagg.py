@@ -133,13 +133,13 @@ def test_the_secure_sum_is_the_plain_sum_bit_for_bit(n_parties: int) -> None:
             assert all(not record for record in reply.content.array_records.values())
 
 
-@pytest.mark.parametrize("changes", [{"refine_rounds": 2}, {"pairs": 32}], ids=str)
+@pytest.mark.parametrize("changes", [{"refine_rounds": 2}, {"gram": 32}], ids=str)
 def test_a_whole_run_is_that_in_clear_bit_for_bit(changes: dict[str, int]) -> None:
     plan = HashPlan(4, 3, 100, "auto", hash_dim=128)
     options: dict[str, Any] = {"spec": plan, "classes": CLASSES, **changes}
     parts = [points(20, seed=i) for i in range(5)]
     clear = federate(
-        RunOptions(**options, min_parties=5), [party_of(*part, min_examples=1, pairs=True) for part in parts]
+        RunOptions(**options, min_parties=5), [party_of(*part, min_examples=1, gram=True) for part in parts]
     )
     strategy = FlyNNStrategy(**options, min_parties=3, min_available_clients=5, secure_bound=256)
     wire = Wire([FlyNNClient(*part, min_examples=1, secure=True).to_client() for part in parts])
@@ -151,7 +151,7 @@ def test_a_whole_run_is_that_in_clear_bit_for_bit(changes: dict[str, int]) -> No
     assert strategy.run.totals == clear.totals
     assert strategy.selection == clear.state.results["selection"]
     assert strategy.model.model_.sha256() == clear.model.model_.sha256()
-    assert (strategy.model.model_.pairs is None) == ("pairs" not in changes)
+    assert (strategy.model.model_.gram is None) == ("gram" not in changes)
 
 
 def test_a_selection_that_comes_to_nothing_leaves_the_counts() -> None:

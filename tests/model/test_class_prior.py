@@ -23,7 +23,7 @@ from flwr_flynn.model import scoring as scoring_module
 from flwr_flynn.model.class_prior import is_better, log_frequencies, own_prior
 from flwr_flynn.model.model import Model, ModelMember, ScoringRule
 from flwr_flynn.model.model_file import digest_of
-from flwr_flynn.model.pairs import PairFit, PairSums
+from flwr_flynn.model.gram import GramFit, GramMatrix
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from tests.memory import traced
@@ -122,11 +122,11 @@ def test_the_decision_is_that_of_retraining_without_each_sample(n_members, rule)
 
 
 @pytest.mark.parametrize("n_members", [1, 3])
-def test_pair_sums_take_part_in_the_decision_as_if_without_each_sample(n_members):
+def test_the_gram_matrix_take_part_in_the_decision_as_if_without_each_sample(n_members):
     specs = (HashSpec(3, 16, 2, 4, seed=7, signed=True),)
     points, codes = np.concatenate([X[:30], [[9.0, 0.0, 9.0]]]), np.append(CODES[:30], 3)  # one alone of its class
-    sums = PairSums.from_data(specs, points, codes, 4)
-    fit = PairFit.of(sums)
+    sums = GramMatrix.from_data(specs, points, codes, 4)
+    fit = GramFit.of(sums)
     scoring = fit.scoring(specs, sums.n_per_class, fit.tables(specs, points, codes), 0.8)
     assert (np.asarray(scoring.leverages) < 1).all()
     expected = []
@@ -146,27 +146,25 @@ def test_pair_sums_take_part_in_the_decision_as_if_without_each_sample(n_members
         right = [int(scores.argmax() == true) for scores in each]
         losses = [min(-log_softmax(scores)[true], 64.0) for scores in each]
         expected.append((right[1] - right[0], losses[0] - losses[1]))
-    model = replace(trained(points, codes, n_members), pairs=scoring)
+    model = replace(trained(points, codes, n_members), gram=scoring)
     found, _ = compared(model, points[own], codes[own])
     assert_allclose(np.array(found), np.array(sorted(expected)), atol=1e-9)
 
 
-def test_a_party_that_is_not_in_the_pair_sums_is_tried_as_it_is():
+def test_a_party_that_is_not_in_the_the_gram_matrix_is_tried_as_it_is():
     specs = (HashSpec(3, 16, 2, 4, seed=7, signed=True),)
-    sums = PairSums.from_data(specs, X[:40], CODES[:40], 4)
-    fit = PairFit.of(sums)
+    sums = GramMatrix.from_data(specs, X[:40], CODES[:40], 4)
+    fit = GramFit.of(sums)
     scoring = fit.scoring(specs, sums.n_per_class, fit.tables(specs, X[:40], CODES[:40]), 0.8)
     seen = {}
-    for in_pairs in (True, False):
-        with mock.patch.object(
-            class_prior, "is_better", lambda right, saved, k=in_pairs: seen.update({k: saved.sum()})
-        ):
-            own_prior(replace(trained(X, CODES), pairs=scoring), X[40:], CODES[40:], in_pairs=in_pairs)
+    for in_gram in (True, False):
+        with mock.patch.object(class_prior, "is_better", lambda right, saved, k=in_gram: seen.update({k: saved.sum()})):
+            own_prior(replace(trained(X, CODES), gram=scoring), X[40:], CODES[40:], in_gram=in_gram)
     with (
         mock.patch.object(type(scoring), "left_out", lambda self, points, *_: self.log_odds(points)),
         mock.patch.object(class_prior, "is_better", lambda right, saved: seen.update({"as it is": saved.sum()})),
     ):
-        own_prior(replace(trained(X, CODES), pairs=scoring), X[40:], CODES[40:])
+        own_prior(replace(trained(X, CODES), gram=scoring), X[40:], CODES[40:])
     assert seen[False] == seen["as it is"] != seen[True]
 
 

@@ -20,7 +20,7 @@ from flwr_flynn.model import model_file
 from flwr_flynn.model.alignment import Alignment
 from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.model import Model
-from flwr_flynn.model.pairs import learn_pairs
+from flwr_flynn.model.gram import learn_gram
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from tests.memory import traced
@@ -181,7 +181,7 @@ def test_forging_works(path):
         *[(set_to("format", value=other), "format") for other in (4, 9, 11, "10", None)],
         *[(set_to(name, value=bad), name) for name in ("refined", "aligned") for bad in (None, 1, "yes")],
         (set_to("refined", value=True), "arrays"),  # without weights of the bits
-        (set_to("pairs", value={}), "arrays"),
+        (set_to("gram", value={}), "arrays"),
         (set_to("format", value=True), "format"),
         (set_to("members", value=[]), "arrays"),
         (set_to("members", value=None), "members"),
@@ -486,17 +486,17 @@ def test_the_tables_of_codes_count_as_memory(tmp_path):
         FlyNNClassifier.load(path, max_bytes=2**27)
 
 
-# Pair sums
+# The Gram matrix
 
 OWN = tuple(HashSpec(5, 16, 2, 4, seed, signed=True) for seed in (0, 1))
-PAIRS = learn_pairs(OWN, X, CODES, 3, 0.5)
+PAIRS = learn_gram(OWN, X, CODES, 3, 0.5)
 assert PAIRS is not None
 
 
 @pytest.fixture
 def paired(tmp_path):
     path = tmp_path / "paired.npz"
-    model_file.write(path, replace(two_members(), pairs=PAIRS))
+    model_file.write(path, replace(two_members(), gram=PAIRS))
     return path
 
 
@@ -504,17 +504,17 @@ def paired(tmp_path):
 @pytest.mark.parametrize("aligned", [False, True])
 @pytest.mark.parametrize("has_alignment", [False, True])
 @pytest.mark.parametrize("prior", [None, np.log([0.5, 0.25, 0.25])])
-def test_models_with_pair_sums_come_back(tmp_path, n_members, aligned, has_alignment, prior):
+def test_models_with_the_gram_matrix_come_back(tmp_path, n_members, aligned, has_alignment, prior):
     if has_alignment and not aligned:
         return
     own = Alignment(np.array([2.0, 0.5, 1, 1, 1]), np.arange(5.0)) if has_alignment else None
     both = two_members()
     members = both.members if n_members == 2 else (replace(both.members[0], weight=1.0),)
-    model = replace(both, members=members, pairs=PAIRS, aligned=aligned, alignment=own, prior=prior)
+    model = replace(both, members=members, gram=PAIRS, aligned=aligned, alignment=own, prior=prior)
     model_file.write(tmp_path / "m", model)
     found = FlyNNClassifier.load(tmp_path / "m").model_
     assert (found.sha256(), found.aligned, found.refined) == (model.sha256(), aligned, None)
-    assert (found.pairs.sha256(), found.pairs.accuracy) == (PAIRS.sha256(), PAIRS.accuracy)
+    assert (found.gram.sha256(), found.gram.accuracy) == (PAIRS.sha256(), PAIRS.accuracy)
     assert (found.alignment is None) == (own is None)
     assert_array_equal(found.scores(X), model.scores(X))
     model_file.write(tmp_path / "again", found)
@@ -522,35 +522,35 @@ def test_models_with_pair_sums_come_back(tmp_path, n_members, aligned, has_align
     with np.load(tmp_path / "m", allow_pickle=False) as file:
         counts, owned = [f"counts_{i}" for i in range(n_members)], ["prior"] * (prior is not None)
         owned += ["gain", "offset"] * has_alignment
-        assert sorted(file) == sorted(["header", "digest", "pairs", "bias", *counts, *owned])
+        assert sorted(file) == sorted(["header", "digest", "gram", "bias", *counts, *owned])
         header = json.loads(file["header"].tobytes())
     assert (header["format"], header["aligned"]) == (10, aligned)
-    assert header["pairs"].keys() == {"specs", "fingerprints", "temperature", "share", "accuracy", "leverages"}
+    assert header["gram"].keys() == {"specs", "fingerprints", "temperature", "share", "accuracy", "leverages"}
 
 
 @pytest.mark.parametrize("extreme", [0, 127, 128, -128, -129, 2**15, -(2**15), 2**24, -(2**24)])
-def test_weights_of_pair_sums_have_the_narrowest_type_and_biases_int64(extreme, tmp_path):
+def test_weights_of_the_gram_matrix_have_the_narrowest_type_and_biases_int64(extreme, tmp_path):
     weights, bias = np.zeros((32, 3), np.int32), np.array([2**44, -(2**44), 0])
     weights[3, 1] = extreme
-    model = replace(two_members(), pairs=replace(PAIRS, weights=weights, bias=bias))
+    model = replace(two_members(), gram=replace(PAIRS, weights=weights, bias=bias))
     model_file.write(tmp_path / "m", model)
     assert FlyNNClassifier.load(tmp_path / "m").model_.sha256() == model.sha256()
     with np.load(tmp_path / "m") as file:
         width = 1 if -128 < extreme < 128 else 2 if -(2**15) < extreme < 2**15 else 4
-        assert (file["pairs"].dtype, file["bias"].dtype) == (np.dtype(f"<i{width}"), np.dtype("<i8"))
+        assert (file["gram"].dtype, file["bias"].dtype) == (np.dtype(f"<i{width}"), np.dtype("<i8"))
 
 
 def put(name, change):
     return lambda _, arrays: arrays.update({name: change(arrays.get(name, np.zeros(1, np.int8)))})
 
 
-def of_pairs(name, value):
-    return lambda fields, _: fields["pairs"].update({name: value})
+def of_gram(name, value):
+    return lambda fields, _: fields["gram"].update({name: value})
 
 
 def with_specs(*specs):
     def change(fields, _):
-        fields["pairs"] |= {
+        fields["gram"] |= {
             "specs": [spec.to_dict() for spec in specs],
             "fingerprints": [FlyHash(spec).fingerprint for spec in specs],
         }
@@ -567,8 +567,8 @@ def first_value(value):
     return change
 
 
-NOT_PAIRS = {
-    "no weights": (lambda _, arrays: arrays.pop("pairs"), "arrays"),
+NOT_GRAM = {
+    "no weights": (lambda _, arrays: arrays.pop("gram"), "arrays"),
     "no biases": (lambda _, arrays: arrays.pop("bias"), "arrays"),
     "one more": (put("pairs_1", lambda array: array), "arrays"),
     "refined as well": (put("weights_0", lambda array: array), "arrays"),
@@ -576,46 +576,46 @@ NOT_PAIRS = {
     "no word of alignment": (lambda fields, _: fields.pop("aligned"), "header"),
     "an odd word of alignment": (lambda fields, _: fields.update(aligned=1), "aligned"),
     "an alignment of no aligned model": (put("gain", lambda _: np.ones(5)), "arrays"),
-    "transposed": (put("pairs", lambda array: np.ascontiguousarray(array.T)), "pairs"),
-    "in another order": (put("pairs", np.asfortranarray), "pairs"),
-    "flat": (put("pairs", np.ravel), "pairs"),
-    "a row less": (put("pairs", lambda array: array[1:]), "pairs"),
-    "a row more": (put("pairs", lambda array: np.concatenate([array, array[:1]])), "pairs"),
-    "a column less": (put("pairs", lambda array: np.ascontiguousarray(array[:, 1:])), "pairs"),
-    "many rows more": (put("pairs", lambda array: np.tile(array.astype(np.int32), (2, 1))), "pairs"),
-    "unsigned": (put("pairs", lambda array: np.abs(array).astype(np.uint8)), "pairs"),
-    "floats": (put("pairs", lambda array: array.astype(np.float32)), "pairs"),
-    "wide": (put("pairs", lambda array: array.astype(np.int64)), "pairs"),
-    "of the other end": (put("pairs", lambda array: array.astype(">i4")), "pairs"),
-    "objects": (put("pairs", lambda array: array.astype(object)), "pairs"),
-    "too large": (put("pairs", first_value(2**24 + 1)), "pairs"),
-    "too small": (put("pairs", first_value(-(2**31))), "pairs"),
-    "a bias less": (put("bias", lambda array: array[1:]), "pairs"),
+    "transposed": (put("gram", lambda array: np.ascontiguousarray(array.T)), "gram"),
+    "in another order": (put("gram", np.asfortranarray), "gram"),
+    "flat": (put("gram", np.ravel), "gram"),
+    "a row less": (put("gram", lambda array: array[1:]), "gram"),
+    "a row more": (put("gram", lambda array: np.concatenate([array, array[:1]])), "gram"),
+    "a column less": (put("gram", lambda array: np.ascontiguousarray(array[:, 1:])), "gram"),
+    "many rows more": (put("gram", lambda array: np.tile(array.astype(np.int32), (2, 1))), "gram"),
+    "unsigned": (put("gram", lambda array: np.abs(array).astype(np.uint8)), "gram"),
+    "floats": (put("gram", lambda array: array.astype(np.float32)), "gram"),
+    "wide": (put("gram", lambda array: array.astype(np.int64)), "gram"),
+    "of the other end": (put("gram", lambda array: array.astype(">i4")), "gram"),
+    "objects": (put("gram", lambda array: array.astype(object)), "gram"),
+    "too large": (put("gram", first_value(2**24 + 1)), "gram"),
+    "too small": (put("gram", first_value(-(2**31))), "gram"),
+    "a bias less": (put("bias", lambda array: array[1:]), "gram"),
     "a bias more": (put("bias", lambda array: np.append(array, array[:1])), "bias"),
-    "a table of biases": (put("bias", lambda array: array[None]), "pairs"),
+    "a table of biases": (put("bias", lambda array: array[None]), "gram"),
     "narrow biases": (put("bias", lambda array: array.astype(np.int32)), "bias"),
     "biases of floats": (put("bias", lambda array: array.astype(float)), "bias"),
-    "a bias too large": (put("bias", first_value(2**44 + 1)), "pairs"),
-    "a bias too small": (put("bias", first_value(-(2**63))), "pairs"),
-    **{f"temperature {bad}": (of_pairs("temperature", bad), "pairs") for bad in (0.3, "1", True, None, [1.0], 10**400)},
-    **{f"share {bad}": (of_pairs("share", bad), "share") for bad in (-0.1, 1.1, "1", True, None, float("nan"))},
-    **{f"accuracy {bad}": (of_pairs("accuracy", bad), "accuracy") for bad in (-0.1, 1.1, "1", True, None, 10**400)},
-    "no figures": (lambda fields, _: fields.update(pairs=None), "arrays"),
-    "a list of figures": (lambda fields, _: fields.update(pairs=[]), "pairs"),
-    "no specs": (lambda fields, _: fields["pairs"].pop("specs"), "pairs"),
-    "one figure more": (of_pairs("rule", "balanced"), "pairs"),
-    "no spec": (with_specs(), "pairs"),
-    "three specs": (with_specs(*OWN, replace(OWN[0], seed=7)), "pairs"),
-    "specs of different features": (with_specs(OWN[0], HashSpec(4, 16, 2, 4, 1)), "pairs"),
-    "specs of other features": (with_specs(*(replace(spec, n_features=4) for spec in OWN)), "pairs"),
-    "specs of fewer rows": (with_specs(OWN[0]), "pairs"),
-    "too many rows": (with_specs(OWN[0], replace(OWN[1], hash_dim=4081)), "pairs"),
-    "specs that are none": (of_pairs("specs", [None]), "spec"),
-    "specs that are nothing": (of_pairs("specs", None), "file"),
-    "other rows": (lambda fields, _: fields["pairs"]["specs"][0].update(seed=5), "fingerprints"),
-    "other fingerprints": (of_pairs("fingerprints", [64 * "0"] * 2), "fingerprints"),
-    "one fingerprint": (lambda fields, _: fields["pairs"]["fingerprints"].pop(), "fingerprints"),
-    "no fingerprints": (of_pairs("fingerprints", None), "fingerprints"),
+    "a bias too large": (put("bias", first_value(2**44 + 1)), "gram"),
+    "a bias too small": (put("bias", first_value(-(2**63))), "gram"),
+    **{f"temperature {bad}": (of_gram("temperature", bad), "gram") for bad in (0.3, "1", True, None, [1.0], 10**400)},
+    **{f"share {bad}": (of_gram("share", bad), "share") for bad in (-0.1, 1.1, "1", True, None, float("nan"))},
+    **{f"accuracy {bad}": (of_gram("accuracy", bad), "accuracy") for bad in (-0.1, 1.1, "1", True, None, 10**400)},
+    "no figures": (lambda fields, _: fields.update(gram=None), "arrays"),
+    "a list of figures": (lambda fields, _: fields.update(gram=[]), "gram"),
+    "no specs": (lambda fields, _: fields["gram"].pop("specs"), "gram"),
+    "one figure more": (of_gram("rule", "balanced"), "gram"),
+    "no spec": (with_specs(), "gram"),
+    "three specs": (with_specs(*OWN, replace(OWN[0], seed=7)), "gram"),
+    "specs of different features": (with_specs(OWN[0], HashSpec(4, 16, 2, 4, 1)), "gram"),
+    "specs of other features": (with_specs(*(replace(spec, n_features=4) for spec in OWN)), "gram"),
+    "specs of fewer rows": (with_specs(OWN[0]), "gram"),
+    "too many rows": (with_specs(OWN[0], replace(OWN[1], hash_dim=4081)), "gram"),
+    "specs that are none": (of_gram("specs", [None]), "spec"),
+    "specs that are nothing": (of_gram("specs", None), "file"),
+    "other rows": (lambda fields, _: fields["gram"]["specs"][0].update(seed=5), "fingerprints"),
+    "other fingerprints": (of_gram("fingerprints", [64 * "0"] * 2), "fingerprints"),
+    "one fingerprint": (lambda fields, _: fields["gram"]["fingerprints"].pop(), "fingerprints"),
+    "no fingerprints": (of_gram("fingerprints", None), "fingerprints"),
 }  # fmt: skip
 
 
@@ -636,31 +636,31 @@ def rewrite(path, change, seal=True):
 
 def test_rewriting_works(paired):
     rewrite(paired, lambda *_: None)
-    assert FlyNNClassifier.load(paired).model_.pairs.sha256() == PAIRS.sha256()
+    assert FlyNNClassifier.load(paired).model_.gram.sha256() == PAIRS.sha256()
 
 
-@pytest.mark.parametrize("name", NOT_PAIRS)
-def test_forged_pair_sums_are_refused(paired, name):
-    change, field = NOT_PAIRS[name]
+@pytest.mark.parametrize("name", NOT_GRAM)
+def test_forged_the_gram_matrix_are_refused(paired, name):
+    change, field = NOT_GRAM[name]
     rewrite(paired, change)
     with raises(ModelFileError, field=field):
         FlyNNClassifier.load(paired)
 
 
-@pytest.mark.parametrize("name", ["pairs", "bias"])
-def test_the_digest_covers_pair_sums(paired, name):
+@pytest.mark.parametrize("name", ["gram", "bias"])
+def test_the_digest_covers_the_gram_matrix(paired, name):
     rewrite(paired, put(name, lambda array: array + array.dtype.type(1)), seal=False)
     with raises(ModelFileError, field="digest"):
         FlyNNClassifier.load(paired)
 
 
-def test_the_memory_limit_counts_pair_sums(tmp_path):
+def test_the_memory_limit_counts_the_gram_matrix(tmp_path):
     wide = replace(OWN[0], hash_dim=4000)
     pairs = replace(PAIRS, specs=(wide,), weights=np.zeros((4000, 3), np.int32))
-    model, path = replace(two_members(), pairs=pairs), tmp_path / "m"
+    model, path = replace(two_members(), gram=pairs), tmp_path / "m"
     model_file.write(path, model)
     limit = sum(memory_needed(each.spec, 3) for each in model.members) + memory_needed(wide, 3)
-    assert FlyNNClassifier.load(path, max_bytes=limit).model_.pairs is not None
+    assert FlyNNClassifier.load(path, max_bytes=limit).model_.gram is not None
     with traced() as memory, raises(ModelFileError, field="memory"):
         FlyNNClassifier.load(path, max_bytes=limit - 1)
     assert memory.peak < 10**6

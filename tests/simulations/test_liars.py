@@ -20,7 +20,7 @@ from tests.docs.pages import text_of
 
 PLAN = Plan(
     ("IID",), (0.2,), parties=6, largest=300, rounds=1, rates=(0.1,),
-    pairs=32, pair_splits=("IID",), pair_shares=(0.2,), pair_seeds=(0,),
+    gram=32, pair_splits=("IID",), pair_shares=(0.2,), pair_seeds=(0,),
 )  # fmt: skip
 
 
@@ -80,21 +80,21 @@ def test_the_median_is_numpy_s_of_the_models_of_the_groups(task):
 
 
 @pytest.mark.parametrize("kind", [FLIPPERS, INVENTORS])
-def test_pair_sums_are_measured_with_a_cap_and_without_one(task, kind):
+def test_the_gram_matrix_is_measured_with_a_cap_and_without_one(task, kind):
     rows = liars.by_pairs(task, kind, 0.2, PLAN)
     assert [row["method"] for row in rows] == list(PAIRED)
     (liar,) = task.liars(0.2)
     for n_rows, cap, row in zip((0, 0, 32, 32), (None, task.cap) * 2, rows, strict=True):
         lying = liars.lying_parties(task, liars.honest_parties(task), frozenset({liar}), kind, cap)
-        parties = [party_of(each.X, each.y, name=each.name, pairs=True) for each in lying]
+        parties = [party_of(each.X, each.y, name=each.name, gram=True) for each in lying]
         plan = HashPlan(64, 10, task.plan.n_examples, "auto")
-        run = federate(RunOptions(plan, range(10), 6, pairs=n_rows), parties)
-        assert (run.model.model_.pairs is not None) is bool(n_rows)
+        run = federate(RunOptions(plan, range(10), 6, gram=n_rows), parties)
+        assert (run.model.model_.gram is not None) is bool(n_rows)
         predicted = run.model.predict(task.parts.pooled.X_test)
         assert row["accuracy"] == float((predicted == task.parts.pooled.y_test).mean())
 
 
-def test_the_guides_state_the_figures_of_the_page_for_pair_sums():
+def test_the_guides_state_the_figures_of_the_page_for_the_gram_matrix():
     page = text_of("docs/results/liars.md")
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("|")]
     start = next(i for i, line in enumerate(lines) if line == ["kind", "share", *PAIRED])

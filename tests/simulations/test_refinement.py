@@ -15,7 +15,7 @@ from simulations.refinement import Plan, task_of
 
 pytestmark = pytest.mark.slow
 
-PLAN = Plan(refine=2, average=2, trial=1, largest=300, pairs=64)
+PLAN = Plan(refine=2, average=2, trial=1, largest=300, gram=64)
 
 
 def test_rows_are_those_of_runs_of_so_many_rounds(tmp_path, monkeypatch):
@@ -28,7 +28,7 @@ def test_rows_are_those_of_runs_of_so_many_rounds(tmp_path, monkeypatch):
     assert {row["method"]: int(row["round"]) for row in rows} == last
     assert (tmp_path / "refinement.png").stat().st_size > 0
     task = task_of("digits", PLAN)
-    kinds = [("FlyNN", 1, {}), ("FlyNN", 3, {"refine_rounds": 2}), ("FlyNN pairs", 1, {"pairs": 64})]
+    kinds = [("FlyNN", 1, {}), ("FlyNN", 3, {"refine_rounds": 2}), ("FlyNN pairs", 1, {"gram": 64})]
     for method, number, given in kinds:
         plan = HashPlan(64, 10, len(task.parts.pooled.y), "auto")
         run = federate(RunOptions(plan, range(10), 10, **given), task.parts.parties())

@@ -20,15 +20,15 @@ from flwr_flynn.federated.collect import Batch, collect_each
 from flwr_flynn.federated.compression import pack_signed
 from flwr_flynn.federated.layout import PLAIN, Field, Sizes
 from flwr_flynn.federated.model_codec import (
-    announced_pairs,
+    announced_gram,
     check_room_for_weights,
     packed_weights,
-    pairs_entries,
+    gram_entries,
     scorings_of,
     scorings_text,
     unpacked_weights,
 )
-from flwr_flynn.federated.outcome import classifier_of, members_of, members_run, pairs_of, refined_of
+from flwr_flynn.federated.outcome import classifier_of, members_of, members_run, gram_of, refined_of
 from flwr_flynn.federated.phase import SAMPLE, Context, Phase, RunState
 from flwr_flynn.federated.protocol import (
     EVALUATE,
@@ -54,7 +54,7 @@ from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.metrics import summary
 from flwr_flynn.model.model import ModelMember
-from flwr_flynn.model.pair_scoring import PairScoring
+from flwr_flynn.model.gram_scoring import GramScoring
 from flwr_flynn.model.refinement import Weights
 from flwr_flynn.model.scoring import ScoringRule
 
@@ -73,7 +73,7 @@ class EvaluationRequest(RunRequest[Tables]):
     n_releases: int = 0  # noises in the counts
     tries: bool = True  # else parties only keep the model
     refined: Weights | None = None
-    pairs: PairScoring | None = None
+    gram: GramScoring | None = None
 
     phase = "evaluation"
     channel = EVALUATE
@@ -85,12 +85,12 @@ class EvaluationRequest(RunRequest[Tables]):
             key("n_releases"): self.n_releases,
             key("tries"): self.tries,
             key("is_refined"): self.refined is not None,
-            **pairs_entries(self.run, self.pairs),
+            **gram_entries(self.run, self.gram),
         }
 
     def arrays(self) -> list[codec.Array]:
-        pairs = [] if self.pairs is None else [pack_signed(self.pairs.weights)]
-        return codec.encode(*self.counts) + packed_weights(self.refined or ()) + pairs
+        gram = [] if self.gram is None else [pack_signed(self.gram.weights)]
+        return codec.encode(*self.counts) + packed_weights(self.refined or ()) + gram
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[codec.Array], party: SampleAccess) -> EvaluationRequest:
@@ -98,9 +98,9 @@ class EvaluationRequest(RunRequest[Tables]):
         tries = config.boolean("tries")
         party.check_run(run, config, cls.phase, RESULTS if tries else NOTHING)
         n_releases = config.integer("n_releases", 0, 2**31 - 1)
-        refined = pairs = None
-        if "pairs" in config:
-            arrays, pairs = arrays[:-1], announced_pairs(config, run, arrays[-1:], party)
+        refined = gram = None
+        if "gram" in config:
+            arrays, gram = arrays[:-1], announced_gram(config, run, arrays[-1:], party)
         if config.boolean("is_refined"):
             n_members = len(run.specs)
             check_room_for_weights(run, party)
@@ -109,7 +109,7 @@ class EvaluationRequest(RunRequest[Tables]):
             counts = codec.decode_all(arrays, run.hashers, run.n_classes)
         else:
             counts = (codec.decode_total(arrays, run.hasher, run.mechanism, n_releases),)
-        return cls(run, counts, *scorings_of(config, len(run.specs)), n_releases, tries, refined, pairs)
+        return cls(run, counts, *scorings_of(config, len(run.specs)), n_releases, tries, refined, gram)
 
     @classmethod
     def channel_of(cls, entries: Mapping[str, Any]) -> str:
@@ -132,7 +132,7 @@ class EvaluationRequest(RunRequest[Tables]):
     def model(self) -> FlyNNClassifier:
         """The classifier that is distributed."""
         members = tuple(map(ModelMember, self.run.specs, self.counts, self.scorings, self.weights))
-        return classifier_of(self.run, members, self.refined, self.pairs)
+        return classifier_of(self.run, members, self.refined, self.gram)
 
     def compute(self, party: SampleAccess) -> Answer:
         answer = self._evaluated(party) if self.tries else Answer()
@@ -222,8 +222,8 @@ def _request(state: RunState, context: Context) -> EvaluationRequest:
     n_releases = sum(release.times for release in counts[0].noise)
     if isinstance(run.mode, Secure):
         n_releases = len(context.counted.members)  # each added a share of the noise
-    refined, pairs = refined_of(state, context.options), pairs_of(state, context.options)
-    return EvaluationRequest(run, counts, scorings, weights, n_releases, context.options.is_evaluated, refined, pairs)
+    refined, gram = refined_of(state, context.options), gram_of(state, context.options)
+    return EvaluationRequest(run, counts, scorings, weights, n_releases, context.options.is_evaluated, refined, gram)
 
 
 def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:

@@ -1,12 +1,12 @@
-"""Phases "pairs" and "pair trial": pair sums, and what the scores from them are worth, see `model.pairs`.
+"""Phases "gram" and "gram evaluation": the Gram matrix, and what the scores from them are worth, see `model.gram`.
 
-First every counted party sends its pair sums by hashes that follow from the candidates. The server solves a ridge
+First every counted party sends its Gram matrix by hashes that follow from the candidates. The server solves a ridge
 regression, and sends its weights for a trial: each party answers how many of its training samples they classify
 correctly, about as if the sample had been left out, with the log-losses that calibrate them. The weights become part of
 the model.
 
-Asked are the parties whose counts are in the sum, for the trial those in the pair sums; one that gives no answer is
-missing from that exchange alone. Pair sums tell far more of the samples than counts: the sums of a party with fewer
+Asked are the parties whose counts are in the sum, for the trial those in the Gram matrix; one that gives no answer is
+missing from that exchange alone. The Gram matrix tells far more of the samples than counts: the sums of a party with fewer
 samples than there are rows determine the responses of its samples up to a rotation. With noisy counts there are none.
 """
 
@@ -33,14 +33,14 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import Tables
 from flwr_flynn.hashing.graded import LEVELS
 from flwr_flynn.model.leave_one_out import TEMPERATURES, LeaveOneOutTables
-from flwr_flynn.model.pair_scoring import (
+from flwr_flynn.model.gram_scoring import (
     LARGEST_BIAS,
     LARGEST_LEVERAGE,
     LARGEST_WEIGHT,
-    PairScoring,
-    checked_pair_specs,
+    GramScoring,
+    checked_gram_specs,
 )
-from flwr_flynn.model.pairs import LARGEST_PRODUCT, PairFit, PairSums, memory_of_pairs, pair_specs
+from flwr_flynn.model.gram import LARGEST_PRODUCT, GramFit, GramMatrix, memory_of_gram, gram_specs
 from flwr_flynn.model.subsample import N_LEFT_OUT, batches_of_kept
 
 _CAPACITY = (2**63 - 1) // LARGEST_PRODUCT  # samples whose sums are int64
@@ -48,12 +48,12 @@ _CAPACITY = (2**63 - 1) // LARGEST_PRODUCT  # samples whose sums are int64
 
 @register
 @dataclass(frozen=True)
-class PairsRequest(RunRequest[PairSums]):
-    """Ask for pair sums."""
+class GramRequest(RunRequest[GramMatrix]):
+    """Ask for the Gram matrix."""
 
-    run: RunSpec  # with the specs of the pair sums
+    run: RunSpec  # with the specs of the Gram matrix
 
-    phase = "pairs"
+    phase = "gram"
     channel = EVALUATE
 
     @property
@@ -62,16 +62,16 @@ class PairsRequest(RunRequest[PairSums]):
         return n_rows_of(self.run)
 
     @classmethod
-    def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> PairsRequest:
+    def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> GramRequest:
         return cls(admitted(config, party, cls.phase))
 
-    def measured(self, party: SampleAccess) -> tuple[PairSums, int]:
+    def measured(self, party: SampleAccess) -> tuple[GramMatrix, int]:
         (X, *_), codes = party.inputs(self.run)  # hashes are all of aligned samples, or none
         run, progress = self.run, party.progress(len(codes))
-        sums = PairSums.from_data(run.specs, X, codes, run.n_classes, party.options.n_jobs, progress)
+        sums = GramMatrix.from_data(run.specs, X, codes, run.n_classes, party.options.n_jobs, progress)
         return sums, len(codes)
 
-    def load(self, statistic: PairSums) -> int:
+    def load(self, statistic: GramMatrix) -> int:
         return sum(statistic.n_per_class.tolist())
 
     @property
@@ -81,16 +81,16 @@ class PairsRequest(RunRequest[PairSums]):
     def fields(self, sizes: Sizes) -> list[Field]:
         return pair_fields(self.n_rows, self.run.n_classes, sizes)
 
-    def parts(self, statistic: PairSums) -> list[Array]:
+    def parts(self, statistic: GramMatrix) -> list[Array]:
         return [statistic.n_per_class, statistic.products[None], statistic.sums]
 
-    def of_parts(self, parts: list[Array], n_parties: int) -> PairSums:
+    def of_parts(self, parts: list[Array], n_parties: int) -> GramMatrix:
         sizes, products, sums = parts
         return _checked(products[0], sums, sizes)
 
-    def check(self, statistic: PairSums, sizes: Sizes) -> None:
+    def check(self, statistic: GramMatrix, sizes: Sizes) -> None:
         if not np.array_equal(statistic.n_per_class, sizes.per_class):
-            raise PayloadError("pair sums", "the party's samples of each class as counted", "other numbers")
+            raise PayloadError("Gram matrix", "the party's samples of each class as counted", "other numbers")
 
 
 def pair_fields(n_rows: int, n_classes: int, sizes: Sizes) -> list[Field]:
@@ -103,14 +103,14 @@ def pair_fields(n_rows: int, n_classes: int, sizes: Sizes) -> list[Field]:
 
 
 def n_rows_of(run: RunSpec) -> int:
-    """Rows of all hashes of pair sums together."""
+    """Rows of all hashes of the Gram matrix together."""
     return sum(spec.hash_dim for spec in run.specs)
 
 
-def _checked(products: Array, sums: Array, sizes: Array) -> PairSums:
-    """Pair sums that samples can have as far as single products tell: a few false ones could spoil the regression."""
+def _checked(products: Array, sums: Array, sizes: Array) -> GramMatrix:
+    """The Gram matrix that samples can have as far as single products tell: a few false ones could spoil the regression."""
     if (n_examples := sum(sizes.tolist())) > _CAPACITY:
-        raise PayloadError("pair sums", f"those of at most {_CAPACITY} samples", n_examples)
+        raise PayloadError("Gram matrix", f"those of at most {_CAPACITY} samples", n_examples)
     totals, start = sums.sum(axis=0), 0
     is_possible = not (sums > LEVELS * sizes[:, None]).any()  # else biases would have no bounds
     for i, total in enumerate(totals.tolist()):
@@ -120,34 +120,34 @@ def _checked(products: Array, sums: Array, sizes: Array) -> PairSums:
         is_possible &= total <= square and total * total <= n_examples * square
         is_possible &= not (row > LEVELS * np.minimum(total, totals[i:])).any()
     if not is_possible:
-        raise PayloadError("pair sums", "products and sums that so many samples can have", "others")
-    return PairSums(products, sums, sizes)
+        raise PayloadError("Gram matrix", "products and sums that so many samples can have", "others")
+    return GramMatrix(products, sums, sizes)
 
 
 def admitted(config: Config, party: SampleAccess, phase: str) -> RunSpec:
-    """The run of a request about pair sums that a party answers; a `FlyNNError` if it does not."""
+    """The run of a request about the Gram matrix that a party answers; a `FlyNNError` if it does not."""
     run = RunSpec.from_config(config)
     try:
-        checked_pair_specs(run.specs)
+        checked_gram_specs(run.specs)
     except DataError as error:
         raise PayloadError(key("specs"), error.expected, error.got) from None
     n_rows = n_rows_of(run)
-    party.check_memory(memory_of_pairs(n_rows, run.n_classes), f"pair sums of {n_rows} rows")
+    party.check_memory(memory_of_gram(n_rows, run.n_classes), f"the Gram matrix of {n_rows} rows")
     party.check_run(run, config, phase, EXACT if run.bound is None else SECURE)
-    if run.bound is None and not party.options.pairs:  # trials of chosen weights would tell the sums, too
-        raise PrivacyError("node-config pairs", "true, without which no pair sums leave in clear", False)
+    if run.bound is None and not party.options.gram:  # trials of chosen weights would tell the sums, too
+        raise PrivacyError("node-config gram", "true, without which no Gram matrix leave in clear", False)
     return run
 
 
 @register
 @dataclass(frozen=True, eq=False)
-class PairTrialRequest(LeaveOneOutRequest):
+class GramEvaluationRequest(LeaveOneOutRequest):
     """Ask for the samples that given weights classify correctly, and for log-losses, at each of `TEMPERATURES`."""
 
-    run: RunSpec  # with the specs of the pair sums
-    fit: PairFit
+    run: RunSpec  # with the specs of the Gram matrix
+    fit: GramFit
 
-    phase = "pair trial"
+    phase = "gram evaluation"
     channel = EVALUATE
 
     def to_config(self) -> dict[str, Scalar]:
@@ -158,11 +158,11 @@ class PairTrialRequest(LeaveOneOutRequest):
         return [pack_signed(self.fit.weights)]
 
     @classmethod
-    def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> PairTrialRequest:
+    def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> GramEvaluationRequest:
         run = admitted(config, party, cls.phase)
         check_packed(arrays, 1, "weights", "one packed array")
         weights = unpack_signed(arrays[0], (n_rows_of(run), run.n_classes), LARGEST_WEIGHT).astype(np.int32)
-        return cls(run, PairFit(weights, *_figures(config, run.n_classes)))
+        return cls(run, GramFit(weights, *_figures(config, run.n_classes)))
 
     def measured(self, party: SampleAccess) -> tuple[Tables, int]:
         (X, *_), codes = party.inputs(self.run)
@@ -206,71 +206,71 @@ def checked_sizes(values: Any, n_classes: int, name: str) -> Array:
 
 
 @dataclass(frozen=True)
-class Pairs:
+class GramSolution:
     """The result of the sums: the regression, who is in it, and who is missing from it."""
 
-    run: RunSpec  # with the specs of the pair sums
-    fit: PairFit
+    run: RunSpec  # with the specs of the Gram matrix
+    fit: GramFit
     answered: frozenset[str]  # cids of the parties in the sums
     missing: dict[str, str]  # reasons of parties without an answer, by name
 
 
 @dataclass(frozen=True)
-class PairTrial:
+class GramResult:
     """The result of the trial."""
 
-    scoring: PairScoring | None  # None where no party with samples replied, or sums lack a class
+    scoring: GramScoring | None  # None where no party with samples replied, or sums lack a class
     missing: dict[str, str]
 
 
-def _ask(state: RunState, context: Context) -> PairsRequest:
+def _ask(state: RunState, context: Context) -> GramRequest:
     members, every = members_run(state, context.options), state.run_spec
     n_plain = len(every.specs) - every.n_aligned
     # Those that the members were chosen from: of aligned samples, or of the others.
     run = every.only(range(n_plain, len(every.specs)) if members.n_aligned else range(n_plain))
-    specs = pair_specs(run.specs, context.options.pairs)
-    return PairsRequest(replace(run, specs=specs, n_aligned=len(specs) if members.n_aligned else 0))
+    specs = gram_specs(run.specs, context.options.gram)
+    return GramRequest(replace(run, specs=specs, n_aligned=len(specs) if members.n_aligned else 0))
 
 
-def _solved(state: RunState, batch: Batch[PairSums], context: Context) -> RunState:
-    fit, missing = PairFit.of(batch.total), context.unanswered_by(batch.passed)
-    state = state.with_result(PAIRS.name, Pairs(_ask(state, context).run, fit, frozenset(batch.passed), missing))
+def _solved(state: RunState, batch: Batch[GramMatrix], context: Context) -> RunState:
+    fit, missing = GramFit.of(batch.total), context.unanswered_by(batch.passed)
+    state = state.with_result(PAIRS.name, GramSolution(_ask(state, context).run, fit, frozenset(batch.passed), missing))
     is_empty = fit.n_per_class == 0
     if is_empty.all() or state.results["counts"].parts[0].n_per_class[is_empty].any():
         # The scores would speak against a class that they never saw: there are none then, and no trial.
-        return state.with_result(PAIR_TRIAL.name, PairTrial(None, missing))
+        return state.with_result(GRAM_EVALUATION.name, GramResult(None, missing))
     return state
 
 
-def _ask_trial(state: RunState, context: Context) -> PairTrialRequest:
-    result: Pairs = state.results[PAIRS.name]
-    return PairTrialRequest(result.run, result.fit)
+def _ask_trial(state: RunState, context: Context) -> GramEvaluationRequest:
+    result: GramSolution = state.results[PAIRS.name]
+    return GramEvaluationRequest(result.run, result.fit)
 
 
 def _judged(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
-    result: Pairs = state.results[PAIRS.name]
+    result: GramSolution = state.results[PAIRS.name]
     selection = state.results.get("selection")
     left_out, *tables = batch.total.tables
     accuracy = None if selection is None else selection.accuracy
     scoring = result.fit.scoring(result.run.specs, left_out[0], LeaveOneOutTables(*tables), accuracy)
     silent = {name: why for name, why in context.unanswered_by(batch.passed).items() if name not in result.missing}
-    return state.with_result(PAIR_TRIAL.name, PairTrial(scoring, silent))
+    return state.with_result(GRAM_EVALUATION.name, GramResult(scoring, silent))
 
 
 def summed(state: RunState) -> frozenset[str]:
     """Cids of the parties in the sums: the trial takes their samples out again."""
-    result: Pairs = state.results[PAIRS.name]
+    result: GramSolution = state.results[PAIRS.name]
     return result.answered
 
 
 # They depend on candidates that are not selected, too, and on the selection's accuracy, which are not saved.
-PAIRS = Phase("pairs", EVALUATE, _ask, _solved, audience=COUNTED, resumes_at=("selection",))
-PAIR_TRIAL = Phase(
-    "pair trial",
+PAIRS = Phase("gram", EVALUATE, _ask, _solved, audience=COUNTED, resumes_at=("selection",))
+GRAM_EVALUATION = Phase(
+    "gram evaluation",
     EVALUATE,
     _ask_trial,
     _judged,
     audience=COUNTED,
     among=summed,
-    resumes_at=("selection", "pairs"),
+    resumes_at=("selection", "gram"),
 )

@@ -1,4 +1,4 @@
-"""Pair sums: of any split the pooled ones; who is lost, comes back or sends nonsense costs its own say alone."""
+"""The Gram matrix: of any split the pooled ones; who is lost, comes back or sends nonsense costs its own say alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from flwr_flynn.federated.party import Party, PartyOptions
 from flwr_flynn.federated.phases.counts import phase_for
 from flwr_flynn.federated.phases.evaluation import EVALUATION as DISTRIBUTION
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
-from flwr_flynn.federated.phases.pairs import PAIR_TRIAL, PAIRS, PairsRequest, PairTrialRequest
+from flwr_flynn.federated.phases.gram import GRAM_EVALUATION, PAIRS, GramRequest, GramEvaluationRequest
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Config, Reply
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run import Run
@@ -33,8 +33,8 @@ from flwr_flynn.federated.run_spec import RunSpec, deflated_specs, mode_of
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.leave_one_out import TEMPERATURES
-from flwr_flynn.model.pair_scoring import LARGEST_BIAS, LARGEST_LEVERAGE, LARGEST_WEIGHT, PairScoring
-from flwr_flynn.model.pairs import PairFit, PairSums, learn_pairs, memory_of_pairs, pair_specs
+from flwr_flynn.model.gram_scoring import LARGEST_BIAS, LARGEST_LEVERAGE, LARGEST_WEIGHT, GramScoring
+from flwr_flynn.model.gram import GramFit, GramMatrix, learn_gram, memory_of_gram, gram_specs
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts
 from flwr_flynn.privacy.ledger import Budget, Policy
@@ -44,16 +44,16 @@ from tests.memory import traced
 from tests.raising import raises
 
 ROWS = 64
-PHASES = ["pairs", "pair trial"]
+PHASES = ["gram", "gram evaluation"]
 EXCHANGES = PHASES
-POOLED = FlyNNClassifier(hash_dim=64, pairs=ROWS).fit(X, LABELS)
-assert POOLED.model_.pairs is not None
-OWN = pair_specs([SPEC], ROWS)
-party_of = partial(algorithm.party_of, pairs=True)
+POOLED = FlyNNClassifier(hash_dim=64, gram=ROWS).fit(X, LABELS)
+assert POOLED.model_.gram is not None
+OWN = gram_specs([SPEC], ROWS)
+party_of = partial(algorithm.party_of, gram=True)
 
 
 def options(spec: Any = PLAN, **changes: Any) -> dict[str, Any]:
-    return {"spec": spec, "classes": NAMES, "min_parties": 1, "pairs": ROWS, **changes}
+    return {"spec": spec, "classes": NAMES, "min_parties": 1, "gram": ROWS, **changes}
 
 
 def exchange(split: str = "turns", spec: Any = PLAN, **changes: Any) -> Exchange:
@@ -62,7 +62,7 @@ def exchange(split: str = "turns", spec: Any = PLAN, **changes: Any) -> Exchange
 
 
 def counted(split: str = "turns", spec: Any = SPEC, **changes: Any) -> Exchange:
-    """A run whose next phase is "pairs"."""
+    """A run whose next phase is "gram"."""
     steps = exchange(split, spec, **{"decay": 0.5, **changes})
     steps.step(TRAIN)
     assert steps.run.due is PAIRS
@@ -73,11 +73,11 @@ def digest(run: Run) -> str:
     return run.model.model_.sha256()
 
 
-def scoring_of(run: Run) -> PairScoring | None:
-    return run.model.model_.pairs
+def scoring_of(run: Run) -> GramScoring | None:
+    return run.model.model_.gram
 
 
-PLAIN = in_process(options(SPEC, decay=0.5, pairs=0), parts())
+PLAIN = in_process(options(SPEC, decay=0.5, gram=0), parts())
 
 
 # ---- the pooled model
@@ -94,18 +94,18 @@ def test_every_driver_ends_in_the_model_of_the_pool(driver: str, split: str) -> 
     assert digest(run) == POOLED.model_.sha256()
     found = scoring_of(run)
     assert found is not None
-    assert POOLED.model_.pairs is not None
-    assert found.accuracy == POOLED.model_.pairs.accuracy
+    assert POOLED.model_.gram is not None
+    assert found.accuracy == POOLED.model_.gram.accuracy
     assert not any(run.state.results[name].missing for name in EXCHANGES)
     assert all(0 < run.traffic[name].per_party["up"] < 8_000 for name in EXCHANGES)
 
 
 @pytest.mark.parametrize("rows", [16, 17, 100])
 @pytest.mark.parametrize("changes", [{}, {"decay": 0.5}, {"rule": "bayes"}], ids=str)
-def test_a_spec_of_one_s_own_has_pair_sums_alike(changes: dict[str, Any], rows: int) -> None:
-    run = in_process(options(SPEC, pairs=rows, **changes), parts())
-    pooled = FlyNNClassifier(SPEC, pairs=rows, **changes).fit(X, LABELS).model_.pairs
-    found = run.model.model_.pairs
+def test_a_spec_of_one_s_own_has_the_gram_matrix_alike(changes: dict[str, Any], rows: int) -> None:
+    run = in_process(options(SPEC, gram=rows, **changes), parts())
+    pooled = FlyNNClassifier(SPEC, gram=rows, **changes).fit(X, LABELS).model_.gram
+    found = run.model.model_.gram
     assert found is not None
     assert pooled is not None
     assert (found.sha256(), found.accuracy) == (pooled.sha256(), pooled.accuracy)
@@ -113,11 +113,11 @@ def test_a_spec_of_one_s_own_has_pair_sums_alike(changes: dict[str, Any], rows: 
 
 
 def test_of_many_samples_some_judge_and_the_split_does_not_decide_which(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = learn_pairs(OWN, X, Y, 3, None)
+    whole = learn_gram(OWN, X, Y, 3, None)
     phases = "flwr_flynn.federated.phases"
-    for module in (f"{phases}.pairs", "flwr_flynn.model.pairs"):
+    for module in (f"{phases}.gram", "flwr_flynn.model.gram"):
         monkeypatch.setattr(f"{module}.N_LEFT_OUT", 60)
-    some = learn_pairs(OWN, X, Y, 3, None)
+    some = learn_gram(OWN, X, Y, 3, None)
     assert whole is not None
     assert some is not None
     assert some.accuracy != whole.accuracy
@@ -127,9 +127,9 @@ def test_of_many_samples_some_judge_and_the_split_does_not_decide_which(monkeypa
         assert (found.sha256(), found.accuracy) == (some.sha256(), some.accuracy)
 
 
-def test_phases_of_one_s_own_may_have_pair_sums() -> None:
+def test_phases_of_one_s_own_may_have_the_gram_matrix() -> None:
     plain = RunOptions(**options(SPEC, decay=0.5))
-    own = (phase_for(plain), PAIRS, PAIR_TRIAL, DISTRIBUTION)
+    own = (phase_for(plain), PAIRS, GRAM_EVALUATION, DISTRIBUTION)
     run = in_process(options(SPEC, decay=0.5, phases=own), parts())
     assert digest(run) == digest(in_process(options(SPEC, decay=0.5), parts()))
 
@@ -165,21 +165,21 @@ def test_a_party_lost_in_an_exchange_is_missing_from_that_alone(phases: list[str
     assert (run.counted.missing, run.counts.n_examples) == ({}, 240)
     # Only who is in the sums is asked to take its samples out of them.
     some, every = np.arange(240) % 4 != 3, np.full(240, True)
-    fit = PairFit.of(
-        PairSums.from_data(OWN, X[some], Y[some], 3) if "pairs" in phases else PairSums.from_data(OWN, X, Y, 3)
+    fit = GramFit.of(
+        GramMatrix.from_data(OWN, X[some], Y[some], 3) if "gram" in phases else GramMatrix.from_data(OWN, X, Y, 3)
     )
-    judged = {name: some if {"pairs", name} & {*phases} else every for name in EXCHANGES[1:]}
-    tried = judged["pair trial"]
+    judged = {name: some if {"gram", name} & {*phases} else every for name in EXCHANGES[1:]}
+    tried = judged["gram evaluation"]
     expected = fit.scoring(OWN, np.bincount(Y[tried]), fit.tables(OWN, X[tried], Y[tried]), None)
     assert expected is not None
     found = scoring_of(run)
     assert found is not None
     assert (found.sha256(), found.accuracy) == (expected.sha256(), expected.accuracy)
-    assert digest(run) == replace(PLAIN.model.model_, pairs=expected).sha256()
+    assert digest(run) == replace(PLAIN.model.model_, gram=expected).sha256()
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_where_nobody_answers_there_are_no_pair_sums(phase: str) -> None:
+def test_where_nobody_answers_there_are_no_the_gram_matrix(phase: str) -> None:
     steps = counted()
     for name in PHASES:
         steps.step(EVALUATE, failures=dict.fromkeys("0123", "failed: gone") if name == phase else None)
@@ -188,24 +188,24 @@ def test_where_nobody_answers_there_are_no_pair_sums(phase: str) -> None:
     assert list(run.state.results[phase].missing) == [f"party-{i}" for i in range(4)]
     assert digest(run) == digest(PLAIN)
     # Weights that nobody's samples led to are not tried.
-    assert ("pair trial" in run.traffic) == (phase == "pair trial")
+    assert ("gram evaluation" in run.traffic) == (phase == "gram evaluation")
 
 
 def test_sums_without_a_class_that_is_counted_are_of_no_use() -> None:
     """They would speak against the class, whatever the sample."""
     steps = counted("one class each")
     steps.step(EVALUATE, failures={"1": "failed: no"})
-    assert steps.run.state.results["pairs"].fit.n_per_class[1] == 0
+    assert steps.run.state.results["gram"].fit.n_per_class[1] == 0
     run = steps.rounds(1)
     assert scoring_of(run) is None
-    assert run.state.results["pair trial"].missing == {"party-1": "failed: no"}
+    assert run.state.results["gram evaluation"].missing == {"party-1": "failed: no"}
     assert digest(run) == digest(PLAIN)
     # A class without samples anywhere is in no one's way.
     fewer = [{**part, "X": part["X"][keep], "y": part["y"][keep]} for part in parts() for keep in [part["y"] != "ash"]]
     assert scoring_of(in_process(options(SPEC, decay=0.5), fewer)) is not None
 
 
-def test_parties_without_samples_have_no_pair_sums() -> None:
+def test_parties_without_samples_have_no_the_gram_matrix() -> None:
     empty = [{**part, "X": part["X"][:0], "y": part["y"][:0]} for part in parts()[:2]]
     run = in_process(options(SPEC, decay=0.5), empty)
     assert scoring_of(run) is None
@@ -221,7 +221,7 @@ def test_late_parties_are_counted_and_both_phases_run_anew() -> None:
     steps.step(TRAIN)
     assert steps.asked[-1] == ("counts", ["3"])
     assert not set(EXCHANGES) & set(steps.run.state.results)
-    assert steps.run.model.model_.pairs is None
+    assert steps.run.model.model_.gram is None
     for _ in (*EXCHANGES, "evaluation"):
         steps.step(EVALUATE)
     asked = [name for name, cids in steps.asked[-len(EXCHANGES) - 1 :] if len(cids) == 4]
@@ -331,13 +331,13 @@ TRIAL |= {
     "tables in another order": lambda reply: changed(reply, lambda arrays: arrays[::-1]),
     "tables that are not packed": lambda reply: changed(reply, lambda arrays: [each.astype("<i8") for each in arrays]),
 }
-HOSTILE = [("pairs", name, SUMS[name]) for name in SUMS] + [("pair trial", name, TRIAL[name]) for name in TRIAL]
+HOSTILE = [("gram", name, SUMS[name]) for name in SUMS] + [("gram evaluation", name, TRIAL[name]) for name in TRIAL]
 
 
 @pytest.mark.parametrize(("phase", "name", "change"), HOSTILE, ids=[f"{phase}: {name}" for phase, name, _ in HOSTILE])
 def test_a_hostile_reply_costs_its_sender_s_say_alone(phase: str, name: str, change: Callable[[Reply], Reply]) -> None:
     steps, silent = counted(), counted()
-    for each in (steps, silent) if phase == "pair trial" else ():
+    for each in (steps, silent) if phase == "gram evaluation" else ():
         each.step(EVALUATE)
     taken = steps.step(EVALUATE, spoil=lambda reply: change(reply) if reply.cid == "3" else reply)
     assert taken is not None
@@ -355,7 +355,7 @@ def test_only_counted_parties_are_heard() -> None:
                 statistic_of(request, party_of(X, LABELS), member)
             assert error.value.field == request.phase
         statistic = statistic_of(request, party_of(X, LABELS), Member("", "1", sizes=tuple(np.bincount(Y).tolist())))
-        n_per_class = statistic.n_per_class if isinstance(statistic, PairSums) else statistic.tables[0][0]
+        n_per_class = statistic.n_per_class if isinstance(statistic, GramMatrix) else statistic.tables[0][0]
         assert_array_equal(n_per_class, np.bincount(Y))
 
 
@@ -364,12 +364,12 @@ def test_only_counted_parties_are_heard() -> None:
 RUN = RunSpec(SPEC, NAMES)
 COUNTS = (ClassCounts.from_data(FlyHash(SPEC), X, Y, 3),)
 TWO = tuple(replace(SPEC, hash_dim=32, hash_nnz=8, seed=seed) for seed in (0, 1))
-FIT = PairFit.of(PairSums.from_data(TWO, X, Y, 3))
-LEARNED = learn_pairs(TWO, X, Y, 3, 0.5)
+FIT = GramFit.of(GramMatrix.from_data(TWO, X, Y, 3))
+LEARNED = learn_gram(TWO, X, Y, 3, 0.5)
 assert LEARNED is not None
-SUMS_REQUEST = PairsRequest(RunSpec(TWO, NAMES))
-TRIAL_REQUEST = PairTrialRequest(RunSpec(TWO, NAMES), FIT)
-EVALUATION = EvaluationRequest(RUN, COUNTS, (ScoringRule("balanced", 0.5, 1.0),), (1.0,), pairs=LEARNED)
+SUMS_REQUEST = GramRequest(RunSpec(TWO, NAMES))
+TRIAL_REQUEST = GramEvaluationRequest(RunSpec(TWO, NAMES), FIT)
+EVALUATION = EvaluationRequest(RUN, COUNTS, (ScoringRule("balanced", 0.5, 1.0),), (1.0,), gram=LEARNED)
 THREE = [SUMS_REQUEST, TRIAL_REQUEST, EVALUATION]
 
 
@@ -380,14 +380,14 @@ def test_a_request_makes_the_round_trip(request_: Any) -> None:
     assert again.to_config() == config
     assert all(map(np.array_equal, again.arrays(), request_.arrays()))
     assert again.run == request_.run
-    if isinstance(request_, PairTrialRequest):
+    if isinstance(request_, GramEvaluationRequest):
         for name in ("weights", "bias", "n_per_class", "leverages"):
             mine, theirs = getattr(again.fit, name), getattr(FIT, name)
             assert_array_equal(mine, theirs)
             assert np.asarray(mine).dtype == np.asarray(theirs).dtype
     if isinstance(request_, EvaluationRequest):
-        assert again.pairs.sha256() == LEARNED.sha256()
-        assert again.pairs.accuracy == LEARNED.accuracy
+        assert again.gram.sha256() == LEARNED.sha256()
+        assert again.gram.accuracy == LEARNED.accuracy
         assert again.model.model_.sha256() == request_.model.model_.sha256()
 
 
@@ -402,8 +402,8 @@ def fit(place: int, value: Any, index: int | None = None) -> dict[str, Any]:
     return with_figure(TRIAL_REQUEST, "flynn-fit", place, value, index)
 
 
-def figures_of_pairs(place: int, value: Any, index: int | None = None) -> dict[str, Any]:
-    return with_figure(EVALUATION, "flynn-pairs", place, value, index)
+def figures_of_gram(place: int, value: Any, index: int | None = None) -> dict[str, Any]:
+    return with_figure(EVALUATION, "flynn-gram", place, value, index)
 
 
 def with_figure(request: Any, entry: str, place: int, value: Any, index: int | None) -> dict[str, Any]:
@@ -418,7 +418,7 @@ def with_figure(request: Any, entry: str, place: int, value: Any, index: int | N
 def pair_entries(*found: HashSpec) -> dict[str, Any]:
     """The entries of scores by other specs."""
     prints = " ".join(FlyHash(spec).fingerprint for spec in found)
-    return {"flynn-pair-specs": deflated_specs(found, [SPEC]), "flynn-pair-fingerprints": prints}
+    return {"flynn-gram-specs": deflated_specs(found, [SPEC]), "flynn-gram-fingerprints": prints}
 
 
 def weights(value: int, shape: tuple[int, int] = (ROWS, 3)) -> Any:
@@ -475,45 +475,45 @@ REQUESTS: dict[str, tuple[Any, dict[str, Any], list[Any] | None]] = {
     "junk": (TRIAL_REQUEST, {}, [np.arange(60, dtype=np.uint8)]),
     "a model without the weights": (EVALUATION, {}, EVALUATION.arrays()[:-1]),
     "a model without arrays": (EVALUATION, {}, []),
-    "a model of more weights than announced": (EVALUATION, {"flynn-pairs": None}, None),
+    "a model of more weights than announced": (EVALUATION, {"flynn-gram": None}, None),
     "a model of other weights": (EVALUATION, {}, [*EVALUATION.arrays()[:-1], weights(1, (ROWS - 1, 3))]),
     "a model of weights too large": (EVALUATION, {}, [*EVALUATION.arrays()[:-1], weights(LARGEST_WEIGHT + 1)]),
     "a model of weights too small": (EVALUATION, {}, [*EVALUATION.arrays()[:-1], weights(-LARGEST_WEIGHT - 1)]),
     "a model of junk": (EVALUATION, {}, [*EVALUATION.arrays()[:-1], np.arange(60, dtype=np.uint8)]),
-    "a model of figures that are a number": (EVALUATION, {"flynn-pairs": 7}, None),
-    "a model of figures that are no JSON": (EVALUATION, {"flynn-pairs": "[["}, None),
-    "a model of figures less": (EVALUATION, {"flynn-pairs": "[[0, 0, 0], 1.0, 0.5]"}, None),
-    "a model of an endless text": (EVALUATION, {"flynn-pairs": "[" + " " * 10**6 + "[0, 0, 0], 1.0, 0.5, 0.5]"}, None),
-    "a model of a bias less": (EVALUATION, figures_of_pairs(0, [0, 0]), None),
-    "a model of a bias too large": (EVALUATION, figures_of_pairs(0, LARGEST_BIAS + 1, 2), None),
-    "a model of a bias that is a float": (EVALUATION, figures_of_pairs(0, 0.0, 2), None),
-    "a model of another temperature": (EVALUATION, figures_of_pairs(1, 0.3), None),
-    "a model of a temperature that is a text": (EVALUATION, figures_of_pairs(1, "1.0"), None),
-    "a model of a temperature that is true": (EVALUATION, figures_of_pairs(1, True), None),
-    "a model of an endless temperature": (EVALUATION, figures_of_pairs(1, 10**400), None),
-    "a model of a share above 1": (EVALUATION, figures_of_pairs(2, 1.01), None),
-    "a model of a negative share": (EVALUATION, figures_of_pairs(2, -0.1), None),
-    "a model of a share that is none": (EVALUATION, figures_of_pairs(2, float("nan")), None),
-    "a model of a share that is nothing": (EVALUATION, figures_of_pairs(2, None), None),
-    "a model of an accuracy above 1": (EVALUATION, figures_of_pairs(3, 1.5), None),
-    "a model of a leverage of 1": (EVALUATION, figures_of_pairs(4, 1.0, 2), None),
-    "a model of a negative leverage": (EVALUATION, figures_of_pairs(4, -0.1, 2), None),
-    "a model of an endless leverage": (EVALUATION, figures_of_pairs(4, 10**400, 2), None),
-    "a model of a leverage that is a text": (EVALUATION, figures_of_pairs(4, "0", 2), None),
-    "a model of a leverage less": (EVALUATION, figures_of_pairs(4, [0.5, 0.5]), None),
-    "a model of one leverage": (EVALUATION, figures_of_pairs(4, 0.5), None),
-    "a model of no specs of its pair sums": (EVALUATION, {"flynn-pair-specs": None}, None),
-    "a model of specs that are a text": (EVALUATION, {"flynn-pair-specs": "[]"}, None),
-    "a model of specs that are junk": (EVALUATION, {"flynn-pair-specs": b"junk"}, None),
+    "a model of figures that are a number": (EVALUATION, {"flynn-gram": 7}, None),
+    "a model of figures that are no JSON": (EVALUATION, {"flynn-gram": "[["}, None),
+    "a model of figures less": (EVALUATION, {"flynn-gram": "[[0, 0, 0], 1.0, 0.5]"}, None),
+    "a model of an endless text": (EVALUATION, {"flynn-gram": "[" + " " * 10**6 + "[0, 0, 0], 1.0, 0.5, 0.5]"}, None),
+    "a model of a bias less": (EVALUATION, figures_of_gram(0, [0, 0]), None),
+    "a model of a bias too large": (EVALUATION, figures_of_gram(0, LARGEST_BIAS + 1, 2), None),
+    "a model of a bias that is a float": (EVALUATION, figures_of_gram(0, 0.0, 2), None),
+    "a model of another temperature": (EVALUATION, figures_of_gram(1, 0.3), None),
+    "a model of a temperature that is a text": (EVALUATION, figures_of_gram(1, "1.0"), None),
+    "a model of a temperature that is true": (EVALUATION, figures_of_gram(1, True), None),
+    "a model of an endless temperature": (EVALUATION, figures_of_gram(1, 10**400), None),
+    "a model of a share above 1": (EVALUATION, figures_of_gram(2, 1.01), None),
+    "a model of a negative share": (EVALUATION, figures_of_gram(2, -0.1), None),
+    "a model of a share that is none": (EVALUATION, figures_of_gram(2, float("nan")), None),
+    "a model of a share that is nothing": (EVALUATION, figures_of_gram(2, None), None),
+    "a model of an accuracy above 1": (EVALUATION, figures_of_gram(3, 1.5), None),
+    "a model of a leverage of 1": (EVALUATION, figures_of_gram(4, 1.0, 2), None),
+    "a model of a negative leverage": (EVALUATION, figures_of_gram(4, -0.1, 2), None),
+    "a model of an endless leverage": (EVALUATION, figures_of_gram(4, 10**400, 2), None),
+    "a model of a leverage that is a text": (EVALUATION, figures_of_gram(4, "0", 2), None),
+    "a model of a leverage less": (EVALUATION, figures_of_gram(4, [0.5, 0.5]), None),
+    "a model of one leverage": (EVALUATION, figures_of_gram(4, 0.5), None),
+    "a model of no specs of its Gram matrix": (EVALUATION, {"flynn-gram-specs": None}, None),
+    "a model of specs that are a text": (EVALUATION, {"flynn-gram-specs": "[]"}, None),
+    "a model of specs that are junk": (EVALUATION, {"flynn-gram-specs": b"junk"}, None),
     "a model of three specs": (EVALUATION, pair_entries(*TWO, replace(TWO[0], seed=7)), None),
     "a model of too many rows": (EVALUATION, pair_entries(WIDE, replace(TWO[1], hash_dim=97)), None),
     "a model of specs of different features": (EVALUATION, pair_entries(TWO[0], HashSpec(5, 32, 2, 8, 0)), None),
     "a model of specs of other features": (
         EVALUATION, pair_entries(*(replace(each, n_features=5) for each in TWO)), None,
     ),
-    "a model of no fingerprints": (EVALUATION, {"flynn-pair-fingerprints": None}, None),
-    "a model of one fingerprint": (EVALUATION, {"flynn-pair-fingerprints": 64 * "0"}, None),
-    "a model of other fingerprints": (EVALUATION, {"flynn-pair-fingerprints": " ".join([64 * "0"] * 2)}, None),
+    "a model of no fingerprints": (EVALUATION, {"flynn-gram-fingerprints": None}, None),
+    "a model of one fingerprint": (EVALUATION, {"flynn-gram-fingerprints": 64 * "0"}, None),
+    "a model of other fingerprints": (EVALUATION, {"flynn-gram-fingerprints": " ".join([64 * "0"] * 2)}, None),
     "a refined model": (
         EVALUATION, {"flynn-is-refined": True}, [*EVALUATION.arrays()[:-1], *REFINED, EVALUATION.arrays()[-1]],
     ),
@@ -550,7 +550,7 @@ def test_labels_that_nobody_knows_are_refused_without_a_word_of_them() -> None:
 @pytest.mark.parametrize("request_", THREE, ids=["sums", "trial", "evaluation"])
 def test_what_is_beyond_the_memory_of_a_party_is_refused(request_: Any) -> None:
     model_needs = max(memory_needed(SPEC, 3) + 32 * 9, sum(memory_needed(spec, 3) for spec in TWO) + 64 * ROWS * 3)
-    needed = model_needs if request_ is EVALUATION else memory_of_pairs(ROWS, 3)
+    needed = model_needs if request_ is EVALUATION else memory_of_gram(ROWS, 3)
     config = {PHASE: request_.phase, **request_.to_config()}
 
     def asked(limit: int) -> Any:
@@ -561,12 +561,12 @@ def test_what_is_beyond_the_memory_of_a_party_is_refused(request_: Any) -> None:
 
 
 def test_a_party_takes_no_more_memory_than_it_was_asked_for() -> None:
-    request = PairsRequest(RunSpec(pair_specs([SPEC], 256), NAMES))
+    request = GramRequest(RunSpec(gram_specs([SPEC], 256), NAMES))
     party, config = party_of(X, LABELS), {PHASE: request.phase, **request.to_config()}
     assert REFUSED not in party.answer(config).metrics  # rows are drawn, code is compiled
     with traced() as memory:
         party.answer(config)
-    assert memory.peak < memory_of_pairs(256, 3)
+    assert memory.peak < memory_of_gram(256, 3)
 
 
 def test_a_small_request_for_many_rows_allocates_nothing() -> None:
@@ -575,8 +575,8 @@ def test_a_small_request_for_many_rows_allocates_nothing() -> None:
     assert bomb[0].nbytes < 1000
     party = party_of(X, LABELS, memory_limit=2**20)
     for phase, entries, arrays in (
-        ("pairs", wide.to_config(), []),
-        ("pair trial", {**wide.to_config(), "flynn-fit": json.dumps([[0] * 3, [1] * 3, [0.1] * 3])}, bomb),
+        ("gram", wide.to_config(), []),
+        ("gram evaluation", {**wide.to_config(), "flynn-fit": json.dumps([[0] * 3, [1] * 3, [0.1] * 3])}, bomb),
     ):
         with traced() as memory:
             answer = party.answer({PHASE: phase, **entries}, arrays)
@@ -584,7 +584,7 @@ def test_a_small_request_for_many_rows_allocates_nothing() -> None:
         assert memory.peak < 2**18
 
 
-# ---- who may have pair sums
+# ---- who may have the Gram matrix
 
 
 @pytest.mark.parametrize(
@@ -594,30 +594,30 @@ def test_a_small_request_for_many_rows_allocates_nothing() -> None:
         {"fraction_evaluate": 0},
         {"fraction_evaluate": 0, "distribute": True},
         {"refine_rounds": 1},
-        {"pairs": -1},
-        {"pairs": 1},
-        {"pairs": 15},
-        {"pairs": 4097},
-        {"pairs": 64.0},
-        {"pairs": True},
-        {"pairs": "64"},
-        {"pairs": None},
+        {"gram": -1},
+        {"gram": 1},
+        {"gram": 15},
+        {"gram": 4097},
+        {"gram": 64.0},
+        {"gram": True},
+        {"gram": "64"},
+        {"gram": None},
     ],
     ids=str,
 )
-def test_where_there_are_no_pair_sums_rows_are_refused(changes: dict[str, Any]) -> None:
-    with raises(ConfigError, field="pairs"):
+def test_where_there_are_no_the_gram_matrix_rows_are_refused(changes: dict[str, Any]) -> None:
+    with raises(ConfigError, field="gram"):
         RunOptions(**options(SPEC, **changes))
 
 
 @pytest.mark.parametrize("rows", [0, 16, 4096, np.int64(64)])
 def test_rows_within_bounds_are_taken(rows: int) -> None:
-    assert RunOptions(**options(SPEC, pairs=rows)).pairs == rows
+    assert RunOptions(**options(SPEC, gram=rows)).gram == rows
 
 
-def test_a_run_that_hands_a_model_out_has_no_exchange_of_pair_sums() -> None:
+def test_a_run_that_hands_a_model_out_has_no_exchange_of_the_gram_matrix() -> None:
     saved = in_process(options(SPEC), parts()).federation("1")
-    with raises(ConfigError, field="pairs"):
+    with raises(ConfigError, field="gram"):
         RunOptions(**options(saved.run_spec.specs, federation=saved, purpose="evaluate"))
 
 
@@ -639,19 +639,19 @@ def test_private_parties_and_those_that_leave_refuse(kind: str, request_: Any, t
     assert answer.arrays == []
 
 
-def test_pair_sums_leave_in_clear_only_where_the_party_allows_it() -> None:
+def test_the_gram_matrix_leave_in_clear_only_where_the_party_allows_it() -> None:
     steps = counted()
     steps.parties["3"].options = PartyOptions(name="party-3", min_examples=1)
     steps.step(EVALUATE)
-    missing = steps.run.state.results["pairs"].missing
+    missing = steps.run.state.results["gram"].missing
     assert list(missing) == ["party-3"]
-    assert "node-config pairs" in missing["party-3"]
+    assert "node-config gram" in missing["party-3"]
     silent = counted()
     silent.step(EVALUATE, failures={"3": "failed"})
     assert digest(steps.rounds()) == digest(silent.rounds())
     settings_ = {"secure": True, "evaluates": True}
     masked = Party(algorithm.party_of(X, LABELS)._held(), PartyOptions(**settings_), lambda _: None)
-    request = PairsRequest(RunSpec(OWN, NAMES, mode_of(None, 1024)))
+    request = GramRequest(RunSpec(OWN, NAMES, mode_of(None, 1024)))
     assert REFUSED not in masked.answer({PHASE: request.phase, **request.to_config()}, (), TRAIN).metrics
 
 
@@ -680,11 +680,11 @@ def test_a_run_that_goes_on_ends_in_the_same_model(name: str, tmp_path: Path) ->
         # The hashes follow from all candidates, and the weights from the accuracy of the selection: it is made anew.
         again = due
         if due in EXCHANGES:
-            again = "selection" if "selection" in names else "pairs"
+            again = "selection" if "selection" in names else "gram"
         assert saved.phase == again
-        assert (saved.pairs is not None) == (due in ("evaluation", ""))
+        assert (saved.gram is not None) == (due in ("evaluation", ""))
         steps.run = Run(RunOptions(**resumed(saved, **changes)))
-        left = names[names.index("pairs" if again in EXCHANGES else again) :] if again else []
+        left = names[names.index("gram" if again in EXCHANGES else again) :] if again else []
         assert [phase.name for phase in steps.run.phases] == left
         steps.rounds(len(left))
         after = steps.run.federation("2")
@@ -693,36 +693,36 @@ def test_a_run_that_goes_on_ends_in_the_same_model(name: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("phase", EXCHANGES)
-def test_a_run_that_goes_on_without_pair_sums_has_none(phase: str, tmp_path: Path) -> None:
+def test_a_run_that_goes_on_without_the_gram_matrix_has_none(phase: str, tmp_path: Path) -> None:
     steps = counted()
     for _ in EXCHANGES[: EXCHANGES.index(phase)]:
         steps.step(EVALUATE)
     steps.run.federation("1").save(tmp_path / "f.npz")
     saved = Federation.load(tmp_path / "f.npz")
-    steps.run = Run(RunOptions(**resumed(saved, pairs=0, decay=0.5)))
+    steps.run = Run(RunOptions(**resumed(saved, gram=0, decay=0.5)))
     assert [each.name for each in steps.run.phases] == ["evaluation"]
     assert digest(steps.rounds(1)) == digest(PLAIN)
 
 
-def test_a_saved_model_with_pair_sums_is_handed_out_as_it_is(tmp_path: Path) -> None:
+def test_a_saved_model_with_the_gram_matrix_is_handed_out_as_it_is(tmp_path: Path) -> None:
     whole = in_process(options(), parts())
     whole.federation("1").save(tmp_path / "f.npz")
     assert FlyNNClassifier.load(tmp_path / "f.npz").model_.sha256() == digest(whole)
     saved, kept = Federation.load(tmp_path / "f.npz"), []
-    changes = {"federation": saved, "purpose": "evaluate", "pairs": 0}
+    changes = {"federation": saved, "purpose": "evaluate", "gram": 0}
     run = in_process(options(saved.run_spec.specs, **changes), parts(), on_model=kept.append)
     assert [model.model_.sha256() for model in kept] == [digest(whole)] * 4
     assert digest(run) == digest(whole)
-    assert run.federation("2").pairs is not None
+    assert run.federation("2").gram is not None
     for phase in ("selection", *EXCHANGES):
         with raises(ModelFileError, field="phase"):
             replace(saved, phase=phase)
 
 
 @pytest.mark.parametrize("rows", [0, ROWS])
-def test_whoever_joins_or_leaves_ends_the_pair_sums_or_has_them_anew(rows: int) -> None:
+def test_whoever_joins_or_leaves_ends_the_the_gram_matrix_or_has_them_anew(rows: int) -> None:
     def go(before: Federation, purpose: str, leaver: str = "") -> Run:
-        made = options(before.run_spec.specs, federation=before, purpose=purpose, pairs=rows, decay=0.5)
+        made = options(before.run_spec.specs, federation=before, purpose=purpose, gram=rows, decay=0.5)
         parties = {
             f"{purpose}{i}": party_of(**part, name=f"party-{i}", min_examples=1, leaves=str(i) == leaver)
             for i, part in enumerate(parts())
@@ -730,15 +730,15 @@ def test_whoever_joins_or_leaves_ends_the_pair_sums_or_has_them_anew(rows: int) 
         return Exchange(Run(RunOptions(**made)), parties).rounds()
 
     three = in_process(options(SPEC, decay=0.5), parts()[:3]).federation("1")
-    assert three.pairs is not None
+    assert three.gram is not None
     joined = go(three, "join")
     assert joined.counts.n_examples == 240
-    whole = FlyNNClassifier(SPEC, pairs=rows, decay=0.5).fit(X, LABELS).model_
-    assert pairs_digest(joined) == (None if whole.pairs is None else whole.pairs.sha256())
+    whole = FlyNNClassifier(SPEC, gram=rows, decay=0.5).fit(X, LABELS).model_
+    assert pairs_digest(joined) == (None if whole.gram is None else whole.gram.sha256())
     left = go(joined.federation("2"), "withdraw", "3")
     again = [part["X"] for part in parts()[:3]], [part["y"] for part in parts()[:3]]
-    fewer = FlyNNClassifier(SPEC, pairs=rows, decay=0.5).fit(*map(np.concatenate, again)).model_
-    assert pairs_digest(left) == (None if fewer.pairs is None else fewer.pairs.sha256())
+    fewer = FlyNNClassifier(SPEC, gram=rows, decay=0.5).fit(*map(np.concatenate, again)).model_
+    assert pairs_digest(left) == (None if fewer.gram is None else fewer.gram.sha256())
     assert left.counts.n_examples == 180
 
 
@@ -764,7 +764,7 @@ def test_a_join_that_goes_on_ends_in_the_same_model(stop: int, tmp_path: Path) -
 
 
 def pairs_digest(run: Run) -> str | None:
-    pairs = run.model.model_.pairs
+    pairs = run.model.model_.gram
     return None if pairs is None else pairs.sha256()
 
 
@@ -784,20 +784,20 @@ def test_statistics_of_parties_add_up_to_that_of_the_pool(owners: list[int]) -> 
         for part in rest:
             total = total + part
         pooled = of(slice(None))
-        if isinstance(request, PairsRequest):
-            assert total == pooled == PairSums.from_data(TWO, X, Y, 3)
+        if isinstance(request, GramRequest):
+            assert total == pooled == GramMatrix.from_data(TWO, X, Y, 3)
         else:
             assert all(map(np.array_equal, total.tables, pooled.tables))
 
 
 def test_the_sums_are_those_of_the_candidates_that_the_members_came_from() -> None:
     run = in_process(options(), parts("one class each"))
-    found, (coded, scaled) = scoring_of(run), pair_specs(run.state.run_spec.specs, ROWS)
+    found, (coded, scaled) = scoring_of(run), gram_specs(run.state.run_spec.specs, ROWS)
     assert found is not None
     assert found.specs == (coded, scaled)
     assert coded.coding
     assert scaled.scale is not None
     accuracy = run.state.results["selection"].accuracy
-    pooled = learn_pairs(found.specs, X, Y, 3, accuracy)
+    pooled = learn_gram(found.specs, X, Y, 3, accuracy)
     assert pooled is not None
     assert pooled.sha256() == found.sha256()

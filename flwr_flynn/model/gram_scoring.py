@@ -1,4 +1,4 @@
-"""Scores of a model from pair sums, beside those of its members (`model.pairs`).
+"""Scores of a model from the Gram matrix, beside those of its members (`model.gram`).
 
 A score of class l is s_l = bias_l + W'z, in units of 2**-18, with z the graded responses of the rows; without the
 sample itself, of class k, it is about (s_l - h_k [l is k]) / (1 - h_k), h_k the mean leverage of class k. The log
@@ -29,7 +29,7 @@ from flwr_flynn.model.scoring import Scores, falling_weight
 Table = npt.NDArray[np.int64]
 
 LEAST_ROWS, MOST_ROWS = 16, 4096
-"""Rows of the hashes of pair sums together: bounds."""
+"""Rows of the hashes of the Gram matrix together: bounds."""
 
 UNIT = 2.0**-18
 """Weight of the integer 1."""
@@ -50,8 +50,8 @@ _LEAST_WEIGHT = 1 / 16  # of one side, beside the other
 
 
 @dataclass(frozen=True, eq=False)
-class PairScoring:
-    """Scores of a model from pair sums, with all classes taken for equally frequent.
+class GramScoring:
+    """Scores of a model from the Gram matrix, with all classes taken for equally frequent.
 
     Parameters
     ----------
@@ -85,19 +85,19 @@ class PairScoring:
     leverages: npt.ArrayLike | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "specs", checked_pair_specs(self.specs))
+        object.__setattr__(self, "specs", checked_gram_specs(self.specs))
         n_rows, weights, bias = sum(spec.hash_dim for spec in self.specs), np.array(self.weights), np.array(self.bias)
         shape = n_rows, len(bias)
         if weights.shape != shape or weights.dtype != np.int32 or bias.ndim != 1 or bias.dtype != np.int64:
             got = f"{weights.dtype} {weights.shape} and {bias.dtype} {bias.shape}"
-            raise DataError("pairs", f"int32 weights of shape {shape}, and as many int64 biases", got)
+            raise DataError("gram", f"int32 weights of shape {shape}, and as many int64 biases", got)
         sizes = np.abs(weights.astype(np.int64)).max(initial=0), np.abs(bias).max(initial=0)
         if sizes[0] > LARGEST_WEIGHT or sizes[1] > LARGEST_BIAS or bias.min(initial=0) < -LARGEST_BIAS:
             expected = f"weights up to {LARGEST_WEIGHT} and biases up to {LARGEST_BIAS}"
-            raise DataError("pairs", expected, f"{int(sizes[0])} and {int(sizes[1])}")
-        object.__setattr__(self, "temperature", number("pairs", self.temperature, error=DataError))
+            raise DataError("gram", expected, f"{int(sizes[0])} and {int(sizes[1])}")
+        object.__setattr__(self, "temperature", number("gram", self.temperature, error=DataError))
         if self.temperature not in TEMPERATURES:
-            raise DataError("pairs", "one of the temperatures", str(self.temperature)[:40])
+            raise DataError("gram", "one of the temperatures", str(self.temperature)[:40])
         for name in ("share", "accuracy"):
             object.__setattr__(self, name, number(name, getattr(self, name), least=0, most=1, error=DataError))
         leverages = np.array(np.zeros(len(bias)) if self.leverages is None else self.leverages)
@@ -146,20 +146,20 @@ class PairScoring:
     def sha256(self) -> str:
         """SHA-256 over all of it; the same for equal ones everywhere."""
         facts = [[spec.to_dict() for spec in self.specs], self.bias.tolist(), *self.figures.values()]
-        sha256 = hashlib.sha256(b"flynn pairs 1 " + json.dumps(facts).encode())
+        sha256 = hashlib.sha256(b"flynn gram 1 " + json.dumps(facts).encode())
         sha256.update(np.ascontiguousarray(self.weights, "<i4").data)
         return sha256.hexdigest()
 
 
-def checked_pair_specs(specs: Any) -> tuple[HashSpec, ...]:
-    """Specs of pair sums as a tuple, if they can be some; else a `DataError`."""
+def checked_gram_specs(specs: Any) -> tuple[HashSpec, ...]:
+    """Specs of the Gram matrix as a tuple, if they can be some; else a `DataError`."""
     found = tuple(specs)
     if not 1 <= len(found) <= 2 or not all(isinstance(spec, HashSpec) for spec in found):
-        raise DataError("pairs", "one or two HashSpecs", [type(spec).__name__ for spec in found[:3]])
+        raise DataError("gram", "one or two HashSpecs", [type(spec).__name__ for spec in found[:3]])
     if len({spec.n_features for spec in found}) > 1:
-        raise DataError("pairs", "specs of the same n_features", sorted({spec.n_features for spec in found}))
+        raise DataError("gram", "specs of the same n_features", sorted({spec.n_features for spec in found}))
     if (n_rows := sum(spec.hash_dim for spec in found)) > MOST_ROWS:
-        raise DataError("pairs", f"at most {MOST_ROWS} rows", n_rows)
+        raise DataError("gram", f"at most {MOST_ROWS} rows", n_rows)
     return found
 
 
@@ -186,7 +186,7 @@ def logs_of_shares(n_per_class: npt.NDArray[np.int64]) -> Scores:
 
 
 def share_of(own: float, accuracy: float | None) -> float:
-    """Weight of the log probabilities by pair sums, of accuracy `own`, beside those of the members."""
+    """Weight of the log probabilities by the Gram matrix, of accuracy `own`, beside those of the members."""
     both = own, own if accuracy is None else accuracy
     weights = [max(falling_weight(max(both) - each), _LEAST_WEIGHT) for each in both]
     return weights[0] / sum(weights)

@@ -1,9 +1,9 @@
-"""Pair sums: what the responses of the rows say together, learned from sums in a few more exchanges.
+"""The Gram matrix: what the responses of the rows say together, learned from sums in a few more exchanges.
 
-Counts look at one bit at a time. Pair sums are the sums, over samples, of the products of the graded responses of every
+Counts look at one bit at a time. The Gram matrix are the sums, over samples, of the products of the graded responses of every
 two rows of a hash (`hashing.graded`), with the sums of the responses by class: a few million integers that add exactly,
 as counts do, so they are those of the pooled samples however these are split. Ridge regression of the classes on the
-responses follows from them (`model.ridge`), and its scores become part of the model (`model.pair_scoring`).
+responses follows from them (`model.ridge`), and its scores become part of the model (`model.gram_scoring`).
 
 The hashes are those of two of the model's candidates, with half of the rows each and a quarter of these as winners: the
 first with rank codes, and the first with scaled columns and neither codes nor waves; or the first of all, where none of
@@ -32,12 +32,12 @@ from flwr_flynn.hashing.graded import LEVELS
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.leave_one_out import LOSS_UNIT, MAX_LOSS, TEMPERATURES, LeaveOneOutTables
 from flwr_flynn.model.metrics import mean_recall
-from flwr_flynn.model.pair_scoring import (
+from flwr_flynn.model.gram_scoring import (
     BATCH,
     LARGEST_LEVERAGE,
     LARGEST_WEIGHT,
     UNIT,
-    PairScoring,
+    GramScoring,
     Table,
     logs_of_shares,
     responses,
@@ -56,8 +56,8 @@ _LEVERAGES = 2**10  # leverages are multiples of its inverse
 _NEVER = -(2**40)  # bias of a class without samples
 
 
-def pair_specs(specs: Sequence[HashSpec], n_rows: int) -> tuple[HashSpec, ...]:
-    """The hashes of pair sums of so many rows, one or two, from the candidates of a model."""
+def gram_specs(specs: Sequence[HashSpec], n_rows: int) -> tuple[HashSpec, ...]:
+    """The hashes of the Gram matrix of so many rows, one or two, from the candidates of a model."""
     coded = next((spec for spec in specs if spec.coding), None)
     scaled = next((spec for spec in specs if spec.scale is not None and not spec.n_waves), None)
     bases = [spec for spec in (coded, scaled) if spec is not None] or [specs[0]]
@@ -65,7 +65,7 @@ def pair_specs(specs: Sequence[HashSpec], n_rows: int) -> tuple[HashSpec, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class PairSums:
+class GramMatrix:
     """Sums of the products of responses of every two rows, of responses by class, (L, m), and of samples, (L,).
 
     All int64. `products` is the upper triangle of an (m, m) matrix, row by row, (m (m + 1) / 2,). The sums of disjoint
@@ -77,7 +77,7 @@ class PairSums:
     n_per_class: Table
 
     @classmethod
-    def zeros(cls, n_rows: int, n_classes: int) -> PairSums:
+    def zeros(cls, n_rows: int, n_classes: int) -> GramMatrix:
         """Sums of no samples."""
         shapes = (n_rows * (n_rows + 1) // 2,), (n_classes, n_rows), (n_classes,)
         return cls(*(np.zeros(shape, np.int64) for shape in shapes))
@@ -91,7 +91,7 @@ class PairSums:
         n_classes: int,
         n_jobs: int | None = None,
         progress: Any = None,
-    ) -> PairSums:
+    ) -> GramMatrix:
         """Sums of samples, (n, d), with class indices, (n,)."""
         n_rows = sum(spec.hash_dim for spec in specs)
         total, products = cls.zeros(n_rows, n_classes), np.zeros((n_rows, n_rows), np.int64)
@@ -119,13 +119,13 @@ class PairSums:
     def _parts(self) -> tuple[Table, ...]:
         return self.products, self.sums, self.n_per_class
 
-    def __add__(self, other: PairSums) -> PairSums:
+    def __add__(self, other: GramMatrix) -> GramMatrix:
         if self.sums.shape != other.sums.shape:
-            raise CountsError("pair sums", f"shape {self.sums.shape} on both sides", other.sums.shape)
-        return PairSums(*map(np.add, self._parts, other._parts))
+            raise CountsError("Gram matrix", f"shape {self.sums.shape} on both sides", other.sums.shape)
+        return GramMatrix(*map(np.add, self._parts, other._parts))
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, PairSums):
+        if not isinstance(other, GramMatrix):
             return NotImplemented
         return all(map(np.array_equal, self._parts, other._parts))
 
@@ -133,7 +133,7 @@ class PairSums:
 
 
 @dataclass(frozen=True, eq=False)
-class PairFit:
+class GramFit:
     """Ridge regression of the classes: weights, (m, L) int32, and of each class bias, samples and mean leverage, (L,).
 
     Biases and samples are int64, leverages float64.
@@ -145,7 +145,7 @@ class PairFit:
     leverages: Scores
 
     @classmethod
-    def of(cls, sums: PairSums) -> PairFit:
+    def of(cls, sums: GramMatrix) -> GramFit:
         """The regression that the sums lead to; the same on every machine."""
         sizes = sums.n_per_class.tolist()
         n, by_class = max(sum(sizes), 1), sums.sums.astype(np.float64)
@@ -189,7 +189,7 @@ class PairFit:
         n_per_class: npt.NDArray[np.int64],
         tables: LeaveOneOutTables,
         accuracy: float | None,
-    ) -> PairScoring | None:
+    ) -> GramScoring | None:
         """The regression as part of a model, by the summed tables of samples, (L,) of each class.
 
         None without samples, and where all weights are 0.
@@ -205,23 +205,23 @@ class PairFit:
         bias = self.bias - np.array([round(temperature * each / UNIT) for each in logs], np.int64)
         bias[self.n_per_class == 0] = _NEVER
         share = share_of(own, accuracy)
-        return PairScoring(tuple(specs), self.weights, bias, temperature, share, own, self.leverages)
+        return GramScoring(tuple(specs), self.weights, bias, temperature, share, own, self.leverages)
 
 
-def learn_pairs(
+def learn_gram(
     specs: Sequence[HashSpec],
     X: Any,
     y: npt.NDArray[np.int64],
     n_classes: int,
     accuracy: float | None,
     n_jobs: int | None = None,
-) -> PairScoring | None:
-    """Scores from the pair sums of samples in one place, (n, d), with class indices, (n,).
+) -> GramScoring | None:
+    """Scores from the Gram matrix of samples in one place, (n, d), with class indices, (n,).
 
     Equal to what parties with these samples learn, by construction. None without samples that may judge it.
     """
-    sums = PairSums.from_data(specs, X, y, n_classes, n_jobs)
-    fit, left_out = PairFit.of(sums), kept(X, y, sums.n_per_class, N_LEFT_OUT)
+    sums = GramMatrix.from_data(specs, X, y, n_classes, n_jobs)
+    fit, left_out = GramFit.of(sums), kept(X, y, sums.n_per_class, N_LEFT_OUT)
     tables = fit.tables(specs, X[left_out], y[left_out], n_jobs)
     return fit.scoring(specs, np.bincount(y[left_out], minlength=n_classes), tables, accuracy)
 
@@ -240,8 +240,8 @@ def _leverages(weights: Scores, by_class: Scores, mean: Scores, sizes: Sequence[
     return np.array([math.floor(min(max(each, 0.0), LARGEST_LEVERAGE) * _LEVERAGES) / _LEVERAGES for each in found])
 
 
-def memory_of_pairs(n_rows: int, n_classes: int) -> int:
-    """Estimate the memory of pair sums and what becomes of them, in bytes, samples not included."""
+def memory_of_gram(n_rows: int, n_classes: int) -> int:
+    """Estimate the memory of the Gram matrix and what becomes of them, in bytes, samples not included."""
     return 32 * n_rows**2 + 64 * n_rows * (n_classes + BATCH // 16) + 8 * BATCH * n_rows
 
 

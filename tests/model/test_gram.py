@@ -1,4 +1,4 @@
-"""Pair sums: sums that add, scores that follow from them in whole numbers, and a model that has them."""
+"""The Gram matrix: sums that add, scores that follow from them in whole numbers, and a model that has them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from flwr_flynn import FlyNNClassifier, HashSpec
 from flwr_flynn.errors import ConfigError, CountsError, DataError
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.model.leave_one_out import LOSS_UNIT, TEMPERATURES, LeaveOneOutTables
-from flwr_flynn.model.pair_scoring import LARGEST_WEIGHT, MOST_ROWS, UNIT, PairScoring, checked_pair_specs, responses
-from flwr_flynn.model.pairs import PairFit, PairSums, learn_pairs, pair_specs
+from flwr_flynn.model.gram_scoring import LARGEST_WEIGHT, MOST_ROWS, UNIT, GramScoring, checked_gram_specs, responses
+from flwr_flynn.model.gram import GramFit, GramMatrix, learn_gram, gram_specs
 from tests.raising import raises
 
 X, Y = make_classification(300, 6, n_informative=5, n_redundant=0, n_classes=3, random_state=1)
@@ -29,9 +29,9 @@ SPECS = (
     HashSpec(6, 24, 2, 6, seed=1, signed=True, center=(0.0,) * 6, scale=(1.0,) * 6),
     HashSpec(6, 24, 3, 6, seed=2, signed=True, coding="bumps", n_codes=4, edges=((-1.0, 0.0, 1.0),) * 6),
 )
-SUMS = PairSums.from_data(SPECS, X, Y, 3)
-FIT = PairFit.of(SUMS)
-READOUT = PairScoring(SPECS, FIT.weights, FIT.bias, TEMPERATURES[20], 0.5)
+SUMS = GramMatrix.from_data(SPECS, X, Y, 3)
+FIT = GramFit.of(SUMS)
+READOUT = GramScoring(SPECS, FIT.weights, FIT.bias, TEMPERATURES[20], 0.5)
 
 
 # ---- hashes
@@ -41,20 +41,20 @@ def test_the_hashes_are_those_of_two_candidates() -> None:
     plain = HashSpec(6, 512, 2, 16, seed=1)
     waves = HashSpec(6, 512, 2, 16, seed=1, scale=(1.0,) * 6, n_waves=8, wave_frequency=0.5)
     steps = replace(SPECS[1], coding="steps")
-    assert pair_specs([plain], 64) == (replace(plain, hash_dim=64, hash_nnz=16),)
-    assert pair_specs([plain, waves], 64) == (replace(plain, hash_dim=64, hash_nnz=16),)
-    assert pair_specs([waves, *SPECS], 64) == tuple(replace(s, hash_dim=32, hash_nnz=8) for s in reversed(SPECS))
-    assert pair_specs([steps, SPECS[1], SPECS[0], plain], 17) == tuple(
+    assert gram_specs([plain], 64) == (replace(plain, hash_dim=64, hash_nnz=16),)
+    assert gram_specs([plain, waves], 64) == (replace(plain, hash_dim=64, hash_nnz=16),)
+    assert gram_specs([waves, *SPECS], 64) == tuple(replace(s, hash_dim=32, hash_nnz=8) for s in reversed(SPECS))
+    assert gram_specs([steps, SPECS[1], SPECS[0], plain], 17) == tuple(
         replace(spec, hash_dim=8, hash_nnz=2) for spec in (steps, SPECS[0])
     )
 
 
-def test_specs_that_cannot_be_those_of_pair_sums_are_refused() -> None:
+def test_specs_that_cannot_be_those_of_the_gram_matrix_are_refused() -> None:
     wide = replace(SPECS[0], hash_dim=MOST_ROWS)
     other = HashSpec(5, 24, 2, 6, seed=1)
     for wrong in ((), SPECS * 2, (SPECS[0], "b"), (SPECS[0], other), (wide, SPECS[1])):
-        with raises(DataError, field="pairs"):
-            checked_pair_specs(wrong)
+        with raises(DataError, field="gram"):
+            checked_gram_specs(wrong)
 
 
 # ---- sums
@@ -78,27 +78,27 @@ def test_sums_are_those_of_the_samples_one_by_one() -> None:
 @given(st.lists(st.integers(0, 4), min_size=300, max_size=300))
 def test_sums_of_the_parts_of_any_split_add_up(parties: list[int]) -> None:
     held = np.array(parties)
-    total = PairSums.zeros(48, 3)
+    total = GramMatrix.zeros(48, 3)
     for party in range(5):
-        total += PairSums.from_data(SPECS, X[held == party], Y[held == party], 3)
+        total += GramMatrix.from_data(SPECS, X[held == party], Y[held == party], 3)
     assert total == SUMS
 
 
 def test_batches_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     tables = FIT.tables(SPECS, X, Y)
-    for module in ("pairs", "pair_scoring"):
+    for module in ("gram", "gram_scoring"):
         monkeypatch.setattr(f"flwr_flynn.model.{module}.BATCH", 28)
     done: list[int] = []
-    assert PairSums.from_data(SPECS, X, Y, 3, progress=done.append) == SUMS
+    assert GramMatrix.from_data(SPECS, X, Y, 3, progress=done.append) == SUMS
     assert sum(done) == 300
     for mine, theirs in zip(FIT.tables(SPECS, X, Y), tables, strict=True):
         assert_array_equal(mine, theirs)
 
 
 def test_sums_of_other_shapes_do_not_add() -> None:
-    with raises(CountsError, field="pair sums"):
-        SUMS + PairSums.zeros(48, 4)
-    assert PairSums.zeros(48, 3) != SUMS
+    with raises(CountsError, field="Gram matrix"):
+        SUMS + GramMatrix.zeros(48, 4)
+    assert GramMatrix.zeros(48, 3) != SUMS
     assert SUMS != "sums"
 
 
@@ -124,7 +124,7 @@ def test_samples_that_are_scored_had_about_no_say() -> None:
     gaps = []
     for i in range(20):
         rest = np.arange(300) != i
-        fit = PairFit.of(PairSums.from_data(SPECS, X[rest], Y[rest], 3))
+        fit = GramFit.of(GramMatrix.from_data(SPECS, X[rest], Y[rest], 3))
         exact = z[i] @ (fit.weights * UNIT) + fit.bias * UNIT
         gaps.append((np.abs(about[i] - exact).max(), np.abs(scores[i] - exact).max()))
     assert np.mean(gaps, axis=0)[0] < 0.5 * np.mean(gaps, axis=0)[1]
@@ -146,11 +146,11 @@ def test_tables_are_those_of_the_written_rule() -> None:
 
 
 def test_no_samples_give_no_scores_and_a_class_without_samples_is_never_right() -> None:
-    nothing = PairFit.of(PairSums.zeros(48, 3))
+    nothing = GramFit.of(GramMatrix.zeros(48, 3))
     assert not nothing.weights.any()
     assert nothing.scoring(SPECS, np.zeros(3, np.int64), nothing.tables(SPECS, X[:0], Y[:0]), None) is None
-    assert learn_pairs(SPECS, X[:0], Y[:0], 3, None) is None
-    found = learn_pairs(SPECS, X, Y, 5, 0.5)
+    assert learn_gram(SPECS, X[:0], Y[:0], 3, None) is None
+    found = learn_gram(SPECS, X, Y, 5, 0.5)
     assert found is not None
     assert found.log_odds(X).argmax(axis=1).max() == 2
     assert np.isfinite(found.log_odds(X)).all()
@@ -158,8 +158,8 @@ def test_no_samples_give_no_scores_and_a_class_without_samples_is_never_right() 
 
 def test_one_class_alone_and_samples_that_are_all_alike_give_no_scores() -> None:
     for some, labels in ((X[:9], np.zeros(9, np.int64)), (np.ones((8, 6)), np.arange(8) % 2), (X[:1], Y[:1])):
-        assert learn_pairs(SPECS, some, labels, 3, None) is None
-    found = learn_pairs(SPECS, X[:2], np.arange(2), 3, None)
+        assert learn_gram(SPECS, some, labels, 3, None) is None
+    found = learn_gram(SPECS, X[:2], np.arange(2), 3, None)
     assert found is not None
     assert np.isfinite(found.log_odds(X)).all()
 
@@ -188,17 +188,17 @@ def test_leverages_are_about_those_of_the_samples_of_each_class() -> None:
     sizes = [100, 100, 100, 100, 5, 5, 5, 2, 2, 1]
     some = np.concatenate([np.flatnonzero(y == label)[:size] for label, size in enumerate(sizes)])
     points, labels = digits[some], y[some]
-    model = FlyNNClassifier(hash_dim=1024, pairs=256).fit(points, labels).model_
-    assert model.pairs is not None
-    z = responses(model.pairs.specs, points).astype(float)
+    model = FlyNNClassifier(hash_dim=1024, gram=256).fit(points, labels).model_
+    assert model.gram is not None
+    z = responses(model.gram.specs, points).astype(float)
     z -= z.mean(axis=0)
     targets = np.eye(10)[labels] - np.array(sizes) / len(some)
-    products, weights = z.T @ z, model.pairs.weights * UNIT
+    products, weights = z.T @ z, model.gram.weights * UNIT
     # The ridge that led to the weights: (products + strength) weights = moments.
     strength = np.sum((z.T @ targets - products @ weights) * weights) / np.sum(weights * weights)
     exact = np.einsum("ij,ji->i", z, np.linalg.solve(products + strength * np.eye(len(products)), z.T))
     of_class = np.array([exact[labels == label].mean() for label in range(10)])
-    found = np.asarray(model.pairs.leverages)
+    found = np.asarray(model.gram.leverages)
     assert np.abs(found - of_class)[:7].max() < 0.1
     assert np.abs(found - of_class)[7:].max() < 0.2
     assert found[4:7].min() > found[:4].max()
@@ -206,7 +206,7 @@ def test_leverages_are_about_those_of_the_samples_of_each_class() -> None:
 
 def test_the_only_sample_of_its_class_is_never_right() -> None:
     labels = np.where(np.arange(300) == 7, 3, Y)
-    fit = PairFit.of(PairSums.from_data(SPECS, X, labels, 4))
+    fit = GramFit.of(GramMatrix.from_data(SPECS, X, labels, 4))
     correct, losses = fit.tables(SPECS, X[7:8], labels[7:8])
     assert not correct.any()
     assert (losses == round(64 / LOSS_UNIT)).all()
@@ -220,10 +220,10 @@ def test_small_classes_are_not_flattered() -> None:
         sizes = [100] * 4 + [few] * 6
         some = np.concatenate([np.flatnonzero(y == label)[:size] for label, size in enumerate(sizes)])
         rest = np.setdiff1d(np.arange(len(y)), some)
-        model = FlyNNClassifier(hash_dim=1024, pairs=512).fit(digits[some], y[some])
-        pairs = model.model_.pairs
+        model = FlyNNClassifier(hash_dim=1024, gram=512).fit(digits[some], y[some])
+        pairs = model.model_.gram
         assert pairs is not None
-        alone = replace(model.model_, pairs=replace(pairs, share=1.0)).scores(digits[rest]).argmax(axis=1)
+        alone = replace(model.model_, gram=replace(pairs, share=1.0)).scores(digits[rest]).argmax(axis=1)
         right = np.mean([np.mean(alone[y[rest] == label] == label) for label in range(10)])
         assert pairs.accuracy < right + 0.1
 
@@ -247,8 +247,8 @@ def test_samples_that_are_left_out_score_about_as_by_training_without_them() -> 
     own, whole, nearer = scoring.left_out(X, Y, SUMS.n_per_class), scoring.log_odds(X), []
     for i in range(40):
         rest = np.arange(len(Y)) != i
-        sums = PairSums.from_data(SPECS, X[rest], Y[rest], 3)
-        fit = PairFit.of(sums)
+        sums = GramMatrix.from_data(SPECS, X[rest], Y[rest], 3)
+        fit = GramFit.of(sums)
         scores = responses(SPECS, X[i : i + 1]) @ fit.weights.astype(np.int64) + fit.bias
         retrained = log_softmax(scores[0] * UNIT / scoring.temperature - fit.log_shares)
         left_out, with_it = (log_softmax(each[i])[Y[i]] - retrained[Y[i]] for each in (own, whole))
@@ -287,15 +287,15 @@ def test_equal_scorings_have_equal_digests() -> None:
     assert not READOUT.weights.flags.writeable
 
 
-# ---- a model with pair sums
+# ---- a model with the Gram matrix
 
 
 def test_a_model_has_both_opinions_by_their_weights() -> None:
     labels = np.array(["ash", "birch", "cedar"])[Y]
     for parameters in ({"hash_dim": 64}, {"spec": HashSpec(6, 64, 2, 6, seed=1, signed=True)}):
         plain = FlyNNClassifier(**parameters).fit(X, labels)
-        both = FlyNNClassifier(pairs=48, **parameters).fit(X, labels)
-        found = both.model_.pairs
+        both = FlyNNClassifier(gram=48, **parameters).fit(X, labels)
+        found = both.model_.gram
         assert found is not None
         assert both.model_.members == plain.model_.members
         ours, theirs = np.log(plain.predict_proba(X)), log_softmax(found.log_odds(X), axis=1)
@@ -309,45 +309,45 @@ def test_a_model_has_both_opinions_by_their_weights() -> None:
         assert mostly.personalized(X, labels).model_.sha256() == both.model_.sha256() != plain.model_.sha256()
 
 
-def test_pair_sums_are_dropped_with_the_counts_that_they_belong_to() -> None:
+def test_the_gram_matrix_is_dropped_with_the_counts_that_they_belong_to() -> None:
     spec = HashSpec(6, 64, 2, 6, seed=1, signed=True)
-    fitted = FlyNNClassifier(spec, pairs=48).fit(X[:200], Y[:200])
+    fitted = FlyNNClassifier(spec, gram=48).fit(X[:200], Y[:200])
     other = FlyNNClassifier(spec).fit(X[200:], Y[200:])
     whole = FlyNNClassifier(spec).fit(X, Y)
-    assert fitted.model_.pairs is not None
+    assert fitted.model_.gram is not None
     assert fitted.merge(other).counts_ == whole.counts_
-    assert fitted.model_.pairs is None
-    again = FlyNNClassifier(spec, pairs=48).fit(X, Y).forget(X[:3], Y[:3])
-    assert again.model_.pairs is None
-    assert FlyNNClassifier(spec, pairs=48).partial_fit(X, Y, [0, 1, 2]).model_.pairs is None
+    assert fitted.model_.gram is None
+    again = FlyNNClassifier(spec, gram=48).fit(X, Y).forget(X[:3], Y[:3])
+    assert again.model_.gram is None
+    assert FlyNNClassifier(spec, gram=48).partial_fit(X, Y, [0, 1, 2]).model_.gram is None
 
 
-def test_files_keep_pair_sums(tmp_path) -> None:
-    fitted = FlyNNClassifier(hash_dim=64, pairs=48).fit(X, Y)
+def test_files_keep_the_gram_matrix(tmp_path) -> None:
+    fitted = FlyNNClassifier(hash_dim=64, gram=48).fit(X, Y)
     fitted.save(tmp_path / "model.npz")
     loaded = FlyNNClassifier.load(tmp_path / "model.npz")
     assert loaded.model_.sha256() == fitted.model_.sha256()
     assert_array_equal(loaded.decision_function(X), fitted.decision_function(X))
-    found = loaded.model_.pairs
+    found = loaded.model_.gram
     assert found is not None
-    assert fitted.model_.pairs is not None
-    assert found.accuracy == fitted.model_.pairs.accuracy
+    assert fitted.model_.gram is not None
+    assert found.accuracy == fitted.model_.gram.accuracy
 
 
-def test_what_contradicts_pair_sums_is_refused() -> None:
-    with raises(ConfigError, field="pairs"):
-        FlyNNClassifier(pairs=48, refine_rounds=2).fit(X, Y)
+def test_what_contradicts_the_gram_matrix_is_refused() -> None:
+    with raises(ConfigError, field="gram"):
+        FlyNNClassifier(gram=48, refine_rounds=2).fit(X, Y)
     for wrong in (5, -1, MOST_ROWS + 1, 48.0, "48"):
-        with pytest.raises(ValueError, match="pairs"):
-            FlyNNClassifier(pairs=wrong).fit(X, Y)
+        with pytest.raises(ValueError, match="gram"):
+            FlyNNClassifier(gram=wrong).fit(X, Y)
     model = FlyNNClassifier(hash_dim=64, refine_rounds=1).fit(X, Y).model_
-    for changes in ({"pairs": READOUT}, {"pairs": replace(READOUT, specs=[HashSpec(5, 48, 2, 6, 1)]), "refined": None}):
-        with raises(DataError, field="pairs"):
+    for changes in ({"gram": READOUT}, {"gram": replace(READOUT, specs=[HashSpec(5, 48, 2, 6, 1)]), "refined": None}):
+        with raises(DataError, field="gram"):
             replace(model, **changes)
 
 
 def test_a_class_without_samples_is_below_the_others() -> None:
-    fitted = FlyNNClassifier(hash_dim=64, pairs=48).fit(X, Y)
+    fitted = FlyNNClassifier(hash_dim=64, gram=48).fit(X, Y)
     scores = fitted.model_.scores(X)
     members = tuple(
         replace(each, counts=each.counts - type(each.counts).from_data(each.hash, X[Y == 2], Y[Y == 2], 3))
@@ -364,7 +364,7 @@ def test_more_samples_of_digits_are_told_apart() -> None:
     right = [
         np.mean(
             [
-                FlyNNClassifier(effort="quick", pairs=n).fit(digits[train], y[train]).score(digits[~train], y[~train])
+                FlyNNClassifier(effort="quick", gram=n).fit(digits[train], y[train]).score(digits[~train], y[~train])
                 for train in folds
             ]
         )
@@ -377,7 +377,7 @@ def test_more_samples_of_digits_are_told_apart() -> None:
 def test_every_processor_and_number_of_threads_makes_the_same_model(tmp_path) -> None:
     code = (
         "import hashlib; from sklearn.datasets import load_digits; from flwr_flynn import FlyNNClassifier;"
-        "X, y = load_digits(return_X_y=True); model = FlyNNClassifier(effort='quick', pairs=200).fit(X, y);"
+        "X, y = load_digits(return_X_y=True); model = FlyNNClassifier(effort='quick', gram=200).fit(X, y);"
         "print(model.model_.sha256(), hashlib.sha256(model.decision_function(X).tobytes()).hexdigest())"
     )
     generic = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(tmp_path)}
