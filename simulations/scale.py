@@ -36,7 +36,9 @@ def replies(n: int, noisy: bool = False) -> Iterator[Any]:
     """Replies of n parties with 50 samples of Digits' shape each, one after the other."""
     from flwr_flynn import ClassCounts
     from flwr_flynn.federated import codec
+    from flwr_flynn.federated.phases.counts import CountsRequest
     from flwr_flynn.federated.protocol import PARTY, Reply
+    from flwr_flynn.federated.statistics import CountsOfSpecs
     from flwr_flynn.privacy import SimulatedRelease
 
     run = _options(n, noisy).run_spec
@@ -47,7 +49,7 @@ def replies(n: int, noisy: bool = False) -> Iterator[Any]:
         arrays, n_examples = codec.encode(counts), 50
         if run.mechanism is not None:
             release = SimulatedRelease(run.mechanism, party).release(counts)
-            arrays, n_examples = codec.encode_release(release, run.mechanism), 1
+            arrays, n_examples = CountsRequest(run).packed(CountsOfSpecs((release,))), 1
         yield Reply(str(party), codec.write_tensors(arrays), n_examples, {PARTY: f"party-{party}"})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,12 +31,17 @@ except ImportError:  # before Flower 1.38, in which a grid names the sender
 from flwr_flynn import __version__, message
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
+from flwr_flynn.federated.access import NOISY_EXAMPLES
+from flwr_flynn.federated.layout import to_arrays
+from flwr_flynn.federated.phases.counts import CountsRequest
 from flwr_flynn.federated.protocol import PHASE, VERSION, Reply, key
-from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.run_spec import Noisy, RunSpec
 from flwr_flynn.flower import records
 from flwr_flynn.flower.client import FlyNNClient
+from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.privacy import Mechanism
 
 __all__ = ["TaskIdentity", "make_message"]  # of Flower, which moved them
 
@@ -206,6 +212,23 @@ def points(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 def counts_of(X: np.ndarray, y: np.ndarray) -> ClassCounts:
     """Counts of a party that holds these points."""
     return ClassCounts.from_data(HASHER, X, RUN.codes(y), RUN.n_classes)
+
+
+def encode_release(release: ClassCounts, mechanism: Mechanism) -> list[np.ndarray]:
+    """A party's noisy counts as a message."""
+    field = codec.release_field(HASHER, mechanism, 0)
+    return to_arrays([replace(field, fingerprint=release.spec_fingerprint)], [release.array])
+
+
+def decode_release(
+    arrays: list[np.ndarray], hasher: FlyHash, mechanism: Mechanism, max_examples: int | None = None
+) -> ClassCounts:
+    """The noisy counts of one party in a message."""
+    assert hasher.spec is not None
+    run = RunSpec(hasher.spec, tuple(range(mechanism.n_classes)), Noisy(mechanism))
+    found = CountsRequest(run, max_examples).read(arrays, Reply("1", (), NOISY_EXAMPLES, {}), None)
+    assert found is not None
+    return found.parts[0]
 
 
 def fit_res(arrays: list[np.ndarray], n_examples: Any, **metrics: Any) -> FitRes:

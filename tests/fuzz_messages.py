@@ -21,6 +21,7 @@ from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.access import NOISY_EXAMPLES
 from flwr_flynn.federated.compression import pack, pack_numbers, pack_signed, sealed, unpack_numbers, unpack_signed
+from flwr_flynn.federated.layout import PLAIN, Field, of_arrays
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.outcome import searched
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
@@ -30,12 +31,12 @@ from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.gram import GramEvaluationRequest, GramRequest
 from flwr_flynn.federated.phases.histograms import BothHistograms, HistogramsRequest
+from flwr_flynn.federated.phases.gram import GramRequest, GramEvaluationRequest
 from flwr_flynn.federated.phases.refinement import HeldOutRequest, RefinementRequest
-from flwr_flynn.federated.phases.secure import Summed
 from flwr_flynn.federated.phases.secure_columns import BinsRequest, RangeRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import EVALUATE, PARTY, PHASE, REFUSED, STATISTIC, TRAIN, Config, Reply, key
-from flwr_flynn.federated.request import Request, request_of
+from flwr_flynn.federated.request import LayoutRequest, Request, request_of
 from flwr_flynn.federated.roster import Roster
 from flwr_flynn.federated.run import Failures, Run
 from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure
@@ -53,11 +54,14 @@ from flwr_flynn.model.gram_scoring import LARGEST_BIAS
 from flwr_flynn.model.gram_scoring import LARGEST_WEIGHT as LARGEST_GRAM_WEIGHT
 from flwr_flynn.model.leave_one_out import TEMPERATURES
 from flwr_flynn.model.model import ModelMember
+from flwr_flynn.model.gram_scoring import LARGEST_BIAS
+from flwr_flynn.model.gram_scoring import LARGEST_WEIGHT as LARGEST_GRAM_WEIGHT
+from flwr_flynn.model.gram import LARGEST_PRODUCT, GramFit, GramMatrix, learn_gram
 from flwr_flynn.model.refinement import LARGEST_WEIGHT, RefinementStatistic, class_factors, start_weights
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease, TopTLaplace, mechanism_from_dict
 from flwr_flynn.privacy.ledger import Budget, Policy
-from tests.fakes import CLASSES, HASHER, RUN, SPEC, counts_of, points
+from tests.fakes import CLASSES, HASHER, RUN, SPEC, counts_of, decode_release, encode_release, points
 from tests.fuzzing import Decoder, Mutator
 
 OTHER = HashSpec(n_features=4, hash_dim=16, row_nnz=3, hash_nnz=2, seed=9, signed=True, center=(0.5, 0, 1e-9, -7))
@@ -83,7 +87,7 @@ WEIGHTS, FACTORS = start_weights(PAIRS[1]), class_factors(PAIRS[1][0].n_per_clas
 FITS = [GramFit.of(GramMatrix.from_data(run.specs, X, CODES, len(CLASSES))) for run in (RUN, TWO)]
 READ = learn_gram(TWO.specs, X, CODES, len(CLASSES), 0.5)
 ALONE, BOTH = (learn_gram(run.specs, X, CODES, len(CLASSES), 0.5) for run in (RUN, TWO))
-SECURE_SUMS: list[Summed[Any]] = [
+SECURE_SUMS: list[LayoutRequest[Any]] = [
     RangeRequest(replace(COLUMNS, bound=256)),
     replace(COLUMNS, bound=256, window=(130, 10, 260, 20)),
     *(BinsRequest(HISTOGRAMS, 256, (np.arange(8) << KEY_BITS) // 2, by_class) for by_class in (False, True)),
@@ -142,9 +146,9 @@ def use_wide_counts(given: Any) -> None:
 
 
 def use_release(given: Any) -> None:
-    release = codec.decode_release(given, HASHER, MECHANISM, 1000)
+    release = decode_release(given, HASHER, MECHANISM, 1000)
     assert np.abs(release.array).max() <= 1000 + 41 * MECHANISM.noise_sd
-    assert codec.decode_release(codec.encode_release(release, MECHANISM), HASHER, MECHANISM, 1000) == release
+    assert decode_release(encode_release(release, MECHANISM), HASHER, MECHANISM, 1000) == release
 
 
 def use_total(given: Any) -> None:
@@ -163,7 +167,7 @@ def use_limbs(given: Any) -> None:
 def use_joined(given: Any) -> None:
     pieces = codec.split(given)
     assert codec.join(pieces) == given
-    (table,) = codec.tables(codec.read_tensors(pieces), [(3, 3)])
+    (table,) = of_arrays(codec.read_tensors(pieces), [Field("table", (3, 3), 2**62, PLAIN, is_signed=True)])
     assert (table.dtype, table.shape) == (np.int64, (3, 3))
 
 
@@ -383,7 +387,8 @@ class Server:
         assert ask is not None
         self.run, self.ask = run, ask
         known = run.state.results.get(ask.phase.name) if ask.phase.is_counting else None
-        self.start = ask.phase.start(run.state, self.context()) if known is None else known
+        start = ask.phase.start
+        self.start = known or (ask.request.zero if start is None else start(run.state, self.context()))
 
     def context(self, names: dict[str, str] | None = None) -> Context:
         return Context(self.run.options, self.run.counted, {}, names or {})
@@ -577,7 +582,7 @@ def use_means(given: list[Reply]) -> None:
     assert np.abs(batch.total.parts[0].array).max() <= 3 * 256
 
 
-def make_sums(mutator: Mutator) -> tuple[Summed[Any], list[Reply]]:
+def make_sums(mutator: Mutator) -> tuple[LayoutRequest[Any], list[Reply]]:
     """Copies of a mean of anything, in the form of the statistic of a phase."""
     asked = mutator.choice(SECURE_SUMS)
     most = mutator.choice((0, 1, 2, 256))
@@ -590,14 +595,14 @@ def make_sums(mutator: Mutator) -> tuple[Summed[Any], list[Reply]]:
     return asked, [Reply(str(cid), arrays, 1, {PARTY: "x"}) for cid in (1, 7, 8)]
 
 
-def use_sums(given: tuple[Summed[Any], list[Reply]]) -> None:
+def use_sums(given: tuple[LayoutRequest[Any], list[Reply]]) -> None:
     """The sum is refused, or is one that some samples can have."""
     asked, replies = given
     found = asked.summed(replies)
     parts = [part.astype(object) for part in asked.parts(found)]
-    for part, (shape, most) in zip(parts, asked.layout, strict=True):
-        assert part.shape == shape
-        assert (abs(part) <= 3 * most).all()
+    for part, field in zip(parts, asked.layout, strict=True):
+        assert part.shape == field.shape
+        assert (abs(part) <= 3 * field.most).all()
 
 
 def make_evaluation(mutator: Mutator) -> list[Reply]:
@@ -812,7 +817,7 @@ def decoders(folder: Path) -> list[Decoder]:
     plain = [codec.encode(counts) for counts in COUNTS]
     wide = [codec.encode(counts) for counts in WIDE_COUNTS]
     pairs = [codec.encode(*pair) for pair in PAIRS]
-    released = [codec.encode_release(release, MECHANISM) for release in RELEASES]
+    released = [encode_release(release, MECHANISM) for release in RELEASES]
     limbs = [sums.to_limbs() for sums in MOMENTS]
     floats = [np.array(1.5), np.arange(6, dtype="<f2").reshape(1, 2, 3)]
     every = [tensors(arrays) for arrays in (*plain, *pairs, *released, *limbs, floats)]
@@ -832,7 +837,7 @@ def decoders(folder: Path) -> list[Decoder]:
         Decoder("codec.decode_all", packed(pairs, [(3, 24), (3, 16)]), use_blocks, 3),
         Decoder("codec.decode_release", of(released, "arrays"), use_release, 2),
         Decoder("codec.decode_total", of([codec.encode(r) for r in RELEASES], "arrays"), use_total, 2),
-        Decoder("codec.split, codec.tables", make_joined, use_joined, 2),
+        Decoder("codec.split, of_arrays", make_joined, use_joined, 2),
         Decoder("ColumnMoments.from_limbs", of(limbs, "arrays"), use_limbs, 2),
         Decoder("ColumnHistograms", make_histograms, use_histograms, 2),
         Decoder("compression.unpack_numbers", make_numbers, use_numbers, 2),

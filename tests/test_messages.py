@@ -20,11 +20,12 @@ from flwr_flynn.errors import FlyNNError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
-from flwr_flynn.federated.protocol import REFUSED
+from flwr_flynn.federated.phases.counts import CountsRequest
+from flwr_flynn.federated.protocol import REFUSED, Reply
 from flwr_flynn.federated.roster import Roster
 from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.privacy.sizing import LaplaceCounts
-from tests.fakes import CLASSES, HASHER, SPEC, counting, counts_of, points
+from tests.fakes import CLASSES, HASHER, RUN, SPEC, counting, counts_of, points
 
 LAPLACE = LaplaceCounts(1.0, hash_nnz=SPEC.hash_nnz, n_classes=len(CLASSES))
 
@@ -73,7 +74,8 @@ def a_model(folder: Path) -> None:
 
 
 def oversized(_: Path) -> None:
-    codec.decode(codec.encode(counts_of(*points(9))), HASHER, len(CLASSES), max_examples=8)
+    reply = Reply("1", (), 9, {})
+    CountsRequest(RUN, max_examples=8).read(codec.encode(counts_of(*points(9))), reply, None)
 
 
 MESSAGES: dict[str, Callable[[Path], object]] = {

@@ -291,8 +291,8 @@ class NodeConfig(Settings):
     )
     gram: bool = setting(
         False,
-        "the Gram matrix, which tells far more than counts, may leave the party in clear where a run asks for it by "
-        "`gram`. In secure sums it leaves without this consent",
+        "the Gram matrix may leave the party in clear where a run asks for them by `gram`; they tell far more than counts. "
+        "In secure sums they leave without it",
     )
     max_epsilon: float = setting(
         0.0,

@@ -10,11 +10,14 @@ import math
 from dataclasses import dataclass, replace
 
 from flwr_flynn.federated import codec
+from flwr_flynn.federated.layout import Sizes, largest_sum, n_entries
 from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.phases.gram import pair_fields
+from flwr_flynn.federated.phases.refinement import refinement_fields
+from flwr_flynn.federated.phases.selection import leave_one_out_fields
 from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import key
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.hashing.graded import LEVELS as GRADES
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import N_DECAYS
 from flwr_flynn.model.column_moments import SUM_BITS
@@ -85,31 +88,36 @@ def forecast(options: RunOptions, n_parties: int) -> dict[str, Bytes] | None:
         found["evaluation"] = up, down + _GRAM_WEIGHT * n_classes * n_rows
     if run.bound is not None:
         sums = n_classes * sum(spec.hash_dim for spec in specs)
-        for name, n_entries in _secure_entries(options, len(specs), sums, n_weights).items():
-            found[name] = 8.0 * n_entries + 512, found.get(name, (0, (8.0 + _CUTS) * n_columns))[1]
+        for name, size in _secure_entries(options, len(specs), sums, n_weights).items():
+            found[name] = 8.0 * size + 512, found.get(name, (0, (8.0 + _CUTS) * n_columns))[1]
     names = [phase.name for phase in phases_of(options)]
     return {name: Bytes(round(up), round(down)) for name, (up, down) in found.items() if name in names}
 
 
 def _secure_entries(options: RunOptions, n_specs: int, n_counts: int, n_weights: float) -> dict[str, float]:
     """Entries of the vectors of a secure run, each of eight bytes."""
-    run, n_rounds, bound = options.run_spec, options.refine_rounds, options.secure_bound or 2
+    run, bound = options.run_spec, options.secure_bound or 2
     n_classes, n_columns, bits = run.n_classes, run.spec.n_features, bound.bit_length() - 1
-    n_sums, n_tables = n_classes * n_columns, n_specs * N_DECAYS
-    residuals = -(-(LEVELS * n_classes * bound).bit_length() // bits)
-    products, sums_of_rows = (-(-(largest * bound).bit_length() // bits) for largest in (LARGEST_PRODUCT, GRADES))
-    losses = -(-(2**26 * n_classes * bound).bit_length() // bits)
+    n_sums, sizes = n_classes * n_columns, Sizes(bound, bound)
+    shape = round(n_weights / n_classes), n_classes
+    layouts = {
+        "selection": leave_one_out_fields([(N_DECAYS, N_DECAYS)] * n_specs, n_classes, sizes),
+        **dict.fromkeys(
+            [f"refinement {number}" for number in range(1, options.refine_rounds + 1)],
+            refinement_fields([shape], [LEVELS] * n_classes, sizes),
+        ),
+        "gram": pair_fields(options.gram, n_classes, sizes),
+        "gram evaluation": leave_one_out_fields([(len(TEMPERATURES), 1)], n_classes, sizes),
+    }
+    most = largest_sum(bound)
     return {
-        "range": sum(most // bits + 1 for most in SUM_BITS),
-        "columns": n_classes + n_sums * sum(-(-most // bits) for most in _SUM_DIGITS),
+        "range": sum(each // bits + 1 for each in SUM_BITS),
+        "columns": n_classes + n_sums * sum(-(-each // bits) for each in _SUM_DIGITS),
         **{f"bins {number}": n_columns * (1290 if number > 1 else 128) for number in range(1, 5)},
         "histograms": 80 * n_sums,
         "counts": n_counts,
-        "selection": n_classes + n_tables * (n_classes + len(TEMPERATURES) * losses),
         "held-out": n_weights,
-        **{f"refinement {number}": n_weights * residuals for number in range(1, n_rounds + 1)},
-        "gram": products * options.gram * (options.gram + 1) / 2 + n_classes * (1 + sums_of_rows * options.gram),
-        "gram evaluation": n_classes * (1 + len(TEMPERATURES)) + len(TEMPERATURES) * losses,
+        **{name: n_entries([each.capped(most) for each in fields], bound) for name, fields in layouts.items()},
     }
 
 

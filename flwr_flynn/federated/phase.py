@@ -66,10 +66,10 @@ class Phase:
     channel : {"train", "evaluate"}
     request : callable
         (state, context) -> Request.
-    start : callable
-        (state, context) -> total of no answers.
     fold : callable
         (state, batch, context) -> state with the phase's result.
+    start : callable, optional
+        (state, context) -> total of no answers; by default the `zero` of the request.
     collect : callable, default=collect_each
     is_counting : bool, default=False
         True for the counting, which goes on in later rounds for parties that are not counted yet.
@@ -85,8 +85,8 @@ class Phase:
     name: str
     channel: str
     request: Callable[[RunState, Context], Request[Any]]
-    start: Callable[[RunState, Context], Any]
     fold: Callable[[RunState, Batch[Any], Context], RunState]
+    start: Callable[[RunState, Context], Any] | None = None
     collect: Collect = collect_each
     is_counting: bool = False
     audience: str = ALL

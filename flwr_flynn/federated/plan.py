@@ -33,6 +33,7 @@ from flwr_flynn.federated.phases import (
     evaluation,
     gram,
     histograms,
+    gram,
     refinement,
     secure_columns,
     selection,

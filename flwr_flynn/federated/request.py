@@ -1,6 +1,7 @@
 """Requests: the announcement of a phase, its answer at a party, and its check at the server.
 
-A new phase takes one module: a `Request` decorated with `register`, by whose phase name parties find it, and a `Phase`.
+A new phase takes one module: a `LayoutRequest` decorated with `register`, by whose phase name parties find it, and a
+`Phase`.
 """
 
 from __future__ import annotations
@@ -14,10 +15,30 @@ import numpy.typing as npt
 
 from flwr_flynn._version import __version__
 from flwr_flynn.errors import ConfigError, PayloadError
-from flwr_flynn.federated.access import SampleAccess
-from flwr_flynn.federated.protocol import EXACT, PHASE, TRAIN, VERSION, Answer, Array, Config, Reply, Scalar
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.access import NOISY_EXAMPLES, SampleAccess
+from flwr_flynn.federated.layout import Field, Sizes, largest_sum, n_entries, of_arrays, of_vector, to_arrays, to_vector
+from flwr_flynn.federated.protocol import (
+    EXACT,
+    PHASE,
+    SECURE,
+    TRAIN,
+    VERSION,
+    Answer,
+    Array,
+    Config,
+    Reply,
+    Scalar,
+    key,
+)
 from flwr_flynn.federated.roster import Member
+from flwr_flynn.federated.run_spec import RunSpec, Secure
 from flwr_flynn.federated.statistics import S
+
+ENTRY_BYTES = 64
+"""Bytes of memory that an entry of the vector of a secure sum takes at a party, with its masks."""
+
+_PACKED_BYTES = 24  # that an integer of an answer in clear takes while it is packed
 
 
 class Request(ABC, Generic[S]):
@@ -93,6 +114,143 @@ class Request(ABC, Generic[S]):
     def add(self, total: S, statistic: S) -> S:
         """The total with one more statistic."""
         return total + statistic
+
+
+class LayoutRequest(Request[S]):
+    """A request for integers, in clear or, with a `bound`, in a secure sum over the train channel.
+
+    `fields` declares the integers. Their packing, their checks, the vector of a secure sum, its length and its memory
+    follow from that; `check` has the rules that are special to a phase.
+    """
+
+    @property
+    def bound(self) -> int | None:
+        """The bound of the secure sum; None in clear."""
+        return None
+
+    @abstractmethod
+    def fields(self, sizes: Sizes) -> list[Field]:
+        """The integers of an answer about samples of these sizes."""
+
+    @abstractmethod
+    def measured(self, party: SampleAccess) -> tuple[S, int]:
+        """The party's statistic, and the number of examples that goes with it in clear."""
+
+    @abstractmethod
+    def parts(self, statistic: S) -> list[Array]:
+        """The integers of each field."""
+
+    @abstractmethod
+    def of_parts(self, parts: list[Array], n_parties: int) -> S:
+        """The statistic with these integers, within their bounds, of so many parties; an error if there is none."""
+
+    def check(self, statistic: S, sizes: Sizes) -> None:
+        """Raise a `PayloadError` unless an answer in clear is about samples of these sizes."""
+        return
+
+    def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
+        """Samples that an answer in clear is about, checked: by default all that are counted of the sender."""
+        sizes = counted_sizes(member, self.phase)
+        if reply.announced != (n_counted := sum(sizes.tolist())):
+            raise PayloadError(self.phase, f"{n_counted} examples as counted", reply.announced)
+        return Sizes(sizes, n_counted)
+
+    @classmethod
+    def channel_of(cls, entries: Mapping[str, Any]) -> str:
+        return TRAIN if key("bound") in entries else cls.channel
+
+    @property
+    def discloses(self) -> str:
+        return EXACT if self.bound is None else SECURE
+
+    @property
+    def layout(self) -> list[Field]:
+        """The integers of one party in a secure sum."""
+        bound = self.bound or 0
+        return [field.capped(largest_sum(bound)) for field in self.fields(Sizes(bound, bound))]
+
+    @property
+    def largest(self) -> int:
+        """The largest integer of one party in clear: by default so that no party leaves the sum without room."""
+        return (2**63 - 1) // 1024
+
+    @property
+    def n_entries(self) -> int:
+        """Entries of the vector of a secure sum."""
+        return n_entries(self.layout, self.bound or 2)
+
+    @property
+    def zero(self) -> S:
+        """The statistic of no samples."""
+        return self.of_parts([np.zeros(field.shape, np.int64) for field in self.layout], 0)
+
+    def compute(self, party: SampleAccess) -> Answer:
+        if self.bound is not None:
+            party.mask(Secure(self.bound))
+            party.check_memory(ENTRY_BYTES * self.n_entries, f"a secure sum of {self.n_entries} integers")
+        else:
+            n_integers = sum(field.size for field in self.layout)
+            party.check_memory(_PACKED_BYTES * n_integers, f"an answer of {n_integers} integers")
+        return self.answer(*self.measured(party))
+
+    def answer(self, statistic: S, n_examples: int) -> Answer:
+        """The answer with a statistic, of so many samples."""
+        if self.bound is None:
+            return Answer(self.packed(statistic), n_examples)
+        return Answer([to_vector(self.layout, self.parts(statistic), self.bound)], NOISY_EXAMPLES)
+
+    def packed(self, statistic: S) -> list[Array]:
+        """The arrays of an answer in clear."""
+        return to_arrays(self.layout, self.parts(statistic))
+
+    def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> S | None:
+        sizes = self.sizes_of(reply, member)
+        parts = of_arrays(arrays, [field.capped(self.largest) for field in self.fields(sizes)])
+        statistic = self.of_parts(parts, 1)
+        self.check(statistic, sizes)
+        return statistic
+
+    def summed(self, replies: Sequence[Reply]) -> S:
+        """The sum of the parties' statistics from copies of the mean of their vectors."""
+        bound, n = self.bound or 2, len(replies)
+        if any(tuple(reply.tensors) != tuple(replies[0].tensors) for reply in replies):
+            raise PayloadError("secure sum", f"{n} copies of one mean", "different arrays")
+        arrays, shape = codec.read_tensors(replies[0].tensors), (self.n_entries,)
+        if len(arrays) != 1 or arrays[0].dtype.str != "<f8" or arrays[0].shape != shape:
+            got = ", ".join(f"{array.dtype.str} {array.shape}" for array in arrays) or "none"
+            raise PayloadError("secure sum", f"one float64 array of shape {shape}", got)
+        exact = arrays[0] * n
+        total = np.rint(exact)
+        if not (np.abs(total) <= n * bound).all() or not np.allclose(exact, total, 0, 1e-3):
+            raise PayloadError("secure sum", f"integers of at most {n} x {bound}", "values that are not")
+        return self.of_parts(of_vector(self.layout, total.astype(np.int64), bound, n), n)
+
+
+class RunRequest(LayoutRequest[S]):
+    """A request about the party's samples as the specs of a run hash them."""
+
+    run: RunSpec
+
+    @property
+    def bound(self) -> int | None:
+        return self.run.bound
+
+    def to_config(self) -> dict[str, Scalar]:
+        return {**self.run.to_config()}
+
+    @classmethod
+    def admitted(cls, config: Config, party: SampleAccess) -> RunSpec:
+        """The run that a server announced, if the party answers such a request, has the memory and draws its rows."""
+        run = RunSpec.from_config(config)
+        party.check_run(run, config, cls.phase, EXACT if run.bound is None else SECURE)
+        return run
+
+
+def counted_sizes(member: Member | None, field: str) -> npt.NDArray[np.int64]:
+    """Class sizes of the sender, (L,), as counted; a `PayloadError` of this field if it is not counted."""
+    if member is None or member.sizes is None:
+        raise PayloadError(field, "a party whose counts are in the sum", "one that is not counted")
+    return np.array(member.sizes, np.int64)
 
 
 R = TypeVar("R", bound=type[Request[Any]])

@@ -22,10 +22,10 @@ from flwr_flynn.federated.groups import GroupedCounts
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.outcome import federation_of, kept_specs, model_of
 from flwr_flynn.federated.phase import ALL, COUNTED, NEW, SAMPLE, Context, Phase, RunState
-from flwr_flynn.federated.phases.secure import Summed, check_room
+from flwr_flynn.federated.phases.secure import check_room
 from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, PREFIX, TRAIN, UNKEPT, VERSION, Reply, Scalar
-from flwr_flynn.federated.request import Request
+from flwr_flynn.federated.request import LayoutRequest, Request
 from flwr_flynn.federated.roster import NO_REPLY, Member, Roster, clean
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, Secure
 from flwr_flynn.federated.statistics import CountsOfSpecs
@@ -215,7 +215,7 @@ class Run:
     def n_secure_entries(self) -> int:
         """Entries of the vector that the last request asks for, by a secure sum; 0 for any other request."""
         request = None if self._asked is None else self._asked.request
-        return request.n_entries if isinstance(request, Summed) else 0
+        return request.n_entries if isinstance(request, LayoutRequest) and request.bound is not None else 0
 
     def receive(self, replies: Sequence[Reply], light: bool = False) -> None:
         """Check some replies to the last request and add up those that pass, for a later `take`.
@@ -229,7 +229,7 @@ class Run:
         replies = [reply for reply in replies if reply.cid in asked]  # others are ignored
         first = first_of_each(replies)
         before = set() if self._batch is None else {cid for cid in first if cid in self._batch.passed}
-        start = self._start(phase) if self._batch is None else self._batch.total
+        start = self._start(phase, ask.request) if self._batch is None else self._batch.total
         batch = self._batch = phase.collect(ask.request, start, roster, self.counted, replies, self._batch)
         for cid in [cid for cid in first if cid in batch.passed and cid not in before]:  # not always by its first reply
             self._answered.reply(batch.passed[cid].tensors, batch.passed[cid].metrics)
@@ -253,7 +253,7 @@ class Run:
         self.receive(replies)
         batch = self._batch
         assert batch is not None  # of the request
-        phase, roster, start = ask.phase, self._roster(ask.phase), self._start(ask.phase)
+        phase, roster, start = ask.phase, self._roster(ask.phase), self._start(ask.phase, ask.request)
         failed = failures.reasons([cid for cid in ask.cids if cid not in batch.replies])
         accepted = self.options.accept_failures or not (failures or failed or batch.refused)
         n_answered, needed = len(batch.replies.keys() - batch.refused.keys()), self._needed_in(phase)
@@ -301,10 +301,14 @@ class Run:
                 self.rosters.pop(name, None)
         self.state = phase.fold(self.state, batch, self._context(missing, names))
 
-    def _start(self, phase: Phase) -> Any:
+    def _start(self, phase: Phase, request: Request[Any]) -> Any:
+        """The total of a phase before any answer."""
         if phase.is_counting and phase.name in self.state.results:
             return self.state.results[phase.name]
-        return phase.start(self.state, self._context())
+        if phase.start is not None:
+            return phase.start(self.state, self._context())
+        assert isinstance(request, LayoutRequest)
+        return request.zero
 
     def _context(self, missing: Mapping[str, str] | None = None, names: Mapping[str, str] | None = None) -> Context:
         return Context(self.options, self.counted, missing or {}, names or {})
@@ -377,7 +381,7 @@ class Run:
         if "counts" in self.state.results or self.counting is None:
             totals: CountsOfSpecs = self.state.results["counts"]
         else:
-            totals = self._start(self.counting)
+            totals = self._start(self.counting, self.counting.request(self.state, self._context()))
         return totals
 
     @property

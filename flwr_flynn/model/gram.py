@@ -1,7 +1,7 @@
 """The Gram matrix: what the responses of the rows say together, learned from sums in a few more exchanges.
 
-Counts look at one bit at a time. The Gram matrix has the sums, over samples, of the products of the graded responses of
-every two rows of a hash (`hashing.graded`), with the sums of the responses by class: a few million integers that add exactly,
+Counts look at one bit at a time. The Gram matrix are the sums, over samples, of the products of the graded responses of every
+two rows of a hash (`hashing.graded`), with the sums of the responses by class: a few million integers that add exactly,
 as counts do, so they are those of the pooled samples however these are split. Ridge regression of the classes on the
 responses follows from them (`model.ridge`), and its scores become part of the model (`model.gram_scoring`).
 
@@ -30,6 +30,8 @@ from sklearn.utils import gen_batches
 from flwr_flynn.errors import CountsError
 from flwr_flynn.hashing.graded import LEVELS
 from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.leave_one_out import LOSS_UNIT, MAX_LOSS, TEMPERATURES, LeaveOneOutTables
+from flwr_flynn.model.metrics import mean_recall
 from flwr_flynn.model.gram_scoring import (
     BATCH,
     LARGEST_LEVERAGE,

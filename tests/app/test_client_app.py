@@ -30,7 +30,7 @@ from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, Mechanism, SimulatedRelease
-from tests.fakes import FakeGrid, counting
+from tests.fakes import FakeGrid, counting, decode_release
 
 RUN = RunSpec(HashSpec(n_features=64, hash_dim=128, row_nnz=8, hash_nnz=4, seed=1), tuple(range(10)))
 
@@ -344,7 +344,7 @@ def test_counts_and_sums_are_of_the_announced_columns(
         run = noisy(mechanism, NAMES)
         reply = client_fn(context(node)).fit(FitIns(ndarrays_to_parameters([]), counting(run)))
         arrays = codec.read_tensors(reply.parameters.tensors)
-        counts = codec.decode_release(arrays, RUN.hasher, mechanism, 1000).array
+        counts = decode_release(arrays, RUN.hasher, mechanism, 1000).array
     else:
         with caplog.at_level("INFO", "flwr"):
             reply = client_fn(context(shuffled)).fit(FitIns(ndarrays_to_parameters([]), counting(NAMED)))
@@ -415,7 +415,7 @@ def test_a_private_party_gets_the_model_and_answers_nothing(shuffled: dict[str, 
     run = noisy(names=NAMES)
     release = client_fn(context(node)).fit(FitIns(ndarrays_to_parameters([]), counting(run)))
     arrays = codec.read_tensors(release.parameters.tensors)
-    counts = codec.decode_release(arrays, RUN.hasher, LAPLACE, 1000)
+    counts = decode_release(arrays, RUN.hasher, LAPLACE, 1000)
     reply = client_fn(context(node)).evaluate(evaluation(run, counts, n_releases=1))
     assert (reply.loss, reply.num_examples, reply.metrics) == (0.0, 0, {PARTY: "Basel"})
     assert FlyNNClassifier.load(tmp_path / "m.npz").guarantee_ == LAPLACE.guarantee()

@@ -34,7 +34,7 @@ from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, Mechanism, SimulatedRelease, TopTLaplace
 from flwr_flynn.privacy.ledger import Budget, Policy
-from tests.fakes import CLASSES, HASHER, RUN, SPEC, Proxy, counting, counts_of, manager, points
+from tests.fakes import CLASSES, HASHER, RUN, SPEC, Proxy, counting, counts_of, encode_release, manager, points
 from tests.raising import raises
 
 pytest.importorskip("opendp")
@@ -163,7 +163,7 @@ def test_wide_noise_travels_in_wide_integers() -> None:
     narrow, wide = LaplaceCounts(0.001, **SHAPE), LaplaceCounts(0.001, **SHAPE, records_per_person=10**6)
     for mechanism, kind in ((narrow, "int32"), (wide, "int64")):
         release = mechanism.received(np.full((3, 24), -(2**40)), HASHER.fingerprint)
-        array = codec.encode_release(release, mechanism)[1]
+        array = encode_release(release, mechanism)[1]
         assert array.dtype == kind
         assert array.min() == (-(2**31) + 1 if kind == "int32" else -(2**40))
 
@@ -321,7 +321,7 @@ def test_hostile_mechanisms_are_refused(text: Any, tmp_path: Path) -> None:
 
 def release(n: int = 5, seed: int = 0, mechanism: Mechanism = LAPLACE) -> list[np.ndarray]:
     simulated = SimulatedRelease(mechanism, seed)
-    return codec.encode_release(simulated.release(counts_of(*points(n, seed))), mechanism)
+    return encode_release(simulated.release(counts_of(*points(n, seed))), mechanism)
 
 
 def reply(cid: str, arrays: list[np.ndarray], n_examples: int = NOISY_EXAMPLES, **metrics: Any) -> Reply:

@@ -29,7 +29,7 @@ from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.derived_specs import derive_specs
-from flwr_flynn.model.gram import gram_specs, learn_gram
+from flwr_flynn.model.gram import learn_gram, gram_specs
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.model.selection import fit_members
 from flwr_flynn.model.weight_search import refine

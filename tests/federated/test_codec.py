@@ -28,8 +28,8 @@ def good() -> list[np.ndarray]:
     return codec.encode(counts_of(*points(9)))
 
 
-def decode(arrays: object, **kwargs: object) -> ClassCounts:
-    return codec.decode(arrays, HASHER, L, **kwargs)
+def decode(arrays: object) -> ClassCounts:
+    return codec.decode(arrays, HASHER, L)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("n", [0, 1, 300])
@@ -38,7 +38,7 @@ def test_what_is_encoded_is_decoded(n: int) -> None:
     message = codec.encode(counts)
     through_flower = codec.read_tensors(ndarrays_to_parameters(message).tensors)
     for arrays in (message, through_flower):
-        assert decode(arrays, n_examples=n) == counts
+        assert decode(arrays) == counts
 
 
 @pytest.mark.parametrize("highest", [1, 255, 256, 2**16, 2**32, (2**63 - 1) // M])
@@ -128,18 +128,6 @@ def test_hostile_messages_are_refused(name: str) -> None:
     arrays, (field, expected, got) = HOSTILE[name]
     with raises(PayloadError, field=field, expected=expected, got=got):
         decode(arrays)
-
-
-def test_the_announced_number_of_examples_must_be_the_real_one() -> None:
-    assert decode(good(), n_examples=9).n_examples == 9
-    with raises(PayloadError, field="counts", expected="10 examples as announced", got=9):
-        decode(good(), n_examples=10)
-
-
-def test_more_examples_than_allowed_are_refused() -> None:
-    assert decode(good(), max_examples=9).n_examples == 9
-    with raises(PayloadError, field="counts", expected="at most 8 examples", got=9):
-        decode(good(), max_examples=8)
 
 
 def test_a_small_message_cannot_make_its_reader_allocate_much() -> None:

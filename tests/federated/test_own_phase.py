@@ -19,9 +19,10 @@ from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.phase import Context, RunState
 from flwr_flynn.federated.plan import phases_of
-from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Answer, Config, Reply
+from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Config, Reply
 from flwr_flynn.federated.request import register, request_of
 from flwr_flynn.federated.run import Run
+from flwr_flynn.federated.statistics import Tables
 from tests.federated.runs import (
     AUTO,
     DRIVERS,
@@ -142,9 +143,9 @@ class Sharpened(HistogramRequest):
         (factor,) = arrays
         return cls(plain.n_features, plain.classes, plain.n_bins, float(factor[0]))
 
-    def compute(self, party: Party) -> Answer:
+    def measured(self, party: Party) -> tuple[Tables, int]:
         X, _ = party.labelled(lambda y: codes_of(self.classes, y), self.n_features)
-        return Answer([histogram(self.factor * X, self.n_bins)[None]], len(X))
+        return Tables((histogram(self.factor * X, self.n_bins)[None],)), len(X)
 
 
 @register

@@ -12,19 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flwr_flynn import message
-from flwr_flynn.errors import ConfigError, PayloadError
+from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.outcome import is_of_gram, searched
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
-from flwr_flynn.federated.phases.secure import LARGEST_BOUND, Layout, largest_sum, of_vector, room, to_vector
 from flwr_flynn.federated.protocol import REFUSED, TRAIN
 from flwr_flynn.federated.run import Ask, ExchangeResult, Run
 from flwr_flynn.flower.logging import result_lines
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.gram import GramFit, GramMatrix, gram_specs
 from flwr_flynn.model.model import counts_sha256
+from flwr_flynn.model.gram import GramFit, GramMatrix, gram_specs
 from tests.federated.runs import AUTO, GRID, LABELS, SPLITS, X, in_process, options_for, shares
 from tests.federated.secure_runs import BOUND, Spoil, secretly
 from tests.own_phase_app.own_phase_app.histogram import HISTOGRAM
@@ -47,53 +47,6 @@ def facts(run: Run) -> Any:
         [(member.scoring, member.weight) for member in model.members],
         model.sha256(),
     )
-
-
-# ---- vectors
-
-
-@st.composite
-def several(draw: st.DrawFn) -> tuple[list[list[np.ndarray]], Layout, int]:
-    """The integers of some parties, and what is known of them."""
-    bound = 2 ** draw(st.integers(1, 29))
-    n_parties = draw(st.integers(1, min(room(bound), 5)))
-    large = st.sampled_from([bound, bound + 1, bound**2, largest_sum(bound), largest_sum(bound) + 1, 2**2000])
-    layout = draw(st.lists(st.tuples(st.sampled_from([(2,), (1, 3), (0, 2)]), large), min_size=1, max_size=4))
-    parties = []
-    for _ in range(n_parties):
-        parts = []
-        for shape, most in layout:
-            n = int(np.prod(shape))
-            numbers = draw(st.lists(st.integers(-most, most), min_size=n, max_size=n))
-            parts.append(np.array(numbers, object if most >= 2**63 else np.int64).reshape(shape))
-        parties.append(parts)
-    return parties, layout, bound
-
-
-@given(several())
-def test_the_sum_of_vectors_is_the_vector_of_sums(given: tuple[list[list[np.ndarray]], Layout, int]) -> None:
-    parties, layout, bound = given
-    vectors = [to_vector(parts, layout, bound) for parts in parties]
-    assert all(np.abs(vector).max(initial=0) <= bound for vector in vectors)
-    found = of_vector(np.sum(vectors, axis=0), layout, bound, len(parties))
-    for i, ((shape, most), part) in enumerate(zip(layout, found, strict=True)):
-        exact = sum(parts[i].astype(object) for parts in parties)
-        assert part.shape == shape
-        assert part.tolist() == exact.tolist()
-        assert part.dtype == (np.int64 if most <= largest_sum(bound) else object)
-
-
-def test_integers_beyond_what_was_agreed_do_not_leave() -> None:
-    for layout, number in (([((1,), 8)], 9), ([((1,), 100)], -101)):
-        with raises(PayloadError, field="secure sum"):
-            to_vector([np.array([number])], layout, 8)
-    with raises(PayloadError, field="secure sum"):  # digits of more than three parties can have
-        of_vector(np.array([24, 24, 24]), [((1,), 100)], 8, 3)
-
-
-def test_sums_within_int64_have_room_for_all_parties() -> None:
-    for bound in (2, 2048, LARGEST_BOUND):
-        assert largest_sum(bound) * room(bound) < 2**62
 
 
 # ---- runs

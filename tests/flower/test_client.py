@@ -44,7 +44,7 @@ EVALUATE, ARRAYS = config_of(MODEL), MODEL.arrays()
 def test_a_party_sends_its_counts() -> None:
     X, y = points(20)
     arrays, n_examples, metrics = FlyNNClient(X, y, name="Basel").fit([], FIT)
-    assert codec.decode(arrays, HASHER, 3, n_examples=n_examples) == counts_of(X, y)
+    assert (codec.decode(arrays, HASHER, 3), n_examples) == (counts_of(X, y), 20)
     assert metrics.keys() == {PARTY, SECONDS}
     assert metrics[PARTY] == "Basel"
 
@@ -53,7 +53,7 @@ def test_an_empty_party_sends_zeros() -> None:
     arrays, n_examples, metrics = FlyNNClient(np.empty((0, 4)), []).fit([], FIT)
     assert REFUSED not in metrics
     assert n_examples == 0
-    assert not codec.decode(arrays, HASHER, 3, n_examples=0).array.any()
+    assert not codec.decode(arrays, HASHER, 3).array.any()
 
 
 def test_samples_may_be_loaded_later() -> None:

@@ -466,7 +466,7 @@ def test_a_failed_evaluation_leaves_its_reasons() -> None:
     assert tried(strategy, results, asked="3") == (None, {})
     assert strategy.evaluation is None
     reasons = dict(strategy.run.state.results["evaluation"].missing)
-    assert reasons.pop("node 2").startswith("refused: table 1: expected ")
+    assert reasons.pop("node 2").startswith("refused: confusion matrix: expected ")
     assert reasons == {"node 1": "declined: X_test: no", "node 3": "no reply"}
 
 

@@ -24,6 +24,7 @@ from flwr_flynn.model.class_prior import is_better, log_frequencies, own_prior
 from flwr_flynn.model.gram import GramFit, GramMatrix
 from flwr_flynn.model.model import Model, ModelMember, ScoringRule
 from flwr_flynn.model.model_file import digest_of
+from flwr_flynn.model.gram import GramFit, GramMatrix
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from tests.memory import traced

@@ -15,10 +15,11 @@ from flwr_flynn.federated.access import SampleAccess
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import check_packed, pack_numbers, unpack_numbers
 from flwr_flynn.federated.labels import Label, checked_classes, checked_names, codes_of
+from flwr_flynn.federated.layout import PLAIN, Field, Sizes
 from flwr_flynn.federated.phase import Context, Phase, RunState
-from flwr_flynn.federated.phases.secure import Layout, Summed, announced_bound
+from flwr_flynn.federated.phases.secure import announced_bound
 from flwr_flynn.federated.protocol import TRAIN, Array, Config, Reply, Scalar, key
-from flwr_flynn.federated.request import register
+from flwr_flynn.federated.request import LayoutRequest, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import MAX_CHARS, announced_names
 from flwr_flynn.model.column_moments import MOST_LIMBS, ColumnMoments, floor_of
@@ -27,7 +28,7 @@ from flwr_flynn.model.derived_specs import derive_specs, no_samples
 
 @register
 @dataclass(frozen=True)
-class ColumnsRequest(Summed[ColumnMoments]):
+class ColumnsRequest(LayoutRequest[ColumnMoments]):
     """Ask for the sums of the columns and of their squares.
 
     A party leaves classes out that have fewer samples than its own floor; a request has none.
@@ -98,16 +99,20 @@ class ColumnsRequest(Summed[ColumnMoments]):
         """Bits of a digit in a secure sum."""
         return (self.bound or 2).bit_length() - 1
 
-    @property
-    def layout(self) -> Layout:
+    def fields(self, sizes: Sizes) -> list[Field]:
         bound, shape = self.bound or 2, (self.n_rows, self.n_features)
-        return [((self.n_rows,), bound), *((shape, bound**n_digits - 1) for n_digits in self.window[1::2])]
+        most = [bound**n_digits - 1 for n_digits in self.window[1::2]]
+        return [
+            Field("class sizes", (self.n_rows,), sizes.total, PLAIN),
+            Field("sums", shape, most[0], is_signed=True, is_wide=True),
+            Field("squares", shape, most[1], is_wide=True),
+        ]
 
     def parts(self, statistic: ColumnMoments) -> list[npt.NDArray[Any]]:
         shifts = [self.digit_bits * first for first in self.window[::2]]
         sums = [statistic.sums >> shifts[0], statistic.squares >> shifts[1]]
         exact = (sums[0] << shifts[0] == statistic.sums).all() and (sums[1] << shifts[1] == statistic.squares).all()
-        fits = all((np.abs(each) <= most).all() for each, (_, most) in zip(sums, self.layout[1:], strict=True))
+        fits = all((np.abs(each) <= field.most).all() for each, field in zip(sums, self.layout[1:], strict=True))
         if not (exact and fits):
             raise PayloadError("secure sum", "sums of columns within the range of the parties asked before", "others")
         return [statistic.n_per_class, *sums]
@@ -173,11 +178,6 @@ def request_of(state: RunState, context: Context) -> ColumnsRequest:
     return replace(request, bound=options.secure_bound, window=window)
 
 
-def _nothing(state: RunState, context: Context) -> ColumnMoments:
-    request = request_of(state, context)
-    return ColumnMoments.zeros(request.n_features, request.n_rows)
-
-
 def _fold(state: RunState, batch: Batch[ColumnMoments], context: Context) -> RunState:
     plan = context.options.plan
     assert plan is not None  # request_of raises without one
@@ -188,4 +188,4 @@ def _fold(state: RunState, batch: Batch[ColumnMoments], context: Context) -> Run
     return state.with_result(COLUMNS.name, Columns(batch.total, dict(context.missing), trouble))
 
 
-COLUMNS = Phase("columns", TRAIN, request_of, _nothing, _fold, derives_specs=True)
+COLUMNS = Phase("columns", TRAIN, request_of, _fold, derives_specs=True)

@@ -8,7 +8,7 @@ With the option `groups` parties are summed in random groups, of which some may 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +18,11 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.access import NOISY_EXAMPLES, SampleAccess
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.groups import GroupedCounts, Grouping
+from flwr_flynn.federated.layout import Field, Sizes
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import ALL, NEW, Context, Phase, RunState
-from flwr_flynn.federated.phases.secure import Layout, Summed
-from flwr_flynn.federated.protocol import EXACT, NOISY, SECURE, TRAIN, Answer, Config, Reply, Scalar
-from flwr_flynn.federated.request import register
+from flwr_flynn.federated.protocol import EXACT, NOISY, SECURE, TRAIN, Answer, Config, Reply
+from flwr_flynn.federated.request import RunRequest, register
 from flwr_flynn.federated.roster import Member, Roster
 from flwr_flynn.federated.run_spec import Noisy, Plain, RunSpec, Secure
 from flwr_flynn.federated.statistics import CountsOfSpecs
@@ -34,33 +34,27 @@ def no_counts(run: RunSpec) -> CountsOfSpecs:
     return CountsOfSpecs(tuple(ClassCounts.zeros(hasher, run.n_classes) for hasher in run.hashers))
 
 
-class SummedCounts(Summed[CountsOfSpecs]):
-    """A request for counts of some samples by each of a run's specs."""
+class ExactCountsRequest(RunRequest[CountsOfSpecs]):
+    """A request for exact counts of some samples by each of a run's specs."""
 
-    def to_config(self) -> dict[str, Scalar]:
-        return {**self.run.to_config()}
-
-    def packed(self, statistic: CountsOfSpecs) -> list[codec.Array]:
-        return codec.encode(*statistic.parts)
-
-    @property
-    def layout(self) -> Layout:
-        return [((self.run.n_classes, spec.hash_dim), self.bound or 0) for spec in self.run.specs]
+    def fields(self, sizes: Sizes) -> list[Field]:
+        return codec.counts_fields(self.run.hashers, self.run.n_classes, sizes.total)
 
     def parts(self, statistic: CountsOfSpecs) -> list[codec.Array]:
         return [counts.array for counts in statistic.parts]
 
     def of_parts(self, parts: list[codec.Array], n_parties: int) -> CountsOfSpecs:
-        pairs = zip(parts, self.run.hashers, strict=True)
-        counts = [ClassCounts(part, hash_nnz=h.hash_nnz, spec_fingerprint=h.fingerprint) for part, h in pairs]
-        codec.check_same_samples(counts)
-        return CountsOfSpecs(tuple(counts))
+        return CountsOfSpecs(codec.counts_of(parts, self.run.hashers))
+
+    def check(self, statistic: CountsOfSpecs, sizes: Sizes) -> None:
+        if (n_examples := statistic.parts[0].n_examples) != sizes.total:
+            raise PayloadError("counts", f"{sizes.total} examples as announced", n_examples)
 
 
 @register
 @dataclass(frozen=True)
-class CountsRequest(SummedCounts):
-    """Ask for class counts by each of a run's specs."""
+class CountsRequest(ExactCountsRequest):
+    """Ask for class counts by each of a run's specs, with noise in a run that has a mechanism."""
 
     run: RunSpec
     max_examples: int | None = None  # of a party; a 1024th of the capacity by default
@@ -78,20 +72,34 @@ class CountsRequest(SummedCounts):
     def discloses(self) -> str:
         return {Plain.name: EXACT, Noisy.name: NOISY, Secure.name: SECURE}[self.run.mode.name]
 
+    @property
+    def most_examples(self) -> int:
+        """Samples of a party, at most."""
+        return self.max_examples or self.capacity // 1024
+
+    def fields(self, sizes: Sizes) -> list[Field]:
+        run = self.run
+        if run.mechanism is None:
+            return super().fields(sizes)
+        field = codec.release_field(run.hasher, run.mechanism, sizes.total)
+        # Beyond the bound SecAgg+ would clip noisy counts as well; clipping depends on the release alone.
+        return [field if run.bound is None else replace(field, most=sizes.total)]
+
     def compute(self, party: SampleAccess) -> Answer:
-        mode, mechanism = self.run.mode, self.run.mechanism
-        if mechanism is not None:
-            released = party.release(self.run, recall=self.is_withdrawal)
-            if isinstance(mode, Secure):
-                # Beyond the bound SecAgg+ would clip as well; clipping depends on the release alone.
-                return Answer([np.clip(released.array, -mode.bound, mode.bound).ravel()], NOISY_EXAMPLES)
-            return Answer(codec.encode_release(released, mechanism), NOISY_EXAMPLES)
-        return super().compute(party)
+        if self.run.mechanism is None:
+            return super().compute(party)
+        return self.answer(CountsOfSpecs((party.release(self.run, self.is_withdrawal),)), NOISY_EXAMPLES)
+
+    def parts(self, statistic: CountsOfSpecs) -> list[codec.Array]:
+        parts = super().parts(statistic)
+        if self.run.mechanism is None or self.bound is None:
+            return parts
+        return [np.clip(part, -self.bound, self.bound) for part in parts]
 
     def of_parts(self, parts: list[codec.Array], n_parties: int) -> CountsOfSpecs:
         if self.run.mechanism is None:
             return super().of_parts(parts, n_parties)
-        return CountsOfSpecs((self.run.mechanism.received(parts[0], self.run.hasher.fingerprint, n_parties),))
+        return CountsOfSpecs((codec.released(parts[0], self.run.hasher, self.run.mechanism, n_parties),))
 
     def measured(self, party: SampleAccess) -> tuple[CountsOfSpecs, int]:
         inputs, codes = party.inputs(self.run)
@@ -102,16 +110,25 @@ class CountsRequest(SummedCounts):
         )
         return CountsOfSpecs(counts), counts[0].n_examples
 
-    def read(self, arrays: Sequence[codec.Array], reply: Reply, member: Member | None) -> CountsOfSpecs | None:
-        announced, run = reply.announced, self.run
-        most = self.max_examples or self.capacity // 1024
-        if isinstance(run.mode, Noisy):
+    def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
+        announced, most = reply.announced, self.most_examples
+        if isinstance(self.run.mode, Noisy):
             if announced != NOISY_EXAMPLES:
                 raise PayloadError("num_examples", f"{NOISY_EXAMPLES} beside noisy counts", announced)
-            return CountsOfSpecs((codec.decode_release(arrays, run.hasher, run.mode.mechanism, most),))
-        parts = codec.decode_all(arrays, run.hashers, run.n_classes, n_examples=announced, max_examples=most)
-        counts = CountsOfSpecs(parts)
-        return counts if self.grouping is None else GroupedCounts(parts, {self.grouping.of(reply.cid): counts})
+            return Sizes(most, most)
+        if announced > most:
+            raise PayloadError("counts", f"at most {most} examples", announced)
+        return Sizes(announced, announced)
+
+    def check(self, statistic: CountsOfSpecs, sizes: Sizes) -> None:
+        if self.run.mechanism is None:
+            super().check(statistic, sizes)
+
+    def read(self, arrays: Sequence[codec.Array], reply: Reply, member: Member | None) -> CountsOfSpecs | None:
+        counts = super().read(arrays, reply, member)
+        if self.grouping is None or counts is None:
+            return counts
+        return GroupedCounts(counts.parts, {self.grouping.of(reply.cid): counts})
 
     def sizes(self, statistic: CountsOfSpecs) -> npt.NDArray[np.int64] | None:
         return statistic.parts[0].n_per_class if isinstance(self.run.mode, Plain) else None
@@ -125,6 +142,10 @@ class CountsRequest(SummedCounts):
         if isinstance(self.run.mode, Plain):
             return min(codec.capacity(hasher) for hasher in self.run.hashers)
         return codec.noisy_capacity(self.run.hasher)
+
+    @property
+    def largest(self) -> int:
+        return self.capacity
 
     def digests(self, statistic: CountsOfSpecs) -> tuple[str, ...]:
         return statistic.sha256
@@ -201,4 +222,4 @@ def _fold(state: RunState, batch: Batch[CountsOfSpecs], context: Context) -> Run
 def phase_for(options: RunOptions) -> Phase:
     """The counting of a run: added to nothing or to a saved sum, or taken out of one."""
     audience = ALL if options.purpose == "withdraw" else NEW
-    return Phase("counts", TRAIN, _request, _start, _fold, is_counting=True, audience=audience)
+    return Phase("counts", TRAIN, _request, _fold, _start, is_counting=True, audience=audience)

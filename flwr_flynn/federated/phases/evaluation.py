@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -18,16 +18,18 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.access import SampleAccess
 from flwr_flynn.federated.collect import Batch, collect_each
 from flwr_flynn.federated.compression import pack_signed
+from flwr_flynn.federated.layout import PLAIN, Field, Sizes
 from flwr_flynn.federated.model_codec import (
     announced_gram,
     check_room_for_weights,
     gram_entries,
     packed_weights,
+    gram_entries,
     scorings_of,
     scorings_text,
     unpacked_weights,
 )
-from flwr_flynn.federated.outcome import classifier_of, gram_of, members_of, members_run, refined_of
+from flwr_flynn.federated.outcome import classifier_of, members_of, members_run, gram_of, refined_of
 from flwr_flynn.federated.phase import SAMPLE, Context, Phase, RunState
 from flwr_flynn.federated.protocol import (
     EVALUATE,
@@ -41,7 +43,7 @@ from flwr_flynn.federated.protocol import (
     Scalar,
     key,
 )
-from flwr_flynn.federated.request import Request, register
+from flwr_flynn.federated.request import RunRequest, register
 from flwr_flynn.federated.roster import Member, clean
 from flwr_flynn.federated.run_spec import (
     Plain,
@@ -54,6 +56,7 @@ from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.gram_scoring import GramScoring
 from flwr_flynn.model.metrics import summary
 from flwr_flynn.model.model import ModelMember
+from flwr_flynn.model.gram_scoring import GramScoring
 from flwr_flynn.model.refinement import Weights
 from flwr_flynn.model.scoring import ScoringRule
 
@@ -62,8 +65,8 @@ _MAX_EXAMPLES = 2**48  # of a party; 32768 matrices of so many samples add up wi
 
 @register
 @dataclass(frozen=True)
-class EvaluationRequest(Request[Tables]):
-    """Hand the model out, and ask for confusion matrices on held-out samples."""
+class EvaluationRequest(RunRequest[Tables]):
+    """Distribute the model, and ask for confusion matrices on held-out samples."""
 
     run: RunSpec  # with the specs of the model's members
     counts: tuple[ClassCounts, ...]  # of each member
@@ -79,7 +82,7 @@ class EvaluationRequest(Request[Tables]):
 
     def to_config(self) -> dict[str, Scalar]:
         return {
-            **self.run.to_config(),
+            **super().to_config(),
             key("scorings"): scorings_text(self.scorings, self.weights),
             key("n_releases"): self.n_releases,
             key("tries"): self.tries,
@@ -110,54 +113,76 @@ class EvaluationRequest(Request[Tables]):
             counts = (codec.decode_total(arrays, run.hasher, run.mechanism, n_releases),)
         return cls(run, counts, *scorings_of(config, len(run.specs)), n_releases, tries, refined, gram)
 
+    @classmethod
+    def channel_of(cls, entries: Mapping[str, Any]) -> str:
+        return cls.channel
+
+    @property
+    def bound(self) -> None:
+        """None: results travel in clear, in a run of secure sums, too."""
+        return None
+
     @property
     def discloses(self) -> str:
         return RESULTS if self.tries else NOTHING
 
-    @property
+    def fields(self, sizes: Sizes) -> list[Field]:
+        shape = (self.run.n_classes,) * 2
+        return [Field(name, shape, sizes.total, PLAIN) for name in ("confusion matrix", "own confusion matrix")]
+
+    @cached_property
     def model(self) -> FlyNNClassifier:
         """The classifier that is distributed."""
         members = tuple(map(ModelMember, self.run.specs, self.counts, self.scorings, self.weights))
         return classifier_of(self.run, members, self.refined, self.gram)
 
     def compute(self, party: SampleAccess) -> Answer:
-        model = self.model
-        answer = self._tried(party, model) if self.tries else Answer()
-        if reason := party.keep(self.run, model):
+        answer = self._evaluated(party) if self.tries else Answer()
+        if reason := party.keep(self.run, self.model):
             answer.metrics[UNKEPT] = reason
         return answer
 
-    def _tried(self, party: SampleAccess, model: FlyNNClassifier) -> Answer:
+    def _evaluated(self, party: SampleAccess) -> Answer:
         try:
-            matrices = party.confusion(self.run, model)
+            statistic, n_examples = self.measured(party)
         except Exception as error:  # noqa: BLE001 - its text may hold anything; `Party.reason` tells the kind alone
             is_ours = isinstance(error, DataError | PayloadError) and error.field in ("X", "y", "n_features")
-            told = DataError("X_test, y_test", text=f"X_test, y_test: {error}") if is_ours else error
-            return Answer(metrics={REFUSED: party.reason("the evaluation", told)})
-        if not matrices:
+            shown = DataError("X_test, y_test", text=f"X_test, y_test: {error}") if is_ours else error
+            return Answer(metrics={REFUSED: party.reason("the evaluation", shown)})
+        if not n_examples:
             return Answer()
-        n_examples = int(matrices[0].sum())
-        return Answer([*matrices], n_examples, {"accuracy": float(np.trace(matrices[0]) / n_examples)})
+        accuracy = float(np.trace(statistic.tables[0]) / n_examples)
+        return Answer([*statistic.tables], n_examples, {"accuracy": accuracy})
+
+    def measured(self, party: SampleAccess) -> tuple[Tables, int]:
+        matrices = party.confusion(self.run, self.model)
+        return Tables(tuple(matrices)), int(matrices[0].sum()) if matrices else 0
+
+    def parts(self, statistic: Tables) -> list[codec.Array]:
+        return list(statistic.tables[:2])
+
+    def of_parts(self, parts: list[codec.Array], n_parties: int) -> Tables:
+        if not np.array_equal(parts[0].sum(axis=1), parts[1].sum(axis=1)):
+            raise PayloadError("confusion matrix", "the same samples of each class in both", "different ones")
+        return Tables((*parts, np.zeros((1, 1), np.int64)))
+
+    def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
+        if reply.announced > _MAX_EXAMPLES:
+            raise PayloadError("confusion matrix", f"at most {_MAX_EXAMPLES} examples", reply.announced)
+        return Sizes(reply.announced, reply.announced)
+
+    def check(self, statistic: Tables, sizes: Sizes) -> None:
+        if (total := sum(statistic.tables[0].ravel().tolist())) != sizes.total:
+            raise PayloadError("confusion matrix", f"{sizes.total} examples as announced", total)
 
     def read(self, arrays: Sequence[codec.Array], reply: Reply, member: Member | None) -> Tables | None:
-        announced = reply.announced
-        if not self.tries or announced == 0:  # what nobody asked for is not looked at
+        if not self.tries or reply.announced == 0:  # what nobody asked for is not looked at
             return None
-        if announced > _MAX_EXAMPLES:
-            raise PayloadError("confusion matrix", f"at most {_MAX_EXAMPLES} examples", announced)
-        n = 2 if isinstance(self.run.mode, Plain) and len(arrays) == 2 else 1
-        matrices = codec.tables(arrays, [(self.run.n_classes, self.run.n_classes)] * n)
-        for matrix in matrices:
-            if int(matrix.min()) < 0:
-                raise PayloadError("confusion matrix", "no negative count", "at least one")
-            # Python's integers, because counts near 2**63 would overflow an int64 sum.
-            total = sum(matrix.ravel().tolist())
-            if total != announced:
-                raise PayloadError("confusion matrix", f"{announced} examples as announced", total)
-        if not np.array_equal(matrices[0].sum(axis=1), matrices[-1].sum(axis=1)):
-            raise PayloadError("confusion matrix", "the same samples of each class in both", "different ones")
-        # A party without frequencies of its own has the shared model.
-        return Tables((matrices[0], matrices[-1], np.full((1, 1), n - 1, np.int64)))
+        # A party without a class prior of its own has the shared model, and sends one matrix.
+        has_own = isinstance(self.run.mode, Plain) and len(arrays) == 2
+        found = super().read(arrays if has_own else [*arrays, *arrays], reply, member)
+        assert found is not None
+        return Tables((*found.tables[:2], np.full((1, 1), has_own, np.int64)))
 
 
 @dataclass(frozen=True)
@@ -203,11 +228,6 @@ def _request(state: RunState, context: Context) -> EvaluationRequest:
     return EvaluationRequest(run, counts, scorings, weights, n_releases, context.options.is_evaluated, refined, gram)
 
 
-def _start(state: RunState, context: Context) -> Tables:
-    shape = (state.run_spec.n_classes,) * 2
-    return Tables((np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros((1, 1), np.int64)))
-
-
 def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
     unkept = {
         context.names[cid]: clean(reply.metrics[UNKEPT], 200) or "no reason given"
@@ -218,6 +238,4 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
     return state.with_result("evaluation", evaluated(batch.total, parts, dict(context.missing), unkept))
 
 
-EVALUATION = Phase(
-    "evaluation", EVALUATE, _request, _start, _fold, collect=partial(collect_each, keep=_right), audience=SAMPLE
-)
+EVALUATION = Phase("evaluation", EVALUATE, _request, _fold, collect=partial(collect_each, keep=_right), audience=SAMPLE)

@@ -6,7 +6,7 @@ correctly, about as if the sample had been left out, with the log-losses that ca
 the model.
 
 Asked are the parties whose counts are in the sum, for the trial those in the Gram matrix; one that gives no answer is
-missing from that exchange alone. The Gram matrix tells far more of the samples than counts: that of a party with fewer
+missing from that exchange alone. The Gram matrix tells far more of the samples than counts: the sums of a party with fewer
 samples than there are rows determine the responses of its samples up to a rotation. With noisy counts there are none.
 """
 
@@ -20,27 +20,19 @@ from typing import Any
 import numpy as np
 
 from flwr_flynn.errors import DataError, PayloadError, PrivacyError
-from flwr_flynn.federated import codec
 from flwr_flynn.federated.access import SampleAccess
 from flwr_flynn.federated.collect import Batch
-from flwr_flynn.federated.compression import (
-    check_packed,
-    pack,
-    pack_signed,
-    unpack,
-    unpack_signed,
-)
+from flwr_flynn.federated.compression import check_packed, pack_signed, unpack_signed
+from flwr_flynn.federated.layout import PLAIN, Field, Sizes
 from flwr_flynn.federated.outcome import members_run
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
-from flwr_flynn.federated.phases.secure import Layout, Summed, largest_sum
-from flwr_flynn.federated.phases.selection import SummedTables, check_all, check_tables, counted_sizes, unpacked_tables
-from flwr_flynn.federated.protocol import EVALUATE, EXACT, SECURE, Array, Config, Reply, Scalar, key
-from flwr_flynn.federated.request import register
-from flwr_flynn.federated.roster import Member
+from flwr_flynn.federated.phases.selection import LeaveOneOutRequest
+from flwr_flynn.federated.protocol import EVALUATE, EXACT, SECURE, Array, Config, Scalar, key
+from flwr_flynn.federated.request import RunRequest, register
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import Tables
 from flwr_flynn.hashing.graded import LEVELS
-from flwr_flynn.model.gram import LARGEST_PRODUCT, GramFit, GramMatrix, gram_specs, memory_of_gram
+from flwr_flynn.model.leave_one_out import TEMPERATURES, LeaveOneOutTables
 from flwr_flynn.model.gram_scoring import (
     LARGEST_BIAS,
     LARGEST_LEVERAGE,
@@ -48,7 +40,7 @@ from flwr_flynn.model.gram_scoring import (
     GramScoring,
     checked_gram_specs,
 )
-from flwr_flynn.model.leave_one_out import LOSS_UNIT, MAX_LOSS, TEMPERATURES, LeaveOneOutTables
+from flwr_flynn.model.gram import LARGEST_PRODUCT, GramFit, GramMatrix, memory_of_gram, gram_specs
 from flwr_flynn.model.subsample import N_LEFT_OUT, batches_of_kept
 
 _CAPACITY = (2**63 - 1) // LARGEST_PRODUCT  # samples whose sums are int64
@@ -56,7 +48,7 @@ _CAPACITY = (2**63 - 1) // LARGEST_PRODUCT  # samples whose sums are int64
 
 @register
 @dataclass(frozen=True)
-class GramRequest(Summed[GramMatrix]):
+class GramRequest(RunRequest[GramMatrix]):
     """Ask for the Gram matrix."""
 
     run: RunSpec  # with the specs of the Gram matrix
@@ -68,9 +60,6 @@ class GramRequest(Summed[GramMatrix]):
     def n_rows(self) -> int:
         """Rows of all hashes together."""
         return n_rows_of(self.run)
-
-    def to_config(self) -> dict[str, Scalar]:
-        return {**self.run.to_config()}
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> GramRequest:
@@ -89,36 +78,28 @@ class GramRequest(Summed[GramMatrix]):
     def capacity(self) -> int:
         return _CAPACITY
 
-    def packed(self, statistic: GramMatrix) -> list[Array]:
-        return [statistic.n_per_class.astype("<i8"), pack(statistic.products[None]), pack(statistic.sums)]
-
-    @property
-    def layout(self) -> Layout:
-        bound, n_classes, n_rows = self.bound or 0, self.run.n_classes, self.n_rows
-        n_pairs = n_rows * (n_rows + 1) // 2
-        return [((n_classes,), bound), ((n_pairs,), LARGEST_PRODUCT * bound), ((n_classes, n_rows), LEVELS * bound)]
+    def fields(self, sizes: Sizes) -> list[Field]:
+        return pair_fields(self.n_rows, self.run.n_classes, sizes)
 
     def parts(self, statistic: GramMatrix) -> list[Array]:
-        return [statistic.n_per_class, statistic.products, statistic.sums]
+        return [statistic.n_per_class, statistic.products[None], statistic.sums]
 
     def of_parts(self, parts: list[Array], n_parties: int) -> GramMatrix:
         sizes, products, sums = parts
-        if any((part < 0).any() for part in parts):
-            raise PayloadError("Gram matrix", "integers from 0", "negative ones")
-        return _checked(products, sums, sizes)
+        return _checked(products[0], sums, sizes)
 
-    def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> GramMatrix:
-        sizes = counted_sizes(member, "Gram matrix")
-        check_all(reply.announced, sizes, "Gram matrix")
-        check_packed(arrays, 3, "Gram matrix", "class sizes and two packed arrays", first=1)
-        (announced,) = codec.tables([arrays[0].reshape(1, -1)], [(1, self.run.n_classes)])
-        if not np.array_equal(announced[0], sizes):
+    def check(self, statistic: GramMatrix, sizes: Sizes) -> None:
+        if not np.array_equal(statistic.n_per_class, sizes.per_class):
             raise PayloadError("Gram matrix", "the party's samples of each class as counted", "other numbers")
-        n_examples, n_rows = sum(sizes.tolist()), self.n_rows
-        n_pairs = n_rows * (n_rows + 1) // 2
-        products = unpack(arrays[1], (1, n_pairs), LARGEST_PRODUCT * n_examples)[0]
-        sums = unpack(arrays[2], (self.run.n_classes, n_rows), LEVELS * n_examples)
-        return _checked(products, sums, sizes)
+
+
+def pair_fields(n_rows: int, n_classes: int, sizes: Sizes) -> list[Field]:
+    """Samples of each class, the upper triangle of the products row by row, and the sums of the rows by class."""
+    return [
+        Field("class sizes", (n_classes,), sizes.per_class, PLAIN),
+        Field("products", (1, n_rows * (n_rows + 1) // 2), LARGEST_PRODUCT * sizes.total),
+        Field("sums", (n_classes, n_rows), LEVELS * sizes.total),
+    ]
 
 
 def n_rows_of(run: RunSpec) -> int:
@@ -127,7 +108,7 @@ def n_rows_of(run: RunSpec) -> int:
 
 
 def _checked(products: Array, sums: Array, sizes: Array) -> GramMatrix:
-    """The Gram matrix, if samples can have it as far as single products tell: a few false ones could spoil it."""
+    """The Gram matrix that samples can have as far as single products tell: a few false ones could spoil the regression."""
     if (n_examples := sum(sizes.tolist())) > _CAPACITY:
         raise PayloadError("Gram matrix", f"those of at most {_CAPACITY} samples", n_examples)
     totals, start = sums.sum(axis=0), 0
@@ -160,7 +141,7 @@ def admitted(config: Config, party: SampleAccess, phase: str) -> RunSpec:
 
 @register
 @dataclass(frozen=True, eq=False)
-class GramEvaluationRequest(SummedTables):
+class GramEvaluationRequest(LeaveOneOutRequest):
     """Ask for the samples that given weights classify correctly, and for log-losses, at each of `TEMPERATURES`."""
 
     run: RunSpec  # with the specs of the Gram matrix
@@ -171,7 +152,7 @@ class GramEvaluationRequest(SummedTables):
 
     def to_config(self) -> dict[str, Scalar]:
         figures = [each.tolist() for each in (self.fit.bias, self.fit.n_per_class, self.fit.leverages)]
-        return {**self.run.to_config(), key("fit"): json.dumps(figures)}
+        return {**super().to_config(), key("fit"): json.dumps(figures)}
 
     def arrays(self) -> list[Array]:
         return [pack_signed(self.fit.weights)]
@@ -185,7 +166,7 @@ class GramEvaluationRequest(SummedTables):
 
     def measured(self, party: SampleAccess) -> tuple[Tables, int]:
         (X, *_), codes = party.inputs(self.run)
-        totals = [np.zeros(shape, np.int64) for shape in self.shapes]
+        totals = list(self.zero.tables)
         for rows in batches_of_kept(X, codes, self.fit.n_per_class, N_LEFT_OUT):
             tables = self.fit.tables(self.run.specs, X[rows], codes[rows], party.options.n_jobs)
             left_out = np.bincount(codes[rows], minlength=self.run.n_classes)[None]
@@ -194,25 +175,8 @@ class GramEvaluationRequest(SummedTables):
         return Tables(tuple(totals)), len(codes)
 
     @property
-    def shapes(self) -> list[tuple[int, int]]:
-        """Shapes of the tables of a reply: samples left out, samples that are right, log-losses."""
-        n_classes, n_temperatures = self.run.n_classes, len(TEMPERATURES)
-        return [(1, n_classes), (n_temperatures, n_classes), (1, n_temperatures)]
-
-    @property
-    def layout(self) -> Layout:
-        bound = self.bound or 0
-        most = min(int(MAX_LOSS / LOSS_UNIT) * self.run.n_classes * bound, largest_sum(bound))
-        return list(zip(self.shapes, (bound, bound, most), strict=True))
-
-    def of_parts(self, parts: list[Array], n_parties: int) -> Tables:
-        sizes = np.full(self.run.n_classes, n_parties * (self.bound or 0))
-        return check_tables(parts, sizes, n_parties * self.layout[-1][1])
-
-    def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> Tables:
-        sizes = counted_sizes(member, "gram evaluation")
-        check_all(reply.announced, sizes, "gram evaluation")
-        return unpacked_tables(arrays, self.shapes, sizes, reply.announced)
+    def table_heights(self) -> list[tuple[int, int]]:
+        return [(len(TEMPERATURES), 1)]
 
 
 def _figures(config: Config, n_classes: int) -> tuple[Array, Array, Array]:
@@ -268,11 +232,6 @@ def _ask(state: RunState, context: Context) -> GramRequest:
     return GramRequest(replace(run, specs=specs, n_aligned=len(specs) if members.n_aligned else 0))
 
 
-def _no_sums(state: RunState, context: Context) -> GramMatrix:
-    request = _ask(state, context)
-    return GramMatrix.zeros(request.n_rows, request.run.n_classes)
-
-
 def _solved(state: RunState, batch: Batch[GramMatrix], context: Context) -> RunState:
     fit, missing = GramFit.of(batch.total), context.unanswered_by(batch.passed)
     state = state.with_result(PAIRS.name, GramSolution(_ask(state, context).run, fit, frozenset(batch.passed), missing))
@@ -286,10 +245,6 @@ def _solved(state: RunState, batch: Batch[GramMatrix], context: Context) -> RunS
 def _ask_trial(state: RunState, context: Context) -> GramEvaluationRequest:
     result: GramSolution = state.results[PAIRS.name]
     return GramEvaluationRequest(result.run, result.fit)
-
-
-def _no_tables(state: RunState, context: Context) -> Tables:
-    return Tables(tuple(np.zeros(shape, np.int64) for shape in _ask_trial(state, context).shapes))
 
 
 def _judged(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
@@ -309,12 +264,11 @@ def summed(state: RunState) -> frozenset[str]:
 
 
 # They depend on candidates that are not selected, too, and on the selection's accuracy, which are not saved.
-PAIRS = Phase("gram", EVALUATE, _ask, _no_sums, _solved, audience=COUNTED, resumes_at=("selection",))
+PAIRS = Phase("gram", EVALUATE, _ask, _solved, audience=COUNTED, resumes_at=("selection",))
 GRAM_EVALUATION = Phase(
     "gram evaluation",
     EVALUATE,
     _ask_trial,
-    _no_tables,
     _judged,
     audience=COUNTED,
     among=summed,

@@ -242,4 +242,4 @@ def fold(state: RunState, batch: Batch[BothHistograms], context: Context) -> Run
     return replace(state, run_spec=run).with_result(HISTOGRAMS.name, result)
 
 
-HISTOGRAMS = Phase("histograms", TRAIN, request_of, _nothing, fold, derives_specs=True)
+HISTOGRAMS = Phase("histograms", TRAIN, request_of, fold, _nothing, derives_specs=True)

@@ -24,7 +24,7 @@ from flwr_flynn.errors import CountsError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.access import SampleAccess
 from flwr_flynn.federated.collect import Batch
-from flwr_flynn.federated.compression import check_packed, pack_signed, unpack_signed
+from flwr_flynn.federated.layout import PLAIN, Field, Sizes
 from flwr_flynn.federated.model_codec import (
     check_room_for_weights,
     packed_weights,
@@ -34,11 +34,9 @@ from flwr_flynn.federated.model_codec import (
 )
 from flwr_flynn.federated.outcome import Refined, classifier_of, members_of, members_run
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
-from flwr_flynn.federated.phases.counts import SummedCounts, no_counts
-from flwr_flynn.federated.phases.secure import Layout, Summed, largest_sum
-from flwr_flynn.federated.phases.selection import check_all, counted_sizes
-from flwr_flynn.federated.protocol import EVALUATE, EXACT, SECURE, Array, Config, Reply, Scalar, key
-from flwr_flynn.federated.request import register
+from flwr_flynn.federated.phases.counts import ExactCountsRequest
+from flwr_flynn.federated.protocol import EVALUATE, Array, Config, Reply, Scalar, key
+from flwr_flynn.federated.request import RunRequest, counted_sizes, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import CountsOfSpecs
@@ -57,10 +55,12 @@ from flwr_flynn.model.refinement import (
 )
 from flwr_flynn.model.weight_search import Search, held_out_counts, taught
 
+_MOST_GRADIENT = 2**40  # of a party: sums of 4096 parties have room
+
 
 @register
 @dataclass(frozen=True)
-class HeldOutRequest(SummedCounts):
+class HeldOutRequest(ExactCountsRequest):
     """Ask for the counts of the held-out samples."""
 
     run: RunSpec  # with the specs of the model's members
@@ -70,9 +70,7 @@ class HeldOutRequest(SummedCounts):
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> HeldOutRequest:
-        run = RunSpec.from_config(config)
-        party.check_run(run, config, cls.phase, EXACT if run.bound is None else SECURE)
-        return cls(run)
+        return cls(cls.admitted(config, party))
 
     def measured(self, party: SampleAccess) -> tuple[CountsOfSpecs, int]:
         (X, *_), codes = party.inputs(self.run)  # members are all of aligned samples, or none
@@ -80,17 +78,18 @@ class HeldOutRequest(SummedCounts):
         counts = held_out_counts(self.run.hashers, self.run.n_classes, batches)
         return CountsOfSpecs(tuple(counts)), counts[0].n_examples
 
-    def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> CountsOfSpecs:
-        sizes = counted_sizes(member, "refinement")
-        counts = codec.decode_all(arrays, self.run.hashers, self.run.n_classes, n_examples=reply.announced)
-        if (counts[0].n_per_class > sizes).any():
+    def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
+        return Sizes(counted_sizes(member, self.phase), reply.announced)
+
+    def check(self, statistic: CountsOfSpecs, sizes: Sizes) -> None:
+        super().check(statistic, sizes)
+        if (statistic.parts[0].n_per_class > sizes.per_class).any():
             raise PayloadError("held-out", "at most the party's samples of each class", "more")
-        return CountsOfSpecs(counts)
 
 
 @register
 @dataclass(frozen=True, eq=False)
-class RefinementRequest(Summed[RefinementStatistic]):
+class RefinementRequest(RunRequest[RefinementStatistic]):
     """Ask for gradient, loss and results on held-out samples under given weights."""
 
     run: RunSpec  # with the specs of the model's members
@@ -105,8 +104,8 @@ class RefinementRequest(Summed[RefinementStatistic]):
         if self.members:
             scorings = [member.scoring for member in self.members]
             text = scorings_text(scorings, [member.weight for member in self.members])
-            return {**self.run.to_config(), key("scorings"): text}
-        return {**self.run.to_config(), key("factors"): json.dumps(self.factors.tolist())}
+            return {**super().to_config(), key("scorings"): text}
+        return {**super().to_config(), key("factors"): json.dumps(self.factors.tolist())}
 
     def arrays(self) -> list[Array]:
         if self.members:
@@ -115,8 +114,7 @@ class RefinementRequest(Summed[RefinementStatistic]):
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> RefinementRequest:
-        run = RunSpec.from_config(config)
-        party.check_run(run, config, cls.phase, EXACT if run.bound is None else SECURE)
+        run = cls.admitted(config, party)
         check_room_for_weights(run, party)
         if "scorings" not in config:
             return cls(run, unpacked_weights(run, arrays), _factors(config, run.n_classes))
@@ -130,44 +128,39 @@ class RefinementRequest(Summed[RefinementStatistic]):
         before = classifier_of(self.run, self.members).model_.scores_of_active if self.members else None
         return statistic_of(self.weights, self.factors, batches, before), len(codes)
 
-    def packed(self, statistic: RefinementStatistic) -> list[Array]:
-        figures = np.concatenate([[statistic.loss], statistic.held_out, statistic.correct, statistic.before])
-        return [figures.astype("<i8"), *map(pack_signed, statistic.gradient)]
-
-    @property
-    def layout(self) -> Layout:
-        bound, n_classes = self.bound or 0, self.run.n_classes
-        most = min(sum(self.factors.tolist()) * bound, largest_sum(bound))
-        sizes = ((n_classes,), bound)
-        loss = min(int(most * MOST_LOSS / UNIT), largest_sum(bound))
-        return [((1,), loss), sizes, sizes, sizes, *((each.shape, most) for each in self.weights)]
+    def fields(self, sizes: Sizes) -> list[Field]:
+        return refinement_fields([each.shape for each in self.weights], self.factors.tolist(), sizes)
 
     def parts(self, statistic: RefinementStatistic) -> list[Array]:
         tables = statistic.held_out, statistic.correct, statistic.before
         return [np.array([statistic.loss]), *tables, *statistic.gradient]
 
     def of_parts(self, parts: list[Array], n_parties: int) -> RefinementStatistic:
-        (loss,), held_out, correct, before, *gradient = parts
-        if loss < 0 or (np.minimum(correct, before) < 0).any() or (np.maximum(correct, before) > held_out).any():
-            raise PayloadError("held-out", "figures of some samples", "others")
-        return RefinementStatistic(tuple(gradient), int(loss), held_out, correct, before)
+        loss, held_out, correct, before, *gradient = parts
+        if (np.maximum(correct, before) > held_out).any():
+            raise PayloadError("held-out", "at least the samples that are correct", "fewer")
+        return RefinementStatistic(tuple(gradient), int(loss.item()), held_out, correct, before)
 
-    def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> RefinementStatistic:
-        sizes, n_classes = counted_sizes(member, "refinement"), self.run.n_classes
-        check_all(reply.announced, sizes, "refinement")
-        n_arrays = 1 + len(self.weights)
-        check_packed(arrays, n_arrays, "refinement", f"figures and {n_arrays - 1} packed arrays", first=1)
-        (figures,) = codec.tables([arrays[0].reshape(1, -1)], [(1, 1 + 3 * n_classes)])
-        loss, tables = int(figures[0, 0]), figures[0, 1:].reshape(3, n_classes)
-        held_out, correct, before = tables
-        if (tables < 0).any() or (held_out > sizes).any() or (correct > held_out).any() or (before > held_out).any():
-            raise PayloadError("held-out", "from 0 to the party's samples of the class", "entries outside")
-        most = sum(a * b for a, b in zip(self.factors.tolist(), sizes.tolist(), strict=True))
-        if most > 2**40 or not 0 <= loss <= most * MOST_LOSS / UNIT:  # so that sums of 4096 parties have room
-            raise PayloadError("loss", f"from 0 to {most * MOST_LOSS / UNIT:.0f}", loss)
-        shapes = [each.shape for each in self.weights]
-        gradient = [unpack_signed(each, (a, b), most) for each, (a, b) in zip(arrays[1:], shapes, strict=True)]
-        return RefinementStatistic(tuple(gradient), loss, held_out, correct, before)
+    def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
+        sizes = super().sizes_of(reply, member)
+        if (most := _most_gradient(self.factors.tolist(), sizes)) > _MOST_GRADIENT:
+            raise PayloadError("factors", f"gradients up to {_MOST_GRADIENT}", most)
+        return sizes
+
+
+def refinement_fields(shapes: Sequence[tuple[int, ...]], factors: Sequence[int], sizes: Sizes) -> list[Field]:
+    """Loss; held-out samples, correct ones under the weights and under the model before; a gradient of each shape."""
+    most, names = _most_gradient(factors, sizes), ("held-out", "correct", "before refinement")
+    return [
+        Field("loss", (1,), int(most * MOST_LOSS / UNIT), PLAIN),
+        *(Field(name, (len(factors),), sizes.per_class, PLAIN) for name in names),
+        *(Field("gradient", shape, most, is_signed=True) for shape in shapes),
+    ]
+
+
+def _most_gradient(factors: Sequence[int], sizes: Sizes) -> int:
+    """The largest magnitude of an entry of the gradient of samples of these sizes."""
+    return sum(a * b for a, b in zip(factors, sizes.of_classes(len(factors)), strict=True))
 
 
 def _factors(config: Config, n_classes: int) -> Table:
@@ -182,10 +175,6 @@ def _factors(config: Config, n_classes: int) -> Table:
 
 def _ask_held_out(state: RunState, context: Context) -> HeldOutRequest:
     return HeldOutRequest(members_run(state, context.options))
-
-
-def _no_counts(state: RunState, context: Context) -> CountsOfSpecs:
-    return no_counts(members_run(state, context.options))
 
 
 def _without_held_out(state: RunState, batch: Batch[CountsOfSpecs], context: Context) -> RunState:
@@ -216,10 +205,6 @@ def _ask(state: RunState, context: Context, number: int) -> RefinementRequest:
     return RefinementRequest(run, search.trial, search.factors, members)
 
 
-def _nothing(state: RunState, context: Context, number: int) -> RefinementStatistic:
-    return RefinementStatistic.zeros([each.shape for each in _search(state, number).trial])
-
-
 def _fold(state: RunState, batch: Batch[RefinementStatistic], context: Context, number: int, n_rounds: int) -> RunState:
     search, missing = _search(state, number), context.unanswered_by(batch.passed)
     before: Refined = state.results[_name(number - 1)]
@@ -243,7 +228,6 @@ def refinements(n_rounds: int) -> list[Phase]:
             _name(number),
             EVALUATE,
             partial(_ask, number=number),
-            partial(_nothing, number=number),
             partial(_fold, number=number, n_rounds=n_rounds),
             audience=COUNTED,
             resumes_at=(HELD_OUT.name,),
@@ -253,4 +237,4 @@ def refinements(n_rounds: int) -> list[Phase]:
     return [HELD_OUT, *rounds]
 
 
-HELD_OUT = Phase("held-out", EVALUATE, _ask_held_out, _no_counts, _without_held_out, audience=COUNTED)
+HELD_OUT = Phase("held-out", EVALUATE, _ask_held_out, _without_held_out, audience=COUNTED)

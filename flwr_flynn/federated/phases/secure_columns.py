@@ -20,13 +20,14 @@ from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated.access import SampleAccess
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import check_packed, pack_numbers, unpack_numbers
+from flwr_flynn.federated.layout import PLAIN, Field, Sizes
 from flwr_flynn.federated.phase import Context, Phase, RunState
 from flwr_flynn.federated.phases import columns, histograms
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.histograms import BothHistograms, HistogramsRequest
-from flwr_flynn.federated.phases.secure import Layout, Summed, announced_bound
+from flwr_flynn.federated.phases.secure import announced_bound
 from flwr_flynn.federated.protocol import TRAIN, Array, Config, Reply, Scalar, key
-from flwr_flynn.federated.request import register
+from flwr_flynn.federated.request import LayoutRequest, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.statistics import Tables
 from flwr_flynn.hashing.rank_codes import KEY_BITS
@@ -38,7 +39,7 @@ MOST_BINS = 2048
 """Bins of a column: 39 quantiles in bins of 32 parts, and what is between them."""
 
 
-class _SecureOnly(Summed[Tables]):
+class _SecureOnly(LayoutRequest[Tables]):
     """A request for tables that nobody answers in clear."""
 
     def packed(self, statistic: Tables) -> list[Array]:
@@ -78,30 +79,25 @@ class RangeRequest(_SecureOnly):
     def measured(self, party: SampleAccess) -> tuple[Tables, int]:
         sums, n_examples = self.columns.measured(party)
         bits, tables = self.columns.digit_bits, []
-        for each, ((n,), _) in zip((sums.sums, sums.squares), self.layout, strict=True):
+        for each, digits in zip((sums.sums, sums.squares), self.layout, strict=True):
             together = reduce(or_, map(abs, each.ravel().tolist()), 0)
-            table = np.zeros(n, np.int64)
+            table = np.zeros(digits.shape, np.int64)
             if together:
                 table[[((together & -together).bit_length() - 1) // bits, (together.bit_length() - 1) // bits]] = 1
             tables.append(table)
         return Tables(tuple(tables)), n_examples
 
     def of_parts(self, parts: list[Array], n_parties: int) -> Tables:
-        if any((table < 0).any() or table.sum() > 2 * n_parties for table in parts):
+        if any(table.sum() > 2 * n_parties for table in parts):
             raise PayloadError("range", f"two digits of each of {n_parties} parties at most", "others")
         return Tables(tuple(parts))
 
-    @property
-    def layout(self) -> Layout:
-        return [((most // self.columns.digit_bits + 1,), 1) for most in SUM_BITS]
+    def fields(self, sizes: Sizes) -> list[Field]:
+        return [Field("digits", (most // self.columns.digit_bits + 1,), 1, PLAIN) for most in SUM_BITS]
 
 
 def _ask_range(state: RunState, context: Context) -> RangeRequest:
     return RangeRequest(columns.request_of(state, context))
-
-
-def _nothing(request: _SecureOnly) -> Tables:
-    return Tables(tuple(np.zeros(shape, np.int64) for shape, _ in request.layout))
 
 
 def _range(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
@@ -153,10 +149,9 @@ class BinsRequest(_SecureOnly):
         found = self.histograms.of_samples(*self.histograms.samples(party))
         return Tables((found.table(self.cuts, self.by_class),)), found.n_examples
 
-    @property
-    def layout(self) -> Layout:
+    def fields(self, sizes: Sizes) -> list[Field]:
         n_classes = len(self.histograms.classes) if self.by_class else 1
-        return [((n_classes, len(self.cuts)), self.bound or 0)]
+        return [Field("bins", (n_classes, len(self.cuts)), sizes.total)]
 
     def of_parts(self, parts: list[Array], n_parties: int) -> Tables:
         self.found(parts[0])
@@ -193,8 +188,8 @@ def _name(number: int) -> str:
 
 def _phase(number: int) -> Phase:
     request, fold = partial(_ask_bins, number=number), partial(_bins, number=number)
-    return Phase(_name(number), TRAIN, request, lambda *given: _nothing(request(*given)), fold, derives_specs=True)
+    return Phase(_name(number), TRAIN, request, fold, derives_specs=True)
 
 
-RANGE = Phase("range", TRAIN, _ask_range, lambda *given: _nothing(_ask_range(*given)), _range, derives_specs=True)
+RANGE = Phase("range", TRAIN, _ask_range, _range, derives_specs=True)
 BINS = [_phase(number) for number in range(len(_SPLITS) + 1)]

@@ -10,24 +10,22 @@ are those of the pooled samples. Of very many samples some are left out in turn,
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.access import SampleAccess
 from flwr_flynn.federated.collect import Batch
-from flwr_flynn.federated.compression import check_packed, pack_numbers, unpack_numbers
+from flwr_flynn.federated.layout import NUMBERS, Field, Sizes
 from flwr_flynn.federated.outcome import members_of
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
-from flwr_flynn.federated.phases.secure import Layout, Summed, largest_sum
-from flwr_flynn.federated.protocol import EVALUATE, EXACT, SECURE, Array, Config, Reply, Scalar, key
-from flwr_flynn.federated.request import register
-from flwr_flynn.federated.roster import Member
+from flwr_flynn.federated.protocol import EVALUATE, Array, Config, Scalar, key
+from flwr_flynn.federated.request import RunRequest, register
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import CountsOfSpecs, Tables
 from flwr_flynn.model.candidates import candidate_scorings
@@ -40,24 +38,45 @@ from flwr_flynn.model.subsample import N_LEFT_OUT, kept
 
 _MAX_CANDIDATES = 64  # scorings of a spec
 _CANDIDATE_CHARS = 64  # of one in JSON
-_MAX_LOSS = int(MAX_LOSS / LOSS_UNIT)  # of a sample
+MAX_SAMPLE_LOSS = int(MAX_LOSS / LOSS_UNIT)
+"""The largest log-loss of a sample, in units of `LOSS_UNIT`."""
 
 Candidates = tuple[tuple[ScoringRule, ...], ...]
 
 
-class SummedTables(Summed[Tables]):
-    """A request for leave-one-out results."""
+def leave_one_out_fields(heights: Sequence[tuple[int, int]], n_classes: int, sizes: Sizes) -> list[Field]:
+    """Samples left out, (1, L); then for each pair of heights (a, b) correct ones, (a, L), and log-losses, (b, T)."""
+    most = MAX_SAMPLE_LOSS * sum(sizes.of_classes(n_classes))
+    fields = [Field("left out", (1, n_classes), sizes.per_class, NUMBERS)]
+    for n_correct, n_losses in heights:
+        fields.append(Field("correct", (n_correct, n_classes), sizes.per_class, NUMBERS))
+        fields.append(Field("log-losses", (n_losses, len(TEMPERATURES)), most, NUMBERS))
+    return fields
 
-    def packed(self, statistic: Tables) -> list[Array]:
-        return [pack_numbers(table.ravel()) for table in statistic.tables]
+
+class LeaveOneOutRequest(RunRequest[Tables]):
+    """A request for leave-one-out results, see `leave_one_out_fields`."""
+
+    @property
+    @abstractmethod
+    def table_heights(self) -> list[tuple[int, int]]:
+        """Rows of each table of correct samples, and of the table of log-losses behind it."""
+
+    def fields(self, sizes: Sizes) -> list[Field]:
+        return leave_one_out_fields(self.table_heights, self.run.n_classes, sizes)
 
     def parts(self, statistic: Tables) -> list[Array]:
         return list(statistic.tables)
 
+    def of_parts(self, parts: list[Array], n_parties: int) -> Tables:
+        if any((correct > parts[0]).any() for correct in parts[1::2]):
+            raise PayloadError("correct", "from 0 to the samples of the class left out", "entries outside")
+        return Tables(tuple(parts))
+
 
 @register
 @dataclass(frozen=True)
-class SelectionRequest(SummedTables):
+class SelectionRequest(LeaveOneOutRequest):
     """Ask for leave-one-out results of every candidate."""
 
     run: RunSpec
@@ -69,15 +88,14 @@ class SelectionRequest(SummedTables):
 
     def to_config(self) -> dict[str, Scalar]:
         pairs = [[[scoring.rule, scoring.decay] for scoring in entries] for entries in self.candidates]
-        return {**self.run.to_config(), key("candidates"): json.dumps(pairs)}
+        return {**super().to_config(), key("candidates"): json.dumps(pairs)}
 
     def arrays(self) -> list[Array]:
         return codec.encode(*self.totals.parts)
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> SelectionRequest:
-        run = RunSpec.from_config(config)
-        party.check_run(run, config, cls.phase, EXACT if run.bound is None else SECURE)
+        run = cls.admitted(config, party)
         totals = codec.decode_all(arrays, run.hashers, run.n_classes)
         return cls(run, CountsOfSpecs(totals), _candidates(config, len(run.specs)))
 
@@ -98,58 +116,13 @@ class SelectionRequest(SummedTables):
         return Tables(tuple(tables)), n_examples
 
     @property
-    def layout(self) -> Layout:
-        bound, n_classes = self.bound or 0, self.run.n_classes
-        most = min(_MAX_LOSS * n_classes * bound, largest_sum(bound))
-        shapes = _shapes(self.candidates, n_classes)
-        return [(shape, most if i and i % 2 == 0 else bound) for i, shape in enumerate(shapes)]
+    def table_heights(self) -> list[tuple[int, int]]:
+        return [(len(entries), len(entries)) for entries in self.candidates]
 
     def of_parts(self, parts: list[Array], n_parties: int) -> Tables:
-        return check_tables(parts, self.totals.parts[0].n_per_class, n_parties * self.layout[-1][1])
-
-    def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> Tables:
-        sizes, announced = counted_sizes(member, "selection"), reply.announced
-        check_all(announced, sizes, "selection")
-        return unpacked_tables(arrays, _shapes(self.candidates, self.run.n_classes), sizes, announced)
-
-
-def unpacked_tables(
-    arrays: Sequence[Array], shapes: Sequence[tuple[int, int]], sizes: npt.NDArray[np.int64], n_examples: int
-) -> Tables:
-    """Tables of these shapes from a party with class sizes, (L,), and so many samples, as `check_tables` has them."""
-    check_packed(arrays, len(shapes), "tables", f"{len(shapes)} packed arrays")
-    flat = [unpack_numbers(array, a * b, 2**63 - 1) for array, (a, b) in zip(arrays, shapes, strict=True)]
-    if any(len(each) != a * b for each, (a, b) in zip(flat, shapes, strict=True)):
-        raise PayloadError("tables", "a number for each entry", "more or fewer")
-    tables = [each.reshape(shape) for each, shape in zip(flat, shapes, strict=True)]
-    # So that no party leaves the sum without room.
-    return check_tables(tables, sizes, min(_MAX_LOSS * n_examples, (2**63 - 1) // 1024))
-
-
-def check_tables(tables: list[Array], sizes: npt.NDArray[np.int64], most: int) -> Tables:
-    """Samples left out, (1, L), then pairs of samples that are right, (K, L), and log-losses up to `most`, checked."""
-    left_out = tables[0]
-    if (left_out < 0).any() or (left_out > sizes).any():
-        raise PayloadError("left out", "from 0 to the party's samples of the class", "entries outside")
-    for correct, losses in zip(tables[1::2], tables[2::2], strict=True):
-        if (correct < 0).any() or (correct > left_out).any():
-            raise PayloadError("correct", "from 0 to the samples of the class left out", "entries outside")
-        if (losses < 0).any() or (losses > most).any():
-            raise PayloadError("log-losses", f"from 0 to {most}", "entries outside")
-    return Tables(tuple(tables))
-
-
-def counted_sizes(member: Member | None, field: str) -> npt.NDArray[np.int64]:
-    """Class sizes of the sender, (L,), as counted; a `PayloadError` of this field if it is not counted."""
-    if member is None or member.sizes is None:
-        raise PayloadError(field, "a party whose counts are in the sum", "one that is not counted")
-    return np.array(member.sizes, np.int64)
-
-
-def check_all(announced: int, sizes: npt.NDArray[np.int64], field: str) -> None:
-    """Raise a `PayloadError` of this field unless a reply is about all the samples that are counted."""
-    if announced != (n_counted := sum(sizes.tolist())):
-        raise PayloadError(field, f"{n_counted} examples as counted", announced)
+        if (parts[0] > self.totals.parts[0].n_per_class).any():
+            raise PayloadError("left out", "at most the samples of the class", "more")
+        return super().of_parts(parts, n_parties)
 
 
 @dataclass(frozen=True)
@@ -241,22 +214,12 @@ def _candidates(config: Config, n_specs: int) -> Candidates:
     return candidates
 
 
-def _shapes(candidates: Candidates, n_classes: int) -> list[tuple[int, int]]:
-    """Shapes of the tables of a reply: samples left out, and for each spec correct samples, then losses."""
-    return [(1, n_classes)] + [(len(each), width) for each in candidates for width in (n_classes, len(TEMPERATURES))]
-
-
 def _candidates_of(state: RunState, context: Context) -> Candidates:
     return candidates_for(state.results["counts"], context.options.rule, context.options.decay)
 
 
 def _request(state: RunState, context: Context) -> SelectionRequest:
     return SelectionRequest(state.run_spec, state.results["counts"], _candidates_of(state, context))
-
-
-def _start(state: RunState, context: Context) -> Tables:
-    shapes = _shapes(_candidates_of(state, context), state.run_spec.n_classes)
-    return Tables(tuple(np.zeros(shape, np.int64) for shape in shapes))
 
 
 def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
@@ -268,4 +231,4 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
     return state.with_result("selection", selection)
 
 
-SELECTION = Phase("selection", EVALUATE, _request, _start, _fold, audience=COUNTED)
+SELECTION = Phase("selection", EVALUATE, _request, _fold, audience=COUNTED)

@@ -21,7 +21,7 @@ from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
-from tests.fakes import with_spec
+from tests.fakes import encode_release, with_spec
 from tests.federated.runs import (
     GRID,
     LABELS,
@@ -129,7 +129,7 @@ def test_a_giant_hash_is_refused_before_it_is_drawn(monkeypatch: pytest.MonkeyPa
 
 def test_noisy_counts_are_read_with_one_sample_announced_and_no_other() -> None:
     release = NOISE.release(ClassCounts.from_data(FlyHash(GRID[0]), X, Y, 3))
-    arrays = codec.encode_release(release, NOISE)
+    arrays = encode_release(release, NOISE)
     assert read(NOISY, arrays, NOISY_EXAMPLES).parts[0] == release
     assert NOISY.sizes(read(NOISY, arrays, 1)) is None
     assert NOISY.load(read(NOISY, arrays, 1)) == np.abs(release.array).max()

@@ -374,7 +374,7 @@ def test_only_counted_parties_are_heard() -> None:
         for member in (None, Member("", "1")):
             with pytest.raises(PayloadError) as error:
                 statistic_of(request, party_of(X, LABELS), member)
-            assert error.value.field == "refinement"
+            assert error.value.field == request.phase
         sizes = tuple(np.bincount(Y).tolist())
         statistic = statistic_of(request, party_of(X, LABELS), Member("", "1", sizes=sizes))
         held = statistic.parts[0].n_per_class if isinstance(request, HeldOutRequest) else statistic.held_out

@@ -10,15 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.errors import DataError, PayloadError
-from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.labels import codes_of
+from flwr_flynn.federated.layout import PLAIN, Field, Sizes
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.phase import Context, Phase, RunState
 from flwr_flynn.federated.plan import phases_of
-from flwr_flynn.federated.protocol import TRAIN, Answer, Config, Reply, Scalar, key
-from flwr_flynn.federated.request import Request, register
+from flwr_flynn.federated.protocol import TRAIN, Config, Reply, Scalar, key
+from flwr_flynn.federated.request import LayoutRequest, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import MAX_CHARS
 from flwr_flynn.federated.statistics import Tables
@@ -28,7 +28,7 @@ MOST_BINS = 1000
 
 @register
 @dataclass(frozen=True)
-class HistogramRequest(Request[Tables]):
+class HistogramRequest(LayoutRequest[Tables]):
     """Ask how many samples have a value from i to i + 1 in the first column, for each bin i."""
 
     n_features: int
@@ -49,15 +49,25 @@ class HistogramRequest(Request[Tables]):
         classes = config.text("classes", MAX_CHARS).split(" ")
         return cls(config.integer("n_features", 1), classes, config.integer("n_bins", 1, MOST_BINS))
 
-    def compute(self, party: Party) -> Answer:
-        X, _ = party.labelled(lambda y: codes_of(self.classes, y), self.n_features)
-        return Answer([histogram(X, self.n_bins)[None]], len(X))
+    def fields(self, sizes: Sizes) -> list[Field]:
+        return [Field("histogram", (1, self.n_bins), sizes.total, PLAIN)]
 
-    def read(self, arrays: Sequence[Any], reply: Reply, member: Member | None) -> Tables:
-        (table,) = codec.tables(arrays, [(1, self.n_bins)])
-        if table.min() < 0 or sum(table.ravel().tolist()) != reply.announced:
-            raise PayloadError("histogram", f"{reply.announced} samples as announced", "another number")
-        return Tables((table,))
+    def measured(self, party: Party) -> tuple[Tables, int]:
+        X, _ = party.labelled(lambda y: codes_of(self.classes, y), self.n_features)
+        return Tables((histogram(X, self.n_bins)[None],)), len(X)
+
+    def parts(self, statistic: Tables) -> list[Any]:
+        return list(statistic.tables)
+
+    def of_parts(self, parts: list[Any], n_parties: int) -> Tables:
+        return Tables(tuple(parts))
+
+    def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
+        return Sizes(reply.announced, reply.announced)
+
+    def check(self, statistic: Tables, sizes: Sizes) -> None:
+        if sum(statistic.tables[0].ravel().tolist()) != sizes.total:
+            raise PayloadError("histogram", f"{sizes.total} samples as announced", "another number")
 
 
 def histogram(X: npt.NDArray[Any], n_bins: int) -> npt.NDArray[np.int64]:
@@ -72,15 +82,11 @@ def _request(state: RunState, context: Context) -> HistogramRequest:
     return HistogramRequest(state.run_spec.spec.n_features, state.run_spec.classes, 20)
 
 
-def _start(state: RunState, context: Context) -> Tables:
-    return Tables((np.zeros((1, 20), np.int64),))
-
-
 def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
     return state.with_result("histogram", batch.total.tables[0][0])
 
 
-HISTOGRAM = Phase("histogram", TRAIN, _request, _start, _fold)
+HISTOGRAM = Phase("histogram", TRAIN, _request, _fold)
 
 
 def with_histogram(**options: Any) -> dict[str, Any]:

@@ -1,0 +1,257 @@
+"""The layout of an answer: every array of integers that a request asks for, declared once.
+
+From a layout follow the arrays of a message and the checks of one that arrives, sizes before anything is unpacked; the
+vector of a secure sum; and the length of both.
+
+The vector of a secure sum has small integers alone, none larger than the bound of the run. Larger integers are written
+in digits of base `bound`, each with the sign of the integer: the sums of the digits make the sum of the integers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_flynn.errors import PayloadError
+from flwr_flynn.federated.compression import pack, pack_numbers, pack_signed, unpack, unpack_numbers, unpack_signed
+from flwr_flynn.model.model_file import narrowed
+
+Array = npt.NDArray[Any]
+
+COUNTS, NUMBERS, PLAIN = "counts", "numbers", "plain"
+"""Forms of a field in a message: packed as a matrix of mostly small integers, packed one after the other, or an array
+of NumPy. Packed ones are described in `compression`."""
+
+_FINGERPRINT_BYTES = 32
+
+
+class Sizes(NamedTuple):
+    """Samples that an answer is about, at most: of each class, (L,) or one number for all classes, and in all."""
+
+    per_class: npt.NDArray[np.int64] | int
+    total: int
+
+    def of_classes(self, n_classes: int) -> list[int]:
+        """Samples of each class, at most."""
+        return [self.per_class] * n_classes if isinstance(self.per_class, int) else self.per_class.tolist()
+
+
+@dataclass(frozen=True, eq=False)
+class Field:
+    """One array of integers in an answer.
+
+    Parameters
+    ----------
+    name : str
+        The field of a `PayloadError`.
+    shape : tuple of int
+        Two dimensions for `COUNTS`.
+    most : int or array of int
+        The largest magnitude of the integers of one party.
+    form : {"counts", "numbers", "plain"}, default="counts"
+        Vectors in plain form that follow one another travel as one array.
+    is_signed : bool, default=False
+        True if integers may be negative.
+    types : tuple of str, default=("<i8",)
+        In plain form: NumPy's types in which it may travel. It is written in the only one, within whose range it is
+        clipped, or in the narrowest.
+    fingerprint : str, default=""
+        Of the hash whose counts these are, in hexadecimal; it travels before them, uint8 (32,).
+    is_wide : bool, default=False
+        True if sums of parties may leave int64.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    most: int | npt.NDArray[np.int64]
+    form: str = COUNTS
+    is_signed: bool = False
+    types: tuple[str, ...] = ("<i8",)
+    fingerprint: str = ""
+    is_wide: bool = False
+
+    @property
+    def size(self) -> int:
+        """Number of integers."""
+        return math.prod(self.shape)
+
+    @property
+    def largest(self) -> int:
+        """The largest magnitude of all."""
+        return self.most if isinstance(self.most, int) else int(self.most.max(initial=0))
+
+    @property
+    def is_vector(self) -> bool:
+        """True if it may share an array of a message with its neighbours."""
+        return self.form == PLAIN and len(self.shape) == 1
+
+    def capped(self, most: int) -> Field:
+        """The field with integers up to `most` alone, unless sums may leave int64."""
+        if self.is_wide:
+            return self
+        return replace(self, most=min(self.most, most) if isinstance(self.most, int) else np.minimum(self.most, most))
+
+    def check(self, part: Array, n_parties: int = 1, name: str = "") -> None:
+        """Raise a `PayloadError` of the field `name` unless these integers are those of so many parties."""
+        most = n_parties * self.most
+        if (part < (-most if self.is_signed else 0)).any() or (part > most).any():
+            largest = n_parties * self.largest
+            least = -largest if self.is_signed else 0
+            raise PayloadError(name or self.name, f"entries from {least} to {largest}", "an entry outside")
+
+    def packed(self, part: Array) -> Array:
+        """The integers as an array of a message."""
+        if self.form == NUMBERS:
+            return pack_numbers(part.ravel())
+        if self.form == COUNTS:
+            return pack_signed(part) if self.is_signed else pack(part)
+        if len(self.types) > 1:
+            return narrowed(part)
+        limit = np.iinfo(self.types[0]).max
+        return np.clip(part, -limit, limit).astype(self.types[0])
+
+    def check_form(self, array: Any, shape: tuple[int, ...]) -> None:
+        """Raise a `PayloadError` unless an array that arrived has the type, and in plain form the shape."""
+        if self.form == PLAIN:
+            _check_typed(array, self.name, self.types, shape)
+        else:
+            _check_typed(array, self.name, ("|u1",), None)
+
+    def unpacked(self, array: Array) -> Array:
+        """The integers in an array whose form was checked; a `PayloadError` unless they are within their bounds."""
+        if self.form == NUMBERS:
+            part = unpack_numbers(array, self.size, self.largest)
+            if len(part) != self.size:
+                raise PayloadError(self.name, f"{self.size} integers", len(part))
+        elif self.form == COUNTS:
+            a, b = self.shape
+            part = (unpack_signed if self.is_signed else unpack)(array, (a, b), self.largest)
+        else:
+            part = array.astype(np.int64)
+        part = part.reshape(self.shape)
+        self.check(part)
+        return part
+
+
+def _check_typed(array: Any, name: str, types: tuple[str, ...], shape: tuple[int, ...] | None) -> None:
+    """Raise a `PayloadError` unless an array has one of these types and this shape; None stands for one dimension."""
+    if not isinstance(array, np.ndarray):
+        raise PayloadError(name, "an array", type(array).__name__)
+    if array.dtype.str not in types:
+        raise PayloadError(name, f"type {' or '.join(types)}", array.dtype.str[:20])
+    if shape is None and array.ndim != 1:
+        raise PayloadError(name, "1 dimension", array.ndim)
+    if shape is not None and array.shape != shape:
+        raise PayloadError(name, f"shape {shape}", str(array.shape)[:60])
+
+
+# -------- messages
+
+
+def _groups(fields: Sequence[Field]) -> list[list[Field]]:
+    """The fields of each array of a message."""
+    groups: list[list[Field]] = []
+    for field in fields:
+        if groups and field.is_vector and groups[-1][0].is_vector:
+            groups[-1].append(field)
+        else:
+            groups.append([field])
+    return groups
+
+
+def to_arrays(fields: Sequence[Field], parts: Sequence[Array]) -> list[Array]:
+    """The arrays of a message, from the integers of each field."""
+    arrays, rest = [], list(parts)
+    for group in _groups(fields):
+        if group[0].fingerprint:
+            arrays.append(np.frombuffer(bytes.fromhex(group[0].fingerprint), np.uint8))
+        packed = [field.packed(rest.pop(0)) for field in group]
+        arrays.append(packed[0] if len(packed) == 1 else np.concatenate(packed))
+    return arrays
+
+
+def of_arrays(arrays: Sequence[Array], fields: Sequence[Field]) -> list[Array]:
+    """The integers of each field in a message that may come from anybody; a `PayloadError` if anything is wrong.
+
+    All arrays are looked at before one of them is unpacked.
+    """
+    groups = _groups(fields)
+    names = [name for (first, *_) in groups for name in (["fingerprint"] if first.fingerprint else []) + [first.name]]
+    if not isinstance(arrays, Sequence) or len(arrays) != len(names):
+        got = f"{len(arrays)} arrays" if isinstance(arrays, Sequence) else type(arrays).__name__
+        expected = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+        raise PayloadError("message", f"{len(names)} arrays ({expected})", got)
+    rest, packed = list(arrays), []
+    for group in groups:
+        if group[0].fingerprint:
+            _check_fingerprint(rest.pop(0), group[0].fingerprint)
+        shape = group[0].shape if len(group) == 1 else (sum(field.size for field in group),)
+        group[0].check_form(rest[0], shape)
+        packed.append(rest.pop(0))
+    parts = []
+    for group, array in zip(groups, packed, strict=True):
+        cuts = np.cumsum([field.size for field in group])[:-1]
+        pieces = [array] if len(group) == 1 else np.split(array, cuts)
+        parts += [field.unpacked(piece) for field, piece in zip(group, pieces, strict=True)]
+    return parts
+
+
+def _check_fingerprint(array: Any, fingerprint: str) -> None:
+    _check_typed(array, "fingerprint", ("|u1",), (_FINGERPRINT_BYTES,))
+    if (got := array.tobytes().hex()) != fingerprint:
+        raise PayloadError("fingerprint", f"{fingerprint[:12]}...", f"{got[:12]}...")
+
+
+# -------- secure sums
+
+
+def largest_sum(bound: int) -> int:
+    """The largest magnitude at a party of integers whose sums are within int64, however many parties there are."""
+    return bound << 31
+
+
+def _n_digits(most: int, bound: int) -> int:
+    return 1 if most <= bound else -(-most.bit_length() // (bound.bit_length() - 1))
+
+
+def n_entries(fields: Sequence[Field], bound: int) -> int:
+    """Entries of the vector of a secure sum."""
+    return sum(_n_digits(field.largest, bound) * field.size for field in fields)
+
+
+def to_vector(fields: Sequence[Field], parts: Sequence[Array], bound: int) -> npt.NDArray[np.int64]:
+    """A party's integers as one vector of integers of magnitude up to `bound`, a power of two."""
+    bits, digits = bound.bit_length() - 1, [np.zeros(0, np.int64)]
+    for field, part in zip(fields, parts, strict=True):
+        assert part.shape == field.shape
+        sizes = np.abs(part)
+        if (sizes > field.most).any():  # SecAgg+ would clip it; the integer itself is data
+            expected = f"counts of at most {bound} (run-config max-examples)"
+            raise PayloadError("secure sum", expected, "a larger count")
+        n, negative, flat = _n_digits(field.largest, bound), part.ravel() < 0, sizes.ravel()
+        for k in range(n):
+            digit = flat if n == 1 else (flat >> bits * k) & (bound - 1)
+            digits.append(np.where(negative, -digit, digit).astype(np.int64))
+    return np.concatenate(digits)
+
+
+def of_vector(fields: Sequence[Field], total: npt.NDArray[np.int64], bound: int, n_parties: int) -> list[Array]:
+    """The sums of the parties' integers from the sum of their vectors; Python integers where they may leave int64."""
+    bits, parts = bound.bit_length() - 1, []
+    for field in fields:
+        n = _n_digits(field.largest, bound)
+        digits: Array = total[: n * field.size].reshape(n, *field.shape)
+        total = total[n * field.size :]
+        if bits * (n - 1) > 30:
+            digits = digits.astype(object)
+        part = digits[-1]
+        for digit in digits[-2::-1]:
+            part = (part << bits) + digit
+        field.check(part, n_parties, "secure sum")
+        parts.append(part.astype(np.int64) if field.largest <= largest_sum(bound) else part.astype(object))
+    return parts

@@ -1,0 +1,148 @@
+"""The layout of an answer: its arrays come back as they were or are refused, and vectors add like their integers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flwr_flynn.errors import PayloadError
+from flwr_flynn.federated.layout import (
+    NUMBERS,
+    PLAIN,
+    Field,
+    largest_sum,
+    n_entries,
+    of_arrays,
+    of_vector,
+    to_arrays,
+    to_vector,
+)
+from flwr_flynn.federated.phases.secure import room
+from flwr_flynn.federated.run_spec import LARGEST_BOUND
+from tests.raising import raises
+
+# ---- messages
+
+PRINT = 32 * "ab"
+FIELDS = [
+    Field("loss", (1,), 2**40, PLAIN),
+    Field("sizes", (3,), np.array([5, 0, 9]), PLAIN),
+    Field("matrix", (2, 3), 100, PLAIN),
+    Field("counts", (2, 4), 2**33, fingerprint=PRINT),
+    Field("gradient", (2, 4), 7, is_signed=True),
+    Field("tables", (2, 3), np.array([5, 0, 9]), NUMBERS),
+    Field("noisy", (1, 2), 3, PLAIN, True, ("|i1", "<i2")),
+]
+PARTS = [
+    np.array([2**40]),
+    np.array([5, 0, 8]),
+    np.arange(6).reshape(2, 3),
+    np.array([[0, 1, 0, 2**33], [0, 0, 0, 0]]),
+    np.array([[-7, 0, 7, 1], [0, 0, 0, -1]]),
+    np.array([[5, 0, 9], [0, 0, 1]]),
+    np.array([[-3, 3]]),
+]
+
+
+def test_a_message_comes_back_as_it_was() -> None:
+    arrays = to_arrays(FIELDS, PARTS)
+    assert [array.shape[0] for array in arrays[:2]] == [4, 2]  # vectors that follow one another share an array
+    assert arrays[2].tobytes().hex() == PRINT
+    assert arrays[-1].dtype == np.int8
+    for found, part in zip(of_arrays(arrays, FIELDS), PARTS, strict=True):
+        assert found.dtype == np.int64
+        np.testing.assert_array_equal(found, part)
+
+
+@pytest.mark.parametrize("index", range(len(FIELDS)))
+def test_integers_out_of_their_bounds_are_refused(index: int) -> None:
+    field = FIELDS[index]
+    for wrong in (field.largest + 1, -1 - field.largest * field.is_signed):
+        if wrong < 0 and field.form != PLAIN and not field.is_signed:
+            continue  # these forms have no negative integers
+        parts = list(PARTS)
+        parts[index] = np.full(field.shape, wrong)
+        with pytest.raises(PayloadError):
+            of_arrays(to_arrays(FIELDS, parts), FIELDS)
+
+
+def test_bounds_of_single_classes_hold() -> None:
+    parts = [*PARTS[:1], np.array([5, 1, 9]), *PARTS[2:]]  # the second class has no samples
+    with raises(PayloadError, field="sizes", expected="entries from 0 to 9", got="an entry outside"):
+        of_arrays(to_arrays(FIELDS, parts), FIELDS)
+
+
+@pytest.mark.parametrize("index", range(7))
+def test_nothing_is_unpacked_before_all_arrays_have_their_form(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = to_arrays(FIELDS, PARTS)
+    monkeypatch.setattr(Field, "unpacked", lambda *_: pytest.fail("unpacked"))
+    spoiled: list[Any] = [arrays[index].astype(float), arrays[index][:, None], arrays[index].tolist(), None]
+    if index < 2:
+        spoiled.append(arrays[index][:-1])
+    for array in spoiled:
+        with pytest.raises(PayloadError):
+            of_arrays([*arrays[:index], array, *arrays[index + 1 :]], FIELDS)
+    for other in (arrays[:index], [*arrays, arrays[index]], None):
+        with raises(PayloadError, field="message"):
+            of_arrays(other, FIELDS)  # type: ignore[arg-type]
+
+
+def test_a_capped_field_keeps_its_smaller_bounds() -> None:
+    assert FIELDS[0].capped(7).most == 7
+    assert FIELDS[1].capped(7).most.tolist() == [5, 0, 7]  # type: ignore[union-attr]
+    assert Field("sums", (1,), 2**90, is_wide=True).capped(7).most == 2**90
+
+
+# ---- secure sums
+
+
+@st.composite
+def several(draw: st.DrawFn) -> tuple[list[list[np.ndarray]], list[Field], int]:
+    """The integers of some parties, and what is known of them."""
+    bound = 2 ** draw(st.integers(1, 29))
+    n_parties = draw(st.integers(1, min(room(bound), 5)))
+    large = st.sampled_from([bound, bound + 1, bound**2, largest_sum(bound), largest_sum(bound) + 1, 2**2000])
+    fields = st.builds(Field, st.just("sums"), st.sampled_from([(2,), (1, 3), (0, 2)]), large, is_signed=st.just(True))
+    layout = draw(st.lists(fields, min_size=1, max_size=4))
+    parties = []
+    for _ in range(n_parties):
+        parts = []
+        for field in layout:
+            most = field.largest
+            numbers = draw(st.lists(st.integers(-most, most), min_size=field.size, max_size=field.size))
+            parts.append(np.array(numbers, object if most >= 2**63 else np.int64).reshape(field.shape))
+        parties.append(parts)
+    return parties, layout, bound
+
+
+@given(several())
+def test_the_sum_of_vectors_is_the_vector_of_sums(given: tuple[list[list[np.ndarray]], list[Field], int]) -> None:
+    parties, layout, bound = given
+    vectors = [to_vector(layout, parts, bound) for parts in parties]
+    assert {len(vector) for vector in vectors} == {n_entries(layout, bound)}
+    assert all(np.abs(vector).max(initial=0) <= bound for vector in vectors)
+    found = of_vector(layout, np.sum(vectors, axis=0), bound, len(parties))
+    for i, (field, part) in enumerate(zip(layout, found, strict=True)):
+        exact = sum(parts[i].astype(object) for parts in parties)
+        assert part.shape == field.shape
+        assert part.tolist() == exact.tolist()
+        assert part.dtype == (np.int64 if field.largest <= largest_sum(bound) else object)
+
+
+def test_integers_beyond_what_was_agreed_do_not_leave() -> None:
+    for most, number in ((8, 9), (100, -101)):
+        with raises(PayloadError, field="secure sum"):
+            to_vector([Field("sums", (1,), most, is_signed=True)], [np.array([number])], 8)
+    fields = [Field("sums", (1,), 100)]
+    for digits in ([24, 24, 24], [-1, 0, 0]):  # of more than three parties, and of a sum below 0
+        with raises(PayloadError, field="secure sum"):
+            of_vector(fields, np.array(digits), 8, 3)
+
+
+def test_sums_within_int64_have_room_for_all_parties() -> None:
+    for bound in (2, 2048, LARGEST_BOUND):
+        assert largest_sum(bound) * room(bound) < 2**62
