@@ -17,9 +17,9 @@ parties in every round, and the better of two learning rates, by the test sample
 the mean of as many as are honest) and the trimmed mean are Flower's own strategies. They are told the true share of
 liars, and have no samples of the server's. The trimmed mean, and Krum's choice, do not look at numbers of samples.
 
-"FlyNN pairs" has the Gram matrix of 1024 rows beside the counts, "FlyNN counts" none. Both have the defaults of `flwr run`:
-scaling by the columns, candidates that the parties choose from by their leave-one-out, and liars have a say in all of
-it. "cap" is as above. The Gram matrix has no groups, see docs/how_to/liars.md.
+"FlyNN pairs" has a Gram matrix of 1024 rows beside the counts, "FlyNN counts" none. Both have the defaults of `flwr
+run`: scaling by the columns, candidates that the parties choose from by their leave-one-out, and liars have a say in
+all of it. "cap" is as above. The Gram matrix has no groups, see docs/how_to/liars.md.
 
 Accuracy is that on the held-out samples of all parties. "left out" are honest parties in groups that "groups" left out,
 "let in" liars in groups that stayed, both of 30.
@@ -423,7 +423,7 @@ def main(arguments: list[str]) -> None:
         about(__doc__),
         "Means over data sets, splits and seeds:",
         markdown_table(lines),
-        f"With the Gram matrix and without, means over data sets, splits ({', '.join(plan.pair_splits)}) and "
+        f"With a Gram matrix and without, means over data sets, splits ({', '.join(plan.pair_splits)}) and "
         f"{len(plan.pair_seeds)} seeds:",
         markdown_table(paired),
         "Accuracy on the samples of the class that hiders hide:",
@@ -432,7 +432,7 @@ def main(arguments: list[str]) -> None:
         markdown_table(judged(rows)),
         "By data set and split:",
         markdown_table(table(shown, ("set", "split", "kind", "share"))),
-        "With the Gram matrix and without, by data set and split:",
+        "With a Gram matrix and without, by data set and split:",
         markdown_table(table(rows, ("set", "split", "kind", "share"), methods=PAIRED)),
         "![accuracy against the share of liars](liars.png)",
         "![accuracy with the Gram matrix and without](pairs.png)",

@@ -1,11 +1,11 @@
 """Cost of skewed parties: FlyNN beside FedAvg, FedProx and SCAFFOLD, from IID parties to those of one class each.
 
 "FlyNN committee" is the default of `flwr run .` (the best three of six hashes, chosen by the parties) with `align`,
-which parties use where their columns differ beyond chance, "FlyNN pairs" the same with the Gram matrix of 2048 rows, in seven
-more exchanges, and "FlyNN refined" the same with six rounds of refinement instead. In every cell where nobody aligns
-they must have the SHA-256 of the model of the pooled samples.
-"FlyNN" is a single hash: one round of exact counts, features as they are, sizes and read-out by default; the details
-show the SHA-256 of its counts and of those of the pooled samples.
+which parties use where their columns differ beyond chance, "FlyNN pairs" the same with a Gram matrix of 2048 rows, in
+two more exchanges, and "FlyNN refined" the same with six rounds of refinement instead. In every cell where nobody
+aligns they must have the SHA-256 of the model of the pooled samples. "FlyNN" is a single hash: one round of exact
+counts, features as they are, sizes and read-out by default; the details show the SHA-256 of its counts and of those of
+the pooled samples.
 
 Beside it softmax regression (LR) and a perceptron (MLP), trained with all parties in every round by Flower's own FedAvg
 and FedProx, by SCAFFOLD, by FedAvg with the last layer kept at each party (own heads, FedPer), and by FedAvg in a

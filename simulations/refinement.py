@@ -2,12 +2,11 @@
 
 Ten parties with Dirichlet 0.1 labels. FlyNN is that of `flwr run .` with ``refine-rounds``: its accuracy after each
 round is that of the model that a run of so many rounds ends with, and its bytes are all messages of a party so far, up
-and down, with those of handing the model out at the end. "FlyNN pairs" has the Gram matrix of 2048 rows in the place of such
-rounds. FedAvg trains softmax regression (LR) and a perceptron with one hidden layer of 64 (MLP) in float32 on the same
-parts. It gets what helps it: features standardised by the pooled samples, and the learning rate and epochs of a grid
-that are best on the very test samples after ten rounds; of its messages only the arrays count. Tested on the test split
-of a set that has one, else on a fifth of the samples, the same for all methods.
-"""
+and down, with those of handing the model out at the end. "FlyNN pairs" has a Gram matrix of 2048 rows in their place.
+FedAvg trains softmax regression (LR) and a perceptron with one hidden layer of 64 (MLP) in float32 on the same parts.
+It gets what helps it: features standardised by the pooled samples, and the learning rate and epochs of a grid that are
+best on the very test samples after ten rounds; of its messages only the arrays count. Tested on the test split of a
+set that has one, else on a fifth of the samples, the same for all methods."""
 
 from __future__ import annotations
 

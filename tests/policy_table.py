@@ -24,7 +24,6 @@ from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.gram import GramEvaluationRequest, GramRequest
 from flwr_flynn.federated.phases.histograms import HistogramsRequest
-from flwr_flynn.federated.phases.gram import GramRequest, GramEvaluationRequest
 from flwr_flynn.federated.phases.refinement import HeldOutRequest, RefinementRequest
 from flwr_flynn.federated.phases.secure_columns import BinsRequest, RangeRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
@@ -39,8 +38,6 @@ from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.gram import GramFit, GramMatrix
 from flwr_flynn.model.gram_scoring import GramScoring
 from flwr_flynn.model.model import ModelMember
-from flwr_flynn.model.gram_scoring import GramScoring
-from flwr_flynn.model.gram import GramFit, GramMatrix
 from flwr_flynn.model.refinement import start_weights
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts

@@ -291,8 +291,8 @@ class NodeConfig(Settings):
     )
     gram: bool = setting(
         False,
-        "the Gram matrix may leave the party in clear where a run asks for them by `gram`; they tell far more than counts. "
-        "In secure sums they leave without it",
+        "the Gram matrix, which tells far more than counts, may leave the party in clear where a run asks for it by "
+        "`gram`; in a secure sum it leaves without this consent",
     )
     max_epsilon: float = setting(
         0.0,

@@ -22,7 +22,7 @@ from flwr_flynn.app.data import datasets
 from flwr_flynn.federated.federation_file import Federation, summary
 from flwr_flynn.federated.forecast import forecast
 from flwr_flynn.federated.groups import GroupedCounts
-from flwr_flynn.federated.outcome import Refined, is_of_gram, gram_of, searched
+from flwr_flynn.federated.outcome import Refined, gram_of, is_of_gram, searched
 from flwr_flynn.federated.phases.histograms import Histograms
 from flwr_flynn.federated.phases.selection import Selection
 from flwr_flynn.federated.run import Run
@@ -35,7 +35,6 @@ from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.gram import learn_gram
 from flwr_flynn.model.model import ModelMember, counts_sha256
-from flwr_flynn.model.gram import learn_gram
 from flwr_flynn.model.selection import fit_members
 from flwr_flynn.model.weight_search import refine
 from flwr_flynn.privacy import Mechanism
@@ -47,7 +46,7 @@ EQUALITIES = {
     "histograms_equal": "  histograms of the columns equal",
     "selection_equal": "  selection equal",
     "refined_equal": "  refinement equal",
-    "gram_equal": "  the Gram matrix equal",
+    "gram_equal": "  Gram matrix equal",
 }
 """Comparisons with the pooled data, and their names in the table."""
 

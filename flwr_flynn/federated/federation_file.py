@@ -36,7 +36,6 @@ from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.gram_scoring import GramScoring
 from flwr_flynn.model.model import Model, ModelMember, counts_sha256
-from flwr_flynn.model.gram_scoring import GramScoring
 from flwr_flynn.model.refinement import Weights
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import mechanism_from_dict

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.layout import Sizes, largest_sum, n_entries
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.phases.gram import pair_fields
+from flwr_flynn.federated.phases.gram import gram_fields
 from flwr_flynn.federated.phases.refinement import refinement_fields
 from flwr_flynn.federated.phases.selection import leave_one_out_fields
 from flwr_flynn.federated.plan import phases_of
@@ -21,7 +21,6 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import N_DECAYS
 from flwr_flynn.model.column_moments import SUM_BITS
-from flwr_flynn.model.gram import LARGEST_PRODUCT
 from flwr_flynn.model.leave_one_out import TEMPERATURES
 from flwr_flynn.model.refinement import LEVELS
 
@@ -106,7 +105,7 @@ def _secure_entries(options: RunOptions, n_specs: int, n_counts: int, n_weights:
             [f"refinement {number}" for number in range(1, options.refine_rounds + 1)],
             refinement_fields([shape], [LEVELS] * n_classes, sizes),
         ),
-        "gram": pair_fields(options.gram, n_classes, sizes),
+        "gram": gram_fields(options.gram, n_classes, sizes),
         "gram evaluation": leave_one_out_fields([(len(TEMPERATURES), 1)], n_classes, sizes),
     }
     most = largest_sum(bound)

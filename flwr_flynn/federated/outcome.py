@@ -17,7 +17,6 @@ from flwr_flynn.model.candidates import suggest_decay
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.gram_scoring import GramScoring
 from flwr_flynn.model.model import Model, ModelMember
-from flwr_flynn.model.gram_scoring import GramScoring
 from flwr_flynn.model.refinement import Weights
 from flwr_flynn.model.scoring import ScoringRule, given_scoring
 from flwr_flynn.model.weight_search import Search
@@ -87,7 +86,7 @@ def is_of_gram(name: str) -> bool:
 
 
 def gram_of(state: RunState, options: RunOptions) -> GramScoring | None:
-    """Scores of the model from the Gram matrix, if there are any: of this run, or of the saved one whose counts it has."""
+    """Scores from the Gram matrix, if there are any: of this run, or of the saved one whose counts it has."""
     trial, saved = state.results.get("gram evaluation"), options.federation
     if trial is not None:
         found: GramScoring | None = trial.scoring

@@ -33,7 +33,6 @@ from flwr_flynn.federated.phases import (
     evaluation,
     gram,
     histograms,
-    gram,
     refinement,
     secure_columns,
     selection,

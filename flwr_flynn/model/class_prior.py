@@ -57,9 +57,9 @@ def own_prior(
     Each of the samples, (n, d), with class indices, (n,), is classified by the model without it, with and without the
     frequencies of the others; `is_better` compares the two. Where they cannot be in the counts of the model, as of a
     party that joins later or was taken out, the model is without them as it is. Of many samples about `N_LEFT_OUT` are
-    left out in turn, chosen by their content. None for fewer than two samples, and for noisy counts. From the Gram matrix
-    a sample is taken out as by `GramScoring.left_out`, unless they are without the party (`in_gram` False). Where
-    the model is refined the counts decide, as the weights know every sample.
+    left out in turn, chosen by their content. None for fewer than two samples, and for noisy counts. A sample is taken
+    out of the Gram matrix as by `GramScoring.left_out`, unless the party is not in it (`in_gram` False). Where the
+    model is refined the counts decide, as the weights know every sample.
     """
     n_per_class = np.bincount(y, minlength=len(model.classes))
     if len(y) < 2 or any(member.counts.noise for member in model.members):

@@ -26,8 +26,6 @@ from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.gram import gram_specs, learn_gram
 from flwr_flynn.model.gram_scoring import LEAST_ROWS, MOST_ROWS
 from flwr_flynn.model.model import Model, ModelMember, ScoringRule, class_codes
-from flwr_flynn.model.gram_scoring import LEAST_ROWS, MOST_ROWS
-from flwr_flynn.model.gram import learn_gram, gram_specs
 from flwr_flynn.model.prediction import PredictionMixin
 from flwr_flynn.model.scoring import RULES, suggest_temperature
 from flwr_flynn.model.selection import fit_members

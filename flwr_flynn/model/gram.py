@@ -30,8 +30,6 @@ from sklearn.utils import gen_batches
 from flwr_flynn.errors import CountsError
 from flwr_flynn.hashing.graded import LEVELS
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.leave_one_out import LOSS_UNIT, MAX_LOSS, TEMPERATURES, LeaveOneOutTables
-from flwr_flynn.model.metrics import mean_recall
 from flwr_flynn.model.gram_scoring import (
     BATCH,
     LARGEST_LEVERAGE,

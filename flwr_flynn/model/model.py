@@ -209,8 +209,8 @@ class Model:
         """Scores of samples, (n, L) float64: the class with the highest wins, the first among equals.
 
         Of a model with one member those of `class_scores`. Of several the sum of their calibrated log probabilities,
-        each times the member's weight. Of a refined model log odds, see `refined_scores`. With the Gram matrix the mean of
-        the log probabilities of both sides, by their weights. In all of these a class without samples is below the
+        each times the member's weight. Of a refined model log odds, see `refined_scores`. With a Gram matrix the mean
+        of the log probabilities of both sides, by their weights. In all of these a class without samples is below the
         others. With a prior those of `posterior`.
         """
         scores = self.shared_scores(X, n_jobs)

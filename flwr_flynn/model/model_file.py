@@ -45,7 +45,6 @@ from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.gram_scoring import GramScoring, checked_gram_specs
 from flwr_flynn.model.model import Model, ModelMember, ScoringRule
 from flwr_flynn.model.noise_record import Release
-from flwr_flynn.model.gram_scoring import GramScoring, checked_gram_specs
 
 _FORMAT = 10
 _HEADER = {"format", "classes", "feature_names", "guarantee", "refined", "aligned", "members", "gram"}

@@ -427,7 +427,7 @@ def test_the_table_shows_the_refinement(tmp_path: Path) -> None:
     assert "refinement none: no party with samples replied" in shown(accuracies=[], accuracy_before=None)
 
 
-def test_the_table_shows_the_the_gram_matrix(tmp_path: Path) -> None:
+def test_the_table_shows_the_gram_matrix(tmp_path: Path) -> None:
     pairs = {"rows": 64, "accuracy": 0.875, "share": 0.625, "missing": {"gram evaluation": {"b": "no reply"}}}
 
     def shown(**changes: Any) -> set[str]:
@@ -436,9 +436,9 @@ def test_the_table_shows_the_the_gram_matrix(tmp_path: Path) -> None:
         return {" ".join(line.split()) for line in table.splitlines()}
 
     assert {
-        "the Gram matrix 64 rows, leave-one-out 0.8750, weight 0.62",
+        "Gram matrix 64 rows, leave-one-out 0.8750, weight 0.62",
         "gram evaluation: b no reply",
-        "the Gram matrix equal NO",
+        "Gram matrix equal NO",
     } <= shown()
     (row,) = [row for row in shown(accuracy=None, share=None) if row.startswith("the Gram matrix none")]
     assert "regression" in row
@@ -447,7 +447,7 @@ def test_the_table_shows_the_the_gram_matrix(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "given", [{}, {"decay": 0.5, "spec": HashSpec(4, 64, 2, 6, 0, signed=True)}], ids=["plan", "spec"]
 )
-def test_the_the_gram_matrix_are_compared_with_those_of_the_pooled_points(
+def test_the_gram_matrix_are_compared_with_those_of_the_pooled_points(
     given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     X, y = points(60)

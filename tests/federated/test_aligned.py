@@ -29,7 +29,7 @@ from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.derived_specs import derive_specs
-from flwr_flynn.model.gram import learn_gram, gram_specs
+from flwr_flynn.model.gram import gram_specs, learn_gram
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.model.selection import fit_members
 from flwr_flynn.model.weight_search import refine
@@ -147,7 +147,7 @@ def test_a_model_with_the_gram_matrix_is_that_of_the_aligned_samples() -> None:
     assert run.model.model_.aligned
 
 
-def test_where_the_samples_as_they_are_do_better_so_are_the_the_gram_matrix() -> None:
+def test_where_the_samples_as_they_are_do_better_so_are_the_gram_matrix() -> None:
     run = in_process(options_for(PLAN, align=True, gram=32), shares())
     expected = FlyNNClassifier(hash_dim=64, gram=32).fit(X[TRAINING], LABELS[TRAINING])
     assert run.model.model_.sha256() == expected.model_.sha256()

@@ -24,7 +24,6 @@ from flwr_flynn.model import model_file
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.gram import learn_gram
 from flwr_flynn.model.model import Model, ModelMember
-from flwr_flynn.model.gram import learn_gram
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from tests.fakes import CLASSES, HASHER, RUN, SPEC, counts_of, points

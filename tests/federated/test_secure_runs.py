@@ -24,7 +24,6 @@ from flwr_flynn.flower.logging import result_lines
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.gram import GramFit, GramMatrix, gram_specs
 from flwr_flynn.model.model import counts_sha256
-from flwr_flynn.model.gram import GramFit, GramMatrix, gram_specs
 from tests.federated.runs import AUTO, GRID, LABELS, SPLITS, X, in_process, options_for, shares
 from tests.federated.secure_runs import BOUND, Spoil, secretly
 from tests.own_phase_app.own_phase_app.histogram import HISTOGRAM
@@ -288,7 +287,7 @@ def test_the_gram_matrix_of_any_bound_are_those_in_clear(bound: int) -> None:
 
 
 @pytest.mark.parametrize("phase", ["gram", "gram evaluation"])
-def test_a_party_lost_in_the_the_gram_matrix_is_missing_from_that_exchange_alone(phase: str) -> None:
+def test_a_party_lost_in_the_gram_matrix_is_missing_from_that_exchange_alone(phase: str) -> None:
     parts = shares(n=5)
     run = secretly(options_for(GRID[0], decay=0.5, gram=16), parts, lost(phase, "1"))
     for name in ("gram", "gram evaluation"):

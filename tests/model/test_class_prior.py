@@ -24,7 +24,6 @@ from flwr_flynn.model.class_prior import is_better, log_frequencies, own_prior
 from flwr_flynn.model.gram import GramFit, GramMatrix
 from flwr_flynn.model.model import Model, ModelMember, ScoringRule
 from flwr_flynn.model.model_file import digest_of
-from flwr_flynn.model.gram import GramFit, GramMatrix
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from tests.memory import traced
@@ -152,7 +151,7 @@ def test_the_gram_matrix_take_part_in_the_decision_as_if_without_each_sample(n_m
     assert_allclose(np.array(found), np.array(sorted(expected)), atol=1e-9)
 
 
-def test_a_party_that_is_not_in_the_the_gram_matrix_is_tried_as_it_is():
+def test_a_party_that_is_not_in_the_gram_matrix_is_tried_as_it_is():
     specs = (HashSpec(3, 16, 2, 4, seed=7, signed=True),)
     sums = GramMatrix.from_data(specs, X[:40], CODES[:40], 4)
     fit = GramFit.of(sums)

@@ -21,7 +21,6 @@ from flwr_flynn.model.alignment import Alignment
 from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.gram import learn_gram
 from flwr_flynn.model.model import Model
-from flwr_flynn.model.gram import learn_gram
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from tests.memory import traced

@@ -24,12 +24,11 @@ from flwr_flynn.federated.model_codec import (
     check_room_for_weights,
     gram_entries,
     packed_weights,
-    gram_entries,
     scorings_of,
     scorings_text,
     unpacked_weights,
 )
-from flwr_flynn.federated.outcome import classifier_of, members_of, members_run, gram_of, refined_of
+from flwr_flynn.federated.outcome import classifier_of, gram_of, members_of, members_run, refined_of
 from flwr_flynn.federated.phase import SAMPLE, Context, Phase, RunState
 from flwr_flynn.federated.protocol import (
     EVALUATE,
@@ -56,7 +55,6 @@ from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.gram_scoring import GramScoring
 from flwr_flynn.model.metrics import summary
 from flwr_flynn.model.model import ModelMember
-from flwr_flynn.model.gram_scoring import GramScoring
 from flwr_flynn.model.refinement import Weights
 from flwr_flynn.model.scoring import ScoringRule
 

@@ -32,7 +32,7 @@ from flwr_flynn.federated.request import RunRequest, register
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import Tables
 from flwr_flynn.hashing.graded import LEVELS
-from flwr_flynn.model.leave_one_out import TEMPERATURES, LeaveOneOutTables
+from flwr_flynn.model.gram import LARGEST_PRODUCT, GramFit, GramMatrix, gram_specs, memory_of_gram
 from flwr_flynn.model.gram_scoring import (
     LARGEST_BIAS,
     LARGEST_LEVERAGE,
@@ -40,7 +40,7 @@ from flwr_flynn.model.gram_scoring import (
     GramScoring,
     checked_gram_specs,
 )
-from flwr_flynn.model.gram import LARGEST_PRODUCT, GramFit, GramMatrix, memory_of_gram, gram_specs
+from flwr_flynn.model.leave_one_out import TEMPERATURES, LeaveOneOutTables
 from flwr_flynn.model.subsample import N_LEFT_OUT, batches_of_kept
 
 _CAPACITY = (2**63 - 1) // LARGEST_PRODUCT  # samples whose sums are int64
@@ -79,7 +79,7 @@ class GramRequest(RunRequest[GramMatrix]):
         return _CAPACITY
 
     def fields(self, sizes: Sizes) -> list[Field]:
-        return pair_fields(self.n_rows, self.run.n_classes, sizes)
+        return gram_fields(self.n_rows, self.run.n_classes, sizes)
 
     def parts(self, statistic: GramMatrix) -> list[Array]:
         return [statistic.n_per_class, statistic.products[None], statistic.sums]
@@ -93,7 +93,7 @@ class GramRequest(RunRequest[GramMatrix]):
             raise PayloadError("Gram matrix", "the party's samples of each class as counted", "other numbers")
 
 
-def pair_fields(n_rows: int, n_classes: int, sizes: Sizes) -> list[Field]:
+def gram_fields(n_rows: int, n_classes: int, sizes: Sizes) -> list[Field]:
     """Samples of each class, the upper triangle of the products row by row, and the sums of the rows by class."""
     return [
         Field("class sizes", (n_classes,), sizes.per_class, PLAIN),

@@ -25,7 +25,7 @@ from flwr_flynn.federated.party import Party, PartyOptions
 from flwr_flynn.federated.phases.counts import phase_for
 from flwr_flynn.federated.phases.evaluation import EVALUATION as DISTRIBUTION
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
-from flwr_flynn.federated.phases.gram import GRAM_EVALUATION, PAIRS, GramRequest, GramEvaluationRequest
+from flwr_flynn.federated.phases.gram import GRAM_EVALUATION, PAIRS, GramEvaluationRequest, GramRequest
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Config, Reply
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run import Run
@@ -35,8 +35,6 @@ from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.gram import GramFit, GramMatrix, gram_specs, learn_gram, memory_of_gram
 from flwr_flynn.model.gram_scoring import LARGEST_BIAS, LARGEST_LEVERAGE, LARGEST_WEIGHT, GramScoring
 from flwr_flynn.model.leave_one_out import TEMPERATURES
-from flwr_flynn.model.gram_scoring import LARGEST_BIAS, LARGEST_LEVERAGE, LARGEST_WEIGHT, GramScoring
-from flwr_flynn.model.gram import GramFit, GramMatrix, learn_gram, memory_of_gram, gram_specs
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts
 from flwr_flynn.privacy.ledger import Budget, Policy
@@ -722,7 +720,7 @@ def test_a_saved_model_with_the_gram_matrix_is_handed_out_as_it_is(tmp_path: Pat
 
 
 @pytest.mark.parametrize("rows", [0, ROWS])
-def test_whoever_joins_or_leaves_ends_the_the_gram_matrix_or_has_them_anew(rows: int) -> None:
+def test_whoever_joins_or_leaves_ends_the_gram_matrix_or_has_them_anew(rows: int) -> None:
     def go(before: Federation, purpose: str, leaver: str = "") -> Run:
         made = options(before.run_spec.specs, federation=before, purpose=purpose, gram=rows, decay=0.5)
         parties = {
