@@ -54,7 +54,7 @@ SECURE, SHARE = (RunSpec(SPEC, CLASSES, Secure(_BOUND, each)) for each in (None,
 _COUNTS, _READOUT = ClassCounts.from_data(EXACT.hasher, _X, _CODES, 3), ScoringRule("balanced", 0.5, 1.0)
 _MEMBER, _WEIGHTS = ModelMember(SPEC, _COUNTS, _READOUT, 1.0), start_weights([_COUNTS])
 _FIT = GramFit.of(GramMatrix.from_data([SPEC], _X, _CODES, 3))
-_PAIRS = GramScoring([SPEC], _FIT.weights, _FIT.bias, 1.0, 0.5)
+_GRAM = GramScoring([SPEC], _FIT.weights[0], _FIT.bias[0], 1.0, 0.5)
 
 _COLUMNS, _HISTOGRAMS = ColumnsRequest(4, CLASSES, True), HistogramsRequest(np.zeros(4), CLASSES)
 

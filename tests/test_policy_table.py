@@ -16,9 +16,9 @@ pytest.importorskip("opendp")
 pytest.importorskip("dp_accounting")
 
 REFINEMENT = {"held-out", "refinement", "refinement, later"}
-PAIRS = {"gram", "gram evaluation"}
+GRAM = {"gram", "gram evaluation"}
 SUMS = {f"secure {name}" for name in ("range", "columns", "bins", "histograms", "candidates", "held-out", "refinement")}
-SUMS |= {f"secure {name}" for name in PAIRS}
+SUMS |= {f"secure {name}" for name in GRAM}
 OPEN = {"columns", "histograms", "exact", "secure exact", "candidates", "evaluation", "model"} | REFINEMENT | SUMS
 PRIVATE = {"noisy", "model"}  # the model comes to the party; what it answers to that tells nothing of its records
 
@@ -32,7 +32,7 @@ DEPLOYED = {
     "memory-limit": OPEN,
     "min-examples": OPEN,
     "class-prior": OPEN,
-    "gram": OPEN | PAIRS,
+    "gram": OPEN | GRAM,
     "secure": {"secure exact", "model"} | SUMS,
     "leave": {"leave exact", "leave secure exact", "model"},
     "policy": PRIVATE,
@@ -56,7 +56,7 @@ DEPLOYED = {
     "policy, response-seconds": PRIVATE,
     "policy, secure, leave": {"model"},
 }
-SIMULATED = {"nothing": OPEN | PAIRS}
+SIMULATED = {"nothing": OPEN | GRAM}
 """What is not listed answers nothing, not even to a model."""
 
 

@@ -162,7 +162,7 @@ def _gram(run: Run) -> dict[str, Any] | None:
         return None
     scoring = gram_of(run.state, run.options)
     return {
-        "rows": len(found["gram"].fit.weights),
+        "rows": found["gram"].fit.weights.shape[1],
         "accuracy": None if scoring is None else scoring.accuracy,
         "share": None if scoring is None else scoring.share,
         "missing": {name: each.missing for name, each in found.items() if each.missing},

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.layout import Sizes, largest_sum, n_entries
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.phases.gram import gram_fields
+from flwr_flynn.federated.phases.gram import evaluation_fields, gram_fields
 from flwr_flynn.federated.phases.refinement import refinement_fields
 from flwr_flynn.federated.phases.selection import leave_one_out_fields
 from flwr_flynn.federated.plan import phases_of
@@ -21,8 +21,10 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import N_DECAYS
 from flwr_flynn.model.column_moments import SUM_BITS
+from flwr_flynn.model.gram import GRAM_TEMPERATURES
 from flwr_flynn.model.leave_one_out import TEMPERATURES
 from flwr_flynn.model.refinement import LEVELS
+from flwr_flynn.model.ridge import MOST_DIRECTIONS, MOST_STRENGTHS
 
 _TABLE_ENTRY = 4  # bytes of a log-loss
 _SUM = 5  # bytes of a sum of a column
@@ -78,10 +80,9 @@ def forecast(options: RunOptions, n_parties: int) -> dict[str, Bytes] | None:
         found[f"refinement {number}"] = (_RESIDUALS * n_sums, announced + _WEIGHT * n_weights)
     n_rows, product = options.gram, _PRODUCT + math.log2(share + 1) / 8
     found["gram"] = (product * n_rows * (n_rows + 1) / 2 + 2 * n_classes * n_rows, announced)
-    found["gram evaluation"] = (
-        _TABLE_ENTRY * len(TEMPERATURES) * n_classes,
-        announced + _GRAM_WEIGHT * n_classes * n_rows,
-    )
+    n_results = MOST_STRENGTHS * len(GRAM_TEMPERATURES) * n_classes
+    regressions = n_rows * (_GRAM_WEIGHT * MOST_STRENGTHS * n_classes + MOST_DIRECTIONS + 2)
+    found["gram evaluation"] = (2 * _TABLE_ENTRY * n_results, announced + regressions)
     if n_rows:
         up, down = found["evaluation"]
         found["evaluation"] = up, down + _GRAM_WEIGHT * n_classes * n_rows
@@ -106,7 +107,7 @@ def _secure_entries(options: RunOptions, n_specs: int, n_counts: int, n_weights:
             refinement_fields([shape], [LEVELS] * n_classes, sizes),
         ),
         "gram": gram_fields(options.gram, n_classes, sizes),
-        "gram evaluation": leave_one_out_fields([(len(TEMPERATURES), 1)], n_classes, sizes),
+        "gram evaluation": evaluation_fields(MOST_STRENGTHS, n_classes, sizes),
     }
     most = largest_sum(bound)
     return {

@@ -66,11 +66,11 @@ def gram_entries(run: RunSpec, gram: GramScoring | None) -> dict[str, Scalar]:
 
 def announced_gram(config: Config, run: RunSpec, arrays: Sequence[codec.Array], party: SampleAccess) -> GramScoring:
     """Scores from the Gram matrix in a message that may come from anybody, with their weights as the one array."""
-    values = config.json("gram", 80 * (run.n_classes + 1) + 200)
-    expected = "biases, temperature, share, accuracy and leverages"
+    values = config.json("gram", 30 * run.n_classes + 200)
+    expected = "biases, temperature, share, accuracy and leverage"
     if not isinstance(values, list) or len(values) != 5 or not isinstance(values[0], list):
         raise PayloadError(key("gram"), expected, type(values).__name__)
-    bias, temperature, share, accuracy, leverages = values
+    bias, *figures = values
     if not all(type(each) is int and abs(each) <= LARGEST_BIAS for each in bias) or len(bias) != run.n_classes:
         raise PayloadError(key("gram"), f"{run.n_classes} biases up to {LARGEST_BIAS}", f"{len(bias)}, or larger ones")
     try:
@@ -81,11 +81,9 @@ def announced_gram(config: Config, run: RunSpec, arrays: Sequence[codec.Array], 
         check_fingerprints(config, "gram_fingerprints", [flynn_hash(spec) for spec in specs])
         check_packed(arrays, 1, "weights", "one packed array of the Gram matrix")
         weights = unpack_signed(arrays[0], (n_rows, run.n_classes), GRAM_WEIGHT).astype(np.int32)
-        if not isinstance(leverages, list) or any(
-            type(each) not in (int, float) for each in (temperature, share, accuracy, *leverages)
-        ):
+        if any(type(each) not in (int, float) for each in figures):
             raise PayloadError(key("gram"), expected, "other types")
-        return GramScoring(specs, weights, np.array(bias, np.int64), temperature, share, accuracy, leverages)
+        return GramScoring(specs, weights, np.array(bias, np.int64), *figures)
     except (DataError, SpecError) as error:
         if isinstance(error, PayloadError):
             raise

@@ -87,9 +87,9 @@ def is_of_gram(name: str) -> bool:
 
 def gram_of(state: RunState, options: RunOptions) -> GramScoring | None:
     """Scores from the Gram matrix, if there are any: of this run, or of the saved one whose counts it has."""
-    trial, saved = state.results.get("gram evaluation"), options.federation
-    if trial is not None:
-        found: GramScoring | None = trial.scoring
+    result, saved = state.results.get("gram evaluation"), options.federation
+    if result is not None:
+        found: GramScoring | None = result.scoring
         return found
     return saved.gram if saved is not None and state.results["counts"] is saved.totals else None
 

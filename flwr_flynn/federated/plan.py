@@ -72,7 +72,7 @@ def _entries(options: RunOptions) -> list[tuple[Phase, bool]]:
         (counts.phase_for(options), True),
         (selection.SELECTION, options.selects and not _is_selected(options)),
         *((phase, options.refine_rounds > 0) for phase in refinement.refinements(options.refine_rounds)),
-        *((phase, options.gram > 0) for phase in (gram.PAIRS, gram.GRAM_EVALUATION)),
+        *((phase, options.gram > 0) for phase in (gram.GRAM, gram.GRAM_EVALUATION)),
     ]
     if is_secure:  # SecAgg+ is a protocol of the train channel
         before = [(replace(phase, channel=TRAIN, collect=collect_secure), is_in) for phase, is_in in before]

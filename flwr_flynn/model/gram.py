@@ -1,26 +1,25 @@
-"""The Gram matrix: what the responses of the rows say together, learned from sums in a few more exchanges.
+"""Gram matrix of graded responses: second-order statistics that add, and the ridge regression that follows from them.
 
-Counts look at one bit at a time. The Gram matrix are the sums, over samples, of the products of the graded responses of every
-two rows of a hash (`hashing.graded`), with the sums of the responses by class: a few million integers that add exactly,
-as counts do, so they are those of the pooled samples however these are split. Ridge regression of the classes on the
-responses follows from them (`model.ridge`), and its scores become part of the model (`model.gram_scoring`).
+Counts look at one bit at a time. A Gram matrix has the sums, over samples, of the products of the graded responses of
+every two rows (`hashing.graded`), with the sums of the responses by class: a few million integers that add exactly, as
+counts do, so they are those of the pooled samples however these are split. Ridge regression of the classes on the
+responses follows from them (`model.ridge`), and its scores become part of the model (`model.gram_scoring`). Of neural
+features this is known as analytic federated learning (He et al. 2025).
 
 The hashes are those of two of the model's candidates, with half of the rows each and a quarter of these as winners: the
 first with rank codes, and the first with scaled columns and neither codes nor waves; or the first of all, where none of
 these is there.
 
-Samples give the leave-one-out accuracy of the scores, which decides on their weight, and the temperature. The only
-sample of its class is never right, as by the counts. The leverage of a sample is that of the mean of its class, which
-follows from the sums, and that of its distance from the mean. Of the latter only the mean over all samples is known.
-Each class of n_k samples gets the same, less a share of 1 / n_k**2: none for a single sample, which is the mean.
+Leave-one-out by the samples' own leverages decides on the ridge strength, the temperature, and the weight beside the
+members. All classes count alike. A sample that is alone in its class, or whose leverage is above .9, counts as wrong.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,25 +38,34 @@ from flwr_flynn.model.gram_scoring import (
     Table,
     logs_of_shares,
     responses,
-    scored,
     share_of,
 )
-from flwr_flynn.model.leave_one_out import LOSS_UNIT, MAX_LOSS, TEMPERATURES, LeaveOneOutTables
+from flwr_flynn.model.leave_one_out import LOSS_UNIT, MAX_LOSS, TEMPERATURES
 from flwr_flynn.model.metrics import mean_recall
 from flwr_flynn.model.portable import exp, log
-from flwr_flynn.model.ridge import solve
+from flwr_flynn.model.ridge import MOST_DIRECTIONS, MOST_STRENGTHS, solve
 from flwr_flynn.model.scoring import Scores
 from flwr_flynn.model.subsample import N_LEFT_OUT, kept
 
 LARGEST_PRODUCT = LEVELS**2
 """Largest product of two responses of a sample."""
 
-_LEVERAGES = 2**10  # leverages are multiples of its inverse
+GRAM_TEMPERATURES = tuple(each for each in TEMPERATURES if each <= 1.0)
+"""Temperatures that leave-one-out chooses from: scores are about 1 for the class of a sample and 0 for the others."""
+
+DIRECTION_UNIT = 2.0**-11
+"""Entry of a direction of the integer 1."""
+
+MEAN_UNIT = 2.0**-8
+"""Mean response of the integer 1."""
+
+_SCORED = 2**8  # samples that are scored at a time
+_MOST_LEVERAGE = 0.9  # beyond, a sample counts as wrong
 _NEVER = -(2**40)  # bias of a class without samples
 
 
 def gram_specs(specs: Sequence[HashSpec], n_rows: int) -> tuple[HashSpec, ...]:
-    """The hashes of the Gram matrix of so many rows, one or two, from the candidates of a model."""
+    """The hashes of a Gram matrix of so many rows, one or two, from the candidates of a model."""
     coded = next((spec for spec in specs if spec.coding), None)
     scaled = next((spec for spec in specs if spec.scale is not None and not spec.n_waves), None)
     bases = [spec for spec in (coded, scaled) if spec is not None] or [specs[0]]
@@ -68,7 +76,7 @@ def gram_specs(specs: Sequence[HashSpec], n_rows: int) -> tuple[HashSpec, ...]:
 class GramMatrix:
     """Sums of the products of responses of every two rows, of responses by class, (L, m), and of samples, (L,).
 
-    All int64. `products` is the upper triangle of an (m, m) matrix, row by row, (m (m + 1) / 2,). The sums of disjoint
+    All int64. `products` is the upper triangle of an (m, m) matrix, row by row, (m (m + 1) / 2,). Those of disjoint
     sets of samples add.
     """
 
@@ -96,7 +104,7 @@ class GramMatrix:
         n_rows = sum(spec.hash_dim for spec in specs)
         total, products = cls.zeros(n_rows, n_classes), np.zeros((n_rows, n_rows), np.int64)
         for rows in gen_batches(len(y), BATCH) if len(y) else ():
-            # Whole numbers below 2**24, whatever the order in which BLAS adds them: float32 holds each exactly.
+            # Integers below 2**24, whatever the order in which BLAS adds them: float32 holds each exactly.
             z = responses(specs, X[rows], n_jobs).astype(np.float32)
             is_of_class = (y[rows] == np.arange(n_classes)[:, None]).astype(np.float32)
             products += (z.T @ z).astype(np.int64)
@@ -120,9 +128,15 @@ class GramMatrix:
         return self.products, self.sums, self.n_per_class
 
     def __add__(self, other: GramMatrix) -> GramMatrix:
+        return self._combine(other, np.add)
+
+    def __sub__(self, other: GramMatrix) -> GramMatrix:
+        return self._combine(other, np.subtract)
+
+    def _combine(self, other: GramMatrix, operation: Any) -> GramMatrix:
         if self.sums.shape != other.sums.shape:
             raise CountsError("Gram matrix", f"shape {self.sums.shape} on both sides", other.sums.shape)
-        return GramMatrix(*map(np.add, self._parts, other._parts))
+        return GramMatrix(*map(operation, self._parts, other._parts))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, GramMatrix):
@@ -132,80 +146,133 @@ class GramMatrix:
     __hash__ = None  # type: ignore[assignment]
 
 
+class LeverageModel(NamedTuple):
+    """The leverage of a sample at S ridge strengths, from its responses, see `model.ridge`."""
+
+    directions: npt.NDArray[np.int32]  # (m, r), in units of `DIRECTION_UNIT`
+    mean: npt.NDArray[np.int32]  # (m,) mean responses of all samples, in units of `MEAN_UNIT`
+    values: Scores  # (r,) sums of the squares of all samples' coordinates on the directions
+    outside: float  # sum of the squares of all samples' distances from the directions
+    strengths: Scores  # (S,)
+    rest: Scores  # (S,) leverage for each unit of squared distance from the directions
+
+    def of(self, z: Scores, n_samples: int) -> Scores:
+        """Leverages of responses, (b, m), of some of so many samples: (b, S), from 1 / n."""
+        # Integers below 2**53 until they are scaled: exact in any order of the sums.
+        offset = self.mean @ self.directions.astype(np.float64)
+        coordinates = (z @ self.directions.astype(np.float64) - offset * MEAN_UNIT) * DIRECTION_UNIT
+        distances = ((z / MEAN_UNIT - self.mean) ** 2).sum(axis=1) * MEAN_UNIT**2
+        found = np.empty((len(z), len(self.strengths)))
+        _add_up(coordinates * coordinates, distances, self.values, self.strengths, self.rest, 1.0 / n_samples, found)
+        return found
+
+    def mean_at(self, at: int, n_samples: int) -> float:
+        """Mean leverage of all samples at one of the strengths."""
+        along = math.fsum((self.values / (self.values + self.strengths[at])).tolist())
+        return min((1.0 + along + self.outside * float(self.rest[at])) / n_samples, LARGEST_LEVERAGE)
+
+
 @dataclass(frozen=True, eq=False)
 class GramFit:
-    """Ridge regression of the classes: weights, (m, L) int32, and of each class bias, samples and mean leverage, (L,).
+    """Ridge regression of the classes at S strengths: weights, (S, m, L) int32, biases, (S, L) int64, leverages.
 
-    Biases and samples are int64, leverages float64.
+    `n_per_class`, (L,) int64, are the samples in the sums.
     """
 
     weights: npt.NDArray[np.int32]
     bias: Table
     n_per_class: Table
-    leverages: Scores
+    leverage: LeverageModel
 
     @classmethod
-    def of(cls, sums: GramMatrix) -> GramFit:
-        """The regression that the sums lead to; the same on every machine."""
-        sizes = sums.n_per_class.tolist()
-        n, by_class = max(sum(sizes), 1), sums.sums.astype(np.float64)
-        totals = sums.sums.sum(axis=0)
+    def of(cls, matrix: GramMatrix) -> GramFit:
+        """The regression that a Gram matrix leads to; the same on every machine."""
+        sizes = matrix.n_per_class.tolist()
+        n, by_class = max(sum(sizes), 1), matrix.sums.astype(np.float64)
+        totals = matrix.sums.sum(axis=0)
         mean = totals / n
-        products = sums.square - mean[:, None] * totals
-        moments = np.ascontiguousarray((by_class - sums.n_per_class[:, None] * mean).T)
-        variance = n - math.fsum(size * size for size in sizes) / n
-        weights, leverage = solve(products, moments, variance, n)
-        rounded = np.clip(np.rint(weights / UNIT), -LARGEST_WEIGHT, LARGEST_WEIGHT).astype(np.int64)
-        reached = (totals.astype(object) @ rounded.astype(object)).tolist()  # Python integers: beyond int64
-        bias = [(round(1 / UNIT) * size - total) // n for size, total in zip(sizes, reached, strict=True)]
-        leverages = _leverages(weights, by_class, mean, sizes, leverage)
-        return cls(rounded.astype(np.int32), np.array(bias, np.int64), sums.n_per_class, leverages)
+        moments = np.ascontiguousarray((by_class - matrix.n_per_class[:, None] * mean).T)
+        found = solve(matrix.square - mean[:, None] * totals, moments, n)
+        rounded = np.clip(np.rint(found.weights / UNIT), -LARGEST_WEIGHT, LARGEST_WEIGHT).astype(np.int64)
+        bias = []
+        for each in rounded:
+            reached = (totals.astype(object) @ each.astype(object)).tolist()  # Python integers: beyond int64
+            bias.append([(round(1 / UNIT) * size - total) // n for size, total in zip(sizes, reached, strict=True)])
+        leverage = LeverageModel(
+            np.rint(found.directions.T / DIRECTION_UNIT).astype(np.int32),
+            np.rint(mean / MEAN_UNIT).astype(np.int32),
+            found.values,
+            found.outside,
+            found.strengths,
+            found.rest,
+        )
+        return cls(rounded.astype(np.int32), np.array(bias, np.int64), matrix.n_per_class, leverage)
+
+    @property
+    def n_strengths(self) -> int:
+        """Number of ridge strengths."""
+        return len(self.weights)
 
     @property
     def log_shares(self) -> Scores:
         """Logarithms of the shares of the classes, (L,) float64; infinity for a class without samples."""
         return logs_of_shares(self.n_per_class)
 
+    def scored(
+        self, specs: Sequence[HashSpec], X: Any, n_jobs: int | None = None
+    ) -> Iterator[tuple[slice, Scores, Scores]]:
+        """Batches of samples with their scores, (b, S, L), and leverages, (b, S)."""
+        n_strengths, m, n_classes = self.weights.shape
+        weights = self.weights.transpose(1, 0, 2).reshape(m, -1).astype(np.float64)
+        n_samples = max(int(self.n_per_class.sum()), 1)
+        for rows in gen_batches(X.shape[0], _SCORED) if X.shape[0] else ():
+            z = responses(specs, X[rows], n_jobs).astype(np.float64)
+            scores = ((z @ weights).reshape(-1, n_strengths, n_classes) + self.bias) * UNIT
+            yield rows, scores, self.leverage.of(z, n_samples)
+
     def tables(
         self, specs: Sequence[HashSpec], X: Any, y: npt.NDArray[np.int64], n_jobs: int | None = None
-    ) -> LeaveOneOutTables:
-        """Tables of about leave-one-out for samples, (n, d), with class indices, (n,), at each of `TEMPERATURES`.
+    ) -> tuple[Table, Table]:
+        """Leave-one-out results of samples, (n, d), with class indices, (n,), at each strength and temperature.
 
-        `correct` is (T, L), `log_losses` (1, T).
+        Returns
+        -------
+        tuple of (S, T, L) int64 arrays
+            Samples of each class that are classified correctly, and their summed log-losses in units of `LOSS_UNIT`.
         """
-        temperatures, n_classes = np.array(TEMPERATURES), len(self.n_per_class)
-        correct, losses = np.zeros((len(temperatures), n_classes), np.int64), np.zeros(len(temperatures), np.int64)
+        temperatures = np.array(GRAM_TEMPERATURES)
+        correct, losses = np.zeros((2, self.n_strengths, len(temperatures), len(self.n_per_class)), np.int64)
         log_shares = self.log_shares
-        for rows, scores in scored(specs, self.weights, self.bias, X, n_jobs):
-            own = self.leverages[y[rows]]
-            scores[np.arange(len(scores)), y[rows]] -= own
-            scores /= 1.0 - own[:, None]
-            _add_trials(scores, y[rows], temperatures, log_shares, self.n_per_class == 1, correct, losses)
-        return LeaveOneOutTables(correct, losses[None])
+        for rows, scores, leverages in self.scored(specs, X, n_jobs):
+            alone = self.n_per_class[y[rows]] == 1
+            _add_left_out(scores, leverages, y[rows], alone, temperatures, log_shares, correct, losses)
+        return correct, losses
 
     def scoring(
         self,
         specs: Sequence[HashSpec],
         n_per_class: npt.NDArray[np.int64],
-        tables: LeaveOneOutTables,
+        correct: Table,
+        losses: Table,
         accuracy: float | None,
     ) -> GramScoring | None:
         """The regression as part of a model, by the summed tables of samples, (L,) of each class.
 
-        None without samples, and where all weights are 0.
-
-        `accuracy` is the leave-one-out balanced accuracy of the model's best member; without it both sides weigh the
-        same.
+        None without samples, and where all weights are 0. `accuracy` is the leave-one-out balanced accuracy of the
+        model's best member; without it both sides weigh the same.
         """
-        if not (n_per_class.any() and self.weights.any()):
+        filled = np.flatnonzero(n_per_class)
+        if not (len(filled) and self.weights.any()):
             return None
-        best = int(np.argmin(tables.log_losses[0]))
-        temperature, own = TEMPERATURES[best], mean_recall(tables.correct[best], n_per_class)
+        means = losses[:, :, filled] / n_per_class[filled]
+        mean_losses = [[math.fsum(row) for row in table] for table in means.tolist()]
+        at, best = min(np.ndindex(correct.shape[:2]), key=lambda index: mean_losses[index[0]][index[1]])
+        own, temperature = mean_recall(correct[at, best], n_per_class), GRAM_TEMPERATURES[best]
         logs = [each if each < np.inf else 0.0 for each in self.log_shares.tolist()]
-        bias = self.bias - np.array([round(temperature * each / UNIT) for each in logs], np.int64)
+        bias = self.bias[at] - np.array([round(temperature * each / UNIT) for each in logs], np.int64)
         bias[self.n_per_class == 0] = _NEVER
-        share = share_of(own, accuracy)
-        return GramScoring(tuple(specs), self.weights, bias, temperature, share, own, self.leverages)
+        share, leverage = share_of(own, accuracy), self.leverage.mean_at(at, int(self.n_per_class.sum()))
+        return GramScoring(tuple(specs), self.weights[at], bias, temperature, share, own, leverage)
 
 
 def learn_gram(
@@ -220,52 +287,56 @@ def learn_gram(
 
     Equal to what parties with these samples learn, by construction. None without samples that may judge it.
     """
-    sums = GramMatrix.from_data(specs, X, y, n_classes, n_jobs)
-    fit, left_out = GramFit.of(sums), kept(X, y, sums.n_per_class, N_LEFT_OUT)
+    matrix = GramMatrix.from_data(specs, X, y, n_classes, n_jobs)
+    fit, left_out = GramFit.of(matrix), kept(X, y, matrix.n_per_class, N_LEFT_OUT)
     tables = fit.tables(specs, X[left_out], y[left_out], n_jobs)
-    return fit.scoring(specs, np.bincount(y[left_out], minlength=n_classes), tables, accuracy)
-
-
-def _leverages(weights: Scores, by_class: Scores, mean: Scores, sizes: Sequence[int], leverage: float) -> Scores:
-    """Mean leverage of each class, (L,), from the weights, (m, L), and the mean of all; see the module."""
-    means = [  # of the mean of each class: its distance from that of all, times weights that grew from that distance
-        math.fsum(weights[:, label] * (by_class[label] / size - mean)) / size if size else 0.0
-        for label, size in enumerate(sizes)
-    ]
-    between = math.fsum(size * each for size, each in zip(sizes, means, strict=True))
-    shares = [1.0 - 1.0 / size**2 if size else 0.0 for size in sizes]
-    spread = math.fsum(size * share for size, share in zip(sizes, shares, strict=True))
-    within = max(leverage * sum(sizes) - between, 0.0) / spread if spread else 0.0
-    found = [each + within * share for each, share in zip(means, shares, strict=True)]
-    return np.array([math.floor(min(max(each, 0.0), LARGEST_LEVERAGE) * _LEVERAGES) / _LEVERAGES for each in found])
+    return fit.scoring(specs, np.bincount(y[left_out], minlength=n_classes), *tables, accuracy)
 
 
 def memory_of_gram(n_rows: int, n_classes: int) -> int:
-    """Estimate the memory of the Gram matrix and what becomes of them, in bytes, samples not included."""
-    return 32 * n_rows**2 + 64 * n_rows * (n_classes + BATCH // 16) + 8 * BATCH * n_rows
+    """Estimate the memory of a Gram matrix and what becomes of it, in bytes, samples not included."""
+    columns = MOST_STRENGTHS * n_classes + 2 * MOST_DIRECTIONS
+    return 32 * n_rows**2 + n_rows * (8 * BATCH + 32 * columns) + 8 * _SCORED * (3 * n_rows + 2 * columns)
 
 
 @njit(nogil=True, cache=True)
-def _add_trials(scores, true, temperatures, log_shares, alone, correct, losses):  # type: ignore[no-untyped-def]
-    """Add each sample to those right, and its log-loss, at each temperature, all classes being equally frequent.
+def _add_up(squares, distances, values, strengths, rest, least, out):  # type: ignore[no-untyped-def]
+    """Leverages, (b, S), from squared coordinates, (b, r), and squared distances from the mean, (b,)."""
+    for p in range(len(squares)):
+        outside = distances[p]
+        for j in range(len(values)):
+            outside -= squares[p, j]
+        for s in range(len(strengths)):
+            total = least + max(outside, 0.0) * rest[s]
+            for j in range(len(values)):
+                total += squares[p, j] / (values[j] + strengths[s])
+            out[p, s] = total
 
-    One that is alone in its class is wrong, with the largest loss, at all of them.
+
+@njit(nogil=True, cache=True)
+def _add_left_out(scores, leverages, true, alone, temperatures, log_shares, correct, losses):  # type: ignore[no-untyped-def]
+    """Add each sample to those right, and its log-loss, at each strength and temperature, all classes alike frequent.
+
+    One that is alone in its class, or of too large a leverage, is wrong, with the largest loss.
     """
-    n_classes = scores.shape[1]
+    n_classes = scores.shape[2]
     odds = np.empty(n_classes)
     for p in range(scores.shape[0]):
-        for t in range(len(temperatures)):
-            if alone[true[p]]:
-                losses[t] += np.int64(np.rint(MAX_LOSS / LOSS_UNIT))
-                continue
-            best, highest = 0, -np.inf
-            for label in range(n_classes):
-                odds[label] = scores[p, label] / temperatures[t] - log_shares[label]
-                if odds[label] > highest:
-                    best, highest = label, odds[label]
-            total = 0.0
-            for label in range(n_classes):
-                total += exp(odds[label] - highest)
-            loss = min(log(total) - (odds[true[p]] - highest), MAX_LOSS)
-            losses[t] += np.int64(np.rint(loss / LOSS_UNIT))
-            correct[t, true[p]] += best == true[p]
+        for s in range(scores.shape[1]):
+            own = leverages[p, s]
+            for t in range(len(temperatures)):
+                if alone[p] or not own <= _MOST_LEVERAGE:
+                    losses[s, t, true[p]] += np.int64(np.rint(MAX_LOSS / LOSS_UNIT))
+                    continue
+                best, highest = 0, -np.inf
+                for label in range(n_classes):
+                    score = scores[p, s, label] - (own if label == true[p] else 0.0)
+                    odds[label] = score / (1.0 - own) / temperatures[t] - log_shares[label]
+                    if odds[label] > highest:
+                        best, highest = label, odds[label]
+                total = 0.0
+                for label in range(n_classes):
+                    total += exp(odds[label] - highest)
+                loss = min(log(total) - (odds[true[p]] - highest), MAX_LOSS)
+                losses[s, t, true[p]] += np.int64(np.rint(loss / LOSS_UNIT))
+                correct[s, t, true[p]] += best == true[p]

@@ -1,16 +1,16 @@
-"""Scores of a model from the Gram matrix, beside those of its members (`model.gram`).
+"""Scores of a model from a Gram matrix, beside those of its members (`model.gram`).
 
-A score of class l is s_l = bias_l + W'z, in units of 2**-18, with z the graded responses of the rows; without the
-sample itself, of class k, it is about (s_l - h_k [l is k]) / (1 - h_k), h_k the mean leverage of class k. The log
-probabilities of both are averaged: the weight of the side whose leave-one-out balanced accuracy is x behind falls by a
-factor of about exp(-30 x), to a sixteenth of the other's at least.
+A score of class l is s_l = bias_l + W'z, in units of 2**-18, with z the graded responses of the rows. Without the
+sample itself, of class k and leverage h, it is (s_l - h [l is k]) / (1 - h). The log probabilities of both sides are
+averaged: the weight of the side whose leave-one-out balanced accuracy is x behind falls by a factor of about exp(-30
+x), to a sixteenth of the other's at least.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ from flwr_flynn.model.scoring import Scores, falling_weight
 Table = npt.NDArray[np.int64]
 
 LEAST_ROWS, MOST_ROWS = 16, 4096
-"""Rows of the hashes of the Gram matrix together: bounds."""
+"""Rows of the hashes of a Gram matrix together: bounds."""
 
 UNIT = 2.0**-18
 """Weight of the integer 1."""
@@ -41,7 +41,7 @@ LARGEST_BIAS = 2**44
 """Largest magnitude of a bias."""
 
 LARGEST_LEVERAGE = 1 - 2.0**-7
-"""Largest leverage of a class."""
+"""Largest leverage of a sample: one beyond would have no prediction without itself."""
 
 BATCH = 2**12
 """Samples whose responses are held at a time, at most."""
@@ -51,7 +51,7 @@ _LEAST_WEIGHT = 1 / 16  # of one side, beside the other
 
 @dataclass(frozen=True, eq=False)
 class GramScoring:
-    """Scores of a model from the Gram matrix, with all classes taken for equally frequent.
+    """Scores of a model from a Gram matrix, with all classes taken for equally frequent.
 
     Parameters
     ----------
@@ -67,8 +67,8 @@ class GramScoring:
         Weight of their log probabilities; that of the model's members is 1 less this.
     accuracy : float, default=0.0
         Leave-one-out balanced accuracy of the scores, approximately.
-    leverages : (L,) array-like of float, optional
-        Mean leverage of the samples of each class, up to `LARGEST_LEVERAGE`; 0 by default. Kept read-only.
+    leverage : float, default=0.0
+        Mean leverage of the samples, up to `LARGEST_LEVERAGE`.
 
     Raises
     ------
@@ -82,7 +82,7 @@ class GramScoring:
     temperature: float
     share: float
     accuracy: float = 0.0
-    leverages: npt.ArrayLike | None = None
+    leverage: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "specs", checked_gram_specs(self.specs))
@@ -100,14 +100,8 @@ class GramScoring:
             raise DataError("gram", "one of the temperatures", str(self.temperature)[:40])
         for name in ("share", "accuracy"):
             object.__setattr__(self, name, number(name, getattr(self, name), least=0, most=1, error=DataError))
-        leverages = np.array(np.zeros(len(bias)) if self.leverages is None else self.leverages)
-        if leverages.shape != bias.shape or leverages.dtype.kind not in "iuf":
-            raise DataError("leverages", f"{len(bias)} numbers", f"{leverages.dtype} of shape {leverages.shape}")
-        if not ((leverages >= 0) & (leverages <= LARGEST_LEVERAGE)).all():
-            raise DataError("leverages", f"numbers from 0 to {LARGEST_LEVERAGE}", "others")
-        leverages = leverages.astype(np.float64)
-        leverages.flags.writeable = False
-        object.__setattr__(self, "leverages", leverages)
+        most = LARGEST_LEVERAGE
+        object.__setattr__(self, "leverage", number("leverage", self.leverage, least=0, most=most, error=DataError))
         weights.flags.writeable = bias.flags.writeable = False
         object.__setattr__(self, "weights", weights)
         object.__setattr__(self, "bias", bias)
@@ -115,33 +109,31 @@ class GramScoring:
     def log_odds(self, X: Any, n_jobs: int | None = None) -> Scores:
         """Log probabilities of the classes up to a constant of each sample, (n, L) float64, for samples, (n, d)."""
         out = np.empty((X.shape[0], len(self.bias)))
-        for rows, scores in scored(self.specs, self.weights, self.bias, X, n_jobs):
-            out[rows] = scores / self.temperature
+        for rows in gen_batches(len(out), BATCH // 4) if len(out) else ():
+            z = responses(self.specs, X[rows], n_jobs).astype(np.float64)  # scores are integers of units, and so exact
+            out[rows] = (z @ self.weights + self.bias) * UNIT / self.temperature
         return out
 
     def left_out(
         self, X: Any, y: npt.NDArray[np.int64], n_per_class: npt.NDArray[np.int64], n_jobs: int | None = None
     ) -> Scores:
-        """The same for samples that were summed, with class indices, (n,): each about as without itself.
+        """The same for samples that are in the sums, with class indices, (n,): each about as without itself.
 
-        `n_per_class`, (L,), are all samples that were summed.
+        `n_per_class`, (L,), are all samples in the sums. Each sample has the mean leverage.
         """
         out = self.log_odds(X, n_jobs)
         logs = logs_of_shares(n_per_class)
         logs[np.isinf(logs)] = 0.0
         out += logs
-        own = np.asarray(self.leverages)[y]
-        out[np.arange(len(y)), y] -= own / self.temperature
-        out /= 1.0 - own[:, None]
+        out[np.arange(len(y)), y] -= self.leverage / self.temperature
+        out /= 1.0 - self.leverage
         out -= logs
         return out
 
     @property
-    def figures(self) -> dict[str, Any]:
-        """Temperature, share, accuracy and leverages by their names, for JSON."""
-        found = {name: getattr(self, name) for name in ("temperature", "share", "accuracy")}
-        found["leverages"] = np.asarray(self.leverages).tolist()
-        return found
+    def figures(self) -> dict[str, float]:
+        """Temperature, share, accuracy and leverage by their names, for JSON."""
+        return {name: getattr(self, name) for name in ("temperature", "share", "accuracy", "leverage")}
 
     def sha256(self) -> str:
         """SHA-256 over all of it; the same for equal ones everywhere."""
@@ -152,7 +144,7 @@ class GramScoring:
 
 
 def checked_gram_specs(specs: Any) -> tuple[HashSpec, ...]:
-    """Specs of the Gram matrix as a tuple, if they can be some; else a `DataError`."""
+    """Specs of a Gram matrix as a tuple, if they can be some; else a `DataError`."""
     found = tuple(specs)
     if not 1 <= len(found) <= 2 or not all(isinstance(spec, HashSpec) for spec in found):
         raise DataError("gram", "one or two HashSpecs", [type(spec).__name__ for spec in found[:3]])
@@ -166,16 +158,6 @@ def checked_gram_specs(specs: Any) -> tuple[HashSpec, ...]:
 def responses(specs: Sequence[HashSpec], X: Any, n_jobs: int | None = None) -> npt.NDArray[np.uint8]:
     """Graded responses of samples by all the hashes, (n, m) uint8, side by side."""
     return np.concatenate([flynn_hash(spec).graded(X, n_jobs) for spec in specs], axis=1)
-
-
-def scored(
-    specs: Sequence[HashSpec], weights: npt.NDArray[np.int32], bias: Table, X: Any, n_jobs: int | None
-) -> Iterator[tuple[slice, Scores]]:
-    """Batches of samples with their scores, (b, L) float64. All are whole numbers of units, and so exact."""
-    n = X.shape[0]
-    for rows in gen_batches(n, BATCH // 4) if n else ():
-        z = responses(specs, X[rows], n_jobs).astype(np.float64)
-        yield rows, (z @ weights + bias) * UNIT
 
 
 def logs_of_shares(n_per_class: npt.NDArray[np.int64]) -> Scores:

@@ -5,7 +5,7 @@ Arrays of format 10:
 ==============  =====================================================================================================
 ``header``      JSON, as bytes: format, classes, feature_names, guarantee, refined, aligned; members, each with spec,
                 fingerprint, rule, decay, temperature, weight and noise; and gram, null or specs, fingerprints,
-                temperature, share, accuracy and leverages
+                temperature, share, accuracy and leverage
 ``counts_0``    counts of the first member in the narrowest integer type that holds them, unsigned if exact; then
                 ``counts_1`` and so on
 ``weights_0``   of a refined model the weights of the first member in the narrowest signed type; then ``weights_1``
@@ -48,7 +48,7 @@ from flwr_flynn.model.noise_record import Release
 
 _FORMAT = 10
 _HEADER = {"format", "classes", "feature_names", "guarantee", "refined", "aligned", "members", "gram"}
-_GRAM_FIGURES = ("temperature", "share", "accuracy", "leverages")
+_GRAM_FIGURES = ("temperature", "share", "accuracy", "leverage")
 
 
 def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | None = None) -> None:

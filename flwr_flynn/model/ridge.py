@@ -1,16 +1,22 @@
-"""Ridge regression from sums, the same on every machine.
+"""Ridge regression from sums, at several strengths, and the leverages of samples; the same on every machine.
 
 Minimised over the weights W, (m, L), is the sum over samples of |y - b - W'z|**2 + strength |W|**2, with the mean of
-the targets kept by the intercept b. All of it follows from sums over the samples, see `solve`. The strength is the one
-of the lowest generalised cross-validation (Golub, Heath & Wahba 1979) of 2**-8, 2**-10 and so on times the trace of the
-centred products, up to the first that is worse than the one before or has leverages above 0.6 on average.
+the targets kept by the intercept b. All of it follows from sums over the samples, see `solve`. The strengths are 2**-8,
+2**-10 and so on times the trace of the centred products P, as long as the mean leverage is at most a half.
 
-LAPACK's results depend on the machine in their last digits. The Cholesky factorisation here has a fixed order of
-operations, each rounded exactly. The trace of the inverse is estimated with 16 vectors of fixed signs (Hutchinson).
+The leverage of a sample whose responses are z is 1 / n + (z - mean)' (P + strength I)**-1 (z - mean): its own share in
+its own prediction, by which leave-one-out follows from one regression (Allen 1974). It is told from the sample's
+coordinates on the directions in which the samples spread most, by their eigenvalues; outside these it is in proportion
+to the squared distance, so that its mean is right.
+
+LAPACK's results depend on the machine in their last digits. Here every operation has a fixed order, and each is
+rounded exactly. The directions come from subspace iteration (Halko, Martinsson & Tropp 2011). What they leave of the
+trace comes from 16 vectors of fixed signs (Hutchinson 1990).
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -21,55 +27,72 @@ from flwr_flynn.hashing.philox import draw_signs
 
 Floats = npt.NDArray[np.float64]
 
-MOST_LEVERAGE = 0.6
-"""Largest mean leverage: beyond, leave-one-out from it means little."""
+MOST_STRENGTHS = 6
+"""Strengths of a solution, at most."""
 
-_STRENGTHS = tuple(2.0**-k for k in range(8, 33, 2))  # times the trace
+MOST_DIRECTIONS = 32
+"""Directions of a solution, at most."""
+
+_MOST_LEVERAGE = 0.5  # mean of the samples: beyond, leave-one-out means little
+_STRENGTHS = tuple(2.0**-k for k in range(8, 8 + 2 * MOST_STRENGTHS, 2))  # times the trace
 _PROBES = 16
+_ITERATIONS = 6  # of the subspace
+_SWEEPS = 12  # of Jacobi's rotations
 _BLOCK = 32  # rows of the factor that are applied together: they stay in the cache
 
 
-class Ridge(NamedTuple):
-    """Weights, (m, L) float64, and the mean leverage of a sample, without the intercept's 1 / n."""
+class Solution(NamedTuple):
+    """Ridge regression at S strengths; of samples without any variance one of weights 0."""
 
-    weights: Floats
-    leverage: float
+    weights: Floats  # (S, m, L)
+    strengths: Floats  # (S,)
+    directions: Floats  # (r, m), orthonormal
+    values: Floats  # (r,), sum of the samples' squared coordinates on each
+    outside: float  # sum of the samples' squared distances from these directions
+    rest: Floats  # (S,), leverage for each unit of squared distance outside the directions
 
 
-def solve(products: Floats, moments: Floats, variance: float, n_samples: int) -> Ridge:
-    """Ridge regression of the best strength; weights of 0 where nothing varies.
+def solve(products: Floats, moments: Floats, n_samples: int) -> Solution:
+    """Ridge regression at as many strengths as make sense.
 
     Parameters
     ----------
     products : (m, m) float64
-        Sum of the products of the features, each less its mean. It is overwritten.
+        Sum of the products of the features, each less its mean.
     moments : (m, L) float64
         Sum of the products of features and targets, each less its mean.
-    variance : float
-        Sum of the squares of the targets, each less its mean.
     n_samples : int
     """
     m, n_targets = moments.shape
-    trace = np.cumsum(products.diagonal())[-1]  # one after the other, unlike the pairs of a sum
-    best, lowest = Ridge(np.zeros((m, n_targets)), 0.0), np.inf
-    if not trace > 0.0:
-        return best
+    trace = np.cumsum(products.diagonal())[-1]  # one after the other, unlike NumPy's sum
+    nothing = Solution(np.zeros((1, m, n_targets)), np.ones(1), np.zeros((1, m)), np.zeros(1), 0.0, np.zeros(1))
+    if not 0.0 < trace < np.inf:
+        return nothing
+    directions, values = _top_directions(np.ascontiguousarray(products), min(MOST_DIRECTIONS, m))
+    outside = max(trace - math.fsum(values.tolist()), 0.0)
     probes = draw_signs(np.uint64(0), m, _PROBES).astype(np.float64)
+    _project_out(directions, probes)
     right = np.concatenate([moments, probes], axis=1)
+    found: list[tuple[Floats, float, float]] = []
     factor = np.empty_like(products)
-    for strength in _STRENGTHS:
+    for strength in (share * trace for share in _STRENGTHS):
         factor[:] = products
-        if not factorise(factor, strength * trace):
+        if not factorise(factor, strength):
             break
-        found = right.copy()
-        substitute(factor, found)
-        if not np.isfinite(found).all():  # of products that no samples have
+        solved = right.copy()
+        substitute(factor, solved)
+        if not np.isfinite(solved).all():  # of products that no samples have
             break
-        leverage, loss = _figures(found, right, n_targets, strength * trace, variance, n_samples)
-        if np.isfinite(lowest) and (loss >= lowest or leverage > MOST_LEVERAGE):
+        freedom = max(_freedom(probes, solved[:, n_targets:], strength), 0.0)
+        along = math.fsum((values / (values + strength)).tolist())
+        if found and along + freedom > _MOST_LEVERAGE * n_samples:
             break
-        best, lowest = Ridge(np.ascontiguousarray(found[:, :n_targets]), min(leverage, MOST_LEVERAGE)), loss
-    return best
+        rest = freedom / outside if outside > 0.0 else 0.0
+        found.append((np.ascontiguousarray(solved[:, :n_targets]), strength, rest))
+    if not found:
+        return nothing
+    weights, strengths, rest = (np.array(each) for each in zip(*found, strict=True))
+    return Solution(weights, strengths, directions, values, outside, rest)
 
 
 @njit(nogil=True, cache=True)
@@ -120,19 +143,97 @@ def substitute(u, x):  # type: ignore[no-untyped-def]
                 x[i, c] -= factor * x[k, c]
 
 
+def _top_directions(products: Floats, n: int) -> tuple[Floats, Floats]:
+    """Directions of about the largest eigenvalues, (n, m), orthonormal but for zeros, and the values, (n,)."""
+    basis = np.ascontiguousarray(draw_signs(np.uint64(1), products.shape[0], n).T.astype(np.float64))
+    _orthonormalise(basis)
+    for _ in range(_ITERATIONS):
+        basis = _multiply(basis, products)
+        _orthonormalise(basis)
+    small, rotation = _multiply(_multiply(basis, products), np.ascontiguousarray(basis.T)), np.eye(n)
+    _diagonalise(small, rotation)
+    values = np.maximum(small.diagonal(), 0.0)
+    order = np.argsort(-values, kind="stable")
+    return _multiply(np.ascontiguousarray(rotation.T[order]), basis), values[order]
+
+
 @njit(nogil=True, cache=True)
-def _figures(found, right, n_targets, strength, variance, n_samples):  # type: ignore[no-untyped-def]
-    """Mean leverage, and the generalised cross-validation of a solution."""
-    m, width = found.shape
-    explained, size, inverse = 0.0, 0.0, 0.0
-    for j in range(m):
-        for c in range(n_targets):
-            explained += found[j, c] * right[j, c]
-            size += found[j, c] * found[j, c]
-        for c in range(n_targets, width):
-            inverse += found[j, c] * right[j, c]
-    freedom = max(m - strength * inverse / (width - n_targets), 0.0)
-    leverage = freedom / n_samples
-    residual = max(variance - explained - strength * size, 0.0)
-    left = max(1.0 - (freedom + 1.0) / n_samples, 1e-3)
-    return leverage, residual / (left * left)
+def _multiply(a, b):  # type: ignore[no-untyped-def]
+    """Matrix product, one term after the other."""
+    out = np.zeros((a.shape[0], b.shape[1]))
+    for i in range(b.shape[0]):
+        for k in range(a.shape[0]):
+            c = a[k, i]
+            for j in range(b.shape[1]):
+                out[k, j] += c * b[i, j]
+    return out
+
+
+@njit(nogil=True, cache=True)
+def _orthonormalise(rows):  # type: ignore[no-untyped-def]
+    """Make rows orthonormal, in their order; those that depend on the ones before become 0."""
+    for j in range(rows.shape[0]):
+        before = np.sqrt(_dot(rows[j], rows[j]))
+        for _ in range(2):
+            for i in range(j):
+                c = _dot(rows[i], rows[j])
+                for k in range(rows.shape[1]):
+                    rows[j, k] -= c * rows[i, k]
+        size = np.sqrt(_dot(rows[j], rows[j]))
+        for k in range(rows.shape[1]):
+            rows[j, k] = rows[j, k] / size if size > 1e-10 * before else 0.0
+
+
+@njit(nogil=True, cache=True)
+def _dot(a, b):  # type: ignore[no-untyped-def]
+    total = 0.0
+    for k in range(len(a)):
+        total += a[k] * b[k]
+    return total
+
+
+@njit(nogil=True, cache=True)
+def _project_out(rows, x):  # type: ignore[no-untyped-def]
+    """Take the part along orthonormal rows, (r, m), out of the columns of x, (m, k)."""
+    for c in range(x.shape[1]):
+        column = x[:, c].copy()
+        for j in range(rows.shape[0]):
+            along = _dot(rows[j], column)
+            for i in range(len(column)):
+                column[i] -= along * rows[j, i]
+        x[:, c] = column
+
+
+@njit(nogil=True, cache=True)
+def _diagonalise(a, rotation):  # type: ignore[no-untyped-def]
+    """Rotate a symmetric matrix until it is diagonal (Jacobi 1846); the columns of `rotation` are its eigenvectors."""
+    n = a.shape[0]
+    for _ in range(_SWEEPS):
+        for p in range(n - 1):
+            for q in range(p + 1, n):
+                if a[p, q] == 0.0:
+                    continue
+                theta = (a[q, q] - a[p, p]) / (2.0 * a[p, q])
+                t = (1.0 if theta >= 0.0 else -1.0) / (abs(theta) + np.sqrt(theta * theta + 1.0))
+                c = 1.0 / np.sqrt(t * t + 1.0)
+                s = t * c
+                for k in range(n):
+                    x, y = a[k, p], a[k, q]
+                    a[k, p], a[k, q] = c * x - s * y, s * x + c * y
+                for k in range(n):
+                    x, y = a[p, k], a[q, k]
+                    a[p, k], a[q, k] = c * x - s * y, s * x + c * y
+                for k in range(n):
+                    x, y = rotation[k, p], rotation[k, q]
+                    rotation[k, p], rotation[k, q] = c * x - s * y, s * x + c * y
+
+
+@njit(nogil=True, cache=True)
+def _freedom(probes, solved, strength):  # type: ignore[no-untyped-def]
+    """About the trace of P (P + s I)**-1 in the space of the probes g, (m, k); `solved` are (P + s I)**-1 g."""
+    m, width = probes.shape
+    total = 0.0
+    for i in range(m):
+        for c in range(width):
+            total += probes[i, c] * (probes[i, c] - strength * solved[i, c])
+    return total / width

@@ -440,14 +440,14 @@ def test_the_table_shows_the_gram_matrix(tmp_path: Path) -> None:
         "gram evaluation: b no reply",
         "Gram matrix equal NO",
     } <= shown()
-    (row,) = [row for row in shown(accuracy=None, share=None) if row.startswith("the Gram matrix none")]
+    (row,) = [row for row in shown(accuracy=None, share=None) if row.startswith("Gram matrix none")]
     assert "regression" in row
 
 
 @pytest.mark.parametrize(
     "given", [{}, {"decay": 0.5, "spec": HashSpec(4, 64, 2, 6, 0, signed=True)}], ids=["plan", "spec"]
 )
-def test_the_gram_matrix_are_compared_with_those_of_the_pooled_points(
+def test_the_gram_matrix_is_compared_with_that_of_the_pooled_samples(
     given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     X, y = points(60)

@@ -265,13 +265,13 @@ def test_a_round_with_nonsense_in_it_is_refused_whole(phase: str) -> None:
 
 @pytest.mark.parametrize("how", SPLITS)
 @pytest.mark.parametrize("spec", [GRID, AUTO], ids=["grid", "plan"])
-def test_the_gram_matrix_is_those_in_clear(how: str, spec: Any) -> None:
+def test_the_gram_matrix_is_that_in_clear(how: str, spec: Any) -> None:
     options, parts = options_for(spec, gram=32), shares(how)
     clear, secret = in_process(options, parts), secretly(options, parts)
     assert facts(secret) == facts(clear)
     assert secret.model.model_.gram is not None
-    for name in ("weights", "bias", "n_per_class", "leverages"):
-        one, other = (getattr(run.state.results["gram"].fit, name) for run in (clear, secret))
+    fits = [run.state.results["gram"].fit for run in (clear, secret)]
+    for one, other in zip(*([each.weights, each.bias, each.n_per_class, *each.leverage] for each in fits), strict=True):
         np.testing.assert_array_equal(one, other)
     one, other = (run.state.results["gram evaluation"].scoring for run in (clear, secret))
     assert (one.sha256(), one.accuracy) == (other.sha256(), other.accuracy)
@@ -279,7 +279,7 @@ def test_the_gram_matrix_is_those_in_clear(how: str, spec: Any) -> None:
 
 
 @pytest.mark.parametrize("bound", [32, 2**20, 2**28])
-def test_the_gram_matrix_of_any_bound_are_those_in_clear(bound: int) -> None:
+def test_the_gram_matrix_of_any_bound_is_that_in_clear(bound: int) -> None:
     options, parts = options_for(GRID[0], gram=16), shares()
     secret = secretly(options, parts, bound=bound)
     assert secret.counted.missing == {}
@@ -302,7 +302,7 @@ def test_a_party_lost_in_the_gram_matrix_is_missing_from_that_exchange_alone(pha
     X, codes = pooled({"gram"})
     fit = GramFit.of(GramMatrix.from_data(specs, X, codes, 3))
     X, codes = pooled({"gram", "gram evaluation"})  # those in the sums alone are taken out of them
-    expected = fit.scoring(specs, np.bincount(codes, minlength=3), fit.tables(specs, X, codes), None)
+    expected = fit.scoring(specs, np.bincount(codes, minlength=3), *fit.tables(specs, X, codes), None)
     assert expected is not None
     assert run.model.model_.gram is not None
     assert run.model.model_.gram.sha256() == expected.sha256()
@@ -323,7 +323,7 @@ def odd(phase: str, place: int, value: int) -> Spoil:
 
 @pytest.mark.parametrize("phase", ["gram", "gram evaluation"])
 @pytest.mark.parametrize("how", ["negative", "one negative", "too large"])
-def test_the_gram_matrix_with_nonsense_in_them_are_refused_whole(phase: str, how: str) -> None:
+def test_a_gram_matrix_with_nonsense_in_it_is_refused_whole(phase: str, how: str) -> None:
     spoil = {"negative": wrong(phase), "one negative": odd(phase, 1, -BOUND), "too large": odd(phase, -1, 5 * BOUND)}
     run = secretly(options_for(GRID[0], gram=16), shares(), spoil[how])
     reasons = run.state.results[phase].missing

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,13 +15,14 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import log_softmax, softmax
 from sklearn.datasets import load_digits, make_classification
+from sklearn.linear_model import Ridge
 
 from flwr_flynn import FlyNNClassifier, HashSpec
 from flwr_flynn.errors import ConfigError, CountsError, DataError
 from flwr_flynn.hashing.flyhash import flynn_hash
-from flwr_flynn.model.gram import GramFit, GramMatrix, gram_specs, learn_gram
+from flwr_flynn.model.gram import GRAM_TEMPERATURES, GramFit, GramMatrix, gram_specs, learn_gram
 from flwr_flynn.model.gram_scoring import LARGEST_WEIGHT, MOST_ROWS, UNIT, GramScoring, checked_gram_specs, responses
-from flwr_flynn.model.leave_one_out import LOSS_UNIT, TEMPERATURES, LeaveOneOutTables
+from flwr_flynn.model.leave_one_out import LOSS_UNIT, TEMPERATURES
 from tests.raising import raises
 
 X, Y = make_classification(300, 6, n_informative=5, n_redundant=0, n_classes=3, random_state=1)
@@ -29,9 +31,9 @@ SPECS = (
     HashSpec(6, 24, 2, 6, seed=1, signed=True, center=(0.0,) * 6, scale=(1.0,) * 6),
     HashSpec(6, 24, 3, 6, seed=2, signed=True, coding="bumps", n_codes=4, edges=((-1.0, 0.0, 1.0),) * 6),
 )
-SUMS = GramMatrix.from_data(SPECS, X, Y, 3)
-FIT = GramFit.of(SUMS)
-READOUT = GramScoring(SPECS, FIT.weights, FIT.bias, TEMPERATURES[20], 0.5)
+GRAM = GramMatrix.from_data(SPECS, X, Y, 3)
+FIT = GramFit.of(GRAM)
+SCORING = GramScoring(SPECS, FIT.weights[0], FIT.bias[0], TEMPERATURES[20], 0.5)
 
 
 # ---- hashes
@@ -68,11 +70,11 @@ def test_sums_are_those_of_the_samples_one_by_one() -> None:
     for row, label in zip(z, Y, strict=True):
         products += np.outer(row, row)
         sums[label] += row
-    assert_array_equal(SUMS.products, products[np.triu_indices(48)])
-    assert_array_equal(SUMS.square, products)
-    assert_array_equal(SUMS.sums, sums)
-    assert SUMS.n_per_class.tolist() == np.bincount(Y).tolist()
-    assert {each.dtype for each in (SUMS.products, SUMS.sums, SUMS.n_per_class)} == {np.dtype(np.int64)}
+    assert_array_equal(GRAM.products, products[np.triu_indices(48)])
+    assert_array_equal(GRAM.square, products)
+    assert_array_equal(GRAM.sums, sums)
+    assert GRAM.n_per_class.tolist() == np.bincount(Y).tolist()
+    assert {each.dtype for each in (GRAM.products, GRAM.sums, GRAM.n_per_class)} == {np.dtype(np.int64)}
 
 
 @given(st.lists(st.integers(0, 4), min_size=300, max_size=300))
@@ -81,7 +83,7 @@ def test_sums_of_the_parts_of_any_split_add_up(parties: list[int]) -> None:
     total = GramMatrix.zeros(48, 3)
     for party in range(5):
         total += GramMatrix.from_data(SPECS, X[held == party], Y[held == party], 3)
-    assert total == SUMS
+    assert total == GRAM
 
 
 def test_batches_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +91,7 @@ def test_batches_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("gram", "gram_scoring"):
         monkeypatch.setattr(f"flwr_flynn.model.{module}.BATCH", 28)
     done: list[int] = []
-    assert GramMatrix.from_data(SPECS, X, Y, 3, progress=done.append) == SUMS
+    assert GramMatrix.from_data(SPECS, X, Y, 3, progress=done.append) == GRAM
     assert sum(done) == 300
     for mine, theirs in zip(FIT.tables(SPECS, X, Y), tables, strict=True):
         assert_array_equal(mine, theirs)
@@ -97,58 +99,95 @@ def test_batches_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_sums_of_other_shapes_do_not_add() -> None:
     with raises(CountsError, field="Gram matrix"):
-        SUMS + GramMatrix.zeros(48, 4)
-    assert GramMatrix.zeros(48, 3) != SUMS
-    assert SUMS != "sums"
+        GRAM + GramMatrix.zeros(48, 4)
+    assert GramMatrix.zeros(48, 3) != GRAM
+    assert GRAM != "sums"
+
+
+def test_a_set_of_samples_is_taken_out_of_the_sums() -> None:
+    assert GRAM - GramMatrix.from_data(SPECS, X[:40], Y[:40], 3) == GramMatrix.from_data(SPECS, X[40:], Y[40:], 3)
 
 
 # ---- scores
 
 
+def exact_leverages(points: np.ndarray, specs: Sequence[HashSpec], strength: float) -> np.ndarray:
+    z = responses(specs, points).astype(float)
+    z -= z.mean(axis=0)
+    return 1 / len(z) + np.einsum("ij,ji->i", z, np.linalg.solve(z.T @ z + strength * np.eye(z.shape[1]), z.T))
+
+
+def left_out_by_hand(fit: GramFit, at: int) -> tuple[np.ndarray, np.ndarray]:
+    """Scores without the sample, (n, L), and leverages, (n,), by the written rule."""
+    z = responses(SPECS, X).astype(float)
+    own = fit.leverage.of(z, len(z))[:, at]
+    scores = z @ (fit.weights[at] * UNIT) + fit.bias[at] * UNIT
+    return (scores - own[:, None] * np.eye(3)[Y]) / (1 - own[:, None]), own
+
+
 def test_scores_are_those_of_a_regression_with_an_intercept() -> None:
     z = responses(SPECS, X).astype(float)
-    weights = FIT.weights * UNIT
-    assert_array_equal(FIT.weights, np.rint(FIT.weights))
-    residuals = np.eye(3)[Y] - (z @ weights + FIT.bias * UNIT)
-    assert np.abs(residuals.mean(axis=0)).max() < 2 * UNIT * 48  # of an intercept that is rounded down
-    assert (z @ weights + FIT.bias * UNIT).argmax(axis=1).tolist() == pytest.approx(Y.tolist(), abs=2)
-    assert ((FIT.leverages > 0) & (FIT.leverages < 0.8)).all()
+    for at, strength in enumerate(FIT.leverage.strengths):
+        scores = z @ (FIT.weights[at] * UNIT) + FIT.bias[at] * UNIT
+        fitted = Ridge(alpha=strength).fit(z, np.eye(3)[Y])
+        assert_allclose(scores, fitted.predict(z), atol=1e-3)
 
 
-def test_samples_that_are_scored_had_about_no_say() -> None:
-    """Beside 20 regressions that leave a sample out for good."""
+def test_leverages_are_about_those_of_the_samples_even_where_these_differ_much() -> None:
+    """Few samples far out and many equal ones: the mean says nothing of either."""
+    points = np.concatenate([X[:100], np.repeat(X[100:105], 30, axis=0), X[105:120] * 20])
+    fit = GramFit.of(GramMatrix.from_data(SPECS, points, np.arange(len(points)) % 3, 3))
+    found = fit.leverage.of(responses(SPECS, points).astype(float), len(points))
+    for at, strength in enumerate(fit.leverage.strengths):
+        exact = exact_leverages(points, SPECS, strength)
+        assert np.mean(np.abs(found[:, at] - exact)) < 0.1 * exact.mean()
+        assert fit.leverage.mean_at(at, len(points)) == pytest.approx(exact.mean(), rel=0.05)
+
+
+def test_leave_one_out_is_that_of_regressions_without_the_sample() -> None:
     z = responses(SPECS, X).astype(float)
-    scores = z @ (FIT.weights * UNIT) + FIT.bias * UNIT
-    own = FIT.leverages[Y, None]
-    about = (scores - own * np.eye(3)[Y]) / (1 - own)
-    gaps = []
-    for i in range(20):
-        rest = np.arange(300) != i
-        fit = GramFit.of(GramMatrix.from_data(SPECS, X[rest], Y[rest], 3))
-        exact = z[i] @ (fit.weights * UNIT) + fit.bias * UNIT
-        gaps.append((np.abs(about[i] - exact).max(), np.abs(scores[i] - exact).max()))
-    assert np.mean(gaps, axis=0)[0] < 0.5 * np.mean(gaps, axis=0)[1]
+    for at in (0, FIT.n_strengths - 1):
+        by_hand, _ = left_out_by_hand(FIT, at)
+        scores = z @ (FIT.weights[at] * UNIT) + FIT.bias[at] * UNIT
+        gaps = []
+        for i in range(20):
+            rest = np.arange(300) != i
+            fitted = Ridge(alpha=FIT.leverage.strengths[at]).fit(z[rest], np.eye(3)[Y[rest]])
+            exact = fitted.predict(z[i : i + 1])[0]
+            gaps.append((np.abs(by_hand[i] - exact).max(), np.abs(scores[i] - exact).max()))
+        assert np.mean(gaps, axis=0)[0] < 0.15 * np.mean(gaps, axis=0)[1]
 
 
 def test_tables_are_those_of_the_written_rule() -> None:
-    z = responses(SPECS, X).astype(float)
-    scores = z @ (FIT.weights * UNIT) + FIT.bias * UNIT
-    own = FIT.leverages[Y, None]
-    scores = (scores - own * np.eye(3)[Y]) / (1 - own)
     correct, losses = FIT.tables(SPECS, X, Y)
+    assert correct.shape == losses.shape == (FIT.n_strengths, len(GRAM_TEMPERATURES), 3)
     logs = np.log(np.bincount(Y) / 300)
-    for t, temperature in enumerate(TEMPERATURES):
-        found = log_softmax(scores / temperature - logs, axis=1)
-        right = found.argmax(axis=1) == Y
-        assert correct[t].tolist() == np.bincount(Y[right], minlength=3).tolist()
-        expected = -np.maximum(found[np.arange(300), Y], -64)
-        assert losses[0, t] * LOSS_UNIT == pytest.approx(expected.sum(), abs=1e-3)
+    for at in range(FIT.n_strengths):
+        scores, own = left_out_by_hand(FIT, at)
+        assert (own < 0.9).all()
+        for t, temperature in enumerate(GRAM_TEMPERATURES):
+            found = log_softmax(scores / temperature - logs, axis=1)
+            right = found.argmax(axis=1) == Y
+            assert correct[at, t].tolist() == np.bincount(Y[right], minlength=3).tolist()
+            expected = -np.maximum(found[np.arange(300), Y], -64)
+            assert_allclose(losses[at, t] * LOSS_UNIT, np.bincount(Y, expected), atol=1e-3)
+
+
+@pytest.mark.parametrize("how", ["alone", "far out"])
+def test_a_sample_that_nothing_else_tells_of_is_wrong(how: str) -> None:
+    labels = np.where(np.arange(300) == 7, 3, Y) if how == "alone" else Y
+    fit = GramFit.of(GramMatrix.from_data(SPECS, X, labels, 4))
+    if how == "far out":
+        fit = replace(fit, leverage=fit.leverage._replace(rest=fit.leverage.rest + 1.0))
+    correct, losses = fit.tables(SPECS, X[7:8], labels[7:8])
+    assert not correct.any()
+    assert (losses[:, :, labels[7]] == round(64 / LOSS_UNIT)).all()
 
 
 def test_no_samples_give_no_scores_and_a_class_without_samples_is_never_right() -> None:
     nothing = GramFit.of(GramMatrix.zeros(48, 3))
     assert not nothing.weights.any()
-    assert nothing.scoring(SPECS, np.zeros(3, np.int64), nothing.tables(SPECS, X[:0], Y[:0]), None) is None
+    assert nothing.scoring(SPECS, np.zeros(3, np.int64), *nothing.tables(SPECS, X[:0], Y[:0]), None) is None
     assert learn_gram(SPECS, X[:0], Y[:0], 3, None) is None
     found = learn_gram(SPECS, X, Y, 5, 0.5)
     assert found is not None
@@ -166,91 +205,60 @@ def test_one_class_alone_and_samples_that_are_all_alike_give_no_scores() -> None
 
 @pytest.mark.parametrize(("accuracy", "share"), [(None, 0.5), (0.9, 0.5), (0.0, 16 / 17), (0.95, 0.18), (1.0, 1 / 17)])
 def test_the_better_side_has_more_weight(accuracy: float | None, share: float) -> None:
-    correct = np.tile([[90, 90, 90]], (33, 1))
-    losses = np.arange(33)[None] + 5
-    tables = LeaveOneOutTables(correct, losses)
-    found = FIT.scoring(SPECS, np.full(3, 100), tables, accuracy)
+    correct, losses = FIT.tables(SPECS, X, Y)
+    correct, losses = np.full_like(correct, 90), np.full_like(losses, 10**6)
+    losses[1, 5, 2] -= 1
+    found = FIT.scoring(SPECS, np.full(3, 100), correct, losses, accuracy)
     assert found is not None
     assert found.accuracy == 0.9
-    assert found.temperature == TEMPERATURES[0]
+    assert found.temperature == GRAM_TEMPERATURES[5]
+    assert_array_equal(found.weights, FIT.weights[1])
     assert found.share == pytest.approx(share, abs=0.025)
     assert 1 / 17 <= found.share <= 16 / 17
 
 
+def test_all_classes_count_alike_in_the_choice() -> None:
+    """Of 1 sample in 100 the loss counts as much as that of the 99 others."""
+    correct, losses = FIT.tables(SPECS, X, Y)
+    losses[:] = np.array([99, 1, 0]) * 10**6
+    losses[2, 3] = [99 * 10**6 // 2, 10**6, 0]
+    losses[1, 4] = [99 * 10**6, 10**6 // 4, 0]
+    found = FIT.scoring(SPECS, np.array([99, 1, 0]), np.minimum(correct, 0), losses, None)
+    assert found is not None
+    assert found.temperature == GRAM_TEMPERATURES[4]
+
+
 def wrong_weights(value: int) -> np.ndarray:
-    weights = np.array(FIT.weights)
+    weights = np.array(FIT.weights[0])
     weights[3, 1] = value
     return weights
 
 
-def test_leverages_are_about_those_of_the_samples_of_each_class() -> None:
-    digits, y = load_digits(return_X_y=True)
-    sizes = [100, 100, 100, 100, 5, 5, 5, 2, 2, 1]
-    some = np.concatenate([np.flatnonzero(y == label)[:size] for label, size in enumerate(sizes)])
-    points, labels = digits[some], y[some]
-    model = FlyNNClassifier(hash_dim=1024, gram=256).fit(points, labels).model_
-    assert model.gram is not None
-    z = responses(model.gram.specs, points).astype(float)
-    z -= z.mean(axis=0)
-    targets = np.eye(10)[labels] - np.array(sizes) / len(some)
-    products, weights = z.T @ z, model.gram.weights * UNIT
-    # The ridge that led to the weights: (products + strength) weights = moments.
-    strength = np.sum((z.T @ targets - products @ weights) * weights) / np.sum(weights * weights)
-    exact = np.einsum("ij,ji->i", z, np.linalg.solve(products + strength * np.eye(len(products)), z.T))
-    of_class = np.array([exact[labels == label].mean() for label in range(10)])
-    found = np.asarray(model.gram.leverages)
-    assert np.abs(found - of_class)[:7].max() < 0.1
-    assert np.abs(found - of_class)[7:].max() < 0.2
-    assert found[4:7].min() > found[:4].max()
-
-
-def test_the_only_sample_of_its_class_is_never_right() -> None:
-    labels = np.where(np.arange(300) == 7, 3, Y)
-    fit = GramFit.of(GramMatrix.from_data(SPECS, X, labels, 4))
-    correct, losses = fit.tables(SPECS, X[7:8], labels[7:8])
-    assert not correct.any()
-    assert (losses == round(64 / LOSS_UNIT)).all()
-
-
-def test_small_classes_are_not_flattered() -> None:
-    """Of 5 samples each has much say in the scores of its class; with the mean leverage of all they seemed right."""
+@pytest.mark.parametrize("few", [5, 2])
+def test_small_classes_and_repeated_samples_are_not_flattered(few: int) -> None:
+    """Of five samples each has much leverage in its class; fresh samples bear the claimed accuracy out all the same."""
     order = np.random.default_rng(0).permutation(1797)  # the first digits are all of one writer
     digits, y = (array[order] for array in load_digits(return_X_y=True))
-    for few in (5, 2):
-        sizes = [100] * 4 + [few] * 6
-        some = np.concatenate([np.flatnonzero(y == label)[:size] for label, size in enumerate(sizes)])
-        rest = np.setdiff1d(np.arange(len(y)), some)
-        model = FlyNNClassifier(hash_dim=1024, gram=512).fit(digits[some], y[some])
-        pairs = model.model_.gram
-        assert pairs is not None
-        alone = replace(model.model_, gram=replace(pairs, share=1.0)).scores(digits[rest]).argmax(axis=1)
-        right = np.mean([np.mean(alone[y[rest] == label] == label) for label in range(10)])
-        assert pairs.accuracy < right + 0.1
-
-
-def test_samples_are_left_out_as_they_were_tried() -> None:
-    tables = FIT.tables(SPECS, X, Y)
-    scoring = FIT.scoring(SPECS, SUMS.n_per_class, tables, 0.8)
-    assert scoring is not None
-    best = int(np.argmin(tables.log_losses[0]))
-    odds = scoring.left_out(X, Y, SUMS.n_per_class)
-    right = odds.argmax(axis=1) == Y
-    assert_array_equal(np.bincount(Y[right], minlength=3), tables.correct[best])
-    losses = -log_softmax(odds, axis=1)[np.arange(len(Y)), Y]
-    assert_allclose(losses.sum(), tables.log_losses[0, best] * LOSS_UNIT, atol=len(Y) * LOSS_UNIT)
-    assert_array_equal(scoring.leverages, FIT.leverages)
+    sizes = [100] * 4 + [few] * 6
+    some = np.concatenate([np.flatnonzero(y == label)[:size] for label, size in enumerate(sizes)])
+    rest = np.setdiff1d(np.arange(len(y)), some)
+    model = FlyNNClassifier(hash_dim=1024, gram=512).fit(digits[some], y[some]).model_
+    assert model.gram is not None
+    alone = replace(model, gram=replace(model.gram, share=1.0)).scores(digits[rest]).argmax(axis=1)
+    right = np.mean([np.mean(alone[y[rest] == label] == label) for label in range(10)])
+    assert model.gram.accuracy < right + 0.1
 
 
 def test_samples_that_are_left_out_score_about_as_by_training_without_them() -> None:
-    scoring = FIT.scoring(SPECS, SUMS.n_per_class, FIT.tables(SPECS, X, Y), 0.8)
+    scoring = FIT.scoring(SPECS, GRAM.n_per_class, *FIT.tables(SPECS, X, Y), 0.8)
     assert scoring is not None
-    own, whole, nearer = scoring.left_out(X, Y, SUMS.n_per_class), scoring.log_odds(X), []
+    at = next(i for i, weights in enumerate(FIT.weights) if np.array_equal(weights, scoring.weights))
+    z, logs = responses(SPECS, X).astype(float), FIT.log_shares
+    own, whole, nearer = scoring.left_out(X, Y, GRAM.n_per_class), scoring.log_odds(X), []
     for i in range(40):
         rest = np.arange(len(Y)) != i
-        sums = GramMatrix.from_data(SPECS, X[rest], Y[rest], 3)
-        fit = GramFit.of(sums)
-        scores = responses(SPECS, X[i : i + 1]) @ fit.weights.astype(np.int64) + fit.bias
-        retrained = log_softmax(scores[0] * UNIT / scoring.temperature - fit.log_shares)
+        fitted = Ridge(alpha=FIT.leverage.strengths[at]).fit(z[rest], np.eye(3)[Y[rest]])
+        retrained = log_softmax(fitted.predict(z[i : i + 1])[0] / scoring.temperature - logs)
         left_out, with_it = (log_softmax(each[i])[Y[i]] - retrained[Y[i]] for each in (own, whole))
         nearer.append(abs(left_out) <= abs(with_it) + 1e-9)
     assert np.mean(nearer) > 0.75
@@ -259,38 +267,45 @@ def test_samples_that_are_left_out_score_about_as_by_training_without_them() -> 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"weights": FIT.weights[1:]},
-        {"weights": FIT.weights.T},
-        {"weights": FIT.weights.astype(np.int64)},
+        {"weights": FIT.weights[0, 1:]},
+        {"weights": FIT.weights[0].T},
+        {"weights": FIT.weights[0].astype(np.int64)},
         {"weights": wrong_weights(LARGEST_WEIGHT + 1)},
-        {"bias": FIT.bias[:2]},
-        {"bias": FIT.bias.astype(float)},
+        {"bias": FIT.bias[0, :2]},
+        {"bias": FIT.bias[0].astype(float)},
         {"bias": np.array([0, 0, -(2**63)])},
         {"temperature": 0.7},
         {"share": 1.5},
         {"share": float("nan")},
         {"accuracy": -0.1},
+        {"leverage": 1.0},
         {"specs": SPECS[:1]},
     ],
     ids=lambda changes: next(iter(changes)),
 )
 def test_a_scoring_that_cannot_be_is_refused(changes: dict) -> None:
     with raises(DataError):
-        replace(READOUT, **changes)
+        replace(SCORING, **changes)
 
 
 def test_equal_scorings_have_equal_digests() -> None:
-    assert READOUT.sha256() == replace(READOUT, weights=READOUT.weights.copy()).sha256()
-    others = [{"share": 0.25}, {"temperature": 1.0}, {"bias": FIT.bias + 1}, {"weights": wrong_weights(5)}]
-    digests = {replace(READOUT, **each).sha256() for each in others} | {READOUT.sha256()}
-    assert len(digests) == 5
-    assert not READOUT.weights.flags.writeable
+    assert SCORING.sha256() == replace(SCORING, weights=SCORING.weights.copy()).sha256()
+    others = [
+        {"share": 0.25},
+        {"temperature": 1.0},
+        {"leverage": 0.5},
+        {"bias": FIT.bias[0] + 1},
+        {"weights": wrong_weights(5)},
+    ]
+    digests = {replace(SCORING, **each).sha256() for each in others} | {SCORING.sha256()}
+    assert len(digests) == 6
+    assert not SCORING.weights.flags.writeable
 
 
 # ---- a model with the Gram matrix
 
 
-def test_a_model_has_both_opinions_by_their_weights() -> None:
+def test_a_model_averages_both_log_probabilities_by_their_weights() -> None:
     labels = np.array(["ash", "birch", "cedar"])[Y]
     for parameters in ({"hash_dim": 64}, {"spec": HashSpec(6, 64, 2, 6, seed=1, signed=True)}):
         plain = FlyNNClassifier(**parameters).fit(X, labels)
@@ -341,7 +356,7 @@ def test_what_contradicts_the_gram_matrix_is_refused() -> None:
         with pytest.raises(ValueError, match="gram"):
             FlyNNClassifier(gram=wrong).fit(X, Y)
     model = FlyNNClassifier(hash_dim=64, refine_rounds=1).fit(X, Y).model_
-    for changes in ({"gram": READOUT}, {"gram": replace(READOUT, specs=[HashSpec(5, 48, 2, 6, 1)]), "refined": None}):
+    for changes in ({"gram": SCORING}, {"gram": replace(SCORING, specs=[HashSpec(5, 48, 2, 6, 1)]), "refined": None}):
         with raises(DataError, field="gram"):
             replace(model, **changes)
 

@@ -525,7 +525,7 @@ def test_models_with_the_gram_matrix_come_back(tmp_path, n_members, aligned, has
         assert sorted(file) == sorted(["header", "digest", "gram", "bias", *counts, *owned])
         header = json.loads(file["header"].tobytes())
     assert (header["format"], header["aligned"]) == (10, aligned)
-    assert header["gram"].keys() == {"specs", "fingerprints", "temperature", "share", "accuracy", "leverages"}
+    assert header["gram"].keys() == {"specs", "fingerprints", "temperature", "share", "accuracy", "leverage"}
 
 
 @pytest.mark.parametrize("extreme", [0, 127, 128, -128, -129, 2**15, -(2**15), 2**24, -(2**24)])
@@ -600,6 +600,7 @@ NOT_GRAM = {
     **{f"temperature {bad}": (of_gram("temperature", bad), "gram") for bad in (0.3, "1", True, None, [1.0], 10**400)},
     **{f"share {bad}": (of_gram("share", bad), "share") for bad in (-0.1, 1.1, "1", True, None, float("nan"))},
     **{f"accuracy {bad}": (of_gram("accuracy", bad), "accuracy") for bad in (-0.1, 1.1, "1", True, None, 10**400)},
+    **{f"leverage {bad}": (of_gram("leverage", bad), "leverage") for bad in (-0.1, 1.0, "0", True, None, [0.5])},
     "no figures": (lambda fields, _: fields.update(gram=None), "arrays"),
     "a list of figures": (lambda fields, _: fields.update(gram=[]), "gram"),
     "no specs": (lambda fields, _: fields["gram"].pop("specs"), "gram"),

@@ -1,4 +1,4 @@
-"""Ridge regression from sums: scikit-learn's weights, leverages that are about the trace, the same on every machine."""
+"""Ridge regression from sums: scikit-learn's weights, leverages about the exact ones, the same on every machine."""
 
 from __future__ import annotations
 
@@ -14,68 +14,80 @@ from numpy.testing import assert_allclose
 from sklearn.linear_model import Ridge as SklearnRidge
 
 from flwr_flynn.model import ridge
-from flwr_flynn.model.ridge import MOST_LEVERAGE, solve
+from flwr_flynn.model.ridge import MOST_DIRECTIONS, MOST_STRENGTHS, Solution, solve
 
 
-def sums_of(Z: np.ndarray, Y: np.ndarray) -> tuple[np.ndarray, np.ndarray, float, int]:
+def sums_of(Z: np.ndarray, Y: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
     centred, targets = Z - Z.mean(axis=0), Y - Y.mean(axis=0)
-    return centred.T @ centred, np.ascontiguousarray(centred.T @ targets), float((targets**2).sum()), len(Z)
+    return centred.T @ centred, np.ascontiguousarray(centred.T @ targets), len(Z)
 
 
-def data(n: int, m: int, n_targets: int, seed: int = 0, noise: float = 0.5) -> tuple[np.ndarray, np.ndarray]:
+def data(n: int, m: int, n_targets: int, seed: int = 0, rank: int = 0) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     Z = rng.integers(0, 16, (n, m)).astype(float)
-    return Z, Z @ rng.normal(size=(m, n_targets)) / 10 + noise * rng.normal(size=(n, n_targets))
-
-
-def by_eigenvalues(products, moments, variance, n):
-    """Cross-validation of each strength with the exact trace."""
-    values, vectors = np.linalg.eigh(products)
-    turned, found = vectors.T @ moments, []
-    for share in ridge._STRENGTHS:
-        strength = share * np.trace(products)
-        leverage = (values / (values + strength)).sum() / n
-        weights = turned / (values + strength)[:, None]
-        residual = variance - 2 * (weights * turned).sum() + (weights**2 * values[:, None]).sum()
-        found.append((residual / (1 - leverage - 1 / n) ** 2, strength, leverage))
-    return found
+    if rank:
+        Z = Z[:, :rank] @ rng.normal(size=(rank, m)) + 0.3 * Z
+    return Z, Z @ rng.normal(size=(m, n_targets)) / 10 + rng.normal(size=(n, n_targets))
 
 
 @given(st.integers(2, 70), st.integers(1, 4), st.integers(0, 5))
-def test_weights_are_those_of_scikit_learn_at_one_of_the_strengths(m, n_targets, seed):
+def test_weights_are_those_of_scikit_learn(m, n_targets, seed):
     Z, Y = data(200, m, n_targets, seed)
-    sums = sums_of(Z, Y)
-    found = solve(sums[0].copy(), *sums[1:])
-    trace = np.trace(sums[0])
-    fitted = [SklearnRidge(alpha=share * trace).fit(Z, Y).coef_ for share in ridge._STRENGTHS]
-    best = min(fitted, key=lambda coef: np.abs(coef.reshape(n_targets, m).T - found.weights).max())
-    assert_allclose(found.weights, best.reshape(n_targets, m).T, rtol=1e-6, atol=1e-9)
+    found = solve(*sums_of(Z, Y))
+    assert 1 <= len(found.strengths) <= MOST_STRENGTHS
+    for weights, strength in zip(found.weights, found.strengths, strict=True):
+        expected = SklearnRidge(alpha=strength).fit(Z, Y).coef_.reshape(n_targets, m).T
+        assert_allclose(weights, expected, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("noise", [0.1, 3.0, 30.0])
-def test_the_strength_is_that_of_the_lowest_cross_validation(noise):
-    Z, Y = data(400, 120, 3, noise=noise)
-    sums = sums_of(Z, Y)
-    found = solve(sums[0].copy(), *sums[1:])
-    exact = by_eigenvalues(*sums)
-    alike = [np.linalg.solve(sums[0] + strength * np.eye(120), sums[1]) for _, strength, _ in exact]
-    chosen = int(np.argmin([np.abs(each - found.weights).max() for each in alike]))
-    assert exact[chosen][0] <= 1.02 * min(each[0] for each in exact if each[2] <= MOST_LEVERAGE)  # a trace by 16 probes
-    assert found.leverage == pytest.approx(exact[chosen][2], abs=0.03)
+def leverages(found: Solution, centred: np.ndarray) -> np.ndarray:
+    """Leverages without the intercept's, (n, S)."""
+    squares = (centred @ found.directions.T) ** 2
+    outside = (centred**2).sum(axis=1) - squares.sum(axis=1)
+    along = squares @ (1 / (found.values[:, None] + found.strengths))
+    return along + outside[:, None] * found.rest
 
 
-def test_few_samples_are_fitted_with_care():
+@pytest.mark.parametrize(("n", "m", "rank", "error"), [(400, 20, 0, 1e-6), (60, 300, 40, 0.15), (500, 120, 10, 0.1)])
+def test_leverages_are_about_the_exact_ones(n, m, rank, error):
+    """Exact where there is a direction for each feature."""
+    Z, Y = data(n, m, 2, rank=rank)
+    found, centred = solve(*sums_of(Z, Y)), Z - Z.mean(axis=0)
+    for each, strength in zip(leverages(found, centred).T, found.strengths, strict=True):
+        exact = np.einsum("ij,ji->i", centred, np.linalg.solve(centred.T @ centred + strength * np.eye(m), centred.T))
+        assert np.mean(np.abs(each / exact - 1)) < error
+        assert each.mean() == pytest.approx(exact.mean(), rel=0.06)
+
+
+def test_directions_are_those_of_the_largest_eigenvalues():
+    Z, Y = data(300, 80, 1, rank=12)
+    products, moments, n = sums_of(Z, Y)
+    found = solve(products, moments, n)
+    assert found.directions.shape == (MOST_DIRECTIONS, 80)
+    assert_allclose(found.directions @ found.directions.T, np.eye(MOST_DIRECTIONS), atol=1e-12)
+    assert_allclose(found.values[:12], np.linalg.eigvalsh(products)[::-1][:12], rtol=1e-6)
+    assert found.outside == pytest.approx(np.trace(products) - found.values.sum())
+
+
+def test_strengths_end_where_the_mean_leverage_is_a_half():
     Z, Y = data(20, 100, 2)
     found = solve(*sums_of(Z, Y))
-    assert 0 < found.leverage <= MOST_LEVERAGE
+    means = leverages(found, Z - Z.mean(axis=0)).mean(axis=0)
+    assert len(means) == 1 or means.max() < 0.55
     assert np.isfinite(found.weights).all()
 
 
 @pytest.mark.parametrize("n", [1, 5])
 def test_weights_are_0_where_nothing_varies(n):
     found = solve(*sums_of(np.full((n, 6), 3.0), np.eye(5)[:n]))
+    assert found.weights.shape == (1, 6, 5)
     assert not found.weights.any()
-    assert found.leverage == 0
+
+
+def test_products_that_no_samples_have_end_in_finite_figures():
+    for products in (-np.eye(4), np.full((4, 4), 1e300), np.diag([1e18, -1e17, 0, 0])):
+        found = solve(products, np.ones((4, 2)), 9)
+        assert all(np.isfinite(each).all() for each in found)
 
 
 def test_the_factor_is_that_of_cholesky():
@@ -88,13 +100,13 @@ def test_the_factor_is_that_of_cholesky():
 
 
 @pytest.mark.slow
-def test_every_processor_finds_the_same_weights(tmp_path):
+def test_every_processor_finds_the_same_solution(tmp_path):
     code = (
         "import hashlib, numpy as np; from flwr_flynn.model.ridge import solve; from tests.model.test_ridge import *;"
         "Z, Y = data(300, 130, 3); Z = Z.astype(np.int64);"
         "G = 300 * (Z.T @ Z) - np.outer(Z.sum(0), Z.sum(0)); B = G[:, :3] * 1.5;"
-        "found = solve(G / 300.0, B / 300.0, 1e6, 300);"
-        "print(hashlib.sha256(found.weights.tobytes()).hexdigest(), found.leverage)"
+        "found = solve(G / 300.0, B / 300.0, 300);"
+        "print(*(hashlib.sha256(np.asarray(each).tobytes()).hexdigest() for each in found))"
     )
     printed = []
     for more in ({}, {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(tmp_path)}):

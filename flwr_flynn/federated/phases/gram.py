@@ -1,13 +1,13 @@
-"""Phases "gram" and "gram evaluation": the Gram matrix, and what the scores from them are worth, see `model.gram`.
+"""Phases "gram" and "gram evaluation": the Gram matrix of the parties' samples, see `model.gram`.
 
-First every counted party sends its Gram matrix by hashes that follow from the candidates. The server solves a ridge
-regression, and sends its weights for a trial: each party answers how many of its training samples they classify
-correctly, about as if the sample had been left out, with the log-losses that calibrate them. The weights become part of
-the model.
+First every counted party sends its Gram matrix, by hashes that follow from the candidates. The server solves a ridge
+regression at a few strengths. Then each party evaluates them by leave-one-out: how many of its training samples each
+classifies correctly without the sample itself, and the log-losses. The best becomes part of the model.
 
-Asked are the parties whose counts are in the sum, for the trial those in the Gram matrix; one that gives no answer is
-missing from that exchange alone. The Gram matrix tells far more of the samples than counts: the sums of a party with fewer
-samples than there are rows determine the responses of its samples up to a rotation. With noisy counts there are none.
+Asked are the parties whose counts are in the sum, for the evaluation those in the Gram matrix; one that gives no answer
+is missing from that exchange alone. The Gram matrix tells far more of the samples than counts: that of a party with
+fewer samples than there are rows determines the responses of its samples up to a rotation. With noisy counts there is
+none.
 """
 
 from __future__ import annotations
@@ -23,26 +23,39 @@ from flwr_flynn.errors import DataError, PayloadError, PrivacyError
 from flwr_flynn.federated.access import SampleAccess
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import check_packed, pack_signed, unpack_signed
-from flwr_flynn.federated.layout import PLAIN, Field, Sizes
+from flwr_flynn.federated.layout import NUMBERS, PLAIN, Field, Sizes
 from flwr_flynn.federated.outcome import members_run
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
-from flwr_flynn.federated.phases.selection import LeaveOneOutRequest
+from flwr_flynn.federated.phases.selection import MAX_SAMPLE_LOSS
 from flwr_flynn.federated.protocol import EVALUATE, EXACT, SECURE, Array, Config, Scalar, key
 from flwr_flynn.federated.request import RunRequest, register
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import Tables
 from flwr_flynn.hashing.graded import LEVELS
-from flwr_flynn.model.gram import LARGEST_PRODUCT, GramFit, GramMatrix, gram_specs, memory_of_gram
+from flwr_flynn.model.gram import (
+    DIRECTION_UNIT,
+    GRAM_TEMPERATURES,
+    LARGEST_PRODUCT,
+    MEAN_UNIT,
+    GramFit,
+    GramMatrix,
+    LeverageModel,
+    gram_specs,
+    memory_of_gram,
+)
 from flwr_flynn.model.gram_scoring import (
     LARGEST_BIAS,
-    LARGEST_LEVERAGE,
     LARGEST_WEIGHT,
     GramScoring,
     checked_gram_specs,
 )
-from flwr_flynn.model.leave_one_out import TEMPERATURES, LeaveOneOutTables
+from flwr_flynn.model.ridge import MOST_DIRECTIONS, MOST_STRENGTHS
 from flwr_flynn.model.subsample import N_LEFT_OUT, batches_of_kept
 
+LARGEST_COLUMN = max(round(1 / DIRECTION_UNIT), round(LEVELS / MEAN_UNIT)) + 1
+"""Largest magnitude of an entry of a direction, and of a mean response, as integers."""
+
+_LARGEST_FIGURE = 1e18  # of sums of squared responses: of more samples than a sum has room for
 _CAPACITY = (2**63 - 1) // LARGEST_PRODUCT  # samples whose sums are int64
 
 
@@ -51,7 +64,7 @@ _CAPACITY = (2**63 - 1) // LARGEST_PRODUCT  # samples whose sums are int64
 class GramRequest(RunRequest[GramMatrix]):
     """Ask for the Gram matrix."""
 
-    run: RunSpec  # with the specs of the Gram matrix
+    run: RunSpec  # with the hashes of the Gram matrix
 
     phase = "gram"
     channel = EVALUATE
@@ -108,9 +121,9 @@ def n_rows_of(run: RunSpec) -> int:
 
 
 def _checked(products: Array, sums: Array, sizes: Array) -> GramMatrix:
-    """The Gram matrix that samples can have as far as single products tell: a few false ones could spoil the regression."""
+    """The Gram matrix, if samples can have it as far as single products tell: a few false ones could spoil it all."""
     if (n_examples := sum(sizes.tolist())) > _CAPACITY:
-        raise PayloadError("Gram matrix", f"those of at most {_CAPACITY} samples", n_examples)
+        raise PayloadError("Gram matrix", f"that of at most {_CAPACITY} samples", n_examples)
     totals, start = sums.sum(axis=0), 0
     is_possible = not (sums > LEVELS * sizes[:, None]).any()  # else biases would have no bounds
     for i, total in enumerate(totals.tolist()):
@@ -134,65 +147,97 @@ def admitted(config: Config, party: SampleAccess, phase: str) -> RunSpec:
     n_rows = n_rows_of(run)
     party.check_memory(memory_of_gram(n_rows, run.n_classes), f"the Gram matrix of {n_rows} rows")
     party.check_run(run, config, phase, EXACT if run.bound is None else SECURE)
-    if run.bound is None and not party.options.gram:  # trials of chosen weights would tell the sums, too
+    if run.bound is None and not party.options.gram:  # results of chosen weights would tell the sums, too
         raise PrivacyError("node-config gram", "true, without which no Gram matrix leave in clear", False)
     return run
 
 
 @register
 @dataclass(frozen=True, eq=False)
-class GramEvaluationRequest(LeaveOneOutRequest):
-    """Ask for the samples that given weights classify correctly, and for log-losses, at each of `TEMPERATURES`."""
+class GramEvaluationRequest(RunRequest[Tables]):
+    """Ask for the leave-one-out results of a regression at each of its strengths and of `GRAM_TEMPERATURES`."""
 
-    run: RunSpec  # with the specs of the Gram matrix
+    run: RunSpec  # with the hashes of the Gram matrix
     fit: GramFit
 
     phase = "gram evaluation"
     channel = EVALUATE
 
     def to_config(self) -> dict[str, Scalar]:
-        figures = [each.tolist() for each in (self.fit.bias, self.fit.n_per_class, self.fit.leverages)]
+        leverage = self.fit.leverage
+        vectors = [each.tolist() for each in (leverage.values, leverage.strengths, leverage.rest)]
+        figures = [self.fit.bias.tolist(), self.fit.n_per_class.tolist(), *vectors, leverage.outside]
         return {**super().to_config(), key("fit"): json.dumps(figures)}
 
     def arrays(self) -> list[Array]:
-        return [pack_signed(self.fit.weights)]
+        leverage = self.fit.leverage
+        weights = np.concatenate(list(self.fit.weights), axis=1)  # (m, S L)
+        return [pack_signed(weights), pack_signed(np.column_stack([leverage.directions, leverage.mean]))]
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> GramEvaluationRequest:
         run = admitted(config, party, cls.phase)
-        check_packed(arrays, 1, "weights", "one packed array")
-        weights = unpack_signed(arrays[0], (n_rows_of(run), run.n_classes), LARGEST_WEIGHT).astype(np.int32)
-        return cls(run, GramFit(weights, *_figures(config, run.n_classes)))
+        bias, sizes, values, strengths, rest, outside = _figures(config, run.n_classes, n_rows_of(run))
+        check_packed(arrays, 2, "fit", "packed weights, and packed directions with the mean")
+        n_rows, n_strengths = n_rows_of(run), len(strengths)
+        weights = unpack_signed(arrays[0], (n_rows, n_strengths * run.n_classes), LARGEST_WEIGHT).astype(np.int32)
+        columns = unpack_signed(arrays[1], (n_rows, len(values) + 1), LARGEST_COLUMN).astype(np.int32)
+        leverage = LeverageModel(columns[:, :-1], columns[:, -1], values, outside, strengths, rest)
+        return cls(run, GramFit(np.stack(np.split(weights, n_strengths, axis=1)), bias, sizes, leverage))
 
     def measured(self, party: SampleAccess) -> tuple[Tables, int]:
         (X, *_), codes = party.inputs(self.run)
-        totals = list(self.zero.tables)
+        left_out, correct, losses = (table.copy() for table in self.zero.tables)
         for rows in batches_of_kept(X, codes, self.fit.n_per_class, N_LEFT_OUT):
-            tables = self.fit.tables(self.run.specs, X[rows], codes[rows], party.options.n_jobs)
-            left_out = np.bincount(codes[rows], minlength=self.run.n_classes)[None]
-            for total, part in zip(totals, (left_out, *tables), strict=True):
-                total += part
-        return Tables(tuple(totals)), len(codes)
+            found = self.fit.tables(self.run.specs, X[rows], codes[rows], party.options.n_jobs)
+            left_out += np.bincount(codes[rows], minlength=self.run.n_classes)
+            correct += found[0].reshape(correct.shape)
+            losses += found[1].reshape(losses.shape)
+        return Tables((left_out, correct, losses)), len(codes)
 
-    @property
-    def table_heights(self) -> list[tuple[int, int]]:
-        return [(len(TEMPERATURES), 1)]
+    def fields(self, sizes: Sizes) -> list[Field]:
+        return evaluation_fields(self.fit.n_strengths, self.run.n_classes, sizes)
+
+    def parts(self, statistic: Tables) -> list[Array]:
+        return list(statistic.tables)
+
+    def of_parts(self, parts: list[Array], n_parties: int) -> Tables:
+        if (parts[1] > parts[0]).any() or (parts[2] > MAX_SAMPLE_LOSS * parts[0]).any():
+            raise PayloadError("correct, log-losses", "those of the samples left out", "larger ones")
+        return Tables(tuple(parts))
 
 
-def _figures(config: Config, n_classes: int) -> tuple[Array, Array, Array]:
-    """Biases, samples and leverages of the classes that a server announced."""
-    values = config.json("fit", 80 * n_classes + 100)
-    expected = f"{n_classes} biases, class sizes and leverages"
-    if not isinstance(values, list) or len(values) != 3 or not all(isinstance(each, list) for each in values):
-        raise PayloadError(key("fit"), expected, type(values).__name__)
-    bias, sizes, leverages = values
-    if any(len(each) != n_classes for each in values):
-        raise PayloadError(key("fit"), expected, f"{len(bias)}, {len(sizes)} and {len(leverages)}")
-    if not all(type(each) is int and abs(each) <= LARGEST_BIAS for each in bias):
-        raise PayloadError(key("fit"), f"biases up to {LARGEST_BIAS}", "others")
-    if not all(type(each) in (int, float) and 0 <= each <= LARGEST_LEVERAGE for each in leverages):
-        raise PayloadError(key("fit"), f"leverages from 0 to {LARGEST_LEVERAGE}", "others")
-    return np.array(bias, np.int64), checked_sizes(sizes, n_classes, "fit"), np.array(leverages, np.float64)
+def evaluation_fields(n_strengths: int, n_classes: int, sizes: Sizes) -> list[Field]:
+    """Samples left out, (1, L); then of each strength and temperature correct ones and log-losses, (S T, L) both."""
+    shape = n_strengths * len(GRAM_TEMPERATURES), n_classes
+    return [
+        Field("left out", (1, n_classes), sizes.per_class, NUMBERS),
+        Field("correct", shape, sizes.per_class, NUMBERS),
+        Field("log-losses", shape, MAX_SAMPLE_LOSS * sizes.per_class, NUMBERS),
+    ]
+
+
+def _figures(config: Config, n_classes: int, n_rows: int) -> tuple[Array, Array, Array, Array, Array, float]:
+    """Biases, class sizes, values, strengths, rests and outside of a `GramFit` that a server announced."""
+    n_numbers = MOST_STRENGTHS * (n_classes + 2) + n_classes + MOST_DIRECTIONS + 1
+    lists, expected = config.json("fit", 30 * n_numbers + 100), "five lists and a number, of a regression"
+    if not isinstance(lists, list) or len(lists) != 6 or not all(isinstance(each, list) for each in lists[:5]):
+        raise PayloadError(key("fit"), expected, type(lists).__name__)
+    bias, sizes, values, strengths, rest, outside = lists
+    n_strengths = len(strengths)
+    if not (1 <= n_strengths <= MOST_STRENGTHS and 1 <= len(values) <= min(MOST_DIRECTIONS, n_rows)):
+        expected = f"1 to {MOST_STRENGTHS} strengths, and 1 to {min(MOST_DIRECTIONS, n_rows)} directions"
+        raise PayloadError(key("fit"), expected, f"{n_strengths} and {len(values)}")
+    if len(rest) != n_strengths or len(bias) != n_strengths or any(type(row) is not list for row in bias):
+        raise PayloadError(key("fit"), f"{n_strengths} lists of biases, and as many rests", f"{len(bias)}, {len(rest)}")
+    if not all(len(row) == n_classes and all(type(n) is int and abs(n) <= LARGEST_BIAS for n in row) for row in bias):
+        raise PayloadError(key("fit"), f"{n_classes} biases up to {LARGEST_BIAS} for each strength", "others")
+    numbers = [*values, *strengths, *rest, outside]
+    if not all(type(each) in (int, float) and 0 <= each <= _LARGEST_FIGURE for each in numbers) or not all(strengths):
+        raise PayloadError(key("fit"), f"numbers from 0 to {_LARGEST_FIGURE:g}, strengths above 0", "others")
+    floats = [np.array(each, np.float64) for each in (values, strengths, rest)]
+    checked = np.array(bias, np.int64), checked_sizes(sizes, n_classes, "fit")
+    return (*checked, floats[0], floats[1], floats[2], float(outside))
 
 
 def checked_sizes(values: Any, n_classes: int, name: str) -> Array:
@@ -207,9 +252,9 @@ def checked_sizes(values: Any, n_classes: int, name: str) -> Array:
 
 @dataclass(frozen=True)
 class GramSolution:
-    """The result of the sums: the regression, who is in it, and who is missing from it."""
+    """The regression, the parties in the Gram matrix, and those missing from it."""
 
-    run: RunSpec  # with the specs of the Gram matrix
+    run: RunSpec  # with the hashes of the Gram matrix
     fit: GramFit
     answered: frozenset[str]  # cids of the parties in the sums
     missing: dict[str, str]  # reasons of parties without an answer, by name
@@ -217,7 +262,7 @@ class GramSolution:
 
 @dataclass(frozen=True)
 class GramResult:
-    """The result of the trial."""
+    """The scores from the Gram matrix, and the parties missing from their evaluation."""
 
     scoring: GramScoring | None  # None where no party with samples replied, or sums lack a class
     missing: dict[str, str]
@@ -232,44 +277,46 @@ def _ask(state: RunState, context: Context) -> GramRequest:
     return GramRequest(replace(run, specs=specs, n_aligned=len(specs) if members.n_aligned else 0))
 
 
-def _solved(state: RunState, batch: Batch[GramMatrix], context: Context) -> RunState:
+def _solve(state: RunState, batch: Batch[GramMatrix], context: Context) -> RunState:
     fit, missing = GramFit.of(batch.total), context.unanswered_by(batch.passed)
-    state = state.with_result(PAIRS.name, GramSolution(_ask(state, context).run, fit, frozenset(batch.passed), missing))
+    state = state.with_result(GRAM.name, GramSolution(_ask(state, context).run, fit, frozenset(batch.passed), missing))
     is_empty = fit.n_per_class == 0
     if is_empty.all() or state.results["counts"].parts[0].n_per_class[is_empty].any():
-        # The scores would speak against a class that they never saw: there are none then, and no trial.
+        # The scores would speak against a class that they never saw: there are none then, and no evaluation.
         return state.with_result(GRAM_EVALUATION.name, GramResult(None, missing))
     return state
 
 
-def _ask_trial(state: RunState, context: Context) -> GramEvaluationRequest:
-    result: GramSolution = state.results[PAIRS.name]
+def _ask_evaluation(state: RunState, context: Context) -> GramEvaluationRequest:
+    result: GramSolution = state.results[GRAM.name]
     return GramEvaluationRequest(result.run, result.fit)
 
 
-def _judged(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
-    result: GramSolution = state.results[PAIRS.name]
+def _choose(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
+    result: GramSolution = state.results[GRAM.name]
     selection = state.results.get("selection")
-    left_out, *tables = batch.total.tables
+    (left_out,), *tables = batch.total.tables
     accuracy = None if selection is None else selection.accuracy
-    scoring = result.fit.scoring(result.run.specs, left_out[0], LeaveOneOutTables(*tables), accuracy)
+    shape = result.fit.n_strengths, len(GRAM_TEMPERATURES), len(left_out)
+    correct, losses = (table.reshape(shape) for table in tables)
+    scoring = result.fit.scoring(result.run.specs, left_out, correct, losses, accuracy)
     silent = {name: why for name, why in context.unanswered_by(batch.passed).items() if name not in result.missing}
     return state.with_result(GRAM_EVALUATION.name, GramResult(scoring, silent))
 
 
 def summed(state: RunState) -> frozenset[str]:
-    """Cids of the parties in the sums: the trial takes their samples out again."""
-    result: GramSolution = state.results[PAIRS.name]
+    """Cids of the parties in the Gram matrix: only their samples can be left out of it."""
+    result: GramSolution = state.results[GRAM.name]
     return result.answered
 
 
 # They depend on candidates that are not selected, too, and on the selection's accuracy, which are not saved.
-PAIRS = Phase("gram", EVALUATE, _ask, _solved, audience=COUNTED, resumes_at=("selection",))
+GRAM = Phase("gram", EVALUATE, _ask, _solve, audience=COUNTED, resumes_at=("selection",))
 GRAM_EVALUATION = Phase(
     "gram evaluation",
     EVALUATE,
-    _ask_trial,
-    _judged,
+    _ask_evaluation,
+    _choose,
     audience=COUNTED,
     among=summed,
     resumes_at=("selection", "gram"),

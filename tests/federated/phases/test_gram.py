@@ -1,4 +1,4 @@
-"""The Gram matrix: of any split the pooled ones; who is lost, comes back or sends nonsense costs its own say alone."""
+"""The Gram matrix: of any split the pooled one; a party that is lost or sends nonsense is missing, and no other."""
 
 from __future__ import annotations
 
@@ -25,7 +25,13 @@ from flwr_flynn.federated.party import Party, PartyOptions
 from flwr_flynn.federated.phases.counts import phase_for
 from flwr_flynn.federated.phases.evaluation import EVALUATION as DISTRIBUTION
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
-from flwr_flynn.federated.phases.gram import GRAM_EVALUATION, PAIRS, GramEvaluationRequest, GramRequest
+from flwr_flynn.federated.phases.gram import (
+    GRAM,
+    GRAM_EVALUATION,
+    LARGEST_COLUMN,
+    GramEvaluationRequest,
+    GramRequest,
+)
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Config, Reply
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run import Run
@@ -33,8 +39,8 @@ from flwr_flynn.federated.run_spec import RunSpec, deflated_specs, mode_of
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.gram import GramFit, GramMatrix, gram_specs, learn_gram, memory_of_gram
-from flwr_flynn.model.gram_scoring import LARGEST_BIAS, LARGEST_LEVERAGE, LARGEST_WEIGHT, GramScoring
-from flwr_flynn.model.leave_one_out import TEMPERATURES
+from flwr_flynn.model.gram_scoring import LARGEST_BIAS, LARGEST_WEIGHT, GramScoring
+from flwr_flynn.model.ridge import MOST_DIRECTIONS, MOST_STRENGTHS
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts
 from flwr_flynn.privacy.ledger import Budget, Policy
@@ -65,7 +71,7 @@ def counted(split: str = "turns", spec: Any = SPEC, **changes: Any) -> Exchange:
     """A run whose next phase is "gram"."""
     steps = exchange(split, spec, **{"decay": 0.5, **changes})
     steps.step(TRAIN)
-    assert steps.run.due is PAIRS
+    assert steps.run.due is GRAM
     return steps
 
 
@@ -129,7 +135,7 @@ def test_of_many_samples_some_judge_and_the_split_does_not_decide_which(monkeypa
 
 def test_phases_of_one_s_own_may_have_the_gram_matrix() -> None:
     plain = RunOptions(**options(SPEC, decay=0.5))
-    own = (phase_for(plain), PAIRS, GRAM_EVALUATION, DISTRIBUTION)
+    own = (phase_for(plain), GRAM, GRAM_EVALUATION, DISTRIBUTION)
     run = in_process(options(SPEC, decay=0.5, phases=own), parts())
     assert digest(run) == digest(in_process(options(SPEC, decay=0.5), parts()))
 
@@ -170,7 +176,7 @@ def test_a_party_lost_in_an_exchange_is_missing_from_that_alone(phases: list[str
     )
     judged = {name: some if {"gram", name} & {*phases} else every for name in EXCHANGES[1:]}
     tried = judged["gram evaluation"]
-    expected = fit.scoring(OWN, np.bincount(Y[tried]), fit.tables(OWN, X[tried], Y[tried]), None)
+    expected = fit.scoring(OWN, np.bincount(Y[tried]), *fit.tables(OWN, X[tried], Y[tried]), None)
     assert expected is not None
     found = scoring_of(run)
     assert found is not None
@@ -179,7 +185,7 @@ def test_a_party_lost_in_an_exchange_is_missing_from_that_alone(phases: list[str
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_where_nobody_answers_there_are_no_the_gram_matrix(phase: str) -> None:
+def test_where_nobody_answers_there_is_no_gram_matrix(phase: str) -> None:
     steps = counted()
     for name in PHASES:
         steps.step(EVALUATE, failures=dict.fromkeys("0123", "failed: gone") if name == phase else None)
@@ -205,7 +211,7 @@ def test_sums_without_a_class_that_is_counted_are_of_no_use() -> None:
     assert scoring_of(in_process(options(SPEC, decay=0.5), fewer)) is not None
 
 
-def test_parties_without_samples_have_no_the_gram_matrix() -> None:
+def test_parties_without_samples_have_no_gram_matrix() -> None:
     empty = [{**part, "X": part["X"][:0], "y": part["y"][:0]} for part in parts()[:2]]
     run = in_process(options(SPEC, decay=0.5), empty)
     assert scoring_of(run) is None
@@ -232,7 +238,7 @@ def test_late_parties_are_counted_and_both_phases_run_anew() -> None:
 # ---- hostile replies
 
 
-N_PAIRS = ROWS * (ROWS + 1) // 2
+N_PRODUCTS = ROWS * (ROWS + 1) // 2
 MOST = 10**6  # more than the responses of a party's samples make
 
 
@@ -242,7 +248,7 @@ def sizes(change: Callable[[np.ndarray], Any]) -> Callable[[Reply], Reply]:
 
 def packed(place: int, change: Callable[[np.ndarray], Any]) -> Callable[[Reply], Reply]:
     """Put another array in place of the packed sums of products, or of responses."""
-    shape = {1: (1, N_PAIRS), 2: (3, ROWS)}[place]
+    shape = {1: (1, N_PRODUCTS), 2: (3, ROWS)}[place]
 
     def spoil(arrays: list[Any]) -> list[Any]:
         made = change(unpack(arrays[place], shape, 2**60))
@@ -303,8 +309,7 @@ SUMS: dict[str, Callable[[Reply], Reply]] = {
     "products that are no squares": packed(1, checkerboard),
     "the whole square": packed(1, lambda table: pack(np.tile(table, 2)[:, : ROWS * ROWS])),
 }
-TRIAL: dict[str, Callable[[Reply], Reply]] = {**ANY}
-N_T = len(TEMPERATURES)
+RESULTS: dict[str, Callable[[Reply], Reply]] = {**ANY}
 
 
 def figure(array: int, place: int, value: Any) -> Callable[[Reply], Reply]:
@@ -318,24 +323,24 @@ def figure(array: int, place: int, value: Any) -> Callable[[Reply], Reply]:
     return lambda reply: changed(reply, change)
 
 
-TRIAL |= {
+RESULTS |= {
     "more left out than counted": figure(0, 1, 100),
     "endless left out": figure(0, 1, 2**62),
     "more right than left out": figure(1, 4, lambda tables: tables[0][1] + 1),
-    "a log-loss above that of the samples": figure(2, 3, 64 * 2**20 * 61),
+    "a log-loss above that of the samples": figure(2, 3, lambda tables: 64 * 2**20 * tables[0][0] + 1),
     "an endless log-loss": figure(2, 3, 2**63 - 1),
     "an entry less": lambda reply: changed(
-        reply, lambda arrays: [*arrays[:2], pack_numbers(unpack_numbers(arrays[2], N_T, 2**62)[1:])]
+        reply, lambda arrays: [*arrays[:2], pack_numbers(unpack_numbers(arrays[2], 10**4, 2**62)[1:])]
     ),
     "no entries": lambda reply: changed(reply, lambda arrays: [pack_numbers(np.zeros(0, np.int64))] * 3),
     "tables in another order": lambda reply: changed(reply, lambda arrays: arrays[::-1]),
     "tables that are not packed": lambda reply: changed(reply, lambda arrays: [each.astype("<i8") for each in arrays]),
 }
-HOSTILE = [("gram", name, SUMS[name]) for name in SUMS] + [("gram evaluation", name, TRIAL[name]) for name in TRIAL]
+HOSTILE = [("gram", name, SUMS[name]) for name in SUMS] + [("gram evaluation", name, RESULTS[name]) for name in RESULTS]
 
 
 @pytest.mark.parametrize(("phase", "name", "change"), HOSTILE, ids=[f"{phase}: {name}" for phase, name, _ in HOSTILE])
-def test_a_hostile_reply_costs_its_sender_s_say_alone(phase: str, name: str, change: Callable[[Reply], Reply]) -> None:
+def test_a_hostile_reply_costs_its_sender_alone(phase: str, name: str, change: Callable[[Reply], Reply]) -> None:
     steps, silent = counted(), counted()
     for each in (steps, silent) if phase == "gram evaluation" else ():
         each.step(EVALUATE)
@@ -348,8 +353,8 @@ def test_a_hostile_reply_costs_its_sender_s_say_alone(phase: str, name: str, cha
     assert digest(steps.rounds()) == digest(silent.rounds())
 
 
-def test_only_counted_parties_are_heard() -> None:
-    for request in (SUMS_REQUEST, TRIAL_REQUEST):
+def test_only_counted_parties_take_part() -> None:
+    for request in (SUMS_REQUEST, EVALUATION_REQUEST):
         for member in (None, Member("", "1")):
             with pytest.raises(PayloadError) as error:
                 statistic_of(request, party_of(X, LABELS), member)
@@ -368,9 +373,9 @@ FIT = GramFit.of(GramMatrix.from_data(TWO, X, Y, 3))
 LEARNED = learn_gram(TWO, X, Y, 3, 0.5)
 assert LEARNED is not None
 SUMS_REQUEST = GramRequest(RunSpec(TWO, NAMES))
-TRIAL_REQUEST = GramEvaluationRequest(RunSpec(TWO, NAMES), FIT)
+EVALUATION_REQUEST = GramEvaluationRequest(RunSpec(TWO, NAMES), FIT)
 EVALUATION = EvaluationRequest(RUN, COUNTS, (ScoringRule("balanced", 0.5, 1.0),), (1.0,), gram=LEARNED)
-THREE = [SUMS_REQUEST, TRIAL_REQUEST, EVALUATION]
+THREE = [SUMS_REQUEST, EVALUATION_REQUEST, EVALUATION]
 
 
 @pytest.mark.parametrize("request_", THREE, ids=lambda each: type(each).__name__)
@@ -381,8 +386,8 @@ def test_a_request_makes_the_round_trip(request_: Any) -> None:
     assert all(map(np.array_equal, again.arrays(), request_.arrays()))
     assert again.run == request_.run
     if isinstance(request_, GramEvaluationRequest):
-        for name in ("weights", "bias", "n_per_class", "leverages"):
-            mine, theirs = getattr(again.fit, name), getattr(FIT, name)
+        both = [[each.weights, each.bias, each.n_per_class, *each.leverage] for each in (again.fit, FIT)]
+        for mine, theirs in zip(*both, strict=True):
             assert_array_equal(mine, theirs)
             assert np.asarray(mine).dtype == np.asarray(theirs).dtype
     if isinstance(request_, EvaluationRequest):
@@ -399,7 +404,7 @@ def specs(*found: HashSpec) -> dict[str, Any]:
 
 def fit(place: int, value: Any, index: int | None = None) -> dict[str, Any]:
     """The figures of the fit with another value at a place."""
-    return with_figure(TRIAL_REQUEST, "flynn-fit", place, value, index)
+    return with_figure(EVALUATION_REQUEST, "flynn-fit", place, value, index)
 
 
 def figures_of_gram(place: int, value: Any, index: int | None = None) -> dict[str, Any]:
@@ -415,7 +420,7 @@ def with_figure(request: Any, entry: str, place: int, value: Any, index: int | N
     return {entry: json.dumps(figures)}
 
 
-def pair_entries(*found: HashSpec) -> dict[str, Any]:
+def gram_entries(*found: HashSpec) -> dict[str, Any]:
     """The entries of scores by other specs."""
     prints = " ".join(FlyHash(spec).fingerprint for spec in found)
     return {"flynn-gram-specs": deflated_specs(found, [SPEC]), "flynn-gram-fingerprints": prints}
@@ -427,6 +432,9 @@ def weights(value: int, shape: tuple[int, int] = (ROWS, 3)) -> Any:
     return pack_signed(table)
 
 
+N_STRENGTHS = FIT.n_strengths
+WIDTH = ROWS, 3 * N_STRENGTHS
+WEIGHTS, DIRECTIONS = EVALUATION_REQUEST.arrays()
 WIDE = replace(SPEC, hash_dim=4000, hash_nnz=8)
 REFINED = [pack_signed(np.zeros((64, 3), np.int64))]
 REQUESTS: dict[str, tuple[Any, dict[str, Any], list[Any] | None]] = {
@@ -438,41 +446,58 @@ REQUESTS: dict[str, tuple[Any, dict[str, Any], list[Any] | None]] = {
     "sums by no hash": (SUMS_REQUEST, {"flynn-fingerprints": None}, None),
     "sums of no spec": (SUMS_REQUEST, {"flynn-specs": None}, None),
     "sums of samples of other features": (SUMS_REQUEST, specs(*(replace(each, n_features=5) for each in TWO)), None),
-    "a trial of too many rows": (TRIAL_REQUEST, specs(WIDE, replace(TWO[1], hash_dim=97)), None),
-    "a trial of three specs": (TRIAL_REQUEST, specs(*TWO, replace(TWO[0], seed=7)), None),
-    "a trial by another hash": (TRIAL_REQUEST, {"flynn-fingerprints": " ".join([64 * "0"] * 2)}, None),
-    "no figures": (TRIAL_REQUEST, {"flynn-fit": None}, None),
-    "figures that are no JSON": (TRIAL_REQUEST, {"flynn-fit": "[[1, 2"}, None),
-    "figures that are a number": (TRIAL_REQUEST, {"flynn-fit": 7}, None),
-    "figures that are a list of numbers": (TRIAL_REQUEST, {"flynn-fit": "[1, 2, 3]"}, None),
-    "figures less": (TRIAL_REQUEST, {"flynn-fit": "[[0, 0, 0], [1, 1, 1]]"}, None),
-    "an endless text": (TRIAL_REQUEST, {"flynn-fit": "[" + " " * 10**6 + "[0, 0, 0], [1, 1, 1], 0.5]"}, None),
-    "a bias less": (TRIAL_REQUEST, fit(0, [0, 0]), None),
-    "a bias more": (TRIAL_REQUEST, fit(0, [0] * 4), None),
-    "a float as a bias": (TRIAL_REQUEST, fit(0, 1.0, 1), None),
-    "a boolean as a bias": (TRIAL_REQUEST, fit(0, True, 1), None),
-    "a bias too large": (TRIAL_REQUEST, fit(0, LARGEST_BIAS + 1, 1), None),
-    "a bias too small": (TRIAL_REQUEST, fit(0, -LARGEST_BIAS - 1, 1), None),
-    "a size less": (TRIAL_REQUEST, fit(1, [1, 1]), None),
-    "a negative size": (TRIAL_REQUEST, fit(1, -1, 0), None),
-    "an endless size": (TRIAL_REQUEST, fit(1, 2**48, 0), None),
-    "a float as a size": (TRIAL_REQUEST, fit(1, 80.0, 0), None),
-    "sizes of nobody": (TRIAL_REQUEST, fit(1, [0, 0, 0]), None),
-    "a negative leverage": (TRIAL_REQUEST, fit(2, -0.1, 1), None),
-    "a leverage too large": (TRIAL_REQUEST, fit(2, LARGEST_LEVERAGE + 0.01, 1), None),
-    "a leverage that is none": (TRIAL_REQUEST, fit(2, float("nan"), 1), None),
-    "a leverage that is a text": (TRIAL_REQUEST, fit(2, "0.5", 1), None),
-    "a leverage that is true": (TRIAL_REQUEST, fit(2, True, 1), None),
-    "a leverage alone": (TRIAL_REQUEST, fit(2, 0.5), None),
-    "a leverage less": (TRIAL_REQUEST, fit(2, [0.5, 0.5]), None),
-    "no weights": (TRIAL_REQUEST, {}, []),
-    "weights twice": (TRIAL_REQUEST, {}, TRIAL_REQUEST.arrays() * 2),
-    "weights that are not packed": (TRIAL_REQUEST, {}, [FIT.weights]),
-    "weights of the wrong shape": (TRIAL_REQUEST, {}, [pack_signed(FIT.weights.T)]),
-    "a row less": (TRIAL_REQUEST, {}, [pack_signed(FIT.weights[1:])]),
-    "weights too large": (TRIAL_REQUEST, {}, [weights(LARGEST_WEIGHT + 1)]),
-    "weights too small": (TRIAL_REQUEST, {}, [weights(-LARGEST_WEIGHT - 1)]),
-    "junk": (TRIAL_REQUEST, {}, [np.arange(60, dtype=np.uint8)]),
+    "an evaluation of too many rows": (EVALUATION_REQUEST, specs(WIDE, replace(TWO[1], hash_dim=97)), None),
+    "an evaluation of three specs": (EVALUATION_REQUEST, specs(*TWO, replace(TWO[0], seed=7)), None),
+    "an evaluation by another hash": (EVALUATION_REQUEST, {"flynn-fingerprints": " ".join([64 * "0"] * 2)}, None),
+    "no figures": (EVALUATION_REQUEST, {"flynn-fit": None}, None),
+    "figures that are no JSON": (EVALUATION_REQUEST, {"flynn-fit": "[[1, 2"}, None),
+    "figures that are a number": (EVALUATION_REQUEST, {"flynn-fit": 7}, None),
+    "figures that are a list of numbers": (EVALUATION_REQUEST, {"flynn-fit": "[1, 2, 3]"}, None),
+    "figures less": (EVALUATION_REQUEST, {"flynn-fit": "[[[0, 0, 0]], [1, 1, 1]]"}, None),
+    "an endless text": (EVALUATION_REQUEST, {"flynn-fit": "[" + " " * 10**6 + "[0, 0, 0], [1, 1, 1], 0.5]"}, None),
+    "biases that are no lists": (EVALUATION_REQUEST, fit(0, [0] * N_STRENGTHS), None),
+    "biases of a strength less": (EVALUATION_REQUEST, fit(0, FIT.bias.tolist()[1:]), None),
+    "a bias less": (EVALUATION_REQUEST, fit(0, [0, 0], 0), None),
+    "a bias more": (EVALUATION_REQUEST, fit(0, [0] * 4, 0), None),
+    "a float as a bias": (EVALUATION_REQUEST, fit(0, [0, 1.0, 0], 1), None),
+    "a boolean as a bias": (EVALUATION_REQUEST, fit(0, [0, True, 0], 1), None),
+    "a bias too large": (EVALUATION_REQUEST, fit(0, [0, LARGEST_BIAS + 1, 0], 1), None),
+    "a bias too small": (EVALUATION_REQUEST, fit(0, [0, -LARGEST_BIAS - 1, 0], 1), None),
+    "a size less": (EVALUATION_REQUEST, fit(1, [1, 1]), None),
+    "a negative size": (EVALUATION_REQUEST, fit(1, -1, 0), None),
+    "an endless size": (EVALUATION_REQUEST, fit(1, 2**48, 0), None),
+    "a float as a size": (EVALUATION_REQUEST, fit(1, 80.0, 0), None),
+    "sizes of nobody": (EVALUATION_REQUEST, fit(1, [0, 0, 0]), None),
+    "no directions": (EVALUATION_REQUEST, fit(2, []), None),
+    "a direction less": (EVALUATION_REQUEST, fit(2, [1.0] * (MOST_DIRECTIONS - 1)), None),
+    "directions without end": (EVALUATION_REQUEST, fit(2, [1.0] * (MOST_DIRECTIONS + 1)), None),
+    "a negative value": (EVALUATION_REQUEST, fit(2, -1.0, 0), None),
+    "no strengths": (EVALUATION_REQUEST, fit(3, []), None),
+    "strengths without end": (EVALUATION_REQUEST, fit(3, [1.0] * (MOST_STRENGTHS + 1)), None),
+    "a strength of 0": (EVALUATION_REQUEST, fit(3, 0.0, 0), None),
+    "a strength that is none": (EVALUATION_REQUEST, fit(3, float("nan"), 0), None),
+    "an endless strength": (EVALUATION_REQUEST, fit(3, float("inf"), 0), None),
+    "a strength that is a text": (EVALUATION_REQUEST, fit(3, "0.5", 0), None),
+    "a strength that is true": (EVALUATION_REQUEST, fit(3, True, 0), None),
+    "a rest less": (EVALUATION_REQUEST, fit(4, [0.0] * (N_STRENGTHS - 1)), None),
+    "a negative rest": (EVALUATION_REQUEST, fit(4, -0.1, 0), None),
+    "an outside that is a list": (EVALUATION_REQUEST, fit(5, [0.0]), None),
+    "a negative outside": (EVALUATION_REQUEST, fit(5, -1.0), None),
+    "no weights": (EVALUATION_REQUEST, {}, []),
+    "weights alone": (EVALUATION_REQUEST, {}, EVALUATION_REQUEST.arrays()[:1]),
+    "weights twice": (EVALUATION_REQUEST, {}, EVALUATION_REQUEST.arrays() * 2),
+    "weights that are not packed": (EVALUATION_REQUEST, {}, [FIT.weights[0], DIRECTIONS]),
+    "weights of the wrong shape": (EVALUATION_REQUEST, {}, [pack_signed(FIT.weights[0]), DIRECTIONS]),
+    "a row less": (EVALUATION_REQUEST, {}, [weights(1, (ROWS - 1, 3 * N_STRENGTHS)), DIRECTIONS]),
+    "weights too large": (EVALUATION_REQUEST, {}, [weights(LARGEST_WEIGHT + 1, WIDTH), DIRECTIONS]),
+    "weights too small": (EVALUATION_REQUEST, {}, [weights(-LARGEST_WEIGHT - 1, WIDTH), DIRECTIONS]),
+    "junk": (EVALUATION_REQUEST, {}, [np.arange(60, dtype=np.uint8), DIRECTIONS]),
+    "directions too large": (
+        EVALUATION_REQUEST, {}, [WEIGHTS, weights(LARGEST_COLUMN + 1, (ROWS, MOST_DIRECTIONS + 1))],
+    ),
+    "directions without the mean": (
+        EVALUATION_REQUEST, {}, [WEIGHTS, weights(1, (ROWS, MOST_DIRECTIONS))],
+    ),
     "a model without the weights": (EVALUATION, {}, EVALUATION.arrays()[:-1]),
     "a model without arrays": (EVALUATION, {}, []),
     "a model of more weights than announced": (EVALUATION, {"flynn-gram": None}, None),
@@ -496,20 +521,19 @@ REQUESTS: dict[str, tuple[Any, dict[str, Any], list[Any] | None]] = {
     "a model of a share that is none": (EVALUATION, figures_of_gram(2, float("nan")), None),
     "a model of a share that is nothing": (EVALUATION, figures_of_gram(2, None), None),
     "a model of an accuracy above 1": (EVALUATION, figures_of_gram(3, 1.5), None),
-    "a model of a leverage of 1": (EVALUATION, figures_of_gram(4, 1.0, 2), None),
-    "a model of a negative leverage": (EVALUATION, figures_of_gram(4, -0.1, 2), None),
-    "a model of an endless leverage": (EVALUATION, figures_of_gram(4, 10**400, 2), None),
-    "a model of a leverage that is a text": (EVALUATION, figures_of_gram(4, "0", 2), None),
-    "a model of a leverage less": (EVALUATION, figures_of_gram(4, [0.5, 0.5]), None),
-    "a model of one leverage": (EVALUATION, figures_of_gram(4, 0.5), None),
+    "a model of a leverage of 1": (EVALUATION, figures_of_gram(4, 1.0), None),
+    "a model of a negative leverage": (EVALUATION, figures_of_gram(4, -0.1), None),
+    "a model of an endless leverage": (EVALUATION, figures_of_gram(4, 10**400), None),
+    "a model of a leverage that is a text": (EVALUATION, figures_of_gram(4, "0"), None),
+    "a model of a list of leverages": (EVALUATION, figures_of_gram(4, [0.5, 0.5]), None),
     "a model of no specs of its Gram matrix": (EVALUATION, {"flynn-gram-specs": None}, None),
     "a model of specs that are a text": (EVALUATION, {"flynn-gram-specs": "[]"}, None),
     "a model of specs that are junk": (EVALUATION, {"flynn-gram-specs": b"junk"}, None),
-    "a model of three specs": (EVALUATION, pair_entries(*TWO, replace(TWO[0], seed=7)), None),
-    "a model of too many rows": (EVALUATION, pair_entries(WIDE, replace(TWO[1], hash_dim=97)), None),
-    "a model of specs of different features": (EVALUATION, pair_entries(TWO[0], HashSpec(5, 32, 2, 8, 0)), None),
+    "a model of three specs": (EVALUATION, gram_entries(*TWO, replace(TWO[0], seed=7)), None),
+    "a model of too many rows": (EVALUATION, gram_entries(WIDE, replace(TWO[1], hash_dim=97)), None),
+    "a model of specs of different features": (EVALUATION, gram_entries(TWO[0], HashSpec(5, 32, 2, 8, 0)), None),
     "a model of specs of other features": (
-        EVALUATION, pair_entries(*(replace(each, n_features=5) for each in TWO)), None,
+        EVALUATION, gram_entries(*(replace(each, n_features=5) for each in TWO)), None,
     ),
     "a model of no fingerprints": (EVALUATION, {"flynn-gram-fingerprints": None}, None),
     "a model of one fingerprint": (EVALUATION, {"flynn-gram-fingerprints": 64 * "0"}, None),
@@ -541,7 +565,7 @@ def test_requests_as_they_are_get_an_answer(request_: Any) -> None:
 def test_labels_that_nobody_knows_are_refused_without_a_word_of_them() -> None:
     odd = LABELS.astype(object)
     odd[7] = "geheim"
-    for request in (SUMS_REQUEST, TRIAL_REQUEST):
+    for request in (SUMS_REQUEST, EVALUATION_REQUEST):
         answer = party_of(X, odd).answer({PHASE: request.phase, **request.to_config()}, request.arrays())
         assert answer.metrics.keys() == {REFUSED}
         assert "geheim" not in str(answer.metrics)
@@ -576,7 +600,11 @@ def test_a_small_request_for_many_rows_allocates_nothing() -> None:
     party = party_of(X, LABELS, memory_limit=2**20)
     for phase, entries, arrays in (
         ("gram", wide.to_config(), []),
-        ("gram evaluation", {**wide.to_config(), "flynn-fit": json.dumps([[0] * 3, [1] * 3, [0.1] * 3])}, bomb),
+        (
+            "gram evaluation",
+            {**wide.to_config(), "flynn-fit": json.dumps([[[0] * 3], [1] * 3, [1.0], [1.0], [0.0], 0.0])},
+            [bomb[0], bomb[0]],
+        ),
     ):
         with traced() as memory:
             answer = party.answer({PHASE: phase, **entries}, arrays)
@@ -605,7 +633,7 @@ def test_a_small_request_for_many_rows_allocates_nothing() -> None:
     ],
     ids=str,
 )
-def test_where_there_are_no_the_gram_matrix_rows_are_refused(changes: dict[str, Any]) -> None:
+def test_where_there_is_no_gram_matrix_rows_are_refused(changes: dict[str, Any]) -> None:
     with raises(ConfigError, field="gram"):
         RunOptions(**options(SPEC, **changes))
 
@@ -621,7 +649,7 @@ def test_a_run_that_hands_a_model_out_has_no_exchange_of_the_gram_matrix() -> No
         RunOptions(**options(saved.run_spec.specs, federation=saved, purpose="evaluate"))
 
 
-@pytest.mark.parametrize("request_", [SUMS_REQUEST, TRIAL_REQUEST], ids=["sums", "trial"])
+@pytest.mark.parametrize("request_", [SUMS_REQUEST, EVALUATION_REQUEST], ids=["sums", "trial"])
 @pytest.mark.parametrize("kind", ["budget", "secure", "leaves"])
 def test_private_parties_and_those_that_leave_refuse(kind: str, request_: Any, tmp_path: Path) -> None:
     settings_: dict[str, Any] = {
@@ -639,7 +667,7 @@ def test_private_parties_and_those_that_leave_refuse(kind: str, request_: Any, t
     assert answer.arrays == []
 
 
-def test_the_gram_matrix_leave_in_clear_only_where_the_party_allows_it() -> None:
+def test_the_gram_matrix_leaves_in_clear_only_where_the_party_allows_it() -> None:
     steps = counted()
     steps.parties["3"].options = PartyOptions(name="party-3", min_examples=1)
     steps.step(EVALUATE)
@@ -720,7 +748,7 @@ def test_a_saved_model_with_the_gram_matrix_is_handed_out_as_it_is(tmp_path: Pat
 
 
 @pytest.mark.parametrize("rows", [0, ROWS])
-def test_whoever_joins_or_leaves_ends_the_gram_matrix_or_has_them_anew(rows: int) -> None:
+def test_whoever_joins_or_leaves_ends_the_gram_matrix_or_has_it_anew(rows: int) -> None:
     def go(before: Federation, purpose: str, leaver: str = "") -> Run:
         made = options(before.run_spec.specs, federation=before, purpose=purpose, gram=rows, decay=0.5)
         parties = {
@@ -734,11 +762,11 @@ def test_whoever_joins_or_leaves_ends_the_gram_matrix_or_has_them_anew(rows: int
     joined = go(three, "join")
     assert joined.counts.n_examples == 240
     whole = FlyNNClassifier(SPEC, gram=rows, decay=0.5).fit(X, LABELS).model_
-    assert pairs_digest(joined) == (None if whole.gram is None else whole.gram.sha256())
+    assert gram_digest(joined) == (None if whole.gram is None else whole.gram.sha256())
     left = go(joined.federation("2"), "withdraw", "3")
     again = [part["X"] for part in parts()[:3]], [part["y"] for part in parts()[:3]]
     fewer = FlyNNClassifier(SPEC, gram=rows, decay=0.5).fit(*map(np.concatenate, again)).model_
-    assert pairs_digest(left) == (None if fewer.gram is None else fewer.gram.sha256())
+    assert gram_digest(left) == (None if fewer.gram is None else fewer.gram.sha256())
     assert left.counts.n_examples == 180
 
 
@@ -763,7 +791,7 @@ def test_a_join_that_goes_on_ends_in_the_same_model(stop: int, tmp_path: Path) -
     assert digest(again.rounds()) == digest(whole)
 
 
-def pairs_digest(run: Run) -> str | None:
+def gram_digest(run: Run) -> str | None:
     pairs = run.model.model_.gram
     return None if pairs is None else pairs.sha256()
 
@@ -774,7 +802,7 @@ def pairs_digest(run: Run) -> str | None:
 @given(owners=st.lists(st.integers(0, 4), min_size=240, max_size=240))
 @settings(max_examples=5, deadline=None)
 def test_statistics_of_parties_add_up_to_that_of_the_pool(owners: list[int]) -> None:
-    for request in (SUMS_REQUEST, TRIAL_REQUEST):
+    for request in (SUMS_REQUEST, EVALUATION_REQUEST):
 
         def of(places: Any, request: Any = request) -> Any:
             own = tuple(np.bincount(Y[places], minlength=3).tolist())
