@@ -2,19 +2,19 @@
 
 EXPERIMENTS = {
     "bench": "speed of hashing, training and prediction, beside lean SciPy, torchhd and the hardware's limit",
-    "overhead": "what FlyNN adds to the time of a `flwr run`",
+    "overhead": "the time that FlyNN adds to a `flwr run`",
     "scale": "seconds and memory of the server for 10, 100 and 1000 parties, or of a simulation with --supernodes 200",
     "traffic": "bytes of a party's counts beside their entropy, and of FedAvg until it is as accurate",
     "refinement": "accuracy against bytes: one round of counts, rounds of refinement, and FedAvg",
     "accuracy": "balanced accuracy beside tuned kNN, forests, boosting and the paper's methods; calibration, novelty",
-    "noniid": "skewed parties: FlyNN beside FedAvg, FedProx, SCAFFOLD and own heads, with own class frequencies",
+    "noniid": "skewed parties: FlyNN beside FedAvg, FedProx, SCAFFOLD and own heads, with class prior",
     "liars": "parties that lie: caps, groups and the server's own samples, beside Krum and trimmed means",
     "parties": "time and memory of 10 to 1000 parties, in this process and on Ray",
     "synthetic": "the paper's Tables 1 and 6: FlyNN and its baselines on data made for nearest neighbours",
     "openml": "the paper's tables and scatter plots on OpenML's data sets",
-    "hyperparameters": "the paper's Figures 4 and 5: what m, s, rho and gamma each do",
+    "hyperparameters": "the effects of m, s, rho and gamma, as in the paper's Figures 4 and 5",
     "scaling": "the paper's Figure 2 and its table: 1 to 16 parties",
     "theory": "agreement with kNN beside Theorem 2's bound; time, memory and bytes beside Lemmas 1, 2 and 5",
     "privacy": "the paper's figures on differential privacy again, and the new mechanisms beside its own",
-    "ablation": "what read-out, hash, scaling and the choice of decay are each worth",
+    "ablation": "the gain by scoring rule, hash, scaling and choice of decay",
 }

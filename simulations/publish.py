@@ -1,7 +1,8 @@
 """Pages of the documentation from finished experiments: `python -m simulations publish [EXPERIMENT ...]`.
 
 An experiment leaves a ``summary.md`` and its figures in a results folder. This turns them into a page of docs/results
-with small figures, and lists all pages on its index. Nothing on these pages is written by hand.
+with small figures, which opens with what was measured and ends with the command, and lists all pages on its index.
+Nothing on these pages is written by hand.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _IMAGE = re.compile(r"!\[([^]]*)\]\(([^)/]+\.png)\)")
 
 _INDEX = """# Results
 
-Every page here is written by a command and never by hand. It says which command made it, when, and on which machine.
+Every page here is written by a command and never by hand. It ends with the command, the date and the machine.
 Run that command again, then `python -m simulations publish`, to replace the page. Without `--data`, experiments take
 bundled and generated data.
 
@@ -41,8 +42,15 @@ def publish(experiment: str, results: Path, pages: Path) -> Path:
     for name in {match[2] for match in _IMAGE.finditer(text)}:
         (pages / f"{experiment}-{name}").write_bytes(small_png(folder / name))
     page = pages / f"{experiment}.md"
-    page.write_text(_IMAGE.sub(rf"![\1]({experiment}-\2)", text), encoding="utf-8")
+    page.write_text(as_page(_IMAGE.sub(rf"![\1]({experiment}-\2)", text), experiment), encoding="utf-8")
     return page
+
+
+def as_page(summary: str, experiment: str) -> str:
+    """The summary with what was measured in the place of the command, which moves to the end."""
+    title, command, *parts = summary.rstrip("\n").split("\n\n")
+    measured = EXPERIMENTS[experiment]
+    return "\n\n".join([title, f"{measured[0].upper()}{measured[1:]}.", *parts, command]) + "\n"
 
 
 def small_png(path: Path, largest: int = _LARGEST) -> bytes:

@@ -1,10 +1,10 @@
 """FlyNN with other versions of Flower, each in an environment of its own: what works, as a table.
 
 ``python -m tests.flower_versions 1.23.0 1.36.0 1.42.0`` makes environments below `--folder` by uv, runs the tests of
-strategies, clients and messages there, and two apps of the how-to guides, one for each API, with four parties: two
+strategies, clients and messages there, and the two apps of a how-to guide, one for each API, with four parties: two
 are counted, one declines, one is lost. From 1.32 on that is `flwr run`, and the app of this repository runs, too;
-before, Flower's simulation by a function. `--quick` leaves the runs out. The rows go to `versions.csv` and
-`versions.md` in docs/reference, beside those of other versions.
+before, Flower's simulation by a function. `--quick` leaves the runs out. The rows go to `versions.csv` in
+docs/reference, beside those of other versions.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
-from tests.integration.conftest import ROOT, Flower, Run, write_app
+from tests.integration.conftest import MESSAGE_API, OLDER_API, ROOT, Flower, Run, write_app
 
 TABLE = ROOT / "docs" / "reference" / "versions.csv"
-PAGE = TABLE.with_suffix(".md")
 FIELDS = ("flwr", "python", "numpy", "ray", "installed", "tests", "runs by", "Strategy", "Message API", "flwr run .")
 TOOLS = ("uv", "pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "psutil")
-PAGES = {"Strategy": "docs/how_to/own_app.md", "Message API": "docs/how_to/message_api.md"}
-MARK = "<!-- written by tests/flower_versions.py -->\n"
+PAGE = "docs/how_to/own_app.md"
+APIS = {"Strategy": OLDER_API, "Message API": MESSAGE_API}
 
 FAULTS = """    if mine.start == 2:
         y = y + 10  # labels that are not in the run's list
@@ -63,7 +62,6 @@ def main() -> None:
         row = tried(version, given.python, given.others, given.folder.resolve() / name, given.quick)
         print(json.dumps(row), flush=True)
         keep(row)
-    print(as_markdown(kept()))
 
 
 def tried(version: str, python: str, others: list[str], folder: Path, quick: bool) -> dict[str, str]:
@@ -80,8 +78,8 @@ def tried(version: str, python: str, others: list[str], folder: Path, quick: boo
         return row
     by_command = tuple(map(int, version.split(".")[:2])) >= (1, 32)
     row["runs by"] = "flwr run" if by_command else "run_simulation"
-    for api, page in PAGES.items():
-        row[api] = outcome(folder, page, by_command)
+    for api, marks in APIS.items():
+        row[api] = outcome(folder, marks, by_command)
     if by_command:
         row["flwr run ."] = in_flower(
             folder, lambda flower: f"equal {run_by_command(flower, ROOT, nodes=3).row('equal')}"
@@ -106,12 +104,12 @@ def installed(version: str, python: str, others: list[str], folder: Path) -> str
     raise SystemExit(f"flwr {version} cannot be installed here with Python {python}")
 
 
-def outcome(folder: Path, page: str, by_command: bool) -> str:
-    """The result of a page's app with four parties, two of which are not counted."""
+def outcome(folder: Path, marks: tuple[str, str], by_command: bool) -> str:
+    """The result of the page's app with four parties, two of which are not counted."""
 
     def run(flower: Flower) -> str:
         result = flower.cwd / "outcome.json"
-        app = write_app(flower.folder, page, change_server, change_client)
+        app = write_app(flower.folder, PAGE, change_server, change_client, marks)
         if by_command:
             printed = run_by_command(flower, app, nodes=4).output
         else:
@@ -192,13 +190,6 @@ def keep(row: dict[str, str]) -> None:
         writer = csv.DictWriter(stream, FIELDS, restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    before, _, after = PAGE.read_text().split(MARK)
-    PAGE.write_text(before + MARK + as_markdown(kept()) + MARK + after)
-
-
-def as_markdown(rows: list[dict[str, str]]) -> str:
-    lines = [FIELDS, ["---"] * len(FIELDS), *([row[name] for name in FIELDS] for row in rows)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 The decay is chosen without held-out data
 =========================================
 
-A class gets ``decay ** count`` points for each active bit, with counts scaled to equal class sizes, and the class with
-the fewest points wins. Counts do not
-depend on the decay, so all decays can be tried after training. ``fit`` picks one by exact leave-one-out over the
-training samples. The curve is the accuracy on held-out samples, which the choice has not seen.
+A class gets ``decay ** count`` points for each active bit, with counts scaled to equal class sizes, and the class
+with the fewest points wins. Counts do not depend on the decay, so all decays can be compared after training. ``fit``
+picks one by exact leave-one-out over the training samples. The curve is the accuracy on held-out samples, which the
+choice has not seen.
 """
 
 import matplotlib.pyplot as plt
@@ -20,7 +20,7 @@ for colour, load in enumerate((load_digits, load_breast_cancer, load_wine)):
     X, X_test, y, y_test = train_test_split(
         *load(return_X_y=True), test_size=0.4, random_state=1
     )
-    chosen = FlyNNClassifier(scaling="weighted").fit(X, y)
+    chosen = FlyNNClassifier(max_members=1).fit(X, y)
     # The counts stay as they are: only the scoring changes.
     curve = [
         FlyNNClassifier.from_counts(

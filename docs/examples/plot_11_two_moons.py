@@ -1,10 +1,10 @@
 """
-Few features: waves before the hash
-===================================
+Two features: raw columns and the default
+=========================================
 
-A hash sees the direction of a sample, not its length. In two dimensions that is little: all samples on a ray from the
-centre look the same. Wave features, triangle waves along random directions, mend it. The classifier uses them by
-itself where there are few features; ``waves=False`` shows what they are for.
+A hash of raw columns sees the direction of a sample, not its length. In two dimensions that is little: all samples on a
+ray from the origin look the same. The default puts rank codes and waves, triangle waves along random directions,
+between the columns and the hash; ``scaling=None`` does not.
 """
 
 import matplotlib.pyplot as plt
@@ -18,9 +18,13 @@ X, X_test, y, y_test = train_test_split(
 )
 grid = np.stack(np.meshgrid(np.linspace(-1.8, 2.8, 120), np.linspace(-1.3, 1.8, 120)), axis=-1)
 
+models = {
+    "raw columns": FlyNNClassifier(scaling=None, signed=True),
+    "the default": FlyNNClassifier(),
+}
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
-for axis, waves in zip(axes, (False, True), strict=True):
-    model = FlyNNClassifier(scaling="standard", waves=waves).fit(X, y)
+for axis, (name, model) in zip(axes, models.items(), strict=True):
+    model.fit(X, y)
     surface = model.predict_proba(grid.reshape(-1, 2))[:, 1].reshape(120, 120)
     axis.contourf(
         grid[..., 0],
@@ -31,5 +35,5 @@ for axis, waves in zip(axes, (False, True), strict=True):
         alpha=0.8,
     )
     axis.scatter(*X_test.T, c=y_test, cmap="RdBu", s=14, edgecolors="white", linewidths=0.4)
-    axis.set_title(f"waves={waves}: accuracy {model.score(X_test, y_test):.3f}")
+    axis.set_title(f"{name}: accuracy {model.score(X_test, y_test):.3f}")
 plt.show()

@@ -2,10 +2,9 @@
 The model hardly grows with the data
 ====================================
 
-A nearest-neighbour classifier keeps every sample, so its size grows with the data, and to hand it out is to hand out
-the samples. FlyNN keeps one count for each class and bit, and 64 times
-the samples make its file about three times as large, as counts need more digits. That it
-forgets single samples costs some accuracy, which is printed beside.
+A nearest-neighbour classifier keeps every sample: its size grows with the data, and whoever gets it gets the samples.
+FlyNN keeps one count for each class and bit, and 64 times the samples make its file about three times as large, as
+counts need more digits. The accuracies are printed beside.
 """
 
 import io
@@ -32,7 +31,7 @@ X_test, y_test, X, y = X[:2000], y[:2000], X[2000:], y[2000:]
 sizes = [500, 2000, 8000, 32000]
 bytes_of = {"FlyNN": [], "nearest neighbour": []}
 for n in sizes:
-    ours = FlyNNClassifier(scaling="standard", hash_dim=4096).fit(X[:n], y[:n])
+    ours = FlyNNClassifier(max_members=1, hash_dim=4096).fit(X[:n], y[:n])
     theirs = KNeighborsClassifier(1).fit(X[:n], y[:n])
     with TemporaryDirectory() as folder:
         ours.save(Path(folder, "model.npz"))

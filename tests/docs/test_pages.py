@@ -20,15 +20,15 @@ from tests.docs.pages import PAGES, ROOT, all_blocks, blocks, text_of
 COMMANDS_RUN_BY = {
     "README.md": (".ci/run",),
     "docs/contributing.md": (".ci/run",),
-    "docs/how_to/beside_fedavg.md": ("tests/integration/test_message.py",),
     "docs/how_to/deploy_tls.md": ("tests/integration/test_tls.py", "tests/integration/test_deployment.py"),
+    "docs/how_to/experiments.md": ("tests/integration/test_ray_cluster.py",),
     "docs/how_to/install.md": ("tests/integration/test_installed.py",),
-    "docs/how_to/ray_cluster.md": ("tests/integration/test_ray_cluster.py",),
+    "docs/how_to/own_app.md": ("tests/integration/test_message.py",),
 }
 """Pages whose shell commands need a test of their own; `tests/integration/test_pages.py` runs all others."""
 
 WITH_COMMANDS = [page for page in PAGES if blocks(page, "bash")]
-INSTALLS = {"docs/contributing.md", "docs/tutorial/digits.md"}  # their blocks `sh` do what README's first commands do
+INSTALLS = {"docs/contributing.md", "docs/index.md", "docs/tutorial/digits.md"}  # blocks `sh` as README's first command
 PYTHON_ONLY = [
     page for page in PAGES if blocks(page, "python") and (page in COMMANDS_RUN_BY or page not in WITH_COMMANDS)
 ]
@@ -83,7 +83,7 @@ def test_the_results_in_readme_are_those_that_the_experiment_wrote() -> None:
         "IID": "IID",
         "Dirichlet, alpha 0.1": "Dirichlet 0.1",
         "one class at each party": "1 class",
-        "each party's instruments differ ([`align`](docs/how_to/align.md))": "feature shift",
+        "each party's instruments differ ([`align`](docs/how_to/parties_that_differ.md))": "feature shift",
     }
     written = rows(text_of("docs/results/noniid.md"))
     head = next(i for i, row in enumerate(written) if row[:2] == ["split", "FlyNN"])

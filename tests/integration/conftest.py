@@ -389,16 +389,20 @@ def load_data(context):
 """
 
 
+# Texts by which the blocks of an app's server and client are found on a page.
+MESSAGE_API = ("message.FlyNNStrategy(", "@app.train(")
+OLDER_API = ("LegacyContext(", "client_fn=")
+
+
 def write_app(
     folder: Path,
     page: str,
     change: Callable[[str], str] = str,
     change_client: Callable[[str], str] = str,
+    marks: tuple[str, str] = MESSAGE_API,
 ) -> Path:
-    """The server and the client of a page of the documentation as an app of somebody's own, changed."""
-    server, client = (
-        next(block for block in blocks(page, "python") if text in block) for text in ("ServerApp()", "ClientApp(")
-    )
+    """The server and the client of a page of the documentation, by the marks of their API, as an app, changed."""
+    server, client = (next(block for block in blocks(page, "python") if text in block) for text in marks)
     app = folder / "my-app"
     (app / "my_app").mkdir(parents=True)
     (app / "pyproject.toml").write_text(PYPROJECT)

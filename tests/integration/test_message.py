@@ -20,7 +20,7 @@ from .conftest import ROOT, Deployment, Flower, write_app
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-PAGE = "docs/how_to/message_api.md"
+PAGE = "docs/how_to/own_app.md"
 
 
 def is_pooled(model: FlyNNClassifier, X: np.ndarray, y: np.ndarray) -> bool:
@@ -84,7 +84,7 @@ def test_parties_that_die_or_are_late_are_named_and_cost_nobody_else(
 
 
 def test_flynn_beside_fedavg(theirs: Flower, tmp_path: Path) -> None:
-    (command,) = blocks("docs/how_to/beside_fedavg.md", "bash")
+    (command,) = blocks(PAGE, "bash")
     assert "num-supernodes=4 " in command
     given = shlex.quote(f"output={json.dumps(str(tmp_path / 'flynn.npz'))}")
     run = theirs.finished(theirs.shell(f"cd {shlex.quote(str(ROOT))}\n{command.rstrip()} --run-config {given}"))

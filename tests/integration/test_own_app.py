@@ -9,15 +9,19 @@ import pytest
 
 from flwr_flynn import FlyNNClassifier
 
-from .conftest import ROOT, Flower, write_app
+from .conftest import MESSAGE_API, OLDER_API, ROOT, Flower, write_app
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
-@pytest.mark.parametrize(("page", "counted"), [("README.md", 1797 - 10), ("docs/how_to/own_app.md", 1797)])
-def test_the_app_of_a_page_counts_every_sample(page: str, counted: int, theirs: Flower, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("page", "marks", "counted"), [("README.md", MESSAGE_API, 1797 - 10), ("docs/how_to/own_app.md", OLDER_API, 1797)]
+)
+def test_the_app_of_a_page_counts_every_sample(
+    page: str, marks: tuple[str, str], counted: int, theirs: Flower, tmp_path: Path
+) -> None:
     (theirs.cwd / "model.npz").unlink(missing_ok=True)
-    run = theirs.run(write_app(tmp_path, page), nodes=2)
+    run = theirs.run(write_app(tmp_path, page, marks=marks), nodes=2)
     assert run.status == "finished:completed", run.output[-6000:]
     members = FlyNNClassifier.load(theirs.cwd / "model.npz").model_.members
     assert {member.counts.n_examples for member in members} == {counted}
@@ -25,7 +29,9 @@ def test_the_app_of_a_page_counts_every_sample(page: str, counted: int, theirs: 
 
 def test_somebody_elses_app_fails_where_a_party_refuses(theirs: Flower, tmp_path: Path) -> None:
     (theirs.cwd / "model.npz").unlink(missing_ok=True)
-    app = write_app(tmp_path, "docs/how_to/own_app.md", lambda server: server.replace("range(10)", "range(9)"))
+    app = write_app(
+        tmp_path, "docs/how_to/own_app.md", lambda server: server.replace("range(10)", "range(9)"), marks=OLDER_API
+    )
     run = theirs.run(app, nodes=2)
     assert run.status == "finished:failed", run.output[-6000:]
     assert "AggregationError" in run.output

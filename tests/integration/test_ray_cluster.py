@@ -1,4 +1,4 @@
-"""The Ray cluster of docs/how_to/ray_cluster.md: two nodes on this machine, by the commands that stand there."""
+"""The Ray cluster of docs/how_to/experiments.md: two nodes on this machine, by the commands that stand there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .test_pages import checkout
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-PAGE = "docs/how_to/ray_cluster.md"
+PAGE = "docs/how_to/experiments.md"
 
 
 def test_experiments_on_two_nodes_give_the_counts_of_one_process(tmp_path: Path) -> None:

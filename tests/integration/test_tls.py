@@ -56,7 +56,7 @@ def test_three_parties_with_keys_of_their_own_get_a_model_of_their_own(tmp_path:
             text = text.replace(place, str(there))
         return text
 
-    files, certificates, keys, superlink, register, supernodes, run, predict = map(real, blocks(PAGE, "sh"))
+    files, certificates, keys, superlink, register, supernodes, run = map(real, blocks(PAGE, "sh"))
     (Path(flower.env["FLWR_HOME"]) / "config.toml").write_text(real(blocks(PAGE, "toml")[1]))
     command = [str(ROOT) if word == "." else word for word in shlex.split(run)]
     try:
@@ -111,7 +111,6 @@ def test_three_parties_with_keys_of_their_own_get_a_model_of_their_own(tmp_path:
 
     with pytest.raises(OSError), socket.create_connection(("127.0.0.1", link), timeout=1):  # noqa: PT011
         pass
-    assert "classified correctly" in flower.shell(predict)
     for site in SITES:
         model = FlyNNClassifier.load(folder / site / "model.npz")
         assert tuple(model.classes_) == ("setosa", "versicolor", "virginica")

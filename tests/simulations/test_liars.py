@@ -94,7 +94,7 @@ def test_the_gram_matrix_is_measured_with_a_cap_and_without_one(task, kind):
         assert row["accuracy"] == float((predicted == task.parts.pooled.y_test).mean())
 
 
-def test_the_guides_state_the_figures_of_the_page_for_the_gram_matrix():
+def test_the_guide_states_the_figures_of_the_page_for_the_gram_matrix():
     page = text_of("docs/results/liars.md")
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("|")]
     start = next(i for i, line in enumerate(lines) if line == ["kind", "share", *PAIRED])
@@ -102,10 +102,11 @@ def test_the_guides_state_the_figures_of_the_page_for_the_gram_matrix():
     assert set(table) == {("none", 0.0), *((kind, share) for kind in (FLIPPERS, INVENTORS) for share in (0.2, 0.4))}
     cases = [(("none", 0.0), ""), ((FLIPPERS, 0.2), ""), ((INVENTORS, 0.2), ""), ((INVENTORS, 0.2), " cap")]
     told = [table[case][f"{method}{cap}"] for case, cap in cases for method in (liars.COUNTS, liars.PAIRS)]
-    for guide in ("docs/how_to/liars.md", "docs/how_to/pairs.md", "docs/explanation/threat_model.md"):
-        text = text_of(guide)
-        assert "results/liars.md" in text, guide
-        assert [figure for figure in told if figure.removeprefix("0") not in text] == [], guide
+    text = text_of("docs/how_to/liars.md")
+    assert "results/liars.md" in text
+    assert [figure for figure in told if figure.removeprefix("0") not in text] == []
+    for guide in ("docs/how_to/gram.md", "docs/explanation/threat_model.md"):
+        assert "liars.md#gram-matrix-and-liars" in text_of(guide), guide
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from PIL import Image
 
 from simulations import __main__ as command
 from simulations import publish, results
+from simulations.experiments import EXPERIMENTS
 
 
 @pytest.fixture
@@ -33,7 +34,9 @@ def run(summaries, *names):
 
 def test_a_page_has_command_version_machine_and_table(summaries):
     text = (run(summaries) / "theory.md").read_text(encoding="utf-8")
-    assert text.startswith("# Theory\n")
+    measured = EXPERIMENTS["theory"]
+    assert text.startswith(f"# Theory\n\n{measured[0].upper()}{measured[1:]}.\n\n| parties")
+    assert text.rstrip().rpartition("\n\n")[2].startswith("`python -m simulations theory")
     assert "`python -m simulations theory --quick --data FOLDER`" in text
     assert results.machine() in text
     assert "| parties | accuracy |" in text
