@@ -25,7 +25,7 @@ figure, axis = plt.subplots(figsize=(7, 4), layout="constrained")
 for hash_dim in (256, 1024, 4096, 16384):
     sizes = [rho for rho in (2, 8, 32, 64, 128, 256) if rho <= hash_dim // 8]
     accuracies = [
-        FlyNNClassifier(hash_dim=hash_dim, hash_nnz=rho, scaling="center")
+        FlyNNClassifier(hash_dim=hash_dim, hash_nnz=rho, scaling=(X.mean(axis=0), None))
         .fit(X, y)
         .score(X_test, y_test)
         for rho in sizes

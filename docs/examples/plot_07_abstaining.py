@@ -19,7 +19,7 @@ X_train, X_known, y_train, y_known = train_test_split(
     X[known], y[known], test_size=0.4, random_state=0
 )
 
-model = FlyNNClassifier(scaling="center").fit(X_train, y_train)
+model = FlyNNClassifier(scaling=(X_train.mean(axis=0), None)).fit(X_train, y_train)
 of_known = model.novelty(X_known).min(axis=1)
 of_new = model.novelty(X[~known]).min(axis=1)
 limit = np.quantile(of_known, 0.95)

@@ -32,7 +32,7 @@ X_test, y_test, X, y = X[:2000], y[:2000], X[2000:], y[2000:]
 sizes = [500, 2000, 8000, 32000]
 bytes_of = {"FlyNN": [], "nearest neighbour": []}
 for n in sizes:
-    ours = FlyNNClassifier(scaling="standard", hash_dim=4096).fit(X[:n], y[:n])
+    ours = FlyNNClassifier(max_members=1, hash_dim=4096).fit(X[:n], y[:n])
     theirs = KNeighborsClassifier(1).fit(X[:n], y[:n])
     with TemporaryDirectory() as folder:
         ours.save(Path(folder, "model.npz"))
