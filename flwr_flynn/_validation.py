@@ -12,6 +12,8 @@ from flwr_flynn.errors import ConfigError, FlyNNError
 LARGEST = 2**63 - 1
 """The largest integer of 64 bits, and the default bound."""
 
+_LISTED = 5  # names in a message
+
 
 def integer(field: str, value: Any, least: int = 1, most: int = LARGEST, error: type[FlyNNError] = ConfigError) -> int:
     """`value` as Python's integer if it is within bounds; NumPy's integers are integers, booleans are not."""
@@ -80,3 +82,9 @@ def n_threads(n_jobs: int | None) -> int:
     if given.isdecimal() and int(given) > 0:
         mine = min(mine, int(given))
     return max(1, mine + 1 + asked)
+
+
+def listed(names: list[str]) -> str:
+    """Join at most five names, with the number of the others."""
+    shown = ", ".join(names[:_LISTED])
+    return shown if len(names) <= _LISTED else f"{shown} and {len(names) - _LISTED} more"

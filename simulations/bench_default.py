@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from flwr_flynn import FlyHash, FlyNNClassifier, HashPlan
 from flwr_flynn.model.column_histograms import ColumnHistograms
-from flwr_flynn.model.column_moments import ColumnMoments
 from simulations.baselines import lean_count, lean_matrix
 
 Array = npt.NDArray[Any]
@@ -34,9 +33,7 @@ def stages(quick: bool, best_in_turn: BestInTurn) -> list[dict[str, Any]]:
     n, n_lean = (512, 100) if quick else (4096, 200)
     X, y = samples(n)
     plan = HashPlan(_N_FEATURES, _N_CLASSES, n, "auto", hash_dim=2**14 if quick else 2**16, hash_nnz=64)
-    moments = ColumnMoments.from_data(X, y, _N_CLASSES)
-    center, _ = moments.center_and_scale("center")
-    specs = plan.specs(moments, ColumnHistograms.from_data(X, y, _N_CLASSES, center))
+    specs = plan.specs(ColumnHistograms.from_data(X, y, _N_CLASSES))
     rows = []
     for spec in specs:
         hasher = FlyHash(spec)

@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.utils._param_validation import make_constraint
 
-from flwr_flynn import FlyNNClassifier, HashSpec
+from flwr_flynn import FlyNNClassifier, HashPlan, HashSpec
+from flwr_flynn.model.column_histograms import ColumnHistograms
 from simulations import baselines
 from simulations.baselines import (
     KNNScores,
@@ -46,21 +47,16 @@ KNN_AS_IS, ONE_NN_AS_IS = "kNN as is", "1-NN as is"  # on unscaled samples, as i
 PAPER_PRESET: dict[str, Any] = {"signed": False, "scaling": None, "rule": "novelty"}
 TUNED_OPTIONS: dict[str, tuple[Any, ...]] = {  # options that the classifier does not accept are left out
     "signed": (True, False),
-    "scaling": (None, "center", "standard", "weighted", "weighted-center"),
-    "waves": (False, True),  # only with scaling, and for few features
+    "scaling": (None, "auto"),
     "rule": ("balanced", "novelty", "bayes"),
 }
-VERSION = 7  # in the key of every cell; raise it when a job computes something new
+VERSION = 8  # in the key of every cell; raise it when a job computes something new
 PAPER_DECAY = 0.8  # the upper end of the paper's range, and its best
 ABLATION: dict[str, dict[str, Any]] = {  # changes of the default; left out where the classifier does not accept them
     FLYNN: {},
     "read-out off": {"rule": "novelty"},
     "decay off": {"decay": PAPER_DECAY},
     "committee off": {"max_members": 1},
-    "waves off": {"waves": False},
-    "choice off": {"scaling": "weighted"},  # selection of a hash by leave-one-out
-    "weights off": {"scaling": "standard"},
-    "hash off": {"scaling": "standard", "signed": False},  # compare with "weights off"
     "scaling off": {"scaling": None},
     "all off": PAPER_PRESET | {"decay": PAPER_DECAY},
 }
@@ -189,13 +185,13 @@ def centralised(problem: Problem, settings: Settings, kind: str) -> list[Row]:
 def knn_on_columns(problem: Problem, settings: Settings) -> list[Row]:
     """KNN on columns that are centred and weighted as for the candidate of weighted columns of the default FlyNN."""
     start = time.perf_counter()
-    weighted = _flynn(settings, {"scaling": "weighted", "waves": False, "hash_dim": 256, "decay": 0.5})
-    specs = _cross_validate(problem, weighted, lambda fitted: fitted.spec_).notes
+    n_classes = len(np.unique(problem.y))
 
     def columns(X: Array, number: int, train: Array) -> Array:
-        center, scale = specs[number].center, specs[number].scale
-        X = X.astype(np.float64) - (0.0 if center is None else np.array(center))
-        return X if scale is None else X * np.array(scale)
+        found = ColumnHistograms.from_data(X[train], problem.y[train], n_classes)
+        specs = HashPlan(X.shape[1], n_classes, scaling="auto", hash_dim=256).specs(found)
+        spec = next(spec for spec in specs if spec.scale is not None and not spec.n_waves and spec.signed)
+        return (X.astype(np.float64) - np.array(spec.center)) * np.array(spec.scale)
 
     result = cross_validated_knn(problem.X, problem.y, problem.fold, columns, settings.largest_k)
     seconds = time.perf_counter() - start
@@ -233,10 +229,7 @@ def tuned_configurations(n_features: int, settings: Settings) -> list[Row]:
     drawn = []
     for _ in range(settings.draws):
         chosen = {name: values[int(generator.integers(len(values)))] for name, values in options.items()}
-        if chosen.get("waves") and (chosen["scaling"] is None or n_features > 128):
-            chosen["waves"] = False
-        n_inputs = 64 if chosen.get("waves") else n_features  # waves are 64 or more
-        s = min(int(generator.integers(2, max(2, min(n_inputs // 2, 64)), endpoint=True)), n_inputs)
+        s = min(int(generator.integers(2, max(2, min(n_features // 2, 64)), endpoint=True)), n_features)
         rho = round(float(16 * 32 ** generator.random()))
         drawn.append(chosen | {"hash_dim": m, "row_nnz": s, "hash_nnz": min(rho, m // 4)})
     return drawn

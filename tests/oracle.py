@@ -73,17 +73,17 @@ def draw_weighted_row(seed, row, weights, n_codes, row_nnz):
 
 
 def key(value):
-    """Sign, exponent and ten bits of the mantissa of a float64, as an integer in the order of the values."""
+    """Sign, exponent and twenty bits of the mantissa of a float64, as an integer in the order of the values."""
     bits = int(np.float64(value + 0.0).view(np.uint64))
     bits = 2**64 - 1 - bits if bits >> 63 else bits + 2**63  # ascending with the value
-    return bits >> 42
+    return bits >> 32
 
 
 def rank_codes(x, spec):
     """A sample as ranks among the edges, and the ranks as bumps or steps."""
     codes = []
-    for value, c, edges in zip(x.tolist(), spec.center or [0.0] * spec.n_features, spec.edges, strict=True):
-        codes += codes_of(key(float(value) - c), [key(edge) for edge in edges], spec)
+    for value, edges in zip(x.tolist(), spec.edges, strict=True):
+        codes += codes_of(key(float(value)), [key(edge) for edge in edges], spec)
     return codes
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,13 +18,12 @@ from flwr.common import EvaluateIns, FitIns, ndarrays_to_parameters
 
 from flwr_flynn.app import client_app
 from flwr_flynn.app.config import NodeConfig, RunConfig
-from flwr_flynn.federated.phases.columns import ColumnsRequest
+from flwr_flynn.federated.phases.columns import AlignedColumnsRequest, ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.gram import GramEvaluationRequest, GramRequest
-from flwr_flynn.federated.phases.histograms import HistogramsRequest
 from flwr_flynn.federated.phases.refinement import HeldOutRequest, RefinementRequest
-from flwr_flynn.federated.phases.secure_columns import BinsRequest, RangeRequest
+from flwr_flynn.federated.phases.secure_columns import BinsRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import PHASE, REFUSED, STATISTIC
 from flwr_flynn.federated.request import Request
@@ -34,6 +32,8 @@ from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.flower import secagg
 from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.alignment import Reference
+from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.gram import GramFit, GramMatrix
 from flwr_flynn.model.gram_scoring import GramScoring
@@ -56,19 +56,18 @@ _MEMBER, _WEIGHTS = ModelMember(SPEC, _COUNTS, _READOUT, 1.0), start_weights([_C
 _FIT = GramFit.of(GramMatrix.from_data([SPEC], _X, _CODES, 3))
 _GRAM = GramScoring([SPEC], _FIT.weights[0], _FIT.bias[0], 1.0, 0.5)
 
-_COLUMNS, _HISTOGRAMS = ColumnsRequest(4, CLASSES, True), HistogramsRequest(np.zeros(4), CLASSES)
+_COLUMNS = ColumnsRequest(4, CLASSES)
+_REFERENCE = Reference.of(ColumnHistograms.from_data(_X, _CODES, 3))
 
 FITS: dict[str, Request[Any]] = {
     "columns": _COLUMNS,
-    "histograms": _HISTOGRAMS,
+    "aligned columns": AlignedColumnsRequest(_COLUMNS, _REFERENCE),
     "exact": CountsRequest(EXACT),
     "noisy": CountsRequest(NOISY),
     "secure exact": CountsRequest(SECURE),
     "secure share": CountsRequest(SHARE),
-    "secure range": RangeRequest(replace(_COLUMNS, bound=_BOUND)),
-    "secure columns": replace(_COLUMNS, bound=_BOUND, window=(0, 300, 0, 600)),
-    "secure bins": BinsRequest(_HISTOGRAMS, _BOUND, np.arange(4) << KEY_BITS, by_class=False),
-    "secure histograms": BinsRequest(_HISTOGRAMS, _BOUND, np.arange(4) << KEY_BITS, by_class=True),
+    "secure bins": BinsRequest(_COLUMNS, np.arange(4) << KEY_BITS, False, _BOUND),
+    "secure columns": BinsRequest(_COLUMNS, np.arange(4) << KEY_BITS, True, _BOUND),
     "secure candidates": SelectionRequest(SECURE, CountsOfSpecs((_COUNTS,)), ((ScoringRule("balanced", 0.5),),)),
     "secure held-out": HeldOutRequest(SECURE),
     "secure refinement": RefinementRequest(SECURE, _WEIGHTS, np.array([64, 64, 64]), (_MEMBER,)),

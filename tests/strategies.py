@@ -55,7 +55,6 @@ def coded_specs(draw, n_features, max_dim=80):
         hash_nnz=draw(st.integers(1, hash_dim)),
         seed=draw(st.integers(0, 2**64 - 1)),
         signed=draw(st.booleans()),
-        center=draw(st.none() | st.tuples(*[st.sampled_from([0.0, -0.0, 0.1, 1.0, -3.5])] * n_features)),
         coding=draw(st.sampled_from(["bumps", "steps"])),
         n_codes=n_codes,
         edges=edges,

@@ -25,7 +25,6 @@ from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Samples
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
-from flwr_flynn.federated.phases.histograms import HistogramsRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import PARTY, PHASE, REFUSED, TRAIN, Reply, key
 from flwr_flynn.federated.request import Request
@@ -68,8 +67,7 @@ def share() -> dict[str, Any]:
     return counting(RunSpec(SPEC, CLASSES, Secure(BOUND, SHARED)))
 
 
-COLUMNS = asking(ColumnsRequest(4, CLASSES, True))
-HISTOGRAMS = asking(HistogramsRequest(np.zeros(4), CLASSES))
+COLUMNS = asking(ColumnsRequest(4, CLASSES))
 
 
 def handing_out(tries: bool = True, run: RunSpec = RUN) -> dict[str, Any]:
@@ -116,12 +114,10 @@ def test_a_deployed_party_never_reads_what_the_server_names(
         for config in (
             counting(),
             COLUMNS,
-            HISTOGRAMS,
             counting(RunSpec(SPEC, CLASSES, Secure(BOUND))),
             noisy(),
         ):
-            center = [np.zeros(4)] if config[PHASE] == "histograms" else []
-            reply = party.fit(FitIns(ndarrays_to_parameters(center), config))
+            reply = party.fit(FitIns(ndarrays_to_parameters([]), config))
             assert (reply.parameters.tensors, reply.num_examples) == ([], 0)
             assert REFUSED in reply.metrics
     model = ndarrays_to_parameters(codec.encode(counts_of(*points(60))))
@@ -261,21 +257,19 @@ def untouchable(folder: Path, loads: bool = False, **more: Any) -> FlyNNClient:
         with_spec(noisy(), hash_dim=2000000),
         counting(),
         COLUMNS,
-        HISTOGRAMS,
         share(),
         noisy() | {PHASE: "none of ours"},
         handing_out(),
         selecting(),
     ],
     ids=[
-        *("spent", "leave", "fingerprint", "spec", "mechanism", "memory", "exact", "columns", "histograms", "share"),
+        *("spent", "leave", "fingerprint", "spec", "mechanism", "memory", "exact", "columns", "share"),
         *("phase", "evaluation", "selection"),
     ],
 )
 def test_a_refusal_touches_no_record(asked: dict[str, Any], loads: bool, tmp_path: Path) -> None:
     FlyNNClient(*points(20), name="Basel", budget=budget(tmp_path)).fit([], noisy())
-    client, center = untouchable(tmp_path, loads, memory_limit=2**20), [np.zeros(4)]
-    arrays, _, metrics = client.fit(center if asked[PHASE] == "histograms" else [], asked)
+    arrays, _, metrics = untouchable(tmp_path, loads, memory_limit=2**20).fit([], asked)
     assert arrays == []
     assert "failed" not in str(metrics[REFUSED]), metrics
 
@@ -466,8 +460,8 @@ def test_a_failure_that_nobody_thought_of_tells_nothing_of_a_private_party(is_pr
 
 @pytest.mark.parametrize(
     ("asked", "arrays"),
-    [(counting(), []), (COLUMNS, []), (HISTOGRAMS, [np.zeros(4)]), (selecting(), codec.encode(counts_of(*points(60))))],
-    ids=["counts", "columns", "histograms", "selection"],
+    [(counting(), []), (COLUMNS, []), (selecting(), codec.encode(counts_of(*points(60))))],
+    ids=["counts", "columns", "selection"],
 )
 def test_a_request_by_the_channel_of_other_phases_is_refused(asked: dict[str, Any], arrays: list[Any]) -> None:
     """SecAgg+ and other mods of a ClientApp look at one channel alone."""

@@ -17,9 +17,9 @@ pytest.importorskip("dp_accounting")
 
 REFINEMENT = {"held-out", "refinement", "refinement, later"}
 GRAM = {"gram", "gram evaluation"}
-SUMS = {f"secure {name}" for name in ("range", "columns", "bins", "histograms", "candidates", "held-out", "refinement")}
+SUMS = {f"secure {name}" for name in ("columns", "bins", "candidates", "held-out", "refinement")}
 SUMS |= {f"secure {name}" for name in GRAM}
-OPEN = {"columns", "histograms", "exact", "secure exact", "candidates", "evaluation", "model"} | REFINEMENT | SUMS
+OPEN = {"columns", "aligned columns", "exact", "secure exact", "candidates", "evaluation", "model"} | REFINEMENT | SUMS
 PRIVATE = {"noisy", "model"}  # the model comes to the party; what it answers to that tells nothing of its records
 
 DEPLOYED = {

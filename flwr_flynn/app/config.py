@@ -214,9 +214,9 @@ class RunConfig(
             for name in ("refine_rounds", "gram"):
                 if getattr(self, name):
                     raise self.refused(name, "0 with epsilon")
-            self._require_unscaled("epsilon, which covers no sums of columns")
+            self._require_unscaled("epsilon, which covers no histograms of columns")
         if self.groups:
-            self._require_unscaled("groups, as any party can spoil sums of columns")
+            self._require_unscaled("groups, as any party can spoil histograms of columns")
             for name in ("refine_rounds", "gram"):
                 if getattr(self, name):
                     raise self.refused(name, f"none with groups: {not_by_group(name)}")
@@ -279,9 +279,8 @@ class NodeConfig(Settings):
     memory_limit: float = setting(4.0, "GiB that the counting may take; a spec that needs more is refused", above=0)
     min_examples: int = setting(
         5,
-        "classes of fewer samples are left out of the party's sums and histograms of columns, and histograms tell one "
-        "value in so many of a class and column, neither the lowest nor the highest; 1: all of them. 2 and 3 "
-        "are taken as 4",
+        "classes of fewer samples are left out of the party's histograms of columns, which tell one value in so many "
+        "of a class and column, neither the lowest nor the highest; 1: all of them. 2 and 3 are taken as 4",
         low=1,
     )
     class_prior: bool = setting(

@@ -23,7 +23,7 @@ from flwr_flynn.federated.federation_file import Federation, summary
 from flwr_flynn.federated.forecast import forecast
 from flwr_flynn.federated.groups import GroupedCounts
 from flwr_flynn.federated.outcome import Refined, gram_of, is_of_gram, searched
-from flwr_flynn.federated.phases.histograms import Histograms
+from flwr_flynn.federated.phases.columns import AlignedColumns
 from flwr_flynn.federated.phases.selection import Selection
 from flwr_flynn.federated.run import Run
 from flwr_flynn.flower.base_strategy import BaseStrategy
@@ -31,7 +31,6 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.column_histograms import ColumnHistograms
-from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.gram import learn_gram
 from flwr_flynn.model.model import ModelMember, counts_sha256
@@ -42,8 +41,7 @@ from flwr_flynn.privacy.mechanisms import shown_bound
 
 EQUALITIES = {
     "equal": "  equal",
-    "columns_equal": "  sums of the columns equal",
-    "histograms_equal": "  histograms of the columns equal",
+    "columns_equal": "  histograms of the columns equal",
     "selection_equal": "  selection equal",
     "refined_equal": "  refinement equal",
     "gram_equal": "  Gram matrix equal",
@@ -57,7 +55,6 @@ def compiled(
     """The content of metrics.json."""
     counts, run = strategy.counts, strategy.run
     model, columns = strategy.model, run.state.results.get("columns")
-    ranks = run.state.results.get("histograms")
     selection, evaluation = strategy.selection, run.state.results.get("evaluation")
     mechanism = run.state.run_spec.mechanism
     bytes_ahead = forecast(run.options, max(len(strategy.parties), 1))
@@ -80,9 +77,8 @@ def compiled(
         "members": [_member(member) for member in model.model_.members],
         "action": config.action,
         "federation": summary(after),
-        "scaling": config.scaling if plan is not None and plan.needs_sums else given,
-        "columns": None if columns is None else {"examples": columns.moments.n_examples, "missing": columns.missing},
-        "histograms": None if ranks is None else {"examples": ranks.histograms.n_examples, "missing": ranks.missing},
+        "scaling": config.scaling if plan is not None and plan.needs_columns else given,
+        "columns": None if columns is None else {"examples": columns.histograms.n_examples, "missing": columns.missing},
         "specs": [_in_short(spec) for spec in run.state.run_spec.specs],
         "selection": None if selection is None else selection.to_dict(),
         "groups": _groups(run),
@@ -106,7 +102,7 @@ def compiled(
             "empty_parties": sum(len(share) == 0 for share in shares),
         }
         if config.check_pooled and mechanism is None:
-            report["sha256"] |= compared(config, strategy, plan, parties, after)
+            report["sha256"] |= compared(config, strategy, parties, after)
     return report
 
 
@@ -129,7 +125,7 @@ def _groups(run: Run) -> dict[str, Any] | None:
 
 def _alignment(run: Run) -> dict[str, Any] | None:
     """Parties whose columns were aligned, and leave-one-out without and with it; None in a run without alignment."""
-    ranks: Histograms | None = run.state.results.get("histograms")
+    columns: AlignedColumns | None = run.state.results.get("aligned columns")
     is_used = run.model.model_.aligned
     if not (run.options.align or is_used):
         return None
@@ -138,7 +134,7 @@ def _alignment(run: Run) -> dict[str, Any] | None:
     if selection is not None and selection.accuracies and 0 < n_aligned < len(run.state.run_spec.specs):
         best = [max(each) for each in selection.accuracies]
         accuracies = max(best[:-n_aligned]), max(best[-n_aligned:])
-    return {"parties": None if ranks is None else ranks.n_aligned, "is_used": is_used, "accuracies": accuracies}
+    return {"parties": None if columns is None else columns.n_aligned, "is_used": is_used, "accuracies": accuracies}
 
 
 def _refinement(run: Run) -> dict[str, Any] | None:
@@ -201,9 +197,7 @@ def _in_short(spec: HashSpec) -> dict[str, Any]:
     return {name: value is not None if name in vectors else value for name, value in values.items()}
 
 
-def compared(
-    config: RunConfig, strategy: BaseStrategy, plan: HashPlan | None, parties: int, after: Federation
-) -> dict[str, Any]:
+def compared(config: RunConfig, strategy: BaseStrategy, parties: int, after: Federation) -> dict[str, Any]:
     """Digest and equalities of a model of the pooled training samples of the counted parties; None: not comparable."""
     among = None  # all
     if config.action != "train" or config.parties or strategy.run.left_out:
@@ -217,19 +211,13 @@ def compared(
     complete = config.action != "train" or len(strategy.parties) == wanted
     found: dict[str, Any] = {}
     columns: Any = results.get("columns")
-    if columns is not None and plan is not None:
+    if columns is not None:
         found["columns_equal"] = None
-        if columns.moments.n_examples == len(codes):  # no class was left out at any party
-            rows, labels = (n_classes, codes) if plan.needs_classes else (1, 0 * codes)
-            found["columns_equal"] = columns.moments == ColumnMoments.from_data(X, labels, rows)
-    if (ranks := results.get("histograms")) is not None:
-        found["histograms_equal"] = None
-        if ranks.histograms.n_examples == len(codes) and config.min_examples == 1:  # all values are in them
-            center, _ = columns.moments.center_and_scale("center")
-            both: Any = ranks.histograms, ColumnHistograms.from_data(X, codes, n_classes, center)
+        if columns.histograms.n_examples == len(codes) and config.min_examples == 1:  # all values are in them
+            both: Any = columns.histograms, ColumnHistograms.from_data(X, codes, n_classes)
             if config.secure:  # of which no more is known
-                both = tuple((each.edges().tolist(), each.relevance()) for each in both)
-            found["histograms_equal"] = both[0] == both[1]
+                both = tuple((each.quantiles.tolist(), each.relevance()) for each in both)
+            found["columns_equal"] = both[0] == both[1]
     run_spec = strategy.run.state.run_spec
     specs, kept_by = run_spec.specs, X
     if (reference := run_spec.reference) is not None:
@@ -354,8 +342,7 @@ _DONE = {"train": "counted", "join": "joined", "withdraw": "taken out", "evaluat
 """Verbs of the actions, for the parties that a run counts."""
 
 _STEPS = {
-    "columns": "sums of the columns",
-    "histograms": "histograms of the columns",
+    "columns": "histograms of the columns",
     "evaluation": "model and evaluation",
 }
 
@@ -363,11 +350,9 @@ _STEPS = {
 def _hash_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     rows, columns, selection = [], report["columns"], report["selection"]
     if columns is not None:
-        rows.append(("scaling", f"{report['scaling']}, from sums of the columns of {columns['examples']} samples"))
-        rows += [(f"  no sums: {name}", reason) for name, reason in columns["missing"].items()]
-    if (histograms := report["histograms"]) is not None:
-        rows.append(("rank codes", f"from histograms of the columns of {histograms['examples']} samples"))
-        rows += [(f"  no histograms: {name}", reason) for name, reason in histograms["missing"].items()]
+        made = f"from histograms of the columns of {columns['examples']} samples"
+        rows.append(("scaling", f"{report['scaling']}, {made}"))
+        rows += [(f"  no histograms: {name}", reason) for name, reason in columns["missing"].items()]
     if selection is None:
         return rows
     if not selection["accuracies"]:

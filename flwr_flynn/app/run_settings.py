@@ -16,9 +16,7 @@ from typing import Any
 from flwr_flynn.app.settings import Settings, as_setting, setting, whole_numbers
 from flwr_flynn.errors import SpecError
 from flwr_flynn.federated.options import MOST_ROUNDS
-from flwr_flynn.model.candidates import EFFORTS, HashPlan
-from flwr_flynn.model.column_moments import SCALINGS
-from flwr_flynn.model.derived_specs import foreseen
+from flwr_flynn.model.candidates import EFFORTS, HashPlan, foreseen
 from flwr_flynn.model.gram_scoring import LEAST_ROWS, MOST_ROWS
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import MECHANISMS, NEIGHBOURS
@@ -140,10 +138,10 @@ class HashSettings(RunSettings):
     )
     scaling: str = _fixed(
         "default",
-        "transformation of the columns, learned from their exact sums, and from their histograms for `ranks` and "
-        "`auto`; `auto`: six hashes are counted, and the best by leave-one-out are the members of the model; "
-        "`default`: `auto`, but `none` with `epsilon`, `center`, `scale` or `ranges`",
-        choices=("default", "none", *SCALINGS, "ranks", "auto"),
+        "`auto`: six hashes are made from histograms of the columns and counted, and the best by leave-one-out are the "
+        "members of the model; `none`: raw columns; `default`: `auto`, but `none` with `epsilon`, `center`, `scale` or "
+        "`ranges`",
+        choices=("default", "none", "auto"),
     )
     effort: str = _fixed(
         "default", "size of the hashes of `auto`: what the run may cost, see `HashPlan`", choices=EFFORTS

@@ -34,9 +34,8 @@ from flwr_flynn.app.data.readers import ENDINGS, ending
 from flwr_flynn.app.privacy_setup import default_folder, private_plan, run_mechanism, training_points
 from flwr_flynn.errors import AggregationError, ConfigError, FlyNNError, WriteError
 from flwr_flynn.federated.federation_file import Federation, exclusive
-from flwr_flynn.federated.phases.columns import ColumnsRequest
+from flwr_flynn.federated.phases.columns import USUAL_BINS, ColumnsRequest
 from flwr_flynn.federated.phases.evaluation import EVALUATION
-from flwr_flynn.federated.phases.histograms import USUAL_BINS, HistogramsRequest
 from flwr_flynn.federated.phases.secure import bound_for, check_room
 from flwr_flynn.federated.phases.secure_columns import MOST_BINS
 from flwr_flynn.federated.request import ENTRY_BYTES
@@ -48,9 +47,8 @@ from flwr_flynn.flower.compat import Workflow, is_simulated
 from flwr_flynn.flower.compat import recorddict_compat as compat
 from flwr_flynn.flower.secagg import workflow
 from flwr_flynn.flower.strategy import FlyNNStrategy
-from flwr_flynn.model.candidates import HashPlan
+from flwr_flynn.model.candidates import HashPlan, foreseen
 from flwr_flynn.model.counts import memory_needed
-from flwr_flynn.model.derived_specs import foreseen
 from flwr_flynn.model.gram import memory_of_gram
 from flwr_flynn.model.weight_search import BYTES_PER_WEIGHT
 
@@ -331,7 +329,7 @@ def training_plan(config: RunConfig, parties: int | None) -> tuple[HashPlan, lis
         log(logging.WARNING, "FlyNN: this run does not use the settings %s", ", ".join(ignored))
     if config.is_private:
         plan = private_plan(config, plan, config.min_available or parties or 1)
-    if config.scaling == "auto" and not plan.needs_sums:
+    if config.scaling == "auto" and not plan.needs_columns:
         log(logging.WARNING, "FlyNN: scaling auto does not scale as many as %s columns", plan.n_features)
     specs = foreseen(plan)
     hashes = "" if len(specs) == 1 else f"{len(specs)} hashes with "
@@ -353,16 +351,11 @@ def training_plan(config: RunConfig, parties: int | None) -> tuple[HashPlan, lis
         if config.secure:  # two digits or more for each sum
             needed += max(ENTRY_BYTES, 16 * (config.min_available or parties or 1)) * config.gram**2
         needs[f"the Gram matrix of {config.gram} rows"] = needed
-    if plan.needs_sums:
-        request = ColumnsRequest(plan.n_features, classes, plan.needs_classes)
-        columns = f"{plan.n_features} columns for {len(classes)} classes"
-        sums = {f"the sums of {columns}": request.memory_needed}
-        if plan.needs_histograms:
-            binned = HistogramsRequest(np.zeros(plan.n_features), classes)
-            floor = 1 if parties is None else config.min_examples  # of deployed parties it is not known
-            most_bins = MOST_BINS if config.secure else most_bins
-            sums[f"the histograms of {columns}"] = binned.memory_of_sum(plan.n_examples, most_bins, floor)
-        needs = sums | needs
+    if plan.needs_columns:
+        floor = 1 if parties is None else config.min_examples  # of deployed parties it is not known
+        most_bins = MOST_BINS if config.secure else most_bins
+        needed = ColumnsRequest(plan.n_features, classes).memory_of_sum(plan.n_examples, most_bins, floor)
+        needs = {f"the histograms of {plan.n_features} columns for {len(classes)} classes": needed} | needs
     for what, needed in needs.items():
         if (size := needed / 2**30) > config.memory_limit:
             raise config.refused("memory_limit", f"at most {config.memory_limit:g} GiB", f"{size:.2f} GiB for {what}")

@@ -70,9 +70,9 @@ class PartyOptions:
         Bytes that the hash, the counts and the confusion matrix may need, beside the samples; checked before anything
         is allocated.
     min_examples : int, default=5
-        Disclosure floor, which no request changes. Classes of fewer samples are left out of the sums and histograms of
-        columns; they are counted. Above 1 histograms tell order statistics alone, see `ColumnHistograms.from_data`. 2
-        and 3 are taken as 4.
+        Disclosure floor, which no request changes. Classes of fewer samples are left out of the histograms of columns;
+        they are counted. Above 1 histograms tell order statistics alone, see `ColumnHistograms.from_data`. 2 and 3 are
+        taken as 4.
     n_jobs : int, optional
         Threads for hashing: None for one, -1 for all.
     budget : Budget, optional
@@ -222,8 +222,8 @@ class SampleAccess:
         """The party's alignment to what a run announced, if anything, and if its samples call for it."""
         if reference is None:
             return None
-        # An aligned copy of the samples, and the sums of their columns.
-        needed = 16 * X.shape[0] * X.shape[1] + 4096 * reference.n_classes * X.shape[1]
+        # An aligned copy of the samples, and the histograms of their columns.
+        needed = 80 * X.shape[0] * X.shape[1] + 1024 * reference.n_classes * X.shape[1]
         self.check_memory(needed, f"the alignment of {X.shape[1]} columns")
         return reference.alignment(X, codes, self.options.min_examples)
 

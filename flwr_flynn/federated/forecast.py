@@ -20,23 +20,21 @@ from flwr_flynn.federated.protocol import key
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import N_DECAYS
-from flwr_flynn.model.column_moments import SUM_BITS
 from flwr_flynn.model.gram import GRAM_TEMPERATURES
 from flwr_flynn.model.leave_one_out import TEMPERATURES
 from flwr_flynn.model.refinement import LEVELS
 from flwr_flynn.model.ridge import MOST_DIRECTIONS, MOST_STRENGTHS
 
 _TABLE_ENTRY = 4  # bytes of a log-loss
-_SUM = 5  # bytes of a sum of a column
-_VALUE = 0.8  # bytes of a value in a histogram
+_VALUE = 0.6  # bytes of a value in a histogram of a party with the default floor, at most
 _FINGERPRINT = 65  # bytes of a fingerprint, with the space behind it
 _RESIDUALS = 0.8  # bytes of a sum of residuals
 _WEIGHT = 0.6  # bytes of a weight of the refinement
 _PRODUCT = 0.45  # bytes of a sum of products of two rows, and another byte for each factor 256 of samples
 _GRAM_WEIGHT = 1.4  # bytes of a weight of a row
 _DIGITS = 9  # bytes of a number of a centre or a scale, deflated
-_SUM_DIGITS = 90, 170  # bits of a sum of floats and of a sum of squares, as a rule
-_CUTS = 400  # bytes of the cuts between the bins of a column in a secure run
+_BINS = 1024, 600, 1200, 1200, 1200  # of a column in each phase of a secure run
+_CUTS = 400  # bytes of the cuts between them
 _EDGE = 5  # bytes of an edge or a weight: they have three digits
 
 
@@ -64,8 +62,8 @@ def forecast(options: RunOptions, n_parties: int) -> dict[str, Bytes] | None:
     sums = sum(_bytes_of_counts(spec, n_classes, n_examples) for spec in specs)
     members = sums * min(options.max_members, len(specs)) / len(specs)
     found = {
-        "columns": (2 * _SUM * n_classes * n_columns, 0.0),
-        "histograms": (both * _VALUE * share * n_columns, 8.0 * n_columns + reference),
+        "columns": (_VALUE * share * n_columns, 0.0),
+        "aligned columns": (_VALUE * share * n_columns, reference),
         "counts": (both * sum(_bytes_of_counts(spec, n_classes, share) for spec in specs), announced),
         "selection": (both * N_DECAYS * len(TEMPERATURES) * _TABLE_ENTRY * len(specs), announced + both * sums),
         "evaluation": (16 * n_classes**2, announced + members),
@@ -97,9 +95,8 @@ def forecast(options: RunOptions, n_parties: int) -> dict[str, Bytes] | None:
 def _secure_entries(options: RunOptions, n_specs: int, n_counts: int, n_weights: float) -> dict[str, float]:
     """Entries of the vectors of a secure run, each of eight bytes."""
     run, bound = options.run_spec, options.secure_bound or 2
-    n_classes, n_columns, bits = run.n_classes, run.spec.n_features, bound.bit_length() - 1
-    n_sums, sizes = n_classes * n_columns, Sizes(bound, bound)
-    shape = round(n_weights / n_classes), n_classes
+    n_classes, n_columns = run.n_classes, run.spec.n_features
+    sizes, shape = Sizes(bound, bound), (round(n_weights / n_classes), n_classes)
     layouts = {
         "selection": leave_one_out_fields([(N_DECAYS, N_DECAYS)] * n_specs, n_classes, sizes),
         **dict.fromkeys(
@@ -111,10 +108,8 @@ def _secure_entries(options: RunOptions, n_specs: int, n_counts: int, n_weights:
     }
     most = largest_sum(bound)
     return {
-        "range": sum(each // bits + 1 for each in SUM_BITS),
-        "columns": n_classes + n_sums * sum(-(-each // bits) for each in _SUM_DIGITS),
-        **{f"bins {number}": n_columns * (1290 if number > 1 else 128) for number in range(1, 5)},
-        "histograms": 80 * n_sums,
+        **{f"bins {number}": n_columns * entries for number, entries in enumerate(_BINS, 1)},
+        "columns": 70 * n_classes * n_columns,
         "counts": n_counts,
         "held-out": n_weights,
         **{name: n_entries([each.capped(most) for each in fields], bound) for name, fields in layouts.items()},

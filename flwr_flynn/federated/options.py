@@ -15,8 +15,7 @@ from flwr_flynn.federated.labels import Label
 from flwr_flynn.federated.roster import Identify, unknown
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, Plain, RunSpec, Secure, mode_of
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.candidates import HashPlan
-from flwr_flynn.model.derived_specs import foreseen
+from flwr_flynn.model.candidates import HashPlan, foreseen
 from flwr_flynn.model.gram_scoring import LEAST_ROWS, MOST_ROWS
 from flwr_flynn.model.scoring import given_scoring
 from flwr_flynn.privacy import Mechanism
@@ -77,7 +76,7 @@ class RunOptions:
     ----------
     spec : HashSpec, sequence of HashSpec, or HashPlan
         The hash of all parties. Several are all counted in the one round, and the parties' leave-one-out selects one.
-        A plan can have the run derive specs from the sums of the parties' columns.
+        A plan can have the run derive specs from the histograms of the parties' columns.
     classes : sequence of str or of int
         The class labels, all different. A party with another label refuses.
     min_parties : int
@@ -94,7 +93,7 @@ class RunOptions:
         Names of the columns, for the model.
     mechanism : Mechanism, optional
         Of `flwr_flynn.privacy`, for the spec's `hash_nnz` and as many classes: parties send noisy counts only, within
-        their own policies. There is one spec then, without sums of columns, and no selection.
+        their own policies. There is one spec then, without histograms of columns, and no selection.
     federation : Federation, optional
         A saved run to start from, with its `spec`, `classes`, `mechanism` and `feature_names`. `min_parties` is then
         the number of parties that must join or leave; with purpose "resume" its members count too.
@@ -124,8 +123,8 @@ class RunOptions:
         without `refine_rounds`. 0: none.
     align : bool, default=False
         Align the columns of parties whose instruments differ, where leave-one-out decides for it, see
-        `model.alignment`. Only with a `HashPlan` of scaling "auto" that has rank codes, and where parties try the
-        model, and without `secure_bound`. Parties join a saved run as it was decided.
+        `model.alignment`. Only with a `HashPlan` of scaling "auto", where parties try the model, and without
+        `secure_bound`. Parties join a saved run as it was decided.
     groups : int, default=0
         Sum the counts in at most so many random groups of parties, up to 256, and leave groups out that make the model
         worse on the `trusted` samples, see `federated.groups`. The server holds a sum for each group. Only with exact
@@ -191,9 +190,9 @@ class RunOptions:
         self._set_groups()
         self._check_refinement()
         self._check_gram()
-        learns = self.plan is not None and self.plan.scaling == "auto" and self.plan.needs_histograms
-        if boolean("align", self.align) and not (self.selects and learns and self.secure_bound is None):
-            expected = "False, but in clear for a plan of scaling auto with rank codes that parties choose from"
+        learns = self.selects and self.plan is not None and self.secure_bound is None
+        if boolean("align", self.align) and not learns:
+            expected = "False, but in clear for a plan of scaling auto that parties choose from"
             raise ConfigError("align", expected, self.align)
 
     def _check_phases(self) -> None:
@@ -214,7 +213,7 @@ class RunOptions:
         several, mode = len(self.run_spec.specs) > 1, self.run_spec.mode
         is_aligned = self.run_spec.n_aligned > 0
         for is_met, expected in (
-            (self.plan is not None, "0 where hashes follow from sums of the columns, which a party can spoil"),
+            (self.plan is not None, "0 where hashes follow from histograms of the columns, which a party can spoil"),
             (several, "0 with several specs, as groups are judged by one"),
             (is_aligned, "0 with aligned samples, as the server's are not"),
             (not isinstance(mode, Plain), f"0 with {mode.name} counts, which are judged in clear"),
@@ -251,7 +250,7 @@ class RunOptions:
     def _run_spec(self) -> RunSpec:
         mode, spec = mode_of(self.mechanism, self.secure_bound), self.spec
         if self.mechanism is not None and self.plan is not None:
-            raise ConfigError("spec", f"no scaling by sums of columns with {mode.name} counts", self.plan.scaling)
+            raise ConfigError("spec", f"no scaling by histograms of columns with {mode.name} counts", self.plan.scaling)
         specs: Any = foreseen(spec) if isinstance(spec, HashPlan) else spec
         alignment: tuple[Any, ...] = ()
         if self.federation is not None:
@@ -275,8 +274,8 @@ class RunOptions:
 
     @property
     def plan(self) -> HashPlan | None:
-        """The plan of `spec`, if the specs follow from the sums of the columns."""
-        return self.spec if isinstance(self.spec, HashPlan) and self.spec.needs_sums else None
+        """The plan of `spec`, if the specs follow from the histograms of the columns."""
+        return self.spec if isinstance(self.spec, HashPlan) and self.spec.needs_columns else None
 
     @property
     def selects(self) -> bool:

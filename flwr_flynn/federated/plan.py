@@ -3,19 +3,20 @@
 ===========  ========================================================================
 purpose      phases
 ===========  ========================================================================
-train        columns, histograms, counts, selection, refinement or gram, evaluation
+train        columns, counts, selection, refinement or gram, evaluation
 join         counts (added), selection, refinement or gram, evaluation
 withdraw     counts (taken out), selection, refinement or gram, evaluation
 evaluate     evaluation
 resume       the phase where a run stopped, and those after it
 ===========  ========================================================================
 
-In a secure run a phase "range" comes before the columns, phases "bins 1" to "bins 4" come before the histograms, and
-all but the evaluation are on the train channel. The refinement is phase "held-out" and a phase for each round, and
-phase "gram" has "gram evaluation" behind it; a run that stopped in one of these begins them anew, for gram with the
-selection before them. Left out are columns and histograms without a plan that derives specs from them; the selection
-for one candidate, where nobody tries the model, and for noisy counts; the refinement without `refine_rounds`; gram
-without `gram`; and the evaluation where nobody gets the model. The option `phases` takes the place of the whole plan.
+With `align` a phase "aligned columns" comes behind the columns. In a secure run phases "bins 1" to "bins 5" come
+before them, and all phases but the evaluation are on the train channel. The refinement is phase "held-out" and a phase
+for each round, and phase "gram" has "gram evaluation" behind it; a run that stopped in one of these begins them anew,
+for gram with the selection before them. Left out are the columns without a plan that derives specs from them; the
+selection for one candidate, where nobody tries the model, and for noisy counts; the refinement without
+`refine_rounds`; gram without `gram`; and the evaluation where nobody gets the model. The option `phases` takes the
+place of the whole plan.
 """
 
 from __future__ import annotations
@@ -32,7 +33,6 @@ from flwr_flynn.federated.phases import (
     counts,
     evaluation,
     gram,
-    histograms,
     refinement,
     secure_columns,
     selection,
@@ -63,12 +63,10 @@ def phases_of(options: RunOptions) -> tuple[Phase, ...]:
 
 def _entries(options: RunOptions) -> list[tuple[Phase, bool]]:
     """All phases that a run can have, in order, each with True where this run has it."""
-    is_secure, hash_plan = isinstance(options.run_spec.mode, Secure), options.plan
-    is_binned = hash_plan is not None and hash_plan.needs_histograms
+    is_secure, is_planned = isinstance(options.run_spec.mode, Secure), options.plan is not None
     before = [
-        (secure_columns.RANGE, hash_plan is not None and is_secure),
-        (columns.COLUMNS, hash_plan is not None),
-        *((phase, is_binned) for phase in (secure_columns.BINS if is_secure else [histograms.HISTOGRAMS])),
+        *((phase, is_planned) for phase in (secure_columns.BINS if is_secure else [columns.COLUMNS])),
+        (columns.ALIGNED_COLUMNS, is_planned and options.align),
         (counts.phase_for(options), True),
         (selection.SELECTION, options.selects and not _is_selected(options)),
         *((phase, options.refine_rounds > 0) for phase in refinement.refinements(options.refine_rounds)),

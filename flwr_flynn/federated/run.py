@@ -365,7 +365,7 @@ class Run:
         return all(phase.name in self.state.results for phase in before if phase.derives_specs)
 
     def require_specs(self) -> None:
-        """Raise an `AggregationError` while the specs wait for the sums of the columns."""
+        """Raise an `AggregationError` while the specs wait for the columns."""
         if not self.is_specified:
             due = "" if self.due is None else self.due.name
             missing = self.rosters[due].missing if due in self.rosters else {}

@@ -1,7 +1,7 @@
 """Statistics of samples that add up: everything that a party ever sends.
 
 The statistics of disjoint sets of samples add up to the statistic of all samples, exactly and in any order, because
-they are integers. `ClassCounts` and `ColumnMoments` have modules of their own.
+they are integers. `ClassCounts` and `ColumnHistograms` have modules of their own.
 """
 
 from __future__ import annotations

@@ -13,16 +13,15 @@ from typing import Any
 
 from flwr.common.logger import log
 
+from flwr_flynn._validation import listed
 from flwr_flynn.federated.forecast import forecast
 from flwr_flynn.federated.outcome import Refined, searched
-from flwr_flynn.federated.phases.columns import Columns
+from flwr_flynn.federated.phases.columns import AlignedColumns, Columns
 from flwr_flynn.federated.phases.evaluation import Evaluation
-from flwr_flynn.federated.phases.histograms import Histograms
 from flwr_flynn.federated.phases.selection import Selection
 from flwr_flynn.federated.protocol import TRAIN
 from flwr_flynn.federated.run import ExchangeResult, Run
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, RunSpec, Secure
-from flwr_flynn.model.column_checks import listed
 
 Line = tuple[int, str]
 """A level of `logging`, and a text."""
@@ -108,8 +107,7 @@ def result_lines(run: Run, taken: ExchangeResult, told: dict[str, str] | None = 
     following = "" if run.due is None else f"; next: {run.due.name}"
     yield INFO, f"{phase.name}: {_result(run, taken)}{following}"
     result = run.state.results.get(phase.name)
-    last = "histograms" if any(each.name == "histograms" for each in run.phases) else "columns"
-    if isinstance(result, Columns | Histograms) and phase.name == last:  # from which the hashes follow
+    if isinstance(result, Columns):  # from which the hashes follow
         if result.trouble:
             yield WARNING, f"{phase.name}: THE COLUMNS ARE LEFT AS THEY ARE: {result.trouble}"
         for line in hash_lines(run.state.run_spec):
@@ -144,7 +142,7 @@ def _result(run: Run, taken: ExchangeResult) -> str:
         enough = "" if run.is_enough else f"; at least {run.options.min_parties} are needed"
         gone = f"; {len(run.left_out)} in groups that are left out" if run.options.grouping else ""
         return f"{answers}, {len(run.counted)} in all{enough}{gone}"
-    if isinstance(result, Histograms) and run.options.align:
+    if isinstance(result, AlignedColumns):
         return f"{answers}; {result.n_aligned} align their columns"
     if isinstance(result, Selection):
         compared = "not compared" if result.accuracy is None else f"best leave-one-out {result.accuracy:.4f}"

@@ -285,7 +285,7 @@ class _InTurns:
 
 
 def train(message: Message, party: FlyNNClient | Client) -> Message:
-    """Answer a message to `@app.train()`: a party's counts, or the sums of its columns."""
+    """Answer a message to `@app.train()`: a party's counts, or the histograms of its columns."""
     return _answer(message, party, TRAIN)
 
 

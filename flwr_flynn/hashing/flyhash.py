@@ -304,7 +304,7 @@ def _features_of(spec: HashSpec, center: Array | None, scale: Array | None) -> T
     """Stage before the lifting matrix of a specification that has one."""
     if spec.n_waves:
         return TriangleFeatures(spec.seed, spec.n_waves, spec.wave_frequency, center, scale, spec.n_features)
-    return RankCodes(np.array(spec.edges), spec.n_codes, spec.coding, spec.signed, center)
+    return RankCodes(np.array(spec.edges), spec.n_codes, spec.coding, spec.signed)
 
 
 @lru_cache(maxsize=32)

@@ -25,8 +25,9 @@ import numpy.typing as npt
 from numba import njit
 
 CODINGS = ("bumps", "steps")
-KEY_BITS = 22
-"""Bits of a key: sign, exponent and the ten highest bits of the mantissa of a float64."""
+MANTISSA_BITS = 20
+KEY_BITS = 12 + MANTISSA_BITS
+"""Bits of a key: sign, exponent and the highest bits of the mantissa of a float64."""
 
 N_EDGES = 32
 """Edges of a column, K, that the defaults use."""
@@ -36,7 +37,7 @@ _WIDTH = 1.54  # of a bump, in distances between centres
 
 
 def keys_of(values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """Keys of finite floats, integers from 0 to 2**22 - 1, in the order of the values."""
+    """Keys of finite floats, integers from 0 to 2**KEY_BITS - 1, in the order of the values."""
     bits = (np.ascontiguousarray(values, np.float64) + 0.0).view(np.int64)  # -0.0 + 0.0 is 0.0
     # Of a negative float all bits but the sign are turned over: the larger the magnitude, the lower the key.
     ordered = bits ^ ((bits >> 63) & np.int64(2**63 - 1))
@@ -70,21 +71,11 @@ class RankCodes:
     coding : {"bumps", "steps"}
     centred : bool
         Multiply the codes by K and subtract their sum over the edges.
-    center : (d,) float64 or None
-        Subtracted from a sample first.
     """
 
-    def __init__(
-        self,
-        edges: npt.NDArray[np.float64],
-        n_codes: int,
-        coding: str,
-        centred: bool,
-        center: npt.NDArray[np.float64] | None,
-    ) -> None:
-        self._edges = keys_of(edges).astype(np.int32)
+    def __init__(self, edges: npt.NDArray[np.float64], n_codes: int, coding: str, centred: bool) -> None:
+        self._edges = keys_of(edges)
         d, n_edges = edges.shape
-        self._center = np.zeros(d) if center is None else center
         table = _table(n_edges, n_codes, coding)
         middle = np.zeros((d, n_codes), np.int64)
         if centred:
@@ -100,9 +91,7 @@ class RankCodes:
     def __call__(self, X: npt.NDArray[Any]) -> npt.NDArray[np.int16]:
         """Compute the codes, (n, d * n_codes) int16, of finite samples, (n, d) of any real dtype."""
         out = np.empty((len(X), self._edges.shape[0], self._codes.shape[2]), np.int16)
-        with np.errstate(over="ignore"):  # with a centre far away; infinity has a key as well
-            keys = keys_of(np.asarray(X, np.float64) - self._center)
-        _encode(keys, self._edges, self._codes, out)
+        _encode(keys_of(np.asarray(X, np.float64)), self._edges, self._codes, out)
         return out.reshape(len(X), self.n_inputs)
 
 
@@ -118,7 +107,7 @@ def _table(n_edges: int, n_codes: int, coding: str) -> npt.NDArray[np.int64]:
     return np.asarray(np.rint(_HEIGHT * shape * shape), np.int64)
 
 
-def _ranks_of_edges(edges: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+def _ranks_of_edges(edges: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Rank of each edge among the edges of its column, (d, K)."""
     low, high = edges[:, None, :], edges[:, :, None]
     return np.asarray((low < high).sum(axis=2) + (low <= high).sum(axis=2), np.int64)

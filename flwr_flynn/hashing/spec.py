@@ -45,7 +45,7 @@ class HashSpec:
         Periods per unit of a centred and scaled feature at slope 1. Positive if and only if there are waves.
     coding : {"", "bumps", "steps"}, default=""
         Shape of the rank codes that take the place of the features, see `hashing.rank_codes`; "" for none (not in the
-        paper). Not with waves or a scale; a centre is subtracted from a sample before its ranks are taken.
+        paper). Not with waves, a centre or a scale.
     n_codes : int, default=0
         Codes of a feature, from 2 to 64 with a coding, else 0.
     edges : (n_features, K) sequence of finite floats, optional
@@ -122,7 +122,8 @@ class HashSpec:
             raise SpecError("edges", "edges of each feature with a coding, and none without", type(self.edges).__name__)
         if self.n_inputs > _MAX_DIM:
             raise SpecError("n_codes", f"at most {_MAX_DIM} codes in all", self.n_inputs)
-        for name, given in (("n_waves", self.n_waves), ("scale", self.scale)):
+        others = {"n_waves": self.n_waves, "center": self.center is not None, "scale": self.scale is not None}
+        for name, given in others.items():
             if self.coding and given:
                 raise SpecError(name, "none beside a coding", name)
         if self.edges is not None:

@@ -1,9 +1,9 @@
 """Alignment of a party's columns to those of the federation, where its instruments have a gain and an offset.
 
-The party compares its moments with those that the federation's classes would have at the party's own class frequencies:
-so parties that differ in nothing but how often classes occur are not aligned. Shrinkage after James & Stein (1961)
-makes an alignment that could be chance a small one, and below a threshold there is none. A sample is then aligned by
-what the party learned from its training samples, without a look at its class.
+The party compares centres and deviations of its columns with those that the federation's classes would have at the
+party's own class frequencies: so parties that differ in nothing but how often classes occur are not aligned. Shrinkage
+after James & Stein (1961) makes an alignment that could be chance a small one, and below a threshold there is none. A
+sample is then aligned by what the party learned from its training samples, without a look at its class.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from flwr_flynn.errors import DataError
-from flwr_flynn.model.column_moments import ColumnMoments
+from flwr_flynn.model.column_cells import floor_of
+from flwr_flynn.model.column_histograms import ColumnHistograms
 
 Floats = npt.NDArray[np.float64]
 
@@ -27,13 +28,13 @@ _THRESHOLD = (3.0, 8.0)  # of the mean squared z-score, which is 1 by chance; th
 
 @dataclass(frozen=True)
 class Reference:
-    """Sizes of the classes of a federation, and mean and standard deviation of each column in each class.
+    """Sizes of the classes of a federation, and centre and deviation of each column in each class.
 
     Parameters
     ----------
     n_classes, n_features : int
     data : bytes
-        L sizes as int64, then (2, L, d) float64, the means first and 0 for classes without samples; little-endian.
+        L sizes as int64, then (2, L, d) float64, the centres first and 0 for classes without samples; little-endian.
 
     Raises
     ------
@@ -51,17 +52,16 @@ class Reference:
             got = len(self.data) if isinstance(self.data, bytes) else type(self.data).__name__
             raise DataError("reference", f"{needed} bytes", got)
         if (self.sizes < 0).any() or not np.isfinite(self.arrays).all() or (self.arrays[1] < 0).any():
-            raise DataError("reference", "sizes from 0, finite means, and deviations from 0", "others")
+            raise DataError("reference", "sizes from 0, finite centres, and deviations from 0", "others")
 
     @classmethod
-    def of(cls, moments: ColumnMoments) -> Reference:
-        """Reference of the moments of all parties together, by class."""
-        found = np.zeros((2, *moments.sums.shape))
-        for label in np.flatnonzero(moments.n_per_class > 0):
-            one = _of_classes(moments, np.array([label]))
-            found[:, label] = one.center_and_scale("center")[0], one.deviations()
-        n_classes, n_features = moments.sums.shape
-        return cls(n_classes, n_features, moments.n_per_class.astype("<i8").tobytes() + found.astype("<f8").tobytes())
+    def of(cls, columns: ColumnHistograms) -> Reference:
+        """Reference of the histograms of all parties together."""
+        found = np.zeros((2, len(columns.n_per_class), columns.n_features))
+        for label in np.flatnonzero(columns.n_per_class > 0):
+            found[:, label] = columns.of_classes(np.array([label])).center_and_deviation()
+        sizes = columns.n_per_class.astype("<i8").tobytes()
+        return cls(len(columns.n_per_class), columns.n_features, sizes + found.astype("<f8").tobytes())
 
     @property
     def sizes(self) -> npt.NDArray[np.int64]:
@@ -70,7 +70,7 @@ class Reference:
 
     @property
     def arrays(self) -> Floats:
-        """Means and standard deviations, (2, L, d)."""
+        """Centres and standard deviations, (2, L, d)."""
         return np.frombuffer(self.data, "<f8", -1, 8 * self.n_classes).reshape(2, self.n_classes, self.n_features)
 
     def alignment(self, X: Any, y: npt.NDArray[np.int64], min_examples: int = 1) -> Alignment | None:
@@ -83,25 +83,27 @@ class Reference:
         deviations. Columns that do not vary stay as they are.
         """
         means, deviations = self.arrays
-        moments = ColumnMoments.from_data(X, y, self.n_classes, min_examples)
-        shared = np.flatnonzero((moments.n_per_class > 0) & (self.sizes > 0))
-        sizes = moments.n_per_class[shared]
-        n = int(sizes.sum())
+        n_per_class = np.bincount(y, minlength=self.n_classes)
+        is_shared = (n_per_class >= floor_of(min_examples)) & (n_per_class > 0) & (self.sizes > 0)
+        shared, n = np.flatnonzero(is_shared), int(n_per_class[is_shared].sum())
         if n < _LEAST:
             return None
-        own = _of_classes(moments, shared)
-        mean, deviation = np.array(own.center_and_scale("center")[0]), np.array(own.deviations())
-        wanted, within, between, error = np.zeros((4, self.n_features))
-        # One class after the other: the order of NumPy's sums is not the same everywhere.
+        X, y, shares = X[is_shared[y]], y[is_shared[y]], n_per_class / n
+        # A floor may move centres, those of the reference alike: only as they are told do they tell a shift from none.
+        told, own = (
+            Reference.of(ColumnHistograms.from_data(X, y, self.n_classes, least)).arrays[:, shared]
+            for least in (min_examples, 1)
+        )
+        error = np.zeros(self.n_features)
         with np.errstate(all="ignore"):
-            for label, size in zip(shared, sizes, strict=True):
-                wanted += size / n * means[label]
-                within += size / n * deviations[label] ** 2
-                share = size / n  # of which a power would be the C library's, with roundings of its own
+            told_mean, _, _ = _pooled(shares[shared], *told)
+            mean, own_within, own_between = _pooled(shares[shared], *own)
+            wanted, within, between = _pooled(shares[shared], means[shared], deviations[shared])
+            for label in shared:
+                share = shares[label]  # of which a power would be the C library's, with roundings of its own
                 error += share * share / self.sizes[label] * deviations[label] ** 2
-            for label, size in zip(shared, sizes, strict=True):
-                between += size / n * (means[label] - wanted) ** 2
-            squares = (wanted - mean) ** 2 / (within / n + error)
+            deviation = np.sqrt(own_within + own_between)
+            squares = (wanted - told_mean) ** 2 / (np.maximum(within, own_within) / n + error)
             ratios = np.sqrt(within + between) / deviation
             varies = (deviation > 1e-12 * np.abs(mean)) & np.isfinite(squares) & np.isfinite(ratios) & (ratios > 0)
             d = int(varies.sum())
@@ -141,7 +143,15 @@ class Alignment:
         return aligned
 
 
-def _of_classes(moments: ColumnMoments, labels: npt.NDArray[np.intp]) -> ColumnMoments:
-    """Moments of the samples of some classes, as of one class."""
-    sums, squares = moments.sums[labels].sum(axis=0), moments.squares[labels].sum(axis=0)
-    return ColumnMoments(moments.n_per_class[labels].sum(keepdims=True), sums[None], squares[None])
+def _pooled(shares: Floats, means: Floats, deviations: Floats) -> tuple[Floats, Floats, Floats]:
+    """Mean of each column over some classes, and its variances within and between these, (d,) each.
+
+    One class after the other: the order of NumPy's sums is not the same everywhere.
+    """
+    mean, within, between = np.zeros((3, means.shape[1]))
+    for share, each, deviation in zip(shares, means, deviations, strict=True):
+        mean += share * each
+        within += share * deviation**2
+    for share, each in zip(shares, means, strict=True):
+        between += share * (each - mean) ** 2
+    return mean, within, between

@@ -13,22 +13,20 @@ import numpy.typing as npt
 from numba import njit
 
 from flwr_flynn._validation import integer, one_of
-from flwr_flynn.errors import SpecError
+from flwr_flynn.errors import DataError, SpecError
 from flwr_flynn.hashing.rank_codes import edges_of_ranges
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.column_histograms import ColumnHistograms
-from flwr_flynn.model.column_moments import SCALINGS, ColumnMoments
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.portable import exp
 from flwr_flynn.model.scoring import ScoringRule, Sizes, given_scoring, mean_size, size_factors
 
 CenterAndScale = tuple[Sequence[float] | None, Sequence[float] | None]
 
-_FEW = 7  # features up to which a single spec gets waves
-_WAVES_UP_TO = 128  # features up to which one of several specs does: beyond, waves are slower than the rest of the hash
+_WAVES_UP_TO = 128  # features up to which "auto" has waves: beyond, they are slower than the rest of the hash
 _RANKS_UP_TO = 1024  # features up to which "auto" has rank codes: they are several inputs each
 _PERIOD = 2.2  # of a wave, in typical distances between samples
-_FAINT = 0.02  # weight of an uninformative column before waves, beside 1.02 of the most informative one
+_FAINT = 0.02  # weight of an uninformative column, beside 1.02 of the most informative one
 
 EFFORTS = ("quick", "default", "thorough")
 _MANY = 4096  # samples from which more rows for each winner pay
@@ -54,12 +52,8 @@ class _Coded:
     is_weighted: bool
 
 
-_RANKS = _Coded("bumps", 5, 6, is_weighted=True)  # of scaling "ranks"
 _PUBLIC = _Coded("bumps", 5, 6, is_weighted=False)  # of public ranges
-_CODED = (_RANKS, _Coded("steps", 16, 4, is_weighted=True), _PUBLIC)
-_SCALED = (("weighted", True), ("center", False))  # scaling, signed
-_OF_MANY_COLUMNS = ("weighted-center", True)
-
+_CODED = (_Coded("bumps", 5, 6, is_weighted=True), _Coded("steps", 16, 4, is_weighted=True), _PUBLIC)
 
 _MULTIPLES = (1.0, 2.0, 0.5, 4.0, 0.25, 8.0, 0.125, 16.0, 0.0625)  # of the suggested exponent in a grid of decays
 N_DECAYS = len(_MULTIPLES)
@@ -75,21 +69,18 @@ class HashPlan:
     ----------
     n_features, n_classes : int
     n_examples : int, optional
-        Training samples of all parties together, roughly. Default: as many as the moments are of.
-    scaling : None, "center", "standard", "weighted", "weighted-center", "ranks", "auto" or a pair (center, scale)
-        A name needs the moments of the columns, see `ColumnMoments.center_and_scale`; "ranks" and "auto" need their
-        histograms, too. "ranks" puts rank codes before the hash. "auto" has six candidates: three kinds of rank codes,
-        waves over weighted columns (up to 128 features; beyond, centred columns that are weighted but not
-        standardised), weighted columns, and centred columns under rows of ones. Above 1024 features, and with `signed`
-        or ``waves=True`` given, it has no rank codes.
+        Training samples of all parties together, roughly. Default: as many as the histograms are of.
+    scaling : None, "auto" or a pair (center, scale)
+        None: raw columns, or `ranges`. "auto" derives six candidates from the histograms of the columns: three kinds of
+        rank codes, waves over weighted columns (up to 128 features; beyond, centred columns that are weighted but not
+        standardised), weighted columns, and centred columns under rows of ones. Above 1024 features it has no rank
+        codes.
     signed : bool, optional
-        Default: True where features are centred or scaled, but for two candidates of "auto".
+        Default: True where features are centred or scaled, but for the last candidate of "auto".
     hash_dim, row_nnz, hash_nnz : int, optional
         Sizes. Default: chosen by `HashSpec.suggest` and `effort`. "auto" leaves out candidates that cannot have
         `row_nnz` entries in a row, and refuses it where none can.
     seed : int, default=0
-    waves : bool, optional
-        True to use wave features. Default: with a scaling by name where there are 7 features or fewer.
     effort : {"quick", "default", "thorough"}, default="default"
         Rows and winners of the hashes of "auto", where neither is given. "quick": 16384 and 64. "default": 32768 and
         128; from 4096 samples on 65536 and 64; as "quick" for fewer samples of more than 8 classes. "thorough": 65536
@@ -120,14 +111,13 @@ class HashPlan:
     row_nnz: int | None = None
     hash_nnz: int | None = None
     seed: int = 0
-    waves: bool | None = None
     effort: str = "default"
     max_members: int = 3
     ranges: tuple[Sequence[float], Sequence[float]] | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.scaling, str) and self.scaling not in (*SCALINGS, "ranks", "auto"):
-            raise SpecError("scaling", f"one of {', '.join(SCALINGS)}, ranks, auto", self.scaling)
+        if isinstance(self.scaling, str) and self.scaling != "auto":
+            raise SpecError("scaling", "None, auto or a pair (center, scale)", self.scaling)
         if not isinstance(self.scaling, str | None) and len(self.scaling) != 2:
             raise SpecError("scaling", "a pair (center, scale)", f"{len(self.scaling)} entries")
         if self.ranges is not None and self.scaling is not None:
@@ -140,31 +130,17 @@ class HashPlan:
     @property
     def most_members(self) -> int:
         """Members of the model, at most: one but for "auto"."""
-        return self.max_members if self.scaling == "auto" else 1
+        return self.max_members if self.needs_columns else 1
 
     @property
-    def needs_sums(self) -> bool:
-        """True if `specs` needs the moments of the columns."""
-        return isinstance(self.scaling, str)
-
-    @property
-    def needs_classes(self) -> bool:
-        """True if `specs` needs the moments class by class; otherwise those of all samples as one class will do."""
-        return self.scaling in ("weighted", "weighted-center", "auto")
-
-    @property
-    def needs_histograms(self) -> bool:
+    def needs_columns(self) -> bool:
         """True if `specs` needs the histograms of the columns."""
-        return self.scaling == "ranks" or (self.scaling == "auto" and self._has_ranks)
-
-    @property
-    def _has_ranks(self) -> bool:
-        return self.n_features <= _RANKS_UP_TO and not self.waves and self.signed is None
+        return self.scaling == "auto"
 
     @property
     def _sizes_of_effort(self) -> dict[str, int]:
         """Rows and winners of the candidates of "auto", where none are given."""
-        if self.scaling != "auto" or self.hash_dim is not None or self.hash_nnz is not None:
+        if not self.needs_columns or self.hash_dim is not None or self.hash_nnz is not None:
             return {}
         many = (self.n_examples or 0) >= _MANY
         few_classes = many or self.n_classes <= _MANY_CLASSES
@@ -172,50 +148,44 @@ class HashPlan:
         hash_dim = max(min(hash_dim, _MOST_COUNTS // self.n_classes), 256)
         return {"hash_dim": hash_dim, "hash_nnz": min(hash_nnz, hash_dim // 16)}
 
-    def specs(
-        self, moments: ColumnMoments | None = None, histograms: ColumnHistograms | None = None
-    ) -> tuple[HashSpec, ...]:
-        """Candidate specifications, the default first.
-
-        A `SpecError` without the moments if `needs_sums`, or without the histograms if `needs_histograms`. The
-        histograms are of the columns less their mean. Where they are of no samples, "auto" has no rank codes.
-        """
+    def specs(self, columns: ColumnHistograms | None = None) -> tuple[HashSpec, ...]:
+        """Candidate specifications, the default first; a `SpecError` without histograms if it `needs_columns`."""
         if self.ranges is not None:
             return (self._coded_spec(_PUBLIC, edges_of_ranges(*self.ranges)),)
         if not isinstance(self.scaling, str):
             center, scale = self.scaling or (None, None)
-            signed = self.signed if self.signed is not None else center is not None or scale is not None
-            return (self._spec(center, scale, signed),)
-        if moments is None:
-            raise SpecError("moments", f"the moments of the columns for scaling {self.scaling!r}", None)
+            return (self._spec(center, scale, is_signed=center is not None or scale is not None),)
+        if columns is None:
+            raise SpecError("columns", f"the histograms of the columns for scaling {self.scaling!r}", None)
         if self.n_examples is None:
-            return replace(self, n_examples=moments.n_examples).specs(moments, histograms)
-        if self.needs_histograms and histograms is None:
-            raise SpecError("histograms", f"the histograms of the columns for scaling {self.scaling!r}", None)
-        if self.scaling == "ranks":
-            assert histograms is not None
-            (make,) = self._coded(moments, histograms, histograms.relevance(), (_RANKS,))
-            return (make(),)
-        if self.scaling != "auto":
-            waves = self.n_features <= _FEW if self.waves is None else self.waves
-            return (self._scaled(moments, self.scaling, self.signed is not False, waves),)
-        if histograms is not None and not histograms.n_examples:  # all of them stayed at home
-            histograms = None
+            return replace(self, n_examples=columns.n_examples).specs(columns)
         candidates: list[Callable[[], HashSpec]] = []
-        relevance = None
-        if histograms is not None:
-            relevance = histograms.relevance()
-            candidates += self._coded(moments, histograms, relevance, _CODED)
-        has_waves = self.n_features <= _WAVES_UP_TO if self.waves is None else self.waves
-        if has_waves:
-            signed = self.signed is not False
-            candidates.append(partial(self._scaled, moments, "weighted", signed, True, relevance))
-        if not self.waves:
-            scaled = _SCALED if has_waves else (*_SCALED, _OF_MANY_COLUMNS)
-            for scaling, signed in scaled:
-                signed = signed if self.signed is None else self.signed
-                candidates.append(partial(self._scaled, moments, scaling, signed, False))
+        relevance = columns.relevance()
+        if self.n_features <= _RANKS_UP_TO:
+            edges, weights = columns.edges(), row_weights(relevance)
+            candidates += [
+                partial(self._coded_spec, kind, edges, weights if kind.is_weighted else None) for kind in _CODED
+            ]
+        candidates += self._scaled(relevance, *columns.center_and_deviation())
         return tuple(dict.fromkeys(self._possible(candidates)))  # columns that do not vary make some the same
+
+    def _scaled(
+        self, relevance: Sequence[float], center: Sequence[float], deviation: Sequence[float]
+    ) -> list[Callable[[], HashSpec]]:
+        """Candidates over centred columns: waves or weighted ones, standardised ones and rows of ones."""
+        weights = [value + _FAINT for value in relevance]
+        scale = [weight * _inverse(each) for weight, each in zip(weights, deviation, strict=True)]
+        # A common factor does not change the hash, and numbers of moderate size fit float32 better.
+        common = _common_factor(max(deviation))
+        ones = None if common == 1.0 else [common] * self.n_features
+        weighted, centred = partial(self._spec, center, scale), partial(self._spec, center, ones, is_signed=False)
+        if self.n_features > _WAVES_UP_TO:
+            return [weighted, centred, partial(self._spec, center, [weight * common for weight in weights])]
+        distance = math.sqrt(2 * math.fsum(w * w for w, each in zip(weights, deviation, strict=True) if each))
+        if not distance:
+            return [weighted, centred]
+        waves = {"n_waves": min(max(64, 4 * self.n_features), 256), "frequency": 1 / (_PERIOD * distance)}
+        return [partial(weighted, **waves), weighted, centred]
 
     def _possible(self, candidates: Sequence[Callable[[], HashSpec]]) -> list[HashSpec]:
         """Candidates that can have the given `row_nnz`; a `SpecError` where none can."""
@@ -231,63 +201,68 @@ class HashPlan:
             raise SpecError("row_nnz", " or ".join(dict.fromkeys(refusals)), self.row_nnz)
         return specs
 
-    def _coded(
-        self,
-        moments: ColumnMoments,
-        histograms: ColumnHistograms,
-        relevance: Sequence[float],
-        kinds: Sequence[_Coded],
-    ) -> list[Callable[[], HashSpec]]:
-        center, _ = moments.center_and_scale("center")
-        edges, weights = histograms.edges(), row_weights(relevance)
-        return [partial(self._coded_spec, kind, edges, center, weights if kind.is_weighted else None) for kind in kinds]
-
     def _coded_spec(
-        self,
-        kind: _Coded,
-        edges: npt.NDArray[np.float64],
-        center: tuple[float, ...] | None = None,
-        weights: tuple[int, ...] | None = None,
+        self, kind: _Coded, edges: npt.NDArray[np.float64], weights: tuple[int, ...] | None = None
     ) -> HashSpec:
         row_nnz = min(kind.row_nnz, self.n_features * kind.n_codes // 2) if self.row_nnz is None else self.row_nnz
         return HashSpec.suggest(
             **self._sizes | {"row_nnz": row_nnz},
             signed=self.signed is not False,
-            center=center,
             coding=kind.coding,
             n_codes=kind.n_codes,
             edges=tuple(map(tuple, edges.tolist())),
             row_weights=weights,
         )
 
-    def _scaled(
-        self,
-        moments: ColumnMoments,
-        scaling: str,
-        signed: bool,
-        waves: bool,
-        relevance: Sequence[float] | None = None,
-    ) -> HashSpec:
-        if relevance is not None:  # which tells of any dependence on the class, not only of different means
-            center, factors = moments.center_and_scale("standard")
-            pairs = zip(relevance, factors or (), strict=True)
-            scale: Any = tuple((value + _FAINT) * factor for value, factor in pairs)
-        else:
-            center, scale = moments.center_and_scale(scaling)
-        distance = moments.distance(scale) if waves else 0.0
-        if not distance or not math.isfinite(1 / distance):
-            return self._spec(center, scale, signed)
-        n_waves = min(max(64, 4 * self.n_features), 256)
-        return self._spec(center, scale, signed, n_waves, 1 / (_PERIOD * distance))
-
     @property
     def _sizes(self) -> dict[str, Any]:
         names = ("n_features", "n_examples", "n_classes", "hash_dim", "row_nnz", "hash_nnz", "seed")
         return {name: getattr(self, name) for name in names} | self._sizes_of_effort
 
-    def _spec(self, center: Any, scale: Any, signed: bool, n_waves: int = 0, frequency: float = 0.0) -> HashSpec:
+    def _spec(
+        self, center: Any, scale: Any, is_signed: bool = True, n_waves: int = 0, frequency: float = 0.0
+    ) -> HashSpec:
+        signed = is_signed if self.signed is None else self.signed
         values = self._sizes | {"center": center, "scale": scale, "n_waves": n_waves, "wave_frequency": frequency}
         return HashSpec.suggest(**values, signed=signed)
+
+
+def derive_specs(plan: HashPlan, columns: ColumnHistograms) -> tuple[tuple[HashSpec, ...], str]:
+    """Specs of a plan that `needs_columns`, and "" or the reason why they are unscaled."""
+    reason = "" if columns.n_examples else "no party sent the histograms of any sample"
+    if not reason:
+        try:
+            return plan.specs(columns), ""
+        except (SpecError, DataError) as error:
+            reason = str(error)
+    return _unscaled(plan).specs(), reason
+
+
+def foreseen(plan: HashPlan) -> tuple[HashSpec, ...]:
+    """Specs of the number and the sizes of the plan's; only what is learned of the columns may change."""
+    if not plan.needs_columns:
+        return plan.specs()
+    _unscaled(plan).specs()
+    samples = np.repeat(np.arange(3.0)[:, None], plan.n_features, axis=1)
+    return plan.specs(ColumnHistograms.from_data(samples, np.zeros(3, np.int64), 1))  # one class is enough
+
+
+def _unscaled(plan: HashPlan) -> HashPlan:
+    """The plan without anything that is learned of the columns."""
+    # row_nnz may be meant for waves, of which there can be more than columns.
+    row_nnz = None if plan.row_nnz is None else min(plan.row_nnz, plan.n_features)
+    return replace(plan, scaling=None, row_nnz=row_nnz)
+
+
+def _inverse(deviation: float) -> float:
+    """One over the deviation of a column; 1 for one that does not vary."""
+    return 1 / deviation if deviation and math.isfinite(1 / deviation) else 1.0
+
+
+def _common_factor(deviation: float) -> float:
+    """A power of two that makes deviations of this size moderate; 1 where they are."""
+    exponent = math.frexp(deviation)[1]
+    return 1.0 if abs(exponent) < 64 else 2.0 ** -max(min(exponent, 1020), -1020)
 
 
 def _check_ranges(ranges: Any, n_features: int) -> None:

@@ -21,7 +21,6 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model import model_file
 from flwr_flynn.model.candidates import EFFORTS, CenterAndScale, HashPlan, suggest_decay
 from flwr_flynn.model.column_histograms import ColumnHistograms
-from flwr_flynn.model.column_moments import SCALINGS, ColumnMoments
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.gram import gram_specs, learn_gram
 from flwr_flynn.model.gram_scoring import LEAST_ROWS, MOST_ROWS
@@ -45,25 +44,19 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
     Parameters
     ----------
     spec : HashSpec, optional
-        The hash. It fixes everything about it: `signed`, `scaling`, `waves` and `seed` are not used, and sizes that
-        contradict it are refused. Models merge only if they have equal specs.
+        The hash. It fixes everything about it: `signed`, `scaling` and `seed` are not used, and sizes that contradict
+        it are refused. Models merge only if they have equal specs.
     hash_dim, row_nnz, hash_nnz : int, optional
         Sizes of the hash. Default: chosen by `HashSpec.suggest`, hash_nnz in proportion to hash_dim.
     signed : "auto" or bool, default="auto"
         Rows of +1 and -1 instead of the paper's ones. "auto": as for `HashPlan`.
-    scaling : str, None or a pair (center, scale), default="auto"
-        Transformation of the columns before the hash, learned from the samples of `fit` or of the first `partial_fit`.
+    scaling : "auto", None or a pair (center, scale), default="auto"
+        Transformation of the columns before the hash.
 
-        - "center": subtract the mean. "standard": also divide by the standard deviation.
-        - "weighted": also multiply by a weight, large for columns that tell the classes apart.
-        - "weighted-center": subtract the mean and multiply by the weight.
-        - "ranks": put rank codes in the place of the columns, see `hashing.rank_codes`.
-        - "auto": a committee of the best of six hashes by leave-one-out, see `HashPlan` and `model.selection`; None
-          for more than 16384 columns.
+        - "auto": a committee of the best of six hashes by leave-one-out, see `HashPlan` and `model.selection`, made
+          from the samples of `fit` or of the first `partial_fit`; None for more than 16384 columns.
+        - None: raw columns.
         - (center, scale): (x - center) * scale with the vectors given, either of which may be None.
-    waves : bool, optional
-        Put wave features between the columns and the hash, which sees only directions otherwise. Default: as for
-        `HashPlan`. True needs a scaling by name.
     decay : "auto" or float, default="auto"
         gamma, 0 <= gamma < 1. "auto": `fit` takes the decay of the best balanced accuracy by exact leave-one-out from
         `decay_grid`, the first among equals; other methods take `suggest_decay`.
@@ -109,8 +102,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         "row_nnz": [Interval(Integral, 1, None, closed="left"), None],
         "hash_nnz": [Interval(Integral, 1, None, closed="left"), None],
         "signed": [StrOptions({"auto"}), "boolean"],
-        "scaling": [StrOptions({*SCALINGS, "ranks", "auto"}), tuple, list, None],
-        "waves": ["boolean", None],
+        "scaling": [StrOptions({"auto"}), tuple, list, None],
         "decay": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="left")],
         "rule": [StrOptions(set(RULES))],
         "temperature": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
@@ -130,7 +122,6 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         hash_nnz: int | None = None,
         signed: str | bool = "auto",
         scaling: str | CenterAndScale | None = "auto",
-        waves: bool | None = None,
         decay: str | float = "auto",
         rule: str = "balanced",
         temperature: str | float = "auto",
@@ -147,7 +138,6 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         self.hash_nnz = hash_nnz
         self.signed = signed
         self.scaling = scaling
-        self.waves = waves
         self.decay = decay
         self.rule = rule
         self.temperature = temperature
@@ -167,7 +157,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         `parameters` replace these. The paper tunes sizes and gamma: for d features m from 2 d to 2048 d, s from 2 to d
         / 2, rho from 8 to 256, gamma from 0 to 0.8.
         """
-        setting = {"signed": False, "scaling": None, "waves": False, "rule": "novelty", "decay": 0.5}
+        setting = {"signed": False, "scaling": None, "rule": "novelty", "decay": 0.5}
         return cls(**(setting | parameters))
 
     @classmethod
@@ -353,12 +343,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         if plan is None:
             assert self.spec is not None
             return (self.spec,)
-        moments = ColumnMoments.from_data(X, codes, n_classes) if plan.needs_sums else None
-        histograms = None
-        if plan.needs_histograms and moments is not None:
-            center, _ = moments.center_and_scale("center")
-            histograms = ColumnHistograms.from_data(X, codes, n_classes, center)
-        return plan.specs(moments, histograms)
+        return plan.specs(ColumnHistograms.from_data(X, codes, n_classes) if plan.needs_columns else None)
 
     def _plan(self, X: Any, n_classes: int) -> HashPlan | None:
         """Plan of the parameters for the samples; None for a given `spec`."""
@@ -376,12 +361,8 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
             return None
         wide = isinstance(self.scaling, str) and self.scaling == "auto" and n_features > _WIDE
         scaling = None if wide else self.scaling
-        if self.waves and not isinstance(scaling, str):
-            got = f"auto, which scales no {n_features} columns" if wide else "vectors or None"
-            raise DataError("waves", "a scaling by name, which gives their frequency", got)
         signed = None if isinstance(self.signed, str) else bool(self.signed)
-        given |= {"seed": int(self.seed), "waves": None if self.waves is None else bool(self.waves)}
-        given |= {"effort": self.effort, "max_members": int(self.max_members)}
+        given |= {"seed": int(self.seed), "effort": self.effort, "max_members": int(self.max_members)}
         return HashPlan(n_features, n_classes, n_samples, scaling, signed, **given)
 
     # -------- files

@@ -1,8 +1,8 @@
-"""Exact histograms of columns, class by class: the counts from which the rank codes of a hash are derived.
+"""Exact histograms of columns, class by class: all that a hash learns of the columns is derived from them.
 
 The bins are the same for everybody and need no look at the data: a value falls into the bin that `hashing.rank_codes`
-calls its key, the sign, the exponent and the first ten bits of its float64. So the histograms of any split of the
-samples, added in any order, are equal.
+calls its key, the sign, the exponent and the first bits of its float64. So the histograms of any split of the samples,
+added in any order, are equal.
 
 With a floor, `min_examples` above 1, a party tells order statistics in the place of all values: those of ranks that
 follow from the number of its samples alone. So no request leads to other groups of samples, and no two answers differ
@@ -12,26 +12,23 @@ in the values that they tell of.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
-from numba import njit
 
 from flwr_flynn.errors import DataError
-from flwr_flynn.hashing.rank_codes import KEY_BITS, N_EDGES, keys_of, values_of
-from flwr_flynn.model.column_moments import floor_of
+from flwr_flynn.hashing.rank_codes import KEY_BITS, MANTISSA_BITS, N_EDGES, keys_of, values_of
+from flwr_flynn.model.column_cells import batches, cells_of, floor_of, floored_cells, summed
 
 Integers = npt.NDArray[np.int64]
 
-_BATCH = 2**22  # values at a time
-_RANK_BINS = 8  # of the table behind a weight
-_LARGEST_TABLE = 2**22  # entries of a table of all values
-_LARGEST_GRID = 2**40  # of classes times columns, so that the cells fit int64
+_LARGEST_GRID = 2 ** (62 - KEY_BITS)  # of classes times columns, so that the cells fit int64
+_BORDERS = slice(3, 28, 4)  # of the edges of a column: seven borders between eight ranges of about as many samples
+_LOW = (1 << KEY_BITS) - 1
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -44,7 +41,7 @@ class ColumnHistograms:
     n_per_class : (L,) int64
         Samples of each class: each has one value in every column.
     cells : (k,) int64
-        Filled cells, ascending: (class * n_features + column) * 2**22 + key.
+        Filled cells, ascending: (class * n_features + column) * 2**KEY_BITS + key.
     counts : (k,) int64
         Samples in each, at least 1.
 
@@ -56,8 +53,8 @@ class ColumnHistograms:
     Examples
     --------
     >>> X, y = np.array([[1.0], [2.0], [2.0]]), np.array([0, 0, 1])
-    >>> ColumnHistograms.from_data(X, y, n_classes=2).edges(2).tolist()
-    [[1.0, 2.0]]
+    >>> ColumnHistograms.from_data(X, y, n_classes=2).center_and_deviation()[0]
+    [1.65625]
     """
 
     n_features: int
@@ -87,15 +84,8 @@ class ColumnHistograms:
         return cls(n_features, np.zeros(n_classes, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64))
 
     @classmethod
-    def from_data(
-        cls,
-        X: Any,
-        y: npt.NDArray[np.int64],
-        n_classes: int,
-        center: Sequence[float] | None = None,
-        min_examples: int = 1,
-    ) -> ColumnHistograms:
-        """Histograms of samples less a centre, (n, d) finite, dense or CSR.
+    def from_data(cls, X: Any, y: npt.NDArray[np.int64], n_classes: int, min_examples: int = 1) -> ColumnHistograms:
+        """Histograms of samples, (n, d) finite, dense or CSR.
 
         With `min_examples` above 1, classes of fewer samples are left out. In each column the samples of a class, in
         the order of their values, form groups of `min_examples` consecutive ranks; the remainder joins the last group.
@@ -103,19 +93,16 @@ class ColumnHistograms:
         and of a single group the median. So at least `min_examples` samples of the class are at or below each value
         told, and as many at or above it, unless it is the median; the lowest and the highest value are told only where
         so many samples share them, or, in a class of fewer than twice as many, about half. The ranks do not depend on
-        the values or the centre: histograms about another centre tell the same order statistics. Floors of 2 and 3 are
-        taken as 4, see `floor_of`.
+        the values. Floors of 2 and 3 are taken as 4, see `floor_of`.
         """
         d = X.shape[1]
-        middle = np.zeros(d) if center is None else np.asarray(center, np.float64)
         if (least := floor_of(min_examples)) > 1:
             kept = np.bincount(y, minlength=n_classes)
             kept[kept < least] = 0
-            return cls(d, kept, *_floored_cells(X, y, kept, middle, least))
+            return cls(d, kept, *floored_cells(X, y, kept, least))
         sums = [cls.zeros(d, n_classes)]  # of batches, each of more cells than the next
-        for rows, labels in _batches(X, y):
-            cells, counts = _cells(rows, labels, n_classes, middle)
-            sums.append(cls(d, np.bincount(labels, minlength=n_classes), cells, counts))
+        for rows, labels in batches(X, y):
+            sums.append(cls(d, np.bincount(labels, minlength=n_classes), *cells_of(rows, labels, n_classes)))
             # Sums of about as many cells are added, so that a cell goes through log2 of the number of batches.
             while len(sums) > 1 and len(sums[-2].cells) < 2 * len(sums[-1].cells):
                 sums.append(sums.pop() + sums.pop())
@@ -127,9 +114,9 @@ class ColumnHistograms:
     def table(self, cuts: Integers, by_class: bool) -> Integers:
         """Samples of each class, or of all together, in bins of the columns, (L or 1, bins).
 
-        `cuts`, ascending, are the lowest keys of the bins, column * 2**22 + key; one for key 0 of each column.
+        `cuts`, ascending, are the lowest keys of the bins, column * 2**KEY_BITS + key; one for key 0 of each column.
         """
-        rows, keys = self.cells >> KEY_BITS, self.cells & ((1 << KEY_BITS) - 1)
+        rows, keys = self.cells >> KEY_BITS, self.cells & _LOW
         bins = np.searchsorted(cuts, (rows % self.n_features << KEY_BITS) + keys, side="right") - 1
         table = np.zeros((len(self.n_per_class) if by_class else 1, len(cuts)), np.int64)
         np.add.at(table, (rows // self.n_features * by_class, bins), self.counts)
@@ -142,25 +129,25 @@ class ColumnHistograms:
         In the lowest bin of a column, which no finite value may start, they have its highest.
         """
         ends = np.append(cuts[1:], n_features << KEY_BITS)
-        keys = np.where(cuts & ((1 << KEY_BITS) - 1) == 0, ends - 1, cuts)
+        keys = np.where(cuts & _LOW == 0, ends - 1, cuts)
         labels, bins = np.nonzero(table)
         cells = (labels * n_features << KEY_BITS) + keys[bins]
         sizes = table[:, cuts >> KEY_BITS == 0].sum(axis=1)
         return cls(n_features, sizes, cells, table[labels, bins])
 
     def finer(self, cuts: Integers, n_parts: int) -> Integers:
-        """Cuts that split each bin in which `edges` or `relevance` look a quantile up; bins between are one."""
-        wanted = sorted({*_ranks(self.n_examples, N_EDGES), *_ranks(self.n_examples, 2 * _RANK_BINS)[1:-1:2]})
+        """Cuts that split each bin in which the lowest, the highest or an edge of a column is; bins between are one."""
+        n, d = self.n_examples, self.n_features
         columns, keys, counts = self._over_classes()
         # Of each column the samples are numbered from n times its index.
-        places = (np.arange(self.n_features)[:, None] * self.n_examples + np.array(wanted)).ravel()
+        places = (np.arange(d)[:, None] * n + np.array(_ranks(n))).ravel()
         found = np.unique(np.searchsorted(np.cumsum(counts), places, side="right"))
         bins = np.unique(np.searchsorted(cuts, (columns[found] << KEY_BITS) + keys[found], side="right") - 1)
-        low, end = cuts[bins], np.append(cuts[1:], self.n_features << KEY_BITS)[bins]
+        low, end = cuts[bins], np.append(cuts[1:], d << KEY_BITS)[bins]
         steps = -(-(end - low) // n_parts)[:, None] * np.arange(n_parts)
         inner = (low[:, None] + steps)[steps < (end - low)[:, None]]
-        starts = np.arange(self.n_features) << KEY_BITS
-        return np.unique(np.concatenate([starts, inner, end[end < self.n_features << KEY_BITS]]))
+        starts = np.arange(d) << KEY_BITS
+        return np.unique(np.concatenate([starts, inner, end[end < d << KEY_BITS]]))
 
     @property
     def n_examples(self) -> int:
@@ -192,27 +179,44 @@ class ColumnHistograms:
         if shapes[0] != shapes[1]:
             raise DataError("histograms", f"{shapes[0]} classes and columns on both sides", str(shapes[1]))
         both = np.concatenate([self.cells, other.cells])
-        cells, counts = _summed(both, np.concatenate([self.counts, sign * other.counts]))
+        cells, counts = summed(both, np.concatenate([self.counts, sign * other.counts]))
         filled = counts != 0
         sizes = self.n_per_class + sign * other.n_per_class
         return ColumnHistograms(self.n_features, sizes, cells[filled], counts[filled])
 
-    def edges(self, n_edges: int = N_EDGES) -> npt.NDArray[np.float64]:
-        """Quantiles of every column over all classes at (k + 1/2) / n_edges, (d, n_edges): lower ends of bins.
+    def of_classes(self, labels: Integers) -> ColumnHistograms:
+        """Histograms of the samples of some classes, as of one class."""
+        is_one = np.zeros(len(self.n_per_class), np.bool_)
+        is_one[labels] = True
+        is_in = is_one[self.cells // (self.n_features << KEY_BITS)]
+        cells, counts = summed(self.cells[is_in] % (self.n_features << KEY_BITS), self.counts[is_in])
+        return ColumnHistograms(self.n_features, self.n_per_class[labels].sum(keepdims=True), cells, counts)
+
+    def edges(self) -> npt.NDArray[np.float64]:
+        """Quantiles of every column over all classes at (k + 1/2) / 32, (d, 32): lower ends of bins.
 
         A `DataError` without samples.
         """
-        n = self.n_examples
-        if n == 0:
-            raise DataError("histograms", "at least 1 sample", 0)
-        columns, keys, counts = self._over_classes()
-        edges = np.empty((self.n_features, n_edges))
-        wanted = _ranks(n, n_edges)
-        bounds = np.searchsorted(columns, np.arange(self.n_features + 1))
-        for column, (first, last) in enumerate(pairwise(bounds.tolist())):
-            up_to = np.cumsum(counts[first:last])
-            edges[column] = values_of(keys[first:last][np.searchsorted(up_to, wanted, side="right")])
-        return edges
+        return self.quantiles[:, 1:-1]
+
+    def center_and_deviation(self) -> tuple[list[float], list[float]]:
+        """Centre and standard deviation of each column: those of its edges.
+
+        So a few large values do not matter. Where all edges are equal, the lowest and the highest value of the column
+        join them: a value that is rare still makes a difference. A column whose values are in two neighbouring bins at
+        most may be constant but for rounding: it has deviation 0, or the width of a bin where that exceeds 1. A
+        `DataError` without samples.
+        """
+        centers, deviations = [], []
+        keys = keys_of(self.quantiles)
+        for quantiles, (lowest, *_, highest) in zip(self.quantiles.tolist(), keys.tolist(), strict=True):
+            edges = quantiles[1:-1]
+            center, deviation = _mean_and_deviation(quantiles if edges[0] == edges[-1] else edges)
+            if highest - lowest <= 1:
+                deviation = width if (width := math.ldexp(abs(center), -MANTISSA_BITS)) > 1 else 0.0
+            centers.append(center)
+            deviations.append(deviation)
+        return centers, deviations
 
     def relevance(self) -> list[float]:
         """Tell how much each column says of the class, d floats from 0 to 1, that of the most informative column.
@@ -224,8 +228,7 @@ class ColumnHistograms:
         sizes = self.n_per_class.astype(np.float64)
         filled = np.flatnonzero(sizes > 0)
         k = len(filled) - 1
-        edges = self.edges(_RANK_BINS * 2)[:, 1::2][:, :-1]  # seven borders between eight ranges
-        shares = self._table(keys_of(edges))[filled] / sizes[filled][:, None, None]
+        shares = self._table(keys_of(self.edges()[:, _BORDERS]))[filled] / sizes[filled][:, None, None]
         # Of a column without information it is about chi squared distributed, over n, if the classes are of one size.
         n = len(filled) ** 2 / math.fsum((1 / sizes[filled]).tolist())
         t = 0.35 * self.n_features.bit_length()  # about log(d) / 2; logarithms depend on the machine
@@ -246,141 +249,47 @@ class ColumnHistograms:
         most = max(values)
         return [value / most if most else 1.0 for value in values]
 
+    @cached_property
+    def quantiles(self) -> npt.NDArray[np.float64]:
+        """Lowest value, edges and highest value of each column, (d, 34): lower ends of bins."""
+        if not self.n_examples:
+            raise DataError("histograms", "at least 1 sample", 0)
+        ranks = _ranks(self.n_examples)
+        columns, keys, counts = self._over_classes()
+        found = np.empty((self.n_features, len(ranks)), np.int64)
+        bounds = np.searchsorted(columns, np.arange(self.n_features + 1))
+        for column, (first, last) in enumerate(pairwise(bounds.tolist())):
+            up_to = np.cumsum(counts[first:last])
+            found[column] = keys[first:last][np.searchsorted(up_to, ranks, side="right")]
+        return values_of(found)
+
     def _over_classes(self) -> tuple[Integers, Integers, Integers]:
         """Columns, keys and counts of the filled bins of the columns, in order."""
-        low = (1 << KEY_BITS) - 1
-        cells = ((self.cells >> KEY_BITS) % self.n_features << KEY_BITS) | (self.cells & low)
-        cells, counts = _summed(cells, self.counts)
-        return cells >> KEY_BITS, cells & low, counts
+        cells, counts = summed(self.cells % (self.n_features << KEY_BITS), self.counts)
+        return cells >> KEY_BITS, cells & _LOW, counts
 
     def _table(self, borders: Integers) -> npt.NDArray[np.float64]:
         """Samples of each class in the ranges between borders, (L, d, ranges); a border belongs to the range below."""
         n_ranges = borders.shape[1] + 1
-        rows, keys = self.cells >> KEY_BITS, self.cells & ((1 << KEY_BITS) - 1)
+        rows, keys = self.cells >> KEY_BITS, self.cells & _LOW
         ranges = (borders[rows % self.n_features] < keys[:, None]).sum(axis=1)
         table = np.zeros(len(self.n_per_class) * self.n_features * n_ranges, np.int64)
         np.add.at(table, rows * n_ranges + ranges, self.counts)
         return table.reshape(len(self.n_per_class), self.n_features, n_ranges).astype(np.float64)
 
 
-def _ranks(n: int, n_edges: int) -> list[int]:
-    """Indices, in order of their values, of the samples at the quantiles of a column."""
-    return [(2 * k + 1) * n // (2 * n_edges) for k in range(n_edges)]
+def _mean_and_deviation(values: list[float]) -> tuple[float, float]:
+    """Mean and standard deviation of some finite floats, of any size and in any order the same."""
+    exponent = math.frexp(max(map(abs, values)))[1]  # their sums and squares might overflow
+    scaled = [math.ldexp(value, -exponent) for value in values]
+    mean = math.fsum(scaled) / len(scaled)
+    deviation = math.sqrt(math.fsum((value - mean) * (value - mean) for value in scaled) / len(scaled))
+    return math.ldexp(mean, exponent), math.ldexp(deviation, exponent)
 
 
-def _batches(X: Any, y: Integers) -> Iterator[tuple[npt.NDArray[Any], Integers]]:
-    """Samples and labels, some at a time, dense."""
-    step = max(1, _BATCH // X.shape[1])
-    for first in range(0, X.shape[0], step):
-        rows = X[first : first + step]
-        yield rows.toarray() if sp.issparse(rows) else rows, y[first : first + step]
-
-
-def _cells(
-    X: npt.NDArray[Any], y: Integers, n_classes: int, center: npt.NDArray[np.float64]
-) -> tuple[Integers, Integers]:
-    """Filled cells, ascending, and the samples in each."""
-    d = X.shape[1]
-    if _fits_table(X, n_classes):
-        table = np.zeros((n_classes, d, 256), np.int64)
-        _count_values(np.ascontiguousarray(X).view(np.uint8), np.ascontiguousarray(y), table)
-        return _cells_of_table(table, center)
-    keys = _centred_keys(np.asarray(X, np.float64), center)
-    return _summed((((y[:, None] * d + np.arange(d)) << KEY_BITS) + keys).ravel())
-
-
-def _floored_cells(
-    X: Any, y: Integers, kept: Integers, center: npt.NDArray[np.float64], least: int
-) -> tuple[Integers, Integers]:
-    """Filled cells, ascending, and the samples in each, of groups of ranks; `kept` has 0 for classes left out."""
-    d, labels = X.shape[1], np.flatnonzero(kept).tolist()
-    weights = {label: _weights_of_ranks(int(kept[label]), least) for label in labels}
-    if _fits_table(X, len(kept)):
-        table = np.zeros((len(kept), d, 256), np.int64)
-        for rows, codes in _batches(X, y):
-            _count_values(np.ascontiguousarray(rows).view(np.uint8), np.ascontiguousarray(codes), table)
-        table[kept == 0] = 0
-        for label in labels:
-            # A value has the ranks from the number of samples below it; so many count at values of lower ranks.
-            before = np.append(0, np.cumsum(weights[label]))
-            table[label] = np.diff(before[np.cumsum(table[label], axis=1)], axis=1, prepend=0)
-        return _cells_of_table(table, center)
-    order, ends = np.argsort(y, kind="stable"), np.cumsum(np.bincount(y, minlength=len(kept)))
-    columns = X.tocsc() if sp.issparse(X) else X
-    step = max(1, _BATCH // max(len(y), 1))  # columns at a time
-    parts: dict[int, list[tuple[Integers, Integers]]] = {label: [] for label in labels}
-    for first in range(0, d, step):
-        block = columns[:, first : first + step]
-        values = np.ascontiguousarray((block.toarray() if sp.issparse(block) else block)[order].T)
-        if not np.isfinite(values).all():
-            raise _not_finite()
-        place = np.arange(first, first + len(values))[:, None]
-        for label in labels:
-            ranked, ranks = values[:, ends[label] - kept[label] : ends[label]], np.flatnonzero(weights[label])
-            ranked.sort(axis=1)
-            keys = _centred_keys(ranked[:, ranks].astype(np.float64), center[place])
-            cells = ((label * d + place) << KEY_BITS) + keys
-            parts[label].append(_merged(cells.ravel(), np.tile(weights[label][ranks], len(place))))
-    none = np.zeros(0, np.int64)
-    found = [(none, none), *(part for label in labels for part in parts[label])]  # which ascend
-    return np.concatenate([cells for cells, _ in found]), np.concatenate([counts for _, counts in found])
-
-
-def _weights_of_ranks(n: int, least: int) -> Integers:
-    """Samples that count at the value of each rank, (n,): 0 but at one rank of each group."""
-    weights, last = np.zeros(n, np.int64), (n // least - 1) * least
-    weights[least - 1 : last : least] = least
-    weights[last or n // 2] = n - last
-    return weights
-
-
-def _fits_table(X: Any, n_classes: int) -> bool:
-    """Tell whether the values are counted in a table: of pixels only so many occur, which is a tenth of the work."""
-    return X.dtype in (np.bool_, np.uint8) and n_classes * X.shape[1] <= _LARGEST_TABLE // 256
-
-
-def _cells_of_table(table: Integers, center: npt.NDArray[np.float64]) -> tuple[Integers, Integers]:
-    """Filled cells, ascending, and the samples in each, of the numbers of all pixels, (L, d, 256)."""
-    labels, columns, pixels = np.nonzero(table)
-    cells = (labels * table.shape[1] + columns) << KEY_BITS
-    return _summed(cells + _centred_keys(pixels.astype(np.float64), center[columns]), table[labels, columns, pixels])
-
-
-def _centred_keys(values: npt.NDArray[np.float64], center: npt.NDArray[np.float64]) -> Integers:
-    """Keys of values less their centre; a `DataError` unless these are finite."""
-    with np.errstate(over="ignore"):  # with a centre far away
-        centred = values - center
-    if not np.isfinite(centred).all():
-        raise _not_finite()
-    return keys_of(centred)
-
-
-def _not_finite() -> DataError:
-    return DataError("X", "finite numbers that stay finite less their centre", "NaN, infinity or larger numbers")
-
-
-def _summed(cells: Integers, counts: Integers | None = None) -> tuple[Integers, Integers]:
-    """The different cells, ascending, and the sum of the counts of each; a cell counts 1 without them."""
-    if counts is None:
-        ordered = np.sort(cells)
-        first = np.flatnonzero(np.diff(ordered, prepend=-1))
-        return ordered[first], np.diff(first, append=len(ordered))
-    order = np.argsort(cells, kind="stable")  # which merges ascending parts in linear time
-    return _merged(cells[order], counts[order])
-
-
-def _merged(cells: Integers, counts: Integers) -> tuple[Integers, Integers]:
-    """The different ones of cells that do not descend, and the sum of the counts of each."""
-    first = np.flatnonzero(np.diff(cells, prepend=-1))
-    return cells[first], np.add.reduceat(counts, first) if len(first) else counts[:0]
-
-
-@njit(nogil=True, cache=True)
-def _count_values(X, y, table):  # type: ignore[no-untyped-def]
-    """Count the values of each column and class into the table, (L, d, 256)."""
-    for p in range(X.shape[0]):
-        for j in range(X.shape[1]):
-            table[y[p], j, X[p, j]] += 1
+def _ranks(n: int) -> list[int]:
+    """Ranks, from 0, of the lowest value of a column, its edges and its highest value."""
+    return [0, *((2 * k + 1) * n // (2 * N_EDGES) for k in range(N_EDGES)), n - 1]
 
 
 def _row_sums(cells: Integers, counts: Integers, n_rows: int) -> Integers | None:

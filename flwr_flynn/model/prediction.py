@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import copy
 from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 from scipy.special import log_softmax, softmax
 from sklearn.utils import Tags, gen_batches
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
+from flwr_flynn._validation import listed
 from flwr_flynn.errors import DataError
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.class_prior import log_frequencies, own_prior
-from flwr_flynn.model.column_checks import check_columns, check_finite
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import Model, ModelMember, class_codes
 
@@ -195,10 +196,10 @@ class PredictionMixin:
 
     def _validated(self, X: Any, y: Any = "no_validation", reset: bool = False) -> Any:
         """Validate X, or X and y, by scikit-learn's rules. Errors name the columns concerned."""
-        check_columns(X)
+        _check_columns(X)
         names = getattr(X, "columns", None)
         validated = validate_data(self, X, y, accept_sparse="csr", reset=reset, ensure_all_finite=False)
-        check_finite(validated[0] if isinstance(validated, tuple) else validated, names)
+        _check_finite(validated[0] if isinstance(validated, tuple) else validated, names)
         return validated
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -208,3 +209,48 @@ class PredictionMixin:
         tags: Tags = super().__sklearn_tags__()  # type: ignore[misc]
         tags.input_tags.sparse = True
         return tags
+
+
+def _check_columns(X: Any) -> None:
+    """Refuse a data frame (an object with `columns` and `dtypes`) with columns of text, categories or times."""
+    dtypes = getattr(X, "dtypes", None)
+    if dtypes is None or not hasattr(X, "columns"):
+        return
+    bad = [
+        str(name)[:60]
+        for index, (name, dtype) in enumerate(zip(X.columns, dtypes, strict=True))
+        if _is_text(X, index, dtype)
+    ]
+    if bad:
+        expected = "numbers (encode text first, for example by OneHotEncoder in a ColumnTransformer)"
+        raise DataError("X", expected, f"{len(bad)} of {len(X.columns)} columns that are not: {listed(bad)}")
+
+
+def _check_finite(X: Any, names: Iterable[Any] | None = None) -> None:
+    """Refuse NaN and infinity in X, (n, d), dense or sparse; `names` default to the indices of the columns."""
+    values = X.data if sp.issparse(X) else X
+    if values.dtype.kind != "f" or np.isfinite(np.sum(values)) or np.isfinite(values).all():
+        return
+    bad = _per_column(X)
+    labels = [f"column {j}" for j in range(len(bad))] if names is None else [str(name)[:60] for name in names]
+    named = [f"{labels[j]} ({bad[j]} of {X.shape[0]} samples)" for j in np.flatnonzero(bad)]
+    expected = "finite numbers (fill in or drop the others)"
+    raise DataError("X", expected, f"NaN or infinity in {len(named)} of {len(bad)} columns: {listed(named)}")
+
+
+def _per_column(X: Any) -> npt.NDArray[np.int64]:
+    """Number of entries of each column that are NaN or infinite, (d,) int64."""
+    if not sp.issparse(X):
+        return np.asarray((~np.isfinite(X)).sum(axis=0), np.int64)
+    entries = sp.coo_array(X)
+    return np.bincount(entries.col[~np.isfinite(entries.data)], minlength=X.shape[1]).astype(np.int64)
+
+
+def _is_text(X: Any, index: int, dtype: Any) -> bool:
+    """True if a column is known not to hold numbers; scikit-learn judges dtypes that are not of pandas or NumPy."""
+    kind = getattr(dtype, "kind", None)
+    if kind is None or kind in "biuf":
+        return False
+    if kind == "O" and hasattr(X, "iloc") and str(dtype) == "object":  # may hold numbers
+        return any(isinstance(value, str | bytes) for value in X.iloc[:, index])
+    return True

@@ -134,7 +134,7 @@ def test_the_memory_limit_is_the_partys_own(tmp_path: Path) -> None:
 def test_the_least_of_points_in_a_sum_is_the_partys_own(tmp_path: Path) -> None:
     np.savez(tmp_path / "mine.npz", X=np.eye(64)[:40], y=np.arange(40) % 10)
     node = {"data-path": str(tmp_path / "mine.npz"), "test-fraction": 0}
-    request = asking(ColumnsRequest(64, tuple(range(10)), True))
+    request = asking(ColumnsRequest(64, tuple(range(10))))
     assert client_fn(context(node, **{"min-examples": 1})).fit(request).num_examples == 0  # the run's
     assert client_fn(context(node | {"min-examples": 4})).fit(request).num_examples == 40
     pytest.importorskip("flwr_datasets")
@@ -350,7 +350,7 @@ def test_counts_and_sums_are_of_the_announced_columns(
             reply = client_fn(context(shuffled)).fit(FitIns(ndarrays_to_parameters([]), counting(NAMED)))
         counts = codec.decode(codec.read_tensors(reply.parameters.tensors), RUN.hasher, 10).array
         assert (2, "'who', 'extra'") in [record.args for record in caplog.records]
-        columns = client_fn(context(shuffled)).fit(asking(ColumnsRequest(64, RUN.classes, False, NAMES)))
+        columns = client_fn(context(shuffled)).fit(asking(ColumnsRequest(64, RUN.classes, NAMES)))
         assert columns.num_examples == 64
     expected = ClassCounts.from_data(RUN.hasher, np.eye(64), np.arange(64) % 10, 10).array
     assert (counts == expected).mean() > 0.99

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from flwr_flynn.app.config import POLICY_KEYS, NodeConfig, RunConfig
 from flwr_flynn.errors import ConfigError
-from flwr_flynn.model.derived_specs import foreseen
+from flwr_flynn.model.candidates import foreseen
 from tests.raising import raises
 
 ROOT = Path(__file__).parents[2]
@@ -174,9 +174,8 @@ def test_a_plan_that_does_not_fit(settings: dict[str, Any], field: str, got: str
     ("settings", "signed"),
     [
         ({"scaling": "none"}, False),
-        ({"scaling": "weighted"}, True),
         ({"center": "1"}, True),
-        ({"scaling": "weighted", "signed": False}, False),
+        ({"center": "1", "signed": False}, False),
         ({"scaling": "none", "signed": True}, True),
         ({"preset": "paper"}, False),
     ],
@@ -186,12 +185,11 @@ def test_rows_are_signed_where_columns_are_scaled(settings: dict[str, Any], sign
     assert spec.signed == signed
 
 
-@pytest.mark.parametrize("scaling", ["standard", "ranks", "auto"])
-def test_a_scaling_by_name_excludes_one_by_hand(scaling: str) -> None:
+def test_scaling_auto_excludes_one_by_hand() -> None:
     for name, value in (("center", "1"), ("scale", "1"), ("ranges", "0:1")):
         with pytest.raises(ConfigError) as caught:
-            RunConfig.parse({"scaling": scaling, name: value})
-        assert (caught.value.field, caught.value.expected) == (f"run-config {name}", f"none beside scaling = {scaling}")
+            RunConfig.parse({"scaling": "auto", name: value})
+        assert (caught.value.field, caught.value.expected) == (f"run-config {name}", "none beside scaling = auto")
 
 
 @pytest.mark.parametrize(
@@ -208,7 +206,6 @@ def test_a_scaling_by_name_excludes_one_by_hand(scaling: str) -> None:
         ({"ranges": "0:16"}, "none"),
         ({"preset": "paper"}, "none"),
         ({"scaling": "none"}, "none"),
-        ({"scaling": "ranks"}, "ranks"),
     ],
 )
 def test_the_default_scaling_is_the_choice_among_six_where_nothing_forbids_it(
@@ -223,16 +220,14 @@ def test_the_default_scaling_is_the_choice_among_six_where_nothing_forbids_it(
 
 
 @pytest.mark.parametrize("more", [{}, {"delta": 1e-5, "secure": True, "max-examples": 100}])
-@pytest.mark.parametrize("scaling", ["ranks", "auto", "standard"])
-def test_nothing_is_learned_of_the_columns_in_private_runs(more: dict[str, Any], scaling: str) -> None:
+def test_nothing_is_learned_of_the_columns_in_private_runs(more: dict[str, Any]) -> None:
     with raises(ConfigError, field="run-config scaling"):
-        RunConfig.parse({"epsilon": 1.0, **more, "scaling": scaling})
+        RunConfig.parse({"epsilon": 1.0, **more, "scaling": "auto"})
 
 
 def test_a_secure_run_learns_and_refines_as_one_in_clear_and_aligns_nothing() -> None:
     secure = {"secure": True, "max-examples": 100}
     for setting in (
-        {"scaling": "ranks"},
         {"effort": "thorough", "max-members": 2},
         {"refine-rounds": 3},
         {"gram": 64},
@@ -266,7 +261,6 @@ def test_the_gram_matrix_and_refinement_exclude_each_other() -> None:
         ({"groups": 0}, "trusted"),
         ({"groups": 257}, "groups"),
         ({"scaling": "auto"}, "scaling"),
-        ({"scaling": "ranks"}, "scaling"),
         ({"refine-rounds": 2}, "refine-rounds"),
         ({"gram": 64}, "gram"),
         ({"align": True}, "align"),
@@ -300,14 +294,13 @@ def test_effort_and_members_are_those_of_the_plan() -> None:
         assert (plan.effort, plan.most_members) == (effort, 2)
         sizes[effort] = {(spec.hash_dim, spec.hash_nnz) for spec in foreseen(plan)}
     assert sizes == {"quick": {(2**14, 64)}, "default": {(2**15, 128)}, "thorough": {(2**16, 256)}}
-    assert RunConfig(scaling="weighted", max_members=2).plan(8, 100, 3).most_members == 1
+    assert RunConfig(scaling="none", max_members=2).plan(8, 100, 3).most_members == 1
 
 
 @pytest.mark.parametrize("more", [{}, {"epsilon": 1.0}, {"secure": True, "max-examples": 100}])
 def test_public_ranges_make_rank_codes_without_a_look_at_the_data(more: dict[str, Any]) -> None:
     plan = RunConfig.parse({"ranges": "0:16", **more}).plan(3, 100, 2)
-    assert not plan.needs_sums
-    assert not plan.needs_histograms
+    assert not plan.needs_columns
     (spec,) = plan.specs()
     assert spec.coding == "bumps"
     assert spec.edges is not None
@@ -337,8 +330,8 @@ def test_there_is_one_range_for_all_features_or_one_for_each() -> None:
 
 
 def test_very_wide_samples_are_left_as_they_are_by_auto() -> None:
-    assert RunConfig(scaling="auto").plan(2**14, None, 2).needs_sums
-    assert not RunConfig(scaling="auto").plan(2**14 + 1, None, 2).needs_sums
+    assert RunConfig(scaling="auto").plan(2**14, None, 2).needs_columns
+    assert not RunConfig(scaling="auto").plan(2**14 + 1, None, 2).needs_columns
 
 
 def test_the_paper_s_preset() -> None:
@@ -346,7 +339,7 @@ def test_the_paper_s_preset() -> None:
     assert (paper.scaling, paper.signed, paper.rule, paper.decay_value()) == ("none", "false", "novelty", 0.5)
     assert RunConfig.parse({"preset": "paper", "decay": 0.2}).resolved().decay_value() == 0.2
     assert RunConfig.parse({"preset": "paper"}).plan(4, None, 2).most_members == 1
-    refused = {"scaling": "standard", "signed": True, "rule": "bayes", "center": "1", "ranges": "0:1"}
+    refused = {"scaling": "auto", "signed": True, "rule": "bayes", "center": "1", "ranges": "0:1"}
     for key, value in refused.items():
         with pytest.raises(ConfigError) as caught:
             RunConfig.parse({"preset": "paper", key: value})

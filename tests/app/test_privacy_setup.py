@@ -238,7 +238,7 @@ def test_a_party_with_a_policy_gives_nothing_else(tmp_path: Path) -> None:
     client = party(tmp_path, X, y, X_test=X, y_test=y, on_model=received.append)
     closed = "policy max-epsilon set: "
     assert refusal(client, RUN).startswith(closed)
-    assert refusal(client, config_of(ColumnsRequest(4, CLASSES, True))).startswith(closed)
+    assert refusal(client, config_of(ColumnsRequest(4, CLASSES))).startswith(closed)
     counts = counts_of(X, y)
     selection = SelectionRequest(RUN, CountsOfSpecs((counts,)), ((ScoringRule("balanced", 0.5),),))
     loss, n_examples, metrics = client.evaluate(selection.arrays(), config_of(selection))
@@ -496,7 +496,7 @@ def test_an_open_run_gets_nothing_from_parties_with_a_policy(tmp_path: Path) -> 
     ("changes", "field", "got"),
     [
         ({"spec": [SPEC, replace(SPEC, hash_dim=25)]}, "spec", "2"),
-        ({"spec": HashPlan(4, 3, scaling="standard")}, "spec", "standard"),
+        ({"spec": HashPlan(4, 3, scaling="auto")}, "spec", "auto"),
         ({"mechanism": LaplaceCounts(1.0, hash_nnz=4, n_classes=3)}, "mechanism", "4"),
         ({"mechanism": 1.0}, "mechanism", "float"),
     ],
@@ -576,7 +576,6 @@ def test_noise_is_shared_among_no_more_parties_than_are_certain_to_be_in_a_secur
         ({"epsilon": 1, "mechanism": "laplace", "delta": 1e-5}, "delta", "1e-05"),
         ({"epsilon": 1, "mechanism": "top-t"}, "n-released", "0"),
         ({"epsilon": 1, "n-released": 4}, "n-released", "4"),
-        ({"epsilon": 1, "scaling": "standard"}, "scaling", "standard"),
         ({"epsilon": 1, "scaling": "auto"}, "scaling", "auto"),
     ],
 )

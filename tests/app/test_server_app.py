@@ -53,7 +53,6 @@ REPORT: dict[str, Any] = {
     "unkept": {},
     "evaluation_trouble": [],
     "columns": None,
-    "histograms": None,
     "selection": None,
     "refinement": None,
     "gram": None,
@@ -191,7 +190,7 @@ def test_the_table_tells_the_reason_of_a_party_for_each_phase(tmp_path: Path) ->
     report = REPORT | {"columns": columns, "scaling": "auto", "evaluation_missing": {"b": "other"}}
     rows = [line.split() for line in reports.table(report, tmp_path).splitlines() if line]
     assert ["not", "counted:", "c", "no", "reply"] in rows
-    assert ["no", "sums:", "c", "no", "reply"] in rows
+    assert ["no", "histograms:", "c", "no", "reply"] in rows
     assert ["not", "evaluated:", "b", "other"] in rows
 
 
@@ -266,7 +265,7 @@ def test_settings_for_a_deployment_are_named_in_a_simulation(caplog: pytest.LogC
 
 def test_the_memory_limit_of_the_server_covers_all_hashes() -> None:
     given = {"n-features": 20, "classes": "a,b", "min-available": 2, "hash-dim": 2**20}
-    for scaling, hashes, fits in (("weighted", "", 0.3), ("auto", "6 hashes with ", 1.8)):
+    for scaling, hashes, fits in (("none", "", 0.3), ("auto", "6 hashes with ", 1.8)):
         settings = {**given, "scaling": scaling}
         server_app.training_plan(RunConfig.parse({**settings, "memory-limit": 10 * fits}), None)
         with raises(ConfigError, field="run-config memory-limit") as caught:
@@ -276,7 +275,7 @@ def test_the_memory_limit_of_the_server_covers_all_hashes() -> None:
 
 def test_the_memory_limit_of_the_server_covers_the_refinement() -> None:
     given = {"n-features": 20, "classes": ",".join("abcdefghij"), "min-available": 2, "hash-dim": 2**18}
-    given |= {"scaling": "weighted", "memory-limit": 0.4}
+    given |= {"scaling": "none", "memory-limit": 0.4}
     server_app.training_plan(RunConfig.parse(given), None)
     server_app.training_plan(RunConfig.parse(given | {"refine-rounds": 1, "memory-limit": 0.6}), None)
     with raises(ConfigError, field="run-config memory-limit") as caught:
@@ -284,17 +283,18 @@ def test_the_memory_limit_of_the_server_covers_the_refinement() -> None:
     assert caught.value.got == f"0.49 GiB for the refinement of {10 * 2**18} weights"
 
 
-def test_sums_that_the_server_cannot_afford_are_refused() -> None:
+def test_columns_that_the_server_cannot_afford_are_refused() -> None:
     classes = ",".join(map(str, range(1000)))
     given = {"n-features": 2000, "classes": classes, "min-available": 2, "hash-dim": 256, "memory-limit": 1}
-    server_app.training_plan(RunConfig.parse({**given, "scaling": "standard"}), None)
+    given |= {"n-features": 16384, "classes": ",".join(map(str, range(5000)))}
+    server_app.training_plan(RunConfig.parse({**given, "scaling": "none"}), None)
     with raises(ConfigError, field="run-config memory-limit", expected="at most 1 GiB") as caught:
-        server_app.training_plan(RunConfig.parse({**given, "scaling": "weighted"}), None)
-    assert "2000 columns" in caught.value.got
+        server_app.training_plan(RunConfig.parse({**given, "scaling": "auto"}), None)
+    assert "16384 columns" in caught.value.got
 
 
 def test_the_memory_limit_of_the_server_covers_the_histograms() -> None:
-    given = {"n-features": 1000, "classes": "a,b", "min-available": 2, "hash-dim": 64, "scaling": "ranks"}
+    given = {"n-features": 1000, "classes": "a,b", "min-available": 2, "hash-dim": 64, "hash-nnz": 4}
 
     def decide(gib: float, **more: Any) -> None:
         server_app.training_plan(RunConfig.parse({**given, "memory-limit": gib, **more}), None)
@@ -304,12 +304,11 @@ def test_the_memory_limit_of_the_server_covers_the_histograms() -> None:
     with raises(ConfigError, field="run-config memory-limit", expected="at most 8 GiB") as caught:
         decide(8, **samples)
     assert caught.value.got == "8.94 GiB for the histograms of 1000 columns for 2 classes"
-    decide(12, **samples | {"n-examples": 10**9})  # the values of a column fall into few bins
     decide(1)  # of samples that nobody knows
 
 
 def test_the_histograms_of_pixels_have_few_bins(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = RunConfig(min_examples=1, memory_limit=1.0, hash_dim=64, scaling="ranks")
+    config = RunConfig(min_examples=1, memory_limit=1.0, hash_dim=64, hash_nnz=4)
     monkeypatch.setattr(server_app, "training_points", lambda _: 10**5)
     monkeypatch.setattr(datasets, "simulated_shares", lambda *_: [])
 
@@ -352,10 +351,8 @@ def test_rounds_must_do_for_the_counting() -> None:
     strategy = FlyNNStrategy(spec=plan, classes=CLASSES, min_available_clients=1, min_parties=1)
     with raises(ConfigError, field="run-config rounds", got=1):
         server_app.n_rounds(config, plan, strategy)
-    with raises(ConfigError, field="run-config rounds", got=2):
-        server_app.n_rounds(RunConfig(rounds=2), plan, strategy)
-    assert server_app.n_rounds(RunConfig(rounds=3), plan, strategy) == 3
-    assert server_app.n_rounds(RunConfig(), plan, strategy) == 4  # columns, histograms, counts; selection; evaluation
+    assert server_app.n_rounds(RunConfig(rounds=2), plan, strategy) == 2
+    assert server_app.n_rounds(RunConfig(), plan, strategy) == 3  # columns; counts, selection; evaluation
 
 
 def member(**more: Any) -> dict[str, Any]:
@@ -372,32 +369,27 @@ def test_the_table_shows_the_selection(tmp_path: Path) -> None:
         "examples": 7,
         "missing": {"b": "no reply"},
     }
-    columns, histograms = ({"examples": 6, "missing": {"a": f"declined: {what}"}} for what in ("sums", "ranks"))
-    steps = ("columns", "histograms", "counts", "selection", "evaluation")
+    columns = {"examples": 6, "missing": {"a": "declined: ranks"}}
+    steps = ("columns", "counts", "selection", "evaluation")
     traffic = {name: {"parties": 2, "up": 10, "down": 20} for name in steps}
     equal = {"federated": "12ab", "pooled": "12ab", "equal": True, "columns_equal": None, "selection_equal": False}
-    equal |= {"histograms_equal": True}
-    changes = {"selection": selection, "columns": columns, "histograms": histograms, "scaling": "auto"}
+    changes = {"selection": selection, "columns": columns, "scaling": "auto"}
     changes |= {"specs": [{}] * 3, "traffic": traffic, "members": [member(), member(hash_dim=128, decay=0.5)]}
     table = reports.table(REPORT | changes | {"sha256": equal}, tmp_path)
     rows = {" ".join(line.split()) for line in table.splitlines()}
     assert {
-        "scaling auto, from sums of the columns of 6 samples",
-        "no sums: a declined: sums",
-        "rank codes from histograms of the columns of 6 samples",
+        "scaling auto, from histograms of the columns of 6 samples",
         "no histograms: a declined: ranks",
         "candidates 3 with 1 decays each, compared on 7 samples",
         "leave-one-out 0.7500, 0.8750, 0.5000",
         "member 2 weight 0.75, decay 0.25, 64 rows, 16 winners",
         "member 1 weight 0.25, decay 0.5, 128 rows, 16 winners",
         "not in the selection: b no reply",
-        "sums of the columns 10 B up, 20 B down",
         "histograms of the columns 10 B up, 20 B down",
         "selection 10 B up, 20 B down",
         "model and evaluation 10 B up, 20 B down",
         "equal yes",
-        "sums of the columns equal n/a, not all samples took part",
-        "histograms of the columns equal yes",
+        "histograms of the columns equal n/a, not all samples took part",
         "selection equal NO",
     } <= rows
     table = reports.table(REPORT | {"selection": selection | {"accuracies": []}}, tmp_path)
@@ -462,7 +454,7 @@ def test_the_gram_matrix_is_compared_with_that_of_the_pooled_samples(
 
     def compared(pooled: np.ndarray) -> Any:
         monkeypatch.setattr(datasets, "pooled_training", lambda *_: (pooled, codes, 3))
-        return reports.compared(config, strategy, plan, 3, strategy.federation("1"))["gram_equal"]
+        return reports.compared(config, strategy, 3, strategy.federation("1"))["gram_equal"]
 
     assert reports._gram(strategy.run) == {
         "rows": 32,
@@ -495,7 +487,7 @@ def test_the_refinement_is_compared_with_that_of_the_pooled_points(
 
     def compared(pooled: np.ndarray) -> Any:
         monkeypatch.setattr(datasets, "pooled_training", lambda *_: (pooled, codes, 3))
-        return reports.compared(config, strategy, plan, 3, strategy.federation("1"))["refined_equal"]
+        return reports.compared(config, strategy, 3, strategy.federation("1"))["refined_equal"]
 
     assert compared(X) is True
     assert compared(X[::-1].copy()) is not True
@@ -525,8 +517,8 @@ def test_an_aligned_run_is_compared_with_the_pooled_model_of_aligned_points(
     assert report["alignment"]["parties"] == (2 if aligned else 0)
     assert report["alignment"]["is_used"] == aligned == strategy.model.model_.aligned
     assert (report["alignment"]["accuracies"] is not None) == aligned
-    found = reports.compared(config, strategy, plan, 3, strategy.federation("1"))
-    assert (found["equal"], found["selection_equal"], found["histograms_equal"]) == (True, True, True)
+    found = reports.compared(config, strategy, 3, strategy.federation("1"))
+    assert (found["equal"], found["selection_equal"], found["columns_equal"]) == (True, True, True)
     assert "alignment" in reports.table(report | {"selection": _SELECTION, "members": [member()]}, tmp_path)
 
 
@@ -553,37 +545,29 @@ def test_the_table_of_one_candidate_shows_its_decay(tmp_path: Path) -> None:
     assert not any(row.startswith(("candidates", "member")) for row in rows)
 
 
-@pytest.mark.parametrize("scaling", ["auto", "ranks", "weighted"])
-def test_columns_histograms_and_selection_are_compared_with_those_of_the_pooled_points(
-    scaling: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_columns_and_selection_are_compared_with_those_of_the_pooled_points(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = points(60)
     codes = np.array([CLASSES.index(label) for label in y])
 
     def compared(min_examples: int, pooled: np.ndarray) -> dict[str, Any]:
-        config = RunConfig.parse({"scaling": scaling, "hash-dim": 64, "min-examples": min_examples})
+        config = RunConfig.parse({"hash-dim": 64, "min-examples": min_examples})
         plan = config.plan(4, 60, 3)
         clients = [FlyNNClient(X[i::3], y[i::3], min_examples=min_examples) for i in range(3)]
         proxies = [Proxy(str(i), client) for i, client in enumerate(clients)]
         strategy = FlyNNStrategy(spec=plan, classes=CLASSES, min_available_clients=3, min_parties=3)
         Server(client_manager=manager(*proxies), strategy=strategy).fit(4, timeout=None)
         monkeypatch.setattr(datasets, "pooled_training", lambda *_: (pooled, codes, 3))
-        found = reports.compared(config, strategy, plan, 3, strategy.federation("1"))
+        found = reports.compared(config, strategy, 3, strategy.federation("1"))
         return {name: found[name] for name in reports.EQUALITIES if name in found}
 
-    everything = {"equal": True, "columns_equal": True, "histograms_equal": True, "selection_equal": True}
-    if scaling == "weighted":
-        del everything["histograms_equal"]
+    everything = {"equal": True, "columns_equal": True, "selection_equal": True}
     assert compared(1, X) == everything
-    unknown = {name: None for name in ("columns_equal", "histograms_equal") if name in everything}
     # What was learned of fewer samples is not that of the pool; the choice among the hashes that it gave is.
-    assert compared(8, X) == everything | unknown
+    assert compared(8, X) == everything | {"columns_equal": None}
     assert compared(1, X[::-1].copy())["equal"] is False
     nudged = X.copy()
-    nudged[0, 0] = np.nextafter(X[0, 0], np.inf)
-    assert compared(1, nudged)["columns_equal"] is False
     nudged[0, 0] = X[0, 0] + 1
-    assert compared(1, nudged).get("histograms_equal", False) is False
+    assert compared(1, nudged)["columns_equal"] is False
 
 
 # -------- one run against parties in this process
@@ -765,7 +749,6 @@ def test_a_run_with_columns_and_a_selection_reports_them(tmp_path: Path, monkeyp
     report = run(tmp_path, monkeypatch, lambda content, kind: content, **{"hash-dim": 256})
     assert (report["format"], report["scaling"]) == (3, "auto")
     assert report["columns"]["examples"] <= 40
-    assert report["histograms"] == report["columns"]
     selection, members = report["selection"], report["members"]
     assert len(report["specs"]) == len(selection["accuracies"]) == 6
     assert 2 <= len(members) == len(selection["choices"]) <= 3
@@ -776,7 +759,7 @@ def test_a_run_with_columns_and_a_selection_reports_them(tmp_path: Path, monkeyp
         assert report["specs"][spec].items() <= each.items()
         assert each["spec"].keys() <= each.keys()
         assert each["spec"]["hash_dim"] == each["hash_dim"]
-    assert list(report["traffic"]) == ["columns", "histograms", "counts", "selection", "evaluation"]
+    assert list(report["traffic"]) == ["columns", "counts", "selection", "evaluation"]
     assert report["evaluation"]["examples"] == 40
     model = FlyNNClassifier.load(tmp_path / "out" / "model.npz")
     assert model.model_.sha256() == report["sha256"]["model"]
@@ -845,7 +828,6 @@ def test_a_run_of_one_hash_reports_one_member(tmp_path: Path, monkeypatch: pytes
     (member,) = paper["members"]
     assert (member["decay"], paper["rule"], member["spec"]["signed"]) == (0.5, "novelty", False)
     assert member["weight"] == 1
-    assert paper["histograms"] is None
     assert paper["evaluation"]["examples"] == 40
     best = run(tmp_path, monkeypatch, lambda content, kind: content, **{"max-members": 1})
     assert (len(best["specs"]), len(best["members"])) == (6, 1)
@@ -862,8 +844,8 @@ def test_a_run_with_public_ranges_asks_for_nothing_of_the_columns(
         private_parties(tmp_path, monkeypatch)
         more |= {"epsilon": 1.0, "delta": 1e-5, "n-examples": 40}
     report = run(tmp_path, monkeypatch, lambda content, kind: content, **more)
-    assert (report["columns"], report["histograms"]) == (None, None)
-    assert not {"columns", "histograms"} & report["traffic"].keys()
+    assert report["columns"] is None
+    assert "columns" not in report["traffic"]
     (member,) = report["members"]
     assert (member["coding"], member["edges"], member["spec"]["row_nnz"]) == ("bumps", True, 6)
     assert {len(edges) for edges in member["spec"]["edges"]} == {32}
@@ -978,7 +960,7 @@ def test_a_federation_of_several_members_grows_and_is_evaluated(
             settings = {"action": action, "federation": str(tmp_path / "kept.npz"), "min-available": 1} | more
             return run(tmp_path, patch, lambda content, kind: content, **settings)
 
-    first = go({1}, "train", **{"hash-dim": 512})
+    first = go({1}, "train", **{"hash-dim": 256})
     assert len(first["members"]) > 1
     none = {"n-features": 0, "classes": "", "hash-dim": 0}
     again = go({1}, "evaluate", **none)
@@ -1061,7 +1043,7 @@ def test_sizes_of_a_private_simulation_follow_from_its_training_points() -> None
     pytest.importorskip("dp_accounting")
     config = RunConfig.parse({"epsilon": 1, "delta": 1e-5})
     plan, _, _ = server_app.training_plan(config, 3)
-    assert (plan.n_examples, plan.needs_sums) == (1444, False)
+    assert (plan.n_examples, plan.needs_columns) == (1444, False)
     more, _, _ = server_app.training_plan(config, 10)
     assert more.hash_nnz >= plan.hash_nnz
 

@@ -15,8 +15,8 @@ from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import Context
+from flwr_flynn.federated.phases.columns import AlignedColumnsRequest, ColumnsRequest
 from flwr_flynn.federated.phases.evaluation import EVALUATION
-from flwr_flynn.federated.phases.histograms import HistogramsRequest
 from flwr_flynn.federated.phases.selection import select
 from flwr_flynn.federated.protocol import PHASE, REFUSED, Config
 from flwr_flynn.federated.run import Run
@@ -24,11 +24,9 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import Tables
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.alignment import Reference
-from flwr_flynn.model.candidates import HashPlan
+from flwr_flynn.model.candidates import HashPlan, derive_specs
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.column_histograms import ColumnHistograms
-from flwr_flynn.model.column_moments import ColumnMoments
-from flwr_flynn.model.derived_specs import derive_specs
 from flwr_flynn.model.gram import gram_specs, learn_gram
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.model.selection import fit_members
@@ -66,7 +64,7 @@ def pooled(parts: list[dict[str, Any]]) -> tuple[Any, Any, Any, Any]:
     """All training samples as they are and aligned, their class codes, and the reference."""
     X_all = np.concatenate([part["X"] for part in parts])
     y = np.searchsorted(NAMES, np.concatenate([part["y"] for part in parts]))
-    reference = Reference.of(ColumnMoments.from_data(X_all, y, 3))
+    reference = Reference.of(ColumnHistograms.from_data(X_all, y, 3))
     aligned = []
     for part in parts:
         alignment = reference.alignment(part["X"], np.searchsorted(NAMES, part["y"])) if len(part["y"]) else None
@@ -78,16 +76,14 @@ def pooled(parts: list[dict[str, Any]]) -> tuple[Any, Any, Any, Any]:
 def test_every_driver_ends_in_the_model_of_the_aligned_samples(driver: str) -> None:
     parts = shifted()
     run = DRIVERS[driver](options_for(PLAN, align=True), parts)
-    X_all, aligned, y, _ = pooled(parts)
-    moments = ColumnMoments.from_data(X_all, y, 3)
-    center, _ = moments.center_and_scale("center")
-    specs, _ = derive_specs(PLAN, moments, ColumnHistograms.from_data(aligned, y, 3, center))
+    _, aligned, y, _ = pooled(parts)
+    specs, _ = derive_specs(PLAN, ColumnHistograms.from_data(aligned, y, 3))
     members = fit_members(specs, aligned, y, 3, max_members=3)[0]
     model = run.model.model_
     assert (model.aligned, model.alignment) == (True, None)
     assert [member.counts.sha256() for member in model.members] == [each.counts.sha256() for each in members]
     assert [member.scoring.decay for member in model.members] == [each.scoring.decay for each in members]
-    assert run.state.results["histograms"].n_aligned >= 3
+    assert run.state.results["aligned columns"].n_aligned >= 3
     accuracies = [max(each) for each in run.state.results["selection"].accuracies]
     assert max(accuracies[6:]) > max(accuracies[:6]) + 0.02
 
@@ -96,7 +92,7 @@ def test_every_driver_ends_in_the_model_of_the_aligned_samples(driver: str) -> N
 def test_where_no_column_differs_the_model_is_the_pooled_one(how: str) -> None:
     run = in_process(options_for(PLAN, align=True), shares(how))
     expected = FlyNNClassifier(hash_dim=64).fit(X[TRAINING], LABELS[TRAINING])
-    assert run.state.results["histograms"].n_aligned == 0
+    assert run.state.results["aligned columns"].n_aligned == 0
     assert run.model.model_.sha256() == expected.model_.sha256()
     assert (run.state.run_spec.n_aligned, run.state.run_spec.reference) == (0, None)
 
@@ -193,10 +189,7 @@ def test_the_better_group_is_chosen_whole() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"spec": HashPlan(4, 3, 120, "weighted")},
-        {"spec": HashPlan(4, 3, 120, "ranks")},
         {"spec": HashPlan(4, 3, 120)},
-        {"spec": HashPlan(4, 3, 120, "auto", signed=True)},
         {"fraction_evaluate": 0},
         {"align": 1},
     ],
@@ -209,27 +202,24 @@ def test_other_plans_are_not_aligned(options: dict[str, Any]) -> None:
 
 # ---- on the wire
 
-REFERENCE = Reference.of(ColumnMoments.from_data(X[TRAINING], Y[TRAINING], 3))
-REQUEST = HistogramsRequest(X[TRAINING].mean(axis=0), NAMES, reference=REFERENCE)
+REFERENCE = Reference.of(ColumnHistograms.from_data(X[TRAINING], Y[TRAINING], 3))
+REQUEST = AlignedColumnsRequest(ColumnsRequest(4, NAMES), REFERENCE)
 
 
-def test_histograms_of_a_party_without_alignment_are_in_both_sums() -> None:
+def test_histograms_of_a_party_without_alignment_are_as_they_are() -> None:
     part = shares()[0]
-    reply = replied(REQUEST, party_of(part["X"], part["y"], min_examples=1))
-    found = REQUEST.read(codec.read_tensors(reply.tensors), reply, None)
-    assert (len(reply.tensors), found.n_aligned) == (3, 0)
-    assert found.aligned is found.plain
+    party = party_of(part["X"], part["y"], min_examples=1)
+    found = statistic_of(REQUEST, party)
+    assert (found.histograms, found.n_aligned) == (statistic_of(REQUEST.columns, party), 0)
 
 
-def test_both_histograms_have_the_same_samples() -> None:
-    party = party_of(X[TRAINING] + 7, LABELS[TRAINING], min_examples=1)
-    reply = replied(REQUEST, party)
+def test_an_answer_tells_if_the_party_has_an_alignment() -> None:
+    reply = replied(REQUEST, party_of(X[TRAINING] + 7, LABELS[TRAINING], min_examples=1))
     arrays = codec.read_tensors(reply.tensors)
     assert REQUEST.read(arrays, reply, None).n_aligned == 1
-    other = codec.read_tensors(replied(REQUEST, party_of(X[:120], LABELS[:120], min_examples=1)).tensors)
-    for wrong in (arrays[:3] + other[:3], arrays[:4], arrays + arrays[:1], arrays[:2]):
-        with pytest.raises(PayloadError):
-            REQUEST.read(wrong, reply, None)
+    for flag in ([], [np.array([2])], [np.array([1], np.int8)], [np.array([1, 1])], [np.array(1)], arrays[3:] * 2):
+        with raises(PayloadError, field="histograms"):
+            REQUEST.read([*arrays[:3], *flag], reply, None)
 
 
 def test_a_party_refuses_what_is_no_reference() -> None:
@@ -241,7 +231,7 @@ def test_a_party_refuses_what_is_no_reference() -> None:
 
 
 def test_a_run_with_aligned_specs_comes_over_the_wire() -> None:
-    spec = PLAN.specs(ColumnMoments.from_data(X, Y, 3), ColumnHistograms.from_data(X, Y, 3, (0.0,) * 4))
+    spec = PLAN.specs(ColumnHistograms.from_data(X, Y, 3))
     run = RunSpec([*spec, *spec[:2]], NAMES, n_aligned=2, reference=REFERENCE)
     assert RunSpec.from_config(Config(run.to_config())) == run
     assert run.only([7, 6]).n_aligned == 2
@@ -277,28 +267,30 @@ def test_a_secure_party_tells_nothing_of_its_training_samples_in_an_evaluation()
     assert len(seen[0]) == 1
 
 
-def test_with_a_floor_a_party_sends_its_aligned_histograms_alone() -> None:
+def test_histograms_of_aligned_columns_have_the_party_s_floor() -> None:
     party = party_of(X[TRAINING] + 7, LABELS[TRAINING], min_examples=5)
-    reply = replied(REQUEST, party)
-    found = REQUEST.read(codec.read_tensors(reply.tensors), reply, None)
-    assert found.n_aligned == 1
-    assert found.plain == found.aligned
-    alignment = REFERENCE.alignment(X[TRAINING] + 7, Y[TRAINING])
+    alignment = REFERENCE.alignment(X[TRAINING] + 7, Y[TRAINING], 5)
     assert alignment is not None
-    aligned = alignment.applied(X[TRAINING] + 7)
-    assert found.aligned == ColumnHistograms.from_data(aligned, Y[TRAINING], 3, list(REQUEST.center), 5)
+    aligned = ColumnHistograms.from_data(alignment.applied(X[TRAINING] + 7), Y[TRAINING], 3, 5)
+    assert statistic_of(REQUEST, party).histograms == aligned
 
 
 def test_an_alignment_tells_nothing_of_classes_that_are_left_out() -> None:
     """A server chooses the classes by which parties are aligned, and could have those below the floor measured."""
     some = np.concatenate([np.flatnonzero(Y == 0)[:12], np.flatnonzero(Y > 0)])
     party = party_of(X[some] + 7, LABELS[some], min_examples=20)
-    only = Reference.of(ColumnMoments.from_data(X[Y == 0], Y[Y == 0], 3))
+    only = Reference.of(ColumnHistograms.from_data(X[Y == 0], Y[Y == 0], 3))
     assert statistic_of(replace(REQUEST, reference=only), party).n_aligned == 0
-    alignment = REFERENCE.alignment(X[some[12:]] + 7, Y[some[12:]])
+    alignment = REFERENCE.alignment(X[some[12:]] + 7, Y[some[12:]], 20)
     assert alignment is not None
-    aligned = ColumnHistograms.from_data(alignment.applied(X[some] + 7), Y[some], 3, list(REQUEST.center), 20)
-    assert statistic_of(REQUEST, party).aligned == aligned
+    aligned = ColumnHistograms.from_data(alignment.applied(X[some] + 7), Y[some], 3, 20)
+    assert statistic_of(REQUEST, party).histograms == aligned
+
+
+@pytest.mark.parametrize("min_examples", [1, 5])
+def test_parties_of_one_instrument_are_not_aligned_whatever_the_floor(min_examples: int) -> None:
+    run = in_process(options_for(PLAN, align=True), shares(), min_examples=min_examples)
+    assert run.state.results["aligned columns"].n_aligned == 0
 
 
 # ---- saved and resumed
@@ -325,6 +317,6 @@ def test_an_aligned_run_may_stop_after_every_phase(stop: int, changes: dict[str,
 @pytest.mark.parametrize("n_aligned", ["2", None, [2], {}, True, 1.5, -1])
 def test_other_numbers_of_aligned_specs_are_refused(n_aligned: Any) -> None:
     with raises(ConfigError, field="n_aligned"):
-        RunSpec(PLAN.specs(ColumnMoments.from_data(X, Y, 3), ColumnHistograms.zeros(4, 3)), NAMES, n_aligned=n_aligned)
+        RunSpec(PLAN.specs(ColumnHistograms.from_data(X, Y, 3)), NAMES, n_aligned=n_aligned)
     with raises(ConfigError, field="reference"):
         RunSpec(HashSpec(4, 16, 2, 4, 0), NAMES, n_aligned=1, reference=b"x")

@@ -9,17 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flwr_flynn.errors import AggregationError
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import PartyOptions
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN
 from flwr_flynn.federated.run import Run
-from flwr_flynn.model.candidates import HashPlan, candidate_scorings, suggest_decay
+from flwr_flynn.model.candidates import HashPlan, candidate_scorings, foreseen, suggest_decay
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts, memory_needed
-from flwr_flynn.model.derived_specs import foreseen
 from flwr_flynn.model.selection import fit_members
 from tests.federated.runs import (
     DRIVERS,
@@ -36,10 +34,9 @@ from tests.federated.runs import (
     sha256,
     shares,
 )
-from tests.raising import raises
 
 PLAN = HashPlan(4, 3, 120, "auto", hash_dim=64)
-PHASES = ["columns", "histograms", "counts", "selection", "evaluation"]
+PHASES = ["columns", "counts", "selection", "evaluation"]
 
 
 def made(parts: Any = None, plan: HashPlan = PLAN, **changes: Any) -> Run:
@@ -71,7 +68,7 @@ def lonely() -> list[dict[str, Any]]:
 def test_every_driver_ends_in_the_pooled_model(driver: str, how: str) -> None:
     run = DRIVERS[driver](options_for(PLAN), lonely() if how == "lonely" else shares(how))
     assert [phase.name for phase in run.phases] == list(run.state.results) == list(run.traffic) == PHASES
-    assert run.num_rounds == 4
+    assert run.num_rounds == 3
     assert run.counted.missing == {}
     model = run.model.model_
     assert model.sha256() == pooled().model_.sha256()
@@ -98,7 +95,7 @@ def test_a_party_has_the_memory_for_all_candidates(effort: str, n_classes: int) 
     assert all(spec.hash_nnz <= spec.hash_dim // 16 for spec in specs)
 
 
-def test_a_plan_without_the_number_of_samples_has_it_from_the_moments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_without_the_number_of_samples_has_it_from_the_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flwr_flynn.model.candidates._MANY", 100)
     run = made(shares("dirichlet"), HashPlan(4, 3, None, "auto"))
     assert digest(run) == pooled(hash_dim=None).model_.sha256()
@@ -158,19 +155,17 @@ def test_the_members_are_the_choices_of_the_selection() -> None:
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_where_nobody_tries_the_model_it_is_the_first_candidate(driver: str, distribute: bool) -> None:
     run = DRIVERS[driver](options_for(PLAN, fraction_evaluate=0, distribute=distribute), shares())
-    assert list(run.state.results) == ["columns", "histograms", "counts", *(["evaluation"] if distribute else [])]
+    assert list(run.state.results) == ["columns", "counts", *(["evaluation"] if distribute else [])]
     assert len(run.totals.parts) == 1  # nobody counts what nobody compares
     member = run.model.model_.member
-    assert (
-        member.spec == PLAN.specs(run.state.results["columns"].moments, run.state.results["histograms"].histograms)[0]
-    )
+    assert member.spec == PLAN.specs(run.state.results["columns"].histograms)[0]
     assert member.counts == ClassCounts.from_data(member.hash, X[TRAINING], Y[TRAINING], 3)
     assert (member.scoring.decay, member.weight) == (suggest_decay(member.counts), 1.0)
 
 
 def test_where_nobody_answers_the_selection_it_is_the_first_candidate() -> None:
     steps = exchange(PLAN)
-    for _ in range(3):
+    for _ in range(2):
         steps.step(TRAIN)
     steps.step(EVALUATE, failures=dict.fromkeys("0123", "failed: gone"))
     steps.rounds()
@@ -185,8 +180,7 @@ def test_where_nobody_answers_the_selection_it_is_the_first_candidate() -> None:
 
 def test_late_parties_are_added_and_the_members_chosen_anew() -> None:
     steps = exchange(PLAN)
-    for _ in range(2):
-        steps.step(TRAIN)
+    steps.step(TRAIN)
     steps.step(TRAIN, "012")
     steps.step(EVALUATE, "012")
     steps.step(EVALUATE, "012")
@@ -201,25 +195,23 @@ def test_late_parties_are_added_and_the_members_chosen_anew() -> None:
     assert steps.run.state.results["evaluation"].figures["examples"] == 30
 
 
-def test_a_party_lost_after_the_histograms_stays_in_them() -> None:
+def test_a_party_lost_after_the_columns_stays_in_them() -> None:
     steps = exchange(PLAN)
-    for _ in range(2):
-        steps.step(TRAIN)
+    steps.step(TRAIN)
     steps.lost.add("3")
     run = steps.rounds()
-    assert run.state.results["histograms"].histograms.n_examples == 120
+    assert run.state.results["columns"].histograms.n_examples == 120
     assert run.counted.missing == {"party-3": "no reply"}
     n_lost = len(shares()[3]["y"])
     assert {member.counts.n_examples for member in run.model.model_.members} == {120 - n_lost}
     assert run.state.run_spec.specs == made().state.run_spec.specs
 
 
-def test_a_party_that_comes_after_the_histograms_is_counted_with_a_say() -> None:
+def test_a_party_that_comes_after_the_columns_is_counted_with_a_say() -> None:
     steps = exchange(PLAN)
-    for _ in range(2):
-        steps.step(TRAIN, "012")
+    steps.step(TRAIN, "012")
     run = steps.rounds()
-    assert run.state.results["histograms"].histograms.n_examples == 120 - len(shares()[3]["y"])
+    assert run.state.results["columns"].histograms.n_examples == 120 - len(shares()[3]["y"])
     assert run.state.results["selection"].examples == 120
     expected = fit_members(run.state.run_spec.specs, X[TRAINING], Y[TRAINING], 3, max_members=PLAN.max_members)[0]
     assert run.model.model_.members == expected
@@ -244,10 +236,6 @@ def test_a_run_that_goes_on_ends_in_the_same_model(max_members: int, changes: di
         for phase in whole.phases[:stop]:
             steps.step(phase.channel)
         left = [phase.name for phase in whole.phases[stop:]]
-        if "histograms" in left:
-            with raises(AggregationError, counted=0):
-                steps.run.federation("1")
-            continue
         steps.run.federation("1").save(tmp_path / "f.npz")
         saved = Federation.load(tmp_path / "f.npz")
         assert saved.phase == (left[0] if left else "")
@@ -262,8 +250,7 @@ def test_a_run_that_goes_on_ends_in_the_same_model(max_members: int, changes: di
 
 def test_a_run_that_stopped_in_its_counting_goes_on(tmp_path: Path) -> None:
     steps = exchange(PLAN, min_parties=4)
-    for _ in range(2):
-        steps.step(TRAIN)
+    steps.step(TRAIN)
     for present, n_members in (("01", 2), ("2", 3)):
         steps.step(TRAIN, present)
         steps.run.federation("1").save(tmp_path / "f.npz")

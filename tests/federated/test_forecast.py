@@ -86,5 +86,5 @@ def test_more_parties_send_less_each() -> None:
     assert few is not None
     assert many is not None
     assert many["counts"].up < few["counts"].up
-    assert many["histograms"].up < few["histograms"].up
+    assert many["columns"].up < few["columns"].up
     assert many["evaluation"] == few["evaluation"]

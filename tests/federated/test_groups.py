@@ -26,7 +26,7 @@ from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.candidates import HashPlan
-from flwr_flynn.model.column_moments import ColumnMoments
+from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.scoring import ScoringRule, log_rates
 from flwr_flynn.privacy import LaplaceCounts
@@ -330,8 +330,8 @@ def test_nobody_joins_a_sum_of_aligned_samples_in_groups() -> None:
     run = RunOptions(**options_for(SPEC)).run_spec
     array = np.array([count(part).array for part in parts(liars=())]).sum(axis=0)
     counts = ClassCounts(array, hash_nnz=SPEC.hash_nnz, spec_fingerprint=run.hasher.fingerprint)
-    moments = ColumnMoments.from_data(X, np.searchsorted(NAMES, LABELS), 3)
-    aligned = replace(run, n_aligned=1, reference=Reference.of(moments))
+    columns = ColumnHistograms.from_data(X, np.searchsorted(NAMES, LABELS), 3)
+    aligned = replace(run, n_aligned=1, reference=Reference.of(columns))
     member = Member("all", "1", sizes=tuple(counts.n_per_class.tolist()), sha256=(counts.sha256(),))
     federation = Federation(aligned, of(counts), [member], [ScoringRule("balanced", 0.5)])
     with pytest.raises(ConfigError) as error:

@@ -73,7 +73,7 @@ def test_options_are_values() -> None:
         ({"decay": "best"}, "decay"),
         ({"rule": "mean"}, "rule"),
         ({"mechanism": "laplace"}, "mechanism"),
-        ({"mechanism": NOISE, "spec": HashPlan(4, 3, scaling="standard")}, "spec"),
+        ({"mechanism": NOISE, "spec": HashPlan(4, 3, scaling="auto")}, "spec"),
         ({"secure_bound": 256, "min_parties": 3, "mechanism": SHARE, "spec": HashPlan(4, 3, scaling="auto")}, "spec"),
         ({"secure_bound": 256, "min_parties": 3, "mechanism": SHARE, "refine_rounds": 1}, "refine_rounds"),
         ({"secure_bound": 256, "min_parties": 3, "mechanism": SHARE, "gram": 16}, "gram"),
@@ -123,7 +123,7 @@ def test_a_saved_run_goes_with_its_own_spec_classes_and_purpose() -> None:
         ({"spec": replace(SPEC, seed=8)}, "spec, classes, mechanism"),
         ({"classes": CLASSES[::-1]}, "spec, classes, mechanism"),
         ({"mechanism": NOISE}, "spec, classes, mechanism"),
-        ({"spec": HashPlan(4, 3, scaling="standard")}, "spec, classes, mechanism"),
+        ({"spec": HashPlan(4, 3, scaling="auto")}, "spec, classes, mechanism"),
         ({"purpose": "train"}, "federation"),
     ):
         with pytest.raises(ConfigError) as error:
@@ -144,7 +144,7 @@ def test_a_run_before_its_selection_can_only_go_on() -> None:
 
 def test_sizes_that_do_not_fit_are_known_before_the_columns() -> None:
     with pytest.raises(SpecError) as error:
-        make(spec=HashPlan(4, 3, scaling="standard", row_nnz=9, waves=False))
+        make(spec=HashPlan(4, 3, scaling="auto", row_nnz=99))
     assert error.value.field == "row_nnz"
     plan = HashPlan(4, 3, 150, "auto", hash_dim=128)
     assert make(spec=plan).plan is plan

@@ -72,7 +72,7 @@ def evaluation(tries: bool = True) -> EvaluationRequest:
 
 
 REQUESTS: dict[str, Request[Any]] = {
-    "columns": ColumnsRequest(4, CLASSES, True),
+    "columns": ColumnsRequest(4, CLASSES),
     "exact": CountsRequest(RUN),
     "noisy": CountsRequest(RunSpec(SPEC, CLASSES, Noisy(NOISE))),
     "secure": CountsRequest(RunSpec(SPEC, CLASSES, Secure(256))),

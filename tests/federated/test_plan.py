@@ -17,10 +17,10 @@ from flwr_flynn.privacy import LaplaceCounts
 from tests.fakes import CLASSES, SPEC, points
 
 AUTO = HashPlan(4, 3, 60, "auto", hash_dim=64)
-WEIGHTED = HashPlan(4, 3, 60, "weighted", hash_dim=64)
 LARGE = HashPlan(4, 3, 5000, "auto")
 TWO = [SPEC, HashPlan(4, 3).specs()[0]]
 PAIRED = ["gram", "gram evaluation"]
+BINS = "bins-1 bins-2 bins-3 bins-4 bins-5"
 NOISE = LaplaceCounts.for_spec(SPEC, 3, 1.0)
 
 
@@ -44,19 +44,20 @@ def names(**changes: Any) -> list[str]:
         ({"fraction_evaluate": 0, "distribute": True}, "counts evaluation"),
         ({"fraction_evaluate": 0.1}, "counts selection evaluation"),
         ({"spec": HashPlan(4, 3)}, "counts selection evaluation"),
-        ({"spec": AUTO}, "columns histograms counts selection evaluation"),
-        ({"spec": AUTO, "fraction_evaluate": 0}, "columns histograms counts"),
-        ({"spec": WEIGHTED}, "columns counts selection evaluation"),
-        ({"spec": LARGE}, "columns histograms counts selection evaluation"),
-        ({"spec": LARGE, "decay": 0.5}, "columns histograms counts selection evaluation"),
-        ({"spec": LARGE, "fraction_evaluate": 0}, "columns histograms counts"),
-        ({"spec": LARGE, "fraction_evaluate": 0, "distribute": True}, "columns histograms counts evaluation"),
+        ({"spec": AUTO}, "columns counts selection evaluation"),
+        ({"spec": AUTO, "fraction_evaluate": 0}, "columns counts"),
+        ({"spec": AUTO, "align": True}, "columns aligned-columns counts selection evaluation"),
+        ({"spec": AUTO, "secure_bound": 256, "min_parties": 3}, f"{BINS} columns counts selection evaluation"),
+        ({"spec": LARGE}, "columns counts selection evaluation"),
+        ({"spec": LARGE, "decay": 0.5}, "columns counts selection evaluation"),
+        ({"spec": LARGE, "fraction_evaluate": 0}, "columns counts"),
+        ({"spec": LARGE, "fraction_evaluate": 0, "distribute": True}, "columns counts evaluation"),
         ({"refine_rounds": 2}, "counts selection held-out refinement-1 refinement-2 evaluation"),
         ({"refine_rounds": 1, "decay": 0.5}, "counts held-out refinement-1 evaluation"),
-        ({"refine_rounds": 1, "spec": WEIGHTED}, "columns counts selection held-out refinement-1 evaluation"),
+        ({"refine_rounds": 1, "spec": AUTO}, "columns counts selection held-out refinement-1 evaluation"),
         ({"gram": 16}, "counts selection PAIRED evaluation"),
         ({"gram": 16, "decay": 0.5}, "counts PAIRED evaluation"),
-        ({"gram": 16, "spec": AUTO}, "columns histograms counts selection PAIRED evaluation"),
+        ({"gram": 16, "spec": AUTO}, "columns counts selection PAIRED evaluation"),
         ({"gram": 16, "secure_bound": 256, "min_parties": 3}, "counts selection PAIRED evaluation"),
         ({"mechanism": NOISE}, "counts"),
         ({"mechanism": NOISE, "fraction_evaluate": 1.0}, "counts evaluation"),

@@ -22,7 +22,7 @@ from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Reply
 from flwr_flynn.federated.run import Failures, Run, Traffic, merged
 from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.model.candidates import suggest_decay
-from flwr_flynn.model.column_moments import ColumnMoments
+from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.selection import fit_members
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
@@ -60,8 +60,8 @@ from tests.raising import raises
         (GRID[0], {}, 2),
         (GRID, {"decay": 0.5}, 2),
         (GRID, {"fraction_evaluate": 0}, 1),
-        (AUTO, {"decay": 0.5}, 4),
-        (AUTO, {}, 4),
+        (AUTO, {"decay": 0.5}, 3),
+        (AUTO, {}, 3),
     ],
 )
 def test_the_rounds_of_a_run_are_known_before_it_begins(spec: Any, changes: dict[str, Any], rounds: int) -> None:
@@ -78,7 +78,7 @@ def test_the_rounds_of_a_run_are_known_before_it_begins(spec: Any, changes: dict
 def test_nobody_is_asked_before_the_phases_that_lead_there() -> None:
     steps = exchange(AUTO)
     assert steps.step(EVALUATE) is None
-    for phase in ("columns", "histograms", "counts"):
+    for phase in ("columns", "counts"):
         steps.step(TRAIN)
         assert steps.asked[-1][0] == phase
     assert steps.step(TRAIN) is None
@@ -129,13 +129,13 @@ def test_traffic_is_told_per_party() -> None:
 # ---- what a party sent stays
 
 
-def test_a_party_lost_after_the_columns_stays_in_their_sums() -> None:
+def test_a_party_lost_after_the_columns_stays_in_them() -> None:
     steps = exchange(AUTO)
     steps.step(TRAIN)
     steps.lost.add("3")
     run = steps.rounds()
     codes = Y[TRAINING].astype(np.int64)
-    assert run.state.results["columns"].moments == ColumnMoments.from_data(X[TRAINING], codes, 3)
+    assert run.state.results["columns"].histograms == ColumnHistograms.from_data(X[TRAINING], codes, 3)
     assert run.counted.missing == {"party-3": "no reply"}
     assert len(run.counted) == run.state.results["selection"].parties == 3
 
@@ -235,13 +235,12 @@ def test_where_failures_are_not_accepted_a_training_phase_is_whole_or_not_done(f
         assert len(taken.missing) == 4
         steps.lost = set()
 
-    for phase in ("columns", "histograms"):
-        step()
-        assert phase not in steps.run.state.results
-        with raises(AggregationError, counted=0) as caught:
-            _ = steps.run.counts
-        assert caught.value.missing == steps.run.rosters[phase].missing
-        steps.step(TRAIN)
+    step()
+    assert "columns" not in steps.run.state.results
+    with raises(AggregationError, counted=0) as caught:
+        _ = steps.run.counts
+    assert caught.value.missing == steps.run.rosters["columns"].missing
+    steps.step(TRAIN)
     step()
     assert steps.run.counts.n_examples == 0
     assert steps.run.counted.missing["party-0"] == "set aside with its round, because others failed"
@@ -314,19 +313,19 @@ def resumed(saved: Federation, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("drive", [over_legacy, over_messages], ids=["legacy", "message"])
-@pytest.mark.parametrize("rounds", [2, 3, 4])
+@pytest.mark.parametrize("rounds", [1, 2, 3])
 def test_a_run_that_goes_on_from_a_saved_one_ends_in_the_same_model(
     rounds: int, drive: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """After 2, 3 and 4 rounds: columns and histograms are done; counts and selection; all."""
-    whole = over_legacy(options_for(AUTO), 4)
+    """After 1, 2 and 3 rounds: the columns are done; counts and selection; all."""
+    whole = over_legacy(options_for(AUTO), 3)
     part = over_legacy(options_for(AUTO), rounds)
     part.run.federation("1").save(tmp_path / "f.npz")
     saved = Federation.load(tmp_path / "f.npz")
-    assert saved.phase == ("counts", "evaluation", "")[rounds - 2]
+    assert saved.phase == ("counts", "evaluation", "")[rounds - 1]
     rest = drive(resumed(saved), 3)
     assert sha256(rest.model) == sha256(whole.model)
-    if rounds < 4:
+    if rounds < 3:
         assert rest.evaluation is not None
         assert rest.evaluation["confusion"] == whole.evaluation["confusion"]
     rest.federation("2").save(tmp_path / "after.npz")
@@ -340,10 +339,6 @@ def test_a_run_may_stop_after_every_phase(spec: Any, tmp_path: Path) -> None:
         steps = exchange(spec)
         for phase in whole.phases[:stop]:
             steps.step(phase.channel)
-        if whole.phases[stop:] and whole.phases[stop].name == "histograms":  # the candidates are not known yet
-            with raises(AggregationError, counted=0):
-                steps.run.federation("1")
-            continue
         steps.run.federation("1").save(tmp_path / "f.npz")
         saved = Federation.load(tmp_path / "f.npz")
         assert saved.phase == [*(phase.name for phase in whole.phases), ""][stop]

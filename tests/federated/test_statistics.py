@@ -16,7 +16,6 @@ from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, no_counts
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
-from flwr_flynn.federated.phases.histograms import BothHistograms, HistogramsRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest, candidates_for
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import Member
@@ -24,7 +23,6 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import CountsOfSpecs, Tables
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.model.column_histograms import ColumnHistograms
-from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.scoring import ScoringRule
 from tests.federated.runs import GRID, LABELS, NAMES, X, Y, statistic_of
@@ -55,7 +53,6 @@ class Case:
         )
         sizes = np.bincount(Y[places], minlength=3).tolist()
         found = statistic_of(self.request, party, Member("", "1", sizes=tuple(sizes)))
-        found = found.plain if isinstance(found, BothHistograms) else found
         return self.zero() if found is None else found
 
 
@@ -66,9 +63,7 @@ def no_tables() -> Tables:
 
 SELECTION = Case(SelectionRequest(RUN, TOTALS, CANDIDATES), no_tables)
 CASES = {
-    "columns by class": Case(ColumnsRequest(4, NAMES, True), lambda: ColumnMoments.zeros(4, 3)),
-    "columns": Case(ColumnsRequest(4, NAMES, False), lambda: ColumnMoments.zeros(4, 1)),
-    "histograms": Case(HistogramsRequest(X.mean(axis=0), NAMES), lambda: ColumnHistograms.zeros(4, 3)),
+    "columns": Case(ColumnsRequest(4, NAMES), lambda: ColumnHistograms.zeros(4, 3)),
     "counts": Case(CountsRequest(RUN), lambda: no_counts(RUN)),
     "selection": SELECTION,
     "evaluation": Case(
@@ -105,16 +100,14 @@ def test_what_was_added_can_be_taken_out_exactly(name: str, gone: set[int]) -> N
     assert POOLED[name] - case.of(SOME[leaves]) == case.of(SOME[~leaves])
 
 
-def test_forgetting_samples_gives_the_counts_and_moments_never_trained_on_them() -> None:
-    for kind in ("columns by class", "columns", "histograms", "counts"):
+def test_forgetting_samples_gives_the_counts_and_histograms_never_trained_on_them() -> None:
+    for kind in ("columns", "counts"):
         assert POOLED[kind] - POOLED[kind] == CASES[kind].zero()
 
 
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (ColumnMoments.zeros(4, 3), ColumnMoments.zeros(4, 1)),
-        (ColumnMoments.zeros(4, 3), ColumnMoments.zeros(5, 3)),
         (ColumnHistograms.zeros(4, 3), ColumnHistograms.zeros(4, 1)),
         (ColumnHistograms.zeros(4, 3), ColumnHistograms.zeros(3, 4)),
         (TOTALS, CountsOfSpecs(TOTALS.parts[:1])),
@@ -132,7 +125,7 @@ def test_statistics_of_different_requests_do_not_add(one: Any, other: Any) -> No
 
 
 def test_what_is_not_in_a_sum_cannot_be_taken_out() -> None:
-    for kind in ("columns by class", "columns", "histograms", "counts"):
+    for kind in ("columns", "counts"):
         with pytest.raises((CountsError, DataError)):
             _ = CASES[kind].zero() - POOLED[kind]
 

@@ -11,7 +11,6 @@ import pytest
 from flwr_flynn.federated.outcome import searched
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN
 from flwr_flynn.flower.logging import plan_lines, progress, result_lines
-from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.privacy import LaplaceCounts
 from tests.federated.runs import AUTO, GRID, exchange
 
@@ -27,7 +26,7 @@ def step(steps: Any, channel: str, **how: Any) -> list[str]:
 
 def test_the_plan_is_told_before_a_run() -> None:
     lines = texts(plan_lines(exchange(AUTO, min_parties=2).run, 4, 60.0))
-    assert lines[0] == "phases: columns, histograms, counts, selection, evaluation; rounds: 4"
+    assert lines[0] == "phases: columns, counts, selection, evaluation; rounds: 3"
     assert any("waits for 4" in line and "needs 2" in line for line in lines)
     assert any("scaling auto" in line for line in lines)
     noise = LaplaceCounts(1.0, hash_nnz=GRID[0].hash_nnz, n_classes=3)
@@ -40,11 +39,10 @@ def test_the_plan_is_told_before_a_run() -> None:
 
 def test_every_phase_says_what_came_of_it_and_what_is_next() -> None:
     steps = exchange(AUTO)
-    columns, histograms, counts = step(steps, TRAIN), step(steps, TRAIN), step(steps, TRAIN)
+    columns, counts = step(steps, TRAIN), step(steps, TRAIN)
     selection, evaluation = step(steps, EVALUATE), step(steps, EVALUATE)
-    assert columns[-1] == "columns: 4 of 4 parties; next: histograms"
-    assert "histograms: 4 of 4 parties; next: counts" in histograms
-    hashes = [line for line in histograms if line.startswith("hash: ")]
+    assert "columns: 4 of 4 parties; next: counts" in columns
+    hashes = [line for line in columns if line.startswith("hash: ")]
     assert len(hashes) == len(steps.run.state.run_spec.specs) == 6
     assert any("in 16 steps each" in line for line in hashes)
     assert [line.split(", ")[-1] for line in counts[:4]] == ["accepted"] * 4
@@ -97,12 +95,8 @@ def test_a_round_that_is_set_aside_is_told() -> None:
 
 
 def test_columns_that_are_left_as_they_are_are_told() -> None:
-    lines = step(exchange(HashPlan(4, 3, scaling="standard"), floor=1000), TRAIN)
-    assert "columns: THE COLUMNS ARE LEFT AS THEY ARE: no party sent the sums of any sample" in lines
-    steps = exchange(AUTO, floor=1000)
-    warning = "histograms: THE COLUMNS ARE LEFT AS THEY ARE: no party sent the sums of any sample"
-    assert warning not in step(steps, TRAIN)
-    assert warning in step(steps, TRAIN)
+    warning = "columns: THE COLUMNS ARE LEFT AS THEY ARE: no party sent the histograms of any sample"
+    assert warning in step(exchange(AUTO, floor=1000), TRAIN)
 
 
 def test_a_short_hashing_is_not_reported(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -132,7 +126,7 @@ def test_a_reason_is_told_once_and_again_where_it_is_another() -> None:
         found += texts(result_lines(steps.run, taken, told), logging.WARNING)
     assert found == [
         "columns: node 3: missing: failed: no",
-        "histograms: missing for the same reason as before: node 3",
+        "counts: missing for the same reason as before: node 3",
         "counts: node 3: missing: failed: yes",
     ]
 

@@ -121,7 +121,7 @@ def test_the_server_s_own_evaluation_gets_the_selected_counts_and_none_before_th
     strategy = message.FlyNNStrategy(**options_for(spec), min_available_nodes=4)
     seen = []
     result = strategy.start(FakeGrid(nodes), evaluate_fn=lambda number, arrays: seen.append((number, arrays)))
-    assert [number for number, _ in seen] == list(range(2 * int(spec is AUTO), strategy.num_rounds + 1))
+    assert [number for number, _ in seen] == list(range(int(spec is AUTO), strategy.num_rounds + 1))
     assert seen[-1][1] == result.arrays == strategy.arrays
     assert sha256(strategy.model) == sha256(in_process(options_for(spec), shares("dirichlet")).model)
 
@@ -334,7 +334,7 @@ def test_with_too_few_the_result_has_no_arrays() -> None:
     assert len(empty.start(FakeGrid({})).arrays) == 0
     with raises(AggregationError, counted=0, missing={}):
         _ = empty.model
-    unscaled = make(spec=HashPlan(4, 3, scaling="standard"))
+    unscaled = make(spec=HashPlan(4, 3, scaling="auto"))
     assert len(unscaled.start(FakeGrid({})).arrays) == 0
 
 

@@ -381,7 +381,7 @@ def test_a_party_that_cannot_count_is_left_out_and_named(odd: Client, reason: st
 
 def test_counts_in_clear_do_not_leave_a_party_that_wants_secure_sums() -> None:
     client = FlyNNClient(*points(9), secure=True)
-    columns = ColumnsRequest(4, CLASSES, True)
+    columns = ColumnsRequest(4, CLASSES)
     noisy = RunSpec(SPEC, CLASSES, Noisy(LaplaceCounts.for_spec(SPEC, 3, 1.0)))
     for config in (counting(), {PHASE: columns.phase, **columns.to_config()}, counting(noisy)):
         arrays, n, metrics = client.fit([], config)

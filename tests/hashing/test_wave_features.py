@@ -73,5 +73,7 @@ def test_values_that_overflow_are_refused():
 
 def test_they_tell_circles_apart():
     X, y = make_circles(600, noise=0.08, factor=0.6, random_state=0)
-    assert cross_val_score(FlyNNClassifier(scaling="weighted"), X, y).mean() > 0.95
-    assert cross_val_score(FlyNNClassifier(scaling="weighted", waves=False), X, y).mean() < 0.6
+    flat = HashSpec.suggest(2, 600, 2, signed=True, center=(0.0, 0.0))
+    waving = HashSpec.suggest(2, 600, 2, signed=True, center=(0.0, 0.0), n_waves=64, wave_frequency=0.4)
+    assert cross_val_score(FlyNNClassifier(waving), X, y).mean() > 0.95
+    assert cross_val_score(FlyNNClassifier(flat), X, y).mean() < 0.6

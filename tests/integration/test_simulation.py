@@ -107,9 +107,9 @@ def test_columns_are_looked_at_and_the_members_are_selected(flower: Flower, tmp_
     assert selection["accuracy"] == max(max(each) for each in selection["accuracies"])
     for spec, _, weight in selection["choices"]:
         assert run.row(f"member {spec + 1}").startswith(f"weight {weight:.2f}, decay ")
-    assert selection["parties"] == traffic["columns"]["parties"] == traffic["histograms"]["parties"] == 3
+    assert selection["parties"] == traffic["columns"]["parties"] == 3
     assert selection["examples"] == report["columns"]["examples"] == report["examples"]
-    assert report["histograms"]["examples"] == report["examples"]
+    assert report["columns"]["examples"] == report["examples"]
     model = FlyNNClassifier.load(tmp_path / "model.npz")
     found = [(each.scoring.decay, each.scoring.temperature, each.weight) for each in model.model_.members]
     weights = [weight for _, _, weight in selection["choices"]]

@@ -13,104 +13,85 @@ from flwr_flynn import ClassCounts, FlyHash, HashPlan, HashSpec
 from flwr_flynn.errors import ConfigError, DataError, SpecError
 from flwr_flynn.model.candidates import candidate_scorings, row_weights, typical_counts
 from flwr_flynn.model.column_histograms import ColumnHistograms
-from flwr_flynn.model.column_moments import SCALINGS, ColumnMoments
 from flwr_flynn.model.scoring import ScoringRule
 from tests.raising import raises
 from tests.strategies import FINGERPRINT, counted, hashes
 
 X, Y = load_iris(return_X_y=True)
-MOMENTS = ColumnMoments.from_data(X, Y, 3)
-HISTOGRAMS = ColumnHistograms.from_data(X, Y, 3, MOMENTS.center_and_scale("center")[0])
+COLUMNS = ColumnHistograms.from_data(X, Y, 3)
 
 
-def test_a_plan_without_scaling_needs_no_sums():
+def test_a_plan_without_scaling_needs_no_columns():
     plan = HashPlan(4, 3, 150, hash_dim=64, seed=5, signed=False)
-    assert not plan.needs_sums
+    assert not plan.needs_columns
     assert plan.specs() == (HashSpec.suggest(4, 150, 3, hash_dim=64, seed=5),)
     pair = HashPlan(4, 3, scaling=((1.0,) * 4, None))
-    assert not pair.needs_sums
+    assert not pair.needs_columns
     assert pair.specs()[0].center == (1.0,) * 4
-
-
-@pytest.mark.parametrize("scaling", SCALINGS)
-def test_a_scaling_by_name_is_that_of_the_sums(scaling):
-    plan = HashPlan(4, 3, scaling=scaling, waves=False)
-    assert plan.needs_sums
-    (spec,) = plan.specs(MOMENTS)
-    assert (spec.center, spec.scale) == MOMENTS.center_and_scale(scaling)
-    assert spec.signed
-    (waving,) = HashPlan(4, 3, scaling=scaling).specs(MOMENTS)
-    assert waving.n_waves == 64
-    assert waving.wave_frequency == pytest.approx(1 / (2.2 * MOMENTS.distance(spec.scale)))
-
-
-def test_scalings_that_ignore_classes_need_no_sums_class_by_class():
-    assert not HashPlan(4, 3, scaling="standard").needs_classes
-    together = ColumnMoments.from_data(X, np.zeros(150, np.int64), 1)
-    assert HashPlan(4, 3, scaling="standard").specs(together) == HashPlan(4, 3, scaling="standard").specs(MOMENTS)
 
 
 CODED = ["bumps 5", "steps 16", "bumps 5"]
 
 
 @pytest.mark.parametrize(
-    ("d", "waves", "kinds"),
+    ("d", "kinds"),
     [
-        (4, None, [*CODED, "waves", "signed", "ones"]),
-        (4, False, [*CODED, "signed", "ones", "signed"]),
-        (4, True, ["waves"]),
-        (128, None, [*CODED, "waves", "signed", "ones"]),
-        (129, None, [*CODED, "signed", "ones", "signed"]),
-        (1025, None, ["signed", "ones", "signed"]),
+        (4, [*CODED, "waves", "signed", "ones"]),
+        (128, [*CODED, "waves", "signed", "ones"]),
+        (129, [*CODED, "signed", "ones", "signed"]),
+        (1025, ["signed", "ones", "signed"]),
     ],
 )
-def test_candidates_of_auto(d, waves, kinds):
-    points, labels = np.random.default_rng(0).normal(size=(30, d)), np.arange(30) % 2
-    plan = HashPlan(d, 2, scaling="auto", waves=waves)
-    moments = ColumnMoments.from_data(points, labels, 2)
-    assert plan.needs_histograms == ("steps 16" in kinds)
-    histograms = None
-    if plan.needs_histograms:
-        with pytest.raises(SpecError) as raised:
-            plan.specs(moments)
-        assert raised.value.field == "histograms"
-        histograms = ColumnHistograms.from_data(points, labels, 2, moments.center_and_scale("center")[0])
-    specs = plan.specs(moments, histograms)
+def test_candidates_of_auto(d, kinds):
+    points, labels = np.random.default_rng(0).normal(size=(60, d)), np.arange(60) % 2
+    points[:, 0] += 3 * labels
+    columns = ColumnHistograms.from_data(points, labels, 2)
+    relevance, (center, deviation) = columns.relevance(), columns.center_and_deviation()
+    specs = HashPlan(d, 2, scaling="auto").specs(columns)
     found = [
         f"{s.coding} {s.n_codes}" if s.coding else "waves" if s.n_waves else ("ones", "signed")[s.signed] for s in specs
     ]
     assert found == kinds
     assert len(set(specs)) == len(specs)
+    weights = np.array(relevance) + 0.02
     for spec in specs:
-        assert spec.center == moments.center_and_scale("center")[0]
         if spec.coding:
-            assert spec.signed
-            np.testing.assert_array_equal(spec.edges, histograms.edges())
+            assert (spec.signed, spec.center) == (True, None)
+            np.testing.assert_array_equal(spec.edges, columns.edges())
+            continue
+        assert spec.center == tuple(center)
+        if spec.signed:
+            wanted = weights if d > 128 and spec is specs[-1] else weights / deviation
+            np.testing.assert_allclose(spec.scale, wanted, rtol=1e-12)
+        if spec.n_waves:
+            assert spec.wave_frequency == pytest.approx(1 / (2.2 * np.sqrt(2 * (weights**2).sum())))
+    if d <= 1024:
+        by_relevance = tuple(max(1, round(255 * value**0.5)) for value in relevance)
+        assert [spec.row_weights for spec in specs[:3]] == [by_relevance, by_relevance, None]
 
 
-def test_the_scaling_ranks_is_the_first_candidate_of_auto():
-    plan = HashPlan(4, 3, scaling="ranks")
-    assert (plan.needs_sums, plan.needs_histograms, plan.needs_classes) == (True, True, False)
-    (spec,) = plan.specs(MOMENTS, HISTOGRAMS)
-    assert (spec.coding, spec.n_codes, spec.row_nnz) == ("bumps", 5, 6)
-    relevance = HISTOGRAMS.relevance()
-    assert spec.row_weights == tuple(max(1, round(255 * value**0.5)) for value in relevance)
-    assert spec == HashPlan(4, 3, scaling="auto", effort="quick").specs(MOMENTS, HISTOGRAMS)[0]
-    first = HashPlan(4, 3, scaling="auto").specs(MOMENTS, HISTOGRAMS)[0]
-    assert first.difference(spec) == ["hash_dim", "hash_nnz"]
-    assert replace(plan, hash_dim=first.hash_dim, hash_nnz=first.hash_nnz).specs(MOMENTS, HISTOGRAMS) == (first,)
-    with pytest.raises(SpecError) as raised:
-        plan.specs(MOMENTS)
-    assert raised.value.field == "histograms"
+def test_rows_of_one_sign_if_they_are_asked_for():
+    for signed in (True, False):
+        specs = HashPlan(4, 3, scaling="auto", signed=signed).specs(COLUMNS)
+        assert {spec.signed for spec in specs} == {signed}
 
 
-def test_histograms_of_no_samples_leave_the_other_candidates():
-    plan = HashPlan(4, 3, scaling="auto")
-    specs = plan.specs(MOMENTS, ColumnHistograms.zeros(4, 3))
-    assert [(spec.coding, spec.n_waves > 0) for spec in specs] == [("", True), ("", False), ("", False)]
-    with pytest.raises(DataError) as raised:
-        replace(plan, scaling="ranks").specs(MOMENTS, ColumnHistograms.zeros(4, 3))
-    assert raised.value.field == "histograms"
+@pytest.mark.parametrize("size", [1e-300, 1e-100, 1.0, 1e100, 1e300])
+def test_columns_of_any_size_make_hashes_of_moderate_numbers(size):
+    """The same candidates, of numbers that fit float32."""
+    columns = ColumnHistograms.from_data(X * 2.0 ** round(math.log2(size)), Y, 3)
+    specs = HashPlan(4, 3, 150, "auto", hash_dim=256).specs(columns)
+    expected = HashPlan(4, 3, 150, "auto", hash_dim=256).specs(COLUMNS)
+    for one, other in zip(specs, expected, strict=True):
+        some = X[::10]
+        np.testing.assert_array_equal(
+            FlyHash(one).active(some * 2.0 ** round(math.log2(size))), FlyHash(other).active(some)
+        )
+
+
+def test_histograms_of_no_samples_are_refused():
+    with raises(DataError, field="histograms"):
+        HashPlan(4, 3, scaling="auto").specs(ColumnHistograms.zeros(4, 3))
 
 
 def test_weights_of_rows():
@@ -124,7 +105,7 @@ def test_weights_of_rows():
         ("quick", 10**6, 10, 2**14, 64),
         ("default", 4095, 8, 2**15, 128),
         ("default", 4095, 9, 2**14, 64),
-        ("default", None, 3, 2**15, 128),  # as many as the moments are of
+        ("default", None, 3, 2**15, 128),  # as many as the histograms are of
         ("default", None, 10, 2**14, 64),
         ("default", 4096, 8, 2**16, 64),
         ("default", 4096, 10, 2**16, 64),
@@ -141,45 +122,42 @@ def test_weights_of_rows():
     ],
 )
 def test_sizes_of_efforts(effort, n, n_classes, hash_dim, hash_nnz):
-    """All candidates of "auto" have them, where none are given; another scaling has those of `HashSpec.suggest`."""
+    """All candidates of "auto" have them, where none are given; else they are those of `HashSpec.suggest`."""
     plan = HashPlan(4, n_classes, n, "auto", effort=effort)
-    specs = plan.specs(MOMENTS, HISTOGRAMS)
+    specs = plan.specs(COLUMNS)
     assert len(specs) == 6
     assert {(spec.hash_dim, spec.hash_nnz) for spec in specs} == {(hash_dim, hash_nnz)}
     shape = (4, 150 if n is None else n, n_classes)
-    for given in ({"hash_dim": 512}, {"hash_nnz": 16}, {"hash_dim": 512, "hash_nnz": 16}, {"scaling": "ranks"}):
-        suggested = HashSpec.suggest(*shape, **{name: size for name, size in given.items() if name != "scaling"})
-        specs = replace(plan, **given).specs(MOMENTS, HISTOGRAMS)
+    for given in ({"hash_dim": 512}, {"hash_nnz": 16}, {"hash_dim": 512, "hash_nnz": 16}):
+        suggested = HashSpec.suggest(*shape, **given)
+        specs = replace(plan, **given).specs(COLUMNS)
         sizes = {(suggested.hash_dim, suggested.hash_nnz)}
         assert {(spec.hash_dim, spec.hash_nnz) for spec in specs} == sizes
 
 
-def test_the_number_of_samples_is_that_of_the_moments_where_it_is_not_given():
+def test_the_number_of_samples_is_that_of_the_histograms_where_it_is_not_given():
     rng = np.random.default_rng(0)
     for n, sizes in ((4095, (2**15, 128)), (4096, (2**16, 64))):
         points, labels = rng.normal(size=(n, 3)), np.arange(n) % 2
-        moments = ColumnMoments.from_data(points, labels, 2)
-        histograms = ColumnHistograms.from_data(points, labels, 2, moments.center_and_scale("center")[0])
-        specs = HashPlan(3, 2, scaling="auto").specs(moments, histograms)
-        assert specs == HashPlan(3, 2, n, "auto").specs(moments, histograms)
+        columns = ColumnHistograms.from_data(points, labels, 2)
+        specs = HashPlan(3, 2, scaling="auto").specs(columns)
+        assert specs == HashPlan(3, 2, n, "auto").specs(columns)
         assert (specs[0].hash_dim, specs[0].hash_nnz) == sizes
 
 
 def test_samples_that_are_all_alike_have_no_waves():
-    points, labels = np.ones((5, 2)), np.array([0, 1, 0, 1, 0])
-    moments = ColumnMoments.from_data(points, labels, 2)
-    histograms = ColumnHistograms.from_data(points, labels, 2, moments.center_and_scale("center")[0])
-    assert all(spec.n_waves == 0 for spec in HashPlan(2, 2, scaling="auto").specs(moments, histograms))
+    columns = ColumnHistograms.from_data(np.ones((5, 2)), np.array([0, 1, 0, 1, 0]), 2)
+    assert all(spec.n_waves == 0 for spec in HashPlan(2, 2, scaling="auto").specs(columns))
 
 
 def test_bad_plans_are_refused():
-    for scaling, got in (("best", "best"), ((None,), "1 entries")):
+    for scaling, got in (("standard", "standard"), ((None,), "1 entries")):
         with pytest.raises(SpecError) as raised:
             HashPlan(4, 3, scaling=scaling)
         assert (raised.value.field, raised.value.got) == ("scaling", got)
     with pytest.raises(SpecError) as raised:
         HashPlan(4, 3, scaling="auto").specs()
-    assert raised.value.field == "moments"
+    assert raised.value.field == "columns"
     for change in ({"effort": "much"}, {"max_members": 0}):
         with pytest.raises(SpecError) as raised:
             HashPlan(4, 3, **change)
@@ -191,16 +169,18 @@ def test_bad_plans_are_refused():
     [(4, [20, 64, 20, 64, 4, 4]), (5, [20, 64, 20, 64]), (11, [64, 20, 64]), (21, [64, 64]), (33, [64]), (64, [64])],
 )
 def test_auto_has_the_candidates_that_can_have_so_many_entries_in_a_row(row_nnz, n_inputs):
-    specs = HashPlan(4, 3, scaling="auto", row_nnz=row_nnz).specs(MOMENTS, HISTOGRAMS)
+    specs = HashPlan(4, 3, scaling="auto", row_nnz=row_nnz).specs(COLUMNS)
     assert [(spec.n_inputs, spec.row_nnz) for spec in specs] == [(n, row_nnz) for n in n_inputs]
 
 
 @pytest.mark.parametrize("row_nnz", [0, 65, "many"])
 def test_a_row_that_no_candidate_has_room_for_is_refused(row_nnz):
     with raises(SpecError, field="row_nnz", got=row_nnz):
-        HashPlan(4, 3, scaling="auto", row_nnz=row_nnz).specs(MOMENTS, HISTOGRAMS)
-    with raises(SpecError, field="row_nnz", got=5):
-        HashPlan(4, 3, scaling="auto", row_nnz=5, waves=False, signed=True).specs(MOMENTS)
+        HashPlan(4, 3, scaling="auto", row_nnz=row_nnz).specs(COLUMNS)
+    with raises(SpecError, field="row_nnz", got=1040):
+        HashPlan(129, 3, scaling="auto", row_nnz=1040).specs(
+            ColumnHistograms.from_data(np.zeros((3, 129)), np.arange(3), 3)
+        )
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,6 @@ from flwr_flynn.errors import ConfigError, CountsError, DataError, SpecError
 from flwr_flynn.model import prediction
 from flwr_flynn.model.candidates import HashPlan, decay_grid, suggest_decay
 from flwr_flynn.model.column_histograms import ColumnHistograms
-from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.leave_one_out import TEMPERATURES
 from flwr_flynn.model.model import Model, ModelMember, ScoringRule
 from flwr_flynn.model.scoring import RULES
@@ -286,7 +285,7 @@ def test_columns_have_names(tmp_path):
 def test_it_works_in_scikit_learns_machinery():
     search = GridSearchCV(
         make_pipeline(MinMaxScaler(), FlyNNClassifier(hash_dim=2048)),
-        {"flynnclassifier__scaling": ["center", "standard"], "flynnclassifier__rule": ["balanced", "bayes"]},
+        {"flynnclassifier__scaling": [None, "auto"], "flynnclassifier__rule": ["balanced", "bayes"]},
         cv=3,
         scoring="balanced_accuracy",
     ).fit(X, Y)
@@ -322,7 +321,7 @@ def test_unfitted():
 
 
 def test_a_spec_fixes_the_hash():
-    model = FlyNNClassifier(SPEC, seed=99, signed=False, scaling="center", hash_dim=200).fit(X, Y)
+    model = FlyNNClassifier(SPEC, seed=99, signed=False, scaling=None, hash_dim=200).fit(X, Y)
     assert model.spec_ == SPEC
     assert model.hash_.fingerprint == model.counts_.spec_fingerprint
     with raises(SpecError, field="hash_nnz", got=11):
@@ -332,9 +331,8 @@ def test_a_spec_fixes_the_hash():
 
 
 def test_sizes_left_out_are_suggested():
-    model = FlyNNClassifier(seed=7, scaling="weighted", waves=False).fit(X, Y)
-    suggested = HashSpec.suggest(5, len(X), 3, seed=7, signed=True, center=model.spec_.center, scale=model.spec_.scale)
-    assert model.spec_ == suggested
+    suggested = HashSpec.suggest(5, len(X), 3, seed=7, signed=True, center=(0.0,) * 5)
+    assert FlyNNClassifier(seed=7, scaling=([0.0] * 5, None)).fit(X, Y).spec_ == suggested
     for sizes in (
         {"hash_dim": 8},
         {"hash_dim": 10**5},
@@ -348,7 +346,7 @@ def test_sizes_left_out_are_suggested():
     for member in FlyNNClassifier(hash_dim=10**5).fit(X, Y).model_.members:
         assert member.spec.hash_nnz > suggested.hash_nnz
     with raises(SpecError, field="row_nnz", got=6):
-        FlyNNClassifier(row_nnz=6, scaling="weighted", waves=False).fit(X, Y)
+        FlyNNClassifier(row_nnz=6, scaling=None).fit(X, Y)
     with raises(SpecError, field="row_nnz", got=99):  # for no candidate
         FlyNNClassifier(row_nnz=99).fit(X, Y)
 
@@ -383,24 +381,11 @@ def test_parameters_are_checked(parameters):
 
 
 def test_scaling():
-    spec = FlyNNClassifier(scaling="standard").fit(X, Y).spec_
-    assert_allclose(spec.center, X.mean(axis=0), rtol=1e-9, atol=1e-12)
-    assert_allclose(spec.scale, 1 / X.std(axis=0), rtol=1e-9)
-    centred = FlyNNClassifier(scaling="center").fit(X, Y).spec_
-    assert (centred.center, centred.scale) == (spec.center, None)
     raw = FlyNNClassifier(scaling=None).fit(X, Y).spec_
-    assert not raw.signed
-    raw = FlyNNClassifier(scaling=None, signed=True).fit(X, Y).spec_
-    assert raw.difference(spec) == ["row_nnz", "center", "scale", "n_waves", "wave_frequency"]
-    given_one = FlyNNClassifier(scaling=(np.zeros(5), None)).fit(X, Y).spec_
-    assert (given_one.center, given_one.scale) == ((0.0,) * 5, None)
-    flat = FlyNNClassifier(scaling="standard", waves=False).fit(X, Y).spec_
-    assert flat.n_waves == 0
-    assert FlyNNClassifier(scaling=(spec.center, spec.scale)).fit(X, Y).spec_ == flat
-    weighted = FlyNNClassifier(scaling="weighted").fit(X, Y).spec_
-    weights = np.array(weighted.scale) / np.array(spec.scale)
-    assert weights.max() == pytest.approx(1.05)
-    assert weights.min() >= 0.05
+    assert (raw.center, raw.scale, raw.signed) == (None, None, False)
+    assert FlyNNClassifier(scaling=None, signed=True).fit(X, Y).spec_.difference(raw) == ["signed"]
+    centred = FlyNNClassifier(scaling=(np.zeros(5), None)).fit(X, Y).spec_
+    assert (centred.center, centred.scale, centred.signed) == ((0.0,) * 5, None, True)
 
 
 @LEFT_OUT
@@ -408,9 +393,7 @@ def test_auto_takes_the_best_of_its_candidates_by_leave_one_out(step):
     points, labels = X[::step], Y[::step]
     model = FlyNNClassifier(max_members=1).fit(points, labels)
     plan = HashPlan(5, 3, len(points), "auto")
-    moments = ColumnMoments.from_data(points, CODES[::step], 3)
-    center, _ = moments.center_and_scale("center")
-    specs = plan.specs(moments, ColumnHistograms.from_data(points, CODES[::step], 3, center))
+    specs = plan.specs(ColumnHistograms.from_data(points, CODES[::step], 3))
     assert len(set(specs)) == 6
     recalls = []
     for spec in specs:
@@ -426,14 +409,6 @@ def test_auto_takes_the_best_of_its_candidates_by_leave_one_out(step):
     heavy = weights >= 1 / 16
     assert [member.spec for member in members] == [specs[i] for i in order[heavy]]
     assert_allclose([member.weight for member in members], weights[heavy] / weights[heavy].sum())
-
-
-def test_waves_are_for_scalings_by_name():
-    with raises(DataError, field="waves"):
-        FlyNNClassifier(scaling=None, waves=True).fit(X, Y)
-    assert FlyNNClassifier(waves=True).fit(X, Y).spec_.n_waves
-    for member in FlyNNClassifier(waves=False, max_members=9).fit(X, Y).model_.members:
-        assert not member.spec.n_waves
 
 
 def test_many_columns_are_left_as_they_are():
@@ -466,12 +441,8 @@ def test_columns_of_noise_do_not_make_it_sure():
 
 @pytest.mark.parametrize("factor", [1e39, 1e-46, 1e200, 1e-200])
 def test_units_do_not_matter(factor):
-    for parameters in ({"scaling": "weighted"}, {"scaling": "ranks"}, {}):
-        expected = FlyNNClassifier(**parameters).fit(X, Y)
-        model = FlyNNClassifier(**parameters).fit(X * factor, Y)
-        for a, b in zip(model.model_.members, expected.model_.members, strict=False):
-            assert parameters == {} or (a.spec.n_waves, a.spec.coding) == (b.spec.n_waves, b.spec.coding)
-        assert (model.predict(X * factor) == expected.predict(X)).mean() > 0.95
+    expected, model = FlyNNClassifier().fit(X, Y), FlyNNClassifier().fit(X * factor, Y)
+    assert (model.predict(X * factor) == expected.predict(X)).mean() > 0.95
 
 
 def test_merging_nothing_changes_nothing():

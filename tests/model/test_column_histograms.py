@@ -1,7 +1,8 @@
-"""Histograms of columns: exact sums over parties, and the edges and weights that follow from them."""
+"""Histograms of columns: exact sums over parties, and what a hash learns from them, against sorted values."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import numpy as np
@@ -14,10 +15,10 @@ from numpy.testing import assert_array_equal
 from scipy.stats import chi2_contingency
 
 from flwr_flynn.errors import DataError
+from flwr_flynn.federated.phases.secure_columns import MOST_BINS, SPLITS
 from flwr_flynn.hashing.rank_codes import KEY_BITS, keys_of, values_of
-from flwr_flynn.model import column_histograms
+from flwr_flynn.model import column_cells
 from flwr_flynn.model.column_histograms import ColumnHistograms
-from flwr_flynn.model.column_moments import ColumnMoments
 from tests import oracle
 from tests.raising import raises
 
@@ -51,16 +52,14 @@ KINDS = {
     "CSR of uint8": lambda X: sp.csr_array(as_pixels(X)),
     "CSR of float32": lambda X: sp.csr_matrix(as_float32(X)),
 }
-CENTERS = st.sampled_from([None, 0.0, 0.5, -2.5, 100.0, 1e12])
 
 
-def counted(X, y, center=None):
+def counted(X, y):
     """Counter of (class, column, key), one value at a time."""
-    center = [0.0] * X.shape[1] if center is None else center
     cells = Counter()
     for sample, label in zip(X.tolist(), y.tolist(), strict=True):
         for column, value in enumerate(sample):
-            cells[label, column, oracle.key(value - center[column])] += 1
+            cells[label, column, oracle.key(value)] += 1
     return cells
 
 
@@ -72,15 +71,16 @@ def as_counter(histograms):
     return Counter(dict(zip(parts, histograms.counts.tolist(), strict=True)))
 
 
-@given(labelled(), st.booleans())
-def test_cells_agree_with_the_oracle(case, centred):
-    X, y = case
-    center = [0.5] * X.shape[1] if centred else None
-    histograms = ColumnHistograms.from_data(X, y, L, center)
-    assert as_counter(histograms) == counted(X, y, center)
+@given(labelled(), st.sampled_from(sorted(KINDS)))
+def test_cells_agree_with_the_oracle(case, kind):
+    X, y = KINDS[kind](case[0]), case[1]
+    histograms = ColumnHistograms.from_data(X, y, L)
+    assert as_counter(histograms) == counted(dense(X).astype(float), y)
     assert histograms.n_per_class.tolist() == np.bincount(y, minlength=L).tolist()
-    assert histograms.n_examples == len(X)
-    assert ColumnHistograms.from_data(sp.csr_array(X), y, L, center) == histograms
+    assert histograms.n_examples == len(y)
+    for label in range(L):
+        alone = histograms.of_classes(np.array([label]))
+        assert alone == ColumnHistograms.from_data(X[y == label], 0 * y[y == label], 1)
 
 
 @given(labelled(), st.data())
@@ -97,9 +97,6 @@ def test_any_split_in_any_order_adds_up_to_the_pool(case, data):
     rest = ColumnHistograms.from_data(X[party != 0], y[party != 0], L)
     assert pooled - first == rest
     assert pooled - pooled == ColumnHistograms.zeros(X.shape[1], L)
-    if len(X):
-        assert_array_equal(total.edges(), pooled.edges())
-        assert total.relevance() == pooled.relevance()
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
@@ -108,7 +105,7 @@ def test_batches_do_not_show(kind, monkeypatch):
     X, y = KINDS[kind](10 * rng.normal(size=(100, 30)).round(1)), rng.integers(0, L, 100)
     expected = ColumnHistograms.from_data(X, y, L), ColumnHistograms.from_data(X, y, L, min_examples=9)
     for size in (20, 300, 1000):
-        monkeypatch.setattr(column_histograms, "_BATCH", size)
+        monkeypatch.setattr(column_cells, "_BATCH", size)
         assert (ColumnHistograms.from_data(X, y, L), ColumnHistograms.from_data(X, y, L, min_examples=9)) == expected
 
 
@@ -116,7 +113,7 @@ def test_a_cell_is_merged_only_so_often_as_batches_can_be_halved(monkeypatch):
     """One batch after the other would take 64 / 2 merges of every cell on average."""
     merged = []
     combine = ColumnHistograms._combine
-    monkeypatch.setattr(column_histograms, "_BATCH", 10)
+    monkeypatch.setattr(column_cells, "_BATCH", 10)
     monkeypatch.setattr(
         ColumnHistograms,
         "_combine",
@@ -142,9 +139,8 @@ def test_only_samples_of_the_sum_can_be_taken_out():
 # ---- a floor
 
 
-def grouped(X, y, least, center=None):
+def grouped(X, y, least):
     """Counter of (class, column, key) of the groups of ranks, one value at a time."""
-    center = [0.0] * X.shape[1] if center is None else center
     least = 4 if least in (2, 3) else least
     cells = Counter()
     for label in range(L):
@@ -159,7 +155,7 @@ def grouped(X, y, least, center=None):
                 if n >= least:
                     ranks.append((least * len(ranks), n - least * len(ranks)))
             for rank, count in ranks:
-                cells[label, column, oracle.key(values[rank] - center[column])] += count
+                cells[label, column, oracle.key(values[rank])] += count
     return cells
 
 
@@ -167,22 +163,20 @@ def dense(X):
     return X.toarray() if sp.issparse(X) else np.asarray(X)
 
 
-@given(labelled(), st.integers(2, 9), st.sampled_from(sorted(KINDS)), CENTERS)
-def test_groups_of_ranks_agree_with_the_oracle(case, least, kind, middle):
+@given(labelled(), st.integers(2, 9), st.sampled_from(sorted(KINDS)))
+def test_groups_of_ranks_agree_with_the_oracle(case, least, kind):
     X, y = KINDS[kind](case[0]), case[1]
-    center = None if middle is None else [middle] * X.shape[1]
-    found = ColumnHistograms.from_data(X, y, L, center, least)
-    assert as_counter(found) == grouped(dense(X), y, least, center)
+    found = ColumnHistograms.from_data(X, y, L, least)
+    assert as_counter(found) == grouped(dense(X), y, least)
     sizes = np.bincount(y, minlength=L)
     assert found.n_per_class.tolist() == np.where(sizes >= max(least, 4), sizes, 0).tolist()
 
 
-@given(labelled(), st.integers(2, 9), st.sampled_from(sorted(KINDS)), CENTERS)
-def test_a_value_is_told_only_with_the_least_of_samples_on_either_side(case, least, kind, middle):
+@given(labelled(), st.integers(2, 9), st.sampled_from(sorted(KINDS)))
+def test_a_value_is_told_only_with_the_least_of_samples_on_either_side(case, least, kind):
     """Or it is the median of the class: of fewer than twice as many samples no value has so many on both sides."""
     X, y = KINDS[kind](case[0]), case[1]
-    center = [middle or 0.0] * X.shape[1]
-    found = ColumnHistograms.from_data(X, y, L, center, least)
+    found = ColumnHistograms.from_data(X, y, L, least)
     assert (found.counts >= least).all()
     sizes = np.zeros((L, X.shape[1]), np.int64)
     for (label, column, key), count in as_counter(found).items():
@@ -192,95 +186,138 @@ def test_a_value_is_told_only_with_the_least_of_samples_on_either_side(case, lea
         assert any(
             sum(other <= value for other in values) >= wanted <= sum(other >= value for other in values)
             for value in values
-            if oracle.key(value - center[column]) == key
+            if oracle.key(value) == key
         )
     assert (sizes == found.n_per_class[:, None]).all()
 
 
-def told(found, middle):
-    """Integers, up to 1000, behind the cells, and the samples in each."""
-    values = np.ceil(values_of(found.cells & (2**KEY_BITS - 1))) + middle
-    return list(zip(values.astype(int).tolist(), found.counts.tolist(), strict=True))
+def told(found):
+    """Integers behind the cells, and the samples in each: a bin of a negative one begins just below it."""
+    values = np.ceil(values_of(found.cells & (2**KEY_BITS - 1)))
+    return list(zip(values.tolist(), found.counts.tolist(), strict=True))
 
 
 @given(st.integers(3, 200), st.integers(2, 40), st.integers(-500, 500), st.integers(0, 2**32 - 1))
-def test_no_centre_leads_to_other_groups(n, least, middle, seed):
-    X = np.random.default_rng(seed).permutation(500)[:n, None].astype(float)
-    y = np.zeros(n, np.int64)
-    found = [told(ColumnHistograms.from_data(X, y, 1, [each], least), each) for each in (0, middle, 7)]
-    assert found[0] == found[1] == found[2]
-    assert len(found[0]) == n // max(least, 4)
+def test_the_groups_do_not_depend_on_the_values(n, least, offset, seed):
+    X, y = np.random.default_rng(seed).permutation(500)[:n, None].astype(float), np.zeros(n, np.int64)
+    found, moved, tailed = (told(ColumnHistograms.from_data(each, y, 1, least)) for each in (X, X + offset, X**2))
+    assert moved == [(value + offset, count) for value, count in found]
+    assert [count for _, count in tailed] == [count for _, count in found]
+    assert len(found) == n // max(least, 4)
     if n >= max(least, 4):
-        assert {X.min(), X.max()}.isdisjoint(value for value, _ in found[0])
+        assert {X.min(), X.max()}.isdisjoint(value for value, _ in found)
 
 
 def test_neither_end_of_a_column_is_told():
     """The case of issue 27: 100 values and a floor of 5, so that the grouping ends exactly at the top."""
     X, y = np.arange(20.0, 120)[:, None], np.zeros(100, int)
-    found = told(ColumnHistograms.from_data(X, y, 1, min_examples=5), 0)
+    found = told(ColumnHistograms.from_data(X, y, 1, min_examples=5))
     assert found == [(value, 5) for value in (*range(24, 115, 5), 115)]
 
 
 def test_an_end_that_enough_samples_share_is_told():
     X, y = np.repeat([1.0, 2.0, 3.0], [6, 9, 5])[:, None], np.zeros(20, int)
-    assert told(ColumnHistograms.from_data(X, y, 1, min_examples=5), 0) == [(1, 5), (2, 10), (3, 5)]
-    assert told(ColumnHistograms.from_data(X[1:], y[1:], 1, min_examples=5), 0) == [(1, 5), (2, 14)]
+    assert told(ColumnHistograms.from_data(X, y, 1, min_examples=5)) == [(1, 5), (2, 10), (3, 5)]
+    assert told(ColumnHistograms.from_data(X[1:], y[1:], 1, min_examples=5)) == [(1, 5), (2, 14)]
 
 
 @pytest.mark.parametrize("floor", [2, 3])
 def test_floors_of_two_and_three_are_one_of_four(floor):
-    """With sum and sum of squares the median of three samples would determine them all."""
     X, y = np.arange(14.0)[:, None], np.repeat([0, 1, 2], [2, 3, 9])
     found = ColumnHistograms.from_data(X, y, L, min_examples=floor)
     assert found == ColumnHistograms.from_data(X, y, L, min_examples=4)
     assert found.n_per_class.tolist() == [0, 0, 9]
-    assert told(found, 0) == [(8, 4), (9, 5)]
-    assert ColumnMoments.from_data(X, y, L, floor).n_per_class.tolist() == [0, 0, 9]
+    assert told(found) == [(8, 4), (9, 5)]
 
 
-def test_a_centre_is_refused_by_the_values_that_are_told_alone():
-    """Otherwise a refusal would tell whether the largest value is beyond a bound of the server's choice."""
-    X, y = np.append(np.arange(19.0), 1.2e308)[:, None], np.zeros(20, np.int64)
-    found = ColumnHistograms.from_data(X, y, 1, [-1.7e308], 5)
-    assert found.counts.tolist() == [20]
-    with raises(DataError, field="X"):
-        ColumnHistograms.from_data(X, y, 1, [-1.7e308])
-    with raises(DataError, field="X"):
-        ColumnHistograms.from_data(np.full((20, 1), 1.2e308), y, 1, [-1.7e308], 5)
-    for wrong in (np.nan, np.inf, -np.inf):
+@pytest.mark.parametrize("least", [1, 5])
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_not_finite_are_refused(wrong, least):
+    X = np.append(np.arange(19.0), wrong)[:, None]
+    for each in (X, sp.csr_array(X)):
         with raises(DataError, field="X"):
-            ColumnHistograms.from_data(np.append(X[:19], [[wrong]], axis=0), y, 1, None, 5)
+            ColumnHistograms.from_data(each, np.zeros(20, np.int64), 1, least)
 
 
-@given(labelled(least=1), st.integers(1, 9))
-def test_edges_are_those_of_the_sorted_values(case, n_edges):
+# ---- what follows
+
+
+@given(labelled(least=1))
+def test_quantiles_are_those_of_the_sorted_values(case):
     X, y = case
-    edges = ColumnHistograms.from_data(X, y, L).edges(n_edges)
+    columns = ColumnHistograms.from_data(X, y, L)
     n = len(X)
     for column in range(X.shape[1]):
         values = np.sort(X[:, column])
-        wanted = values[[int((k + 0.5) / n_edges * n + 1e-9) for k in range(n_edges)]]
-        assert_array_equal(edges[column], values_of(keys_of(wanted)))
-        assert (np.diff(edges[column]) >= 0).all()
-        assert (edges[column] <= wanted).all()
+        wanted = values[[0, *(int((k + 0.5) / 32 * n + 1e-9) for k in range(32)), n - 1]]
+        assert_array_equal(columns.quantiles[column], values_of(keys_of(wanted)))
+        assert (columns.quantiles[column] <= wanted).all()
+        assert_array_equal(columns.edges()[column], columns.quantiles[column, 1:-1])
 
 
-@given(labelled(least=1), st.integers(1, 4), st.sampled_from([(2**22,), (128, 32, 32, 32), (16, 64, 64, 64)]))
+@given(labelled(least=1))
+def test_centre_and_deviation_are_those_of_the_edges(case):
+    X, y = case
+    columns = ColumnHistograms.from_data(X, y, L)
+    keys = keys_of(columns.quantiles)
+    for quantiles, key, center, deviation in zip(columns.quantiles, keys, *columns.center_and_deviation(), strict=True):
+        values = quantiles if len(set(quantiles[1:-1])) == 1 else quantiles[1:-1]
+        with np.errstate(all="ignore"):
+            largest = np.abs(values).max() or 1.0
+            assert center / largest == pytest.approx((values / largest).mean(), abs=1e-12)
+            if key[-1] - key[0] > 1:
+                assert deviation / largest == pytest.approx((values / largest).std(), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("values", "center", "deviation"),
+    [
+        ([5.0] * 40, 5.0, 0.0),  # constant
+        ([0.1 + 0.2, 0.3] * 20, 0.3, 0.0),  # but for rounding
+        ([1.7e9 + 10, 1.7e9 + 20] * 20, 1.7e9, 1700),  # in one bin, wider than 1
+        ([0.0] * 999 + [1.0], 1 / 34, math.sqrt(33) / 34),  # rare: the highest value joins the edges
+        ([0.0] * 999 + [1e200], 1e200 / 34, 1e200 * math.sqrt(33) / 34),
+        ([-(2.0**1023), 2.0**1023] * 32, 0.0, 2.0**1023),
+        ([*range(32)] * 10 + [1e300, -1e300], 15.5, math.sqrt((32**2 - 1) / 12)),  # a few large values do not matter
+    ],
+    ids=["constant", "rounding", "one bin", "rare", "rare and large", "largest", "tails"],
+)
+def test_centre_and_deviation_of_odd_columns(values, center, deviation):
+    values = np.array(values, float)[:, None]
+    (found,), (spread,) = ColumnHistograms.from_data(values, np.zeros(len(values), int), 1).center_and_deviation()
+    assert found == pytest.approx(center, rel=0.05, abs=1e-5 * deviation)
+    assert spread == pytest.approx(deviation, rel=0.1)
+
+
+def test_offsets_do_no_harm():
+    """Of a spread that is a 10000th of the offset there are a hundred bins, and of one of a millionth one."""
+    X = np.random.default_rng(0).normal(size=(3000, 1))
+    for offset, least in ((0, 32), (1e4, 32), (-1e4, 32), (1e6, 2)):
+        columns = ColumnHistograms.from_data(X + offset, np.zeros(3000, int), 1)
+        assert len(set(columns.edges()[0])) >= least
+        (center,), (deviation,) = columns.center_and_deviation()
+        assert center == pytest.approx(offset, abs=1)
+        assert deviation == pytest.approx(0.97, abs=0.05 if least == 32 else 0.5)
+
+
+@given(labelled(least=1), st.integers(1, 4), st.sampled_from([SPLITS, (64, 64, 64, 64, 256)]))
 def test_quantiles_are_found_by_splitting_bins(case, least, splits):
     X, y = case
     full = ColumnHistograms.from_data(X, y, 3, min_examples=least)
     d = X.shape[1]
-    if not full.n_examples or splits[0] * d > 2**23:
+    if not full.n_examples:
         return
     cuts = ((np.arange(d)[:, None] << KEY_BITS) + (np.arange(splits[0]) << KEY_BITS) // splits[0]).ravel()
     for parts in (*splits[1:], 1):
         assert set(np.arange(d) << KEY_BITS) <= set(cuts)
         cuts = ColumnHistograms.of_table(d, cuts, full.table(cuts, by_class=False)).finer(cuts, parts)
-    assert len(cuts) <= 80 * d
+        assert len(cuts) <= MOST_BINS * d
+    assert len(cuts) <= 70 * d
     table = full.table(cuts, by_class=True)
     found = ColumnHistograms.of_table(d, cuts, table)
     assert_array_equal(found.table(cuts, by_class=True), table)
-    assert_array_equal(found.edges(), full.edges())
+    assert_array_equal(found.quantiles, full.quantiles)
+    assert found.center_and_deviation() == full.center_and_deviation()
     assert found.relevance() == full.relevance()
     assert_array_equal(found.n_per_class, full.n_per_class)
 
@@ -303,13 +340,10 @@ def test_a_table_of_no_samples_is_refused():
             ColumnHistograms.of_table(2, cuts, table)
 
 
-def test_edges_of_categories_and_of_nothing():
-    X = np.repeat([[0.0], [1.0], [2.0]], [10, 5, 1], axis=0)
-    edges = ColumnHistograms.from_data(X, np.zeros(16, np.int64), 1).edges(16)
-    assert edges.tolist() == [[0.0] * 10 + [1.0] * 5 + [2.0]]
-    assert ColumnHistograms.from_data(X * 0 + 3, np.zeros(16, np.int64), 1).edges(4).tolist() == [[3.0] * 4]
-    with raises(DataError, field="histograms", got=0):
-        ColumnHistograms.zeros(2, 2).edges()
+def test_nothing_follows_from_no_samples():
+    for what in ("edges", "center_and_deviation"):
+        with raises(DataError, field="histograms", got=0):
+            getattr(ColumnHistograms.zeros(2, 2), what)()
 
 
 def chi_squared(x, y, borders):
@@ -335,8 +369,8 @@ def test_relevance_is_chi_squared_where_classes_are_of_one_size(seed):
     histograms = ColumnHistograms.from_data(X, y, L)
     values = []
     t = 0.35 * d.bit_length()
-    for column, quantiles in enumerate(histograms.edges(16)):
-        value, dof = chi_squared(values_of(keys_of(X[:, column])), y, quantiles[[1, 3, 5, 7, 9, 11, 13]])
+    for column, quantiles in enumerate(histograms.edges()):
+        value, dof = chi_squared(values_of(keys_of(X[:, column])), y, quantiles[[3, 7, 11, 15, 19, 23, 27]])
         by_chance = (dof + 2 * np.sqrt(dof * t) + 2 * t) / n
         values.append(value - dof / n if value > by_chance else 0.0)
     np.testing.assert_allclose(histograms.relevance(), np.array(values) / max(values), rtol=1e-9)
@@ -369,7 +403,7 @@ def test_histograms_of_no_samples_are_refused():
     fields = {name: getattr(good, name) for name in ("n_features", "n_per_class", "cells", "counts")}
     bad = [
         {"n_features": 0},
-        {"n_features": 2**40},
+        {"n_features": 2**30},
         {"n_features": 3},
         {"n_per_class": np.array([1, 2])},
         {"n_per_class": np.array([-1, 1])},
@@ -377,7 +411,7 @@ def test_histograms_of_no_samples_are_refused():
         {"cells": good.cells[::-1].copy()},
         {"cells": np.repeat(good.cells[:2], 2)},
         {"cells": good.cells[:3]},
-        {"cells": good.cells - 2**50},
+        {"cells": good.cells - 2**60},
         {"cells": good.cells + (2 << KEY_BITS)},
         {"counts": np.array([1, 1, 1, 0])},
         {"counts": np.array([1, 1, 2, 1])},
@@ -389,9 +423,5 @@ def test_histograms_of_no_samples_are_refused():
             ColumnHistograms(**(fields | change))
     assert good != 1
     assert repr(good) == "<ColumnHistograms of 2 samples, 2 classes, 2 columns>"
-    with raises(DataError, field="X"):
-        ColumnHistograms.from_data(np.array([[np.nan]]), np.array([0]), 1)
-    with raises(DataError, field="X"):  # and no warning of NumPy
-        ColumnHistograms.from_data(np.array([[1.7e308]]), np.array([0]), 1, [-1.7e308])
     with pytest.raises(ValueError, match="read-only"):
         good.counts[0] = 5

@@ -22,7 +22,6 @@ from flwr_flynn.errors import CountsError, DataError, SpecError
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.model.candidates import candidate_scorings, suggest_decay
 from flwr_flynn.model.column_histograms import ColumnHistograms
-from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.leave_one_out import leave_one_out_tables
 from flwr_flynn.model.model import Model, ModelMember, ScoringRule
 from flwr_flynn.model.scoring import RULES, class_novelty, class_scores
@@ -279,10 +278,7 @@ def fit_by_parties(X, y, n_classes, party_of, **parameters):
     parties = [party_of == k for k in range(party_of.max() + 2)]  # the last is empty
     d = X.shape[1]
     plan = HashPlan(d, n_classes, len(y), "auto", **parameters)
-    moments = sum_of(ColumnMoments.from_data(X[p], y[p], n_classes) for p in parties)
-    center, _ = moments.center_and_scale("center")
-    histograms = sum_of(ColumnHistograms.from_data(X[p], y[p], n_classes, center) for p in parties)
-    specs = plan.specs(moments, histograms)
+    specs = plan.specs(sum_of(ColumnHistograms.from_data(X[p], y[p], n_classes) for p in parties))
     counts = [counts_by_parties(spec, X, y, n_classes, parties) for spec in specs]
     sizes = counts[0].n_per_class
     scorings = [candidate_scorings(each) for each in counts]

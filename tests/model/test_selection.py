@@ -17,7 +17,6 @@ from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.model import selection
 from flwr_flynn.model.candidates import candidate_scorings
 from flwr_flynn.model.column_histograms import ColumnHistograms
-from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.leave_one_out import TEMPERATURES, hashed_batches, leave_one_out_tables
 from flwr_flynn.model.selection import Choice, best_temperature, choose, fit_members
 from flwr_flynn.model.subsample import kept
@@ -142,13 +141,12 @@ def test_the_choice_is_among_hashes_of_the_size_of_the_model(rule):
     """The decay, the temperature and the weight of a member are chosen by the very counts that it keeps."""
     points, labels = make_classification(600, 8, n_informative=6, n_classes=3, random_state=0)
     X, y = points[:300], labels[:300]
-    moments = ColumnMoments.from_data(X, y, 3)
-    histograms = ColumnHistograms.from_data(X, y, 3, moments.center_and_scale("center")[0])
+    columns = ColumnHistograms.from_data(X, y, 3)
     losses = {}
     for effort, sizes in (("quick", (2**14, 64)), ("thorough", (2**16, 256))):
         classifier = FlyNNClassifier(rule=rule, effort=effort).fit(X, y)
         members = classifier.model_.members
-        specs = HashPlan(8, 3, 300, "auto", effort=effort).specs(moments, histograms)
+        specs = HashPlan(8, 3, 300, "auto", effort=effort).specs(columns)
         hashers = [flynn_hash(spec) for spec in specs]
         counts = [ClassCounts.from_data(hasher, X, y, 3) for hasher in hashers]
         scorings = [candidate_scorings(each, rule) for each in counts]

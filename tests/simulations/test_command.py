@@ -411,7 +411,7 @@ def test_configurations_lie_in_the_ranges_and_suit_the_classifier(d):
 
 
 def test_options_that_the_classifier_does_not_know_are_left_out():
-    assert methods.accepts("scaling", "standard")
+    assert methods.accepts("scaling", "auto")
     assert methods.accepts("scaling", None)
     assert not methods.accepts("scaling", "nonsense")
     assert not methods.accepts("nonsense", 1)

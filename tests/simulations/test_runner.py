@@ -117,7 +117,7 @@ def test_a_party_that_refuses_is_named(fan_in):
         ({"fan_in": 1}, "fan_in"),
         ({"where": "cloud"}, "where"),
         ({"decay": 2.0}, "decay"),
-        ({"spec": HashPlan(5, 3, scaling="standard", hash_dim=40)}, "spec"),
+        ({"spec": HashPlan(5, 3, scaling="auto", hash_dim=40)}, "spec"),
         ({"spec": [SPEC, replace(SPEC, seed=4)]}, "spec"),
     ],
 )
@@ -192,7 +192,7 @@ def test_rounds_play_flynn_with_all_that_it_does():
     parties = [
         FlyNNClient(X[split == i], y[split == i], X_test=X[:50], y_test=y[:50], name=f"party-{i}") for i in range(4)
     ]
-    plan = HashPlan(5, 3, scaling="standard", hash_dim=40)
+    plan = HashPlan(5, 3, scaling="auto", hash_dim=40, max_members=1)
     strategy = FlyNNStrategy(spec=plan, classes=CLASSES, min_available_clients=4, min_parties=4)
     runner.rounds(strategy, parties, strategy.num_rounds)
     pooled = ClassCounts.from_data(FlyHash(strategy.model.spec_), X, np.searchsorted(CLASSES, y), 3)

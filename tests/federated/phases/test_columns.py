@@ -1,4 +1,4 @@
-"""The sums of the columns: exact, without small classes, and refused where no samples have such sums."""
+"""The histograms of the columns: exact, floored at the party, and refused where no samples have such histograms."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ import scipy.sparse as sp
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import federate, party_of
-from flwr_flynn.federated.compression import pack_numbers
+from flwr_flynn.federated.compression import pack_numbers, unpack_numbers
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.phases.columns import ColumnsRequest
+from flwr_flynn.federated.party import Party
+from flwr_flynn.federated.phases.columns import AlignedColumnsRequest, ColumnsRequest
 from flwr_flynn.federated.protocol import PHASE, REFUSED, TRAIN, Config, Reply
-from flwr_flynn.federated.run_spec import announced_names
-from flwr_flynn.hashing.flyhash import FlyHash
-from flwr_flynn.model.candidates import HashPlan
+from flwr_flynn.hashing.rank_codes import KEY_BITS
+from flwr_flynn.model.alignment import Reference
+from flwr_flynn.model.candidates import HashPlan, derive_specs, foreseen
 from flwr_flynn.model.column_histograms import ColumnHistograms
-from flwr_flynn.model.column_moments import ColumnMoments
-from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.derived_specs import derive_specs, foreseen
+from flwr_flynn.privacy import LaplaceCounts
+from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.federated.runs import (
     AUTO,
+    DRIVERS,
     LABELS,
     NAMES,
     SPLITS,
@@ -38,35 +39,32 @@ from tests.federated.runs import (
     shares,
     statistic_of,
 )
+from tests.raising import raises
 
-REQUEST = ColumnsRequest(4, NAMES, True, max_examples=50)
+REQUEST = ColumnsRequest(4, NAMES)
+CODES = Y.astype(np.int64)
 
 
-def moments(places: Any, by_class: bool = True) -> ColumnMoments:
-    codes = Y[places].astype(np.int64)
-    return ColumnMoments.from_data(X[places], codes if by_class else 0 * codes, 3 if by_class else 1)
+def histograms(places: Any, least: int = 1) -> ColumnHistograms:
+    return ColumnHistograms.from_data(X[places], CODES[places], 3, least)
+
+
+# ---- at a party
 
 
 @pytest.mark.parametrize("how", SPLITS)
-@pytest.mark.parametrize("scaling", ["standard", "weighted"])
-def test_sums_of_any_split_give_the_pooled_spec_to_the_last_bit(how: str, scaling: str) -> None:
-    plan = HashPlan(4, 3, 150, scaling, hash_dim=64)
-    run = in_process(options_for(plan, decay=0.5), shares(how))
-    pooled = moments(TRAINING, by_class=scaling == "weighted")
-    assert run.state.results["columns"].moments == pooled
-    assert run.state.results["columns"].missing == {}
-    assert run.state.run_spec.specs == plan.specs(pooled)
-    hasher = FlyHash(run.state.run_spec.spec)
-    assert run.model.counts_ == ClassCounts.from_data(hasher, X[TRAINING], Y[TRAINING], 3)
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_histograms_of_any_split_give_the_pooled_specs(driver: str, how: str) -> None:
+    run = DRIVERS[driver](options_for(AUTO, decay=0.5), shares(how))
+    result = run.state.results["columns"]
+    assert result.histograms == histograms(TRAINING)
+    assert (result.missing, result.trouble) == ({}, "")
+    assert run.state.run_spec.specs == AUTO.specs(result.histograms)
 
 
-@pytest.mark.parametrize("by_class", [True, False])
-def test_a_request_makes_the_round_trip(by_class: bool) -> None:
-    request = ColumnsRequest(4, np.array(NAMES), by_class, list("wxyz"))
-    config = Config(request.to_config())
-    assert ColumnsRequest.from_config(config, [], party_of(X, LABELS)) == request
-    assert announced_names(config) == tuple("wxyz")
-    assert request.n_rows == (3 if by_class else 1)
+def test_a_request_makes_the_round_trip() -> None:
+    request = ColumnsRequest(4, np.array(NAMES), list("wxyz"))
+    assert ColumnsRequest.from_config(Config(request.to_config()), [], party_of(X, LABELS)) == request
 
 
 @pytest.mark.parametrize("change", [{"classes": []}, {"classes": "ash"}, {"feature_names": ["a"]}])
@@ -77,10 +75,9 @@ def test_a_request_that_cannot_be_is_an_error_of_the_server(change: dict[str, An
 
 
 @pytest.mark.parametrize("convert", ["csr_matrix", "csc_array", "coo_array"])
-def test_sums_of_sparse_samples_are_those_of_dense_ones(convert: str) -> None:
-    request = replace(REQUEST, max_examples=None)
-    sparse = party_of(getattr(sp, convert)(X), LABELS)
-    assert statistic_of(request, sparse) == statistic_of(request, party_of(X, LABELS)) == moments(slice(None))
+def test_histograms_of_sparse_samples_are_those_of_dense_ones(convert: str) -> None:
+    sparse = party_of(getattr(sp, convert)(X), LABELS, min_examples=1)
+    assert statistic_of(REQUEST, sparse) == histograms(slice(None))
 
 
 @pytest.mark.parametrize(
@@ -89,150 +86,248 @@ def test_sums_of_sparse_samples_are_those_of_dense_ones(convert: str) -> None:
         ("n-features", 5, "n_features"),
         ("n-features", "4", "flynn-n-features"),
         ("n-features", 2**40, "flynn-n-features"),
-        ("by-class", 1, "flynn-by-class"),
         ("classes", "[]", "classes"),
+        ("classes", None, "flynn-classes"),
         ("classes", '["setosa"]', "100 of 150"),
         ("feature-names", '["a"]', "feature_names"),
     ],
 )
-def test_a_request_is_checked_by_the_party(name: str, value: Any, said: str) -> None:
+def test_the_fields_of_a_request_are_checked_by_the_party(name: str, value: Any, said: str) -> None:
     entries = {PHASE: "columns", **REQUEST.to_config(), f"flynn-{name}": value}
     answer = party_of(X, LABELS).answer(entries)
     assert (answer.arrays, answer.n_examples) == ([], 0)
     assert said in str(answer.metrics[REFUSED])
 
 
-def test_the_memory_limit_is_asked_before_anything_is_summed() -> None:
-    assert REFUSED not in replied(REQUEST, party_of(X, LABELS, memory_limit=REQUEST.memory_needed)).metrics
-    refused = replied(REQUEST, party_of(X, LABELS, memory_limit=REQUEST.memory_needed - 1)).metrics[REFUSED]
-    assert str(refused).startswith("memory: ")
+def test_the_memory_limit_is_asked_before_anything_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = 64 * X.size
+    assert REFUSED not in replied(REQUEST, party_of(X, LABELS, memory_limit=needed)).metrics
+    monkeypatch.setattr(ColumnHistograms, "from_data", lambda *_: pytest.fail("counted"))
+    for limit in (REQUEST.memory_needed - 1, needed - 1):
+        refused = replied(REQUEST, party_of(X, LABELS, memory_limit=limit)).metrics[REFUSED]
+        assert str(refused).startswith("memory: ")
 
 
-@pytest.mark.parametrize("scaling", ["weighted", "standard"])
-def test_small_classes_stay_out_of_the_sums_and_are_counted(scaling: str) -> None:
-    """Sums over all classes leave a small class out, too: two answers would differ by that class."""
-    some = np.concatenate([np.flatnonzero(Y == 0)[:4], np.flatnonzero(Y == 1)[:6]])
-    options = options_for(HashPlan(4, 3, scaling=scaling, hash_dim=64))
-    run = federate(RunOptions(**options), [party_of(X[some], LABELS[some], min_examples=5)])
-    kept = moments(some[4:], by_class=False)
-    found = run.state.results["columns"].moments
-    assert found.n_examples == 6
-    assert (found.sums.sum(axis=0) == kept.sums[0]).all()
-    assert run.counts.n_examples == 10
+# ---- the floor
 
 
-@pytest.mark.parametrize("by_class", [True, False])
-@pytest.mark.parametrize("asked", [0, 1, 3, 10**6, None, "1"])
-def test_the_floor_is_the_party_s_own(by_class: bool, asked: Any) -> None:
-    """A request has none: another one would have the party answer about other samples."""
-    some = np.concatenate([np.flatnonzero(Y == 0)[:4], np.flatnonzero(Y == 1)[:9]])
-    request = replace(REQUEST, by_class=by_class)
-    config = {PHASE: "columns", **request.to_config(), "flynn-min-examples": asked}
-    for floor, n in ((1, 13), (4, 13), (5, 9), (10, 0)):
-        assert party_of(X[some], LABELS[some], min_examples=floor).answer(config).n_examples == n
+SWEPT = 1.02 ** np.arange(97)  # values of a column, two per cent apart
+MET = np.random.default_rng(0).permutation(97)
+TOLD = [*range(4, 90, 5), 90]  # ranks of the values that a floor of 5 tells
 
 
-def test_sums_of_two_samples_stay_at_home_unless_the_floor_is_one() -> None:
-    """Sum and sum of squares of two values determine both."""
-    for floor, n in ((1, 2), (2, 0), (3, 0)):
-        for by_class in (True, False):
-            request = replace(REQUEST, by_class=by_class)
-            assert statistic_of(request, party_of(X[:2], LABELS[:2], min_examples=floor)).n_examples == n
+def asked(party: Party, request: Any, floor: Any) -> ColumnHistograms | None:
+    """The histograms in a party's reply to a server that asks with a floor of its own; None: refused."""
+    answer = party.answer({PHASE: request.phase, **request.to_config(), "flynn-min-examples": floor})
+    if REFUSED in answer.metrics:
+        return None
+    sizes, *packed = answer.arrays[:3]
+    gaps, counts = (unpack_numbers(each, 10**6, 2**63 - 1) for each in packed)
+    return ColumnHistograms(1, sizes, np.cumsum(gaps + 1) - 1, counts + 1)
 
 
-def limbs(n: int = 10) -> list[np.ndarray]:
-    sizes, sums, squares = ColumnMoments.from_data(X[:n], np.zeros(n, np.int64), 3).to_limbs()
-    return [sizes, sums, squares]
+def of_told(values: Any) -> ColumnHistograms:
+    return ColumnHistograms.from_data(np.repeat(values, [5] * 18 + [7])[:, None], np.zeros(97, np.int64), 1)
 
 
-def packed(arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """Class sizes, and the limbs as a reply has them."""
-    return [arrays[0], *(pack_numbers(array.ravel()) for array in arrays[1:])]
+@pytest.mark.parametrize("floor", [0, 1, 3, 5, 97, 10**6, None, "1"])
+def test_the_floor_is_the_party_s_own(floor: Any) -> None:
+    """A request has none: another one would have the party tell of other values."""
+    party = party_of(SWEPT[MET, None], np.full(97, "a"))
+    assert asked(party, ColumnsRequest(1, ("a",)), floor) == of_told(SWEPT[TOLD])
 
 
-SIZES, SUMS, SQUARES = limbs()
-GOOD = packed(limbs())
-HOSTILE: dict[str, tuple[Any, Any, str]] = {
-    "nothing": ([], 0, "column sums"),
-    "two arrays": (GOOD[:2], 10, "column sums"),
-    "four arrays": ([*GOOD, GOOD[2]], 10, "column sums"),
-    "limbs as they are": ([SIZES, SUMS, SQUARES], 10, "column sums"),
-    "another width": (packed([SIZES, SUMS[:, :3], SQUARES[:, :3]]), 10, "column sums"),
-    "another number of classes": (packed([SIZES[:2], SUMS[:2], SQUARES[:2]]), 10, "column sums"),
-    "other sizes": (packed([SIZES[:2], SUMS, SQUARES]), 10, "column moments"),
-    "too many limbs": (packed([SIZES, np.zeros((3, 4, 999)), SQUARES]), 10, "numbers"),
-    "no limbs": (packed([SIZES, SUMS[:, :, :0], SQUARES]), 10, "column sums"),
-    "wide limbs": (packed([SIZES, SUMS.astype(np.uint64) + 2**32, SQUARES]), 10, "numbers"),
-    "half of the bytes": ([SIZES, GOOD[1][:9], GOOD[2]], 10, "counts"),
-    "bytes behind": ([SIZES, np.append(GOOD[1], np.uint8(0)), GOOD[2]], 10, "numbers"),
-    "an endless number": ([SIZES, np.append(np.full(8, 255, np.uint8), GOOD[1][8:]), GOOD[2]], 10, "numbers"),
-    "floats": ([SIZES, SUMS.astype(float), SQUARES], 10, "column sums"),
-    "sizes of floats": ([SIZES.astype(float), *GOOD[1:]], 10, "column moments"),
-    "negative sizes": (packed([-SIZES, SUMS, SQUARES]), 10, "column moments"),
-    "sums of no samples": (packed([0 * SIZES, SUMS, SQUARES]), 0, "column moments"),
-    "impossible squares": (packed([SIZES, SUMS, SQUARES * np.uint32(0)]), 10, "column moments"),
-    "another number": (GOOD, 11, "column sums"),
-    "no number": (GOOD, 10.0, "num_examples"),
-    "too many": (packed(limbs(60)), 60, "column sums"),
-    "junk": (None, 10, "array 2"),
+@pytest.mark.parametrize("mean", [-40.0, 1.0, 900.0])
+def test_an_alignment_of_the_server_s_choice_leads_to_the_same_ranks(mean: float) -> None:
+    party = party_of(SWEPT[MET, None], np.full(97, "a"))
+    samples = np.random.default_rng(1).normal(mean, 3, size=(500, 1))
+    reference = Reference.of(ColumnHistograms.from_data(samples, np.zeros(500, np.int64), 1))
+    alignment = reference.alignment(SWEPT[:, None], np.zeros(97, np.int64), 5)
+    assert alignment is not None
+    found = asked(party, AlignedColumnsRequest(ColumnsRequest(1, ("a",)), reference), 1)
+    assert found == of_told(alignment.applied(SWEPT[TOLD, None])[:, 0])
+
+
+def test_bins_and_classes_of_few_samples_stay_at_home() -> None:
+    some = np.concatenate([np.flatnonzero(Y == 0)[:4], np.flatnonzero(Y == 1)[:23], np.flatnonzero(Y == 2)])
+    found = statistic_of(REQUEST, party_of(X[some], LABELS[some], min_examples=5))
+    assert found == histograms(some, 5)
+    assert found.n_per_class.tolist() == [0, 23, 50]
+    assert found.counts.min() >= 5
+
+
+def test_a_party_of_too_few_samples_sends_an_empty_histogram() -> None:
+    found = statistic_of(REQUEST, party_of(X[:4], LABELS[:4]))
+    assert (found.n_examples, len(found.cells)) == (0, 0)
+    assert statistic_of(REQUEST, party_of(X[:4], LABELS[:4], min_examples=1)).n_examples == 4
+
+
+def test_a_whole_run_under_a_floor_counts_all_samples() -> None:
+    parts = shares()
+    run = federate(RunOptions(**options_for(AUTO)), [party_of(**part, name=str(i)) for i, part in enumerate(parts)])
+    result = run.state.results["columns"]
+    assert result.trouble == ""
+    assert result.histograms.counts.min() >= 5
+    assert run.counts.n_examples == 120
+
+
+def test_where_all_histograms_stay_at_home_the_columns_are_left_as_they_are() -> None:
+    run = in_process(options_for(AUTO), shares(), min_examples=1000)
+    result = run.state.results["columns"]
+    assert (result.histograms.n_examples, result.trouble) == (0, "no party sent the histograms of any sample")
+    assert run.state.run_spec.specs == HashPlan(4, 3, 120, None, hash_dim=128).specs()
+    assert run.model.model_.members[0].counts.n_examples == 120
+
+
+def test_where_no_histogram_comes_back_the_columns_are_left_as_they_are() -> None:
+    steps = exchange(AUTO)
+    steps.step(TRAIN, spoil=lambda reply: replace(reply, tensors=[b"junk"]))
+    result = steps.run.state.results["columns"]
+    assert result.trouble == "no party sent the histograms of any sample"
+    assert result.missing.keys() == {f"party-{i}" for i in range(4)}
+    assert steps.run.state.run_spec.specs == HashPlan(4, 3, 120, None, hash_dim=128).specs()
+
+
+def test_the_number_and_sizes_of_the_specs_are_foreseen() -> None:
+    assert [spec.hash_dim for spec in foreseen(AUTO)] == [128] * 6
+    wide = replace(AUTO, row_nnz=9)  # an entry of which there is none in raw columns
+    assert {spec.row_nnz for spec in foreseen(wide)} == {9}
+    assert derive_specs(wide, ColumnHistograms.zeros(4, 3))[0][0].row_nnz == 4
+
+
+def test_columns_that_are_all_alike_have_no_waves() -> None:
+    alike = ColumnHistograms.from_data(np.ones((9, 4)), np.arange(9) % 3, 3)
+    specs, trouble = derive_specs(AUTO, alike)
+    assert trouble == ""
+    assert len(specs) == len(set(specs)) == len(foreseen(AUTO)) - 1
+    assert not any(spec.n_waves for spec in specs)
+
+
+# ---- hostile replies
+
+
+def numbers(reply: Reply) -> list[np.ndarray]:
+    sizes, *packed = codec.read_tensors(reply.tensors)
+    return [sizes.copy(), *(unpack_numbers(each, 10**6, 2**63 - 1) for each in packed)]
+
+
+def made(reply: Reply, sizes: Any, gaps: Any, counts: Any, n: Any = None) -> Reply:
+    tensors = codec.write_tensors([np.asarray(sizes), pack_numbers(np.asarray(gaps)), pack_numbers(np.asarray(counts))])
+    return replace(reply, tensors=tensors, n_examples=reply.n_examples if n is None else n)
+
+
+def shifted(reply: Reply, place: int, values: dict[int, int]) -> Reply:
+    parts = numbers(reply)
+    for index, value in values.items():
+        parts[place][index] += value
+    return made(reply, *parts)
+
+
+def changed(reply: Reply, change: Any) -> Reply:
+    return replace(reply, tensors=codec.write_tensors(change(list(codec.read_tensors(reply.tensors)))))
+
+
+def of_samples(reply: Reply, n: int) -> Reply:
+    found = histograms(slice(100 - n, 100))
+    gaps = np.diff(found.cells, prepend=-1) - 1
+    return made(reply, found.n_per_class, gaps, found.counts - 1, found.n_examples)
+
+
+HOSTILE: dict[str, tuple[Any, str]] = {
+    "nothing": (lambda reply: replace(reply, tensors=[]), "histograms"),
+    "two arrays": (lambda reply: changed(reply, lambda arrays: arrays[:2]), "histograms"),
+    "four arrays": (lambda reply: changed(reply, lambda arrays: [*arrays, arrays[2]]), "histograms"),
+    "junk": (lambda reply: replace(reply, tensors=[reply.tensors[0], b"junk", reply.tensors[2]]), "array 2"),
+    "numbers as they are": (
+        lambda reply: replace(reply, tensors=codec.write_tensors(numbers(reply))),
+        "histograms",
+    ),
+    "floats": (lambda reply: changed(reply, lambda arrays: [arrays[0].astype(float), *arrays[1:]]), "histograms"),
+    "narrow sizes": (lambda reply: changed(reply, lambda arrays: [arrays[0].astype("i4"), *arrays[1:]]), "histograms"),
+    "a class less": (lambda reply: changed(reply, lambda arrays: [arrays[0][:2], *arrays[1:]]), "histograms"),
+    "negative sizes": (lambda reply: made(reply, [-1, reply.n_examples, 1], *numbers(reply)[1:]), "histograms"),
+    "another number": (lambda reply: replace(reply, n_examples=reply.n_examples + 1), "histograms"),
+    "no number": (lambda reply: replace(reply, n_examples=float(reply.n_examples)), "num_examples"),
+    "cut off": (lambda reply: changed(reply, lambda arrays: [arrays[0], arrays[1][:8], arrays[2]]), "numbers"),
+    "half of the bytes": (
+        lambda reply: changed(reply, lambda arrays: [arrays[0], arrays[1][:20], arrays[2]]),
+        "counts",
+    ),
+    "bytes behind": (
+        lambda reply: changed(reply, lambda arrays: [*arrays[:2], np.append(arrays[2], np.uint8(0))]),
+        "numbers",
+    ),
+    "more counts than cells": (
+        lambda reply: made(reply, *numbers(reply)[:2], np.append(numbers(reply)[2], 0)),
+        "histograms",
+    ),
+    "more cells than values": (lambda reply: made(reply, numbers(reply)[0], np.zeros(999), np.zeros(999)), "numbers"),
+    "a cell more": (
+        lambda reply: made(reply, numbers(reply)[0], *(np.append(each, 0) for each in numbers(reply)[1:])),
+        "histograms",
+    ),
+    "a count more": (lambda reply: shifted(reply, 2, {0: 1}), "histograms"),
+    "a count moved to a class of others": (lambda reply: shifted(reply, 2, {0: 1, -1: -1}), "histograms"),
+    "a cell beyond": (lambda reply: shifted(reply, 1, {-1: 1 << KEY_BITS}), "histograms"),
+    "a gap too wide": (lambda reply: shifted(reply, 1, {-1: 2**40}), "numbers"),
+    "a count of all the numbers": (lambda reply: shifted(reply, 2, {0: 2**62}), "numbers"),
+    "too many": (lambda reply: of_samples(reply, 90), "histograms"),
 }
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_reply_costs_its_sender_alone(name: str) -> None:
-    arrays, n, field = HOSTILE[name]
+    spoil, field = HOSTILE[name]
     steps = exchange(AUTO, floor=5, max_examples_per_party=50)
-    good = codec.write_tensors(GOOD)
-    tensors = [good[0], b"junk", good[2]] if arrays is None else codec.write_tensors(arrays)
-
-    def spoil(reply: Reply) -> Reply:
-        return replace(reply, tensors=tensors, n_examples=n) if reply.cid == "3" else reply
-
-    taken = steps.step(TRAIN, spoil=spoil)
-    others = steps.run.state.results["columns"]
+    taken = steps.step(TRAIN, spoil=lambda reply: spoil(reply) if reply.cid == "3" else reply)
     assert taken is not None
-    assert list(taken.missing) == list(others.missing) == ["party-3"]
-    assert f"refused: {field}: expected " in others.missing["party-3"]
-    rest = in_process(options_for(AUTO), shares()[:3], min_examples=5)
-    assert others.moments == rest.state.results["columns"].moments
+    result = steps.run.state.results["columns"]
+    assert list(taken.missing) == list(result.missing) == ["party-3"]
+    assert f"refused: {field}: expected " in result.missing["party-3"]
+    silent = exchange(AUTO, floor=5, max_examples_per_party=50)
+    silent.step(TRAIN, failures={"3": "failed"})
+    assert result.histograms == silent.run.state.results["columns"].histograms
+    assert steps.run.state.run_spec.specs == silent.run.state.run_spec.specs
 
 
-def test_sums_have_room_for_the_others() -> None:
-    request = ColumnsRequest(1, NAMES, False)
-    n = request.capacity // 1024 + 1
-    sums = ColumnMoments(np.array([n]), np.array([[0]], object), np.array([[0]], object))
-    reply = Reply("1", codec.write_tensors(packed(sums.to_limbs())), n, {})
+def test_an_honest_reply_passes_the_checks_that_the_hostile_ones_fail() -> None:
+    steps = exchange(AUTO, floor=5, max_examples_per_party=50)
+    spoil = lambda reply: of_samples(reply, 45) if reply.cid == "3" else reply  # noqa: E731
+    taken = steps.step(TRAIN, spoil=spoil)
+    assert taken is not None
+    assert taken.missing == {}
+
+
+def test_gaps_that_wrap_around_are_refused() -> None:
+    request, n_cells = ColumnsRequest(2**20, NAMES), 2**20
+    gaps = np.full(n_cells, 2**43)  # 2**63 together
+    tensors = codec.write_tensors([np.array([1, 0, 0]), pack_numbers(gaps), pack_numbers(np.zeros(n_cells))])
     with pytest.raises(PayloadError) as error:
-        request.read(codec.read_tensors(reply.tensors), reply, None)
-    assert (error.value.field, error.value.got) == ("column sums", str(n))
+        request.read(codec.read_tensors(tensors), Reply("1", tensors, 1, {}), None)
+    assert error.value.field == "histograms"
 
 
-# ---- specs
+def test_histograms_have_room_for_the_others() -> None:
+    request = ColumnsRequest(1, NAMES)
+    n = request.capacity // 1024 + 1
+    tensors = codec.write_tensors([np.array([n, 0, 0]), pack_numbers(np.array([5])), pack_numbers(np.array([n - 1]))])
+    with pytest.raises(PayloadError) as error:
+        request.read(codec.read_tensors(tensors), Reply("1", tensors, n, {}), None)
+    assert (error.value.field, error.value.got) == ("histograms", str(n))
 
 
-def test_where_no_party_sends_sums_the_columns_are_left_as_they_are() -> None:
-    run = in_process(options_for(AUTO), shares(), min_examples=1000)
-    result = run.state.results["columns"]
-    assert (result.moments.n_examples, result.trouble) == (0, "no party sent the sums of any sample")
-    assert run.state.run_spec.specs == HashPlan(4, 3, 120, None, hash_dim=128).specs()
-    assert run.model.counts_.n_examples == 120
+# ---- who gives them
 
 
-def test_the_number_and_sizes_of_the_specs_are_foreseen() -> None:
-    assert [spec.hash_dim for spec in foreseen(AUTO)] == [128] * 6
-    waves = HashPlan(4, 3, scaling="standard", row_nnz=9)
-    assert foreseen(waves)[0].n_waves == 64
-    assert derive_specs(waves, ColumnMoments.zeros(4, 1))[0][0].row_nnz == 4
+def test_private_secure_and_leaving_parties_give_none(tmp_path: Any) -> None:
+    budget = Budget(tmp_path / "state", Policy(5.0, mechanisms=["laplace"]))
+    for options in ({"budget": budget}, {"secure": True}, {"leaves": True}):
+        answer = party_of(X, LABELS, **options).answer({PHASE: "columns", **REQUEST.to_config()})
+        assert (answer.arrays, answer.n_examples) == ([], 0)
+        assert REFUSED in answer.metrics
+    assert budget.spent() == (0.0, 0.0)
 
 
-def test_columns_that_are_all_alike_make_fewer_specs() -> None:
-    same = ColumnMoments.from_data(np.ones((9, 4)), np.arange(9) % 3, 3)
-    plan = replace(AUTO, signed=True)  # without rank codes: its first two differ by waves alone, which need distances
-    specs, trouble = derive_specs(plan, same)
-    assert trouble == ""
-    assert len(specs) == len(set(specs)) == len(foreseen(plan)) - 1
-    alike = ColumnHistograms.from_data(np.ones((9, 4)), np.arange(9) % 3, 3, [1.0] * 4)
-    specs, trouble = derive_specs(AUTO, same, alike)
-    assert trouble == ""
-    assert len(specs) == len(set(specs)) == len(foreseen(AUTO))
-    assert not any(spec.n_waves for spec in specs)
+def test_private_runs_have_no_such_phase() -> None:
+    with raises(ConfigError, field="spec"):
+        RunOptions(**options_for(AUTO, mechanism=LaplaceCounts(1.0, hash_nnz=16, n_classes=3)))

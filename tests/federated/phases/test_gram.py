@@ -93,10 +93,10 @@ PLAIN = in_process(options(SPEC, decay=0.5, gram=0), parts())
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_every_driver_ends_in_the_model_of_the_pool(driver: str, split: str) -> None:
     run = DRIVERS[driver](options(), parts(split))
-    names = ["columns", "histograms", "counts", "selection", *EXCHANGES, "evaluation"]
+    names = ["columns", "counts", "selection", *EXCHANGES, "evaluation"]
     assert [phase.name for phase in run.phases] == names
     assert set(run.state.results) == set(names)
-    assert (run.num_rounds, run.counted.missing) == (6, {})
+    assert (run.num_rounds, run.counted.missing) == (5, {})
     assert digest(run) == POOLED.model_.sha256()
     found = scoring_of(run)
     assert found is not None

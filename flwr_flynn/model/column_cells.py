@@ -1,0 +1,139 @@
+"""Cells of the histograms of columns: the values of each class and column by the bins that they fall into.
+
+A cell is (class * d + column) * 2**KEY_BITS + key, where the key of a value is that of `hashing.rank_codes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+from numba import njit
+
+from flwr_flynn.errors import DataError
+from flwr_flynn.hashing.rank_codes import KEY_BITS, keys_of
+
+Integers = npt.NDArray[np.int64]
+
+_BATCH = 2**22  # values at a time
+_LARGEST_TABLE = 2**22  # entries of a table of all values
+
+
+def floor_of(min_examples: int) -> int:
+    """Fewest samples of a class of which anything is told: `min_examples`, but 4 for 2 and 3.
+
+    A median and the class size tell much of two or three values.
+    """
+    return 4 if min_examples in (2, 3) else min_examples
+
+
+def batches(X: Any, y: Integers) -> Iterator[tuple[npt.NDArray[Any], Integers]]:
+    """Samples and labels, some at a time, dense."""
+    step = max(1, _BATCH // X.shape[1])
+    for first in range(0, X.shape[0], step):
+        rows = X[first : first + step]
+        yield rows.toarray() if sp.issparse(rows) else rows, y[first : first + step]
+
+
+def cells_of(X: npt.NDArray[Any], y: Integers, n_classes: int) -> tuple[Integers, Integers]:
+    """Filled cells, ascending, and the samples in each."""
+    d = X.shape[1]
+    if _fits_table(X, n_classes):
+        table = np.zeros((n_classes, d, 256), np.int64)
+        _count_values(np.ascontiguousarray(X).view(np.uint8), np.ascontiguousarray(y), table)
+        return _cells_of_table(table)
+    keys = _finite_keys(X)
+    return summed((((y[:, None] * d + np.arange(d)) << KEY_BITS) + keys).ravel())
+
+
+def floored_cells(X: Any, y: Integers, kept: Integers, least: int) -> tuple[Integers, Integers]:
+    """Filled cells, ascending, and the samples in each, of groups of ranks; `kept` has 0 for classes left out."""
+    d, labels = X.shape[1], np.flatnonzero(kept).tolist()
+    weights = {label: _weights_of_ranks(int(kept[label]), least) for label in labels}
+    if _fits_table(X, len(kept)):
+        table = np.zeros((len(kept), d, 256), np.int64)
+        for rows, codes in batches(X, y):
+            _count_values(np.ascontiguousarray(rows).view(np.uint8), np.ascontiguousarray(codes), table)
+        table[kept == 0] = 0
+        for label in labels:
+            # A value has the ranks from the number of samples below it; so many count at values of lower ranks.
+            before = np.append(0, np.cumsum(weights[label]))
+            table[label] = np.diff(before[np.cumsum(table[label], axis=1)], axis=1, prepend=0)
+        return _cells_of_table(table)
+    order, ends = np.argsort(y, kind="stable"), np.cumsum(np.bincount(y, minlength=len(kept)))
+    columns = X.tocsc() if sp.issparse(X) else X
+    step = max(1, _BATCH // max(len(y), 1))  # columns at a time
+    parts: dict[int, list[tuple[Integers, Integers]]] = {label: [] for label in labels}
+    for first in range(0, d, step):
+        block = columns[:, first : first + step]
+        values = np.ascontiguousarray((block.toarray() if sp.issparse(block) else block)[order].T)
+        if not np.isfinite(values).all():
+            raise _not_finite()
+        place = np.arange(first, first + len(values))[:, None]
+        for label in labels:
+            ranked, ranks = values[:, ends[label] - kept[label] : ends[label]], np.flatnonzero(weights[label])
+            ranked.sort(axis=1)
+            cells = ((label * d + place) << KEY_BITS) + _finite_keys(ranked[:, ranks])
+            parts[label].append(_merged(cells.ravel(), np.tile(weights[label][ranks], len(place))))
+    none = np.zeros(0, np.int64)
+    found = [(none, none), *(part for label in labels for part in parts[label])]  # which ascend
+    return np.concatenate([cells for cells, _ in found]), np.concatenate([counts for _, counts in found])
+
+
+def _weights_of_ranks(n: int, least: int) -> Integers:
+    """Samples that count at the value of each rank, (n,): 0 but at one rank of each group."""
+    weights, last = np.zeros(n, np.int64), (n // least - 1) * least
+    weights[least - 1 : last : least] = least
+    weights[last or n // 2] = n - last
+    return weights
+
+
+def _fits_table(X: Any, n_classes: int) -> bool:
+    """Tell whether the values are counted in a table: of pixels only so many occur, which is a tenth of the work."""
+    return X.dtype in (np.bool_, np.uint8) and n_classes * X.shape[1] <= _LARGEST_TABLE // 256
+
+
+def _cells_of_table(table: Integers) -> tuple[Integers, Integers]:
+    """Filled cells, ascending, and the samples in each, of the numbers of all pixels, (L, d, 256)."""
+    labels, columns, pixels = np.nonzero(table)
+    rows = labels * table.shape[1] + columns
+    return (rows << KEY_BITS) + keys_of(pixels.astype(np.float64)), table[labels, columns, pixels]
+
+
+def _finite_keys(values: npt.NDArray[Any]) -> Integers:
+    """Keys of values; a `DataError` unless these are finite."""
+    values = np.asarray(values, np.float64)
+    if not np.isfinite(values).all():
+        raise _not_finite()
+    return keys_of(values)
+
+
+def _not_finite() -> DataError:
+    return DataError("X", "finite numbers", "NaN or infinity")
+
+
+def summed(cells: Integers, counts: Integers | None = None) -> tuple[Integers, Integers]:
+    """The different cells, ascending, and the sum of the counts of each; a cell counts 1 without them."""
+    if counts is None:
+        ordered = np.sort(cells)
+        first = np.flatnonzero(np.diff(ordered, prepend=-1))
+        return ordered[first], np.diff(first, append=len(ordered))
+    order = np.argsort(cells, kind="stable")  # which merges ascending parts in linear time
+    return _merged(cells[order], counts[order])
+
+
+def _merged(cells: Integers, counts: Integers) -> tuple[Integers, Integers]:
+    """The different ones of cells that do not descend, and the sum of the counts of each."""
+    first = np.flatnonzero(np.diff(cells, prepend=-1))
+    return cells[first], np.add.reduceat(counts, first) if len(first) else counts[:0]
+
+
+@njit(nogil=True, cache=True)
+def _count_values(X, y, table):  # type: ignore[no-untyped-def]
+    """Count the values of each column and class into the table, (L, d, 256)."""
+    for p in range(X.shape[0]):
+        for j in range(X.shape[1]):
+            table[y[p], j, X[p, j]] += 1
