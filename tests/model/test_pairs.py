@@ -340,7 +340,7 @@ def test_what_contradicts_pair_sums_is_refused() -> None:
     for wrong in (5, -1, MOST_ROWS + 1, 48.0, "48"):
         with pytest.raises(ValueError, match="pairs"):
             FlyNNClassifier(pairs=wrong).fit(X, Y)
-    model = FlyNNClassifier(hash_dim=64, refine_rounds=1).fit(X, Y).model_
+    model = FlyNNClassifier(hash_dim=32, refine_rounds=2).fit(X, Y).model_
     for changes in ({"pairs": READOUT}, {"pairs": replace(READOUT, specs=[HashSpec(5, 48, 2, 6, 1)]), "refined": None}):
         with raises(DataError, field="pairs"):
             replace(model, **changes)

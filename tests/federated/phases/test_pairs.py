@@ -90,7 +90,7 @@ def test_every_driver_ends_in_the_model_of_the_pool(driver: str, split: str) -> 
     names = ["columns", "counts", "selection", *EXCHANGES, "evaluation"]
     assert [phase.name for phase in run.phases] == names
     assert set(run.state.results) == set(names)
-    assert (run.num_rounds, run.counted.missing) == (6, {})
+    assert (run.num_rounds, run.counted.missing) == (5, {})
     assert digest(run) == POOLED.model_.sha256()
     found = scoring_of(run)
     assert found is not None
