@@ -119,7 +119,7 @@ def summed(cells: Integers, counts: Integers | None = None) -> tuple[Integers, I
     """The different cells, ascending, and the sum of the counts of each; a cell counts 1 without them."""
     if counts is None:
         ordered = np.sort(cells)
-        first = np.flatnonzero(np.diff(ordered, prepend=-1))
+        first = _first_of_each(ordered)
         return ordered[first], np.diff(first, append=len(ordered))
     order = np.argsort(cells, kind="stable")  # which merges ascending parts in linear time
     return _merged(cells[order], counts[order])
@@ -127,8 +127,15 @@ def summed(cells: Integers, counts: Integers | None = None) -> tuple[Integers, I
 
 def _merged(cells: Integers, counts: Integers) -> tuple[Integers, Integers]:
     """The different ones of cells that do not descend, and the sum of the counts of each."""
-    first = np.flatnonzero(np.diff(cells, prepend=-1))
+    first = _first_of_each(cells)
     return cells[first], np.add.reduceat(counts, first) if len(first) else counts[:0]
+
+
+def _first_of_each(cells: Integers) -> npt.NDArray[np.intp]:
+    """Index of the first of each run of equal cells."""
+    is_first = np.ones(len(cells), np.bool_)
+    np.not_equal(cells[1:], cells[:-1], out=is_first[1:])
+    return np.flatnonzero(is_first)
 
 
 @njit(nogil=True, cache=True)

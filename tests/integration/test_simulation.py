@@ -94,11 +94,11 @@ def test_the_counts_do_not_depend_on_the_split_the_rounds_or_the_api(
 
 @pytest.mark.slow
 def test_columns_are_looked_at_and_the_members_are_selected(flower: Flower, tmp_path: Path) -> None:
-    """Four rounds: sums and histograms of the columns, counts of six hashes and the selection, the evaluation."""
+    """Three rounds: histograms of the columns, counts of six hashes and the selection, the evaluation."""
     settings = {"hash_dim": 512, "min_examples": 1}
     run = flower.run(nodes=3, output_dir=str(tmp_path), **settings)
     assert run.status == "finished:completed", run.output[-6000:]
-    for name in ("equal", "sums of the columns equal", "histograms of the columns equal", "selection equal"):
+    for name in ("equal", "histograms of the columns equal", "selection equal"):
         assert run.row(name) == "yes"
     assert run.row("parties counted") == "3 of 3"
     report = json.loads((tmp_path / "metrics.json").read_text())
@@ -109,7 +109,6 @@ def test_columns_are_looked_at_and_the_members_are_selected(flower: Flower, tmp_
         assert run.row(f"member {spec + 1}").startswith(f"weight {weight:.2f}, decay ")
     assert selection["parties"] == traffic["columns"]["parties"] == 3
     assert selection["examples"] == report["columns"]["examples"] == report["examples"]
-    assert report["columns"]["examples"] == report["examples"]
     model = FlyNNClassifier.load(tmp_path / "model.npz")
     found = [(each.scoring.decay, each.scoring.temperature, each.weight) for each in model.model_.members]
     weights = [weight for _, _, weight in selection["choices"]]

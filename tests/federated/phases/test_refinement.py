@@ -101,7 +101,7 @@ def test_every_driver_ends_in_the_refined_model_of_the_pool(driver: str, split: 
     names = ["columns", "counts", "selection", *REFINEMENTS, "evaluation"]
     assert [phase.name for phase in run.phases] == names
     assert set(run.state.results) == set(names)
-    assert (run.num_rounds, run.counted.missing) == (9, {})
+    assert (run.num_rounds, run.counted.missing) == (8, {})
     assert digest(run) == POOLED.model_.sha256()
     search = searched(run.state)
     assert search is not None
