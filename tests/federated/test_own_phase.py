@@ -57,7 +57,7 @@ def test_it_runs_in_every_driver_and_changes_no_model(driver: str, how: str) -> 
 
 def test_it_may_come_before_the_columns() -> None:
     run = in_process(with_histogram(**options_for(AUTO)), shares())
-    assert list(run.state.results) == ["histogram", "columns", "histograms", "counts", "selection", "evaluation"]
+    assert list(run.state.results) == ["histogram", "columns", "counts", "selection", "evaluation"]
     np.testing.assert_array_equal(run.state.results["histogram"], POOLED)
 
 

@@ -355,7 +355,7 @@ def test_what_contradicts_the_gram_matrix_is_refused() -> None:
     for wrong in (5, -1, MOST_ROWS + 1, 48.0, "48"):
         with pytest.raises(ValueError, match="gram"):
             FlyNNClassifier(gram=wrong).fit(X, Y)
-    model = FlyNNClassifier(hash_dim=64, refine_rounds=1).fit(X, Y).model_
+    model = FlyNNClassifier(hash_dim=32, refine_rounds=2).fit(X, Y).model_
     for changes in ({"gram": SCORING}, {"gram": replace(SCORING, specs=[HashSpec(5, 48, 2, 6, 1)]), "refined": None}):
         with raises(DataError, field="gram"):
             replace(model, **changes)
