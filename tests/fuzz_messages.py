@@ -36,8 +36,8 @@ from flwr_flynn.federated.phases.secure_columns import BinsRequest, RangeRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import EVALUATE, PARTY, PHASE, REFUSED, STATISTIC, TRAIN, Config, Reply, key
 from flwr_flynn.federated.request import LayoutRequest, Request, request_of
-from flwr_flynn.federated.roster import Roster
-from flwr_flynn.federated.run import Failures, Run
+from flwr_flynn.federated.roster import Failures, Roster
+from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure
 from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.flower import secagg_checks
@@ -466,7 +466,7 @@ def counting(two: bool = True) -> Run:
     assert run.ask(TRAIN, ["1"])
     counts = PAIRS[0] if two else (counts_of(X, Y),)
     first = Reply("1", tensors(codec.encode(*counts)), counts[0].n_examples, {PARTY: "Basel"})
-    assert run.take([first], Failures())
+    assert run.complete([first], Failures())
     assert [str(member) for member in run.counted.counted] == ["Basel"]
     return run
 
@@ -477,7 +477,7 @@ def binning() -> Run:
     assert run.ask(TRAIN, ["1"])
     # Scaling "ranks" has no use for classes in the sums: they are those of one class.
     sizes, *limbs = ColumnMoments.from_data(X, 0 * CODES, 1).to_limbs()
-    taken = run.take(
+    taken = run.complete(
         [Reply("1", tensors([sizes, *(pack_numbers(each.ravel()) for each in limbs)]), len(X), {})], Failures()
     )
     assert taken is not None
@@ -517,10 +517,10 @@ def use_taken(given: list[Reply]) -> None:
     before, members = server.run.state, server.run.counted.members
     with suppress(PayloadError):
         total = server.checked(given).total
-        assert server.run.take(given, Failures())
+        assert server.run.complete(given, Failures())
         assert server.run.totals == total
         return
-    assert server.run.take(given, Failures())
+    assert server.run.complete(given, Failures())
     assert (server.run.state, server.run.counted.members) == (before, members)
     raise PayloadError("nobody passed")
 
@@ -653,7 +653,7 @@ def stopped(n_exchanges: int, **options: Any) -> Run:
         ask = run.ask(channel, ["1"])
         assert ask is not None
         answer = party.answer(ask.config, codec.read_tensors(ask.tensors))
-        taken = run.take([Reply("1", tensors(answer.arrays), answer.n_examples, answer.metrics)], Failures())
+        taken = run.complete([Reply("1", tensors(answer.arrays), answer.n_examples, answer.metrics)], Failures())
         assert taken is not None
         assert not taken.missing
     return run
@@ -852,7 +852,7 @@ def decoders(folder: Path) -> list[Decoder]:
         Decoder("collect: pairs", make_pairs, use_pairs, 2),
         Decoder("collect: pair trial", make_trial, use_trial, 2),
         Decoder("collect: evaluation", make_evaluation, use_evaluation, 2),
-        Decoder("Run.take", make_replies(replies), use_taken, 1, memory=2**22),
+        Decoder("Run.complete", make_replies(replies), use_taken, 1, memory=2**22),
         Decoder("secagg_checks.check", make_stage, use_stage, 2),
         Decoder("Party: any request", parties.make, parties.use, 4, memory=2**22),
     ]

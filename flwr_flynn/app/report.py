@@ -22,7 +22,7 @@ from flwr_flynn.app.data import datasets
 from flwr_flynn.federated.federation_file import Federation, summary
 from flwr_flynn.federated.forecast import forecast
 from flwr_flynn.federated.groups import GroupedCounts
-from flwr_flynn.federated.outcome import Refined, is_of_pairs, pairs_of, searched
+from flwr_flynn.federated.outcome import Refined, pairs_of, searched
 from flwr_flynn.federated.phases.histograms import Histograms
 from flwr_flynn.federated.phases.selection import Selection
 from flwr_flynn.federated.run import Run
@@ -157,7 +157,7 @@ def _refinement(run: Run) -> dict[str, Any] | None:
 
 def _pairs(run: Run) -> dict[str, Any] | None:
     """Size, accuracy and weight of the pair sums, and parties that missed an exchange; None without them."""
-    found = {name: result for name, result in run.state.results.items() if is_of_pairs(name)}
+    found = {name: result for name, result in run.state.results.items() if name in ("pairs", "pair trial")}
     if "pair trial" not in found:
         return None
     scoring = pairs_of(run.state, run.options)

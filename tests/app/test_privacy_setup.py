@@ -26,7 +26,8 @@ from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import PHASE, REFUSED, TRAIN, Config, Reply, key
 from flwr_flynn.federated.request import Request
-from flwr_flynn.federated.run import ExchangeResult, Failures, Run
+from flwr_flynn.federated.roster import Failures
+from flwr_flynn.federated.run import ExchangeResult, Run
 from flwr_flynn.federated.run_spec import Noisy, RunSpec
 from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.model.candidates import HashPlan

@@ -803,7 +803,7 @@ def test_a_run_that_stopped_goes_on(phase: str, tmp_path: Path, monkeypatch: pyt
                 raise KeyboardInterrupt
             return taken(self, *args)
 
-        taken = Run.take
+        taken = Run.complete
         patch.setattr(Run, "take", stops)
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path, patch, lambda content, kind: content, **settings)

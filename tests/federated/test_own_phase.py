@@ -14,7 +14,6 @@ from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.federation_file import Federation
-from flwr_flynn.federated.labels import codes_of
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.phase import Context, RunState
@@ -22,6 +21,7 @@ from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Config, Reply
 from flwr_flynn.federated.request import register, request_of
 from flwr_flynn.federated.run import Run
+from flwr_flynn.federated.samples import codes_of
 from flwr_flynn.federated.statistics import Tables
 from tests.federated.runs import (
     AUTO,

@@ -16,52 +16,23 @@ from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.outcome import is_of_pairs, searched
+from flwr_flynn.federated.outcome import searched
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.protocol import REFUSED, TRAIN
 from flwr_flynn.federated.run import Ask, ExchangeResult, Run
 from flwr_flynn.flower.logging import result_lines
 from flwr_flynn.model.candidates import HashPlan
-from flwr_flynn.model.model import counts_sha256
 from flwr_flynn.model.pairs import PairFit, PairSums, pair_specs
 from tests.federated.runs import AUTO, GRID, LABELS, SPLITS, X, in_process, options_for, shares
 from tests.federated.secure_runs import BOUND, Spoil, secretly
+from tests.federated.test_run_laws import facts
 from tests.own_phase_app.own_phase_app.histogram import HISTOGRAM
 from tests.raising import raises
 
 STANDARD, RANKS = (HashPlan(4, 3, 120, scaling, hash_dim=64) for scaling in ("standard", "ranks"))
 
 
-def facts(run: Run) -> Any:
-    """All that a run makes of the parties' training samples."""
-    model = run.model.model_
-    selection = run.state.results.get("selection")
-    return (
-        run.state.run_spec.specs,
-        run.totals.sha256,
-        counts_sha256(model.members),
-        None
-        if selection is None
-        else (selection.choices, selection.scorings, selection.accuracies, selection.examples),
-        [(member.scoring, member.weight) for member in model.members],
-        model.sha256(),
-    )
-
-
 # ---- runs
-
-
-@pytest.mark.parametrize("how", SPLITS)
-@pytest.mark.parametrize("spec", [GRID, GRID[0]], ids=["two", "one"])
-def test_counts_and_selection_are_those_in_clear(how: str, spec: Any) -> None:
-    options, parts = options_for(spec), shares(how)
-    clear, secret = in_process(options, parts), secretly(options, parts)
-    assert [phase.name for phase in secret.phases] == ["counts", "selection", "evaluation"]
-    assert [phase.channel for phase in secret.phases] == ["train", "train", "evaluate"]
-    assert facts(secret) == facts(clear)
-    assert secret.num_rounds == 2
-    found = secret.state.results["evaluation"].figures
-    assert found["accuracy"] == clear.state.results["evaluation"].figures["accuracy"]
 
 
 def lost(phase: str, who: str) -> Spoil:
@@ -232,18 +203,6 @@ def test_a_range_of_more_digits_than_parties_have_is_refused() -> None:
 # ---- refinement
 
 
-@pytest.mark.parametrize("how", SPLITS)
-def test_refined_weights_are_those_in_clear(how: str) -> None:
-    options, parts = options_for(GRID, refine_rounds=4), shares(how)
-    clear, secret = in_process(options, parts), secretly(options, parts)
-    assert facts(secret) == facts(clear)
-    one, other = (searched(run.state) for run in (clear, secret))
-    assert one is not None
-    assert other is not None
-    assert one.accuracies == other.accuracies
-    assert [each.tolist() for each in one.trial] == [each.tolist() for each in other.trial]
-
-
 @pytest.mark.parametrize("phase", ["held-out", "refinement 2"])
 def test_a_party_lost_in_the_refinement_is_missing_from_that_round_alone(phase: str) -> None:
     run = secretly(options_for(GRID[0], refine_rounds=3), shares(n=5), lost(phase, "1"))
@@ -261,21 +220,6 @@ def test_a_round_with_nonsense_in_it_is_refused_whole(phase: str) -> None:
 
 
 # ---- pair sums
-
-
-@pytest.mark.parametrize("how", SPLITS)
-@pytest.mark.parametrize("spec", [GRID, AUTO], ids=["grid", "plan"])
-def test_pair_sums_are_those_in_clear(how: str, spec: Any) -> None:
-    options, parts = options_for(spec, pairs=32), shares(how)
-    clear, secret = in_process(options, parts), secretly(options, parts)
-    assert facts(secret) == facts(clear)
-    assert secret.model.model_.pairs is not None
-    for name in ("weights", "bias", "n_per_class", "leverages"):
-        one, other = (getattr(run.state.results["pairs"].fit, name) for run in (clear, secret))
-        np.testing.assert_array_equal(one, other)
-    one, other = (run.state.results["pair trial"].scoring for run in (clear, secret))
-    assert (one.sha256(), one.accuracy) == (other.sha256(), other.accuracy)
-    assert not any(result.missing for name, result in secret.state.results.items() if is_of_pairs(name))
 
 
 @pytest.mark.parametrize("bound", [32, 2**20, 2**28])

@@ -14,14 +14,13 @@ from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated.access import SampleAccess
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import check_packed, pack_numbers, unpack_numbers
-from flwr_flynn.federated.labels import Label, checked_classes, checked_names, codes_of
 from flwr_flynn.federated.layout import PLAIN, Field, Sizes
 from flwr_flynn.federated.phase import Context, Phase, RunState
-from flwr_flynn.federated.phases.secure import announced_bound
 from flwr_flynn.federated.protocol import TRAIN, Array, Config, Reply, Scalar, key
-from flwr_flynn.federated.request import LayoutRequest, register
+from flwr_flynn.federated.request import LayoutRequest, announced_bound, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import MAX_CHARS, announced_names
+from flwr_flynn.federated.samples import Label, checked_classes, checked_names, codes_of
 from flwr_flynn.model.column_moments import MOST_LIMBS, ColumnMoments, floor_of
 from flwr_flynn.model.derived_specs import derive_specs, no_samples
 

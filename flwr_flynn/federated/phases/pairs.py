@@ -24,7 +24,7 @@ from flwr_flynn.federated.access import SampleAccess
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import check_packed, pack_signed, unpack_signed
 from flwr_flynn.federated.layout import PLAIN, Field, Sizes
-from flwr_flynn.federated.outcome import members_run
+from flwr_flynn.federated.outcome import run_of_members
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
 from flwr_flynn.federated.phases.selection import LeaveOneOutRequest
 from flwr_flynn.federated.protocol import EVALUATE, EXACT, SECURE, Array, Config, Scalar, key
@@ -224,7 +224,7 @@ class PairTrial:
 
 
 def _ask(state: RunState, context: Context) -> PairsRequest:
-    members, every = members_run(state, context.options), state.run_spec
+    members, every = run_of_members(state, context.options), state.run_spec
     n_plain = len(every.specs) - every.n_aligned
     # Those that the members were chosen from: of aligned samples, or of the others.
     run = every.only(range(n_plain, len(every.specs)) if members.n_aligned else range(n_plain))
@@ -232,7 +232,7 @@ def _ask(state: RunState, context: Context) -> PairsRequest:
     return PairsRequest(replace(run, specs=specs, n_aligned=len(specs) if members.n_aligned else 0))
 
 
-def _solved(state: RunState, batch: Batch[PairSums], context: Context) -> RunState:
+def _fold_sums(state: RunState, batch: Batch[PairSums], context: Context) -> RunState:
     fit, missing = PairFit.of(batch.total), context.unanswered_by(batch.passed)
     state = state.with_result(PAIRS.name, Pairs(_ask(state, context).run, fit, frozenset(batch.passed), missing))
     is_empty = fit.n_per_class == 0
@@ -247,7 +247,7 @@ def _ask_trial(state: RunState, context: Context) -> PairTrialRequest:
     return PairTrialRequest(result.run, result.fit)
 
 
-def _judged(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
+def _fold_trial(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
     result: Pairs = state.results[PAIRS.name]
     selection = state.results.get("selection")
     left_out, *tables = batch.total.tables
@@ -264,13 +264,13 @@ def summed(state: RunState) -> frozenset[str]:
 
 
 # They depend on candidates that are not selected, too, and on the selection's accuracy, which are not saved.
-PAIRS = Phase("pairs", EVALUATE, _ask, _solved, audience=COUNTED, resumes_at=("selection",))
+PAIRS = Phase("pairs", EVALUATE, _ask, _fold_sums, audience=COUNTED, resumes_at=("selection",))
 PAIR_TRIAL = Phase(
     "pair trial",
     EVALUATE,
     _ask_trial,
-    _judged,
+    _fold_trial,
     audience=COUNTED,
-    among=summed,
+    eligible=summed,
     resumes_at=("selection", "pairs"),
 )

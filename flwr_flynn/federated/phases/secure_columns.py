@@ -25,9 +25,8 @@ from flwr_flynn.federated.phase import Context, Phase, RunState
 from flwr_flynn.federated.phases import columns, histograms
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.histograms import BothHistograms, HistogramsRequest
-from flwr_flynn.federated.phases.secure import announced_bound
 from flwr_flynn.federated.protocol import TRAIN, Array, Config, Reply, Scalar, key
-from flwr_flynn.federated.request import LayoutRequest, register
+from flwr_flynn.federated.request import LayoutRequest, announced_bound, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.statistics import Tables
 from flwr_flynn.hashing.rank_codes import KEY_BITS
