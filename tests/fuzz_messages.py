@@ -20,10 +20,9 @@ from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.access import NOISY_EXAMPLES
-from flwr_flynn.federated.compression import pack, pack_numbers, pack_signed, sealed, unpack_numbers, unpack_signed
-from flwr_flynn.federated.layout import PLAIN, Field, of_arrays
+from flwr_flynn.federated.compression import pack_numbers, sealed, unpack_numbers
+from flwr_flynn.federated.layout import PLAIN, Field, Sizes, of_arrays, to_arrays
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.outcome import searched
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.phase import Context
 from flwr_flynn.federated.phases.columns import ColumnsRequest
@@ -48,11 +47,10 @@ from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.column_moments import ColumnMoments
 from flwr_flynn.model.counts import memory_needed
-from flwr_flynn.model.leave_one_out import TEMPERATURES
 from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.pair_scoring import LARGEST_BIAS
 from flwr_flynn.model.pair_scoring import LARGEST_WEIGHT as LARGEST_PAIR_WEIGHT
-from flwr_flynn.model.pairs import LARGEST_PRODUCT, PairFit, PairSums, learn_pairs
+from flwr_flynn.model.pairs import PairFit, PairSums, learn_pairs
 from flwr_flynn.model.refinement import LARGEST_WEIGHT, RefinementStatistic, class_factors, start_weights
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease, TopTLaplace, mechanism_from_dict
@@ -601,50 +599,6 @@ def use_sums(given: tuple[LayoutRequest[Any], list[Reply]]) -> None:
         assert (abs(part) <= 3 * field.most).all()
 
 
-def make_evaluation(mutator: Mutator) -> list[Reply]:
-    matrix = a_confusion(mutator)
-    n_examples: Any = mutator.choice((int(matrix.sum()), int(matrix.sum()), int(matrix.sum()) + 1, 2**62))
-    statistic: Any = codec.join(tensors([matrix]))
-    metrics = {STATISTIC: mutator.raw(statistic) if mutator.one_in(2) else statistic, "accuracy": 0.5}
-    if mutator.one_in(3):
-        metrics = mutator.config(metrics)
-    return [reply_of_evaluation("1", mutator.value(n_examples) if mutator.one_in(6) else n_examples, metrics)]
-
-
-def use_evaluation(given: list[Reply]) -> None:
-    batch = EVALUATING.checked(given)
-    assert batch.total.tables[0].sum() == given[0].n_examples
-    assert batch.total.tables[0].min() >= 0
-
-
-def make_ballot(mutator: Mutator) -> list[Reply]:
-    n = len(SELECTING.ask.request.candidates[0])  # type: ignore[attr-defined]
-    sizes = counts_of(X, Y).n_per_class.tolist()
-    left_out = np.array([sizes], np.int64)
-    right = np.array([[mutator.below(size + 1) for size in sizes] for _ in range(n)], np.int64)
-    cold = np.array([[mutator.below(10**6) for _ in range(len(TEMPERATURES))] for _ in range(n)], np.int64)
-    tables = [left_out, right, cold]
-    if mutator.one_in(4):
-        spoiled = mutator.array(tables[place := mutator.below(3)])
-        tables[place] = spoiled if isinstance(spoiled, np.ndarray) and spoiled.dtype.kind in "iu" else tables[place]
-    statistic = codec.join(tensors([pack_numbers(table.ravel()) for table in tables]))
-    metrics: dict[str, Any] = {STATISTIC: mutator.raw(statistic) if mutator.one_in(2) else statistic}
-    n_examples = mutator.value(len(X)) if mutator.one_in(10) else len(X)
-    metrics = mutator.config(metrics) if mutator.one_in(4) else metrics
-    return [reply_of_evaluation(mutator.choice("11111x"), n_examples, metrics)]
-
-
-def use_ballot(given: list[Reply]) -> None:
-    batch = SELECTING.checked(given)
-    state = SELECTING.ask.phase.fold(SELECTING.run.state, batch, SELECTING.context({"1": "Basel"}))
-    selection = state.results["selection"]
-    (choice,), (scoring,) = selection.choices, selection.scorings
-    assert (choice.spec, choice.weight) == (0, 1.0)
-    assert ScoringRule(scoring.rule, scoring.decay) == selection.candidates[0][choice.scoring]
-    assert selection.examples <= len(X)
-    json.dumps(selection.to_dict(), allow_nan=False)
-
-
 def stopped(n_exchanges: int, **options: Any) -> Run:
     """A run after the counting and so many exchanges behind it."""
     run = Run(RunOptions(SPEC, CLASSES, 1, decay=0.5, **options))
@@ -659,97 +613,96 @@ def stopped(n_exchanges: int, **options: Any) -> Run:
     return run
 
 
+def make_layout(server: Server) -> Callable[[Mutator], list[Reply]]:
+    """Replies over the evaluate channel with faults in their integers, and then in the arrays and the message."""
+    answer = ASKING.answer(server.ask.config, codec.read_tensors(server.ask.tensors))
+    fields, n = fields_of(server), answer.n_examples
+    good = of_arrays(answer.arrays, fields)
+
+    def make(mutator: Mutator) -> list[Reply]:
+        parts = list(good)
+        if mutator.one_in(2):
+            spoiled = mutator.array(parts[place := mutator.below(len(parts))])
+            if isinstance(spoiled, np.ndarray) and spoiled.dtype == np.int64 and spoiled.ndim == parts[place].ndim:
+                least = 0 if fields[place].form != PLAIN and not fields[place].is_signed else -(2**61)
+                parts[place] = np.clip(spoiled, least, 2**61)
+        sent: list[Any] = tensors(to_arrays(fields, parts))
+        if mutator.one_in(3):
+            sent = mutator.tensors(sent)
+        statistic = codec.join([each for each in sent if isinstance(each, bytes)])
+        metrics: dict[str, Any] = {STATISTIC: mutator.raw(statistic) if mutator.one_in(3) else statistic}
+        metrics = mutator.config(metrics) if mutator.one_in(6) else metrics
+        cid = "x" if mutator.one_in(20) else "1"
+        return [reply_of_evaluation(cid, mutator.value(n) if mutator.one_in(10) else n, metrics)]
+
+    return make
+
+
+def fields_of(server: Server) -> list[Field]:
+    """The layout of the answers of a party with all samples."""
+    request = server.ask.request
+    assert isinstance(request, LayoutRequest)
+    return request.fields(Sizes(np.bincount(CODES), len(X)))
+
+
+def use_layout(server: Server, after: Callable[[Any, Any], object]) -> Callable[[list[Reply]], None]:
+    """Check that integers of a reply that passed are within their bounds, and that `after` holds for its results."""
+
+    def use(given: list[Reply]) -> None:
+        batch, request = server.checked(given), server.ask.request
+        assert isinstance(request, LayoutRequest)
+        for field, part in zip(fields_of(server), request.parts(batch.total), strict=True):
+            field.check(part)
+        state = server.ask.phase.fold(server.run.state, batch, server.context({"1": "Basel"}))
+        after(batch.total, state.results[server.ask.phase.name])
+
+    return use
+
+
 REFINING = Server(stopped(2, refine_rounds=3), EVALUATE)  # it has weights, and asks for its second round
-ROUND = ASKING.answer(REFINING.ask.config, codec.read_tensors(REFINING.ask.tensors)).arrays
-
-
-def make_round(mutator: Mutator) -> list[Reply]:
-    figures, *packed_sums = ROUND
-    table = unpack_signed(packed_sums[0], (SPEC.hash_dim, 3), 2**40)
-    if mutator.one_in(2):
-        spoiled = mutator.array(table if mutator.one_in(2) else figures)
-        if isinstance(spoiled, np.ndarray) and spoiled.dtype == np.int64:
-            figures, table = (figures, spoiled) if spoiled.ndim == 2 else (spoiled, table)
-    return spoiled_result(mutator, [figures, pack_signed(np.clip(table, -(2**61), 2**61))])
-
-
-def use_round(given: list[Reply]) -> None:
-    batch = REFINING.checked(given)
-    most = 64 * 3 * len(X)
-    assert 0 <= batch.total.loss <= most * 2**16
-    assert np.abs(batch.total.gradient[0]).max() <= most
-    assert (batch.total.correct <= batch.total.held_out).all()
-    state = REFINING.ask.phase.fold(REFINING.run.state, batch, REFINING.context({"1": "Basel"}))
-    search = searched(state)
-    assert search is not None
-    assert all(np.abs(each).max() <= LARGEST_WEIGHT for each in search.trial)
-
-
 PAIRING, TRYING = (Server(stopped(n, pairs=24), EVALUATE) for n in (0, 1))
-N_ROWS = 24
 
 
-def answered(server: Server) -> list[np.ndarray]:
-    return ASKING.answer(server.ask.config, codec.read_tensors(server.ask.tensors)).arrays
+def after_evaluation(total: Any, result: Any) -> None:
+    assert result.figures["examples"] == total.tables[0].sum() == total.tables[1].sum()
 
 
-def spoiled_result(mutator: Mutator, arrays: list[np.ndarray]) -> list[Reply]:
-    """A reply over the evaluate channel, which may have faults in its arrays, and then in the message."""
-    sent: list[Any] = tensors(arrays)
-    if mutator.one_in(3):
-        sent = mutator.tensors(sent)
-    statistic = codec.join([each for each in sent if isinstance(each, bytes)])
-    metrics: dict[str, Any] = {STATISTIC: mutator.raw(statistic) if mutator.one_in(3) else statistic}
-    return [reply_of_evaluation("1", mutator.value(len(X)) if mutator.one_in(10) else len(X), metrics)]
+def after_selection(total: Any, selection: Any) -> None:
+    (choice,), (scoring,) = selection.choices, selection.scorings
+    assert (choice.spec, choice.weight) == (0, 1.0)
+    assert ScoringRule(scoring.rule, scoring.decay) == selection.candidates[0][choice.scoring]
+    assert selection.examples <= len(X)
+    json.dumps(selection.to_dict(), allow_nan=False)
 
 
-SENT_SUMS, SENT_TRIAL = answered(PAIRING), answered(TRYING)
-OWN_SUMS = PairSums.from_data(PAIRING.ask.request.run.specs, X, CODES, 3)  # type: ignore[attr-defined]
+def after_refinement(total: Any, result: Any) -> None:
+    assert (total.correct <= total.held_out).all()
+    assert all(np.abs(each).max() <= LARGEST_WEIGHT for each in result.search.trial)
 
 
-def make_pairs(mutator: Mutator) -> list[Reply]:
-    sizes, triangle, sums = SENT_SUMS[0], OWN_SUMS.products[None], OWN_SUMS.sums
-    tables = [sizes.copy(), triangle.copy(), sums.copy()]
-    if mutator.one_in(2):
-        spoiled = mutator.array(tables[place := mutator.below(3)])
-        if isinstance(spoiled, np.ndarray) and spoiled.dtype == np.int64 and spoiled.ndim == tables[place].ndim:
-            tables[place] = np.clip(spoiled, 0, 2**62) if place else spoiled
-    return spoiled_result(mutator, [tables[0], *map(pack, tables[1:])])
-
-
-def use_pairs(given: list[Reply]) -> None:
-    batch = PAIRING.checked(given)
-    total = batch.total
+def after_pairs(total: Any, result: Any) -> None:
     np.testing.assert_array_equal(total.n_per_class, np.bincount(CODES))
-    assert total.products.shape == (N_ROWS * (N_ROWS + 1) // 2,)
-    assert 0 <= total.products.min() <= total.products.max() <= LARGEST_PRODUCT * len(X)
     assert (total.sums <= 15 * total.n_per_class[:, None]).all()
-    state = PAIRING.ask.phase.fold(PAIRING.run.state, batch, PAIRING.context({"1": "Basel"}))
-    fit = state.results["pairs"].fit
+    fit = result.fit
     assert np.abs(fit.weights.astype(np.int64)).max() <= LARGEST_PAIR_WEIGHT
     assert np.abs(fit.bias).max() <= LARGEST_BIAS
     assert ((fit.leverages >= 0) & (fit.leverages < 1)).all()
 
 
-def make_trial(mutator: Mutator) -> list[Reply]:
-    tables = [unpack_numbers(each, 1000, 2**62) for each in SENT_TRIAL]
-    if mutator.one_in(2):
-        spoiled = mutator.array(tables[place := mutator.below(3)])
-        if isinstance(spoiled, np.ndarray) and spoiled.dtype == np.int64 and spoiled.ndim == 1:
-            tables[place] = spoiled
-    return spoiled_result(mutator, [pack_numbers(each) for each in tables])
-
-
-def use_trial(given: list[Reply]) -> None:
-    batch = TRYING.checked(given)
-    left_out, correct, losses = batch.total.tables
-    assert (left_out[0] <= np.bincount(CODES)).all()
+def after_trial(total: Any, result: Any) -> None:
+    left_out, correct, _ = total.tables
     assert (correct <= left_out).all()
-    assert losses.min() >= 0
-    state = TRYING.ask.phase.fold(TRYING.run.state, batch, TRYING.context({"1": "Basel"}))
-    scoring = state.results["pair trial"].scoring
-    assert (scoring is None) == (not left_out.any())
-    assert scoring is None or (0 <= scoring.accuracy <= 1 and 0 < scoring.share < 1)
+    assert (result.scoring is None) == (not left_out.any())
+    assert result.scoring is None or (0 <= result.scoring.accuracy <= 1 and 0 < result.scoring.share < 1)
+
+
+LAYOUTS: dict[str, tuple[Server, Callable[[Any, Any], object]]] = {
+    "selection": (SELECTING, after_selection),
+    "refinement": (REFINING, after_refinement),
+    "pairs": (PAIRING, after_pairs),
+    "pair trial": (TRYING, after_trial),
+    "evaluation": (EVALUATING, after_evaluation),
+}
 
 
 # -------- secure sums
@@ -847,11 +800,10 @@ def decoders(folder: Path) -> list[Decoder]:
         Decoder("collect: withdraw", make_replies(left), use_leaving_replies, 2),
         Decoder("collect: secure sum", make_means, use_means, 2),
         Decoder("collect: secure sums of other phases", make_sums, use_sums, 2),
-        Decoder("collect: selection", make_ballot, use_ballot, 2),
-        Decoder("collect: refinement", make_round, use_round, 2),
-        Decoder("collect: pairs", make_pairs, use_pairs, 2),
-        Decoder("collect: pair trial", make_trial, use_trial, 2),
-        Decoder("collect: evaluation", make_evaluation, use_evaluation, 2),
+        *(
+            Decoder(f"collect: {name}", make_layout(server), use_layout(server, after), 2)
+            for name, (server, after) in LAYOUTS.items()
+        ),
         Decoder("Run.complete", make_replies(replies), use_taken, 1, memory=2**22),
         Decoder("secagg_checks.check", make_stage, use_stage, 2),
         Decoder("Party: any request", parties.make, parties.use, 4, memory=2**22),

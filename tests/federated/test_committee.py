@@ -13,7 +13,7 @@ from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import PartyOptions
-from flwr_flynn.federated.protocol import EVALUATE, TRAIN
+from flwr_flynn.federated.protocol import TRAIN
 from flwr_flynn.federated.run import Run
 from flwr_flynn.model.candidates import HashPlan, candidate_scorings, suggest_decay
 from flwr_flynn.model.classifier import FlyNNClassifier
@@ -141,18 +141,6 @@ def test_where_nobody_tries_the_model_it_is_the_first_candidate(driver: str, dis
     assert (member.scoring.decay, member.weight) == (suggest_decay(member.counts), 1.0)
 
 
-def test_where_nobody_answers_the_selection_it_is_the_first_candidate() -> None:
-    steps = exchange(PLAN)
-    for _ in range(3):
-        steps.step(TRAIN)
-    steps.step(EVALUATE, failures=dict.fromkeys("0123", "failed: gone"))
-    steps.rounds()
-    member = steps.run.model.model_.member
-    assert member.spec == steps.run.state.run_spec.specs[0]
-    assert member.scoring.decay == suggest_decay(member.counts)
-    assert steps.run.state.results["selection"].accuracy is None
-
-
 # ---- parties that come and go
 
 
@@ -169,7 +157,7 @@ def test_a_party_lost_after_the_histograms_stays_in_them() -> None:
     assert run.state.run_spec.specs == made().state.run_spec.specs
 
 
-def test_a_party_that_comes_after_the_histograms_is_counted_with_a_say() -> None:
+def test_a_party_that_comes_after_the_histograms_is_counted_and_takes_part() -> None:
     steps = exchange(PLAN)
     for _ in range(2):
         steps.step(TRAIN, "012")
@@ -198,6 +186,7 @@ def test_a_run_that_stopped_in_its_counting_goes_on(tmp_path: Path) -> None:
         assert (saved.phase, len(saved.members), saved.is_selected) == ("counts", n_members, False)
         assert saved.max_members == PLAN.max_members
         steps.run = Run(RunOptions(**resumed(saved, min_parties=4)))
+        assert steps.run.needed == 4 - n_members
     assert digest(steps.rounds()) == pooled().model_.sha256()
 
 

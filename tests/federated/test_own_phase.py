@@ -82,7 +82,7 @@ def test_a_run_stops_before_and_after_it(tmp_path: Path) -> None:
     assert error.value.field == "phases"
 
 
-@pytest.mark.parametrize("fault", ["junk", "one array more", "negative", "another number", "no number"])
+@pytest.mark.parametrize("fault", ["negative", "another number"])
 def test_a_hostile_reply_costs_its_sender_alone(fault: str) -> None:
     def spoil(reply: Reply) -> Reply:
         if reply.cid != "3":
@@ -90,11 +90,8 @@ def test_a_hostile_reply_costs_its_sender_alone(fault: str) -> None:
         (table,) = (array.copy() for array in codec.read_tensors(reply.tensors))
         if fault == "negative":
             table[0, 0] = -1
-        tensors = {"junk": [b"junk"], "one array more": codec.write_tensors([table, table])}.get(
-            fault, codec.write_tensors([table])
-        )
-        n = {"another number": reply.n_examples + 1, "no number": "5"}.get(fault, reply.n_examples)
-        return replace(reply, tensors=tensors, n_examples=n)  # type: ignore[arg-type]
+        n = reply.n_examples + (fault == "another number")
+        return replace(reply, tensors=codec.write_tensors([table]), n_examples=n)
 
     steps = exchange(GRID)
     steps.run = Run(RunOptions(**with_histogram(**options_for(GRID))))

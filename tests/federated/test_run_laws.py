@@ -13,6 +13,7 @@ from flwr_flynn.errors import AggregationError, ModelFileError
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN
 from flwr_flynn.federated.run import Run
 from flwr_flynn.model.candidates import HashPlan
@@ -117,6 +118,13 @@ def test_the_parties_get_the_very_model_that_the_server_has(name: str, distribut
     run = in_process(options_of(name, **changes), shares(), on_model=kept.append)
     assert [model.model_.sha256() for model in kept] == [digest(run)] * 4
     np.testing.assert_array_equal(kept[0].predict_proba(X), run.model.predict_proba(X))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_plan_given_by_hand_makes_the_same_model(name: str) -> None:
+    own = phases_of(RunOptions(**options_of(name)))
+    given = in_process(options_of(name, phases=own, refine_rounds=0), shares())
+    assert digest(given) == digest(in_process(options_of(name), shares()))
 
 
 def facts(run: Run) -> Any:

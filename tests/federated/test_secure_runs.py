@@ -291,7 +291,7 @@ def test_responses_that_so_many_samples_cannot_have_are_refused_whole() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"refine_rounds": 1}, {"pairs": 16}], ids=str)
-def test_a_federation_of_several_members_is_kept_and_handed_out(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_a_federation_of_several_members_is_kept_and_distributed(changes: dict[str, Any], tmp_path: Path) -> None:
     options, parts = options_for(GRID, **changes), shares()
     made = secretly(options, parts)
     made.federation("1").save(tmp_path / "f.npz")

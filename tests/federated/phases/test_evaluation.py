@@ -290,7 +290,7 @@ def test_who_could_not_keep_the_model_is_told() -> None:
     assert evaluation.missing == {}
 
 
-def test_the_model_may_be_handed_out_to_parties_that_send_no_figures() -> None:
+def test_the_model_may_be_distributed_to_parties_that_send_no_figures() -> None:
     received: list[FlyNNClassifier] = []
     run = in_process(options_for(GRID, fraction_evaluate=0, distribute=True), shares(), on_model=received.append)
     assert [model.counts_ for model in received] == [run.counts] * 4

@@ -19,10 +19,8 @@ from flwr_flynn.federated.compression import pack, pack_numbers, pack_signed, un
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions
-from flwr_flynn.federated.phases.counts import phase_for
-from flwr_flynn.federated.phases.evaluation import EVALUATION as DISTRIBUTION
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
-from flwr_flynn.federated.phases.pairs import PAIR_TRIAL, PAIRS, PairsRequest, PairTrialRequest
+from flwr_flynn.federated.phases.pairs import PAIRS, PairsRequest, PairTrialRequest
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Reply
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec, deflated_specs, mode_of
@@ -103,13 +101,6 @@ def test_of_many_samples_some_judge_and_the_split_does_not_decide_which(monkeypa
         found = scoring_of(in_process(options(SPEC, decay=0.5), parts(split)))
         assert found is not None
         assert (found.sha256(), found.accuracy) == (some.sha256(), some.accuracy)
-
-
-def test_phases_of_one_s_own_may_have_pair_sums() -> None:
-    plain = RunOptions(**options(SPEC, decay=0.5))
-    own = (phase_for(plain), PAIRS, PAIR_TRIAL, DISTRIBUTION)
-    run = in_process(options(SPEC, decay=0.5, phases=own), parts())
-    assert digest(run) == digest(in_process(options(SPEC, decay=0.5), parts()))
 
 
 # ---- parties that are lost and come back

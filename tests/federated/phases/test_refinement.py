@@ -1,4 +1,4 @@
-"""The refinement: of any split the pooled one; who is lost, comes back or sends nonsense costs its own say alone."""
+"""The refinement: of any split the pooled one; who is lost, comes back or sends nonsense costs its own part alone."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.compression import pack_signed
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.outcome import searched
-from flwr_flynn.federated.phases.counts import phase_for
-from flwr_flynn.federated.phases.evaluation import EVALUATION as DISTRIBUTION
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
-from flwr_flynn.federated.phases.refinement import HeldOutRequest, RefinementRequest, refinements
+from flwr_flynn.federated.phases.refinement import HeldOutRequest, RefinementRequest
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Reply
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run import Run
@@ -111,16 +109,6 @@ def test_a_search_that_is_done_early_leaves_the_other_rounds_out(monkeypatch: py
     search = searched(run.state)
     assert search is not None
     assert len(search.accuracies) == 2
-
-
-def test_phases_of_one_s_own_may_refine() -> None:
-    plain = RunOptions(**options(SPEC, decay=0.5, refine_rounds=0))
-    own = (phase_for(plain), *refinements(2), DISTRIBUTION)
-    run = in_process(options(SPEC, decay=0.5, refine_rounds=0, phases=own), parts())
-    assert (
-        run.model.model_.sha256()
-        == in_process(options(SPEC, decay=0.5, refine_rounds=2), parts()).model.model_.sha256()
-    )
 
 
 # ---- parties that are lost and come back
@@ -241,7 +229,7 @@ REPLIES: dict[str, Callable[[Reply], Reply]] = {
 
 @pytest.mark.parametrize("name", REPLIES)
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_hostile_reply_costs_its_sender_s_say_alone(name: str, number: int) -> None:
+def test_a_hostile_reply_costs_its_sender_alone(name: str, number: int) -> None:
     def until(steps: Exchange) -> Exchange:
         for _ in range(number):
             steps.step(EVALUATE)
@@ -270,7 +258,7 @@ HELD_OUT_REPLIES: dict[str, Callable[[Reply], Reply]] = {
 
 
 @pytest.mark.parametrize("name", HELD_OUT_REPLIES)
-def test_hostile_counts_of_held_out_samples_cost_their_sender_s_say_alone(name: str) -> None:
+def test_hostile_counts_of_held_out_samples_cost_their_sender_alone(name: str) -> None:
     steps, silent = counted(), counted()
     taken = steps.step(EVALUATE, spoil=lambda reply: HELD_OUT_REPLIES[name](reply) if reply.cid == "3" else reply)
     assert taken is not None
@@ -416,7 +404,7 @@ def test_where_there_is_no_refinement_rounds_are_refused(changes: dict[str, Any]
         RunOptions(**options(SPEC, **changes))
 
 
-def test_a_run_that_hands_a_model_out_refines_nothing() -> None:
+def test_a_run_that_distributes_a_model_refines_nothing() -> None:
     saved = in_process(options(SPEC), parts()).federation("1")
     with raises(ConfigError, field="refine_rounds"):
         RunOptions(**options(saved.run_spec.specs, federation=saved, purpose="evaluate"))

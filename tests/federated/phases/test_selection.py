@@ -1,4 +1,4 @@
-"""The selection: of any split the pooled one, and a hostile table costs its sender's say alone."""
+"""The selection: of any split the pooled one, and a hostile table costs its sender alone."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.compression import pack_numbers, unpack_numbers
@@ -22,7 +23,7 @@ from flwr_flynn.federated.phases.selection import (
 )
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Reply
 from flwr_flynn.federated.roster import Failures, Member
-from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.run_spec import RunSpec, Secure
 from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import ClassCounts
@@ -46,6 +47,7 @@ from tests.federated.runs import (
     shares,
     statistic_of,
 )
+from tests.raising import raises
 
 RUN = RunSpec(GRID, NAMES)
 TOTALS = CountsOfSpecs(tuple(ClassCounts.from_data(FlyHash(spec), X, Y, 3) for spec in GRID))
@@ -105,18 +107,6 @@ def test_a_party_refuses_a_selection_among_counts_that_it_is_not_in() -> None:
     assert (REFUSED in nobody.metrics, nobody.n_examples) == (False, 0)
 
 
-def test_of_many_samples_some_are_left_out_chosen_by_content(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("flwr_flynn.model.selection", "flwr_flynn.federated.phases.selection"):
-        monkeypatch.setattr(f"{module}.N_LEFT_OUT", 60)
-    run = in_process(options_for(GRID), shares())
-    selection = run.state.results["selection"]
-    assert 0 < selection.examples < 120
-    assert run.model.model_.members == fit_members(GRID, X[TRAINING], Y[TRAINING], 3)[0]
-    for how in SPLITS:
-        other = in_process(options_for(GRID), shares(how)).state.results["selection"]
-        assert replace(other, parties=4) == selection
-
-
 def spoiled(reply: Reply, table: int, value: int) -> Reply:
     arrays = list(codec.read_tensors(reply.tensors))
     numbers = unpack_numbers(arrays[table], 10**6, 2**63 - 1)
@@ -149,7 +139,7 @@ HOSTILE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_reply_costs_its_sender_s_say_alone(name: str) -> None:
+def test_a_hostile_reply_costs_its_sender_alone(name: str) -> None:
     steps = exchange(GRID)
     steps.step(TRAIN)
     before = steps.run.totals
@@ -179,6 +169,15 @@ def test_replies_count_once_and_strangers_do_not() -> None:
     assert taken is not None
     assert taken.batch.repeated == ["0"]
     assert steps.run.state.results["selection"].examples == 120
+
+
+def test_a_secure_sum_of_more_samples_than_are_counted_is_refused() -> None:
+    request = replace(REQUEST, run=RunSpec(GRID, NAMES, Secure(64)))
+    vector = np.zeros(request.n_entries)
+    vector[:3] = 51
+    replies = [Reply(cid, codec.write_tensors([vector]), 1, {}) for cid in "123"]
+    with raises(PayloadError, field="left out"):
+        request.summed(replies)
 
 
 # ---- the result
