@@ -653,7 +653,7 @@ def use_layout(server: Server, after: Callable[[Any, Any], object]) -> Callable[
         assert isinstance(request, LayoutRequest)
         for field, part in zip(fields_of(server), request.parts(batch.total), strict=True):
             field.check(part)
-        state = server.ask.phase.fold(server.run.state, batch, server.context({"1": "Basel"}))
+        state = server.ask.phase.fold(server.run.state, batch, server.context({"1": "Basel", "x": "Ulm"}))
         after(batch.total, state.results[server.ask.phase.name])
 
     return use

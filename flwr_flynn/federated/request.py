@@ -166,7 +166,7 @@ class LayoutRequest(Request[S]):
 
     @property
     def layout(self) -> list[Field]:
-        """The integers of one party in a secure sum."""
+        """The integers of an answer, with their bounds at one party in a secure sum; in clear the bounds are 0."""
         bound = self.bound or 0
         return [field.capped(largest_sum(bound)) for field in self.fields(Sizes(bound, bound))]
 

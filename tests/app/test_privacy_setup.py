@@ -336,7 +336,7 @@ def a_server(mechanism: Mechanism = LAPLACE, **more: Any) -> Run:
 def take(server: Run, *replies: Reply) -> ExchangeResult:
     """Ask the parties of ``replies`` and one that stays silent; return what the run takes of them."""
     assert server.ask(TRAIN, [*{each.cid: 1 for each in replies}, "late"])
-    taken = server.take(replies, Failures())
+    taken = server.complete(replies, Failures())
     assert taken is not None
     return taken
 

@@ -579,7 +579,7 @@ def a_server(bound: int = 256, min_parties: int = 3) -> Run:
 def checked(given: list[Reply]) -> Run:
     server = a_server()
     assert server.ask(TRAIN, [reply.cid for reply in given])
-    assert server.take(given, Failures())
+    assert server.complete(given, Failures())
     return server
 
 
