@@ -15,10 +15,12 @@ from flwr.common import EvaluateRes, FitIns, FitRes
 from flwr_flynn import AggregationError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import reply_of
+from flwr_flynn.federated.forecast import Traffic
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.protocol import TRAIN, Answer, Reply
-from flwr_flynn.federated.run import Failures, Run, Traffic
+from flwr_flynn.federated.roster import Failures
+from flwr_flynn.federated.run import Run
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def settled(run: Run, names: Sequence[str], replies: Sequence[Answer | Node]) ->
         A reply is refused; the message names its sender and the reason.
     """
     below = [each.traffic for each in replies if isinstance(each, Node)]
-    taken = run.take(
+    taken = run.complete(
         [
             replace(each.reply, cid=name) if isinstance(each, Node) else reply_of(name, each)
             for name, each in zip(names, replies, strict=True)

@@ -66,7 +66,8 @@ def _options(n: int, noisy: bool) -> Any:
 def at_once(n: int, noisy: bool = False) -> Row:
     """Time and memory for all replies in a list, to one request."""
     from flwr_flynn.federated.protocol import TRAIN
-    from flwr_flynn.federated.run import Failures, Run
+    from flwr_flynn.federated.roster import Failures
+    from flwr_flynn.federated.run import Run
 
     options, waiting = _options(n, noisy), list(replies(n, noisy))
     held = sum(len(tensor) for reply in waiting for tensor in reply.tensors)
@@ -74,7 +75,7 @@ def at_once(n: int, noisy: bool = False) -> Row:
     def count() -> Any:
         run = Run(options)
         run.ask(TRAIN, [reply.cid for reply in waiting])
-        run.take(waiting, Failures())
+        run.complete(waiting, Failures())
         return run.model
 
     count()  # imports, the rows
@@ -96,7 +97,8 @@ def at_once(n: int, noisy: bool = False) -> Row:
 def one_by_one(n: int, noisy: bool = False) -> Row:
     """Time and memory for replies that come one by one, each made when it is due and gone when it is counted."""
     from flwr_flynn.federated.protocol import TRAIN
-    from flwr_flynn.federated.run import Failures, Run
+    from flwr_flynn.federated.roster import Failures
+    from flwr_flynn.federated.run import Run
 
     options = _options(n, noisy)
     seconds = 0.0
@@ -107,7 +109,7 @@ def one_by_one(n: int, noisy: bool = False) -> Row:
         for reply in replies(n, noisy):
             start = time.process_time()
             run.ask(TRAIN, [reply.cid])
-            run.take([reply], Failures())
+            run.complete([reply], Failures())
             seconds += time.process_time() - start
         return run.counted.require(n)
 

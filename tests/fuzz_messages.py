@@ -19,10 +19,9 @@ from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.access import NOISY_EXAMPLES
-from flwr_flynn.federated.compression import pack, pack_numbers, pack_signed, sealed, unpack_numbers, unpack_signed
-from flwr_flynn.federated.layout import PLAIN, Field, of_arrays
+from flwr_flynn.federated.compression import pack_numbers, sealed, unpack_numbers
+from flwr_flynn.federated.layout import PLAIN, Field, Sizes, of_arrays, to_arrays
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.outcome import searched
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.phase import Context
 from flwr_flynn.federated.phases.columns import AlignedColumnsRequest, AlignedHistograms, ColumnsRequest
@@ -34,8 +33,8 @@ from flwr_flynn.federated.phases.secure_columns import BinsRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import EVALUATE, PARTY, PHASE, REFUSED, STATISTIC, TRAIN, Config, Reply, key
 from flwr_flynn.federated.request import LayoutRequest, Request, request_of
-from flwr_flynn.federated.roster import Roster
-from flwr_flynn.federated.run import Failures, Run
+from flwr_flynn.federated.roster import Failures, Roster
+from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure
 from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.flower import secagg_checks
@@ -46,10 +45,9 @@ from flwr_flynn.model.alignment import Reference
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import memory_needed
-from flwr_flynn.model.gram import LARGEST_PRODUCT, GramFit, GramMatrix, learn_gram
+from flwr_flynn.model.gram import GramFit, GramMatrix, learn_gram
 from flwr_flynn.model.gram_scoring import LARGEST_BIAS
 from flwr_flynn.model.gram_scoring import LARGEST_WEIGHT as LARGEST_GRAM_WEIGHT
-from flwr_flynn.model.leave_one_out import TEMPERATURES
 from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.refinement import LARGEST_WEIGHT, RefinementStatistic, class_factors, start_weights
 from flwr_flynn.model.scoring import ScoringRule
@@ -449,7 +447,7 @@ def counting(two: bool = True) -> Run:
     assert run.ask(TRAIN, ["1"])
     counts = PAIRS[0] if two else (counts_of(X, Y),)
     first = Reply("1", tensors(codec.encode(*counts)), counts[0].n_examples, {PARTY: "Basel"})
-    assert run.take([first], Failures())
+    assert run.complete([first], Failures())
     assert [str(member) for member in run.counted.counted] == ["Basel"]
     return run
 
@@ -485,10 +483,10 @@ def use_taken(given: list[Reply]) -> None:
     before, members = server.run.state, server.run.counted.members
     with suppress(PayloadError):
         total = server.checked(given).total
-        assert server.run.take(given, Failures())
+        assert server.run.complete(given, Failures())
         assert server.run.totals == total
         return
-    assert server.run.take(given, Failures())
+    assert server.run.complete(given, Failures())
     assert (server.run.state, server.run.counted.members) == (before, members)
     raise PayloadError("nobody passed")
 
@@ -563,50 +561,6 @@ def use_sums(given: tuple[LayoutRequest[Any], list[Reply]]) -> None:
         assert (abs(part) <= 3 * field.most).all()
 
 
-def make_evaluation(mutator: Mutator) -> list[Reply]:
-    matrix = a_confusion(mutator)
-    n_examples: Any = mutator.choice((int(matrix.sum()), int(matrix.sum()), int(matrix.sum()) + 1, 2**62))
-    statistic: Any = codec.join(tensors([matrix]))
-    metrics = {STATISTIC: mutator.raw(statistic) if mutator.one_in(2) else statistic, "accuracy": 0.5}
-    if mutator.one_in(3):
-        metrics = mutator.config(metrics)
-    return [reply_of_evaluation("1", mutator.value(n_examples) if mutator.one_in(6) else n_examples, metrics)]
-
-
-def use_evaluation(given: list[Reply]) -> None:
-    batch = EVALUATING.checked(given)
-    assert batch.total.tables[0].sum() == given[0].n_examples
-    assert batch.total.tables[0].min() >= 0
-
-
-def make_ballot(mutator: Mutator) -> list[Reply]:
-    n = len(SELECTING.ask.request.candidates[0])  # type: ignore[attr-defined]
-    sizes = counts_of(X, Y).n_per_class.tolist()
-    left_out = np.array([sizes], np.int64)
-    right = np.array([[mutator.below(size + 1) for size in sizes] for _ in range(n)], np.int64)
-    cold = np.array([[mutator.below(10**6) for _ in range(len(TEMPERATURES))] for _ in range(n)], np.int64)
-    tables = [left_out, right, cold]
-    if mutator.one_in(4):
-        spoiled = mutator.array(tables[place := mutator.below(3)])
-        tables[place] = spoiled if isinstance(spoiled, np.ndarray) and spoiled.dtype.kind in "iu" else tables[place]
-    statistic = codec.join(tensors([pack_numbers(table.ravel()) for table in tables]))
-    metrics: dict[str, Any] = {STATISTIC: mutator.raw(statistic) if mutator.one_in(2) else statistic}
-    n_examples = mutator.value(len(X)) if mutator.one_in(10) else len(X)
-    metrics = mutator.config(metrics) if mutator.one_in(4) else metrics
-    return [reply_of_evaluation(mutator.choice("11111x"), n_examples, metrics)]
-
-
-def use_ballot(given: list[Reply]) -> None:
-    batch = SELECTING.checked(given)
-    state = SELECTING.ask.phase.fold(SELECTING.run.state, batch, SELECTING.context({"1": "Basel"}))
-    selection = state.results["selection"]
-    (choice,), (scoring,) = selection.choices, selection.scorings
-    assert (choice.spec, choice.weight) == (0, 1.0)
-    assert ScoringRule(scoring.rule, scoring.decay) == selection.candidates[0][choice.scoring]
-    assert selection.examples <= len(X)
-    json.dumps(selection.to_dict(), allow_nan=False)
-
-
 def stopped(n_exchanges: int, **options: Any) -> Run:
     """A run after the counting and so many exchanges behind it."""
     run = Run(RunOptions(SPEC, CLASSES, 1, decay=0.5, **options))
@@ -615,103 +569,102 @@ def stopped(n_exchanges: int, **options: Any) -> Run:
         ask = run.ask(channel, ["1"])
         assert ask is not None
         answer = party.answer(ask.config, codec.read_tensors(ask.tensors))
-        taken = run.take([Reply("1", tensors(answer.arrays), answer.n_examples, answer.metrics)], Failures())
+        taken = run.complete([Reply("1", tensors(answer.arrays), answer.n_examples, answer.metrics)], Failures())
         assert taken is not None
         assert not taken.missing
     return run
 
 
+def make_layout(server: Server) -> Callable[[Mutator], list[Reply]]:
+    """Replies over the evaluate channel with faults in their integers, and then in the arrays and the message."""
+    answer = ASKING.answer(server.ask.config, codec.read_tensors(server.ask.tensors))
+    fields, n = fields_of(server), answer.n_examples
+    good = of_arrays(answer.arrays, fields)
+
+    def make(mutator: Mutator) -> list[Reply]:
+        parts = list(good)
+        if mutator.one_in(2):
+            spoiled = mutator.array(parts[place := mutator.below(len(parts))])
+            if isinstance(spoiled, np.ndarray) and spoiled.dtype == np.int64 and spoiled.ndim == parts[place].ndim:
+                least = 0 if fields[place].form != PLAIN and not fields[place].is_signed else -(2**61)
+                parts[place] = np.clip(spoiled, least, 2**61)
+        sent: list[Any] = tensors(to_arrays(fields, parts))
+        if mutator.one_in(3):
+            sent = mutator.tensors(sent)
+        statistic = codec.join([each for each in sent if isinstance(each, bytes)])
+        metrics: dict[str, Any] = {STATISTIC: mutator.raw(statistic) if mutator.one_in(3) else statistic}
+        metrics = mutator.config(metrics) if mutator.one_in(6) else metrics
+        cid = "x" if mutator.one_in(20) else "1"
+        return [reply_of_evaluation(cid, mutator.value(n) if mutator.one_in(10) else n, metrics)]
+
+    return make
+
+
+def fields_of(server: Server) -> list[Field]:
+    """The layout of the answers of a party with all samples."""
+    request = server.ask.request
+    assert isinstance(request, LayoutRequest)
+    return request.fields(Sizes(np.bincount(CODES), len(X)))
+
+
+def use_layout(server: Server, after: Callable[[Any, Any], object]) -> Callable[[list[Reply]], None]:
+    """Check that integers of a reply that passed are within their bounds, and that `after` holds for its results."""
+
+    def use(given: list[Reply]) -> None:
+        batch, request = server.checked(given), server.ask.request
+        assert isinstance(request, LayoutRequest)
+        for field, part in zip(fields_of(server), request.parts(batch.total), strict=True):
+            field.check(part)
+        state = server.ask.phase.fold(server.run.state, batch, server.context({"1": "Basel", "x": "Ulm"}))
+        after(batch.total, state.results[server.ask.phase.name])
+
+    return use
+
+
 REFINING = Server(stopped(2, refine_rounds=3), EVALUATE)  # it has weights, and asks for its second round
-ROUND = ASKING.answer(REFINING.ask.config, codec.read_tensors(REFINING.ask.tensors)).arrays
+PAIRING, TRYING = (Server(stopped(n, gram=24), EVALUATE) for n in (0, 1))
 
 
-def make_round(mutator: Mutator) -> list[Reply]:
-    figures, *packed_sums = ROUND
-    table = unpack_signed(packed_sums[0], (SPEC.hash_dim, 3), 2**40)
-    if mutator.one_in(2):
-        spoiled = mutator.array(table if mutator.one_in(2) else figures)
-        if isinstance(spoiled, np.ndarray) and spoiled.dtype == np.int64:
-            figures, table = (figures, spoiled) if spoiled.ndim == 2 else (spoiled, table)
-    return spoiled_result(mutator, [figures, pack_signed(np.clip(table, -(2**61), 2**61))])
+def after_evaluation(total: Any, result: Any) -> None:
+    assert result.figures["examples"] == total.tables[0].sum() == total.tables[1].sum()
 
 
-def use_round(given: list[Reply]) -> None:
-    batch = REFINING.checked(given)
-    most = 64 * 3 * len(X)
-    assert 0 <= batch.total.loss <= most * 2**16
-    assert np.abs(batch.total.gradient[0]).max() <= most
-    assert (batch.total.correct <= batch.total.held_out).all()
-    state = REFINING.ask.phase.fold(REFINING.run.state, batch, REFINING.context({"1": "Basel"}))
-    search = searched(state)
-    assert search is not None
-    assert all(np.abs(each).max() <= LARGEST_WEIGHT for each in search.trial)
+def after_selection(total: Any, selection: Any) -> None:
+    (choice,), (scoring,) = selection.choices, selection.scorings
+    assert (choice.spec, choice.weight) == (0, 1.0)
+    assert ScoringRule(scoring.rule, scoring.decay) == selection.candidates[0][choice.scoring]
+    assert selection.examples <= len(X)
+    json.dumps(selection.to_dict(), allow_nan=False)
 
 
-SUMMING, LEFT_OUT_ASK = (Server(stopped(n, gram=24), EVALUATE) for n in (0, 1))
-N_ROWS = 24
+def after_refinement(total: Any, result: Any) -> None:
+    assert (total.correct <= total.held_out).all()
+    assert all(np.abs(each).max() <= LARGEST_WEIGHT for each in result.search.trial)
 
 
-def answered(server: Server) -> list[np.ndarray]:
-    return ASKING.answer(server.ask.config, codec.read_tensors(server.ask.tensors)).arrays
-
-
-def spoiled_result(mutator: Mutator, arrays: list[np.ndarray]) -> list[Reply]:
-    """A reply over the evaluate channel, which may have faults in its arrays, and then in the message."""
-    sent: list[Any] = tensors(arrays)
-    if mutator.one_in(3):
-        sent = mutator.tensors(sent)
-    statistic = codec.join([each for each in sent if isinstance(each, bytes)])
-    metrics: dict[str, Any] = {STATISTIC: mutator.raw(statistic) if mutator.one_in(3) else statistic}
-    return [reply_of_evaluation("1", mutator.value(len(X)) if mutator.one_in(10) else len(X), metrics)]
-
-
-SENT_GRAM, SENT_RESULTS = answered(SUMMING), answered(LEFT_OUT_ASK)
-OWN_GRAM = GramMatrix.from_data(SUMMING.ask.request.run.specs, X, CODES, 3)  # type: ignore[attr-defined]
-
-
-def make_gram(mutator: Mutator) -> list[Reply]:
-    sizes, triangle, sums = SENT_GRAM[0], OWN_GRAM.products[None], OWN_GRAM.sums
-    tables = [sizes.copy(), triangle.copy(), sums.copy()]
-    if mutator.one_in(2):
-        spoiled = mutator.array(tables[place := mutator.below(3)])
-        if isinstance(spoiled, np.ndarray) and spoiled.dtype == np.int64 and spoiled.ndim == tables[place].ndim:
-            tables[place] = np.clip(spoiled, 0, 2**62) if place else spoiled
-    return spoiled_result(mutator, [tables[0], *map(pack, tables[1:])])
-
-
-def use_gram(given: list[Reply]) -> None:
-    batch = SUMMING.checked(given)
-    total = batch.total
+def after_pairs(total: Any, result: Any) -> None:
     np.testing.assert_array_equal(total.n_per_class, np.bincount(CODES))
-    assert total.products.shape == (N_ROWS * (N_ROWS + 1) // 2,)
-    assert 0 <= total.products.min() <= total.products.max() <= LARGEST_PRODUCT * len(X)
     assert (total.sums <= 15 * total.n_per_class[:, None]).all()
-    state = SUMMING.ask.phase.fold(SUMMING.run.state, batch, SUMMING.context({"1": "Basel"}))
-    fit = state.results["gram"].fit
+    fit = result.fit
     assert np.abs(fit.weights.astype(np.int64)).max() <= LARGEST_GRAM_WEIGHT
     assert np.abs(fit.bias).max() <= LARGEST_BIAS
     assert all(np.isfinite(each).all() for each in fit.leverage)
 
 
-def make_left_out(mutator: Mutator) -> list[Reply]:
-    tables = [unpack_numbers(each, 10**4, 2**62) for each in SENT_RESULTS]
-    if mutator.one_in(2):
-        spoiled = mutator.array(tables[place := mutator.below(3)])
-        if isinstance(spoiled, np.ndarray) and spoiled.dtype == np.int64 and spoiled.ndim == 1:
-            tables[place] = spoiled
-    return spoiled_result(mutator, [pack_numbers(each) for each in tables])
-
-
-def use_left_out(given: list[Reply]) -> None:
-    batch = LEFT_OUT_ASK.checked(given)
-    left_out, correct, losses = batch.total.tables
-    assert (left_out[0] <= np.bincount(CODES)).all()
+def after_trial(total: Any, result: Any) -> None:
+    left_out, correct, _ = total.tables
     assert (correct <= left_out).all()
-    assert losses.min() >= 0
-    state = LEFT_OUT_ASK.ask.phase.fold(LEFT_OUT_ASK.run.state, batch, LEFT_OUT_ASK.context({"1": "Basel"}))
-    scoring = state.results["gram evaluation"].scoring
-    assert (scoring is None) == (not left_out.any())
-    assert scoring is None or (0 <= scoring.accuracy <= 1 and 0 < scoring.share < 1)
+    assert (result.scoring is None) == (not left_out.any())
+    assert result.scoring is None or (0 <= result.scoring.accuracy <= 1 and 0 < result.scoring.share < 1)
+
+
+LAYOUTS: dict[str, tuple[Server, Callable[[Any, Any], object]]] = {
+    "selection": (SELECTING, after_selection),
+    "refinement": (REFINING, after_refinement),
+    "gram": (PAIRING, after_pairs),
+    "gram evaluation": (TRYING, after_trial),
+    "evaluation": (EVALUATING, after_evaluation),
+}
 
 
 # -------- secure sums
@@ -805,12 +758,11 @@ def decoders(folder: Path) -> list[Decoder]:
         Decoder("collect: withdraw", make_replies(left), use_leaving_replies, 2),
         Decoder("collect: secure sum", make_means, use_means, 2),
         Decoder("collect: secure sums of other phases", make_sums, use_sums, 2),
-        Decoder("collect: selection", make_ballot, use_ballot, 2),
-        Decoder("collect: refinement", make_round, use_round, 2),
-        Decoder("collect: gram", make_gram, use_gram, 2),
-        Decoder("collect: gram evaluation", make_left_out, use_left_out, 2),
-        Decoder("collect: evaluation", make_evaluation, use_evaluation, 2),
-        Decoder("Run.take", make_replies(replies), use_taken, 1, memory=2**22),
+        *(
+            Decoder(f"collect: {name}", make_layout(server), use_layout(server, after), 2)
+            for name, (server, after) in LAYOUTS.items()
+        ),
+        Decoder("Run.complete", make_replies(replies), use_taken, 1, memory=2**22),
         Decoder("secagg_checks.check", make_stage, use_stage, 2),
         Decoder("Party: any request", parties.make, parties.use, 4, memory=2**22),
     ]

@@ -28,7 +28,8 @@ from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import PARTY, PHASE, REFUSED, TRAIN, Reply, key
 from flwr_flynn.federated.request import Request
-from flwr_flynn.federated.run import Failures, Run
+from flwr_flynn.federated.roster import Failures
+from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure
 from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.flower import secagg
@@ -482,7 +483,7 @@ def test_exact_counts_of_a_secure_sum_are_not_called_noisy() -> None:
         server = Run(RunOptions(SPEC, CLASSES, 3, mechanism=mechanism, secure_bound=BOUND, fraction_evaluate=0.0))
         assert server.ask(TRAIN, ["0", "1", "2"]) is not None
         mean = counts_of(*points(60)).array.ravel() / 3.0
-        taken = server.take(
+        taken = server.complete(
             [Reply(str(i), ndarrays_to_parameters([mean]).tensors, 1, {}) for i in range(3)], Failures()
         )
         assert taken is not None

@@ -22,7 +22,7 @@ from flwr_flynn.app.data import datasets
 from flwr_flynn.federated.federation_file import Federation, summary
 from flwr_flynn.federated.forecast import forecast
 from flwr_flynn.federated.groups import GroupedCounts
-from flwr_flynn.federated.outcome import Refined, gram_of, is_of_gram, searched
+from flwr_flynn.federated.outcome import Refined, gram_of, searched
 from flwr_flynn.federated.phases.columns import AlignedColumns
 from flwr_flynn.federated.phases.selection import Selection
 from flwr_flynn.federated.run import Run
@@ -153,7 +153,7 @@ def _refinement(run: Run) -> dict[str, Any] | None:
 
 def _gram(run: Run) -> dict[str, Any] | None:
     """Size, accuracy and weight of the Gram matrix, and parties that missed an exchange; None without them."""
-    found = {name: result for name, result in run.state.results.items() if is_of_gram(name)}
+    found = {name: result for name, result in run.state.results.items() if name in ("gram", "gram evaluation")}
     if "gram evaluation" not in found:
         return None
     scoring = gram_of(run.state, run.options)

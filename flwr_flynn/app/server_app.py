@@ -36,11 +36,11 @@ from flwr_flynn.errors import AggregationError, ConfigError, FlyNNError, WriteEr
 from flwr_flynn.federated.federation_file import Federation, exclusive
 from flwr_flynn.federated.phases.columns import USUAL_BINS, ColumnsRequest
 from flwr_flynn.federated.phases.evaluation import EVALUATION
-from flwr_flynn.federated.phases.secure import bound_for, check_room
 from flwr_flynn.federated.phases.secure_columns import MOST_BINS
 from flwr_flynn.federated.request import ENTRY_BYTES
 from flwr_flynn.federated.roster import unknown
 from flwr_flynn.federated.run import Run
+from flwr_flynn.federated.run_spec import bound_for, check_room
 from flwr_flynn.flower import message
 from flwr_flynn.flower.base_strategy import BaseStrategy
 from flwr_flynn.flower.compat import Workflow, is_simulated

@@ -27,9 +27,9 @@ from flwr_flynn.federated.protocol import (
     SECURE,
     Config,
 )
-from flwr_flynn.federated.row_wise import Samples as Samples
-from flwr_flynn.federated.row_wise import check_classes, check_samples, check_width, count, fitting, labelled
 from flwr_flynn.federated.run_spec import Plain, RunSpec, Secure
+from flwr_flynn.federated.samples import Samples as Samples
+from flwr_flynn.federated.samples import check_classes, check_samples, check_width, count, fitting, labelled
 from flwr_flynn.model.alignment import Alignment, Reference
 from flwr_flynn.model.class_prior import own_prior, predicted
 from flwr_flynn.model.classifier import FlyNNClassifier
@@ -261,8 +261,8 @@ class SampleAccess:
     def _counted_row_wise(self, run: RunSpec) -> ClassCounts:
         """The party's counts without noise, of the samples that fit.
 
-        Any failure ends the request, charges nothing, and is told in the same words whatever the cause. To the server
-        that is a machine that went offline; the guarantee is about answers.
+        Any failure ends the request, charges nothing, and is reported in the same words whatever the cause. To the
+        server that is a machine that went offline; the guarantee is about answers.
         """
         try:
             samples = self._held()

@@ -23,7 +23,8 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Answer, Reply
-from flwr_flynn.federated.run import ExchangeResult, Failures, Run
+from flwr_flynn.federated.roster import Failures
+from flwr_flynn.federated.run import ExchangeResult, Run
 
 
 def federate(
@@ -50,8 +51,10 @@ def federate(
             if ask is not None:
                 arrays = codec.read_tensors(ask.tensors)
                 for cid in ask.cids:
-                    run.receive([reply_of(cid, parties[int(cid)].answer(ask.config, arrays, channel))], light=True)
-                taken = run.take([], Failures())
+                    run.receive(
+                        [reply_of(cid, parties[int(cid)].answer(ask.config, arrays, channel))], drops_arrays=True
+                    )
+                taken = run.complete([], Failures())
                 if watch is not None and taken is not None:
                     watch(run, taken)
     return run

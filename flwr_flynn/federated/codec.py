@@ -20,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn._files import npy_header
-from flwr_flynn.errors import ConfigError, CountsError, PayloadError
+from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated.layout import COUNTS, PLAIN, Field, of_arrays, to_arrays
+from flwr_flynn.federated.protocol import refusing
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.privacy.mechanisms import Mechanism
@@ -42,11 +43,9 @@ def counts_fields(hashers: Sequence[FlyHash], n_classes: int, n_examples: int | 
 
 def counts_of(parts: Sequence[Array], hashers: Sequence[FlyHash]) -> tuple[ClassCounts, ...]:
     """Counts of the same samples by several hashes; a `PayloadError` if no samples make them."""
-    try:
-        pairs = zip(parts, hashers, strict=True)
+    pairs = zip(parts, hashers, strict=True)
+    with refusing("counts"):
         counts = [ClassCounts(part, hash_nnz=h.hash_nnz, spec_fingerprint=h.fingerprint) for part, h in pairs]
-    except CountsError as error:
-        raise PayloadError("counts", error.expected, error.got, text=f"counts: {error}") from None
     for other in counts[1:]:
         if not np.array_equal(other.n_per_class, counts[0].n_per_class):
             raise PayloadError("counts", "the same samples of each class in all blocks", "different numbers")
@@ -98,10 +97,8 @@ def decode_total(arrays: Sequence[Array], hasher: FlyHash, mechanism: Mechanism,
 
 def released(array: Array, hasher: FlyHash, mechanism: Mechanism, n_releases: int) -> ClassCounts:
     """Noisy counts with this array, of so many releases; a `PayloadError` if there are none such."""
-    try:
+    with refusing("counts"):
         return mechanism.received(array, hasher.fingerprint, n_releases)
-    except (CountsError, ConfigError) as error:
-        raise PayloadError("counts", error.expected, error.got, text=f"counts: {error}") from None
 
 
 def write_tensors(arrays: Sequence[Array]) -> list[bytes]:

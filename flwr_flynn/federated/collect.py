@@ -1,6 +1,7 @@
 """Replies of one phase, checked one by one and added up; nothing is changed until the batch is accepted.
 
-A reply is used whole or refused with a reason, and costs its sender alone: the others are added all the same.
+A reply in clear is used whole or refused with a reason, and costs its sender alone: the others are added all the same.
+Of a secure sum SecAgg+ gives the server one copy of the mean for each party: all of them are added, or none.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic
 
-from flwr_flynn.errors import FlyNNError, PayloadError
+import numpy as np
+import numpy.typing as npt
+
+from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.protocol import PARTY, REFUSED, SECONDS, Reply
-from flwr_flynn.federated.request import Request
+from flwr_flynn.federated.request import LayoutRequest, Request
 from flwr_flynn.federated.roster import Member, Roster, clean
 from flwr_flynn.federated.statistics import S
 
@@ -71,34 +75,19 @@ def collect_each(
             batch.refused[cid] = f"declined: {clean(reply.metrics[REFUSED], 200) or 'no reason given'}"
             continue
         try:
-            if reply.fault:
-                raise PayloadError(reply.fault)
-            statistic = request.read(codec.read_tensors(reply.tensors), reply, member)
+            statistic = _read(request, reply, member)
             if statistic is None:
                 continue
             digests = request.digests(statistic)
-            twin = roster.twin(cid, name, digests) or (batch.known.get((name, digests)) if name and digests else None)
-            if twin is not None:
-                raise PayloadError(f"the same name and counts as node {twin}, which is counted")
-            if member is not None and (first := batch.answered.get((member.node, member.name))) is not None:
-                raise PayloadError(f"the same member as node {first}, which replied")
+            _check_new(batch, roster, reply, name, digests, member)
             if request.load(batch.total) + request.load(statistic) > request.capacity:
                 raise PayloadError("the sum has no room for it")
             index = request.match(statistic, cid, name, set(batch.taken_out.values()))
-            sizes, seconds = request.sizes(statistic), reply.metrics.get(SECONDS)
-            found = Member(
-                name,
-                cid,
-                roster.identify(cid),
-                None if sizes is None else tuple(sizes.tolist()),
-                digests,
-                bytes=reply.n_bytes,
-                seconds=seconds if isinstance(seconds, float) and 0 <= seconds < math.inf else None,
-            )
+            found = _member(reply, name, roster.identify(cid), request.sizes(statistic), digests)
             batch.total = request.add(batch.total, statistic)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not cost the others their count
-            told = str(error) if isinstance(error, FlyNNError) else f"unreadable ({type(error).__name__})"
-            batch.refused[cid] = f"refused: {told}"
+            reason = str(error) if isinstance(error, FlyNNError) else f"unreadable ({type(error).__name__})"
+            batch.refused[cid] = f"refused: {reason}"
             continue
         if name and digests:
             batch.known[name, digests] = cid
@@ -107,10 +96,72 @@ def collect_each(
         if index is not None:
             batch.taken_out[cid] = index
         batch.refused.pop(cid, None)
-        batch.passed[cid] = reply
-        batch.members[cid] = found
+        batch.passed[cid], batch.members[cid] = reply, found
         if keep is not None:
             batch.parts[cid] = keep(statistic)
+    return batch
+
+
+def _read(request: Request[S], reply: Reply, member: Member | None) -> S | None:
+    if reply.fault:
+        raise PayloadError(reply.fault)
+    return request.read(codec.read_tensors(reply.tensors), reply, member)
+
+
+def _check_new(
+    batch: Batch[Any], roster: Roster, reply: Reply, name: str, digests: tuple[str, ...], member: Member | None
+) -> None:
+    """Refuse a party that is in the sum, or in the batch, under another node id."""
+    known = batch.known.get((name, digests)) if name and digests else None
+    twin = roster.twin(reply.cid, name, digests) or known
+    if twin is not None:
+        raise PayloadError(f"the same name and counts as node {twin}, which is counted")
+    if member is not None and (first := batch.answered.get((member.node, member.name))) is not None:
+        raise PayloadError(f"the same member as node {first}, which replied")
+
+
+def _member(reply: Reply, name: str, key: str, sizes: npt.NDArray[np.int64] | None, digests: tuple[str, ...]) -> Member:
+    """The sender of a reply as the run keeps it."""
+    seconds = reply.metrics.get(SECONDS)
+    return Member(
+        name,
+        reply.cid,
+        key,
+        None if sizes is None else tuple(sizes.tolist()),
+        digests,
+        bytes=reply.n_bytes,
+        seconds=seconds if isinstance(seconds, float) and 0 <= seconds < math.inf else None,
+    )
+
+
+def collect_secure(
+    request: Request[Any],
+    total: Any,
+    roster: Roster,
+    counted: Roster,
+    replies: Sequence[Reply],
+    batch: Batch[Any] | None = None,
+) -> Batch[Any]:
+    """Make the sum out of copies of its mean: all senders are in it, or none is. See `collect.Collect`."""
+    assert isinstance(request, LayoutRequest)  # of a plan that `plan.phases_of` made
+    if batch is not None:
+        if replies:
+            raise ConfigError("secure sum", "all replies at once", f"{len(replies)} after others")
+        return batch
+    batch = Batch(total, repeated=[reply.cid for reply in replies if reply.cid in roster])
+    first = {cid: reply for cid, reply in first_of_each(replies).items() if cid not in roster}
+    if not first:
+        return batch
+    try:
+        batch.total = request.add(total, request.summed(list(first.values())))
+    except FlyNNError as error:
+        batch.refused = dict.fromkeys(first, f"refused: with its whole secure sum: {error}")
+        return batch
+    for cid, reply in first.items():
+        name = clean(reply.metrics.get(PARTY), 64)
+        batch.names |= {cid: name} if name else {}
+        batch.passed[cid] = reply
+        batch.members[cid] = Member(name, cid, roster.identify(cid), bytes=reply.n_bytes)
     return batch
 
 

@@ -76,9 +76,9 @@ def unpack(packed: Bytes, shape: tuple[int, int], largest: int) -> Numbers:
         raise PayloadError("counts", f"packed counts of version {_VERSION}", f"version {raw[0]}" if raw else "no bytes")
     if raw != sealed(raw):
         raise PayloadError("counts", "bytes of their checksum", "damaged bytes")
-    _, gap_width, width, *theirs, n = _HEADER.unpack_from(raw)
-    if tuple(theirs) != shape:
-        raise PayloadError("counts", f"shape {shape}", tuple(theirs))
+    _, gap_width, width, *found, n = _HEADER.unpack_from(raw)
+    if tuple(found) != shape:
+        raise PayloadError("counts", f"shape {shape}", tuple(found))
     if n > size or size >= _LARGEST_SIZE:
         raise PayloadError("counts", f"at most {size} entries", n)
     if gap_width not in (0, *_GAP_WIDTHS) or width not in _ENTRY_WIDTHS:

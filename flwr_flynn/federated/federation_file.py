@@ -26,9 +26,9 @@ import numpy as np
 from flwr_flynn import _files
 from flwr_flynn._validation import integer
 from flwr_flynn.errors import ConfigError, FlyNNError, ModelFileError
-from flwr_flynn.federated.labels import Label
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import Plain, RunSpec, Secure, mode_of
+from flwr_flynn.federated.samples import Label
 from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.model import model_file
 from flwr_flynn.model.alignment import Reference

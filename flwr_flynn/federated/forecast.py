@@ -1,13 +1,15 @@
-"""Bytes that a run is going to cost each party, from public sizes alone.
+"""Bytes that a run costs each party: forecast from public sizes alone, and counted while it runs.
 
-Counts are taken as spread evenly over the bits, and a message as long as their entropy. Real counts pile up on some
-bits, which makes messages shorter: the forecast is the most that a run takes, and up to twice what it does take.
+In a forecast counts are spread evenly over the bits, and a message is as long as their entropy. Real counts pile up on
+some bits, which makes messages shorter: the forecast is the most that a run takes, and up to twice what it does take.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.layout import Sizes, largest_sum, n_entries
@@ -44,6 +46,31 @@ class Bytes:
 
     up: int
     down: int
+
+
+@dataclass
+class Traffic:
+    """Bytes of one phase's requests and replies, arrays and entries, over all parties and rounds of a run."""
+
+    asked: int = 0
+    replied: int = 0
+    down: int = 0
+    up: int = 0
+
+    def ask(self, n_parties: int, tensors: Iterable[bytes], config: Mapping[str, Any]) -> None:
+        """Note that so many parties get this."""
+        self.asked += n_parties
+        self.down += n_parties * (sum(map(len, tensors)) + codec.n_bytes(config))
+
+    def reply(self, tensors: Iterable[bytes], metrics: Mapping[str, Any]) -> None:
+        """Note a reply of one party."""
+        self.replied += 1
+        self.up += sum(map(len, tensors)) + codec.n_bytes(metrics)
+
+    @property
+    def per_party(self) -> dict[str, int]:
+        """Bytes up (from a party) and down (to it), on average."""
+        return {"up": round(self.up / max(self.replied, 1)), "down": round(self.down / max(self.asked, 1))}
 
 
 def forecast(options: RunOptions, n_parties: int) -> dict[str, Bytes] | None:

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from flwr_flynn._validation import number
-from flwr_flynn.errors import ConfigError, DataError, PayloadError, SpecError
+from flwr_flynn.errors import DataError, PayloadError, SpecError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.access import SampleAccess
 from flwr_flynn.federated.compression import check_packed, pack_signed, unpack_signed
-from flwr_flynn.federated.protocol import Config, Scalar, key
+from flwr_flynn.federated.protocol import Config, Scalar, key, refusing
 from flwr_flynn.federated.run_spec import RunSpec, announced_specs, check_fingerprints, deflated_specs
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.model.counts import memory_needed
@@ -42,13 +42,9 @@ def scorings_of(config: Config, n_members: int) -> tuple[tuple[ScoringRule, ...]
         raise PayloadError(key("scorings"), expected, len(lists) if isinstance(lists, list) else type(lists).__name__)
     if any(not isinstance(values, list) or len(values) != 4 or values[2] is None for values in lists):
         raise PayloadError(key("scorings"), expected, "other lists")
-    try:
+    with refusing(key("scorings")):
         scorings = tuple(ScoringRule(*values[:3]) for values in lists)
-        weights = tuple(number("weight", values[3], above=0, most=1) for values in lists)
-    except ConfigError as error:
-        text = f"{key('scorings')}: {error}"
-        raise PayloadError(key("scorings"), error.expected, error.got, text=text) from None
-    return scorings, weights
+        return scorings, tuple(number("weight", values[3], above=0, most=1) for values in lists)
 
 
 def gram_entries(run: RunSpec, gram: GramScoring | None) -> dict[str, Scalar]:

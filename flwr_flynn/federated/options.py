@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypedDict
 
@@ -11,9 +11,9 @@ from flwr_flynn._validation import boolean, integer, number, one_of
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.groups import MOST_GROUPS, Grouping, Judge, not_by_group
-from flwr_flynn.federated.labels import Label
 from flwr_flynn.federated.roster import Identify, unknown
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, Plain, RunSpec, Secure, mode_of
+from flwr_flynn.federated.samples import Label
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import HashPlan, foreseen
 from flwr_flynn.model.gram_scoring import LEAST_ROWS, MOST_ROWS
@@ -21,7 +21,7 @@ from flwr_flynn.model.scoring import given_scoring
 from flwr_flynn.privacy import Mechanism
 
 PURPOSES = ("train", "join", "withdraw", "evaluate", "resume")
-"""Make a new federation; or start from a saved one to add parties, take them out, hand it out, or go on with it."""
+"""Make a new federation; or start from a saved one to add parties, take them out, distribute it, or go on with it."""
 
 
 MOST_ROUNDS = 1000
@@ -99,7 +99,7 @@ class RunOptions:
         the number of parties that must join or leave; with purpose "resume" its members count too.
     purpose : {"train", "join", "withdraw", "evaluate", "resume"}, default="train"
         "train" makes a new federation. The others start from a saved one: "join" adds parties, "withdraw" takes out
-        those that ask for it, "evaluate" hands it out, and "resume" goes on at the phase where a run stopped.
+        those that ask for it, "evaluate" distributes it, and "resume" goes on at the phase where a run stopped.
     identify : callable, optional
         Node id -> SHA-256 of its SuperNode's public key, in hexadecimal, or "". Members of a saved run are known again
         by it, by their node id, or by their name.
@@ -170,82 +170,68 @@ class RunOptions:
     judge: Judge | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
+        self._check_values()
+        object.__setattr__(self, "run_spec", self._run_spec())
+        for option, is_met, expected in self._conflicts():
+            if is_met:
+                raise ConfigError(option, expected, getattr(self, option))
+        if self.groups:
+            seed = secrets.token_hex(16) if self.group_seed is None else self.group_seed
+            object.__setattr__(self, "grouping", Grouping(self.groups, seed))
+            object.__setattr__(self, "judge", Judge(self.run_spec, self.trusted))
+
+    def _check_values(self) -> None:
+        """Check each option by itself, and those that stand for a saved run or a plan."""
         integer("min_parties", self.min_parties)
         if self.max_examples_per_party is not None:
             integer("max_examples_per_party", self.max_examples_per_party)
         if self.fraction_evaluate is None:
             object.__setattr__(self, "fraction_evaluate", 1.0 if self.mechanism is None else 0.0)
         number("fraction_evaluate", self.fraction_evaluate, 0, 1)
-        boolean("distribute", self.distribute)
-        boolean("accept_failures", self.accept_failures)
+        for name in ("distribute", "accept_failures", "align"):
+            boolean(name, getattr(self, name))
+        for name, most in (("groups", MOST_GROUPS), ("refine_rounds", MOST_ROUNDS), ("gram", MOST_ROWS)):
+            integer(name, getattr(self, name), least=0, most=most)
+        if self.trusted is not None and not self.groups:
+            raise ConfigError("trusted", "none without groups", type(self.trusted).__name__)
         one_of("purpose", self.purpose, PURPOSES)
+        given_scoring(self.rule, self.decay)
         if (self.federation is None) != (self.purpose == "train"):
             what = "none" if self.purpose == "train" else "a Federation"
             raise ConfigError("federation", f"{what} with purpose = {self.purpose}", type(self.federation).__name__)
-        if self.purpose == "withdraw" and not self.accept_failures:
-            raise ConfigError("accept_failures", "True with purpose = withdraw, which parties that stay decline", False)
-        self._check_phases()
-        given_scoring(self.rule, self.decay)
-        object.__setattr__(self, "run_spec", self._run_spec())
-        self._set_groups()
-        self._check_refinement()
-        self._check_gram()
-        learns = self.selects and self.plan is not None and self.secure_bound is None
-        if boolean("align", self.align) and not learns:
-            expected = "False, but in clear for a plan of scaling auto that parties choose from"
-            raise ConfigError("align", expected, self.align)
+        if self.phases is not None:
+            names = [phase.name for phase in self.phases]
+            if len(set(names)) < len(names):
+                raise ConfigError("phases", "different names", ", ".join(names))
+            if self.federation is None and not any(phase.is_counting for phase in self.phases):
+                raise ConfigError("phases", "one that counts", ", ".join(names) or "none")
 
-    def _check_phases(self) -> None:
-        if self.phases is None:
-            return
-        names = [phase.name for phase in self.phases]
-        if len(set(names)) < len(names):
-            raise ConfigError("phases", "different names", ", ".join(names))
-        if self.federation is None and not any(phase.is_counting for phase in self.phases):
-            raise ConfigError("phases", "one that counts", ", ".join(names) or "none")
-
-    def _set_groups(self) -> None:
-        if not integer("groups", self.groups, least=0, most=MOST_GROUPS):
-            if self.trusted is not None:
-                raise ConfigError("trusted", "none without groups", type(self.trusted).__name__)
-            return
-        # All of these are sums over all parties, whose groups cannot be told apart, or were not counted in groups.
-        several, mode = len(self.run_spec.specs) > 1, self.run_spec.mode
-        is_aligned = self.run_spec.n_aligned > 0
-        for is_met, expected in (
-            (self.plan is not None, "0 where hashes follow from histograms of the columns, which a party can spoil"),
-            (several, "0 with several specs, as groups are judged by one"),
-            (is_aligned, "0 with aligned samples, as the server's are not"),
-            (not isinstance(mode, Plain), f"0 with {mode.name} counts, which are judged in clear"),
-            (self.refine_rounds > 0, f"0 with refine_rounds: {not_by_group('refine_rounds')}"),
-            (self.gram > 0, f"0 with gram: {not_by_group('gram')}"),
-            (self.purpose not in ("train", "join", "resume"), f"0 with purpose = {self.purpose}"),
-        ):
-            if is_met:
-                raise ConfigError("groups", expected, self.groups)
-        seed = secrets.token_hex(16) if self.group_seed is None else self.group_seed
-        object.__setattr__(self, "grouping", Grouping(self.groups, seed))
-        object.__setattr__(self, "judge", Judge(self.run_spec, self.trusted))
-
-    def _check_refinement(self) -> None:
-        if not integer("refine_rounds", self.refine_rounds, least=0, most=MOST_ROUNDS):
-            return
-        if self.mechanism is not None:
-            raise ConfigError("refine_rounds", "0 with noisy counts", self.refine_rounds)
-        if self.purpose == "evaluate" or not self.is_evaluated:
-            raise ConfigError("refine_rounds", "0 where parties do not try a new model", self.refine_rounds)
-
-    def _check_gram(self) -> None:
-        if not integer("gram", self.gram, least=0, most=MOST_ROWS):
-            return
-        for is_met, expected in (
-            (self.gram < LEAST_ROWS, f"0, or at least {LEAST_ROWS}"),
-            (self.mechanism is not None, "0 with noisy counts"),
-            (self.refine_rounds > 0, "0 with refine_rounds"),
-            (self.purpose == "evaluate" or not self.is_evaluated, "0 where parties do not try a new model"),
-        ):
-            if is_met:
-                raise ConfigError("gram", expected, self.gram)
+    def _conflicts(self) -> Iterator[tuple[str, bool, str]]:
+        """Options that exclude each other: one of them, True where it is refused, and the value that is expected."""
+        run, purpose = self.run_spec, self.purpose
+        is_set_aside = purpose == "withdraw" and not self.accept_failures
+        yield "accept_failures", is_set_aside, f"True with purpose = {purpose}, which parties that stay decline"
+        if self.groups:
+            # All of these are sums over all parties, whose groups cannot be told apart, or were not counted in groups.
+            expected = "0 where hashes follow from histograms of the columns, which a party can spoil"
+            yield "groups", self.plan is not None, expected
+            yield "groups", len(run.specs) > 1, "0 with several specs, as groups are judged by one"
+            yield "groups", run.n_aligned > 0, "0 with aligned samples, as the server's are not"
+            yield "groups", not isinstance(run.mode, Plain), f"0 with {run.mode.name} counts, which are judged in clear"
+            for name in ("refine_rounds", "gram"):
+                yield "groups", getattr(self, name) > 0, f"0 with {name}: {not_by_group(name)}"
+            yield "groups", purpose not in ("train", "join", "resume"), f"0 with purpose = {purpose}"
+        for name in ("refine_rounds", "gram"):
+            if getattr(self, name):
+                yield name, self.mechanism is not None, "0 with noisy counts"
+                is_tried = purpose != "evaluate" and self.is_evaluated
+                yield name, not is_tried, "0 where parties do not try a new model"
+        if self.gram:
+            yield "gram", self.gram < LEAST_ROWS, f"0, or at least {LEAST_ROWS}"
+            yield "gram", self.refine_rounds > 0, "0 with refine_rounds"
+        is_alignable = self.selects and self.plan is not None and self.secure_bound is None
+        expected = "False, but in clear for a plan of scaling auto that parties choose from"
+        yield "align", self.align and not is_alignable, expected
 
     def _run_spec(self) -> RunSpec:
         mode, spec = mode_of(self.mechanism, self.secure_bound), self.spec

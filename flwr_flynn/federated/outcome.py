@@ -30,7 +30,7 @@ class Refined:
     missing: dict[str, str]  # reasons of parties without an answer, by name
 
 
-def kept_specs(state: RunState, options: RunOptions) -> tuple[int, ...]:
+def member_indices(state: RunState, options: RunOptions) -> tuple[int, ...]:
     """Indices, among the run's specs, of the model's members; the first where nothing is selected, or not yet."""
     selection, n_specs = state.results.get("selection"), len(state.run_spec.specs)
     if selection is None:
@@ -41,7 +41,7 @@ def kept_specs(state: RunState, options: RunOptions) -> tuple[int, ...]:
 def members_of(state: RunState, options: RunOptions) -> tuple[ModelMember, ...]:
     """The members of the model that the results so far make."""
     selection, saved, totals = state.results.get("selection"), options.federation, state.results["counts"]
-    indices = kept_specs(state, options)
+    indices = member_indices(state, options)
     parts = [totals.parts[index] for index in indices]
     weights: Sequence[float] = (1.0,)
     scorings: Sequence[ScoringRule]
@@ -80,11 +80,6 @@ def refined_of(state: RunState, options: RunOptions) -> Weights | None:
     return saved.refined if saved is not None and state.results["counts"] is saved.totals else None
 
 
-def is_of_gram(name: str) -> bool:
-    """True for the names of the phases of the Gram matrix."""
-    return name in ("gram", "gram evaluation")
-
-
 def gram_of(state: RunState, options: RunOptions) -> GramScoring | None:
     """Scores from the Gram matrix, if there are any: of this run, or of the saved one whose counts it has."""
     result, saved = state.results.get("gram evaluation"), options.federation
@@ -94,14 +89,14 @@ def gram_of(state: RunState, options: RunOptions) -> GramScoring | None:
     return saved.gram if saved is not None and state.results["counts"] is saved.totals else None
 
 
-def members_run(state: RunState, options: RunOptions) -> RunSpec:
+def run_of_members(state: RunState, options: RunOptions) -> RunSpec:
     """The run with the specs of the model's members alone."""
-    return state.run_spec.only(kept_specs(state, options))
+    return state.run_spec.only(member_indices(state, options))
 
 
 def model_of(state: RunState, options: RunOptions) -> FlyNNClassifier:
     """The classifier that the results so far make."""
-    run, members = members_run(state, options), members_of(state, options)
+    run, members = run_of_members(state, options), members_of(state, options)
     return classifier_of(run, members, refined_of(state, options), gram_of(state, options))
 
 
@@ -124,7 +119,7 @@ def federation_of(state: RunState, options: RunOptions, members: Sequence[Member
     is_over = phase in AFTER_REFINEMENT
     refined, gram = (refined_of(state, options), gram_of(state, options)) if is_over else (None, None)
     if phase == "" or "selection" in state.results or options.has_members:
-        indices = kept_specs(state, options)
+        indices = member_indices(state, options)
         run, totals = run.only(indices), CountsOfSpecs(tuple(totals.parts[index] for index in indices))
         members = [replace(m, sha256=tuple(m.sha256[i] for i in indices)) if m.sha256 else m for m in members]
         weights = [member.weight for member in chosen]

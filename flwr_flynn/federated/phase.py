@@ -74,8 +74,8 @@ class Phase:
     is_counting : bool, default=False
         True for the counting, which goes on in later rounds for parties that are not counted yet.
     audience : {"all", "new", "counted", "sample"}, default="all"
-    among : callable, optional
-        state -> cids, of which alone the phase asks; for audience "counted".
+    eligible : callable, optional
+        state -> cids of the only parties that the phase asks; for audience "counted".
     derives_specs : bool, default=False
         True where the specs of the run follow from the phase: before it nothing of a run can be kept.
     resumes_at : tuple of str, default=()
@@ -90,7 +90,7 @@ class Phase:
     collect: Collect = collect_each
     is_counting: bool = False
     audience: str = ALL
-    among: Callable[[RunState], Collection[str]] | None = None
+    eligible: Callable[[RunState], Collection[str]] | None = None
     derives_specs: bool = False
     resumes_at: tuple[str, ...] = ()
 

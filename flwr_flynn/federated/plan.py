@@ -26,6 +26,7 @@ from dataclasses import replace
 from typing import cast
 
 from flwr_flynn.errors import ConfigError
+from flwr_flynn.federated.collect import collect_secure
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import Phase
 from flwr_flynn.federated.phases import (
@@ -37,7 +38,6 @@ from flwr_flynn.federated.phases import (
     secure_columns,
     selection,
 )
-from flwr_flynn.federated.phases.secure import collect_secure
 from flwr_flynn.federated.protocol import TRAIN
 from flwr_flynn.federated.run_spec import Secure
 

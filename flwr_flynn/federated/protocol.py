@@ -10,13 +10,14 @@ statistic of its samples::
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy.typing as npt
 
-from flwr_flynn.errors import PayloadError
+from flwr_flynn.errors import ConfigError, CountsError, DataError, PayloadError, SpecError
 
 Array = npt.NDArray[Any]
 Scalar = bool | int | float | str | bytes
@@ -79,12 +80,31 @@ class Config:
         """An integer within bounds."""
         return _integer(key(name), self.entries.get(key(name)), least, most)
 
+    def integers(self, name: str, n: int, most: int) -> list[int]:
+        """A list of `n` integers from 0 to `most`, as JSON."""
+        values = self.json(name, 22 * n + 2)
+        if not isinstance(values, list) or len(values) != n:
+            raise PayloadError(key(name), f"{n} integers", type(values).__name__)
+        return [_integer(key(name), value, 0, most) for value in values]
+
     def boolean(self, name: str) -> bool:
         """True or False."""
         value = self.entries.get(key(name))
         if not isinstance(value, bool):
             raise PayloadError(key(name), "True or False", type(value).__name__)
         return value
+
+
+@contextmanager
+def refusing(field: str | None = None) -> Iterator[None]:
+    """Make a `PayloadError` of an error of the block about a value that arrived; of its own field by default."""
+    try:
+        yield
+    except PayloadError:
+        raise
+    except (ConfigError, CountsError, DataError, SpecError) as error:
+        name, text = field or error.field or "config", f"{field or 'config'}: {error}"
+        raise PayloadError(name, error.expected, error.got, text=text) from None
 
 
 def _integer(field: str, value: Any, least: int, most: int) -> int:

@@ -30,9 +30,10 @@ from flwr_flynn.federated.protocol import (
     Reply,
     Scalar,
     key,
+    refusing,
 )
 from flwr_flynn.federated.roster import Member
-from flwr_flynn.federated.run_spec import RunSpec, Secure
+from flwr_flynn.federated.run_spec import RunSpec, Secure, check_bound
 from flwr_flynn.federated.statistics import S
 
 ENTRY_BYTES = 64
@@ -165,7 +166,7 @@ class LayoutRequest(Request[S]):
 
     @property
     def layout(self) -> list[Field]:
-        """The integers of one party in a secure sum."""
+        """The integers of an answer, with their bounds at one party in a secure sum; in clear the bounds are 0."""
         bound = self.bound or 0
         return [field.capped(largest_sum(bound)) for field in self.fields(Sizes(bound, bound))]
 
@@ -246,6 +247,16 @@ class RunRequest(LayoutRequest[S]):
         return run
 
 
+def announced_bound(config: Config, required: bool = False) -> int | None:
+    """The bound of the secure sum that a request is for; None in clear, which is refused if it is `required`."""
+    if "bound" not in config and not required:
+        return None
+    bound = config.json("bound", 20)
+    with refusing(key("bound")):
+        check_bound(bound)
+    return int(bound)
+
+
 def counted_sizes(member: Member | None, field: str) -> npt.NDArray[np.int64]:
     """Class sizes of the sender, (L,), as counted; a `PayloadError` of this field if it is not counted."""
     if member is None or member.sizes is None:
@@ -270,9 +281,9 @@ def register(request: R) -> R:
 def request_of(entries: Mapping[str, Any]) -> type[Request[Any]]:
     """The class of request that config entries from a server announce."""
     config = Config(entries)
-    if "version" in config and (theirs := config.text("version", 40)).split(".")[:2] != __version__.split(".")[:2]:
-        both = f"this party runs flwr-flynn {__version__}, the server {theirs!r}"
-        raise PayloadError(VERSION, __version__, theirs, text=f"version: {both}; the minor version must be the same")
+    if "version" in config and (server := config.text("version", 40)).split(".")[:2] != __version__.split(".")[:2]:
+        both = f"this party runs flwr-flynn {__version__}, the server {server!r}"
+        raise PayloadError(VERSION, __version__, server, text=f"version: {both}; the minor version must be the same")
     name = config.text("phase", 64)
     if name not in _REQUESTS:
         raise PayloadError(PHASE, f"one of {', '.join(sorted(_REQUESTS))}", name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from flwr_flynn.errors import AggregationError
 
@@ -192,6 +192,29 @@ class Roster:
             if self._names.get(cid):
                 cids.setdefault(self._names[cid], []).append(cid)
         return {name: group for name, group in cids.items() if len(group) > 1}
+
+
+@dataclass(frozen=True)
+class Failures:
+    """Failed replies of a round: texts by node id, and texts without a sender."""
+
+    named: dict[str, str] = field(default_factory=dict)
+    unnamed: list[str] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.named or self.unnamed)
+
+    def reasons(self, unanswered: Sequence[str]) -> dict[str, str]:
+        """Reasons why parties that were asked did not reply, by cid."""
+        # The sender of a failure without a name is certain only where a single party is missing.
+        texts, reason = self.unnamed, NO_REPLY
+        if texts and len(set(unanswered) - self.named.keys()) == 1:
+            reason = f"failed: {texts[0]}"
+        elif texts:
+            first = clean(texts[0], 100, ends=True)
+            reason = f"{NO_REPLY} or a failure ({len(texts)} without a name, the first: {first})"
+        reasons = dict.fromkeys(unanswered, reason) | self.named
+        return {cid: clean(text, 200, ends=True) for cid, text in reasons.items()}
 
 
 def clean(text: object, longest: int, ends: bool = False) -> str:

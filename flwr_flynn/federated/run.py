@@ -1,6 +1,6 @@
 """A run at the server, without any transport: the steps from phase to phase, and the parties in the counts.
 
-Both strategies drive a `Run`: they carry what `Run.ask` returns to the parties, and hand the replies to `Run.take`.
+Both strategies drive a `Run`: they carry what `Run.ask` returns to the parties, and hand the replies to `Run.complete`.
 Counts that a party sent stay in the sum; every later phase goes on with the answers of the parties that are there, and
 reports the others as missing. A phase behind the counts that fewer than `min_parties` answer leaves the model as it is.
 Counting goes on in every later round for parties that are not counted yet; where it adds one, the phases after it are
@@ -9,8 +9,8 @@ done again. Replies of parties that were not asked are ignored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flwr_flynn._version import __version__
@@ -18,16 +18,16 @@ from flwr_flynn.errors import AggregationError, ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch, first_of_each
 from flwr_flynn.federated.federation_file import Federation
+from flwr_flynn.federated.forecast import Traffic
 from flwr_flynn.federated.groups import GroupedCounts
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.outcome import federation_of, kept_specs, model_of
+from flwr_flynn.federated.outcome import federation_of, member_indices, model_of
 from flwr_flynn.federated.phase import ALL, COUNTED, NEW, SAMPLE, Context, Phase, RunState
-from flwr_flynn.federated.phases.secure import check_room
 from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, PREFIX, TRAIN, UNKEPT, VERSION, Reply, Scalar
 from flwr_flynn.federated.request import LayoutRequest, Request
-from flwr_flynn.federated.roster import NO_REPLY, Member, Roster, clean
-from flwr_flynn.federated.run_spec import LEAST_PARTIES, Secure
+from flwr_flynn.federated.roster import Failures, Member, Roster, clean
+from flwr_flynn.federated.run_spec import LEAST_PARTIES, Secure, check_room
 from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts
@@ -48,29 +48,6 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Failures:
-    """Failed replies of a round: texts by node id, and texts without a sender."""
-
-    named: dict[str, str] = field(default_factory=dict)
-    unnamed: list[str] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        return bool(self.named or self.unnamed)
-
-    def reasons(self, unanswered: Sequence[str]) -> dict[str, str]:
-        """Reasons why parties that were asked did not reply, by cid."""
-        # The sender of a failure without a name is certain only where a single party is missing.
-        texts, reason = self.unnamed, NO_REPLY
-        if texts and len(set(unanswered) - self.named.keys()) == 1:
-            reason = f"failed: {texts[0]}"
-        elif texts:
-            first = clean(texts[0], 100, ends=True)
-            reason = f"{NO_REPLY} or a failure ({len(texts)} without a name, the first: {first})"
-        reasons = dict.fromkeys(unanswered, reason) | self.named
-        return {cid: clean(text, 200, ends=True) for cid, text in reasons.items()}
-
-
-@dataclass(frozen=True)
 class ExchangeResult:
     """Outcome of one exchange."""
 
@@ -80,31 +57,6 @@ class ExchangeResult:
     names: dict[str, str]  # of parties in reports, by cid
     accepted: bool  # False where the answers were set aside
     figures: Mapping[str, Any]  # of the user's function
-
-
-@dataclass
-class Traffic:
-    """Bytes of one phase's requests and replies, arrays and entries, over all parties and rounds of a run."""
-
-    asked: int = 0
-    replied: int = 0
-    down: int = 0
-    up: int = 0
-
-    def ask(self, n_parties: int, tensors: Iterable[bytes], config: Mapping[str, Any]) -> None:
-        """Note that so many parties get this."""
-        self.asked += n_parties
-        self.down += n_parties * (sum(map(len, tensors)) + codec.n_bytes(config))
-
-    def reply(self, tensors: Iterable[bytes], metrics: Mapping[str, Any]) -> None:
-        """Note a reply of one party."""
-        self.replied += 1
-        self.up += sum(map(len, tensors)) + codec.n_bytes(metrics)
-
-    @property
-    def per_party(self) -> dict[str, int]:
-        """Bytes up (from a party) and down (to it), on average."""
-        return {"up": round(self.up / max(self.replied, 1)), "down": round(self.down / max(self.asked, 1))}
 
 
 class Run:
@@ -142,7 +94,7 @@ class Run:
 
     @property
     def counting(self) -> Phase | None:
-        """The phase "counts"; None in a run that only hands a model out."""
+        """The phase "counts"; None in a run that only distributes a model."""
         return next((phase for phase in self.phases if phase.is_counting), None)
 
     @property
@@ -187,13 +139,13 @@ class Run:
         self,
         channel: str,
         present: Sequence[str],
-        theirs: Callable[[], Mapping[str, Any]] | None = None,
+        user_config: Callable[[], Mapping[str, Any]] | None = None,
         sample: Callable[[int], list[str]] | None = None,
     ) -> Ask | None:
         """The request that is due on a channel, and the parties that get it; None without either.
 
-        `theirs`, called only if somebody is asked, returns the user's config entries, without keys of this package;
-        `sample` draws so many of the parties that are `present`.
+        `user_config`, called only if somebody is asked, returns the user's config entries, without keys of this
+        package; `sample` draws so many of the parties that are `present`.
         """
         self._asked, self._unasked, phase = None, {}, self.phase(channel)
         if phase is None or not (cids := self._audience(phase, list(present), sample)):
@@ -202,7 +154,7 @@ class Run:
         ours = {PHASE: request.phase, VERSION: __version__, **request.to_config()}
         if (channel := request.channel_of(ours)) != phase.channel:
             raise ConfigError("channel", f"{channel} for phase {phase.name}, as its request has it", phase.channel)
-        config = merged({} if theirs is None else theirs(), ours)
+        config = merged({} if user_config is None else user_config(), ours)
         if phase.channel == TRAIN:
             self._roster(phase).ask(cids)
         tensors = codec.write_tensors(request.arrays())
@@ -217,10 +169,10 @@ class Run:
         request = None if self._asked is None else self._asked.request
         return request.n_entries if isinstance(request, LayoutRequest) and request.bound is not None else 0
 
-    def receive(self, replies: Sequence[Reply], light: bool = False) -> None:
-        """Check some replies to the last request and add up those that pass, for a later `take`.
+    def receive(self, replies: Sequence[Reply], drops_arrays: bool = False) -> None:
+        """Check some replies to the last request and add up those that pass, for a later `complete`.
 
-        `light` lets go of their arrays, so that memory does not grow with the replies.
+        `drops_arrays` lets go of their arrays, so that memory does not grow with the replies.
         """
         ask = self._asked
         if ask is None:
@@ -233,12 +185,12 @@ class Run:
         batch = self._batch = phase.collect(ask.request, start, roster, self.counted, replies, self._batch)
         for cid in [cid for cid in first if cid in batch.passed and cid not in before]:  # not always by its first reply
             self._answered.reply(batch.passed[cid].tensors, batch.passed[cid].metrics)
-            if light:
-                batch.passed[cid] = _light(batch.passed[cid])
+            if drops_arrays:
+                batch.passed[cid] = _without_arrays(batch.passed[cid])
         for cid, reply in first.items():
-            batch.replies.setdefault(cid, _light(reply) if light else reply)
+            batch.replies.setdefault(cid, _without_arrays(reply) if drops_arrays else reply)
 
-    def take(
+    def complete(
         self, replies: Sequence[Reply], failures: Failures, figures: Figures | None = None
     ) -> ExchangeResult | None:
         """Check replies to the last request, add up those that pass, and go on; None if nobody was asked.
@@ -262,7 +214,7 @@ class Run:
         elif n_answered < needed:
             batch = batch.without(start, f"set aside: {n_answered} of at least {needed} parties replied")
         try:
-            theirs = figures(list(batch.passed.values())) if figures is not None and batch.passed else {}
+            found = figures(list(batch.passed.values())) if figures is not None and batch.passed else {}
         except BaseException:  # the replies may come again
             if is_first:
                 self._batch, self._answered = None, Traffic()
@@ -283,7 +235,7 @@ class Run:
         self._asked, self._batch = None, None
         if self.options.on_phase is not None:
             self.options.on_phase(self)
-        return ExchangeResult(phase, batch, missing, names, accepted, theirs)
+        return ExchangeResult(phase, batch, missing, names, accepted, found)
 
     def _needed_in(self, phase: Phase) -> int:
         """Parties that must answer a phase behind the counts; 0 for other phases, and if no results are asked for."""
@@ -329,9 +281,9 @@ class Run:
                 cids = [cid for cid in cids if not self.counted.find(cid)]
             return self._enough_for_secure(phase, cids)
         if phase.audience == COUNTED:
-            if phase.among is not None:
-                known = phase.among(self.state)
-                present = [cid for cid in present if cid in known]
+            if phase.eligible is not None:
+                eligible = phase.eligible(self.state)
+                present = [cid for cid in present if cid in eligible]
             if self.counting is None:
                 return present  # by its reply a party of the saved run is known, whatever its node id is now
             return self._enough_for_secure(phase, [cid for cid in present if self.counted.member(cid) is not None])
@@ -395,7 +347,7 @@ class Run:
     @property
     def counts(self) -> ClassCounts:
         """The sum for the first member of the model; for the first spec until members are selected."""
-        return self.totals.parts[kept_specs(self.state, self.options)[0]]
+        return self.totals.parts[member_indices(self.state, self.options)[0]]
 
     @property
     def model(self) -> FlyNNClassifier:
@@ -429,17 +381,17 @@ def _rounds(phases: Sequence[Phase]) -> int:
     return rounds
 
 
-_LIGHT = Reply("", (), 0, {})
+_EMPTY = Reply("", (), 0, {})
 
 
-def _light(reply: Reply) -> Reply:
-    """The one entry of the reply that is read later; one object for all replies without it."""
-    return replace(_LIGHT, metrics={UNKEPT: reply.metrics[UNKEPT]}) if UNKEPT in reply.metrics else _LIGHT
+def _without_arrays(reply: Reply) -> Reply:
+    """The only entry of a reply that is read later; the same empty reply for all that lack it."""
+    return replace(_EMPTY, metrics={UNKEPT: reply.metrics[UNKEPT]}) if UNKEPT in reply.metrics else _EMPTY
 
 
-def merged(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
+def merged(users: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
     """Our config entries beside the user's, none of which may begin as ours do."""
-    taken = sorted(str(name) for name in theirs if str(name).startswith(PREFIX))
-    if taken:
-        raise ConfigError("config", f"keys that do not begin with {PREFIX}", ", ".join(taken[:5]))
-    return {**theirs, **ours}
+    reserved = sorted(str(name) for name in users if str(name).startswith(PREFIX))
+    if reserved:
+        raise ConfigError("config", f"keys that do not begin with {PREFIX}", ", ".join(reserved[:5]))
+    return {**users, **ours}

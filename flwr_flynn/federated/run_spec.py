@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn._validation import integer
-from flwr_flynn.errors import ConfigError, DataError, PayloadError, SpecError
-from flwr_flynn.federated.labels import Label, checked_classes, checked_names, codes_of
-from flwr_flynn.federated.protocol import Config, key
+from flwr_flynn.errors import ConfigError, PayloadError
+from flwr_flynn.federated.protocol import Config, key, refusing
+from flwr_flynn.federated.samples import Label, checked_classes, checked_names, codes_of
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.alignment import Reference
@@ -23,6 +23,9 @@ from flwr_flynn.privacy import Mechanism, mechanism_from_dict
 
 LARGEST_BOUND = 2**29
 """The largest bound of a secure sum: it has room for three parties."""
+
+MODULUS = 2**32
+"""Modulus of a secure sum."""
 
 LEAST_PARTIES = 3
 """Parties of a secure sum: in a sum of two, each sees the other's counts."""
@@ -86,6 +89,24 @@ def check_bound(bound: Any) -> None:
     """Raise a `ConfigError` unless `bound` can be the bound of a secure sum."""
     if type(bound) is not int or not 2 <= bound <= LARGEST_BOUND or bound & (bound - 1):
         raise ConfigError("bound", f"a power of two from 2 to {LARGEST_BOUND}", str(bound)[:40])
+
+
+def bound_for(most: int) -> int:
+    """The least power of two that is no less than a number of samples, and at least 2."""
+    if not 1 <= most <= LARGEST_BOUND:
+        raise ConfigError("secure sum", f"from 1 to {LARGEST_BOUND} samples at a party", most)
+    return max(2, 1 << (most - 1).bit_length())
+
+
+def check_room(n_parties: int, bound: int) -> None:
+    """Raise a `ConfigError` if the sum of so many parties, of counts up to `bound`, could wrap around."""
+    if n_parties > room(bound):
+        raise ConfigError("secure sum", f"at most {room(bound)} parties with counts up to {bound}", n_parties)
+
+
+def room(bound: int) -> int:
+    """Parties that a sum has room for: at the modulus itself all weights together would be 0."""
+    return (MODULUS - 1) // (2 * bound)
 
 
 def mode_of(mechanism: Mechanism | None, bound: int | None) -> Mode:
@@ -199,15 +220,13 @@ class RunSpec:
     @classmethod
     def from_config(cls, config: Config) -> RunSpec:
         """The run that a server announced; its rows are drawn by `agree_on_rows`."""
-        try:
+        with refusing():
             parsed, classes = announced_specs(config, "specs", MAX_SPECS), config.json("classes", MAX_CHARS)
             alignment: tuple[Any, ...] = ()
             if "reference" in config:
                 shape = len(checked_classes(classes)), parsed[0].n_features
                 alignment = config.json("n_aligned", 20), announced_reference(config, *shape)
             return cls(parsed, classes, _mode(config), announced_names(config), *alignment)
-        except (SpecError, ConfigError) as error:
-            raise PayloadError(error.field or "config", error.expected, error.got, text=f"config: {error}") from None
 
     def agree_on_rows(self, config: Config) -> tuple[FlyHash, ...]:
         """Draw the rows, and refuse them unless the server drew the same."""
@@ -215,7 +234,7 @@ class RunSpec:
         return self.hashers
 
     def codes(self, y: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """The class code, 0 to L - 1, of every label, see `labels.codes_of`."""
+        """The class code, 0 to L - 1, of every label, see `samples.codes_of`."""
         return codes_of(self.classes, y)
 
 
@@ -312,10 +331,8 @@ def announced_names(config: Config) -> tuple[str, ...] | None:
 
 def announced_reference(config: Config, n_classes: int, n_features: int) -> Reference:
     """The reference of an alignment that a server announced."""
-    try:
+    with refusing(key("reference")):
         return Reference(n_classes, n_features, config.entries[key("reference")])
-    except DataError as error:
-        raise PayloadError(key("reference"), error.expected, error.got) from None
 
 
 def _mode(config: Config) -> Mode:

@@ -78,11 +78,11 @@ class Tables:
         if shapes[0] != shapes[1]:
             raise CountsError("tables", f"shapes {shapes[0]} on both sides", str(shapes[1]))
         sums = []
-        for mine, theirs in zip(self.tables, other.tables, strict=True):
-            total = mine + theirs if sign > 0 else mine - theirs
-            # A result has left the range of int64 where its sign is not that of `mine`, and `theirs` cannot be why.
-            unlike = mine ^ theirs if sign < 0 else ~(mine ^ theirs)
-            if ((unlike & (mine ^ total)) < 0).any():
+        for first, second in zip(self.tables, other.tables, strict=True):
+            total = first + second if sign > 0 else first - second
+            # A result has left int64 where its sign is not that of `first`, and `second` cannot be why.
+            unlike = first ^ second if sign < 0 else ~(first ^ second)
+            if ((unlike & (first ^ total)) < 0).any():
                 raise CountsError("tables", "sums within int64", "larger ones")
             sums.append(total)
         return Tables(tuple(sums))

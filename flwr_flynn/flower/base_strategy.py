@@ -15,8 +15,8 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Reply
-from flwr_flynn.federated.roster import Member
-from flwr_flynn.federated.run import Ask, Failures, Figures, Run
+from flwr_flynn.federated.roster import Failures, Member
+from flwr_flynn.federated.run import Ask, Figures, Run
 from flwr_flynn.flower.compat import untested
 from flwr_flynn.flower.logging import log_lines, plan_lines, result_lines
 from flwr_flynn.model.classifier import FlyNNClassifier
@@ -149,7 +149,7 @@ class BaseStrategy(ABC):
         phase, answered = self.run.phase(TRAIN), {reply.cid for reply in replies}
         noted = {cid: reason for cid, reason in self._noted.items() if cid not in answered}
         failures, self._noted = Failures(failures.named | noted, failures.unnamed), {}
-        taken = self.run.take(replies, failures, figures if phase is not None and phase.is_counting else None)
+        taken = self.run.complete(replies, failures, figures if phase is not None and phase.is_counting else None)
         if taken is None:
             return None, {}
         log_lines(result_lines(self.run, taken, self._told))
@@ -165,7 +165,7 @@ class BaseStrategy(ABC):
     ) -> dict[str, Any] | None:
         phase = self.run.phase(EVALUATE)
         wanted = figures if phase is not None and phase.name == "evaluation" else None
-        taken = self.run.take(replies, failures, wanted)
+        taken = self.run.complete(replies, failures, wanted)
         if taken is None:
             return None
         log_lines(result_lines(self.run, taken, self._told))

@@ -40,7 +40,8 @@ from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.options import RunOptions, RunOptionsDict
 from flwr_flynn.federated.protocol import EVALUATE, PARTY, REFUSED, TRAIN, Reply
-from flwr_flynn.federated.run import Ask, Failures, Figures
+from flwr_flynn.federated.roster import Failures
+from flwr_flynn.federated.run import Ask, Figures
 from flwr_flynn.flower import records
 from flwr_flynn.flower.base_strategy import BaseStrategy
 from flwr_flynn.flower.client import FlyNNClient
@@ -242,7 +243,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
                 content = each.content if each.has_content() else RecordDict()
                 reply = read(sender, content)
                 if aggregation_fn is None:
-                    self.run.receive([reply], light=True)
+                    self.run.receive([reply], drops_arrays=True)
                 else:
                     replies.append(reply)
                     found[id(reply)] = content

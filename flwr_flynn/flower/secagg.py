@@ -28,9 +28,17 @@ from flwr.server.workflow.secure_aggregation.secaggplus_workflow import Workflow
 from flwr.serverapp import Grid
 
 from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError
-from flwr_flynn.federated.phases.secure import MODULUS, bound_for, room
 from flwr_flynn.federated.protocol import REFUSED
-from flwr_flynn.federated.run_spec import LARGEST_BOUND, LEAST_PARTIES, RunSpec, Secure, check_bound
+from flwr_flynn.federated.run_spec import (
+    LARGEST_BOUND,
+    LEAST_PARTIES,
+    MODULUS,
+    RunSpec,
+    Secure,
+    bound_for,
+    check_bound,
+    room,
+)
 from flwr_flynn.flower.compat import Workflow
 from flwr_flynn.flower.compat import recorddict_compat as compat
 from flwr_flynn.flower.secagg_checks import Replies

@@ -21,8 +21,8 @@ from flwr.supercore.primitives.asymmetric import bytes_to_public_key, generate_k
 
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.phases.secure import MODULUS
 from flwr_flynn.federated.roster import NO_REPLY, clean
+from flwr_flynn.federated.run_spec import MODULUS
 from flwr_flynn.flower.compat import recorddict_compat as compat
 
 _LONGEST = 2**12  # bytes of a public key, of an encrypted message or of a share

@@ -26,7 +26,8 @@ from flwr.server.strategy import Strategy
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.options import RunOptions, RunOptionsDict
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Reply
-from flwr_flynn.federated.run import Ask, Failures, Figures
+from flwr_flynn.federated.roster import Failures
+from flwr_flynn.federated.run import Ask, Figures
 from flwr_flynn.flower.base_strategy import BaseStrategy
 from flwr_flynn.flower.records import reply_of_evaluation
 

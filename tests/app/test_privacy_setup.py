@@ -26,7 +26,8 @@ from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import PHASE, REFUSED, TRAIN, Config, Reply, key
 from flwr_flynn.federated.request import Request
-from flwr_flynn.federated.run import ExchangeResult, Failures, Run
+from flwr_flynn.federated.roster import Failures
+from flwr_flynn.federated.run import ExchangeResult, Run
 from flwr_flynn.federated.run_spec import Noisy, RunSpec
 from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.model.candidates import HashPlan
@@ -335,7 +336,7 @@ def a_server(mechanism: Mechanism = LAPLACE, **more: Any) -> Run:
 def take(server: Run, *replies: Reply) -> ExchangeResult:
     """Ask the parties of ``replies`` and one that stays silent; return what the run takes of them."""
     assert server.ask(TRAIN, [*{each.cid: 1 for each in replies}, "late"])
-    taken = server.take(replies, Failures())
+    taken = server.complete(replies, Failures())
     assert taken is not None
     return taken
 

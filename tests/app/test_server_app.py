@@ -786,8 +786,8 @@ def test_a_run_that_stopped_goes_on(phase: str, tmp_path: Path, monkeypatch: pyt
                 raise KeyboardInterrupt
             return taken(self, *args)
 
-        taken = Run.take
-        patch.setattr(Run, "take", stops)
+        taken = Run.complete
+        patch.setattr(Run, "complete", stops)
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path, patch, lambda content, kind: content, **settings)
     unfinished = tmp_path / "kept.unfinished.npz"

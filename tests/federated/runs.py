@@ -21,8 +21,8 @@ from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, Answer, Reply
 from flwr_flynn.federated.request import Request
-from flwr_flynn.federated.roster import Member
-from flwr_flynn.federated.run import Ask, ExchangeResult, Failures, Run
+from flwr_flynn.federated.roster import Failures, Member
+from flwr_flynn.federated.run import Ask, ExchangeResult, Run
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.hashing.spec import HashSpec
@@ -136,7 +136,7 @@ class Exchange:
         self.asked.append((ask.phase.name, list(ask.cids)))
         failed = {cid: reason for cid, reason in (failures or {}).items() if cid in ask.cids}
         replies = [self.reply(ask, cid) for cid in ask.cids if cid not in failed and cid not in self.lost]
-        return self.run.take([spoil(each) if spoil else each for each in replies], Failures(failed))
+        return self.run.complete([spoil(each) if spoil else each for each in replies], Failures(failed))
 
     def reply(self, ask: Ask, cid: str) -> Reply:
         """Return the reply of one party."""
@@ -153,7 +153,8 @@ class Exchange:
 
 def exchange(spec: Any, how: str = "iid", n: int = 4, floor: int = 1, **changes: Any) -> Exchange:
     """A run that has not begun, with parties that hold shares of iris and have this `min_examples`."""
-    parties = {str(i): party_of(**part, name=f"party-{i}", min_examples=floor) for i, part in enumerate(shares(how, n))}
+    options = {"min_examples": floor, "gram": True}
+    parties = {str(i): party_of(**part, name=f"party-{i}", **options) for i, part in enumerate(shares(how, n))}
     return Exchange(Run(RunOptions(**options_for(spec, **changes))), parties)
 
 

@@ -11,7 +11,8 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Answer, Reply
-from flwr_flynn.federated.run import Ask, ExchangeResult, Failures, Run
+from flwr_flynn.federated.roster import Failures
+from flwr_flynn.federated.run import Ask, ExchangeResult, Run
 
 BOUND = 64
 Spoil = Callable[[Ask, str, np.ndarray], np.ndarray | None]
@@ -37,7 +38,7 @@ def secretly(
     watch: Callable[[Run, ExchangeResult], object] = lambda *_: None,
     **more: Any,
 ) -> Run:
-    """A secure run; `spoil` is what becomes of a party's vector, None if the party is lost."""
+    """A secure run; `spoil` changes a party's vector; None if the party is lost."""
     run = Run(RunOptions(**options | {"secure_bound": bound, "min_parties": 3}))
     given = {"secure": True, "evaluates": True, "min_examples": 1} | more
     parties = [
@@ -67,7 +68,7 @@ def secretly(
                         if (spoiled := spoil(ask, cid, vector)) is not None:
                             there[cid] = Answer([spoiled], answer.n_examples, answer.metrics)
                 replies = mean_of(there)
-            taken = run.take(replies, Failures())
+            taken = run.complete(replies, Failures())
             assert taken is not None
             watch(run, taken)
     return run

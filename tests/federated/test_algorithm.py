@@ -4,41 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.run import Run
-from flwr_flynn.model.classifier import FlyNNClassifier
 from tests.federated.runs import (
     AUTO,
     DRIVERS,
     GRID,
     LABELS,
     SPLITS,
-    TRAINING,
     X,
     in_process,
     options_for,
     sha256,
     shares,
 )
-
-POOLED = FlyNNClassifier(hash_dim=128).fit(X[TRAINING], LABELS[TRAINING])
-
-
-@pytest.mark.parametrize("how", SPLITS)
-@pytest.mark.parametrize("driver", DRIVERS)
-def test_every_driver_ends_in_the_pooled_model(driver: str, how: str) -> None:
-    run = DRIVERS[driver](options_for(AUTO), shares(how))
-    selected = [run.state.run_spec.specs[index] for index in run.state.results["selection"].specs]
-    assert selected == [member.spec for member in POOLED.model_.members]
-    assert len(selected) > 1
-    assert run.counts.sha256() == POOLED.model_.members[0].counts.sha256()
-    assert run.model.model_.sha256() == POOLED.model_.sha256()
-    assert sha256(run.model) == sha256(POOLED)
-    accuracy = np.mean(POOLED.predict(X[~TRAINING]) == LABELS[~TRAINING])
-    assert run.state.results["evaluation"].figures["accuracy"] == accuracy
 
 
 @pytest.mark.parametrize("how", SPLITS)

@@ -21,8 +21,7 @@ from flwr_flynn.federated.layout import (
     to_arrays,
     to_vector,
 )
-from flwr_flynn.federated.phases.secure import room
-from flwr_flynn.federated.run_spec import LARGEST_BOUND
+from flwr_flynn.federated.run_spec import LARGEST_BOUND, room
 from tests.raising import raises
 
 # ---- messages

@@ -9,7 +9,8 @@ import pytest
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN
-from flwr_flynn.federated.run import Failures, Run
+from flwr_flynn.federated.roster import Failures
+from flwr_flynn.federated.run import Run
 from tests.federated.runs import AUTO, GRID, Exchange, exchange, in_process, options_for, sha256, shares
 
 REASON = "set aside: 1 of at least 3 parties replied"
@@ -77,7 +78,7 @@ def test_of_a_sampled_evaluation_the_same_share_is_needed() -> None:
     steps = until("evaluation", fraction_evaluate=0.5)
     ask = steps.run.ask(EVALUATE, list("0123"), sample=lambda size: list("0123")[:size])
     assert ask is not None
-    taken = steps.run.take([steps.reply(ask, cid) for cid in ask.cids], Failures())
+    taken = steps.run.complete([steps.reply(ask, cid) for cid in ask.cids], Failures())
     assert taken is not None
     assert len(taken.batch.passed) == 2
     assert steps.run.state.results["evaluation"].figures is not None

@@ -17,9 +17,11 @@ from flwr_flynn import message
 from flwr_flynn.errors import AggregationError, ConfigError
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.federation_file import Federation
+from flwr_flynn.federated.forecast import Traffic
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Reply
-from flwr_flynn.federated.run import Failures, Run, Traffic, merged
+from flwr_flynn.federated.roster import Failures
+from flwr_flynn.federated.run import Run, merged
 from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.model.candidates import suggest_decay
 from flwr_flynn.model.column_histograms import ColumnHistograms
@@ -86,7 +88,7 @@ def test_nobody_is_asked_before_the_phases_that_lead_there() -> None:
         steps.step(EVALUATE)
         assert steps.asked[-1][0] == phase
     assert steps.step(EVALUATE) is None
-    assert steps.run.take([], Failures()) is None
+    assert steps.run.complete([], Failures()) is None
 
 
 def test_a_late_reply_to_a_phase_that_is_over_changes_nothing() -> None:
@@ -94,17 +96,17 @@ def test_a_late_reply_to_a_phase_that_is_over_changes_nothing() -> None:
     ask = steps.run.ask(TRAIN, list(steps.parties))
     assert ask is not None
     replies = [steps.reply(ask, cid) for cid in ask.cids]
-    steps.run.take(replies[:3], Failures())
+    steps.run.complete(replies[:3], Failures())
     before = steps.run.counts.sha256()
-    assert steps.run.take(replies[3:], Failures()) is None
+    assert steps.run.complete(replies[3:], Failures()) is None
     assert steps.run.counts.sha256() == before
 
 
-def test_who_was_not_asked_is_not_heard() -> None:
+def test_replies_of_parties_that_were_not_asked_are_ignored() -> None:
     steps = exchange(GRID)
     ask = steps.run.ask(TRAIN, ["0", "1"])
     assert ask is not None
-    taken = steps.run.take([steps.reply(ask, cid) for cid in "0123"], Failures())
+    taken = steps.run.complete([steps.reply(ask, cid) for cid in "0123"], Failures())
     assert taken is not None
     assert list(taken.batch.passed) == ["0", "1"]
     assert taken.missing == {}
@@ -141,7 +143,7 @@ def test_a_party_lost_after_the_columns_stays_in_them() -> None:
 
 
 @pytest.mark.parametrize("leaves", [True, False])
-def test_a_party_lost_after_the_counts_stays_counted_without_a_say(leaves: bool) -> None:
+def test_a_party_lost_after_the_counts_stays_counted_and_is_missing_later(leaves: bool) -> None:
     steps = exchange(GRID)
     steps.step(TRAIN)
     present = "012" if leaves else "0123"
@@ -169,22 +171,6 @@ def test_where_nobody_answers_the_selection_it_is_the_first_spec_and_the_suggest
 
 
 # ---- counting goes on
-
-
-def test_late_parties_are_added_and_the_later_phases_done_again() -> None:
-    steps = exchange(GRID)
-    steps.step(TRAIN, "012")
-    steps.step(EVALUATE, "012")
-    assert steps.run.state.results["selection"].parties == 3
-    steps.step(TRAIN, "123")  # party 0 is gone: nothing is lost
-    assert steps.asked[-1] == ("counts", ["3"])
-    assert "selection" not in steps.run.state.results
-    steps.step(EVALUATE)
-    steps.step(EVALUATE)
-    run = steps.run
-    assert (run.model.spec_, run.model.decay_) == (POOLED.spec, POOLED.scoring.decay)
-    assert run.state.results["selection"].parties == 4
-    assert run.state.results["evaluation"].figures["examples"] == 30
 
 
 def test_a_round_that_adds_nobody_leaves_the_later_phases_alone() -> None:
@@ -265,9 +251,9 @@ def test_an_error_in_the_user_s_function_changes_nothing() -> None:
     replies = [steps.reply(ask, cid) for cid in ask.cids]
     before = dict(steps.run.state.results), steps.run.counted.missing, steps.run.traffic["counts"].replied
     with pytest.raises(ZeroDivisionError):
-        steps.run.take(replies, Failures(), lambda _: {"x": 1 / 0})
+        steps.run.complete(replies, Failures(), lambda _: {"x": 1 / 0})
     assert (dict(steps.run.state.results), steps.run.counted.missing, steps.run.traffic["counts"].replied) == before
-    taken = steps.run.take(replies, Failures())
+    taken = steps.run.complete(replies, Failures())
     assert taken is not None
     assert taken.batch.repeated == []
     assert steps.run.counts.n_examples == 120
@@ -332,38 +318,6 @@ def test_a_run_that_goes_on_from_a_saved_one_ends_in_the_same_model(
     assert Federation.load(tmp_path / "after.npz").phase == ""
 
 
-@pytest.mark.parametrize("spec", [AUTO, GRID, GRID[0]], ids=["auto", "grid", "one"])
-def test_a_run_may_stop_after_every_phase(spec: Any, tmp_path: Path) -> None:
-    whole = exchange(spec).rounds()
-    for stop in range(1, len(whole.phases) + 1):
-        steps = exchange(spec)
-        for phase in whole.phases[:stop]:
-            steps.step(phase.channel)
-        steps.run.federation("1").save(tmp_path / "f.npz")
-        saved = Federation.load(tmp_path / "f.npz")
-        assert saved.phase == [*(phase.name for phase in whole.phases), ""][stop]
-        steps.run = Run(RunOptions(**resumed(saved)))
-        assert [phase.name for phase in steps.run.phases] == [phase.name for phase in whole.phases[stop:]]
-        steps.asked.clear()
-        steps.rounds(3)
-        assert [name for name, _ in steps.asked] == [phase.name for phase in whole.phases[stop:]]
-        assert sha256(steps.run.model) == sha256(whole.model)
-        if stop < len(whole.phases):
-            assert steps.run.state.results["evaluation"] == whole.state.results["evaluation"]
-
-
-def test_a_run_that_stopped_with_too_few_goes_on_counting_the_others(tmp_path: Path) -> None:
-    steps = exchange(GRID, min_parties=4)
-    steps.step(TRAIN, "01")
-    saved = steps.run.federation("1")
-    assert (saved.phase, len(saved.members)) == ("counts", 2)
-    steps.run = Run(RunOptions(**resumed(saved, min_parties=4)))
-    assert steps.run.needed == 2
-    run = steps.rounds()
-    assert steps.asked[-3] == ("counts", ["2", "3"])
-    assert sha256(run.model) == sha256(exchange(GRID).rounds().model)
-
-
 def test_resuming_keeps_the_scoring_of_the_file_once_it_was_selected() -> None:
     steps = exchange(GRID)
     steps.step(TRAIN)
@@ -393,7 +347,7 @@ def changed(before: Federation, purpose: str, *replies: Reply, batches: int = 1,
     run = Run(options)
     for batch in np.array_split(np.arange(len(replies)), batches):
         if run.ask(TRAIN, [replies[i].cid for i in batch]) is not None:
-            run.take([replies[i] for i in batch], Failures())
+            run.complete([replies[i] for i in batch], Failures())
     return run
 
 
@@ -430,8 +384,8 @@ def test_a_bad_reply_before_a_good_one_of_the_same_party_costs_nobody_anything(b
     run = Run(RunOptions(SPEC, CLASSES, 1, decay=0.5))
     run.ask(TRAIN, ["1"])
     for each in [[bad, good]] if batches == 1 else [[bad], [good]]:
-        run.receive(each, light=light)  # type: ignore[arg-type]
-    taken = run.take([], Failures())
+        run.receive(each, drops_arrays=light)  # type: ignore[arg-type]
+    taken = run.complete([], Failures())
     assert taken is not None
     assert run.counts == counts_of(*points(5))
     assert run.traffic["counts"].up == good.n_bytes
@@ -484,7 +438,7 @@ def test_nobody_leaves_twice_in_one_batch_or_several(batches: int) -> None:
     assert [str(member) for member in run.federation("2").members] == ["a"]
 
 
-def test_two_that_stand_for_one_member_have_one_say() -> None:
+def test_two_that_stand_for_one_member_count_once() -> None:
     federation = joined(NOBODY, "a")
     run = Run(
         RunOptions(SPEC, CLASSES, 1, federation=replace(federation, phase="selection", weights=()), purpose="resume")
@@ -495,7 +449,7 @@ def test_two_that_stand_for_one_member_have_one_say() -> None:
     ask = run.ask(EVALUATE, list(parties))
     assert ask is not None
     replies = [Exchange(run, parties).reply(ask, cid) for cid in parties]
-    taken = run.take(replies, Failures())
+    taken = run.complete(replies, Failures())
     assert taken is not None
     assert list(taken.batch.passed) == ["55"]
     assert run.state.results["selection"].examples == 4

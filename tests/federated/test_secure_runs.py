@@ -17,49 +17,19 @@ from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.outcome import is_of_gram, searched
+from flwr_flynn.federated.outcome import searched
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.protocol import REFUSED, TRAIN
 from flwr_flynn.federated.run import Ask, ExchangeResult, Run
 from flwr_flynn.flower.logging import result_lines
 from flwr_flynn.model.gram import GramFit, GramMatrix, gram_specs
-from flwr_flynn.model.model import counts_sha256
 from tests.federated.runs import AUTO, GRID, LABELS, SPLITS, X, in_process, options_for, shares
 from tests.federated.secure_runs import BOUND, Spoil, secretly
+from tests.federated.test_run_laws import facts
 from tests.own_phase_app.own_phase_app.histogram import HISTOGRAM
 from tests.raising import raises
 
-
-def facts(run: Run) -> Any:
-    """All that a run makes of the parties' training samples."""
-    model = run.model.model_
-    selection = run.state.results.get("selection")
-    return (
-        run.state.run_spec.specs,
-        run.totals.sha256,
-        counts_sha256(model.members),
-        None
-        if selection is None
-        else (selection.choices, selection.scorings, selection.accuracies, selection.examples),
-        [(member.scoring, member.weight) for member in model.members],
-        model.sha256(),
-    )
-
-
 # ---- runs
-
-
-@pytest.mark.parametrize("how", SPLITS)
-@pytest.mark.parametrize("spec", [GRID, GRID[0]], ids=["two", "one"])
-def test_counts_and_selection_are_those_in_clear(how: str, spec: Any) -> None:
-    options, parts = options_for(spec), shares(how)
-    clear, secret = in_process(options, parts), secretly(options, parts)
-    assert [phase.name for phase in secret.phases] == ["counts", "selection", "evaluation"]
-    assert [phase.channel for phase in secret.phases] == ["train", "train", "evaluate"]
-    assert facts(secret) == facts(clear)
-    assert secret.num_rounds == 2
-    found = secret.state.results["evaluation"].figures
-    assert found["accuracy"] == clear.state.results["evaluation"].figures["accuracy"]
 
 
 def lost(phase: str, who: str) -> Spoil:
@@ -209,18 +179,6 @@ def test_what_is_for_secure_sums_alone_is_refused_without_a_bound() -> None:
 # ---- refinement
 
 
-@pytest.mark.parametrize("how", SPLITS)
-def test_refined_weights_are_those_in_clear(how: str) -> None:
-    options, parts = options_for(GRID, refine_rounds=4), shares(how)
-    clear, secret = in_process(options, parts), secretly(options, parts)
-    assert facts(secret) == facts(clear)
-    one, other = (searched(run.state) for run in (clear, secret))
-    assert one is not None
-    assert other is not None
-    assert one.accuracies == other.accuracies
-    assert [each.tolist() for each in one.trial] == [each.tolist() for each in other.trial]
-
-
 @pytest.mark.parametrize("phase", ["held-out", "refinement 2"])
 def test_a_party_lost_in_the_refinement_is_missing_from_that_round_alone(phase: str) -> None:
     run = secretly(options_for(GRID[0], refine_rounds=3), shares(n=5), lost(phase, "1"))
@@ -238,21 +196,6 @@ def test_a_round_with_nonsense_in_it_is_refused_whole(phase: str) -> None:
 
 
 # ---- the Gram matrix
-
-
-@pytest.mark.parametrize("how", SPLITS)
-@pytest.mark.parametrize("spec", [GRID, AUTO], ids=["grid", "plan"])
-def test_the_gram_matrix_is_that_in_clear(how: str, spec: Any) -> None:
-    options, parts = options_for(spec, gram=32), shares(how)
-    clear, secret = in_process(options, parts), secretly(options, parts)
-    assert facts(secret) == facts(clear)
-    assert secret.model.model_.gram is not None
-    fits = [run.state.results["gram"].fit for run in (clear, secret)]
-    for one, other in zip(*([each.weights, each.bias, each.n_per_class, *each.leverage] for each in fits), strict=True):
-        np.testing.assert_array_equal(one, other)
-    one, other = (run.state.results["gram evaluation"].scoring for run in (clear, secret))
-    assert (one.sha256(), one.accuracy) == (other.sha256(), other.accuracy)
-    assert not any(result.missing for name, result in secret.state.results.items() if is_of_gram(name))
 
 
 @pytest.mark.parametrize("bound", [32, 2**20, 2**28])
@@ -322,7 +265,7 @@ def test_responses_that_so_many_samples_cannot_have_are_refused_whole() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"refine_rounds": 1}, {"gram": 16}], ids=str)
-def test_a_federation_of_several_members_is_kept_and_handed_out(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_a_federation_of_several_members_is_kept_and_distributed(changes: dict[str, Any], tmp_path: Path) -> None:
     options, parts = options_for(GRID, **changes), shares()
     made = secretly(options, parts)
     made.federation("1").save(tmp_path / "f.npz")

@@ -29,12 +29,12 @@ from flwr_flynn.federated.codec import write_tensors
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phases.columns import ColumnsRequest
-from flwr_flynn.federated.phases.secure import bound_for, check_room
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import PHASE, REFUSED, TRAIN, Config, Reply, key
 from flwr_flynn.federated.request import Request
-from flwr_flynn.federated.run import Failures, Run
-from flwr_flynn.federated.run_spec import LARGEST_BOUND, Mode, Noisy, Plain, RunSpec, Secure
+from flwr_flynn.federated.roster import Failures
+from flwr_flynn.federated.run import Run
+from flwr_flynn.federated.run_spec import LARGEST_BOUND, Mode, Noisy, Plain, RunSpec, Secure, bound_for, check_room
 from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.flower import secagg
 from flwr_flynn.flower.compat import recorddict_compat as compat
@@ -579,7 +579,7 @@ def a_server(bound: int = 256, min_parties: int = 3) -> Run:
 def checked(given: list[Reply]) -> Run:
     server = a_server()
     assert server.ask(TRAIN, [reply.cid for reply in given])
-    assert server.take(given, Failures())
+    assert server.complete(given, Failures())
     return server
 
 

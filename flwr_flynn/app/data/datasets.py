@@ -258,7 +258,7 @@ def own_share(node: NodeConfig, features: Sequence[str] = ()) -> Share:
 def private_share(node: NodeConfig, features: Sequence[str] = ()) -> Share:
     """A private party's samples: every row is read by itself, and no row decides about other rows.
 
-    Rows that do not fit stay in the share, with NaN where a value is no number: `federated.row_wise` leaves them out.
+    Rows that do not fit stay in the share, with NaN where a value is no number: `federated.samples` leaves them out.
     Samples are held out only if results on them may leave the party, and by their content.
     """
     rows = read_rows(_own_file(node), node.label, features=features, row_wise=True)

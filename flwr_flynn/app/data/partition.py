@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from flwr_flynn.app.run_settings import BY_COLUMN, SimulationSettings
 from flwr_flynn.errors import ConfigError
-from flwr_flynn.federated.row_wise import meaning
+from flwr_flynn.federated.samples import meaning
 
 IndexArray = npt.NDArray[np.int64]
 

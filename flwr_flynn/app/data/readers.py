@@ -2,7 +2,7 @@
 
 A reader refuses a file that no parser reads, or in which a column is not there. It marks the rows with something wrong:
 an open party's file is then refused whole (`datasets.checked`), a private party's samples are left out one by one where
-they are counted (`federated.row_wise`).
+they are counted (`federated.samples`).
 
 With ``row_wise``, no row decides about the file or about others, since a private answer would tell: every line of a CSV
 file is a row by itself, a value of a Parquet file that cannot be decoded is missing, and numbers are float64. Without,
@@ -27,7 +27,7 @@ import numpy.typing as npt
 from flwr_flynn.app.data.npz_file import read_arrays, read_head
 from flwr_flynn.app.data.schema import Layout, by_name
 from flwr_flynn.errors import ConfigError, DataError
-from flwr_flynn.federated.row_wise import plain
+from flwr_flynn.federated.samples import plain
 
 Array = npt.NDArray[Any]
 

@@ -28,7 +28,7 @@ from flwr_flynn.federated.model_codec import (
     scorings_text,
     unpacked_weights,
 )
-from flwr_flynn.federated.outcome import classifier_of, gram_of, members_of, members_run, refined_of
+from flwr_flynn.federated.outcome import classifier_of, gram_of, members_of, refined_of, run_of_members
 from flwr_flynn.federated.phase import SAMPLE, Context, Phase, RunState
 from flwr_flynn.federated.protocol import (
     EVALUATE,
@@ -215,7 +215,7 @@ def evaluated(total: Tables, parts: Mapping[str, Right], missing: dict[str, str]
 
 def _request(state: RunState, context: Context) -> EvaluationRequest:
     members = members_of(state, context.options)
-    run = members_run(state, context.options)
+    run = run_of_members(state, context.options)
     counts = tuple(member.counts for member in members)
     scorings = tuple(member.scoring for member in members)
     weights = tuple(member.weight for member in members)

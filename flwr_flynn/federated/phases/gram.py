@@ -24,7 +24,7 @@ from flwr_flynn.federated.access import SampleAccess
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import check_packed, pack_signed, unpack_signed
 from flwr_flynn.federated.layout import NUMBERS, PLAIN, Field, Sizes
-from flwr_flynn.federated.outcome import members_run
+from flwr_flynn.federated.outcome import run_of_members
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
 from flwr_flynn.federated.phases.selection import MAX_SAMPLE_LOSS
 from flwr_flynn.federated.protocol import EVALUATE, EXACT, SECURE, Array, Config, Scalar, key
@@ -269,7 +269,7 @@ class GramResult:
 
 
 def _ask(state: RunState, context: Context) -> GramRequest:
-    members, every = members_run(state, context.options), state.run_spec
+    members, every = run_of_members(state, context.options), state.run_spec
     n_plain = len(every.specs) - every.n_aligned
     # Those that the members were chosen from: of aligned samples, or of the others.
     run = every.only(range(n_plain, len(every.specs)) if members.n_aligned else range(n_plain))
@@ -318,6 +318,6 @@ GRAM_EVALUATION = Phase(
     _ask_evaluation,
     _choose,
     audience=COUNTED,
-    among=summed,
+    eligible=summed,
     resumes_at=("selection", "gram"),
 )

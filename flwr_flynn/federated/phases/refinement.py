@@ -32,7 +32,7 @@ from flwr_flynn.federated.model_codec import (
     scorings_text,
     unpacked_weights,
 )
-from flwr_flynn.federated.outcome import Refined, classifier_of, members_of, members_run
+from flwr_flynn.federated.outcome import Refined, classifier_of, members_of, run_of_members
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
 from flwr_flynn.federated.phases.counts import ExactCountsRequest
 from flwr_flynn.federated.protocol import EVALUATE, Array, Config, Reply, Scalar, key
@@ -117,7 +117,8 @@ class RefinementRequest(RunRequest[RefinementStatistic]):
         run = cls.admitted(config, party)
         check_room_for_weights(run, party)
         if "scorings" not in config:
-            return cls(run, unpacked_weights(run, arrays), _factors(config, run.n_classes))
+            factors = np.array(config.integers("factors", run.n_classes, LARGEST_FACTOR), np.int64)
+            return cls(run, unpacked_weights(run, arrays), factors)
         counts = codec.decode_all(arrays, run.hashers, run.n_classes)
         members = tuple(map(ModelMember, run.specs, counts, *scorings_of(config, len(counts))))
         return cls(run, start_weights(counts), class_factors(counts[0].n_per_class), members)
@@ -163,18 +164,8 @@ def _most_gradient(factors: Sequence[int], sizes: Sizes) -> int:
     return sum(a * b for a, b in zip(factors, sizes.of_classes(len(factors)), strict=True))
 
 
-def _factors(config: Config, n_classes: int) -> Table:
-    values = config.json("factors", 10 * n_classes + 2)
-    if not isinstance(values, list) or len(values) != n_classes:
-        raise PayloadError(key("factors"), f"{n_classes} integers", type(values).__name__)
-    wrong = [value for value in values if type(value) is not int or not 0 <= value <= LARGEST_FACTOR]
-    if wrong:
-        raise PayloadError(key("factors"), f"integers from 0 to {LARGEST_FACTOR}", repr(wrong[0])[:20])
-    return np.array(values, np.int64)
-
-
 def _ask_held_out(state: RunState, context: Context) -> HeldOutRequest:
-    return HeldOutRequest(members_run(state, context.options))
+    return HeldOutRequest(run_of_members(state, context.options))
 
 
 def _without_held_out(state: RunState, batch: Batch[CountsOfSpecs], context: Context) -> RunState:
@@ -198,7 +189,7 @@ def _search(state: RunState, number: int) -> Search:
 
 
 def _ask(state: RunState, context: Context, number: int) -> RefinementRequest:
-    search, run = _search(state, number), members_run(state, context.options)
+    search, run = _search(state, number), run_of_members(state, context.options)
     members: tuple[ModelMember, ...] = ()
     if not search.accuracies:
         members = taught(members_of(state, context.options), search.counts)

@@ -23,9 +23,8 @@ from flwr_flynn.federated.layout import Field, Sizes
 from flwr_flynn.federated.phase import Context, Phase, RunState
 from flwr_flynn.federated.phases import columns
 from flwr_flynn.federated.phases.columns import ColumnsRequest
-from flwr_flynn.federated.phases.secure import announced_bound
 from flwr_flynn.federated.protocol import TRAIN, Array, Config, Reply, Scalar, key
-from flwr_flynn.federated.request import LayoutRequest, register
+from flwr_flynn.federated.request import LayoutRequest, announced_bound, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.statistics import Tables
 from flwr_flynn.hashing.rank_codes import KEY_BITS

@@ -17,14 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from flwr_flynn.errors import ConfigError, PayloadError
+from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.access import SampleAccess
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.layout import NUMBERS, Field, Sizes
 from flwr_flynn.federated.outcome import members_of
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
-from flwr_flynn.federated.protocol import EVALUATE, Array, Config, Scalar, key
+from flwr_flynn.federated.protocol import EVALUATE, Array, Config, Scalar, key, refusing
 from flwr_flynn.federated.request import RunRequest, register
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import CountsOfSpecs, Tables
@@ -181,12 +181,12 @@ def select(
     n_per_class, correct, losses = np.zeros(1, np.int64), [np.zeros((1, 1), np.int64)], []
     if total is not None and total.tables[0].any():
         n_per_class, correct, losses = total.tables[0][0], list(total.tables[1::2]), list(total.tables[2::2])
-    n_plain, first, among = len(correct) - n_aligned, 0, correct
+    n_plain, first, eligible = len(correct) - n_aligned, 0, correct
     if losses and 0 < n_plain < len(correct):
         best = [max(mean_recall(row, n_per_class) for row in table) for table in correct]
         first = n_plain if max(best[n_plain:]) > max(best[:n_plain]) else 0
-        among = correct[first:] if first else correct[:n_plain]
-    choices = [replace(each, spec=each.spec + first) for each in choose(among, n_per_class, max_members)]
+        eligible = correct[first:] if first else correct[:n_plain]
+    choices = [replace(each, spec=each.spec + first) for each in choose(eligible, n_per_class, max_members)]
     scorings = [candidates[choice.spec][choice.scoring] for choice in choices]
     if before and not losses:
         choices = [Choice(i, 0, member.weight) for i, member in enumerate(before)]
@@ -201,17 +201,16 @@ def select(
 
 
 def _candidates(config: Config, n_specs: int) -> Candidates:
-    lists = config.json("candidates", n_specs * _MAX_CANDIDATES * _CANDIDATE_CHARS)
-    try:
-        candidates = tuple(tuple(ScoringRule(rule, decay) for rule, decay in entries) for entries in lists)
-    except ConfigError as error:
-        raise PayloadError(key("candidates"), error.expected, error.got, text=f"{key('candidates')}: {error}") from None
-    except (ValueError, TypeError):
-        raise PayloadError(key("candidates"), "lists of pairs (rule, decay)", type(lists).__name__) from None
-    if len(candidates) != n_specs or not all(0 < len(entries) <= _MAX_CANDIDATES for entries in candidates):
-        got = [len(entries) for entries in candidates]
-        raise PayloadError(key("candidates"), f"1 to {_MAX_CANDIDATES} scorings for each of {n_specs} specs", got)
-    return candidates
+    name, lists = key("candidates"), config.json("candidates", n_specs * _MAX_CANDIDATES * _CANDIDATE_CHARS)
+    if not isinstance(lists, list) or not all(isinstance(entries, list) for entries in lists):
+        raise PayloadError(name, "a list for each spec", type(lists).__name__)
+    if not all(isinstance(pair, list) and len(pair) == 2 for entries in lists for pair in entries):
+        raise PayloadError(name, "pairs of rule and decay", "others")
+    if len(lists) != n_specs or not all(0 < len(entries) <= _MAX_CANDIDATES for entries in lists):
+        expected = f"1 to {_MAX_CANDIDATES} scorings for each of {n_specs} specs"
+        raise PayloadError(name, expected, [len(entries) for entries in lists])
+    with refusing(name):
+        return tuple(tuple(ScoringRule(*pair) for pair in entries) for entries in lists)
 
 
 def _candidates_of(state: RunState, context: Context) -> Candidates:

@@ -17,7 +17,7 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.outcome import classifier_of
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest, evaluated
-from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, UNKEPT, Config, Reply
+from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, UNKEPT, Reply
 from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure
 from flwr_flynn.federated.statistics import Tables
 from flwr_flynn.hashing.flyhash import FlyHash
@@ -53,15 +53,6 @@ def refusal(entries: dict[str, Any], arrays: list[Any]) -> str:
 
 
 # ---- at a party
-
-
-def test_a_request_makes_the_round_trip() -> None:
-    release = NOISE.release(COUNTS)
-    noisy_run = RunSpec(GRID[0], NAMES, Noisy(NOISE))
-    noisy = EvaluationRequest(noisy_run, (release,), (ScoringRule("bayes", 0.5, 2.0),), (1.0,), 1)
-    for request in (REQUEST, noisy, replace(REQUEST, tries=False), COMMITTEE):
-        again = EvaluationRequest.from_config(Config(request.to_config()), request.arrays(), party_of(X, LABELS))
-        assert again == request
 
 
 def test_a_party_tries_the_model_on_its_held_out_samples() -> None:
@@ -218,22 +209,13 @@ def with_matrices(reply: Reply, *matrices: Any) -> Reply:
 
 
 HOSTILE: dict[str, Any] = {
-    "no matrix": lambda reply: replace(reply, tensors=[], n_examples=3),
     "another number": lambda reply: with_matrix(reply, GOOD, 9),
-    "a negative number": lambda reply: with_matrix(reply, GOOD, -10),
-    "no number": lambda reply: with_matrix(reply, GOOD, 10.0),
     "too large": lambda reply: with_matrix(reply, [[2**48 + 1, 0, 0], [0, 0, 0], [0, 0, 0]]),
     "wraps around": lambda reply: with_matrix(reply, [[2**62] * 3, [2**62] * 1 + [10, 0], [0] * 3], 10),
-    "another shape": lambda reply: with_matrix(reply, [[1]]),
-    "negative": lambda reply: with_matrix(reply, [[4, -1, 0], [0, 0, 0], [0, 0, 0]]),
-    "floats": lambda reply: with_matrix(reply, np.array(GOOD, float)),
     "four matrices": lambda reply: replace(reply, tensors=[*reply.tensors, *reply.tensors]),
     "three matrices": lambda reply: replace(reply, tensors=[*reply.tensors, reply.tensors[0]]),
     "other samples in the second": lambda reply: with_matrices(reply, GOOD, [[3, 0, 0], [0, 2, 0], [0, 0, 5]]),
     "more samples in the second": lambda reply: with_matrices(reply, BAD, GOOD),
-    "a negative count in the second": lambda reply: with_matrices(reply, GOOD, [[4, -1, 0], [0, 2, 1], [0, 0, 4]]),
-    "another shape of the second": lambda reply: with_matrices(reply, GOOD, [[10]]),
-    "floats in the second": lambda reply: with_matrices(reply, GOOD, np.array(GOOD, float)),
     "a second that wraps around": lambda reply: with_matrices(reply, GOOD, [[2**62] * 3, [2**62, 10, 0], [0] * 3]),
     "junk": lambda reply: replace(reply, tensors=[b"junk"]),
     "a refusal": lambda reply: replace(reply, metrics={REFUSED: "no"}),
@@ -308,7 +290,7 @@ def test_who_could_not_keep_the_model_is_told() -> None:
     assert evaluation.missing == {}
 
 
-def test_the_model_may_be_handed_out_to_parties_that_send_no_figures() -> None:
+def test_the_model_may_be_distributed_to_parties_that_send_no_figures() -> None:
     received: list[FlyNNClassifier] = []
     run = in_process(options_for(GRID, fraction_evaluate=0, distribute=True), shares(), on_model=received.append)
     assert [model.counts_ for model in received] == [run.counts] * 4

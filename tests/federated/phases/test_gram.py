@@ -11,29 +11,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from numpy.testing import assert_array_equal
 
 from flwr_flynn import FlyNNClassifier, HashSpec
-from flwr_flynn.errors import ConfigError, ModelFileError, PayloadError
+from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import algorithm
 from flwr_flynn.federated.compression import pack, pack_numbers, pack_signed, unpack, unpack_numbers
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions
-from flwr_flynn.federated.phases.counts import phase_for
-from flwr_flynn.federated.phases.evaluation import EVALUATION as DISTRIBUTION
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.gram import (
     GRAM,
-    GRAM_EVALUATION,
     LARGEST_COLUMN,
     GramEvaluationRequest,
     GramRequest,
 )
-from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Config, Reply
-from flwr_flynn.federated.roster import Member
+from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Reply
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec, deflated_specs, mode_of
 from flwr_flynn.hashing.flyhash import FlyHash
@@ -43,9 +36,8 @@ from flwr_flynn.model.gram_scoring import LARGEST_BIAS, LARGEST_WEIGHT, GramScor
 from flwr_flynn.model.ridge import MOST_DIRECTIONS, MOST_STRENGTHS
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts
-from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.federated.phases.test_refinement import LABELS, NAMES, PLAN, SPEC, SPLITS, X, Y, changed, parts
-from tests.federated.runs import DRIVERS, Exchange, in_process, statistic_of
+from tests.federated.runs import Exchange, in_process
 from tests.memory import traced
 from tests.raising import raises
 
@@ -89,23 +81,6 @@ PLAIN = in_process(options(SPEC, decay=0.5, gram=0), parts())
 # ---- the pooled model
 
 
-@pytest.mark.parametrize("split", SPLITS)
-@pytest.mark.parametrize("driver", DRIVERS)
-def test_every_driver_ends_in_the_model_of_the_pool(driver: str, split: str) -> None:
-    run = DRIVERS[driver](options(), parts(split))
-    names = ["columns", "counts", "selection", *EXCHANGES, "evaluation"]
-    assert [phase.name for phase in run.phases] == names
-    assert set(run.state.results) == set(names)
-    assert (run.num_rounds, run.counted.missing) == (5, {})
-    assert digest(run) == POOLED.model_.sha256()
-    found = scoring_of(run)
-    assert found is not None
-    assert POOLED.model_.gram is not None
-    assert found.accuracy == POOLED.model_.gram.accuracy
-    assert not any(run.state.results[name].missing for name in EXCHANGES)
-    assert all(0 < run.traffic[name].per_party["up"] < 8_000 for name in EXCHANGES)
-
-
 @pytest.mark.parametrize("rows", [16, 17, 100])
 @pytest.mark.parametrize("changes", [{}, {"decay": 0.5}, {"rule": "bayes"}], ids=str)
 def test_a_spec_of_one_s_own_has_the_gram_matrix_alike(changes: dict[str, Any], rows: int) -> None:
@@ -131,23 +106,6 @@ def test_of_many_samples_some_judge_and_the_split_does_not_decide_which(monkeypa
         found = scoring_of(in_process(options(SPEC, decay=0.5), parts(split)))
         assert found is not None
         assert (found.sha256(), found.accuracy) == (some.sha256(), some.accuracy)
-
-
-def test_phases_of_one_s_own_may_have_the_gram_matrix() -> None:
-    plain = RunOptions(**options(SPEC, decay=0.5))
-    own = (phase_for(plain), GRAM, GRAM_EVALUATION, DISTRIBUTION)
-    run = in_process(options(SPEC, decay=0.5, phases=own), parts())
-    assert digest(run) == digest(in_process(options(SPEC, decay=0.5), parts()))
-
-
-def test_the_parties_get_the_very_model_that_the_server_has() -> None:
-    for distribute in (False, True):
-        kept: list[FlyNNClassifier] = []
-        run = in_process(options(distribute=distribute), parts(), on_model=kept.append)
-        assert [model.model_.sha256() for model in kept] == [digest(run)] * 4
-        assert_array_equal(kept[0].predict_proba(X), run.model.predict_proba(X))
-        right = float(np.mean(kept[0].predict(X[:9]) == LABELS[:9]))
-        assert run.state.results["evaluation"].figures["accuracy"] == pytest.approx(right)
 
 
 # ---- parties that are lost and come back
@@ -218,23 +176,6 @@ def test_parties_without_samples_have_no_gram_matrix() -> None:
     assert not any(run.state.results[name].missing for name in PHASES)
 
 
-def test_late_parties_are_counted_and_both_phases_run_anew() -> None:
-    steps = exchange(spec=SPEC, decay=0.5)
-    steps.step(TRAIN, "012")
-    for _ in EXCHANGES:
-        steps.step(EVALUATE, "012")
-    assert scoring_of(steps.run) is not None
-    steps.step(TRAIN)
-    assert steps.asked[-1] == ("counts", ["3"])
-    assert not set(EXCHANGES) & set(steps.run.state.results)
-    assert steps.run.model.model_.gram is None
-    for _ in (*EXCHANGES, "evaluation"):
-        steps.step(EVALUATE)
-    asked = [name for name, cids in steps.asked[-len(EXCHANGES) - 1 :] if len(cids) == 4]
-    assert asked == [*EXCHANGES, "evaluation"]
-    assert digest(steps.run) == digest(in_process(options(SPEC, decay=0.5), parts()))
-
-
 # ---- hostile replies
 
 
@@ -272,36 +213,17 @@ def checkerboard(table: Any) -> Any:
 
 
 ANY: dict[str, Callable[[Reply], Reply]] = {
-    "no arrays": lambda reply: replace(reply, tensors=[]),
     "junk": lambda reply: replace(reply, tensors=[b"junk", *reply.tensors[1:]]),
-    "an array less": lambda reply: changed(reply, lambda arrays: arrays[:-1]),
-    "an array more": lambda reply: changed(reply, lambda arrays: [*arrays, arrays[-1]]),
-    "more samples than counted": lambda reply: replace(reply, n_examples=reply.n_examples + 1),
-    "fewer samples than counted": lambda reply: replace(reply, n_examples=0),
-    "no number": lambda reply: replace(reply, n_examples=float(reply.n_examples)),
     "a refusal": lambda reply: replace(reply, metrics={REFUSED: "no"}),
     "a fault of form": lambda reply: replace(reply, fault="statistic: no"),
 }
 SUMS: dict[str, Callable[[Reply], Reply]] = {
     **ANY,
-    "sizes of floats": sizes(lambda each: each.astype(float)),
-    "sizes of no dimension": sizes(lambda each: np.int64(60)),
-    "a class less": sizes(lambda each: each[1:]),
-    "a class more": sizes(lambda each: np.append(each, 0)),
     "sizes of other samples": sizes(lambda each: each + np.array([1, -1, 0])),
-    "negative sizes": sizes(lambda each: each - np.array([100, 0, 0])),
-    "endless sizes": sizes(lambda each: each + 2**62),
     "products of the wrong shape": packed(1, lambda table: pack(table[:, 1:])),
     "transposed products": packed(1, lambda table: pack(table.T)),
-    "products that are not packed": packed(1, lambda table: table),
-    "packed products as int64": packed(1, lambda table: np.frombuffer(bytes(8) + pack(table)[:8].tobytes(), "<i8")),
-    "junk for products": packed(1, lambda table: np.arange(40, dtype=np.uint8)),
-    "products above those of the samples": packed(1, entry(MOST)),
-    "endless products": packed(1, entry(2**62)),
     "responses of the wrong shape": packed(2, lambda table: pack(table[1:])),
     "transposed responses": packed(2, lambda table: pack(table.T)),
-    "junk for responses": packed(2, lambda table: np.arange(40, dtype=np.uint8)),
-    "responses above those of the samples": packed(2, entry(MOST)),
     "responses above those of the class": packed(2, lambda table: entry(15 * 60)(0 * table)),
     "products of nobody": packed(1, lambda table: pack(0 * table)),
     "products that are all the largest": packed(1, lambda table: pack(0 * table + 225 * 60)),
@@ -353,17 +275,6 @@ def test_a_hostile_reply_costs_its_sender_alone(phase: str, name: str, change: C
     assert digest(steps.rounds()) == digest(silent.rounds())
 
 
-def test_only_counted_parties_take_part() -> None:
-    for request in (SUMS_REQUEST, EVALUATION_REQUEST):
-        for member in (None, Member("", "1")):
-            with pytest.raises(PayloadError) as error:
-                statistic_of(request, party_of(X, LABELS), member)
-            assert error.value.field == request.phase
-        statistic = statistic_of(request, party_of(X, LABELS), Member("", "1", sizes=tuple(np.bincount(Y).tolist())))
-        n_per_class = statistic.n_per_class if isinstance(statistic, GramMatrix) else statistic.tables[0][0]
-        assert_array_equal(n_per_class, np.bincount(Y))
-
-
 # ---- hostile requests
 
 RUN = RunSpec(SPEC, NAMES)
@@ -376,24 +287,6 @@ SUMS_REQUEST = GramRequest(RunSpec(TWO, NAMES))
 EVALUATION_REQUEST = GramEvaluationRequest(RunSpec(TWO, NAMES), FIT)
 EVALUATION = EvaluationRequest(RUN, COUNTS, (ScoringRule("balanced", 0.5, 1.0),), (1.0,), gram=LEARNED)
 THREE = [SUMS_REQUEST, EVALUATION_REQUEST, EVALUATION]
-
-
-@pytest.mark.parametrize("request_", THREE, ids=lambda each: type(each).__name__)
-def test_a_request_makes_the_round_trip(request_: Any) -> None:
-    config = request_.to_config()
-    again = type(request_).from_config(Config(config), request_.arrays(), party_of(X, LABELS))
-    assert again.to_config() == config
-    assert all(map(np.array_equal, again.arrays(), request_.arrays()))
-    assert again.run == request_.run
-    if isinstance(request_, GramEvaluationRequest):
-        both = [[each.weights, each.bias, each.n_per_class, *each.leverage] for each in (again.fit, FIT)]
-        for mine, theirs in zip(*both, strict=True):
-            assert_array_equal(mine, theirs)
-            assert np.asarray(mine).dtype == np.asarray(theirs).dtype
-    if isinstance(request_, EvaluationRequest):
-        assert again.gram.sha256() == LEARNED.sha256()
-        assert again.gram.accuracy == LEARNED.accuracy
-        assert again.model.model_.sha256() == request_.model.model_.sha256()
 
 
 def specs(*found: HashSpec) -> dict[str, Any]:
@@ -443,8 +336,6 @@ REQUESTS: dict[str, tuple[Any, dict[str, Any], list[Any] | None]] = {
     "sums of other features": (SUMS_REQUEST, specs(TWO[0], HashSpec(5, 32, 2, 8, 0)), None),
     "sums by another hash": (SUMS_REQUEST, {"flynn-fingerprints": " ".join([64 * "0"] * 2)}, None),
     "sums by one hash more": (SUMS_REQUEST, {"flynn-fingerprints": " ".join([64 * "0"] * 3)}, None),
-    "sums by no hash": (SUMS_REQUEST, {"flynn-fingerprints": None}, None),
-    "sums of no spec": (SUMS_REQUEST, {"flynn-specs": None}, None),
     "sums of samples of other features": (SUMS_REQUEST, specs(*(replace(each, n_features=5) for each in TWO)), None),
     "an evaluation of too many rows": (EVALUATION_REQUEST, specs(WIDE, replace(TWO[1], hash_dim=97)), None),
     "an evaluation of three specs": (EVALUATION_REQUEST, specs(*TWO, replace(TWO[0], seed=7)), None),
@@ -556,21 +447,6 @@ def test_a_hostile_request_is_refused_by_the_party(name: str) -> None:
     assert len(str(answer.metrics[REFUSED])) < 500
 
 
-@pytest.mark.parametrize("request_", THREE, ids=lambda each: type(each).__name__)
-def test_requests_as_they_are_get_an_answer(request_: Any) -> None:
-    config = {PHASE: request_.phase, **request_.to_config()}
-    assert REFUSED not in party_of(X, LABELS, X, LABELS).answer(config, request_.arrays()).metrics
-
-
-def test_labels_that_nobody_knows_are_refused_without_a_word_of_them() -> None:
-    odd = LABELS.astype(object)
-    odd[7] = "geheim"
-    for request in (SUMS_REQUEST, EVALUATION_REQUEST):
-        answer = party_of(X, odd).answer({PHASE: request.phase, **request.to_config()}, request.arrays())
-        assert answer.metrics.keys() == {REFUSED}
-        assert "geheim" not in str(answer.metrics)
-
-
 @pytest.mark.parametrize("request_", THREE, ids=["sums", "trial", "evaluation"])
 def test_what_is_beyond_the_memory_of_a_party_is_refused(request_: Any) -> None:
     model_needs = max(memory_needed(SPEC, 3) + 32 * 9, sum(memory_needed(spec, 3) for spec in TWO) + 64 * ROWS * 3)
@@ -649,24 +525,6 @@ def test_a_run_that_hands_a_model_out_has_no_exchange_of_the_gram_matrix() -> No
         RunOptions(**options(saved.run_spec.specs, federation=saved, purpose="evaluate"))
 
 
-@pytest.mark.parametrize("request_", [SUMS_REQUEST, EVALUATION_REQUEST], ids=["sums", "trial"])
-@pytest.mark.parametrize("kind", ["budget", "secure", "leaves"])
-def test_private_parties_and_those_that_leave_refuse(kind: str, request_: Any, tmp_path: Path) -> None:
-    settings_: dict[str, Any] = {
-        "budget": {"name": "a", "budget": Budget(tmp_path / "a", Policy(3.0)), "evaluates": True},
-        "secure": {"secure": True, "evaluates": True},
-        "leaves": {"leaves": True},
-    }[kind]
-
-    def untouched(_: Any) -> Any:
-        raise AssertionError("samples were loaded")
-
-    party = Party(untouched, PartyOptions(**settings_))
-    answer = party.answer({PHASE: request_.phase, **request_.to_config()}, request_.arrays(), EVALUATE)
-    assert answer.metrics.keys() - {"flynn-party"} == {REFUSED}
-    assert answer.arrays == []
-
-
 def test_the_gram_matrix_leaves_in_clear_only_where_the_party_allows_it() -> None:
     steps = counted()
     steps.parties["3"].options = PartyOptions(name="party-3", min_examples=1)
@@ -690,36 +548,6 @@ def resumed(saved: Federation, **changes: Any) -> dict[str, Any]:
     return options(saved.run_spec.specs, federation=saved, purpose="resume", **changes)
 
 
-RESUMED = {"plan": (PLAN, {}), "spec": (SPEC, {}), "spec and scoring": (SPEC, {"decay": 0.5})}
-
-
-@pytest.mark.parametrize("name", RESUMED)
-def test_a_run_that_goes_on_ends_in_the_same_model(name: str, tmp_path: Path) -> None:
-    spec, changes = RESUMED[name]
-    whole = exchange(spec=spec, **changes).rounds()
-    names = [phase.name for phase in whole.phases]
-    for stop in range(names.index("counts") + 1, len(names) + 1):
-        steps = exchange(spec=spec, **changes)
-        for phase in whole.phases[:stop]:
-            steps.step(phase.channel)
-        steps.run.federation("1").save(tmp_path / "f.npz")
-        saved = Federation.load(tmp_path / "f.npz")
-        due = names[stop] if stop < len(names) else ""
-        # The hashes follow from all candidates, and the weights from the accuracy of the selection: it is made anew.
-        again = due
-        if due in EXCHANGES:
-            again = "selection" if "selection" in names else "gram"
-        assert saved.phase == again
-        assert (saved.gram is not None) == (due in ("evaluation", ""))
-        steps.run = Run(RunOptions(**resumed(saved, **changes)))
-        left = names[names.index("gram" if again in EXCHANGES else again) :] if again else []
-        assert [phase.name for phase in steps.run.phases] == left
-        steps.rounds(len(left))
-        after = steps.run.federation("2")
-        assert after.phase == ""
-        assert after.model.model_.sha256() == digest(steps.run) == digest(whole)
-
-
 @pytest.mark.parametrize("phase", EXCHANGES)
 def test_a_run_that_goes_on_without_the_gram_matrix_has_none(phase: str, tmp_path: Path) -> None:
     steps = counted()
@@ -730,44 +558,6 @@ def test_a_run_that_goes_on_without_the_gram_matrix_has_none(phase: str, tmp_pat
     steps.run = Run(RunOptions(**resumed(saved, gram=0, decay=0.5)))
     assert [each.name for each in steps.run.phases] == ["evaluation"]
     assert digest(steps.rounds(1)) == digest(PLAIN)
-
-
-def test_a_saved_model_with_the_gram_matrix_is_handed_out_as_it_is(tmp_path: Path) -> None:
-    whole = in_process(options(), parts())
-    whole.federation("1").save(tmp_path / "f.npz")
-    assert FlyNNClassifier.load(tmp_path / "f.npz").model_.sha256() == digest(whole)
-    saved, kept = Federation.load(tmp_path / "f.npz"), []
-    changes = {"federation": saved, "purpose": "evaluate", "gram": 0}
-    run = in_process(options(saved.run_spec.specs, **changes), parts(), on_model=kept.append)
-    assert [model.model_.sha256() for model in kept] == [digest(whole)] * 4
-    assert digest(run) == digest(whole)
-    assert run.federation("2").gram is not None
-    for phase in ("selection", *EXCHANGES):
-        with raises(ModelFileError, field="phase"):
-            replace(saved, phase=phase)
-
-
-@pytest.mark.parametrize("rows", [0, ROWS])
-def test_whoever_joins_or_leaves_ends_the_gram_matrix_or_has_it_anew(rows: int) -> None:
-    def go(before: Federation, purpose: str, leaver: str = "") -> Run:
-        made = options(before.run_spec.specs, federation=before, purpose=purpose, gram=rows, decay=0.5)
-        parties = {
-            f"{purpose}{i}": party_of(**part, name=f"party-{i}", min_examples=1, leaves=str(i) == leaver)
-            for i, part in enumerate(parts())
-        }
-        return Exchange(Run(RunOptions(**made)), parties).rounds()
-
-    three = in_process(options(SPEC, decay=0.5), parts()[:3]).federation("1")
-    assert three.gram is not None
-    joined = go(three, "join")
-    assert joined.counts.n_examples == 240
-    whole = FlyNNClassifier(SPEC, gram=rows, decay=0.5).fit(X, LABELS).model_
-    assert gram_digest(joined) == (None if whole.gram is None else whole.gram.sha256())
-    left = go(joined.federation("2"), "withdraw", "3")
-    again = [part["X"] for part in parts()[:3]], [part["y"] for part in parts()[:3]]
-    fewer = FlyNNClassifier(SPEC, gram=rows, decay=0.5).fit(*map(np.concatenate, again)).model_
-    assert gram_digest(left) == (None if fewer.gram is None else fewer.gram.sha256())
-    assert left.counts.n_examples == 180
 
 
 @pytest.mark.parametrize("stop", [1, 2, 3, 4, 6, 9])
@@ -797,25 +587,6 @@ def gram_digest(run: Run) -> str | None:
 
 
 # ---- the law, over the wire
-
-
-@given(owners=st.lists(st.integers(0, 4), min_size=240, max_size=240))
-@settings(max_examples=5, deadline=None)
-def test_statistics_of_parties_add_up_to_that_of_the_pool(owners: list[int]) -> None:
-    for request in (SUMS_REQUEST, EVALUATION_REQUEST):
-
-        def of(places: Any, request: Any = request) -> Any:
-            own = tuple(np.bincount(Y[places], minlength=3).tolist())
-            return statistic_of(request, party_of(X[places], LABELS[places]), Member("", "1", sizes=own))
-
-        total, *rest = (of(np.array(owners) == owner) for owner in range(5))
-        for part in rest:
-            total = total + part
-        pooled = of(slice(None))
-        if isinstance(request, GramRequest):
-            assert total == pooled == GramMatrix.from_data(TWO, X, Y, 3)
-        else:
-            assert all(map(np.array_equal, total.tables, pooled.tables))
 
 
 def test_the_sums_are_those_of_the_candidates_that_the_members_came_from() -> None:

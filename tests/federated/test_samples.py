@@ -1,4 +1,4 @@
-"""Samples are taken one by one: none decides what becomes of another, and none makes anything raise."""
+"""Samples and labels: coded whatever their type, and read one by one where counts are private."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import scipy.sparse as sp
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from flwr_flynn.errors import DataError
-from flwr_flynn.federated import row_wise
+from flwr_flynn.errors import ConfigError, DataError
+from flwr_flynn.federated import samples
+from flwr_flynn.federated.samples import checked_classes, checked_names, codebook, codes_of
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
@@ -35,8 +36,8 @@ ODD = [
 
 
 def count(X: Any, y: Any) -> tuple[ClassCounts, int]:
-    row_wise.check_samples(row_wise.Samples(X, y), HASHER.n_features)
-    return row_wise.count(HASHER, CLASSES, X, y)
+    samples.check_samples(samples.Samples(X, y), HASHER.n_features)
+    return samples.count(HASHER, CLASSES, X, y)
 
 
 def test_samples_that_fit_are_counted_as_ever() -> None:
@@ -64,7 +65,7 @@ def test_many_that_do_not_fit_are_left_out(convert: Any, monkeypatch: pytest.Mon
     spoiled[1::3, 2] = 1e300
     expected = counts_of(X[2::3], y[2::3])
     assert count(convert(spoiled), y) == (expected, 40)
-    monkeypatch.setattr(row_wise, "HELD", 4 * 7)
+    monkeypatch.setattr(samples, "HELD", 4 * 7)
     assert count(convert(spoiled), y) == (expected, 40)
 
 
@@ -94,7 +95,7 @@ def test_a_fraction_among_integers_changes_none_of_them() -> None:
 )
 def test_a_label_may_come_in_any_form(classes: Any, labels: list[Any]) -> None:
     hasher = FlyHash(HashSpec(n_features=1, hash_dim=4, row_nnz=1, hash_nnz=1, seed=1))
-    counts, dropped = row_wise.count(hasher, classes, np.ones((4, 1)), labels)
+    counts, dropped = samples.count(hasher, classes, np.ones((4, 1)), labels)
     assert (counts.n_per_class.tolist(), dropped) == ([1, 3], 0)
 
 
@@ -158,7 +159,7 @@ def test_no_label_changes_how_another_is_read(classes: Any, labels: list[Any], o
     hasher = FlyHash(HashSpec(n_features=1, hash_dim=4, row_nnz=1, hash_nnz=1, seed=1))
 
     def counted(y: Any) -> Any:
-        return row_wise.count(hasher, classes, np.ones((len(y), 1)), y)[0].array
+        return samples.count(hasher, classes, np.ones((len(y), 1)), y)[0].array
 
     expected = sum((counted([label]) for label in [*labels, odd]), start=counted([]))
     np.testing.assert_array_equal(counted([*labels, odd]), expected)
@@ -172,7 +173,7 @@ def test_no_label_of_a_series_changes_how_another_is_read(classes: Any, labels: 
     hasher = FlyHash(HashSpec(n_features=1, hash_dim=4, row_nnz=1, hash_nnz=1, seed=1))
 
     def counted(y: Any) -> Any:
-        return row_wise.count(hasher, classes, np.ones((len(y), 1)), y)[0].array
+        return samples.count(hasher, classes, np.ones((len(y), 1)), y)[0].array
 
     try:
         series = pandas.Series(labels)
@@ -194,7 +195,7 @@ def test_no_sample_changes_how_another_is_read(rows: list[tuple[Any, Any]]) -> N
     hasher = FlyHash(HashSpec(n_features=2, hash_dim=16, row_nnz=1, hash_nnz=3, seed=1, signed=True))
 
     def counted(X: Any) -> Any:
-        return row_wise.count(hasher, ("ash",), X, ["ash"] * len(X))[0].array
+        return samples.count(hasher, ("ash",), X, ["ash"] * len(X))[0].array
 
     def alone(row: tuple[Any, Any]) -> Any:
         single = np.empty((1, 2), object)
@@ -225,8 +226,8 @@ def test_dates_are_no_numbers() -> None:
 @pytest.mark.parametrize("classes", [("1", "1.0"), ("True", "1"), (2**62, 2**62 + 1), ("ash", "nan"), ("1j", "ash")])
 def test_class_lists_that_a_type_would_mix_up_are_refused(classes: Any) -> None:
     with raises(DataError, field="classes"):
-        row_wise.check_classes(classes)
-    row_wise.check_classes(("1", "01", "1.50", "NaN", "ash", "None"))
+        samples.check_classes(classes)
+    samples.check_classes(("1", "01", "1.50", "NaN", "ash", "None"))
 
 
 @pytest.mark.parametrize(
@@ -268,3 +269,97 @@ def test_a_sample_that_fits_is_hashed_and_decides_for_itself_alone(
             if not fit:
                 with pytest.raises(DataError):
                     hasher.active(row[None])
+
+
+# ---- class lists and labels of parties that send exact figures
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["cedar", "ash", "ash"],
+        np.array(["cedar", "ash", "ash"]),
+        np.array(["cedar", "ash", "ash"], dtype=object),
+        [np.str_("cedar"), "ash", "ash"],
+    ],
+)
+def test_strings_are_coded(labels: object) -> None:
+    assert codes_of(CLASSES, labels).tolist() == [2, 0, 0]
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "float32", "object", ">i4", "U2"])
+def test_integers_are_coded_whatever_their_type(dtype: str) -> None:
+    codes = codes_of([30, 10, 20], np.array([10, 30, 20]).astype(dtype))
+    assert codes.dtype == np.int64
+    assert codes.tolist() == [1, 0, 2]
+
+
+def test_a_text_in_a_file_and_an_integer_in_the_class_list_are_one_label() -> None:
+    assert codes_of(("0", "1"), [1, 0]).tolist() == [1, 0]
+    assert codes_of((0, 1), ["1", "0.0"]).tolist() == [1, 0]
+    assert codebook(("01", "1"))[1] == 1
+    with pytest.raises(DataError):
+        codes_of((1,), ["01"])
+
+
+def test_no_labels_have_no_codes() -> None:
+    assert codes_of(CLASSES, []).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("labels", "got"),
+    [
+        (["ash", "SECRET", "SECRET"], "2 of 3"),
+        ([1, 2], "2 of 2"),
+        ([float("nan")], "1 of 1"),
+        ([["ash"]], "2 dimensions"),
+        (None, "0 dimensions"),
+        (np.array([{}], object), "unhashable objects"),
+    ],
+)
+def test_labels_outside_the_class_list_are_counted_and_not_shown(labels: object, got: str) -> None:
+    with raises(DataError, field="y", got=got) as error:
+        codes_of(CLASSES, labels)  # type: ignore[arg-type]
+    assert "SECRET" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("classes", "got"),
+    [
+        ([], "nothing"),
+        ("ash", "str"),
+        (7, "int"),
+        ({"ash", "birch"}, "set"),
+        ({"ash": 0}, "dict"),
+        (["a", 1], "int, str"),
+        ([True, False], "bool"),
+        ([1.0, 2.0], "float"),
+        ([None], "NoneType"),
+        ([["a"], ["b"]], "list"),
+        (["a", "b", "a"], "1 duplicates"),
+        ([2**63], "one outside"),
+        (["a\0"], "one with NUL"),
+        (["a" * 1025], "one of 1025"),
+    ],
+)
+def test_bad_class_lists_are_refused(classes: object, got: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        checked_classes(classes)
+    assert (error.value.field, error.value.got) == ("classes", got)
+
+
+def test_class_lists_keep_their_order_and_become_python_s_types() -> None:
+    for classes in (["b", "a"], [2, -1]):
+        checked = checked_classes(np.array(classes))
+        assert checked == tuple(classes)
+        assert [type(label) for label in checked] == [type(label) for label in classes]
+
+
+@pytest.mark.parametrize(
+    ("names", "got"), [("abcd", "str"), (4, "int"), (["a"], "1 entries"), ([1, 2, 3, 4], "4 entries")]
+)
+def test_bad_names_of_features_are_refused(names: Any, got: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        checked_names(names, 4)
+    assert (error.value.field, error.value.got) == ("feature_names", got)
+    assert checked_names(np.array(["a", "b"]), 2) == ("a", "b")

@@ -1,14 +1,16 @@
-"""Samples one by one: what fits is hashed, what does not is left out, and none decides what becomes of another.
+"""Samples and labels of a party, and the class list that its labels are looked up in.
 
-Where counts are private, a refusal because of one sample would give it away. So a sample with a value that is missing,
-infinite, no number or beyond the hash, or with an unknown label, is dropped. And no sample changes how another is read:
+Where exact figures leave the party, samples are refused as a whole if one does not fit. Where counts are private, a
+refusal because of one sample would give it away: samples are read one by one. A sample with a value that is missing,
+infinite, no number or beyond the hash, or with an unknown label, is left out. No sample changes how another is read:
 types are not inferred from all of them together.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import date, time, timedelta
 from typing import Any
@@ -17,10 +19,15 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from flwr_flynn.errors import DataError, PayloadError
-from flwr_flynn.federated.labels import Label
+from flwr_flynn.errors import ConfigError, DataError, PayloadError
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import ClassCounts
+
+Label = str | int
+
+PLAIN_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")
+"""An integer as Python prints it, within int64: not `01`, `1_0` or `1.0`."""
+
 
 Codes = npt.NDArray[np.int64]
 
@@ -28,6 +35,76 @@ HELD = 2**22  # values or active bits held at a time
 _TRUTHS = {"False": 0.0, "True": 1.0}  # texts of booleans
 _MISSING = ("NAType", "NaTType")  # pandas' own, which is not imported here
 _LONGEST_NUMBER = 400  # characters of a label that can be a number; longer ones are texts
+
+
+# -------- labels and names
+
+
+def codes_of(classes: Sequence[Label], y: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """The class code, 0 to L - 1, of every label."""
+    labels = np.asarray(y)
+    if labels.ndim != 1:
+        raise DataError("y", "shape (samples,)", f"{labels.ndim} dimensions")
+    code_of = codebook(classes)
+    try:
+        codes = np.fromiter((code_of.get(label, -1) for label in labels.tolist()), np.int64, len(labels))
+    except TypeError:
+        raise DataError("y", "strings or integers as labels", "unhashable objects") from None
+    if unknown := int((codes < 0).sum()):
+        kind = f"{len(classes)} {'strings' if isinstance(classes[0], str) else 'integers'}"
+        got = f"{unknown} of {len(codes)}"
+        text = f"y: {got} labels are not in the class list ({kind}; y has dtype {labels.dtype})"
+        raise DataError("y", f"labels among {kind}", got, text=text)
+    return codes
+
+
+def codebook(classes: Sequence[Label]) -> dict[Any, int]:
+    """The code of every form in which a label of the class list may come."""
+    code_of: dict[Any, int] = {}
+    for code, label in enumerate(classes):
+        if isinstance(label, int):
+            code_of |= {label: code, str(label): code, f"{label}.0": code}
+        else:
+            code_of[label] = code
+            if PLAIN_INTEGER.fullmatch(label):
+                code_of[int(label)] = code
+    return code_of
+
+
+def checked_classes(classes: Any) -> tuple[Label, ...]:
+    """A class list as a tuple of different strings or different integers."""
+    if isinstance(classes, str | bytes | Mapping | Set) or not isinstance(classes, Iterable):
+        raise ConfigError("classes", "a list of strings or integers", type(classes).__name__)
+    # item() makes Python's values of NumPy's scalars.
+    labels = [label.item() if isinstance(label, np.generic) else label for label in classes]
+    kinds = {type(label) for label in labels}
+    if kinds not in ({str}, {int}):
+        got = ", ".join(sorted(kind.__name__ for kind in kinds)) or "nothing"
+        raise ConfigError("classes", "only strings or only integers", got)
+    if len(set(labels)) < len(labels):
+        raise ConfigError("classes", "different labels", f"{len(labels) - len(set(labels))} duplicates")
+    if kinds == {int} and not all(-(2**63) <= label < 2**63 for label in labels):
+        raise ConfigError("classes", "integers within int64", "one outside")
+    # NumPy drops a trailing NUL, which would make two labels one.
+    if kinds == {str} and any("\0" in label for label in labels):
+        raise ConfigError("classes", "labels without NUL", "one with NUL")
+    if kinds == {str} and (longest := max(map(len, labels))) > 1024:
+        raise ConfigError("classes", "labels of at most 1024 characters", f"one of {longest}")
+    return tuple(labels)
+
+
+def checked_names(names: Any, n_features: int) -> tuple[str, ...]:
+    """Names of features as a tuple of `n_features` strings; a `ConfigError` for anything else."""
+    if isinstance(names, str | bytes) or not isinstance(names, Iterable):
+        raise ConfigError("feature_names", f"{n_features} strings", type(names).__name__)
+    # str() makes Python's strings of NumPy's.
+    checked = tuple(str(name) if isinstance(name, str) else name for name in names)
+    if len(checked) != n_features or not all(isinstance(name, str) for name in checked):
+        raise ConfigError("feature_names", f"{n_features} strings (n_features)", f"{len(checked)} entries")
+    return checked
+
+
+# -------- samples as a whole
 
 
 @dataclass(frozen=True)
@@ -68,6 +145,9 @@ def check_width(n_columns: int, n_features: int) -> None:
     """Refuse samples of another number of columns than the server's."""
     if n_columns != n_features:
         raise PayloadError("n_features", f"{n_columns}, the number of columns of the data", n_features)
+
+
+# -------- samples one by one
 
 
 def count(

@@ -1,0 +1,114 @@
+"""Registry of the requests of all phases, over which `test_laws` runs; a new phase adds one entry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from flwr_flynn.federated.algorithm import party_of
+from flwr_flynn.federated.party import Party
+from flwr_flynn.federated.phases.columns import ColumnsRequest
+from flwr_flynn.federated.phases.counts import CountsRequest
+from flwr_flynn.federated.phases.evaluation import EvaluationRequest
+from flwr_flynn.federated.phases.gram import GramEvaluationRequest, GramRequest
+from flwr_flynn.federated.phases.refinement import HeldOutRequest, RefinementRequest
+from flwr_flynn.federated.phases.secure_columns import BinsRequest
+from flwr_flynn.federated.phases.selection import SelectionRequest, candidates_for
+from flwr_flynn.federated.request import LayoutRequest, Request, RunRequest
+from flwr_flynn.federated.roster import Member
+from flwr_flynn.federated.run_spec import RunSpec, Secure
+from flwr_flynn.federated.statistics import CountsOfSpecs
+from flwr_flynn.hashing.flyhash import flynn_hash
+from flwr_flynn.hashing.rank_codes import KEY_BITS
+from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.gram import GramFit, GramMatrix
+from flwr_flynn.model.model import ModelMember
+from flwr_flynn.model.refinement import class_factors, start_weights
+from flwr_flynn.model.scoring import ScoringRule
+from tests.federated.runs import GRID, LABELS, NAMES, X, Y, statistic_of
+
+BOUND = 64
+SOME = np.array([0, 3, 9, 50, 51, 77, 100, 101, 102, 120, 149, 60])  # 12 samples of three classes
+RUN = RunSpec(GRID, NAMES)
+TOTALS = CountsOfSpecs(tuple(ClassCounts.from_data(flynn_hash(spec), X[SOME], Y[SOME], 3) for spec in GRID))
+_SCORING = ScoringRule("balanced", 0.5, 1.0)
+_MEMBERS = tuple(ModelMember(spec, part, _SCORING, 1.0) for spec, part in zip(GRID, TOTALS.parts, strict=True))
+_WEIGHTS, _FACTORS = start_weights(TOTALS.parts), class_factors(TOTALS.parts[0].n_per_class)
+_FIT = GramFit.of(GramMatrix.from_data(GRID, X, Y, 3))
+_COLUMNS = ColumnsRequest(4, NAMES)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A request, and the form in which its statistics are compared."""
+
+    request: Request[Any]
+    subtracts: bool = True
+
+    @property
+    def is_evaluation(self) -> bool:
+        """True if the samples are held-out ones."""
+        return isinstance(self.request, EvaluationRequest)
+
+    @property
+    def takes_counted(self) -> bool:
+        """True if only parties whose counts are in the sum answer."""
+        return isinstance(self.request, RunRequest) and not isinstance(self.request, CountsRequest | EvaluationRequest)
+
+    def party(self, places: Any, **options: Any) -> Party:
+        """A party with some of the samples."""
+        nothing, samples = (X[:0], LABELS[:0]), (X[places], LABELS[places])
+        options = {"min_examples": 1, "gram": True, "class_prior": False, **options}
+        return party_of(*nothing, *samples, **options) if self.is_evaluation else party_of(*samples, **options)
+
+    def member(self, places: Any) -> Member:
+        """The party with some of the samples, as a run knows it."""
+        return Member("", "1", sizes=tuple(np.bincount(Y[places], minlength=3).tolist()))
+
+    def of(self, places: Any) -> Any:
+        """The statistic of some samples, over the wire and back."""
+        found = statistic_of(self.request, self.party(places), self.member(places))
+        return self.zero if found is None else found
+
+    @property
+    def zero(self) -> Any:
+        """The statistic of no samples."""
+        return self.request.zero if isinstance(self.request, LayoutRequest) else self.of(SOME[:0])
+
+    def shown(self, statistic: Any) -> Any:
+        """A value that is equal for equal statistics."""
+        if isinstance(self.request, RunRequest):
+            return [(part.shape, part.tolist()) for part in self.request.parts(statistic)]
+        return statistic
+
+
+CASES = {
+    "columns": Case(_COLUMNS),
+    "counts": Case(CountsRequest(RUN)),
+    "selection": Case(SelectionRequest(RUN, TOTALS, candidates_for(TOTALS, "balanced", "auto"))),
+    "held-out": Case(HeldOutRequest(RUN)),
+    "refinement, first": Case(RefinementRequest(RUN, _WEIGHTS, _FACTORS, _MEMBERS), subtracts=False),
+    "refinement, later": Case(RefinementRequest(RUN, _WEIGHTS, _FACTORS), subtracts=False),
+    "gram": Case(GramRequest(RUN)),
+    "gram evaluation": Case(GramEvaluationRequest(RUN, _FIT)),
+    "evaluation": Case(
+        EvaluationRequest(RUN, TOTALS.parts, (_SCORING, _SCORING), (0.75, 0.25), refined=_WEIGHTS), subtracts=True
+    ),
+}
+LAYOUTS = {name: case for name, case in CASES.items() if isinstance(case.request, RunRequest)}
+"""Cases whose answers in clear follow from the layout alone."""
+
+
+def in_secret(request: Any) -> LayoutRequest[Any]:
+    """The same request for a secure sum."""
+    return replace(request, run=replace(request.run, mode=Secure(BOUND)))  # type: ignore[no-any-return]
+
+
+SECURE: dict[str, LayoutRequest[Any]] = {
+    name: in_secret(case.request)
+    for name, case in CASES.items()
+    if not case.is_evaluation and not isinstance(case.request, ColumnsRequest)
+}
+BINS = BinsRequest(_COLUMNS, (np.arange(8) << KEY_BITS) // 2, True, BOUND)

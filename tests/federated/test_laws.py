@@ -1,0 +1,315 @@
+"""Laws of every statistic and every request, over the registry of all phases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from flwr_flynn.errors import CountsError, DataError, FlyNNError, PayloadError
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.layout import PLAIN, Field, to_arrays
+from flwr_flynn.federated.party import Party, PartyOptions, Samples
+from flwr_flynn.federated.phases.counts import no_counts
+from flwr_flynn.federated.protocol import PHASE, REFUSED, Config, Reply
+from flwr_flynn.federated.request import LayoutRequest
+from flwr_flynn.federated.roster import Member
+from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.statistics import CountsOfSpecs, Tables
+from flwr_flynn.model.column_histograms import ColumnHistograms
+from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.privacy.ledger import Budget, Policy
+from tests.federated.registry import BOUND, CASES, LAYOUTS, SECURE, SOME, TOTALS
+from tests.federated.runs import GRID, LABELS, NAMES, X, Y, replied, statistic_of
+from tests.federated.secure_runs import mean_of
+from tests.memory import traced
+
+POOLED = {name: case.of(SOME) for name, case in CASES.items()}
+one_class_each = Y[SOME].tolist()
+
+
+def entries_of(request: Any) -> dict[str, Any]:
+    """A request as config entries."""
+    return {PHASE: request.phase, **request.to_config()}
+
+
+# ---- sums
+
+
+@pytest.mark.parametrize("name", CASES)
+@given(owners=st.lists(st.integers(0, 5), min_size=12, max_size=12), order=st.permutations(range(12)))
+@example(owners=one_class_each, order=list(range(12)))
+@example(owners=list(range(12)), order=list(range(12))[::-1])
+@example(owners=[0] * 12, order=list(range(12)))
+@settings(max_examples=10, deadline=None)
+def test_the_sum_of_every_partition_in_every_order_is_the_pooled_statistic(
+    name: str, owners: list[int], order: list[int]
+) -> None:
+    case = CASES[name]
+    total = case.zero
+    for party in order:  # numbers that own nothing are parties without samples
+        total = total + case.of(SOME[np.array(owners) == party])
+    assert case.shown(total) == case.shown(POOLED[name])
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.subtracts])
+@given(gone=st.sets(st.integers(0, 11)))
+@settings(max_examples=10, deadline=None)
+def test_what_was_added_can_be_taken_out_exactly(name: str, gone: set[int]) -> None:
+    case, leaves = CASES[name], np.isin(np.arange(12), list(gone))
+    assert POOLED[name] - case.of(SOME[leaves]) == case.of(SOME[~leaves])
+    assert POOLED[name] - POOLED[name] == case.zero
+
+
+@pytest.mark.parametrize("name", SECURE)
+@given(owners=st.lists(st.integers(0, 3), min_size=12, max_size=12))
+@settings(max_examples=5, deadline=None)
+def test_a_secure_sum_is_the_sum_in_clear(name: str, owners: list[int]) -> None:
+    case, request = CASES[name], SECURE[name]
+    answers = {}
+    for cid in range(4):
+        party = case.party(SOME[np.array(owners) == cid])
+        party.mask = lambda _: None
+        answer = party.answer(entries_of(request), request.arrays(), "train")
+        assert REFUSED not in answer.metrics
+        (vector,) = answer.arrays
+        assert (vector.dtype, vector.shape) == (np.int64, (request.n_entries,))
+        assert np.abs(vector).max(initial=0) <= BOUND
+        answers[str(cid)] = answer
+    assert case.shown(request.summed(mean_of(answers))) == case.shown(POOLED[name])
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_a_hostile_secure_sum_is_refused(name: str) -> None:
+    request = SECURE[name]
+    zeros = np.zeros(request.n_entries)
+    for spoiled in ([zeros[:-1]], [zeros, zeros], [], [zeros.astype(int)], [zeros + 0.1], [zeros + np.nan]):
+        with pytest.raises(PayloadError):
+            request.summed([Reply(cid, codec.write_tensors(spoiled), 1, {}) for cid in "012"])
+    for value in (BOUND + 1.0, -BOUND - 1.0):
+        with pytest.raises(PayloadError):
+            request.summed([Reply(cid, codec.write_tensors([np.full_like(zeros, value)]), 1, {}) for cid in "012"])
+    copies = [Reply(cid, codec.write_tensors([zeros + (cid == "2")]), 1, {}) for cid in "012"]
+    with pytest.raises(PayloadError):
+        request.summed(copies)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (ColumnHistograms.zeros(4, 3), ColumnHistograms.zeros(4, 1)),
+        (ColumnHistograms.zeros(4, 3), ColumnHistograms.zeros(3, 4)),
+        (TOTALS, CountsOfSpecs(TOTALS.parts[:1])),
+        (TOTALS, CountsOfSpecs(TOTALS.parts[::-1])),
+        (TOTALS, no_counts(RunSpec(GRID, (*NAMES, "no iris")))),
+        (Tables((np.zeros((3, 3), np.int64),)), Tables((np.zeros((4, 4), np.int64),))),
+        (Tables((np.zeros((3, 3), np.int64),)), Tables(())),
+    ],
+)
+def test_statistics_of_different_requests_do_not_add(one: Any, other: Any) -> None:
+    for combine in (lambda a, b: a + b, lambda a, b: a - b):
+        with pytest.raises((CountsError, DataError)) as error:
+            combine(one, other)
+        assert error.value.field
+
+
+def test_what_is_not_in_a_sum_cannot_be_taken_out() -> None:
+    for kind in ("columns", "counts"):
+        with pytest.raises((CountsError, DataError)):
+            _ = CASES[kind].zero - POOLED[kind]
+
+
+@given(st.integers(-(2**63), 2**63 - 1), st.integers(-(2**63), 2**63 - 1))
+@example(-(2**63), -(2**63))
+@example(0, -(2**63))
+@example(2**63 - 1, 1)
+def test_tables_add_exactly_or_not_at_all(a: int, b: int) -> None:
+    one, other = (Tables((np.array([[value]], np.int64),)) for value in (a, b))
+    for combine, exact in ((lambda: one + other, a + b), (lambda: one - other, a - b)):
+        if -(2**63) <= exact < 2**63:
+            assert combine().tables[0].item() == exact
+        else:
+            with pytest.raises(CountsError) as error:
+                combine()
+            assert error.value.field == "tables"
+
+
+def test_statistics_are_values() -> None:
+    again = CountsOfSpecs(tuple(ClassCounts(part.array, hash_nnz=part.hash_nnz, spec_fingerprint=part.spec_fingerprint)
+                                for part in TOTALS.parts))  # fmt: skip
+    assert again == TOTALS
+    assert again.sha256 == tuple(part.sha256() for part in TOTALS.parts)
+    assert CountsOfSpecs(TOTALS.parts[::-1]) != TOTALS
+    one, same, turned = (Tables((np.array(table),)) for table in ([[1, 2]], [[1, 2]], [[1], [2]]))
+    assert (one == same, one == turned, one == 3) == (True, False, False)
+
+
+# ---- requests
+
+
+@pytest.mark.parametrize("request_", [*(case.request for case in CASES.values()), *SECURE.values()], ids=str)
+def test_a_request_survives_its_config(request_: Any) -> None:
+    config, arrays = request_.to_config(), request_.arrays()
+    again = type(request_).from_config(Config(config), arrays, CASES["counts"].party(SOME))
+    assert again.to_config() == config
+    assert [(array.dtype, array.tolist()) for array in again.arrays()] == [(a.dtype, a.tolist()) for a in arrays]
+    assert (again.discloses, again.channel_of(config)) == (request_.discloses, request_.channel_of(config))
+    if isinstance(request_, LayoutRequest):
+        assert again.n_entries == request_.n_entries
+        assert [each.shape for each in again.layout] == [each.shape for each in request_.layout]
+
+
+def refusal(name: str, entries: dict[str, Any], arrays: list[Any]) -> str:
+    """The reason why a party refuses a request."""
+    answer = CASES[name].party(SOME).answer(entries, arrays)
+    assert answer.metrics.keys() == {REFUSED}
+    assert answer.arrays == []
+    reason = str(answer.metrics[REFUSED])
+    assert len(reason) < 500
+    return reason
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_request_with_an_entry_missing_or_of_another_type_is_refused(name: str) -> None:
+    request = CASES[name].request
+    entries = entries_of(request)
+    for key, value in entries.items():
+        for other in (None, 7.5, "{", "x" * 10**6, b"\x00", [], "[[[]]]"):
+            if type(other) is type(value) and key in ("flynn-mode", "flynn-fingerprints"):
+                continue  # their texts have tests of their own
+            reason = refusal(
+                name, {k: v for k, v in {**entries, key: other}.items() if v is not None}, request.arrays()
+            )
+            assert "failed" not in reason, (key, other)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_request_with_other_arrays_is_refused(name: str) -> None:
+    request, entries = CASES[name].request, entries_of(CASES[name].request)
+    arrays = request.arrays()
+    for index, array in enumerate(arrays):
+        for other in (array[:-1], array[None], array.astype("<f4"), np.arange(60, dtype=np.uint8)):
+            assert "failed" not in refusal(name, entries, [*arrays[:index], other, *arrays[index + 1 :]])
+    for other in (arrays[:-1], [*arrays, *arrays]) if arrays else ():
+        assert "failed" not in refusal(name, entries, other)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_request_beyond_the_memory_of_a_party_is_refused_before_samples_are_loaded(name: str) -> None:
+    for request in (CASES[name].request, SECURE.get(name)):
+        if request is not None:
+            party = Party(lambda _: pytest.fail("loaded"), PartyOptions(memory_limit=100), lambda _: None)
+            answer = party.answer(entries_of(request), request.arrays())
+            assert str(answer.metrics[REFUSED]).startswith("memory: ")
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.is_evaluation])
+def test_labels_that_nobody_knows_are_refused_without_a_word_of_them(name: str) -> None:
+    odd, request = LABELS.astype(object), CASES[name].request
+    odd[7] = "geheim"
+    party = Party(Samples(X, odd), PartyOptions(gram=True))
+    answer = party.answer(entries_of(request), request.arrays())
+    assert answer.metrics.keys() == {REFUSED}
+    assert "geheim" not in str(answer.metrics)
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.is_evaluation])
+@pytest.mark.parametrize("kind", ["budget", "secure", "leaves"])
+def test_parties_that_give_no_exact_figures_refuse_before_samples_are_loaded(
+    kind: str, name: str, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {
+        "budget": {"name": "a", "budget": Budget(tmp_path / "a", Policy(3.0)), "evaluates": True},
+        "secure": {"secure": True, "evaluates": True},
+        "leaves": {"leaves": True},
+    }[kind]
+    request = CASES[name].request
+    party = Party(lambda _: pytest.fail("loaded"), PartyOptions(gram=True, **options))
+    answer = party.answer(entries_of(request), request.arrays(), request.channel)
+    assert answer.metrics.keys() - {"flynn-party"} == {REFUSED}
+    assert answer.arrays == []
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_without_a_mask_nothing_goes_into_a_secure_sum(name: str) -> None:
+    request = SECURE[name]
+    answer = CASES[name].party(SOME).answer(entries_of(request), request.arrays())
+    assert answer.metrics.keys() == {REFUSED}
+
+
+# ---- replies
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.takes_counted])
+def test_only_counted_parties_take_part(name: str) -> None:
+    case = CASES[name]
+    for member in (None, Member("", "1")):
+        with pytest.raises(PayloadError) as error:
+            statistic_of(case.request, case.party(SOME), member)
+        assert error.value.field == case.request.phase
+
+
+def read(name: str, arrays: Any, n_examples: Any) -> Any:
+    """The statistic that a server reads in some arrays."""
+    return CASES[name].request.read(arrays, Reply("1", (), n_examples, {}), CASES[name].member(SOME))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_reply_of_another_form_is_refused(name: str) -> None:
+    reply = replied(CASES[name].request, CASES[name].party(SOME))
+    arrays, n = codec.read_tensors(reply.tensors), reply.n_examples
+    assert read(name, arrays, n) is not None
+    for number in (n + 1, n - 1, -1, float(n), True, str(n), None, 2**63):
+        with pytest.raises(FlyNNError):
+            read(name, arrays, number)
+    for index, array in enumerate(arrays):
+        others = [array[:-1], array[None], array.astype("<f8"), array.astype(">i8"), np.arange(60, dtype=np.uint8)]
+        for other in others:
+            with pytest.raises(FlyNNError):
+                read(name, [*arrays[:index], other, *arrays[index + 1 :]], n)
+    for spoiled in ([], arrays[1:], [*arrays, arrays[-1], arrays[-1]]):
+        with pytest.raises(FlyNNError):
+            read(name, spoiled, n)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_reply_with_an_integer_out_of_its_bounds_is_refused(name: str) -> None:
+    request = LAYOUTS[name].request
+    assert isinstance(request, LayoutRequest)
+    n = replied(request, LAYOUTS[name].party(SOME)).n_examples
+    sizes = request.sizes_of(Reply("1", (), n, {}), CASES[name].member(SOME))
+    fields, good = request.fields(sizes), request.parts(POOLED[name])
+    assert [field.shape for field in fields] == [part.shape for part in good]
+    for index, field in enumerate(fields):
+        for value in values_outside(field):
+            part = good[index].copy()
+            part.flat[0] = value
+            with pytest.raises(PayloadError):
+                read(name, to_arrays(fields, [*good[:index], part, *good[index + 1 :]]), n)
+
+
+def values_outside(field: Field) -> list[int]:
+    """Integers that no party may send in a field, as far as its form has them."""
+    above = [field.largest + 1, 2**61]
+    return [*above, -field.largest - 1] if field.is_signed else [*above, -1] if field.form == PLAIN else above
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_small_reply_makes_nobody_allocate_much(name: str) -> None:
+    """Arrays of zeros deflate to next to nothing; the server takes no more of them than it expects."""
+    request = LAYOUTS[name].request
+    assert isinstance(request, LayoutRequest)
+    fields = request.layout
+    n = replied(request, LAYOUTS[name].party(SOME)).n_examples
+    wide = [Field(f.name, (1, 10**7), 0, f.form, f.is_signed, f.types, f.fingerprint) for f in fields[-1:]]
+    if wide[0].form == PLAIN:
+        return  # such an array is as large as its message
+    bomb = to_arrays(wide, [np.zeros((1, 10**7), np.int64)])
+    good = to_arrays(fields, request.parts(POOLED[name]))
+    with traced() as memory, pytest.raises(PayloadError):
+        read(name, [*good[: -len(bomb)], *bomb], n)
+    assert memory.peak < 2**22

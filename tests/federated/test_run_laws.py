@@ -1,0 +1,264 @@
+"""Laws of every run, over a registry of plans: the pooled model, whoever is late, leaves or goes on from a file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flwr_flynn.errors import AggregationError, ModelFileError
+from flwr_flynn.federated.algorithm import party_of
+from flwr_flynn.federated.federation_file import Federation
+from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.plan import phases_of
+from flwr_flynn.federated.protocol import EVALUATE, TRAIN
+from flwr_flynn.federated.run import Run
+from flwr_flynn.model.candidates import HashPlan
+from flwr_flynn.model.classifier import FlyNNClassifier
+from flwr_flynn.model.model import counts_sha256
+from tests.federated.runs import (
+    DRIVERS,
+    GRID,
+    LABELS,
+    SPLITS,
+    TRAINING,
+    Exchange,
+    X,
+    exchange,
+    in_process,
+    options_for,
+    sha256,
+    shares,
+)
+from tests.federated.secure_runs import secretly
+from tests.raising import raises
+
+PLAN = HashPlan(4, 3, 120, "auto", hash_dim=64)
+RUNS: dict[str, dict[str, Any]] = {
+    "one spec": {"spec": GRID[0]},
+    "one spec and scoring": {"spec": GRID[0], "decay": 0.5},
+    "two specs": {"spec": GRID},
+    "committee": {"spec": PLAN},
+    "committee of two": {"spec": replace(PLAN, max_members=2), "rule": "bayes"},
+    "one of six": {"spec": replace(PLAN, max_members=1), "decay": 0.5},
+    "nobody tries the model": {"spec": PLAN, "fraction_evaluate": 0, "distribute": True},
+    "refined": {"spec": PLAN, "refine_rounds": 3},
+    "refined spec": {"spec": GRID[0], "refine_rounds": 2, "decay": 0.5},
+    "gram": {"spec": PLAN, "gram": 32},
+    "pairs of a spec": {"spec": GRID[0], "gram": 17},
+    "pairs of a spec and scoring": {"spec": GRID[0], "gram": 16, "decay": 0.5},
+}
+POOLED = {
+    name: FlyNNClassifier(
+        hash_dim=64, refine_rounds=RUNS[name].get("refine_rounds", 0), gram=RUNS[name].get("gram", 0)
+    ).fit(X[TRAINING], LABELS[TRAINING])
+    for name in ("committee", "refined", "gram")
+}
+
+
+def options_of(name: str, **changes: Any) -> dict[str, Any]:
+    """Options of a run of the registry."""
+    return options_for(**{**RUNS[name], **changes})
+
+
+def steps_of(name: str) -> Exchange:
+    """A run of the registry that has not begun."""
+    return exchange(**RUNS[name])
+
+
+def digest(run: Run) -> str:
+    """SHA-256 of the model."""
+    return run.model.model_.sha256()
+
+
+def saved_of(run: Run, path: Path, name: str = "1") -> Federation:
+    """The run's file, written and read."""
+    run.federation(name).save(path)
+    return Federation.load(path)
+
+
+def lonely() -> list[dict[str, Any]]:
+    """All samples, at parties of which one is empty and two have a single sample."""
+    first, *others = shares("pathological")
+    none = {"X": X[:0], "y": LABELS[:0], "X_test": X[:0], "y_test": LABELS[:0]}
+    one, two = ({**none, "X": first["X"][[i]], "y": first["y"][[i]]} for i in (0, 1))
+    rest = {**first, "X": first["X"][2:], "y": first["y"][2:]}
+    return [one, none, two, rest, *others]
+
+
+@pytest.mark.parametrize("how", [*SPLITS, "lonely"])
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("name", POOLED)
+def test_every_driver_ends_in_the_pooled_model(name: str, driver: str, how: str) -> None:
+    run = DRIVERS[driver](options_of(name), lonely() if how == "lonely" else shares(how))
+    names = [phase.name for phase in run.phases]
+    assert names == list(run.state.results) == list(run.traffic)
+    assert not any(getattr(result, "missing", {}) for result in run.state.results.values())
+    assert run.counted.missing == {}
+    model, pooled = run.model.model_, POOLED[name]
+    assert model.sha256() == pooled.model_.sha256()
+    assert len(model.members) > 1
+    assert (model.refined is not None, model.gram is not None) == (name == "refined", name == "gram")
+    assert {(member.spec.hash_dim, member.counts.n_examples) for member in model.members} == {(64, 120)}
+    right = pooled.predict(X[~TRAINING]) == LABELS[~TRAINING]
+    assert run.state.results["evaluation"].figures["accuracy"] == np.mean(right)
+    if model.gram is not None:
+        assert pooled.model_.gram is not None
+        assert model.gram.accuracy == pooled.model_.gram.accuracy
+
+
+@pytest.mark.parametrize("distribute", [False, True])
+@pytest.mark.parametrize("name", RUNS)
+def test_the_parties_get_the_very_model_that_the_server_has(name: str, distribute: bool) -> None:
+    kept: list[FlyNNClassifier] = []
+    changes = {} if "distribute" in RUNS[name] else {"distribute": distribute}
+    run = in_process(options_of(name, **changes), shares(), on_model=kept.append)
+    assert [model.model_.sha256() for model in kept] == [digest(run)] * 4
+    np.testing.assert_array_equal(kept[0].predict_proba(X), run.model.predict_proba(X))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_plan_given_by_hand_makes_the_same_model(name: str) -> None:
+    own = phases_of(RunOptions(**options_of(name)))
+    given = in_process(options_of(name, phases=own, refine_rounds=0), shares())
+    assert digest(given) == digest(in_process(options_of(name), shares()))
+
+
+def facts(run: Run) -> Any:
+    """All that a run makes of the parties' training samples."""
+    model, selection = run.model.model_, run.state.results.get("selection")
+    selected = selection and (selection.choices, selection.scorings, selection.accuracies, selection.examples)
+    members = [(member.scoring, member.weight) for member in model.members]
+    sums = run.totals.sha256, counts_sha256(model.members)
+    return run.state.run_spec.specs, sums, selected, members, model.sha256()
+
+
+@pytest.mark.parametrize("how", SPLITS)
+@pytest.mark.parametrize("name", [name for name in RUNS if "distribute" not in RUNS[name]])
+def test_a_secure_run_ends_in_the_model_of_the_run_in_clear(name: str, how: str) -> None:
+    clear, secret = (run(options_of(name), shares(how)) for run in (in_process, secretly))
+    assert [phase.channel for phase in secret.phases] == [TRAIN] * (len(secret.phases) - 1) + [EVALUATE]
+    assert facts(secret) == facts(clear)
+    assert secret.num_rounds == len(secret.phases) - 1
+    figures = [run.state.results["evaluation"].figures["accuracy"] for run in (clear, secret)]
+    assert figures[0] == figures[1]
+
+
+# ---- late parties
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_late_parties_are_counted_and_the_later_phases_run_anew(name: str) -> None:
+    steps = steps_of(name)
+    counting = steps.run.counting
+    assert counting is not None
+    index = steps.run.phases.index(counting)
+    for _ in steps.run.phases[:index]:
+        steps.step(TRAIN)
+    steps.step(TRAIN, "012")
+    later = steps.run.phases[index + 1 :]
+    for _ in later:
+        steps.step(EVALUATE, "012")
+    assert {phase.name for phase in later} <= steps.run.state.results.keys()
+    steps.step(TRAIN, "123")  # party 0 is gone: nothing is lost
+    assert steps.asked[-1] == ("counts", ["3"])
+    assert not {phase.name for phase in later} & steps.run.state.results.keys()
+    for _ in later:
+        steps.step(EVALUATE)
+    assert steps.run.due is None
+    assert digest(steps.run) == digest(in_process(options_of(name), shares()))
+
+
+# ---- saved and resumed
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_may_stop_after_every_phase(name: str, tmp_path: Path) -> None:
+    whole = steps_of(name).rounds()
+    names = [phase.name for phase in whole.phases]
+    for stop in range(1, len(names) + 1):
+        steps = steps_of(name)
+        for phase in whole.phases[:stop]:
+            steps.step(phase.channel)
+        left = whole.phases[stop:]
+        if any(phase.derives_specs for phase in left):  # the candidates are not known yet
+            with raises(AggregationError, counted=0):
+                steps.run.federation("1")
+            continue
+        saved = saved_of(steps.run, tmp_path / "f.npz")
+        assert saved.phase == (left[0].resumed_at(names) if left else "")
+        assert (saved.refined is None, saved.gram is None) == (
+            whole.model.model_.refined is None or saved.phase not in ("evaluation", ""),
+            whole.model.model_.gram is None or saved.phase not in ("evaluation", ""),
+        )
+        resumed = options_of(name, spec=saved.run_spec.specs, federation=saved, purpose="resume")
+        steps.run = Run(RunOptions(**resumed))
+        steps.asked.clear()
+        steps.rounds(len(names))
+        assert [asked for asked, _ in steps.asked] == [phase.name for phase in steps.run.phases]
+        assert sha256(steps.run.model) == sha256(whole.model)
+        if left and "evaluation" in names:
+            assert steps.run.state.results["evaluation"] == whole.state.results["evaluation"]
+        after = saved_of(steps.run, tmp_path / "after.npz", "2")
+        assert (after.phase, after.model.model_.sha256()) == ("", digest(whole))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_saved_model_is_distributed_as_it_is(name: str, tmp_path: Path) -> None:
+    whole = in_process(options_of(name), shares())
+    saved, kept = saved_of(whole, tmp_path / "f.npz"), []
+    assert FlyNNClassifier.load(tmp_path / "f.npz").model_.sha256() == digest(whole)
+    changes = {"federation": saved, "purpose": "evaluate", "refine_rounds": 0, "gram": 0}
+    run = in_process(options_of(name, spec=saved.run_spec.specs, **changes), shares(), on_model=kept.append)
+    assert [phase.name for phase in run.phases] == ["evaluation"]
+    assert [model.model_.sha256() for model in kept] == [digest(whole)] * 4
+    assert digest(run) == digest(whole)
+    assert run.federation("2") is saved
+    if saved.refined is not None or saved.gram is not None:
+        for phase in ("selection", "held-out", "gram", "gram evaluation"):
+            with raises(ModelFileError, field="phase"):
+                replace(saved, phase=phase)
+
+
+# ---- members that join and leave
+
+
+def go(name: str, before: Federation, purpose: str, who: str, leaver: str = "", **changes: Any) -> Run:
+    """A run that starts from a file, with some of the parties."""
+    parts = dict(zip("0123", shares(), strict=True))
+    changes = {"spec": before.run_spec.specs, "federation": before, "purpose": purpose, **changes}
+    parties = {
+        f"{purpose}{cid}": party_of(**parts[cid], name=f"party-{cid}", min_examples=1, gram=True, leaves=cid == leaver)
+        for cid in who
+    }
+    return Exchange(Run(RunOptions(**options_of(name, **changes))), parties).rounds()
+
+
+def nobody(federation: Federation) -> Federation:
+    """A federation of the same members of the model, before anybody was counted."""
+    empty = Run(RunOptions(**options_for(federation.run_spec.specs))).totals
+    return replace(federation, totals=empty, members=(), refined=None, gram=None)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_party_that_leaves_was_never_there(name: str, tmp_path: Path) -> None:
+    whole = saved_of(in_process(options_of(name), shares()), tmp_path / "f.npz")
+    left = go(name, whole, "withdraw", "0123", leaver="3")
+    never = go(name, nobody(whole), "join", "012")
+    assert len(left.counted.members) == 3
+    assert sha256(left.model) == sha256(never.model)
+    again = go(name, left.federation("2"), "join", "0123")
+    assert digest(again) == digest(go(name, nobody(left.federation("2")), "join", "0123"))
+    n_left = len(shares()[3]["y"])
+    assert {member.counts.n_examples for member in left.model.model_.members} == {120 - n_left}
+    assert {member.counts.n_examples for member in again.model.model_.members} == {120}
+
+
+@pytest.mark.parametrize("name", ["refined", "gram"])
+def test_whoever_joins_ends_what_is_not_done_anew(name: str) -> None:
+    three = in_process(options_of(name), shares()[:3]).federation("1")
+    joined = go(name, three, "join", "0123", refine_rounds=0, gram=0).model.model_
+    assert (joined.refined, joined.gram) == (None, None)
