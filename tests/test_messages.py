@@ -22,8 +22,8 @@ from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.protocol import REFUSED
 from flwr_flynn.federated.roster import Roster
+from flwr_flynn.privacy import LaplaceCounts
 from flwr_flynn.privacy.ledger import Budget, Policy
-from flwr_flynn.privacy.sizing import LaplaceCounts
 from tests.fakes import CLASSES, HASHER, SPEC, counting, counts_of, points
 
 LAPLACE = LaplaceCounts(1.0, hash_nnz=SPEC.hash_nnz, n_classes=len(CLASSES))

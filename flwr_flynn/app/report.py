@@ -38,7 +38,7 @@ from flwr_flynn.model.pairs import learn_pairs
 from flwr_flynn.model.selection import fit_members
 from flwr_flynn.model.weight_search import refine
 from flwr_flynn.privacy import Mechanism
-from flwr_flynn.privacy.mechanisms import shown_bound
+from flwr_flynn.privacy.accounting import shown_bound
 
 EQUALITIES = {
     "equal": "  equal",

@@ -24,7 +24,7 @@ from flwr_flynn.federated.compression import pack, unpack
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model_file import narrowed
-from flwr_flynn.privacy.mechanisms import Mechanism
+from flwr_flynn.privacy import Mechanism
 
 Array = npt.NDArray[Any]
 

@@ -465,9 +465,11 @@ def test_a_reset_removes_a_ledger_and_nothing_else(path, capsys):
     assert sorted(file.name for file in path.parent.iterdir()) == ["state", "state.exists", "state.lock"]
     assert not list(path.parent.parent.glob("*.lock"))
     (path / "notes.txt").unlink()
-    (path / f".ledger.json.{32 * 'a'}").write_text("left by a process that died")
+    left_by_a_killed_process = [path / ".ledger.json.partial", path.with_name(".state.exists.partial")]
+    for file in left_by_a_killed_process:
+        file.touch()
     assert budget.main(["reset", str(path)]) == 0
-    assert not path.exists()
+    assert [file.name for file in path.parent.iterdir()] == ["state.lock"]
 
 
 def test_a_folder_that_was_there_before_counts_as_a_lost_ledger(path):
@@ -643,9 +645,6 @@ def test_another_ledger_swapped_in_is_noticed(path, tmp_path):
     (path / "ledger.json").write_bytes(LedgerFile().to_bytes())  # empty, and sound by itself
     with raises(PrivacyError, field="ledger", got="altered"):
         open_budget(path).spent()
-    (path / "ledger.json").write_text(json.dumps(first_format([])))
-    with raises(PrivacyError, field="ledger", got="altered"):
-        open_budget(path).spent()
 
 
 def test_a_ledger_may_be_one_entry_ahead_of_its_marker_and_no_more(path, tmp_path):
@@ -668,84 +667,13 @@ def test_folder_and_marker_put_back_together_are_not_noticed(path, tmp_path):
 
 def test_what_a_killed_process_left_is_removed(path):
     answer(open_budget(path), laplace(), HERE)
-    stale = [path / f".ledger.json.{32 * 'a'}", path / f"{32 * 'b'}.npz", path / f".{32 * 'b'}.npz.{32 * 'c'}"]
-    stale.append(marker_of(path).with_name(f".state.exists.{32 * 'd'}"))
-    others = [path / "notes.txt", path.parent / f".ledger.json.{32 * 'a'}", path.parent / ".state.exists.old"]
+    stale = [path / ".ledger.json.partial", path / f"{32 * 'b'}.npz", path / f".{32 * 'b'}.npz.partial"]
+    others = [path / "notes.txt", path.parent / ".ledger.json.partial"]
     for file in [*stale, *others]:
         file.write_text("")
     assert open_budget(path).spent() == (0.5, 0.0)
-    assert [file.exists() for file in [*stale, *others]] == 4 * [False] + 3 * [True]
+    assert [file.exists() for file in [*stale, *others]] == 3 * [False] + 2 * [True]
     assert answer(open_budget(path), laplace(), HERE).repeated
-
-
-# Ledgers of version 0.1.0
-
-
-def first_format(entries):
-    digest = hashlib.sha256(json.dumps(entries).encode()).hexdigest()
-    return {"format": 1, "sha256": digest, "entries": entries}
-
-
-def make_first_format(path, change=lambda entry: entry):
-    """Turn a ledger into one of the first format, which had a digest of the data in each entry."""
-    entries = json.loads((path / "ledger.json").read_text())["entries"]
-    names = ("request", "epsilon", "delta", "file", "sha256")
-    entries = [change({name: entry[name] for name in names} | {"data": 64 * "d"}) for entry in entries]
-    (path / "ledger.json").write_text(json.dumps(first_format(entries)))
-    marker_of(path).write_bytes(b"")
-
-
-def test_an_old_ledger_is_read_and_stays_basic(path, tmp_path):
-    first = answer(open_budget(path), laplace(0.25), HERE)
-    make_first_format(path)
-    old = (path / "ledger.json").read_bytes()
-    assert open_budget(path).spent() == (0.25, 0.0)
-    assert answer(Budget(path, Policy(1.0), tmp_path / "data.csv"), laplace(0.25), HERE).counts == first.counts
-    assert open_budget(path).recall(laplace(0.25), HERE.spec_fingerprint) == first.counts
-    with raises(PrivacyError, field="policy composition", expected="basic", got="zcdp"):
-        answer(open_budget(path, composition="zcdp"), laplace(0.25), HERE)
-    assert ((path / "ledger.json").read_bytes(), marker_of(path).read_bytes()) == (old, b"")
-    answer(open_budget(path), laplace(0.5), HERE)
-    assert open_budget(path).spent() == (0.75, 0.0)
-    content = json.loads((path / "ledger.json").read_text())
-    assert (content["format"], content["composition"], content["data_path"]) == (2, "basic", None)
-    assert 64 * "d" not in json.dumps(content)
-    assert json.loads(marker_of(path).read_text())["entries"] == 2
-    assert answer(open_budget(path), laplace(0.25), HERE).counts == first.counts
-    (path / "ledger.json").write_bytes(old)  # from now on an older copy is noticed
-    with raises(PrivacyError, field="ledger", got="altered"):
-        open_budget(path).spent()
-
-
-@pytest.mark.parametrize("dies_at", range(4))
-def test_an_old_ledger_is_upgraded_or_as_it_was(path, monkeypatch, dies_at):
-    """Steps that write: the marker of the entries there are, the release, the ledger with it, the marker again."""
-    answer(open_budget(path), laplace(0.25), HERE)
-    make_first_format(path)
-    monkeypatch.setattr(os, "replace", dying_at(dies_at))
-    with pytest.raises(KeyboardInterrupt):
-        answer(open_budget(path), laplace(0.5), HERE)
-    monkeypatch.undo()
-    assert open_budget(path).spent() == ((0.75, 0.0) if dies_at == 3 else (0.25, 0.0))
-    assert answer(open_budget(path), laplace(0.5), HERE).repeated == (dies_at == 3)
-    assert answer(open_budget(path), laplace(0.25), HERE).repeated
-
-
-@pytest.mark.parametrize(
-    "bad", [{"data": None}, {"epsilon": -1.0}, {"file": "../ledger.json"}, {"rho": 0.0}, {"closes": True}, {"more": 1}]
-)
-def test_an_altered_old_ledger_is_refused(path, bad):
-    answer(open_budget(path), laplace(0.25), HERE)
-    make_first_format(path, lambda entry: entry | bad)
-    with raises(PrivacyError, field="ledger", got="altered"):
-        open_budget(path).spent()
-
-
-def test_an_empty_marker_is_that_of_an_old_ledger_only(path):
-    answer(open_budget(path), laplace(0.25), HERE)
-    marker_of(path).write_bytes(b"")
-    with raises(PrivacyError, field="ledger", got="altered"):
-        open_budget(path).spent()
 
 
 # One data file
