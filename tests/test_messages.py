@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from flwr_flynn import ClassCounts, FlyNNClassifier, FlyNNStrategy, HashSpec
-from flwr_flynn.app import server_app
+from flwr_flynn.app import run_plan
 from flwr_flynn.app.config import NodeConfig, RunConfig
 from flwr_flynn.app.data import datasets
 from flwr_flynn.errors import FlyNNError
@@ -85,7 +85,7 @@ MESSAGES: dict[str, Callable[[Path], object]] = {
         {"min-available": 2, "min-parties": 3}
     ),
     "run-config n-features: expected a value in a deployment, whose server sees no data, got missing": lambda _: (
-        server_app.training_plan(RunConfig.parse({"classes": "a,b", "min-available": 2}), None)
+        run_plan.training_plan(RunConfig.parse({"classes": "a,b", "min-available": 2}), None)
     ),
     "run-config federation: expected the server's own file with action = join, got missing": lambda _: RunConfig.parse(
         {"action": "join"}

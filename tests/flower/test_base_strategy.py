@@ -12,8 +12,7 @@ from flwr_flynn import message
 from flwr_flynn.errors import AggregationError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.protocol import TRAIN
-from flwr_flynn.flower.base_strategy import BaseStrategy
-from flwr_flynn.flower.strategy import FlyNNStrategy
+from flwr_flynn.flower.strategy import BaseStrategy, FlyNNStrategy
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.privacy import LaplaceCounts

@@ -47,7 +47,7 @@ def test_the_files_hold_what_the_table_says(first: tuple[str, Path]) -> None:
     ]
     metrics = json.loads((folder / "metrics.json").read_text())
     model = FlyNNClassifier.load(folder / "model.npz").model_.sha256()
-    same = {"federated": sha, "pooled": sha, "equal": True, "selection_equal": True}
+    same = {"federated": sha, "pooled": sha, "equal": True, "model_equal": True}
     assert metrics["sha256"] == {"model": model, **same}
     assert [member["spec"]["hash_dim"] for member in metrics["members"]] == [2048]
     assert metrics["settings"]["alpha"] == 0.01

@@ -96,6 +96,9 @@ def test_files_of_all_kinds_give_the_same_rows(row_wise: bool, tmp_path: Path) -
         assert (rows.X == X).all()
         assert rows.y.tolist() == labels.tolist()
         assert not rows.bad.any()
+        loaded = load_dataset(str(tmp_path / f"mine.{ending}"))
+        assert (loaded.classes, loaded.labels.tolist()) == (["cat", "dog"], labels.tolist())
+        assert loaded.feature_names == (None if ending == "npz" else ("a", "b", "c"))
 
 
 def test_one_record_of_a_private_npz_file_that_is_no_real_number_spoils_itself_alone(tmp_path: Path) -> None:
@@ -163,8 +166,12 @@ def test_no_value_decides_whether_a_private_parquet_file_is_read(tmp_path: Path)
     assert rows.y.tolist() == ["1", None, "3"]
     assert rows.unlabelled.tolist() == [False, True, False]
     assert rows.left_out == ("unused",)
-    with pytest.raises(DataError):
-        read_rows(path, features=features)
+    with raises(DataError, field="mine.parquet", expected="a label in each row"):
+        own_share(NodeConfig(data_path=str(path)), features)
+    for name in ("number", "truth", "text", "kinds", "stamp", "list"):  # an open party's file is refused
+        expected = "numbers" if name in ("kinds", "stamp", "list") else "a number in each cell"
+        with raises(DataError, field="mine.parquet", expected=expected):
+            own_share(NodeConfig(data_path=str(path), label="half"), (name,))
 
 
 @POLICIES
