@@ -17,12 +17,13 @@ from typing import Any
 from flwr_flynn.app.run_settings import (
     LATER,
     MAX_SEED,
+    DataSettings,
     HashSettings,
+    PartitionSettings,
     PrivacySettings,
     RunSettings,
     ScoringSettings,
     SecureSettings,
-    SimulationSettings,
     simulated,
 )
 from flwr_flynn.app.settings import Settings, as_setting, entries, in_json, setting, whole_numbers
@@ -183,7 +184,8 @@ class RunConfig(
     PrivacySettings,
     ScoringSettings,
     HashSettings,
-    SimulationSettings,
+    PartitionSettings,
+    DataSettings,
 ):
     """The settings of one `flwr run`: all groups together, and the checks between groups.
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from flwr_flynn.app.settings import Settings, as_setting, setting, whole_numbers
+from flwr_flynn.app.settings import Settings, as_setting, setting
 from flwr_flynn.errors import SpecError
 from flwr_flynn.federated.options import MOST_ROUNDS
 from flwr_flynn.model.candidates import EFFORTS, HashPlan
@@ -60,30 +60,13 @@ class DataSettings(RunSettings):
 
     dataset: str = simulated(
         "digits",
-        "`digits`, `openml:ID`, the path of a `.csv`, `.parquet` or `.npz` file, or `synthetic`: 1000 samples, 50 "
-        "features, 25 of them informative, 5 classes; other numbers as in `synthetic:1000,50,25,5`",
+        "`digits`, `openml:ID`, or the path of a `.csv`, `.parquet` or `.npz` file",
     )
     label: str = simulated("", "the label column of a file; not given: `label` (CSV, Parquet) or `y` (NPZ)")
     test_fraction: float = simulated(
         0.2, "simulation: share of the samples held out for the evaluation", low=0, below=1
     )
-    split_seed: int = simulated(
-        0, "simulation: seed of the held-out rule, of the partitioner and of `synthetic`", low=0, high=MAX_SEED
-    )
-
-    def synthetic_sizes(self) -> tuple[int, int, int, int]:
-        """Samples, features, informative features and classes of data set `synthetic`."""
-        name, _, text = self.dataset.partition(":")
-        sizes = whole_numbers(text.split(",")) if text else [1000, 50, 25, 5]
-        expected = "synthetic, or synthetic: and four integers: samples, features, informative features and classes"
-        if name != "synthetic" or sizes is None or len(sizes) != 4:
-            raise self.refused("dataset", expected)
-        n, d, informative, n_classes = sizes
-        if not (n > 0 and d > 1 and n * d <= 10**8 and 0 < informative <= d and 2 <= n_classes <= n):
-            raise self.refused("dataset", f"{expected}, at most 10**8 values, and no more classes than samples")
-        if n_classes > 2**informative:
-            raise self.refused("dataset", f"at most 2**{informative} classes of {informative} informative features")
-        return n, d, informative, n_classes
+    split_seed: int = simulated(0, "simulation: seed of the held-out rule and of the partitioner", low=0, high=MAX_SEED)
 
 
 @dataclass(frozen=True)
@@ -119,11 +102,6 @@ class PartitionSettings(RunSettings):
     def check(self) -> None:
         super().check()
         self.options()
-
-
-@dataclass(frozen=True)
-class SimulationSettings(PartitionSettings, DataSettings):
-    """The settings that decide which samples the parties of a simulation have."""
 
 
 @dataclass(frozen=True)

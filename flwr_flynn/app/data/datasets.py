@@ -111,11 +111,9 @@ def _labels(y: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
     return np.array(texts, dtype=str) if whole is None else np.array(whole, dtype=np.int64)
 
 
-def load_dataset(
-    source: str, *, label: str = "", group: str = "", config: RunConfig | None = None, features: Sequence[str] = ()
-) -> Dataset:
+def load_dataset(source: str, *, label: str = "", group: str = "", features: Sequence[str] = ()) -> Dataset:
     """Load a data set by name, or from a file."""
-    if label and (source == "digits" or source.startswith(("synthetic", "openml:"))):
+    if label and (source == "digits" or source.startswith("openml:")):
         raise ConfigError("label", f"none with {source[:80]}", label[:80])
     if source == "digits":
         from sklearn.datasets import load_digits
@@ -124,12 +122,10 @@ def load_dataset(
         # Grey values 0..16; as bytes they are hashed in exact integer arithmetic.
         X = bunch.data.astype(np.uint8)
         return Dataset(X, bunch.target.astype(np.int64), list(range(10)), "digits", tuple(bunch.feature_names))
-    if source == "synthetic" or source.startswith("synthetic:"):
-        return _synthetic(config or RunConfig(dataset=source))
     if source.startswith("openml:"):
         return _openml(source)
     if ending(Path(source)) not in ENDINGS:
-        expected = f"digits, synthetic, openml:ID or the path of a {_ENDINGS} file"
+        expected = f"digits, openml:ID or the path of a {_ENDINGS} file"
         raise ConfigError("dataset", expected, repr(Path(source).name[:80]))
     path = _existing(source)
     if path is None:
@@ -149,22 +145,6 @@ def _existing(source: str) -> Path | None:
         return path if path.is_file() else None
     except (OSError, RuntimeError, ValueError):  # too long, an unknown home, a NUL
         return None
-
-
-def _synthetic(config: RunConfig) -> Dataset:
-    from sklearn.datasets import make_classification
-
-    n_samples, n_features, n_informative, n_classes = config.synthetic_sizes()
-    X, y = make_classification(
-        n_samples=n_samples,
-        n_features=n_features,
-        n_informative=n_informative,
-        n_redundant=0,
-        n_classes=n_classes,
-        n_clusters_per_class=1,
-        random_state=config.split_seed % 2**32,
-    )
-    return Dataset(X, y.astype(np.int64), list(range(n_classes)), "synthetic")
 
 
 def _openml(source: str) -> Dataset:
@@ -191,7 +171,7 @@ def _openml(source: str) -> Dataset:
 def simulated_dataset(config: RunConfig) -> Dataset:
     """The data set of a simulation, loaded once in a process."""
     group = config.partition_column if config.partitioner in BY_ID else ""
-    data = load_dataset(config.dataset, label=config.label, group=group, config=config)
+    data = load_dataset(config.dataset, label=config.label, group=group)
     if not len(data.y):
         raise DataError(data.name, "at least one sample", "none")
     return data

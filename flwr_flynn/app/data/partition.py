@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.app.run_settings import BY_COLUMN, SimulationSettings
+from flwr_flynn.app.config import RunConfig
+from flwr_flynn.app.run_settings import BY_COLUMN
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.row_wise import meaning
 
@@ -53,7 +54,7 @@ def held_out(n: int, fraction: float, split_seed: int) -> npt.NDArray[np.bool_]:
 
 
 def deal(
-    config: SimulationSettings, n_parties: int, codes: IndexArray, by: npt.NDArray[Any] | None = None
+    config: RunConfig, n_parties: int, codes: IndexArray, by: npt.NDArray[Any] | None = None
 ) -> tuple[IndexArray, ...]:
     """Indices of the samples of each party, by the run's partitioner; held-out samples are dealt like the rest.
 
@@ -72,8 +73,6 @@ def deal(
             defaults = _defaults(n_parties, n, len(np.unique(codes)), seed) | {"alpha": config.alpha}
             defaults["partition_by"] = "by" if config.partitioner in BY_COLUMN else "label"
             given = {key: value for key, value in config.options().items() if key != "partition_by"}
-            if unknown := given.keys() - signature(make).parameters.keys():
-                raise ValueError(f"it has no argument {', '.join(sorted(unknown))[:80]}")
             if too_large := [key for key, value in given.items() if isinstance(value, int) and value > n]:
                 raise ValueError(f"{too_large[0]} is more than the number of samples")
             if isinstance(sizes := given.get("partition_sizes"), list) and len(sizes) != n_parties:

@@ -195,20 +195,6 @@ def test_digits_are_bytes() -> None:
     assert len(DIGITS.feature_names) == 64
 
 
-def test_synthetic_has_the_sizes_in_its_name() -> None:
-    config = RunConfig.parse({"dataset": "synthetic:60,9,5,3"})
-    made = datasets.load_dataset(config.dataset, config=config)
-    assert (made.X.shape, made.classes) == ((60, 9), [0, 1, 2])
-    assert (made.X == datasets.load_dataset("synthetic:60,9,5,3").X).all()
-    assert datasets.load_dataset("synthetic").X.shape == (1000, 50)
-
-
-@pytest.mark.parametrize("bad", ["1", "1,2,3", "a,b,c,d", "60,9,10,3", "60,9,1,3", "2,9,5,3", "100000000,1000000,5,2"])
-def test_synthetic_samples_must_fit(bad: str) -> None:
-    with raises(ConfigError, field="run-config dataset"):
-        datasets.load_dataset(f"synthetic:{bad}")
-
-
 @pytest.mark.parametrize(
     ("y", "classes"),
     [
