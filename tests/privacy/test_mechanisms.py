@@ -176,11 +176,8 @@ def test_sensitivities():
     three = GaussianCounts(1.0, 1e-5, **SHAPE, records_per_person=3).sigma
     assert 3 <= three / one < 3 * 1.12
     assert GaussianCounts(1.0, 1e-5, **SHAPE).epsilon(0.0) == math.inf
-
-
-def test_half_of_epsilon_goes_into_each_step_of_top_t():
-    tight = TopTLaplace(1.0, 10, **SHAPE)
-    assert (tight.exponent, tight.scale) == (1 / 20, 8.0)
+    half_in_each_step = TopTLaplace(1.0, 10, **SHAPE)
+    assert (half_in_each_step.exponent, half_in_each_step.scale) == (1 / 20, 8.0)
 
 
 def test_shares_of_distributed_noise_carry_it_together():
