@@ -15,8 +15,7 @@ from flwr.common import Code, EvaluateIns, FitIns, Parameters, ndarrays_to_param
 
 from flwr_flynn.app import client_app
 from flwr_flynn.app.client_app import client_fn, in_message_api, simulated_budget, simulated_client
-from flwr_flynn.app.config import NodeConfig, RunConfig
-from flwr_flynn.app.data.datasets import private_share
+from flwr_flynn.app.config import RunConfig
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
@@ -226,65 +225,6 @@ def test_a_private_simulation_keeps_its_ledgers_under_the_output_folder(
     other = noisy(LaplaceCounts(2.0, hash_nnz=4, n_classes=10))
     where = context({"partition-id": 0, "num-partitions": 2}, **run)
     assert "policy max-epsilon" in private_fit(where, other, simulated_client)[2][REFUSED]
-
-
-def test_no_line_of_a_csv_file_changes_how_another_is_read(tmp_path: Path) -> None:
-    names, lines = "a,label,b", ["1,x,2", '"3","x, y",4', "7,x,8,", "5,x", "", "9,\u00e9,1e3", "1,2", "x" * 200_000]
-    path = tmp_path / "mine.csv"
-
-    def read(lines: list[str]) -> list[Any]:
-        path.write_text("\n".join([names, *lines]) + "\n")
-        share = private_share(NodeConfig(data_path=str(path)))
-        return [(row, label) for row, label in zip(share.X.tolist(), share.y, strict=True)]
-
-    alone = [read([line])[0] for line in lines if line]
-    odd = ["1,x,2,9,9,9", '"1,x,2', "1,\0,2", '1,"x', "1,\udcff,2".encode("utf-8", "replace").decode()]
-    for line in odd:
-        for place in (0, 4, 8):
-            mixed = read([*lines[:place], line, *lines[place:]])
-            assert len(mixed) == len(alone) + 1
-            assert str([*mixed[: place - (place > 4)], *mixed[place - (place > 4) + 1 :]]) == str(alone)
-
-
-def test_values_of_a_file_are_read_one_by_one(tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame(
-        {"a": ["1", "x", "True", ""], "b": ["0.5", "2", "false", "7"], "label": ["0", "1", "01", "yes"]}
-    )
-    expected = [[1, 0.5], [np.nan, 2], [1, 0], [np.nan, 7]]
-    frame.to_csv(tmp_path / "a.csv", index=False)
-    node = NodeConfig(data_path=str(tmp_path / "a.csv"))
-    share = private_share(node)
-    np.testing.assert_array_equal(share.X, expected)
-    assert share.y.tolist() == ["0", "1", "01", "yes"]
-    assert len(share.y_test) == 0
-    whole = np.random.default_rng(0).integers(0, 9, (500, 3))
-    np.savez(tmp_path / "b.npz", X=whole, y=np.arange(500) % 7)
-    kept = private_share(NodeConfig(data_path=str(tmp_path / "b.npz"), evaluate=True))
-    assert len(kept.y) + len(kept.y_test) == 500
-    assert 50 < len(kept.y_test) < 150
-    # With one record less the others stay where they are.
-    np.savez(tmp_path / "c.npz", X=whole[1:], y=np.arange(1, 500) % 7)
-    less = private_share(NodeConfig(data_path=str(tmp_path / "c.npz"), evaluate=True))
-    assert abs(len(kept.y) - len(less.y)) + abs(len(kept.y_test) - len(less.y_test)) == 1
-
-
-@pytest.mark.parametrize("odd", ["word", "label"])
-def test_no_row_of_an_npz_file_changes_how_another_is_read(odd: str, tmp_path: Path) -> None:
-    """One value that is no number makes texts of a whole array, one missing label makes floats of all."""
-    X, y = np.random.default_rng(0).normal(size=(200, 3)), np.arange(200) % 7
-    np.savez(tmp_path / "a.npz", X=X, y=y)
-    if odd == "word":
-        np.savez(tmp_path / "b.npz", X=np.vstack([np.array([["word", "1", "2"]]), X.astype(str)]), y=np.append(0, y))
-    else:
-        np.savez(tmp_path / "b.npz", X=np.vstack([np.zeros(3), X]), y=np.append(np.nan, y))
-    for evaluate in (False, True):
-        one, other = (
-            private_share(NodeConfig(data_path=str(tmp_path / name), evaluate=evaluate)) for name in ("a.npz", "b.npz")
-        )
-        for mine, theirs in ((one.X, other.X), (one.X_test, other.X_test)):
-            assert np.isin(mine, theirs).all()
-            assert len(theirs) - len(mine) in (0, 1)
 
 
 @pytest.mark.parametrize(

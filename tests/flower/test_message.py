@@ -72,9 +72,8 @@ def pooled(n_points: int = 60) -> Any:
     ],
 )
 def test_bad_settings_are_refused_at_once(change: dict[str, Any], field: str) -> None:
-    with pytest.raises(ConfigError) as error:
+    with raises(ConfigError, field=field):
         make(**change)
-    assert error.value.field == field
 
 
 def test_it_is_found_under_the_package_and_loaded_when_asked_for() -> None:

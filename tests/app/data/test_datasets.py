@@ -440,23 +440,6 @@ def test_a_damaged_parquet_file_is_refused(read: Any, tmp_path: Path) -> None:
             read(NodeConfig(data_path=str(path)))
 
 
-def test_one_missing_value_of_a_private_parquet_file_changes_no_other_record(tmp_path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    big = 2**53 + 1  # which float64 does not hold
-    columns: dict[str, list[Any]] = {"a": [1, 2, 3], "b": [True, False, True], "label": [big, big - 1, 7]}
-    types = {"a": pa.int64(), "b": pa.bool_(), "label": pa.int64()}
-    node = NodeConfig(data_path=str(tmp_path / "a.parquet"), test_fraction=0.0)
-    for missing in ((), ("label",), ("a", "b"), ("a", "b", "label")):
-        spoiled = {name: [*values[:2], None] if name in missing else values for name, values in columns.items()}
-        pq.write_table(pa.table({name: pa.array(spoiled[name], types[name]) for name in columns}), node.data_path)
-        share = private_share(node)
-        assert share.X[:2].tolist() == [[1, 1], [2, 0]]
-        assert share.y[:2].tolist() == [big, big - 1]
-        assert all(type(label) is int for label in share.y[:2])
-
-
 def test_an_empty_file_is_an_empty_party_but_nothing_to_simulate_with(tmp_path: Path) -> None:
     import pandas as pd
 
