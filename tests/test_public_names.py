@@ -1,4 +1,4 @@
-"""The public names, which change with a deprecation only (docs/contributing.md), and the version."""
+"""The public names, and the version."""
 
 from __future__ import annotations
 

@@ -491,7 +491,7 @@ def test_noisy_counts_beyond_the_bound_are_clipped_and_never_refused(tmp_path: P
 
 
 @pytest.mark.parametrize("is_private", [False, True])
-def test_a_federation_of_a_secure_sum_is_kept_and_handed_out_and_nobody_joins_or_leaves_it(
+def test_a_federation_of_a_secure_sum_is_kept_and_distributed_and_nobody_joins_or_leaves_it(
     is_private: bool, tmp_path: Path
 ) -> None:
     clients = [private(i, tmp_path) if is_private else party(i) for i in range(3)]

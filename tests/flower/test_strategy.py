@@ -191,7 +191,7 @@ def counted(**changes: Any) -> FlyNNStrategy:
     return strategy
 
 
-def test_the_model_is_handed_out_once() -> None:
+def test_the_model_is_distributed_once() -> None:
     strategy = counted(on_evaluate_config_fn=lambda server_round: {"round": server_round})
     clients = manager(*map(Proxy, "12"))
     asked = strategy.configure_evaluate(1, NO_PARAMETERS, clients)
@@ -207,7 +207,7 @@ def test_the_model_is_handed_out_once() -> None:
     assert len(strategy.configure_evaluate(3, NO_PARAMETERS, manager(*map(Proxy, "123")))) == 3
 
 
-def test_there_is_nothing_to_hand_out_before_enough_are_counted() -> None:
+def test_nothing_is_distributed_before_enough_are_counted() -> None:
     strategy = make()
     take(strategy, 1, [(Proxy("1"), good_res())])
     assert strategy.configure_evaluate(1, NO_PARAMETERS, manager(Proxy("1"))) == []
@@ -264,7 +264,7 @@ def test_a_statistic_that_is_none_costs_its_sender_alone(joined: Any) -> None:
     assert missing["node 2"].startswith("refused: ")
 
 
-def test_a_model_that_nobody_was_there_to_take_is_handed_out_later() -> None:
+def test_a_model_that_nobody_was_there_to_receive_is_distributed_later() -> None:
     strategy = counted()
     assert strategy.configure_evaluate(1, NO_PARAMETERS, manager()) == []
     assert len(strategy.configure_evaluate(2, NO_PARAMETERS, manager(Proxy("1")))) == 1

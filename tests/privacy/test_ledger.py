@@ -304,7 +304,7 @@ def test_a_lost_or_altered_ledger_means_refusal_until_it_is_reset(path, fault):
     assert not answer(open_budget(path), laplace(), HERE).repeated
 
 
-def test_a_forged_release_is_not_handed_out(path):
+def test_a_forged_release_is_not_sent(path):
     """One that the ledger vouches for and no parser reads."""
     answer(open_budget(path), laplace(), HERE)
     (file,) = path.glob("*.npz")
@@ -450,7 +450,7 @@ def release_many(path, pipe):
         )
 
 
-def test_a_killed_process_has_recorded_all_it_handed_out(path):
+def test_a_killed_process_has_recorded_all_it_answered(path):
     open_budget(path).spent()
     context = multiprocessing.get_context("fork")
     draw = random.Random(5)
