@@ -82,8 +82,8 @@ def compiled(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         shares = datasets.simulated_shares(config, parties)
         report["simulation"] = {
             "parties": parties,
-            "points": len(datasets.simulated_dataset(config).y),
-            "handed_out": sum(map(len, shares)),
+            "samples": len(datasets.simulated_dataset(config).y),
+            "dealt": sum(map(len, shares)),
             "empty_parties": sum(len(share) == 0 for share in shares),
         }
         if config.check_pooled and mechanism is None:

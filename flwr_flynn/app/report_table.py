@@ -58,7 +58,7 @@ def _sample_rows(report: Report) -> list[Row]:
         examples = "hidden" if estimate is None else f"hidden, about {estimate} by the noisy counts"
     rows = [("training examples", examples)]
     if simulation:
-        dealt = f"{simulation['handed_out']} of {simulation['points']}; those not trained on are held out"
+        dealt = f"{simulation['dealt']} of {simulation['samples']}; those not trained on are held out"
         rows.append(("  samples dealt out", dealt))
         if simulation["empty_parties"]:
             rows.append(("  parties with no samples", f"{simulation['empty_parties']}"))
@@ -165,8 +165,8 @@ def _evaluation_rows(report: Report) -> list[Row]:
     else:
         why = f"failed at {len(silent)} parties" if silent else "none: no party holds test samples"
         why = why if report["evaluates"] else "none: no results leave the parties"
-        trouble = ", ".join(dict.fromkeys(report["evaluation_trouble"]))
-        rows.append(("evaluation", f"failed with {trouble}" if trouble else why))
+        errors = ", ".join(dict.fromkeys(report["evaluation_errors"]))
+        rows.append(("evaluation", f"failed with {errors}" if errors else why))
     rows += _reasons("not evaluated" if report["evaluates"] else "has no model", silent)
     return rows + _reasons("could not keep the model", report["unkept"])
 

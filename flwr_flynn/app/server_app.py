@@ -95,7 +95,7 @@ def _report(
     run: dict[str, Any],
 ) -> None:
     """Write `metrics.json`, print the table, and raise an error if results are not written, or not equal."""
-    made = report.compiled(plan, after) | {"evaluation_trouble": errors, "run": run}
+    made = report.compiled(plan, after) | {"evaluation_errors": errors, "run": run}
     text = json.dumps(made, indent=2, allow_nan=False) + "\n"
     if not _write(unwritten, lambda: _write_text(files.folder / _METRICS, text)):
         print(text, flush=True)  # so that it is in the log

@@ -28,7 +28,7 @@ REPORT: dict[str, Any] = {
     "evaluation": None,
     "evaluation_missing": {},
     "unkept": {},
-    "evaluation_trouble": [],
+    "evaluation_errors": [],
     "columns": None,
     "histograms": None,
     "selection": None,
@@ -51,7 +51,7 @@ def traffic(**bytes_of: tuple[float, float]) -> dict[str, Any]:
     return {name: {"up": up, "down": down} for name, (up, down) in bytes_of.items()}
 
 
-SIMULATION = {"parties": 3, "points": 9, "handed_out": 8, "empty_parties": 1}
+SIMULATION = {"parties": 3, "samples": 9, "dealt": 8, "empty_parties": 1}
 SHA = {"federated": "12ab", "pooled": "12ab", "equal": True}
 EVALUATION = {
     "accuracy": 0.75,
@@ -126,7 +126,7 @@ GROUPS = {"left_out": [2], "groups": [1, 2], "accuracy": 0.5, "parties_left_out"
             ["evaluation failed at 2 parties", "not evaluated: a declined: X_test", "not evaluated: b no reply"],
             [],
         ),
-        ({"evaluation_trouble": ["KeyError", "KeyError"]}, ["evaluation failed with KeyError"], []),
+        ({"evaluation_errors": ["KeyError", "KeyError"]}, ["evaluation failed with KeyError"], []),
         (
             {"evaluates": False, "evaluation_missing": {"a": "no reply"}, "unkept": {"b": "disk full"}},
             [

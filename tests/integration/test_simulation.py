@@ -52,7 +52,7 @@ def test_the_files_hold_what_the_table_says(first: tuple[str, Path]) -> None:
     assert [member["spec"]["hash_dim"] for member in metrics["members"]] == [2048]
     assert metrics["settings"]["alpha"] == 0.01
     assert sorted(party["name"] for party in metrics["parties"]) == ["party-0", "party-1", "party-2"]
-    assert metrics["simulation"]["handed_out"] == 1797
+    assert metrics["simulation"]["dealt"] == 1797
     assert metrics["versions"]["flwr"] == version("flwr")
 
 
