@@ -40,7 +40,7 @@ templates_path = ["_templates"]
 default_role = "maybe"  # docstrings put `names` between single backticks, see flynn_reference
 nitpicky = True
 # Base classes that have no page here.
-nitpick_ignore_regex = [("py:class", r"(abc|flwr|sklearn|flwr_flynn\.flower\.base_strategy)\..*")]
+nitpick_ignore_regex = [("py:class", r"(abc|flwr|sklearn)\..*|flwr_flynn\.flower\.strategy\.BaseStrategy")]
 
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3

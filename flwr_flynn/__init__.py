@@ -18,8 +18,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from flwr_flynn._version import __version__ as __version__
-
 if TYPE_CHECKING:
     from flwr_flynn.errors import AggregationError, FlyNNError
     from flwr_flynn.flower import message
@@ -30,6 +28,8 @@ if TYPE_CHECKING:
     from flwr_flynn.model.candidates import HashPlan
     from flwr_flynn.model.classifier import FlyNNClassifier
     from flwr_flynn.model.counts import ClassCounts
+
+__version__ = "0.8.0"  # a server and its parties need the same minor version
 
 __all__ = [
     "AggregationError",

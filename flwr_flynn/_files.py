@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, locked, and read when anybody may have written them."""
+"""Files: written whole or not at all, locked, and arrays read from files that are not trusted."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ PATIENCE = 600.0  # seconds that a save waits for another one of the same file
 
 @contextmanager
 def writing(path: str | os.PathLike[str], mode: int | None = None) -> Iterator[IO[bytes]]:
-    """Write a file whole or not at all: after a crash there is the old one or the new one.
+    """Write a file whole or not at all: after a crash there is the old file or the new one.
 
     The bytes go to ``.<name>.partial`` beside the file, which replaces it in one step when the block ends. It is locked
-    meanwhile: a second save of the same file waits, and one that a killed process left behind is used by the next
-    save. Where there are no locks, each save uses a temporary file of its own.
+    meanwhile: a second save of the same file waits, and the next save uses a partial file that a killed process left.
+    Without file locks each save has a partial file of its own.
     """
     try:
         target = os.path.realpath(path)
@@ -49,7 +49,7 @@ def writing(path: str | os.PathLike[str], mode: int | None = None) -> Iterator[I
                 os.replace(partial, target)
             except BaseException:
                 with suppress(OSError):
-                    if stream.closed or _is_at(descriptor, partial):  # not a later one, made after the replacing
+                    if stream.closed or _is_at(descriptor, partial):  # and not a later one of this name
                         os.unlink(partial)
                 raise
         settle(folder)
@@ -60,7 +60,7 @@ def writing(path: str | os.PathLike[str], mode: int | None = None) -> Iterator[I
 
 
 def settle(folder: str | os.PathLike[str]) -> None:
-    """Put the names in a folder on the disk, where the system can do that."""
+    """Sync the names in a folder to the disk, where the system can do that."""
     if os.name == "nt":
         return
     opened = os.open(folder, os.O_RDONLY)
@@ -74,7 +74,7 @@ def settle(folder: str | os.PathLike[str]) -> None:
 
 
 def _mode_of(target: str) -> int | None:
-    """The permissions of a regular file, None where there is none; nothing else is replaced."""
+    """The permissions of a regular file, None without a file; anything else is an error."""
     try:
         found = os.stat(target).st_mode
     except FileNotFoundError:
@@ -96,7 +96,7 @@ def _write_error(path: str | os.PathLike[str], cause: OSError) -> WriteError:
 
 
 def _new(partial: str, mode: int | None) -> tuple[int, str]:
-    """Open an empty file of this name, locked until it is closed; one of a longer name where there are no locks."""
+    """Open an empty file of this name, locked until it is closed; without file locks one of a longer name."""
     give_up = time.monotonic() + PATIENCE
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     permissions = None if mode is None else mode & 0o777 | 0o600  # its owner can open what a killed save left behind
@@ -105,7 +105,7 @@ def _new(partial: str, mode: int | None) -> tuple[int, str]:
         descriptor = os.open(partial, flags, 0o666 if permissions is None else permissions)
         try:
             _flock(descriptor, give_up - time.monotonic())
-            if _is_at(descriptor, partial):  # else another save has just put it in the place of the target
+            if _is_at(descriptor, partial):  # else another save has just moved it to its target
                 _set_mode(descriptor, permissions)
                 os.ftruncate(descriptor, 0)
                 return descriptor, partial
@@ -143,16 +143,16 @@ class _NoLocksError(OSError):
 
 
 def lock(path: str | os.PathLike[str], wait: float = math.inf) -> AbstractContextManager[int]:
-    """Take the lock of a file, made for its owner alone; leaving the block gives it back, and the file stays.
+    """Hold the lock of a file, which its owner alone can open, for a block; the file stays.
 
-    A `BlockingIOError` if another process or thread holds it for longer than `wait` seconds.
+    Raises a `BlockingIOError` if another process or thread holds it for longer than `wait` seconds.
     """
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
     while True:
         descriptor = os.open(path, flags, 0o600)
         try:
             _flock(descriptor, wait)
-            # Else it was removed meanwhile, and the next holder locks a new file.
+            # Else it was removed meanwhile, and the next process locks a new file.
             if _is_at(descriptor, os.fspath(path)):
                 return _held(descriptor)
         except BaseException:
@@ -190,10 +190,10 @@ def _flock(descriptor: int, wait: float) -> None:
             raise _NoLocksError(error.errno, error.strerror) from None
 
 
-# -------- arrays that anybody may have written
+# -------- arrays of files that are not trusted
 
-# The header is matched by a pattern and never given to NumPy, whose reader hands it to Python's tokenizer and parser.
-# NumPy writes it with one space after each comma and colon; other writers with none, or with more.
+# A pattern reads the header, and not NumPy, whose reader gives it to Python's tokenizer and parser. NumPy writes it
+# with one space after each comma and colon; other writers with none, or with more.
 _LONGEST_HEADER = 1024
 _HEADER = re.compile(
     rb"\{ *['\"]descr['\"] *: *['\"]([<>|=]?[biufcmMSUV]\d{1,10}(?:\[\w{1,20}\])?)['\"] *,"
@@ -203,7 +203,7 @@ _HEADER = re.compile(
 
 
 class NpyHeader(NamedTuple):
-    """Header of an .npy: sizes and types that NumPy can have."""
+    """Header of an .npy file, with a shape and a type that NumPy can have."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -215,15 +215,15 @@ class NpyHeader(NamedTuple):
         return math.prod(self.shape) * self.dtype.itemsize
 
     def array(self, entries: bytes | bytearray, offset: int = 0) -> npt.NDArray[Any]:
-        """The array whose entries are all the bytes from the offset on; it lies in them."""
+        """The array over the bytes from the offset on, without a copy."""
         flat: npt.NDArray[Any] = np.frombuffer(entries, self.dtype, offset=offset)
         return flat.reshape(self.shape, order="F" if self.fortran else "C")
 
 
 def npy_header(stream: IO[bytes], what: str, error: type[Refusal], types: str = ".*") -> NpyHeader:
-    """Read the header of an .npy of a plain array, up to its entries; its ``dtype.str`` must match `types`.
+    """Read the header of a plain array in .npy format, up to its entries; its ``dtype.str`` must match `types`.
 
-    `error` names `what` where the header is malformed. Nothing is allocated by what it says.
+    An error about a malformed header has the class `error` and the field `what`. No size in the header is allocated.
     """
     magic = stream.read(8)
     wide = 2 if magic[6:7] == b"\x01" else 4
@@ -242,7 +242,7 @@ def npy_header(stream: IO[bytes], what: str, error: type[Refusal], types: str = 
     if not dtype.itemsize or not re.fullmatch(types, dtype.str):
         raise error(what, f"an array of type {types}", header[1].decode()[:20])
     shape = tuple(int(number.strip(b" L")) for number in header[3].split(b",") if number.strip())
-    # NumPy takes a 0 among the numbers for no limit of the others.
+    # NumPy does not limit the other numbers if one of them is 0.
     if math.prod(max(number, 1) for number in shape) * dtype.itemsize >= 2**63:
         raise error(what, "a shape that NumPy can have", str(shape)[:60])
     return NpyHeader(shape, dtype, header[2] == b"True")
@@ -256,12 +256,12 @@ def npz_array(
     types: str = ".*",
     max_bytes: int | None = None,
 ) -> npt.NDArray[Any]:
-    """Read one array of an open .npz on disk; its size is checked before anything is allocated.
+    """Read one array of an open .npz file; its size is checked before anything is allocated.
 
-    By default `max_bytes` is what a file of this size can hold. Damaged files raise whatever `zipfile` does.
+    By default `max_bytes` is the most that a file of this size can hold. Damaged files raise errors of `zipfile`.
     """
     info = archive.getinfo(member)
-    # What NumPy writes. Other methods allocate as the file pleases, and deflate makes of a byte 1032 at most.
+    # These are NumPy's. Other methods allocate by sizes in the file, and deflate makes of a byte 1032 at most.
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise error(what, "a stored or deflated array", f"compression method {info.compress_type}")
     most = 1032 * os.fstat(archive.fp.fileno()).st_size  # type: ignore[union-attr]

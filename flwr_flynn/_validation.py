@@ -1,4 +1,4 @@
-"""Checks of single values, each raising an error that names the field, the values expected and the value that came."""
+"""Checks of single values; an error names the field, the expected values and the actual one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LISTED = 5  # names in a message
 
 
 def integer(field: str, value: Any, least: int = 1, most: int = LARGEST, error: type[FlyNNError] = ConfigError) -> int:
-    """`value` as Python's integer if it is within bounds; NumPy's integers are integers, booleans are not."""
+    """`value` as an integer of Python, if it is within bounds. Integers of NumPy are integers, booleans are not."""
     try:
         number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -37,7 +37,7 @@ def number(
     below: float = math.inf,
     error: type[FlyNNError] = ConfigError,
 ) -> float:
-    """`value` as Python's float if it is finite, from `least` to `most`, more than `above` and less than `below`."""
+    """`value` as a float of Python, if it is finite, from `least` to `most`, more than `above`, less than `below`."""
     try:
         figure = math.nan if isinstance(value, bool | str | bytes) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -51,24 +51,24 @@ def number(
 
 
 def one_of(field: str, value: Any, known: tuple[str, ...], error: type[FlyNNError] = ConfigError) -> str:
-    """`value` if it is one of the strings known."""
+    """`value`, if it is one of the known strings."""
     if not isinstance(value, str) or value not in known:
         raise error(field, f"one of {', '.join(known)}", value)
     return value
 
 
 def boolean(field: str, value: Any, error: type[FlyNNError] = ConfigError) -> bool:
-    """`value` if it is True or False."""
+    """`value`, if it is True or False."""
     if not isinstance(value, bool):
         raise error(field, "True or False", value)
     return value
 
 
 def n_threads(n_jobs: int | None) -> int:
-    """Threads to use: None is one; -1 is every processor this process may use, -2 all but one, and so on.
+    """Number of threads: 1 for None, all processors of this process for -1, all but one for -2, and so on.
 
-    The processors a process may use are those of its affinity mask, but no more than OMP_NUM_THREADS, by which Ray
-    tells its workers how many they were given.
+    The processors of a process are those of its affinity mask, but no more than OMP_NUM_THREADS, in which Ray gives
+    its workers their number.
     """
     if n_jobs is None:
         return 1

@@ -1,9 +1,9 @@
-"""Every error this package raises on purpose.
+"""Errors that this package raises on purpose.
 
-All derive from `FlyNNError`. Errors about a value that was handed in are also `ValueError`, so that code written
-against scikit-learn catches them unchanged. No message carries a value of the data.
+All derive from `FlyNNError`. Errors about an argument are `ValueError`, too, which code for scikit-learn catches. No
+message has a value of the data.
 
-An error about one value carries the facts, and its message is made from them:
+An error about one value has the facts as attributes, and its message follows from them:
 
 >>> error = ConfigError("hash_dim", "an integer of at least 1", 0)
 >>> error.field, error.expected, error.got, str(error)
@@ -19,23 +19,23 @@ _LONGEST = 200  # characters of a value in a message
 
 
 class FlyNNError(Exception):
-    """Base class of the errors that `flwr_flynn` raises on purpose.
+    """Base class of the errors of `flwr_flynn`.
 
     Parameters
     ----------
     field : str
-        Name of the value that is wrong; the whole message where nothing else is given.
+        Name of the wrong value; without further arguments the whole message.
     expected : str, optional
-        Values that would have been right.
+        Values that would be right.
     got : object, optional
-        The value, or, where it is a party's data, its kind, number or position; shortened in the message.
+        The value; of a party's data its kind, number or position. It is shortened in the message.
     text : str, optional
         The message, by default ``field: expected X, got Y``.
 
     Attributes
     ----------
     field : str or None
-        None for an error that is not about one value.
+        None for an error about no single value.
     expected, got : str or None
     """
 
@@ -62,11 +62,11 @@ class DataError(FlyNNError, ValueError):
 
 
 class CountsError(FlyNNError, ValueError):
-    """An array is not a count matrix that any set of hashes could have made, or two count matrices do not combine."""
+    """An array is not a count matrix of any set of hashes, or two count matrices do not fit together."""
 
 
 class PayloadError(FlyNNError, ValueError):
-    """A message from another party is malformed or inconsistent; nothing of it was used."""
+    """A message is malformed or inconsistent; nothing of it was used."""
 
 
 class ModelFileError(FlyNNError, ValueError):
@@ -74,9 +74,9 @@ class ModelFileError(FlyNNError, ValueError):
 
 
 class WriteError(FlyNNError, OSError):
-    """A file cannot be written, for example on a full disk; what stood there before is as it was.
+    """A file cannot be written, for example on a full disk; an earlier file stays as it was.
 
-    `errno` is that of the cause. `field` is the name of the file without its folder, which a note tells.
+    `errno` is that of the cause. `field` is the name of the file without its folder, which is in a note.
     """
 
 
@@ -109,17 +109,17 @@ class AggregationError(FlyNNError, RuntimeError):
 
 
 class MissingExtraError(FlyNNError, ImportError):
-    """An optional package is not installed; `field` is its name, and the message names the extra that brings it."""
+    """An optional package is not installed; `field` is its name, and the message names the extra to install."""
 
 
 class PrivacyError(FlyNNError, RuntimeError):
-    """A private release is refused: it is beyond a party's policy, or its record of releases cannot be trusted."""
+    """A private release is refused: it exceeds a party's policy, or the party's ledger cannot be trusted."""
 
 
 def with_names(error: Refusal, names: Iterable[object], most: int = 5) -> Refusal:
-    """`error` with a note of at most so many names that a file has, and how many more there are.
+    """`error` with a note of at most so many names in a file, and of the number of the others.
 
-    Names of columns may be a record, in a file without a header: a note stays in the log of the machine with the file.
+    In a file without a header the names are a record; a note stays in the log of the machine with the file.
     """
     names = list(names)
     rest = f" and {len(names) - most} more" if len(names) > most else ""

@@ -11,7 +11,7 @@ from typing import Any
 
 from flwr_flynn._validation import integer, one_of
 from flwr_flynn.privacy import TopTLaplace
-from flwr_flynn.privacy.mechanisms import rounded_up
+from flwr_flynn.privacy.accounting import rounded_up
 
 ACCOUNTINGS = ("code", "paper")
 

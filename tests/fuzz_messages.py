@@ -37,7 +37,7 @@ from flwr_flynn.federated.roster import Failures, Roster
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure
 from flwr_flynn.federated.statistics import CountsOfSpecs
-from flwr_flynn.flower import secagg_checks
+from flwr_flynn.flower import secagg
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.flower.records import reply_of_evaluation
 from flwr_flynn.hashing.rank_codes import KEY_BITS
@@ -690,7 +690,7 @@ def make_stage(mutator: Mutator) -> Any:
 
 def use_stage(given: Any) -> None:
     stage, record = given
-    secagg_checks.check(stage, {1, 2, 3}, record, (72,))
+    secagg.check_reply(stage, {1, 2, 3}, record, (72,))
     if stage in (Stage.SHARE_KEYS, Stage.UNMASK):
         assert sorted(record[Key.DESTINATION_LIST if stage == Stage.SHARE_KEYS else Key.NODE_ID_LIST]) == [1, 2, 3]
     if stage == Stage.COLLECT_MASKED_VECTORS:
@@ -763,6 +763,6 @@ def decoders(folder: Path) -> list[Decoder]:
             for name, (server, after) in LAYOUTS.items()
         ),
         Decoder("Run.complete", make_replies(replies), use_taken, 1, memory=2**22),
-        Decoder("secagg_checks.check", make_stage, use_stage, 2),
+        Decoder("secagg.check_reply", make_stage, use_stage, 2),
         Decoder("Party: any request", parties.make, parties.use, 4, memory=2**22),
     ]

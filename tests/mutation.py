@@ -34,11 +34,11 @@ NEAREST = {
     "model/scoring": "model/test_scoring model/test_leave_one_out model/test_noise_record model/test_model "
     "model/test_candidates",
     "federated/codec": "federated/test_codec federated/test_compression federated/phases/test_counts "
-    "federated/phases/test_columns federated/phases/test_selection app/test_privacy_setup",
-    "federated/layout": "federated/test_layout federated/test_laws federated/test_codec federated/test_fuzz",
+    "federated/phases/test_columns federated/phases/test_selection flower/test_noisy_runs",
     "federated/roster": "federated/test_roster federated/test_collect federated/test_run flower/test_strategy",
     "privacy/ledger": "privacy/test_ledger privacy/test_policy federated/test_party",
-    "privacy/mechanisms": "privacy/test_sizing privacy/test_policy federated/test_codec",
+    "privacy/mechanism": "privacy/test_mechanisms privacy/test_policy federated/test_codec",
+    "privacy/mechanisms": "privacy/test_mechanisms privacy/test_policy federated/test_codec",
 }
 OPTIONS = (
     "-q",

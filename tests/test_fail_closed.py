@@ -138,7 +138,7 @@ def test_a_missing_data_path_is_named() -> None:
 def test_a_simulation_is_what_an_actor_of_flower_s_engine_runs(
     initialised: int, actor: int, called: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from flwr_flynn.app.runtime import in_simulation
+    from flwr_flynn.app.client_app import in_simulation
 
     class Actor:
         def run(self) -> bool:
@@ -301,17 +301,17 @@ def test_a_deployed_party_reads_its_file_for_an_admitted_request_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("opendp")
-    from flwr_flynn.app import client_app
+    from flwr_flynn.app.data import datasets
 
     asked, other = drawn(), drawn(0.5)
     node = {"data-path": str(write(tmp_path)), "max-epsilon": 1.0, "state-path": str(tmp_path / "state")}
-    read, reads = client_app.private_share, []
+    read, reads = datasets.private_share, []
 
     def counted(*given: Any) -> Any:
         reads.append(1)
         return read(*given)
 
-    monkeypatch.setattr(client_app, "private_share", counted)
+    monkeypatch.setattr(datasets, "private_share", counted)
 
     def fit(config: dict[str, Any]) -> FitRes:
         reply: FitRes = deployed(node).fit(FitIns(ndarrays_to_parameters([]), config))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from flwr_flynn import ClassCounts, FlyNNClassifier, FlyNNStrategy, HashSpec
-from flwr_flynn.app import server_app
+from flwr_flynn.app import run_plan
 from flwr_flynn.app.config import NodeConfig, RunConfig
 from flwr_flynn.app.data import datasets
 from flwr_flynn.errors import FlyNNError
@@ -23,8 +23,8 @@ from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.phases.counts import CountsRequest
 from flwr_flynn.federated.protocol import REFUSED, Reply
 from flwr_flynn.federated.roster import Roster
+from flwr_flynn.privacy import LaplaceCounts
 from flwr_flynn.privacy.ledger import Budget, Policy
-from flwr_flynn.privacy.sizing import LaplaceCounts
 from tests.fakes import CLASSES, HASHER, RUN, SPEC, counting, counts_of, points
 
 LAPLACE = LaplaceCounts(1.0, hash_nnz=SPEC.hash_nnz, n_classes=len(CLASSES))
@@ -87,7 +87,7 @@ MESSAGES: dict[str, Callable[[Path], object]] = {
         {"min-available": 2, "min-parties": 3}
     ),
     "run-config n-features: expected a value in a deployment, whose server sees no data, got missing": lambda _: (
-        server_app.training_plan(RunConfig.parse({"classes": "a,b", "min-available": 2}), None)
+        run_plan.training_plan(RunConfig.parse({"classes": "a,b", "min-available": 2}), None)
     ),
     "run-config federation: expected the server's own file with action = join, got missing": lambda _: RunConfig.parse(
         {"action": "join"}

@@ -1,4 +1,4 @@
-"""The public names, whose changes the changelog lists (docs/contributing.md), and the version."""
+"""The public names, and the version."""
 
 from __future__ import annotations
 

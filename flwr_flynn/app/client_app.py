@@ -1,16 +1,18 @@
 """The ClientApp that `flwr run` starts at every party.
 
-A deployed party reads the file that its own node config names, and nothing else. In a simulation Flower numbers the
-parties, and each takes its share of the run's data set. Which of the two a party is follows from what runs it
-(`runtime.in_simulation`), never from settings; without a proof of a simulation it is deployed.
+A deployed party reads the file in its own node config, and nothing else. In a simulation Flower numbers the parties,
+and each takes its share of the run's data set. The code that calls a party decides which of the two it is
+(`in_simulation`), never settings; without a proof of a simulation the party is deployed.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from logging import ERROR, INFO, WARNING
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from flwr.app import Context, Message, MessageType
@@ -20,21 +22,21 @@ from flwr.clientapp.typing import ClientAppCallable
 from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Scalar, Status
 from flwr.common.logger import log
 
-from flwr_flynn.app.config import NodeConfig, RunConfig
+from flwr_flynn.app.config import NodeConfig, RunConfig, default_folder
 from flwr_flynn.app.data import datasets
-from flwr_flynn.app.data.datasets import private_share
-from flwr_flynn.app.privacy_setup import own_budget, simulated_budget
-from flwr_flynn.app.runtime import in_simulation
 from flwr_flynn.errors import ConfigError, FlyNNError
 from flwr_flynn.federated.protocol import PARTY, REFUSED
 from flwr_flynn.flower import message, records, secagg
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.model.classifier import FlyNNClassifier
-from flwr_flynn.privacy.ledger import Budget
+from flwr_flynn.privacy import SimulatedRelease
+from flwr_flynn.privacy.ledger import Budget, Policy
+
+_ACTORS = "flwr.simulation.ray_transport.ray_actor"
 
 
 class UnreadyClient(Client):
-    """A party that cannot take part, and gives the reason in its replies: exceptions would arrive without its name."""
+    """A party that cannot take part; its replies have its name and the reason, which an exception would not."""
 
     def __init__(self, name: str | None, reason: str) -> None:
         self.refusal: dict[str, Scalar] = {REFUSED: reason}
@@ -51,20 +53,40 @@ class UnreadyClient(Client):
 
 
 def client_fn(context: Context) -> Client:
-    """The party of a node, built anew for every message, from data loaded once in a process."""
+    """The party of a node, made anew for every message; a process loads data once."""
     return simulated_client(context) if in_simulation() else deployed_client(context)
 
 
+def in_simulation() -> bool:
+    """Tell if this call comes from an actor of Flower's simulation engine.
+
+    Settings cannot decide: Flower's tutorials give ``partition-id`` to deployed nodes as well, a key may be misspelt,
+    and run settings come from the server. Nothing is imported: an actor of Ray has Ray, and Flower's module of actors,
+    already. Without a proof of a simulation, in another version of Flower or of Ray for example, this is a deployment.
+    """
+    frame: FrameType | None = None
+    try:
+        ray = sys.modules["ray"]
+        if ray.is_initialized() is True and ray.get_runtime_context().get_actor_id() is not None:
+            entry = sys.modules[_ACTORS].VirtualClientEngineActor.run.__code__  # by which it runs a ClientApp
+            frame = sys._getframe()
+            while frame is not None and frame.f_code is not entry:
+                frame = frame.f_back
+    except Exception:  # noqa: BLE001 - no proof, for any reason
+        return False
+    return frame is not None
+
+
 def deployed_client(context: Context) -> Client:
-    """The party of a deployed node: by its node config alone, in which each key must be known."""
+    """The party of a deployed node, by its node config alone, in which each key must be known."""
     name = str(context.node_config.get("party-id", "")) or None
 
-    def made() -> Client:
+    def make() -> Client:
         node = NodeConfig.parse(context.node_config)
         budget = own_budget(node)
 
         def load(features: tuple[str, ...]) -> datasets.Share:
-            share = (private_share if budget else datasets.own_share)(node, features)
+            share = (datasets.private_share if budget else datasets.own_share)(node, features)
             if share.left_out:
                 others = ", ".join(repr(column[:60]) for column in share.left_out[:20])
                 log(INFO, "FlyNN: %s columns are not among the run's features: %s", len(share.left_out), others)
@@ -83,7 +105,7 @@ def deployed_client(context: Context) -> Client:
             **_common(node, name),
         ).to_client()
 
-    return _ready(made, name)
+    return _ready(make, name)
 
 
 def simulated_client(context: Context) -> Client:
@@ -91,7 +113,7 @@ def simulated_client(context: Context) -> Client:
     node = context.node_config
     name = f"party-{node.get('partition-id', '')}"
 
-    def made() -> Client:
+    def make() -> Client:
         if others := sorted(set(node) - {"partition-id", "num-partitions"}):
             raise ConfigError(f"node-config {others[0][:80]}", "no such key in a simulation", "a value")
         config = RunConfig.parse(context.run_config)
@@ -113,7 +135,7 @@ def simulated_client(context: Context) -> Client:
             **_common(config, name),
         ).to_client()
 
-    return _ready(made, name)
+    return _ready(make, name)
 
 
 def _common(settings: RunConfig | NodeConfig, name: str | None) -> dict[str, Any]:
@@ -126,35 +148,55 @@ def _common(settings: RunConfig | NodeConfig, name: str | None) -> dict[str, Any
     }
 
 
-def _ready(made: Callable[[], Client], name: str | None) -> Client:
-    """The client, or one that refuses and gives the reason why it cannot be made."""
+def _ready(make: Callable[[], Client], name: str | None) -> Client:
+    """The client, or one that refuses with the reason why it cannot be made."""
     try:
-        return made()
+        return make()
     except FlyNNError as error:
         log(WARNING, "FlyNN: cannot take part: %s", datasets.full_text(error))
         return UnreadyClient(name, str(error))
-    except Exception as error:  # noqa: BLE001 - its text may hold anything, and must not leave this machine
+    except Exception as error:  # noqa: BLE001 - its text may have data, and must not leave this machine
         log(ERROR, "FlyNN: cannot take part", exc_info=error)
         return UnreadyClient(name, f"failed with {type(error).__name__}")
 
 
+def own_budget(node: NodeConfig) -> Budget | None:
+    """A deployed party's ledger, with its policy; None for a party that gives no private counts."""
+    if not node.max_epsilon:
+        return None
+    return Budget(node.state_path, node.policy(), data_path=os.path.expanduser(node.data_path))
+
+
+def simulated_budget(config: RunConfig, run_id: int, party: int) -> Budget | None:
+    """A simulated party's ledger, with a policy that allows the run's request once; None without `epsilon`."""
+    if not config.is_private:
+        return None
+    kind = SimulatedRelease.kind if config.noise == "seeded" else config.mechanism
+    policy = Policy(config.epsilon, config.delta, [kind], config.neighbours, config.records_per_person, config.secure)
+    # The process of a party may have another working directory, so that a relative folder would not be the server's.
+    folder = Path(config.output_dir).expanduser()
+    folder = folder if folder.is_absolute() else default_folder(run_id)
+    return Budget(folder / "state" / str(run_id) / f"party-{party}", policy)
+
+
 def _keeper(node: NodeConfig, budget: Budget | None) -> Callable[[FlyNNClassifier], None] | None:
-    """The function that writes the party's copy of the model; a bad path is refused before counting."""
+    """A function that writes the party's copy of the model; a bad path is refused before the counting."""
     if not node.model_path:
         return None
     try:
         path = Path(node.model_path).expanduser().absolute()
         writable = path.parent.is_dir() and os.access(path.parent, os.W_OK | os.X_OK) and not path.is_dir()
-        taken = path.resolve() == Path(node.data_path).expanduser().resolve()
+        is_data = path.resolve() == Path(node.data_path).expanduser().resolve()
         of_ledger = budget is not None and budget.has(path)
-    except (OSError, RuntimeError, ValueError):  # too long, the home of nobody, a NUL
-        writable = taken = of_ledger = False
-    if taken:
-        raise ConfigError("node-config model-path", "a file other than data-path", "the same file")
-    if of_ledger:
-        raise ConfigError("node-config model-path", "a file other than the ledger's at state-path", "one of these")
-    if not writable:
-        raise ConfigError("node-config model-path", "a file in a folder that can be written to", "no such file")
+    except (OSError, RuntimeError, ValueError):  # too long, an unknown home, a NUL
+        writable = is_data = of_ledger = False
+    for is_wrong, expected, got in (
+        (is_data, "a file other than data-path", "the same file"),
+        (of_ledger, "a file other than the ledger's at state-path", "one of these"),
+        (not writable, "a file in a folder that can be written to", "no such file"),
+    ):
+        if is_wrong:
+            raise ConfigError("node-config model-path", expected, got)
 
     def keep(model: FlyNNClassifier) -> None:
         model.save(path)
@@ -164,10 +206,9 @@ def _keeper(node: NodeConfig, budget: Budget | None) -> Callable[[FlyNNClassifie
 
 
 def in_message_api(request: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Answer a request of the Message API, of a run with `nodes-at-a-time`; all others are Flower's to answer."""
-    answer = {MessageType.TRAIN: message.train, MessageType.EVALUATE: message.evaluate}.get(
-        request.metadata.message_type
-    )
+    """Answer a request of the Message API, of a run with `nodes-at-a-time`; leave all others to Flower."""
+    answers = {MessageType.TRAIN: message.train, MessageType.EVALUATE: message.evaluate}
+    answer = answers.get(request.metadata.message_type)
     if answer is None or not request.has_content() or records.CONFIG not in request.content:
         return call_next(request, context)
     return answer(request, client_fn(context))

@@ -1,8 +1,8 @@
-"""Run settings and node settings: two tables of keys, checked before anything runs.
+"""Run settings and node settings: two tables of keys, checked before a run starts.
 
-The run's settings come from ``[tool.flwr.app.config]`` in pyproject.toml and from ``flwr run --run-config``; a party's
-own from ``flower-supernode --node-config``. Each field is one key (``hash_dim`` is spelled ``hash-dim`` outside). The
-defaults in pyproject.toml and the tables of the documentation follow from these.
+Run settings come from ``[tool.flwr.app.config]`` in pyproject.toml and from ``flwr run --run-config``, node settings
+from ``flower-supernode --node-config``. Each field is one key (``hash_dim`` is spelled ``hash-dim`` outside). The
+defaults in pyproject.toml and the tables of the documentation follow from these tables.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 from flwr_flynn.app.run_settings import (
     LATER,
     MAX_SEED,
-    PARTITIONERS,
+    DataSettings,
     HashSettings,
+    PartitionSettings,
     PrivacySettings,
     RunSettings,
     ScoringSettings,
     SecureSettings,
-    SimulationSettings,
     simulated,
 )
 from flwr_flynn.app.settings import Settings, as_setting, entries, in_json, setting, whole_numbers
@@ -34,9 +34,7 @@ from flwr_flynn.privacy import MECHANISMS, NEIGHBOURS
 from flwr_flynn.privacy.ledger import Policy
 from flwr_flynn.privacy.policy import COMPOSITIONS
 
-__all__ = ["PARTITIONERS", "POLICY_KEYS", "NodeConfig", "RunConfig"]
-
-_PAPER = {"scaling": "none", "signed": "false", "rule": "novelty", "center": "", "scale": "", "ranges": ""}
+_PAPER = {"scaling": "none", "rule": "novelty", "center": "", "scale": "", "ranges": ""}
 """Settings that preset "paper" fixes, with their values."""
 
 _PAPER_DECAY = "0.5"  # unless the run gives one
@@ -54,32 +52,31 @@ class FederationSettings(RunSettings):
 
     action: str = setting(
         "train",
-        "`train` makes a new federation; `join` adds parties to the one in `federation`, `withdraw` takes out those "
-        "that leave it, `evaluate` hands it out as it is, `resume` goes on with a run that stopped, from the file that "
-        "it left beside; these four take hash, classes and privacy from the file",
+        "`train` makes a new federation. `join` adds parties to the one in `federation`, `withdraw` removes parties, "
+        "`evaluate` distributes its model, `resume` goes on with a run that stopped; these four take hash, classes and "
+        "privacy from the file",
         choices=("train", *LATER),
     )
     federation: str = setting(
         "",
-        "the server's own file, with the list of the parties: made by `train`, changed by `join` and `withdraw`; "
-        "not given: `federation.npz` in the output folder",
+        "the server's own file with counts and parties, made by `train`, changed by `join` and `withdraw`; not given: "
+        "`federation.npz` in the output folder",
     )
     parties: str = simulated(
         "",
-        "simulation: numbers of the parties that take part, or that `withdraw` takes out, such as `0-7,9`; not given: "
-        "all",
+        "simulation: numbers of the parties that take part, or that `withdraw` removes, as in `0-7,9`; not given: all",
     )
     min_available: int = setting(0, "parties to wait for before the first round; 0: all of the simulation", low=0)
     min_parties: int = setting(
         0,
-        "parties that must be counted in the end, and must reply in each phase behind the counts for it to change the "
-        "model; 0: `min-available`. With `join` and `withdraw` those that must join or leave, 0: one",
+        "parties that must be counted in the end, and that must reply in each later phase for it to change the model; "
+        "0: `min-available`. With `join` and `withdraw` parties that must join or leave, 0: one",
         low=0,
     )
     groups: int = setting(
         0,
-        "sum the counts in at most so many random groups of parties, and leave out groups that make the model worse on "
-        "the samples in `trusted`; 0: no groups. Nothing is learned of the columns then: give public `ranges`, or "
+        "most random groups of parties whose counts are summed apart; groups that make the model worse on the samples "
+        "in `trusted` are left out. 0: no groups. Nothing is learned of the columns then: give public `ranges`, or "
         "`center` and `scale`. Not with `epsilon` or `secure`",
         low=0,
         high=MOST_GROUPS,
@@ -93,12 +90,10 @@ class FederationSettings(RunSettings):
     )
     feature_names: str = _deployed(
         "",
-        "deployment: the features by name, with commas between, or a JSON list: each party takes these columns of its "
+        "deployment: names of the features, with commas between, or a JSON list: each party reads these columns of its "
         "file, in this order",
     )
-    n_features: int = _deployed(
-        0, "deployment: number of features, which the server cannot see; not needed with `feature-names`", low=0
-    )
+    n_features: int = _deployed(0, "deployment: number of features, where `feature-names` is not given", low=0)
     n_examples: int = _deployed(0, "deployment: rough number of samples at all parties together, if public", low=0)
     classes: str = _deployed("", "deployment: class list with commas between, or a JSON list")
 
@@ -135,7 +130,7 @@ class FederationSettings(RunSettings):
         return classes
 
     def feature_list(self) -> tuple[str, ...]:
-        """`feature_names` as they are looked for in the parties' files; empty where none are given."""
+        """`feature_names` as they are in the parties' files; () where none are given."""
         names = entries("run-config feature-names", self.feature_names, (str,))
         if len(set(names)) < len(names) or "" in names:
             raise self.refused("feature_names", "different names")
@@ -152,29 +147,29 @@ class ProcessSettings(RunSettings):
 
     rounds: int = setting(
         0,
-        "rounds; 0: as many as the run needs; those after the counting ask only the parties not yet counted",
+        "rounds; 0: as many as the run needs. Later rounds ask parties that are not counted yet",
         low=0,
         high=1000,
     )
     timeout: float = setting(
-        600.0, "seconds to wait for the parties, and for a round's replies; 0: as long as it takes", low=0, high=10**9
+        600.0, "seconds to wait for the parties, and for the replies of a round; 0: no limit", low=0, high=10**9
     )
     nodes_at_a_time: int = setting(
         0,
-        "for thousands of parties: run through Flower's Message API, ask so many at a time, and add each reply as it "
-        "comes; 0: all at once, through its classic strategy, as `secure` must",
+        "for thousands of parties: ask so many at a time, by Flower's Message API, and add each reply as it comes; 0: "
+        "all at once, by its `Strategy` API; must be 0 with `secure`",
         low=0,
         high=10**6,
     )
     evaluate: str = setting(
         "auto",
-        "whether parties try the model on held-out samples, and have a say in the choice; `auto`: yes, but not where "
-        "`epsilon` is given in a deployment, as it does not cover the confusion matrices",
+        "evaluate the model on held-out samples of the parties, and select by their leave-one-out; `auto`: yes, but "
+        "not with `epsilon` in a deployment, as it does not cover the confusion matrices",
         choices=("auto", "true", "false"),
     )
-    check_pooled: bool = simulated(True, "simulation: train on the pooled data too and compare the counts")
+    check_pooled: bool = simulated(True, "simulation: train on the pooled data, too, and compare the counts")
     memory_limit: float = setting(
-        4.0, "GiB that the counting may take, at the server and in a simulation at each party", above=0
+        4.0, "most GiB for the counting, at the server and in a simulation at each party", above=0
     )
     output_dir: str = setting(
         "", "folder for `model.npz` and `metrics.json`; not given: `flynn/<run id>` under FLWR_HOME"
@@ -189,12 +184,12 @@ class RunConfig(
     PrivacySettings,
     ScoringSettings,
     HashSettings,
-    SimulationSettings,
+    PartitionSettings,
+    DataSettings,
 ):
     """The settings of one `flwr run`: all groups together, and the checks between groups.
 
-    Every field is one key, with underscores spelled as hyphens. 0 and "" mean "not given" where the meaning of a
-    key says so.
+    0 and "" mean "not given" where the meaning of a key says so.
     """
 
     def check(self) -> None:
@@ -208,25 +203,26 @@ class RunConfig(
                 raise self.refused("nodes_at_a_time", "0 with secure = true")
             if self.align:
                 raise self.refused("align", "false with secure = true")
-            if self.is_private and self.mechanism_kind != "gaussian":
-                raise self.refused("mechanism", "gaussian with secure = true (give a delta)", self.mechanism_kind)
+            if self.is_private and self.mechanism != "gaussian":
+                raise self.refused("delta", "above 0 with secure = true and epsilon")
         if self.is_private:
-            for name in ("refine_rounds", "gram"):
-                if getattr(self, name):
-                    raise self.refused(name, "0 with epsilon")
             self._require_unscaled("epsilon, which covers no histograms of columns")
+            for name in ("refine_rounds", "gram"):
+                self._require_none(name, "0 with epsilon")
         if self.groups:
             self._require_unscaled("groups, as any party can spoil histograms of columns")
             for name in ("refine_rounds", "gram"):
-                if getattr(self, name):
-                    raise self.refused(name, f"none with groups: {not_by_group(name)}")
+                self._require_none(name, f"none with groups: {not_by_group(name)}")
             for name in ("align", "epsilon", "secure"):
-                if getattr(self, name):
-                    raise self.refused(name, "none with groups")
+                self._require_none(name, "none with groups")
         expected = f"none with action = {self.action}, which takes it from the federation's file"
         for row in self.rows():
             if self.action in row.facts.fixed_by_federation and self.is_given(row.name):
                 raise self.refused(row.name, expected)
+
+    def _require_none(self, name: str, expected: str) -> None:
+        if getattr(self, name):
+            raise self.refused(name, expected)
 
     def _require_unscaled(self, setting: str) -> None:
         if self.scaling not in ("default", "none"):
@@ -237,7 +233,7 @@ class RunConfig(
         return self.evaluate == "true" if self.evaluate != "auto" else simulated or not self.is_private
 
     def resolved(self) -> RunConfig:
-        """These settings with the preset's values, or those that others call for, instead of defaults."""
+        """These settings, with the values of the preset and of "default" in place."""
         if self.preset != "paper":
             learns = not (self.is_private or self.is_public or self.groups)
             return replace(self, scaling="auto" if learns else "none") if self.scaling == "default" else self
@@ -249,7 +245,7 @@ class RunConfig(
         return super(RunConfig, self.resolved()).plan(n_features, n_examples, n_classes)
 
     def ignored(self, simulated: bool) -> list[str]:
-        """Keys that are given, and that a simulation, or a deployment, does not use."""
+        """Given keys that a simulation, or a deployment, does not use."""
         other = "deployment_only" if simulated else "simulation_only"
         return [row.key for row in self.rows() if getattr(row.facts, other) and self.is_given(row.name)]
 
@@ -259,10 +255,7 @@ _of_policy = partial(setting, needs=("max_epsilon",))
 
 @dataclass(frozen=True)
 class NodeConfig(Settings):
-    """The settings with which a deployed party was started.
-
-    Every field is one key of ``flower-supernode --node-config``, with underscores spelled as hyphens.
-    """
+    """The settings of a deployed party."""
 
     source = "node-config"
     group = "party"
@@ -271,68 +264,69 @@ class NodeConfig(Settings):
     data_path: str = setting("", "the party's own `.csv`, `.parquet` or `.npz` file", required=True)
     label: str = setting("", "its label column; not given: `label` (CSV, Parquet) or `y` (NPZ)")
     model_path: str = setting(
-        "", "file to which the party's own copy of the model is written, whole or not at all; one there is replaced"
+        "", "file for the party's own copy of the model, written whole or not at all; an earlier file is replaced"
     )
     party_id: str = setting("", "the name under which the server reports this party")
     test_fraction: float = setting(0.2, "share of the party's samples held out for the evaluation", low=0, below=1)
     split_seed: int = setting(0, "seed of the held-out rule", low=0, high=MAX_SEED)
-    memory_limit: float = setting(4.0, "GiB that the counting may take; a spec that needs more is refused", above=0)
+    memory_limit: float = setting(4.0, "most GiB for the counting; a hash that needs more is refused", above=0)
     min_examples: int = setting(
         5,
-        "classes of fewer samples are left out of the party's histograms of columns, which tell one value in so many "
-        "of a class and column, neither the lowest nor the highest; 1: all of them. 2 and 3 are taken as 4",
+        "classes of fewer samples are left out of the party's histograms of columns. These show one "
+        "value in so many of a class and column, neither the lowest nor the highest; 1: all. 2 and 3 are taken as 4",
         low=1,
     )
     class_prior: bool = setting(
         True,
-        "the party's copy of the model gets the class frequencies of its own training samples beside it, where "
-        "leave-one-out over these decides for them; not with `max-epsilon`",
+        "the party's copy of the model gets the class prior of its own training samples, if leave-one-out over them "
+        "decides so; not with `max-epsilon`",
     )
     gram: bool = setting(
         False,
-        "the Gram matrix, which tells far more than counts, may leave the party in clear where a run asks for it by "
-        "`gram`; in a secure sum it leaves without this consent",
+        "the Gram matrix, which shows far more than counts, may leave the party in clear if a run asks for it by "
+        "`gram`. In a secure sum it needs no consent",
     )
     max_epsilon: float = setting(
         0.0,
-        "bound on what all private answers together give away; nothing but noisy counts leaves the party then. Not "
-        "given: no private answers, and none of the keys that say how they are to be",
+        "bound on the epsilon of all private answers together; nothing but noisy counts leaves the party then. Not "
+        "given: no private answers, and no other key of the policy",
         above=0,
     )
-    max_delta: float = _of_policy(0.0, "likewise, the sum of their `delta`", low=0, high=0.01)
+    max_delta: float = _of_policy(0.0, "bound on the sum of their `delta`", low=0, high=0.01)
     secure: bool = setting(
         False,
-        "nothing about training samples leaves the party but in secure sums; other requests are refused. With "
-        "`max-epsilon` that bounds the epsilon of the sum, while as many parties are honest as the request says; a "
+        "statistics of training samples leave the party in secure sums alone; other requests are refused. With "
+        "`max-epsilon` the bound is on the epsilon of the sum, while as many parties are honest as the request says; a "
         "server that invents parties breaks that, and a share alone has a larger epsilon",
     )
     leave: bool = setting(
         False,
-        "the party leaves: it answers runs with `action = withdraw`, by the counts it was counted by, and no others",
+        "the party leaves: it answers runs of `action = withdraw` alone, with the counts that it sent before",
     )
-    state_path: str = _of_policy("", "folder in which the party keeps its private answers; needed with `max-epsilon`")
-    mechanisms: str = _of_policy("gaussian, laplace, top-t", "mechanisms that may be asked for")
+    state_path: str = _of_policy("", "folder of the party's private answers; needed with `max-epsilon`")
+    mechanisms: str = _of_policy("gaussian, laplace, top-t", "mechanisms that are allowed")
     neighbours: str = _of_policy(
-        "add-remove", "protection that an answer must give at least; `replace-one` is the stronger", choices=NEIGHBOURS
+        "add-remove", "least protection of an answer; `replace-one` is the stronger", choices=NEIGHBOURS
     )
     records_per_person: int = _of_policy(
-        1, "records of one person that an answer must protect at least", low=1, high=10**6
+        1, "least number of records of one person that an answer must protect", low=1, high=10**6
     )
     composition: str = _of_policy(
         "basic",
-        "account by which private answers add up, fixed when the ledger is made: `basic` sums, or `zcdp`, by which "
+        "account by which private answers add up, fixed when the ledger is made: `basic` sums, or `zcdp`, in which "
         "many answers with much noise cost less, and which needs `max-delta`",
         choices=COMPOSITIONS,
     )
-    max_releases: int = _of_policy(100, "private answers at most, old ones again not counted", low=1, high=10**6)
+    max_releases: int = _of_policy(100, "most private answers; repeated answers are not counted", low=1, high=10**6)
     evaluate: bool = setting(
         False,
-        "with `max-epsilon` or `secure`: try models on samples held out, and let the confusion matrix leave the party",
+        "with `max-epsilon` or `secure`: evaluate models on held-out samples, and let the confusion matrix leave the "
+        "party",
     )
     response_seconds: float = _of_policy(
         0.0,
-        "with `max-epsilon`: seconds that every answer takes, be it a release, an old one again or a refusal, so that "
-        "its time tells nothing; 0: as long as it takes",
+        "with `max-epsilon`: seconds that every answer takes, be it a release, a repeated one or a refusal, so that "
+        "its time shows nothing; 0: no fixed time",
         low=0,
         high=86400,
     )
@@ -340,7 +334,7 @@ class NodeConfig(Settings):
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> NodeConfig:
         """Check a mapping as `Settings.parse` does, and refuse settings of a policy without `max-epsilon`."""
-        # Whoever names one of them wants a policy. Without a bound there is none, and exact counts would leave.
+        # Without a bound there is no policy, and exact counts would leave a party that wants one.
         if "max-epsilon" not in raw and (given := [key for key in POLICY_KEYS if key in raw]):
             raise ConfigError("node-config max-epsilon", f"a number above 0 beside {given[0]}", "none")
         node = super().parse(raw)
@@ -359,7 +353,7 @@ class NodeConfig(Settings):
         self.policy()
 
     def policy(self) -> Policy:
-        """The bounds on what the party gives away."""
+        """The party's bounds on its private answers."""
         kinds = [kind.strip() for kind in self.mechanisms.split(",")]
         if unknown := [kind for kind in kinds if kind not in MECHANISMS]:
             raise self.refused("mechanisms", f"some of {', '.join(MECHANISMS)}", in_json(unknown[0]))
@@ -379,4 +373,10 @@ class NodeConfig(Settings):
 
 
 POLICY_KEYS = tuple(row.key for row in NodeConfig.rows() if "max_epsilon" in row.facts.needs)
-"""Keys of a node config that say something about private answers, and nothing where there are none."""
+"""Keys of a node config about private answers alone."""
+
+
+def default_folder(run_id: int) -> Path:
+    """The output folder of a run where none is given."""
+    home = os.environ.get("FLWR_HOME") or Path.home() / ".flwr"
+    return Path(home) / "flynn" / str(run_id)

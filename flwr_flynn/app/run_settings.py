@@ -1,8 +1,7 @@
 """Settings of a run in groups: data, partitioner, hash, scoring, privacy and secure.
 
-Each group has its settings, the checks of these alone, and the values that follow from them. `RunConfig` in
-`flwr_flynn.app.config` puts them together with the groups of the federation and of the run, and has the checks between
-them.
+Each group has its settings, the checks among them, and the values that follow from them. `RunConfig` in
+`flwr_flynn.app.config` adds the groups federation and run, and the checks between groups.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from flwr_flynn.app.settings import Settings, as_setting, setting, whole_numbers
+from flwr_flynn.app.settings import Settings, as_setting, setting
 from flwr_flynn.errors import SpecError
 from flwr_flynn.federated.options import MOST_ROUNDS
 from flwr_flynn.model.candidates import EFFORTS, HashPlan, foreseen
 from flwr_flynn.model.gram_scoring import LEAST_ROWS, MOST_ROWS
 from flwr_flynn.model.scoring import RULES
-from flwr_flynn.privacy import MECHANISMS, NEIGHBOURS
+from flwr_flynn.privacy import NEIGHBOURS
 
 PARTITIONERS = (
     *("iid", "dirichlet", "inner-dirichlet", "pathological", "shard", "distribution", "continuous", "linear", "square"),
@@ -32,13 +31,13 @@ BY_COLUMN = ("continuous", *BY_ID)
 """Partitioners that split by a column other than the label."""
 
 FOLLOWING = frozenset({"num_partitions", "seed", "alpha", "distribution_array"})
-"""Arguments of partitioners that follow from other settings."""
+"""Arguments of partitioners that other settings determine."""
 
 MAX_SEED = 2**63 - 1  # TOML integers are 64-bit and signed
 
 LATER = ("join", "withdraw", "evaluate", "resume")  # actions on a federation that exists
 
-_WIDEST = 2**14  # columns up to which scaling "auto" looks at them: centred ones are dense
+_WIDEST = 2**14  # most columns for scaling "auto": centred ones are dense
 
 simulated = partial(setting, simulation_only=True)
 _fixed = partial(setting, fixed_by_federation=LATER)
@@ -59,35 +58,18 @@ class DataSettings(RunSettings):
 
     dataset: str = simulated(
         "digits",
-        "`digits`, `openml:ID`, the path of a `.csv`, `.parquet` or `.npz` file, or `synthetic`: 1000 samples of 50 "
-        "features, 25 of which tell 5 classes apart, and with others of these numbers `synthetic:1000,50,25,5`",
+        "`digits`, `openml:ID`, or the path of a `.csv`, `.parquet` or `.npz` file",
     )
     label: str = simulated("", "the label column of a file; not given: `label` (CSV, Parquet) or `y` (NPZ)")
     test_fraction: float = simulated(
         0.2, "simulation: share of the samples held out for the evaluation", low=0, below=1
     )
-    split_seed: int = simulated(
-        0, "simulation: seed of the held-out rule, of the partitioner and of `synthetic`", low=0, high=MAX_SEED
-    )
-
-    def synthetic_sizes(self) -> tuple[int, int, int, int]:
-        """Samples, features, informative features and classes of data set `synthetic`."""
-        name, _, text = self.dataset.partition(":")
-        sizes = whole_numbers(text.split(",")) if text else [1000, 50, 25, 5]
-        expected = "synthetic, or synthetic: and four integers: samples, features, informative features and classes"
-        if name != "synthetic" or sizes is None or len(sizes) != 4:
-            raise self.refused("dataset", expected)
-        n, d, informative, n_classes = sizes
-        if not (n > 0 and d > 1 and n * d <= 10**8 and 0 < informative <= d and 2 <= n_classes <= n):
-            raise self.refused("dataset", f"{expected}, at most 10**8 values, and no more classes than samples")
-        if n_classes > 2**informative:
-            raise self.refused("dataset", f"at most 2**{informative} classes of {informative} informative features")
-        return n, d, informative, n_classes
+    split_seed: int = simulated(0, "simulation: seed of the held-out rule and of the partitioner", low=0, high=MAX_SEED)
 
 
 @dataclass(frozen=True)
 class PartitionSettings(RunSettings):
-    """The partitioner of flwr-datasets by which a simulation deals its data out, and its parameters."""
+    """The partitioner of flwr-datasets that deals the data of a simulation, and its parameters."""
 
     group = "partitioner"
 
@@ -95,8 +77,8 @@ class PartitionSettings(RunSettings):
     alpha: float = simulated(0.1, "`dirichlet`, `inner-dirichlet`: concentration; small is skewed", above=0)
     partitioner_options: str = simulated(
         "",
-        'further arguments of flwr-datasets\' class as a JSON object, such as `{"num_classes_per_partition": 1}`; '
-        "`partition_by` is for `continuous` a feature, for the natural-id ones the file's column of ids",
+        'further arguments of the class of flwr-datasets as a JSON object, such as `{"num_classes_per_partition": 1}`; '
+        "`partition_by` is a feature for `continuous`, and the file's column of ids for the natural-id ones",
     )
 
     def options(self) -> dict[str, Any]:
@@ -112,17 +94,12 @@ class PartitionSettings(RunSettings):
 
     @property
     def partition_column(self) -> str:
-        """Name of the column by which samples are dealt out, other than the label; "" for none."""
+        """Name of the column other than the label by which samples are dealt; "" for none."""
         return str(self.options().get("partition_by", "")) if self.partitioner in BY_COLUMN else ""
 
     def check(self) -> None:
         super().check()
         self.options()
-
-
-@dataclass(frozen=True)
-class SimulationSettings(PartitionSettings, DataSettings):
-    """The settings that decide which samples the parties of a simulation have."""
 
 
 @dataclass(frozen=True)
@@ -156,11 +133,6 @@ class HashSettings(RunSettings):
     hash_dim: int = _fixed(0, "rows of the lifting matrix (m); 0: chosen from the data's size", low=0)
     row_nnz: int = _fixed(0, "ones in a row (s); 0: chosen", low=0)
     hash_nnz: int = _fixed(0, "winners, ones in a hash (rho); 0: chosen", low=0)
-    signed: str = _fixed(
-        "auto",
-        "draw each one of a row as +1 or -1; `auto`: if the columns are scaled or centred",
-        choices=("auto", "true", "false"),
-    )
     center: str = _fixed(
         "",
         "public centre taken from the samples, instead of `scaling`: one number, or one per feature with commas "
@@ -200,7 +172,6 @@ class HashSettings(RunSettings):
                 n_classes,
                 n_examples,
                 scaling,
-                None if self.signed == "auto" else self.signed == "true",
                 hash_dim=self.hash_dim or None,
                 row_nnz=self.row_nnz or None,
                 hash_nnz=self.hash_nnz or None,
@@ -209,13 +180,13 @@ class HashSettings(RunSettings):
                 max_members=self.max_members,
                 ranges=self._given_ranges(n_features),
             )
-            foreseen(plan)  # that the sizes fit is known before the parties start
+            foreseen(plan)  # sizes are checked before the parties start
         except SpecError as error:
             raise as_setting(error, self.source) from None
         return plan
 
     def _given_ranges(self, n_features: int = 0) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-        """`ranges` as their lower and upper ends; None where none are given. Without `n_features` their form alone."""
+        """Lower and upper ends of `ranges`, None without any; without `n_features` this checks their form."""
         if not self.ranges:
             return None
         pairs = [_floats(part, ":") for part in self.ranges.split(",")]
@@ -237,7 +208,7 @@ class HashSettings(RunSettings):
 
 
 def _floats(text: str, separator: str) -> list[float]:
-    """The numbers that a text spells; [] if one of them is none, or not finite."""
+    """The numbers in a text; [] if a part is no finite number."""
     try:
         numbers = [float(part) for part in text.split(separator)]
     except ValueError:
@@ -259,28 +230,27 @@ class ScoringSettings(RunSettings):
     rule: str = setting("balanced", "scoring rule", choices=RULES, fixed_by_federation=("evaluate",))
     refine_rounds: int = setting(
         0,
-        "rounds that refine the model after its one round of counts: more accurate with many samples, for many times "
-        "the bytes; not with `epsilon`",
+        "rounds that refine the model after the counts: more accurate with many samples, for many times the bytes; not "
+        "with `epsilon`",
         low=0,
         high=MOST_ROUNDS,
         fixed_by_federation=("evaluate",),
     )
     gram: int = setting(
         0,
-        "rows of the hashes of the Gram matrix, such as 1024 or 2048: a more accurate model by two more exchanges, in "
-        "which a party sends a byte or so for every pair of rows; at least 16, or 0 for none; not with "
-        "`refine-rounds` or `epsilon`",
+        "rows of the hashes of a Gram matrix, such as 1024 or 2048, at least 16; 0: none. A more accurate model by two "
+        "more exchanges, about a byte for each pair of rows; not with `refine-rounds` or `epsilon`",
         low=0,
         high=MOST_ROWS,
         fixed_by_federation=("evaluate",),
     )
     align: bool = setting(
         False,
-        "align the columns of parties whose instruments differ, where leave-one-out over all parties decides for it; "
-        'only with `scaling="auto"`, in a new federation, and not with `secure`',
+        "align the columns of parties whose instruments differ, if leave-one-out over all parties decides so; only "
+        'with `scaling="auto"`, in a new federation, and not with `secure`',
     )
     class_prior: bool = simulated(
-        True, "simulated parties may use class frequencies of their own; deployed ones have the node setting"
+        True, "simulated parties may use their own class prior; deployed ones have the node setting"
     )
 
     def check(self) -> None:
@@ -303,27 +273,29 @@ class ScoringSettings(RunSettings):
 
 @dataclass(frozen=True)
 class PrivacySettings(RunSettings):
-    """Noise on the counts, and the promise that it keeps."""
+    """Noise on the counts, and its promise."""
 
     group = "privacy"
 
     epsilon: float = _fixed(
         0.0,
         "bound on what a party's counts give away of a record; 0: exact counts. Above 0 nothing is learned of the "
-        "columns and there is nothing to choose: give public `center` and `scale`",
+        "columns: give public `center` and `scale`",
         low=0,
         high=100,
     )
     delta: float = _private(
-        0.0, "probability with which that may fail, much below one over the number of people; 0: never", low=0, high=0.5
+        0.0,
+        "probability with which the bound may fail, much below one over the number of people. Above 0 the noise is "
+        "Gaussian, at 0 Laplace",
+        low=0,
+        high=0.5,
     )
-    mechanism: str = _private(
-        "auto",
-        "noise: `gaussian` (needs `delta`), `laplace`, or the paper's `top-t`; `auto`: `gaussian` with `delta`, else "
-        "`laplace`",
-        choices=("auto", *MECHANISMS),
+    n_released: int = _private(
+        0,
+        "number of counts that a party releases (T), by the paper's mechanism `top-t`; 0: all; not with `delta`",
+        low=0,
     )
-    n_released: int = _private(0, "`top-t`: counts that a party releases (T)", low=0)
     neighbours: str = _private(
         "add-remove",
         "data sets that must be hard to tell apart: with or without one record, or with one replaced",
@@ -334,21 +306,14 @@ class PrivacySettings(RunSettings):
     )
     noise: str = _private(
         "opendp",
-        "source of the noise; `seeded`: from `seed`, for simulations that are to be repeated, and no privacy",
+        "source of the noise; `seeded`: from `seed`, for repeatable simulations, without privacy",
         choices=("opendp", "seeded"),
     )
 
     def check(self) -> None:
         super().check()
-        if not self.is_private:
-            return
-        kind = self.mechanism_kind
-        if (kind == "gaussian") != (self.delta > 0):
-            expected = "a delta above 0" if kind == "gaussian" else "no delta"
-            raise self.refused("delta", f"{expected} with mechanism = {kind}", f"{self.delta:g}")
-        if (kind == "top-t") != (self.n_released > 0):
-            expected = "above 0" if kind == "top-t" else "none"
-            raise self.refused("n_released", f"{expected} with mechanism = {kind}")
+        if self.delta and self.n_released:
+            raise self.refused("n_released", "0 with delta")
 
     @property
     def is_private(self) -> bool:
@@ -356,11 +321,9 @@ class PrivacySettings(RunSettings):
         return self.epsilon > 0
 
     @property
-    def mechanism_kind(self) -> str:
-        """`mechanism`, with "auto" resolved."""
-        if self.mechanism != "auto":
-            return self.mechanism
-        return "gaussian" if self.delta else "laplace"
+    def mechanism(self) -> str:
+        """Kind of the noise."""
+        return "top-t" if self.n_released else "gaussian" if self.delta else "laplace"
 
 
 @dataclass(frozen=True)
@@ -371,29 +334,29 @@ class SecureSettings(RunSettings):
 
     secure: bool = _fixed(
         False,
-        "all that parties tell of training samples goes through Flower's SecAgg+: the server learns sums alone. Needs "
+        "all statistics of training samples go through Flower's SecAgg+: the server learns sums alone. Needs "
         "`max-examples`, and at least three parties",
     )
     secure_threshold: float = _fixed(
         0.67,
-        "`secure`: share of the parties that must be there to the end, from .67",
+        "`secure`: share of the parties that must stay to the end",
         low=0.67,
         high=1,
         needs=("secure",),
     )
     honest_parties: int = _fixed(
         0,
-        "`secure` with `epsilon`: parties that add their noise and keep it to themselves, whatever the others do; each "
-        "adds its share of the noise of one. At most `secure-threshold` of `min-available`, which leaves no room for "
-        "one that tells its noise; 0: one less than that, but at least 2. Epsilon is that of the sum while so many are "
-        "honest; a server that invents parties breaks that, and a share alone has a larger epsilon",
+        "`secure` with `epsilon`: parties that keep their noise secret, whatever the others do; each adds a share, and "
+        "the shares of so many are the noise of one. Epsilon is that of the sum while so many are honest. At most "
+        "`secure-threshold` of `min-available`; 0: one less than that, but at least 2. A server that invents parties "
+        "breaks that, and a share alone has a larger epsilon",
         low=0,
         high=10**6,
         needs=("secure", "epsilon"),
     )
     max_examples: int = setting(
         0,
-        "samples that a party may count; more are refused. 0: no limit, but not with `secure`",
+        "most samples of a party; a party with more is refused. 0: no limit, but not with `secure`",
         low=0,
         high=2**29,
         fixed_by_federation=("withdraw", "evaluate"),

@@ -25,7 +25,7 @@ from flwr_flynn.federated.layout import COUNTS, PLAIN, Field, of_arrays, to_arra
 from flwr_flynn.federated.protocol import refusing
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.privacy.mechanisms import Mechanism
+from flwr_flynn.privacy import Mechanism
 
 Array = npt.NDArray[Any]
 

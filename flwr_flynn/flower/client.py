@@ -1,7 +1,6 @@
-"""A party as Flower calls it; `federated.party` has what it does.
+"""A party as Flower calls it; `federated.party` has the logic.
 
-Whatever goes wrong comes back as a reply without arrays and with a reason: an exception would reach the server without
-its sender.
+Every failure is a reply without arrays and with a reason: an exception would reach the server without its sender.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from flwr.client import Client, NumPyClient
 from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, NDArrays, Scalar, Status, ndarrays_to_parameters
 from flwr.common.logger import log
 
-from flwr_flynn._version import __version__
+from flwr_flynn import __version__
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec, phases
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
@@ -40,21 +39,21 @@ class FlyNNClient(NumPyClient):
     Parameters
     ----------
     X : (n, d) array-like or scipy sparse, optional
-        Training samples. n may be 0: such a party sends zeros, and is counted.
+        Training samples. n may be 0; such a party sends zeros, and is counted.
     y : (n,) array-like, optional
         Their labels, strings or integers.
     X_test, y_test : like `X` and `y`, optional
-        Samples to try the federated model on. Without them the party takes the model, and reports nothing on it.
+        Held-out samples for the evaluation of the federated model. Without them the party receives the model, and
+        reports no results.
     load : callable, optional
-        Instead of samples: called with the names of the features that the run announces, () without any, it returns
-        `federated.party.Samples`. A party with a budget is asked for its samples only once its ledger has admitted a
-        request.
+        Function that returns `federated.party.Samples`, instead of samples. Its argument is the names of the features
+        that the run announces, () without names. With a budget it is called once the ledger has admitted a request.
     width : callable, optional
-        Beside `load`: called like it, it returns the number of columns, without a look at the samples.
+        Beside `load`: function of the same names that returns the number of columns, and reads no sample.
     name, memory_limit, min_examples, n_jobs, budget, evaluates, secure, gram, class_prior, leaves
-        As for `federated.party.PartyOptions`.
+        As in `federated.party.PartyOptions`.
     response_seconds, on_model
-        Likewise.
+        As in `federated.party.PartyOptions`.
 
     Raises
     ------
@@ -112,32 +111,32 @@ class FlyNNClient(NumPyClient):
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """Answer a request of the train channel."""
-        _tell_package()
+        _log_package()
         answer = self.party.answer(config, parameters, channel=TRAIN)
         return answer.arrays, answer.n_examples, answer.metrics
 
     def evaluate(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
-        """Answer a request of the evaluate channel: take the model and try it, or take part in the selection."""
-        _tell_package()
+        """Answer a request of the evaluate channel: receive and evaluate the model, or take part in the selection."""
+        _log_package()
         answer = self.party.answer(config, parameters, EVALUATE)
         accuracy = answer.metrics.get("accuracy")
         loss = 1 - accuracy if isinstance(accuracy, float) else 0.0
         return loss, answer.n_examples, metrics_of(answer)
 
     def to_client(self) -> Client:
-        """The party as Flower calls it. Unlike Flower's own wrapper it allocates nothing that a server declares."""
+        """The party as Flower calls it; sizes that a server declares are checked, unlike in Flower's own wrapper."""
         return _Wire(self)
 
 
 @cache
-def _tell_package() -> None:
-    """Log once in a process which package runs: what Flower installs for an app comes before what was there."""
+def _log_package() -> None:
+    """Log version and folder of the package once in a process: an app may bring another one than is installed."""
     folder = Path(__file__).resolve().parents[1]
     log(INFO, "FlyNN: flwr-flynn %s in %s, Flower %s", __version__, folder, version("flwr"))
 
 
 class _Wire(Client):
-    """A NumPyClient as Flower wraps it, but with `codec.read_tensors` for arrays from the server."""
+    """A client as Flower wraps it, but with `codec.read_tensors` for arrays from the server."""
 
     def __init__(self, client: FlyNNClient) -> None:
         self.client = client
@@ -149,11 +148,11 @@ class _Wire(Client):
     def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
         return EvaluateRes(_OK, *self._called(self.client.evaluate, ins, 0.0))
 
-    def _called(self, answer: Callable[..., Any], ins: FitIns | EvaluateIns, nothing: Any) -> Any:
-        """Reply of the client's method, or a refusal with `nothing` in the place of arrays or loss."""
+    def _called(self, answer: Callable[..., Any], ins: FitIns | EvaluateIns, empty: Any) -> Any:
+        """Reply of the client's method, or a refusal with `empty` in the place of arrays or loss."""
         try:
             arrays = codec.read_tensors(ins.parameters.tensors)
         except PayloadError as error:
             party = self.client.party
-            return nothing, 0, party.signed(Answer(metrics={REFUSED: party.reason("the request", error)})).metrics
+            return empty, 0, party.signed(Answer(metrics={REFUSED: party.reason("the request", error)})).metrics
         return answer(arrays, ins.config)

@@ -1,8 +1,4 @@
-"""Flower's names that moved between versions, and the newest version that was tested.
-
-Strategies, clients and secure sums work from Flower 1.23 on, the app that `flwr run .` starts from 1.32 on. See
-docs/reference/versions.md.
-"""
+"""Flower's names that moved between versions, and the newest tested version, see docs/reference/versions.md."""
 
 from __future__ import annotations
 
@@ -32,7 +28,7 @@ def is_simulated(grid: Any) -> bool:
 
 
 def untested() -> str:
-    """The warning that Flower is newer than any version that was tested; "" if it is not."""
+    """A warning if Flower is newer than the newest tested version; else ""."""
     here = version("flwr")
     if tuple(map(int, here.split(".")[:2])) <= NEWEST_TESTED:
         return ""

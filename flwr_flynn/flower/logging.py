@@ -1,7 +1,7 @@
 """Log lines of a run: its plan at the start, one line for every party, one for every phase.
 
-Nothing in a line depends on the data beyond numbers of samples, which noisy counts hide; names and reasons of parties
-are cleaned by `federated.roster`.
+Of the data, a line shows numbers of samples and accuracies alone, and of noisy counts neither. `federated.roster`
+cleans names and reasons of parties.
 """
 
 from __future__ import annotations
@@ -48,22 +48,20 @@ def hash_lines(run: RunSpec) -> list[str]:
 
 
 def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Line]:
-    """The plan of a run, before anybody is asked."""
+    """The plan of a run, before a party is asked."""
     options, spec = run.options, run.state.run_spec
     evaluated = f"{options.fraction_evaluate:.0%} of the parties" if options.fraction_evaluate else "left out"
     if options.distribute and not options.fraction_evaluate:
         evaluated += ", they only get the model"
-    scaling = None if options.plan is None else f"hash: from the parties' columns, scaling {options.plan.scaling}"
-    failures = "accepted" if options.accept_failures else "not accepted"
-    for line in (
-        f"phases: {', '.join(phase.name for phase in run.phases)}; rounds: {run.num_rounds}",
-        *([scaling] if scaling else hash_lines(spec)),
-        f"classes: {spec.n_classes}; counts: {spec.mode.name}; rule {options.rule}, decay {options.decay}",
-        f"parties: waits for {min_available} (at most {wait_timeout:g} s), needs {options.min_parties} counted; "
-        f"failures {failures}",
-        f"evaluation by the parties: {evaluated}",
-    ):
-        yield INFO, line
+    yield INFO, f"phases: {', '.join(phase.name for phase in run.phases)}; rounds: {run.num_rounds}"
+    if options.plan is not None:
+        yield INFO, f"hash: from the parties' columns, scaling {options.plan.scaling}"
+    else:
+        yield from ((INFO, line) for line in hash_lines(spec))
+    yield INFO, f"classes: {spec.n_classes}; counts: {spec.mode.name}; rule {options.rule}, decay {options.decay}"
+    waits = f"waits for {min_available} (at most {wait_timeout:g} s), needs {options.min_parties} counted"
+    yield INFO, f"parties: {waits}; failures {'accepted' if options.accept_failures else 'not accepted'}"
+    yield INFO, f"evaluation by the parties: {evaluated}"
     if (found := forecast(options, max(min_available, 1))) is not None:
         phases = ", ".join(f"{name} {each.up / 1e3:.0f} / {each.down / 1e3:.0f}" for name, each in found.items())
         total = sum(each.up + each.down for each in found.values()) / 1e3
@@ -75,102 +73,100 @@ def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Li
             yield INFO, "NOT COVERED: the confusion matrices that parties send in the evaluation"
 
 
-def result_lines(run: Run, taken: ExchangeResult, told: dict[str, str] | None = None) -> Iterator[Line]:
+def result_lines(run: Run, result: ExchangeResult, logged: dict[str, str] | None = None) -> Iterator[Line]:
     """The results of one exchange: a line for every party, then one for the phase.
 
-    `told`: newest reasons of missing parties in earlier lines, by name, which are not told again; brought up to date.
+    `logged` has the newest reasons of missing parties in earlier lines, by name. They are not repeated; it is updated.
     """
-    phase, batch, names = taken.phase, taken.batch, taken.names
+    phase, batch, names = result.phase, result.batch, result.names
     if phase.channel == TRAIN:
-        done = "taken out" if batch.taken_out else "accepted"
+        done = "withdrawn" if batch.taken_out else "accepted"
         hidden = "examples hidden" if run.state.run_spec.mechanism is None else "noisy counts"
         for cid, member in batch.members.items():
-            took = "" if member.seconds is None else f", {member.seconds:.2f} s"
+            seconds = "" if member.seconds is None else f", {member.seconds:.2f} s"
             samples = hidden if member.examples is None else f"{member.examples} examples"
-            yield INFO, f"{phase.name}: {names[cid]}: {samples}, {member.bytes} bytes{took}, {done}"
+            yield INFO, f"{phase.name}: {names[cid]}: {samples}, {member.bytes} bytes{seconds}, {done}"
     for cid in batch.repeated:
         yield WARNING, f"{phase.name}: {names[cid]}: replied again, ignored"
-    told = {} if told is None else told
-    again = [name for name, reason in taken.missing.items() if told.get(name) == reason]
-    for name, reason in taken.missing.items():
+    logged = {} if logged is None else logged
+    again = [name for name, reason in result.missing.items() if logged.get(name) == reason]
+    for name, reason in result.missing.items():
         if name not in again:
             yield WARNING, f"{phase.name}: {name}: missing: {reason}"
     if again:
         yield WARNING, f"{phase.name}: missing for the same reason as before: {listed(again)}"
-    told.update(taken.missing)
-    if not taken.accepted:
+    logged.update(result.missing)
+    if not result.accepted:
         yield WARNING, f"{phase.name}: set aside, because failures are not accepted"
     if phase.is_counting:
-        yield from _namesake_lines(run, taken)
+        yield from _namesake_lines(run, result)
     if isinstance(run.state.run_spec.mode, Secure) and phase.channel == TRAIN:
-        yield from _difference_lines(run, taken)
+        yield from _difference_lines(run, result)
     following = "" if run.due is None else f"; next: {run.due.name}"
-    yield INFO, f"{phase.name}: {_result(run, taken)}{following}"
-    result = run.state.results.get(phase.name)
-    if isinstance(result, Columns):  # from which the hashes follow
-        if result.trouble:
-            yield WARNING, f"{phase.name}: THE COLUMNS ARE LEFT AS THEY ARE: {result.trouble}"
+    yield INFO, f"{phase.name}: {_outcome(run, result)}{following}"
+    found = run.state.results.get(phase.name)
+    if isinstance(found, Columns):  # from which the hashes follow
+        if found.trouble:
+            yield WARNING, f"{phase.name}: THE COLUMNS ARE LEFT AS THEY ARE: {found.trouble}"
         for line in hash_lines(run.state.run_spec):
             yield INFO, line
-    if isinstance(result, Evaluation):
-        for name, reason in result.unkept.items():
+    if isinstance(found, Evaluation):
+        for name, reason in found.unkept.items():
             yield WARNING, f"evaluation: {name}: could not keep the model: {reason}"
 
 
-def _difference_lines(run: Run, taken: ExchangeResult) -> Iterator[Line]:
+def _difference_lines(run: Run, result: ExchangeResult) -> Iterator[Line]:
+    """A warning where two secure sums differ in few parties, whose values their difference shows."""
     for name, roster in run.rosters.items():
-        others = {member.node for member in roster.counted} ^ taken.batch.passed.keys()
-        if len(roster) and taken.batch.passed and 0 < len(others) < LEAST_PARTIES:
-            who = listed([taken.names.get(cid, f"node {cid}") for cid in sorted(others)])
-            both = f"in this sum or in that of {name}, not in both: what differs is theirs alone"
-            yield WARNING, f"{taken.phase.name}: {who}: {both}"
+        others = {member.node for member in roster.counted} ^ result.batch.passed.keys()
+        if len(roster) and result.batch.passed and 0 < len(others) < LEAST_PARTIES:
+            parties = listed([result.names.get(cid, f"node {cid}") for cid in sorted(others)])
+            text = f"in this sum or in that of {name}, not in both: the difference of the sums is theirs alone"
+            yield WARNING, f"{result.phase.name}: {parties}: {text}"
             return
 
 
-def _namesake_lines(run: Run, taken: ExchangeResult) -> Iterator[Line]:
+def _namesake_lines(run: Run, result: ExchangeResult) -> Iterator[Line]:
     for name, cids in run.counted.namesakes().items():
-        if taken.batch.members.keys() & set(cids):
-            who = f"{len(cids)} COUNTED PARTIES GIVE THE SAME NAME, {name} (nodes {', '.join(cids)})"
-            yield WARNING, f"{who}: if a node restarted under a new id, its samples are counted twice"
+        if result.batch.members.keys() & set(cids):
+            parties = f"{len(cids)} COUNTED PARTIES GIVE THE SAME NAME, {name} (nodes {', '.join(cids)})"
+            yield WARNING, f"{parties}: if a node restarted under a new id, its samples are counted twice"
 
 
-def _result(run: Run, taken: ExchangeResult) -> str:
-    asked = len(taken.batch.passed) + len(taken.missing)
-    answers = f"{len(taken.batch.passed)} of {asked} parties"
-    result = run.state.results.get(taken.phase.name)
-    if taken.phase.is_counting:
+def _outcome(run: Run, result: ExchangeResult) -> str:
+    answers = f"{len(result.batch.passed)} of {len(result.batch.passed) + len(result.missing)} parties"
+    found = run.state.results.get(result.phase.name)
+    if result.phase.is_counting:
         enough = "" if run.is_enough else f"; at least {run.options.min_parties} are needed"
         gone = f"; {len(run.left_out)} in groups that are left out" if run.options.grouping else ""
         return f"{answers}, {len(run.counted)} in all{enough}{gone}"
-    if isinstance(result, AlignedColumns):
-        return f"{answers}; {result.n_aligned} align their columns"
-    if isinstance(result, Selection):
-        compared = "not compared" if result.accuracy is None else f"best leave-one-out {result.accuracy:.4f}"
-        n_specs = len(result.candidates)
-        specs = [f"{choice.spec + 1} ({choice.weight:.2f})" for choice in result.choices]
-        members = f"candidates {', '.join(specs)} of {n_specs}, " if n_specs > 1 else ""
-        return f"{members}decay {result.scorings[0].decay:.4g} ({compared}, {answers})"
+    if isinstance(found, AlignedColumns):
+        return f"{answers}; {found.n_aligned} align their columns"
+    if isinstance(found, Selection):
+        compared = "not compared" if found.accuracy is None else f"best leave-one-out {found.accuracy:.4f}"
+        chosen = ", ".join(f"{choice.spec + 1} ({choice.weight:.2f})" for choice in found.choices)
+        members = f"candidates {chosen} of {len(found.candidates)}, " if len(found.candidates) > 1 else ""
+        return f"{members}decay {found.scorings[0].decay:.4g} ({compared}, {answers})"
     search = searched(run.state)
-    if isinstance(result, Refined) and search is not None and search.accuracies:
+    if isinstance(found, Refined) and search is not None and search.accuracies:
         before, latest = search.accuracies[0], search.accuracies[-1]
         return f"balanced accuracy on held-out samples {latest:.4f}, {before:.4f} without refinement ({answers})"
-    if isinstance(result, Evaluation) and result.figures is not None:
-        figures: dict[str, Any] = result.figures
-        worst, own = figures["worst_party"], figures.get("class_prior")
-        class_prior = ""
-        if own:
-            class_prior = f"; with class prior {own['accuracy']:.4f}, worst {own['worst_party']['accuracy']:.4f}"
+    if isinstance(found, Evaluation) and found.figures is not None:
+        figures: dict[str, Any] = found.figures
+        worst, text = figures["worst_party"], ""
+        if prior := figures.get("class_prior"):
+            text = f"; with class prior {prior['accuracy']:.4f}, worst {prior['worst_party']['accuracy']:.4f}"
         return (
             f"accuracy {figures['accuracy']:.4f} on {figures['examples']} examples of "
-            f"{len(figures['parties'])} parties, {worst['accuracy']:.4f} at {worst['name']}, the worst{class_prior}"
+            f"{len(figures['parties'])} parties, {worst['accuracy']:.4f} at {worst['name']}, the worst{text}"
         )
     return answers
 
 
 def progress(total: int) -> Callable[[int], None]:
-    """A function of numbers of samples just hashed, which logs every ten seconds how many of `total` they are by now.
+    """A function of the number of samples just hashed, which logs the progress to `total` every ten seconds.
 
-    Numbers of samples stay on this machine: of a private party nobody else may know them.
+    Numbers of samples stay on this machine: those of a private party are secret.
     """
     done, start = 0, time.monotonic()
     last = start

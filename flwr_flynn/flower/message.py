@@ -16,8 +16,8 @@ and in a ClientApp::
     def evaluate(msg: Message, context: Context) -> Message:
         return message.evaluate(msg, FlyNNClient(X, y, X_test=X_test, y_test=y_test))
 
-The run is the same as with the module `strategy`; only the messages differ, see `records`. An `action` tells FlyNN's
-messages from those of another strategy that the same ClientApp serves.
+The run is the same as with the module `strategy`; only the messages differ, see `records`. An `action` separates the
+messages of FlyNN from those of another strategy in the same ClientApp.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from logging import WARNING
 from typing import Any, Unpack, cast
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, Metadata, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord, RecordDict
 from flwr.client import Client
 from flwr.common import EvaluateIns, FitIns, Parameters
 from flwr.common.logger import log
@@ -41,11 +41,11 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.options import RunOptions, RunOptionsDict
 from flwr_flynn.federated.protocol import EVALUATE, PARTY, REFUSED, TRAIN, Reply
 from flwr_flynn.federated.roster import Failures
-from flwr_flynn.federated.run import Ask, Figures
+from flwr_flynn.federated.run import Figures
 from flwr_flynn.flower import records
-from flwr_flynn.flower.base_strategy import BaseStrategy
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.flower.records import EXAMPLES, NUMPY, answer_content, config_of, record, reply_of, tensors_of
+from flwr_flynn.flower.strategy import BaseStrategy
 
 AggregationFn = Callable[[list[RecordDict], str], MetricRecord]
 
@@ -60,24 +60,24 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     min_available_nodes : int
         Parties to wait for before a round starts.
     min_evaluate_nodes : int, default=1
-        Parties that try the model, at least, where only a fraction is drawn.
+        Least number of parties that evaluate the model, where a fraction is drawn.
     wait_timeout : int, default=86400
-        Seconds to wait for `min_available_nodes`. Then the round starts with the parties that are there.
+        Seconds to wait for `min_available_nodes`. Then the round starts with the parties that are present.
     train_metrics_aggr_fn, evaluate_metrics_aggr_fn : callable, optional
         As in `flwr.serverapp.strategy.FedAvg`: (replies, "num-examples") -> MetricRecord, of the counting and of the
-        evaluation only. By default the figures are FlyNN's own alone.
+        evaluation only. The result is added to FlyNN's own metrics.
     action : str, default="default"
         Name of the parties' functions: "flynn" for `@app.train("flynn")` and `@app.evaluate("flynn")`.
     nodes_at_a_time : int, default=1000
-        Of more nodes than these `start` asks so many at a time, and adds their replies before it asks the next. Nodes
-        that gave no answer in their turn are asked once more at the end. A silent node holds its turn for `timeout`.
+        Batch size of `start`: it asks so many nodes at a time, and adds their replies before it asks the next. Nodes
+        without an answer are asked once more at the end. A silent node delays its batch by `timeout`.
     **options
-        Fields of `flwr_flynn.federated.options.RunOptions`, as for the strategy of the other API.
+        Fields of `flwr_flynn.federated.options.RunOptions`, of which `spec`, `classes` and `min_parties` are required.
 
     Raises
     ------
     ConfigError
-        Its field is the parameter.
+        A parameter is not as described; the message names it.
 
     Examples
     --------
@@ -132,55 +132,53 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     ) -> Result:
         """Run the federation."""
 
-        def tried(server_round: int, _: ArrayRecord) -> MetricRecord | None:
+        def evaluate(server_round: int, _: ArrayRecord) -> MetricRecord | None:
             return evaluate_fn(server_round, self.arrays) if evaluate_fn is not None and self.run.is_specified else None
 
         result = super().start(
-            cast(Grid, _InTurns(grid, self)),
+            cast(Grid, _BatchedGrid(grid, self)),
             self.arrays if self.run.is_specified else ArrayRecord(),
             self.num_rounds if num_rounds is None else num_rounds,
             timeout,
             train_config,
             evaluate_config,
-            None if evaluate_fn is None else tried,
+            None if evaluate_fn is None else evaluate,
         )
-        # Flower's own are the sums for all specs.
+        # Flower's arrays are the sums for all specs.
         result.arrays = self.arrays if self.run.is_specified and self.run.is_enough else ArrayRecord()
         return result
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Ask every party that is there and not counted yet."""
-        theirs = {**config, "server-round": server_round}
-        return self._messages(self._ask(TRAIN, self._wait_for(grid), lambda: theirs), MessageType.TRAIN)
+        """Ask every party that is present and not counted yet."""
+        return self._messages(TRAIN, self._wait_for(grid), {**config, "server-round": server_round})
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Check the replies and add up those that pass."""
-        read, found, failures = self._received(replies, reply_of, self.train_metrics_aggr_fn)
-        tensors, metrics = self._take_train(read, failures, _figures(self.train_metrics_aggr_fn, found))
+        """Check the replies, and add the valid ones."""
+        tensors, metrics = self._add_train(*self._received(replies, reply_of, self.train_metrics_aggr_fn))
         return (None, None) if tensors is None else (record(tensors), MetricRecord(metrics))
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Ask the parties about the present counts: for the selection, or hand the model out."""
-        theirs = {**config, "server-round": server_round}
-        return self._messages(self._ask(EVALUATE, _present(grid), lambda: theirs), MessageType.EVALUATE)
+        """Ask the parties about the present counts: selection, or distribution and evaluation of the model."""
+        return self._messages(EVALUATE, _present(grid), {**config, "server-round": server_round})
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Add up the confusion matrices, or make the selection."""
-        read, found, failures = self._received(replies, evaluation_reply_of, self.evaluate_metrics_aggr_fn)
-        figures = self._take_evaluate(read, failures, _figures(self.evaluate_metrics_aggr_fn, found))
-        numbers = {} if figures is None else {name: each for name, each in figures.items() if not isinstance(each, str)}
-        return None if figures is None else MetricRecord(numbers)
+        """Add the confusion matrices, or make the selection."""
+        received = self._received(replies, evaluation_reply_of, self.evaluate_metrics_aggr_fn)
+        metrics = self._add_evaluate(*received)
+        if metrics is None:
+            return None
+        return MetricRecord({name: each for name, each in metrics.items() if not isinstance(each, str)})
 
     # ---- messages
 
     def _wait_for(self, grid: Grid) -> list[str]:
-        """The parties that are there, once they and the counted ones that left make up `min_available_nodes`."""
+        """The parties that are present, once they and the counted ones that left are `min_available_nodes`."""
         end = time.monotonic() + self.wait_timeout
         while len(present := _present(grid)) + self._left(present) < self._min_available and self._is_waiting:
             rest = end - time.monotonic()
@@ -193,12 +191,13 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     def _draw(self, size: int, present: Sequence[str]) -> list[str]:
         return random.sample(list(present), size)
 
-    def _messages(self, ask: Ask | None, category: str) -> list[Message]:
-        self._sent = []
+    def _messages(self, channel: str, present: list[str], user_config: Mapping[str, Any]) -> list[Message]:
+        self._sent, ask = [], self._ask(channel, present, lambda: user_config)
         if ask is None:
             return []
-        kind = category if self.action == _DEFAULT else f"{category}.{self.action}"
-        # One content for all, as in FedAvg: a grid sends what is the same once.
+        # A channel has the name of Flower's message type.
+        kind = channel if self.action == _DEFAULT else f"{channel}.{self.action}"
+        # One content for all, as in FedAvg: a grid sends equal content once.
         content = records.request(ask.tensors, ask.config)
         messages = [Message(content, dst_node_id=int(cid), message_type=kind) for cid in ask.cids]
         self.note_sent(messages)
@@ -213,47 +212,49 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         messages: Iterable[Message],
         read: Callable[[str, RecordDict], Reply],
         aggregation_fn: AggregationFn | None,
-    ) -> tuple[list[Reply], dict[int, RecordDict], Failures]:
-        """Have the run take in replies of parties that were asked, and return failures.
+    ) -> tuple[list[Reply], Failures, Figures | None]:
+        """Replies that the run has not received yet, failures, and the user's function of replies.
 
-        Where a function of the user wants the replies they are returned instead, with their contents by their ids.
+        Without a function of the user the run receives each reply at once, so that memory does not grow with them.
         """
         replies: list[Reply] = []
-        found: dict[int, RecordDict] = {}
+        contents: dict[int, RecordDict] = {}
         failures, sent = Failures(), None
         for each in messages:
-            if sent is not self._sent:  # the next turn
+            if sent is not self._sent:  # the next batch
                 sent = self._sent
                 asked = {str(one.dst_node_id) for one in sent}
                 requests = {one.message_id: str(one.dst_node_id) for one in sent if one.message_id}
             sender = str(each.metadata.src_node_id)
             addressee = requests.get(each.metadata.reply_to_message_id)
             if each.has_error():
-                # Errors that the SuperLink makes up for a party that is gone do not name it, but their request.
+                # Errors that the SuperLink makes for a lost party name the request, and not the party.
                 cid = addressee or sender
                 if cid in asked:
                     failures.named[cid] = f"failed: {each.error.reason}"
                 else:
                     failures.unnamed.append(str(each.error.reason))
             elif sender not in asked or (requests and addressee != sender):
-                # A party wrote all of this itself: it may speak for no other, and only to what it is asked now.
-                log(WARNING, "FlyNN: node %s: replied to nothing that it was asked in this round, ignored", sender)
+                # A party answers for itself alone, and only the present request.
+                log(WARNING, "FlyNN: node %s: replied to no request of this round, ignored", sender)
             else:
-                failures.named.pop(sender, None)  # from its first turn
+                failures.named.pop(sender, None)  # of its first batch
                 content = each.content if each.has_content() else RecordDict()
                 reply = read(sender, content)
                 if aggregation_fn is None:
                     self.run.receive([reply], drops_arrays=True)
                 else:
                     replies.append(reply)
-                    found[id(reply)] = content
-        return replies, found, failures
+                    contents[id(reply)] = content
+        if aggregation_fn is None:
+            return replies, failures, None
+        return replies, failures, lambda valid: aggregation_fn([contents[id(reply)] for reply in valid], EXAMPLES)
 
 
-class _InTurns:
-    """A grid that sends to some nodes at a time, and hands out their replies before it asks the next.
+class _BatchedGrid:
+    """A grid that asks some nodes at a time, and yields their replies before it asks the next.
 
-    Nodes that did not answer in their turn are asked once more at the end, with each other.
+    Nodes without an answer are asked once more at the end, together.
     """
 
     def __init__(self, grid: Grid, strategy: FlyNNStrategy) -> None:
@@ -269,20 +270,21 @@ class _InTurns:
             return
         silent: list[int] = []
         for first in range(0, len(messages), size):
-            silent += yield from self._turn(messages[first : first + size], timeout)
+            silent += yield from self._batch(messages[first : first + size], timeout)
         content, kind = messages[0].content, messages[0].metadata.message_type
         for first in range(0, len(silent), size):
             again = [Message(content, dst_node_id=node, message_type=kind) for node in silent[first : first + size]]
-            yield from self._turn(again, timeout)
+            yield from self._batch(again, timeout)
 
-    def _turn(self, messages: list[Message], timeout: float | None) -> Generator[Message, None, list[int]]:
+    def _batch(self, messages: list[Message], timeout: float | None) -> Generator[Message, None, list[int]]:
+        """Yield the replies to some messages, and return the nodes without an answer."""
         self._strategy.note_sent(messages)
-        waiting = dict.fromkeys(each.metadata.dst_node_id for each in messages)
+        silent = dict.fromkeys(each.metadata.dst_node_id for each in messages)
         for reply in self._grid.send_and_receive(messages, timeout=timeout):
             if not reply.has_error():
-                waiting.pop(reply.metadata.src_node_id, None)
+                silent.pop(reply.metadata.src_node_id, None)
             yield reply
-        return list(waiting)
+        return list(silent)
 
 
 def train(message: Message, party: FlyNNClient | Client) -> Message:
@@ -291,7 +293,7 @@ def train(message: Message, party: FlyNNClient | Client) -> Message:
 
 
 def evaluate(message: Message, party: FlyNNClient | Client) -> Message:
-    """Answer a message to `@app.evaluate()`: take the model and try it, or take part in the selection."""
+    """Answer a message to `@app.evaluate()`: receive and evaluate the model, or take part in the selection."""
     return _answer(message, party, EVALUATE)
 
 
@@ -307,20 +309,14 @@ def _answer(message: Message, party: FlyNNClient | Client, channel: str) -> Mess
     if channel == TRAIN:
         fitted = client.fit(FitIns(parameters, config))
         return Message(answer_content(fitted.parameters.tensors, fitted.num_examples, fitted.metrics), reply_to=message)
-    tried = client.evaluate(EvaluateIns(parameters, config))
-    return Message(answer_content([], tried.num_examples, tried.metrics), reply_to=message)
+    evaluated = client.evaluate(EvaluateIns(parameters, config))
+    return Message(answer_content([], evaluated.num_examples, evaluated.metrics), reply_to=message)
 
 
 def evaluation_reply_of(cid: str, content: RecordDict) -> Reply:
     """A party's reply to `@app.evaluate()`."""
     reply = reply_of(cid, content)
     return records.reply_of_evaluation(cid, reply.n_examples, reply.metrics)
-
-
-def _figures(aggregation_fn: AggregationFn | None, contents: Mapping[int, RecordDict]) -> Figures | None:
-    if aggregation_fn is None:
-        return None
-    return lambda replies: aggregation_fn([contents[id(reply)] for reply in replies], EXAMPLES)
 
 
 def _present(grid: Grid) -> list[str]:

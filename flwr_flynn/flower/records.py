@@ -1,8 +1,8 @@
-"""Flower's records and results <-> arrays as bytes, numbers, and other entries.
+"""Conversion of Flower's records and results to arrays as bytes, numbers, and other entries, and back.
 
-A request has a ConfigRecord "config", and an ArrayRecord "arrays" where counts travel. A reply has "arrays"; a
-MetricRecord "metrics" of numbers, with the "num-examples" that Flower's own strategies ask for; and a "config" of the
-other entries. Further records of a message are ignored.
+A request has a ConfigRecord "config", and an ArrayRecord "arrays" where it sends counts. A reply has "arrays"; a
+MetricRecord "metrics" of numbers, with the "num-examples" that Flower's strategies expect; and a "config" of the other
+entries. Further records of a message are ignored.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def answer_content(tensors: Sequence[bytes], n_examples: int, metrics: Mapping[s
 
 
 def config_of(content: RecordDict) -> dict[str, Any]:
-    """The entries of a message that are not numbers, or of a request; none if it has no such record."""
+    """The entries of a request, or the entries of a reply that are no numbers; {} without such a record."""
     found = content.get(CONFIG)
     return dict(found) if isinstance(found, ConfigRecord) else {}
 
 
 def reply_of_evaluation(cid: str, n_examples: int, metrics: Mapping[str, Any]) -> Reply:
-    """A party's reply of the evaluate channel, at fault if its statistic is malformed."""
+    """A party's reply on the evaluate channel, with a fault if its statistic is malformed."""
     others = {name: value for name, value in metrics.items() if name != STATISTIC}
     if STATISTIC not in metrics:
         return Reply(cid, (), n_examples, others)
@@ -55,14 +55,14 @@ def reply_of_evaluation(cid: str, n_examples: int, metrics: Mapping[str, Any]) -
 
 
 def metrics_of(answer: Answer) -> dict[str, Any]:
-    """Metrics of an answer of the evaluate channel, with its statistic among them."""
+    """Metrics of an answer on the evaluate channel, which carry its statistic."""
     if not answer.arrays:
         return dict(answer.metrics)
     return {**answer.metrics, STATISTIC: codec.join(codec.write_tensors(answer.arrays))}
 
 
 def reply_of(cid: str, content: RecordDict) -> Reply:
-    """A party's reply, at fault if its arrays are not what they say."""
+    """A party's reply, with a fault if its arrays do not match their description."""
     found = content.get(METRICS)
     metrics: dict[str, Any] = dict(found) if isinstance(found, MetricRecord) else {}
     n_examples: Any = metrics.pop(EXAMPLES, None)
@@ -74,14 +74,14 @@ def reply_of(cid: str, content: RecordDict) -> Reply:
 
 
 def tensors_of(content: RecordDict) -> list[bytes]:
-    """The arrays of a message as bytes, none if it has none."""
+    """The arrays of a message as bytes; [] without arrays."""
     found = content.get(ARRAYS)
     if not isinstance(found, ArrayRecord):
         return []
     if set(found) != {str(index) for index in range(len(found))}:
         raise PayloadError("arrays", "keys 0, 1, ... as strings", f"{len(found)} keys that are not")
     arrays = [found[str(index)] for index in range(len(found))]
-    # Array.numpy() would allocate whatever a header declares.
+    # Array.numpy() would allocate the size that a header declares.
     views = codec.read_tensors([array.data for array in arrays])
     for index, (array, view) in enumerate(zip(arrays, views, strict=True)):
         if array.stype != NUMPY:
@@ -93,7 +93,7 @@ def tensors_of(content: RecordDict) -> list[bytes]:
 
 
 def record(tensors: Sequence[bytes]) -> ArrayRecord:
-    """The same as `ArrayRecord(list of arrays)`, without writing them once more."""
+    """The record `ArrayRecord(list of arrays)`, made without encoding the arrays again."""
     views = codec.read_tensors(tensors)
     arrays = [Array(str(view.dtype), view.shape, NUMPY, data) for view, data in zip(views, tensors, strict=True)]
     return ArrayRecord({str(index): array for index, array in enumerate(arrays)})

@@ -1,34 +1,44 @@
-"""Exact integer sums through Flower's SecAgg+: the server sees the sum of all vectors, and nobody's own.
+"""Exact integer sums through Flower's SecAgg+: the server sees the sum of all vectors, and no single one.
 
 Flower's SecAgg+ is made for floating-point updates: it clips, rounds at random and weights. With a weight of 1 for all
-and a quantisation step of exactly 1, none of that touches integers of at most `bound` in size. They travel shifted by
-`bound`, as 0 to 2 * bound. `bound` is a public power of two; a party with larger counts refuses. The sum of N parties
-is exact if ``N * 2 * bound < 2 ** 32``.
+and a quantisation step of exactly 1, integers of at most `bound` in size are left as they are. They are sent with an
+offset of `bound`, as 0 to 2 * bound. `bound` is a public power of two; a party with larger counts refuses. The sum of N
+parties is exact if ``N * 2 * bound < 2 ** 32``.
 
 It protects against a server that follows the protocol, and no other: Flower's masks come from a 32-bit seed of a
-generator that is not cryptographic, and the server hands out the parties' public keys.
+generator that is not cryptographic, and the server distributes the public keys of the parties.
+
+In Flower one reply that cannot be read ends the sum for all parties. Here a reply is checked at each of the four stages
+before the protocol uses it, and a malformed one costs its sender alone. Masked counts and shares of the right form can
+still be wrong, and then spoil the sum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from logging import ERROR
+from functools import cache
+from logging import ERROR, WARNING
 from typing import Any, cast
 
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from flwr.app import Context, Message, MessageType
 from flwr.client.mod import secaggplus_mod
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.logger import log
+from flwr.common.secure_aggregation.crypto.symmetric_encryption import generate_shared_key
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, RECORD_KEY_STATE, Key, Stage
 from flwr.server import LegacyContext
 from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.server.workflow.secure_aggregation.secaggplus_workflow import WorkflowState
 from flwr.serverapp import Grid
+from flwr.supercore.primitives.asymmetric import bytes_to_public_key, generate_key_pairs
 
 from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError
+from flwr_flynn.federated import codec
 from flwr_flynn.federated.protocol import REFUSED
+from flwr_flynn.federated.roster import NO_REPLY, clean
 from flwr_flynn.federated.run_spec import (
     LARGEST_BOUND,
     LEAST_PARTIES,
@@ -41,9 +51,9 @@ from flwr_flynn.federated.run_spec import (
 )
 from flwr_flynn.flower.compat import Workflow
 from flwr_flynn.flower.compat import recorddict_compat as compat
-from flwr_flynn.flower.secagg_checks import Replies
 
 _LEAST_THRESHOLD = 0.67
+_LONGEST = 2**12  # bytes of a public key, of an encrypted message or of a share
 _SETUP = (
     *(Key.SAMPLE_NUMBER, Key.SHARE_NUMBER, Key.THRESHOLD),
     *(Key.TARGET_RANGE, Key.MOD_RANGE, Key.CLIPPING_RANGE, Key.MAX_WEIGHT),
@@ -51,14 +61,16 @@ _SETUP = (
 _SET_ASIDE = "set aside: the secure sum of its round came to nothing"
 
 _masked: ContextVar[tuple[int, int] | None] = ContextVar("flynn_masked", default=None)
-"""While a party counts for a secure sum: SecAgg+'s clipping bound and threshold."""
+"""Clipping bound and threshold of SecAgg+, while a party counts for a secure sum."""
+
+# ---- at a party
 
 
 def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Flower's `secaggplus_mod` for requests of a secure sum; all others pass.
+    """Flower's `secaggplus_mod` for requests of a secure sum; other requests pass.
 
-    ``ClientApp(client_fn=client_fn, mods=[secagg.mod])`` refuses parameters by which the server could learn more than
-    the sum. A party that refuses to count fails, and is left out of the sum.
+    ``ClientApp(client_fn=client_fn, mods=[secagg.mod])`` refuses parameters that would show the server more than the
+    sum. A party that refuses to count fails, and is left out of the sum.
     """
     records = message.content.config_records
     if message.metadata.message_type != MessageType.TRAIN or RECORD_KEY_CONFIGS not in records:
@@ -67,7 +79,7 @@ def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Mes
     if configs.get(Key.STAGE) == Stage.SETUP:
         check_setup(configs)
     elif configs.get(Key.STAGE) == Stage.UNMASK:
-        # A party named twice would be asked about for both of its keys, which open its counts, or to fake a number.
+        # With both keys of a party, or several times one, the server could open its counts.
         named = [node for key in (Key.ACTIVE_NODE_ID_LIST, Key.DEAD_NODE_ID_LIST) for node in configs.get(key, [])]
         if len(set(named)) < len(named):
             raise PayloadError("secure sum", "one key of each party to be asked for", "a party named twice")
@@ -85,7 +97,7 @@ def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Mes
 
 
 def require_mask(run: RunSpec | Secure) -> None:
-    """Refuse to hand over counts that nothing is going to mask, or that SecAgg+ was not set up for."""
+    """Refuse to send counts that would not be masked, or that SecAgg+ was not set up for."""
     masked = _masked.get()
     if masked is None:
         raise PayloadError("secure sum", "a request by SecAgg+ through flwr_flynn.secagg.mod", "one in clear")
@@ -100,7 +112,7 @@ def require_mask(run: RunSpec | Secure) -> None:
 
 @contextmanager
 def masking(bound: int, threshold: int) -> Iterator[None]:
-    """Say that counts of the block are masked by SecAgg+ with this clipping bound and threshold."""
+    """Declare that SecAgg+ masks the counts of the block, with this clipping bound and threshold."""
     token = _masked.set((bound, threshold))
     try:
         yield
@@ -109,7 +121,7 @@ def masking(bound: int, threshold: int) -> Iterator[None]:
 
 
 def check_setup(configs: dict[str, Any]) -> None:
-    """Refuse a server's parameters unless they make an exact sum of enough parties, with keys that few cannot open."""
+    """Refuse a server's parameters unless they give an exact sum of enough parties, which few parties cannot open."""
     parties, shares, threshold = (configs.get(key) for key in (Key.SAMPLE_NUMBER, Key.SHARE_NUMBER, Key.THRESHOLD))
     clip, target, modulus = (configs.get(key) for key in (Key.CLIPPING_RANGE, Key.TARGET_RANGE, Key.MOD_RANGE))
     integers = all(type(number) is int for number in (parties, shares, threshold, target, modulus))
@@ -129,19 +141,22 @@ def check_setup(configs: dict[str, Any]) -> None:
         raise PayloadError("secure sum", f"at most {room(bound)} parties", parties)
 
 
+# ---- at the server
+
+
 class _Protocol(SecAggPlusWorkflow):
     """SecAgg+ that goes on without parties that are lost before they are in the sum, and opens no sum of too few."""
 
     done = False
 
     def setup_stage(self, grid: Grid, context: LegacyContext, state: WorkflowState) -> bool:
-        return super().setup_stage(grid, context, state) and _without_the_lost(state)
+        return super().setup_stage(grid, context, state) and _without_lost(state)
 
     def share_keys_stage(self, grid: Grid, context: LegacyContext, state: WorkflowState) -> bool:
-        return super().share_keys_stage(grid, context, state) and _without_the_lost(state)
+        return super().share_keys_stage(grid, context, state) and _without_lost(state)
 
     def collect_masked_vectors_stage(self, grid: Grid, context: LegacyContext, state: WorkflowState) -> bool:
-        # Masks of those who are lost from now on are in the others' counts, and taken off in the next stage.
+        # From now on the counts of the others carry the masks of lost parties, which the next stage removes.
         return super().collect_masked_vectors_stage(grid, context, state) and _are_enough(state)
 
     def unmask_stage(self, grid: Grid, context: LegacyContext, state: WorkflowState) -> bool:
@@ -149,8 +164,8 @@ class _Protocol(SecAggPlusWorkflow):
         return self.done
 
 
-def _without_the_lost(state: WorkflowState) -> bool:
-    """Go on as if the others had never been asked; else Flower asks for their keys later, which nobody has."""
+def _without_lost(state: WorkflowState) -> bool:
+    """Go on as if lost parties had never been asked; else Flower asks later for their keys, which nobody has."""
     present = set(state.active_node_ids)
     state.sampled_node_ids = present
     state.nid_to_neighbours = {node: state.nid_to_neighbours[node] & present for node in present}
@@ -165,7 +180,7 @@ def _are_enough(state: WorkflowState) -> bool:
 
 
 def workflow(bound: int, threshold: float, timeout: float) -> Workflow:
-    """The fit workflow of a `DefaultWorkflow` that counts by a secure sum."""
+    """The fit workflow for a `DefaultWorkflow` that counts by a secure sum."""
     check_bound(bound)
     if isinstance(threshold, bool) or not _LEAST_THRESHOLD <= threshold <= 1:
         raise ConfigError("threshold", f"a number from {_LEAST_THRESHOLD} to 1", threshold)
@@ -189,13 +204,128 @@ def workflow(bound: int, threshold: float, timeout: float) -> Workflow:
             protocol(cast(Grid, replies), context)
         except ConfigError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever a party sent, or did not
+        except Exception as error:  # noqa: BLE001 - a party may have sent anything
             log(ERROR, "FlyNN: the secure sum failed", exc_info=error)
         finally:
-            # Flower tells a strategy nothing at all where the protocol ends early.
+            # Flower does not call the strategy where the protocol ends early.
             if not protocol.done:
                 for node in replies.asked - replies.lost:
                     strategy.note_failure(str(node), _SET_ASIDE)
                 strategy.aggregate_fit(0, [], [])
 
     return fit
+
+
+class Replies:
+    """A grid that returns one valid reply of each party that was asked, and notes the failures of the others."""
+
+    def __init__(
+        self, grid: Grid, shape: Callable[[], tuple[int, ...]], note_failure: Callable[[str, str], object]
+    ) -> None:
+        self._grid, self._shape, self._note_failure = grid, shape, note_failure
+        self.asked: set[int] = set()
+        self.lost: set[int] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """As a grid's, for the requests of one stage."""
+        messages = list(messages)
+        # Before they are sent: a receiver in this process may change a message.
+        stages = {message.metadata.dst_node_id: _stage(message) for message in messages}
+        self.asked |= stages.keys()
+        reasons, keys = dict.fromkeys(stages, NO_REPLY), set[bytes]()
+        usable: dict[int, Message] = {}
+        for reply in self._grid.send_and_receive(messages, timeout=timeout):
+            node = reply.metadata.src_node_id
+            if node not in stages or node in usable:
+                continue
+            if reply.has_error():
+                reasons[node] = f"failed: {reply.error.reason or 'no reason given'}"
+                continue
+            try:
+                self._check(reply, *stages[node], keys)
+                usable[node] = reply
+            except PayloadError as error:
+                reasons[node] = f"refused: {error}"
+            except Exception as error:  # noqa: BLE001 - a malformed reply may raise anything
+                reasons[node] = f"refused: unreadable ({type(error).__name__})"
+        for node in stages.keys() - usable.keys():
+            reason = clean(reasons[node], 200)
+            if node not in self.lost:
+                self._note_failure(str(node), reason)
+            self.lost.add(node)
+            log(WARNING, "FlyNN: node %s: lost at the secure sum's stage %s: %s", node, stages[node][0], reason)
+        return list(usable.values())
+
+    def _check(self, reply: Message, stage: str, about: set[int], keys: set[bytes]) -> None:
+        """`check_reply`, and checks against the public `keys` of other parties, or of other records of the reply."""
+        record = reply.content.config_records[RECORD_KEY_CONFIGS]
+        check_reply(stage, about, record, self._shape())
+        if stage == Stage.SETUP:
+            own: Any = {record[Key.PUBLIC_KEY_1], record[Key.PUBLIC_KEY_2]}
+            if len(own) < 2 or keys & own:  # parties refuse all keys if two of them are equal
+                raise PayloadError("pk1, pk2", "keys that nobody else has", "keys that were sent before")
+            keys |= own
+        elif stage == Stage.COLLECT_MASKED_VECTORS:
+            compat.recorddict_to_fitres(reply.content, keep_input=True)
+
+
+def check_reply(stage: str, about: set[int], record: Mapping[str, Any], shape: tuple[int, ...]) -> None:
+    """Refuse a reply to a stage of SecAgg+ that Flower's server cannot use."""
+    if stage == Stage.SETUP:
+        for name in (Key.PUBLIC_KEY_1, Key.PUBLIC_KEY_2):
+            (key,) = _pieces(name, [record.get(name)])
+            try:
+                generate_shared_key(_own_key(), bytes_to_public_key(key))  # as the other parties do later
+            except Exception:  # noqa: BLE001 - of many kinds
+                raise PayloadError(name, "a public key of SecAgg+'s curve", f"{len(key)} bytes that are none") from None
+    elif stage == Stage.COLLECT_MASKED_VECTORS:
+        masked: Any = record.get(Key.MASKED_PARAMETERS)
+        arrays = codec.read_tensors(masked) if isinstance(masked, list) else []
+        if [(array.dtype.str, array.shape) for array in arrays] != [("<i8", (1,)), ("<i8", shape)]:
+            got = ", ".join(f"{array.dtype.str} {array.shape}" for array in arrays) or "none"
+            raise PayloadError(Key.MASKED_PARAMETERS, f"a weight and counts of shape {shape}, int64", got)
+        if any(int(array.min()) < 0 or int(array.max()) >= MODULUS for array in arrays):
+            raise PayloadError(Key.MASKED_PARAMETERS, "integers from 0 below 2**32", "an entry outside")
+    else:
+        sharing = stage == Stage.SHARE_KEYS
+        name = Key.DESTINATION_LIST if sharing else Key.NODE_ID_LIST
+        nodes = record.get(name)
+        whole = isinstance(nodes, list) and len(nodes) == len(about) and all(type(node) is int for node in nodes)
+        if not whole or set(cast(list[int], nodes)) != about:
+            got = f"{len(nodes)} entries of other parties" if isinstance(nodes, list) else type(nodes).__name__
+            raise PayloadError(name, f"each of the {len(about)} parties asked about once", got)
+        name = Key.CIPHERTEXT_LIST if sharing else Key.SHARE_LIST
+        pieces = _pieces(name, record.get(name))
+        if len(pieces) != len(about):
+            raise PayloadError(name, f"{len(about)}, one for each party", len(pieces))
+        if not sharing and any(len(piece) < 20 or len(piece) % 16 != 4 for piece in pieces):
+            raise PayloadError(name, "shares of keys (4 bytes and blocks of 16)", "a piece of another length")
+
+
+def _stage(request: Message) -> tuple[str, set[int]]:
+    """The stage of a request, and the nodes that an answer must name: destinations, or owners of keys."""
+    configs = request.content.config_records[RECORD_KEY_CONFIGS]
+    stage = str(configs[Key.STAGE])
+    about: set[int] = set()
+    if stage == Stage.SHARE_KEYS:
+        about = {int(node) for node in configs if node != Key.STAGE} - {request.metadata.dst_node_id}
+    elif stage == Stage.UNMASK:
+        for name in (Key.ACTIVE_NODE_ID_LIST, Key.DEAD_NODE_ID_LIST):
+            about |= set(configs[name])  # type: ignore[arg-type]
+    return stage, about
+
+
+def _pieces(name: str, pieces: Any) -> list[bytes]:
+    for each in pieces if isinstance(pieces, list) else [pieces]:
+        if not isinstance(each, bytes) or len(each) > _LONGEST or not isinstance(pieces, list):
+            got = f"{len(each)} bytes" if isinstance(each, bytes) else type(each).__name__
+            raise PayloadError(name, f"at most {_LONGEST} bytes for each party", got)
+    return cast(list[bytes], pieces)
+
+
+@cache
+def _own_key() -> EllipticCurvePrivateKey:
+    return generate_key_pairs()[0]

@@ -1,4 +1,4 @@
-"""FlyNN as a Flower strategy: ask every party once for its counts, add them up, hand the model back.
+"""The strategy for Flower's `Strategy` API, and the server logic that both strategies share.
 
 In a ServerApp's main function::
 
@@ -8,31 +8,195 @@ In a ServerApp's main function::
     DefaultWorkflow()(grid, LegacyContext(context, config=config, strategy=strategy))
     strategy.model.save("model.npz")
 
-`FlyNNStrategy.num_rounds` is the number of rounds that the run needs; more rounds are for late parties. Nothing of
-Flower runs after the last round: `FlyNNStrategy.model` is the result, or an `AggregationError` where fewer than
-`min_parties` were counted.
+A run needs `FlyNNStrategy.num_rounds` rounds; more rounds are for late parties. After the last round,
+`FlyNNStrategy.model` is the result, or an `AggregationError` where fewer than `min_parties` were counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Unpack
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from logging import WARNING
+from typing import Any, ClassVar, Unpack
 
 from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, MetricsAggregationFn, NDArrays, Parameters, Scalar
+from flwr.common.logger import log
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 
+from flwr_flynn._validation import integer, number
+from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import codec
+from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions, RunOptionsDict
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Reply
-from flwr_flynn.federated.roster import Failures
-from flwr_flynn.federated.run import Ask, Figures
-from flwr_flynn.flower.base_strategy import BaseStrategy
+from flwr_flynn.federated.roster import Failures, Member
+from flwr_flynn.federated.run import Ask, ExchangeResult, Figures, Run
+from flwr_flynn.flower.compat import untested
+from flwr_flynn.flower.logging import log_lines, plan_lines, result_lines
 from flwr_flynn.flower.records import reply_of_evaluation
+from flwr_flynn.model.classifier import FlyNNClassifier
+from flwr_flynn.model.counts import ClassCounts
 
 ConfigFn = Callable[[int], dict[str, Scalar]]
 EvaluateFn = Callable[[int, NDArrays, dict[str, Scalar]], tuple[float, dict[str, Scalar]] | None]
+
+
+class BaseStrategy(ABC):
+    """Logic of both strategies: options, the run, its results, and the log. Subclasses translate messages."""
+
+    _members: ClassVar[str]  # Flower's word for parties in the names of parameters
+
+    def __init__(self, options: RunOptions, min_available: int, min_evaluate: int, wait_timeout: float) -> None:
+        self._min_available = integer(f"min_available_{self._members}", min_available)
+        self._min_evaluate = integer(f"min_evaluate_{self._members}", min_evaluate)
+        self.wait_timeout = number("wait_timeout", wait_timeout, 0, 10**9)
+        if options.min_parties > self._min_available:
+            expected = f"at most min_available_{self._members} = {self._min_available}"
+            raise ConfigError("min_parties", expected, options.min_parties)
+        self.run = Run(options)
+        self._failures: dict[str, str] = {}  # reasons that `note_failure` got about the present request, by cid
+        self._logged: dict[str, str] = {}  # newest reasons of missing parties in the log, by name
+
+    def __repr__(self) -> str:
+        return (
+            f"FlyNNStrategy(counted={len(self.run.counted)}, min_parties={self.run.options.min_parties}, "
+            f"min_available_{self._members}={self._min_available})"
+        )
+
+    # ---- results
+
+    @property
+    def num_rounds(self) -> int:
+        """Flower rounds of a run in which all parties are present from the start."""
+        return self.run.num_rounds
+
+    @property
+    def model(self) -> FlyNNClassifier:
+        """The classifier of the counts of all parties."""
+        return self.run.model
+
+    @property
+    def counts(self) -> ClassCounts:
+        """The sum over the parties counted so far, for the selected spec; before the selection for the first spec."""
+        return self.run.counts
+
+    @property
+    def parties(self) -> list[Member]:
+        """The parties counted so far, with the numbers of their samples and the size of their reply."""
+        return self.run.counted.counted
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """Reasons why parties that were asked are not counted, by name."""
+        return self.run.counted.missing
+
+    @property
+    def left_out(self) -> list[Member]:
+        """Parties in groups that are left out of the sum, see the option `groups`."""
+        return self.run.left_out
+
+    @property
+    def selection(self) -> Any:
+        """Spec and scoring selected for the present counts; None before the selection, or without one."""
+        return self.run.state.results.get("selection")
+
+    @property
+    def evaluation(self) -> dict[str, Any] | None:
+        """`metrics.summary` of the parties' evaluation of the present counts; None before the evaluation."""
+        result = self.run.state.results.get("evaluation")
+        return None if result is None else result.figures
+
+    @property
+    def secure_bound(self) -> int | None:
+        """Upper bound of every count in a secure sum; None where counts are sent in clear."""
+        return self.run.state.run_spec.bound
+
+    @property
+    def guarantee(self) -> str | None:
+        """The promise of a private run, `privacy.Mechanism.guarantee`; None without a mechanism."""
+        return self.run.state.run_spec.guarantee
+
+    def federation(self, run: str) -> Federation:
+        """The saved form of the run, from which a later run starts; it is not for the parties."""
+        return self.run.federation(run)
+
+    def note_failure(self, cid: str, reason: str) -> None:
+        """Note why a party does not answer the present request, where no failed reply says it."""
+        self._failures.setdefault(cid, reason)
+
+    def summary(self) -> None:
+        """Log the plan of the run."""
+        if warning := untested():
+            log(WARNING, "FlyNN: %s", warning)
+        log_lines(plan_lines(self.run, self._min_available, self.wait_timeout))
+
+    # ---- exchanges
+
+    def _left(self, present: Collection[str]) -> int:
+        """Number of counted parties that are not present any more; nobody waits for them."""
+        return sum(1 for member in self.parties if member.node not in present)
+
+    @property
+    def _is_waiting(self) -> bool:
+        """True until enough parties are counted; later rounds ask the parties that are present, without waiting."""
+        return not (len(self.run.counted) and self.run.is_enough)
+
+    def _warn_of_few(self, n_present: int) -> None:
+        text = "FlyNN: waited %g s for %s parties; starting with the %s that are there"
+        log(WARNING, text, self.wait_timeout, self._min_available, n_present)
+
+    def _ask(self, channel: str, present: Sequence[str], user_config: Callable[[], Mapping[str, Any]]) -> Ask | None:
+        def sample(size: int) -> list[str]:
+            return self._draw(min(max(size, self._min_evaluate), len(present)), present)
+
+        return self.run.ask(channel, present, user_config, sample)
+
+    @abstractmethod
+    def _draw(self, size: int, present: Sequence[str]) -> list[str]:
+        """So many of the parties that are present, drawn as Flower does."""
+
+    def _go_on(
+        self, channel: str, replies: Sequence[Reply], failures: Failures, figures: Figures | None
+    ) -> ExchangeResult | None:
+        """Hand the replies of an exchange to the run, and log its result; None if nobody was asked."""
+        phase, answered = self.run.phase(channel), {reply.cid for reply in replies}
+        noted = {cid: reason for cid, reason in self._failures.items() if cid not in answered}
+        failures, self._failures = Failures(failures.named | noted, failures.unnamed), {}
+        wanted = phase is not None and (phase.is_counting or phase.name == "evaluation")
+        result = self.run.complete(replies, failures, figures if wanted else None)
+        if result is not None:
+            log_lines(result_lines(self.run, result, self._logged))
+        return result
+
+    def _add_train(
+        self, replies: Sequence[Reply], failures: Failures, figures: Figures | None
+    ) -> tuple[list[bytes] | None, dict[str, Any]]:
+        """Sum and metrics of the counting; (None, {}) after any other phase, and where nothing was added."""
+        result = self._go_on(TRAIN, replies, failures, figures)
+        if result is None or not result.phase.is_counting or not result.batch.passed:
+            return None, {}
+        parties, counts = self.parties, self.run.counts
+        metrics = {"parties": len(parties), "bytes": sum(party.bytes for party in parties)}
+        metrics |= {} if counts.noise else {"examples": counts.n_examples}
+        return codec.write_tensors(codec.encode(*self.run.totals.parts)), {**metrics, **result.figures}
+
+    def _add_evaluate(
+        self, replies: Sequence[Reply], failures: Failures, figures: Figures | None
+    ) -> dict[str, Any] | None:
+        """Metrics of the evaluation; None after any other phase, and without figures."""
+        result, found = self._go_on(EVALUATE, replies, failures, figures), self.evaluation
+        if result is None or result.phase.name != "evaluation" or found is None:
+            return None
+        names = ("accuracy", "balanced_accuracy", "macro_f1", "accuracy_std", "examples")
+        metrics = {name: found[name] for name in names}
+        metrics |= {f"{which}_accuracy": found[f"{which}_party"]["accuracy"] for which in ("worst", "best")}
+        metrics["worst_party"] = found["worst_party"]["name"]
+        if prior := found["class_prior"]:
+            metrics["class_prior_accuracy"] = prior["accuracy"]
+            metrics["class_prior_worst_accuracy"] = prior["worst_party"]["accuracy"]
+        return {**metrics, **result.figures}
 
 
 class FlyNNStrategy(BaseStrategy, Strategy):
@@ -43,18 +207,15 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     min_available_clients : int
         Parties to wait for before a round starts.
     min_evaluate_clients : int, default=1
-        Parties that try the model, at least, where only a fraction is drawn.
+        Least number of parties that evaluate the model, where a fraction is drawn.
     wait_timeout : int, default=86400
-        Seconds to wait for `min_available_clients`. Then the round starts with the parties that are there.
+        Seconds to wait for `min_available_clients`. Then the round starts with the parties that are present.
     evaluate_fn, on_fit_config_fn, on_evaluate_config_fn, fit_metrics_aggregation_fn, evaluate_metrics_aggregation_fn
         As in `flwr.server.strategy.FedAvg`. `evaluate_fn` gets the summed counts of the selected spec, as
         `codec.encode` writes them, once there is a spec. The functions for metrics see the replies of the counting and
         of the evaluation only.
     **options
-        Fields of `flwr_flynn.federated.options.RunOptions`: `spec`, `classes` and `min_parties` must be given;
-        `max_examples_per_party`, `decay`, `rule`, `feature_names`, `mechanism`, `federation`,
-        `purpose`, `identify`, `secure_bound`, `fraction_evaluate`, `distribute`, `accept_failures`, `refine_rounds`,
-        `gram`, `align`, `groups`, `trusted`, `group_seed`, `phases` and `on_phase` may be.
+        Fields of `flwr_flynn.federated.options.RunOptions`, of which `spec`, `classes` and `min_parties` are required.
 
     Raises
     ------
@@ -96,22 +257,22 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     # ---- Flower's calls, in the order in which they come
 
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
-        """The counts of no samples: never None, for which Flower would ask some party."""
+        """The counts of no samples. It is never None, for which Flower would ask a party."""
         self.summary()
         counts = codec.encode(*self.run.totals.parts) if self.run.is_specified else []
         return Parameters(codec.write_tensors(counts), "numpy.ndarray")
 
     def evaluate(self, server_round: int, parameters: Parameters) -> tuple[float, dict[str, Scalar]] | None:
-        """Try the counts with `evaluate_fn`, if there is one."""
+        """Evaluate the counts by `evaluate_fn`, if there is one."""
         if self.evaluate_fn is None or not self.run.is_specified:
             return None
-        # Not Flower's parameters: those are of all specs, and none where there was no spec yet.
+        # Flower's parameters are the sums for all specs, and empty before there is a spec.
         return self.evaluate_fn(server_round, codec.encode(self.counts), {})
 
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, FitIns]]:
-        """Ask every party that is there and not counted yet."""
+        """Ask every party that is present and not counted yet."""
         self._clients = self._wait_for(client_manager)
         ask = self._ask(TRAIN, list(self._clients), lambda: _own(self.on_fit_config_fn, server_round))
         return self._instructions(ask, FitIns)
@@ -122,15 +283,15 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         results: list[tuple[ClientProxy, FitRes]],
         failures: list[tuple[ClientProxy, FitRes] | BaseException],
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
-        """Check the replies and add up those that pass."""
+        """Check the replies, and add the valid ones."""
         replies = [Reply(client.cid, res.parameters.tensors, res.num_examples, res.metrics) for client, res in results]
-        tensors, metrics = self._take_train(replies, _failures(failures), _figures(self.fit_metrics_aggregation_fn))
+        tensors, metrics = self._add_train(replies, _failures(failures), _figures(self.fit_metrics_aggregation_fn))
         return None if tensors is None else Parameters(tensors, "numpy.ndarray"), metrics
 
     def configure_evaluate(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
-        """Ask the parties about the present counts: for the selection, or hand the model out."""
+        """Ask the parties about the present counts: selection, or distribution and evaluation of the model."""
         self._clients, self._manager = _present(client_manager), client_manager
         ask = self._ask(EVALUATE, list(self._clients), lambda: _own(self.on_evaluate_config_fn, server_round))
         return self._instructions(ask, EvaluateIns)
@@ -141,21 +302,21 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         results: list[tuple[ClientProxy, EvaluateRes]],
         failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
     ) -> tuple[float | None, dict[str, Scalar]]:
-        """Add up the confusion matrices, or make the selection."""
+        """Add the confusion matrices, or make the selection."""
         replies = [reply_of_evaluation(client.cid, res.num_examples, res.metrics) for client, res in results]
         figures = _figures(self.evaluate_metrics_aggregation_fn)
-        metrics = self._take_evaluate(replies, _failures(failures), figures)
+        metrics = self._add_evaluate(replies, _failures(failures), figures)
         return (None, {}) if metrics is None else (1 - metrics["accuracy"], metrics)
 
     def _instructions(self, ask: Ask | None, kind: Callable[[Parameters, dict[str, Scalar]], Any]) -> list[Any]:
         if ask is None:
             return []
-        # To each its own config: what a client does to it stays there.
+        # Each gets its own config: a client in this process may change it.
         sent = Parameters(ask.tensors, "numpy.ndarray")
         return [(self._clients[cid], kind(sent, dict(ask.config))) for cid in ask.cids]
 
     def _wait_for(self, client_manager: ClientManager) -> dict[str, ClientProxy]:
-        """The parties that are there, once they and the counted ones that left make up `min_available_clients`."""
+        """The parties that are present, once they and the counted ones that left are `min_available_clients`."""
         left = self._left(_present(client_manager))
         if self._is_waiting and not client_manager.wait_for(self._min_available - left, int(self.wait_timeout)):
             self._warn_of_few(client_manager.num_available() + left)
@@ -168,7 +329,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
 
 
 def _present(client_manager: ClientManager) -> dict[str, ClientProxy]:
-    # Copied before it is gone through: Flower's thread adds to and takes from this very dict.
+    # A copy: Flower's thread changes this very dict meanwhile.
     return {client.cid: client for client in dict(client_manager.all()).values()}
 
 

@@ -1,12 +1,12 @@
-"""The noise that a privacy guarantee takes: sigma from (epsilon, delta), and back.
+"""Privacy accounting: the sigma of a promise (epsilon, delta), the epsilon of a sigma, and bounds never rounded down.
 
 A record changes some entries of the counts by one. With discrete Gaussian noise on every entry, the privacy loss is
-that of as many discrete Gaussian mechanisms of sensitivity 1. dp-accounting's privacy loss distributions compose them
-exactly but for rounding, upwards; losses are multiples of 1 / (2 sigma ** 2), the lattice on which it rounds.
+that of as many discrete Gaussian mechanisms of sensitivity 1. The privacy loss distributions of dp-accounting compose
+them exactly up to rounding, which is upwards; losses are multiples of 1 / (2 sigma ** 2), the lattice of the rounding.
 
-A person with several records may change an entry by more than one, in many ways. The Renyi divergence, which depends on
-the L2 distance alone (Canonne, Kamath and Steinke 2020, Theorem 14), bounds them all, at some 8 % more noise. The same
-bound serves where sigma is above 1000, since exact distributions of such noise take minutes.
+A person with several records may change an entry by more than one, in many ways. Zero-concentrated differential
+privacy, which depends on the L2 distance alone (Canonne, Kamath and Steinke 2020, Theorem 14), bounds them all, at
+about 8 % more noise. The same bound serves where sigma is above 1000: exact distributions take minutes there.
 
 Needs the extra `privacy`: ``pip install "flwr-flynn[privacy]"``.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
@@ -22,13 +23,12 @@ from typing import Any
 from flwr_flynn.errors import ConfigError, MissingExtraError
 
 SMALLEST_DELTA = 1e-12
-"""Distributions are cut where less than about 1e-15 is left, so smaller deltas would be those of the cut."""
+"""Smallest delta: distributions are cut where less than about 1e-15 is left."""
 
 _LARGEST_EXACT = 1000.0
-"""Sigma up to which noise is accounted for exactly: beyond, the distributions take seconds to minutes each."""
+"""Largest sigma with exact accounting; beyond it a distribution takes seconds to minutes."""
 
 _UP = 1 + 1e-12  # more than a few roundings take away
-_ORDERS = [1 + 1.25**power for power in range(-24, 60)]
 
 
 def privacy_extra(module: str) -> Any:
@@ -42,7 +42,7 @@ def privacy_extra(module: str) -> Any:
 
 
 def gaussian_epsilon(sigma: float, delta: float, n_entries: int, largest: int = 1) -> float:
-    """Epsilon of discrete Gaussian noise on integers, of which `n_entries` change by at most `largest`."""
+    """Epsilon of discrete Gaussian noise on integers, `n_entries` of which change by at most `largest`."""
     if not SMALLEST_DELTA <= delta < 1:
         raise ConfigError("delta", f"a number from {SMALLEST_DELTA:g} below 1", delta)
     if largest == 1:
@@ -58,17 +58,13 @@ def _require_measurable(sigma: float, n_entries: int) -> None:
 
 
 def _renyi_epsilon(sigma: float, delta: float, n_entries: int, largest: int) -> float:
-    # rho-zCDP with rho = |difference|_2 ** 2 / (2 sigma ** 2); dp-accounting converts.
-    rho = n_entries * largest**2 / (2 * sigma**2)
-    rdp = privacy_extra("dp_accounting.rdp.rdp_privacy_accountant")
-    epsilon, _ = rdp.compute_epsilon(_ORDERS, [order * rho for order in _ORDERS], delta)
-    return float(epsilon)
+    return zcdp_epsilon(gaussian_rho(sigma, n_entries, largest), delta)
 
 
 @lru_cache(maxsize=256)
 def _composed_epsilon(sigma: float, delta: float, n_entries: int) -> float:
     distribution = privacy_extra("dp_accounting.pld.privacy_loss_distribution")
-    # Of the lattice, or coarser where that would be needlessly fine; rounding then costs some 1e-5 of epsilon.
+    # The lattice, or a coarser one where it would be needlessly fine; rounding then costs some 1e-5 of epsilon.
     interval = max(0.5 / sigma**2, 1e-4 * math.sqrt(n_entries) / sigma)
     one = distribution.from_discrete_gaussian_mechanism(
         sigma, sensitivity=1, value_discretization_interval=interval, use_connect_dots=True
@@ -105,7 +101,7 @@ def _least_sigma(
     # Rounded to five digits it is the same on machines whose logarithms differ in the last digit.
     step = 10.0 ** (math.floor(math.log10(high)) - 4)
     sigma = round(math.ceil(high / step) * step, 12)
-    while bound(sigma, delta, n_entries, largest) > epsilon:  # rounding within epsilon's own is not monotone
+    while bound(sigma, delta, n_entries, largest) > epsilon:  # the rounding of epsilon is not monotone
         sigma = round(sigma + step, 12)
     return sigma
 
@@ -122,7 +118,7 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
         order = 1 + beyond
         return order * rho - math.log1p(1 / beyond) - (math.log(delta) + math.log(order)) / beyond
 
-    # Every order gives a bound; near the best one for a Gaussian lies the best one, which golden section finds.
+    # Every order gives a bound. Golden section finds the best one, near that of a Gaussian.
     middle, golden = math.log(-math.log(delta) / rho) / 2, (math.sqrt(5) - 1) / 2
     low, high = middle - 6.0, middle + 6.0
     for _ in range(60):
@@ -132,15 +128,15 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
 
 
 def pure_rho(epsilon: float) -> float:
-    """The zCDP parameter of a promise that never fails, rounded up: Proposition 1.4 of Bun and Steinke 2016."""
+    """The zCDP parameter of pure differential privacy, rounded up: Proposition 1.4 of Bun and Steinke 2016."""
     return epsilon**2 / 2 * _UP
 
 
 def gaussian_rho(sigma: float, n_entries: int, largest: int = 1, n_parties: int = 1) -> float:
-    """The zCDP parameter of discrete Gaussian noise on integers, or of a sum of such, rounded up.
+    """The zCDP parameter of discrete Gaussian noise on integers, or of a sum of such noise, rounded up.
 
-    Of a sum: the last bound of Proposition 14 of Kairouz, Liu and Steinke 2021, for sigma of at least 1 / 2. Its
-    dimensions are the entries in which neighbours differ: divergences of the others are 0.
+    For a sum this is the last bound of Proposition 14 of Kairouz, Liu and Steinke 2021, with sigma of at least 1 / 2.
+    Its dimensions are the entries in which neighbours differ; the divergence of the others is 0.
     """
     if n_parties > 1 and sigma < 0.5:
         return math.inf
@@ -154,3 +150,25 @@ def sum_of_gaussians_gap(sigma: float, n_parties: int) -> float:
     Theorem 9 of Kairouz, Liu and Steinke 2021, with the largest term of its sum instead of each.
     """
     return 0.0 if n_parties == 1 else 10 * (n_parties - 1) * math.exp(-(math.pi**2) * sigma**2)
+
+
+def laplace_sd(scale: float) -> float:
+    """Standard deviation of the discrete Laplace distribution: variance 2 q / (1 - q) ** 2 with q = exp(-1 / scale)."""
+    q = math.exp(-1 / scale)
+    return math.sqrt(2 * q) / -math.expm1(-1 / scale)
+
+
+def rounded_up(dividend: int, divisor: float) -> float:
+    """The quotient, never below the true one; a smaller scale of noise would break the promise."""
+    quotient = dividend / divisor
+    enough = Fraction(quotient) * Fraction(divisor) >= dividend
+    return quotient if enough else math.nextafter(quotient, math.inf)
+
+
+def shown_bound(bound: float, digits: int = 4) -> str:
+    """A bound as text, rounded up, because the printed bound is the promise."""
+    shown = f"{bound:.{digits}g}"
+    if 0 < bound < math.inf and float(shown) < bound:
+        step = 10.0 ** (math.floor(math.log10(bound)) - digits + 1)
+        shown = f"{float(shown) + step:.{digits}g}"
+    return shown

@@ -1,24 +1,23 @@
-"""A party's ledger of its releases, and the bound of its policy on them.
+"""A party's ledger of its releases, bounded by its policy.
 
-Releases from the same records add up. The ledger, a folder of the party's own, keeps every request that was answered
-with the release that answered it: the same request again gets the same release, which gives away nothing new; a new
-request counts against the policy. It is on disk before the release is sent, so that a process that dies in
-between has spent too much rather than too little. Where it cannot be trusted, nothing is released until the party
-resets it, by its own hand::
+Releases from the same records add up. The ledger, a folder of the party's own, keeps every answered request with its
+release. The same request again gets the same release, which gives away nothing new; a new request counts against the
+policy. The ledger is on disk before a release is sent: a process that dies in between has spent too much rather than
+too little. While a ledger cannot be trusted, nothing is released until the party resets it by hand::
 
     python -m flwr_flynn.privacy.ledger show /var/lib/flynn/state
     python -m flwr_flynn.privacy.ledger reset /var/lib/flynn/state
 
 Costs add up by the account that the policy names when the ledger is made (`privacy.policy`). Beside the folder lie
-``<path>.exists``, the marker, and ``<path>.lock``: their folder must last as long. The marker has the number of
-entries and the head of their hash chain, so that a ledger that is lost, altered, or an older copy is noticed.
+``<path>.exists``, the marker, and ``<path>.lock``; their folder must last as long. By the marker, a ledger that is
+lost, altered, or an older copy is detected.
 
-Not noticed: an older copy of the folder *and* of the marker, put back together (reset the ledger and lower the policy
-rather than restore a backup), and two ledgers for one data file, each of which allows all of its policy.
+Two things are not detected: older copies of the folder *and* of the marker together (so do not restore a backup: reset
+the ledger and lower the policy), and two ledgers for one data file, each of which allows all of its policy.
 
 >>> import tempfile
 >>> from pathlib import Path
->>> from flwr_flynn.privacy.sizing import LaplaceCounts
+>>> from flwr_flynn.privacy import LaplaceCounts
 >>> counts = ClassCounts([[2, 2, 0], [0, 1, 1]], hash_nnz=2, spec_fingerprint=64 * "0")
 >>> with tempfile.TemporaryDirectory() as folder:
 ...     budget = Budget(Path(folder, "state"), Policy(max_epsilon=1.0))
@@ -51,19 +50,20 @@ from uuid import uuid4
 
 import numpy as np
 
-from flwr_flynn._files import lock, settle
-from flwr_flynn.errors import ConfigError, CountsError, PrivacyError
+from flwr_flynn._files import lock, settle, writing
+from flwr_flynn.errors import ConfigError, CountsError, PrivacyError, WriteError
 from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.privacy.accounting import shown_bound
 from flwr_flynn.privacy.ledger_file import LedgerFile
-from flwr_flynn.privacy.mechanisms import Mechanism, shown_bound
+from flwr_flynn.privacy.mechanism import Mechanism
+from flwr_flynn.privacy.mechanisms import mechanism_from_dict
 from flwr_flynn.privacy.policy import Policy, total_cost
-from flwr_flynn.privacy.sizing import mechanism_from_dict
 
 __all__ = ["Budget", "Policy", "Released", "main"]
 
 _LEDGER = "ledger.json"
 _ALTERED = " was rolled back or altered; nothing is released until it is reset"
-_OWN = re.compile(r"(ledger\.json|[0-9a-f]{32}\.npz)|\.(ledger\.json|[0-9a-f]{32}\.npz)\.[0-9a-f]{32}")
+_OWN = re.compile(r"ledger\.json|[0-9a-f]{32}\.npz|\.(ledger\.json|[0-9a-f]{32}\.npz)\.partial(\.[0-9a-f]{32})?")
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,18 +80,17 @@ class Budget:
     Parameters
     ----------
     path : path-like
-        A folder of the party's own, made at the first release: one that is there already counts as a ledger that was
-        lost.
+        A folder of the party's own, made at the first release. A folder that is there before counts as a lost ledger.
     policy : Policy
     data_path : path-like, optional
-        The data file that the releases are from. A ledger that is made with one serves no other. One that was made
-        without serves any; two ledgers for one file spend twice, which nothing notices.
+        The data file of the releases. A ledger that is made with a data file serves no other; one that is made without
+        serves any. Two ledgers for one file spend twice, which is not detected.
     """
 
     def __init__(
         self, path: str | os.PathLike[str], policy: Policy, data_path: str | os.PathLike[str] | None = None
     ) -> None:
-        # By one name only: through two, links among them, two processes would not wait for each other.
+        # By one name only: through two names, such as links, two processes would not wait for each other.
         self.path, self.policy = Path(os.path.realpath(path)), policy
         self.data_path = None if data_path is None else os.path.realpath(os.fspath(data_path))
         self._marker = self.path.with_name(self.path.name + ".exists")
@@ -107,14 +106,13 @@ class Budget:
     ) -> Released:
         """The answer to a request: the earlier one if there is one, or else a new release, recorded first.
 
-        Whether a request is refused depends on it, the policy and the ledger. No data are touched before that is
-        decided, and none at all for an answer that is there.
+        Request, policy and ledger decide about a refusal, before any data are touched. An earlier answer needs no data.
         """
         request = _request(mechanism, spec_fingerprint, terms)
         with self._opened() as ledger:
             self._check_use(ledger)
-            # A share of noise is drawn anew for each sum: the same one in two sums of different parties would leave too
-            # little of it in their difference.
+            # A share of noise is drawn anew for each sum: the difference of two sums of different parties would not
+            # have enough noise if both had the same share.
             entry = None if mechanism.is_share else ledger.find(request)
             if entry is not None:
                 return Released(self._stored(entry, mechanism), True)
@@ -133,18 +131,16 @@ class Budget:
             with self._writing():
                 if not os.path.samestat(os.fstat(self._held), os.lstat(self._lock)):  # another may write meanwhile
                     raise self._trouble("lock", ": its lock was replaced meanwhile")
-                if not self._marker.stat().st_size:  # of the first format; it must not be older than the ledger
-                    _write(self._marker, ledger.marker())
-                # In this order a process that dies leaves a release that nobody knows of, or one that is counted.
+                # In this order a process that dies leaves an unknown release, or one that is counted.
                 _write(self.path / name, raw)
                 _write(self.path / _LEDGER, longer.to_bytes())
                 _write(self._marker, longer.marker())
             return Released(released, False)
 
     def recall(self, mechanism: Mechanism, spec_fingerprint: str, *, terms: str = "") -> ClassCounts:
-        """The earlier answer to a request, for a party that wants it taken out of a sum; never a new release."""
+        """The earlier answer to a request, which a party withdraws from a sum; never a new release."""
         if mechanism.is_share:
-            # Two sums, one with it and one without, would differ by little more than the counts it was to hide.
+            # Two sums, one with the share and one without, would differ by little more than the exact counts.
             text = "a share of the noise leaves in one secure sum only: it cannot be taken out of it"
             raise PrivacyError("share", text=text)
         with self._opened() as ledger:
@@ -170,21 +166,21 @@ class Budget:
         return self.path.exists() or self._marker.exists()
 
     def reset(self) -> None:
-        """Forget everything that was released.
+        """Delete the ledger and start anew; what was released stays released.
 
-        For the party's own hand: what was given away is given away all the same, and only the party can judge that it
-        no longer matters, because its records have changed.
+        Only the party itself can decide that its records have changed, so that earlier releases no longer matter.
         """
         self._own_files()  # before anything is made beside a folder that is no ledger
         with self._alone(), self._writing("removed"):
-            for file in [*self._own_files(), *self._stale_markers()]:
+            for file in self._own_files():
                 file.unlink()
             if self.path.exists():
                 self.path.rmdir()
+            self._marker.with_name(f".{self._marker.name}.partial").unlink(missing_ok=True)
             self._marker.unlink(missing_ok=True)  # last: until then the ledger counts as lost
 
     def _own_files(self) -> list[Path]:
-        """The files of the ledger, if nothing but these is in its folder."""
+        """The files in the ledger's folder, all of which must be its own."""
         try:
             files = list(self.path.iterdir())
         except FileNotFoundError:
@@ -197,14 +193,9 @@ class Budget:
             raise PrivacyError("ledger", "its own files", f"{others} others", text=text)
         return files
 
-    def _stale_markers(self) -> list[Path]:
-        """Markers that were never finished."""
-        name = re.compile(re.escape(f".{self._marker.name}.") + "[0-9a-f]{32}")
-        return [file for file in self.path.parent.iterdir() if name.fullmatch(file.name)]
-
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """One process at a time."""
+        """Let one process at a time go on."""
         try:
             _make_folders(self.path.parent)
             held = lock(self._lock)
@@ -215,7 +206,7 @@ class Budget:
 
     @contextmanager
     def _opened(self) -> Iterator[LedgerFile]:
-        """The ledger, for one process at a time; an empty one, not on the disk yet, where there never was any."""
+        """The ledger, for one process at a time; before the first release an empty one, not on the disk yet."""
         with self._alone():
             if self.is_begun:
                 yield self._read()
@@ -224,7 +215,7 @@ class Budget:
                 yield LedgerFile(self.policy.composition, delta, self.data_path)
 
     def _make(self, ledger: LedgerFile) -> None:
-        """Put a new ledger on the disk."""
+        """Write a new ledger to the disk."""
         if not self.is_begun:
             with self._writing():
                 # The marker first: dying after it leaves a ledger that counts as lost, not one that is new.
@@ -243,11 +234,11 @@ class Budget:
         if died:
             with self._writing():
                 _write(self._marker, ledger.marker())
-        # What a process that died left behind. Only now: of a ledger that is not the last one they may be the releases.
+        # Files that a killed process left. Only now: they may be the releases of a ledger newer than an older copy.
         known = {_LEDGER, *(entry["file"] for entry in ledger.entries)}
         with suppress(OSError):
-            for file in [*self.path.iterdir(), *self._stale_markers()]:
-                if file.parent != self.path or (_OWN.fullmatch(file.name) and file.name not in known):
+            for file in self.path.iterdir():
+                if _OWN.fullmatch(file.name) and file.name not in known:
                     file.unlink(missing_ok=True)
         return ledger
 
@@ -278,11 +269,12 @@ class Budget:
         try:
             yield
         except OSError as error:
-            raise self._trouble(f"not {what}", f": cannot be {what} ({error.strerror})") from None
+            reason = error.got if isinstance(error, WriteError) else error.strerror
+            raise self._trouble(f"not {what}", f": cannot be {what} ({reason})") from None
 
-    def _trouble(self, what: str, told: str) -> PrivacyError:
-        """An error that names the ledger without its folder, which goes with a note: errors travel to the server."""
-        error = PrivacyError("ledger", got=what, text=f"ledger {self.path.name}{told}")
+    def _trouble(self, what: str, text: str) -> PrivacyError:
+        """An error without the ledger's folder, because errors travel to the server; a note has the folder."""
+        error = PrivacyError("ledger", got=what, text=f"ledger {self.path.name}{text}")
         error.add_note(f"python -m flwr_flynn.privacy.ledger reset {shlex.quote(str(self.path))}")
         return error
 
@@ -302,21 +294,12 @@ def _request(mechanism: Mechanism, spec_fingerprint: str, terms: str) -> dict[st
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all; it is on the disk when this returns."""
-    beside = path.with_name(f".{path.name}.{uuid4().hex}")
-    try:
-        with open(beside, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(beside, path)
-        settle(path.parent)
-    finally:
-        beside.unlink(missing_ok=True)
+    with writing(path, mode=0o600) as stream:
+        stream.write(content)
 
 
 def _make_folders(folder: Path) -> None:
-    """Make a folder and those above it, on the disk when it returns: a ledger must not vanish with a new folder."""
+    """Make a folder and its parents, and sync them to the disk: a ledger must not vanish with a new folder."""
     if not folder.exists():
         _make_folders(folder.parent)
         folder.mkdir(exist_ok=True)
@@ -336,7 +319,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         if command == "reset":
             budget.reset()
-            print(f"{path}: reset. What was released is out all the same.")
+            print(f"{path}: reset. What was released stays released.")
             return 0
         with budget._opened() as ledger:
             epsilon, delta = budget._total(ledger)

@@ -1,9 +1,7 @@
-"""The two files of a party's ledger: the ledger itself, and the marker beside its folder. No disk is touched here.
+"""The two files of a party's ledger, as bytes: the ledger itself, and the marker beside its folder.
 
 The entries form a hash chain; the marker has their number and the head of the chain. The ledger is written before the
 marker, so that it may be one entry ahead of it. Any other difference means that one of them is an older copy.
-
-The first format, of version 0.1.0, had an empty marker, and in each entry a digest of the data, which is dropped.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from typing import Any
 from flwr_flynn.privacy.policy import COMPOSITIONS, Cost
 
 _FORMAT = 2
-_MOST = 1e300  # of an amount: sums of integers beyond floating point raise
+_LARGEST = 1e300  # of an amount: sums of integers beyond floating point raise
 _COST = ("epsilon", "delta", "rho", "closes")
 _FIELDS = {"request", *_COST, "file", "sha256"}
 
@@ -38,11 +36,11 @@ class LedgerFile:
         return [Cost(**{name: entry[name] for name in _COST}) for entry in self.entries]
 
     def find(self, request: dict[str, Any]) -> dict[str, Any] | None:
-        """The entry of a request that was answered."""
+        """The entry of an answered request; None for a new request."""
         return next((entry for entry in self.entries if entry["request"] == request), None)
 
     def with_entry(self, request: dict[str, Any], cost: Cost, file: str, sha256: str) -> LedgerFile:
-        """This ledger with one release more."""
+        """This ledger with one more release."""
         entry = {"request": request, **{name: getattr(cost, name) for name in _COST}, "file": file, "sha256": sha256}
         return replace(self, entries=[*self.entries, entry])
 
@@ -54,28 +52,23 @@ class LedgerFile:
         return head
 
     def to_bytes(self) -> bytes:
-        """The ledger's file, with a digest by which it notices that it was altered."""
+        """Content of the ledger's file, with a digest against alterations."""
         about = {"composition": self.composition, "delta": self.delta, "data_path": self.data_path}
         content = {"format": _FORMAT, **about, "entries": [*self.entries]}
         return json.dumps({**content, "sha256": digest_of(content)}).encode()
 
     def marker(self) -> bytes:
-        """The marker's file."""
+        """Content of the marker's file."""
         return json.dumps({"format": _FORMAT, "entries": len(self.entries), "head": self.head()}).encode()
 
     @classmethod
     def read(cls, raw: bytes, marker: bytes) -> tuple[LedgerFile, bool]:
-        """A ledger from its file and the marker's, and whether a process died before it wrote the last marker."""
+        """A ledger from both files, and True if a process died before it wrote the last marker."""
         content = json.loads(raw)
-        if content["format"] == 1:
-            ledger = _first_format(content)
-            if not marker:
-                return ledger, False
-        else:
-            ledger = cls(content["composition"], content["delta"], content["data_path"], content["entries"])
-            # The form first: of entries that are none, however many, the first one ends it.
-            if not ledger._is_sound() or ledger.to_bytes() != json.dumps(content).encode():
-                raise ValueError
+        ledger = cls(content["composition"], content["delta"], content["data_path"], content["entries"])
+        # The form first: one malformed entry ends the check, however many there are.
+        if not ledger._is_sound() or ledger.to_bytes() != json.dumps(content).encode():
+            raise ValueError
         marked = json.loads(marker)
         if marked.keys() != {"format", "entries", "head"} or marked["format"] != _FORMAT:
             raise ValueError
@@ -99,25 +92,8 @@ class LedgerFile:
         )
 
 
-def _first_format(content: Any) -> LedgerFile:
-    entries = content["entries"]
-    digest = hashlib.sha256(json.dumps(entries).encode()).hexdigest()
-    whole = json.dumps({"format": 1, "sha256": digest, "entries": entries})
-    if json.dumps(content) != whole or not isinstance(entries, list):
-        raise ValueError
-    kept = []
-    for entry in entries:
-        if not isinstance(entry["data"], str) or entry.keys() & {"rho", "closes"}:
-            raise ValueError
-        kept.append({name: entry[name] for name in entry if name != "data"} | {"rho": None, "closes": False})
-    ledger = LedgerFile(entries=kept)
-    if not ledger._is_sound():
-        raise ValueError
-    return ledger
-
-
 def _is_entry(entry: Any, composition: str) -> bool:
-    """True if a value has the form of an entry, which a digest that fits does not promise."""
+    """True if a value has the form of an entry; a digest alone does not show that."""
     return (
         isinstance(entry, dict)
         and entry.keys() == _FIELDS
@@ -133,7 +109,7 @@ def _is_entry(entry: Any, composition: str) -> bool:
 
 
 def _is_amount(value: Any) -> bool:
-    return type(value) in (int, float) and 0 <= value <= _MOST
+    return type(value) in (int, float) and 0 <= value <= _LARGEST
 
 
 def digest_of(value: Any) -> str:

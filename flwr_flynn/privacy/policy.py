@@ -1,14 +1,15 @@
 """A party's policy: a bound on its releases, and the account by which they add up.
 
-Releases are asked for one after the other, each by a server that has seen those before. Two accounts hold for such
-adaptive requests. A ledger is made for one of them and keeps to it:
+A server asks for one release after the other, and has seen the earlier ones. Two accounts hold for such adaptive
+requests. A ledger is made for one of them and keeps to it:
 
-- "basic": epsilons add up, and deltas add up, whatever the mechanisms.
-- "zcdp": every release has a parameter r of zero-concentrated differential privacy (`Mechanism.zcdp_rho`). They add
-  up, and the sum is converted once, at the policy's `max_delta`. Many noisy releases cost less than by basic sums.
+- "basic": epsilons add up, and deltas add up, for all mechanisms.
+- "zcdp": every release has a parameter rho of zero-concentrated differential privacy (`Mechanism.zcdp_rho`). These
+  parameters add up, and the sum is converted once, at the policy's `max_delta`. Many noisy releases cost less than by
+  basic sums.
 
-The second one is a privacy filter: while the sum of r is bounded by a number that was fixed before, releases that are
-chosen adaptively, r included, are of that Renyi divergence at every order (Feldman and Zrnic 2021, "Individual privacy
+The second account is a privacy filter: while the sum of rho stays below a bound that was fixed before, adaptively
+chosen releases, rho included, have that Renyi divergence at every order (Feldman and Zrnic 2021, "Individual privacy
 accounting via a Renyi filter"; Whitehouse et al. 2023, "Fully-adaptive composition in differential privacy").
 """
 
@@ -20,9 +21,9 @@ from dataclasses import dataclass, replace
 
 from flwr_flynn._validation import boolean, integer, number, one_of
 from flwr_flynn.errors import ConfigError, PrivacyError
-from flwr_flynn.privacy.accounting import zcdp_epsilon
-from flwr_flynn.privacy.mechanisms import NEIGHBOURS, Mechanism, SimulatedRelease, shown_bound
-from flwr_flynn.privacy.sizing import MECHANISMS
+from flwr_flynn.privacy.accounting import shown_bound, zcdp_epsilon
+from flwr_flynn.privacy.mechanism import NEIGHBOURS, Mechanism
+from flwr_flynn.privacy.mechanisms import MECHANISMS, SimulatedRelease
 
 COMPOSITIONS = ("basic", "zcdp")
 
@@ -31,7 +32,7 @@ _ROUNDING = 1 + 1e-9  # of a total: ten releases of a tenth must fit
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of one release; `rho` is known in a "zcdp" ledger only, and `closes` allows no release after it."""
+    """The cost of one release. Only a "zcdp" ledger has `rho`; after a cost that `closes` there is no other release."""
 
     epsilon: float
     delta: float
@@ -40,14 +41,14 @@ class Cost:
 
     @classmethod
     def of(cls, mechanism: Mechanism, composition: str) -> Cost:
-        """The cost of one release by a mechanism; of a simulated one as if it protected anybody."""
+        """The cost of one release; that of a simulated mechanism as if its noise were secret."""
         inner = unseeded(mechanism)
         rho = inner.zcdp_rho if composition == "zcdp" else None
         return cls(inner.epsilon(inner.delta), inner.delta, rho)
 
 
 def total_cost(costs: Sequence[Cost], composition: str, delta: float) -> tuple[float, float]:
-    """Epsilon and delta of releases together."""
+    """Epsilon and delta of some releases together."""
     if not costs:
         return 0.0, 0.0
     if composition == "basic" or costs[0].closes:
@@ -61,25 +62,23 @@ class Policy:
 
     Parameters
     ----------
-    max_epsilon : float
-        Bound on all releases together.
-    max_delta : float, default=0.0
-        Likewise.
+    max_epsilon, max_delta : float
+        Bounds on all releases together.
     mechanisms : sequence of str, default=("gaussian", "laplace", "top-t")
-        Kinds that may be asked for. "simulated" protects nobody; its epsilon is counted as if it did.
+        Kinds of noise that are allowed. "simulated" protects nobody; it costs as if it did.
     neighbours : {"add-remove", "replace-one"}, default="add-remove"
-        Least protection of a release: "replace-one" is the stronger.
+        Least protection of a release; "replace-one" is the stronger.
     records_per_person : int, default=1
         Records of one person that a release must protect at least.
     secure_sum : bool, default=False
-        True if releases may carry a share of the noise only, for a secure sum (`GaussianCounts`' `n_honest`). The
-        bounds are then on the epsilon of the sum, while `n_honest` parties are honest. A server that invents parties
-        breaks that, and a share alone has a larger epsilon.
+        True if a release may carry a share of the noise, for a secure sum (`n_honest` of `GaussianCounts`). The bounds
+        are then on the epsilon of the sum, while `n_honest` parties are honest. A server that invents parties breaks
+        that. A share alone has a larger epsilon.
     max_releases : int, default=100
-        Number of releases allowed, which bounds the size of the ledger on the disk, too. At most 1000000.
+        Most releases, at most 1000000; this bounds the size of the ledger, too.
     composition : {"basic", "zcdp"}, default="basic"
-        The account by which releases add up, fixed in a ledger when it is made. "zcdp" needs a `max_delta` above 0,
-        which is then the delta of all releases together; deltas of requests choose their noise, and do not add up.
+        Account by which releases add up, fixed when a ledger is made. "zcdp" needs a `max_delta` above 0, the delta of
+        all releases together; the deltas of requests determine their noise, and do not add up.
     """
 
     max_epsilon: float
@@ -117,7 +116,7 @@ class Policy:
             raise PrivacyError("policy secure-sum", got="off", text=text)
 
     def check_strength(self, mechanism: Mechanism) -> None:
-        """Refuse a mechanism that protects less than this policy wants: weaker neighbours, or fewer records."""
+        """Refuse a mechanism that protects less than this policy requires: weaker neighbours, or fewer records."""
         if NEIGHBOURS.index(mechanism.neighbours) < NEIGHBOURS.index(self.neighbours):
             text = f"policy neighbours {self.neighbours}: asked for {mechanism.neighbours}"
             raise PrivacyError("policy neighbours", self.neighbours, mechanism.neighbours, text=text)
@@ -127,10 +126,7 @@ class Policy:
             raise PrivacyError("policy records-per-person", least, asked, text=text)
 
     def admit(self, mechanism: Mechanism, earlier: Sequence[Cost]) -> Cost:
-        """The cost of one more release, if it fits.
-
-        Depends on the requests alone, never on what was or would be released.
-        """
+        """The cost of one more release, if it fits; it depends on the requests alone, never on a release."""
         inner = unseeded(mechanism)
         if earlier and earlier[0].closes:
             raise self._refusal("max-epsilon", "the one release before this took all of it")
@@ -142,7 +138,7 @@ class Policy:
         inner.require_feasible()
         cost = Cost.of(mechanism, self.composition)
         epsilon, delta = total_cost([*earlier, cost], self.composition, self.max_delta)
-        if cost.epsilon == math.inf:  # no promise by itself: not by any account
+        if cost.epsilon == math.inf:  # without a promise by itself, it has none by any account
             epsilon = math.inf
         if epsilon > self.max_epsilon * _ROUNDING and self._fits_alone(cost, earlier):
             cost, epsilon, delta = replace(cost, closes=True), cost.epsilon, cost.delta
@@ -155,9 +151,9 @@ class Policy:
                 raise self._refusal(f"max-{name}", f"{most:.4g}; with this release it would be {shown_bound(total)}")
 
     def _fits_alone(self, cost: Cost, earlier: Sequence[Cost]) -> bool:
-        # Gaussian noise of epsilon, delta has an r that converts back to more than epsilon: one release of all that
-        # the policy allows would not fit. It may be the first, and then it is the last. The branch is taken by the
-        # policy and the first request admitted, which are the same for neighbouring data; the promise holds in either.
+        # The rho of Gaussian noise converts back to more than its epsilon: one release of all that the policy allows
+        # would not fit. It may be the first, and is then the last. Policy and first request decide about this branch;
+        # they are the same for neighbouring data, and the promise holds in both branches.
         fits = cost.epsilon <= self.max_epsilon * _ROUNDING and cost.delta <= self.max_delta * _ROUNDING
         return self.composition == "zcdp" and not earlier and fits
 

@@ -14,9 +14,8 @@ from flwr.client import Client
 from flwr.common import Code, EvaluateIns, FitIns, Parameters, ndarrays_to_parameters
 
 from flwr_flynn.app import client_app
-from flwr_flynn.app.client_app import client_fn, in_message_api, simulated_client
-from flwr_flynn.app.config import NodeConfig, RunConfig
-from flwr_flynn.app.data.datasets import private_share
+from flwr_flynn.app.client_app import client_fn, in_message_api, simulated_budget, simulated_client
+from flwr_flynn.app.config import RunConfig
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
@@ -78,10 +77,16 @@ def test_other_requests_are_left_to_flower(kind: str) -> None:
     assert in_message_api(asked, context({}), lambda request, _: request) is asked
 
 
-def test_a_deployed_party_reads_its_own_file(tmp_path: Path) -> None:
+@pytest.fixture
+def own(tmp_path: Path) -> dict[str, Any]:
+    """The node config of a party with a file of 64 samples."""
     np.savez(tmp_path / "mine.npz", X=np.eye(64), y=np.arange(64) % 10)
-    node = {"data-path": str(tmp_path / "mine.npz"), "party-id": "Basel", "test-fraction": 0}
-    _, examples, metrics = fit(context(node))
+    return {"data-path": str(tmp_path / "mine.npz"), "party-id": "Basel", "test-fraction": 0}
+
+
+@pytest.mark.parametrize("more", [{}, {"partition-id": 0, "num-partitions": 2}])  # which tutorials give to every node
+def test_a_deployed_party_reads_its_own_file(more: dict[str, Any], own: dict[str, Any]) -> None:
+    _, examples, metrics = fit(context(own | more))
     assert (examples, metrics[PARTY]) == (64, "Basel")
 
 
@@ -103,12 +108,6 @@ def test_a_party_that_cannot_take_part_says_so_by_name(node: dict[str, Any], rea
     assert metrics == {REFUSED: reason, PARTY: "Basel"}
 
 
-def test_a_file_of_ones_own_goes_before_a_share_of_the_simulation(tmp_path: Path) -> None:
-    np.savez(tmp_path / "mine.npz", X=np.eye(64), y=np.arange(64) % 10)
-    node = {"data-path": str(tmp_path / "mine.npz"), "test-fraction": 0, "partition-id": 0, "num-partitions": 2}
-    assert fit(context(node))[1] == 64
-
-
 def test_an_error_that_nobody_thought_of_comes_with_a_name_and_without_its_text() -> None:
     metrics = fit(context({"partition-id": "x", "num-partitions": 2}), simulated_client)[2]
     assert metrics == {REFUSED: "failed with ValueError", PARTY: "party-x"}
@@ -125,37 +124,28 @@ def test_a_file_without_a_header_tells_the_server_nothing(tmp_path: Path, caplog
     assert "HIV+" in caplog.text  # the party's own log
 
 
-def test_the_memory_limit_is_the_partys_own(tmp_path: Path) -> None:
-    np.savez(tmp_path / "mine.npz", X=np.eye(64), y=np.arange(64) % 10)
-    metrics = fit(context({"data-path": str(tmp_path / "mine.npz"), "memory-limit": 1e-6}))[2]
-    assert str(metrics[REFUSED]).startswith("memory: ")
+@pytest.mark.parametrize(
+    ("key", "value", "default"), [("memory-limit", 1.0, 4.0), ("min-examples", 2, 5), ("class-prior", False, True)]
+)
+def test_some_settings_are_those_of_the_node_or_of_the_simulation(
+    key: str, value: Any, default: Any, own: dict[str, Any]
+) -> None:
+    pytest.importorskip("flwr_datasets")
+
+    def found(client: Any) -> Any:
+        option = getattr(client.client.party.options, key.replace("-", "_"))
+        return option / 2**30 if key == "memory-limit" else option
+
+    simulated = {"partition-id": 0, "num-partitions": 1}
+    assert found(client_fn(context(own | {key: value}))) == value
+    assert found(client_fn(context(own, **{key: value}))) == default  # the run's is not the party's
+    assert found(simulated_client(context(simulated, **{key: value}))) == value
 
 
-def test_the_least_of_points_in_a_sum_is_the_partys_own(tmp_path: Path) -> None:
-    np.savez(tmp_path / "mine.npz", X=np.eye(64)[:40], y=np.arange(40) % 10)
-    node = {"data-path": str(tmp_path / "mine.npz"), "test-fraction": 0}
+def test_the_party_s_limits_are_kept(own: dict[str, Any]) -> None:
+    assert str(fit(context(own | {"memory-limit": 1e-6}))[2][REFUSED]).startswith("memory: ")
     request = asking(ColumnsRequest(64, tuple(range(10))))
-    assert client_fn(context(node, **{"min-examples": 1})).fit(request).num_examples == 0  # the run's
-    assert client_fn(context(node | {"min-examples": 4})).fit(request).num_examples == 40
-    pytest.importorskip("flwr_datasets")
-    simulated = {"partition-id": 0, "num-partitions": 1}
-    assert simulated_client(context(simulated, **{"min-examples": 140})).fit(request).num_examples < 1444
-    assert simulated_client(context(simulated, **{"min-examples": 1})).fit(request).num_examples == 1444
-
-
-def test_the_class_prior_is_a_setting_of_the_party_or_of_the_simulation(tmp_path: Path) -> None:
-    np.savez(tmp_path / "mine.npz", X=np.eye(64)[:30], y=np.arange(30) % 10)
-    node = {"data-path": str(tmp_path / "mine.npz")}
-    found = [client_fn(context(node | each)).client.party.options.class_prior for each in ({}, {"class-prior": False})]
-    assert found == [True, False]
-    assert client_fn(context(node, **{"class-prior": False})).client.party.options.class_prior  # the node's own word
-    pytest.importorskip("flwr_datasets")
-    simulated = {"partition-id": 0, "num-partitions": 1}
-    found = [
-        simulated_client(context(simulated, **{"class-prior": each})).client.party.options.class_prior
-        for each in (True, False)
-    ]
-    assert found == [True, False]
+    assert [client_fn(context(own | {"min-examples": n})).fit(request).num_examples for n in (6, 7)] == [64, 28]
 
 
 # ---- private counts
@@ -188,7 +178,6 @@ ROWS = [",".join(map(str, [*row, i % 10])) for i, row in enumerate(np.eye(64))]
 
 
 def test_a_deployed_party_gives_private_counts_where_its_own_config_allows_it(tmp_path: Path) -> None:
-    pytest.importorskip("pandas")
     node = write_csv(tmp_path / "mine.csv", ROWS)
     assert "policy max-epsilon not set" in private_fit(context(node))[2][REFUSED]
     assert "node-config state-path: expected" in private_fit(context(node | {"max-epsilon": 1.0}))[2][REFUSED]
@@ -214,13 +203,20 @@ def test_a_deployed_party_gives_private_counts_where_its_own_config_allows_it(tm
     ],
 )
 def test_no_row_of_a_file_shows_in_the_form_of_a_private_reply(rows: list[str], tmp_path: Path) -> None:
-    pytest.importorskip("pandas")
     node = write_csv(tmp_path / "mine.csv", rows)
     policy = {"max-epsilon": 1.0, "state-path": str(tmp_path / "state")}
     assert private_fit(context(node | policy)) == (2, 1, {PARTY: "Basel"})
 
 
-def test_a_private_simulation_keeps_its_ledgers_under_the_output_folder(tmp_path: Path) -> None:
+def test_a_private_simulation_keeps_its_ledgers_under_the_output_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "home"))
+    budget = simulated_budget(RunConfig.parse({"epsilon": 1, "noise": "seeded"}), 7, 2)
+    assert budget is not None
+    assert budget.path == tmp_path / "home" / "flynn" / "7" / "state" / "7" / "party-2"
+    assert (budget.policy.max_epsilon, budget.policy.mechanisms) == (1.0, ("simulated",))
+    assert simulated_budget(RunConfig(), 7, 2) is None
     pytest.importorskip("flwr_datasets")
     run = {"epsilon": 1.0, "output-dir": str(tmp_path)}
     for i in range(2):
@@ -229,65 +225,6 @@ def test_a_private_simulation_keeps_its_ledgers_under_the_output_folder(tmp_path
     other = noisy(LaplaceCounts(2.0, hash_nnz=4, n_classes=10))
     where = context({"partition-id": 0, "num-partitions": 2}, **run)
     assert "policy max-epsilon" in private_fit(where, other, simulated_client)[2][REFUSED]
-
-
-def test_no_line_of_a_csv_file_changes_how_another_is_read(tmp_path: Path) -> None:
-    names, lines = "a,label,b", ["1,x,2", '"3","x, y",4', "7,x,8,", "5,x", "", "9,\u00e9,1e3", "1,2", "x" * 200_000]
-    path = tmp_path / "mine.csv"
-
-    def read(lines: list[str]) -> list[Any]:
-        path.write_text("\n".join([names, *lines]) + "\n")
-        share = private_share(NodeConfig(data_path=str(path)))
-        return [(row, label) for row, label in zip(share.X.tolist(), share.y, strict=True)]
-
-    alone = [read([line])[0] for line in lines if line]
-    odd = ["1,x,2,9,9,9", '"1,x,2', "1,\0,2", '1,"x', "1,\udcff,2".encode("utf-8", "replace").decode()]
-    for line in odd:
-        for place in (0, 4, 8):
-            mixed = read([*lines[:place], line, *lines[place:]])
-            assert len(mixed) == len(alone) + 1
-            assert str([*mixed[: place - (place > 4)], *mixed[place - (place > 4) + 1 :]]) == str(alone)
-
-
-def test_values_of_a_file_are_read_one_by_one(tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame(
-        {"a": ["1", "x", "True", ""], "b": ["0.5", "2", "false", "7"], "label": ["0", "1", "01", "yes"]}
-    )
-    expected = [[1, 0.5], [np.nan, 2], [1, 0], [np.nan, 7]]
-    frame.to_csv(tmp_path / "a.csv", index=False)
-    node = NodeConfig(data_path=str(tmp_path / "a.csv"))
-    share = private_share(node)
-    np.testing.assert_array_equal(share.X, expected)
-    assert share.y.tolist() == ["0", "1", "01", "yes"]
-    assert len(share.y_test) == 0
-    whole = np.random.default_rng(0).integers(0, 9, (500, 3))
-    np.savez(tmp_path / "b.npz", X=whole, y=np.arange(500) % 7)
-    kept = private_share(NodeConfig(data_path=str(tmp_path / "b.npz"), evaluate=True))
-    assert len(kept.y) + len(kept.y_test) == 500
-    assert 50 < len(kept.y_test) < 150
-    # With one record less the others stay where they are.
-    np.savez(tmp_path / "c.npz", X=whole[1:], y=np.arange(1, 500) % 7)
-    less = private_share(NodeConfig(data_path=str(tmp_path / "c.npz"), evaluate=True))
-    assert abs(len(kept.y) - len(less.y)) + abs(len(kept.y_test) - len(less.y_test)) == 1
-
-
-@pytest.mark.parametrize("odd", ["word", "label"])
-def test_no_row_of_an_npz_file_changes_how_another_is_read(odd: str, tmp_path: Path) -> None:
-    """One value that is no number makes texts of a whole array, one missing label makes floats of all."""
-    X, y = np.random.default_rng(0).normal(size=(200, 3)), np.arange(200) % 7
-    np.savez(tmp_path / "a.npz", X=X, y=y)
-    if odd == "word":
-        np.savez(tmp_path / "b.npz", X=np.vstack([np.array([["word", "1", "2"]]), X.astype(str)]), y=np.append(0, y))
-    else:
-        np.savez(tmp_path / "b.npz", X=np.vstack([np.zeros(3), X]), y=np.append(np.nan, y))
-    for evaluate in (False, True):
-        one, other = (
-            private_share(NodeConfig(data_path=str(tmp_path / name), evaluate=evaluate)) for name in ("a.npz", "b.npz")
-        )
-        for mine, theirs in ((one.X, other.X), (one.X_test, other.X_test)):
-            assert np.isin(mine, theirs).all()
-            assert len(theirs) - len(mine) in (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -302,7 +239,6 @@ def test_no_row_of_an_npz_file_changes_how_another_is_read(odd: str, tmp_path: P
     ],
 )
 def test_files_that_no_record_spoils_are_refused_by_name(name: str, reason: str, tmp_path: Path) -> None:
-    pytest.importorskip("pandas")
     for text in ("a.txt", "bad.npz"):
         (tmp_path / text).write_text("?")
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
@@ -318,15 +254,14 @@ NAMES = tuple(f"x{i}" for i in range(64))
 NAMED = RunSpec(RUN.spec, RUN.classes, feature_names=NAMES)
 
 
-def evaluation(run: RunSpec, counts: ClassCounts, n_releases: int = 0) -> EvaluateIns:
-    request = EvaluationRequest(run, (counts,), (ScoringRule("balanced", 0.5, 1.0),), (1.0,), n_releases, tries=False)
+def evaluation(run: RunSpec, counts: ClassCounts, n_releases: int = 0, tries: bool = False) -> EvaluateIns:
+    request = EvaluationRequest(run, (counts,), (ScoringRule("balanced", 0.5, 1.0),), (1.0,), n_releases, tries=tries)
     return EvaluateIns(ndarrays_to_parameters(request.arrays()), {PHASE: request.phase, **request.to_config()})
 
 
 @pytest.fixture
 def shuffled(tmp_path: Path) -> dict[str, Any]:
     """A party whose file has the run's columns backwards, and two more; one of them is no number."""
-    pytest.importorskip("pandas")
     rows = [[f"Anna{i}", 7, *row[::-1], i % 10] for i, row in enumerate(np.eye(64))]
     lines = [["who", "extra", *NAMES[::-1], "label"], *rows]
     (tmp_path / "mine.csv").write_text("".join(",".join(map(str, line)) + "\n" for line in lines))
@@ -387,11 +322,9 @@ def test_a_party_whose_file_is_refused_gets_the_model_all_the_same(
     place = tmp_path / "model.npz"
     node = {"data-path": str(tmp_path / "mine.csv"), "model-path": str(place), "test-fraction": 0} | more
     counts = ClassCounts.zeros(RUN.hasher, 10)
-    request = EvaluationRequest(NAMED, (counts,), (ScoringRule("balanced", 0.5, 1.0),), (1.0,))
-    tried = EvaluateIns(ndarrays_to_parameters(request.arrays()), {PHASE: request.phase, **request.to_config()})
     counted = client_fn(context(node)).fit(FitIns(ndarrays_to_parameters([]), counting(NAMED)))
     assert counted.metrics[REFUSED]
-    for ins in (tried, evaluation(NAMED, counts)):
+    for ins in (evaluation(NAMED, counts, tries=True), evaluation(NAMED, counts)):
         client_fn(context(node)).evaluate(ins)
         assert FlyNNClassifier.load(place).counts_ == counts
         place.unlink()
@@ -400,10 +333,7 @@ def test_a_party_whose_file_is_refused_gets_the_model_all_the_same(
 def test_a_refused_file_has_one_reason_in_all_phases(tmp_path: Path) -> None:
     (tmp_path / "mine.csv").write_text(f"{','.join(NAMES)},label\n{',' * 64}1\n")
     node = {"data-path": str(tmp_path / "mine.csv")}
-    request = EvaluationRequest(
-        NAMED, (ClassCounts.zeros(RUN.hasher, 10),), (ScoringRule("balanced", 0.5, 1.0),), (1.0,)
-    )
-    tried = EvaluateIns(ndarrays_to_parameters(request.arrays()), {PHASE: request.phase, **request.to_config()})
+    tried = evaluation(NAMED, ClassCounts.zeros(RUN.hasher, 10), tries=True)
     counted = client_fn(context(node)).fit(FitIns(ndarrays_to_parameters([]), counting(NAMED)))
     assert client_fn(context(node)).evaluate(tried).metrics == counted.metrics
     assert counted.metrics[REFUSED].startswith("mine.csv: expected a number in each cell")

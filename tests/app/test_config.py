@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from flwr_flynn.app.config import POLICY_KEYS, NodeConfig, RunConfig
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.model.candidates import foreseen
+from flwr_flynn.privacy.ledger import Policy
 from tests.raising import raises
 
 ROOT = Path(__file__).parents[2]
@@ -65,7 +66,7 @@ def test_every_setting_has_a_group_and_an_example_of_each_fact() -> None:
         ("hash-dim", 2.5, "expected an integer of at least 0, got 2.5"),
         ("rounds", -1, "expected an integer from 0 to 1000, got -1"),
         ("check-pooled", 1, "expected true or false, got 1"),
-        ("signed", 1, "expected one of auto, true, false, got 1"),
+        ("evaluate", 1, "expected one of auto, true, false, got 1"),
         ("alpha", 10**400, "expected a number above 0, got 1" + 79 * "0"),
         ("rounds", -(10**400), "expected an integer from 0 to 1000, got -1" + 78 * "0"),
         ("effort", "maximal", 'expected one of quick, default, thorough, got "maximal"'),
@@ -103,12 +104,6 @@ def test_keys_of_other_apps_are_left_alone() -> None:
     assert RunConfig.parse({"learning-rate": 0.1}) == RunConfig()
 
 
-def test_min_parties_cannot_exceed_min_available() -> None:
-    with pytest.raises(ConfigError) as caught:
-        RunConfig.parse({"min-available": 2, "min-parties": 3})
-    assert (caught.value.field, caught.value.got) == ("run-config min-parties", "3")
-
-
 @pytest.mark.parametrize(
     ("text", "classes"),
     [
@@ -125,32 +120,144 @@ def test_class_list(text: str, classes: list[str | int]) -> None:
     assert RunConfig.parse({"classes": text}).class_list() == classes
 
 
-@pytest.mark.parametrize("text", ["a,a", "a,,b", '["a", 1]', "[1.5]", "[", '{"a": 1}, x, x', "[" * 100_000])
-def test_bad_class_list(text: str) -> None:
-    with raises(ConfigError, field="run-config classes"):
-        RunConfig.parse({"classes": text}).class_list()
-
-
 def test_feature_names() -> None:
     assert RunConfig.parse({}).feature_list() == ()
     assert RunConfig.parse({"feature-names": "age, body weight,1"}).feature_list() == ("age", "body weight", "1")
     assert RunConfig.parse({"feature-names": '["a, b", "c"]', "n-features": 2}).feature_list() == ("a, b", "c")
-    for text in ("a,a", "a,,b", "[1, 2]", "[", '["a", "a"]'):
-        with raises(ConfigError, field="run-config feature-names"):
-            RunConfig.parse({"feature-names": text}).feature_list()
-    with raises(ConfigError, field="run-config n-features", got=3):
-        RunConfig.parse({"feature-names": "a,b", "n-features": 3}).feature_list()
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        *(({"classes": text}, "classes") for text in ("a,a", "a,,b", '["a", 1]', "[1.5]", "[", '{"a": 1}, x, x')),
+        ({"classes": "[" * 100_000}, "classes"),
+        *(({"feature-names": text}, "feature-names") for text in ("a,a", "a,,b", "[1, 2]", "[", '["a", "a"]')),
+        ({"feature-names": "a,b", "n-features": 3}, "n-features"),
+    ],
+)
+def test_lists_that_are_none_are_refused_when_they_are_used(settings: dict[str, Any], field: str) -> None:
+    config = RunConfig.parse(settings)
+    with raises(ConfigError, field=f"run-config {field}"):
+        (config.class_list(), config.feature_list())
+
+
+# ---- settings that exclude each other
+
+SECURE = {"secure": True, "max-examples": 100}
+PRIVATE_AND_SECURE = {"epsilon": 1.0, "delta": 1e-5, **SECURE}
+GROUPS = {"groups": 40, "trusted": "mine.npz"}
+EVALUATE = {"action": "evaluate", "federation": "f.npz"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"min-available": 2, "min-parties": 3}, "min-parties"),
+        ({"gram": 64, "refine-rounds": 1}, "gram"),
+        # public transformations of the columns, and learned ones
+        *(
+            ({"scaling": "auto", name: value}, name)
+            for name, value in (("center", "1"), ("scale", "1"), ("ranges", "0:1"))
+        ),
+        ({"ranges": "0:1", "center": "1"}, "ranges"),
+        ({"ranges": "0:1", "scale": "1"}, "ranges"),
+        # noise
+        ({"delta": 1e-5}, "delta"),
+        ({"noise": "seeded"}, "noise"),
+        ({"n-released": 4}, "n-released"),
+        ({"epsilon": 1, "delta": 1e-5, "n-released": 4}, "n-released"),
+        *(({**private, "scaling": "auto"}, "scaling") for private in ({"epsilon": 1.0}, PRIVATE_AND_SECURE)),
+        *(
+            ({**more, name: 64}, name)
+            for more in ({"epsilon": 1.0}, PRIVATE_AND_SECURE, EVALUATE)
+            for name in ("refine-rounds", "gram")
+        ),
+        # secure sums
+        ({"secure": True}, "max-examples"),
+        ({**SECURE, "align": True}, "align"),
+        ({**SECURE, "nodes-at-a-time": 5}, "nodes-at-a-time"),
+        ({**SECURE, "epsilon": 1.0}, "delta"),
+        ({"secure-threshold": 0.8}, "secure-threshold"),
+        ({**SECURE, "honest-parties": 3}, "honest-parties"),
+        # groups
+        ({**GROUPS, "trusted": ""}, "trusted"),
+        ({**GROUPS, "groups": 0}, "trusted"),
+        ({**GROUPS, "groups": 257}, "groups"),
+        ({**GROUPS, "scaling": "auto"}, "scaling"),
+        ({**GROUPS, "refine-rounds": 2}, "refine-rounds"),
+        ({**GROUPS, "gram": 64}, "gram"),
+        ({**GROUPS, "align": True}, "align"),
+        ({**GROUPS, "epsilon": 1.0}, "epsilon"),
+        ({**GROUPS, **SECURE}, "secure"),
+        ({**GROUPS, "action": "withdraw", "federation": "f.npz"}, "groups"),
+        ({**GROUPS, **EVALUATE}, "groups"),
+        # a federation that exists
+        ({"action": "join"}, "federation"),
+        ({"action": "join", "federation": "f.npz", "seed": 3}, "seed"),
+        ({"action": "resume", "federation": "f.npz", "classes": "a,b"}, "classes"),
+        *(({"preset": "paper", name: value}, name) for name, value in (("scaling", "auto"), ("rule", "bayes"))),
+        *(({"preset": "paper", name: value}, name) for name, value in (("center", "1"), ("ranges", "0:1"))),
+        *(({"parties": text}, "parties") for text in ("a", "1-", "3-2", "-1", "1,,2", "0-9999999")),
+        *(
+            ({"ranges": text}, "ranges")
+            for text in ("16", "0:1:2", "a:b", "3:3", "2:1", "0:inf", "nan:1", "0:1,", ":", "0:1;1:2")
+        ),
+    ],
+    ids=str,
+)
+def test_settings_that_do_not_go_together(settings: dict[str, Any], field: str) -> None:
+    with raises(ConfigError, field=f"run-config {field}"):
+        RunConfig.parse(settings)
+
+
+@pytest.mark.parametrize(("key", "sums"), [("gram", "Gram matrix"), ("refine-rounds", "gradients")])
+def test_the_refusal_says_why_groups_exclude_sums_over_all_parties(key: str, sums: str) -> None:
+    reason = f"{sums} are sums over all parties, out of which no group can be taken"
+    with raises(ConfigError, field=f"run-config {key}", expected=f"none with groups: {reason}"):
+        RunConfig.parse({**GROUPS, key: 64})
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"scaling": "auto"}, {"effort": "thorough", "max-members": 2}, {"refine-rounds": 3}, {"gram": 64}],
+)
+def test_a_secure_run_learns_and_refines_as_one_in_clear(setting: dict[str, Any]) -> None:
+    RunConfig.parse({**SECURE, **setting})
+
+
+def test_parties_are_numbers_and_ranges() -> None:
+    assert RunConfig().party_numbers() is None
+    assert RunConfig.parse({"parties": "0-2, 7"}).party_numbers() == {0, 1, 2, 7}
+
+
+def test_held_out_figures_are_for_simulations() -> None:
+    private = RunConfig.parse({"epsilon": 1})
+    assert (private.evaluates(simulated=True), private.evaluates(simulated=False)) == (True, False)
+    assert RunConfig().evaluates(simulated=False)
+    assert RunConfig.parse({"epsilon": 1, "evaluate": True}).evaluates(simulated=False)
+    assert not RunConfig.parse({"evaluate": False}).evaluates(simulated=True)
+
+
+def test_settings_that_a_simulation_or_a_deployment_ignores() -> None:
+    assert RunConfig().ignored(simulated=True) == RunConfig().ignored(simulated=False) == []
+    config = RunConfig.parse({"n-features": 3, "classes": "0,1", "n-examples": 9, "min-available": 2})
+    assert config.ignored(simulated=True) == ["n-features", "n-examples", "classes"]
+    assert RunConfig(feature_names="a").ignored(simulated=True) == ["feature-names"]
+    config = RunConfig.parse({"test-fraction": 0, "min-examples": 9, "check-pooled": False, "seed": 3, "rounds": 2})
+    assert config.ignored(simulated=False) == ["test-fraction", "min-examples", "check-pooled"]
+
+
+# ---- the plan of the hashes
 
 
 def test_a_plan_takes_what_is_given_and_leaves_the_rest_open() -> None:
-    settings = {"hash-dim": 300, "row-nnz": 5, "seed": 3, "signed": True, "scaling": "none"}
+    settings = {"hash-dim": 300, "row-nnz": 5, "seed": 3, "scaling": "none"}
     (spec,) = RunConfig.parse(settings).plan(64, 1000, 10).specs()
-    assert (spec.n_features, spec.hash_dim, spec.row_nnz, spec.seed, spec.signed) == (64, 300, 5, 3, True)
+    assert (spec.n_features, spec.hash_dim, spec.row_nnz, spec.seed, spec.signed) == (64, 300, 5, 3, False)
     assert 1 <= spec.hash_nnz <= 300
-    assert spec.signed
     assert spec.center is None
     (shifted,) = RunConfig.parse({"center": "8", "scale": "0.5, 2"}).plan(2, None, 3).specs()
-    assert (shifted.center, shifted.scale) == ((8.0, 8.0), (0.5, 2.0))
+    assert (shifted.center, shifted.scale, shifted.signed) == ((8.0, 8.0), (0.5, 2.0), True)
 
 
 @pytest.mark.parametrize(
@@ -162,34 +269,12 @@ def test_a_plan_takes_what_is_given_and_leaves_the_rest_open() -> None:
         ({"center": "1,2"}, "center", '"1,2"'),
         ({"center": "inf"}, "center", '"inf"'),
         ({"scale": "0"}, "scale", "0.0 at index 0"),
+        ({"ranges": "0:1,0:2,0:3"}, "ranges", "3"),
     ],
 )
 def test_a_plan_that_does_not_fit(settings: dict[str, Any], field: str, got: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with raises(ConfigError, field=f"run-config {field}", got=got):
         RunConfig.parse(settings).plan(4, 100, 2)
-    assert (caught.value.field, caught.value.got) == (f"run-config {field}", got)
-
-
-@pytest.mark.parametrize(
-    ("settings", "signed"),
-    [
-        ({"scaling": "none"}, False),
-        ({"center": "1"}, True),
-        ({"center": "1", "signed": False}, False),
-        ({"scaling": "none", "signed": True}, True),
-        ({"preset": "paper"}, False),
-    ],
-)
-def test_rows_are_signed_where_columns_are_scaled(settings: dict[str, Any], signed: bool) -> None:
-    (spec,) = foreseen(RunConfig.parse(settings).resolved().plan(20, None, 3))
-    assert spec.signed == signed
-
-
-def test_scaling_auto_excludes_one_by_hand() -> None:
-    for name, value in (("center", "1"), ("scale", "1"), ("ranges", "0:1")):
-        with pytest.raises(ConfigError) as caught:
-            RunConfig.parse({"scaling": "auto", name: value})
-        assert (caught.value.field, caught.value.expected) == (f"run-config {name}", "none beside scaling = auto")
 
 
 @pytest.mark.parametrize(
@@ -199,11 +284,12 @@ def test_scaling_auto_excludes_one_by_hand() -> None:
         ({"scaling": "default", "effort": "quick", "max-members": 1}, "auto"),
         ({"decay": 0.5, "rule": "bayes"}, "auto"),
         ({"epsilon": 1.0}, "none"),
-        ({"secure": True, "max-examples": 100}, "auto"),
-        ({"secure": True, "max-examples": 100, "epsilon": 1.0, "delta": 1e-5}, "none"),
+        (SECURE, "auto"),
+        (PRIVATE_AND_SECURE, "none"),
         ({"center": "1"}, "none"),
         ({"scale": "2"}, "none"),
         ({"ranges": "0:16"}, "none"),
+        (GROUPS, "none"),
         ({"preset": "paper"}, "none"),
         ({"scaling": "none"}, "none"),
     ],
@@ -219,72 +305,6 @@ def test_the_default_scaling_is_the_choice_among_six_where_nothing_forbids_it(
     assert len(foreseen(plan)) == (6 if scaling == "auto" else 1)
 
 
-@pytest.mark.parametrize("more", [{}, {"delta": 1e-5, "secure": True, "max-examples": 100}])
-def test_nothing_is_learned_of_the_columns_in_private_runs(more: dict[str, Any]) -> None:
-    with raises(ConfigError, field="run-config scaling"):
-        RunConfig.parse({"epsilon": 1.0, **more, "scaling": "auto"})
-
-
-def test_a_secure_run_learns_and_refines_as_one_in_clear_and_aligns_nothing() -> None:
-    secure = {"secure": True, "max-examples": 100}
-    for setting in (
-        {"effort": "thorough", "max-members": 2},
-        {"refine-rounds": 3},
-        {"gram": 64},
-    ):
-        RunConfig.parse({**secure, **setting})
-    with raises(ConfigError, field="run-config align"):
-        RunConfig.parse({**secure, "align": True})
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [{"epsilon": 1.0}, {"epsilon": 1.0, "delta": 1e-5, "secure": True, "max-examples": 100}, {"action": "evaluate"}],
-)
-def test_private_and_finished_runs_refine_nothing_and_have_no_new_gram_matrix(setting: dict[str, Any]) -> None:
-    more = {"federation": "f.npz"} if "action" in setting else {}
-    with raises(ConfigError, field="run-config refine-rounds"):
-        RunConfig.parse({**setting, **more, "refine-rounds": 3})
-    with raises(ConfigError, field="run-config gram"):
-        RunConfig.parse({**setting, **more, "gram": 64})
-
-
-def test_the_gram_matrix_and_refinement_exclude_each_other() -> None:
-    with raises(ConfigError, field="run-config gram"):
-        RunConfig.parse({"gram": 64, "refine-rounds": 1})
-
-
-@pytest.mark.parametrize(
-    ("more", "field"),
-    [
-        ({"trusted": ""}, "trusted"),
-        ({"groups": 0}, "trusted"),
-        ({"groups": 257}, "groups"),
-        ({"scaling": "auto"}, "scaling"),
-        ({"refine-rounds": 2}, "refine-rounds"),
-        ({"gram": 64}, "gram"),
-        ({"align": True}, "align"),
-        ({"epsilon": 1.0}, "epsilon"),
-        ({"secure": True, "max-examples": 100}, "secure"),
-        ({"action": "withdraw", "federation": "f.npz"}, "groups"),
-        ({"action": "evaluate", "federation": "f.npz"}, "groups"),
-    ],
-)
-def test_groups_come_with_samples_and_without_what_a_party_can_spoil(more: dict[str, Any], field: str) -> None:
-    settings = {"groups": 40, "trusted": "mine.npz"}
-    assert RunConfig.parse(settings).resolved().scaling == "none"
-    with raises(ConfigError, field=f"run-config {field}"):
-        RunConfig.parse(settings | more)
-
-
-@pytest.mark.parametrize(("key", "sums"), [("gram", "Gram matrix"), ("refine-rounds", "gradients")])
-def test_the_refusal_says_why_groups_exclude_sums_over_all_parties(key: str, sums: str) -> None:
-    with raises(ConfigError, field=f"run-config {key}") as error:
-        RunConfig.parse({"groups": 40, "trusted": "mine.npz", key: 64})
-    reason = f"{sums} are sums over all parties, out of which no group can be taken"
-    assert error.value.expected == f"none with groups: {reason}"
-
-
 def test_effort_and_members_are_those_of_the_plan() -> None:
     default = RunConfig().plan(8, 100, 3)
     assert (default.effort, default.max_members, default.most_members) == ("default", 3, 3)
@@ -297,7 +317,7 @@ def test_effort_and_members_are_those_of_the_plan() -> None:
     assert RunConfig(scaling="none", max_members=2).plan(8, 100, 3).most_members == 1
 
 
-@pytest.mark.parametrize("more", [{}, {"epsilon": 1.0}, {"secure": True, "max-examples": 100}])
+@pytest.mark.parametrize("more", [{}, {"epsilon": 1.0}, SECURE])
 def test_public_ranges_make_rank_codes_without_a_look_at_the_data(more: dict[str, Any]) -> None:
     plan = RunConfig.parse({"ranges": "0:16", **more}).plan(3, 100, 2)
     assert not plan.needs_columns
@@ -313,22 +333,6 @@ def test_public_ranges_make_rank_codes_without_a_look_at_the_data(more: dict[str
     assert -1.5 < other.edges[1][0] < other.edges[1][-1] < 1e3
 
 
-@pytest.mark.parametrize("text", ["16", "0:1:2", "a:b", "3:3", "2:1", "0:inf", "nan:1", "0:1,", ":", "0:1;1:2"])
-def test_ranges_that_are_none_are_refused(text: str) -> None:
-    with raises(ConfigError, field="run-config ranges"):
-        RunConfig.parse({"ranges": text})
-
-
-def test_there_is_one_range_for_all_features_or_one_for_each() -> None:
-    config = RunConfig.parse({"ranges": "0:1,0:2"})
-    assert config.plan(2, None, 2).ranges == ((0.0, 0.0), (1.0, 2.0))
-    with raises(ConfigError, field="run-config ranges", got=2):
-        config.plan(3, None, 2)
-    for name in ("center", "scale"):
-        with raises(ConfigError, field="run-config ranges"):
-            RunConfig.parse({"ranges": "0:1", name: "1"})
-
-
 def test_very_wide_samples_are_left_as_they_are_by_auto() -> None:
     assert RunConfig(scaling="auto").plan(2**14, None, 2).needs_columns
     assert not RunConfig(scaling="auto").plan(2**14 + 1, None, 2).needs_columns
@@ -336,66 +340,43 @@ def test_very_wide_samples_are_left_as_they_are_by_auto() -> None:
 
 def test_the_paper_s_preset() -> None:
     paper = RunConfig.parse({"preset": "paper"}).resolved()
-    assert (paper.scaling, paper.signed, paper.rule, paper.decay_value()) == ("none", "false", "novelty", 0.5)
+    assert (paper.scaling, paper.rule, paper.decay_value()) == ("none", "novelty", 0.5)
     assert RunConfig.parse({"preset": "paper", "decay": 0.2}).resolved().decay_value() == 0.2
-    assert RunConfig.parse({"preset": "paper"}).plan(4, None, 2).most_members == 1
-    refused = {"scaling": "auto", "signed": True, "rule": "bayes", "center": "1", "ranges": "0:1"}
-    for key, value in refused.items():
-        with pytest.raises(ConfigError) as caught:
-            RunConfig.parse({"preset": "paper", key: value})
-        assert caught.value.field == f"run-config {key}"
+    plan = paper.plan(4, None, 2)
+    assert (plan.most_members, plan.specs()[0].signed) == (1, False)
 
 
-def test_settings_that_a_simulation_ignores() -> None:
-    assert RunConfig().ignored(simulated=True) == []
-    config = RunConfig.parse({"n-features": 3, "classes": "0,1", "n-examples": 9, "min-available": 2})
-    assert config.ignored(simulated=True) == ["n-features", "n-examples", "classes"]
-    assert RunConfig(feature_names="a").ignored(simulated=True) == ["feature-names"]
-
-
-def test_node_config_needs_a_file() -> None:
-    with raises(ConfigError, field="node-config data-path", got="missing"):
-        NodeConfig.parse({"party-id": "site 1"})
-    assert NodeConfig.parse({"data-path": "a.csv", "party-id": 7}).party_id == "7"
-
+# ---- nodes
 
 PRIVATE_NODE = {"data-path": "a.csv", "max-epsilon": 1.0, "state-path": "/var/lib/flynn/state"}
 
 
 @pytest.mark.parametrize(
-    ("change", "field"),
+    ("settings", "field"),
     [
-        ({"max-delta": 0.011}, "node-config max-delta"),
-        ({"state-path": "/"}, "node-config state-path"),
-        ({"state-path": "/srv/.."}, "node-config state-path"),
-        ({"state-path": "state"}, "node-config state-path"),
+        ({"party-id": "site 1"}, "data-path"),
+        ({"data-path": "a.csv", "test-fracton": 0}, "test-fracton"),
+        (PRIVATE_NODE | {"max-delta": 0.011}, "max-delta"),
+        *((PRIVATE_NODE | {"state-path": path}, "state-path") for path in ("", "/", "/srv/..", "state")),
+        *((PRIVATE_NODE | {"mechanisms": kinds}, "mechanisms") for kinds in ("simulated", "")),
+        *((PRIVATE_NODE | {"max-epsilon": bound}, "max-epsilon") for bound in (-1, 0)),
+        (PRIVATE_NODE | {"composition": "zcdp"}, "max-delta"),
+        *(({"data-path": "a.csv", "evaluate": value}, "max-epsilon") for value in (True, False)),
     ],
 )
-def test_bounds_of_a_private_node(change: dict[str, Any], field: str) -> None:
-    assert NodeConfig.parse(PRIVATE_NODE | {"max-delta": 0.01}).max_delta == 0.01
-    with pytest.raises(ConfigError) as caught:
-        NodeConfig.parse(PRIVATE_NODE | change)
-    assert caught.value.field == field
+def test_nodes_that_are_refused(settings: dict[str, Any], field: str) -> None:
+    with raises(ConfigError, field=f"node-config {field}"):
+        NodeConfig.parse(settings)
 
 
-def test_results_may_leave_a_secure_node_without_a_policy() -> None:
-    assert NodeConfig.parse({"data-path": "a.csv", "secure": True, "evaluate": True}).evaluate
-    for value in (True, False):
-        with pytest.raises(ConfigError) as caught:
-            NodeConfig.parse({"data-path": "a.csv", "evaluate": value})
-        assert caught.value.field == "node-config max-epsilon"
-
-
-def test_a_misspelled_key_of_a_node_is_refused() -> None:
-    with raises(ConfigError, field="node-config test-fracton", got="unknown"):
-        NodeConfig.parse({"data-path": "a.csv", "test-fracton": 0})
+def test_nodes_that_are_taken() -> None:
+    assert NodeConfig.parse({"data-path": "a.csv", "party-id": 7}).party_id == "7"
     assert NodeConfig.parse({"data-path": "a.csv", "partition-id": 0, "num-partitions": 2}).data_path == "a.csv"
-
-
-def test_settings_that_a_deployment_ignores() -> None:
-    assert RunConfig().ignored(simulated=False) == []
-    config = RunConfig.parse({"test-fraction": 0, "min-examples": 9, "check-pooled": False, "seed": 3, "rounds": 2})
-    assert config.ignored(simulated=False) == ["test-fraction", "min-examples", "check-pooled"]
+    assert NodeConfig.parse({"data-path": "a.csv", "secure": True, "evaluate": True}).evaluate
+    assert NodeConfig.parse(PRIVATE_NODE | {"max-delta": 0.01}).policy() == Policy(1.0, 0.01)
+    more = {"mechanisms": "laplace, gaussian", "neighbours": "replace-one", "records-per-person": 2, "secure": True}
+    expected = Policy(1.0, 0.0, ["laplace", "gaussian"], "replace-one", 2, True)
+    assert NodeConfig.parse(PRIVATE_NODE | more).policy() == expected
 
 
 scalars = st.one_of(

@@ -32,7 +32,7 @@ def test_a_newer_flower_than_was_tested_is_told_once(
 
 
 def test_a_party_logs_the_version_and_the_place_of_the_package_once(caplog: pytest.LogCaptureFixture) -> None:
-    clients._tell_package.cache_clear()
+    clients._log_package.cache_clear()
     with caplog.at_level(logging.INFO, logger="flwr"):
         for _ in range(2):
             flwr_flynn.FlyNNClient(*points(5)).fit([], counting())

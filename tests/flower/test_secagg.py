@@ -28,19 +28,12 @@ from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.codec import write_tensors
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.phases.columns import ColumnsRequest
-from flwr_flynn.federated.phases.selection import SelectionRequest
-from flwr_flynn.federated.protocol import PHASE, REFUSED, TRAIN, Config, Reply, key
-from flwr_flynn.federated.request import Request
-from flwr_flynn.federated.roster import Failures
-from flwr_flynn.federated.run import Run
-from flwr_flynn.federated.run_spec import LARGEST_BOUND, Mode, Noisy, Plain, RunSpec, Secure, bound_for, check_room
-from flwr_flynn.federated.statistics import CountsOfSpecs
+from flwr_flynn.federated.protocol import REFUSED
+from flwr_flynn.federated.run_spec import RunSpec, Secure
 from flwr_flynn.flower import secagg
 from flwr_flynn.flower.compat import recorddict_compat as compat
 from flwr_flynn.model.candidates import HashPlan
-from flwr_flynn.model.scoring import ScoringRule
-from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease
+from flwr_flynn.privacy import GaussianCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.fakes import CLASSES, RUN, SPEC, TaskIdentity, counting, counts_of, points
 from tests.raising import raises
@@ -168,15 +161,6 @@ def test_a_selection_that_comes_to_nothing_leaves_the_counts() -> None:
     assert strategy.selection.missing == {
         "site 0": "failed: gone", "site 1": "failed: gone", "site 2": aside, "site 3": aside,
     }  # fmt: skip
-
-
-def test_a_party_lost_while_counting_is_left_out_and_the_others_are_exact() -> None:
-    strategy, _ = counted(
-        [party(i) for i in range(5)], lambda node, stage: node == 2 and stage == "collect_masked_vectors"
-    )
-    assert strategy.counts == total(0, 2, 3, 4)
-    assert len(strategy.parties) == 4
-    assert list(strategy.missing) == ["node 2"]
 
 
 STAGES, COLLECT = Stage.all(), Stage.COLLECT_MASKED_VECTORS
@@ -379,29 +363,6 @@ def test_a_party_that_cannot_count_is_left_out_and_named(odd: Client, reason: st
     assert reason in strategy.missing["node 3"]
 
 
-def test_counts_in_clear_do_not_leave_a_party_that_wants_secure_sums() -> None:
-    client = FlyNNClient(*points(9), secure=True)
-    columns = ColumnsRequest(4, CLASSES)
-    noisy = RunSpec(SPEC, CLASSES, Noisy(LaplaceCounts.for_spec(SPEC, 3, 1.0)))
-    for config in (counting(), {PHASE: columns.phase, **columns.to_config()}, counting(noisy)):
-        arrays, n, metrics = client.fit([], config)
-        assert (arrays, n) == ([], 0)
-        assert str(metrics[REFUSED]).startswith("node-config secure: expected a secure sum")
-    # Nor what a selection would tell of them: how many samples of each class there are, and how many of them are right.
-    asked: Request[Any] = SelectionRequest(
-        RUN, CountsOfSpecs((counts_of(*points(9)),)), ((ScoringRule("balanced", 0.5),),)
-    )
-    _, n, metrics = client.evaluate(asked.arrays(), {PHASE: asked.phase, **asked.to_config()})
-    assert (n, metrics.keys()) == (0, {REFUSED})
-    assert str(metrics[REFUSED]).startswith("node-config secure: expected a secure sum")
-
-
-def test_a_request_for_a_secure_sum_without_masks_is_refused() -> None:
-    arrays, n, metrics = FlyNNClient(*points(9)).fit([], counting(SECURE))
-    assert (arrays, n) == ([], 0)
-    assert str(metrics[REFUSED]).startswith("secure sum: ")
-
-
 @pytest.mark.parametrize("clip", [64, 512])
 def test_counts_that_would_be_clipped_at_another_bound_than_announced_do_not_leave(clip: int, tmp_path: Path) -> None:
     def masked(client: Client, run: RunSpec) -> FitRes:
@@ -521,18 +482,6 @@ def test_nobody_shares_noise_among_more_than_are_certain_to_be_in_the_sum(tmp_pa
     assert Budget(tmp_path / "0", Policy(1.0)).spent()[0] == 0
 
 
-def test_a_share_of_noise_goes_with_a_secure_sum_and_no_other() -> None:
-    modes: list[Callable[[], Mode]] = [
-        lambda: Noisy(shared_noise()),
-        lambda: Secure(256, shared_noise(None)),
-        lambda: Secure(256, LaplaceCounts.for_spec(SPEC, 3, 1.0)),
-    ]
-    for mode in modes:
-        with pytest.raises(ConfigError) as error:
-            mode()
-        assert error.value.field == "mechanism"
-
-
 def test_noisy_counts_beyond_the_bound_are_clipped_and_never_refused(tmp_path: Path) -> None:
     strategy, _ = counted([private(i, tmp_path) for i in range(3)], mechanism=shared_noise(), secure_bound=2)
     assert np.abs(strategy.counts.array).max() <= 6
@@ -542,7 +491,7 @@ def test_noisy_counts_beyond_the_bound_are_clipped_and_never_refused(tmp_path: P
 
 
 @pytest.mark.parametrize("is_private", [False, True])
-def test_a_federation_of_a_secure_sum_is_kept_and_handed_out_and_nobody_joins_or_leaves_it(
+def test_a_federation_of_a_secure_sum_is_kept_and_distributed_and_nobody_joins_or_leaves_it(
     is_private: bool, tmp_path: Path
 ) -> None:
     clients = [private(i, tmp_path) if is_private else party(i) for i in range(3)]
@@ -567,30 +516,6 @@ def test_a_federation_of_a_secure_sum_is_kept_and_handed_out_and_nobody_joins_or
 # ---- the server
 
 
-def replies(arrays: list[np.ndarray], n: int = 3, **metrics: Any) -> list[Reply]:
-    tensors = write_tensors(arrays)
-    return [Reply(str(i), tensors, 1, metrics) for i in range(n)]
-
-
-def a_server(bound: int = 256, min_parties: int = 3) -> Run:
-    return Run(RunOptions(SPEC, CLASSES, min_parties, secure_bound=bound, fraction_evaluate=0.0))
-
-
-def checked(given: list[Reply]) -> Run:
-    server = a_server()
-    assert server.ask(TRAIN, [reply.cid for reply in given])
-    assert server.complete(given, Failures())
-    return server
-
-
-@given(st.integers(3, 60), st.integers(0, 2**31))
-def test_the_mean_of_whole_numbers_becomes_their_sum_again(n: int, seed: int) -> None:
-    random = np.random.default_rng(seed)
-    parts = [counts_of(*points(int(random.integers(0, 80)), int(random.integers(100)))) for _ in range(n)]
-    exact = sum(parts[1:], parts[0])
-    assert checked(replies([exact.array.ravel() / n], n)).counts == exact
-
-
 def test_a_workflow_that_does_not_fit_its_strategy_is_refused_before_anybody_is_asked() -> None:
     for threshold in (0.5, 2.0, float("nan"), 3, True):
         with raises(ConfigError, field="threshold", expected="a number from 0.67 to 1"):
@@ -602,60 +527,6 @@ def test_a_workflow_that_does_not_fit_its_strategy_is_refused_before_anybody_is_
         counted([party(i) for i in range(3)], secure_bound=512, workflow_bound=256)
     with raises(ConfigError, field="secure_bound", expected="the workflow's 256", got="None"):
         counted([party(i) for i in range(3)], secure_bound=None, workflow_bound=256)
-
-
-def test_sums_that_cannot_be_are_refused_whole() -> None:
-    good = total(1, 2, 3).array.ravel() / 3
-    nudged, huge, uneven = good.copy(), good.copy(), good.copy()
-    nudged[0] += 0.25
-    huge[0] = 1e9
-    uneven[0] += 1 / 3
-    wrong = [[], [good, good], [good[:2]], [good.astype("f4")], [nudged], [huge], [good * np.nan], [uneven]]
-    for arrays in wrong:
-        server = checked(replies(arrays))
-        assert server.counted.counted == []
-        assert server.counts.n_examples == 0
-        assert len(server.counted.missing) == 3
-        assert all("refused: with its whole secure sum: " in reason for reason in server.counted.missing.values())
-    odd = replies([good])
-    odd[1] = replies([good * 2])[1]
-    assert "copies of one mean" in next(iter(checked(odd).counted.missing.values()))
-
-
-def test_there_is_room_for_the_parties_or_nobody_is_asked() -> None:
-    check_room(2**32 // 512 - 1, 256)
-    with pytest.raises(ConfigError) as error:
-        check_room(2**32 // 512, 256)
-    facts = error.value.field, error.value.expected, error.value.got
-    assert facts == ("secure sum", "at most 8388607 parties with counts up to 256", "8388608")
-    with pytest.raises(ConfigError) as error:
-        a_server(2**29).ask(TRAIN, list("abcd"))
-    facts = error.value.field, error.value.expected, error.value.got
-    assert facts == ("secure sum", "at most 3 parties with counts up to 536870912", "4")
-    with pytest.raises(ConfigError) as error:
-        a_server(min_parties=2)
-    assert (error.value.field, error.value.got) == ("min_parties", "2")
-
-
-@given(st.integers(1, LARGEST_BOUND))
-def test_the_bound_is_a_power_of_two_above_all(most: int) -> None:
-    bound = bound_for(most)
-    assert most <= bound < max(2 * most, 3)
-    assert bound & (bound - 1) == 0
-    assert Secure(bound).bound == bound
-
-
-def test_the_mode_of_a_secure_sum_travels() -> None:
-    config = SECURE.to_config()
-    assert RunSpec.from_config(Config(config)) == SECURE
-    for bound in (None, 3, 2**30, "256", True):
-        with pytest.raises(ConfigError) as error:
-            Secure(bound)  # type: ignore[arg-type]
-        assert error.value.field == "bound"
-    for sent in (None, "", "3", str(2**30), "true", 256, "[256]", "9" * 30):
-        with pytest.raises(PayloadError):
-            RunSpec.from_config(Config(config | {key("bound"): sent}))
-    assert RunSpec(SPEC, CLASSES, Plain()).bound is None
 
 
 def test_other_messages_pass_the_mod() -> None:

@@ -15,7 +15,6 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.protocol import STATISTIC
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.flower.strategy import FlyNNStrategy
-from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.metrics import scores
 from tests.fakes import CLASSES, HASHER, SPEC, Proxy, counting, counts_of, fit_res, good_res, manager, points
@@ -55,42 +54,6 @@ def tried(strategy: FlyNNStrategy, results: Any, failures: Any = (), asked: str 
     return strategy.aggregate_evaluate(1, results, list(failures))
 
 
-# ---- settings
-
-
-def test_how_many_parties_has_no_default() -> None:
-    for name in ("min_available_clients", "min_parties"):
-        settings = {"spec": SPEC, "classes": CLASSES, "min_available_clients": 2, "min_parties": 2}
-        del settings[name]
-        with pytest.raises(TypeError, match=name):  # Python's own words
-            FlyNNStrategy(**settings)
-
-
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        ({"min_parties": 0}, "min_parties"),
-        ({"min_parties": 3}, "min_parties"),
-        ({"min_available_clients": 2.0}, "min_available_clients"),
-        ({"min_available_clients": True}, "min_available_clients"),
-        ({"min_evaluate_clients": 0}, "min_evaluate_clients"),
-        ({"wait_timeout": -1}, "wait_timeout"),
-        ({"fraction_evaluate": 1.5}, "fraction_evaluate"),
-        ({"classes": []}, "classes"),
-        ({"spec": FlyHash.from_rows(HASHER.rows, 4, 3)}, "spec"),
-    ],
-)
-def test_bad_settings_are_refused_at_once(change: dict[str, Any], field: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        make(**change)
-    assert error.value.field == field
-
-
-def test_numpy_s_integers_are_taken() -> None:
-    strategy = make(min_available_clients=np.int64(2), min_parties=np.uint8(1))
-    assert repr(strategy) == "FlyNNStrategy(counted=0, min_parties=1, min_available_clients=2)"
-
-
 # ---- fit
 
 
@@ -119,13 +82,6 @@ def test_the_package_s_config_keys_cannot_be_overridden() -> None:
     with pytest.raises(ConfigError) as error:
         strategy.configure_fit(3, NO_PARAMETERS, manager(Proxy("a")))
     assert (error.value.field, error.value.got) == ("config", "flynn-mode")
-
-
-def test_after_waiting_it_starts_with_those_that_are_there(caplog: pytest.LogCaptureFixture) -> None:
-    strategy = make(min_available_clients=3)
-    with caplog.at_level(logging.WARNING, logger="flwr"):
-        assert len(strategy.configure_fit(1, NO_PARAMETERS, manager(Proxy("a"), Proxy("b")))) == 2
-    assert [record.args[-2:] for record in caplog.records] == [(3, 2)]
 
 
 def test_replies_are_added_up(caplog: pytest.LogCaptureFixture) -> None:
@@ -199,21 +155,6 @@ def test_good_replies_count_beside_bad_ones() -> None:
     assert len(strategy.missing) == len(HOSTILE)
 
 
-def test_more_examples_than_a_party_can_have_are_refused() -> None:
-    strategy = make(max_examples_per_party=8)
-    take(strategy, 1, [(Proxy("1"), good_res(9)), (Proxy("2"), good_res(8))])
-    assert strategy.missing == {"node 1": "refused: counts: expected at most 8 examples, got 9"}
-
-
-def test_parties_that_give_the_same_name_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    strategy = make()
-    take(strategy, 1, [(Proxy("1"), good_res(flynn_party="Basel"))])
-    assert "(nodes" not in caplog.text
-    take(strategy, 2, [(Proxy("2"), good_res(seed=1, flynn_party="Basel"))])
-    take(strategy, 3, [(Proxy("3"), good_res())])
-    assert caplog.text.count("Basel (nodes 1, 2)") == 1
-
-
 def test_a_reply_that_comes_twice_is_counted_once(caplog: pytest.LogCaptureFixture) -> None:
     strategy = make()
     take(strategy, 1, [(Proxy("1"), good_res()), (Proxy("1"), good_res(9, seed=1))])
@@ -240,94 +181,6 @@ def test_missing_is_asked_minus_counted_with_reasons() -> None:
         _ = strategy.model
 
 
-def test_a_failure_without_a_name_is_told_whose_it_is_if_that_is_certain() -> None:
-    strategy = make()
-    clients = manager(*map(Proxy, "abc"))
-    strategy.configure_fit(1, NO_PARAMETERS, clients)
-    strategy.aggregate_fit(1, [(Proxy("a"), good_res())], [ValueError("bad\x00file")])
-    reason = "no reply or a failure (1 without a name, the first: badfile)"
-    assert strategy.missing == {"node b": reason, "node c": reason}
-    strategy.configure_fit(2, NO_PARAMETERS, clients)
-    strategy.aggregate_fit(2, [(Proxy("b"), good_res(seed=1))], [ValueError("bad file")])
-    assert strategy.missing == {"node c": "failed: bad file"}
-
-
-@pytest.mark.parametrize(
-    ("results", "failures"),
-    [
-        ([("a", good_res())], [ValueError("b is broken")]),
-        ([("a", good_res())], []),
-        ([("a", good_res()), ("b", fit_res([], 0))], []),
-        ([("a", good_res()), ("b", fit_res([], 0, flynn_refused="no"))], []),
-    ],
-    ids=["failure", "no reply", "bad reply", "refusal"],
-)
-def test_where_failures_are_not_accepted_a_round_counts_whole_or_not_at_all(results: Any, failures: Any) -> None:
-    strategy = make(accept_failures=False)
-    clients = manager(Proxy("a"), Proxy("b"))
-    strategy.configure_fit(1, NO_PARAMETERS, clients)
-    before = state(strategy)
-    results = [(Proxy(cid), res) for cid, res in results]
-    assert strategy.aggregate_fit(1, results, failures) == (None, {})
-    assert state(strategy) == before
-    assert strategy.missing["node a"] == "set aside with its round, because others failed"
-    assert strategy.missing.keys() == {"node a", "node b"}
-
-    assert len(strategy.configure_fit(2, NO_PARAMETERS, clients)) == 2
-    take(strategy, 2, [(Proxy("a"), good_res()), (Proxy("b"), good_res())])
-    assert len(strategy.parties) == 2
-    assert strategy.missing == {}
-
-
-def test_metrics_are_aggregated_as_in_fedavg() -> None:
-    seen: list[Any] = []
-
-    def aggregate(metrics: list[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
-        seen.extend(metrics)
-        return {"loss": sum(n * m["loss"] for n, m in metrics) / sum(n for n, _ in metrics)}
-
-    strategy = make(fit_metrics_aggregation_fn=aggregate)
-    results = [(Proxy("1"), good_res(4, loss=1.0)), (Proxy("2"), good_res(8, loss=4.0)), (Proxy("3"), fit_res([], 9))]
-    _, metrics = take(strategy, 1, results)
-    assert seen == [(4, {"loss": 1.0}), (8, {"loss": 4.0})]
-    assert metrics["loss"] == 3.0
-
-
-def test_an_error_in_somebody_s_function_changes_nothing() -> None:
-    strategy = make(fit_metrics_aggregation_fn=lambda metrics: 1 / 0)
-    before = state(strategy)
-    with pytest.raises(ZeroDivisionError):
-        take(strategy, 1, [(Proxy("1"), good_res()), (Proxy("2"), fit_res([], 0))])
-    assert state(strategy) == before
-    assert strategy.missing == {"node 1": "no reply", "node 2": "no reply"}
-
-
-def test_there_is_no_model_before_enough_parties_are_counted() -> None:
-    strategy = make()
-    with raises(AggregationError, counted=0, min_parties=2, missing={}):
-        _ = strategy.model
-    take(strategy, 1, [(Proxy("1"), good_res())])
-    with raises(AggregationError, counted=1, min_parties=2):
-        _ = strategy.model
-    take(strategy, 2, [(Proxy("2"), good_res(0))])
-    assert strategy.model.counts_ == counts_of(*points(5))
-
-
-def test_centralised_evaluation_is_called_as_in_fedavg() -> None:
-    calls: list[Any] = []
-
-    def evaluate(server_round: int, arrays: list[np.ndarray], config: dict[str, Any]) -> tuple[float, dict[str, Any]]:
-        calls.append((server_round, codec.decode(arrays, HASHER, 3).n_examples, config))
-        return 0.5, {"a": 1}
-
-    strategy = make(evaluate_fn=evaluate)
-    assert strategy.evaluate(0, strategy.initialize_parameters(manager())) == (0.5, {"a": 1})
-    parameters, _ = take(strategy, 1, [(Proxy("1"), good_res())])
-    strategy.evaluate(1, parameters)
-    assert calls == [(0, 0, {}), (1, 5, {})]
-    assert make().evaluate(1, parameters) is None
-
-
 # ---- evaluate
 
 
@@ -338,7 +191,7 @@ def counted(**changes: Any) -> FlyNNStrategy:
     return strategy
 
 
-def test_the_model_is_handed_out_once() -> None:
+def test_the_model_is_distributed_once() -> None:
     strategy = counted(on_evaluate_config_fn=lambda server_round: {"round": server_round})
     clients = manager(*map(Proxy, "12"))
     asked = strategy.configure_evaluate(1, NO_PARAMETERS, clients)
@@ -354,51 +207,10 @@ def test_the_model_is_handed_out_once() -> None:
     assert len(strategy.configure_evaluate(3, NO_PARAMETERS, manager(*map(Proxy, "123")))) == 3
 
 
-def test_there_is_nothing_to_hand_out_before_enough_are_counted() -> None:
+def test_nothing_is_distributed_before_enough_are_counted() -> None:
     strategy = make()
     take(strategy, 1, [(Proxy("1"), good_res())])
     assert strategy.configure_evaluate(1, NO_PARAMETERS, manager(Proxy("1"))) == []
-
-
-@pytest.mark.parametrize(
-    ("settings", "asked"),
-    [
-        ({"fraction_evaluate": 0}, 0),
-        ({"fraction_evaluate": 0.5}, 5),
-        ({"fraction_evaluate": 0.01}, 1),
-        ({"fraction_evaluate": 0.01, "min_evaluate_clients": 4}, 4),
-        ({"fraction_evaluate": 0.01, "min_evaluate_clients": 40}, 10),
-    ],
-)
-def test_a_fraction_of_the_parties_evaluates(settings: dict[str, Any], asked: int) -> None:
-    clients = manager(*map(Proxy, "0123456789"))
-    assert len(counted(**settings).configure_evaluate(1, NO_PARAMETERS, clients)) == asked
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_the_model_reaches_parties_that_are_to_send_nothing(fails: bool, caplog: pytest.LogCaptureFixture) -> None:
-    received: list[FlyNNClassifier] = []
-
-    def keep(model: FlyNNClassifier) -> None:
-        received.append(model)
-        if fails:
-            raise OSError(28, "full", "/secret/model.npz")
-
-    X, y = points(9)
-    proxies = [Proxy(str(i), FlyNNClient(X, y, X_test=X, y_test=y, name=f"p{i}", on_model=keep)) for i in range(3)]
-    strategy = make(fraction_evaluate=0, distribute=True)
-    assert strategy.num_rounds == 1
-    server = Server(client_manager=manager(*proxies), strategy=strategy)
-    with caplog.at_level(logging.INFO, logger="flwr"):
-        server.fit(1, None)
-    assert [model.counts_ == strategy.counts for model in received] == [True] * 3
-    evaluation = strategy.run.state.results["evaluation"]
-    assert (strategy.evaluation, evaluation.missing) == (None, {})
-    reason = "failed with OSError: No space left on device"
-    assert evaluation.unkept == ({f"p{i}": reason for i in range(3)} if fails else {})
-    assert (reason in caplog.text) == fails
-    strategy.aggregate_evaluate(1, [(proxies[0], eval_res(GOOD))], [])  # who sends figures unasked is not heard
-    assert strategy.evaluation is None
 
 
 def eval_res(matrix: Any, n: int | None = None, **metrics: Any) -> EvaluateRes:
@@ -452,54 +264,10 @@ def test_a_statistic_that_is_none_costs_its_sender_alone(joined: Any) -> None:
     assert missing["node 2"].startswith("refused: ")
 
 
-def test_an_evaluation_without_samples_reports_nothing() -> None:
-    strategy = counted()
-    assert strategy.aggregate_evaluate(1, [], []) == (None, {})
-    assert tried(strategy, [(Proxy("1"), eval_res(None, 0))]) == (None, {})
-    assert strategy.evaluation is None
-    assert strategy.run.state.results["evaluation"].missing == {}
-
-
-def test_a_failed_evaluation_leaves_its_reasons() -> None:
-    strategy = counted()
-    results = [(Proxy("1"), eval_res(None, 0, flynn_refused="X_test: no")), (Proxy("2"), eval_res([[1]]))]
-    assert tried(strategy, results, asked="3") == (None, {})
-    assert strategy.evaluation is None
-    reasons = dict(strategy.run.state.results["evaluation"].missing)
-    assert reasons.pop("node 2").startswith("refused: confusion matrix: expected ")
-    assert reasons == {"node 1": "declined: X_test: no", "node 3": "no reply"}
-
-
-def test_figures_are_those_of_the_present_counts() -> None:
-    strategy = counted(min_parties=1)
-    tried(strategy, [(Proxy("1"), eval_res(GOOD))])
-    take(strategy, 2, [(Proxy("3"), fit_res([], 0))])
-    assert strategy.evaluation["examples"] == 10  # nobody was added
-    take(strategy, 3, [(Proxy("3"), good_res(seed=2))])
-    assert strategy.evaluation is None
-    tried(strategy, [], asked="123")
-    assert strategy.evaluation is None
-    assert strategy.run.state.results["evaluation"].missing.keys() == {"node 1", "node 2", "node 3"}
-
-
-def test_a_model_that_nobody_was_there_to_take_is_handed_out_later() -> None:
+def test_a_model_that_nobody_was_there_to_receive_is_distributed_later() -> None:
     strategy = counted()
     assert strategy.configure_evaluate(1, NO_PARAMETERS, manager()) == []
     assert len(strategy.configure_evaluate(2, NO_PARAMETERS, manager(Proxy("1")))) == 1
-
-
-def test_evaluation_metrics_are_aggregated_as_in_fedavg() -> None:
-    strategy = counted(
-        evaluate_metrics_aggregation_fn=lambda metrics: {"mine": metrics[0][1]["mine"], "n": len(metrics)}
-    )
-    _, metrics = tried(strategy, [(Proxy("1"), eval_res(GOOD, mine=2.0)), (Proxy("2"), eval_res(None, 0))])
-    assert (metrics["mine"], metrics["n"]) == (2.0, 1)
-
-
-def test_where_failures_are_not_accepted_there_are_no_figures() -> None:
-    strategy = counted(accept_failures=False)
-    assert tried(strategy, [(Proxy("1"), eval_res(GOOD))], [ValueError("gone")]) == (None, {})
-    assert strategy.evaluation is None
 
 
 # ---- the whole run, in Flower's own server loop
@@ -517,23 +285,6 @@ def federation(n_parties: int, n_points: int = 60) -> tuple[list[Proxy], list[Fl
         )
         proxies.append(Proxy(str(i), client))
     return proxies, received, (X[: n_points // 2], y[: n_points // 2], X[n_points // 2 :], y[n_points // 2 :])
-
-
-@pytest.mark.parametrize("n_parties", [1, 3, 40])
-@pytest.mark.parametrize("num_rounds", [1, 3])
-def test_a_run_gives_the_pooled_model_however_many_rounds(n_parties: int, num_rounds: int) -> None:
-    proxies, received, (X, y, X_test, y_test) = federation(n_parties)
-    strategy = make(min_available_clients=n_parties, min_parties=n_parties)
-    history, _ = Server(client_manager=manager(*proxies), strategy=strategy).fit(num_rounds, timeout=None)
-
-    assert strategy.model.counts_ == counts_of(X, y)
-    assert sorted(party.name for party in strategy.parties) == sorted(f"party-{i}" for i in range(n_parties))
-    assert {proxy.fits for proxy in proxies} == {proxy.evaluations for proxy in proxies} == {1}
-    assert [model.counts_ == strategy.counts for model in received] == [True] * n_parties
-    accuracy = np.mean(strategy.model.predict(X_test) == y_test)
-    assert strategy.evaluation["accuracy"] == accuracy
-    assert history.losses_distributed == [(1, 1 - accuracy)]
-    assert history.metrics_distributed_fit["examples"] == [(1, 30)]
 
 
 def test_stragglers_are_counted_in_a_later_round() -> None:

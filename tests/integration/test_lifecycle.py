@@ -39,7 +39,7 @@ def test_a_simulated_federation_grows_shrinks_and_is_handed_out(flower: Flower, 
     whole = FlyNNClassifier(spec=model.spec_).fit(DIGITS.X[train], DIGITS.y[train]).counts_
     assert grown.row("SHA-256 of the counts") == whole.sha256() == model.counts_.sha256()
     shrunk = run("withdraw", "shrunk", parties="3")
-    assert shrunk.row("parties taken out") == "1 of 4"
+    assert shrunk.row("parties withdrawn") == "1 of 4"
     assert shrunk.row("SHA-256 of the counts") == first.row("SHA-256 of the counts")
     # Bit for bit the model that the fourth party was never in: counts, decay and all.
     assert (tmp_path / "shrunk" / "model.npz").read_bytes() == (tmp_path / "first" / "model.npz").read_bytes()

@@ -47,12 +47,12 @@ def test_the_files_hold_what_the_table_says(first: tuple[str, Path]) -> None:
     ]
     metrics = json.loads((folder / "metrics.json").read_text())
     model = FlyNNClassifier.load(folder / "model.npz").model_.sha256()
-    same = {"federated": sha, "pooled": sha, "equal": True, "selection_equal": True}
+    same = {"federated": sha, "pooled": sha, "equal": True, "model_equal": True}
     assert metrics["sha256"] == {"model": model, **same}
     assert [member["spec"]["hash_dim"] for member in metrics["members"]] == [2048]
     assert metrics["settings"]["alpha"] == 0.01
     assert sorted(party["name"] for party in metrics["parties"]) == ["party-0", "party-1", "party-2"]
-    assert metrics["simulation"]["handed_out"] == 1797
+    assert metrics["simulation"]["dealt"] == 1797
     assert metrics["versions"]["flwr"] == version("flwr")
 
 
@@ -98,8 +98,7 @@ def test_columns_are_looked_at_and_the_members_are_selected(flower: Flower, tmp_
     settings = {"hash_dim": 512, "min_examples": 1}
     run = flower.run(nodes=3, output_dir=str(tmp_path), **settings)
     assert run.status == "finished:completed", run.output[-6000:]
-    for name in ("equal", "histograms of the columns equal", "selection equal"):
-        assert run.row(name) == "yes"
+    assert (run.row("equal"), run.row("whole model equal")) == ("yes", "yes")
     assert run.row("parties counted") == "3 of 3"
     report = json.loads((tmp_path / "metrics.json").read_text())
     selection, traffic = report["selection"], report["traffic"]

@@ -108,21 +108,65 @@ def test_pure_and_approximate_releases_add_up(path):
         assert "1.501" in caught.value.__notes__[0]
 
 
+def never():
+    raise AssertionError("data were touched")
+
+
+SHARE = GaussianCounts(0.5, 1e-5, **SHAPE, n_honest=4)
+TOO_MUCH = [  # policy, mechanism, field, expected, got
+    ({"mechanisms": ["gaussian"]}, laplace(), "policy mechanisms", "gaussian", "laplace"),
+    ({}, SimulatedRelease(laplace(), 1), "policy mechanisms", "gaussian, laplace, top-t", "simulated"),
+    ({"neighbours": "replace-one"}, laplace(), "policy neighbours", "replace-one", "add-remove"),
+    ({"records_per_person": 3}, laplace(records_per_person=2), "policy records-per-person", "3", "2"),
+    ({}, SHARE, "policy secure-sum", None, "off"),
+    ({"max_epsilon": 0}, laplace(), "policy max-epsilon", None, None),
+    ({}, laplace(2.0), "policy max-epsilon", None, None),
+    ({}, GaussianCounts(2.0, 1e-5, **SHAPE), "policy max-epsilon", None, None),
+    ({}, GaussianCounts(0.25, 1e-3, **SHAPE), "policy max-delta", None, None),
+]
+TOO_MUCH_AFTER_ONE = [  # of epsilon .5
+    ({"max_releases": 1}, laplace(0.25), "policy max-releases", None, None),
+    ({"max_releases": 1}, GaussianCounts(0.1, 1e-5, **SHAPE), "policy max-releases", None, None),
+    ({}, laplace(0.75), "policy max-epsilon", None, None),
+    ({}, GaussianCounts(0.6, 1e-5, **SHAPE), "policy max-epsilon", None, None),
+    ({"composition": "zcdp"}, laplace(), "policy composition", "basic", "zcdp"),
+    *TOO_MUCH[:1],
+    *TOO_MUCH[4:],
+]
+
+
 @pytest.mark.parametrize(
-    ("policy", "mechanism", "field", "expected", "got"),
-    [
-        ({"mechanisms": ["gaussian"]}, laplace(), "mechanisms", "gaussian", "laplace"),
-        ({}, SimulatedRelease(laplace(), 1), "mechanisms", "gaussian, laplace, top-t", "simulated"),
-        ({"neighbours": "replace-one"}, laplace(), "neighbours", "replace-one", "add-remove"),
-        ({"records_per_person": 3}, laplace(records_per_person=2), "records-per-person", "3", "2"),
-        ({}, GaussianCounts(0.5, 1e-5, **SHAPE, n_honest=4), "secure-sum", None, "off"),
-        ({"max_epsilon": 0}, laplace(), "max-epsilon", None, None),
-    ],
+    ("begun", "case"),
+    [*((False, case) for case in TOO_MUCH), *((True, case) for case in TOO_MUCH_AFTER_ONE)],
+    ids=lambda value: str(value[2]) if isinstance(value, tuple) else str(value),
 )
-def test_what_the_policy_does_not_allow_is_refused(path, policy, mechanism, field, expected, got):
-    with raises(PrivacyError, field=f"policy {field}", expected=expected, got=got):
-        answer(open_budget(path, **policy), mechanism, HERE)
-    assert open_budget(path).spent() == (0.0, 0.0)
+def test_what_the_policy_does_not_allow_is_refused_by_the_request_alone(path, begun, case, monkeypatch):
+    """Before data are touched, before any accounting, and without a ledger."""
+    policy, mechanism, field, expected, got = case
+    if begun:
+        answer(open_budget(path), laplace(), HERE, terms="earlier")
+
+    def accounting(self):
+        raise AssertionError("sigma was looked for")
+
+    monkeypatch.setattr(GaussianCounts, "sigma", property(accounting))
+    with raises(PrivacyError, field=field, expected=expected, got=got):
+        open_budget(path, **policy).release(mechanism, HERE.spec_fingerprint, never)
+    assert open_budget(path).is_begun == begun
+    assert open_budget(path).spent() == ((0.5, 0.0) if begun else (0.0, 0.0))
+
+
+def test_an_answer_that_is_there_needs_no_data_and_no_room(path):
+    first = answer(open_budget(path), laplace(), HERE)
+    for policy in ({}, {"max_releases": 1}, {"mechanisms": ["gaussian"], "max_epsilon": 0.1}):
+        again = open_budget(path, **policy).release(laplace(), HERE.spec_fingerprint, never)
+        assert (again.counts == first.counts, again.repeated) == (True, True)
+    huge = LaplaceCounts(0.001, hash_nnz=2**31 - 1, n_classes=1, records_per_person=10**6)
+    with raises(ConfigError, field="epsilon"):
+        open_budget(path).release(huge, HERE.spec_fingerprint, never)
+    lose(path)
+    with raises(PrivacyError, field="ledger", got="lost"):
+        open_budget(path).release(laplace(), HERE.spec_fingerprint, never)
 
 
 def test_what_the_policy_allows(path):
@@ -260,7 +304,7 @@ def test_a_lost_or_altered_ledger_means_refusal_until_it_is_reset(path, fault):
     assert not answer(open_budget(path), laplace(), HERE).repeated
 
 
-def test_a_forged_release_is_not_handed_out(path):
+def test_a_forged_release_is_not_sent(path):
     """One that the ledger vouches for and no parser reads."""
     answer(open_budget(path), laplace(), HERE)
     (file,) = path.glob("*.npz")
@@ -285,36 +329,6 @@ def test_a_lost_or_altered_release_is_not_made_again(path, fault):
         answer(open_budget(path), laplace(), HERE)
     assert open_budget(path).spent() == (0.5, 0.0)
     assert released.counts.noise
-
-
-def dying_at(step):
-    """A replacement for `os.replace` that puts so many files in their place, and then dies."""
-    steps, replace = [], os.replace
-
-    def dying(source, target):
-        if len(steps) == step:
-            raise KeyboardInterrupt
-        steps.append(target)
-        replace(source, target)
-
-    return dying
-
-
-@pytest.mark.parametrize("dies_at", range(5))
-def test_dying_between_steps_never_spends_too_little(path, monkeypatch, dies_at):
-    """Steps that write: the marker, the new ledger, the release, the ledger with it, the marker again."""
-    monkeypatch.setattr(os, "replace", dying_at(dies_at))
-    with pytest.raises(KeyboardInterrupt):  # nothing was distributed
-        answer(open_budget(path), laplace(), HERE)
-    monkeypatch.undo()
-    if dies_at == 1:  # there was a ledger, or might have been
-        with raises(PrivacyError, field="ledger", got="lost"):
-            open_budget(path).spent()
-        return
-    recorded = dies_at == 4  # before anything was distributed
-    assert open_budget(path).spent() == ((0.5, 0.0) if recorded else (0.0, 0.0))
-    assert answer(open_budget(path), laplace(), HERE).repeated == recorded
-    assert open_budget(path).spent() == (0.5, 0.0)
 
 
 def test_what_cannot_be_recorded_is_not_released(path, monkeypatch):
@@ -402,20 +416,30 @@ def die_at(path, step, before):
 
 
 @pytest.mark.parametrize("before", [True, False])
-@pytest.mark.parametrize("step", [1, 2, 3])
-def test_a_process_killed_at_any_step_leaves_a_ledger_that_counts(path, step, before):
-    """Steps: the release, the ledger, the marker."""
-    first = answer(open_budget(path), laplace(0.25), HERE)
+@pytest.mark.parametrize(
+    ("first", "step"), [*((True, step) for step in range(1, 6)), *((False, step) for step in range(1, 4))]
+)
+def test_a_process_killed_at_any_step_leaves_a_ledger_that_counts(path, first, step, before):
+    """Steps: for a first release marker and new ledger; then the release, the ledger with it, the marker again."""
+    earlier = None if first else answer(open_budget(path), laplace(0.25), HERE)
     process = multiprocessing.get_context("fork").Process(target=die_at, args=(path, step, before))
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
-    recorded = step == 3 or (step == 2 and not before)
-    assert open_budget(path).spent() == ((0.5, 0.0) if recorded else (0.25, 0.0))
-    left = {file.name for file in [*path.iterdir(), *path.parent.iterdir()] if not file.is_dir()}
-    assert len(left) == (2 if recorded else 1) + 3  # releases; ledger, marker, lock
-    assert json.loads(marker_of(path).read_text())["entries"] == n_entries(path) == (2 if recorded else 1)
-    assert answer(open_budget(path), laplace(0.25), HERE).counts == first.counts
+    if first and (step, before) in ((1, False), (2, True)):  # there was a ledger, or might have been
+        with raises(PrivacyError, field="ledger", got="lost"):
+            open_budget(path).spent()
+        return
+    written = step - 2 * first  # 1: the release, 2: the ledger
+    recorded = written == 3 or (written == 2 and not before)
+    spent = 0.25 * recorded + 0.25 * (not first)
+    assert open_budget(path).spent() == (spent, 0.0)
+    if path.exists():
+        left = {file.name for file in [*path.iterdir(), *path.parent.iterdir()] if not file.is_dir()}
+        assert len(left) == 4 * spent + 3  # releases; ledger, marker, lock
+        assert json.loads(marker_of(path).read_text())["entries"] == n_entries(path) == 4 * spent
+    if earlier is not None:
+        assert answer(open_budget(path), laplace(0.25), HERE).counts == earlier.counts
     assert answer(open_budget(path), laplace(0.25), HERE, terms="more").repeated == recorded
 
 
@@ -426,7 +450,7 @@ def release_many(path, pipe):
         )
 
 
-def test_a_killed_process_has_recorded_all_it_handed_out(path):
+def test_a_killed_process_has_recorded_all_it_answered(path):
     open_budget(path).spent()
     context = multiprocessing.get_context("fork")
     draw = random.Random(5)
@@ -465,9 +489,11 @@ def test_a_reset_removes_a_ledger_and_nothing_else(path, capsys):
     assert sorted(file.name for file in path.parent.iterdir()) == ["state", "state.exists", "state.lock"]
     assert not list(path.parent.parent.glob("*.lock"))
     (path / "notes.txt").unlink()
-    (path / f".ledger.json.{32 * 'a'}").write_text("left by a process that died")
+    left_by_a_killed_process = [path / ".ledger.json.partial", path.with_name(".state.exists.partial")]
+    for file in left_by_a_killed_process:
+        file.touch()
     assert budget.main(["reset", str(path)]) == 0
-    assert not path.exists()
+    assert [file.name for file in path.parent.iterdir()] == ["state.lock"]
 
 
 def test_a_folder_that_was_there_before_counts_as_a_lost_ledger(path):
@@ -506,32 +532,6 @@ def test_an_error_names_no_folder_but_notes_how_to_reset(path):
 
 
 # Before data are touched
-
-
-def never():
-    raise AssertionError("data were touched")
-
-
-def test_data_are_touched_for_a_new_release_only(path, tmp_path):
-    fingerprint = HERE.spec_fingerprint
-    first = answer(open_budget(path, max_releases=2), laplace(), HERE)
-    again = open_budget(path, max_releases=2).release(laplace(), fingerprint, never)
-    assert (again.counts == first.counts, again.repeated) == (True, True)
-    for policy, mechanism, part in [
-        ({}, laplace(0.75), "max-epsilon"),
-        ({}, GaussianCounts(0.25, 1e-3, **SHAPE), "max-delta"),
-        ({"max_releases": 1}, laplace(0.25), "max-releases"),
-        ({"mechanisms": ["gaussian"]}, laplace(0.25), "mechanisms"),
-        ({"composition": "zcdp"}, laplace(), "composition"),
-    ]:
-        with raises(PrivacyError, field=f"policy {part}"):
-            open_budget(path, **policy).release(mechanism, fingerprint, never)
-    huge = LaplaceCounts(0.001, hash_nnz=2**31 - 1, n_classes=1, records_per_person=10**6)
-    with raises(ConfigError, field="epsilon"):
-        open_budget(path).release(huge, fingerprint, never)
-    lose(path)
-    with raises(PrivacyError, field="ledger", got="lost"):
-        open_budget(path).release(laplace(), fingerprint, never)
 
 
 @pytest.mark.parametrize("error", [DataError("X"), OSError(5, "input"), ValueError(), KeyboardInterrupt()])
@@ -643,9 +643,6 @@ def test_another_ledger_swapped_in_is_noticed(path, tmp_path):
     (path / "ledger.json").write_bytes(LedgerFile().to_bytes())  # empty, and sound by itself
     with raises(PrivacyError, field="ledger", got="altered"):
         open_budget(path).spent()
-    (path / "ledger.json").write_text(json.dumps(first_format([])))
-    with raises(PrivacyError, field="ledger", got="altered"):
-        open_budget(path).spent()
 
 
 def test_a_ledger_may_be_one_entry_ahead_of_its_marker_and_no_more(path, tmp_path):
@@ -668,84 +665,13 @@ def test_folder_and_marker_put_back_together_are_not_noticed(path, tmp_path):
 
 def test_what_a_killed_process_left_is_removed(path):
     answer(open_budget(path), laplace(), HERE)
-    stale = [path / f".ledger.json.{32 * 'a'}", path / f"{32 * 'b'}.npz", path / f".{32 * 'b'}.npz.{32 * 'c'}"]
-    stale.append(marker_of(path).with_name(f".state.exists.{32 * 'd'}"))
-    others = [path / "notes.txt", path.parent / f".ledger.json.{32 * 'a'}", path.parent / ".state.exists.old"]
+    stale = [path / ".ledger.json.partial", path / f"{32 * 'b'}.npz", path / f".{32 * 'b'}.npz.partial"]
+    others = [path / "notes.txt", path.parent / ".ledger.json.partial"]
     for file in [*stale, *others]:
         file.write_text("")
     assert open_budget(path).spent() == (0.5, 0.0)
-    assert [file.exists() for file in [*stale, *others]] == 4 * [False] + 3 * [True]
+    assert [file.exists() for file in [*stale, *others]] == 3 * [False] + 2 * [True]
     assert answer(open_budget(path), laplace(), HERE).repeated
-
-
-# Ledgers of version 0.1.0
-
-
-def first_format(entries):
-    digest = hashlib.sha256(json.dumps(entries).encode()).hexdigest()
-    return {"format": 1, "sha256": digest, "entries": entries}
-
-
-def make_first_format(path, change=lambda entry: entry):
-    """Turn a ledger into one of the first format, which had a digest of the data in each entry."""
-    entries = json.loads((path / "ledger.json").read_text())["entries"]
-    names = ("request", "epsilon", "delta", "file", "sha256")
-    entries = [change({name: entry[name] for name in names} | {"data": 64 * "d"}) for entry in entries]
-    (path / "ledger.json").write_text(json.dumps(first_format(entries)))
-    marker_of(path).write_bytes(b"")
-
-
-def test_an_old_ledger_is_read_and_stays_basic(path, tmp_path):
-    first = answer(open_budget(path), laplace(0.25), HERE)
-    make_first_format(path)
-    old = (path / "ledger.json").read_bytes()
-    assert open_budget(path).spent() == (0.25, 0.0)
-    assert answer(Budget(path, Policy(1.0), tmp_path / "data.csv"), laplace(0.25), HERE).counts == first.counts
-    assert open_budget(path).recall(laplace(0.25), HERE.spec_fingerprint) == first.counts
-    with raises(PrivacyError, field="policy composition", expected="basic", got="zcdp"):
-        answer(open_budget(path, composition="zcdp"), laplace(0.25), HERE)
-    assert ((path / "ledger.json").read_bytes(), marker_of(path).read_bytes()) == (old, b"")
-    answer(open_budget(path), laplace(0.5), HERE)
-    assert open_budget(path).spent() == (0.75, 0.0)
-    content = json.loads((path / "ledger.json").read_text())
-    assert (content["format"], content["composition"], content["data_path"]) == (2, "basic", None)
-    assert 64 * "d" not in json.dumps(content)
-    assert json.loads(marker_of(path).read_text())["entries"] == 2
-    assert answer(open_budget(path), laplace(0.25), HERE).counts == first.counts
-    (path / "ledger.json").write_bytes(old)  # from now on an older copy is noticed
-    with raises(PrivacyError, field="ledger", got="altered"):
-        open_budget(path).spent()
-
-
-@pytest.mark.parametrize("dies_at", range(4))
-def test_an_old_ledger_is_upgraded_or_as_it_was(path, monkeypatch, dies_at):
-    """Steps that write: the marker of the entries there are, the release, the ledger with it, the marker again."""
-    answer(open_budget(path), laplace(0.25), HERE)
-    make_first_format(path)
-    monkeypatch.setattr(os, "replace", dying_at(dies_at))
-    with pytest.raises(KeyboardInterrupt):
-        answer(open_budget(path), laplace(0.5), HERE)
-    monkeypatch.undo()
-    assert open_budget(path).spent() == ((0.75, 0.0) if dies_at == 3 else (0.25, 0.0))
-    assert answer(open_budget(path), laplace(0.5), HERE).repeated == (dies_at == 3)
-    assert answer(open_budget(path), laplace(0.25), HERE).repeated
-
-
-@pytest.mark.parametrize(
-    "bad", [{"data": None}, {"epsilon": -1.0}, {"file": "../ledger.json"}, {"rho": 0.0}, {"closes": True}, {"more": 1}]
-)
-def test_an_altered_old_ledger_is_refused(path, bad):
-    answer(open_budget(path), laplace(0.25), HERE)
-    make_first_format(path, lambda entry: entry | bad)
-    with raises(PrivacyError, field="ledger", got="altered"):
-        open_budget(path).spent()
-
-
-def test_an_empty_marker_is_that_of_an_old_ledger_only(path):
-    answer(open_budget(path), laplace(0.25), HERE)
-    marker_of(path).write_bytes(b"")
-    with raises(PrivacyError, field="ledger", got="altered"):
-        open_budget(path).spent()
 
 
 # One data file
@@ -772,38 +698,6 @@ def test_a_ledger_without_a_data_file_stays_so(path, tmp_path):
     answer(open_budget(path), laplace(0.25), HERE)
     answer(Budget(path, Policy(1.0), tmp_path / "data.csv"), laplace(0.5), HERE)
     assert json.loads((path / "ledger.json").read_text())["data_path"] is None
-
-
-# The order of refusals
-
-
-def test_what_the_request_alone_tells_is_refused_before_any_accounting(path, monkeypatch):
-    first = GaussianCounts(0.5, 1e-5, **SHAPE)
-    kept = answer(open_budget(path), first, HERE).counts
-
-    def accounting(self):
-        raise AssertionError("sigma was looked for")
-
-    monkeypatch.setattr(GaussianCounts, "sigma", property(accounting))
-    for asked, policy, part in [
-        (GaussianCounts(0.6, 1e-5, **SHAPE), {}, "max-epsilon"),
-        (GaussianCounts(2.0, 1e-5, **SHAPE), {}, "max-epsilon"),
-        (GaussianCounts(0.1, 1e-3, **SHAPE), {}, "max-delta"),
-        (GaussianCounts(0.1, 1e-5, **SHAPE), {"max_releases": 1}, "max-releases"),
-        (GaussianCounts(0.1, 1e-5, **SHAPE), {"mechanisms": ["laplace"]}, "mechanisms"),
-        (GaussianCounts(0.1, 1e-5, **SHAPE, n_honest=2), {}, "secure-sum"),
-    ]:
-        with raises(PrivacyError, field=f"policy {part}"):
-            answer(open_budget(path, **policy), asked, HERE)
-    monkeypatch.undo()
-    again = answer(open_budget(path, mechanisms=["laplace"], max_epsilon=0.1), first, HERE)
-    assert (again.counts, again.repeated) == (kept, True)  # an old answer spends nothing
-
-
-def test_a_request_that_is_refused_makes_no_ledger(path):
-    with raises(PrivacyError, field="policy max-epsilon"):
-        answer(open_budget(path), laplace(2.0), HERE)
-    assert not open_budget(path).is_begun
 
 
 @pytest.mark.parametrize("epsilon", [0.001, pytest.param(0.006, marks=pytest.mark.slow)])

@@ -1,7 +1,7 @@
-"""One party's samples: its own file, or its share of a data set that a simulation deals out.
+"""One party's samples: its own file, or its share of the data set of a simulation.
 
-In a simulation, the samples held out follow from a sample's index and the split seed (`held_out`), not from the party,
-and a share is a list of indices into one data set (`partition`): the federated model must equal the pooled one.
+In a simulation the index of a sample and the split seed decide if it is held out (`held_out`), and not the party. A
+share is a list of indices into one data set (`partition`). So the federated model can equal the pooled one.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Dataset:
         return np.asarray(self.classes)[self.y]
 
     def share(self, indices: IndexArray, test: npt.NDArray[np.bool_]) -> Share:
-        """The samples at `indices`, those under the mask `test` (shape (n,)) apart."""
-        # Ascending, whatever order a partitioner gives: neighbours in memory stay neighbours.
+        """The samples at `indices`, held-out ones by the mask `test` (shape (n,)) apart."""
+        # In ascending order, so that neighbours in memory stay neighbours.
         indices = np.sort(indices)
         train, held = indices[~test[indices]], indices[test[indices]]
         labels = self.labels
@@ -62,7 +62,7 @@ class Dataset:
 
 
 def checked(rows: Rows) -> Dataset:
-    """Rows as a data set of finite numbers and coded classes: the policy of open parties and of simulations."""
+    """Rows as a data set of finite numbers and coded classes, for open parties and simulations."""
     name, X, names = rows.name, rows.X, rows.feature_names
     if X.dtype.kind not in "biuf":
         raise DataError(name, "numbers", f"an array of type {X.dtype}")
@@ -83,7 +83,7 @@ def checked(rows: Rows) -> Dataset:
 
 
 def _in_columns(rows: Rows, expected: str, got: str, per_column: IndexArray) -> DataError:
-    """The error about samples with something in some columns; a note has the names of these."""
+    """The error about samples with a fault in some columns; a note has the names of the columns."""
     bad, names = np.flatnonzero(per_column).tolist(), rows.feature_names
     called = [names[index][:60] if names and rows.announced else f"number {index + 1}" for index in bad]
     n, d = rows.X.shape
@@ -111,11 +111,9 @@ def _labels(y: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
     return np.array(texts, dtype=str) if whole is None else np.array(whole, dtype=np.int64)
 
 
-def load_dataset(
-    source: str, *, label: str = "", group: str = "", config: RunConfig | None = None, features: Sequence[str] = ()
-) -> Dataset:
-    """Load a data set by name or from a file."""
-    if label and (source == "digits" or source.startswith(("synthetic", "openml:"))):
+def load_dataset(source: str, *, label: str = "", group: str = "", features: Sequence[str] = ()) -> Dataset:
+    """Load a data set by name, or from a file."""
+    if label and (source == "digits" or source.startswith("openml:")):
         raise ConfigError("label", f"none with {source[:80]}", label[:80])
     if source == "digits":
         from sklearn.datasets import load_digits
@@ -124,12 +122,10 @@ def load_dataset(
         # Grey values 0..16; as bytes they are hashed in exact integer arithmetic.
         X = bunch.data.astype(np.uint8)
         return Dataset(X, bunch.target.astype(np.int64), list(range(10)), "digits", tuple(bunch.feature_names))
-    if source == "synthetic" or source.startswith("synthetic:"):
-        return _synthetic(config or RunConfig(dataset=source))
     if source.startswith("openml:"):
         return _openml(source)
     if ending(Path(source)) not in ENDINGS:
-        expected = f"digits, synthetic, openml:ID or the path of a {_ENDINGS} file"
+        expected = f"digits, openml:ID or the path of a {_ENDINGS} file"
         raise ConfigError("dataset", expected, repr(Path(source).name[:80]))
     path = _existing(source)
     if path is None:
@@ -143,28 +139,12 @@ def full_text(error: BaseException) -> str:
 
 
 def _existing(source: str) -> Path | None:
-    """The file of this name, if there is one; no name makes this raise."""
+    """The file of this name, None without one; a bad name is no error."""
     try:
         path = Path(source).expanduser()
         return path if path.is_file() else None
-    except (OSError, RuntimeError, ValueError):  # too long, the home of nobody, a NUL
+    except (OSError, RuntimeError, ValueError):  # too long, an unknown home, a NUL
         return None
-
-
-def _synthetic(config: RunConfig) -> Dataset:
-    from sklearn.datasets import make_classification
-
-    n_samples, n_features, n_informative, n_classes = config.synthetic_sizes()
-    X, y = make_classification(
-        n_samples=n_samples,
-        n_features=n_features,
-        n_informative=n_informative,
-        n_redundant=0,
-        n_classes=n_classes,
-        n_clusters_per_class=1,
-        random_state=config.split_seed % 2**32,
-    )
-    return Dataset(X, y.astype(np.int64), list(range(n_classes)), "synthetic")
 
 
 def _openml(source: str) -> Dataset:
@@ -189,9 +169,9 @@ def _openml(source: str) -> Dataset:
 
 @lru_cache(maxsize=2)
 def simulated_dataset(config: RunConfig) -> Dataset:
-    """The data set of a simulated run, loaded once in a process."""
+    """The data set of a simulation, loaded once in a process."""
     group = config.partition_column if config.partitioner in BY_ID else ""
-    data = load_dataset(config.dataset, label=config.label, group=group, config=config)
+    data = load_dataset(config.dataset, label=config.label, group=group)
     if not len(data.y):
         raise DataError(data.name, "at least one sample", "none")
     return data
@@ -199,13 +179,13 @@ def simulated_dataset(config: RunConfig) -> Dataset:
 
 @lru_cache(maxsize=2)
 def simulated_shares(config: RunConfig, n_parties: int) -> tuple[IndexArray, ...]:
-    """The indices of every party's samples in a simulated run, dealt out once in a process: see `partition.deal`."""
+    """The indices of every party's samples in a simulation, dealt once in a process."""
     data = simulated_dataset(config)
     return deal(config, n_parties, data.y, _partition_column(config, data))
 
 
 def _partition_column(config: RunConfig, data: Dataset) -> npt.NDArray[Any] | None:
-    """The column that `continuous` and the natural-id partitioners split by; None for all others."""
+    """The column by which `continuous` and the natural-id partitioners split; None for others."""
     if config.partitioner in BY_ID:
         if data.groups is None:
             raise config.refused("partitioner_options", "partition_by: a file's column of ids")
@@ -226,40 +206,35 @@ def simulated_share(config: RunConfig, party: int, n_parties: int) -> Share:
     return data.share(simulated_shares(config, n_parties)[party], test)
 
 
+def n_training(config: RunConfig) -> int:
+    """Number of samples of a simulation's data set that are not held out."""
+    n = len(simulated_dataset(config).y)
+    return n - int(held_out(n, config.test_fraction, config.split_seed).sum())
+
+
 def pooled_training(
-    config: RunConfig, n_parties: int, among: Collection[int] | None = None
-) -> tuple[npt.NDArray[Any], IndexArray, int]:
-    """The training samples that the partitioner dealt out, as if one party held them all."""
+    config: RunConfig, n_parties: int, parties: Collection[int] | None = None
+) -> tuple[npt.NDArray[Any], IndexArray]:
+    """The training samples of all parties, or of some `parties`, as if one party had them, and their class codes."""
     data = simulated_dataset(config)
-    train = np.sort(np.concatenate([np.zeros(0, np.int64), *_training_indices(config, n_parties, among)]))
-    return data.X[train], data.y[train], len(data.classes)
-
-
-def training_shares(
-    config: RunConfig, n_parties: int, among: Collection[int] | None = None
-) -> list[tuple[npt.NDArray[Any], IndexArray]]:
-    """The training samples of each of the parties, and their class codes."""
-    data = simulated_dataset(config)
-    return [(data.X[train], data.y[train]) for train in _training_indices(config, n_parties, among)]
-
-
-def _training_indices(config: RunConfig, n_parties: int, among: Collection[int] | None) -> list[IndexArray]:
-    train = ~held_out(len(simulated_dataset(config).y), config.test_fraction, config.split_seed)
+    is_train = ~held_out(len(data.y), config.test_fraction, config.split_seed)
     shares = enumerate(simulated_shares(config, n_parties))
-    return [share[train[share]] for party, share in shares if among is None or party in among]
+    chosen = [share[is_train[share]] for party, share in shares if parties is None or party in parties]
+    train = np.sort(np.concatenate([np.zeros(0, np.int64), *chosen]))
+    return data.X[train], data.y[train]
 
 
 def own_share(node: NodeConfig, features: Sequence[str] = ()) -> Share:
-    """An open party's samples: its file refused whole if any row does not fit, samples held out by the row's index."""
+    """The samples of an open party: a faulty row refuses the file, and its index decides if a row is held out."""
     data = checked(read_rows(_own_file(node), node.label, features=features))
     return data.share(np.arange(len(data.y)), held_out(len(data.y), node.test_fraction, node.split_seed))
 
 
 def private_share(node: NodeConfig, features: Sequence[str] = ()) -> Share:
-    """A private party's samples: every row is read by itself, and no row decides about other rows.
+    """The samples of a private party: every row is read by itself, and no row decides about other rows.
 
-    Rows that do not fit stay in the share, with NaN where a value is no number: `federated.samples` leaves them out.
-    Samples are held out only if results on them may leave the party, and by their content.
+    Faulty rows stay in the share, with NaN for a value that is no number; `federated.row_wise` leaves them out. Samples
+    are held out by their content, and only if results on them may leave the party.
     """
     rows = read_rows(_own_file(node), node.label, features=features, row_wise=True)
     X, y = rows.X, rows.y
@@ -280,7 +255,7 @@ def private_width(node: NodeConfig, features: Sequence[str] = ()) -> int:
 
 
 def _own_file(node: NodeConfig) -> Path:
-    """The party's file, if it is there and of a kind that can be read."""
+    """The path of the party's file, which exists and has a known ending."""
     path, name = _existing(node.data_path), repr(Path(node.data_path).name[:80])
     if path is None:
         raise ConfigError("node-config data-path", f"a file {name}", "no such file")

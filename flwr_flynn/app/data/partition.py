@@ -1,7 +1,7 @@
-"""The two held-out rules, and flwr-datasets' partitioners over indices and labels.
+"""The two held-out rules, and the partitioners of flwr-datasets over indices and labels.
 
-All are rules on samples, the same in every process of a run. In simulations and open files a sample's index, its class
-and the split seed decide; in private files its content, since its index depends on other samples.
+The rules give the same result in every process of a run. In simulations and open files the index of a sample and the
+split seed decide; in private files its content, since its index depends on other samples.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.app.run_settings import BY_COLUMN, SimulationSettings
+from flwr_flynn.app.config import RunConfig
+from flwr_flynn.app.run_settings import BY_COLUMN
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.samples import meaning
 
@@ -27,9 +28,9 @@ _STREAM_TEST, _STREAM_ORDER, _STREAM_PARTITIONER = 1, 2, 3
 
 
 def splitmix64(x: npt.ArrayLike) -> npt.NDArray[np.uint64]:
-    """SplitMix64 (Steele, Lea & Flood, OOPSLA 2014) at the counters `x`: one 64-bit hash for each.
+    """SplitMix64 (Steele, Lea & Flood, OOPSLA 2014) at the counters `x`: a 64-bit hash for each.
 
-    Integer arithmetic modulo 2**64 only, so the result is the same on every machine and with every NumPy.
+    Integer arithmetic modulo 2**64 alone, so the result is the same on every machine and with every NumPy.
 
     >>> [hex(int(v)) for v in splitmix64([0, 1])]
     ['0xe220a8397b1dcdaf', '0x910a2dec89025cc1']
@@ -47,17 +48,17 @@ def _sample_hash(n: int, seed: int, stream: int) -> npt.NDArray[np.uint64]:
 
 
 def held_out(n: int, fraction: float, split_seed: int) -> npt.NDArray[np.bool_]:
-    """Mark the samples to hold out: those whose hash falls into the first `fraction` of all 64-bit numbers."""
+    """(n,) mask of the held-out samples, with a hash among the first `fraction` of all 64-bit numbers."""
     # 53 bits are exact in a float64, so the comparison rounds nothing.
     return (_sample_hash(n, split_seed, _STREAM_TEST) >> np.uint64(11)) < np.uint64(math.ceil(fraction * 2**53))
 
 
 def deal(
-    config: SimulationSettings, n_parties: int, codes: IndexArray, by: npt.NDArray[Any] | None = None
+    config: RunConfig, n_parties: int, codes: IndexArray, by: npt.NDArray[Any] | None = None
 ) -> tuple[IndexArray, ...]:
-    """Deal samples out to parties, held-out ones like the rest.
+    """Indices of the samples of each party, by the run's partitioner; held-out samples are dealt like the rest.
 
-    They are shuffled first: some partitioners hand out runs of neighbours, and files are often sorted by class.
+    Samples are shuffled first: some partitioners deal runs of neighbours, and files are often sorted by class.
     """
     n = len(codes)
     seed = int(splitmix64(splitmix64([config.split_seed]) ^ np.uint64(_STREAM_PARTITIONER))[0] >> np.uint64(32))
@@ -65,15 +66,13 @@ def deal(
     columns = {"index": order, "label": codes[order]} | ({} if by is None else {"by": by[order]})
     try:
         with warnings.catch_warnings():
-            # About samples left out and draws repeated; a run's report says how many samples are dealt.
+            # About samples that are left out, and repeated draws; the report has the number of dealt samples.
             warnings.simplefilter("ignore")
             name = "".join(word.capitalize() for word in config.partitioner.split("-"))
             make = getattr(import_module("flwr_datasets.partitioner"), f"{name}Partitioner")
             defaults = _defaults(n_parties, n, len(np.unique(codes)), seed) | {"alpha": config.alpha}
             defaults["partition_by"] = "by" if config.partitioner in BY_COLUMN else "label"
             given = {key: value for key, value in config.options().items() if key != "partition_by"}
-            if unknown := given.keys() - signature(make).parameters.keys():
-                raise ValueError(f"it has no argument {', '.join(sorted(unknown))[:80]}")
             if too_large := [key for key, value in given.items() if isinstance(value, int) and value > n]:
                 raise ValueError(f"{too_large[0]} is more than the number of samples")
             if isinstance(sizes := given.get("partition_sizes"), list) and len(sizes) != n_parties:
@@ -107,14 +106,14 @@ def deal(
 def held_out_by_content(
     X: npt.NDArray[Any], y: npt.NDArray[Any], fraction: float, split_seed: int
 ) -> npt.NDArray[np.bool_]:
-    """Mark the samples to hold out, each by a digest of its own values, as float64, and the meaning of its label.
+    """(n,) mask of the held-out samples of a private party, by a digest of values, as float64, and label of each.
 
-    The rule of private parties: by `held_out`, one sample less would move all after it.
+    By `held_out`, one sample less would change the samples after it.
     """
     if not fraction:
         return np.zeros(len(y), bool)
     key, most = str(split_seed).encode(), fraction * 2.0**64
-    # Labels by their meaning: one missing label makes floats of all integers, and 3 becomes 3.0.
+    # Labels by their meaning: one missing label makes floats of all integers, 3.0 of 3.
     labels = (str(meaning(label)).removesuffix(".0").encode("utf-8", "surrogatepass") for label in y.tolist())
     digests = (
         hashlib.blake2b(np.asarray(row, "<f8").tobytes() + label, digest_size=8, key=key).digest()
@@ -124,7 +123,7 @@ def held_out_by_content(
 
 
 def _defaults(n_parties: int, n_samples: int, n_classes: int, seed: int) -> dict[str, Any]:
-    """Arguments of flwr-datasets' partitioners, all of them together, where `partitioner-options` gives no others."""
+    """Default arguments of all partitioners of flwr-datasets together, which `partitioner-options` can override."""
     sizes = n_classes, -(-2 * n_parties // n_classes)  # of two classes at each party, a row for each class
     return {
         "num_partitions": n_parties,

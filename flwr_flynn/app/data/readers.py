@@ -1,12 +1,12 @@
 """Rows of a party's file, CSV, Parquet or NPZ: one reader for open and for private parties.
 
-A reader refuses a file that no parser reads, or in which a column is not there. It marks the rows with something wrong:
-an open party's file is then refused whole (`datasets.checked`), a private party's samples are left out one by one where
-they are counted (`federated.samples`).
+A reader refuses a file that no parser reads, or that lacks a column. It marks rows with errors: an open party's file is
+then refused whole (`datasets.checked`), a private party's samples are left out one by one where they are counted
+(`federated.row_wise`).
 
-With ``row_wise``, no row decides about the file or about others, since a private answer would tell: every line of a CSV
-file is a row by itself, a value of a Parquet file that cannot be decoded is missing, and numbers are float64. Without,
-columns keep the narrowest type that holds them, so that integers are hashed exactly.
+With ``row_wise``, no row decides about the file or about other rows, since a private answer would show it: every line
+of a CSV file is a row by itself, and numbers are float64. Without, columns keep the narrowest type that holds them, so
+that integers are hashed exactly. A text of a Parquet file that cannot be decoded is a missing value.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from __future__ import annotations
 import codecs
 import csv
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from itertools import islice
@@ -24,35 +27,36 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.app.data.npz_file import read_arrays, read_head
+from flwr_flynn._files import npy_header, npz_array
 from flwr_flynn.app.data.schema import Layout, by_name
-from flwr_flynn.errors import ConfigError, DataError
+from flwr_flynn.errors import ConfigError, DataError, with_names
 from flwr_flynn.federated.samples import plain
 
 Array = npt.NDArray[Any]
+Features = tuple[str, ...]
 
 ENDINGS = (".csv", ".parquet", ".npz")
 
 CHUNK = 2**14  # rows of a CSV file that are texts at a time
 
 _TRUTHS = {"false": 0.0, "true": 1.0}
-_GAPS = {"", "-", ".", "?", "#n/a", "<na>", "n/a", "na", "nan", "none", "null"}  # texts of a value that is missing
+_GAPS = {"", "-", ".", "?", "#n/a", "<na>", "n/a", "na", "nan", "none", "null"}  # texts of missing values
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a file, with marks on those that are wrong."""
+    """The rows of a file, with marks on rows with errors."""
 
     name: str
     X: Array
     y: Array
-    feature_names: tuple[str, ...] | None = None
-    announced: bool = False
+    feature_names: Features | None = None
+    announced: bool = False  # True: the run announced the features
     groups: Array | None = None
-    left_out: tuple[str, ...] = ()
-    words: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    left_out: Features = ()
+    words: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # number of texts in each column
     unlabelled: Array = field(default_factory=lambda: np.zeros(0, bool))
-    broken: Array = field(default_factory=lambda: np.zeros(0, bool))
+    broken: Array = field(default_factory=lambda: np.zeros(0, bool))  # rows with more or fewer fields than the header
 
     def __post_init__(self) -> None:
         if self.X.ndim != 2 or self.y.ndim != 1:
@@ -65,7 +69,7 @@ class Rows:
 
     @property
     def bad(self) -> npt.NDArray[np.bool_]:
-        """(n,) mask of the rows of a table with a value that is missing, infinite or no number, or without a label."""
+        """(n,) mask of rows with a value that is missing, infinite or no number, or without a label."""
         bad = np.asarray(~np.isfinite(self.X).all(axis=1))
         for mask in (self.unlabelled, self.broken):
             if len(mask):
@@ -74,7 +78,7 @@ class Rows:
 
 
 def ending(path: Path) -> str:
-    """The ending of a file's name, one of `ENDINGS` where the file can be read."""
+    """The ending of a file's name, one of `ENDINGS` if the file can be read."""
     return path.suffix.lower()
 
 
@@ -82,37 +86,85 @@ def read_rows(
     path: Path, label: str = "", group: str = "", features: Sequence[str] = (), *, row_wise: bool = False
 ) -> Rows:
     """The rows of a file."""
-    if ending(path) == ".npz":
-        return _npz(path, label or "y", group, tuple(features), row_wise)
-    if ending(path) == ".csv":
-        return _csv(path, label or "label", group, tuple(features), row_wise)
-    read = _parquet_row_wise if row_wise else _parquet
-    return read(path, label or "label", group, tuple(features))
+    read = {".npz": _npz, ".csv": _csv}.get(ending(path), _parquet)
+    return read(path, label or ("y" if read is _npz else "label"), group, tuple(features), row_wise)
 
 
 def read_width(path: Path, label: str = "", features: Sequence[str] = ()) -> int:
-    """The number of features that `read_rows` would find, from the head of a file: no row is looked at."""
+    """The number of features that `read_rows` would find, from the head of a file: no row is read."""
     if ending(path) == ".npz":
-        shape, names = read_head(path, {"samples": "X", "label": label or "y"}, "feature_names" if features else None)
-        if len(shape) != 2:
-            raise DataError(path.name, "a matrix of numbers with a label for each row", f"{len(shape)} dimension(s)")
-        return len(_npz_order(path, shape[1], names, features)[0]) if features else shape[1]
+        return _npz_width(path, label or "y", tuple(features))
     if ending(path) == ".csv":
         try:
             columns = next((fields for fields in _records(path, row_wise=True) if fields != []), None) or []
         except OSError as error:
             raise _unreadable(path, error) from None
     else:
-        _, parquet = _parquet_packages(path)
-        try:
-            with parquet.ParquetFile(path) as file:
-                columns = _parquet_columns(file.schema_arrow)
-        except Exception as error:  # noqa: BLE001 - Arrow and json raise a dozen kinds
-            raise _unreadable(path, error) from None
+        with _opened_parquet(path) as file:
+            columns = _parquet_columns(file.schema_arrow)
     return len(Layout.of(path.name, columns, label or "label", "", tuple(features)).order)
 
 
-def _csv(path: Path, label: str, group: str, features: tuple[str, ...], row_wise: bool) -> Rows:
+def _unreadable(path: Path, error: Exception) -> DataError:
+    if isinstance(error, DataError):
+        return error
+    if isinstance(error, UnicodeError) and ending(path) == ".csv":
+        return DataError(path.name, "text in UTF-8", "another encoding, such as Latin-1 or Windows-1252")
+    return DataError(path.name, f"a readable {ending(path)} file", type(error).__name__)
+
+
+# ---- columns
+
+
+def parsed_numbers(texts: list[str]) -> tuple[Array, int]:
+    """Numbers of texts, in the narrowest type for all, NaN for words and gaps; and the number of words.
+
+    >>> parsed_numbers(["1", "2"]), parsed_numbers(["0.5", "x", "NA", "TRUE"])
+    ((array([1, 2]), 0), (array([0.5, nan, nan, 1. ]), 1))
+    """
+    values = np.array(texts, dtype=object)
+    if "_" not in "".join(texts):  # which Python allows between digits
+        for kind in (np.int64, np.float64):
+            try:
+                return values.astype(kind), 0
+            except (ValueError, OverflowError):
+                continue
+    numbers = np.fromiter(map(_number, texts), np.float64, len(texts))
+    if all(text.lower() in _TRUTHS for text in texts):
+        return numbers.astype(bool), 0
+    return numbers, sum(texts[i].strip().lower() not in _GAPS for i in np.flatnonzero(np.isnan(numbers)))
+
+
+def _number(text: str) -> float:
+    try:
+        return _TRUTHS[text.lower()] if text.lower() in _TRUTHS else np.nan if "_" in text else float(text)
+    except ValueError:
+        return np.nan
+
+
+def _objects(values: Sequence[Any] | Array) -> Array:
+    # Python's values: in a text type of NumPy each value is as wide as the longest.
+    objects = np.empty(len(values), object)
+    objects[:] = values.tolist() if isinstance(values, np.ndarray) else values
+    return objects
+
+
+def _matrix(columns: Iterable[Array], n_rows: int, n_columns: int, row_wise: bool) -> Array:
+    """Columns side by side, in a type that holds all of them; in float64 without rows."""
+    kind: Any = np.float64
+    if not row_wise and n_rows and n_columns:
+        columns = list(columns)
+        kind = np.result_type(*{column.dtype for column in columns})
+    X = np.empty((n_rows, n_columns), kind)
+    for index, column in enumerate(columns):
+        X[:, index] = column
+    return X
+
+
+# ---- CSV
+
+
+def _csv(path: Path, label: str, group: str, features: Features, row_wise: bool) -> Rows:
     try:
         records = (fields for fields in _records(path, row_wise) if fields != [])
         header = next(records, None) or []
@@ -165,91 +217,80 @@ def _records(path: Path, row_wise: bool) -> Iterator[list[str] | None]:
                 yield None
 
 
-def parsed_numbers(texts: list[str]) -> tuple[Array, int]:
-    """Numbers that texts spell, in the narrowest type for all, NaN for words and gaps; and the number of words.
-
-    >>> parsed_numbers(["1", "2"]), parsed_numbers(["0.5", "x", "NA", "TRUE"])
-    ((array([1, 2]), 0), (array([0.5, nan, nan, 1. ]), 1))
-    """
-    values = np.array(texts, dtype=object)
-    if "_" not in "".join(texts):  # which Python allows between digits
-        for kind in (np.int64, np.float64):
-            try:
-                return values.astype(kind), 0
-            except (ValueError, OverflowError):
-                continue
-    numbers = np.fromiter(map(_number, texts), np.float64, len(texts))
-    if all(text.lower() in _TRUTHS for text in texts):
-        return numbers.astype(bool), 0
-    return numbers, sum(texts[i].strip().lower() not in _GAPS for i in np.flatnonzero(np.isnan(numbers)))
+# ---- Parquet
 
 
-def _number(text: str) -> float:
+def _parquet(path: Path, label: str, group: str, features: Features, row_wise: bool) -> Rows:
+    """Rows of the wanted columns: the schema decides about columns, and a value about its own row."""
+    with _opened_parquet(path) as file:
+        schema, n_rows = file.schema_arrow, file.metadata.num_rows
+        columns = _parquet_columns(schema)
+        layout = Layout.of(path.name, columns, label, group, features)
+
+        def column(index: int) -> Array | list[Any]:
+            """The values of a column: an array of numbers without gaps, or a list with None for missing values."""
+            name = columns[index]
+            if not _is_read(schema.field(name).type):
+                return [None] * n_rows
+            found = file.read(columns=[name], use_pandas_metadata=False).column(name)
+            if not found.null_count and _is_numeric(found.type):
+                numbers: Array = found.to_numpy()
+                return numbers
+            return [value for chunk in found.chunks for value in _arrow_values(chunk)]
+
+        parts, words = [], np.zeros(len(layout.order), np.int64)
+        for place, index in enumerate(layout.order):
+            values = column(index)
+            if isinstance(values, list):
+                values, words[place] = parsed_numbers(["" if value is None else str(value) for value in values])
+                if not _is_read(schema.field(columns[index]).type):
+                    words[place] = n_rows
+            parts.append(values)
+        labels = column(layout.label)
+        groups = None if layout.group is None else _objects(column(layout.group))
+    missing = np.array([value is None or value != value for value in labels], bool)
+    y = labels if isinstance(labels, np.ndarray) and not row_wise else _objects(labels)
+    X = _matrix(parts, n_rows, len(parts), row_wise)
+    return Rows(path.name, X, y, layout.names, bool(features), groups, layout.left_out, words, missing)
+
+
+@contextmanager
+def _opened_parquet(path: Path) -> Iterator[Any]:
+    """A Parquet file. Every failure in the block is a DataError without a folder."""
     try:
-        return _TRUTHS[text.lower()] if text.lower() in _TRUTHS else np.nan if "_" in text else float(text)
-    except ValueError:
-        return np.nan
-
-
-def _objects(values: list[Any]) -> Array:
-    # Values as Python has them: in a type of NumPy's one long text would be the width of all.
-    objects = np.empty(len(values), object)
-    objects[:] = values
-    return objects
-
-
-def _matrix(columns: Iterable[Array], n_rows: int, n_columns: int, row_wise: bool) -> Array:
-    """Columns side by side, in a type that holds all of them; in float64 where there are no rows to tell a type."""
-    kind: Any = np.float64
-    if not row_wise and n_rows and n_columns:
-        columns = list(columns)
-        kind = np.result_type(*{column.dtype for column in columns})
-    X = np.empty((n_rows, n_columns), kind)
-    for index, column in enumerate(columns):
-        X[:, index] = column
-    return X
-
-
-def _parquet_row_wise(path: Path, label: str, group: str, features: tuple[str, ...]) -> Rows:
-    """Rows of the wanted columns alone: the schema decides about columns, and a value about its own row."""
-    _, parquet = _parquet_packages(path)
+        parquet = import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise ConfigError(error.name or "pyarrow", "flwr-flynn[data]", "none; pip install 'flwr-flynn[data]'") from None
     try:
         with parquet.ParquetFile(path) as file:
-            schema, n_rows = file.schema_arrow, file.metadata.num_rows
-            columns = _parquet_columns(schema)
-            layout = Layout.of(path.name, columns, label, group, features)
-
-            def values(index: int) -> list[Any]:
-                name = columns[index]
-                if not _is_read(schema.field(name).type):
-                    return [None] * n_rows
-                table = file.read(columns=[name], use_pandas_metadata=False)
-                return [value for chunk in table.column(name).chunks for value in _arrow_values(chunk)]
-
-            X, words = np.empty((n_rows, len(layout.order))), np.zeros(len(layout.order), np.int64)
-            for place, index in enumerate(layout.order):
-                found = values(index)
-                X[:, place] = [np.nan if value is None else _number(str(value)) for value in found]
-                words[place] = sum(value is not None for value in found) - (~np.isnan(X[:, place])).sum()
-            labels = values(layout.label)
-            groups = None if layout.group is None else _objects(values(layout.group))
+            yield file
     except Exception as error:  # noqa: BLE001 - Arrow and json raise a dozen kinds
         raise _unreadable(path, error) from None
-    missing = np.array([value is None or value != value for value in labels], bool)
-    return Rows(path.name, X, _objects(labels), layout.names, bool(features), groups, layout.left_out, words, missing)
+
+
+def _parquet_columns(schema: Any) -> list[str]:
+    """Names of the columns of an Arrow schema, without the row labels of pandas, which a note in the file names."""
+    noted = json.loads((schema.metadata or {}).get(b"pandas", b'{"index_columns": []}'))
+    row_labels = [name for name in noted["index_columns"] if isinstance(name, str)]
+    return [str(name) for name in schema.names if name not in row_labels]
+
+
+def _is_numeric(kind: Any) -> bool:
+    types = import_module("pyarrow").types
+    return any(is_kind(kind) for is_kind in (types.is_integer, types.is_floating, types.is_boolean))
 
 
 def _is_read(kind: Any) -> bool:
-    """True for the Arrow types of numbers, truths and texts, and for dictionaries of these."""
+    """True for the Arrow types of numbers, booleans and texts, and for dictionaries of these."""
     types = import_module("pyarrow").types
     if types.is_dictionary(kind):
         return _is_read(kind.value_type)
-    takes = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean, types.is_string)
-    return any(takes(kind) for takes in (*takes, types.is_large_string, types.is_binary, types.is_large_binary))
+    texts = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    return _is_numeric(kind) or any(is_kind(kind) for is_kind in (types.is_decimal, *texts))
 
 
 def _arrow_values(chunk: Any) -> list[Any]:
-    """The values of an Arrow array, None where one is missing or cannot be decoded."""
+    """The values of an Arrow array, None for a value that is missing or cannot be decoded."""
     arrow = import_module("pyarrow")
     if arrow.types.is_dictionary(chunk.type):
         known = _arrow_values(chunk.dictionary)
@@ -269,90 +310,73 @@ def _decoded(value: bytes) -> str | None:
         return None
 
 
-def _parquet(path: Path, label: str, group: str, features: tuple[str, ...]) -> Rows:
-    pandas, frame = _parquet_frame(path)
-    layout = Layout.of(path.name, [str(column) for column in frame.columns], label, group, features)
-    words = np.zeros(len(layout.order), np.int64)
-    columns = []
-    for place, index in enumerate(layout.order):
-        column = frame.iloc[:, index]
-        if pandas.api.types.is_numeric_dtype(column.dtype):
-            columns.append(column.to_numpy())
-        else:
-            texts = ["" if missing else str(value) for value, missing in zip(column, column.isna(), strict=True)]
-            values, words[place] = parsed_numbers(texts)
-            columns.append(values)
-    labels = frame.iloc[:, layout.label]
-    return Rows(
-        path.name,
-        _matrix(columns, len(frame), len(columns), False),
-        labels.to_numpy(),
-        layout.names,
-        bool(features),
-        None if layout.group is None else frame.iloc[:, layout.group].to_numpy(),
-        layout.left_out,
-        words,
-        labels.isna().to_numpy(),
-    )
+# ---- NPZ: plain arrays, no pickles, and no more memory than the file can fill
 
 
-def _parquet_frame(path: Path) -> tuple[Any, Any]:
-    """pandas, and a data frame of a Parquet file's columns in Arrow's types.
+def _npz(path: Path, label: str, group: str, features: Features, row_wise: bool) -> Rows:
+    """Arrays ``X`` (n, d) and ``y`` (n,), and optionally ``feature_names`` (d,)."""
+    with _opened_npz(path, ["X", label, *([group] if group else [])]) as (has_names, array, _):
+        X, y, groups = array("X"), array(label), array(group) if group else None
+        names = array("feature_names") if features and has_names else None
+    if groups is not None and groups.shape != X.shape[:1]:
+        raise DataError(f"{path.name} {group}", f"an array of shape {X.shape[:1]}", groups.shape)
+    left_out: Features = ()
+    if features and X.ndim == 2:
+        order, left_out = _npz_order(path, X.shape[1], names, features)
+        X = X[:, order]
+    # One value that is no real number decides the type of the array: `plain` reads each value by itself.
+    X = plain(X) if row_wise else X
+    return Rows(path.name, X, y, features or None, bool(features), groups, left_out)
 
-    The notes of pandas in the file (types and row labels) may have been altered, and pandas believes them. Only the
-    names of the columns that are row labels are taken from them, and these columns are left out.
+
+def _npz_width(path: Path, label: str, features: Features) -> int:
+    with _opened_npz(path, ["X", label]) as (has_names, array, shape_of):
+        shape = shape_of("X")
+        names = array("feature_names") if features and has_names else None
+    if len(shape) != 2:
+        raise DataError(path.name, "a matrix of numbers with a label for each row", f"{len(shape)} dimension(s)")
+    return len(_npz_order(path, shape[1], names, features)[0]) if features else shape[1]
+
+
+@contextmanager
+def _opened_npz(
+    path: Path, wanted: Sequence[str]
+) -> Iterator[tuple[bool, Callable[[str], Array], Callable[[str], tuple[int, ...]]]]:
+    """True if an .npz file has names of features, and readers of an array and of a shape by name.
+
+    The arrays wanted must be there. Every failure in the block is a DataError without a folder.
     """
-    pandas, parquet = _parquet_packages(path)
     try:
-        with parquet.ParquetFile(path) as file:
-            table = file.read()
-        table.validate(full=True)  # texts that are none would be found later, by whoever looks at them
-        columns = _parquet_columns(table.schema)
-        kept = [i for i, name in enumerate(table.column_names) if name in columns]
-        # Without the option, one integer that is missing makes floats of a column, and other integers of large ones.
-        frame = table.select(kept).replace_schema_metadata(None).to_pandas(integer_object_nulls=True)
-        return pandas, frame
-    except Exception as error:  # noqa: BLE001 - Arrow and json raise a dozen kinds
+        with zipfile.ZipFile(path) as archive:
+            members = {name.removesuffix(".npy"): name for name in archive.namelist()}
+            for key in wanted:
+                if key not in members:
+                    raise with_names(DataError(path.name, f"an array {key!r}", f"{len(members)} others"), members)
+
+            def described(key: str) -> str:
+                return f"{path.name}: not a readable array {members[key][:80]!r}"
+
+            def array(key: str) -> Array:
+                return _characters_checked(npz_array(archive, members[key], described(key), DataError), described(key))
+
+            def shape_of(key: str) -> tuple[int, ...]:
+                with archive.open(members[key]) as stream:
+                    return npy_header(stream, described(key), DataError).shape
+
+            yield "feature_names" in members, array, shape_of
+    except DataError:
+        raise
+    except Exception as error:  # noqa: BLE001 - zipfile, its decompressors and NumPy's parser raise a dozen kinds
         raise _unreadable(path, error) from None
 
 
-def _unreadable(path: Path, error: Exception) -> DataError:
-    if isinstance(error, DataError):
-        return error
-    if isinstance(error, UnicodeError) and ending(path) == ".csv":
-        return DataError(path.name, "text in UTF-8", "another encoding, such as Latin-1 or Windows-1252")
-    return DataError(path.name, f"a readable {ending(path)} file", type(error).__name__)
-
-
-def _parquet_packages(path: Path) -> tuple[Any, Any]:
-    try:
-        return import_module("pandas"), import_module("pyarrow.parquet")
-    except ImportError as error:
-        needed = error.name or "pandas and pyarrow"
-        raise ConfigError(needed, "flwr-flynn[data]", "none; pip install 'flwr-flynn[data]'") from None
-
-
-def _parquet_columns(schema: Any) -> list[str]:
-    """Names of the columns of an Arrow schema that are not row labels by the notes of pandas."""
-    noted = json.loads((schema.metadata or {}).get(b"pandas", b'{"index_columns": []}'))
-    row_labels = [name for name in noted["index_columns"] if isinstance(name, str)]
-    return [str(name) for name in schema.names if name not in row_labels]
-
-
-def _npz(path: Path, label: str, group: str, features: tuple[str, ...], row_wise: bool) -> Rows:
-    """Arrays ``X`` (n, d) and ``y`` (n,), and maybe ``feature_names`` (d,)."""
-    wanted = {"samples": "X", "label": label} | ({"partition-by": group} if group else {})
-    arrays = read_arrays(path, wanted, {"names": "feature_names"} if features else {})
-    X, groups = arrays["samples"], arrays.get("partition-by")
-    if groups is not None and groups.shape != X.shape[:1]:
-        raise DataError(f"{path.name} {group}", f"an array of shape {X.shape[:1]}", groups.shape)
-    left_out: tuple[str, ...] = ()
-    if features and X.ndim == 2:
-        order, left_out = _npz_order(path, X.shape[1], arrays.get("names"), features)
-        X = X[:, order]
-    # One value that is no real number decides the type of the array: `plain` reads each by itself.
-    X = plain(X) if row_wise else X
-    return Rows(path.name, X, arrays["label"], features or None, bool(features), groups, left_out)
+def _characters_checked(array: Array, what: str) -> Array:
+    """The array; refused if it has 32-bit values that are no characters, of which Python makes no string."""
+    if array.dtype.kind == "U" and array.size:
+        characters = np.ascontiguousarray(array).view(np.dtype("u4").newbyteorder(array.dtype.byteorder))
+        if int(characters.max()) > sys.maxunicode:
+            raise DataError(what, "texts of Unicode characters", "characters beyond")
+    return array
 
 
 def _npz_order(

@@ -1,4 +1,4 @@
-"""Columns of a party's file: found by the names that the run announces, and named in messages."""
+"""Columns of a party's file, by the names that the run announces."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Layout:
 
 
 def by_name(columns: Sequence[str], wanted: Sequence[str], source: str) -> tuple[list[int], tuple[str, ...]]:
-    """Find the features that a run announces among the columns of a file."""
+    """Indices of a run's features among the columns of a file, and the names of the other columns."""
     indices: dict[str, list[int]] = {name: [] for name in wanted}
     if len(indices) < len(wanted):
         raise DataError(source, "features of different names", f"{len(wanted) - len(indices)} of the run's again")
@@ -64,7 +64,7 @@ def by_name(columns: Sequence[str], wanted: Sequence[str], source: str) -> tuple
 
 
 def _with_columns(error: DataError, columns: Sequence[str], wanted: Sequence[str]) -> DataError:
-    """`error` with notes, which stay here: the file's columns, and those that are almost what was wanted."""
+    """`error` with notes for this machine's log: the file's columns, and columns with nearly the wanted names."""
     by_form = {_form(name): name for name in wanted}
     alike = [(column, by_form.get(_form(column), column)) for column in columns]
     pairs = [f"{column[:60]!a} is not {name[:60]!a}" for column, name in alike if column != name]

@@ -15,6 +15,7 @@ from flwr_flynn.app.data.datasets import full_text, load_dataset, own_share, pri
 from flwr_flynn.app.data.partition import held_out_by_content
 from flwr_flynn.app.data.readers import CHUNK, parsed_numbers, read_rows
 from flwr_flynn.errors import ConfigError, DataError
+from flwr_flynn.federated.samples import meaning
 from tests.raising import raises
 
 POLICIES = pytest.mark.parametrize("row_wise", [False, True], ids=["open", "private"])
@@ -96,20 +97,56 @@ def test_files_of_all_kinds_give_the_same_rows(row_wise: bool, tmp_path: Path) -
         assert (rows.X == X).all()
         assert rows.y.tolist() == labels.tolist()
         assert not rows.bad.any()
+        loaded = load_dataset(str(tmp_path / f"mine.{ending}"))
+        assert (loaded.classes, loaded.labels.tolist()) == (["cat", "dog"], labels.tolist())
+        assert loaded.feature_names == (None if ending == "npz" else ("a", "b", "c"))
 
 
-def test_one_record_of_a_private_npz_file_that_is_no_real_number_spoils_itself_alone(tmp_path: Path) -> None:
-    X, y = np.arange(12.0).reshape(6, 2), np.arange(6) % 2
-    complex_X = X.astype(complex)
-    complex_X[2, 1] += 1j
-    for spoiled in (complex_X, np.where(np.arange(12).reshape(6, 2) == 5, "word", X.astype(str))):
-        np.savez(tmp_path / "mine.npz", X=spoiled, y=y)
-        node = NodeConfig(data_path=str(tmp_path / "mine.npz"))
-        share = private_share(node)
-        assert np.isnan(share.X[2, 1])
-        assert np.delete(share.X, 2, axis=0).tolist() == np.delete(X, 2, axis=0).tolist()
-        with pytest.raises(DataError):
-            own_share(node)
+BIG = 2**53 + 1  # which float64 does not hold
+ODD: dict[str, list[Any]] = {
+    ".csv": ["1,2,x,9,9", '"1,2,x', "1,\0,x", '1,"x', "1,\ufffd,x", "1,2", "x" * 200_000, "1,word,x", "1,2,"],
+    ".npz": [("word", 2, 1), (1j, 2, 1), (np.inf, 2, 1), (1, 2, np.nan), (1, 2, "word")],
+    ".parquet": [(None, 2, 1), (1, 2, None), (None, None, None)],
+}
+
+
+def write(path: Path, rows: list[Any]) -> None:
+    if path.suffix == ".csv":
+        lines = [row if isinstance(row, str) else ",".join(map(str, row)) for row in rows]
+        path.write_text("\n".join(["a,b,label", *lines]) + "\n")
+    elif path.suffix == ".npz":
+        np.savez(path, X=np.array([row[:2] for row in rows]), y=np.array([row[2] for row in rows]))
+    else:
+        arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        kinds = arrow.float64(), arrow.int64(), arrow.int64()
+        columns = [arrow.array(values, kind) for values, kind in zip(zip(*rows, strict=True), kinds, strict=True)]
+        parquet.write_table(arrow.table(dict(zip(("a", "b", "label"), columns, strict=True))), path)
+
+
+@pytest.mark.parametrize(("ending", "odd"), [(ending, odd) for ending, rows in ODD.items() for odd in rows], ids=str)
+@pytest.mark.parametrize("evaluate", [False, True])
+def test_no_record_of_a_private_file_changes_how_another_is_read_or_if_it_is_held_out(
+    ending: str, odd: Any, evaluate: bool, tmp_path: Path
+) -> None:
+    first = 0 if ending == ".npz" else BIG  # one missing label makes floats of all in NumPy
+    rows: list[Any] = [(i + 0.5, i, first + i % 7) for i in range(60)]
+    path = tmp_path / f"mine{ending}"
+
+    def read(rows: list[Any]) -> list[list[str]]:
+        """Samples that fit, those to train with and those held out, in their order."""
+        write(path, rows)
+        share = private_share(NodeConfig(data_path=str(path), evaluate=evaluate))
+        parts = (share.X, share.y), (share.X_test, share.y_test)
+        return [
+            [f"{row} {meaning(label)}" for row, label in zip(X.tolist(), y.tolist(), strict=True)] for X, y in parts
+        ]
+
+    whole = read(rows)
+    assert (len(whole[0]) + len(whole[1]), bool(whole[1])) == (60, evaluate)
+    for place in (0, 31, 60):
+        mixed = read([*rows[:place], odd, *rows[place:]])
+        assert len(mixed[0]) + len(mixed[1]) == 61
+        assert [[each for each in part if each in {*whole[0], *whole[1]}] for part in mixed] == whole
 
 
 def test_content_decides_by_what_a_label_means() -> None:
@@ -163,8 +200,12 @@ def test_no_value_decides_whether_a_private_parquet_file_is_read(tmp_path: Path)
     assert rows.y.tolist() == ["1", None, "3"]
     assert rows.unlabelled.tolist() == [False, True, False]
     assert rows.left_out == ("unused",)
-    with pytest.raises(DataError):
-        read_rows(path, features=features)
+    with raises(DataError, field="mine.parquet", expected="a label in each row"):
+        own_share(NodeConfig(data_path=str(path)), features)
+    for name in ("number", "truth", "text", "kinds", "stamp", "list"):  # an open party's file is refused
+        expected = "numbers" if name in ("kinds", "stamp", "list") else "a number in each cell"
+        with raises(DataError, field="mine.parquet", expected=expected):
+            own_share(NodeConfig(data_path=str(path), label="half"), (name,))
 
 
 @POLICIES

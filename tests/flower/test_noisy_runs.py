@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,7 @@ from flwr.common import Code, EvaluateIns, FitIns, FitRes, Status, ndarrays_to_p
 from flwr.server import Server
 
 from flwr_flynn import FlyNNClassifier, FlyNNClient, FlyNNStrategy
-from flwr_flynn.app.config import NodeConfig, RunConfig
-from flwr_flynn.app.privacy_setup import private_plan, run_mechanism, simulated_budget
-from flwr_flynn.errors import AggregationError, ConfigError, DataError, PayloadError
+from flwr_flynn.errors import AggregationError, DataError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.access import NOISY_EXAMPLES
 from flwr_flynn.federated.options import RunOptions
@@ -30,8 +27,6 @@ from flwr_flynn.federated.roster import Failures
 from flwr_flynn.federated.run import ExchangeResult, Run
 from flwr_flynn.federated.run_spec import Noisy, RunSpec
 from flwr_flynn.federated.statistics import CountsOfSpecs
-from flwr_flynn.model.candidates import HashPlan
-from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, Mechanism, SimulatedRelease, TopTLaplace
 from flwr_flynn.privacy.ledger import Budget, Policy
@@ -197,42 +192,6 @@ def test_another_request_adds_up_and_is_refused_beyond_the_policy(tmp_path: Path
         assert refusal(other, asked[2]) == refusal(client, asked[2])
 
 
-@pytest.mark.parametrize(
-    ("fault", "kind"),
-    [
-        (lambda path: (path / "ledger.json").unlink(), "lost"),
-        (lambda path: (path / "ledger.json").write_text("{}"), "altered"),
-    ],
-)
-def test_a_lost_or_altered_ledger_is_refused_until_reset(fault: Any, kind: str, tmp_path: Path) -> None:
-    answer(party(tmp_path))
-    fault(tmp_path / "state")
-    reason = refusal(party(tmp_path))
-    assert reason.startswith("ledger state ")
-    assert kind in reason
-    assert str(tmp_path) not in reason
-    party(tmp_path).party.options.budget.reset()
-    assert answer(party(tmp_path)).num_examples == NOISY_EXAMPLES
-
-
-def test_without_a_budget_nothing_private_is_released() -> None:
-    assert "policy max-epsilon not set" in refusal(FlyNNClient(*points(5)))
-
-
-@pytest.mark.parametrize(
-    ("policy", "reason"),
-    [
-        (Policy(9.0, 0.0, ["gaussian"]), "policy mechanisms gaussian: laplace "),
-        (Policy(9.0, 0.0, ["laplace"], "replace-one"), "policy neighbours replace-one"),
-        (Policy(9.0, 0.0, ["laplace"], records_per_person=2), "policy records-per-person 2"),
-    ],
-)
-def test_the_policy_is_the_partys(policy: Policy, reason: str, tmp_path: Path) -> None:
-    client = FlyNNClient(*points(5), budget=Budget(tmp_path / "state", policy))
-    assert refusal(client).startswith(reason)
-    assert not (tmp_path / "state").exists()
-
-
 def test_a_party_with_a_policy_gives_nothing_else(tmp_path: Path) -> None:
     X, y = points(20)
     received: list[FlyNNClassifier] = []
@@ -255,12 +214,6 @@ def test_a_party_with_a_policy_gives_nothing_else(tmp_path: Path) -> None:
     assert open_to_results.evaluate(evaluation.arrays(), config_of(evaluation))[1] == 20
 
 
-def test_data_of_the_wrong_form_are_refused(tmp_path: Path) -> None:
-    for X, y in ((np.zeros((2, 5)), ["ash"] * 2), ([[1.0] * 4], ["ash"]), (np.zeros((2, 4)), ["ash"])):
-        assert refusal(party(tmp_path, X, y))
-    assert not (tmp_path / "state" / "ledger.json").exists()
-
-
 def test_parties_of_a_simulation_draw_different_noise(tmp_path: Path) -> None:
     asked = asking(SimulatedRelease(LAPLACE, seed=3))
     X, y = points(20)
@@ -274,31 +227,6 @@ def test_parties_of_a_simulation_draw_different_noise(tmp_path: Path) -> None:
 
 
 # ---- the request
-
-
-@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda each: each.kind)
-def test_a_request_carries_the_mechanism(mechanism: Mechanism) -> None:
-    asked = asking(mechanism)
-    config = asked.to_config()
-    assert RunSpec.from_config(Config(config)) == asked
-    assert config[key("mode")] == "noisy"
-    assert not any("sigma" in value or "scale" in json.loads(config[key("mechanism")]) for value in config)
-
-
-@pytest.mark.parametrize(
-    ("changes", "facts"),
-    [
-        ({"mechanism": None}, ("mechanism", "a Mechanism of flwr_flynn.privacy", "NoneType")),
-        ({"mode": "plain"}, ("mode", "Plain, Noisy or Secure", "str")),
-        ({"mechanism": LaplaceCounts(1.0, hash_nnz=4, n_classes=3)}, ("mechanism", "hash_nnz 3", "4")),
-        ({"mechanism": LaplaceCounts(1.0, hash_nnz=3, n_classes=2)}, ("mechanism", "n_classes 3", "2")),
-        ({"specs": [SPEC, replace(SPEC, hash_dim=25)]}, ("spec", "one with a mechanism", "2")),
-    ],
-)
-def test_a_run_that_does_not_fit_together(changes: dict[str, Any], facts: tuple[str, str, str]) -> None:
-    with pytest.raises(ConfigError) as error:
-        asking(**changes)
-    assert (error.value.field, error.value.expected, error.value.got) == facts
 
 
 @pytest.mark.parametrize(
@@ -403,16 +331,6 @@ def test_counts_that_are_too_large_are_refused() -> None:
         assert "counts: expected entries from" in batch.refused["0"]
 
 
-def test_no_number_of_large_replies_overflows_the_sum() -> None:
-    wide = LaplaceCounts(0.001, **SHAPE, records_per_person=10**6)
-    server = a_server(wide, max_examples_per_party=2**62)
-    large = codec.noisy_capacity(HASHER) // 3
-    batch = take(server, *(reply(str(i), spoiled(counts=np.full((3, 24), -large - i))) for i in range(5))).batch
-    assert len(server.counted) == 2
-    assert set(batch.refused.values()) == {"refused: the sum has no room for it"}
-    assert server.counts.array.max() == -2 * large - 1
-
-
 def strategy(**changes: Any) -> FlyNNStrategy:
     settings = {"spec": SPEC, "classes": CLASSES, "min_available_clients": 3, "min_parties": 2, "wait_timeout": 0}
     return FlyNNStrategy(**{**settings, "mechanism": LaplaceCounts(2.0, **SHAPE), **changes})
@@ -475,15 +393,6 @@ def test_a_private_run_can_be_evaluated_where_parties_allow_it(mechanism: Mechan
     assert made.evaluation["accuracy"] == pytest.approx(np.mean(made.model.predict(X) == y))
 
 
-def test_a_private_run_at_parties_that_keep_their_results(tmp_path: Path) -> None:
-    made = strategy(fraction_evaluate=1.0)
-    run(made, tmp_path)
-    assert made.evaluation is None
-    missing = made.run.state.results["evaluation"].missing
-    assert len(missing) == 3
-    assert all("policy evaluate off" in reason for reason in missing.values())
-
-
 def test_an_open_run_gets_nothing_from_parties_with_a_policy(tmp_path: Path) -> None:
     made = strategy(mechanism=None)
     run(made, tmp_path)
@@ -491,21 +400,6 @@ def test_an_open_run_gets_nothing_from_parties_with_a_policy(tmp_path: Path) -> 
         _ = made.model
     assert len(caught.value.missing) == 3
     assert all(reason.startswith("declined: policy max-epsilon set:") for reason in caught.value.missing.values())
-
-
-@pytest.mark.parametrize(
-    ("changes", "field", "got"),
-    [
-        ({"spec": [SPEC, replace(SPEC, hash_dim=25)]}, "spec", "2"),
-        ({"spec": HashPlan(4, 3, scaling="auto")}, "spec", "auto"),
-        ({"mechanism": LaplaceCounts(1.0, hash_nnz=4, n_classes=3)}, "mechanism", "4"),
-        ({"mechanism": 1.0}, "mechanism", "float"),
-    ],
-)
-def test_a_strategy_refuses_what_noise_does_not_go_with(changes: dict[str, Any], field: str, got: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        strategy(**changes)
-    assert (error.value.field, error.value.got) == (field, got)
 
 
 @pytest.mark.parametrize("n_releases", [None, 0, -1, True, 2.0, 2**31])
@@ -531,111 +425,6 @@ def test_sums_of_noisy_counts_travel_signed() -> None:
         codec.decode_total([message[0], HUGE], HASHER, LAPLACE, 2)
 
 
-# ---- settings
-
-
-def test_what_a_run_asks_for() -> None:
-    def mechanism(**settings: Any) -> Mechanism | None:
-        config = RunConfig.parse({key.replace("_", "-"): value for key, value in settings.items()})
-        return run_mechanism(config, SPEC, 3, n_parties=2)
-
-    assert mechanism() is None
-    assert mechanism(epsilon=1, delta=1e-5) == GaussianCounts(1.0, 1e-5, **SHAPE)
-    assert mechanism(epsilon=1) == LAPLACE
-    more = {"neighbours": "replace-one", "records_per_person": 3}
-    assert mechanism(epsilon=1, **more) == LaplaceCounts(1.0, **SHAPE, **more)
-    top = {"epsilon": 1, "mechanism": "top-t", "n_released": 5}
-    assert mechanism(**top) == TopTLaplace(1.0, 5, **SHAPE)
-    assert mechanism(epsilon=1, noise="seeded", seed=9) == SimulatedRelease(LAPLACE, 9)
-    with raises(ConfigError, field="run-config epsilon", expected="a number from 0.001 to 100"):
-        mechanism(epsilon=1e-9)
-    with raises(ConfigError, field="run-config delta", expected="a number from 1e-12 to 0.5"):
-        mechanism(epsilon=1, delta=1e-20)
-
-
-def test_noise_is_shared_among_no_more_parties_than_are_certain_to_be_in_a_secure_sum() -> None:
-    def sharing(**more: Any) -> int | None:
-        private = {"epsilon": 1, "delta": 1e-5, "secure": True, "max-examples": 100}
-        mechanism = run_mechanism(RunConfig.parse(private | more), SPEC, 3, n_parties=10)
-        return mechanism.n_honest if mechanism else None
-
-    # One of those that are certain to be in the sum may tell its noise, unless the run says otherwise.
-    assert sharing() == 6
-    assert sharing(**{"secure-threshold": 0.9}) == 8
-    assert sharing(**{"honest-parties": 7}) == 7
-    assert sharing(**{"honest-parties": 4}) == 4
-    with raises(ConfigError, field="run-config honest-parties", got=8):
-        sharing(**{"honest-parties": 8})
-
-
-@pytest.mark.parametrize(
-    ("settings", "field", "got"),
-    [
-        ({"delta": 1e-5}, "delta", "0.0"),
-        ({"noise": "seeded"}, "noise", "0.0"),
-        ({"epsilon": 1, "mechanism": "gaussian"}, "delta", "0"),
-        ({"epsilon": 1, "mechanism": "laplace", "delta": 1e-5}, "delta", "1e-05"),
-        ({"epsilon": 1, "mechanism": "top-t"}, "n-released", "0"),
-        ({"epsilon": 1, "n-released": 4}, "n-released", "4"),
-        ({"epsilon": 1, "scaling": "auto"}, "scaling", "auto"),
-    ],
-)
-def test_settings_that_do_not_go_together(settings: dict[str, Any], field: str, got: str) -> None:
-    with raises(ConfigError, field=f"run-config {field}", got=got):
-        RunConfig.parse(settings)
-
-
-def test_held_out_figures_are_for_simulations() -> None:
-    private = RunConfig.parse({"epsilon": 1})
-    assert (private.evaluates(simulated=True), private.evaluates(simulated=False)) == (True, False)
-    assert RunConfig().evaluates(simulated=False)
-    assert RunConfig.parse({"epsilon": 1, "evaluate": True}).evaluates(simulated=False)
-    assert not RunConfig.parse({"evaluate": False}).evaluates(simulated=True)
-
-
-def test_sizes_follow_from_public_figures() -> None:
-    config = RunConfig.parse({"epsilon": 1, "delta": 1e-5, "hash-dim": 512, "center": "8", "seed": 3})
-    plan = private_plan(config, config.plan(64, 2000, 10), n_parties=3)
-    (spec,) = plan.specs()
-    assert (spec.hash_dim, spec.seed, spec.signed, spec.center) == (512, 3, True, (8.0,) * 64)
-    assert spec.hash_nnz <= 512 // 10
-    with raises(ConfigError, field="run-config n-examples", got="missing"):
-        private_plan(config, config.plan(64, None, 10), 3)
-    bad = RunConfig.parse({"epsilon": 1, "hash-dim": 512, "hash-nnz": 513})
-    with raises(ConfigError, field="run-config hash-nnz"):
-        private_plan(bad, HashPlan(64, 10, 2000, hash_dim=512, hash_nnz=513), 3)
-
-
-def test_the_ledger_of_a_simulated_party_lies_in_the_output_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
-    config = RunConfig.parse({"epsilon": 1, "delta": 1e-5})
-    assert simulated_budget(RunConfig(), 7, 2) is None
-    assert simulated_budget(config, 7, 2).path == tmp_path / "flynn" / "7" / "state" / "7" / "party-2"
-    elsewhere = RunConfig.parse({"epsilon": 1, "noise": "seeded", "output-dir": str(tmp_path / "out")})
-    budget = simulated_budget(elsewhere, 7, 2)
-    assert budget.path == tmp_path / "out" / "state" / "7" / "party-2"
-    assert (budget.policy.max_epsilon, budget.policy.mechanisms) == (1.0, ("simulated",))
-
-
-def test_a_nodes_policy() -> None:
-    node = {"data-path": "a.csv", "max-epsilon": 1.5, "max-delta": 1e-5, "state-path": "/var/lib/flynn/state"}
-    more = {"mechanisms": "laplace, gaussian", "neighbours": "replace-one", "records-per-person": 2}
-    assert NodeConfig.parse(node | more).policy() == Policy(1.5, 1e-5, ["laplace", "gaussian"], "replace-one", 2)
-    for bad, got in (
-        ({"state-path": ""}, "none"),
-        ({"state-path": "state"}, '"state"'),
-        ({"mechanisms": "simulated"}, '"simulated"'),
-        ({"mechanisms": ""}, '""'),
-        ({"max-epsilon": -1}, "-1"),
-        ({"max-epsilon": 0}, "0"),
-    ):
-        (name,) = bad
-        with raises(ConfigError, field=f"node-config {name}", got=got):
-            NodeConfig.parse(node | bad)
-
-
 def test_evaluating_a_model_with_a_budget_leaves_out_what_does_not_fit(tmp_path: Path) -> None:
     X, y = points(20)
     spoiled = X.copy()
@@ -648,13 +437,3 @@ def test_evaluating_a_model_with_a_budget_leaves_out_what_does_not_fit(tmp_path:
     clean = FlyNNClient(X, y, name="Basel", X_test=X[1::2], y_test=y[1::2], class_prior=False).to_client()
     assert reply == clean.evaluate(EvaluateIns(model, config))
     assert reply.status == Status(Code.OK, "Success")
-
-
-def test_a_client_takes_a_budget_and_nothing_else() -> None:
-    with pytest.raises(ConfigError) as error:
-        FlyNNClient(*points(3), budget="state")
-    assert (error.value.field, error.value.got) == ("budget", "str")
-
-
-def test_counts_of_no_release_are_none() -> None:
-    assert a_server().counts == ClassCounts.zeros(HASHER, 3)

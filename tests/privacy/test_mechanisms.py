@@ -26,7 +26,7 @@ from flwr_flynn.privacy import (
     accounting,
     mechanism_from_dict,
 )
-from flwr_flynn.privacy.mechanisms import rounded_up, shown_bound
+from flwr_flynn.privacy.accounting import rounded_up, shown_bound
 from flwr_flynn.privacy.samplers import OpenDPNoise, SeededNoise
 from tests import audit
 from tests.fakes import HASHER
@@ -177,11 +177,8 @@ def test_sensitivities():
     three = GaussianCounts(1.0, 1e-5, **SHAPE, records_per_person=3).sigma
     assert 3 <= three / one < 3 * 1.12
     assert GaussianCounts(1.0, 1e-5, **SHAPE).epsilon(0.0) == math.inf
-
-
-def test_half_of_epsilon_goes_into_each_step_of_top_t():
-    tight = TopTLaplace(1.0, 10, **SHAPE)
-    assert (tight.exponent, tight.scale) == (1 / 20, 8.0)
+    half_in_each_step = TopTLaplace(1.0, 10, **SHAPE)
+    assert (half_in_each_step.exponent, half_in_each_step.scale) == (1 / 20, 8.0)
 
 
 def test_shares_of_distributed_noise_carry_it_together():
@@ -422,7 +419,7 @@ def test_further_refusals():
     huge = {"hash_nnz": 2**31 - 1, "n_classes": 1, "records_per_person": 10**6}
     array = np.zeros((1, 3), int)
     gaussian = GaussianCounts(0.001, 1e-5, hash_nnz=2**31 - 1, n_classes=1)
-    for mechanism, got in ((LaplaceCounts(0.001, **huge), "0.001"), (gaussian, "one with sigma 9.46e+07")):
+    for mechanism, got in ((LaplaceCounts(0.001, **huge), "0.001"), (gaussian, "one with sigma 9.45e+07")):
         with raises(ConfigError, field="epsilon", got=got):
             mechanism.release(counts(array, hash_nnz=2**31 - 1))
     with raises(ConfigError, field="delta", got="0.0"):

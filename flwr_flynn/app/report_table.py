@@ -1,0 +1,194 @@
+"""The table of a report, for the end of the run's log."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from flwr_flynn.app.report import EQUALITIES
+from flwr_flynn.privacy.accounting import shown_bound
+
+Report = dict[str, Any]
+Row = tuple[str, str]
+
+_DONE = {"train": "counted", "join": "joined", "withdraw": "withdrawn", "evaluate": "", "resume": ""}
+"""Verbs of the actions, for the parties that a run counts."""
+
+_STEPS = {
+    "columns": "histograms of the columns",
+    "evaluation": "model and evaluation",
+}
+"""Names of phases that need other words."""
+
+
+def table(report: Report, folder: Path) -> str:
+    """The report's short form."""
+    sections = (_party_rows, _sample_rows, _hash_rows, _refinement_rows, _gram_rows, _privacy_rows, _traffic_rows)
+    rows = [row for section in (*sections, _evaluation_rows, _digest_rows) for row in section(report)]
+    rows.append(("output folder", str(folder)))
+    width = max(len(name) for name, _ in rows)
+    lines = [f"  {name:<{width}}  {text}" for name, text in rows]
+    if privacy := report["privacy"]:
+        lines += ["", *textwrap.wrap(privacy["guarantee"], 110, initial_indent="  ", subsequent_indent="  ")]
+    return "\n".join(["", "FlyNN", *lines, ""])
+
+
+def _party_rows(report: Report) -> list[Row]:
+    parties, missing, simulation = report["parties"], report["missing"], report.get("simulation")
+    asked = simulation["parties"] if simulation else len(parties) + len(missing)
+    rows = []
+    if done := _DONE[report["action"]]:
+        rows.append((f"parties {done}", f"{len(parties)} of {asked}"))
+        rows += _reasons(f"not {done}", missing)
+    if report["action"] != "train":
+        rows.append(("parties in all", f"{len(report['federation'])}"))
+    if groups := report["groups"]:
+        shown = f"{len(groups['left_out'])} of {len(groups['groups'])}"
+        rows.append(("groups left out", f"{shown}; accuracy {groups['accuracy']:.4f} on the server's samples"))
+        rows += _reasons("left out", dict.fromkeys(groups["parties_left_out"], "its group makes the model worse"))
+    return rows
+
+
+def _sample_rows(report: Report) -> list[Row]:
+    examples, privacy, simulation = f"{report['examples']}", report["privacy"], report.get("simulation")
+    if privacy:
+        estimate = privacy["examples_estimate"]
+        examples = "hidden" if estimate is None else f"hidden, about {estimate} by the noisy counts"
+    rows = [("training examples", examples)]
+    if simulation:
+        dealt = f"{simulation['dealt']} of {simulation['samples']}; those not trained on are held out"
+        rows.append(("  samples dealt out", dealt))
+        if simulation["empty_parties"]:
+            rows.append(("  parties with no samples", f"{simulation['empty_parties']}"))
+    return rows
+
+
+def _hash_rows(report: Report) -> list[Row]:
+    rows, columns, selection = [], report["columns"], report["selection"]
+    if columns is not None:
+        made = f"from histograms of the columns of {columns['examples']} samples"
+        rows += [("scaling", f"{report['scaling']}, {made}"), *_reasons("no histograms", columns["missing"])]
+    if selection is None:
+        return rows
+    if not selection["accuracies"]:
+        return [*rows, ("selection", "none: too few parties with samples replied")]
+    best = [f"{max(each):.4f}" for each in selection["accuracies"]]
+    decays, examples = len(selection["candidates"][0]), selection["examples"]
+    if len(best) == 1:
+        found = f"{report['members'][0]['decay']:.4g}, leave-one-out {best[0]}, {decays} compared on {examples} samples"
+        rows.append(("decay", found))
+    else:
+        rows.append(("candidates", f"{len(best)} with {decays} decays each, compared on {examples} samples"))
+        rows.append(("  leave-one-out", ", ".join(best)))
+        if (alignment := report["alignment"]) is not None:
+            rows.append(("alignment", _alignment_text(alignment)))
+        for (spec, _, weight), member in zip(selection["choices"], report["members"], strict=True):
+            size = f"{member['hash_dim']} rows, {member['hash_nnz']} winners"
+            rows.append((f"  member {spec + 1}", f"weight {weight:.2f}, decay {member['decay']:.4g}, {size}"))
+    return rows + _reasons("not in the selection", selection["missing"])
+
+
+def _alignment_text(alignment: dict[str, Any]) -> str:
+    if alignment["accuracies"] is None:
+        return "that of the saved run" if alignment["is_used"] else "none: no party's columns differ beyond chance"
+    plain, aligned = alignment["accuracies"]
+    used = "used by parties; the server's model has none" if alignment["is_used"] else "not used"
+    return f"{used}: leave-one-out {aligned:.4f}, {plain:.4f} without; {alignment['parties']} parties have one"
+
+
+def _refinement_rows(report: Report) -> list[Row]:
+    refinement = report["refinement"]
+    if refinement is None:
+        can_be = report["selection"] is not None and report["action"] != "evaluate" and report["gram"] is None
+        text = "none; gram=1024, or refine-rounds=6, would make the model more accurate, for more bytes"
+        return [("refinement", text)] if can_be else []
+    if not refinement["accuracies"]:
+        return [("refinement", "none: no party with samples replied")]
+    before, found = refinement["accuracy_before"], refinement["accuracies"]
+    used = "" if refinement["is_used"] else "; the model is left as it was"
+    text = f"{before:.4f} before, {max(found):.4f} in round {found.index(max(found)) + 1} of {len(found)}{used}"
+    return [("refinement, held out", text), *_phase_reasons(refinement["missing"])]
+
+
+def _gram_rows(report: Report) -> list[Row]:
+    gram = report["gram"]
+    if gram is None:
+        return []
+    text = "none: too few parties replied, or their sums lead to no regression"
+    if gram["accuracy"] is not None:
+        text = f"{gram['rows']} rows, leave-one-out {gram['accuracy']:.4f}, weight {gram['share']:.2f}"
+    return [("Gram matrix", text), *_phase_reasons(gram["missing"])]
+
+
+def _privacy_rows(report: Report) -> list[Row]:
+    privacy = report["privacy"]
+    if not privacy:
+        return []
+    promise = "NONE: seeded noise, for simulations"
+    if privacy["epsilon"] is not None:
+        promise = f"epsilon {shown_bound(privacy['epsilon'])}, delta {shown_bound(privacy['delta'])}"
+    rows = [("privacy", f"{promise}; noise of standard deviation {privacy['noise_sd']:.4g} at each party")]
+    if report["evaluation"]:
+        rows.append(("  not covered", "the confusion matrices behind the figures below"))
+    return rows
+
+
+def _traffic_rows(report: Report) -> list[Row]:
+    if not (traffic := report["traffic"]):
+        return []
+    total = {way: sum(each[way] for each in traffic.values()) for way in ("up", "down")}
+    steps = {f"  {_STEPS.get(name, name)}": each for name, each in traffic.items()}
+    return [
+        (name, f"{_bytes(each['up'])} up, {_bytes(each['down'])} down")
+        for name, each in {"bytes per party": total, **steps}.items()
+    ]
+
+
+def _evaluation_rows(report: Report) -> list[Row]:
+    evaluation, silent = report["evaluation"], report["evaluation_missing"]
+    rows = []
+    if evaluation:
+        names = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1"}
+        rows += [(name, f"{evaluation[key]:.4f}") for key, name in names.items()]
+        worst = evaluation["worst_party"]
+        shown = f"{worst['accuracy']:.4f} ({worst['name']}, {worst['examples']} held-out samples)"
+        rows.append(("worst party", shown))
+        if prior := evaluation.get("class_prior"):
+            worst = prior["worst_party"]
+            shown = f"{prior['accuracy']:.4f}, worst party {worst['accuracy']:.4f} ({worst['name']})"
+            rows.append(("with class prior", shown))
+    else:
+        why = f"failed at {len(silent)} parties" if silent else "none: no party holds test samples"
+        why = why if report["evaluates"] else "none: no results leave the parties"
+        errors = ", ".join(dict.fromkeys(report["evaluation_errors"]))
+        rows.append(("evaluation", f"failed with {errors}" if errors else why))
+    rows += _reasons("not evaluated" if report["evaluates"] else "has no model", silent)
+    return rows + _reasons("could not keep the model", report["unkept"])
+
+
+def _digest_rows(report: Report) -> list[Row]:
+    sha = report["sha256"]
+    rows = [("SHA-256 of the model", sha["model"])] if "model" in sha else []
+    rows.append(("SHA-256 of the counts", sha["federated"]))
+    if "pooled" in sha:
+        rows.append(("  trained on pooled data", sha["pooled"]))
+        for name in [name for name in EQUALITIES if name in sha]:
+            unknown = f"{len(report['missing'])} missing" if name == "equal" else "not all samples took part"
+            rows.append((EQUALITIES[name], {True: "yes", False: "NO", None: f"n/a, {unknown}"}[sha[name]]))
+    if report["privacy"] and report.get("simulation"):
+        rows.append((EQUALITIES["equal"], "n/a, noisy"))
+    return rows
+
+
+def _reasons(what: str, reasons: dict[str, str]) -> list[Row]:
+    return [(f"  {what}: {name}", reason) for name, reason in reasons.items()]
+
+
+def _phase_reasons(missing: dict[str, dict[str, str]]) -> list[Row]:
+    """Reasons of the parties that missed each of some phases."""
+    return [row for phase, reasons in missing.items() for row in _reasons(phase, reasons)]
+
+
+def _bytes(n: float) -> str:
+    return f"{n:.0f} B" if n < 1000 else f"{n / 1e3:.1f} kB" if n < 1e6 else f"{n / 1e6:.1f} MB"

@@ -1,0 +1,313 @@
+"""The plan of a run by its settings: hashes, classes, noise, memory, and the strategy that runs it.
+
+In a simulation the server reads the data set itself, for its shape and classes. In a deployment it sees no data: the
+run settings have the number of features and the classes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+
+from flwr_flynn.app.config import RunConfig
+from flwr_flynn.app.data import datasets
+from flwr_flynn.app.data.readers import ENDINGS, ending
+from flwr_flynn.app.settings import as_setting
+from flwr_flynn.errors import ConfigError, FlyNNError, SpecError
+from flwr_flynn.federated.federation_file import Federation
+from flwr_flynn.federated.phases.columns import USUAL_BINS, ColumnsRequest
+from flwr_flynn.federated.phases.secure_columns import MOST_BINS
+from flwr_flynn.federated.request import ENTRY_BYTES
+from flwr_flynn.federated.roster import unknown
+from flwr_flynn.federated.run import Run
+from flwr_flynn.federated.run_spec import bound_for, check_room
+from flwr_flynn.flower import message
+from flwr_flynn.flower.compat import is_simulated
+from flwr_flynn.flower.strategy import FlyNNStrategy
+from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.candidates import HashPlan, foreseen
+from flwr_flynn.model.counts import memory_needed
+from flwr_flynn.model.gram import memory_of_gram
+from flwr_flynn.model.weight_search import BYTES_PER_WEIGHT
+from flwr_flynn.privacy import MECHANISMS, Mechanism, SimulatedRelease, suggest_spec
+
+NO_LIMIT = 10**9  # seconds: 30 years
+
+Data = tuple[HashPlan, list[str | int], tuple[str, ...] | None]
+"""The plan of the hashes, the class list and the feature names of a run."""
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """The strategy of a run, and the facts behind it."""
+
+    config: RunConfig
+    parties: int | None  # SuperNodes of a simulation; None in a deployment
+    hashes: HashPlan | None  # None for a federation that exists
+    strategy: FlyNNStrategy | message.FlyNNStrategy
+    rounds: int
+
+
+def plan_run(
+    config: RunConfig, grid: Grid, saved: Federation | None, on_phase: Callable[[Run], object] | None
+) -> RunPlan:
+    """The plan of a run, which goes on with a federation where one is saved.
+
+    Errors in files, and in settings about them, are raised before parties are waited for.
+    """
+    if is_simulated(grid):
+        datasets.simulated_dataset(config)
+    trusted = _trusted(config)
+    parties = _simulated_parties(grid)
+    hashes, strategy = _strategy(config, grid, parties, saved, trusted=trusted, on_phase=on_phase)
+    return RunPlan(config, parties, hashes, strategy, n_rounds(config, strategy.run))
+
+
+def n_rounds(config: RunConfig, run: Run) -> int:
+    """The number of rounds, which must be enough for the counting."""
+    least = run.rounds_to_count
+    if 0 < config.rounds < least:
+        raise config.refused("rounds", f"at least {least} with scaling = {config.scaling}")
+    return config.rounds or run.num_rounds
+
+
+def _strategy(
+    config: RunConfig, grid: Grid, parties: int | None, saved: Federation | None, **more: Any
+) -> tuple[HashPlan | None, FlyNNStrategy | message.FlyNNStrategy]:
+    """The plan of the hashes, and the strategy; that of the Message API with `nodes-at-a-time`."""
+    asked = config.min_available or parties or 0
+    chosen = config.party_numbers()
+    most = asked if chosen is None else min(len(chosen), asked)
+    given: dict[str, Any]
+    if saved is None:
+        plan, classes, feature_names = training_plan(config, parties)
+        mechanism = run_mechanism(config, foreseen(plan)[0], len(classes), asked)
+        needed, bound = config.min_parties or most, None
+        given = {"spec": plan, "classes": classes, "feature_names": feature_names, "mechanism": mechanism}
+    else:
+        if parties is None:
+            _require_min_available(config)
+        plan, needed = None, config.min_parties or (most if config.action == "resume" else 1)
+        given = {name: getattr(saved.run_spec, name) for name in ("classes", "feature_names", "mechanism")}
+        given |= {"spec": saved.run_spec.specs, "federation": saved}  # a spec for each member of the model
+        bound = saved.run_spec.bound
+    if config.secure:
+        # Noise exceeds the largest count; beyond the bound it is clipped.
+        noise = 0 if given.get("mechanism") is None else math.ceil(8 * given["mechanism"].noise_sd)
+        bound = bound_for(config.max_examples + noise)
+        check_room(asked, bound)
+    make: Callable[..., FlyNNStrategy | message.FlyNNStrategy] = partial(FlyNNStrategy, min_available_clients=asked)
+    if config.nodes_at_a_time:
+        at_a_time = config.nodes_at_a_time
+        make = partial(message.FlyNNStrategy, min_available_nodes=asked, nodes_at_a_time=at_a_time)
+    strategy = make(
+        **given,
+        **more,
+        secure_bound=bound,
+        purpose=config.action,
+        identify=_identify(grid),
+        min_parties=needed,
+        max_examples_per_party=config.max_examples or None,
+        decay=config.decay_value(),
+        rule=config.rule if saved is None or config.rule != RunConfig.rule else saved.scoring.rule,
+        refine_rounds=config.refine_rounds,
+        gram=config.gram,
+        align=config.align and saved is None,
+        groups=config.groups,
+        fraction_evaluate=float(config.evaluates(simulated=parties is not None)),
+        distribute=parties is None,  # simulated parties keep no model
+        wait_timeout=math.ceil(config.timeout) or NO_LIMIT,
+    )
+    return plan, strategy
+
+
+def _trusted(config: RunConfig) -> tuple[Any, Any] | None:
+    """The samples in `trusted`, for groups."""
+    if not config.groups:
+        return None
+    if ending(Path(config.trusted)) not in ENDINGS:  # not a public data set, which parties may have
+        raise config.refused("trusted", f"a file that ends with one of {', '.join(ENDINGS)}")
+    try:
+        data = datasets.load_dataset(config.trusted, features=config.feature_list())
+    except FlyNNError as error:
+        raise ConfigError("run-config trusted", text=f"run-config trusted: {datasets.full_text(error)}") from None
+    return data.X, data.labels
+
+
+def _require_min_available(config: RunConfig) -> None:
+    if not config.min_available:
+        raise config.refused("min_available", "a number of parties in a deployment", "missing")
+
+
+def _identify(grid: Grid) -> Callable[[str], str]:
+    """A function for the identity of a node in all runs: the SHA-256 of its public key, "" without a key."""
+    if not hasattr(grid, "get_nodes"):  # before Flower 1.38, which shows a ServerApp no keys
+        return unknown
+    known: dict[str, str] = {}
+
+    def identify(cid: str) -> str:
+        for node in grid.get_nodes() if cid not in known else ():
+            known[str(node.node_id)] = hashlib.sha256(node.public_key).hexdigest() if node.public_key else ""
+        return known.setdefault(cid, "")
+
+    return identify
+
+
+def _simulated_parties(grid: Grid) -> int | None:
+    """The number of SuperNodes of a simulation, once it does not change any more; None in a deployment."""
+    if not is_simulated(grid):
+        return None
+    before, now = -1, 0
+    while now == 0 or now != before:
+        time.sleep(0.3)
+        before, now = now, len(list(grid.get_node_ids()))
+    return now
+
+
+# ---- a new federation
+
+
+def training_plan(config: RunConfig, parties: int | None) -> Data:
+    """The hashes, classes and features of a run that makes a new federation, whose memory is within the limit."""
+    plan, classes, feature_names = _announced(config) if parties is None else _simulated(config, parties)
+    if ignored := config.ignored(simulated=parties is not None):
+        log(logging.WARNING, "FlyNN: this run does not use the settings %s", ", ".join(ignored))
+    if config.is_private:
+        plan = private_plan(config, plan, config.min_available or parties or 1)
+    if config.scaling == "auto" and not plan.needs_columns:
+        log(logging.WARNING, "FlyNN: scaling auto does not scale as many as %s columns", plan.n_features)
+    for what, needed in _memory_needs(config, plan, classes, parties).items():
+        if (size := needed / 2**30) > config.memory_limit:
+            raise config.refused("memory_limit", f"at most {config.memory_limit:g} GiB", f"{size:.2f} GiB for {what}")
+    return plan, classes, feature_names
+
+
+def _announced(config: RunConfig) -> Data:
+    """The data of a deployment by its settings."""
+    classes, feature_names = config.class_list(), config.feature_list() or None
+    n_features = len(feature_names or ()) or config.n_features
+    for name, given in (("n_features", n_features), ("classes", classes)):
+        if not given:
+            raise config.refused(name, "a value in a deployment, whose server sees no data", "missing")
+    _require_min_available(config)
+    if config.noise != "opendp":
+        raise ConfigError("run-config noise", "opendp in a deployment", config.noise)
+    return config.plan(n_features, config.n_examples or None, len(classes)), classes, feature_names
+
+
+def _simulated(config: RunConfig, parties: int) -> Data:
+    """The data of a simulation by its data set."""
+    for name in ("min_available", "min_parties"):
+        if getattr(config, name) > parties:
+            raise config.refused(name, f"at most the simulation's {parties} SuperNodes")
+    dataset = datasets.simulated_dataset(config)
+    datasets.simulated_shares(config, parties)  # that the partitioner can deal is known before the parties start
+    # Sizes follow from all training samples, never from a split of them: they are the same in every federation.
+    plan = config.plan(dataset.X.shape[1], datasets.n_training(config), len(dataset.classes))
+    return plan, dataset.classes, dataset.feature_names
+
+
+def _memory_needs(config: RunConfig, plan: HashPlan, classes: list[str | int], parties: int | None) -> dict[str, float]:
+    """Bytes that the server needs in the phases of a run, by a text for an error."""
+    specs, n_classes, asked = foreseen(plan), len(classes), config.min_available or parties or 1
+    hashes = "" if len(specs) == 1 else f"{len(specs)} hashes with "
+    rows = f"{hashes}{specs[0].hash_dim} rows of {specs[0].row_nnz} entries and {n_classes} classes"
+    needs: dict[str, float] = {}
+    if plan.needs_columns:
+        floor = 1 if parties is None else config.min_examples  # of deployed parties it is not known
+        most_bins = MOST_BINS if config.secure else _most_bins(config, parties)
+        needed = ColumnsRequest(plan.n_features, classes).memory_of_sum(plan.n_examples, most_bins, floor)
+        needs[f"the histograms of {plan.n_features} columns for {n_classes} classes"] = needed
+    needs[rows] = sum(memory_needed(spec, n_classes) for spec in specs)
+    if config.groups:
+        held = min(config.groups, parties or config.groups)
+        # Each sum once more at the bits of the trusted samples, which are all bits at most.
+        needs[f"sums of {held} groups"] = 16 * n_classes * specs[0].hash_dim * held
+    entry = max(ENTRY_BYTES, 16 * asked)  # of a secure sum
+    if config.secure:
+        needs[f"a secure sum of {rows}"] = entry * n_classes * sum(spec.hash_dim for spec in specs)
+    if config.refine_rounds:
+        largest = sorted((spec.hash_dim for spec in specs), reverse=True)[: plan.most_members]
+        n_weights = n_classes * sum(largest)
+        needs[f"the refinement of {n_weights} weights"] = BYTES_PER_WEIGHT * n_weights
+    if config.gram:
+        # In a secure sum, two digits or more for each sum of products.
+        secure = entry * config.gram**2 if config.secure else 0
+        needs[f"the Gram matrix of {config.gram} rows"] = memory_of_gram(config.gram, n_classes) + secure
+    return needs
+
+
+def _most_bins(config: RunConfig, parties: int | None) -> int:
+    is_image = parties is not None and datasets.simulated_dataset(config).X.dtype in (np.bool_, np.uint8)
+    return 256 if is_image else USUAL_BINS
+
+
+# ---- noise
+
+
+def private_plan(config: RunConfig, plan: HashPlan, n_parties: int) -> HashPlan:
+    """The plan with the sizes that suit the noise; given sizes stay."""
+    if not plan.n_examples:
+        raise config.refused("n_examples", "a rough and public number with epsilon", "missing")
+    try:
+        spec = suggest_spec(
+            config.epsilon,
+            config.delta,
+            plan.n_features,
+            plan.n_examples,
+            plan.n_classes,
+            1 if config.secure else n_parties,
+            neighbours=config.neighbours,
+            records_per_person=config.records_per_person,
+            hash_dim=plan.hash_dim,
+            row_nnz=plan.row_nnz,
+            hash_nnz=plan.hash_nnz,
+        )
+    except (SpecError, ConfigError) as error:
+        raise as_setting(error, "run-config") from None
+    # Rows over rank codes have fewer entries than the rows over columns of `suggest_spec`.
+    row_nnz = spec.row_nnz if plan.ranges is None else plan.row_nnz
+    return replace(plan, hash_dim=spec.hash_dim, row_nnz=row_nnz, hash_nnz=spec.hash_nnz)
+
+
+def run_mechanism(config: RunConfig, spec: HashSpec, n_classes: int, n_parties: int) -> Mechanism | None:
+    """The mechanism of the parties' noisy counts; None for exact counts."""
+    if not config.is_private:
+        return None
+    given: dict[str, Any] = {"neighbours": config.neighbours, "records_per_person": config.records_per_person}
+    given |= {name: getattr(config, name) for name in MECHANISMS[config.mechanism].own}
+    if config.secure:
+        given["n_honest"] = _n_honest(config, n_parties)
+    try:
+        mechanism = MECHANISMS[config.mechanism].for_spec(spec, n_classes, config.epsilon, **given)
+    except ConfigError as error:
+        raise as_setting(error, "run-config") from None
+    return SimulatedRelease(mechanism, config.seed) if config.noise == "seeded" else mechanism
+
+
+def _n_honest(config: RunConfig, n_parties: int) -> int:
+    """Parties whose shares of the noise are enough: one less than are certain to be in a secure sum, unless given."""
+    most = max(2, round(config.secure_threshold * n_parties))  # SecAgg+ opens no sum of fewer
+    if config.honest_parties > most:
+        raise config.refused("honest_parties", f"at most {most}, secure-threshold of {n_parties} parties")
+    n_honest = config.honest_parties or max(2, most - 1)
+    log(
+        logging.INFO if n_honest < most else logging.WARNING,
+        "FlyNN: parties share one noise: the shares of %s of them are enough, at least %s are in the sum; %s may "
+        "disclose their share",
+        n_honest,
+        most,
+        most - n_honest or "NONE",
+    )
+    return n_honest

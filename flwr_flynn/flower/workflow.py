@@ -1,0 +1,103 @@
+"""Rounds of a strategy through Flower's workflows, of which a malformed reply costs its sender alone.
+
+In Flower's workflows there is no timeout, an exception while one reply is read ends the run of all parties, and the
+error of a party loses its sender.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from logging import ERROR
+from typing import Any, cast
+
+from flwr.app import Context, Message, MessageType
+from flwr.common.logger import log
+from flwr.server import LegacyContext, ServerConfig
+from flwr.server.workflow import DefaultWorkflow
+from flwr.server.workflow.default_workflows import default_evaluate_workflow
+from flwr.serverapp import Grid
+
+from flwr_flynn.flower.compat import recorddict_compat as compat
+from flwr_flynn.flower.secagg import workflow as secure_workflow
+from flwr_flynn.flower.strategy import FlyNNStrategy
+
+
+def run_rounds(
+    strategy: FlyNNStrategy,
+    grid: Grid,
+    context: Context,
+    num_rounds: int,
+    timeout: float = 0,
+    secure_threshold: float | None = None,
+) -> list[str]:
+    """Run the rounds of a strategy, and return the types of errors in the evaluation, without which the model stands.
+
+    Parameters
+    ----------
+    strategy : FlyNNStrategy
+    grid : Grid
+    context : Context
+    num_rounds : int
+    timeout : float, default=0
+        Seconds to wait for replies; 0: no limit.
+    secure_threshold : float, optional
+        Share of the parties that must stay to the end of a secure sum; None for counts in clear.
+    """
+    errors: list[str] = []
+
+    def evaluate(grid: Grid, context: Context) -> None:
+        try:
+            default_evaluate_workflow(grid, context)
+        except Exception as error:  # noqa: BLE001 - the model stands without figures
+            log(ERROR, "FlyNN: the evaluation failed", exc_info=error)
+            errors.append(type(error).__name__)
+
+    counting = {}
+    if secure_threshold is not None and strategy.secure_bound is not None:
+        counting = {"fit_workflow": secure_workflow(strategy.secure_bound, secure_threshold, timeout)}
+    legacy = LegacyContext(context, config=ServerConfig(num_rounds=num_rounds), strategy=strategy)
+    readable = _ReadableGrid(grid, strategy, timeout, is_secure=bool(counting))
+    DefaultWorkflow(**counting, evaluate_workflow=evaluate)(cast(Grid, readable), legacy)
+    return errors
+
+
+class _ReadableGrid:
+    """A grid that returns the replies which Flower's workflow can read, and notes the failures of the others."""
+
+    def __init__(self, grid: Grid, strategy: FlyNNStrategy, timeout: float, is_secure: bool) -> None:
+        self._grid, self._strategy, self._timeout, self._is_secure = grid, strategy, timeout or None, is_secure
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        messages = list(messages)
+        replies = self._grid.send_and_receive(messages, timeout=self._timeout if timeout is None else timeout)
+        by_node = {message.metadata.dst_node_id: message for message in messages}
+        by_id = {message.metadata.message_id: message for message in messages if message.metadata.message_id}
+        return [reply for reply in replies if self._is_readable(reply, by_node, by_id)]
+
+    def _is_readable(self, reply: Message, by_node: dict[int, Message], by_id: dict[str, Message]) -> bool:
+        request = by_node.get(reply.metadata.src_node_id)
+        if reply.has_error():
+            # Errors that the SuperLink makes for a lost party name the request, and not the party.
+            request = by_id.get(reply.metadata.reply_to_message_id, request)
+            if request is None:
+                return True  # Flower reports it without a sender
+            reason = str(reply.error.reason)
+        elif request is None:
+            return False
+        is_train = request.metadata.message_type == MessageType.TRAIN
+        if is_train and self._is_secure:
+            return True  # `flower.secagg` checks it
+        if not reply.has_error():
+            try:
+                if is_train:
+                    compat.recorddict_to_fitres(reply.content, keep_input=True)
+                else:
+                    compat.recorddict_to_evaluateres(reply.content)
+                return True
+            except Exception as error:  # noqa: BLE001 - a malformed reply may raise anything
+                reason = f"its reply cannot be read ({type(error).__name__})"
+        self._strategy.note_failure(str(request.metadata.dst_node_id), f"failed: {reason}")
+        return False

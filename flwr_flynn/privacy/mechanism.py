@@ -1,0 +1,170 @@
+"""The base class of mechanisms: sensitivity, release and description; `mechanisms` has the kinds of noise."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_flynn._validation import integer, number, one_of
+from flwr_flynn.errors import ConfigError, CountsError
+from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.noise_record import Release, release_name
+from flwr_flynn.privacy import accounting
+from flwr_flynn.privacy.accounting import shown_bound
+from flwr_flynn.privacy.samplers import OpenDPNoise, Sampler
+
+NEIGHBOURS = ("add-remove", "replace-one")
+
+LARGEST_SIZE = 2**31 - 1
+_LARGEST_SD = 2.0**40
+_LEAST_EPSILON = 1e-3
+COMMON = ("hash_nnz", "n_classes", "neighbours", "records_per_person")
+"""Parameters that all mechanisms have beside epsilon."""
+
+
+class Mechanism(ABC):
+    """Base class of the mechanisms. Immutable by convention; mechanisms of equal descriptions are equal.
+
+    Parameters
+    ----------
+    epsilon : float
+        Bound on what one release gives away, .001 <= epsilon <= 100.
+    hash_nnz : int
+        rho of the counts' hash.
+    n_classes : int
+    neighbours : {"add-remove", "replace-one"}, default="add-remove"
+        Data sets that must be hard to tell apart: with or without one record, or with one record replaced.
+    records_per_person : int, default=1
+        Most records of one person, which the promise covers together.
+    """
+
+    kind: ClassVar[str]
+    own: ClassVar[tuple[str, ...]] = ()  # further required fields of a description
+    optional: ClassVar[tuple[str, ...]] = ()  # fields of a description that may be left out
+    selects: ClassVar[bool] = False  # True: a release has some of the entries only
+    delta: float = 0.0  # probability with which the promise may fail
+    n_honest: int | None = None  # parties that share the noise of one, in a secure sum
+    sampler: Sampler = OpenDPNoise()
+
+    def __init__(
+        self,
+        epsilon: float,
+        *,
+        hash_nnz: int,
+        n_classes: int,
+        neighbours: str = "add-remove",
+        records_per_person: int = 1,
+    ) -> None:
+        self.target_epsilon = number("epsilon", epsilon, least=_LEAST_EPSILON, most=100.0)
+        self.hash_nnz = integer("hash_nnz", hash_nnz, most=LARGEST_SIZE)
+        self.n_classes = integer("n_classes", n_classes, most=LARGEST_SIZE)
+        self.neighbours = one_of("neighbours", neighbours, NEIGHBOURS)
+        self.records_per_person = integer("records_per_person", records_per_person, most=10**6)
+
+    @classmethod
+    def for_spec(cls, spec: HashSpec, n_classes: int, epsilon: float, **parameters: Any) -> Mechanism:
+        """The mechanism for counts of this hash; `parameters` are those of the class."""
+        return cls(epsilon, hash_nnz=spec.hash_nnz, n_classes=n_classes, **parameters)
+
+    @property
+    def n_changed(self) -> int:
+        """Entries that one record changes by one, at most: rho, or 2 rho where it is replaced."""
+        return self.hash_nnz * (1 if self.neighbours == "add-remove" else 2)
+
+    @property
+    def l1_sensitivity(self) -> int:
+        """Largest change of all counts together by one person."""
+        return self.n_changed * self.records_per_person
+
+    @property
+    @abstractmethod
+    def noise_sd(self) -> float:
+        """Standard deviation of the noise in a released entry."""
+
+    @abstractmethod
+    def epsilon(self, delta: float = 0.0) -> float:
+        """Epsilon of one release at this delta (its privacy map); infinite where there is no bound."""
+
+    @property
+    def zcdp_rho(self) -> float:
+        """Upper bound of the zCDP parameter of one release. It is no relation of the rho of a hash."""
+        return accounting.pure_rho(self.epsilon())
+
+    @abstractmethod
+    def _noise(self) -> str:
+        """The noise in words, for the middle of a sentence."""
+
+    @abstractmethod
+    def _draw(self, array: npt.NDArray[np.int64], sampler: Sampler) -> npt.NDArray[np.int64]:
+        """(L, m) noisy counts."""
+
+    def release(self, counts: ClassCounts, *, sampler: Sampler | None = None) -> ClassCounts:
+        """Noisy counts that may leave their party. Every call spends epsilon anew."""
+        if counts.noise:
+            raise CountsError("release", "counts without noise", "noisy ones")
+        for name in ("hash_nnz", "n_classes"):
+            if getattr(counts, name) != getattr(self, name):
+                raise CountsError(f"release {name}", str(getattr(self, name)), getattr(counts, name))
+        self.require_feasible()
+        # With these bounds no sum overflows. Clipping does not increase the sensitivity.
+        limit = (2**63 - 1) // counts.hash_dim // 4
+        noisy = np.clip(self._draw(np.minimum(counts.array, limit), sampler or self.sampler), -limit, limit)
+        return self.received(noisy, counts.spec_fingerprint)
+
+    @property
+    def is_share(self) -> bool:
+        """True if a release carries a share of the noise only, and must not be seen outside a secure sum."""
+        return self.n_honest is not None
+
+    def require_feasible(self) -> None:
+        """Raise a `ConfigError` where the noise would be larger than any count."""
+        if not self.noise_sd <= _LARGEST_SD:
+            raise ConfigError("epsilon", f"a larger number for hash_nnz {self.hash_nnz}", f"{self.target_epsilon:g}")
+
+    def received(self, array: npt.NDArray[np.int64], spec_fingerprint: str, n_releases: int = 1) -> ClassCounts:
+        """The noisy counts of a release, of which the array alone was sent."""
+        variance = self.noise_sd**2 * integer("n_releases", n_releases, most=LARGEST_SIZE)
+        release = Release(release_name(array, spec_fingerprint), variance, selected=self.selects)
+        counts = ClassCounts(array, hash_nnz=self.hash_nnz, spec_fingerprint=spec_fingerprint, noise=(release,))
+        if counts.n_classes != self.n_classes:
+            raise CountsError("release n_classes", str(self.n_classes), counts.n_classes)
+        return counts
+
+    def guarantee(self) -> str:
+        """The promise, and its limits, in words."""
+        people = "one record"
+        if self.records_per_person > 1:
+            people = f"all records of one person, who has at most {self.records_per_person} at all parties together,"
+        what = "added or removed" if self.neighbours == "add-remove" else "replaced by others"
+        epsilon = self.epsilon(self.delta)
+        factor = shown_bound(math.exp(epsilon), 3) if epsilon < 50 else f"exp({shown_bound(epsilon)})"
+        promise = f"epsilon {shown_bound(epsilon)}" + (f" and delta {shown_bound(self.delta)}" if self.delta else "")
+        return (
+            f"Differential privacy with {promise}: {self._noise()}. Whether {people} had been {what} changes the "
+            f"probability of any outcome of one release by at most a factor of {factor}"
+            + (f", and by {shown_bound(self.delta)} more" if self.delta else "")
+            + ". Not covered: what else a party lets be known (that it takes part, a centre or scale learned from its "
+            "data, logs, results on its own samples), and what is true of everybody and can be learned without any one "
+            "record. Further releases from the same records add their epsilon and delta to these."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The description for `mechanism_from_dict`, as values that JSON can hold."""
+        values = {name: getattr(self, name) for name in (*COMMON, *self.own, *self.optional)}
+        given = {name: value for name, value in values.items() if value is not None}
+        return {"mechanism": self.kind, "epsilon": self.target_epsilon, **given}
+
+    def __eq__(self, other: object) -> bool:
+        return self.to_dict() == other.to_dict() if isinstance(other, Mechanism) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple((name, str(value)) for name, value in self.to_dict().items()))
+
+    def __repr__(self) -> str:
+        given = [f"{name}={value!r}" for name, value in self.to_dict().items() if name != "mechanism"]
+        return f"{type(self).__name__}({', '.join(given)})"

@@ -1,0 +1,330 @@
+"""The report of a run: rows of its table, and the comparison with a model of the pooled samples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.server import Server
+
+from flwr_flynn import FlyNNClient, FlyNNStrategy
+from flwr_flynn.app import report as reports
+from flwr_flynn.app.config import RunConfig
+from flwr_flynn.app.data import datasets
+from flwr_flynn.app.report_table import table
+from flwr_flynn.app.run_plan import RunPlan
+from flwr_flynn.hashing.spec import HashSpec
+from tests.fakes import CLASSES, Proxy, manager, points
+
+REPORT: dict[str, Any] = {
+    "action": "train",
+    "parties": [{"name": "a", "examples": 3, "bytes": 900}, {"name": "b", "examples": 4, "bytes": 2_100_000}],
+    "missing": {"c": "no reply"},
+    "examples": 7,
+    "privacy": None,
+    "evaluates": True,
+    "evaluation": None,
+    "evaluation_missing": {},
+    "unkept": {},
+    "evaluation_errors": [],
+    "columns": None,
+    "selection": None,
+    "refinement": None,
+    "gram": None,
+    "alignment": None,
+    "groups": None,
+    "specs": [],
+    "members": [],
+    "traffic": {},
+    "sha256": {"federated": "12ab"},
+}
+
+
+def member(**more: Any) -> dict[str, Any]:
+    return {"hash_dim": 64, "hash_nnz": 16, "weight": 0.5, "decay": 0.25} | more
+
+
+def traffic(**bytes_of: tuple[float, float]) -> dict[str, Any]:
+    return {name: {"up": up, "down": down} for name, (up, down) in bytes_of.items()}
+
+
+SIMULATION = {"parties": 3, "samples": 9, "dealt": 8, "empty_parties": 1}
+SHA = {"federated": "12ab", "pooled": "12ab", "equal": True}
+EVALUATION = {
+    "accuracy": 0.75,
+    "balanced_accuracy": 0.75,
+    "macro_f1": 0.5,
+    "worst_party": {"name": "Ulm", "accuracy": 0.5, "examples": 2},
+    "examples": 8,
+    "class_prior": None,
+}
+PRIOR = {"accuracy": 0.875, "worst_party": {"name": "Bonn", "accuracy": 0.625, "examples": 8}, "sent": 2}
+SELECTION = {
+    "choices": [[1, 0, 0.75], [0, 0, 0.25]],
+    "scorings": [["balanced", 0.25, 1.5], ["balanced", 0.5, 1.0]],
+    "candidates": [[["balanced", 0.5]], [["balanced", 0.25]], [["balanced", 0.5]]],
+    "accuracies": [[0.75], [0.875], [0.5]],
+    "accuracy": 0.875,
+    "examples": 7,
+    "missing": {"b": "no reply"},
+}
+ONE_CANDIDATE = {
+    "choices": [[0, 1, 1.0]],
+    "candidates": [[["balanced", 0.5], ["balanced", 0.25]]],
+    "accuracies": [[0.75, 0.875]],
+    "examples": 7,
+    "missing": {},
+}
+MEMBERS = [member(), member(hash_dim=128, decay=0.5)]
+REFINEMENT = {
+    "accuracy_before": 0.75,
+    "accuracies": [0.5, 0.875, 0.875],
+    "is_used": True,
+    "missing": {"refinement 2": {"b": "no reply"}},
+}
+GRAM = {"rows": 64, "accuracy": 0.875, "share": 0.625, "missing": {"gram evaluation": {"b": "no reply"}}}
+PRIVACY = {"examples_estimate": None, "epsilon": 0.99996, "delta": 1e-5, "noise_sd": 3.0, "guarantee": "A promise."}
+GROUPS = {"left_out": [2], "groups": [1, 2], "accuracy": 0.5, "parties_left_out": ["Mallory"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "rows", "absent"),
+    [
+        (
+            {"traffic": traffic(counts=(900_000.0, 40.0), evaluation=(200_000.0, 2000.0))},
+            [
+                "parties counted 2 of 3",
+                "not counted: c no reply",
+                "training examples 7",
+                "bytes per party 1.1 MB up, 2.0 kB down",
+                "counts 900.0 kB up, 40 B down",
+                "model and evaluation 200.0 kB up, 2.0 kB down",
+                "evaluation none: no party holds test samples",
+                "SHA-256 of the counts 12ab",
+            ],
+            ["equal"],
+        ),
+        ({"action": "withdraw", "federation": [1] * 5}, ["parties withdrawn 2 of 3", "parties in all 5"], []),
+        ({"action": "evaluate", "federation": [1]}, ["parties in all 1"], ["parties counted"]),
+        (
+            {"simulation": SIMULATION, "sha256": SHA | {"pooled": "34cd", "equal": False, "model_equal": None}},
+            [
+                "samples dealt out 8 of 9; those not trained on are held out",
+                "parties with no samples 1",
+                "trained on pooled data 34cd",
+                "equal NO",
+                "whole model equal n/a, not all samples took part",
+            ],
+            [],
+        ),
+        ({"sha256": SHA | {"equal": None, "model_equal": True}}, ["equal n/a, 1 missing", "whole model equal yes"], []),
+        (
+            {"evaluation_missing": {"a": "declined: X_test", "b": "no reply"}},
+            ["evaluation failed at 2 parties", "not evaluated: a declined: X_test", "not evaluated: b no reply"],
+            [],
+        ),
+        ({"evaluation_errors": ["KeyError", "KeyError"]}, ["evaluation failed with KeyError"], []),
+        (
+            {"evaluates": False, "evaluation_missing": {"a": "no reply"}, "unkept": {"b": "disk full"}},
+            [
+                "evaluation none: no results leave the parties",
+                "has no model: a no reply",
+                "could not keep the model: b disk full",
+            ],
+            [],
+        ),
+        (
+            {"evaluation": EVALUATION},
+            ["accuracy 0.7500", "macro-F1 0.5000", "worst party 0.5000 (Ulm, 2 held-out samples)"],
+            ["with class prior"],
+        ),
+        (
+            {"evaluation": EVALUATION | {"class_prior": PRIOR}},
+            ["with class prior 0.8750, worst party 0.6250 (Bonn)"],
+            [],
+        ),
+        (
+            {
+                "columns": {"examples": 6, "missing": {"a": "declined: ranks"}},
+                "scaling": "auto",
+                "selection": SELECTION,
+                "members": MEMBERS,
+                "traffic": traffic(columns=(10, 20), selection=(10, 20)),
+            },
+            [
+                "scaling auto, from histograms of the columns of 6 samples",
+                "no histograms: a declined: ranks",
+                "candidates 3 with 1 decays each, compared on 7 samples",
+                "leave-one-out 0.7500, 0.8750, 0.5000",
+                "member 2 weight 0.75, decay 0.25, 64 rows, 16 winners",
+                "member 1 weight 0.25, decay 0.5, 128 rows, 16 winners",
+                "not in the selection: b no reply",
+                "refinement none; gram=1024, or refine-rounds=6, would make the model more accurate, for more bytes",
+                "histograms of the columns 10 B up, 20 B down",
+                "selection 10 B up, 20 B down",
+            ],
+            ["decay", "alignment"],
+        ),
+        (
+            {"selection": SELECTION | {"accuracies": []}},
+            ["selection none: too few parties with samples replied"],
+            ["candidates"],
+        ),
+        (
+            {"selection": ONE_CANDIDATE, "members": [member()]},
+            ["decay 0.25, leave-one-out 0.8750, 2 compared on 7 samples"],
+            ["candidates", "member"],
+        ),
+        *(
+            ({"selection": SELECTION, "members": MEMBERS, "alignment": alignment}, [f"alignment {text}"], [])
+            for alignment, text in (
+                (
+                    {"parties": 2, "is_used": True, "accuracies": (0.5, 0.75)},
+                    "used by parties; the server's model has none: leave-one-out 0.7500, 0.5000 without; "
+                    "2 parties have one",
+                ),
+                (
+                    {"parties": 2, "is_used": False, "accuracies": (0.5, 0.25)},
+                    "not used: leave-one-out 0.2500, 0.5000 without; 2 parties have one",
+                ),
+                ({"parties": None, "is_used": True, "accuracies": None}, "that of the saved run"),
+                ({"parties": 0, "is_used": False, "accuracies": None}, "none: no party's columns differ beyond chance"),
+            )
+        ),
+        (
+            {"refinement": REFINEMENT},
+            ["refinement, held out 0.7500 before, 0.8750 in round 2 of 3", "refinement 2: b no reply"],
+            ["Gram matrix"],
+        ),
+        (
+            {"refinement": REFINEMENT | {"accuracies": [0.75], "is_used": False, "missing": {}}},
+            ["refinement, held out 0.7500 before, 0.7500 in round 1 of 1; the model is left as it was"],
+            [],
+        ),
+        (
+            {"refinement": REFINEMENT | {"accuracies": [], "accuracy_before": None}},
+            ["refinement none: no party with samples replied"],
+            [],
+        ),
+        (
+            {"gram": GRAM},
+            ["Gram matrix 64 rows, leave-one-out 0.8750, weight 0.62", "gram evaluation: b no reply"],
+            [],
+        ),
+        (
+            {"gram": GRAM | {"accuracy": None, "share": None}},
+            ["Gram matrix none: too few parties replied, or their sums lead to no regression"],
+            [],
+        ),
+        (
+            {"privacy": PRIVACY, "evaluation": EVALUATION, "simulation": SIMULATION},
+            [
+                "training examples hidden",
+                "privacy epsilon 1, delta 1e-05; noise of standard deviation 3 at each party",
+                "not covered the confusion matrices behind the figures below",
+                "equal n/a, noisy",
+                "A promise.",
+            ],
+            [],
+        ),
+        (
+            {"privacy": PRIVACY | {"epsilon": None, "examples_estimate": 9}},
+            [
+                "training examples hidden, about 9 by the noisy counts",
+                "privacy NONE: seeded noise, for simulations; noise of standard deviation 3 at each party",
+            ],
+            ["not covered"],
+        ),
+        (
+            {"groups": GROUPS},
+            [
+                "groups left out 1 of 2; accuracy 0.5000 on the server's samples",
+                "left out: Mallory its group makes the model worse",
+            ],
+            [],
+        ),
+    ],
+)
+def test_rows_of_the_table(changes: dict[str, Any], rows: list[str], absent: list[str], tmp_path: Path) -> None:
+    shown = [" ".join(line.split()) for line in table(REPORT | changes, tmp_path).splitlines() if line]
+    assert set(rows) <= set(shown), shown
+    assert not [row for row in shown for start in absent if row.startswith(start)]
+    assert shown[0] == "FlyNN"
+    assert f"output folder {tmp_path}" in shown
+
+
+# ---- comparison with the pooled samples
+
+
+def run_of(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, pooled: Any = lambda X: X, spec: HashSpec | None = None
+) -> dict[str, Any]:
+    """What the report of a run of three parties says about the pool, of which `pooled` makes another one."""
+    X, y = points(180)
+    codes = np.array([CLASSES.index(label) for label in y])
+    config = RunConfig.parse({"hash-dim": 64} | settings)
+    plan = config.plan(4, 180, 3)
+    strategy = FlyNNStrategy(
+        spec=spec or plan,
+        classes=CLASSES,
+        min_available_clients=3,
+        min_parties=3,
+        decay=0.5 if spec else "auto",
+        refine_rounds=config.refine_rounds,
+        gram=config.gram,
+        align=config.align,
+    )
+    offsets = [0.0] * 3 if not config.align else [-6.0, 0.0, 6.0]
+    parties = [
+        FlyNNClient(X[i::3] + offset, y[i::3], min_examples=config.min_examples, gram=True)
+        for i, offset in enumerate(offsets)
+    ]
+    clients = manager(*(Proxy(str(i), party) for i, party in enumerate(parties)))
+    Server(client_manager=clients, strategy=strategy).fit(strategy.num_rounds, timeout=None)
+    monkeypatch.setattr(datasets, "pooled_training", lambda *_: (pooled(X.copy()), codes))
+    found = reports.compared(RunPlan(config, 3, plan, strategy, 4), 3, strategy.federation("1"))
+    if config.align:
+        assert reports.alignment(strategy.run)["parties"] == 2
+        assert strategy.model.model_.aligned
+    if config.gram:
+        scoring = strategy.model.model_.gram
+        assert reports.gram(strategy.run) == {
+            "rows": 32, "accuracy": scoring.accuracy, "share": scoring.share, "missing": {},
+        }  # fmt: skip
+    return found
+
+
+@pytest.mark.parametrize("min_examples", [1, 8])
+@pytest.mark.parametrize(
+    ("settings", "spec"),
+    [
+        ({}, None),
+        ({"refine-rounds": 2}, None),
+        ({"gram": 32}, None),
+        ({"refine-rounds": 2}, HashSpec(4, 64, 2, 6, 0, signed=True)),
+        ({"gram": 32}, HashSpec(4, 64, 2, 6, 0, signed=True)),
+    ],
+    ids=str,
+)
+def test_a_run_is_compared_with_a_run_over_the_pooled_samples(
+    settings: dict[str, Any], spec: HashSpec | None, min_examples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings | {"min-examples": min_examples}
+    found = run_of(settings, monkeypatch, spec=spec)
+    assert (found["equal"], found["model_equal"]) == (True, True)
+    found = run_of(settings, monkeypatch, lambda X: X[::-1].copy(), spec)
+    assert (found["equal"], found["model_equal"]) == (False, False)
+
+
+def test_a_run_is_compared_with_what_the_pool_would_tell_of_its_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nudged(X: np.ndarray) -> np.ndarray:
+        X[0, 0] += 100  # the columns of the pool have another centre
+        return X
+
+    assert run_of({"min-examples": 1}, monkeypatch, nudged)["model_equal"] is False
+
+
+def test_a_run_that_aligned_columns_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run_of({"align": True, "min-examples": 1, "hash-dim": 256}, monkeypatch) == {"equal": None}

@@ -1,0 +1,188 @@
+"""The plan of a run: what a deployment must say, what memory allows, and the noise that settings ask for."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flwr_flynn import FlyNNStrategy
+from flwr_flynn.app import run_plan
+from flwr_flynn.app.config import RunConfig
+from flwr_flynn.app.data import datasets
+from flwr_flynn.app.run_plan import n_rounds, private_plan, run_mechanism, training_plan
+from flwr_flynn.errors import ConfigError
+from flwr_flynn.model.candidates import HashPlan
+from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, Mechanism, SimulatedRelease, TopTLaplace
+from tests.fakes import CLASSES, SPEC
+from tests.raising import raises
+
+DEPLOYED = {"n-features": 4, "classes": "a,b", "min-available": 2}
+
+
+@pytest.mark.parametrize("key", DEPLOYED)
+def test_a_deployment_must_say_what_its_server_cannot_see(key: str) -> None:
+    given = {name: value for name, value in DEPLOYED.items() if name != key}
+    with raises(ConfigError, field=f"run-config {key}", got="missing"):
+        training_plan(RunConfig.parse(given), None)
+
+
+def test_sizes_of_a_simulation_do_not_depend_on_the_split(caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("flwr_datasets")
+    one = training_plan(RunConfig(), 2)
+    assert one == training_plan(RunConfig(partitioner="shard"), 10)
+    assert one[1] == list(range(10))
+    with raises(ConfigError, field="run-config min-parties", got=3):
+        training_plan(RunConfig(min_parties=3), 2)
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        training_plan(RunConfig.parse({"n-features": 3, "classes": "a,b"}), 2)
+    assert [record.args for record in caplog.records] == [("n-features, classes",)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "fits", "too_little", "got"),
+    [
+        ({"hash-dim": 2 * 10**9, "scaling": "none"}, None, 4, "for 2000000000 rows"),
+        ({"n-features": 20, "hash-dim": 2**20, "scaling": "none"}, 3, 0.03, "for 1048576 rows"),
+        ({"n-features": 20, "hash-dim": 2**20, "scaling": "auto"}, 18, 0.18, "for 6 hashes with 1048576 rows"),
+        (
+            {"n-features": 20, "classes": "a,b,c,d,e,f,g,h,i,j", "hash-dim": 2**18, "scaling": "none"}
+            | {"refine-rounds": 1},
+            0.6,
+            0.4,
+            f"0.49 GiB for the refinement of {10 * 2**18} weights",
+        ),
+        (
+            {"n-features": 16384, "classes": ",".join(map(str, range(5000))), "hash-dim": 256, "scaling": "auto"},
+            None,
+            1,
+            "16384 columns for 5000 classes",
+        ),
+        ({"scaling": "none", "gram": 4096}, 1, 0.01, "for the Gram matrix of 4096 rows"),
+        ({"scaling": "none", "gram": 4096, "secure": True, "max-examples": 9}, None, 0.4, "for the Gram matrix"),
+        (
+            {"scaling": "none", "hash-dim": 2**20, "secure": True, "max-examples": 9, "min-available": 100},
+            4,
+            1,
+            "for a secure sum of 1048576 rows",
+        ),
+        ({"scale": "1", "groups": 9, "trusted": "a.npz", "hash-dim": 2**20}, 1, 0.2, "for sums of 9 groups"),
+        # 1e8 values in as many bins of 96 bytes, as a deployed party may have any floor
+        (
+            {"n-features": 1000, "hash-dim": 64, "hash-nnz": 4, "n-examples": 10**5},
+            9,
+            8,
+            "8.94 GiB for the histograms of 1000 columns for 2 classes",
+        ),
+        ({"n-features": 1000, "hash-dim": 64, "hash-nnz": 4}, 1, 1e-5, "for the"),  # of an unknown number
+    ],
+)
+def test_the_memory_limit_of_the_server_covers_all_phases(
+    settings: dict[str, Any], fits: float | None, too_little: float, got: str
+) -> None:
+    if fits is not None:
+        training_plan(RunConfig.parse(DEPLOYED | settings | {"memory-limit": fits}), None)
+    expected = f"at most {too_little:g} GiB"
+    with raises(ConfigError, field="run-config memory-limit", expected=expected) as caught:
+        training_plan(RunConfig.parse(DEPLOYED | settings | {"memory-limit": too_little}), None)
+    assert got in caught.value.got
+
+
+def test_the_histograms_of_pixels_have_few_bins(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = RunConfig(min_examples=1, memory_limit=1.0, hash_dim=64, hash_nnz=4)
+    monkeypatch.setattr(datasets, "n_training", lambda _: 10**5)
+    monkeypatch.setattr(datasets, "simulated_shares", lambda *_: [])
+
+    def plan(config: RunConfig, X: np.ndarray) -> None:
+        dataset = datasets.Dataset(X, np.arange(4) % 2, [0, 1], "images")
+        monkeypatch.setattr(datasets, "simulated_dataset", lambda _: dataset)
+        training_plan(config, 2)
+
+    plan(config, np.zeros((4, 1000), np.uint8))
+    for limit in (1.0, 2.0):
+        with raises(ConfigError, field="run-config memory-limit") as caught:
+            plan(replace(config, memory_limit=limit), np.zeros((4, 1000), np.float32))
+        assert "histograms of 1000 columns" in caught.value.got
+    # The simulated parties' own floor: a bin has five values or more.
+    plan(replace(config, memory_limit=2.0, min_examples=5), np.zeros((4, 1000), np.float32))
+
+
+def test_rounds_must_do_for_the_counting() -> None:
+    plan = RunConfig(scaling="auto").plan(4, None, 3)
+    run = FlyNNStrategy(spec=plan, classes=CLASSES, min_available_clients=1, min_parties=1).run
+    with raises(ConfigError, field="run-config rounds", got=1):
+        n_rounds(RunConfig(rounds=1), run)
+    assert n_rounds(RunConfig(rounds=2), run) == 2
+    assert n_rounds(RunConfig(), run) == 3  # columns; counts, selection; evaluation
+
+
+def test_before_flower_1_38_nobody_is_known_by_a_key() -> None:
+    assert run_plan._identify(object())("7") == ""
+
+
+# ---- noise
+
+SHAPE: dict[str, Any] = {"hash_nnz": SPEC.hash_nnz, "n_classes": len(CLASSES)}
+
+
+def mechanism(n_parties: int = 2, **settings: Any) -> Mechanism | None:
+    config = RunConfig.parse({key.replace("_", "-"): value for key, value in settings.items()})
+    return run_mechanism(config, SPEC, 3, n_parties)
+
+
+def test_the_mechanism_follows_from_the_settings() -> None:
+    pytest.importorskip("dp_accounting")
+    laplace = LaplaceCounts(1.0, **SHAPE)
+    assert mechanism() is None
+    assert mechanism(epsilon=1, delta=1e-5) == GaussianCounts(1.0, 1e-5, **SHAPE)
+    assert mechanism(epsilon=1) == laplace
+    more = {"neighbours": "replace-one", "records_per_person": 3}
+    assert mechanism(epsilon=1, **more) == LaplaceCounts(1.0, **SHAPE, **more)
+    assert mechanism(epsilon=1, n_released=5) == TopTLaplace(1.0, 5, **SHAPE)
+    assert mechanism(epsilon=1, noise="seeded", seed=9) == SimulatedRelease(laplace, 9)
+    with raises(ConfigError, field="run-config epsilon", expected="a number from 0.001 to 100"):
+        mechanism(epsilon=1e-9)
+    with raises(ConfigError, field="run-config delta", expected="a number from 1e-12 to 0.5"):
+        mechanism(epsilon=1, delta=1e-20)
+
+
+def test_noise_is_shared_among_no_more_parties_than_are_certain_to_be_in_a_secure_sum() -> None:
+    pytest.importorskip("dp_accounting")
+
+    def sharing(**more: Any) -> int | None:
+        private = {"epsilon": 1, "delta": 1e-5, "secure": True, "max_examples": 100}
+        found = mechanism(10, **private, **more)
+        return found.n_honest if found else None
+
+    # One of those that are certain to be in the sum may tell its noise, unless the run says otherwise.
+    assert sharing() == 6
+    assert sharing(secure_threshold=0.9) == 8
+    assert [sharing(honest_parties=n) for n in (7, 4)] == [7, 4]
+    with raises(ConfigError, field="run-config honest-parties", got=8):
+        sharing(honest_parties=8)
+
+
+def test_sizes_follow_from_public_figures() -> None:
+    pytest.importorskip("dp_accounting")
+    config = RunConfig.parse({"epsilon": 1, "delta": 1e-5, "hash-dim": 512, "center": "8", "seed": 3})
+    plan = private_plan(config, config.plan(64, 2000, 10), n_parties=3)
+    (spec,) = plan.specs()
+    assert (spec.hash_dim, spec.seed, spec.signed, spec.center) == (512, 3, True, (8.0,) * 64)
+    assert spec.hash_nnz <= 512 // 10
+    with raises(ConfigError, field="run-config n-examples", got="missing"):
+        private_plan(config, config.plan(64, None, 10), 3)
+    bad = RunConfig.parse({"epsilon": 1, "hash-dim": 512, "hash-nnz": 513})
+    with raises(ConfigError, field="run-config hash-nnz"):
+        private_plan(bad, HashPlan(64, 10, 2000, hash_dim=512, hash_nnz=513), 3)
+
+
+def test_sizes_of_a_private_simulation_follow_from_its_training_samples() -> None:
+    pytest.importorskip("flwr_datasets")
+    pytest.importorskip("dp_accounting")
+    config = RunConfig.parse({"epsilon": 1, "delta": 1e-5})
+    plan, more = (training_plan(config, n_parties)[0] for n_parties in (3, 10))
+    assert (plan.n_examples, plan.needs_columns) == (1444, False)
+    assert more.hash_nnz >= plan.hash_nnz
