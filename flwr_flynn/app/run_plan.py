@@ -36,7 +36,7 @@ from flwr_flynn.flower import message
 from flwr_flynn.flower.compat import is_simulated
 from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.candidates import HashPlan, foreseen
+from flwr_flynn.model.candidates import HashPlan, foreseen, gram_rows
 from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.gram import memory_of_gram
 from flwr_flynn.model.weight_search import BYTES_PER_WEIGHT
@@ -122,7 +122,7 @@ def _strategy(
         decay=config.decay_value(),
         rule=config.rule if saved is None or config.rule != RunConfig.rule else saved.scoring.rule,
         refine_rounds=config.refine_rounds,
-        gram=config.gram,
+        gram=config.gram or None,
         align=config.align and saved is None,
         groups=config.groups,
         fraction_evaluate=float(config.evaluates(simulated=parties is not None)),
@@ -241,10 +241,11 @@ def _memory_needs(config: RunConfig, plan: HashPlan, classes: list[str | int], p
         largest = sorted((spec.hash_dim for spec in specs), reverse=True)[: plan.most_members]
         n_weights = n_classes * sum(largest)
         needs[f"the refinement of {n_weights} weights"] = BYTES_PER_WEIGHT * n_weights
-    if config.gram:
+    if config.gram or plan.has_gram:
+        n_rows = config.gram or gram_rows(plan.n_features, n_classes, plan.n_examples or 0)
         # In a secure sum, two digits or more for each sum of products.
-        secure = entry * config.gram**2 if config.secure else 0
-        needs[f"the Gram matrix of {config.gram} rows"] = memory_of_gram(config.gram, n_classes) + secure
+        secure = entry * n_rows**2 if config.secure else 0
+        needs[f"the Gram matrix of {n_rows} rows"] = memory_of_gram(n_rows, n_classes) + secure
     return needs
 
 

@@ -121,7 +121,10 @@ class HashSettings(RunSettings):
         choices=("default", "none", "auto"),
     )
     effort: str = _fixed(
-        "default", "size of the hashes of `auto`: what the run may cost, see `HashPlan`", choices=EFFORTS
+        "default",
+        "bytes and time of `auto`: `quick` is a single hash, `default` a committee, `thorough` a committee and a Gram "
+        "matrix, whose size follows from that of the data",
+        choices=EFFORTS,
     )
     max_members: int = _fixed(3, "members of the model of `auto`, at most; 1: the best candidate alone", low=1, high=16)
     min_examples: int = simulated(
@@ -238,8 +241,8 @@ class ScoringSettings(RunSettings):
     )
     gram: int = setting(
         0,
-        "rows of the hashes of a Gram matrix, such as 1024 or 2048, at least 16; 0: none. A more accurate model by two "
-        "more exchanges, about a byte for each pair of rows; not with `refine-rounds` or `epsilon`",
+        "rows of the hashes of a Gram matrix, such as 1024 or 2048, at least 16; 0: by `effort`. A more accurate model "
+        "by two more exchanges, about a byte for each pair of rows; not with `refine-rounds` or `epsilon`",
         low=0,
         high=MOST_ROWS,
         fixed_by_federation=("evaluate",),

@@ -103,7 +103,8 @@ def forecast(options: RunOptions, n_parties: int) -> dict[str, Bytes] | None:
     found["held-out"] = (members / 5, announced)
     for number in range(1, options.refine_rounds + 1):
         found[f"refinement {number}"] = (_RESIDUALS * n_sums, announced + _WEIGHT * n_weights)
-    n_rows, product = options.gram, _PRODUCT + math.log2(share + 1) / 8
+    n_rows = options.gram_rows(n_examples) if options.has_gram else 0
+    product = _PRODUCT + math.log2(share + 1) / 8
     found["gram"] = (product * n_rows * (n_rows + 1) / 2 + 2 * n_classes * n_rows, announced)
     n_results = MOST_STRENGTHS * len(GRAM_TEMPERATURES) * n_classes
     regressions = n_rows * (_GRAM_WEIGHT * MOST_STRENGTHS * n_classes + MOST_DIRECTIONS + 2)
@@ -113,13 +114,15 @@ def forecast(options: RunOptions, n_parties: int) -> dict[str, Bytes] | None:
         found["evaluation"] = up, down + _GRAM_WEIGHT * n_classes * n_rows
     if run.bound is not None:
         sums = n_classes * sum(spec.hash_dim for spec in specs)
-        for name, size in _secure_entries(options, len(specs), sums, n_weights).items():
+        for name, size in _secure_entries(options, len(specs), sums, n_weights, n_rows).items():
             found[name] = 8.0 * size + 512, found.get(name, (0, (8.0 + _CUTS) * n_columns))[1]
     names = [phase.name for phase in phases_of(options)]
     return {name: Bytes(round(up), round(down)) for name, (up, down) in found.items() if name in names}
 
 
-def _secure_entries(options: RunOptions, n_specs: int, n_counts: int, n_weights: float) -> dict[str, float]:
+def _secure_entries(
+    options: RunOptions, n_specs: int, n_counts: int, n_weights: float, n_rows: int
+) -> dict[str, float]:
     """Entries of the vectors of a secure run, each of eight bytes."""
     run, bound = options.run_spec, options.secure_bound or 2
     n_classes, n_columns = run.n_classes, run.spec.n_features
@@ -130,7 +133,7 @@ def _secure_entries(options: RunOptions, n_specs: int, n_counts: int, n_weights:
             [f"refinement {number}" for number in range(1, options.refine_rounds + 1)],
             refinement_fields([shape], [LEVELS] * n_classes, sizes),
         ),
-        "gram": gram_fields(options.gram, n_classes, sizes),
+        "gram": gram_fields(n_rows, n_classes, sizes),
         "gram evaluation": evaluation_fields(MOST_STRENGTHS, n_classes, sizes),
     }
     most = largest_sum(bound)

@@ -15,7 +15,7 @@ from flwr_flynn.federated.roster import Identify, unknown
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, Plain, RunSpec, Secure, mode_of
 from flwr_flynn.federated.samples import Label
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.candidates import HashPlan, foreseen
+from flwr_flynn.model.candidates import HashPlan, foreseen, gram_rows
 from flwr_flynn.model.gram_scoring import LEAST_ROWS, MOST_ROWS
 from flwr_flynn.model.scoring import given_scoring
 from flwr_flynn.privacy import Mechanism
@@ -59,7 +59,7 @@ class RunOptionsDict(TypedDict, total=False):
     distribute: bool
     accept_failures: bool
     refine_rounds: int
-    gram: int
+    gram: int | None
     align: bool
     groups: int
     trusted: tuple[Any, Any] | None
@@ -117,10 +117,10 @@ class RunOptions:
     refine_rounds : int, default=0
         Rounds that refine the model, see `model.refinement`: more accurate with many samples, for many times the bytes.
         Only with exact counts, and where parties try the model.
-    gram : int, default=0
-        Rows of the hashes of the Gram matrix, from 16 to 4096, see `model.gram`: a more accurate model by two more
-        exchanges, of about 1.3 bytes for every pair of rows. Only with exact counts, where parties try the model, and
-        without `refine_rounds`. 0: none.
+    gram : int, optional
+        Rows of the hashes of a Gram matrix, from 16 to 4096, see `model.gram`: a more accurate model by two more
+        exchanges, of about 1.3 bytes for every pair of rows. Only with exact counts, where parties evaluate the model,
+        and without `refine_rounds`. 0: none. Default: by the `effort` of a `HashPlan`.
     align : bool, default=False
         Align the columns of parties whose instruments differ, where leave-one-out decides for it, see
         `model.alignment`. Only with a `HashPlan` of scaling "auto", where parties try the model, and without
@@ -158,7 +158,7 @@ class RunOptions:
     distribute: bool = False
     accept_failures: bool = True
     refine_rounds: int = 0
-    gram: int = 0
+    gram: int | None = None
     align: bool = False
     groups: int = 0
     trusted: tuple[Any, Any] | None = field(default=None, repr=False)
@@ -191,7 +191,8 @@ class RunOptions:
         for name in ("distribute", "accept_failures", "align"):
             boolean(name, getattr(self, name))
         for name, most in (("groups", MOST_GROUPS), ("refine_rounds", MOST_ROUNDS), ("gram", MOST_ROWS)):
-            integer(name, getattr(self, name), least=0, most=most)
+            if name != "gram" or self.gram is not None:
+                integer(name, getattr(self, name), least=0, most=most)
         if self.trusted is not None and not self.groups:
             raise ConfigError("trusted", "none without groups", type(self.trusted).__name__)
         one_of("purpose", self.purpose, PURPOSES)
@@ -219,7 +220,7 @@ class RunOptions:
             yield "groups", run.n_aligned > 0, "0 with aligned samples, as the server's are not"
             yield "groups", not isinstance(run.mode, Plain), f"0 with {run.mode.name} counts, which are judged in clear"
             for name in ("refine_rounds", "gram"):
-                yield "groups", getattr(self, name) > 0, f"0 with {name}: {not_by_group(name)}"
+                yield "groups", bool(getattr(self, name)), f"0 with {name}: {not_by_group(name)}"
             yield "groups", purpose not in ("train", "join", "resume"), f"0 with purpose = {purpose}"
         for name in ("refine_rounds", "gram"):
             if getattr(self, name):
@@ -229,6 +230,10 @@ class RunOptions:
         if self.gram:
             yield "gram", self.gram < LEAST_ROWS, f"0, or at least {LEAST_ROWS}"
             yield "gram", self.refine_rounds > 0, "0 with refine_rounds"
+        elif self.has_gram:
+            is_possible = self.refine_rounds == 0 and self.is_evaluated
+            expected = "effort quick or default, or gram 0, with refine_rounds, and where parties evaluate no model"
+            yield "spec", not is_possible, expected
         is_alignable = self.selects and self.plan is not None and self.secure_bound is None
         expected = "False, but in clear for a plan of scaling auto that parties choose from"
         yield "align", self.align and not is_alignable, expected
@@ -262,6 +267,15 @@ class RunOptions:
     def plan(self) -> HashPlan | None:
         """The plan of `spec`, if the specs follow from the histograms of the columns."""
         return self.spec if isinstance(self.spec, HashPlan) and self.spec.needs_columns else None
+
+    @property
+    def has_gram(self) -> bool:
+        """True if the model gets a Gram matrix."""
+        return bool(self.gram) or (self.gram is None and self.plan is not None and self.plan.has_gram)
+
+    def gram_rows(self, n_examples: int) -> int:
+        """Rows of the Gram matrix of so many samples."""
+        return self.gram or gram_rows(self.run_spec.spec.n_features, self.run_spec.n_classes, n_examples)
 
     @property
     def selects(self) -> bool:

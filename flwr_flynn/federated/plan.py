@@ -15,7 +15,8 @@ before them, and all phases but the evaluation are on the train channel. The ref
 for each round, and phase "gram" has "gram evaluation" behind it; a run that stopped in one of these begins them anew,
 for gram with the selection before them. Left out are the columns without a plan that derives specs from them; the
 selection for one candidate, where nobody tries the model, and for noisy counts; the refinement without
-`refine_rounds`; gram without `gram`; and the evaluation where nobody gets the model. The option `phases` takes the
+`refine_rounds`; gram without `gram` or effort
+"thorough"; and the evaluation where nobody gets the model. The option `phases` takes the
 place of the whole plan.
 """
 
@@ -70,7 +71,7 @@ def _entries(options: RunOptions) -> list[tuple[Phase, bool]]:
         (counts.phase_for(options), True),
         (selection.SELECTION, options.selects and not _is_selected(options)),
         *((phase, options.refine_rounds > 0) for phase in refinement.refinements(options.refine_rounds)),
-        *((phase, options.gram > 0) for phase in (gram.GRAM, gram.GRAM_EVALUATION)),
+        *((phase, options.has_gram) for phase in (gram.GRAM, gram.GRAM_EVALUATION)),
     ]
     if is_secure:  # SecAgg+ is a protocol of the train channel
         before = [(replace(phase, channel=TRAIN, collect=collect_secure), is_in) for phase, is_in in before]

@@ -215,7 +215,10 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         `codec.encode` writes them, once there is a spec. The functions for metrics see the replies of the counting and
         of the evaluation only.
     **options
-        Fields of `flwr_flynn.federated.options.RunOptions`, of which `spec`, `classes` and `min_parties` are required.
+        Fields of `flwr_flynn.federated.options.RunOptions`. `spec`, `classes` and `min_parties` are required. Optional
+        are `max_examples_per_party`, `decay`, `rule`, `feature_names`, `mechanism`, `federation`, `purpose`,
+        `identify`, `secure_bound`, `fraction_evaluate`, `distribute`, `accept_failures`, `refine_rounds`, `gram`,
+        `align`, `groups`, `trusted`, `group_seed`, `phases` and `on_phase`.
 
     Raises
     ------

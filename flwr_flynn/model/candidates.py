@@ -30,14 +30,10 @@ _FAINT = 0.02  # weight of an uninformative column, beside 1.02 of the most info
 
 EFFORTS = ("quick", "default", "thorough")
 _MANY = 4096  # samples from which more rows for each winner pay
-_SIZES = {  # rows and winners, by effort and many samples
-    ("quick", False): (2**14, 64),
-    ("quick", True): (2**14, 64),
-    ("default", False): (2**15, 128),
-    ("default", True): (2**16, 64),
-    ("thorough", False): (2**16, 256),
-    ("thorough", True): (2**18, 256),
-}
+_SIZES = {True: (2**16, 64), False: (2**15, 128)}  # rows and winners, for many samples and for fewer
+_QUICK = 2**14, 64
+_PERCEPTRON = 50 * 2 * 4 * 128  # bytes of 50 rounds of a perceptron with 128 hidden units, for each feature and class
+_GRAM_SIZES = (2048, 4096)  # rows of a Gram matrix above the least of effort "thorough"
 _MANY_CLASSES = 8  # beyond, few samples get the rows of "quick" by default
 _MOST_COUNTS = 2**24  # of all classes of a member: six candidates fit the memory that a party allows by default
 
@@ -82,9 +78,10 @@ class HashPlan:
         `row_nnz` entries in a row, and refuses it where none can.
     seed : int, default=0
     effort : {"quick", "default", "thorough"}, default="default"
-        Rows and winners of the hashes of "auto", where neither is given. "quick": 16384 and 64. "default": 32768 and
-        128; from 4096 samples on 65536 and 64; as "quick" for fewer samples of more than 8 classes. "thorough": 65536
-        and 256, from 4096 samples on 262144 and 256. At most 2**24 / n_classes rows.
+        Bytes and time that "auto" may cost. "quick": the first candidate alone, of 16384 rows and 64 winners.
+        "default": all, of 32768 rows and 128 winners; from 4096 samples on 65536 and 64; 16384 and 64 for fewer samples
+        of more than 8 classes. "thorough": the same, and a Gram matrix (`gram_rows`). At most 2**24 / n_classes rows.
+        `hash_dim` and `hash_nnz` take the place of these sizes.
     max_members : int, default=3
         Candidates of "auto" that the model keeps, at most, see `model.selection`.
     ranges : pair (low, high), optional
@@ -130,7 +127,7 @@ class HashPlan:
     @property
     def most_members(self) -> int:
         """Members of the model, at most: one but for "auto"."""
-        return self.max_members if self.needs_columns else 1
+        return self.max_members if self.needs_columns and self.effort != "quick" else 1
 
     @property
     def needs_columns(self) -> bool:
@@ -143,10 +140,15 @@ class HashPlan:
         if not self.needs_columns or self.hash_dim is not None or self.hash_nnz is not None:
             return {}
         many = (self.n_examples or 0) >= _MANY
-        few_classes = many or self.n_classes <= _MANY_CLASSES
-        hash_dim, hash_nnz = _SIZES[self.effort if few_classes or self.effort != "default" else "quick", many]
+        is_quick = self.effort == "quick" or not (many or self.n_classes <= _MANY_CLASSES)
+        hash_dim, hash_nnz = _QUICK if is_quick else _SIZES[many]
         hash_dim = max(min(hash_dim, _MOST_COUNTS // self.n_classes), 256)
         return {"hash_dim": hash_dim, "hash_nnz": min(hash_nnz, hash_dim // 16)}
+
+    @property
+    def has_gram(self) -> bool:
+        """True if the model gets a Gram matrix by its effort."""
+        return self.needs_columns and self.effort == "thorough"
 
     def specs(self, columns: ColumnHistograms | None = None) -> tuple[HashSpec, ...]:
         """Candidate specifications, the default first; a `SpecError` without histograms if it `needs_columns`."""
@@ -167,7 +169,8 @@ class HashPlan:
                 partial(self._coded_spec, kind, edges, weights if kind.is_weighted else None) for kind in _CODED
             ]
         candidates += self._scaled(relevance, *columns.center_and_deviation())
-        return tuple(dict.fromkeys(self._possible(candidates)))  # columns that do not vary make some the same
+        found = tuple(dict.fromkeys(self._possible(candidates)))  # columns that do not vary make some the same
+        return found[:1] if self.effort == "quick" else found
 
     def _scaled(
         self, relevance: Sequence[float], center: Sequence[float], deviation: Sequence[float]
@@ -282,6 +285,16 @@ def _check_ranges(ranges: Any, n_features: int) -> None:
         bad = np.flatnonzero(~(np.isfinite(high - low) & (low <= high)))
     if len(bad):
         raise SpecError("ranges", expected, f"{low[bad[0]]} to {high[bad[0]]} at index {bad[0]}")
+
+
+def gram_rows(n_features: int, n_classes: int, n_examples: int) -> int:
+    """Rows of the Gram matrix of effort "thorough": 1024, 2048 or 4096.
+
+    More than 1024 are twice the samples at most, and take no more bytes than 50 rounds of a perceptron: a row with each
+    other about .65.
+    """
+    most = _PERCEPTRON * (n_features + n_classes)
+    return max([1024, *(rows for rows in _GRAM_SIZES if 0.65 * rows**2 <= most and 2 * rows <= n_examples)])
 
 
 def row_weights(relevance: Sequence[float]) -> tuple[int, ...]:

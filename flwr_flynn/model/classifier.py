@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 from flwr_flynn.errors import ConfigError, DataError, SpecError
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model import model_file
-from flwr_flynn.model.candidates import EFFORTS, CenterAndScale, HashPlan, suggest_decay
+from flwr_flynn.model.candidates import EFFORTS, CenterAndScale, HashPlan, gram_rows, suggest_decay
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.gram import gram_specs, learn_gram
@@ -68,15 +68,16 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
     seed, n_jobs
         As for `HashSpec` and `FlyHash.active`.
     effort : {"quick", "default", "thorough"}, default="default"
-        Size of the hashes of scaling "auto": what `fit` and the model may cost, see `HashPlan`.
+        Time and memory that scaling "auto" may cost: a single hash, a committee, or a committee and a Gram matrix, see
+        `HashPlan`.
     max_members : int, default=3
         Members of the model under scaling "auto", at most; 1 keeps the best candidate alone.
     refine_rounds : int, default=0
         Rounds by which `fit` refines the model, see `model.refinement`: more accurate on many samples, and slower.
         `partial_fit`, `merge` and `forget` that change the counts go back to the model without refinement.
-    gram : int, default=0
-        Rows of the hashes of the Gram matrix, from 16 to 4096, by which `fit` makes the model more accurate, see
-        `model.gram`; 1024 or 2048 are good values, 0 is none. Not with `refine_rounds`, and dropped like these.
+    gram : int, optional
+        Rows of the hashes of a Gram matrix, from 16 to 4096, by which `fit` makes the model more accurate, see
+        `model.gram`; 0 is none. Default: by `effort`. Not with `refine_rounds`, and dropped like these.
 
     Attributes
     ----------
@@ -111,7 +112,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         "effort": [StrOptions(set(EFFORTS))],
         "max_members": [Interval(Integral, 1, None, closed="left")],
         "refine_rounds": [Interval(Integral, 0, None, closed="left")],
-        "gram": [Options(Integral, {0}), Interval(Integral, LEAST_ROWS, MOST_ROWS, closed="both")],
+        "gram": [Options(Integral, {0}), Interval(Integral, LEAST_ROWS, MOST_ROWS, closed="both"), None],
     }
 
     def __init__(
@@ -130,7 +131,7 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         effort: str = "default",
         max_members: int = 3,
         refine_rounds: int = 0,
-        gram: int = 0,
+        gram: int | None = None,
     ) -> None:
         self.spec = spec
         self.hash_dim = hash_dim
@@ -224,13 +225,13 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
         X, y = fresh._validated(X, y, reset=True)
         check_classification_targets(y)
         classes, codes = np.unique(y, return_inverse=True)
+        rows = fresh._gram_rows(X, len(classes))
         specs = fresh._specs(X, codes, len(classes))
         chosen, accuracy = fresh._select(specs, X, codes, len(classes))
         members = [replace(each, scoring=fresh._scoring(each.counts, each.scoring)) for each in chosen]
         fresh._set_model(members, classes)
-        if self.gram:
-            own = gram_specs(specs, int(self.gram))
-            gram = learn_gram(own, X, codes, len(classes), accuracy, self.n_jobs)
+        if rows:
+            gram = learn_gram(gram_specs(specs, rows), X, codes, len(classes), accuracy, self.n_jobs)
             fresh.model_ = replace(fresh.model_, gram=gram)
         if self.refine_rounds:
             fresh.model_ = refine(fresh.model_, X, codes, self.refine_rounds, self.n_jobs)
@@ -344,6 +345,15 @@ class FlyNNClassifier(PredictionMixin, ClassifierMixin, BaseEstimator):  # type:
             assert self.spec is not None
             return (self.spec,)
         return plan.specs(ColumnHistograms.from_data(X, codes, n_classes) if plan.needs_columns else None)
+
+    def _gram_rows(self, X: Any, n_classes: int) -> int:
+        """Rows of the Gram matrix for the samples; 0 for none."""
+        plan = self._plan(X, n_classes)
+        if self.gram is not None or plan is None or not plan.has_gram:
+            return int(self.gram or 0)
+        if self.refine_rounds:
+            raise ConfigError("effort", "quick or default with refine_rounds, or gram=0", self.effort)
+        return gram_rows(X.shape[1], n_classes, X.shape[0])
 
     def _plan(self, X: Any, n_classes: int) -> HashPlan | None:
         """Plan of the parameters for the samples; None for a given `spec`."""

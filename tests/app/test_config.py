@@ -281,7 +281,7 @@ def test_a_plan_that_does_not_fit(settings: dict[str, Any], field: str, got: str
     ("settings", "scaling"),
     [
         ({}, "auto"),
-        ({"scaling": "default", "effort": "quick", "max-members": 1}, "auto"),
+        ({"scaling": "default", "effort": "thorough", "max-members": 1}, "auto"),
         ({"decay": 0.5, "rule": "bayes"}, "auto"),
         ({"epsilon": 1.0}, "none"),
         (SECURE, "auto"),
@@ -309,11 +309,11 @@ def test_effort_and_members_are_those_of_the_plan() -> None:
     default = RunConfig().plan(8, 100, 3)
     assert (default.effort, default.max_members, default.most_members) == ("default", 3, 3)
     sizes = {}
-    for effort in ("quick", "default", "thorough"):
+    for effort, members in (("quick", 1), ("default", 2), ("thorough", 2)):
         plan = RunConfig.parse({"effort": effort, "max-members": 2}).plan(8, 100, 3)
-        assert (plan.effort, plan.most_members) == (effort, 2)
-        sizes[effort] = {(spec.hash_dim, spec.hash_nnz) for spec in foreseen(plan)}
-    assert sizes == {"quick": {(2**14, 64)}, "default": {(2**15, 128)}, "thorough": {(2**16, 256)}}
+        assert (plan.effort, plan.most_members, plan.has_gram) == (effort, members, effort == "thorough")
+        sizes[effort] = [(spec.hash_dim, spec.hash_nnz) for spec in foreseen(plan)]
+    assert sizes == {"quick": [(2**14, 64)], "default": [(2**15, 128)] * 6, "thorough": [(2**15, 128)] * 6}
     assert RunConfig(scaling="none", max_members=2).plan(8, 100, 3).most_members == 1
 
 

@@ -53,12 +53,14 @@ def pooled(**changes: Any) -> FlyNNClassifier:
 # ---- the pooled model
 
 
-@pytest.mark.parametrize("effort", ["quick", "default"])
+@pytest.mark.parametrize("effort", ["quick", "default", "thorough"])
 def test_sizes_follow_from_the_effort_alike(effort: str) -> None:
     run = made(shares("dirichlet"), HashPlan(4, 3, 120, "auto", effort=effort))
     expected = pooled(hash_dim=None, effort=effort)
     assert digest(run) == expected.model_.sha256()
     assert run.model.model_.members[0].spec.hash_dim == (2**14 if effort == "quick" else 2**15)
+    found = run.model.model_.gram
+    assert (None if found is None else len(found.weights)) == (1024 if effort == "thorough" else None)
 
 
 @pytest.mark.parametrize("effort", ["default", "thorough"])

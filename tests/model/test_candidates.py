@@ -11,7 +11,7 @@ from sklearn.datasets import load_iris
 
 from flwr_flynn import ClassCounts, FlyHash, HashPlan, HashSpec
 from flwr_flynn.errors import ConfigError, DataError, SpecError
-from flwr_flynn.model.candidates import candidate_scorings, row_weights, typical_counts
+from flwr_flynn.model.candidates import candidate_scorings, gram_rows, row_weights, typical_counts
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.scoring import ScoringRule
 from tests.raising import raises
@@ -110,14 +110,11 @@ def test_weights_of_rows():
         ("default", 4096, 8, 2**16, 64),
         ("default", 4096, 10, 2**16, 64),
         ("default", 4096, 1000, 2**24 // 1000, 64),
-        ("thorough", 100, 10, 2**16, 256),
-        ("thorough", 4095, 10, 2**16, 256),
-        ("thorough", 4096, 10, 2**18, 256),
-        ("thorough", 4096, 64, 2**18, 256),
-        ("thorough", 4096, 65, 2**24 // 65, 256),
-        ("thorough", 4096, 1000, 2**24 // 1000, 256),
-        ("thorough", 4096, 2**13, 2**11, 128),
-        ("thorough", 4096, 2**15, 2**9, 32),
+        ("default", 4096, 2**14, 2**10, 64),
+        ("default", 4096, 2**15, 2**9, 32),
+        ("thorough", 100, 8, 2**15, 128),
+        ("thorough", 100, 10, 2**14, 64),
+        ("thorough", 4096, 1000, 2**24 // 1000, 64),
         ("quick", 4096, 10**6, 2**8, 16),
     ],
 )
@@ -125,7 +122,8 @@ def test_sizes_of_efforts(effort, n, n_classes, hash_dim, hash_nnz):
     """All candidates of "auto" have them, where none are given; else they are those of `HashSpec.suggest`."""
     plan = HashPlan(4, n_classes, n, "auto", effort=effort)
     specs = plan.specs(COLUMNS)
-    assert len(specs) == 6
+    assert len(specs) == (1 if effort == "quick" else 6)
+    assert (plan.has_gram, plan.most_members) == (effort == "thorough", 1 if effort == "quick" else 3)
     assert {(spec.hash_dim, spec.hash_nnz) for spec in specs} == {(hash_dim, hash_nnz)}
     shape = (4, 150 if n is None else n, n_classes)
     for given in ({"hash_dim": 512}, {"hash_nnz": 16}, {"hash_dim": 512, "hash_nnz": 16}):
@@ -133,6 +131,25 @@ def test_sizes_of_efforts(effort, n, n_classes, hash_dim, hash_nnz):
         specs = replace(plan, **given).specs(COLUMNS)
         sizes = {(suggested.hash_dim, suggested.hash_nnz)}
         assert {(spec.hash_dim, spec.hash_nnz) for spec in specs} == sizes
+
+
+@pytest.mark.parametrize(
+    ("n_features", "n_classes", "n", "rows"),
+    [
+        (64, 10, 1437, 1024),  # of 2048 rows there are more than twice as many samples
+        (64, 10, 4095, 1024),
+        (64, 10, 4096, 2048),
+        (64, 10, 10**6, 2048),  # 4096 rows take more bytes than a perceptron
+        (16, 26, 16000, 1024),
+        (784, 10, 60000, 4096),
+        (784, 10, 8191, 2048),
+        (1, 2, 10**9, 1024),
+    ],
+)
+def test_rows_of_the_gram_matrix_follow_from_the_data_and_the_bytes_of_a_perceptron(n_features, n_classes, n, rows):
+    assert gram_rows(n_features, n_classes, n) == rows
+    perceptron = 50 * 2 * 4 * 128 * (n_features + n_classes)
+    assert rows == 1024 or (0.65 * rows**2 <= perceptron and 2 * rows <= n)
 
 
 def test_the_number_of_samples_is_that_of_the_histograms_where_it_is_not_given():

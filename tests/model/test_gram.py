@@ -352,6 +352,9 @@ def test_files_keep_the_gram_matrix(tmp_path) -> None:
 def test_what_contradicts_the_gram_matrix_is_refused() -> None:
     with raises(ConfigError, field="gram"):
         FlyNNClassifier(gram=48, refine_rounds=2).fit(X, Y)
+    with raises(ConfigError, field="effort"):
+        FlyNNClassifier(effort="thorough", refine_rounds=2).fit(X, Y)
+    assert FlyNNClassifier(effort="thorough", hash_dim=32, gram=0).fit(X, Y).model_.gram is None
     for wrong in (5, -1, MOST_ROWS + 1, 48.0, "48"):
         with pytest.raises(ValueError, match="gram"):
             FlyNNClassifier(gram=wrong).fit(X, Y)

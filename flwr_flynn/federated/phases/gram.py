@@ -273,7 +273,8 @@ def _ask(state: RunState, context: Context) -> GramRequest:
     n_plain = len(every.specs) - every.n_aligned
     # Those that the members were chosen from: of aligned samples, or of the others.
     run = every.only(range(n_plain, len(every.specs)) if members.n_aligned else range(n_plain))
-    specs = gram_specs(run.specs, context.options.gram)
+    n_rows = context.options.gram_rows(state.results["counts"].parts[0].n_examples)
+    specs = gram_specs(run.specs, n_rows)
     return GramRequest(replace(run, specs=specs, n_aligned=len(specs) if members.n_aligned else 0))
 
 

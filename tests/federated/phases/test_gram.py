@@ -505,13 +505,23 @@ def test_a_small_request_for_many_rows_allocates_nothing() -> None:
         {"gram": 64.0},
         {"gram": True},
         {"gram": "64"},
-        {"gram": None},
     ],
     ids=str,
 )
 def test_where_there_is_no_gram_matrix_rows_are_refused(changes: dict[str, Any]) -> None:
     with raises(ConfigError, field="gram"):
         RunOptions(**options(SPEC, **changes))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"refine_rounds": 1}, {"fraction_evaluate": 0}, {"fraction_evaluate": 0, "distribute": True}], ids=str
+)
+def test_where_there_is_no_gram_matrix_a_thorough_plan_is_refused(changes: dict[str, Any]) -> None:
+    plan = replace(PLAN, effort="thorough")
+    with raises(ConfigError, field="spec"):
+        RunOptions(**options(plan, gram=None, **changes))
+    assert not RunOptions(**options(plan, gram=0, **changes)).has_gram
+    assert not RunOptions(**options(PLAN, gram=None, **changes)).has_gram
 
 
 @pytest.mark.parametrize("rows", [0, 16, 4096, np.int64(64)])
