@@ -221,7 +221,9 @@ def _pooled_options(run_plan: RunPlan) -> RunOptions:
     begins at the counts, with the specs of the parties' columns.
     """
     options, run_spec = run_plan.strategy.run.options, run_plan.strategy.run.state.run_spec
+    n_examples = run_plan.strategy.counts.n_examples
     alone: dict[str, Any] = {
+        "gram": options.gram_rows(n_examples) if options.has_gram else 0,  # the effort is lost with the plan
         "min_parties": 1,
         "secure_bound": None,
         "align": False,
