@@ -161,7 +161,7 @@ GROUPS = {"left_out": [2], "groups": [1, 2], "accuracy": 0.5, "parties_left_out"
                 "member 2 weight 0.75, decay 0.25, 64 rows, 16 winners",
                 "member 1 weight 0.25, decay 0.5, 128 rows, 16 winners",
                 "not in the selection: b no reply",
-                "refinement none; effort=\"thorough\", or refine-rounds=6, would make the model more accurate, for more bytes",
+                'refinement none; effort="thorough" or refine-rounds=6 would be more accurate, for more bytes',
                 "histograms of the columns 10 B up, 20 B down",
                 "selection 10 B up, 20 B down",
             ],
