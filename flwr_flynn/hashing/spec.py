@@ -236,19 +236,28 @@ class HashSpec:
             if n_examples is None or n_classes is None:
                 raise SpecError("noise_sigma", "n_examples and n_classes with it", "one of them missing")
         if hash_dim is None:
-            hash_dim = 2**14 if n_classes is None else max(min(2**14, 2**23 // n_classes), 256)
-            if noise_sigma and n_examples is not None and n_classes is not None:
-                hash_dim = min(hash_dim, max(int(min(15 * n_examples / (n_classes * noise_sigma), 2**14)), 512))
+            hash_dim = _suggested_rows(n_examples, n_classes, noise_sigma)
         if row_nnz is None:
             n_inputs = n_waves or n_features * (coded.get("n_codes") or 1)
             row_nnz = min(n_inputs, max(2, min(-(-2 * n_inputs // 5), 40)))
         if hash_nnz is None:
-            hash_nnz = min(max(hash_dim // 256, 16), hash_dim)
-            if noise_sigma is not None and n_examples is not None and n_classes is not None:
-                ideal = 22 * (hash_dim * n_classes * noise_sigma / max(n_examples, 1)) ** (2 / 3)
-                hash_nnz = max(int(min(max(ideal, 16), hash_dim // 10)), 1)
+            hash_nnz = _suggested_winners(hash_dim, n_examples, n_classes, noise_sigma)
         sizes = (n_features, hash_dim, row_nnz, hash_nnz)
         return cls(*sizes, seed, signed, center, scale, n_waves, wave_frequency, **coded)
+
+
+def _suggested_rows(n_examples: int | None, n_classes: int | None, noise_sigma: float | None) -> int:
+    rows = 2**14 if n_classes is None else max(min(2**14, 2**23 // n_classes), 256)
+    if noise_sigma and n_examples is not None and n_classes is not None:
+        rows = min(rows, max(int(min(15 * n_examples / (n_classes * noise_sigma), 2**14)), 512))
+    return rows
+
+
+def _suggested_winners(hash_dim: int, n_examples: int | None, n_classes: int | None, noise_sigma: float | None) -> int:
+    if noise_sigma is None or n_examples is None or n_classes is None:
+        return min(max(hash_dim // 256, 16), hash_dim)
+    ideal = 22 * (hash_dim * n_classes * noise_sigma / max(n_examples, 1)) ** (2 / 3)
+    return max(int(min(max(ideal, 16), hash_dim // 10)), 1)
 
 
 def _checked_edges(value: Any, n_features: int) -> tuple[tuple[float, ...], ...]:

@@ -134,25 +134,31 @@ def _about(path: str | os.PathLike[str], error: FlyNNError, prefix: str = "") ->
     return ModelFileError(error.field, error.expected, error.got, text=text)
 
 
+def _read_header(archive: zipfile.ZipFile, names: set[str], max_bytes: int) -> tuple[npt.NDArray[np.uint8], Any]:
+    """Header of a model file with arrays of these names: its text, and the fields in it."""
+    if not {"header", "digest"} <= names:
+        raise ModelFileError("arrays", "header, counts and digest", sorted(names)[:5])
+    # JSON takes up to some thirty times its length as Python objects.
+    text = _read_npy(archive, "header", r"\|u1", max_bytes // 32)
+    header = json.loads(text.tobytes())
+    if type(header["format"]) is not int or header["format"] != _FORMAT:
+        raise ModelFileError("format", str(_FORMAT), str(header["format"])[:20])
+    if set(header) != _HEADER:
+        raise ModelFileError("header", ", ".join(sorted(_HEADER)), _first(sorted(header)))
+    if not isinstance(header["members"], list):
+        raise ModelFileError("members", "a list", type(header["members"]).__name__)
+    return text, header
+
+
 def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
     with zipfile.ZipFile(stream) as archive:
         names = {name.removesuffix(".npy") for name in archive.namelist()}
-        if not {"header", "digest"} <= names:
-            raise ModelFileError("arrays", "header, counts and digest", sorted(names)[:5])
-        # JSON takes up to some thirty times its length as Python objects.
-        text = _read_npy(archive, "header", r"\|u1", max_bytes // 32)
-        header = json.loads(text.tobytes())
-        if type(header["format"]) is not int or header["format"] != _FORMAT:
-            raise ModelFileError("format", str(_FORMAT), str(header["format"])[:20])
-        if set(header) != _HEADER:
-            raise ModelFileError("header", ", ".join(sorted(_HEADER)), _first(sorted(header)))
+        text, header = _read_header(archive, names, max_bytes)
         refined, aligned = (boolean(name, header[name], ModelFileError) for name in ("refined", "aligned"))
-        members, paired = header["members"], header["gram"] is not None
-        if not isinstance(members, list):
-            raise ModelFileError("members", "a list", type(members).__name__)
+        members, has_gram = header["members"], header["gram"] is not None
         counts_names = [f"counts_{index}" for index in range(len(members))]
         weights_names = [f"weights_{index}" for index in range(len(members) if refined else 0)]
-        gram_names = ["gram", "bias"] if paired else []
+        gram_names = ["gram", "bias"] if has_gram else []
         expected = ["header", "digest", *counts_names, *weights_names, *gram_names]
         own = ["prior"] if "prior" in names else []
         own += ["gain", "offset"] if aligned and "gain" in names else []
@@ -163,7 +169,7 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
         specs = [HashSpec.from_dict(member["spec"]) for member in members]
         needed = sum(memory_needed(spec, len(classes)) for spec in specs)
         needed += sum(4 * len(classes) * spec.hash_dim for spec in specs if refined)
-        gram_specs = _gram_specs(header["gram"]) if paired else ()
+        gram_specs = _gram_specs(header["gram"]) if has_gram else ()
         needed += sum(memory_needed(spec, len(classes)) for spec in gram_specs)
         if needed > max_bytes:
             raise ModelFileError("memory", f"at most {max_bytes / 2**20:.2g} MiB", f"about {needed / 2**20:.2g} MiB")
@@ -196,7 +202,7 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
         owned.get("prior"),
         aligned,
         Alignment(owned["gain"], owned["offset"]) if "gain" in owned else None,
-        _gram(header["gram"], gram_specs, *weights) if paired else None,
+        _gram(header["gram"], gram_specs, *weights) if has_gram else None,
     )
     return model, extra
 

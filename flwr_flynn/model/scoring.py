@@ -171,7 +171,7 @@ def add_log_probabilities(odds, temperature, weight, total):  # type: ignore[no-
 
 
 def falling_weight(behind: float) -> float:
-    """Weight of an opinion whose balanced accuracy is so far behind the best: about exp(-30 behind).
+    """Weight of a model whose balanced accuracy is so far behind the best: about exp(-30 behind).
 
     In steps that are the same on every machine.
     """
