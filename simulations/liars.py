@@ -213,7 +213,7 @@ def summed(task: Task, parties: Sequence[Any], n_groups: int = 0) -> Run:
 
 
 def median_scores(run: Run, X: Array) -> Array:
-    """(n, L) medians of the log probabilities of the groups' models; a group counts nothing for classes that it lacks."""
+    """(n, L) medians of the log probabilities of the groups' models, of each class those of groups that have it."""
     total = run.state.results["counts"]
     assert isinstance(total, GroupedCounts)
     scores = []

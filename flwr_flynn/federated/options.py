@@ -108,22 +108,22 @@ class RunOptions:
         `secagg.workflow`, and the parties' ClientApp have `secagg.mod`. A `mechanism` is a `GaussianCounts` with
         `n_honest`.
     fraction_evaluate : float, optional
-        Share of the parties that try the model on held-out samples; 0 leaves out evaluation and selection. By default
-        1.0; with a mechanism 0.0, as it does not cover the parties' confusion matrices.
+        Share of the parties that evaluate the model on held-out samples; 0 leaves out evaluation and selection. By
+        default 1.0; with a mechanism 0.0, as it does not cover the parties' confusion matrices.
     distribute : bool, default=False
         With `fraction_evaluate` 0: hand the model to all parties nevertheless, which send no results.
     accept_failures : bool, default=True
         Go on without parties that fail or refuse; else the answers of the phase are set aside.
     refine_rounds : int, default=0
         Rounds that refine the model, see `model.refinement`: more accurate with many samples, for many times the bytes.
-        Only with exact counts, and where parties try the model.
+        Only with exact counts, and where parties evaluate the model.
     gram : int, optional
         Rows of the hashes of a Gram matrix, from 16 to 4096, see `model.gram`: a more accurate model by two more
         exchanges, of about 1.3 bytes for every pair of rows. Only with exact counts, where parties evaluate the model,
         and without `refine_rounds`. 0: none. Default: by the `effort` of a `HashPlan`.
     align : bool, default=False
         Align the columns of parties whose instruments differ, where leave-one-out decides for it, see
-        `model.alignment`. Only with a `HashPlan` of scaling "auto", where parties try the model, and without
+        `model.alignment`. Only with a `HashPlan` of scaling "auto", where parties evaluate the model, and without
         `secure_bound`. Parties join a saved run as it was decided.
     groups : int, default=0
         Sum the counts in at most so many random groups of parties, up to 256, and leave groups out that make the model
@@ -226,7 +226,7 @@ class RunOptions:
             if getattr(self, name):
                 yield name, self.mechanism is not None, "0 with noisy counts"
                 is_tried = purpose != "evaluate" and self.is_evaluated
-                yield name, not is_tried, "0 where parties do not try a new model"
+                yield name, not is_tried, "0 where parties do not evaluate a new model"
         if self.gram:
             yield "gram", self.gram < LEAST_ROWS, f"0, or at least {LEAST_ROWS}"
             yield "gram", self.refine_rounds > 0, "0 with refine_rounds"
@@ -303,5 +303,5 @@ class RunOptions:
 
     @property
     def is_evaluated(self) -> bool:
-        """True if parties try the model."""
+        """True if parties evaluate the model."""
         return bool(self.fraction_evaluate)

@@ -287,7 +287,7 @@ class Run:
             if self.counting is None:
                 return present  # by its reply a party of the saved run is known, whatever its node id is now
             return self._enough_for_secure(phase, [cid for cid in present if self.counted.member(cid) is not None])
-        share = self.options.fraction_evaluate or 1.0  # where nobody tries the model, all get it
+        share = self.options.fraction_evaluate or 1.0  # where nobody evaluates the model, all get it
         if share < 1 and sample is not None:
             # Of those that are there now: FedAvg's sample would wait for parties that left after the counting.
             return sample(int(len(present) * share))

@@ -89,21 +89,21 @@ class Reference:
         if n < _LEAST:
             return None
         X, y, shares = X[is_shared[y]], y[is_shared[y]], n_per_class / n
-        # A floor may move centres, those of the reference alike: only as they are told do they tell a shift from none.
-        told, own = (
+        # A floor moves the centres of the reference, too: a shift shows between centres under the floor alone.
+        floored, own = (
             Reference.of(ColumnHistograms.from_data(X, y, self.n_classes, least)).arrays[:, shared]
             for least in (min_examples, 1)
         )
         error = np.zeros(self.n_features)
         with np.errstate(all="ignore"):
-            told_mean, _, _ = _pooled(shares[shared], *told)
+            floored_mean, _, _ = _pooled(shares[shared], *floored)
             mean, own_within, own_between = _pooled(shares[shared], *own)
             wanted, within, between = _pooled(shares[shared], means[shared], deviations[shared])
             for label in shared:
                 share = shares[label]  # of which a power would be the C library's, with roundings of its own
                 error += share * share / self.sizes[label] * deviations[label] ** 2
             deviation = np.sqrt(own_within + own_between)
-            squares = (wanted - told_mean) ** 2 / (np.maximum(within, own_within) / n + error)
+            squares = (wanted - floored_mean) ** 2 / (np.maximum(within, own_within) / n + error)
             ratios = np.sqrt(within + between) / deviation
             varies = (deviation > 1e-12 * np.abs(mean)) & np.isfinite(squares) & np.isfinite(ratios) & (ratios > 0)
             d = int(varies.sum())

@@ -5,7 +5,7 @@ the targets kept by the intercept b. All of it follows from sums over the sample
 2**-10 and so on times the trace of the centred products P, as long as the mean leverage is at most a half.
 
 The leverage of a sample whose responses are z is 1 / n + (z - mean)' (P + strength I)**-1 (z - mean): its own share in
-its own prediction, by which leave-one-out follows from one regression (Allen 1974). It is told from the sample's
+its own prediction, by which leave-one-out follows from one regression (Allen 1974). It follows from the sample's
 coordinates on the directions in which the samples spread most, by their eigenvalues; outside these it is in proportion
 to the squared distance, so that its mean is right.
 

@@ -66,7 +66,7 @@ def refine(model: Model, X: Any, y: npt.NDArray[np.int64], n_rounds: int, n_jobs
         before = unrefined.scores_of_active if number == 0 else None
         if not is_kept:
             batches = hashed(hashers, X, y, n_jobs)
-        search = search.take(statistic_of(search.trial, search.factors, batches, before))
+        search = search.advance(statistic_of(search.trial, search.factors, batches, before))
     return replace(model, refined=search.best)
 
 
@@ -116,7 +116,7 @@ class Search:
         """The start, for counts without the held-out samples."""
         return cls(tuple(counts), start_weights(counts))
 
-    def take(self, total: RefinementStatistic, answered: frozenset[str] = frozenset()) -> Search:
+    def advance(self, total: RefinementStatistic, answered: frozenset[str] = frozenset()) -> Search:
         """Go on with the sum of the statistics at `trial`; `answered` names the parties in it.
 
         Where other parties answered than the time before, losses do not compare: the search begins anew at `trial`. Nor

@@ -44,7 +44,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "committee": {"spec": PLAN},
     "committee of two": {"spec": replace(PLAN, max_members=2), "rule": "bayes"},
     "one of six": {"spec": replace(PLAN, max_members=1), "decay": 0.5},
-    "nobody tries the model": {"spec": PLAN, "fraction_evaluate": 0, "distribute": True},
+    "nobody evaluates the model": {"spec": PLAN, "fraction_evaluate": 0, "distribute": True},
     "refined": {"spec": PLAN, "refine_rounds": 3},
     "refined spec": {"spec": GRID[0], "refine_rounds": 2, "decay": 0.5},
     "gram": {"spec": PLAN, "gram": 32},

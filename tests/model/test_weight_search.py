@@ -116,7 +116,7 @@ def test_the_search_comes_to_the_minimum(
     objective = Objective(model, search.factors, levels)
     start, *losses = [objective(joined(search.trial))[0]]
     for number in range(80):
-        search = search.take(statistic(search, number == 0))
+        search = search.advance(statistic(search, number == 0))
         losses.append(objective(joined(search.trial))[0])
         if search.is_done:
             break
@@ -131,7 +131,7 @@ def test_the_loss_of_every_point_that_is_accepted_falls() -> None:
     accepted = []
     for _ in range(12):
         tried = joined(search.trial)
-        search = search.take(statistic(search))
+        search = search.advance(statistic(search))
         if search._at is not None and np.array_equal(search._at, tried):
             accepted.append(objective(tried)[0])
             assert search._loss == pytest.approx(accepted[-1], rel=1e-3)
@@ -142,7 +142,7 @@ def test_the_loss_of_every_point_that_is_accepted_falls() -> None:
 def test_what_rounding_takes_away_is_added_to_the_next_step() -> None:
     search, statistic = searching(PLAIN, X, Y)
     for _ in range(12):
-        before, search = search, search.take(statistic(search))
+        before, search = search, search.advance(statistic(search))
         sent, wanted = joined(search.trial), search._next
         is_coarse = not any((each % GRID).any() for each in search.trial)
         assert is_coarse or np.abs(wanted - joined(before.trial)).max() <= GRID / 2 / 1024 + 1e-9
@@ -159,7 +159,7 @@ def test_no_weights_are_refused_twice_and_the_search_ends(model: Model) -> None:
     for _ in range(150):
         at, tried = search._at, joined(search.trial)
         assert not any(np.array_equal(tried, each) for each in refused)
-        search = search.take(statistic(search))
+        search = search.advance(statistic(search))
         refused = [*refused, tried] if search._at is at else []
         if search.is_done:
             break
@@ -170,14 +170,14 @@ def test_no_weights_are_refused_twice_and_the_search_ends(model: Model) -> None:
 
 def test_a_step_that_is_too_long_is_taken_back() -> None:
     search, statistic = searching(PLAIN, X, Y)
-    search = search.take(statistic(search))
+    search = search.advance(statistic(search))
     at, length = search._at, search._length
     worse = replace(statistic(search), loss=10**12)
-    shorter = search.take(worse)
+    shorter = search.advance(worse)
     assert shorter._at is at
     assert 0.1 * length <= shorter._length <= 0.5 * length
     for _ in range(60):
-        shorter = shorter.take(worse)
+        shorter = shorter.advance(worse)
     assert shorter.is_done
     assert_array_equal(joined(shorter.trial), at)
 
@@ -189,16 +189,16 @@ def test_with_other_parties_the_search_begins_anew_at_its_trial() -> None:
     search, statistic = searching(PLAIN, X, Y)
     all_of_them = frozenset("abc")
     for number in range(3):
-        search = search.take(statistic(search, number == 0), all_of_them)
+        search = search.advance(statistic(search, number == 0), all_of_them)
     assert search._steps
     trial, other = search.trial, replace(statistic(search), loss=10**15)
-    fewer = search.take(other, frozenset("ab"))  # what was worse is now the place to begin
+    fewer = search.advance(other, frozenset("ab"))  # what was worse is now the place to begin
     assert_array_equal(fewer._at, joined(trial))
     assert fewer._steps == ()
-    fresh = replace(Search.of(search.counts), trial=trial).take(other, frozenset("ab"))
+    fresh = replace(Search.of(search.counts), trial=trial).advance(other, frozenset("ab"))
     assert_array_equal(joined(fewer.trial), joined(fresh.trial))
     assert len(fewer.accuracies) == 5
-    same = search.take(other, all_of_them)
+    same = search.advance(other, all_of_them)
     assert not np.array_equal(joined(same.trial), joined(fewer.trial))
 
 
@@ -220,7 +220,7 @@ def test_kept_are_the_best_weights_of_all_and_the_first_among_equals() -> None:
     trials = []
     for first, second, best in found:
         trials.append(search.trial)
-        search = replace(search.take(judged(search, [first, second, 0], [4, 10, 0], [3, 6, 0])), is_done=False)
+        search = replace(search.advance(judged(search, [first, second, 0], [4, 10, 0], [3, 6, 0])), is_done=False)
         assert search.best is (None if best is None else trials[best])
     assert search.accuracies == (0.675, 0.5, 0.675, 0.7, 0.7, 0.75, 0.0)
 
@@ -228,7 +228,7 @@ def test_kept_are_the_best_weights_of_all_and_the_first_among_equals() -> None:
 def test_without_samples_held_out_nothing_is_refined() -> None:
     search = Search.of([member.counts for member in PLAIN.members])
     for _ in range(3):
-        search = search.take(judged(search, [0, 0, 0], [0, 0, 0]))
+        search = search.advance(judged(search, [0, 0, 0], [0, 0, 0]))
     assert (search.best, search.accuracies) == (None, (0.0,) * 4)
     taught = ~held_out(X)
     plain, asked = (FlyNNClassifier(SPEC, refine_rounds=k).fit(X[taught], Y[taught]) for k in (0, 3))
@@ -239,7 +239,7 @@ def test_without_samples_held_out_nothing_is_refined() -> None:
 def test_weights_that_are_no_better_than_none_are_left() -> None:
     search = Search.of([member.counts for member in PLAIN.members])
     for _ in range(3):
-        search = search.take(judged(search, [5, 5, 5], [5, 5, 5], [5, 5, 5]))
+        search = search.advance(judged(search, [5, 5, 5], [5, 5, 5], [5, 5, 5]))
     assert search.best is None
 
 
@@ -249,7 +249,7 @@ def test_weights_that_are_no_better_than_none_are_left() -> None:
 def test_a_refinement_is_the_search_over_the_samples() -> None:
     search, statistic = searching(PLAIN, X, Y)
     for number in range(4):
-        search = search.take(statistic(search, number == 0))
+        search = search.advance(statistic(search, number == 0))
     assert search.best is not None
     assert REFINED.refined is not None
     assert_array_equal(joined(REFINED.refined), joined(search.best))
@@ -278,7 +278,7 @@ def test_a_search_that_is_done_asks_for_no_more(monkeypatch: pytest.MonkeyPatch)
         calls.append(self)
         return replace(self, is_done=len(calls) == 2, best=self.trial)
 
-    monkeypatch.setattr(Search, "take", take)
+    monkeypatch.setattr(Search, "advance", take)
     assert refine(PLAIN, X, Y, 9).refined is not None
     assert len(calls) == 2
 
@@ -287,10 +287,10 @@ def test_a_search_takes_no_more_memory_than_is_said() -> None:
     model = FlyNNClassifier(hash_dim=16384, max_members=1).fit(X, Y).model_
     search, statistic = searching(model, X, Y)
     n_weights = sum(each.size for each in search.trial)
-    search = search.take(statistic(search))
+    search = search.advance(statistic(search))
     with traced() as memory:
         for _ in range(7):
-            search = search.take(statistic(search))
+            search = search.advance(statistic(search))
     assert len(search._steps) == 5
     assert 0.5 * weight_search.BYTES_PER_WEIGHT * n_weights < memory.peak < weight_search.BYTES_PER_WEIGHT * n_weights
 

@@ -32,7 +32,7 @@ from flwr_flynn.model.column_histograms import ColumnHistograms
 
 _MOST_CELLS = 2**24  # of one party: they take 128 MiB a column of numbers
 _CELL_BYTES = 64  # that a cell takes while it is made, roughly
-_SUM_BYTES = 96  # that a cell of the sum takes while relevance is told from it, roughly
+_SUM_BYTES = 96  # that a cell of the sum takes while relevance follows from it, roughly
 
 USUAL_BINS = 2 ** (MANTISSA_BITS + 6)
 """Bins of a column with values of both signs within 32 powers of two."""

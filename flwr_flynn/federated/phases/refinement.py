@@ -3,7 +3,7 @@
 First the parties count their held-out samples, which the server takes out of the sums of the counts, so that these
 samples judge what the others teach. Then each round sends weights to the parties, and takes one `RefinementStatistic`
 of each. In the first round the counts go out instead: the weights to start from follow from them, and the model that is
-not refined is tried on the held-out samples, too.
+not refined is evaluated on the held-out samples, too.
 
 Asked are the parties whose counts are in the sum. One that gives no answer is missing from that round alone: the server
 begins its search anew with those that are there. These statistics are exact figures of the samples, and tell more than
@@ -201,7 +201,7 @@ def _fold(state: RunState, batch: Batch[RefinementStatistic], context: Context, 
     before: Refined = state.results[_name(number - 1)]
     state = state.with_result(_name(number - 1), Refined(None, before.missing))
     if batch.passed:
-        search = search.take(batch.total, frozenset(batch.passed))
+        search = search.advance(batch.total, frozenset(batch.passed))
     last = n_rounds if search.is_done else number
     for done in range(number, last):  # rounds that have nothing left to do
         state = state.with_result(_name(done), Refined(None, missing))

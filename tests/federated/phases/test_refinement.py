@@ -96,12 +96,12 @@ def test_a_spec_of_one_s_own_is_refined_alike(changes: dict[str, Any]) -> None:
 
 
 def test_a_search_that_is_done_early_leaves_the_other_rounds_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    take = Search.take
+    take = Search.advance
 
     def once(self: Search, total: Any, answered: frozenset[str] = frozenset()) -> Search:
         return replace(take(self, total, answered), is_done=True)
 
-    monkeypatch.setattr(Search, "take", once)
+    monkeypatch.setattr(Search, "advance", once)
     run = exchange().rounds()
     assert not set(REFINEMENTS[2:]) & set(run.traffic)
     assert set(REFINEMENTS) <= set(run.state.results)
