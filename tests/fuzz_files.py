@@ -254,7 +254,7 @@ class Files:
             assert all(sum(sizes) == counts.n_examples for counts in federation.totals.parts)
         federation.save(path)
         again = Federation.load(path, max_bytes=2**22)
-        for name in ("run_spec", "totals", "members", "scorings", "weights", "phase", "max_members"):
+        for name in ("run_spec", "totals", "members", "scorings", "weights", "phase", "max_members", "is_thorough"):
             assert getattr(again, name) == getattr(federation, name)
         assert (again.gram and again.gram.sha256()) == (federation.gram and federation.gram.sha256())
 

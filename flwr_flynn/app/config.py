@@ -205,6 +205,10 @@ class RunConfig(
                 raise self.refused("align", "false with secure = true")
             if self.is_private and self.mechanism != "gaussian":
                 raise self.refused("delta", "above 0 with secure = true and epsilon")
+        if self.effort == "thorough":
+            self._require_none("refine_rounds", "0 with effort = thorough")
+            if self.resolved().scaling != "auto" or self.evaluate == "false":
+                raise self.refused("effort", "quick or default where parties evaluate no committee")
         if self.is_private:
             self._require_unscaled("epsilon, which covers no histograms of columns")
             for name in ("refine_rounds", "gram"):

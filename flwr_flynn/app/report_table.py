@@ -101,7 +101,9 @@ def _refinement_rows(report: Report) -> list[Row]:
     refinement = report["refinement"]
     if refinement is None:
         can_be = report["selection"] is not None and report["action"] != "evaluate" and report["gram"] is None
-        text = 'none; effort="thorough" or refine-rounds=6 would be more accurate, for more bytes'
+        is_plan = report["action"] == "train" and report["columns"] is not None
+        option = 'effort="thorough"' if is_plan else "gram=1024"
+        text = f"none; {option} or refine-rounds=6 would be more accurate, for more bytes"
         return [("refinement", text)] if can_be else []
     if not refinement["accuracies"]:
         return [("refinement", "none: no party with samples replied")]

@@ -43,6 +43,7 @@ from flwr_flynn.model.weight_search import BYTES_PER_WEIGHT
 from flwr_flynn.privacy import MECHANISMS, Mechanism, SimulatedRelease, suggest_spec
 
 NO_LIMIT = 10**9  # seconds: 30 years
+_MANY_SAMPLES = 2**40  # where their number is not known: of the largest Gram matrix
 
 Data = tuple[HashPlan, list[str | int], tuple[str, ...] | None]
 """The plan of the hashes, the class list and the feature names of a run."""
@@ -242,7 +243,7 @@ def _memory_needs(config: RunConfig, plan: HashPlan, classes: list[str | int], p
         n_weights = n_classes * sum(largest)
         needs[f"the refinement of {n_weights} weights"] = BYTES_PER_WEIGHT * n_weights
     if config.gram or plan.has_gram:
-        n_rows = config.gram or gram_rows(plan.n_features, n_classes, plan.n_examples or 0)
+        n_rows = config.gram or gram_rows(plan.n_features, n_classes, plan.n_examples or _MANY_SAMPLES)
         # In a secure sum, two digits or more for each sum of products.
         secure = entry * n_rows**2 if config.secure else 0
         needs[f"the Gram matrix of {n_rows} rows"] = memory_of_gram(n_rows, n_classes) + secure

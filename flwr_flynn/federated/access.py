@@ -84,8 +84,8 @@ class PartyOptions:
     secure : bool, default=False
         Let figures leave in secure sums only, see `flwr_flynn.secagg`.
     gram : bool, default=False
-        Let the Gram matrix leave in clear, see `model.gram`: they tell far more than counts. In secure sums they leave
-        without it.
+        Let the Gram matrix leave in clear, see `model.gram`: it tells far more than counts. In a secure sum it leaves
+        without this consent.
     class_prior : bool, default=True
         Let leave-one-out over the training samples decide whether the party's copy of the model gets its own class
         frequencies, see `model.class_prior`. Not with a budget.

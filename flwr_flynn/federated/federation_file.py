@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from flwr_flynn import _files
-from flwr_flynn._validation import integer
+from flwr_flynn._validation import boolean, integer
 from flwr_flynn.errors import ConfigError, FlyNNError, ModelFileError
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import Plain, RunSpec, Secure, mode_of
@@ -72,7 +72,9 @@ class Federation:
     refined : tuple of arrays, optional
         Weights of the refined model, after the last round of the refinement.
     gram : GramScoring, optional
-        Scores of the model from the Gram matrix, after all their exchanges.
+        Scores of the model from the Gram matrix, after its evaluation.
+    is_thorough : bool, default=False
+        True for a run of effort "thorough": later runs make the Gram matrix anew.
     """
 
     run_spec: RunSpec
@@ -84,6 +86,7 @@ class Federation:
     max_members: int = 1
     refined: Weights | None = None
     gram: GramScoring | None = None
+    is_thorough: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scorings", tuple(self.scorings))
@@ -172,6 +175,7 @@ class Federation:
             "phase": self.phase,
             "selected": self.is_selected,
             "max_members": self.max_members,
+            "thorough": self.is_thorough,
             "members": [{name: asdict(member)[name] for name in _KEPT} for member in self.members],
         }
         if run.reference is not None:
@@ -184,7 +188,17 @@ class Federation:
         with model_file.reading(path, max_bytes) as (model, roster):
             if not isinstance(roster, dict):
                 raise ModelFileError("roster", "one", "none", text="a model without a roster: nobody can join or leave")
-            expected = {"format", "mode", "bound", "mechanism", "phase", "members", "selected", "max_members"}
+            expected = {
+                "format",
+                "mode",
+                "bound",
+                "mechanism",
+                "phase",
+                "members",
+                "selected",
+                "max_members",
+                "thorough",
+            }
             if "reference" in roster:
                 expected |= {"n_aligned", "reference"}
             if set(roster) != expected or type(roster["format"]) is not int or roster["format"] != _FORMAT:
@@ -206,11 +220,11 @@ class Federation:
                 raise ModelFileError("members", "a list", type(roster["members"]).__name__)
             totals = CountsOfSpecs(tuple(member.counts for member in model.members))
             members = [_member(member, len(classes)) for member in roster["members"]]
-            if type(roster["selected"]) is not bool:
-                raise ModelFileError("selected", "True or False", type(roster["selected"]).__name__)
+            for name in ("selected", "thorough"):
+                boolean(name, roster[name], ModelFileError)
             scorings = [member.scoring for member in model.members]
             weights = [member.weight for member in model.members] if roster["selected"] else []
-            rest = roster["phase"], roster["max_members"], model.refined, model.gram
+            rest = roster["phase"], roster["max_members"], model.refined, model.gram, roster["thorough"]
             return cls(run, totals, members, scorings, weights, *rest)
 
 

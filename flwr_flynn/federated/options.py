@@ -271,7 +271,19 @@ class RunOptions:
     @property
     def has_gram(self) -> bool:
         """True if the model gets a Gram matrix."""
-        return bool(self.gram) or (self.gram is None and self.plan is not None and self.plan.has_gram)
+        is_possible = self.plan is not None or (
+            self.is_evaluated and not self.refine_rounds and self.purpose != "evaluate"
+        )
+        return bool(self.gram) or (self.is_thorough and is_possible)
+
+    @property
+    def is_thorough(self) -> bool:
+        """True if the Gram matrix follows from the effort, of a plan or of the saved run."""
+        if self.gram is not None:
+            return False
+        return (
+            self.federation.is_thorough if self.federation is not None else self.plan is not None and self.plan.has_gram
+        )
 
     def gram_rows(self, n_examples: int) -> int:
         """Rows of the Gram matrix of so many samples."""

@@ -124,7 +124,9 @@ def federation_of(state: RunState, options: RunOptions, members: Sequence[Member
         members = [replace(m, sha256=tuple(m.sha256[i] for i in indices)) if m.sha256 else m for m in members]
         weights = [member.weight for member in chosen]
         scorings = [member.scoring for member in chosen]
-        return Federation(run, totals, members, scorings, weights, phase, refined=refined, gram=gram)
+        last = 1, refined, gram, options.is_thorough
+        return Federation(run, totals, members, scorings, weights, phase, *last)
     refined, gram = (refined, gram) if len(run.specs) == 1 else (None, None)
     scorings = [chosen[0].scoring] * len(run.specs)
-    return Federation(run, totals, members, scorings, (), phase, options.max_members, refined, gram)
+    last = options.max_members, refined, gram, options.is_thorough
+    return Federation(run, totals, members, scorings, (), phase, *last)

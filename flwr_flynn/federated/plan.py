@@ -11,13 +11,12 @@ resume       the phase where a run stopped, and those after it
 ===========  ========================================================================
 
 With `align` a phase "aligned columns" comes behind the columns. In a secure run phases "bins 1" to "bins 5" come
-before them, and all phases but the evaluation are on the train channel. The refinement is phase "held-out" and a phase
-for each round, and phase "gram" has "gram evaluation" behind it; a run that stopped in one of these begins them anew,
-for gram with the selection before them. Left out are the columns without a plan that derives specs from them; the
-selection for one candidate, where nobody evaluates the model, and for noisy counts; the refinement without
-`refine_rounds`; gram without `gram` or effort
-"thorough"; and the evaluation where nobody gets the model. The option `phases` takes the
-place of the whole plan.
+before the columns, and all phases but the evaluation are on the train channel. The refinement is phase "held-out" and
+a phase for each round, and phase "gram" has "gram evaluation" behind it; a run that stopped in one of these begins
+them anew, for gram with the selection before them. Left out are the columns without a plan that derives specs from
+them; the selection for one candidate, where nobody evaluates the model, and for noisy counts; the refinement without
+`refine_rounds`; gram without `gram` or effort "thorough"; and the evaluation where nobody gets the model. The option
+`phases` takes the place of the whole plan.
 """
 
 from __future__ import annotations

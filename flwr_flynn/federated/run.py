@@ -147,6 +147,7 @@ class Run:
         `user_config`, called only if somebody is asked, returns the user's config entries, without keys of this
         package; `sample` draws so many of the parties that are `present`.
         """
+        self._leave_out(channel, present)
         self._asked, self._unasked, phase = None, {}, self.phase(channel)
         if phase is None or not (cids := self._audience(phase, list(present), sample)):
             return None
@@ -292,6 +293,14 @@ class Run:
             # Of those that are there now: FedAvg's sample would wait for parties that left after the counting.
             return sample(int(len(present) * share))
         return present
+
+    def _leave_out(self, channel: str, present: Sequence[str]) -> None:
+        """Go on without a phase whose eligible parties have all left, though others are there."""
+        phase = self.phase(channel)
+        if phase is None or phase.eligible is None or not present or set(present) & set(phase.eligible(self.state)):
+            return
+        total = self._start(phase, phase.request(self.state, self._context()))
+        self.state = phase.fold(self.state, Batch(total), self._context())
 
     def _enough_for_secure(self, phase: Phase, cids: list[str]) -> list[str]:
         mode = self.state.run_spec.mode

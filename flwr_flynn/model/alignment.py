@@ -89,26 +89,30 @@ class Reference:
         if n < _LEAST:
             return None
         X, y, shares = X[is_shared[y]], y[is_shared[y]], n_per_class / n
-        # A floor moves the centres of the reference, too: a shift shows between centres under the floor alone.
-        floored, own = (
+        # A party moves by what its floor lets it tell, so aligned columns disclose no more of the values than columns
+        # as they are; whether it is another instrument is judged by the deviation that a floor has not made smaller.
+        floored, exact = (
             Reference.of(ColumnHistograms.from_data(X, y, self.n_classes, least)).arrays[:, shared]
             for least in (min_examples, 1)
         )
         error = np.zeros(self.n_features)
         with np.errstate(all="ignore"):
-            floored_mean, _, _ = _pooled(shares[shared], *floored)
-            mean, own_within, own_between = _pooled(shares[shared], *own)
+            mean, own_within, own_between = _pooled(shares[shared], *floored)
+            exact_within = _pooled(shares[shared], *exact)[1]
             wanted, within, between = _pooled(shares[shared], means[shared], deviations[shared])
             for label in shared:
                 share = shares[label]  # of which a power would be the C library's, with roundings of its own
                 error += share * share / self.sizes[label] * deviations[label] ** 2
             deviation = np.sqrt(own_within + own_between)
-            squares = (wanted - floored_mean) ** 2 / (np.maximum(within, own_within) / n + error)
+            squares, judged = (
+                (wanted - mean) ** 2 / (np.maximum(within, own) / n + error) for own in (own_within, exact_within)
+            )
             ratios = np.sqrt(within + between) / deviation
-            varies = (deviation > 1e-12 * np.abs(mean)) & np.isfinite(squares) & np.isfinite(ratios) & (ratios > 0)
+            varies = (deviation > 1e-12 * np.abs(mean)) & np.isfinite(squares + judged + ratios) & (ratios > 0)
             d = int(varies.sum())
-            if not d or (shift := math.fsum(squares[varies]) / d) < _THRESHOLD[0] + _THRESHOLD[1] / d:
+            if not d or math.fsum(judged[varies]) / d < _THRESHOLD[0] + _THRESHOLD[1] / d:
                 return None
+            shift = max(1.0, math.fsum(squares[varies]) / d)
             stretch = math.fsum(2 * n * (ratios[varies] - 1) ** 2) / d
             gain = np.where(varies, 1 + max(0.0, 1 - 1 / max(stretch, 1.0)) * (ratios - 1), 1.0)
             offset = np.where(varies, mean + (1 - 1 / shift) * (wanted - mean) - gain * mean, 0.0)

@@ -255,11 +255,14 @@ class GramFit:
         correct: Table,
         losses: Table,
         accuracy: float | None,
+        coverage: float = 1.0,
     ) -> GramScoring | None:
         """The regression as part of a model, by the summed tables of samples, (L,) of each class.
 
         None without samples, and where all weights are 0. `accuracy` is the leave-one-out balanced accuracy of the
-        model's best member; without it both sides weigh the same.
+        model's best member; without it both sides weigh the same. `coverage` is the share of the counted samples that
+        are in the Gram matrix: where some parties are not, accuracies are about different samples, and the weight falls
+        with it.
         """
         filled = np.flatnonzero(n_per_class)
         if not (len(filled) and self.weights.any()):
@@ -271,7 +274,7 @@ class GramFit:
         logs = [each if each < np.inf else 0.0 for each in self.log_shares.tolist()]
         bias = self.bias[at] - np.array([round(temperature * each / UNIT) for each in logs], np.int64)
         bias[self.n_per_class == 0] = _NEVER
-        share, leverage = share_of(own, accuracy), self.leverage.mean_at(at, int(self.n_per_class.sum()))
+        share, leverage = share_of(own, accuracy) * coverage, self.leverage.mean_at(at, int(self.n_per_class.sum()))
         return GramScoring(tuple(specs), self.weights[at], bias, temperature, share, own, leverage)
 
 

@@ -185,6 +185,8 @@ Change = Callable[[dict[str, Any]], object]
         lambda roster: roster.update(selected=1),
         lambda roster: roster.update(selected=None),
         lambda roster: roster.pop("max_members"),
+        lambda roster: roster.pop("thorough"),
+        lambda roster: roster.update(thorough=1),
         lambda roster: roster.update(max_members=0),
         lambda roster: roster.update(max_members=True),
         lambda roster: roster.update(max_members="4"),
@@ -230,6 +232,7 @@ def test_a_roster_that_cannot_be_is_refused(change: Change, tmp_path: Path) -> N
         "phase": "",
         "selected": True,
         "max_members": 1,
+        "thorough": False,
         "members": [json.loads(json.dumps({name: asdict(each)[name] for name in kept})) for each in MEMBERS[:2]],
     }
     totals = COUNTS["Basel"] + COUNTS["Ulm"]

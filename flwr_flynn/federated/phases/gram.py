@@ -148,7 +148,9 @@ def admitted(config: Config, party: SampleAccess, phase: str) -> RunSpec:
     party.check_memory(memory_of_gram(n_rows, run.n_classes), f"the Gram matrix of {n_rows} rows")
     party.check_run(run, config, phase, EXACT if run.bound is None else SECURE)
     if run.bound is None and not party.options.gram:  # results of chosen weights would tell the sums, too
-        raise PrivacyError("node-config gram", "true, without which no Gram matrix leave in clear", False)
+        raise PrivacyError(
+            "node-config gram", "true (FlyNNClient: gram=True) to let the Gram matrix leave in clear", False
+        )
     return run
 
 
@@ -300,7 +302,8 @@ def _choose(state: RunState, batch: Batch[Tables], context: Context) -> RunState
     accuracy = None if selection is None else selection.accuracy
     shape = result.fit.n_strengths, len(GRAM_TEMPERATURES), len(left_out)
     correct, losses = (table.reshape(shape) for table in tables)
-    scoring = result.fit.scoring(result.run.specs, left_out, correct, losses, accuracy)
+    coverage = int(result.fit.n_per_class.sum()) / max(state.results["counts"].parts[0].n_examples, 1)
+    scoring = result.fit.scoring(result.run.specs, left_out, correct, losses, accuracy, coverage)
     silent = {name: why for name, why in context.unanswered_by(batch.passed).items() if name not in result.missing}
     return state.with_result(GRAM_EVALUATION.name, GramResult(scoring, silent))
 

@@ -134,7 +134,8 @@ def test_a_party_lost_in_an_exchange_is_missing_from_that_alone(phases: list[str
     )
     judged = {name: some if {"gram", name} & {*phases} else every for name in EXCHANGES[1:]}
     tried = judged["gram evaluation"]
-    expected = fit.scoring(OWN, np.bincount(Y[tried]), *fit.tables(OWN, X[tried], Y[tried]), None)
+    coverage = int(fit.n_per_class.sum()) / 240
+    expected = fit.scoring(OWN, np.bincount(Y[tried]), *fit.tables(OWN, X[tried], Y[tried]), None, coverage)
     assert expected is not None
     found = scoring_of(run)
     assert found is not None
@@ -610,3 +611,44 @@ def test_the_sums_are_those_of_the_candidates_that_the_members_came_from() -> No
     pooled = learn_gram(found.specs, X, Y, 3, accuracy)
     assert pooled is not None
     assert pooled.sha256() == found.sha256()
+
+
+# ---- parties of which only some consent
+
+
+def test_the_weight_falls_with_the_share_of_the_samples_that_are_in_the_gram_matrix() -> None:
+    """Accuracies of different samples do not compare: one party of easy samples does not take the model over."""
+    steps = counted()
+    steps.step(EVALUATE, "0", dict.fromkeys("123", "refused: no"))
+    steps.step(EVALUATE, "0")
+    found = scoring_of(steps.rounds(1))
+    assert found is not None
+    assert 0 < found.share <= 16 / 17 * 60 / 240
+
+
+def test_a_run_goes_on_without_the_evaluation_where_all_that_are_in_the_gram_matrix_have_left() -> None:
+    steps = counted()
+    steps.step(EVALUATE, "01", dict.fromkeys("23", "refused: no"))
+    steps.step(EVALUATE, "23")
+    assert steps.asked[-1] == ("evaluation", ["2", "3"])
+    assert list(steps.run.state.results["gram evaluation"].missing) == ["party-0", "party-1"]
+    assert digest(steps.run) == digest(PLAIN)
+
+
+@pytest.mark.parametrize("stop", ["counts", "selection", "gram", "gram evaluation", "evaluation"])
+def test_a_thorough_run_that_goes_on_is_as_thorough(stop: str, tmp_path: Path) -> None:
+    plan = replace(PLAN, effort="thorough")
+    whole = exchange(spec=plan, gram=None).rounds()
+    assert scoring_of(whole) is not None
+    steps = exchange(spec=plan, gram=None)
+    while steps.run.due is not None and steps.run.due.name != stop:
+        steps.step(steps.run.due.channel)
+    if steps.run.due is not None and stop == "counts":
+        steps.step(TRAIN)
+    steps.run.federation("1").save(tmp_path / "f.npz")
+    saved = Federation.load(tmp_path / "f.npz")
+    assert saved.is_thorough
+    steps.run = Run(RunOptions(**resumed(saved, gram=None)))
+    assert digest(steps.rounds(6)) == digest(whole)
+    assert not Run(RunOptions(**resumed(saved, gram=0))).options.has_gram
+    assert steps.run.federation("2").is_thorough
