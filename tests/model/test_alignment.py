@@ -239,3 +239,25 @@ def test_an_alignment_of_another_size_in_a_file_is_refused(model: Model, tmp_pat
     FlyNNClassifier.from_model(own).save(path)
     with raises(ModelFileError, field="alignment"):
         FlyNNClassifier.load(path)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_under_a_floor_an_alignment_is_made_of_nothing_but_what_the_party_tells(seed: int) -> None:
+    reference = reference_of(*drawn(200))
+    X, y = drawn(20, seed + 1)
+    X[:, :3] = 2 * X[:, :3] + 4
+    told = ColumnHistograms.from_data(X, y, 3, 5)
+    alignment = reference.alignment(X, y, 5)
+    assert alignment is not None
+    n_same = 0
+    for row in range(len(X)):
+        other = X.copy()
+        other[row, 0] += 0.2
+        if ColumnHistograms.from_data(other, y, 3, 5) != told:
+            continue
+        n_same += 1
+        again = reference.alignment(other, y, 5)
+        assert again is not None
+        assert_array_equal(again.gain, alignment.gain)
+        assert_array_equal(again.offset, alignment.offset)
+    assert n_same > 20
