@@ -261,7 +261,7 @@ def test_rows_of_the_table(changes: dict[str, Any], rows: list[str], absent: lis
 def run_of(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, pooled: Any = lambda X: X, spec: HashSpec | None = None
 ) -> dict[str, Any]:
-    """What the report of a run of three parties says about the pool, of which `pooled` makes another one."""
+    """What a report says of the pool: three parties have run, and `pooled` makes another run of their samples."""
     X, y = points(180)
     codes = np.array([CLASSES.index(label) for label in y])
     config = RunConfig.parse({"hash-dim": 64} | settings)
