@@ -142,3 +142,11 @@ class Answer:
     arrays: list[Array] = field(default_factory=list)  # the statistic
     n_examples: int = 0  # samples in it, or a constant where the number would tell something
     metrics: dict[str, Scalar] = field(default_factory=dict)  # further entries, such as ``accuracy``
+
+
+def merged(users: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
+    """Our config entries beside the user's, none of which may begin as ours do."""
+    reserved = sorted(str(name) for name in users if str(name).startswith(PREFIX))
+    if reserved:
+        raise ConfigError("config", f"keys that do not begin with {PREFIX}", ", ".join(reserved[:5]))
+    return {**users, **ours}

@@ -24,7 +24,7 @@ from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.outcome import federation_of, member_indices, model_of
 from flwr_flynn.federated.phase import ALL, COUNTED, NEW, SAMPLE, Context, Phase, RunState
 from flwr_flynn.federated.plan import phases_of
-from flwr_flynn.federated.protocol import EVALUATE, PHASE, PREFIX, TRAIN, UNKEPT, VERSION, Reply, Scalar
+from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, UNKEPT, VERSION, Reply, Scalar, merged
 from flwr_flynn.federated.request import LayoutRequest, Request
 from flwr_flynn.federated.roster import Failures, Member, Roster, clean
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, Secure, check_room
@@ -396,11 +396,3 @@ _EMPTY = Reply("", (), 0, {})
 def _without_arrays(reply: Reply) -> Reply:
     """The only entry of a reply that is read later; the same empty reply for all that lack it."""
     return replace(_EMPTY, metrics={UNKEPT: reply.metrics[UNKEPT]}) if UNKEPT in reply.metrics else _EMPTY
-
-
-def merged(users: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
-    """Our config entries beside the user's, none of which may begin as ours do."""
-    reserved = sorted(str(name) for name in users if str(name).startswith(PREFIX))
-    if reserved:
-        raise ConfigError("config", f"keys that do not begin with {PREFIX}", ", ".join(reserved[:5]))
-    return {**users, **ours}

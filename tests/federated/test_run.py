@@ -19,9 +19,9 @@ from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.forecast import Traffic
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Reply
+from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Reply, merged
 from flwr_flynn.federated.roster import Failures
-from flwr_flynn.federated.run import Run, merged
+from flwr_flynn.federated.run import Run
 from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.model.candidates import suggest_decay
 from flwr_flynn.model.column_histograms import ColumnHistograms
