@@ -332,7 +332,7 @@ def announced_names(config: Config) -> tuple[str, ...] | None:
 def announced_reference(config: Config, n_classes: int, n_features: int) -> Reference:
     """The reference of an alignment that a server announced."""
     with refusing(key("reference")):
-        return Reference(n_classes, n_features, config.entries[key("reference")])
+        return Reference(n_classes, n_features, config.entries.get(key("reference"), b""))
 
 
 def _mode(config: Config) -> Mode:

@@ -230,6 +230,13 @@ def test_a_party_refuses_what_is_no_reference() -> None:
         assert REFUSED in party.answer(bad, REQUEST.arrays()).metrics or wrong == b"\xff" * len(REFERENCE.data)
 
 
+def test_a_request_without_a_reference_is_refused_by_its_name() -> None:
+    config = {PHASE: REQUEST.phase, **REQUEST.to_config()}
+    del config["flynn-reference"]
+    with raises(PayloadError, field="flynn-reference"):
+        AlignedColumnsRequest.from_config(Config(config), REQUEST.arrays(), party_of(X, LABELS))
+
+
 def test_a_run_with_aligned_specs_comes_over_the_wire() -> None:
     spec = PLAN.specs(ColumnHistograms.from_data(X, Y, 3))
     run = RunSpec([*spec, *spec[:2]], NAMES, n_aligned=2, reference=REFERENCE)

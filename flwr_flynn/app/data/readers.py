@@ -233,6 +233,8 @@ def _parquet(path: Path, label: str, group: str, features: Features, row_wise: b
             if not _is_read(schema.field(name).type):
                 return [None] * n_rows
             found = file.read(columns=[name], use_pandas_metadata=False).column(name)
+            if len(found) != n_rows:  # in a damaged file
+                raise DataError(path.name, f"{n_rows} values in column {name}, as the file says", len(found))
             if not found.null_count and _is_numeric(found.type):
                 numbers: Array = found.to_numpy()
                 return numbers

@@ -174,6 +174,18 @@ def test_a_missing_package_is_named_with_its_extra(
         read_rows(csv_file(tmp_path, "", "mine.parquet"), row_wise=row_wise)
 
 
+@POLICIES
+def test_a_parquet_file_that_announces_more_rows_than_it_has_is_refused(row_wise: bool, tmp_path: Path) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "mine.parquet"
+    parquet.write_table(arrow.table({"a": [1.0, 2.0], "label": ["x", "y"]}), path)
+    written, two_rows = path.read_bytes(), b"\x16\x04\x19\x1c"  # two rows, and a list of one row group
+    assert written.count(two_rows) == 1
+    path.write_bytes(written.replace(two_rows, b"\x16\x06\x19\x1c"))  # three
+    with raises(DataError, field="mine.parquet"):
+        read_rows(path, row_wise=row_wise)
+
+
 def test_no_value_decides_whether_a_private_parquet_file_is_read(tmp_path: Path) -> None:
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     broken = arrow.Array.from_buffers(
