@@ -91,21 +91,21 @@ class Reference:
         X, y, shares = X[is_shared[y]], y[is_shared[y]], n_per_class / n
         # A party moves by what its floor lets it tell, so aligned columns disclose no more of the values than columns
         # as they are; whether it is another instrument is judged by the deviation that a floor has not made smaller.
-        floored, exact = (
-            Reference.of(ColumnHistograms.from_data(X, y, self.n_classes, least)).arrays[:, shared]
-            for least in (min_examples, 1)
-        )
+        own = {  # counted once where there is no floor
+            least: Reference.of(ColumnHistograms.from_data(X, y, self.n_classes, least)).arrays[:, shared]
+            for least in {min_examples, 1}
+        }
         error = np.zeros(self.n_features)
         with np.errstate(all="ignore"):
-            mean, own_within, own_between = _pooled(shares[shared], *floored)
-            exact_within = _pooled(shares[shared], *exact)[1]
+            mean, own_within, own_between = _pooled(shares[shared], *own[min_examples])
+            _, exact_within, _ = _pooled(shares[shared], *own[1])
             wanted, within, between = _pooled(shares[shared], means[shared], deviations[shared])
             for label in shared:
                 share = shares[label]  # of which a power would be the C library's, with roundings of its own
                 error += share * share / self.sizes[label] * deviations[label] ** 2
             deviation = np.sqrt(own_within + own_between)
             squares, judged = (
-                (wanted - mean) ** 2 / (np.maximum(within, own) / n + error) for own in (own_within, exact_within)
+                (wanted - mean) ** 2 / (np.maximum(within, each) / n + error) for each in (own_within, exact_within)
             )
             ratios = np.sqrt(within + between) / deviation
             varies = (deviation > 1e-12 * np.abs(mean)) & np.isfinite(squares + judged + ratios) & (ratios > 0)

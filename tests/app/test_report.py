@@ -261,7 +261,7 @@ def test_rows_of_the_table(changes: dict[str, Any], rows: list[str], absent: lis
 def run_of(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, pooled: Any = lambda X: X, spec: HashSpec | None = None
 ) -> dict[str, Any]:
-    """What a report says of the pool: three parties have run, and `pooled` makes another run of their samples."""
+    """Entries about the pooled samples in the report of a run of three parties; `pooled` maps theirs to the pool."""
     X, y = points(180)
     codes = np.array([CLASSES.index(label) for label in y])
     config = RunConfig.parse({"hash-dim": 64} | settings)
