@@ -9,7 +9,7 @@ import numpy as np
 
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.party import Party
-from flwr_flynn.federated.phases.columns import ColumnsRequest
+from flwr_flynn.federated.phases.columns import AlignedColumnsRequest, ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.gram import GramEvaluationRequest, GramRequest
@@ -22,6 +22,8 @@ from flwr_flynn.federated.run_spec import RunSpec, Secure
 from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.rank_codes import KEY_BITS
+from flwr_flynn.model.alignment import Reference
+from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.gram import GramFit, GramMatrix
 from flwr_flynn.model.model import ModelMember
@@ -38,6 +40,7 @@ _MEMBERS = tuple(ModelMember(spec, part, _SCORING, 1.0) for spec, part in zip(GR
 _WEIGHTS, _FACTORS = start_weights(TOTALS.parts), class_factors(TOTALS.parts[0].n_per_class)
 _FIT = GramFit.of(GramMatrix.from_data(GRID, X, Y, 3))
 _COLUMNS = ColumnsRequest(4, NAMES)
+_REFERENCE = Reference.of(ColumnHistograms.from_data(X, Y, 3))
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,8 @@ class Case:
 
 CASES = {
     "columns": Case(_COLUMNS),
+    # Of parties that no shift tells from the reference: alignment depends on the party, and has tests of its own.
+    "aligned columns": Case(AlignedColumnsRequest(_COLUMNS, _REFERENCE), subtracts=False),
     "counts": Case(CountsRequest(RUN)),
     "selection": Case(SelectionRequest(RUN, TOTALS, candidates_for(TOTALS, "balanced", "auto"))),
     "held-out": Case(HeldOutRequest(RUN)),
@@ -109,6 +114,6 @@ def in_secret(request: Any) -> LayoutRequest[Any]:
 SECURE: dict[str, LayoutRequest[Any]] = {
     name: in_secret(case.request)
     for name, case in CASES.items()
-    if not case.is_evaluation and not isinstance(case.request, ColumnsRequest)
+    if not case.is_evaluation and not isinstance(case.request, ColumnsRequest | AlignedColumnsRequest)
 }
 BINS = BinsRequest(_COLUMNS, (np.arange(8) << KEY_BITS) // 2, True, BOUND)

@@ -193,7 +193,7 @@ COLUMNS = Phase("columns", TRAIN, request_of, fold, nothing, derives_specs=True)
 # ---- columns as each party aligns them
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class AlignedHistograms:
     """Histograms of aligned columns, and the number of parties that align theirs; those of others are as they are."""
 
