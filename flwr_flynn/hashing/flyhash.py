@@ -78,6 +78,7 @@ class FlyHash:
         else:
             up_to = np.cumsum(np.array(spec.row_weights, np.uint64))
             rows = draw_weighted_rows(seed, spec.hash_dim, up_to, max(spec.n_codes, 1), spec.row_nnz)
+        rows.sort(axis=1)
         signs = draw_signs(seed, spec.hash_dim, spec.row_nnz) if spec.signed else None
         self._set(spec, rows, signs, spec.n_features, spec.hash_nnz)
 

@@ -204,7 +204,8 @@ def kth_largest(values, n, k):  # type: ignore[no-untyped-def]
 @njit(nogil=True, cache=True)
 def keep_best(values, rows, n, k, scratch):  # type: ignore[no-untyped-def]
     """Keep the k best of the first n (value, row) pairs, in order; return the k-th largest value."""
-    scratch[:n] = values[:n]
+    for i in range(n):  # assigning slices compiles for seconds
+        scratch[i] = values[i]
     cut = kth_largest(scratch, n, k)
     ties = k
     for i in range(n):
@@ -303,8 +304,9 @@ def winners_counting(blocks, columns, hash_nnz, n_samples, width, shift, slack, 
         samples = blocks[block]
         slacks = slack[block * lanes : (block + 1) * lanes]
         left = min(lanes, n_samples - block * lanes)
-        pending[:] = np.arange(lanes) < left
-        bound[:] = -1
+        for lane in range(lanes):
+            pending[lane] = lane < left
+            bound[lane] = -1
         if len(head) > enough:
             _start(pending, bound, coarse, width, capacity, threshold, end, head_cells, level, above)
             _search(samples, head, enough, coarse, slacks, sums, threshold, entries, end, head_cells, level, above)
@@ -347,7 +349,8 @@ def winners_counting(blocks, columns, hash_nnz, n_samples, width, shift, slack, 
                             rows[k] = candidate
                             k += 1
                     keep_best(values, rows, k, hash_nnz, scratch)
-                    out[sample] = rows[:hash_nnz]
+                    for i in range(hash_nnz):
+                        out[sample, i] = rows[i]
                 pending[lane] = False
                 left -= 1
 
@@ -508,4 +511,5 @@ def winners(blocks, columns, hash_nnz, n_samples, extremes, sums, out):  # type:
             row = _next_hit(samples, columns, row + one, threshold, sums, lanes_above)
         for lane in range(min(lanes, n_samples - block * lanes)):
             keep_best(values[lane], rows[lane], np.int64(length[lane]), hash_nnz, scratch)
-            out[block * lanes + lane] = rows[lane, :hash_nnz]
+            for i in range(hash_nnz):
+                out[block * lanes + lane, i] = rows[lane, i]

@@ -50,7 +50,7 @@ def _is_fair(product, size):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def draw_rows(seed, hash_dim, n_features, row_nnz):  # type: ignore[no-untyped-def]
-    """Draw the column indices of every row, ascending: (hash_dim, row_nnz) int32, stream 0."""
+    """Draw the column indices of every row, in no order: (hash_dim, row_nnz) int32, stream 0."""
     rows = np.empty((hash_dim, row_nnz), np.int32)
     words = np.empty(4, np.uint64)
     taken = np.zeros((n_features + 63) // 64, np.uint64)
@@ -72,28 +72,14 @@ def draw_rows(seed, hash_dim, n_features, row_nnz):  # type: ignore[no-untyped-d
                 column = np.uint64(j)
             taken[column >> np.uint64(6)] |= one << (column & np.uint64(63))
             rows[row, row_nnz - n_features + j] = column
-        if row_nnz < taken.shape[0]:  # cheaper than a search through the bits of very many columns
-            rows[row].sort()
-            for column in rows[row]:
-                taken[column >> 6] = 0
-            continue
-        k = 0
-        for word in range(taken.shape[0]):
-            bits = taken[word]
-            taken[word] = 0
-            column = 64 * word
-            while bits:
-                if bits & one:
-                    rows[row, k] = column
-                    k += 1
-                bits >>= one
-                column += 1
+        for column in rows[row]:
+            taken[column >> 6] = 0
     return rows
 
 
 @njit(nogil=True, cache=True)
 def draw_weighted_rows(seed, hash_dim, up_to, n_codes, row_nnz):  # type: ignore[no-untyped-def]
-    """Draw columns by the weights of their features, ascending: (hash_dim, row_nnz) int32, stream 3.
+    """Draw columns by the weights of their features, in no order: (hash_dim, row_nnz) int32, stream 3.
 
     `up_to`, (d,) uint64: sums of the weights up to and with each feature, the last below 2**32. Feature j has the
     columns from j * n_codes.
@@ -119,7 +105,14 @@ def draw_weighted_rows(seed, hash_dim, up_to, n_codes, row_nnz):  # type: ignore
                         break
                 drawn = product >> shift
                 if part == 0:
-                    column = np.uint64(np.searchsorted(up_to, drawn, side="right")) * codes
+                    low, high = 0, len(up_to)  # a search by hand compiles in a tenth of the time of NumPy's
+                    while low < high:
+                        middle = (low + high) // 2
+                        if up_to[middle] <= drawn:
+                            low = middle + 1
+                        else:
+                            high = middle
+                    column = np.uint64(low) * codes
                 else:
                     column += drawn
             if taken[column >> np.uint64(6)] >> (column & np.uint64(63)) & one:
@@ -127,7 +120,6 @@ def draw_weighted_rows(seed, hash_dim, up_to, n_codes, row_nnz):  # type: ignore
             taken[column >> np.uint64(6)] |= one << (column & np.uint64(63))
             rows[row, k] = column
             k += 1
-        rows[row].sort()
         for column in rows[row]:
             taken[column >> 6] = 0
     return rows
