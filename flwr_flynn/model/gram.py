@@ -274,7 +274,8 @@ class GramFit:
         logs = [each if each < np.inf else 0.0 for each in self.log_shares.tolist()]
         bias = self.bias[at] - np.array([round(temperature * each / UNIT) for each in logs], np.int64)
         bias[self.n_per_class == 0] = _NEVER
-        share, leverage = share_of(own, accuracy) * coverage, self.leverage.mean_at(at, int(self.n_per_class.sum()))
+        share = share_of(own, accuracy, n_per_class) * coverage
+        leverage = self.leverage.mean_at(at, int(self.n_per_class.sum()))
         return GramScoring(tuple(specs), self.weights[at], bias, temperature, share, own, leverage)
 
 

@@ -2,14 +2,15 @@
 
 A score of class l is s_l = bias_l + W'z, in units of 2**-18, with z the graded responses of the rows. Without the
 sample itself, of class k and leverage h, it is (s_l - h [l is k]) / (1 - h). The log probabilities of both sides are
-averaged: the weight of the side whose leave-one-out balanced accuracy is x behind falls by a factor of about exp(-30
-x), to a sixteenth of the other's at least.
+averaged. The weights of the two sides are as 1 to exp(x / (1 / 30 + e)), where x is the difference of their
+leave-one-out balanced accuracies and e the standard error of one of them: of few samples a difference says little.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,8 +24,8 @@ from flwr_flynn.errors import DataError
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.leave_one_out import TEMPERATURES
-from flwr_flynn.model.portable import log
-from flwr_flynn.model.scoring import Scores, falling_weight
+from flwr_flynn.model.portable import exp, log
+from flwr_flynn.model.scoring import Scores
 
 Table = npt.NDArray[np.int64]
 
@@ -46,7 +47,9 @@ LARGEST_LEVERAGE = 1 - 2.0**-7
 BATCH = 2**12
 """Samples whose responses are held at a time, at most."""
 
-_LEAST_WEIGHT = 1 / 16  # of one side, beside the other
+_STEEPNESS = 30  # of the weight, by the difference of the accuracies
+_LEAST_SHARE = 1 / 17  # of one side
+_UNSURE = 0.05  # distance of an accuracy from 0 and 1 at least, for its standard error
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,8 +170,16 @@ def logs_of_shares(n_per_class: npt.NDArray[np.int64]) -> Scores:
     return np.array([log(size / n) if size else np.inf for size in sizes])
 
 
-def share_of(own: float, accuracy: float | None) -> float:
-    """Weight of the log probabilities by the Gram matrix, of accuracy `own`, beside those of the members."""
-    both = own, own if accuracy is None else accuracy
-    weights = [max(falling_weight(max(both) - each), _LEAST_WEIGHT) for each in both]
-    return weights[0] / sum(weights)
+def share_of(own: float, accuracy: float | None, n_per_class: npt.NDArray[np.int64]) -> float:
+    """Weight of the log probabilities by the Gram matrix, of accuracy `own`, beside those of the members.
+
+    `n_per_class`, (L,), are the samples that the accuracies are of, some at least. Without an `accuracy` of the
+    members both sides weigh the same.
+    """
+    if accuracy is None:
+        return 0.5
+    sizes = [size for size in n_per_class.tolist() if size]
+    right = min(max((own + accuracy) / 2, _UNSURE), 1 - _UNSURE)
+    error = math.sqrt(math.fsum(right * (1 - right) / size for size in sizes)) / len(sizes)
+    share = 1 / (1 + exp((accuracy - own) / (1 / _STEEPNESS + error)))
+    return float(min(max(share, _LEAST_SHARE), 1 - _LEAST_SHARE))

@@ -203,17 +203,30 @@ def test_one_class_alone_and_samples_that_are_all_alike_give_no_scores() -> None
     assert np.isfinite(found.log_odds(X)).all()
 
 
-@pytest.mark.parametrize(("accuracy", "share"), [(None, 0.5), (0.9, 0.5), (0.0, 16 / 17), (0.95, 0.18), (1.0, 1 / 17)])
-def test_the_better_side_has_more_weight(accuracy: float | None, share: float) -> None:
+@pytest.mark.parametrize(
+    ("accuracy", "n", "share"),
+    [
+        (None, 100, 0.5),
+        (0.9, 100, 0.5),
+        (0.0, 100, 16 / 17),
+        (0.95, 100, 0.263),
+        (0.95, 10**6, 0.183),
+        (1.0, 100, 0.102),
+        (1.0, 10**6, 1 / 17),
+    ],
+)
+def test_the_better_side_has_more_weight_and_more_so_with_more_samples(
+    accuracy: float | None, n: int, share: float
+) -> None:
     correct, losses = FIT.tables(SPECS, X, Y)
-    correct, losses = np.full_like(correct, 90), np.full_like(losses, 10**6)
+    correct, losses = np.full_like(correct, n * 9 // 10), np.full_like(losses, 10**6)
     losses[1, 5, 2] -= 1
-    found = FIT.scoring(SPECS, np.full(3, 100), correct, losses, accuracy)
+    found = FIT.scoring(SPECS, np.full(3, n), correct, losses, accuracy)
     assert found is not None
     assert found.accuracy == 0.9
     assert found.temperature == GRAM_TEMPERATURES[5]
     assert_array_equal(found.weights, FIT.weights[1])
-    assert found.share == pytest.approx(share, abs=0.025)
+    assert found.share == pytest.approx(share, abs=0.001)
     assert 1 / 17 <= found.share <= 16 / 17
 
 
