@@ -406,7 +406,7 @@ def _with_means(rows: Sequence[Row]) -> list[Row]:
 
 
 def ablation(arguments: list[str]) -> None:
-    """Default FlyNN with read-out, committee, scaling and the choice of decay switched off in turn: print, write."""
+    """Default FlyNN with scoring rule, committee, scaling and the choice of decay switched off in turn: print, write."""
     _ablation(*_options("ablation", arguments), arguments)
 
 

@@ -54,7 +54,7 @@ VERSION = 8  # in the key of every cell; raise it when a job computes something 
 PAPER_DECAY = 0.8  # the upper end of the paper's range, and its best
 ABLATION: dict[str, dict[str, Any]] = {  # changes of the default; left out where the classifier does not accept them
     FLYNN: {},
-    "read-out off": {"rule": "novelty"},
+    "scoring rule off": {"rule": "novelty"},
     "decay off": {"decay": PAPER_DECAY},
     "committee off": {"max_members": 1},
     "scaling off": {"scaling": None},

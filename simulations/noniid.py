@@ -1,11 +1,11 @@
 """Cost of skewed parties: FlyNN beside FedAvg, FedProx and SCAFFOLD, from IID parties to those of one class each.
 
-"FlyNN committee" is the default of `flwr run .` (the best three of six hashes, chosen by the parties) with `align`,
-which parties use where their columns differ beyond chance, "FlyNN pairs" the same with a Gram matrix of 2048 rows, in
-two more exchanges, and "FlyNN refined" the same with six rounds of refinement instead. In every cell where nobody
-aligns they must have the SHA-256 of the model of the pooled samples. "FlyNN" is a single hash: one round of exact
-counts, features as they are, sizes and read-out by default; the details show the SHA-256 of its counts and of those of
-the pooled samples.
+"FlyNN default" is the default of `flwr run .` (the best three of six hashes, chosen by the parties) with `align`, which
+parties use where their columns differ beyond chance, "FlyNN thorough" the same with a Gram matrix (`effort`), in two
+more exchanges, and "FlyNN refined" the default with six rounds of refinement. In every cell where nobody aligns they
+must have the SHA-256 of the model of the pooled samples. "FlyNN" is a single hash: one round of exact counts, features
+as they are, sizes and scoring by default; the details show the SHA-256 of its counts and of those of the pooled
+samples.
 
 Beside it softmax regression (LR) and a perceptron (MLP), trained with all parties in every round by Flower's own FedAvg
 and FedProx, by SCAFFOLD, by FedAvg with the last layer kept at each party (own heads, FedPer), and by FedAvg in a
@@ -77,9 +77,9 @@ from simulations.workers import WHERE, Workers, workers
 
 Array = npt.NDArray[Any]
 
-FLYNN, COMMITTEE, PAIRS, REFINED, HEADS = "FlyNN", "FlyNN committee", "FlyNN pairs", "FlyNN refined", "own heads"
-COMMITTEES: dict[str, dict[str, int]] = {COMMITTEE: {}, PAIRS: {"gram": 2048}, REFINED: {"refine_rounds": 6}}
-"""The default model, by what it has besides: parameters of `FlyNNClassifier`, and options of a run."""
+FLYNN, DEFAULT, THOROUGH, REFINED, HEADS = "FlyNN", "FlyNN default", "FlyNN thorough", "FlyNN refined", "own heads"
+COMMITTEES: dict[str, dict[str, Any]] = {DEFAULT: {}, THOROUGH: {"effort": "thorough"}, REFINED: {"refine_rounds": 6}}
+"""Models of several hashes, by the parameters of `FlyNNClassifier` that they have."""
 
 ALGORITHMS: dict[str, type[GradientClient]] = {
     "FedAvg": GradientClient, "FedProx": GradientClient, "SCAFFOLD": ScaffoldClient, HEADS: HeadClient,
@@ -100,7 +100,7 @@ FIGURES = ("accuracy", "balanced", "worst", "personal accuracy", "personal worst
 WIDE = 100  # columns: data sets with more, such as images, have one seed
 ALL_SETS = "digits,satimage,letters,mnist,fashion_mnist"
 
-_VERSION = 4  # raise it when the content of a cell changes
+_VERSION = 5  # raise it when the content of a cell changes
 _CODE = {
     True: code_digest(*FEDERATED, "flwr_flynn.app.data", "simulations.splits", "simulations.runner"),
     # What the baselines run, and no more: their cells, the long ones, survive changes of the package.
@@ -161,18 +161,12 @@ def flynn(parts: Parts, where: str | Workers) -> Row:
     return scores | _bytes(traffic.up, traffic.down, n_parties, handed_out) | {"rounds": 1} | shown
 
 
-def committee(parts: Parts, given: dict[str, int]) -> Row:
+def committee(parts: Parts, given: dict[str, Any]) -> Row:
     """Run all phases at the parties, and fit the pooled samples; the scores, the bytes, and both SHA-256."""
     train, n_parties = parts.pooled, len(parts.shares)
-    plan = HashPlan(train.X.shape[1], parts.n_classes, len(train.y), "auto")
-    options = RunOptions(
-        plan,
-        range(parts.n_classes),
-        n_parties,
-        refine_rounds=given.get("refine_rounds", 0),
-        gram=given.get("gram", 0),
-        align=True,
-    )
+    effort, n_refined = given.get("effort", "default"), given.get("refine_rounds", 0)
+    plan = HashPlan(train.X.shape[1], parts.n_classes, len(train.y), "auto", effort=effort)
+    options = RunOptions(plan, range(parts.n_classes), n_parties, refine_rounds=n_refined, align=True)
     run = federate_in_process(options, parts.parties(min_examples=1))
     model, all_classes = run.model.model_, set(train.y) == set(range(parts.n_classes))
     if all_classes and not model.aligned and model.sha256() != _pooled(train, given):
@@ -196,7 +190,7 @@ def _copy(run: Run, share: Share) -> FlyNNClassifier:
 _POOLED: dict[Any, str] = {}
 
 
-def _pooled(train: Share, given: dict[str, int]) -> str:
+def _pooled(train: Share, given: dict[str, Any]) -> str:
     """SHA-256 of the model of the pooled samples, fitted once for all splits with the same samples."""
     key = str(given), tuple(sorted(hash((row.tobytes(), y)) for row, y in zip(train.X, train.y, strict=True)))
     if key not in _POOLED:
@@ -437,7 +431,7 @@ def checksums(rows: Sequence[Row]) -> list[Row]:
     return lines
 
 
-def beside(rows: Sequence[Row], ours: str = PAIRS) -> pd.DataFrame:
+def beside(rows: Sequence[Row], ours: str = THOROUGH) -> pd.DataFrame:
     """A line for every cell that `ours` and all of `BASELINES` have: the personal figures of all, and the ``best`` of
     the baselines; columns are (figure, method)."""
     cells = pd.DataFrame(rows)
@@ -451,7 +445,7 @@ def beside(rows: Sequence[Row], ours: str = PAIRS) -> pd.DataFrame:
     return frame
 
 
-def ahead(frame: pd.DataFrame, ours: str = PAIRS) -> list[Row]:
+def ahead(frame: pd.DataFrame, ours: str = THOROUGH) -> list[Row]:
     """A line for every baseline, and one for all of them: share of the cells where `ours` is ahead or equal."""
     lines: list[Row] = []
     for other in (*BASELINES, "best"):
@@ -467,7 +461,7 @@ def _percent(which: pd.Series) -> str:
     return f"{100 * which.mean():.0f} %"
 
 
-def by_set(rows: Sequence[Row], frame: pd.DataFrame, ours: str = PAIRS) -> list[Row]:
+def by_set(rows: Sequence[Row], frame: pd.DataFrame, ours: str = THOROUGH) -> list[Row]:
     """A line for every data set and number of parties: `ours` against the best baseline of each cell, and bytes."""
     spent = pd.DataFrame(rows)
     spent["kB"] = (spent["up"] + spent["down"]) / 1000
@@ -487,7 +481,7 @@ def by_set(rows: Sequence[Row], frame: pd.DataFrame, ours: str = PAIRS) -> list[
     return lines
 
 
-def losses(frame: pd.DataFrame, ours: str = PAIRS) -> list[Row]:
+def losses(frame: pd.DataFrame, ours: str = THOROUGH) -> list[Row]:
     """A line for every data set, number of parties and split with a cell where `ours` is behind a baseline, the mean
     over the seeds of these cells."""
     lines: list[Row] = []
@@ -536,18 +530,18 @@ def results(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
     frame = beside(rows)
     if len(frame):
         what = "a cell is a data set, number of parties, split and seed"
-        yield f"{PAIRS} beside the baselines of many rounds, with class prior; {what}:", ahead(frame)
+        yield f"{THOROUGH} beside the baselines of many rounds, with class prior; {what}:", ahead(frame)
         yield "By data set, beside the best of these baselines in each cell:", by_set(rows, frame)
-    for ours in (COMMITTEE, REFINED):
+    for ours in (DEFAULT, REFINED):
         if len(other := beside(rows, ours)):
             yield f"{ours} beside them:", ahead(other, ours)[-1:]
             yield f"{ours} by data set:", by_set(rows, other, ours)
-    yield f"What class prior change for parties with {LEAST} or more held-out samples, over all cells:", harm(rows)
+    yield f"Effect of the class prior on parties with {LEAST} or more held-out samples, over all cells:", harm(rows)
     if len(frame) and (lost := losses(frame)):
-        yield f"Where {PAIRS} is behind: its figure, then that of the best baseline:", lost
+        yield f"Where {THOROUGH} is behind: its figure, then that of the best baseline:", lost
 
 
-def headline(rows: Sequence[Row], ours: str = PAIRS) -> str:
+def headline(rows: Sequence[Row], ours: str = THOROUGH) -> str:
     """The results in two sentences."""
     frame = beside(rows)
     if not len(frame):
@@ -558,8 +552,8 @@ def headline(rows: Sequence[Row], ours: str = PAIRS) -> str:
     return (
         f"{ours} is ahead of all baselines of many rounds, or equal to the best, in {best['mean: ahead or equal']} of "
         f"{len(frame)} cells in mean accuracy and in {best['worst party: ahead or equal']} at the worst party, at "
-        f"{(both[ours] / both['FedAvg MLP']).median():.2f} times the bytes of FedAvg's MLP (median of the cells). Own "
-        f"frequencies make {mine['worse']} of its parties worse and {mine['better']} better; the worst loss is "
+        f"{(both[ours] / both['FedAvg MLP']).median():.2f} times the bytes of FedAvg's MLP (median of the cells). The "
+        f"class prior makes {mine['worse']} of its parties worse and {mine['better']} better; the worst loss is "
         f"{mine['worst loss']}."
     )
 

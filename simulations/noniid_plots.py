@@ -35,8 +35,8 @@ _STYLES: dict[str, dict[str, Any]] = {
 _APART = ("quantity skew", "feature shift")  # not on a scale of label skew with the others
 _FLYNN: dict[str, dict[str, Any]] = {
     "FlyNN": {"color": "black", "linestyle": "-", "marker": "o", "linewidth": 2.2, "zorder": 5},
-    "FlyNN committee": {"color": "tab:blue", "linestyle": "-", "marker": "D", "linewidth": 1.6, "zorder": 5},
-    "FlyNN pairs": {"color": "tab:cyan", "linestyle": "-", "marker": "P", "linewidth": 1.6, "zorder": 5},
+    "FlyNN default": {"color": "tab:blue", "linestyle": "-", "marker": "D", "linewidth": 1.6, "zorder": 5},
+    "FlyNN thorough": {"color": "magenta", "linestyle": "-", "marker": "P", "linewidth": 1.6, "zorder": 5},
     "FlyNN refined": {"color": "tab:purple", "linestyle": "-", "marker": "*", "linewidth": 1.6, "zorder": 5},
 }
 

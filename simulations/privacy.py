@@ -5,8 +5,8 @@ out. Balanced accuracy on held-out samples, mean and standard deviation over ten
 
 The paper's mechanism, `TopTLaplace` with the authors' exponent, is shown as the paper shows it: entries clipped before
 the sum, rule "novelty", decay 0.9, and of many T the best on the test set, which is not private and flatters. For the
-new mechanisms nothing is picked on test data: the hash is `suggest_spec`'s, from public figures, and the read-out that
-of every private model, rule "balanced" with `suggest_decay`. "the paper's hash" is the same mechanism and read-out with
+new mechanisms nothing is picked on test data: the hash is `suggest_spec`'s, from public figures, and the scoring rule that
+of every private model, rule "balanced" with `suggest_decay`. "the paper's hash" is the same mechanism and scoring rule with
 the paper's hash, which tells what the mechanism is worth from what the hash is worth.
 
 Noise comes from a seeded generator by default: of the same distributions, but protecting nobody. `--noise opendp` draws
@@ -230,7 +230,7 @@ def table(rows: Sequence[Row]) -> list[Row]:
             means = {row["epsilon"]: f"{row['mean']:.3f} ± {row['sd']:.3f}" for row in mine if row["mechanism"] == name}
             if means:
                 shown = {f"{e:g}": means.get(e, "") for e in SHOWN}
-                # Without noise: the paper's hash with the paper's read-out, else ours with ours.
+                # Without noise: the paper's hash with the paper's scoring rule, else ours with ours.
                 lines.append({"setting": setting, "mechanism": name} | shown | {NONE: plain})
     return lines
 

@@ -60,7 +60,7 @@ def _against_epsilon(axis: Any, rows: Sequence[Row], setting: str) -> None:
     if setting in READ_OFF:
         read = [(epsilon, value) for epsilon, value in READ_OFF[setting].items() if epsilon is not None]
         axis.plot(*zip(*read, strict=True), "x", color="tab:red", markersize=5, label="paper, read off its figure")
-    for where, colour, what in ((setting, "tab:orange", "the paper's hash and read-out"), (data, "black", "ours")):
+    for where, colour, what in ((setting, "tab:orange", "the paper's hash and scoring rule"), (data, "black", "ours")):
         for row in _of(rows, where, "non-private"):
             axis.axhline(row["mean"], color=colour, linestyle="--", linewidth=1, label=f"non-private, {what}")
     axis.set(xlabel="epsilon", ylabel="balanced accuracy", title=setting)
