@@ -1,6 +1,7 @@
 """`python -m simulations EXPERIMENT [options]`; `--help` behind an experiment lists its options.
 
-`python -m simulations publish` makes pages of the documentation from finished experiments.
+`python -m simulations publish` makes pages of the documentation from finished experiments, and `python -m simulations
+all --data FOLDER` runs them all before.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from importlib import import_module
 from simulations.experiments import EXPERIMENTS
 
 _ELSEWHERE = {"ablation": ("accuracy", "ablation")}  # module and function, where not EXPERIMENT.main
-_COMMANDS = (*EXPERIMENTS, "publish")
+_COMMANDS = (*EXPERIMENTS, "publish", "all")
 
 
 def main(arguments: list[str]) -> int:

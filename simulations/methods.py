@@ -38,7 +38,8 @@ from simulations.results import MODEL, Row, reliability
 
 Array = npt.NDArray[Any]
 
-FLYNN, REFINED, PAPER, TUNED = "FlyNN", "FlyNN refined", "FlyNN paper", "FlyNN tuned"
+FLYNN, THOROUGH, REFINED = "FlyNN", "FlyNN thorough", "FlyNN refined"
+PAPER, TUNED = "FlyNN paper", "FlyNN tuned"
 REFINE_ROUNDS = 8
 KNN, KNN_NESTED = "kNN", "kNN, nested"  # the better of two scalings: on the folds, or within each training fold
 CENTRALISED = {"forest": "random forest", "boosting": "gradient boosting", "logistic": "logistic regression"}
@@ -407,6 +408,7 @@ JOBS: dict[str, Job] = {
     "LR": Job(partial(one_epoch, kind="LR"), ("seed",), _BASELINES),
     "MLP": Job(partial(one_epoch, kind="MLP"), ("seed",), _BASELINES),
     FLYNN: Job(flynn, ("seed", "threads"), _BOTH),
+    THOROUGH: Job(partial(flynn, name=THOROUGH, parameters={"effort": "thorough"}), ("seed", "threads"), _BOTH),
     REFINED: Job(
         partial(flynn, name=REFINED, parameters={"refine_rounds": REFINE_ROUNDS}),
         ("seed", "threads"),
@@ -430,7 +432,7 @@ JOBS: dict[str, Job] = {
 MAIN = (FLYNN, KNN, *CENTRALISED)
 """The jobs that are quick enough for data sets of any size: nothing is tuned but kNN."""
 
-COMPARED = (KNN, *CENTRALISED, "SBFC", "LR", "MLP", FLYNN, REFINED, KNN_COLUMNS, PAPER, TUNED)
+COMPARED = (KNN, *CENTRALISED, "SBFC", "LR", "MLP", FLYNN, THOROUGH, REFINED, KNN_COLUMNS, PAPER, TUNED)
 """The jobs of the comparison."""
 
 OTHERS = (KNN, KNN_NESTED, *CENTRALISED.values())

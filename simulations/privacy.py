@@ -5,9 +5,9 @@ out. Balanced accuracy on held-out samples, mean and standard deviation over ten
 
 The paper's mechanism, `TopTLaplace` with the authors' exponent, is shown as the paper shows it: entries clipped before
 the sum, rule "novelty", decay 0.9, and of many T the best on the test set, which is not private and flatters. For the
-new mechanisms nothing is picked on test data: the hash is `suggest_spec`'s, from public figures, and the scoring rule that
-of every private model, rule "balanced" with `suggest_decay`. "the paper's hash" is the same mechanism and scoring rule with
-the paper's hash, which tells what the mechanism is worth from what the hash is worth.
+new mechanisms nothing is picked on test data: the hash is `suggest_spec`'s, from public figures, and the scoring rule
+that of every private model, "balanced" with `suggest_decay`. "the paper's hash" is the same mechanism and scoring rule
+with the paper's hash, which tells what the mechanism is worth from what the hash is worth.
 
 Noise comes from a seeded generator by default: of the same distributions, but protecting nobody. `--noise opendp` draws
 it as real parties do, which takes hours. Finished pieces are kept under the output folder.

@@ -2,7 +2,7 @@
 
 An experiment leaves a ``summary.md`` and its figures in a results folder. This turns them into a page of docs/results
 with small figures, which opens with what was measured and ends with the command, and lists all pages on its index.
-Nothing on these pages is written by hand.
+Nothing on these pages is written by hand. A page of another minor version says so at its top.
 """
 
 from __future__ import annotations
@@ -12,17 +12,20 @@ import re
 from argparse import ArgumentParser
 from pathlib import Path
 
+from flwr_flynn import __version__
 from simulations.experiments import EXPERIMENTS
 
-_PAGES = Path(__file__).parents[1] / "docs" / "results"
+PAGES = Path(__file__).parents[1] / "docs" / "results"
 _LARGEST = 150_000  # bytes of a figure
+_VERSION = re.compile(r"flwr-flynn (\d+\.\d+)\.\d+, (\d{4}-\d{2}-\d{2})")
+_OLD = "> Measured with version "
 _IMAGE = re.compile(r"!\[([^]]*)\]\(([^)/]+\.png)\)")
 
 _INDEX = """# Results
 
 Every page here is written by a command and never by hand. It ends with the command, the date and the machine.
-Run that command again, then `python -m simulations publish`, to replace the page. Without `--data`, experiments take
-bundled and generated data.
+`python -m simulations all --data FOLDER` makes all of them again, in a night on two cores. Without `--data`,
+experiments take bundled and generated data.
 
 {entries}
 
@@ -69,6 +72,40 @@ def small_png(path: Path, largest: int = _LARGEST) -> bytes:
         width = width * 9 // 10
 
 
+def version_of(page: str) -> tuple[str, str]:
+    """Minor version and date of a page, from its last line; empty where it has none.
+
+    >>> version_of("... 3 s. flwr-flynn 0.7.1, 2026-11-24, 2 cores.")
+    ('0.7', '2026-11-24')
+    """
+    found = _VERSION.search(page.rstrip("\n").rpartition("\n\n")[2])
+    return (found[1], found[2]) if found else ("", "")
+
+
+def is_current(page: str) -> bool:
+    """True if a page was measured with this minor version."""
+    return version_of(page)[0] == ".".join(__version__.split(".")[:2])
+
+
+def marked(page: str) -> str:
+    """The page with a line at its top that says so if it was measured with another minor version."""
+    title, *parts = page.split("\n\n")
+    parts = [part for part in parts if not part.startswith(_OLD)]
+    if not is_current(page):
+        version, date = version_of(page)
+        parts.insert(0, f"{_OLD}{version} ({date}), not with {__version__}.")
+    return "\n\n".join([title, *parts])
+
+
+def finish(pages: Path) -> None:
+    """Mark the pages of other versions, and list all of them."""
+    for name in EXPERIMENTS:
+        page = pages / f"{name}.md"
+        if page.exists():
+            page.write_text(marked(page.read_text(encoding="utf-8")), encoding="utf-8")
+    write_index(pages)
+
+
 def write_index(pages: Path) -> None:
     """List all pages that are there, in the order of the experiments."""
     names = [name for name in EXPERIMENTS if (pages / f"{name}.md").exists()]
@@ -83,7 +120,7 @@ def main(arguments: list[str]) -> None:
     options = ArgumentParser(prog="python -m simulations publish", description=__doc__)
     options.add_argument("experiments", nargs="*", metavar="EXPERIMENT", help="default: all that have a summary")
     options.add_argument("--results", type=Path, default=Path("results"), help="folder with a folder for each")
-    options.add_argument("--pages", type=Path, default=_PAGES, help="folder to write to (default: docs/results)")
+    options.add_argument("--pages", type=Path, default=PAGES, help="folder to write to (default: docs/results)")
     chosen = options.parse_args(arguments)
     finished = [name for name in EXPERIMENTS if (chosen.results / name / "summary.md").exists()]
     for name in chosen.experiments:
@@ -91,4 +128,4 @@ def main(arguments: list[str]) -> None:
             options.error(f"{name}: expected one of {', '.join(finished) or 'no finished experiment'}")
     for name in chosen.experiments or finished:
         print(f"written: {publish(name, chosen.results, chosen.pages)}")
-    write_index(chosen.pages)
+    finish(chosen.pages)

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import platform
+import shlex
 import sys
 import time
 from argparse import ArgumentParser
@@ -188,8 +189,8 @@ def command_line(experiment: str, arguments: Sequence[str]) -> str:
         if not equals:
             next(words, None)
         if name == "--data":  # without it other data are used; the place of the results is of no matter
-            shown.append("--data FOLDER")
-    return " ".join(["python -m simulations", experiment, *shown])
+            shown += ["--data", "FOLDER"]
+    return shlex.join(["python", "-m", "simulations", experiment, *shown])
 
 
 def machine() -> str:

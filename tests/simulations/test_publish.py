@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from PIL import Image
 
+from flwr_flynn import __version__
 from simulations import __main__ as command
+from simulations import all as everything
 from simulations import publish, results
 from simulations.experiments import EXPERIMENTS
 
@@ -64,3 +70,52 @@ def test_an_experiment_without_a_summary_is_refused(summaries, capsys):
         publish.main(["bench", "--results", str(summaries), "--pages", str(summaries.parent / "pages")])
     assert "bench: expected one of noniid, theory" in capsys.readouterr().err
     assert not (summaries.parent / "pages").exists()
+
+
+@pytest.mark.parametrize(("version", "current"), [(__version__, True), ("0.1.9", False), ("", False)])
+def test_a_page_of_another_minor_version_says_so_at_its_top(version, current):
+    page = f"# Title\n\nMeasured.\n\n| a |\n\n`command`: 3 s. flwr-flynn {version}, 2026-01-02, a machine.\n"
+    marked = publish.marked(page)
+    assert publish.is_current(page) is publish.is_current(marked) is current
+    assert (marked == page) is current
+    assert publish.marked(marked) == marked
+    if not current:
+        assert marked.splitlines()[2].startswith("> Measured with version")
+        assert marked.replace("\n\n" + marked.splitlines()[2], "", 1) == page
+
+
+def test_all_runs_what_is_not_finished_in_processes_and_publishes(summaries, monkeypatch, tmp_path):
+    ran = []
+
+    def process(command, **_):
+        experiment, output = command[3], Path(command[-1])
+        ran.append(experiment)
+        output.mkdir(parents=True, exist_ok=True)
+        if experiment != "traffic":
+            results.write_summary(output, experiment, experiment, command[4:-2], 1.0, ["text"])
+        return SimpleNamespace(returncode=int(experiment == "traffic"))
+
+    monkeypatch.setattr(everything.subprocess, "run", process)
+    places = ["--data", "there", "--results", str(tmp_path / "found"), "--pages", str(tmp_path / "pages")]
+    with pytest.raises(SystemExit, match="traffic"):
+        command.main(["all", "bench", "traffic", "theory", *places])
+    assert ran == ["bench", "traffic", "theory"]
+    with pytest.raises(SystemExit):
+        command.main(["all", "bench", "traffic", *places])
+    assert ran == ["bench", "traffic", "theory", "traffic"]
+    assert sorted(page.name for page in (tmp_path / "pages").glob("*.md")) == ["bench.md", "index.md", "theory.md"]
+
+
+def test_every_page_of_the_documentation_is_made_by_all():
+    assert {path.stem for path in publish.PAGES.glob("*.md")} - {"index"} <= everything.PAGES.keys()
+    assert everything.PAGES.keys() <= EXPERIMENTS.keys()
+
+
+def test_what_readme_and_the_landing_page_cite_was_measured_with_this_minor_version():
+    for text in (results.ROOT / "README.md", results.ROOT / "docs" / "index.md"):
+        cited = set(re.findall(r"results/([a-z]+)[-.]", text.read_text(encoding="utf-8"))) - {"index"}
+        old = {name for name in cited if not publish.is_current((publish.PAGES / f"{name}.md").read_text("utf-8"))}
+        assert not old
+    for page in publish.PAGES.glob("*.md"):
+        if page.stem in EXPERIMENTS:
+            assert publish.marked(page.read_text("utf-8")) == page.read_text("utf-8")

@@ -1,0 +1,90 @@
+"""All results pages, made again by one command: `python -m simulations all --data FOLDER`.
+
+Runs every experiment with the arguments of its page, one after the other, each in a process of its own, and publishes
+them. It can be interrupted: an experiment with a summary of this version and these arguments is not run again, and
+those that keep finished cells go on where they stopped. One that fails is named at the end, and the others run.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+import time
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from pathlib import Path
+
+from flwr_flynn import __version__
+from simulations import publish
+from simulations.results import ROOT, command_line
+
+PAGES = {
+    "bench": "--data",
+    "traffic": "",
+    "theory": "",
+    "hyperparameters": "",
+    "ablation": "",
+    "liars": "--data",
+    "scale": "",
+    "privacy": "--data",
+    "trees": "--data",
+    "accuracy": "--data --max-examples 2500 --folds 5 --threads 1 --methods 'FlyNN,FlyNN thorough,kNN,forest,boosting'",
+    "refinement": "--data --sets letters,digits,fashion_mnist,mnist --efforts default,thorough --rounds 20",
+    "noniid": "--full --data --parties 10,100 --sets digits,satimage,letters,mnist,fashion_mnist",
+    "parties": "--whole 1000,10000,100000 --messages 100,300,1000",
+}
+"""Arguments of the experiments with a page, the short ones first; "--data" gets the folder behind it."""
+
+
+def arguments_of(experiment: str, data: Path) -> list[str]:
+    """The arguments of an experiment with the folder of the data sets.
+
+    >>> arguments_of("bench", Path("sets"))
+    ['--data', 'sets']
+    """
+    words = shlex.split(PAGES[experiment])
+    return [word for each in words for word in ([each, str(data)] if each == "--data" else [each])]
+
+
+def is_finished(results: Path, experiment: str, arguments: Sequence[str]) -> bool:
+    """True if there is a summary of this version for these arguments."""
+    summary = results / experiment / "summary.md"
+    if not summary.exists():
+        return False
+    head = summary.read_text(encoding="utf-8").split("\n\n")[1]
+    return head.startswith(f"`{command_line(experiment, arguments)}`:") and f"flwr-flynn {__version__}," in head
+
+
+def main(arguments: list[str]) -> None:
+    """Run what is not finished, and publish."""
+    options = ArgumentParser(prog="python -m simulations all", description=__doc__)
+    options.add_argument("experiments", nargs="*", metavar="EXPERIMENT", help=f"default: {', '.join(PAGES)}")
+    options.add_argument("--data", type=Path, required=True, help="folder of .npz data sets with X and y")
+    options.add_argument("--results", type=Path, default=Path("results"), help="folder with a folder for each")
+    options.add_argument("--pages", type=Path, default=publish.PAGES, help="folder to write to (default: docs/results)")
+    chosen = options.parse_args(arguments)
+    for name in chosen.experiments:
+        if name not in PAGES:
+            options.error(f"{name}: expected one of {', '.join(PAGES)}")
+    failed = []
+    for name in chosen.experiments or PAGES:
+        given, start = arguments_of(name, chosen.data.resolve()), time.monotonic()
+        if is_finished(chosen.results, name, given):
+            print(f"{name}: finished earlier", flush=True)
+            continue
+        print(f"{name}: {command_line(name, given)}", flush=True)
+        output = ["--output", str((chosen.results / name).resolve())]
+        status = subprocess.run([sys.executable, "-m", "simulations", name, *given, *output], cwd=ROOT).returncode
+        print(
+            f"{name}: {'done' if status == 0 else f'failed ({status})'}, {time.monotonic() - start:.0f} s", flush=True
+        )
+        if status == 130:  # interrupted
+            raise KeyboardInterrupt
+        if status:
+            failed.append(name)
+        else:
+            publish.publish(name, chosen.results, chosen.pages)
+    publish.finish(chosen.pages)
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
