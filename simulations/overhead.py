@@ -47,7 +47,7 @@ from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 import numpy as np
 from flwr_flynn.app.data import datasets
-from flwr_flynn.app.config import RunConfig
+from flwr_flynn.app.run_config import RunConfig
 
 class Nothing(NumPyClient):
     def fit(self, parameters, config):

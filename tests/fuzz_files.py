@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 
 from flwr_flynn import FlyNNClassifier
-from flwr_flynn.app.config import NodeConfig, RunConfig
 from flwr_flynn.app.data import datasets
 from flwr_flynn.app.data.datasets import private_share
-from flwr_flynn.app.settings import Row
+from flwr_flynn.app.node_config import NodeConfig
+from flwr_flynn.app.run_config import RunConfig
+from flwr_flynn.app.settings_table import Row
 from flwr_flynn.errors import FlyNNError
 from flwr_flynn.federated import samples as sample_reading
 from flwr_flynn.federated.federation_file import Federation

@@ -36,9 +36,9 @@ NEAREST = {
     "federated/codec": "federated/test_codec federated/test_compression federated/phases/test_counts "
     "federated/phases/test_columns federated/phases/test_selection flower/test_noisy_runs",
     "federated/roster": "federated/test_roster federated/test_collect federated/test_run flower/test_strategy",
-    "privacy/ledger": "privacy/test_ledger privacy/test_policy federated/test_party",
-    "privacy/mechanism": "privacy/test_mechanisms privacy/test_policy federated/test_codec",
-    "privacy/mechanisms": "privacy/test_mechanisms privacy/test_policy federated/test_codec",
+    "privacy/ledger": "privacy/test_ledger privacy/test_release_policy federated/test_party",
+    "privacy/mechanism": "privacy/test_noisy_counts privacy/test_release_policy federated/test_codec",
+    "privacy/noisy_counts": "privacy/test_noisy_counts privacy/test_release_policy federated/test_codec",
 }
 OPTIONS = (
     "-q",

@@ -17,7 +17,8 @@ from flwr.app import Context, RecordDict
 from flwr.common import EvaluateIns, FitIns, ndarrays_to_parameters
 
 from flwr_flynn.app import client_app
-from flwr_flynn.app.config import NodeConfig, RunConfig
+from flwr_flynn.app.node_config import NodeConfig
+from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.federated.phases.columns import AlignedColumnsRequest, ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest

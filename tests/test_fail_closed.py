@@ -18,7 +18,8 @@ from flwr.common import EvaluateIns, FitIns, FitRes, ndarrays_to_parameters
 
 from flwr_flynn import FlyNNClient
 from flwr_flynn.app.client_app import client_fn
-from flwr_flynn.app.config import NodeConfig, RunConfig
+from flwr_flynn.app.node_config import NodeConfig
+from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.options import RunOptions

@@ -14,8 +14,9 @@ import pytest
 
 from flwr_flynn import ClassCounts, FlyNNClassifier, FlyNNStrategy, HashSpec
 from flwr_flynn.app import run_plan
-from flwr_flynn.app.config import NodeConfig, RunConfig
 from flwr_flynn.app.data import datasets
+from flwr_flynn.app.node_config import NodeConfig
+from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.errors import FlyNNError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.federation_file import Federation

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flwr.common import FitIns, ndarrays_to_parameters
 
-from flwr_flynn.app.config import POLICY_KEYS, NodeConfig
+from flwr_flynn.app.node_config import POLICY_KEYS, NodeConfig
 from flwr_flynn.federated.protocol import PHASE
 from flwr_flynn.flower import secagg
 from flwr_flynn.flower.client import FlyNNClient

@@ -22,8 +22,9 @@ from flwr.clientapp.typing import ClientAppCallable
 from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Scalar, Status
 from flwr.common.logger import log
 
-from flwr_flynn.app.config import NodeConfig, RunConfig, default_folder
 from flwr_flynn.app.data import datasets
+from flwr_flynn.app.node_config import NodeConfig
+from flwr_flynn.app.run_config import RunConfig, default_folder
 from flwr_flynn.errors import ConfigError, FlyNNError
 from flwr_flynn.federated.protocol import PARTY, REFUSED
 from flwr_flynn.flower import message, records, secagg

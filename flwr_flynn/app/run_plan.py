@@ -20,10 +20,10 @@ import numpy as np
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
-from flwr_flynn.app.config import RunConfig
 from flwr_flynn.app.data import datasets
 from flwr_flynn.app.data.readers import ENDINGS, ending
-from flwr_flynn.app.settings import as_setting
+from flwr_flynn.app.run_config import RunConfig
+from flwr_flynn.app.settings_table import as_setting
 from flwr_flynn.errors import ConfigError, FlyNNError, SpecError
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.phases.columns import USUAL_BINS, ColumnsRequest

@@ -1,7 +1,7 @@
 """Settings of a run in groups: data, partitioner, hash, scoring, privacy and secure.
 
 Each group has its settings, the checks among them, and the values that follow from them. `RunConfig` in
-`flwr_flynn.app.config` adds the groups federation and run, and the checks between groups.
+`flwr_flynn.app.run_config` adds the groups federation and run, and the checks between groups.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from flwr_flynn.app.settings import Settings, as_setting, setting
+from flwr_flynn.app.settings_table import Settings, as_setting, setting
 from flwr_flynn.errors import SpecError
 from flwr_flynn.federated.options import MOST_ROUNDS
 from flwr_flynn.model.candidates import EFFORTS, HashPlan, foreseen

@@ -16,9 +16,9 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 
 from flwr_flynn._files import writing
-from flwr_flynn.app import report, report_table
-from flwr_flynn.app.config import RunConfig, default_folder
+from flwr_flynn.app import metrics_json, report_text
 from flwr_flynn.app.data.datasets import full_text
+from flwr_flynn.app.run_config import RunConfig, default_folder
 from flwr_flynn.app.run_plan import NO_LIMIT, RunPlan, plan_run
 from flwr_flynn.errors import AggregationError, ConfigError, FlyNNError, WriteError
 from flwr_flynn.federated.federation_file import Federation, exclusive
@@ -95,13 +95,13 @@ def _report(
     run: dict[str, Any],
 ) -> None:
     """Write `metrics.json`, print the table, and raise an error if results are not written, or not equal."""
-    made = report.compiled(plan, after) | {"evaluation_errors": errors, "run": run}
+    made = metrics_json.compiled(plan, after) | {"evaluation_errors": errors, "run": run}
     text = json.dumps(made, indent=2, allow_nan=False) + "\n"
     if not _write(unwritten, lambda: _write_text(files.folder / _METRICS, text)):
         print(text, flush=True)  # so that it is in the log
-    print(report_table.table(made, files.folder), flush=True)
+    print(report_text.table(made, files.folder), flush=True)
     failed = [f"results: {error}" for error in unwritten]
-    if unequal := [name for name in report.EQUALITIES if made["sha256"].get(name) is False]:
+    if unequal := [name for name in metrics_json.EQUALITIES if made["sha256"].get(name) is False]:
         listed = ", ".join(unequal)
         failed.append(f"every party is counted, but the model is not the one trained on the pooled data ({listed})")
     if failed:

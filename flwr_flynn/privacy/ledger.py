@@ -8,8 +8,8 @@ too little. While a ledger cannot be trusted, nothing is released until the part
     python -m flwr_flynn.privacy.ledger show /var/lib/flynn/state
     python -m flwr_flynn.privacy.ledger reset /var/lib/flynn/state
 
-Costs add up by the account that the policy names when the ledger is made (`privacy.policy`). Beside the folder lie
-``<path>.exists``, the marker, and ``<path>.lock``; their folder must last as long. By the marker, a ledger that is
+Costs add up by the account that the policy names when the ledger is made (`privacy.release_policy`). Beside the folder
+lie ``<path>.exists``, the marker, and ``<path>.lock``; their folder must last as long. By the marker, a ledger that is
 lost, altered, or an older copy is detected.
 
 Two things are not detected: older copies of the folder *and* of the marker together (so do not restore a backup: reset
@@ -56,8 +56,8 @@ from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.privacy.accounting import shown_bound
 from flwr_flynn.privacy.ledger_file import LedgerFile
 from flwr_flynn.privacy.mechanism import Mechanism
-from flwr_flynn.privacy.mechanisms import mechanism_from_dict
-from flwr_flynn.privacy.policy import Policy, total_cost
+from flwr_flynn.privacy.noisy_counts import mechanism_from_dict
+from flwr_flynn.privacy.release_policy import Policy, total_cost
 
 __all__ = ["Budget", "Policy", "Released", "main"]
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flwr_flynn.privacy.policy import COMPOSITIONS, Cost
+from flwr_flynn.privacy.release_policy import COMPOSITIONS, Cost
 
 _FORMAT = 2
 _LARGEST = 1e300  # of an amount: sums of integers beyond floating point raise

@@ -15,7 +15,7 @@ from flwr.common import Code, EvaluateIns, FitIns, Parameters, ndarrays_to_param
 
 from flwr_flynn.app import client_app
 from flwr_flynn.app.client_app import client_fn, in_message_api, simulated_budget, simulated_client
-from flwr_flynn.app.config import RunConfig
+from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest

@@ -11,8 +11,8 @@ import pytest
 
 from flwr_flynn import FlyNNStrategy
 from flwr_flynn.app import run_plan
-from flwr_flynn.app.config import RunConfig
 from flwr_flynn.app.data import datasets
+from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import n_rounds, private_plan, run_mechanism, training_plan
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.model.candidates import HashPlan

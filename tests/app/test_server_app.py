@@ -20,9 +20,9 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.task_identity import TaskIdentity
 
 from flwr_flynn import FlyNNClassifier, FlyNNClient, FlyNNStrategy, message
-from flwr_flynn.app import report as reports
-from flwr_flynn.app import report_table, run_plan, server_app
-from flwr_flynn.app.config import RunConfig
+from flwr_flynn.app import metrics_json as reports
+from flwr_flynn.app import report_text, run_plan, server_app
+from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import RunPlan
 from flwr_flynn.errors import AggregationError, ConfigError, DataError, FlyNNError
 from flwr_flynn.federated.federation_file import Federation
@@ -315,7 +315,7 @@ def test_the_group_of_a_liar_is_left_out_and_named(run: Runner, trusted: dict[st
     assert groups["accuracy"] == report["evaluation"]["best_party"]["accuracy"]  # of Ulm, who has the same samples
     assert {party["name"] for party in report["parties"]} == {"Ulm", "Mallory"}
     assert report["examples"] == 20
-    assert "groups left out" in report_table.table(report, run.out)
+    assert "groups left out" in report_text.table(report, run.out)
     saved = Federation.load(run.out / "federation.npz")
     assert saved.counts.n_examples == 20
     assert [member.name for member in saved.members] == ["Ulm"]

@@ -17,11 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn._validation import listed
-from flwr_flynn.app.config import NodeConfig, RunConfig
 from flwr_flynn.app.data.partition import IndexArray, deal, held_out, held_out_by_content
 from flwr_flynn.app.data.readers import ENDINGS, Rows, ending, read_rows, read_width
+from flwr_flynn.app.node_config import NodeConfig
+from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_settings import BY_ID
-from flwr_flynn.app.settings import whole_numbers
+from flwr_flynn.app.settings_table import whole_numbers
 from flwr_flynn.errors import ConfigError, DataError, with_names
 from flwr_flynn.federated.party import Samples
 

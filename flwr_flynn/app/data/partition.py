@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.app.config import RunConfig
+from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_settings import BY_COLUMN
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.samples import meaning

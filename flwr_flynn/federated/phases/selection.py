@@ -29,7 +29,13 @@ from flwr_flynn.federated.request import RunRequest, register
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import CountsOfSpecs, Tables
 from flwr_flynn.model.candidates import candidate_scorings
-from flwr_flynn.model.leave_one_out import LOSS_UNIT, MAX_LOSS, TEMPERATURES, hashed_batches, leave_one_out_tables
+from flwr_flynn.model.leave_one_out import (
+    LOSS_UNIT,
+    MAX_LOSS,
+    TEMPERATURES,
+    hashed_batches,
+    leave_one_out_tables,
+)
 from flwr_flynn.model.metrics import mean_recall
 from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.scoring import ScoringRule

@@ -15,10 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flwr_flynn.app.config import NodeConfig, RunConfig
 from flwr_flynn.app.data import datasets
 from flwr_flynn.app.data.datasets import private_share
 from flwr_flynn.app.data.partition import deal, held_out, splitmix64
+from flwr_flynn.app.node_config import NodeConfig
+from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_settings import PARTITIONERS
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated.run_spec import RunSpec

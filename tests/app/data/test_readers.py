@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flwr_flynn.app.config import NodeConfig
 from flwr_flynn.app.data.datasets import full_text, load_dataset, own_share, private_share, private_width
 from flwr_flynn.app.data.partition import held_out_by_content
 from flwr_flynn.app.data.readers import CHUNK, parsed_numbers, read_rows
+from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated.samples import meaning
 from tests.raising import raises

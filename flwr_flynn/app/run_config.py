@@ -1,14 +1,13 @@
-"""Run settings and node settings: two tables of keys, checked before a run starts.
+"""The settings of one run: all groups together, checked before it starts.
 
-Run settings come from ``[tool.flwr.app.config]`` in pyproject.toml and from ``flwr run --run-config``, node settings
-from ``flower-supernode --node-config``. Each field is one key (``hash_dim`` is spelled ``hash-dim`` outside). The
-defaults in pyproject.toml and the tables of the documentation follow from these tables.
+They come from ``[tool.flwr.app.config]`` in pyproject.toml and from ``flwr run --run-config``. Each field is one key
+(``hash_dim`` is spelled ``hash-dim`` outside). The defaults in pyproject.toml and the table of the documentation follow
+from them.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import Any
 
 from flwr_flynn.app.run_settings import (
     LATER,
-    MAX_SEED,
     DataSettings,
     HashSettings,
     PartitionSettings,
@@ -26,13 +24,9 @@ from flwr_flynn.app.run_settings import (
     SecureSettings,
     simulated,
 )
-from flwr_flynn.app.settings import Settings, as_setting, entries, in_json, setting, whole_numbers
-from flwr_flynn.errors import ConfigError
+from flwr_flynn.app.settings_table import entries, setting, whole_numbers
 from flwr_flynn.federated.groups import MOST_GROUPS, not_by_group
 from flwr_flynn.model.candidates import HashPlan
-from flwr_flynn.privacy import MECHANISMS, NEIGHBOURS
-from flwr_flynn.privacy.ledger import Policy
-from flwr_flynn.privacy.policy import COMPOSITIONS
 
 _PAPER = {"scaling": "none", "rule": "novelty", "center": "", "scale": "", "ranges": ""}
 """Settings that preset "paper" fixes, with their values."""
@@ -252,132 +246,6 @@ class RunConfig(
         """Given keys that a simulation, or a deployment, does not use."""
         other = "deployment_only" if simulated else "simulation_only"
         return [row.key for row in self.rows() if getattr(row.facts, other) and self.is_given(row.name)]
-
-
-_of_policy = partial(setting, needs=("max_epsilon",))
-
-
-@dataclass(frozen=True)
-class NodeConfig(Settings):
-    """The settings of a deployed party."""
-
-    source = "node-config"
-    group = "party"
-    foreign = frozenset({"partition-id", "num-partitions"})  # Flower's tutorials give them to every node
-
-    data_path: str = setting("", "the party's own `.csv`, `.parquet` or `.npz` file", required=True)
-    label: str = setting("", "its label column; not given: `label` (CSV, Parquet) or `y` (NPZ)")
-    model_path: str = setting(
-        "", "file for the party's own copy of the model, written whole or not at all; an earlier file is replaced"
-    )
-    party_id: str = setting("", "the name under which the server reports this party")
-    test_fraction: float = setting(0.2, "share of the party's samples held out for the evaluation", low=0, below=1)
-    split_seed: int = setting(0, "seed of the held-out rule", low=0, high=MAX_SEED)
-    memory_limit: float = setting(4.0, "most GiB for the counting; a hash that needs more is refused", above=0)
-    min_examples: int = setting(
-        5,
-        "classes of fewer samples are left out of the party's histograms of columns. These show one "
-        "value in so many of a class and column, neither the lowest nor the highest; 1: all. 2 and 3 are taken as 4",
-        low=1,
-    )
-    class_prior: bool = setting(
-        True,
-        "the party's copy of the model gets the class prior of its own training samples, if leave-one-out over them "
-        "decides so; not with `max-epsilon`",
-    )
-    gram: bool = setting(
-        False,
-        "the Gram matrix, which shows far more than counts, may leave the party in clear if a run asks for it by "
-        "`gram`. In a secure sum it needs no consent",
-    )
-    max_epsilon: float = setting(
-        0.0,
-        "bound on the epsilon of all private answers together; nothing but noisy counts leaves the party then. Not "
-        "given: no private answers, and no other key of the policy",
-        above=0,
-    )
-    max_delta: float = _of_policy(0.0, "bound on the sum of their `delta`", low=0, high=0.01)
-    secure: bool = setting(
-        False,
-        "statistics of training samples leave the party in secure sums alone; other requests are refused. With "
-        "`max-epsilon` the bound is on the epsilon of the sum, while as many parties are honest as the request says; a "
-        "server that invents parties breaks that, and a share alone has a larger epsilon",
-    )
-    leave: bool = setting(
-        False,
-        "the party leaves: it answers runs of `action = withdraw` alone, with the counts that it sent before",
-    )
-    state_path: str = _of_policy("", "folder of the party's private answers; needed with `max-epsilon`")
-    mechanisms: str = _of_policy("gaussian, laplace, top-t", "mechanisms that are allowed")
-    neighbours: str = _of_policy(
-        "add-remove", "least protection of an answer; `replace-one` is the stronger", choices=NEIGHBOURS
-    )
-    records_per_person: int = _of_policy(
-        1, "least number of records of one person that an answer must protect", low=1, high=10**6
-    )
-    composition: str = _of_policy(
-        "basic",
-        "account by which private answers add up, fixed when the ledger is made: `basic` sums, or `zcdp`, in which "
-        "many answers with much noise cost less, and which needs `max-delta`",
-        choices=COMPOSITIONS,
-    )
-    max_releases: int = _of_policy(100, "most private answers; repeated answers are not counted", low=1, high=10**6)
-    evaluate: bool = setting(
-        False,
-        "with `max-epsilon` or `secure`: evaluate models on held-out samples, and let the confusion matrix leave the "
-        "party",
-    )
-    response_seconds: float = _of_policy(
-        0.0,
-        "with `max-epsilon`: seconds that every answer takes, be it a release, a repeated one or a refusal, so that "
-        "its time shows nothing; 0: no fixed time",
-        low=0,
-        high=86400,
-    )
-
-    @classmethod
-    def parse(cls, raw: Mapping[str, Any]) -> NodeConfig:
-        """Check a mapping as `Settings.parse` does, and refuse settings of a policy without `max-epsilon`."""
-        # Without a bound there is no policy, and exact counts would leave a party that wants one.
-        if "max-epsilon" not in raw and (given := [key for key in POLICY_KEYS if key in raw]):
-            raise ConfigError("node-config max-epsilon", f"a number above 0 beside {given[0]}", "none")
-        node = super().parse(raw)
-        if "evaluate" in raw and not (node.max_epsilon or node.secure):
-            raise ConfigError("node-config max-epsilon", "a number above 0, or secure = true, beside evaluate", "none")
-        return node
-
-    def check(self) -> None:
-        super().check()
-        if not self.max_epsilon:
-            return
-        folder = Path(os.path.normpath(self.state_path))
-        if not folder.is_absolute() or not folder.name:
-            got = in_json(self.state_path) if self.state_path else "none"
-            raise self.refused("state_path", "an absolute path of a folder below the root, with max-epsilon", got)
-        self.policy()
-
-    def policy(self) -> Policy:
-        """The party's bounds on its private answers."""
-        kinds = [kind.strip() for kind in self.mechanisms.split(",")]
-        if unknown := [kind for kind in kinds if kind not in MECHANISMS]:
-            raise self.refused("mechanisms", f"some of {', '.join(MECHANISMS)}", in_json(unknown[0]))
-        try:
-            return Policy(
-                self.max_epsilon,
-                self.max_delta,
-                kinds,
-                self.neighbours,
-                self.records_per_person,
-                self.secure,
-                max_releases=self.max_releases,
-                composition=self.composition,
-            )
-        except ConfigError as error:
-            raise as_setting(error, self.source) from None
-
-
-POLICY_KEYS = tuple(row.key for row in NodeConfig.rows() if "max_epsilon" in row.facts.needs)
-"""Keys of a node config about private answers alone."""
 
 
 def default_folder(run_id: int) -> Path:

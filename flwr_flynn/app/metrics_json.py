@@ -12,8 +12,8 @@ from importlib.metadata import version
 from typing import Any
 
 from flwr_flynn import __version__
-from flwr_flynn.app.config import RunConfig
 from flwr_flynn.app.data import datasets
+from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import RunPlan
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.federation_file import Federation, summary

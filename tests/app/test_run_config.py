@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flwr_flynn.app.config import POLICY_KEYS, NodeConfig, RunConfig
+from flwr_flynn.app.node_config import POLICY_KEYS, NodeConfig
+from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.model.candidates import foreseen
 from flwr_flynn.privacy.ledger import Policy

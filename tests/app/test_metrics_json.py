@@ -10,10 +10,10 @@ import pytest
 from flwr.server import Server
 
 from flwr_flynn import FlyNNClient, FlyNNStrategy
-from flwr_flynn.app import report as reports
-from flwr_flynn.app.config import RunConfig
+from flwr_flynn.app import metrics_json as reports
 from flwr_flynn.app.data import datasets
-from flwr_flynn.app.report_table import table
+from flwr_flynn.app.report_text import table
+from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import RunPlan
 from flwr_flynn.hashing.spec import HashSpec
 from tests.fakes import CLASSES, Proxy, manager, points

@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from flwr_flynn.app.report import EQUALITIES
+from flwr_flynn.app.metrics_json import EQUALITIES
 from flwr_flynn.privacy.accounting import shown_bound
 
 Report = dict[str, Any]

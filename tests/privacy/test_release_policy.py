@@ -17,7 +17,7 @@ from flwr_flynn.errors import ConfigError, PrivacyError
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease, TopTLaplace, accounting
 from flwr_flynn.privacy import ledger as budget
 from flwr_flynn.privacy.ledger import Budget
-from flwr_flynn.privacy.policy import Cost, Policy, total_cost
+from flwr_flynn.privacy.release_policy import Cost, Policy, total_cost
 from tests.raising import raises
 
 SHAPE = {"hash_nnz": 16, "n_classes": 2}

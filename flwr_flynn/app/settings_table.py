@@ -1,7 +1,7 @@
 """Tables of settings: keys with defaults, bounds, meanings and facts, read from a flat mapping of scalars.
 
-`flwr_flynn.app.config` has the two tables of this package. A table is a frozen dataclass; each field is one setting,
-and a base class of it may be a group of settings. The order of fields has no meaning.
+`RunConfig` and `NodeConfig` are the two tables of this package. A table is a frozen dataclass; each field is one
+setting, and a base class of it may be a group of settings. The order of fields has no meaning.
 """
 
 from __future__ import annotations
