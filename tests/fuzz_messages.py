@@ -24,7 +24,7 @@ from flwr_flynn.federated.layout import PLAIN, Field, Sizes, of_arrays, to_array
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.phase import Context
-from flwr_flynn.federated.phases.columns import AlignedColumnsRequest, AlignedHistograms, ColumnsRequest
+from flwr_flynn.federated.phases.columns import AlignedHistograms, ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.gram import GramEvaluationRequest, GramRequest
@@ -32,7 +32,7 @@ from flwr_flynn.federated.phases.refinement import HeldOutRequest, RefinementReq
 from flwr_flynn.federated.phases.secure_columns import BinsRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import EVALUATE, PARTY, PHASE, REFUSED, STATISTIC, TRAIN, Config, Reply, key
-from flwr_flynn.federated.request import LayoutRequest, Request, request_of
+from flwr_flynn.federated.request import Request, request_of
 from flwr_flynn.federated.roster import Failures, Roster
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure
@@ -78,7 +78,7 @@ WEIGHTS, FACTORS = start_weights(PAIRS[1]), class_factors(PAIRS[1][0].n_per_clas
 FITS = [GramFit.of(GramMatrix.from_data(run.specs, X, CODES, len(CLASSES))) for run in (RUN, TWO)]
 READ = learn_gram(TWO.specs, X, CODES, len(CLASSES), 0.5)
 ALONE, BOTH = (learn_gram(run.specs, X, CODES, len(CLASSES), 0.5) for run in (RUN, TWO))
-SECURE_SUMS: list[LayoutRequest[Any]] = [
+SECURE_SUMS: list[Request[Any]] = [
     *(BinsRequest(COLUMNS, (np.arange(8) << KEY_BITS) // 2, by_class, 256) for by_class in (False, True)),
     SelectionRequest(SECURE, CountsOfSpecs((COUNTS[3],)), ((ScoringRule("balanced", 0.5),),)),
     RefinementRequest(SECURE, WEIGHTS[:1], FACTORS),
@@ -86,7 +86,7 @@ SECURE_SUMS: list[LayoutRequest[Any]] = [
     GramEvaluationRequest(SECURE, FITS[0]),
 ]
 FLOORED = [ColumnHistograms.from_data(X[:n] * 10.0**n, CODES[:n], len(CLASSES), 2) for n in (0, 9, 40)]
-ALIGNED = AlignedColumnsRequest(COLUMNS, Reference.of(FLOORED[2]))
+ALIGNED = ColumnsRequest(4, CLASSES, reference=Reference.of(FLOORED[2]))
 
 
 def tensors(arrays: list[np.ndarray]) -> list[bytes]:
@@ -324,7 +324,7 @@ class Parties:
             assert answer.metrics[PARTY] == "Ulm"
         phase = config.get(PHASE)
         gave_train, gave_results = bool(fit.parameters.tensors), STATISTIC in evaluation.metrics
-        assert not gave_train or phase in ("columns", "aligned columns", "counts", "withdraw")
+        assert not gave_train or phase in ("columns", "counts", "withdraw")
         assert not gave_results or phase in RESULTING
         if kind in ("open", "odd"):
             assert phase != "withdraw" or not gave_train
@@ -364,8 +364,7 @@ class Server:
         assert ask is not None
         self.run, self.ask = run, ask
         known = run.state.results.get(ask.phase.name) if ask.phase.is_counting else None
-        start = ask.phase.start
-        self.start = known or (ask.request.zero if start is None else start(run.state, self.context()))
+        self.start = known or ask.request.start
 
     def context(self, names: dict[str, str] | None = None) -> Context:
         return Context(self.run.options, self.run.counted, {}, names or {})
@@ -538,7 +537,7 @@ def use_means(given: list[Reply]) -> None:
     assert np.abs(batch.total.parts[0].array).max() <= 3 * 256
 
 
-def make_sums(mutator: Mutator) -> tuple[LayoutRequest[Any], list[Reply]]:
+def make_sums(mutator: Mutator) -> tuple[Request[Any], list[Reply]]:
     """Copies of a mean of anything, in the form of the statistic of a phase."""
     asked = mutator.choice(SECURE_SUMS)
     most = mutator.choice((0, 1, 2, 256))
@@ -551,7 +550,7 @@ def make_sums(mutator: Mutator) -> tuple[LayoutRequest[Any], list[Reply]]:
     return asked, [Reply(str(cid), arrays, 1, {PARTY: "x"}) for cid in (1, 7, 8)]
 
 
-def use_sums(given: tuple[LayoutRequest[Any], list[Reply]]) -> None:
+def use_sums(given: tuple[Request[Any], list[Reply]]) -> None:
     """The sum is refused, or is one that some samples can have."""
     asked, replies = given
     found = asked.summed(replies)
@@ -603,7 +602,6 @@ def make_layout(server: Server) -> Callable[[Mutator], list[Reply]]:
 def fields_of(server: Server) -> list[Field]:
     """The layout of the answers of a party with all samples."""
     request = server.ask.request
-    assert isinstance(request, LayoutRequest)
     return request.fields(Sizes(np.bincount(CODES), len(X)))
 
 
@@ -612,7 +610,6 @@ def use_layout(server: Server, after: Callable[[Any, Any], object]) -> Callable[
 
     def use(given: list[Reply]) -> None:
         batch, request = server.checked(given), server.ask.request
-        assert isinstance(request, LayoutRequest)
         for field, part in zip(fields_of(server), request.parts(batch.total), strict=True):
             field.check(part)
         state = server.ask.phase.fold(server.run.state, batch, server.context({"1": "Basel", "x": "Ulm"}))

@@ -19,7 +19,7 @@ from flwr.common import EvaluateIns, FitIns, ndarrays_to_parameters
 from flwr_flynn.app import client_app
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
-from flwr_flynn.federated.phases.columns import AlignedColumnsRequest, ColumnsRequest
+from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.gram import GramEvaluationRequest, GramRequest
@@ -62,7 +62,7 @@ _REFERENCE = Reference.of(ColumnHistograms.from_data(_X, _CODES, 3))
 
 FITS: dict[str, Request[Any]] = {
     "columns": _COLUMNS,
-    "aligned columns": AlignedColumnsRequest(_COLUMNS, _REFERENCE),
+    "aligned columns": ColumnsRequest(4, CLASSES, reference=_REFERENCE),
     "exact": CountsRequest(EXACT),
     "noisy": CountsRequest(NOISY),
     "secure exact": CountsRequest(SECURE),

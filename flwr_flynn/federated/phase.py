@@ -68,8 +68,6 @@ class Phase:
         (state, context) -> Request.
     fold : callable
         (state, batch, context) -> state with the phase's result.
-    start : callable, optional
-        (state, context) -> total of no answers; by default the `zero` of the request.
     collect : callable, default=collect_each
     is_counting : bool, default=False
         True for the counting, which goes on in later rounds for parties that are not counted yet.
@@ -86,7 +84,6 @@ class Phase:
     channel: str
     request: Callable[[RunState, Context], Request[Any]]
     fold: Callable[[RunState, Batch[Any], Context], RunState]
-    start: Callable[[RunState, Context], Any] | None = None
     collect: Collect = collect_each
     is_counting: bool = False
     audience: str = ALL

@@ -25,7 +25,7 @@ from flwr_flynn.federated.outcome import federation_of, member_indices, model_of
 from flwr_flynn.federated.phase import ALL, COUNTED, NEW, SAMPLE, Context, Phase, RunState
 from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, UNKEPT, VERSION, Reply, Scalar, merged
-from flwr_flynn.federated.request import LayoutRequest, Request
+from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import Failures, Member, Roster, clean
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, Secure, check_room
 from flwr_flynn.federated.statistics import CountsOfSpecs
@@ -168,7 +168,7 @@ class Run:
     def n_secure_entries(self) -> int:
         """Entries of the vector that the last request asks for, by a secure sum; 0 for any other request."""
         request = None if self._asked is None else self._asked.request
-        return request.n_entries if isinstance(request, LayoutRequest) and request.bound is not None else 0
+        return 0 if request is None or request.bound is None else request.n_entries
 
     def receive(self, replies: Sequence[Reply], drops_arrays: bool = False) -> None:
         """Check some replies to the last request and add up those that pass, for a later `complete`.
@@ -258,10 +258,7 @@ class Run:
         """The total of a phase before any answer."""
         if phase.is_counting and phase.name in self.state.results:
             return self.state.results[phase.name]
-        if phase.start is not None:
-            return phase.start(self.state, self._context())
-        assert isinstance(request, LayoutRequest)
-        return request.zero
+        return request.start
 
     def _context(self, missing: Mapping[str, str] | None = None, names: Mapping[str, str] | None = None) -> Context:
         return Context(self.options, self.counted, missing or {}, names or {})

@@ -9,14 +9,14 @@ import numpy as np
 
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.party import Party
-from flwr_flynn.federated.phases.columns import AlignedColumnsRequest, ColumnsRequest
+from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.gram import GramEvaluationRequest, GramRequest
 from flwr_flynn.federated.phases.refinement import HeldOutRequest, RefinementRequest
 from flwr_flynn.federated.phases.secure_columns import BinsRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest, candidates_for
-from flwr_flynn.federated.request import LayoutRequest, Request, RunRequest
+from flwr_flynn.federated.request import Request, RunRequest
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec, Secure
 from flwr_flynn.federated.statistics import CountsOfSpecs
@@ -78,7 +78,7 @@ class Case:
     @property
     def zero(self) -> Any:
         """The statistic of no samples."""
-        return self.request.zero if isinstance(self.request, LayoutRequest) else self.of(SOME[:0])
+        return self.request.zero
 
     def shown(self, statistic: Any) -> Any:
         """A value that is equal for equal statistics."""
@@ -90,7 +90,7 @@ class Case:
 CASES = {
     "columns": Case(_COLUMNS),
     # Of parties that no shift tells from the reference: alignment depends on the party, and has tests of its own.
-    "aligned columns": Case(AlignedColumnsRequest(_COLUMNS, _REFERENCE), subtracts=False),
+    "aligned columns": Case(replace(_COLUMNS, reference=_REFERENCE), subtracts=False),
     "counts": Case(CountsRequest(RUN)),
     "selection": Case(SelectionRequest(RUN, TOTALS, candidates_for(TOTALS, "balanced", "auto"))),
     "held-out": Case(HeldOutRequest(RUN)),
@@ -106,14 +106,14 @@ LAYOUTS = {name: case for name, case in CASES.items() if isinstance(case.request
 """Cases whose answers in clear follow from the layout alone."""
 
 
-def in_secret(request: Any) -> LayoutRequest[Any]:
+def in_secret(request: Any) -> Request[Any]:
     """The same request for a secure sum."""
     return replace(request, run=replace(request.run, mode=Secure(BOUND)))  # type: ignore[no-any-return]
 
 
-SECURE: dict[str, LayoutRequest[Any]] = {
+SECURE: dict[str, Request[Any]] = {
     name: in_secret(case.request)
     for name, case in CASES.items()
-    if not case.is_evaluation and not isinstance(case.request, ColumnsRequest | AlignedColumnsRequest)
+    if not case.is_evaluation and not isinstance(case.request, ColumnsRequest)
 }
 BINS = BinsRequest(_COLUMNS, (np.arange(8) << KEY_BITS) // 2, True, BOUND)

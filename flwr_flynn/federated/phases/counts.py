@@ -58,7 +58,8 @@ class CountsRequest(ExactCountsRequest):
 
     run: RunSpec
     max_examples: int | None = None  # of a party; a 1024th of the capacity by default
-    grouping: Grouping | None = None  # the server's alone
+    grouping: Grouping | None = None  # the server's alone, as what follows
+    totals: CountsOfSpecs | None = None  # of the saved run
 
     phase = "counts"
 
@@ -67,6 +68,11 @@ class CountsRequest(ExactCountsRequest):
         request = cls(RunSpec.from_config(config))
         party.check_run(request.run, config, cls.phase, request.discloses, request.is_withdrawal)
         return request
+
+    @property
+    def start(self) -> CountsOfSpecs:
+        total = no_counts(self.run) if self.totals is None else self.totals
+        return total if self.grouping is None else GroupedCounts(total.parts)
 
     @property
     def discloses(self) -> str:
@@ -202,13 +208,7 @@ def _request(state: RunState, context: Context) -> CountsRequest:
     if options.federation is None:
         return CountsRequest(*announced)
     kind = WithdrawRequest if options.purpose == "withdraw" else JoinRequest
-    return kind(*announced, context.counted)
-
-
-def _start(state: RunState, context: Context) -> CountsOfSpecs:
-    federation = context.options.federation
-    total = no_counts(state.run_spec) if federation is None else federation.totals
-    return total if context.options.grouping is None else GroupedCounts(total.parts)
+    return kind(*announced, options.federation.totals, context.counted)
 
 
 def _fold(state: RunState, batch: Batch[CountsOfSpecs], context: Context) -> RunState:
@@ -222,4 +222,4 @@ def _fold(state: RunState, batch: Batch[CountsOfSpecs], context: Context) -> Run
 def phase_for(options: RunOptions) -> Phase:
     """The counting of a run: added to nothing or to a saved sum, or taken out of one."""
     audience = ALL if options.purpose == "withdraw" else NEW
-    return Phase("counts", TRAIN, _request, _fold, _start, is_counting=True, audience=audience)
+    return Phase("counts", TRAIN, _request, _fold, is_counting=True, audience=audience)

@@ -23,9 +23,8 @@ from flwr_flynn.federated.layout import Field, Sizes
 from flwr_flynn.federated.phase import Context, Phase, RunState
 from flwr_flynn.federated.phases import columns
 from flwr_flynn.federated.phases.columns import ColumnsRequest
-from flwr_flynn.federated.protocol import TRAIN, Array, Config, Reply, Scalar, key
-from flwr_flynn.federated.request import LayoutRequest, announced_bound, register
-from flwr_flynn.federated.roster import Member
+from flwr_flynn.federated.protocol import TRAIN, Array, Config, Scalar, key
+from flwr_flynn.federated.request import Request, announced_bound, register
 from flwr_flynn.federated.statistics import Tables
 from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.model.column_histograms import ColumnHistograms
@@ -39,7 +38,7 @@ MOST_BINS = 4608
 
 @register
 @dataclass(frozen=True, eq=False)
-class BinsRequest(LayoutRequest[Tables]):
+class BinsRequest(Request[Tables]):
     """Ask for the number of samples, of all classes or of each, in bins of the columns; never in clear.
 
     `cuts` are the first keys of the bins, ascending, each behind the index of its column, see `ColumnHistograms.table`.
@@ -61,7 +60,7 @@ class BinsRequest(LayoutRequest[Tables]):
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> BinsRequest:
-        bound = announced_bound(config, required=True)
+        bound = announced_bound(config)
         check_packed(arrays, 1, "bins", "packed gaps")
         asked = ColumnsRequest.from_config(config, arrays, party)
         most = asked.n_features * MOST_BINS
@@ -78,9 +77,6 @@ class BinsRequest(LayoutRequest[Tables]):
         found = self.columns.of_samples(party, *self.columns.samples(party))
         return Tables((found.table(self.cuts, self.by_class),)), found.n_examples
 
-    def packed(self, statistic: Tables) -> list[Array]:
-        raise PayloadError(key("bound"), "one", "none")
-
     def fields(self, sizes: Sizes) -> list[Field]:
         n_classes = len(self.columns.classes) if self.by_class else 1
         return [Field("bins", (n_classes, len(self.cuts)), sizes.total)]
@@ -91,9 +87,6 @@ class BinsRequest(LayoutRequest[Tables]):
     def of_parts(self, parts: list[Array], n_parties: int) -> Tables:
         self.found(parts[0])
         return Tables(tuple(parts))
-
-    def read(self, arrays: Sequence[Array], reply: Reply, member: Member | None) -> Tables:
-        raise PayloadError(key("bound"), "one", "none")
 
     def found(self, table: npt.NDArray[np.int64]) -> ColumnHistograms:
         """The histograms with these samples in the bins; a `DataError` if there are none such."""

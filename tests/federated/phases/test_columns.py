@@ -15,7 +15,7 @@ from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.compression import pack_numbers, unpack_numbers
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
-from flwr_flynn.federated.phases.columns import AlignedColumnsRequest, ColumnsRequest
+from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.protocol import PHASE, REFUSED, TRAIN, Config, Reply
 from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.model.alignment import Reference
@@ -144,7 +144,7 @@ def test_an_alignment_of_the_server_s_choice_leads_to_the_same_ranks(mean: float
     reference = Reference.of(ColumnHistograms.from_data(samples, np.zeros(500, np.int64), 1))
     alignment = reference.alignment(SWEPT[:, None], np.zeros(97, np.int64), 5)
     assert alignment is not None
-    found = asked(party, AlignedColumnsRequest(ColumnsRequest(1, ("a",)), reference), 1)
+    found = asked(party, ColumnsRequest(1, ("a",), reference=reference), 1)
     assert found == of_told(alignment.applied(SWEPT[TOLD, None])[:, 0])
 
 
@@ -234,18 +234,18 @@ def of_samples(reply: Reply, n: int) -> Reply:
 
 
 HOSTILE: dict[str, tuple[Any, str]] = {
-    "nothing": (lambda reply: replace(reply, tensors=[]), "histograms"),
-    "two arrays": (lambda reply: changed(reply, lambda arrays: arrays[:2]), "histograms"),
-    "four arrays": (lambda reply: changed(reply, lambda arrays: [*arrays, arrays[2]]), "histograms"),
+    "nothing": (lambda reply: replace(reply, tensors=[]), "message"),
+    "two arrays": (lambda reply: changed(reply, lambda arrays: arrays[:2]), "message"),
+    "four arrays": (lambda reply: changed(reply, lambda arrays: [*arrays, arrays[2]]), "message"),
     "junk": (lambda reply: replace(reply, tensors=[reply.tensors[0], b"junk", reply.tensors[2]]), "array 2"),
     "numbers as they are": (
         lambda reply: replace(reply, tensors=codec.write_tensors(numbers(reply))),
-        "histograms",
+        "gaps",
     ),
-    "floats": (lambda reply: changed(reply, lambda arrays: [arrays[0].astype(float), *arrays[1:]]), "histograms"),
-    "narrow sizes": (lambda reply: changed(reply, lambda arrays: [arrays[0].astype("i4"), *arrays[1:]]), "histograms"),
-    "a class less": (lambda reply: changed(reply, lambda arrays: [arrays[0][:2], *arrays[1:]]), "histograms"),
-    "negative sizes": (lambda reply: made(reply, [-1, reply.n_examples, 1], *numbers(reply)[1:]), "histograms"),
+    "floats": (lambda reply: changed(reply, lambda arrays: [arrays[0].astype(float), *arrays[1:]]), "class sizes"),
+    "narrow sizes": (lambda reply: changed(reply, lambda arrays: [arrays[0].astype("i4"), *arrays[1:]]), "class sizes"),
+    "a class less": (lambda reply: changed(reply, lambda arrays: [arrays[0][:2], *arrays[1:]]), "class sizes"),
+    "negative sizes": (lambda reply: made(reply, [-1, reply.n_examples, 1], *numbers(reply)[1:]), "class sizes"),
     "another number": (lambda reply: replace(reply, n_examples=reply.n_examples + 1), "histograms"),
     "no number": (lambda reply: replace(reply, n_examples=float(reply.n_examples)), "num_examples"),
     "cut off": (lambda reply: changed(reply, lambda arrays: [arrays[0], arrays[1][:8], arrays[2]]), "numbers"),
