@@ -85,7 +85,7 @@ def at_once(n: int, noisy: bool = False) -> Row:
     peak, kept = _memory_of(count)
     return {
         "parties": n,
-        "counts": options.run_spec.mode.name,
+        "counts": options.run_spec.mode,
         "replies MiB": held / _MIB,
         "CPU s": seconds,
         "CPU ms per party": 1000 * seconds / n,

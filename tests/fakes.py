@@ -35,7 +35,7 @@ from flwr_flynn.federated.access import NOISY_EXAMPLES
 from flwr_flynn.federated.layout import to_arrays
 from flwr_flynn.federated.phases.counts import CountsRequest
 from flwr_flynn.federated.protocol import PHASE, VERSION, Reply, key
-from flwr_flynn.federated.run_spec import Noisy, RunSpec
+from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower import records
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.hashing.flyhash import FlyHash
@@ -225,7 +225,7 @@ def decode_release(
 ) -> ClassCounts:
     """The noisy counts of one party in a message."""
     assert hasher.spec is not None
-    run = RunSpec(hasher.spec, tuple(range(mechanism.n_classes)), Noisy(mechanism))
+    run = RunSpec(hasher.spec, tuple(range(mechanism.n_classes)), mechanism)
     found = CountsRequest(run, max_examples).read(arrays, Reply("1", (), NOISY_EXAMPLES, {}), None)
     assert found is not None
     return found.parts[0]

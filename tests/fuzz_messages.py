@@ -35,7 +35,7 @@ from flwr_flynn.federated.protocol import EVALUATE, PARTY, PHASE, REFUSED, STATI
 from flwr_flynn.federated.request import Request, request_of
 from flwr_flynn.federated.roster import Failures, Roster
 from flwr_flynn.federated.run import Run
-from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure
+from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.flower import secagg
 from flwr_flynn.flower.client import FlyNNClient
@@ -59,8 +59,8 @@ from tests.fuzzing import Decoder, Mutator
 OTHER = HashSpec(n_features=4, hash_dim=16, row_nnz=3, hash_nnz=2, seed=9, signed=True, center=(0.5, 0, 1e-9, -7))
 TWO = RunSpec((SPEC, OTHER), CLASSES)
 MECHANISM = LaplaceCounts(1.0, hash_nnz=SPEC.hash_nnz, n_classes=len(CLASSES))
-NOISY = RunSpec(SPEC, CLASSES, Noisy(MECHANISM))
-SECURE = RunSpec(SPEC, CLASSES, Secure(256))
+NOISY = RunSpec(SPEC, CLASSES, MECHANISM)
+SECURE = RunSpec(SPEC, CLASSES, bound=256)
 NAMED = RunSpec(SPEC, (3, -1), feature_names=("a", "b", "c", "d"))
 COLUMNS = ColumnsRequest(n_features=4, classes=CLASSES)
 

@@ -28,7 +28,7 @@ from flwr_flynn.federated.phases.secure_columns import BinsRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import PHASE, REFUSED, STATISTIC
 from flwr_flynn.federated.request import Request
-from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure
+from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.flower import secagg
 from flwr_flynn.hashing.rank_codes import KEY_BITS
@@ -50,8 +50,8 @@ _NOISE, _SHARE = LaplaceCounts(1.0, **_SHAPE), GaussianCounts(0.9, 1e-5, **_SHAP
 _BOUND = 256
 _X, _CODES = np.random.default_rng(0).normal(size=(90, 4)), np.arange(90) % 3
 
-EXACT, NOISY = RunSpec(SPEC, CLASSES), RunSpec(SPEC, CLASSES, Noisy(_NOISE))
-SECURE, SHARE = (RunSpec(SPEC, CLASSES, Secure(_BOUND, each)) for each in (None, _SHARE))
+EXACT, NOISY = RunSpec(SPEC, CLASSES), RunSpec(SPEC, CLASSES, _NOISE)
+SECURE, SHARE = (RunSpec(SPEC, CLASSES, each, _BOUND) for each in (None, _SHARE))
 _COUNTS, _READOUT = ClassCounts.from_data(EXACT.hasher, _X, _CODES, 3), ScoringRule("balanced", 0.5, 1.0)
 _MEMBER, _WEIGHTS = ModelMember(SPEC, _COUNTS, _READOUT, 1.0), start_weights([_COUNTS])
 _FIT = GramFit.of(GramMatrix.from_data([SPEC], _X, _CODES, 3))

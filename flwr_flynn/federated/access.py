@@ -27,7 +27,7 @@ from flwr_flynn.federated.protocol import (
     SECURE,
     Config,
 )
-from flwr_flynn.federated.run_spec import Plain, RunSpec, Secure
+from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.samples import Samples as Samples
 from flwr_flynn.federated.samples import check_classes, check_samples, check_width, count, fitting, labelled
 from flwr_flynn.model.alignment import Alignment, Reference
@@ -35,7 +35,7 @@ from flwr_flynn.model.class_prior import own_prior, predicted
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.metrics import Confusion, confusion
-from flwr_flynn.privacy import SimulatedRelease
+from flwr_flynn.privacy import Mechanism, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget
 
 log = logging.getLogger("flwr")  # Flower's own, which is not imported here
@@ -53,7 +53,7 @@ def no_progress(_total: int) -> Progress:
     return lambda _done: None
 
 
-def no_mask(_sum: RunSpec | Secure) -> None:
+def no_mask(_bound: int, _mechanism: Mechanism | None = None) -> None:
     """The mask of a party that takes part in no secure sum."""
     raise PrivacyError("secure sum", "a request by SecAgg+ through flwr_flynn.secagg.mod", "one in clear")
 
@@ -133,7 +133,8 @@ class SampleAccess:
         has admitted a request.
     options : PartyOptions
     mask : callable, default=`no_mask`
-        Called with the run, or its mode, before anything leaves in a secure sum; raises where nothing will mask it.
+        Called with the bound, and the mechanism if any, before anything leaves in a secure sum; raises where nothing
+        will mask it.
     progress : callable, default=`no_progress`
         Number of samples to be hashed -> callable that takes numbers of samples just hashed.
     width : callable, optional
@@ -144,7 +145,7 @@ class SampleAccess:
         self,
         load: Samples | Callable[[tuple[str, ...]], Samples],
         options: PartyOptions | None = None,
-        mask: Callable[[RunSpec | Secure], None] = no_mask,
+        mask: Callable[[int, Mechanism | None], None] = no_mask,
         progress: Callable[[int], Progress] = no_progress,
         width: Callable[[tuple[str, ...]], int] | None = None,
     ) -> None:
@@ -246,7 +247,7 @@ class SampleAccess:
         budget.policy.check(mechanism)
         check_classes(run.classes)
         if self._admitted == SECURE:
-            self.mask(run)  # before anything is spent
+            self.mask(run.bound or 0, mechanism)  # before anything is spent
         fingerprint, digest = run.hasher.fingerprint, run.digest()
         if isinstance(mechanism, SimulatedRelease):  # no two parties draw the same noise
             seed = hashlib.sha256(f"{mechanism.seed} {self.options.name} {digest}".encode()).digest()
@@ -292,7 +293,7 @@ class SampleAccess:
         if samples.X_test is None or samples.y_test is None:
             return []
         is_open = not self.options.secure and self.options.budget is None
-        own = self.options.class_prior and is_open and isinstance(run.mode, Plain)
+        own = self.options.class_prior and is_open and run.is_plain
         mine = self._personalized(run, model).model_ if is_open else model.model_
         matrices = np.zeros((1 + own, run.n_classes, run.n_classes), np.int64)
         for X, true in self._tried(run, Samples(samples.X_test, samples.y_test)):
@@ -322,7 +323,7 @@ class SampleAccess:
                 X, codes = labelled(self._held(), run.codes, run.spec.n_features)
                 own = replace(own, alignment=self.alignment(run.reference, X, codes))
                 if has_prior:
-                    in_gram = self.options.gram or isinstance(run.mode, Secure)
+                    in_gram = self.options.gram or run.is_secure
                     own = replace(own, prior=own_prior(own, X, codes, self.options.n_jobs, in_gram))
             except Exception as error:
                 cause = None if isinstance(error, FlyNNError) else error  # ours are in the log by their refusal

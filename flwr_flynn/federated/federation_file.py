@@ -27,7 +27,7 @@ from flwr_flynn import _files
 from flwr_flynn._validation import boolean, integer
 from flwr_flynn.errors import ConfigError, FlyNNError, ModelFileError
 from flwr_flynn.federated.roster import Member
-from flwr_flynn.federated.run_spec import Plain, RunSpec, Secure, mode_of
+from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.samples import Label
 from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.model import model_file
@@ -107,24 +107,24 @@ class Federation:
         self._check_members()
 
     def _check_members(self) -> None:
-        mode = self.run_spec.mode
-        if self.counts.noise and self.run_spec.mechanism is None:
-            raise ModelFileError("roster", "a mechanism for noisy counts", f"mode {mode.name}")
-        expected = 0 if self.is_secure else len(self.run_spec.specs)
+        run = self.run_spec
+        if self.counts.noise and run.mechanism is None:
+            raise ModelFileError("roster", "a mechanism for noisy counts", f"mode {run.mode}")
+        expected = 0 if self.is_secure else len(run.specs)
         for member in self.members:
             if len(member.sha256) != expected:
-                raise ModelFileError("sha256", f"{expected} for each member in mode {mode.name}", len(member.sha256))
+                raise ModelFileError("sha256", f"{expected} for each member in mode {run.mode}", len(member.sha256))
         if self.is_secure:
             return
-        if not isinstance(mode, Plain):
+        if not run.is_plain:
             releases = sum(release.times for release in self.counts.noise)
             if len(self.members) != releases:
                 raise ModelFileError("roster", f"{releases} members, one for each release", len(self.members))
             return
-        sizes = [0] * self.run_spec.n_classes
+        sizes = [0] * run.n_classes
         for member in self.members:
             if member.sizes is None:
-                raise ModelFileError("sizes", f"samples of each class for every member in mode {mode.name}", "none")
+                raise ModelFileError("sizes", f"samples of each class for every member in mode {run.mode}", "none")
             sizes = [have + more for have, more in zip(sizes, member.sizes, strict=True)]
         if any(counts.n_per_class.tolist() != sizes for counts in self.totals.parts):
             raise ModelFileError("roster", "members with as many samples of each class as the counts", "other numbers")
@@ -147,7 +147,7 @@ class Federation:
     @property
     def is_secure(self) -> bool:
         """True if members were added by a secure sum, so that nobody knows their counts."""
-        return isinstance(self.run_spec.mode, Secure)
+        return self.run_spec.is_secure
 
     @property
     def model(self) -> FlyNNClassifier:
@@ -169,7 +169,7 @@ class Federation:
         run, mechanism = self.run_spec, self.run_spec.mechanism
         roster = {
             "format": _FORMAT,
-            "mode": run.mode.name,
+            "mode": run.mode,
             "bound": run.bound,
             "mechanism": None if mechanism is None else mechanism.to_dict(),
             "phase": self.phase,
@@ -204,16 +204,15 @@ class Federation:
             if set(roster) != expected or type(roster["format"]) is not int or roster["format"] != _FORMAT:
                 raise ModelFileError("roster", f"one of format {_FORMAT}", f"format {str(roster.get('format'))[:20]}")
             mechanism = None if roster["mechanism"] is None else mechanism_from_dict(roster["mechanism"])
-            mode = mode_of(mechanism, roster["bound"])
-            if roster["mode"] != mode.name:
-                raise ModelFileError("mode", f"{mode.name} with this mechanism and bound", str(roster["mode"])[:40])
             classes: list[Label] = model.classes.tolist()
             specs = [member.spec for member in model.members]
             alignment: tuple[Any, ...] = ()
             if "reference" in roster:
                 data = bytes.fromhex(roster["reference"])
                 alignment = roster["n_aligned"], Reference(len(classes), specs[0].n_features, data)
-            run = RunSpec(specs, classes, mode, model.feature_names, *alignment)
+            run = RunSpec(specs, classes, mechanism, roster["bound"], model.feature_names, *alignment)
+            if roster["mode"] != run.mode:
+                raise ModelFileError("mode", f"{run.mode} with this mechanism and bound", str(roster["mode"])[:40])
             if model.aligned != (run.n_aligned == len(specs)):
                 raise ModelFileError("n_aligned", "all specs of a model of aligned samples", run.n_aligned)
             if not isinstance(roster["members"], list):

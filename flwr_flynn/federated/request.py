@@ -30,10 +30,9 @@ from flwr_flynn.federated.protocol import (
     Reply,
     Scalar,
     key,
-    refusing,
 )
 from flwr_flynn.federated.roster import Member
-from flwr_flynn.federated.run_spec import RunSpec, Secure, check_bound
+from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import S
 
 ENTRY_BYTES = 64
@@ -142,7 +141,7 @@ class Request(ABC, Generic[S]):
     def compute(self, party: SampleAccess) -> Answer:
         """The party's answer. An error is a refusal: its text travels to the server and holds no value of the data."""
         if self.bound is not None:
-            party.mask(Secure(self.bound))
+            party.mask(self.bound, None)
             party.check_memory(ENTRY_BYTES * self.n_entries, f"a secure sum of {self.n_entries} integers")
         else:
             n_integers = sum(field.size for field in self.layout)
@@ -229,14 +228,6 @@ class RunRequest(Request[S]):
         run = RunSpec.from_config(config)
         party.check_run(run, config, cls.phase, EXACT if run.bound is None else SECURE)
         return run
-
-
-def announced_bound(config: Config) -> int:
-    """The bound of the secure sum that a request is for."""
-    bound = config.json("bound", 20)
-    with refusing(key("bound")):
-        check_bound(bound)
-    return int(bound)
 
 
 def counted_sizes(member: Member | None, field: str) -> npt.NDArray[np.int64]:

@@ -27,7 +27,7 @@ from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, UNKEPT, VERSION, Reply, Scalar, merged
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import Failures, Member, Roster, clean
-from flwr_flynn.federated.run_spec import LEAST_PARTIES, Secure, check_room
+from flwr_flynn.federated.run_spec import LEAST_PARTIES, check_room
 from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts
@@ -300,8 +300,8 @@ class Run:
         self.state = phase.fold(self.state, Batch(total), self._context())
 
     def _enough_for_secure(self, phase: Phase, cids: list[str]) -> list[str]:
-        mode = self.state.run_spec.mode
-        if not isinstance(mode, Secure) or phase.channel != TRAIN:
+        bound = self.state.run_spec.bound
+        if bound is None or phase.channel != TRAIN:
             return cids
         place = self.phases.index(phase)
         earlier = self.rosters.get(self.phases[place - 1].name) if place and not phase.is_counting else None
@@ -313,7 +313,7 @@ class Run:
             for cid in cids:
                 self._roster(phase).fail(cid, "not asked: too few are left for a secure sum")
             return []
-        check_room(len(cids), mode.bound)
+        check_room(len(cids), bound)
         return cids
 
     @property

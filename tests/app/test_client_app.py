@@ -21,7 +21,7 @@ from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.protocol import PARTY, PHASE, REFUSED, UNKEPT
 from flwr_flynn.federated.request import Request
-from flwr_flynn.federated.run_spec import Noisy, RunSpec
+from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower import records
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.hashing.spec import HashSpec
@@ -154,7 +154,7 @@ LAPLACE = LaplaceCounts(1.0, hash_nnz=4, n_classes=10)
 
 
 def noisy(mechanism: Mechanism = LAPLACE, names: tuple[str, ...] | None = None) -> RunSpec:
-    return RunSpec(RUN.spec, RUN.classes, Noisy(mechanism), names)
+    return RunSpec(RUN.spec, RUN.classes, mechanism, feature_names=names)
 
 
 PRIVATE = noisy()

@@ -18,7 +18,7 @@ from flwr_flynn.federated.phases.secure_columns import BinsRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest, candidates_for
 from flwr_flynn.federated.request import Request, RunRequest
 from flwr_flynn.federated.roster import Member
-from flwr_flynn.federated.run_spec import RunSpec, Secure
+from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.rank_codes import KEY_BITS
@@ -108,7 +108,7 @@ LAYOUTS = {name: case for name, case in CASES.items() if isinstance(case.request
 
 def in_secret(request: Any) -> Request[Any]:
     """The same request for a secure sum."""
-    return replace(request, run=replace(request.run, mode=Secure(BOUND)))  # type: ignore[no-any-return]
+    return replace(request, run=replace(request.run, bound=BOUND))  # type: ignore[no-any-return]
 
 
 SECURE: dict[str, Request[Any]] = {

@@ -17,7 +17,7 @@ from flwr_flynn import FlyNNClassifier
 from flwr_flynn.errors import ConfigError, ModelFileError, WriteError
 from flwr_flynn.federated.federation_file import Federation, exclusive, main, summary
 from flwr_flynn.federated.roster import Member
-from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure
+from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model import model_file
@@ -129,7 +129,7 @@ def test_the_gram_matrix_of_a_run_that_has_not_had_them_are_refused(phase: str, 
 def test_a_private_federation_keeps_its_mechanism_and_guarantee(tmp_path: Path) -> None:
     mechanism = LaplaceCounts.for_spec(SPEC, 3, 1.0)
     released = [SimulatedRelease(mechanism, seed).release(counts) for seed, counts in enumerate(COUNTS.values())]
-    run = RunSpec(SPEC, CLASSES, Noisy(mechanism))
+    run = RunSpec(SPEC, CLASSES, mechanism)
     members = [
         replace(member, sizes=None, sha256=(release.sha256(),))
         for member, release in zip(MEMBERS, released, strict=True)
@@ -146,7 +146,7 @@ def test_a_private_federation_keeps_its_mechanism_and_guarantee(tmp_path: Path) 
 
 
 def test_members_of_a_secure_sum_are_kept_without_figures(tmp_path: Path) -> None:
-    run = RunSpec(SPEC, CLASSES, Secure(256))
+    run = RunSpec(SPEC, CLASSES, bound=256)
     hidden = [replace(member, sizes=None, sha256=()) for member in MEMBERS]
     Federation(run, FEDERATION.totals, hidden, (READOUT,)).save(tmp_path / "f.npz")
     loaded = Federation.load(tmp_path / "f.npz")

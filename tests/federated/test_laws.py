@@ -72,7 +72,7 @@ def test_a_secure_sum_is_the_sum_in_clear(name: str, owners: list[int]) -> None:
     answers = {}
     for cid in range(4):
         party = case.party(SOME[np.array(owners) == cid])
-        party.mask = lambda _: None
+        party.mask = lambda *_: None
         answer = party.answer(entries_of(request), request.arrays(), "train")
         assert REFUSED not in answer.metrics
         (vector,) = answer.arrays

@@ -25,7 +25,7 @@ from flwr_flynn.federated.protocol import PHASE, REFUSED, TRAIN, Config, Reply, 
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import Failures
 from flwr_flynn.federated.run import ExchangeResult, Run
-from flwr_flynn.federated.run_spec import Noisy, RunSpec
+from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, Mechanism, SimulatedRelease, TopTLaplace
@@ -48,7 +48,7 @@ ALL = ("gaussian", "laplace", "top-t", "simulated")
 
 
 def asking(mechanism: Mechanism = LAPLACE, **changes: Any) -> RunSpec:
-    return RunSpec(**{"specs": SPEC, "classes": CLASSES, "mode": Noisy(mechanism)} | changes)
+    return RunSpec(**{"specs": SPEC, "classes": CLASSES, "mechanism": mechanism} | changes)
 
 
 def config_of(request: Request[Any]) -> dict[str, Any]:

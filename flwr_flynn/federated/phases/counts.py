@@ -21,10 +21,10 @@ from flwr_flynn.federated.groups import GroupedCounts, Grouping
 from flwr_flynn.federated.layout import Field, Sizes
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import ALL, NEW, Context, Phase, RunState
-from flwr_flynn.federated.protocol import EXACT, NOISY, SECURE, TRAIN, Answer, Config, Reply
+from flwr_flynn.federated.protocol import NOISY, TRAIN, Answer, Config, Reply
 from flwr_flynn.federated.request import RunRequest, register
 from flwr_flynn.federated.roster import Member, Roster
-from flwr_flynn.federated.run_spec import Noisy, Plain, RunSpec, Secure
+from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.model.counts import ClassCounts
 
@@ -76,7 +76,7 @@ class CountsRequest(ExactCountsRequest):
 
     @property
     def discloses(self) -> str:
-        return {Plain.name: EXACT, Noisy.name: NOISY, Secure.name: SECURE}[self.run.mode.name]
+        return super().discloses if self.run.mechanism is None or self.run.is_secure else NOISY
 
     @property
     def most_examples(self) -> int:
@@ -118,7 +118,7 @@ class CountsRequest(ExactCountsRequest):
 
     def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
         announced, most = reply.announced, self.most_examples
-        if isinstance(self.run.mode, Noisy):
+        if self.run.mechanism is not None:
             if announced != NOISY_EXAMPLES:
                 raise PayloadError("num_examples", f"{NOISY_EXAMPLES} beside noisy counts", announced)
             return Sizes(most, most)
@@ -137,15 +137,15 @@ class CountsRequest(ExactCountsRequest):
         return GroupedCounts(counts.parts, {self.grouping.of(reply.cid): counts})
 
     def sizes(self, statistic: CountsOfSpecs) -> npt.NDArray[np.int64] | None:
-        return statistic.parts[0].n_per_class if isinstance(self.run.mode, Plain) else None
+        return statistic.parts[0].n_per_class if self.run.is_plain else None
 
     def load(self, statistic: CountsOfSpecs) -> int:
         counts = statistic.parts[0]
-        return counts.n_examples if isinstance(self.run.mode, Plain) else int(np.abs(counts.array).max())
+        return counts.n_examples if self.run.is_plain else int(np.abs(counts.array).max())
 
     @property
     def capacity(self) -> int:
-        if isinstance(self.run.mode, Plain):
+        if self.run.is_plain:
             return min(codec.capacity(hasher) for hasher in self.run.hashers)
         return codec.noisy_capacity(self.run.hasher)
 

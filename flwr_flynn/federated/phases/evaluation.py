@@ -44,11 +44,7 @@ from flwr_flynn.federated.protocol import (
 )
 from flwr_flynn.federated.request import RunRequest, register
 from flwr_flynn.federated.roster import Member, clean
-from flwr_flynn.federated.run_spec import (
-    Plain,
-    RunSpec,
-    Secure,
-)
+from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import Tables
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts
@@ -177,7 +173,7 @@ class EvaluationRequest(RunRequest[Tables]):
         if not self.tries or reply.announced == 0:  # what nobody asked for is not looked at
             return None
         # A party without a class prior of its own has the shared model, and sends one matrix.
-        has_own = isinstance(self.run.mode, Plain) and len(arrays) == 2
+        has_own = self.run.is_plain and len(arrays) == 2
         found = super().read(arrays if has_own else [*arrays, *arrays], reply, member)
         assert found is not None
         return Tables((*found.tables[:2], np.full((1, 1), has_own, np.int64)))
@@ -220,7 +216,7 @@ def _request(state: RunState, context: Context) -> EvaluationRequest:
     scorings = tuple(member.scoring for member in members)
     weights = tuple(member.weight for member in members)
     n_releases = sum(release.times for release in counts[0].noise)
-    if isinstance(run.mode, Secure):
+    if run.is_secure:
         n_releases = len(context.counted.members)  # each added a share of the noise
     refined, gram = refined_of(state, context.options), gram_of(state, context.options)
     return EvaluationRequest(run, counts, scorings, weights, n_releases, context.options.is_evaluated, refined, gram)

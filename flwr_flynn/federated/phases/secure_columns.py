@@ -24,7 +24,8 @@ from flwr_flynn.federated.phase import Context, Phase, RunState
 from flwr_flynn.federated.phases import columns
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.protocol import TRAIN, Array, Config, Scalar, key
-from flwr_flynn.federated.request import Request, announced_bound, register
+from flwr_flynn.federated.request import Request, register
+from flwr_flynn.federated.run_spec import announced_bound
 from flwr_flynn.federated.statistics import Tables
 from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.model.column_histograms import ColumnHistograms

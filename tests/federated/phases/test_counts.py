@@ -15,7 +15,7 @@ from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.phases.counts import CountsRequest, JoinRequest, WithdrawRequest, no_counts
 from flwr_flynn.federated.protocol import REFUSED, TRAIN, Config, Reply
 from flwr_flynn.federated.roster import Member, Roster
-from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure
+from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
@@ -40,7 +40,7 @@ from tests.raising import raises
 RUN = RunSpec(GRID, NAMES)
 REQUEST = CountsRequest(RUN)
 NOISE = SimulatedRelease(LaplaceCounts(1.0, hash_nnz=GRID[0].hash_nnz, n_classes=3), 3)
-NOISY = CountsRequest(RunSpec(GRID[0], NAMES, Noisy(NOISE)))
+NOISY = CountsRequest(RunSpec(GRID[0], NAMES, NOISE))
 
 
 def counts(n: int = 10, codes: Any = None) -> list[ClassCounts]:
@@ -54,8 +54,7 @@ def read(request: CountsRequest, arrays: list[np.ndarray], n: Any) -> Any:
 
 @pytest.mark.parametrize("kind", [CountsRequest, JoinRequest, WithdrawRequest])
 def test_a_request_makes_the_round_trip(kind: type[CountsRequest]) -> None:
-    for mode in (None, Noisy(NOISE), Secure(256)):
-        run = RUN if mode is None else RunSpec(GRID[0], NAMES, mode)
+    for run in (RUN, RunSpec(GRID[0], NAMES, NOISE), RunSpec(GRID[0], NAMES, bound=256)):
         party = party_of(X, LABELS, leaves=kind is WithdrawRequest)
         again = kind.from_config(Config(kind(run).to_config()), [], party)
         assert again.run == run

@@ -18,7 +18,7 @@ from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.outcome import classifier_of
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest, evaluated
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, UNKEPT, Reply
-from flwr_flynn.federated.run_spec import Noisy, RunSpec, Secure
+from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import Tables
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.classifier import FlyNNClassifier
@@ -314,7 +314,7 @@ def test_a_share_of_the_parties_evaluates() -> None:
 
 def test_the_classifier_of_noisy_counts_carries_their_guarantee() -> None:
     release = NOISE.release(COUNTS)
-    run = RunSpec(GRID[0], NAMES, Noisy(NOISE))
+    run = RunSpec(GRID[0], NAMES, NOISE)
     model = classifier_of(run, (ModelMember(GRID[0], release, ScoringRule("balanced", 0.5, 1.0)),))
     assert model.guarantee_ == NOISE.guarantee()
     assert REQUEST.model.guarantee_ is None
@@ -408,7 +408,7 @@ def test_a_party_without_a_prior_keeps_the_shared_model() -> None:
 @pytest.mark.parametrize("tries", [True, False])
 def test_noise_budgets_and_secure_sums_send_nothing_of_class_prior(tries: bool, tmp_path: Path) -> None:
     noisy = EvaluationRequest(
-        RunSpec(GRID[0], NAMES, Noisy(NOISE)),
+        RunSpec(GRID[0], NAMES, NOISE),
         (NOISE.release(COUNTS),),
         (ScoringRule("balanced", 0.8, 0.5),),
         (1.0,),
@@ -416,7 +416,7 @@ def test_noise_budgets_and_secure_sums_send_nothing_of_class_prior(tries: bool, 
         tries,
     )
     secure = EvaluationRequest(
-        RunSpec(GRID[0], NAMES, Secure(256)), (COUNTS,), (ScoringRule("balanced", 0.8, 0.5),), (1.0,), tries=tries
+        RunSpec(GRID[0], NAMES, bound=256), (COUNTS,), (ScoringRule("balanced", 0.8, 0.5),), (1.0,), tries=tries
     )
     plain = replace(REQUEST, tries=tries)
     budget = Budget(tmp_path / "state", Policy(10.0, 1e-4, mechanisms=["laplace", "simulated"]))
@@ -441,8 +441,8 @@ def test_noise_budgets_and_secure_sums_send_nothing_of_class_prior(tries: bool, 
 
 
 def test_a_second_matrix_beside_noise_or_a_secure_sum_is_refused() -> None:
-    for mode in (Noisy(NOISE), Secure(256)):
-        request = replace(REQUEST, run=RunSpec(GRID[0], NAMES, mode))
+    for mode in ({"mechanism": NOISE}, {"bound": 256}):
+        request = replace(REQUEST, run=RunSpec(GRID[0], NAMES, **mode))
         reply = with_matrices(replied(REQUEST, party_of(X, LABELS, X, LABELS)), GOOD, GOOD)
         with pytest.raises(PayloadError):
             request.read(codec.read_tensors(reply.tensors), reply, None)

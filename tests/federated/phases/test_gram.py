@@ -28,7 +28,7 @@ from flwr_flynn.federated.phases.gram import (
 )
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Reply
 from flwr_flynn.federated.run import Run
-from flwr_flynn.federated.run_spec import RunSpec, deflated_specs, mode_of
+from flwr_flynn.federated.run_spec import RunSpec, deflated_specs
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.gram import GramFit, GramMatrix, gram_specs, learn_gram, memory_of_gram
@@ -548,7 +548,7 @@ def test_the_gram_matrix_leaves_in_clear_only_where_the_party_allows_it() -> Non
     assert digest(steps.rounds()) == digest(silent.rounds())
     settings_ = {"secure": True, "evaluates": True}
     masked = Party(algorithm.party_of(X, LABELS)._held(), PartyOptions(**settings_), lambda _: None)
-    request = GramRequest(RunSpec(OWN, NAMES, mode_of(None, 1024)))
+    request = GramRequest(RunSpec(OWN, NAMES, bound=1024))
     assert REFUSED not in masked.answer({PHASE: request.phase, **request.to_config()}, (), TRAIN).metrics
 
 
