@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -51,6 +52,7 @@ class Request(ABC, Generic[S]):
 
     phase: ClassVar[str]  # its name, on the wire as well
     channel: ClassVar[str] = TRAIN
+    is_withdrawal: ClassVar[bool] = False  # True if only parties that leave the federation answer
 
     @abstractmethod
     def to_config(self) -> dict[str, Scalar]:
@@ -106,11 +108,6 @@ class Request(ABC, Generic[S]):
     def discloses(self) -> str:
         """Kind of disclosure: `EXACT`, `NOISY`, `SECURE`, `RESULTS` or `NOTHING`."""
         return EXACT if self.bound is None else SECURE
-
-    @property
-    def is_withdrawal(self) -> bool:
-        """True if only parties that leave the federation answer."""
-        return False
 
     @property
     def layout(self) -> list[Field]:
@@ -210,6 +207,7 @@ class Request(ABC, Generic[S]):
         return self.of_parts(of_vector(self.layout, total.astype(np.int64), bound, n), n)
 
 
+@dataclass(frozen=True)
 class RunRequest(Request[S]):
     """A request about the party's samples as the specs of a run hash them."""
 
@@ -222,11 +220,20 @@ class RunRequest(Request[S]):
     def to_config(self) -> dict[str, Scalar]:
         return {**self.run.to_config()}
 
+    @property
+    def discloses(self) -> str:
+        return self.disclosure(self.run)
+
     @classmethod
-    def admitted(cls, config: Config, party: SampleAccess) -> RunSpec:
+    def disclosure(cls, run: RunSpec) -> str:
+        """Kind of disclosure by the answer to such a request of a run."""
+        return SECURE if run.is_secure else EXACT
+
+    @classmethod
+    def admitted(cls, config: Config, party: SampleAccess, discloses: str | None = None) -> RunSpec:
         """The run that a server announced, if the party answers such a request, has the memory and draws its rows."""
         run = RunSpec.from_config(config)
-        party.check_run(run, config, cls.phase, EXACT if run.bound is None else SECURE)
+        party.check_run(run, config, cls.phase, discloses or cls.disclosure(run), cls.is_withdrawal)
         return run
 
 

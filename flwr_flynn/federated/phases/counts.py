@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,10 @@ def no_counts(run: RunSpec) -> CountsOfSpecs:
 class ExactCountsRequest(RunRequest[CountsOfSpecs]):
     """A request for exact counts of some samples by each of a run's specs."""
 
+    @classmethod
+    def from_config(cls, config: Config, arrays: Sequence[codec.Array], party: SampleAccess) -> Self:
+        return cls(cls.admitted(config, party))
+
     def fields(self, sizes: Sizes) -> list[Field]:
         return codec.counts_fields(self.run.hashers, self.run.n_classes, sizes.total)
 
@@ -56,27 +61,20 @@ class ExactCountsRequest(RunRequest[CountsOfSpecs]):
 class CountsRequest(ExactCountsRequest):
     """Ask for class counts by each of a run's specs, with noise in a run that has a mechanism."""
 
-    run: RunSpec
     max_examples: int | None = None  # of a party; a 1024th of the capacity by default
     grouping: Grouping | None = None  # the server's alone, as what follows
     totals: CountsOfSpecs | None = None  # of the saved run
 
     phase = "counts"
 
-    @classmethod
-    def from_config(cls, config: Config, arrays: Sequence[codec.Array], party: SampleAccess) -> CountsRequest:
-        request = cls(RunSpec.from_config(config))
-        party.check_run(request.run, config, cls.phase, request.discloses, request.is_withdrawal)
-        return request
-
     @property
     def start(self) -> CountsOfSpecs:
         total = no_counts(self.run) if self.totals is None else self.totals
         return total if self.grouping is None else GroupedCounts(total.parts)
 
-    @property
-    def discloses(self) -> str:
-        return super().discloses if self.run.mechanism is None or self.run.is_secure else NOISY
+    @classmethod
+    def disclosure(cls, run: RunSpec) -> str:
+        return super().disclosure(run) if run.mechanism is None or run.is_secure else NOISY
 
     @property
     def most_examples(self) -> int:
@@ -176,10 +174,7 @@ class WithdrawRequest(JoinRequest):
     """Ask parties that leave for the counts they were counted by; the server takes them out of the sum."""
 
     phase = "withdraw"
-
-    @property
-    def is_withdrawal(self) -> bool:
-        return True
+    is_withdrawal = True
 
     def match(self, statistic: CountsOfSpecs, cid: str, name: str, taken: set[int]) -> int | None:
         before = self.roster.before

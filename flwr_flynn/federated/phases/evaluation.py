@@ -90,9 +90,8 @@ class EvaluationRequest(RunRequest[Tables]):
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[codec.Array], party: SampleAccess) -> EvaluationRequest:
-        run = RunSpec.from_config(config)
         tries = config.boolean("tries")
-        party.check_run(run, config, cls.phase, RESULTS if tries else NOTHING)
+        run = cls.admitted(config, party, RESULTS if tries else NOTHING)
         n_releases = config.integer("n_releases", 0, 2**31 - 1)
         refined = gram = None
         if "gram" in config:

@@ -61,16 +61,10 @@ _MOST_GRADIENT = 2**40  # of a party: sums of 4096 parties have room
 @register
 @dataclass(frozen=True)
 class HeldOutRequest(ExactCountsRequest):
-    """Ask for the counts of the held-out samples."""
-
-    run: RunSpec  # with the specs of the model's members
+    """Ask for the counts of the held-out samples by the specs of the model's members."""
 
     phase = "held-out"
     channel = EVALUATE
-
-    @classmethod
-    def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> HeldOutRequest:
-        return cls(cls.admitted(config, party))
 
     def measured(self, party: SampleAccess) -> tuple[CountsOfSpecs, int]:
         (X, *_), codes = party.inputs(self.run)  # members are all of aligned samples, or none

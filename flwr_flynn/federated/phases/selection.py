@@ -26,7 +26,6 @@ from flwr_flynn.federated.outcome import members_of
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
 from flwr_flynn.federated.protocol import EVALUATE, Array, Config, Scalar, key, refusing
 from flwr_flynn.federated.request import RunRequest, register
-from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import CountsOfSpecs, Tables
 from flwr_flynn.model.candidates import candidate_scorings
 from flwr_flynn.model.leave_one_out import (
@@ -85,7 +84,6 @@ class LeaveOneOutRequest(RunRequest[Tables]):
 class SelectionRequest(LeaveOneOutRequest):
     """Ask for leave-one-out results of every candidate."""
 
-    run: RunSpec
     totals: CountsOfSpecs
     candidates: Candidates  # scorings of each spec
 
