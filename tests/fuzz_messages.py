@@ -367,7 +367,7 @@ class Server:
         self.start = known or ask.request.start
 
     def context(self, names: dict[str, str] | None = None) -> Context:
-        return Context(self.run.options, self.run.counted, {}, names or {})
+        return Context(self.run.options, self.run.counted, {}, names or {}, self.ask.request)
 
     def checked(self, replies: list[Reply]) -> Any:
         """Check replies, and that checking changed nothing."""

@@ -41,6 +41,7 @@ class Context:
     counted: Roster  # of the counts
     missing: Mapping[str, str] = field(default_factory=dict)  # in a fold: reasons of parties without an answer, by name
     names: Mapping[str, str] = field(default_factory=dict)  # in a fold: names of parties in reports, by cid
+    request: Any = None  # in a fold: the request that was answered
 
     def unanswered_by(self, passed: Iterable[str]) -> dict[str, str]:
         """In a fold: reasons of counted parties without an answer, by name; `passed` are the cids of the others."""

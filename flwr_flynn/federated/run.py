@@ -151,7 +151,7 @@ class Run:
         self._asked, self._unasked, phase = None, {}, self.phase(channel)
         if phase is None or not (cids := self._audience(phase, list(present), sample)):
             return None
-        request = phase.request(self.state, self._context())
+        request = self._request(phase)
         ours = {PHASE: request.phase, VERSION: __version__, **request.to_config()}
         if (channel := request.channel_of(ours)) != phase.channel:
             raise ConfigError("channel", f"{channel} for phase {phase.name}, as its request has it", phase.channel)
@@ -232,7 +232,7 @@ class Run:
         names = self.counted.names([*ask.cids, *batch.replies, *self._unasked])
         missing = {names[cid]: clean(reason, 200) for cid, reason in reasons.items()}
         if accepted or phase.channel == EVALUATE:
-            self._go_on(phase, batch, missing, names)
+            self._go_on(phase, batch, Context(self.options, self.counted, missing, names, ask.request))
         self._asked, self._batch = None, None
         if self.options.on_phase is not None:
             self.options.on_phase(self)
@@ -244,7 +244,7 @@ class Run:
             return max(1, int(self.options.min_parties * (self.options.fraction_evaluate or 1.0)))
         return self.options.min_parties if phase.audience == COUNTED else 0
 
-    def _go_on(self, phase: Phase, batch: Batch[Any], missing: dict[str, str], names: dict[str, str]) -> None:
+    def _go_on(self, phase: Phase, batch: Batch[Any], context: Context) -> None:
         if phase.is_counting:
             if not batch.passed:
                 return
@@ -252,7 +252,7 @@ class Run:
             self.state = self.state.without(later)
             for name in later:
                 self.rosters.pop(name, None)
-        self.state = phase.fold(self.state, batch, self._context(missing, names))
+        self.state = phase.fold(self.state, batch, context)
 
     def _start(self, phase: Phase, request: Request[Any]) -> Any:
         """The total of a phase before any answer."""
@@ -260,8 +260,8 @@ class Run:
             return self.state.results[phase.name]
         return request.start
 
-    def _context(self, missing: Mapping[str, str] | None = None, names: Mapping[str, str] | None = None) -> Context:
-        return Context(self.options, self.counted, missing or {}, names or {})
+    def _request(self, phase: Phase) -> Request[Any]:
+        return phase.request(self.state, Context(self.options, self.counted))
 
     def _roster(self, phase: Phase) -> Roster:
         """The roster of a phase; one of its own for every exchange of the evaluate channel."""
@@ -296,8 +296,9 @@ class Run:
         phase = self.phase(channel)
         if phase is None or phase.eligible is None or not present or set(present) & set(phase.eligible(self.state)):
             return
-        total = self._start(phase, phase.request(self.state, self._context()))
-        self.state = phase.fold(self.state, Batch(total), self._context())
+        request = self._request(phase)
+        context = Context(self.options, self.counted, request=request)
+        self.state = phase.fold(self.state, Batch(request.start), context)
 
     def _enough_for_secure(self, phase: Phase, cids: list[str]) -> list[str]:
         bound = self.state.run_spec.bound
@@ -339,7 +340,7 @@ class Run:
         if "counts" in self.state.results or self.counting is None:
             totals: CountsOfSpecs = self.state.results["counts"]
         else:
-            totals = self._start(self.counting, self.counting.request(self.state, self._context()))
+            totals = self._request(self.counting).start
         return totals
 
     @property

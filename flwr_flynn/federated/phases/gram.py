@@ -282,7 +282,7 @@ def _ask(state: RunState, context: Context) -> GramRequest:
 
 def _solve(state: RunState, batch: Batch[GramMatrix], context: Context) -> RunState:
     fit, missing = GramFit.of(batch.total), context.unanswered_by(batch.passed)
-    state = state.with_result(GRAM.name, GramSolution(_ask(state, context).run, fit, frozenset(batch.passed), missing))
+    state = state.with_result(GRAM.name, GramSolution(context.request.run, fit, frozenset(batch.passed), missing))
     is_empty = fit.n_per_class == 0
     if is_empty.all() or state.results["counts"].parts[0].n_per_class[is_empty].any():
         # The scores would speak against a class that they never saw: there are none then, and no evaluation.

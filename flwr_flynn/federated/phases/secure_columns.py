@@ -105,7 +105,7 @@ def _ask(state: RunState, context: Context, number: int) -> BinsRequest:
 
 
 def _fold(state: RunState, batch: Batch[Tables], context: Context, number: int) -> RunState:
-    asked = _ask(state, context, number)
+    asked: BinsRequest = context.request
     found = asked.found(batch.total.tables[0])
     if number == len(SPLITS):
         return columns.fold(state, replace(batch, total=found), context)  # type: ignore[arg-type]

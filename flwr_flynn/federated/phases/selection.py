@@ -217,19 +217,15 @@ def _candidates(config: Config, n_specs: int) -> Candidates:
         return tuple(tuple(ScoringRule(*pair) for pair in entries) for entries in lists)
 
 
-def _candidates_of(state: RunState, context: Context) -> Candidates:
-    return candidates_for(state.results["counts"], context.options.rule, context.options.decay)
-
-
 def _request(state: RunState, context: Context) -> SelectionRequest:
-    return SelectionRequest(state.run_spec, state.results["counts"], _candidates_of(state, context))
+    totals, options = state.results["counts"], context.options
+    return SelectionRequest(state.run_spec, totals, candidates_for(totals, options.rule, options.decay))
 
 
 def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
-    missing = context.unanswered_by(batch.passed)
-    candidates, options = _candidates_of(state, context), context.options
+    candidates, missing = context.request.candidates, context.unanswered_by(batch.passed)
+    options, n_parties, n_aligned = context.options, len(batch.passed), state.run_spec.n_aligned
     before = members_of(state, options) if options.has_members else ()
-    n_parties, n_aligned = len(batch.passed), state.run_spec.n_aligned
     selection = select(candidates, batch.total, n_parties, missing, options.max_members, n_aligned, before)
     return state.with_result("selection", selection)
 
