@@ -202,7 +202,7 @@ def test_a_request_with_other_arrays_is_refused(name: str) -> None:
 def test_a_request_beyond_the_memory_of_a_party_is_refused_before_samples_are_loaded(name: str) -> None:
     for request in (CASES[name].request, SECURE.get(name)):
         if request is not None:
-            party = Party(lambda _: pytest.fail("loaded"), PartyOptions(memory_limit=100), lambda _: None)
+            party = Party(lambda _: pytest.fail("loaded"), PartyOptions(memory_limit=100), lambda *_: None)
             answer = party.answer(entries_of(request), request.arrays())
             assert str(answer.metrics[REFUSED]).startswith("memory: ")
 

@@ -547,7 +547,7 @@ def test_the_gram_matrix_leaves_in_clear_only_where_the_party_allows_it() -> Non
     silent.step(EVALUATE, failures={"3": "failed"})
     assert digest(steps.rounds()) == digest(silent.rounds())
     settings_ = {"secure": True, "evaluates": True}
-    masked = Party(algorithm.party_of(X, LABELS)._held(), PartyOptions(**settings_), lambda _: None)
+    masked = Party(algorithm.party_of(X, LABELS)._held(), PartyOptions(**settings_), lambda *_: None)
     request = GramRequest(RunSpec(OWN, NAMES, bound=1024))
     assert REFUSED not in masked.answer({PHASE: request.phase, **request.to_config()}, (), TRAIN).metrics
 
