@@ -33,7 +33,9 @@ from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.access import NOISY_EXAMPLES
 from flwr_flynn.federated.layout import to_arrays
+from flwr_flynn.federated.outcome import model_of_members
 from flwr_flynn.federated.phases.counts import CountsRequest
+from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.protocol import PHASE, VERSION, Reply, key
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower import records
@@ -41,6 +43,7 @@ from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.model import ModelMember
 from flwr_flynn.privacy import Mechanism
 
 __all__ = ["TaskIdentity", "make_message"]  # of Flower, which moved them
@@ -262,3 +265,17 @@ def dealt(y: np.ndarray, n_parties: int, how: str, seed: int = 0) -> list[np.nda
         else:
             owner[places] = random.choice(random.choice(n_parties, 2, replace=False), len(places))
     return [np.flatnonzero(owner == party) for party in range(n_parties)]
+
+
+def evaluation_of(
+    run: RunSpec,
+    counts: Any,
+    scorings: Any,
+    weights: Any = (1.0,),
+    n_releases: int = 0,
+    tries: bool = True,
+    **more: Any,
+) -> EvaluationRequest:
+    """A request to evaluate the model of these members; `more` are parts of the model."""
+    members = tuple(map(ModelMember, run.specs, counts, scorings, weights))
+    return EvaluationRequest(run, model_of_members(run, members, **more), n_releases, tries)

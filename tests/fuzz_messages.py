@@ -26,7 +26,6 @@ from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.phase import Context
 from flwr_flynn.federated.phases.columns import AlignedHistograms, ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
-from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.gram import GramEvaluationRequest, GramRequest
 from flwr_flynn.federated.phases.refinement import HeldOutRequest, RefinementRequest
 from flwr_flynn.federated.phases.secure_columns import BinsRequest
@@ -53,7 +52,7 @@ from flwr_flynn.model.refinement import LARGEST_WEIGHT, RefinementStatistic, cla
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease, TopTLaplace, mechanism_from_dict
 from flwr_flynn.privacy.ledger import Budget, Policy
-from tests.fakes import CLASSES, HASHER, RUN, SPEC, counts_of, decode_release, encode_release, points
+from tests.fakes import CLASSES, HASHER, RUN, SPEC, counts_of, decode_release, encode_release, evaluation_of, points
 from tests.fuzzing import Decoder, Mutator
 
 OTHER = HashSpec(n_features=4, hash_dim=16, row_nnz=3, hash_nnz=2, seed=9, signed=True, center=(0.5, 0, 1e-9, -7))
@@ -222,15 +221,15 @@ def request_seeds() -> list[Request[Any]]:
         RefinementRequest(RUN, WEIGHTS[:1], FACTORS),
         RefinementRequest(TWO, WEIGHTS, FACTORS),
         RefinementRequest(TWO, WEIGHTS, FACTORS, members),
-        EvaluationRequest(TWO, PAIRS[1], (scoring, scoring), (0.75, 0.25), refined=WEIGHTS),
+        evaluation_of(TWO, PAIRS[1], (scoring, scoring), (0.75, 0.25), refined=WEIGHTS),
         *(GramRequest(run) for run in (RUN, TWO)),
         *(GramEvaluationRequest(run, fit) for run, fit in zip((RUN, TWO), FITS, strict=True)),
-        EvaluationRequest(RUN, (COUNTS[3],), (scoring,), (1.0,), gram=READ),
-        EvaluationRequest(TWO, PAIRS[1], (scoring, scoring), (0.75, 0.25), gram=READ),
-        EvaluationRequest(RUN, (COUNTS[3],), (scoring,), (1.0,)),
-        EvaluationRequest(TWO, PAIRS[1], (scoring, ScoringRule("balanced", 0.25, 1.0)), (0.75, 0.25)),
-        EvaluationRequest(RUN, (COUNTS[1],), (scoring,), (1.0,), tries=False),
-        EvaluationRequest(NOISY, (RELEASES[0],), (scoring,), (1.0,), n_releases=1),
+        evaluation_of(RUN, (COUNTS[3],), (scoring,), (1.0,), gram=READ),
+        evaluation_of(TWO, PAIRS[1], (scoring, scoring), (0.75, 0.25), gram=READ),
+        evaluation_of(RUN, (COUNTS[3],), (scoring,), (1.0,)),
+        evaluation_of(TWO, PAIRS[1], (scoring, ScoringRule("balanced", 0.25, 1.0)), (0.75, 0.25)),
+        evaluation_of(RUN, (COUNTS[1],), (scoring,), (1.0,), tries=False),
+        evaluation_of(NOISY, (RELEASES[0],), (scoring,), (1.0,), n_releases=1),
     ]
 
 

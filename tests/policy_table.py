@@ -21,7 +21,6 @@ from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
-from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.gram import GramEvaluationRequest, GramRequest
 from flwr_flynn.federated.phases.refinement import HeldOutRequest, RefinementRequest
 from flwr_flynn.federated.phases.secure_columns import BinsRequest
@@ -42,6 +41,7 @@ from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.refinement import start_weights
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts
+from tests.fakes import evaluation_of
 
 SPEC = HashSpec(n_features=4, hash_dim=24, row_nnz=2, hash_nnz=3, seed=7)
 CLASSES = ("ash", "birch", "cedar")
@@ -86,8 +86,8 @@ EVALUATIONS: dict[str, Request[Any]] = {
     "refinement, later": RefinementRequest(EXACT, _WEIGHTS, np.array([64, 64, 64])),
     "gram": GramRequest(EXACT),
     "gram evaluation": GramEvaluationRequest(EXACT, _FIT),
-    "evaluation": EvaluationRequest(EXACT, (_COUNTS,), (_READOUT,), (1.0,)),
-    "model": EvaluationRequest(EXACT, (_COUNTS,), (_READOUT,), (1.0,), tries=False, refined=_WEIGHTS),
+    "evaluation": evaluation_of(EXACT, (_COUNTS,), (_READOUT,), (1.0,)),
+    "model": evaluation_of(EXACT, (_COUNTS,), (_READOUT,), (1.0,), tries=False, refined=_WEIGHTS),
 }
 REQUESTS = (*FITS, *EVALUATIONS)
 

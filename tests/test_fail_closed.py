@@ -25,7 +25,6 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Samples
 from flwr_flynn.federated.phases.columns import ColumnsRequest
-from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import PARTY, PHASE, REFUSED, TRAIN, Reply, key
 from flwr_flynn.federated.request import Request
@@ -39,7 +38,7 @@ from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
-from tests.fakes import CLASSES, HASHER, RUN, SPEC, counting, counts_of, points, with_spec
+from tests.fakes import CLASSES, HASHER, RUN, SPEC, counting, counts_of, evaluation_of, points, with_spec
 from tests.raising import raises
 
 SHAPE: dict[str, Any] = {"hash_nnz": SPEC.hash_nnz, "n_classes": len(CLASSES)}
@@ -74,7 +73,7 @@ COLUMNS = asking(ColumnsRequest(4, CLASSES))
 
 def handing_out(tries: bool = True, run: RunSpec = RUN) -> dict[str, Any]:
     counts = counts_of(*points(60))
-    return asking(EvaluationRequest(run, (counts,), (ScoringRule("balanced", 0.5, 1.0),), (1.0,), tries=tries))
+    return asking(evaluation_of(run, (counts,), (ScoringRule("balanced", 0.5, 1.0),), (1.0,), tries=tries))
 
 
 def selecting() -> dict[str, Any]:

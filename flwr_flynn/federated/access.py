@@ -35,6 +35,7 @@ from flwr_flynn.model.class_prior import own_prior, predicted
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.metrics import Confusion, confusion
+from flwr_flynn.model.model import Model
 from flwr_flynn.privacy import Mechanism, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget
 
@@ -158,7 +159,7 @@ class SampleAccess:
         self._names: tuple[str, ...] = ()  # of the features that a request announced
         self._admitted = NOTHING  # what the request that is being answered discloses
         self._touched = False  # whether samples were looked at for it
-        self._own: tuple[FlyNNClassifier, FlyNNClassifier] | None = None  # a model, and the party's copy of it
+        self._own: tuple[Model, Model] | None = None  # a model, and the party's copy of it
 
     def reason(self, what: str, error: Exception) -> str:
         """The reason that the server gets: the text of our own errors, which hold no data; of others the kind.
@@ -277,7 +278,7 @@ class SampleAccess:
             raise DataError("counting failed at this party") from None
         return counts
 
-    def confusion(self, run: RunSpec, model: FlyNNClassifier) -> list[Confusion]:
+    def confusion(self, run: RunSpec, model: Model) -> list[Confusion]:
         """(L, L) confusion matrices on held-out samples: of the model, then of the party's copy; none without any.
 
         The first is of the model with the party's alignment, where it has one. Where exact counts do not leave the
@@ -294,12 +295,12 @@ class SampleAccess:
             return []
         is_open = not self.options.secure and self.options.budget is None
         own = self.options.class_prior and is_open and run.is_plain
-        mine = self._personalized(run, model).model_ if is_open else model.model_
+        mine = self._personalized(run, model) if is_open else model
         matrices = np.zeros((1 + own, run.n_classes, run.n_classes), np.int64)
         for X, true in self._tried(run, Samples(samples.X_test, samples.y_test)):
             for rows in gen_batches(len(true), max(1, _SCORES // max(run.n_classes, 256))) if len(true) else ():
                 scores = mine.shared_scores(X[rows], self.options.n_jobs)
-                for matrix, each in zip(matrices, (model.model_, mine), strict=False):
+                for matrix, each in zip(matrices, (model, mine), strict=False):
                     matrix += confusion(true[rows], predicted(each, scores), run.n_classes)
                 del scores  # those of the next batch take as much memory
         return list(matrices) if matrices[0].any() else []
@@ -312,13 +313,13 @@ class SampleAccess:
             check_samples(samples, run.spec.n_features)
             yield from fitting(run.hasher, run.classes, samples.X, samples.y)
 
-    def _personalized(self, run: RunSpec, model: FlyNNClassifier) -> FlyNNClassifier:
+    def _personalized(self, run: RunSpec, model: Model) -> Model:
         """The model with the party's alignment and, where it decides for them, its frequencies; once for a request."""
         has_prior = self.options.class_prior and run.mechanism is None
         if self.options.budget is not None or not (has_prior or run.n_aligned):
             return model
         if self._own is None or self._own[0] is not model:
-            own = model.model_
+            own = model
             try:
                 X, codes = labelled(self._held(), run.codes, run.spec.n_features)
                 own = replace(own, alignment=self.alignment(run.reference, X, codes))
@@ -328,15 +329,15 @@ class SampleAccess:
             except Exception as error:
                 cause = None if isinstance(error, FlyNNError) else error  # ours are in the log by their refusal
                 log.warning("FlyNN: the model is used without what is the party's own in it", exc_info=cause)
-            self._own = model, FlyNNClassifier.from_model(own)
+            self._own = model, own
         return self._own[1]
 
-    def keep(self, run: RunSpec, model: FlyNNClassifier) -> str:
+    def keep(self, run: RunSpec, model: Model) -> str:
         """Give the model, personalized, to `on_model`, and return "" or the reason why that failed."""
         if self.options.on_model is None:
             return ""
         try:
-            self.options.on_model(self._personalized(run, model))
+            self.options.on_model(FlyNNClassifier.from_model(self._personalized(run, model)))
         except Exception as error:
             log.error("FlyNN: on_model failed", exc_info=error)
             # Of an OSError what the system calls it: the rest of its text names a file.

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from flwr_flynn._validation import number
 from flwr_flynn.errors import DataError, PayloadError, SpecError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.access import SampleAccess
@@ -19,32 +18,33 @@ from flwr_flynn.federated.compression import check_packed, pack_signed, unpack_s
 from flwr_flynn.federated.protocol import Config, Scalar, key, refusing
 from flwr_flynn.federated.run_spec import RunSpec, announced_specs, check_fingerprints, deflated_specs
 from flwr_flynn.hashing.flyhash import flynn_hash
-from flwr_flynn.model.counts import memory_needed
+from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.gram_scoring import LARGEST_BIAS, GramScoring, checked_gram_specs
 from flwr_flynn.model.gram_scoring import LARGEST_WEIGHT as GRAM_WEIGHT
+from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.refinement import LARGEST_WEIGHT, Weights
 from flwr_flynn.model.scoring import ScoringRule
 
 _WEIGHT_BYTES = 40  # that a weight takes at a party, with its gradient, while they are packed
 
 
-def scorings_text(scorings: Sequence[ScoringRule], weights: Sequence[float]) -> str:
-    """Scorings of members, with their temperatures, and the members' weights, as a server announces them."""
-    pairs = zip(scorings, weights, strict=True)
-    return json.dumps([[scoring.rule, scoring.decay, scoring.temperature, weight] for scoring, weight in pairs])
+def members_text(members: Sequence[ModelMember]) -> str:
+    """Scorings of members, with their temperatures, and their weights, as a server announces them."""
+    scorings = [(each.scoring, each.weight) for each in members]
+    return json.dumps([[scoring.rule, scoring.decay, scoring.temperature, weight] for scoring, weight in scorings])
 
 
-def scorings_of(config: Config, n_members: int) -> tuple[tuple[ScoringRule, ...], tuple[float, ...]]:
-    """The scorings and weights that a server announced."""
-    lists = config.json("scorings", 200 * n_members)
+def announced_members(config: Config, run: RunSpec, counts: Sequence[ClassCounts]) -> tuple[ModelMember, ...]:
+    """Members with the scorings and weights that a server announced, of the specs of a run and these counts."""
+    n_members, lists = len(run.specs), config.json("scorings", 200 * len(run.specs))
     expected = f"{n_members} lists of rule, decay, temperature and weight"
     if not isinstance(lists, list) or len(lists) != n_members:
         raise PayloadError(key("scorings"), expected, len(lists) if isinstance(lists, list) else type(lists).__name__)
     if any(not isinstance(values, list) or len(values) != 4 or values[2] is None for values in lists):
         raise PayloadError(key("scorings"), expected, "other lists")
     with refusing(key("scorings")):
-        scorings = tuple(ScoringRule(*values[:3]) for values in lists)
-        return scorings, tuple(number("weight", values[3], above=0, most=1) for values in lists)
+        scorings = [ScoringRule(*values[:3]) for values in lists]
+        return tuple(map(ModelMember, run.specs, counts, scorings, [values[3] for values in lists]))
 
 
 def gram_entries(run: RunSpec, gram: GramScoring | None) -> dict[str, Scalar]:

@@ -14,7 +14,6 @@ from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.model.candidates import suggest_decay
-from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.gram_scoring import GramScoring
 from flwr_flynn.model.model import Model, ModelMember
 from flwr_flynn.model.refinement import Weights
@@ -94,22 +93,18 @@ def run_of_members(state: RunState, options: RunOptions) -> RunSpec:
     return state.run_spec.only(member_indices(state, options))
 
 
-def model_of(state: RunState, options: RunOptions) -> FlyNNClassifier:
-    """The classifier that the results so far make."""
+def model_of(state: RunState, options: RunOptions) -> Model:
+    """The model that the results so far make."""
     run, members = run_of_members(state, options), members_of(state, options)
-    return classifier_of(run, members, refined_of(state, options), gram_of(state, options))
+    return model_of_members(run, members, refined_of(state, options), gram_of(state, options))
 
 
-def classifier_of(
-    run: RunSpec,
-    members: tuple[ModelMember, ...],
-    refined: Weights | None = None,
-    gram: GramScoring | None = None,
-) -> FlyNNClassifier:
-    """The classifier of members of the model, with the classes and the promise of a run."""
-    names, is_aligned = run.feature_names, bool(run.n_aligned)
-    model = Model(members, np.array(run.classes), names, run.guarantee, refined, aligned=is_aligned, gram=gram)
-    return FlyNNClassifier.from_model(model)
+def model_of_members(
+    run: RunSpec, members: Sequence[ModelMember], refined: Weights | None = None, gram: GramScoring | None = None
+) -> Model:
+    """The model of some members, with the classes and the privacy guarantee of a run."""
+    facts = np.array(run.classes), run.feature_names, run.guarantee, refined
+    return Model(tuple(members), *facts, aligned=bool(run.n_aligned), gram=gram)
 
 
 def federation_of(state: RunState, options: RunOptions, members: Sequence[Member], phase: str) -> Federation:

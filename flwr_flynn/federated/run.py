@@ -363,7 +363,8 @@ class Run:
         if self.counting is not None:
             self.counted.require(self.needed)
         if self._model is None or self._model[0] is not self.state:
-            self._model = self.state, model_of(self.state, self.options)
+            model = FlyNNClassifier.from_model(model_of(self.state, self.options))
+            self._model = self.state, model
         return self._model[1]
 
     def federation(self, run: str) -> Federation:

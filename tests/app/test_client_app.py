@@ -18,7 +18,6 @@ from flwr_flynn.app.client_app import client_fn, in_message_api, simulated_budge
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.phases.columns import ColumnsRequest
-from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.protocol import PARTY, PHASE, REFUSED, UNKEPT
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.run_spec import RunSpec
@@ -29,7 +28,7 @@ from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, Mechanism, SimulatedRelease
-from tests.fakes import FakeGrid, counting, decode_release
+from tests.fakes import FakeGrid, counting, decode_release, evaluation_of
 
 RUN = RunSpec(HashSpec(n_features=64, hash_dim=128, row_nnz=8, hash_nnz=4, seed=1), tuple(range(10)))
 
@@ -255,7 +254,7 @@ NAMED = RunSpec(RUN.spec, RUN.classes, feature_names=NAMES)
 
 
 def evaluation(run: RunSpec, counts: ClassCounts, n_releases: int = 0, tries: bool = False) -> EvaluateIns:
-    request = EvaluationRequest(run, (counts,), (ScoringRule("balanced", 0.5, 1.0),), (1.0,), n_releases, tries=tries)
+    request = evaluation_of(run, (counts,), (ScoringRule("balanced", 0.5, 1.0),), (1.0,), n_releases, tries=tries)
     return EvaluateIns(ndarrays_to_parameters(request.arrays()), {PHASE: request.phase, **request.to_config()})
 
 

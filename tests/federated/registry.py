@@ -29,6 +29,7 @@ from flwr_flynn.model.gram import GramFit, GramMatrix
 from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.refinement import class_factors, start_weights
 from flwr_flynn.model.scoring import ScoringRule
+from tests.fakes import evaluation_of
 from tests.federated.runs import GRID, LABELS, NAMES, X, Y, statistic_of
 
 BOUND = 64
@@ -99,7 +100,7 @@ CASES = {
     "gram": Case(GramRequest(RUN)),
     "gram evaluation": Case(GramEvaluationRequest(RUN, _FIT)),
     "evaluation": Case(
-        EvaluationRequest(RUN, TOTALS.parts, (_SCORING, _SCORING), (0.75, 0.25), refined=_WEIGHTS), subtracts=True
+        evaluation_of(RUN, TOTALS.parts, (_SCORING, _SCORING), (0.75, 0.25), refined=_WEIGHTS), subtracts=True
     ),
 }
 LAYOUTS = {name: case for name, case in CASES.items() if isinstance(case.request, RunRequest)}

@@ -43,7 +43,7 @@ from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
-from tests.fakes import CLASSES, RUN, SPEC, counting, counts_of, points
+from tests.fakes import CLASSES, RUN, SPEC, counting, counts_of, evaluation_of, points
 from tests.raising import raises
 
 X, Y = points(60)
@@ -66,7 +66,7 @@ def ask(who: Party, request: Request[Any]) -> Answer:
 
 
 def evaluation(tries: bool = True) -> EvaluationRequest:
-    return EvaluationRequest(RUN, (counts_of(X, Y),), (ScoringRule("balanced", 0.5, 1.0),), (1.0,), tries=tries)
+    return evaluation_of(RUN, (counts_of(X, Y),), (ScoringRule("balanced", 0.5, 1.0),), (1.0,), tries=tries)
 
 
 REQUESTS: dict[str, Request[Any]] = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,14 +21,14 @@ from flwr_flynn.federated.compression import pack_signed
 from flwr_flynn.federated.layout import PLAIN, Field, Sizes
 from flwr_flynn.federated.model_codec import (
     announced_gram,
+    announced_members,
     check_room_for_weights,
     gram_entries,
+    members_text,
     packed_weights,
-    scorings_of,
-    scorings_text,
     unpacked_weights,
 )
-from flwr_flynn.federated.outcome import classifier_of, gram_of, members_of, refined_of, run_of_members
+from flwr_flynn.federated.outcome import model_of, model_of_members, run_of_members
 from flwr_flynn.federated.phase import SAMPLE, Context, Phase, RunState
 from flwr_flynn.federated.protocol import (
     EVALUATE,
@@ -41,18 +41,14 @@ from flwr_flynn.federated.protocol import (
     Reply,
     Scalar,
     key,
+    refusing,
 )
 from flwr_flynn.federated.request import RunRequest, register
 from flwr_flynn.federated.roster import Member, clean
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import Tables
-from flwr_flynn.model.classifier import FlyNNClassifier
-from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.gram_scoring import GramScoring
 from flwr_flynn.model.metrics import summary
-from flwr_flynn.model.model import ModelMember
-from flwr_flynn.model.refinement import Weights
-from flwr_flynn.model.scoring import ScoringRule
+from flwr_flynn.model.model import Model
 
 _MAX_EXAMPLES = 2**48  # of a party; 32768 matrices of so many samples add up within int64
 
@@ -63,13 +59,9 @@ class EvaluationRequest(RunRequest[Tables]):
     """Distribute the model, and ask for confusion matrices on held-out samples."""
 
     run: RunSpec  # with the specs of the model's members
-    counts: tuple[ClassCounts, ...]  # of each member
-    scorings: tuple[ScoringRule, ...]
-    weights: tuple[float, ...]
+    model: Model
     n_releases: int = 0  # noises in the counts
     tries: bool = True  # else parties only keep the model
-    refined: Weights | None = None
-    gram: GramScoring | None = None
 
     phase = "evaluation"
     channel = EVALUATE
@@ -77,16 +69,17 @@ class EvaluationRequest(RunRequest[Tables]):
     def to_config(self) -> dict[str, Scalar]:
         return {
             **super().to_config(),
-            key("scorings"): scorings_text(self.scorings, self.weights),
+            key("scorings"): members_text(self.model.members),
             key("n_releases"): self.n_releases,
             key("tries"): self.tries,
-            key("is_refined"): self.refined is not None,
-            **gram_entries(self.run, self.gram),
+            key("is_refined"): self.model.refined is not None,
+            **gram_entries(self.run, self.model.gram),
         }
 
     def arrays(self) -> list[codec.Array]:
-        gram = [] if self.gram is None else [pack_signed(self.gram.weights)]
-        return codec.encode(*self.counts) + packed_weights(self.refined or ()) + gram
+        model = self.model
+        gram = [] if model.gram is None else [pack_signed(model.gram.weights)]
+        return codec.encode(*(each.counts for each in model.members)) + packed_weights(model.refined or ()) + gram
 
     @classmethod
     def from_config(cls, config: Config, arrays: Sequence[codec.Array], party: SampleAccess) -> EvaluationRequest:
@@ -104,7 +97,9 @@ class EvaluationRequest(RunRequest[Tables]):
             counts = codec.decode_all(arrays, run.hashers, run.n_classes)
         else:
             counts = (codec.decode_total(arrays, run.hasher, run.mechanism, n_releases),)
-        return cls(run, counts, *scorings_of(config, len(run.specs)), n_releases, tries, refined, gram)
+        with refusing():
+            model = model_of_members(run, announced_members(config, run, counts), refined, gram)
+        return cls(run, model, n_releases, tries)
 
     @classmethod
     def channel_of(cls, entries: Mapping[str, Any]) -> str:
@@ -122,12 +117,6 @@ class EvaluationRequest(RunRequest[Tables]):
     def fields(self, sizes: Sizes) -> list[Field]:
         shape = (self.run.n_classes,) * 2
         return [Field(name, shape, sizes.total, PLAIN) for name in ("confusion matrix", "own confusion matrix")]
-
-    @cached_property
-    def model(self) -> FlyNNClassifier:
-        """The classifier that is distributed."""
-        members = tuple(map(ModelMember, self.run.specs, self.counts, self.scorings, self.weights))
-        return classifier_of(self.run, members, self.refined, self.gram)
 
     def compute(self, party: SampleAccess) -> Answer:
         answer = self._evaluated(party) if self.tries else Answer()
@@ -209,16 +198,11 @@ def evaluated(total: Tables, parts: Mapping[str, Right], missing: dict[str, str]
 
 
 def _request(state: RunState, context: Context) -> EvaluationRequest:
-    members = members_of(state, context.options)
-    run = run_of_members(state, context.options)
-    counts = tuple(member.counts for member in members)
-    scorings = tuple(member.scoring for member in members)
-    weights = tuple(member.weight for member in members)
-    n_releases = sum(release.times for release in counts[0].noise)
+    run, model = run_of_members(state, context.options), model_of(state, context.options)
+    n_releases = sum(release.times for release in model.members[0].counts.noise)
     if run.is_secure:
         n_releases = len(context.counted.members)  # each added a share of the noise
-    refined, gram = refined_of(state, context.options), gram_of(state, context.options)
-    return EvaluationRequest(run, counts, scorings, weights, n_releases, context.options.is_evaluated, refined, gram)
+    return EvaluationRequest(run, model, n_releases, context.options.is_evaluated)
 
 
 def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:

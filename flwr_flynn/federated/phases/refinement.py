@@ -26,13 +26,13 @@ from flwr_flynn.federated.access import SampleAccess
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.layout import PLAIN, Field, Sizes
 from flwr_flynn.federated.model_codec import (
+    announced_members,
     check_room_for_weights,
+    members_text,
     packed_weights,
-    scorings_of,
-    scorings_text,
     unpacked_weights,
 )
-from flwr_flynn.federated.outcome import Refined, classifier_of, members_of, run_of_members
+from flwr_flynn.federated.outcome import Refined, members_of, model_of_members, run_of_members
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
 from flwr_flynn.federated.phases.counts import ExactCountsRequest
 from flwr_flynn.federated.protocol import EVALUATE, Array, Config, Reply, Scalar, key
@@ -96,9 +96,7 @@ class RefinementRequest(RunRequest[RefinementStatistic]):
 
     def to_config(self) -> dict[str, Scalar]:
         if self.members:
-            scorings = [member.scoring for member in self.members]
-            text = scorings_text(scorings, [member.weight for member in self.members])
-            return {**super().to_config(), key("scorings"): text}
+            return {**super().to_config(), key("scorings"): members_text(self.members)}
         return {**super().to_config(), key("factors"): json.dumps(self.factors.tolist())}
 
     def arrays(self) -> list[Array]:
@@ -114,13 +112,13 @@ class RefinementRequest(RunRequest[RefinementStatistic]):
             factors = np.array(config.integers("factors", run.n_classes, LARGEST_FACTOR), np.int64)
             return cls(run, unpacked_weights(run, arrays), factors)
         counts = codec.decode_all(arrays, run.hashers, run.n_classes)
-        members = tuple(map(ModelMember, run.specs, counts, *scorings_of(config, len(counts))))
+        members = announced_members(config, run, counts)
         return cls(run, start_weights(counts), class_factors(counts[0].n_per_class), members)
 
     def measured(self, party: SampleAccess) -> tuple[RefinementStatistic, int]:
         (X, *_), codes = party.inputs(self.run)
         batches = hashed(self.run.hashers, X, codes, party.options.n_jobs, party.progress(len(codes)))
-        before = classifier_of(self.run, self.members).model_.scores_of_active if self.members else None
+        before = model_of_members(self.run, self.members).scores_of_active if self.members else None
         return statistic_of(self.weights, self.factors, batches, before), len(codes)
 
     def fields(self, sizes: Sizes) -> list[Field]:

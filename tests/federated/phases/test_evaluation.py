@@ -15,8 +15,8 @@ from sklearn.metrics import confusion_matrix
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import party_of
-from flwr_flynn.federated.outcome import classifier_of
-from flwr_flynn.federated.phases.evaluation import EvaluationRequest, evaluated
+from flwr_flynn.federated.outcome import model_of_members
+from flwr_flynn.federated.phases.evaluation import evaluated
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, UNKEPT, Reply
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.statistics import Tables
@@ -28,12 +28,13 @@ from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
+from tests.fakes import evaluation_of
 from tests.federated.runs import GRID, LABELS, NAMES, X, Y, exchange, in_process, options_for, replied, shares
 
 RUN = RunSpec(GRID[0], NAMES)
 COUNTS = ClassCounts.from_data(FlyHash(GRID[0]), X, Y, 3)
-REQUEST = EvaluationRequest(RUN, (COUNTS,), (ScoringRule("balanced", 0.8, 0.5),), (1.0,))
-COMMITTEE = EvaluationRequest(
+REQUEST = evaluation_of(RUN, (COUNTS,), (ScoringRule("balanced", 0.8, 0.5),), (1.0,))
+COMMITTEE = evaluation_of(
     RunSpec(GRID, NAMES),
     tuple(ClassCounts.from_data(FlyHash(spec), X, Y, 3) for spec in GRID),
     (ScoringRule("balanced", 0.8, 0.5), ScoringRule("balanced", 0.5, 2.0)),
@@ -71,7 +72,7 @@ def test_a_party_tries_a_committee_as_a_whole() -> None:
     received: list[FlyNNClassifier] = []
     reply = replied(COMMITTEE, party_of(X, LABELS, X[::3], LABELS[::3], on_model=received.append))
     (model,) = received
-    assert model.model_.sha256() == COMMITTEE.model.model_.sha256()
+    assert model.model_.sha256() == COMMITTEE.model.sha256()
     assert [(each.scoring, each.weight) for each in model.model_.members] == [
         (ScoringRule("balanced", 0.8, 0.5), 0.75),
         (ScoringRule("balanced", 0.5, 2.0), 0.25),
@@ -84,13 +85,13 @@ def test_a_party_tries_a_committee_as_a_whole() -> None:
 def test_the_model_is_read_as_the_server_says() -> None:
     received: list[FlyNNClassifier] = []
     run = RunSpec(GRID[0], NAMES, feature_names=list("abcd"))
-    request = EvaluationRequest(run, (COUNTS,), (ScoringRule("novelty", 0.25, 3.0),), (1.0,))
+    request = evaluation_of(run, (COUNTS,), (ScoringRule("novelty", 0.25, 3.0),), (1.0,))
     replied(request, party_of(X, LABELS, on_model=received.append))
     (model,) = received
     assert (model.rule, model.decay_, model.temperature_) == ("novelty", 0.25, 3.0)
     assert list(model.feature_names_in_) == list("abcd")
     named = pd.DataFrame(X, columns=list("abcd"))
-    assert np.array_equal(model.predict_proba(named), request.model.predict_proba(named))
+    assert np.array_equal(model.predict_proba(named), FlyNNClassifier.from_model(request.model).predict_proba(named))
 
 
 @pytest.mark.parametrize("held_out", [(), (X[:0], LABELS[:0])])
@@ -315,9 +316,9 @@ def test_a_share_of_the_parties_evaluates() -> None:
 def test_the_classifier_of_noisy_counts_carries_their_guarantee() -> None:
     release = NOISE.release(COUNTS)
     run = RunSpec(GRID[0], NAMES, NOISE)
-    model = classifier_of(run, (ModelMember(GRID[0], release, ScoringRule("balanced", 0.5, 1.0)),))
-    assert model.guarantee_ == NOISE.guarantee()
-    assert REQUEST.model.guarantee_ is None
+    model = model_of_members(run, (ModelMember(GRID[0], release, ScoringRule("balanced", 0.5, 1.0)),))
+    assert model.guarantee == NOISE.guarantee()
+    assert REQUEST.model.guarantee is None
 
 
 # ---- the parties' class prior
@@ -407,7 +408,7 @@ def test_a_party_without_a_prior_keeps_the_shared_model() -> None:
 
 @pytest.mark.parametrize("tries", [True, False])
 def test_noise_budgets_and_secure_sums_send_nothing_of_class_prior(tries: bool, tmp_path: Path) -> None:
-    noisy = EvaluationRequest(
+    noisy = evaluation_of(
         RunSpec(GRID[0], NAMES, NOISE),
         (NOISE.release(COUNTS),),
         (ScoringRule("balanced", 0.8, 0.5),),
@@ -415,7 +416,7 @@ def test_noise_budgets_and_secure_sums_send_nothing_of_class_prior(tries: bool, 
         1,
         tries,
     )
-    secure = EvaluationRequest(
+    secure = evaluation_of(
         RunSpec(GRID[0], NAMES, bound=256), (COUNTS,), (ScoringRule("balanced", 0.8, 0.5),), (1.0,), tries=tries
     )
     plain = replace(REQUEST, tries=tries)

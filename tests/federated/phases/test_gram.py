@@ -19,7 +19,6 @@ from flwr_flynn.federated.compression import pack, pack_numbers, pack_signed, un
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions
-from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.gram import (
     GRAM,
     LARGEST_COLUMN,
@@ -36,6 +35,7 @@ from flwr_flynn.model.gram_scoring import LARGEST_BIAS, LARGEST_WEIGHT, GramScor
 from flwr_flynn.model.ridge import MOST_DIRECTIONS, MOST_STRENGTHS
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts
+from tests.fakes import evaluation_of
 from tests.federated.phases.test_refinement import LABELS, NAMES, PLAN, SPEC, SPLITS, X, Y, changed, parts
 from tests.federated.runs import Exchange, in_process
 from tests.memory import traced
@@ -286,7 +286,7 @@ LEARNED = learn_gram(TWO, X, Y, 3, 0.5)
 assert LEARNED is not None
 SUMS_REQUEST = GramRequest(RunSpec(TWO, NAMES))
 EVALUATION_REQUEST = GramEvaluationRequest(RunSpec(TWO, NAMES), FIT)
-EVALUATION = EvaluationRequest(RUN, COUNTS, (ScoringRule("balanced", 0.5, 1.0),), (1.0,), gram=LEARNED)
+EVALUATION = evaluation_of(RUN, COUNTS, (ScoringRule("balanced", 0.5, 1.0),), (1.0,), gram=LEARNED)
 THREE = [SUMS_REQUEST, EVALUATION_REQUEST, EVALUATION]
 
 
