@@ -152,7 +152,7 @@ def parquets() -> list[bytes]:
 
 
 def _member(run: RunSpec, number: int, counts: CountsOfSpecs) -> Member:
-    sizes = tuple(counts.parts[0].n_per_class.tolist()) if run.mode.name == "plain" else None
+    sizes = tuple(counts.parts[0].n_per_class.tolist()) if run.mode == "plain" else None
     return Member(f"p{number}", str(number), "ab" * 32, sizes, () if run.bound else counts.sha256, "7")
 
 
