@@ -32,12 +32,14 @@ from flwr_flynn import __version__, message
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.access import NOISY_EXAMPLES
+from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.layout import to_arrays
 from flwr_flynn.federated.outcome import model_of_members
 from flwr_flynn.federated.phases.counts import CountsRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.protocol import PHASE, VERSION, Reply, key
 from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.statistics import CountsOfSpecs
 from flwr_flynn.flower import records
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.hashing.flyhash import FlyHash
@@ -279,3 +281,12 @@ def evaluation_of(
     """A request to evaluate the model of these members; `more` are parts of the model."""
     members = tuple(map(ModelMember, run.specs, counts, scorings, weights))
     return EvaluationRequest(run, model_of_members(run, members, **more), n_releases, tries)
+
+
+def federation_of(
+    run: RunSpec, totals: CountsOfSpecs, members: Any, scorings: Any, weights: Any = (1.0,), phase: str = "",
+    max_members: int = 1, gram: Any = None,
+) -> Federation:  # fmt: skip
+    """A federation of these sums; without weights, before its selection."""
+    weighed = map(ModelMember, run.specs, totals.parts, scorings, weights or (1.0,) * len(run.specs))
+    return Federation(run, model_of_members(run, list(weighed), gram=gram), members, phase, max_members, bool(weights))

@@ -30,6 +30,7 @@ from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.scoring import ScoringRule, log_rates
 from flwr_flynn.privacy import LaplaceCounts
+from tests.fakes import federation_of
 from tests.federated.runs import AUTO, DRIVERS, GRID, LABELS, NAMES, TRAINING, Exchange, X, options_for, sha256, shares
 
 SEED = "5e" * 16
@@ -333,7 +334,7 @@ def test_nobody_joins_a_sum_of_aligned_samples_in_groups() -> None:
     columns = ColumnHistograms.from_data(X, np.searchsorted(NAMES, LABELS), 3)
     aligned = replace(run, n_aligned=1, reference=Reference.of(columns))
     member = Member("all", "1", sizes=tuple(counts.n_per_class.tolist()), sha256=(counts.sha256(),))
-    federation = Federation(aligned, of(counts), [member], [ScoringRule("balanced", 0.5)])
+    federation = federation_of(aligned, of(counts), [member], [ScoringRule("balanced", 0.5)])
     with pytest.raises(ConfigError) as error:
         RunOptions(**options_for(SPEC, **GROUPED, federation=federation, purpose="join"))
     assert error.value.field == "groups"
